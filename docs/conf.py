@@ -1,4 +1,5 @@
 """How Sphinx builds these pages: ``make docs``, warnings are errors."""
+
 from __future__ import annotations
 
 import sys

@@ -5,6 +5,7 @@ A page that holds the line ``<!-- generated: options -->`` gets, when Sphinx rea
 
     python docs/generate.py options
 """
+
 from __future__ import annotations
 
 import inspect
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from kilonova.conductor.flow import Flow
     from kilonova.conductor.work import Step
-    from kilonova.rpc.interface import Interface
+    from kilonova.rpc.interface import RpcInterface
 
 # The oslo libraries import eventlet, which says at each import that it is deprecated.
 warnings.filterwarnings('ignore', message=r'\s*Eventlet is deprecated')
@@ -63,6 +64,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def options() -> str:
     """Every option of ``kilonova.conf``, a section each."""
     import kilonova.conf
+
     parts = []
     for group, opts in kilonova.conf.list_opts():
         parts.append(f'## [{plain(group)}]\n')
@@ -83,8 +85,16 @@ def _option(group: str, opt: cfg.Opt) -> str:
 
 def _kind(opt: cfg.Opt) -> str:
     name = type(opt).__name__.removesuffix('Opt').lower()
-    return {'str': 'text', 'int': 'number', 'float': 'number', 'bool': 'true or false', 'list': 'comma list',
-            'multistr': 'text, may be repeated', 'hostdomain': 'host name', 'port': 'port'}.get(name, name)
+    return {
+        'str': 'text',
+        'int': 'number',
+        'float': 'number',
+        'bool': 'true or false',
+        'list': 'comma list',
+        'multistr': 'text, may be repeated',
+        'hostdomain': 'host name',
+        'port': 'port',
+    }.get(name, name)
 
 
 def _default(opt: cfg.Opt) -> str:
@@ -96,8 +106,11 @@ def _default(opt: cfg.Opt) -> str:
 
 def _limits(opt: cfg.Opt) -> list[str]:
     kind: Any = opt.type
-    found = [f'{word} {code(value)}' for word, value in (('at least', getattr(kind, 'min', None)),
-                                                        ('at most', getattr(kind, 'max', None))) if value is not None]
+    found = [
+        f'{word} {code(value)}'
+        for word, value in (('at least', getattr(kind, 'min', None)), ('at most', getattr(kind, 'max', None)))
+        if value is not None
+    ]
     choices = getattr(kind, 'choices', None)
     if choices:
         found.append('one of ' + ', '.join(code(choice) for choice in choices if choice is not None))
@@ -108,6 +121,7 @@ def _limits(opt: cfg.Opt) -> list[str]:
 def policies() -> str:
     """Every policy rule with its default."""
     from kilonova.api.policies import list_rules
+
     rows = []
     for rule in list_rules():
         where = '<br>'.join(code(f'{one["method"]} {one["path"]}') for one in getattr(rule, 'operations', ()))
@@ -119,22 +133,36 @@ def routes() -> str:
     """Every route, as ``make routes`` prints it."""
     from kilonova.api import versions
     from kilonova.api.routes import HEADER, rows
-    return (f'Microversions {versions.text(versions.MIN)} to {versions.text(versions.MAX)}.\n\n'
-            + table(HEADER, [tuple(cell and code(cell) for cell in row) for row in rows()]))
+
+    return f'Microversions {versions.text(versions.MIN)} to {versions.text(versions.MAX)}.\n\n' + table(
+        HEADER, [tuple(cell and code(cell) for cell in row) for row in rows()]
+    )
 
 
 def own_routes() -> str:
     """Every route of Kilonova's own API."""
     from kilonova.api.routes import OWN_HEADER, own_rows
+
     return table(OWN_HEADER, [tuple(map(code, row)) for row in own_rows()])
 
 
 # --- states ----------------------------------------------------------------------------------------------------------
 # Where each vm state stands in the picture; one that a server can come to and that has no place stops the build.
-PLACES = {'building': (80, 50), 'active': (400, 50), 'stopped': (760, 50), 'resized': (610, 250), 'error': (150, 235),
-          'any state': (130, 400), 'deleted': (540, 400), 'soft-delete': (770, 400),
-          'paused': (265, 150), 'suspended': (400, 250), 'shelved': (300, 500), 'shelved_offloaded': (560, 500),
-          'rescued': (570, 120)}
+PLACES = {
+    'building': (80, 50),
+    'active': (400, 50),
+    'stopped': (760, 50),
+    'resized': (610, 250),
+    'error': (150, 235),
+    'any state': (130, 400),
+    'deleted': (540, 400),
+    'soft-delete': (770, 400),
+    'paused': (265, 150),
+    'suspended': (400, 250),
+    'shelved': (300, 500),
+    'shelved_offloaded': (560, 500),
+    'rescued': (570, 120),
+}
 WIDTH, HEIGHT, BOX = 840, 540, (126, 34)
 
 
@@ -144,6 +172,7 @@ def vm_moves() -> dict[tuple[str, str], set[str]]:
     An event that is allowed in any vm state but only in one task state comes from where that task state was set.
     """
     from kilonova.states import ANY, TRANSITIONS
+
     rules = TRANSITIONS.values()
     found: dict[tuple[str, str], set[str]] = defaultdict(set)
     for rule in rules:
@@ -151,8 +180,13 @@ def vm_moves() -> dict[tuple[str, str], set[str]]:
             continue
         befores = set(rule.vm)
         if rule.vm is ANY:
-            befores = {'any state'} if rule.task is ANY else {
-                state for first in rules if first.vm is not ANY and first.to_task in rule.task for state in first.vm}
+            befores = (
+                {'any state'}
+                if rule.task is ANY
+                else {
+                    state for first in rules if first.vm is not ANY and first.to_task in rule.task for state in first.vm
+                }
+            )
         for before in befores:
             if str(before) != str(rule.to_vm):
                 found[str(before), str(rule.to_vm)].add(rule.method)
@@ -175,27 +209,58 @@ def states() -> str:
         if values is ANY:
             return 'any'
         return ', '.join(sorted(code(value) if value is not None else nothing for value in values))
-    rows = [(code(event), listed(rule.vm, ''), listed(rule.task, 'none'), code(rule.to_vm or ''),
-             code(rule.to_task) if rule.to_task else 'none', code(rule.method)) for event, rule in TRANSITIONS.items()]
-    return '\n'.join([
-        '```{raw} html', picture(), '```', '',
-        '## Transitions', '',
-        ('An event is allowed in these vm and task states and leads to those; an empty cell keeps the vm state. The '
-         'last column is the name that a 409 gives the request.'), '',
-        table(('event', 'vm states before', 'task states before', 'vm state after', 'task state after', 'in a 409'),
-              rows), '',
-        '## Status', '', 'What REST shows for a vm state and a task state; where no task state stands, for all others.',
-        '', table(('vm state', 'task state', 'status'), _statuses())])
+
+    rows = [
+        (
+            code(event),
+            listed(rule.vm, ''),
+            listed(rule.task, 'none'),
+            code(rule.to_vm or ''),
+            code(rule.to_task) if rule.to_task else 'none',
+            code(rule.method),
+        )
+        for event, rule in TRANSITIONS.items()
+    ]
+    return '\n'.join(
+        [
+            '```{raw} html',
+            picture(),
+            '```',
+            '',
+            '## Transitions',
+            '',
+            (
+                'An event is allowed in these vm and task states and leads to those; an empty cell keeps the vm '
+                'state. The '
+                'last column is the name that a 409 gives the request.'
+            ),
+            '',
+            table(
+                ('event', 'vm states before', 'task states before', 'vm state after', 'task state after', 'in a 409'),
+                rows,
+            ),
+            '',
+            '## Status',
+            '',
+            'What REST shows for a vm state and a task state; where no task state stands, for all others.',
+            '',
+            table(('vm state', 'task state', 'status'), _statuses()),
+        ]
+    )
 
 
 def _statuses() -> list[tuple[str, str, str]]:
     from kilonova.states import TaskState, VmState, status
+
     rows = []
     for vm_state in VmState:
         usual = status(vm_state, None)
         rows.append((code(vm_state), '', code(usual)))
-        rows += [(code(vm_state), code(task), code(status(vm_state, task))) for task in TaskState
-                 if status(vm_state, task) != usual]
+        rows += [
+            (code(vm_state), code(task), code(status(vm_state, task)))
+            for task in TaskState
+            if status(vm_state, task) != usual
+        ]
     return rows
 
 
@@ -203,12 +268,21 @@ def picture() -> str:
     """The vm states as SVG; what the labels of arrows name are the operations of the 409 column."""
     moves = vm_moves()
     shown = [state for state in reachable(moves) if state in PLACES or _no_place(state)]
-    parts = [(f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" width="100%" role="img" aria-label="vm states" '
-              'font-family="sans-serif" font-size="13">'),
-             ('<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
-              'orient="auto"><path d="M0,0 L8,4 L0,8 z" fill="#555"/></marker></defs>')]
-    parts += [_arrow(before, after, sorted(names), (after, before) in moves)
-              for (before, after), names in sorted(moves.items()) if before in shown and after in shown]
+    parts = [
+        (
+            f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" width="100%" role="img" aria-label="vm states" '
+            'font-family="sans-serif" font-size="13">'
+        ),
+        (
+            '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
+            'orient="auto"><path d="M0,0 L8,4 L0,8 z" fill="#555"/></marker></defs>'
+        ),
+    ]
+    parts += [
+        _arrow(before, after, sorted(names), (after, before) in moves)
+        for (before, after), names in sorted(moves.items())
+        if before in shown and after in shown
+    ]
     parts += [_box(state) for state in shown]
     return '\n'.join([*parts, '</svg>'])
 
@@ -220,8 +294,10 @@ def _no_place(state: str) -> bool:
 def _box(state: str) -> str:
     (x, y), (width, height) = PLACES[state], BOX
     dashed = ' stroke-dasharray="5 3"' if state == 'any state' else ''
-    return (f'<rect x="{x - width / 2}" y="{y - height / 2}" width="{width}" height="{height}" rx="8" fill="#fff" '
-            f'stroke="#333"{dashed}/><text x="{x}" y="{y + 5}" text-anchor="middle">{escape(state)}</text>')
+    return (
+        f'<rect x="{x - width / 2}" y="{y - height / 2}" width="{width}" height="{height}" rx="8" fill="#fff" '
+        f'stroke="#333"{dashed}/><text x="{x}" y="{y + 5}" text-anchor="middle">{escape(state)}</text>'
+    )
 
 
 def _arrow(before: str, after: str, names: Sequence[str], both: bool) -> str:
@@ -237,26 +313,42 @@ def _arrow(before: str, after: str, names: Sequence[str], both: bool) -> str:
     middle = ((start[0] + end[0]) / 2 - dy * 8, (start[1] + end[1]) / 2 + dx * 8)
     anchor = 'middle' if abs(dx) > 0.9 else 'start' if dy < 0 else 'end'
     dashes = ' stroke-dasharray="5 3"' if before == 'any state' else ''
-    lines = ''.join(f'<tspan x="{middle[0]:.0f}" dy="{13 if number else 0}">{escape(name)}</tspan>'
-                    for number, name in enumerate(names))
+    lines = ''.join(
+        f'<tspan x="{middle[0]:.0f}" dy="{13 if number else 0}">{escape(name)}</tspan>'
+        for number, name in enumerate(names)
+    )
     top = middle[1] + (12 if dx > 0.9 else 0 if dx < -0.9 else 4 - 6.5 * (len(names) - 1))
-    return (f'<line x1="{start[0]:.0f}" y1="{start[1]:.0f}" x2="{end[0]:.0f}" y2="{end[1]:.0f}" stroke="#555"{dashes} '
-            f'marker-end="url(#tip)"/><text y="{top:.0f}" text-anchor="{anchor}" fill="#333" font-size="11.5" '
-            f'stroke="#fff" stroke-width="4" paint-order="stroke">{lines}</text>')
+    return (
+        f'<line x1="{start[0]:.0f}" y1="{start[1]:.0f}" x2="{end[0]:.0f}" y2="{end[1]:.0f}" stroke="#555"{dashes} '
+        f'marker-end="url(#tip)"/><text y="{top:.0f}" text-anchor="{anchor}" fill="#333" font-size="11.5" '
+        f'stroke="#fff" stroke-width="4" paint-order="stroke">{lines}</text>'
+    )
 
 
 # --- flows -----------------------------------------------------------------------------------------------------------
 def flows() -> str:
     """The steps of each kind of operation."""
     from kilonova.conductor.flows import FLOWS
+
     parts = []
     for kind, flow in FLOWS.items():
         about = [prose(_first_line(type(flow)))]
         about += ['It only goes forward: a step that fails is tried again.'] if flow.forward_only else []
-        rows = [(str(number), code(step.name), prose(_first_line(step.do)), _undo(step), _saved(step, flow),
-                 code(step.again_from or '')) for number, step in enumerate(flow.steps)]
-        parts.append(f'## {kind}\n\n{" ".join(filter(None, about))}\n\n' + table(
-            ('position', 'step', 'what it does', 'undo', 'saved', 'next host from'), rows))
+        rows = [
+            (
+                str(number),
+                code(step.name),
+                prose(_first_line(step.do)),
+                _undo(step),
+                _saved(step, flow),
+                code(step.again_from or ''),
+            )
+            for number, step in enumerate(flow.steps)
+        ]
+        parts.append(
+            f'## {kind}\n\n{" ".join(filter(None, about))}\n\n'
+            + table(('position', 'step', 'what it does', 'undo', 'saved', 'next host from'), rows)
+        )
     return '\n'.join(parts)
 
 
@@ -283,10 +375,11 @@ def rpc() -> str:
     from kilonova.rpc.compute import Compute
     from kilonova.rpc.conductor import ComputeTask, Conductor
     from kilonova.rpc.scheduler import Scheduler
+
     return '\n'.join(_interface(one) for one in (ComputeTask, Conductor, Scheduler, Compute, BaseApi))
 
 
-def _interface(interface: type[Interface]) -> str:
+def _interface(interface: type[RpcInterface]) -> str:
     rows = []
     for name, func in interface.methods().items():
         declared: Any = func.rpc  # type: ignore[attr-defined]
@@ -298,20 +391,27 @@ def _interface(interface: type[Interface]) -> str:
         rows.append((code(name), declared.kind, declared.since, ', '.join(arguments)))
     where = f'Topic {code(interface.topic)}'
     where += f', namespace {code(interface.namespace)}' if interface.namespace else ', no namespace'
-    return (f'## {interface.__name__}\n\n{prose(_first_line(interface))}\n\n{where}, version {interface.version}.\n\n'
-            + table(('method', 'kind', 'since', 'arguments after the context'), rows))
+    return (
+        f'## {interface.__name__}\n\n{prose(_first_line(interface))}\n\n{where}, version {interface.version}.\n\n'
+        + table(('method', 'kind', 'since', 'arguments after the context'), rows)
+    )
 
 
 # --- plug-ins --------------------------------------------------------------------------------------------------------
 def plugins() -> str:
     """Installed filters, weighers, prefilters and drivers by their entry points."""
     parts = []
-    for group, title in (('kilonova.scheduler.filters', 'Filters'), ('kilonova.scheduler.weighers', 'Weighers'),
-                         ('kilonova.scheduler.prefilters', 'Prefilters'), ('kilonova.virt.drivers', 'Drivers')):
+    for group, title in (
+        ('kilonova.scheduler.filters', 'Filters'),
+        ('kilonova.scheduler.weighers', 'Weighers'),
+        ('kilonova.scheduler.prefilters', 'Prefilters'),
+        ('kilonova.virt.drivers', 'Drivers'),
+    ):
         points = sorted(metadata.entry_points(group=group), key=lambda point: point.name)
         rows = [(code(point.name), code(point.value), prose(_first_line(point.load()))) for point in points]
-        parts.append(f'## {title}\n\nEntry points of group {code(group)}.\n\n'
-                     + table(('name', 'where', 'what it does'), rows))
+        parts.append(
+            f'## {title}\n\nEntry points of group {code(group)}.\n\n' + table(('name', 'where', 'what it does'), rows)
+        )
     return '\n'.join(parts)
 
 
@@ -319,6 +419,7 @@ def plugins() -> str:
 def notifications() -> str:
     """Every event with both of its names, its publisher and its payload."""
     from kilonova.rpc.notify import NOTIFICATIONS
+
     rows = []
     for event, row in NOTIFICATIONS.items():
         payload = f'{code(row.payload.__name__)} {row.payload.VERSION}'
@@ -329,8 +430,16 @@ def notifications() -> str:
 
 
 PAGES: dict[str, Callable[[], str]] = {
-    'options': options, 'policies': policies, 'routes': routes, 'own_routes': own_routes, 'states': states,
-    'flows': flows, 'rpc': rpc, 'plugins': plugins, 'notifications': notifications}
+    'options': options,
+    'policies': policies,
+    'routes': routes,
+    'own_routes': own_routes,
+    'states': states,
+    'flows': flows,
+    'rpc': rpc,
+    'plugins': plugins,
+    'notifications': notifications,
+}
 
 
 # --- Sphinx ----------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ are green.
     setup('eventlet')
     info = native(connection.getInfo)       # a blocking C call that must not stop the other green threads
 """
+
 from __future__ import annotations
 
 import collections
@@ -75,8 +76,10 @@ def setup(name: str) -> None:
         raise ValueError(f'unknown concurrency backend {name!r}')
     # oslo.messaging imports oslo.service, which chooses eventlet if no backend is set.
     from oslo_service import backend as service_backend
-    service_backend.init_backend(service_backend.BackendType.EVENTLET if name == 'eventlet'
-                                 else service_backend.BackendType.THREADING)
+
+    service_backend.init_backend(
+        service_backend.BackendType.EVENTLET if name == 'eventlet' else service_backend.BackendType.THREADING
+    )
     _backend = name
 
 
@@ -92,6 +95,7 @@ def native(func: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """
     if _backend == 'eventlet':
         from eventlet import tpool
+
         found: R = tpool.execute(func, *args, **kwargs)
         return found
     return func(*args, **kwargs)
@@ -106,6 +110,7 @@ def native_thread(func: Callable[[*Ts], object], *args: *Ts, name: str) -> None:
     threads: Any = threading
     if _backend == 'eventlet':
         from eventlet import patcher
+
         threads = patcher.original('threading')
     threads.Thread(target=func, args=args, name=name, daemon=True).start()
 
@@ -141,11 +146,13 @@ class Mailbox:
 
 def spawn(func: Callable[[*Ts], object], *args: *Ts, name: str | None = None) -> threading.Thread:
     """Start a (green) daemon thread and return it. An exception that ``func`` raises is logged."""
+
     def run() -> None:
         try:
             func(*args)
         except Exception:
             LOG.exception('%s failed', name or getattr(func, '__name__', func))
+
     thread = threading.Thread(target=run, name=name, daemon=True)
     thread.start()
     return thread
@@ -170,6 +177,7 @@ class Epoll:
     def __init__(self) -> None:
         if _backend == 'eventlet':
             from eventlet import patcher
+
             self._epoll = patcher.original('select').epoll()
         else:
             self._epoll = select.epoll()
@@ -184,6 +192,7 @@ class Epoll:
         """
         if _backend == 'eventlet':
             from eventlet import hubs
+
             try:
                 hubs.trampoline(self._epoll.fileno(), read=True, timeout=seconds, timeout_exc=TimeoutError)
             except TimeoutError:

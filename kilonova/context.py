@@ -5,6 +5,7 @@ Example::
     ctxt = RequestContext(user_id='u', project_id='p', roles=['member'])
     RequestContext.from_dict(ctxt.to_dict())      # the part that each RPC message carries
 """
+
 from __future__ import annotations
 
 import datetime
@@ -13,8 +14,9 @@ from typing import Any
 from oslo_context import context as oslo_context
 
 # Types of the service catalog's entries that other daemons need. All other entries are left out of the messages.
-CATALOG_TYPES = frozenset(('image', 'block-storage', 'volumev3', 'key-manager', 'placement', 'network',
-                           'accelerator', 'sharev2'))
+CATALOG_TYPES = frozenset(
+    ('image', 'block-storage', 'volumev3', 'key-manager', 'placement', 'network', 'accelerator', 'sharev2')
+)
 
 
 class RequestContext(oslo_context.RequestContext):
@@ -29,9 +31,16 @@ class RequestContext(oslo_context.RequestContext):
     project_id: str
     is_admin: bool
 
-    def __init__(self, *args: Any, remote_address: str | None = None, timestamp: str | datetime.datetime | None = None,
-                 read_deleted: str = 'no', service_catalog: list[Any] | None = None, quota_class: str | None = None,
-                 **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        remote_address: str | None = None,
+        timestamp: str | datetime.datetime | None = None,
+        read_deleted: str = 'no',
+        service_catalog: list[Any] | None = None,
+        quota_class: str | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.remote_address = remote_address
         if isinstance(timestamp, str):
@@ -51,10 +60,15 @@ class RequestContext(oslo_context.RequestContext):
         """
         values = super().to_dict()
         del values['auth_token']
-        values.update(remote_address=self.remote_address, timestamp=self.timestamp.isoformat(),
-                      read_deleted=self.read_deleted, quota_class=self.quota_class,
-                      service_catalog=self.service_catalog, user_name=self.user_name,
-                      project_name=self.project_name)
+        values.update(
+            remote_address=self.remote_address,
+            timestamp=self.timestamp.isoformat(),
+            read_deleted=self.read_deleted,
+            quota_class=self.quota_class,
+            service_catalog=self.service_catalog,
+            user_name=self.user_name,
+            project_name=self.project_name,
+        )
         return values
 
     @classmethod
@@ -63,8 +77,7 @@ class RequestContext(oslo_context.RequestContext):
 
         ``kwargs`` are further arguments of the constructor.
         """
-        extra = {name: values.get(name) for name in
-                 ('remote_address', 'timestamp', 'service_catalog', 'quota_class')}
+        extra = {name: values.get(name) for name in ('remote_address', 'timestamp', 'service_catalog', 'quota_class')}
         return super().from_dict(values, read_deleted=values.get('read_deleted') or 'no', **extra, **kwargs)
 
 

@@ -6,6 +6,7 @@ are never shown to a user unchanged.
 
     raise InstanceNotFound(instance_id=uuid)      # str(): "Instance <uuid> could not be found."
 """
+
 from __future__ import annotations
 
 import enum
@@ -40,7 +41,7 @@ def shortened(text: str, most: int) -> str:
     head = text[:most]
     # A word that is longer than half of the allowed length is cut inside.
     border = max(head.rfind(' '), head.rfind('\n'))
-    return (head[:border] if border >= most // 2 else head[:most - 1]).rstrip(' \n,;:(') + '…'
+    return (head[:border] if border >= most // 2 else head[: most - 1]).rstrip(' \n,;:(') + '…'
 
 
 class Cause(enum.StrEnum):
@@ -281,7 +282,7 @@ class PlacementConflict(Conflict):
 class OverQuota(Forbidden):
     """The request would exceed a quota."""
 
-    msg_fmt = ('Quota exceeded for %(overs)s: Requested %(req)s, but already used %(used)s of %(allowed)s %(overs)s')
+    msg_fmt = 'Quota exceeded for %(overs)s: Requested %(req)s, but already used %(used)s of %(allowed)s %(overs)s'
 
 
 class PolicyNotAuthorized(Forbidden):
@@ -440,8 +441,10 @@ class Unsent(Unanswered):
 class HostIsBeingRemoved(Unanswered):
     """A deleted host of the same name is not completely removed yet. The compute can register once it is."""
 
-    msg_fmt = ("Host %(host)s can't register yet: the removal of the host that had this name before is not complete "
-               '(operation %(operation)s%(reason)s)')
+    msg_fmt = (
+        "Host %(host)s can't register yet: the removal of the host that had this name before is not complete "
+        '(operation %(operation)s%(reason)s)'
+    )
 
 
 class KeyGone(KilonovaError):
@@ -494,7 +497,7 @@ class ReleasePending(KilonovaError):
     It starts no new work for the server before that.
     """
 
-    msg_fmt = ('Host %(host)s must first clean up an earlier operation of this server (pending release)')
+    msg_fmt = 'Host %(host)s must first clean up an earlier operation of this server (pending release)'
 
 
 REMOTE_MODULES = ['kilonova.errors']

@@ -1,7 +1,7 @@
 """Seal the password and files of a new server with keys of the deployment, on their way from the API to the host.
 
-    keys = Keys.read(conf.secrets.key_file)              # raises NoKeys if the file can't be used
-    sealed = keys.seal(Secrets('hunter2'), server_uuid)  # text for a row or a message
+    keys = SealingKeys.read(conf.secrets.key_file)              # raises NoKeys if the file can't be used
+    sealed = keys.seal(ServerSecrets('hunter2'), server_uuid)  # text for a row or a message
     keys.open(sealed, server_uuid).admin_password        # raises NotOpened if the key or the server is another one
 
 The key file has one key per line, 32 random bytes in URL-safe base64 (the form of Fernet). Lines that begin with # are
@@ -9,6 +9,7 @@ comments. The first key seals, and each key can open. The last key is the one th
 know it before it is used, so the copies of a rotated file may arrive at the hosts in any order. The file is read again
 each time it is needed.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -27,8 +28,10 @@ OPTION = '[secrets]key_file'
 # Number of keys in a rotated file: the key that seals, the previous one (for rows that are still under way), and the
 # next one.
 KEPT = 3
-_HEADER = ('# Keys of Kilonova. "kilonova-manage secrets rotate_key" adds a new one.\n'
-           '# Each host of kilonova-api and kilonova-compute needs a copy that only its daemon can read.\n')
+_HEADER = (
+    '# Keys of Kilonova. "kilonova-manage secrets rotate_key" adds a new one.\n'
+    '# Each host of kilonova-api and kilonova-compute needs a copy that only its daemon can read.\n'
+)
 
 
 class NoKeys(errors.Unavailable):
@@ -47,7 +50,7 @@ class NotOpened(errors.KilonovaError):
 
 
 @dataclass(frozen=True)
-class Secrets:
+class ServerSecrets:
     """The administrator's password and the files of a new server.
 
     ``files`` are pairs (path in the guest, base64 content).
@@ -57,7 +60,7 @@ class Secrets:
     files: Sequence[tuple[str, str]] = field(default=(), repr=False)
 
 
-class Keys:
+class SealingKeys:
     """The keys of a key file, in the file's order. The first key seals."""
 
     def __init__(self, keys: Sequence[str]) -> None:
@@ -75,12 +78,12 @@ class Keys:
         except ValueError as error:
             raise NoKeys(f'{OPTION}: {path} has a line that is not a key (32 bytes in URL-safe base64)') from error
 
-    def seal(self, secrets: Secrets, uuid: str) -> str:
+    def seal(self, secrets: ServerSecrets, uuid: str) -> str:
         """Return the secrets as a text that only these keys can open, and only for the server ``uuid``."""
         content = {'server': uuid, 'admin_password': secrets.admin_password, 'files': list(secrets.files)}
         return self._fernet.encrypt(json.dumps(content).encode()).decode()
 
-    def open(self, sealed: str, uuid: str) -> Secrets:
+    def open(self, sealed: str, uuid: str) -> ServerSecrets:
         """Return the secrets that were sealed for the server ``uuid``.
 
         Raises NotOpened if no key fits, if the text is damaged, or if it was sealed for another server.
@@ -93,7 +96,7 @@ class Keys:
         # config drive of another server.
         if content['server'] != uuid:
             raise NotOpened(uuid=uuid)
-        return Secrets(content['admin_password'], [(where, text) for where, text in content['files']])
+        return ServerSecrets(content['admin_password'], [(where, text) for where, text in content['files']])
 
 
 # --- the file --------------------------------------------------------------------------------------------------------
@@ -112,8 +115,9 @@ def read_file(path: str) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise NoKeys(f'{OPTION}: {path} cannot be read: {getattr(error, "strerror", None) or error}') from error
     if mode & stat.S_IRWXO:
-        raise NoKeys(f'{OPTION}: {path} is accessible to all users (mode {stat.S_IMODE(mode):04o}); set its mode to '
-                     '0600 or 0640')
+        raise NoKeys(
+            f'{OPTION}: {path} is accessible to all users (mode {stat.S_IMODE(mode):04o}); set its mode to 0600 or 0640'
+        )
     keys = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith('#')]
     if not keys:
         raise NoKeys(f'{OPTION}: {path} contains no key')
@@ -143,9 +147,9 @@ def rotate_file(path: str) -> int:
     rotation are dropped. Owner and mode of the file are kept. Raises NoKeys if the file can't be used.
     """
     path = os.path.realpath(path)
-    Keys.read(path)
+    SealingKeys.read(path)
     keys = read_file(path)
-    kept = [*keys[-1:], *keys[:-1]][:KEPT - 1]
+    kept = [*keys[-1:], *keys[:-1]][: KEPT - 1]
     rotated = [*kept, _new_key()]
     os.replace(_write_aside(path, rotated, os.stat(path)), path)
     return len(rotated)

@@ -10,6 +10,7 @@ a deadline that counts from the beginning of the phase, so a client gains nothin
 there are too many connections, or too many bytes in memory, the connections that have been waiting for their client the
 longest are closed. h11 parses the bytes. It refuses messages that two programs could read in two ways.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -72,15 +73,21 @@ class State(enum.Enum):
 
 
 # Maximum duration of each phase in seconds. The time for BODY counts from the beginning of the request.
-SECONDS = {State.IDLE: 75.0, State.HEAD: 10.0, State.BODY: 30.0, State.WORK: float('inf'), State.ANSWER: 60.0,
-           State.REST: 2.0}
+SECONDS = {
+    State.IDLE: 75.0,
+    State.HEAD: 10.0,
+    State.BODY: 30.0,
+    State.WORK: float('inf'),
+    State.ANSWER: 60.0,
+    State.REST: 2.0,
+}
 
 
-class Gone(Exception):
+class ClientGone(Exception):
     """The client has closed the connection, so that nothing can be sent to it."""
 
 
-class Refused(Exception):
+class BadRequest(Exception):
     """The bytes are no valid request. The response has this ``status``, and the connection is closed."""
 
     def __init__(self, status: int, reason: str) -> None:
@@ -97,7 +104,7 @@ class Request:
     length: int
 
 
-class Channel:
+class ClientConnection:
     """One connection, with the received part of its current request and the unsent part of the response."""
 
     def __init__(self, sock: socket.socket, address: tuple[Any, ...] | str, most_body: int) -> None:
@@ -135,11 +142,11 @@ class Channel:
         ``data`` is empty if the client has closed its end of the connection.
 
         Raises:
-            Gone: The client has closed the connection before a request was complete.
-            Refused: The bytes are no valid request.
+            ClientGone: The client has closed the connection before a request was complete.
+            BadRequest: The bytes are no valid request.
         """
         if not (data or self.arrived):
-            raise Gone
+            raise ClientGone
         if self.state is State.IDLE:
             self.turn(State.HEAD)
         self.arrived += len(data)
@@ -149,13 +156,13 @@ class Channel:
         except h11.RemoteProtocolError as error:
             if not data:
                 # The client has closed the connection in the middle of a request.
-                raise Gone from None
-            raise Refused(error.error_status_hint, str(error)) from None
+                raise ClientGone from None
+            raise BadRequest(error.error_status_hint, str(error)) from None
 
     def following(self) -> Request | None:
         """Prepare for the next request, and return it if it has been received already, else None.
 
-        Raises Gone if the client has closed the connection, and Refused if the bytes are no valid request.
+        Raises ClientGone if the client has closed the connection, and BadRequest if the bytes are no valid request.
         """
         self.http.start_next_cycle()
         self._head, self._body = None, bytearray()
@@ -165,7 +172,7 @@ class Channel:
         try:
             return self._advance() if waiting else None
         except h11.RemoteProtocolError as error:
-            raise Refused(error.error_status_hint, str(error)) from None
+            raise BadRequest(error.error_status_hint, str(error)) from None
 
     def _advance(self) -> Request | None:
         while True:
@@ -173,7 +180,7 @@ class Channel:
             if event is h11.NEED_DATA or event is h11.PAUSED:
                 return None
             if isinstance(event, h11.ConnectionClosed):
-                raise Gone
+                raise ClientGone
             if isinstance(event, h11.Request):
                 if (whole := self._begin(event)) is not None:
                     return whole
@@ -188,11 +195,11 @@ class Channel:
         self._head = head
         names = [name for name, _ in head.headers]
         if len(head.target) > MOST_LINE:
-            raise Refused(414, 'The URL is too long')
+            raise BadRequest(414, 'The URL is too long')
         if sum(len(name) + len(value) for name, value in head.headers) > MOST_HEAD:
-            raise Refused(431, 'The headers are too long')
+            raise BadRequest(431, 'The headers are too long')
         if b'content-length' in names and b'transfer-encoding' in names:
-            raise Refused(400, 'Content-Length and Transfer-Encoding are not allowed together')
+            raise BadRequest(400, 'Content-Length and Transfer-Encoding are not allowed together')
         claimed = next((int(value) for name, value in head.headers if name == b'content-length'), 0)
         if claimed > self._most_body:
             return self._cut(claimed)
@@ -209,7 +216,7 @@ class Channel:
         afterwards.
         """
         if self._head is None:
-            raise Refused(400, 'The request has a body, but no headers')
+            raise BadRequest(400, 'The request has a body, but no headers')
         self.closing = True
         return Request(self._head, b'', length)
 
@@ -227,15 +234,18 @@ class Channel:
         without = status in (204, 304) or (self._head is not None and self._head.method == b'HEAD')
         # Headers and body are sent together, because two small packets would wait for each other's acknowledgement.
         self.served = True
-        parts = [self.http.send(h11.Response(status_code=status, headers=given, reason=_phrase(status))),
-                 b'' if without else self.http.send(h11.Data(data=body)), self.http.send(h11.EndOfMessage())]
+        parts = [
+            self.http.send(h11.Response(status_code=status, headers=given, reason=_phrase(status))),
+            b'' if without else self.http.send(h11.Data(data=body)),
+            self.http.send(h11.EndOfMessage()),
+        ]
         self.closing = self.closing or self.http.our_state is h11.MUST_CLOSE
         self._body = bytearray()
         self.arrived = 0
         self.out = memoryview(b''.join(part for part in parts if part))
         self.turn(State.ANSWER)
 
-    def refuse(self, refused: Refused) -> None:
+    def refuse(self, refused: BadRequest) -> None:
         """Put the response to an invalid request into ``out``. The connection is closed after it."""
         self.closing = True
         text = f'{refused.reason}\n'.encode('latin-1', 'replace')
@@ -249,7 +259,7 @@ class Channel:
         """
         while self.out:
             try:
-                self.out = self.out[self.sock.send(self.out):]
+                self.out = self.out[self.sock.send(self.out) :]
             except BlockingIOError:
                 return False
         return True
@@ -281,8 +291,9 @@ def open_files(wanted: int) -> int:
 
     The return value is at most ``wanted``.
     """
-    soft, hard = (wanted if each == resource.RLIM_INFINITY else each for each in resource.getrlimit(
-        resource.RLIMIT_NOFILE))
+    soft, hard = (
+        wanted if each == resource.RLIM_INFINITY else each for each in resource.getrlimit(resource.RLIMIT_NOFILE)
+    )
     if soft < wanted and soft < hard:
         soft = min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
@@ -296,17 +307,18 @@ class WsgiServer:
     body in bytes. A request with a longer body is passed to the application without the body.
     """
 
-    def __init__(self, sock: socket.socket, app: Application, threads: int, log: logging.Logger,
-                 most_body: int = MOST_BODY) -> None:
+    def __init__(
+        self, sock: socket.socket, app: Application, threads: int, log: logging.Logger, most_body: int = MOST_BODY
+    ) -> None:
         self._sock, self._app, self._threads, self._log, self._most_body = sock, app, threads, log, most_body
         self._most = max(FEWEST, min(CONNECTIONS, open_files(CONNECTIONS + RESERVED) - RESERVED))
-        self.channels: dict[int, Channel] = {}
+        self.channels: dict[int, ClientConnection] = {}
         self._ending = False
-        self._loop: _Loop | None = None
+        self._loop: _ServerLoop | None = None
 
     def start(self) -> None:
         """Start the loop and the workers, and accept connections."""
-        self._loop = _Loop(self, self._sock, self._threads)
+        self._loop = _ServerLoop(self, self._sock, self._threads)
         self._loop.start()
 
     def stop(self, timeout: float = 10.0) -> None:
@@ -330,7 +342,7 @@ class WsgiServer:
         self._loop.end()
 
     # -- connections ---------------------------------------------------------------------------------------------------
-    def opened(self, sock: socket.socket, address: tuple[Any, ...] | str) -> Channel:
+    def opened(self, sock: socket.socket, address: tuple[Any, ...] | str) -> ClientConnection:
         """Register a new connection and return its channel.
 
         If there are too many connections, some waiting ones are closed.
@@ -339,16 +351,16 @@ class WsgiServer:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if len(self.channels) >= self._most:
             self.give_way()
-        channel = self.channels[sock.fileno()] = Channel(sock, address, self._most_body)
+        channel = self.channels[sock.fileno()] = ClientConnection(sock, address, self._most_body)
         return channel
 
-    def closed(self, channel: Channel) -> None:
+    def closed(self, channel: ClientConnection) -> None:
         """Close a connection and forget it."""
         if self.channels.pop(channel.sock.fileno(), None) is not None:
             channel.hang_up()
             channel.sock.close()
 
-    def check_held(self, channel: Channel) -> None:
+    def check_held(self, channel: ClientConnection) -> None:
         """Close the oldest large connections if this one is large and all large ones of its kind hold too many bytes.
 
         The two kinds are connections with an unfinished request and connections with an unsent response.
@@ -356,8 +368,10 @@ class WsgiServer:
         if channel.held <= SMALL:
             return
         answers = channel.state is State.ANSWER
-        large = sorted((each for each in self._waiting() if each.held > SMALL and
-                        (each.state is State.ANSWER) is answers), key=lambda each: each.since)
+        large = sorted(
+            (each for each in self._waiting() if each.held > SMALL and (each.state is State.ANSWER) is answers),
+            key=lambda each: each.since,
+        )
         too_much = sum(each.held for each in large) - (MOST_OUT if answers else MOST_IN)
         # The newest connection is never closed for its size.
         for oldest in large[:-1]:
@@ -375,23 +389,24 @@ class WsgiServer:
         for oldest in heapq.nsmallest(len(waiting) // SHARE + 1, waiting, key=lambda each: (each.served, each.since)):
             self._drop(oldest)
 
-    def _waiting(self) -> list[Channel]:
-        return [each for each in list(self.channels.values())
-                if each.state is not State.WORK and each.since < float('inf')]
+    def _waiting(self) -> list[ClientConnection]:
+        return [
+            each for each in list(self.channels.values()) if each.state is not State.WORK and each.since < float('inf')
+        ]
 
-    def _drop(self, oldest: Channel) -> None:
+    def _drop(self, oldest: ClientConnection) -> None:
         self._log.debug('Too many connections or too much buffered data: closing the connection of %s', oldest.address)
         oldest.hang_up()
         oldest.out, oldest.arrived, oldest.closing = memoryview(b''), 0, True
         oldest.since = float('inf')
 
-    def late(self) -> list[Channel]:
+    def late(self) -> list[ClientConnection]:
         """Return the connections whose deadline is over."""
         now = time.monotonic()
         return [each for each in list(self.channels.values()) if each.deadline < now]
 
     # -- requests ------------------------------------------------------------------------------------------------------
-    def work(self, channel: Channel, request: Request) -> None:
+    def work(self, channel: ClientConnection, request: Request) -> None:
         """Call the application for a request and put its response into the channel's ``out``.
 
         An exception of the application is logged and leads to status 500.
@@ -401,6 +416,7 @@ class WsgiServer:
         def start_response(status: str, headers: list[tuple[str, str]], _error: Any = None) -> Callable[..., Any]:
             told[:] = [int(status.split(' ', 1)[0]), headers]
             return body.append
+
         body: list[bytes] = []
         channel.closing = channel.closing or self._ending
         try:
@@ -413,20 +429,32 @@ class WsgiServer:
             channel.answer(told[0], told[1], b''.join(body))
         except Exception:  # noqa: BLE001 - whatever the application raises is its answer
             self._log.exception('A request to %s failed', request.head.target.decode('latin-1'))
-            channel.refuse(Refused(500, 'The server failed'))
+            channel.refuse(BadRequest(500, 'The server failed'))
 
-    def _environ(self, channel: Channel, request: Request) -> Environ:
+    def _environ(self, channel: ClientConnection, request: Request) -> Environ:
         target = request.head.target.decode('latin-1')
         # The form of a request to a proxy contains the host as well.
         path, _, query = (target if target.startswith('/') else _relative(target)).partition('?')
         host, port = self._sock_name
         environ: Environ = {
-            'REQUEST_METHOD': request.head.method.decode('latin-1'), 'SCRIPT_NAME': '',
-            'PATH_INFO': unquote(path, encoding='latin-1'), 'QUERY_STRING': query, 'SERVER_NAME': host,
-            'SERVER_PORT': str(port), 'SERVER_PROTOCOL': f'HTTP/{request.head.http_version.decode()}',
-            'REMOTE_ADDR': channel.address[0], 'REMOTE_PORT': str(channel.address[1]), 'wsgi.version': (1, 0),
-            'wsgi.url_scheme': 'http', 'wsgi.input': io.BytesIO(request.body), 'wsgi.errors': sys.stderr,
-            'wsgi.multithread': True, 'wsgi.multiprocess': True, 'wsgi.run_once': False, 'wsgi.input_terminated': True}
+            'REQUEST_METHOD': request.head.method.decode('latin-1'),
+            'SCRIPT_NAME': '',
+            'PATH_INFO': unquote(path, encoding='latin-1'),
+            'QUERY_STRING': query,
+            'SERVER_NAME': host,
+            'SERVER_PORT': str(port),
+            'SERVER_PROTOCOL': f'HTTP/{request.head.http_version.decode()}',
+            'REMOTE_ADDR': channel.address[0],
+            'REMOTE_PORT': str(channel.address[1]),
+            'wsgi.version': (1, 0),
+            'wsgi.url_scheme': 'http',
+            'wsgi.input': io.BytesIO(request.body),
+            'wsgi.errors': sys.stderr,
+            'wsgi.multithread': True,
+            'wsgi.multiprocess': True,
+            'wsgi.run_once': False,
+            'wsgi.input_terminated': True,
+        }
         has_body = False
         for raw, value in request.head.headers:
             name = raw.decode('latin-1')
@@ -457,12 +485,12 @@ def _relative(target: str) -> str:
     return f'{parts.path or "/"}?{parts.query}' if parts.query else parts.path or '/'
 
 
-class _Loop:
+class _ServerLoop:
     """The thread that reads and writes all connections, and the worker threads that handle one request each."""
 
     def __init__(self, server: WsgiServer, sock: socket.socket, threads: int) -> None:
         self._server, self._sock, self._threads = server, sock, threads
-        self._whole: queue.Queue[tuple[Channel, Request] | None] = queue.Queue()
+        self._whole: queue.Queue[tuple[ClientConnection, Request] | None] = queue.Queue()
         self._epoll = concurrency.Epoll()
         self._ear, self._bell = socket.socketpair()
         self._done = False
@@ -533,11 +561,11 @@ class _Loop:
             self._server.opened(concurrency.plain(sock), address)
             self._epoll.register(sock.fileno(), EPOLLIN | EPOLLONESHOT)
 
-    def _wait(self, channel: Channel, what: int) -> None:
+    def _wait(self, channel: ClientConnection, what: int) -> None:
         with contextlib.suppress(OSError, ValueError):
             self._epoll.modify(channel.sock.fileno(), what | EPOLLONESHOT)
 
-    def _serve(self, channel: Channel) -> None:
+    def _serve(self, channel: ClientConnection) -> None:
         """Read from a channel's socket, or send its response. Only the loop's thread calls this."""
         try:
             if channel.state is State.ANSWER:
@@ -557,13 +585,13 @@ class _Loop:
                 self._wait(channel, EPOLLIN)
         except BlockingIOError:
             self._wait(channel, EPOLLIN)
-        except Refused as refused:
+        except BadRequest as refused:
             channel.refuse(refused)
             self._send(channel)
-        except (Gone, OSError):
+        except (ClientGone, OSError):
             self._server.closed(channel)
 
-    def _hand_over(self, channel: Channel, request: Request) -> None:
+    def _hand_over(self, channel: ClientConnection, request: Request) -> None:
         channel.turn(State.WORK)
         self._fruitless = 0
         self._whole.put((channel, request))
@@ -574,7 +602,7 @@ class _Loop:
             self._server.check_held(item[0])
             self._send(item[0])
 
-    def _send(self, channel: Channel) -> None:
+    def _send(self, channel: ClientConnection) -> None:
         """Send as much of the response as possible, in the thread that made it. The loop's thread sends the rest."""
         try:
             if not channel.send():
@@ -586,13 +614,13 @@ class _Loop:
                 self._hand_over(channel, request)
             else:
                 self._wait(channel, EPOLLIN)
-        except Refused as refused:
+        except BadRequest as refused:
             channel.refuse(refused)
             self._send(channel)
-        except (Gone, OSError):
+        except (ClientGone, OSError):
             self._end(channel)
 
-    def _end(self, channel: Channel) -> None:
+    def _end(self, channel: ClientConnection) -> None:
         """Let the loop's thread close the connection.
 
         If another thread closed the socket, its descriptor could be reused for a new connection before the old one is

@@ -4,6 +4,7 @@
 table is read by the compare-and-swap in ``db.queries.instances`` (the only code that writes states), by the API's
 checks and by the documentation. The names of the states are those of OpenStack Nova.
 """
+
 from __future__ import annotations
 
 import enum
@@ -51,7 +52,7 @@ class TaskState(enum.StrEnum):
     RESUMING = 'resuming'
     RESCUING = 'rescuing'
     UNRESCUING = 'unrescuing'
-    UPDATING_PASSWORD = 'updating_password'      # noqa: S105 - no password: a state
+    UPDATING_PASSWORD = 'updating_password'  # noqa: S105 - no password: a state
     POWERING_OFF = 'powering-off'
     POWERING_ON = 'powering-on'
     IMAGE_SNAPSHOT_PENDING = 'image_snapshot_pending'
@@ -80,8 +81,14 @@ class PowerState(enum.IntEnum):
 
 
 # Names of the power states in diagnostics and notifications.
-POWER_WORDS = {PowerState.NOSTATE: 'pending', PowerState.RUNNING: 'running', PowerState.PAUSED: 'paused',
-               PowerState.SHUTDOWN: 'shutdown', PowerState.CRASHED: 'crashed', PowerState.SUSPENDED: 'suspended'}
+POWER_WORDS = {
+    PowerState.NOSTATE: 'pending',
+    PowerState.RUNNING: 'running',
+    PowerState.PAUSED: 'paused',
+    PowerState.SHUTDOWN: 'shutdown',
+    PowerState.CRASHED: 'crashed',
+    PowerState.SUSPENDED: 'suspended',
+}
 
 _V, _T = VmState, TaskState
 ANY: frozenset[str | None] = frozenset(['*'])
@@ -135,6 +142,7 @@ def _rule(vm: _Some, task: _Some, to_vm: VmState | None, to_task: TaskState | No
         if isinstance(value, frozenset):
             return value
         return frozenset(value) if isinstance(value, tuple) else frozenset([value])
+
     return Rule(as_set(vm), as_set(task), to_vm, to_task, method)
 
 
@@ -144,154 +152,182 @@ _OFF_ON = (_V.ACTIVE, _V.STOPPED)
 # By event: allowed vm states, allowed task states, vm state afterwards (None: unchanged), task state afterwards, name
 # of the action in error 409.
 TRANSITIONS: dict[str, Rule] = {
-    'build.start':     _rule(NEW, NEW, _V.BUILDING, _T.SCHEDULING, 'build'),
+    'build.start': _rule(NEW, NEW, _V.BUILDING, _T.SCHEDULING, 'build'),
     # No host fits, so the server is recorded in cell0, where its user can see it.
-    'build.buried':    _rule(NEW, NEW, _V.ERROR, None, 'build'),
-    'build.claim':     _rule(_V.BUILDING, _BUILD, None, _T.SPAWNING, 'build'),
-    'build.done':      _rule(_V.BUILDING, _BUILD, _V.ACTIVE, None, 'build'),
-    'build.failed':    _rule(_V.BUILDING, _BUILD, _V.ERROR, None, 'build'),
-    'delete.start':    _rule(ANY, ANY, None, _T.DELETING, 'delete'),
-    'delete.done':     _rule(ANY, ANY, _V.DELETED, None, 'delete'),
+    'build.buried': _rule(NEW, NEW, _V.ERROR, None, 'build'),
+    'build.claim': _rule(_V.BUILDING, _BUILD, None, _T.SPAWNING, 'build'),
+    'build.done': _rule(_V.BUILDING, _BUILD, _V.ACTIVE, None, 'build'),
+    'build.failed': _rule(_V.BUILDING, _BUILD, _V.ERROR, None, 'build'),
+    'delete.start': _rule(ANY, ANY, None, _T.DELETING, 'delete'),
+    'delete.done': _rule(ANY, ANY, _V.DELETED, None, 'delete'),
     'soft_delete.start': _rule(KEPT, NOT_DELETING, None, _T.SOFT_DELETING, 'soft_delete'),
     # A reset of the state does not stop a soft delete, because its user wants the server deleted.
     'soft_delete.done': _rule(ANY, (_T.SOFT_DELETING, None), _V.SOFT_DELETED, None, 'soft_delete'),
-    'reclaim.start':   _rule(_V.SOFT_DELETED, IDLE, None, _T.DELETING, 'delete'),
-    'restore.start':   _rule(_V.SOFT_DELETED, IDLE, None, _T.RESTORING, 'restore'),
-    'restore.done':    _rule(_V.SOFT_DELETED, _T.RESTORING, _V.ACTIVE, None, 'restore'),
-    'restore.failed':  _rule(ANY, _T.RESTORING, None, None, 'restore'),
-    'stop.start':      _rule((_V.ACTIVE, _V.ERROR), IDLE, None, _T.POWERING_OFF, 'stop'),
-    'stop.done':       _rule(ANY, _T.POWERING_OFF, _V.STOPPED, None, 'stop'),
-    'stop.failed':     _rule(ANY, _T.POWERING_OFF, None, None, 'stop'),
-    'start.start':     _rule(_V.STOPPED, IDLE, None, _T.POWERING_ON, 'start'),
-    'start.done':      _rule(ANY, _T.POWERING_ON, _V.ACTIVE, None, 'start'),
-    'start.failed':    _rule(ANY, _T.POWERING_ON, None, None, 'start'),
-    'reboot.start':    _rule(_V.ACTIVE, IDLE, None, _T.REBOOTING, 'reboot'),
-    'reboot_hard.start': _rule((_V.ACTIVE, _V.STOPPED, _V.PAUSED, _V.SUSPENDED, _V.ERROR), IDLE,
-                               None, _T.REBOOTING_HARD, 'reboot'),
-    'reboot.done':     _rule(ANY, (_T.REBOOTING, _T.REBOOTING_HARD), _V.ACTIVE, None, 'reboot'),
-    'reboot.failed':   _rule(ANY, (_T.REBOOTING, _T.REBOOTING_HARD), None, None, 'reboot'),
-    'pause.start':     _rule(_V.ACTIVE, IDLE, None, _T.PAUSING, 'pause'),
-    'pause.done':      _rule(ANY, _T.PAUSING, _V.PAUSED, None, 'pause'),
-    'pause.failed':    _rule(ANY, _T.PAUSING, None, None, 'pause'),
-    'unpause.start':   _rule(_V.PAUSED, IDLE, None, _T.UNPAUSING, 'unpause'),
-    'unpause.done':    _rule(ANY, _T.UNPAUSING, _V.ACTIVE, None, 'unpause'),
-    'unpause.failed':  _rule(ANY, _T.UNPAUSING, None, None, 'unpause'),
-    'suspend.start':   _rule(_V.ACTIVE, IDLE, None, _T.SUSPENDING, 'suspend'),
-    'suspend.done':    _rule(ANY, _T.SUSPENDING, _V.SUSPENDED, None, 'suspend'),
-    'suspend.failed':  _rule(ANY, _T.SUSPENDING, None, None, 'suspend'),
-    'resume.start':    _rule(_V.SUSPENDED, IDLE, None, _T.RESUMING, 'resume'),
-    'resume.done':     _rule(ANY, _T.RESUMING, _V.ACTIVE, None, 'resume'),
-    'resume.failed':   _rule(ANY, _T.RESUMING, None, None, 'resume'),
+    'reclaim.start': _rule(_V.SOFT_DELETED, IDLE, None, _T.DELETING, 'delete'),
+    'restore.start': _rule(_V.SOFT_DELETED, IDLE, None, _T.RESTORING, 'restore'),
+    'restore.done': _rule(_V.SOFT_DELETED, _T.RESTORING, _V.ACTIVE, None, 'restore'),
+    'restore.failed': _rule(ANY, _T.RESTORING, None, None, 'restore'),
+    'stop.start': _rule((_V.ACTIVE, _V.ERROR), IDLE, None, _T.POWERING_OFF, 'stop'),
+    'stop.done': _rule(ANY, _T.POWERING_OFF, _V.STOPPED, None, 'stop'),
+    'stop.failed': _rule(ANY, _T.POWERING_OFF, None, None, 'stop'),
+    'start.start': _rule(_V.STOPPED, IDLE, None, _T.POWERING_ON, 'start'),
+    'start.done': _rule(ANY, _T.POWERING_ON, _V.ACTIVE, None, 'start'),
+    'start.failed': _rule(ANY, _T.POWERING_ON, None, None, 'start'),
+    'reboot.start': _rule(_V.ACTIVE, IDLE, None, _T.REBOOTING, 'reboot'),
+    'reboot_hard.start': _rule(
+        (_V.ACTIVE, _V.STOPPED, _V.PAUSED, _V.SUSPENDED, _V.ERROR), IDLE, None, _T.REBOOTING_HARD, 'reboot'
+    ),
+    'reboot.done': _rule(ANY, (_T.REBOOTING, _T.REBOOTING_HARD), _V.ACTIVE, None, 'reboot'),
+    'reboot.failed': _rule(ANY, (_T.REBOOTING, _T.REBOOTING_HARD), None, None, 'reboot'),
+    'pause.start': _rule(_V.ACTIVE, IDLE, None, _T.PAUSING, 'pause'),
+    'pause.done': _rule(ANY, _T.PAUSING, _V.PAUSED, None, 'pause'),
+    'pause.failed': _rule(ANY, _T.PAUSING, None, None, 'pause'),
+    'unpause.start': _rule(_V.PAUSED, IDLE, None, _T.UNPAUSING, 'unpause'),
+    'unpause.done': _rule(ANY, _T.UNPAUSING, _V.ACTIVE, None, 'unpause'),
+    'unpause.failed': _rule(ANY, _T.UNPAUSING, None, None, 'unpause'),
+    'suspend.start': _rule(_V.ACTIVE, IDLE, None, _T.SUSPENDING, 'suspend'),
+    'suspend.done': _rule(ANY, _T.SUSPENDING, _V.SUSPENDED, None, 'suspend'),
+    'suspend.failed': _rule(ANY, _T.SUSPENDING, None, None, 'suspend'),
+    'resume.start': _rule(_V.SUSPENDED, IDLE, None, _T.RESUMING, 'resume'),
+    'resume.done': _rule(ANY, _T.RESUMING, _V.ACTIVE, None, 'resume'),
+    'resume.failed': _rule(ANY, _T.RESUMING, None, None, 'resume'),
     # No state changes, because only the guest decides what the interrupt does.
-    'trigger_crash_dump.start': _rule((_V.ACTIVE, _V.PAUSED, _V.RESCUED, _V.RESIZED, _V.ERROR), IDLE, None, None,
-                                      'trigger_crash_dump'),
+    'trigger_crash_dump.start': _rule(
+        (_V.ACTIVE, _V.PAUSED, _V.RESCUED, _V.RESIZED, _V.ERROR), IDLE, None, None, 'trigger_crash_dump'
+    ),
     'trigger_crash_dump.done': _rule(ANY, IDLE, None, None, 'trigger_crash_dump'),
     'trigger_crash_dump.failed': _rule(ANY, IDLE, None, None, 'trigger_crash_dump'),
     # No state changes. The guest gets or loses a network interface.
     'attach_interface.start': _rule((_V.ACTIVE, _V.PAUSED, _V.STOPPED), IDLE, None, None, 'attach_interface'),
     'detach_interface.start': _rule((_V.ACTIVE, _V.PAUSED, _V.STOPPED), IDLE, None, None, 'detach_interface'),
     # No state changes. A volume is attached, detached, extended or replaced.
-    'attach_volume.start': _rule((_V.ACTIVE, _V.PAUSED, _V.STOPPED, _V.SHELVED_OFFLOADED), IDLE, None, None,
-                                 'attach_volume'),
-    'detach_volume.start': _rule((_V.ACTIVE, _V.PAUSED, _V.STOPPED, _V.SHELVED_OFFLOADED), IDLE, None, None,
-                                 'detach_volume'),
+    'attach_volume.start': _rule(
+        (_V.ACTIVE, _V.PAUSED, _V.STOPPED, _V.SHELVED_OFFLOADED), IDLE, None, None, 'attach_volume'
+    ),
+    'detach_volume.start': _rule(
+        (_V.ACTIVE, _V.PAUSED, _V.STOPPED, _V.SHELVED_OFFLOADED), IDLE, None, None, 'detach_volume'
+    ),
     'swap_volume.start': _rule((_V.ACTIVE, _V.PAUSED), IDLE, None, None, 'swap_volume'),
     # The number of files of a volume changes. Suspended servers are excluded, because their saved memory refers to the
     # file that was in use.
-    'volume_snapshot_create.start': _rule((_V.ACTIVE, _V.PAUSED, _V.STOPPED), IDLE, None, None,
-                                          'volume_snapshot_create'),
-    'volume_snapshot_delete.start': _rule((_V.ACTIVE, _V.PAUSED, _V.STOPPED), IDLE, None, None,
-                                          'volume_snapshot_delete'),
-    'rescue.start':    _rule((_V.ACTIVE, _V.STOPPED, _V.ERROR), IDLE, None, _T.RESCUING, 'rescue'),
-    'rescue.done':     _rule(ANY, _T.RESCUING, _V.RESCUED, None, 'rescue'),
-    'rescue.failed':   _rule(ANY, _T.RESCUING, None, None, 'rescue'),
-    'unrescue.start':  _rule(_V.RESCUED, IDLE, None, _T.UNRESCUING, 'unrescue'),
-    'unrescue.done':   _rule(ANY, _T.UNRESCUING, _V.ACTIVE, None, 'unrescue'),
+    'volume_snapshot_create.start': _rule(
+        (_V.ACTIVE, _V.PAUSED, _V.STOPPED), IDLE, None, None, 'volume_snapshot_create'
+    ),
+    'volume_snapshot_delete.start': _rule(
+        (_V.ACTIVE, _V.PAUSED, _V.STOPPED), IDLE, None, None, 'volume_snapshot_delete'
+    ),
+    'rescue.start': _rule((_V.ACTIVE, _V.STOPPED, _V.ERROR), IDLE, None, _T.RESCUING, 'rescue'),
+    'rescue.done': _rule(ANY, _T.RESCUING, _V.RESCUED, None, 'rescue'),
+    'rescue.failed': _rule(ANY, _T.RESCUING, None, None, 'rescue'),
+    'unrescue.start': _rule(_V.RESCUED, IDLE, None, _T.UNRESCUING, 'unrescue'),
+    'unrescue.done': _rule(ANY, _T.UNRESCUING, _V.ACTIVE, None, 'unrescue'),
     'unrescue.failed': _rule(ANY, _T.UNRESCUING, None, None, 'unrescue'),
     'set_admin_password.start': _rule(_V.ACTIVE, IDLE, None, _T.UPDATING_PASSWORD, 'changePassword'),
     'set_admin_password.done': _rule(ANY, _T.UPDATING_PASSWORD, None, None, 'changePassword'),
     'set_admin_password.failed': _rule(ANY, _T.UPDATING_PASSWORD, None, None, 'changePassword'),
-    'snapshot.start':  _rule((_V.ACTIVE, _V.STOPPED, _V.PAUSED, _V.SUSPENDED), IDLE, None, _T.IMAGE_SNAPSHOT_PENDING,
-                             'createImage'),
-    'backup.start':    _rule((_V.ACTIVE, _V.STOPPED, _V.PAUSED, _V.SUSPENDED), IDLE, None, _T.IMAGE_BACKUP,
-                             'createBackup'),
-    'backup.copying':  _rule(ANY, SNAPSHOTTING, None, _T.IMAGE_BACKUP, 'createBackup'),
+    'snapshot.start': _rule(
+        (_V.ACTIVE, _V.STOPPED, _V.PAUSED, _V.SUSPENDED), IDLE, None, _T.IMAGE_SNAPSHOT_PENDING, 'createImage'
+    ),
+    'backup.start': _rule(
+        (_V.ACTIVE, _V.STOPPED, _V.PAUSED, _V.SUSPENDED), IDLE, None, _T.IMAGE_BACKUP, 'createBackup'
+    ),
+    'backup.copying': _rule(ANY, SNAPSHOTTING, None, _T.IMAGE_BACKUP, 'createBackup'),
     'snapshot.copying': _rule(ANY, SNAPSHOTTING, None, _T.IMAGE_SNAPSHOT, 'createImage'),
     'snapshot.uploading': _rule(ANY, SNAPSHOTTING, None, _T.IMAGE_UPLOADING, 'createImage'),
-    'snapshot.done':   _rule(ANY, SNAPSHOTTING, None, None, 'createImage'),
+    'snapshot.done': _rule(ANY, SNAPSHOTTING, None, None, 'createImage'),
     'snapshot.failed': _rule(ANY, SNAPSHOTTING, None, None, 'createImage'),
     # Allowed while other work is running on the server, because its host is down and that work ends.
-    'evacuate.start':  _rule(REBUILDABLE, NOT_DELETING, None, _T.REBUILDING, 'evacuate'),
+    'evacuate.start': _rule(REBUILDABLE, NOT_DELETING, None, _T.REBUILDING, 'evacuate'),
     # The other work has ended, and may have changed the task state.
-    'evacuate.begin':  _rule(REBUILDABLE, (None, *REBUILDING), None, _T.REBUILDING, 'evacuate'),
-    'rebuild.start':   _rule(REBUILDABLE, IDLE, None, _T.REBUILDING, 'rebuild'),
+    'evacuate.begin': _rule(REBUILDABLE, (None, *REBUILDING), None, _T.REBUILDING, 'evacuate'),
+    'rebuild.start': _rule(REBUILDABLE, IDLE, None, _T.REBUILDING, 'rebuild'),
     # From this event on the server's disks are discarded.
     'rebuild.spawning': _rule(REBUILDABLE, REBUILDING, None, _T.REBUILD_SPAWNING, 'rebuild'),
-    'rebuild.active':  _rule(REBUILDABLE, REBUILDING, _V.ACTIVE, None, 'rebuild'),
+    'rebuild.active': _rule(REBUILDABLE, REBUILDING, _V.ACTIVE, None, 'rebuild'),
     'rebuild.stopped': _rule(REBUILDABLE, REBUILDING, _V.STOPPED, None, 'rebuild'),
-    'rebuild.failed':  _rule(ANY, REBUILDING, None, None, 'rebuild'),
-    'rebuild.lost':    _rule(ANY, REBUILDING, _V.ERROR, None, 'rebuild'),
-    'shelve.start':    _rule((_V.ACTIVE, _V.STOPPED, _V.PAUSED, _V.SUSPENDED), IDLE, None, _T.SHELVING, 'shelve'),
-    'shelve.copying':  _rule(ANY, SHELVING, None, _T.SHELVING_IMAGE_PENDING_UPLOAD, 'shelve'),
+    'rebuild.failed': _rule(ANY, REBUILDING, None, None, 'rebuild'),
+    'rebuild.lost': _rule(ANY, REBUILDING, _V.ERROR, None, 'rebuild'),
+    'shelve.start': _rule((_V.ACTIVE, _V.STOPPED, _V.PAUSED, _V.SUSPENDED), IDLE, None, _T.SHELVING, 'shelve'),
+    'shelve.copying': _rule(ANY, SHELVING, None, _T.SHELVING_IMAGE_PENDING_UPLOAD, 'shelve'),
     'shelve.uploading': _rule(ANY, SHELVING, None, _T.SHELVING_IMAGE_UPLOADING, 'shelve'),
-    'shelve.done':     _rule(ANY, SHELVING, _V.SHELVED, None, 'shelve'),
-    'shelve.offload':  _rule(ANY, SHELVING, _V.SHELVED, _T.SHELVING_OFFLOADING, 'shelve'),
+    'shelve.done': _rule(ANY, SHELVING, _V.SHELVED, None, 'shelve'),
+    'shelve.offload': _rule(ANY, SHELVING, _V.SHELVED, _T.SHELVING_OFFLOADING, 'shelve'),
     # The memory of a paused or suspended guest was discarded, and the shelving failed after that.
-    'shelve.stopped':  _rule((_V.PAUSED, _V.SUSPENDED), SHELVING, _V.STOPPED, _T.SHELVING, 'shelve'),
-    'shelve.failed':   _rule(ANY, SHELVING, None, None, 'shelve'),
+    'shelve.stopped': _rule((_V.PAUSED, _V.SUSPENDED), SHELVING, _V.STOPPED, _T.SHELVING, 'shelve'),
+    'shelve.failed': _rule(ANY, SHELVING, None, None, 'shelve'),
     'shelve_offload.start': _rule(_V.SHELVED, IDLE, None, _T.SHELVING_OFFLOADING, 'shelve_offload'),
     # Also allowed after a reset of the state, because the reset does not restore the disks.
-    'shelve_offload.done': _rule((_V.SHELVED, _V.ACTIVE, _V.ERROR), (_T.SHELVING_OFFLOADING, None),
-                                 _V.SHELVED_OFFLOADED, None, 'shelve_offload'),
+    'shelve_offload.done': _rule(
+        (_V.SHELVED, _V.ACTIVE, _V.ERROR), (_T.SHELVING_OFFLOADING, None), _V.SHELVED_OFFLOADED, None, 'shelve_offload'
+    ),
     'shelve_offload.failed': _rule(ANY, _T.SHELVING_OFFLOADING, None, None, 'shelve_offload'),
     'unshelve_start.start': _rule(_V.SHELVED, IDLE, None, _T.UNSHELVING, 'unshelve'),
     'unshelve_start.starting': _rule(_V.SHELVED, STARTING, None, _T.POWERING_ON, 'unshelve'),
     'unshelve_start.done': _rule(_V.SHELVED, STARTING, _V.ACTIVE, None, 'unshelve'),
     'unshelve_start.failed': _rule(_V.SHELVED, STARTING, None, None, 'unshelve'),
-    'unshelve.start':  _rule(_V.SHELVED_OFFLOADED, IDLE, None, _T.UNSHELVING, 'unshelve'),
-    'unshelve.claim':  _rule(_V.SHELVED_OFFLOADED, UNSHELVING, None, _T.SPAWNING, 'unshelve'),
-    'unshelve.done':   _rule(_V.SHELVED_OFFLOADED, UNSHELVING, _V.ACTIVE, None, 'unshelve'),
+    'unshelve.start': _rule(_V.SHELVED_OFFLOADED, IDLE, None, _T.UNSHELVING, 'unshelve'),
+    'unshelve.claim': _rule(_V.SHELVED_OFFLOADED, UNSHELVING, None, _T.SPAWNING, 'unshelve'),
+    'unshelve.done': _rule(_V.SHELVED_OFFLOADED, UNSHELVING, _V.ACTIVE, None, 'unshelve'),
     # Also allowed after a reset of the state, because the reset does not create a guest.
-    'unshelve.failed': _rule((_V.SHELVED_OFFLOADED, _V.ACTIVE, _V.ERROR), (*UNSHELVING, None), _V.SHELVED_OFFLOADED,
-                             None, 'unshelve'),
-    'resize.start':    _rule(_OFF_ON, IDLE, None, _T.RESIZE_PREP, 'resize'),
-    'migrate.start':   _rule(_OFF_ON, IDLE, None, _T.RESIZE_PREP, 'migrate'),
+    'unshelve.failed': _rule(
+        (_V.SHELVED_OFFLOADED, _V.ACTIVE, _V.ERROR), (*UNSHELVING, None), _V.SHELVED_OFFLOADED, None, 'unshelve'
+    ),
+    'resize.start': _rule(_OFF_ON, IDLE, None, _T.RESIZE_PREP, 'resize'),
+    'migrate.start': _rule(_OFF_ON, IDLE, None, _T.RESIZE_PREP, 'migrate'),
     'resize.migrated': _rule(_OFF_ON, (_T.RESIZE_PREP, _T.RESIZE_MIGRATED), None, _T.RESIZE_MIGRATED, 'resize'),
     'resize.finishing': _rule(_OFF_ON, (_T.RESIZE_MIGRATED, _T.RESIZE_FINISH), None, _T.RESIZE_FINISH, 'resize'),
-    'resize.done':     _rule(_OFF_ON, RESIZING, _V.RESIZED, None, 'resize'),
-    'resize.failed':   _rule(_OFF_ON, RESIZING, None, None, 'resize'),
+    'resize.done': _rule(_OFF_ON, RESIZING, _V.RESIZED, None, 'resize'),
+    'resize.failed': _rule(_OFF_ON, RESIZING, None, None, 'resize'),
     'live_migrate.start': _rule((_V.ACTIVE, _V.PAUSED), IDLE, None, _T.MIGRATING, 'os-migrateLive'),
     'live_migrate.done': _rule(ANY, _T.MIGRATING, None, None, 'os-migrateLive'),
     'live_migrate.failed': _rule(ANY, _T.MIGRATING, None, None, 'os-migrateLive'),
     # Allowed while the migration runs. It continues until it is completed or rolled back.
     'live_migrate.force': _rule(_V.ACTIVE, _T.MIGRATING, None, _T.MIGRATING, 'force_complete'),
     'live_migrate.abort': _rule(ANY, _T.MIGRATING, None, _T.MIGRATING, 'abort live migration'),
-    'confirm.start':   _rule(_V.RESIZED, IDLE, None, None, 'confirmResize'),
-    'confirm.active':  _rule(_V.RESIZED, IDLE, _V.ACTIVE, None, 'confirmResize'),
+    'confirm.start': _rule(_V.RESIZED, IDLE, None, None, 'confirmResize'),
+    'confirm.active': _rule(_V.RESIZED, IDLE, _V.ACTIVE, None, 'confirmResize'),
     'confirm.stopped': _rule(_V.RESIZED, IDLE, _V.STOPPED, None, 'confirmResize'),
-    'revert.start':    _rule(_V.RESIZED, IDLE, None, _T.RESIZE_REVERTING, 'revertResize'),
-    'revert.active':   _rule(_V.RESIZED, _T.RESIZE_REVERTING, _V.ACTIVE, None, 'revertResize'),
-    'revert.stopped':  _rule(_V.RESIZED, _T.RESIZE_REVERTING, _V.STOPPED, None, 'revertResize'),
-    'revert.refused':  _rule(_V.RESIZED, _T.RESIZE_REVERTING, None, None, 'revertResize'),
-    'reset.active':    _rule(ANY, ANY, _V.ACTIVE, None, 'reset_state'),
-    'reset.error':     _rule(ANY, ANY, _V.ERROR, None, 'reset_state'),
-    'host.stopped':    _rule((_V.ACTIVE, _V.PAUSED, _V.SUSPENDED), IDLE, _V.STOPPED, None, 'host boot'),
-    'host.resumed':    _rule((_V.ACTIVE, _V.RESIZED, _V.RESCUED), IDLE, None, None, 'host boot'),
+    'revert.start': _rule(_V.RESIZED, IDLE, None, _T.RESIZE_REVERTING, 'revertResize'),
+    'revert.active': _rule(_V.RESIZED, _T.RESIZE_REVERTING, _V.ACTIVE, None, 'revertResize'),
+    'revert.stopped': _rule(_V.RESIZED, _T.RESIZE_REVERTING, _V.STOPPED, None, 'revertResize'),
+    'revert.refused': _rule(_V.RESIZED, _T.RESIZE_REVERTING, None, None, 'revertResize'),
+    'reset.active': _rule(ANY, ANY, _V.ACTIVE, None, 'reset_state'),
+    'reset.error': _rule(ANY, ANY, _V.ERROR, None, 'reset_state'),
+    'host.stopped': _rule((_V.ACTIVE, _V.PAUSED, _V.SUSPENDED), IDLE, _V.STOPPED, None, 'host boot'),
+    'host.resumed': _rule((_V.ACTIVE, _V.RESIZED, _V.RESCUED), IDLE, None, None, 'host boot'),
 }
 
 Event = str
 
 _STATUS_DEFAULT = {
-    'active': 'ACTIVE', 'building': 'BUILD', 'stopped': 'SHUTOFF', 'resized': 'VERIFY_RESIZE', 'paused': 'PAUSED',
-    'suspended': 'SUSPENDED', 'rescued': 'RESCUE', 'error': 'ERROR', 'deleted': 'DELETED',
-    'soft-delete': 'SOFT_DELETED', 'shelved': 'SHELVED', 'shelved_offloaded': 'SHELVED_OFFLOADED'}
+    'active': 'ACTIVE',
+    'building': 'BUILD',
+    'stopped': 'SHUTOFF',
+    'resized': 'VERIFY_RESIZE',
+    'paused': 'PAUSED',
+    'suspended': 'SUSPENDED',
+    'rescued': 'RESCUE',
+    'error': 'ERROR',
+    'deleted': 'DELETED',
+    'soft-delete': 'SOFT_DELETED',
+    'shelved': 'SHELVED',
+    'shelved_offloaded': 'SHELVED_OFFLOADED',
+}
 _RESIZE = dict.fromkeys(('resize_prep', 'resize_migrating', 'resize_migrated', 'resize_finish'), 'RESIZE')
 _REBUILD = dict.fromkeys(('rebuilding', 'rebuild_block_device_mapping', 'rebuild_spawning'), 'REBUILD')
 _STATUS_TASK = {
-    'active': {'rebooting': 'REBOOT', 'reboot_pending': 'REBOOT', 'reboot_started': 'REBOOT',
-               'rebooting_hard': 'HARD_REBOOT', 'reboot_pending_hard': 'HARD_REBOOT',
-               'reboot_started_hard': 'HARD_REBOOT', 'updating_password': 'PASSWORD', 'migrating': 'MIGRATING',
-               **_RESIZE, **_REBUILD},
+    'active': {
+        'rebooting': 'REBOOT',
+        'reboot_pending': 'REBOOT',
+        'reboot_started': 'REBOOT',
+        'rebooting_hard': 'HARD_REBOOT',
+        'reboot_pending_hard': 'HARD_REBOOT',
+        'reboot_started_hard': 'HARD_REBOOT',
+        'updating_password': 'PASSWORD',
+        'migrating': 'MIGRATING',
+        **_RESIZE,
+        **_REBUILD,
+    },
     'stopped': {**_RESIZE, **_REBUILD},
     'resized': {'resize_reverting': 'REVERT_RESIZE'},
     'paused': {'migrating': 'MIGRATING'},

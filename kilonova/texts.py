@@ -5,6 +5,7 @@
 
 Objects, queries, the scheduler and the audit use these functions, so that an unreadable text affects no other row.
 """
+
 from __future__ import annotations
 
 import json

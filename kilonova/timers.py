@@ -6,6 +6,7 @@ Example::
     timers.every(10, heartbeat.beat, 'report_state')
     timers.told()       # [{'name': 'report_state', 'spacing': 10, 'last_run': …, 'took': …, 'result': 'ok'}]
 """
+
 from __future__ import annotations
 
 import datetime
@@ -49,8 +50,7 @@ class Timers:
         self._off: set[str] = set()
         self._last: dict[str, Told] = {}
 
-    def every(self, seconds: float, task: Callable[[], object], name: str, *,
-              at_once: bool = False) -> None:
+    def every(self, seconds: float, task: Callable[[], object], name: str, *, at_once: bool = False) -> None:
         """Run a task every ``seconds`` seconds in a thread of its own.
 
         0 means the default period, and a negative number turns the task off. The first run is after ``seconds``, or at
@@ -60,8 +60,7 @@ class Timers:
             self._off.add(name)
             return
         self.spacing[name] = seconds or DEFAULT_PERIOD
-        self._threads.append(concurrency.spawn(self._loop, self.spacing[name], task, name, at_once,
-                                               name=name))
+        self._threads.append(concurrency.spawn(self._loop, self.spacing[name], task, name, at_once, name=name))
 
     def once(self, task: Callable[[], object], name: str) -> None:
         """Run a task once, at once, in a thread of its own."""
@@ -75,8 +74,10 @@ class Timers:
     def told(self) -> list[Told]:
         """Return a report for each periodic task of this process, sorted by name."""
         known = {**dict.fromkeys(self._off, -1.0), **self.spacing}
-        return [self._last.get(name) or Told(name=name, spacing=spacing, last_run=None, took=None, result=None)
-                for name, spacing in sorted(known.items())]
+        return [
+            self._last.get(name) or Told(name=name, spacing=spacing, last_run=None, took=None, result=None)
+            for name, spacing in sorted(known.items())
+        ]
 
     def _loop(self, seconds: float, task: Callable[[], object], name: str, at_once: bool) -> None:
         if at_once:
@@ -95,6 +96,10 @@ class Timers:
             LOG.exception('Error during %s', name)
             result = type(error).__name__
         if name in self.spacing:
-            self._last[name] = Told(name=name, spacing=self.spacing[name], result=result,
-                                    last_run=began.isoformat(timespec='seconds'),
-                                    took=round(time.monotonic() - clock, 3))
+            self._last[name] = Told(
+                name=name,
+                spacing=self.spacing[name],
+                result=result,
+                last_run=began.isoformat(timespec='seconds'),
+                took=round(time.monotonic() - clock, 3),
+            )

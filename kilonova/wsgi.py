@@ -8,6 +8,7 @@ environment variable KILONOVA_CONFIG_FILES (or OS_KILONOVA_CONFIG_FILES) names t
 read that kilonova-api reads without arguments. The WSGI server provides native threads, because nothing is patched for
 green threads here.
 """
+
 from __future__ import annotations
 
 import logging
@@ -45,7 +46,9 @@ def build(environment: Mapping[str, str]) -> Callable[..., Iterable[bytes]]:
     # The oslo libraries import eventlet with each backend, and eventlet warns at each import that it is deprecated.
     warnings.filterwarnings('ignore', message=r'\s*Eventlet is deprecated')
     concurrency.setup('threading')
-    from kilonova.cmd import api, caps, options
+    from kilonova.cmd import api, options
+    from kilonova.cmd.daemon import caps
+
     conf = options.parse(config_arguments(environment), PROG)
     options.setup_logging(conf)
     part = api.build(conf)
@@ -72,11 +75,13 @@ class Application:
         try:
             built = self._application()
         except (Exception, SystemExit) as error:
-            logging.getLogger('kilonova.wsgi').critical('The compute API does not start: %s', error,
-                                                        exc_info=not isinstance(error, SystemExit))
+            logging.getLogger('kilonova.wsgi').critical(
+                'The compute API does not start: %s', error, exc_info=not isinstance(error, SystemExit)
+            )
             body = b'The compute API is not configured.\n'
-            start_response('500 Internal Server Error', [('Content-Type', 'text/plain'),
-                                                         ('Content-Length', str(len(body)))])
+            start_response(
+                '500 Internal Server Error', [('Content-Type', 'text/plain'), ('Content-Length', str(len(body)))]
+            )
             return [body]
         return built(environ, start_response)
 

@@ -1,4 +1,5 @@
 """Fixtures of all tests, and the choice of eventlet or native threads before anything else is imported."""
+
 from __future__ import annotations
 
 import gc

@@ -3,6 +3,7 @@
 ``python3 -m tools.bootstrap`` makes them; when all is there it ends at once. ``--test`` adds what only the tests
 need. Assumes git, make and Python 3.11 or newer, and apt for the system packages.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -59,8 +60,12 @@ def parse_bindep(text: str, profiles: Iterable[str]) -> list[str]:
 
 def missing_packages(names: Sequence[str]) -> list[str]:
     """Those that dpkg doesn't have installed."""
-    done = subprocess.run(['dpkg-query', '-W', '-f', '${Package} ${db:Status-Status}\n', *names],
-                          capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ['dpkg-query', '-W', '-f', '${Package} ${db:Status-Status}\n', *names],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     installed = {line.split()[0] for line in done.stdout.splitlines() if line.endswith(' installed')}
     return [name for name in names if name not in installed]
 
@@ -141,8 +146,10 @@ class Environment:
         python = self.directory / 'bin' / 'python'
         if not python.exists() or made_with_another(self.directory):
             # With pip, for those who want to add a filter or a driver of their own.
-            _run([str(uv), 'venv', '--quiet', '--clear', '--seed', '--python', sys.executable, str(self.directory)],
-                 settings)
+            _run(
+                [str(uv), 'venv', '--quiet', '--clear', '--seed', '--python', sys.executable, str(self.directory)],
+                settings,
+            )
         (self.directory / '.stamp').unlink(missing_ok=True)
         _run([str(uv), 'pip', 'install', '--quiet', '--python', str(python), *self.arguments], settings)
         (self.directory / '.stamp').write_text(self.fingerprint)
@@ -162,12 +169,19 @@ def ensure_uv(directory: Path) -> Path:
 
 
 # What pip calls a setting, and the variable by which uv is told it, with what several of them are joined by.
-_SETTINGS = {'index-url': ('UV_DEFAULT_INDEX', ' '), 'extra-index-url': ('UV_INDEX', ' '),
-             'find-links': ('UV_FIND_LINKS', ','), 'no-index': ('UV_NO_INDEX', ' '),
-             'constraint': ('UV_CONSTRAINT', ' '), 'trusted-host': ('UV_INSECURE_HOST', ' '),
-             'cert': ('SSL_CERT_FILE', ' '), 'client-cert': ('SSL_CLIENT_CERT', ' '),
-             'timeout': ('UV_HTTP_TIMEOUT', ' '), 'default-timeout': ('UV_HTTP_TIMEOUT', ' '),
-             'proxy': ('ALL_PROXY', ' ')}
+_SETTINGS = {
+    'index-url': ('UV_DEFAULT_INDEX', ' '),
+    'extra-index-url': ('UV_INDEX', ' '),
+    'find-links': ('UV_FIND_LINKS', ','),
+    'no-index': ('UV_NO_INDEX', ' '),
+    'constraint': ('UV_CONSTRAINT', ' '),
+    'trusted-host': ('UV_INSECURE_HOST', ' '),
+    'cert': ('SSL_CERT_FILE', ' '),
+    'client-cert': ('SSL_CLIENT_CERT', ' '),
+    'timeout': ('UV_HTTP_TIMEOUT', ' '),
+    'default-timeout': ('UV_HTTP_TIMEOUT', ' '),
+    'proxy': ('ALL_PROXY', ' '),
+}
 
 
 def settings_of_pip(listed: str, environ: Mapping[str, str]) -> dict[str, str]:
@@ -206,23 +220,36 @@ def _run(argv: Sequence[str], more: Mapping[str, str] = {}) -> str:
     return done.stdout
 
 
-def environments(layout: Layout, *, services: bool, tempest: bool = False, cyborg: bool = False,
-                 network: bool = False, volume: bool = False) -> None:
+def environments(
+    layout: Layout,
+    *,
+    services: bool,
+    tempest: bool = False,
+    cyborg: bool = False,
+    network: bool = False,
+    volume: bool = False,
+) -> None:
     """The project's environment and, where asked for, that of Keystone, Glance and Placement, and those of Cyborg,
     Neutron, Cinder and Tempest, side by side. One that KILONOVA_VENV, KILONOVA_SERVICES_VENV, KILONOVA_CYBORG_VENV,
     KILONOVA_NEUTRON_VENV, KILONOVA_CINDER_VENV or KILONOVA_TEMPEST_VENV names is another's to keep."""
     wanted = []
     if not os.environ.get('KILONOVA_VENV'):
         # Its daemons start together, and would each compile the same.
-        wanted.append(Environment(layout.venv, 'Kilonova',
-                                  ('--compile-bytecode', '-c', str(CONSTRAINTS), '-e', '.[test]'),
-                                  (ROOT / 'setup.cfg', ROOT / 'pyproject.toml', CONSTRAINTS)))
+        wanted.append(
+            Environment(
+                layout.venv,
+                'Kilonova',
+                ('--compile-bytecode', '-c', str(CONSTRAINTS), '-e', '.[test]'),
+                (ROOT / 'setup.cfg', ROOT / 'pyproject.toml', CONSTRAINTS),
+            )
+        )
     for asked, variable, directory, what, requirements in (
-            (services, 'SERVICES', layout.services_venv, 'Keystone, Glance and Placement', REQUIREMENTS),
-            (cyborg, 'CYBORG', layout.cyborg_venv, 'Cyborg', CYBORG),
-            (network, 'NEUTRON', layout.neutron_venv, 'Neutron', NEUTRON),
-            (volume, 'CINDER', layout.cinder_venv, 'Cinder', CINDER),
-            (tempest, 'TEMPEST', layout.tempest_venv, 'Tempest', ACCEPTANCE)):
+        (services, 'SERVICES', layout.services_venv, 'Keystone, Glance and Placement', REQUIREMENTS),
+        (cyborg, 'CYBORG', layout.cyborg_venv, 'Cyborg', CYBORG),
+        (network, 'NEUTRON', layout.neutron_venv, 'Neutron', NEUTRON),
+        (volume, 'CINDER', layout.cinder_venv, 'Cinder', CINDER),
+        (tempest, 'TEMPEST', layout.tempest_venv, 'Tempest', ACCEPTANCE),
+    ):
         if asked and not os.environ.get(f'KILONOVA_{variable}_VENV'):
             wanted.append(Environment(directory, what, ('-r', str(requirements)), (requirements,)))
     missing = [environment for environment in wanted if not environment.is_there]
@@ -238,32 +265,58 @@ def environments(layout: Layout, *, services: bool, tempest: bool = False, cybor
 def lock() -> None:
     """Write the newest versions that setup.cfg allows to constraints.txt, for each supported Python."""
     uv = ensure_uv(ROOT / '.venv-uv')
-    _run([str(uv), 'pip', 'compile', '--quiet', '--upgrade', '--universal', '--python-version',
-          '.'.join(map(str, OLDEST)), '--no-header', '--no-annotate', '--no-emit-index-url', '--extra', 'test',
-          '--output-file', str(CONSTRAINTS), str(ROOT / 'setup.cfg')],
-         settings_of_pip(_run([str(uv.parent / 'pip'), 'config', 'list']), os.environ))
+    _run(
+        [
+            str(uv),
+            'pip',
+            'compile',
+            '--quiet',
+            '--upgrade',
+            '--universal',
+            '--python-version',
+            '.'.join(map(str, OLDEST)),
+            '--no-header',
+            '--no-annotate',
+            '--no-emit-index-url',
+            '--extra',
+            'test',
+            '--output-file',
+            str(CONSTRAINTS),
+            str(ROOT / 'setup.cfg'),
+        ],
+        settings_of_pip(_run([str(uv.parent / 'pip'), 'config', 'list']), os.environ),
+    )
     say(f'{CONSTRAINTS.name} has the newest versions')
 
 
 def foreign(environment: Path) -> str | None:
     """What is wrong with the code that an environment runs: programs such as kilonova-api are those that were installed
     into it, whatever tree make is called in."""
-    done = subprocess.run([str(environment / 'bin' / 'python'), '-c', 'import kilonova; print(kilonova.__file__)'],
-                          cwd='/', capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [str(environment / 'bin' / 'python'), '-c', 'import kilonova; print(kilonova.__file__)'],
+        cwd='/',
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
         return f'{environment} has no Kilonova; install this tree into it: {environment}/bin/pip install -e {ROOT}'
     found = Path(done.stdout.strip()).resolve().parents[1]
     if found == ROOT:
         return None
-    return (f'the daemons of {environment} run the code of {found}, not of this tree ({ROOT}). Leave KILONOVA_VENV '
-            f'out, or install this tree into it: {environment}/bin/pip install -e {ROOT}')
+    return (
+        f'the daemons of {environment} run the code of {found}, not of this tree ({ROOT}). Leave KILONOVA_VENV '
+        f'out, or install this tree into it: {environment}/bin/pip install -e {ROOT}'
+    )
 
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog='python3 -m tools.bootstrap', description=__doc__)
-    parser.add_argument('--test', action='store_true',
-                        help='also what only the tests need: MariaDB, PostgreSQL, libvirtd, QEMU, Cyborg, Neutron, '
-                             'Cinder, Tempest')
+    parser.add_argument(
+        '--test',
+        action='store_true',
+        help='also what only the tests need: MariaDB, PostgreSQL, libvirtd, QEMU, Cyborg, Neutron, Cinder, Tempest',
+    )
     parser.add_argument('--guests', action='store_true', help='also what real guests need: libvirtd, QEMU, syslinux')
     parser.add_argument('--cyborg', action='store_true', help='also Cyborg, the accelerator service')
     parser.add_argument('--network', action='store_true', help='also Neutron, the network service, and OVN')
@@ -275,20 +328,38 @@ def main(argv: list[str]) -> int:
     parser.add_argument('--lock', action='store_true', help='only renew constraints.txt')
     args = parser.parse_args(argv)
     if sys.version_info < OLDEST:
-        print(f'error: Python {OLDEST[0]}.{OLDEST[1]} or newer is needed, {sys.executable} is older; '
-              f'choose one with: make PYTHON=python3.12 ...', file=sys.stderr)
+        print(
+            f'error: Python {OLDEST[0]}.{OLDEST[1]} or newer is needed, {sys.executable} is older; '
+            f'choose one with: make PYTHON=python3.12 ...',
+            file=sys.stderr,
+        )
         return 1
     try:
         if args.lock:
             lock()
             return 0
-        install_packages([name for name, asked in (
-            ('test', args.test), ('guests', args.guests or args.vfio), ('vfio', args.vfio),
-            ('network', args.network), ('ceph', args.ceph)) if asked])
+        install_packages(
+            [
+                name
+                for name, asked in (
+                    ('test', args.test),
+                    ('guests', args.guests or args.vfio),
+                    ('vfio', args.vfio),
+                    ('network', args.network),
+                    ('ceph', args.ceph),
+                )
+                if asked
+            ]
+        )
         layout = Layout.at()
-        environments(layout, services=not args.no_services, tempest=args.tempest or args.test,
-                     cyborg=args.cyborg or args.test, network=args.network or args.test,
-                     volume=args.volume or args.test)
+        environments(
+            layout,
+            services=not args.no_services,
+            tempest=args.tempest or args.test,
+            cyborg=args.cyborg or args.test,
+            network=args.network or args.test,
+            volume=args.volume or args.test,
+        )
         if os.environ.get('KILONOVA_VENV') and (wrong := foreign(layout.venv)) is not None:
             say(f'WARNING: {wrong}')
     except CloudError as error:

@@ -9,6 +9,7 @@ machine is slow enough for deadlines to pass. Those that pass then are named, ab
 A check that counts no tests (ruff, mypy …) adds 1 to the failed when it fails.
 SIGTERM and SIGINT end all runs with what they started; the exit code is then 128 and the signal's number.
 """
+
 from __future__ import annotations
 
 import concurrent.futures
@@ -66,23 +67,29 @@ class Run:
     command: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
-    minutes: float = 80    # on a machine that is three times slower than most
-    waits: bool = False    # for real daemons, most of its time
-    seconds: float = 0     # what it took beside others on two cores; of those together the longest starts first
+    minutes: float = 80  # on a machine that is three times slower than most
+    waits: bool = False  # for real daemons, most of its time
+    seconds: float = 0  # what it took beside others on two cores; of those together the longest starts first
 
 
-MORE_FLOWS = tuple(f'tests/flows/test_{name}.py' for name in (
-    'second_attempt', 'undos', 'stale_owners', 'lost_commits', 'dead_hosts', 'silent_hosts'))
+MORE_FLOWS = tuple(
+    f'tests/flows/test_{name}.py'
+    for name in ('second_attempt', 'undos', 'stale_owners', 'lost_commits', 'dead_hosts', 'silent_hosts')
+)
 # Each operation with each kind of device, with ports and with volumes: every other cell. All, in each way: make
 # test-cells.
 DEVICE_FLOWS = ('tests/flows/test_devices.py', 'tests/flows/test_ports_and_volumes.py')
 # Of these some disturb an operation at each place in turn: in make test at every other one (fixtures/places.py).
-PLACES = tuple(f'tests/functional/test_{name}.py' for name in (
-    'accelerated_ports', 'accelerators', 'interfaces', 'reimage', 'sriov_attach', 'swap', 'volumes'))
+PLACES = tuple(
+    f'tests/functional/test_{name}.py'
+    for name in ('accelerated_ports', 'accelerators', 'interfaces', 'reimage', 'sriov_attach', 'swap', 'volumes')
+)
 # Real daemons that wait most of their time: three runs of about the same length. Two have the same cloud each, the
 # third those with Neutron, Cinder and Cyborg.
-APART = tuple(f'tests/integration/test_{name}.py' for name in (
-    'databases', 'twenty_hosts', 'two_machines', 'libvirtd', 'hung_services', 'kill'))
+APART = tuple(
+    f'tests/integration/test_{name}.py'
+    for name in ('databases', 'twenty_hosts', 'two_machines', 'libvirtd', 'hung_services', 'kill')
+)
 BESIDE = tuple(f'tests/integration/test_{name}.py' for name in ('cyborg', 'neutron', 'cinder', 'full_disk'))
 # Guests of QEMU without KVM that move while they run: beside other tests they are too slow for any deadline.
 LIVE = ('tests/integration/test_live_migration.py',)
@@ -93,11 +100,19 @@ CEPH = ('tests/integration/test_ceph.py',)
 # QEMU guests on two machines of namespaces. With each operation's daemons killed, in the same cloud: make test-qemu.
 # Two of its tests, of which each boots several guests, are in make test-qemu alone: SAMPLE has their time.
 _QEMU = 'tests/integration/test_real_guests.py'
-REAL_GUESTS = Run('integration-qemu', tuple(f'--deselect={_QEMU}::test_{name}' for name in (
-    'a_snapshot_and_a_backup_boot_where_their_guest_left_off', 'rebuild_gives_a_new_disk')), (_QEMU,), waits=True,
-    seconds=800)
-REAL_KILLS = dataclasses.replace(REAL_GUESTS, command=(), paths=(*REAL_GUESTS.paths,
-                                                                 'tests/integration/test_real_kills.py'))
+REAL_GUESTS = Run(
+    'integration-qemu',
+    tuple(
+        f'--deselect={_QEMU}::test_{name}'
+        for name in ('a_snapshot_and_a_backup_boot_where_their_guest_left_off', 'rebuild_gives_a_new_disk')
+    ),
+    (_QEMU,),
+    waits=True,
+    seconds=800,
+)
+REAL_KILLS = dataclasses.replace(
+    REAL_GUESTS, command=(), paths=(*REAL_GUESTS.paths, 'tests/integration/test_real_kills.py')
+)
 # One scenario of the field's acceptance suite with such a guest; all of them: make tempest GUESTS=qemu.
 SAMPLE = Run('tempest-sample', paths=('tests/integration/test_acceptance.py',), waits=True, seconds=400)
 # Such guests on a network of the real Neutron, that move: make test-guests. Alone, as they migrate while they run.
@@ -111,13 +126,23 @@ UNIT_FIRST = ('tests/unit/api', 'tests/unit/scheduler')
 T = TypeVar('T')
 
 
-def functional(database: str, backend: str, share: str = '', files: str = '', *, seconds: float,
-               model: bool = False) -> Run:
+def functional(
+    database: str, backend: str, share: str = '', files: str = '', *, seconds: float, model: bool = False
+) -> Run:
     """The functional tests, or a share of those of all files or of some (tests/functional/conftest.py), on one kind of
     database and one runtime; ``model``: not with the real Placement."""
-    return Run(f'functional-{database}-{backend}', paths=('tests/functional',), seconds=seconds,
-               env={'KILONOVA_CONCURRENCY': backend, 'KILONOVA_TEST_DATABASE': database, 'KILONOVA_TEST_SHARE': share,
-                    'KILONOVA_TEST_FILES': files, **(MODELLED if model else {})})
+    return Run(
+        f'functional-{database}-{backend}',
+        paths=('tests/functional',),
+        seconds=seconds,
+        env={
+            'KILONOVA_CONCURRENCY': backend,
+            'KILONOVA_TEST_DATABASE': database,
+            'KILONOVA_TEST_SHARE': share,
+            'KILONOVA_TEST_FILES': files,
+            **(MODELLED if model else {}),
+        },
+    )
 
 
 def share_of(tests: Sequence[T], first: int, step: int) -> Sequence[T]:
@@ -126,27 +151,46 @@ def share_of(tests: Sequence[T], first: int, step: int) -> Sequence[T]:
 
 
 PARTS: dict[str, tuple[Run, ...]] = {
-    'lint': (Run('ruff', ('ruff', 'check', '.')), Run('import-linter', ('lint-imports', '--no-cache')),
-             # References between pages and labels; ``make docs`` writes the pages.
-             Run('docs', ('sphinx-build', '-W', '--keep-going', '-q', '-b', 'dummy', 'docs', 'build/docs-check'),
-                 seconds=15)),
+    'lint': (
+        Run('ruff', ('ruff', 'check', '.')),
+        Run('import-linter', ('lint-imports', '--no-cache')),
+        # References between pages and labels; ``make docs`` writes the pages.
+        Run(
+            'docs', ('sphinx-build', '-W', '--keep-going', '-q', '-b', 'dummy', 'docs', 'build/docs-check'), seconds=15
+        ),
+    ),
     'type': (Run('mypy', ('mypy',), seconds=20),),
-    'unit': (Run('unit-first', paths=UNIT_FIRST, env=MODELLED, seconds=200),
-             Run('unit-rest', tuple(f'--ignore={path}' for path in UNIT_FIRST), ('tests/unit',), seconds=670)),
+    'unit': (
+        Run('unit-first', paths=UNIT_FIRST, env=MODELLED, seconds=200),
+        Run('unit-rest', tuple(f'--ignore={path}' for path in UNIT_FIRST), ('tests/unit',), seconds=670),
+    ),
     # Eventlet and native threads can't share a process: flows and the simulator run on SQLite under native threads.
     # Each test runs on SQLite with Placement's model. Of every other file a twentieth runs on MariaDB, of the rest on
     # PostgreSQL, with the real Placement (make test-databases: all on both with the real one); the statements
     # themselves are tested on all three (tests/integration/test_databases.py).
-    'functional': (functional('sqlite', 'eventlet', seconds=990, model=True),
-                   functional('mariadb', 'eventlet', '0/20', '0/2', seconds=110, model=True),
-                   functional('postgresql', 'threading', '10/20', '1/2', seconds=160)),
+    'functional': (
+        functional('sqlite', 'eventlet', seconds=990, model=True),
+        functional('mariadb', 'eventlet', '0/20', '0/2', seconds=110, model=True),
+        functional('postgresql', 'threading', '10/20', '1/2', seconds=160),
+    ),
     # What an answer says doesn't depend on the runtime, what a hostile request costs does.
-    'api': (Run('api-threading', paths=('tests/api',), env={'KILONOVA_CONCURRENCY': 'threading'}, seconds=210),
-            Run('api-eventlet', paths=('tests/api/test_attacks.py', 'tests/api/test_hostile.py'),
-                env={'KILONOVA_CONCURRENCY': 'eventlet'}, seconds=70)),
+    'api': (
+        Run('api-threading', paths=('tests/api',), env={'KILONOVA_CONCURRENCY': 'threading'}, seconds=210),
+        Run(
+            'api-eventlet',
+            paths=('tests/api/test_attacks.py', 'tests/api/test_hostile.py'),
+            env={'KILONOVA_CONCURRENCY': 'eventlet'},
+            seconds=70,
+        ),
+    ),
     'flows': (
-        Run('flows', tuple(f'--ignore={path}' for path in (*MORE_FLOWS, *DEVICE_FLOWS)), ('tests/flows',), MODELLED,
-            seconds=870),
+        Run(
+            'flows',
+            tuple(f'--ignore={path}' for path in (*MORE_FLOWS, *DEVICE_FLOWS)),
+            ('tests/flows',),
+            MODELLED,
+            seconds=870,
+        ),
         Run('flows-devices', paths=DEVICE_FLOWS, env={**MODELLED, 'KILONOVA_TEST_SHARE': '0/2'}, seconds=640),
         Run('flows-more', paths=MORE_FLOWS, env=MODELLED, seconds=650),
     ),
@@ -154,12 +198,30 @@ PARTS: dict[str, tuple[Run, ...]] = {
     'simulation': (Run('simulation', paths=('tests/simulation',), seconds=960),),
     # Of each run one cloud, shared by the tests that need no other; beside it those that need one of another kind.
     'integration': (
-        Run('integration', tuple(f'--ignore={path}' for path in (
-            *APART, *BESIDE, *LIVE, *CAMPAIGNS, *CEPH, *REAL_KILLS.paths, *NETWORKED.paths, *SAMPLE.paths)),
-            ('tests/integration',), waits=True, seconds=1350),
+        Run(
+            'integration',
+            tuple(
+                f'--ignore={path}'
+                for path in (
+                    *APART,
+                    *BESIDE,
+                    *LIVE,
+                    *CAMPAIGNS,
+                    *CEPH,
+                    *REAL_KILLS.paths,
+                    *NETWORKED.paths,
+                    *SAMPLE.paths,
+                )
+            ),
+            ('tests/integration',),
+            waits=True,
+            seconds=1350,
+        ),
         Run('integration-apart', paths=APART, waits=True, seconds=1450),
         Run('integration-beside', paths=BESIDE, waits=True, seconds=1250),
-        REAL_GUESTS, SAMPLE),
+        REAL_GUESTS,
+        SAMPLE,
+    ),
     # Behind all others; see BESIDE_LIVE.
     'live': (Run('live-migration', paths=LIVE, waits=True),),
 }
@@ -169,15 +231,32 @@ TOGETHER = ('check', 'lint', 'type', 'unit', 'functional', 'api', 'flows', 'simu
 BESIDE_LIVE = 'unit-first'
 # Parts that make test leaves out, as other parts run the same tests. ``check``: what needs no server of its own.
 EXTRA: dict[str, tuple[Run, ...]] = {
-    'check': (*PARTS['lint'], *PARTS['type'], *PARTS['unit'], PARTS['api'][0],
-              functional('sqlite', 'threading', '1/3', seconds=120, model=True)),
-    'databases': (functional('mariadb', 'eventlet', seconds=310), functional('postgresql', 'threading', seconds=370),
-                  Run('outages', paths=('tests/integration/test_database_outage.py',),
-                      env={'KILONOVA_ALL_OUTAGES': 'yes'}, waits=True, seconds=400)),
-    'placement': (*(dataclasses.replace(run, name=f'{run.name}-placement', env={}) for run in PARTS['flows']),
-                  Run('scheduler-placement', paths=UNIT_FIRST[1:])),
-    'cells': (Run('cells', paths=DEVICE_FLOWS, env={**MODELLED, 'KILONOVA_FULL': 'yes'}),
-              Run('places', paths=PLACES, env={**MODELLED, 'KILONOVA_FULL': 'yes'})),
+    'check': (
+        *PARTS['lint'],
+        *PARTS['type'],
+        *PARTS['unit'],
+        PARTS['api'][0],
+        functional('sqlite', 'threading', '1/3', seconds=120, model=True),
+    ),
+    'databases': (
+        functional('mariadb', 'eventlet', seconds=310),
+        functional('postgresql', 'threading', seconds=370),
+        Run(
+            'outages',
+            paths=('tests/integration/test_database_outage.py',),
+            env={'KILONOVA_ALL_OUTAGES': 'yes'},
+            waits=True,
+            seconds=400,
+        ),
+    ),
+    'placement': (
+        *(dataclasses.replace(run, name=f'{run.name}-placement', env={}) for run in PARTS['flows']),
+        Run('scheduler-placement', paths=UNIT_FIRST[1:]),
+    ),
+    'cells': (
+        Run('cells', paths=DEVICE_FLOWS, env={**MODELLED, 'KILONOVA_FULL': 'yes'}),
+        Run('places', paths=PLACES, env={**MODELLED, 'KILONOVA_FULL': 'yes'}),
+    ),
     'qemu': (REAL_KILLS,),
     'guests': (NETWORKED,),
     'vfio': (PASSTHROUGH,),
@@ -191,15 +270,18 @@ def counts(junit: str) -> Counts:
     total = Counts()
     for suite in ElementTree.fromstring(junit).iter('testsuite'):
         tests, failures, errors, skipped = (
-            int(suite.get(name, 0)) for name in ('tests', 'failures', 'errors', 'skipped'))
+            int(suite.get(name, 0)) for name in ('tests', 'failures', 'errors', 'skipped')
+        )
         total += Counts(tests - failures - errors - skipped, failures + errors, skipped)
     return total
 
 
 def outcomes(junit: str) -> dict[str, bool]:
     """{test: whether it was skipped} of a junit report."""
-    return {f"{case.get('classname')}::{case.get('name')}": case.find('skipped') is not None
-            for case in ElementTree.fromstring(junit).iter('testcase')}
+    return {
+        f'{case.get("classname")}::{case.get("name")}': case.find('skipped') is not None
+        for case in ElementTree.fromstring(junit).iter('testcase')
+    }
 
 
 def judge(code: int, report: str | None) -> Counts:
@@ -242,8 +324,17 @@ def command_of(run: Run, layout: Layout, report: Path) -> list[str]:
         return [layout.bin(run.command[0]), *run.command[1:]]
     # Only unit tests ask it; else each run loads it to say nothing.
     unasked = () if run.paths[0].startswith('tests/unit') else ('-p', 'no:hypothesispytest')
-    return [layout.bin('python'), '-m', 'pytest', *unasked, *run.command, *run.paths, f'--junit-xml={report}',
-            '-o', f'cache_dir={cache_of(run)}']
+    return [
+        layout.bin('python'),
+        '-m',
+        'pytest',
+        *unasked,
+        *run.command,
+        *run.paths,
+        f'--junit-xml={report}',
+        '-o',
+        f'cache_dir={cache_of(run)}',
+    ]
 
 
 def environment(run: Run) -> dict[str, str]:
@@ -352,9 +443,14 @@ def execute(run: Run, layout: Layout, shown: bool = True, behind: bool = False) 
     with log.open('w') as output, scratch(run) as more:
         # In a group of its own, so that a run that hangs ends together with what it started.
         first = ['nice', '-n', str(NICE)] if behind and not run.waits else []
-        child = RUNNING.start([*first, *command_of(run, layout, report), *more], cwd=ROOT, env=environment(run),
-                              stdin=subprocess.DEVNULL, stdout=None if shown else output,
-                              stderr=None if shown else subprocess.STDOUT)
+        child = RUNNING.start(
+            [*first, *command_of(run, layout, report), *more],
+            cwd=ROOT,
+            env=environment(run),
+            stdin=subprocess.DEVNULL,
+            stdout=None if shown else output,
+            stderr=None if shown else subprocess.STDOUT,
+        )
         if first:
             lower_session(child.pid)
         cpu = 0.0
@@ -370,20 +466,29 @@ def execute(run: Run, layout: Layout, shown: bool = True, behind: bool = False) 
     else:
         found = Counts(failed=int(code != 0))
     outcome = str(found) if run.paths else ('ok' if code == 0 else 'failed')
-    print(f'{log.read_text()}=== {run.name}: {outcome} in {time.monotonic() - began:.0f} s, {cpu:.0f} s of CPU',
-          flush=True)
+    print(
+        f'{log.read_text()}=== {run.name}: {outcome} in {time.monotonic() - began:.0f} s, {cpu:.0f} s of CPU',
+        flush=True,
+    )
     return found
 
 
 def execute_all(runs: Sequence[Run], layout: Layout) -> dict[str, Counts]:
-    """Runs that may go side by side: one more at once than there are cores, as each waits a third of its time, and
-    those that mostly wait."""
-    waiting = sum(run.waits for run in runs)
-    workers = (os.cpu_count() or 1) + 1 + waiting
-    longest_first = sorted(runs, key=lambda run: (not run.waits, -run.seconds))
-    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-        futures = {run.name: pool.submit(execute, run, layout, len(runs) == 1, waiting > 0)
-                   for run in longest_first}
+    """Execute runs at the same time, and return their counts by name.
+
+    Of those with real daemons as many as there are cores run together: with more of them their deadlines pass. Of the
+    others, which have a low priority then, one more, as each waits a third of its time. The longest start first.
+    """
+    cores = os.cpu_count() or 1
+    waiting = any(run.waits for run in runs)
+    with (
+        concurrent.futures.ThreadPoolExecutor(cores) as daemons,
+        concurrent.futures.ThreadPoolExecutor(cores + 1) as others,
+    ):
+        futures = {
+            run.name: (daemons if run.waits else others).submit(execute, run, layout, len(runs) == 1, waiting)
+            for run in sorted(runs, key=lambda run: -run.seconds)
+        }
         return {name: future.result() for name, future in futures.items()}
 
 
@@ -436,8 +541,13 @@ def main(names: Iterable[str]) -> int:
         if found.failed:
             print(f'failed: {name}')
     total = sum(results.values(), Counts())
-    if different := uneven({name: outcomes(report.read_text()) for name in results if name.startswith('functional-')
-                            and (report := RESULTS / f'{name}.xml').exists()}):
+    if different := uneven(
+        {
+            name: outcomes(report.read_text())
+            for name in results
+            if name.startswith('functional-') and (report := RESULTS / f'{name}.xml').exists()
+        }
+    ):
         print(f'failed: {different}')
         total += Counts(failed=1)
     print(total, flush=True)

@@ -10,6 +10,7 @@
 Operations take longer than users' tokens are valid, so most requests are made as the service. A service token of the
 same account shows that the caller is a service. Routes: https://docs.openstack.org/api-ref/accelerator/.
 """
+
 from __future__ import annotations
 
 import datetime
@@ -109,10 +110,17 @@ class AcceleratorClient:
         if Cyborg refuses.
         """
         fields = {'hostname': hostname, 'instance_uuid': instance_uuid, 'project_id': project_id}
-        response = self._send('PATCH', _REQUESTS, json={
-            uuid: [{'op': 'add', 'path': f'/{name}', 'value': value}
-                   for name, value in {**fields, 'device_rp_uuid': provider}.items()]
-            for uuid, provider in providers.items()})
+        response = self._send(
+            'PATCH',
+            _REQUESTS,
+            json={
+                uuid: [
+                    {'op': 'add', 'path': f'/{name}', 'value': value}
+                    for name, value in {**fields, 'device_rp_uuid': provider}.items()
+                ]
+                for uuid, provider in providers.items()
+            },
+        )
         if response.status_code != 202:
             raise AcceleratorRequestBindingFailed(instance_uuid=instance_uuid, msg=_reason(response))
 
@@ -143,8 +151,15 @@ class AcceleratorClient:
         Raises NoAccelerators if there is no accelerator service, and AcceleratorRequestOpFailed if Cyborg refuses.
         """
         ours, before = self._adapter.get_project_id(), datetime.datetime.now(datetime.UTC) - age
-        return [one for one in self.every() if one.state == INITIAL and one.instance_uuid is None
-                and one.project_id == ours is not None and one.created_at is not None and one.created_at < before]
+        return [
+            one
+            for one in self.every()
+            if one.state == INITIAL
+            and one.instance_uuid is None
+            and one.project_id == ours is not None
+            and one.created_at is not None
+            and one.created_at < before
+        ]
 
     def resolved(self, instance_uuid: str) -> list[AcceleratorRequest] | None:
         """Return the requests of a server if each of them is bound or failed, else None.

@@ -7,6 +7,7 @@ Cyborg binds a request to a uuid once. A server that moves has two sets of reque
 at the source keeps its uuid, and the set at the destination is bound to the uuid of the migration permanently. Without
 an entry in the metadata the requests are bound to the server's own uuid.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping

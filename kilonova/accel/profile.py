@@ -6,6 +6,7 @@
 A group of a profile describes one requested device (``resources:FPGA`` = '1', ``trait:CUSTOM_X`` = 'required'). Its
 other keys (``accel:…``) concern only Cyborg and the device.
 """
+
 from __future__ import annotations
 
 import re
@@ -71,12 +72,18 @@ class Profile:
             elif what == 'trait' and value in traits:
                 traits[value].add(self._word(number, key, word))
             elif what == 'trait':
-                raise DeviceProfileError(name=self.name, msg=f'group {number} has {key}={value!r}, which is neither '
-                                                             'required nor forbidden')
+                raise DeviceProfileError(
+                    name=self.name, msg=f'group {number} has {key}={value!r}, which is neither required nor forbidden'
+                )
         if not resources:
             raise DeviceProfileError(name=self.name, msg=f'group {number} asks for no resources')
-        return RequestGroup(use_same_provider=True, resources=resources, required_traits=traits['required'],
-                            forbidden_traits=traits['forbidden'], requester_id=group_name(number, port_id))
+        return RequestGroup(
+            use_same_provider=True,
+            resources=resources,
+            required_traits=traits['required'],
+            forbidden_traits=traits['forbidden'],
+            requester_id=group_name(number, port_id),
+        )
 
     def _word(self, number: int, key: str, word: str) -> str:
         if _CLASS.fullmatch(word) is None:
@@ -85,8 +92,9 @@ class Profile:
 
     def _amount(self, number: int, key: str, value: str) -> int:
         if not re.fullmatch('[0-9]{1,4}', value) or not 1 <= int(value) <= MOST:
-            raise DeviceProfileError(name=self.name,
-                                     msg=f'group {number} has {key}={value!r}; 1 to {MOST} are accepted')
+            raise DeviceProfileError(
+                name=self.name, msg=f'group {number} has {key}={value!r}; 1 to {MOST} are accepted'
+            )
         return int(value)
 
 

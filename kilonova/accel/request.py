@@ -6,6 +6,7 @@
 Cyborg chooses a device when a request is bound to a server and a host. The *attach handle* of the request names the
 device.
 """
+
 from __future__ import annotations
 
 import datetime
@@ -58,8 +59,9 @@ class Handle:
         """The device in the form that drivers accept. It is not one of the host's own PCI devices."""
         if self.mdev is None:
             return PciDevice(address=self.address, dev_type=STANDARD, parent_addr=None, extra_info={})
-        return PciDevice(address=self.mdev, dev_type=device.MDEV, parent_addr=self.address,
-                         extra_info={'mdev_type': self.mdev_type})
+        return PciDevice(
+            address=self.mdev, dev_type=device.MDEV, parent_addr=self.address, extra_info={'mdev_type': self.mdev_type}
+        )
 
 
 @dataclass(frozen=True)
@@ -86,12 +88,20 @@ class AcceleratorRequest:
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> Self:
         """Return the request of Cyborg's ``arq``."""
-        return cls(uuid=str(body['uuid']), state=str(body['state']), profile=str(body['device_profile_name']),
-                   group=int(body['device_profile_group_id']), instance_uuid=body.get('instance_uuid'),
-                   hostname=body.get('hostname'), provider=body.get('device_rp_uuid'),
-                   handle_kind=str(body.get('attach_handle_type') or ''), handle_uuid=body.get('attach_handle_uuid'),
-                   handle_info={str(key): str(value) for key, value in (body.get('attach_handle_info') or {}).items()},
-                   project_id=body.get('project_id'), created_at=_moment(body.get('created_at')))
+        return cls(
+            uuid=str(body['uuid']),
+            state=str(body['state']),
+            profile=str(body['device_profile_name']),
+            group=int(body['device_profile_group_id']),
+            instance_uuid=body.get('instance_uuid'),
+            hostname=body.get('hostname'),
+            provider=body.get('device_rp_uuid'),
+            handle_kind=str(body.get('attach_handle_type') or ''),
+            handle_uuid=body.get('attach_handle_uuid'),
+            handle_info={str(key): str(value) for key, value in (body.get('attach_handle_info') or {}).items()},
+            project_id=body.get('project_id'),
+            created_at=_moment(body.get('created_at')),
+        )
 
     @property
     def handle(self) -> Handle | None:
@@ -122,7 +132,6 @@ class AcceleratorRequest:
             raise AttachHandleInvalid(uuid=self.uuid, reason=f'{text!r} is not a UUID of a mediated device')
         return text
 
-
     def _mdev_type(self) -> str:
         text = self.handle_info.get('asked_type', '')
         if not re.fullmatch('[A-Za-z0-9_.-]{1,64}', text):
@@ -140,10 +149,14 @@ def profiles(requests: Iterable[AcceleratorRequest], ports: Mapping[str, str]) -
     for one in requests:
         if one.uuid in ports:
             if (handle := one.handle) is None or handle.kind != PCI:
-                raise AttachHandleInvalid(uuid=one.uuid, reason=f'its type is {one.handle_kind!r}, but a port must '
-                                                                f'be a {PCI} function')
-            found[ports[one.uuid]] = {REQUEST: one.uuid, 'pci_slot': handle.address,
-                                      'physical_network': one.handle_info.get('physical_network')}
+                raise AttachHandleInvalid(
+                    uuid=one.uuid, reason=f'its type is {one.handle_kind!r}, but a port must be a {PCI} function'
+                )
+            found[ports[one.uuid]] = {
+                REQUEST: one.uuid,
+                'pci_slot': handle.address,
+                'physical_network': one.handle_info.get('physical_network'),
+            }
     return found
 
 
@@ -160,5 +173,8 @@ def handles(requests: Iterable[AcceleratorRequest]) -> list[Handle]:
 
     Raises AttachHandleInvalid if a handle can't be attached.
     """
-    return [handle for request in sorted(requests, key=lambda one: (one.group, one.uuid))
-            if (handle := request.handle) is not None]
+    return [
+        handle
+        for request in sorted(requests, key=lambda one: (one.group, one.uuid))
+        if (handle := request.handle) is not None
+    ]

@@ -4,6 +4,7 @@
 
 The daemon kilonova-api creates it.
 """
+
 from __future__ import annotations
 
 import functools
@@ -25,7 +26,7 @@ from kilonova.accel.client import AcceleratorClient
 from kilonova.api import faults, versions
 from kilonova.api.policies import Policy
 from kilonova.api.routes import OWN_ROUTES, ROUTES
-from kilonova.api.services.backend import Backend, Options
+from kilonova.api.services.backend import ApiOptions, Backend
 from kilonova.api.wsgi import Dispatcher, Paths
 from kilonova.clients.image import ImageClient
 from kilonova.clients.limits import LimitsClient
@@ -34,7 +35,7 @@ from kilonova.clients.placement import PlacementClient
 from kilonova.clients.volume import VolumeClient
 from kilonova.context import RequestContext
 from kilonova.db.engine import Databases
-from kilonova.db.queries.cells import Cells
+from kilonova.db.queries.cells import CellDatabases
 from kilonova.pci.request import Aliases
 from kilonova.rpc.interface import Client
 from kilonova.rpc.notify import OFF, Notifications
@@ -46,7 +47,7 @@ REQUESTS = logging.getLogger('kilonova.api.requests')
 _TOKEN = re.compile(r'(/os-console-auth-tokens/+)[^/]+')
 
 
-class Front:
+class FaultAndLogMiddleware:
     """WSGI middleware that passes a request to the API or to the version documents, and logs it.
 
     Requests whose path is below one of ``PREFIXES`` are passed to the application ``api``, and all others to the
@@ -96,9 +97,16 @@ class Front:
         # Hide console tokens: readers of the log must not be able to open consoles.
         path = _TOKEN.sub(r'\1***', path)
         query = environ.get('QUERY_STRING')
-        REQUESTS.info('%s "%s %s" status: %s len: %s microversion: %s time: %.6f', environ.get('REMOTE_ADDR', '-'),
-                      environ.get('REQUEST_METHOD', '-'), f'{path}?{query}' if query else path, response.status_int,
-                      response.content_length or 0, environ.get('kilonova.microversion', '-'), seconds)
+        REQUESTS.info(
+            '%s "%s %s" status: %s len: %s microversion: %s time: %.6f',
+            environ.get('REMOTE_ADDR', '-'),
+            environ.get('REQUEST_METHOD', '-'),
+            f'{path}?{query}' if query else path,
+            response.status_int,
+            response.content_length or 0,
+            environ.get('kilonova.microversion', '-'),
+            seconds,
+        )
 
 
 class Healthcheck:
@@ -138,8 +146,9 @@ def identity_of_keystone(policy: Policy, environ: WSGIEnvironment) -> RequestCon
         catalog = json.loads(environ.get('HTTP_X_SERVICE_CATALOG') or '[]')
     except ValueError:
         return faults.fault(500, 'Invalid service catalog json.')
-    ctxt: RequestContext = RequestContext.from_environ(environ, remote_address=environ.get('REMOTE_ADDR'),
-                                                       service_catalog=catalog)
+    ctxt: RequestContext = RequestContext.from_environ(
+        environ, remote_address=environ.get('REMOTE_ADDR'), service_catalog=catalog
+    )
     # policy.yaml may define administrators otherwise than by the role admin.
     ctxt.is_admin = policy.allows(ctxt, 'context_is_admin')
     return ctxt
@@ -158,9 +167,17 @@ def identity_of_token(environ: WSGIEnvironment) -> RequestContext | webob.Respon
     if user == 'admin':
         roles = ['admin', 'manager', *roles]
     return RequestContext(
-        user_id=user, project_id=project or user, user_name=user, project_name=project or user, roles=roles,
-        is_admin=user == 'admin', auth_token=token, remote_address=environ.get('REMOTE_ADDR'),
-        request_id=environ.get(request_id.ENV_REQUEST_ID), global_request_id=environ.get(request_id.GLOBAL_REQ_ID))
+        user_id=user,
+        project_id=project or user,
+        user_name=user,
+        project_name=project or user,
+        roles=roles,
+        is_admin=user == 'admin',
+        auth_token=token,
+        remote_address=environ.get('REMOTE_ADDR'),
+        request_id=environ.get(request_id.ENV_REQUEST_ID),
+        global_request_id=environ.get(request_id.GLOBAL_REQ_ID),
+    )
 
 
 def validated(application: WSGIApplication, conf: cfg.ConfigOpts) -> WSGIApplication:
@@ -187,15 +204,26 @@ def _own_paths() -> Paths:
     return Paths(OWN_ROUTES, prefixes=('',))
 
 
-def make_app(conf: cfg.ConfigOpts, *, databases: Databases, cells: Cells, conductor: Client, image_client: ImageClient,
-             compute: Client | None = None, placement: PlacementClient | None = None,
-             limits: LimitsClient | None = None, accelerators: AcceleratorClient | None = None,
-             networks: NetworkClient | None = None, volumes: VolumeClient | None = None,
-             policy: Policy | None = None, notify: Notifications = OFF) -> WSGIApplication:
+def make_app(
+    conf: cfg.ConfigOpts,
+    *,
+    databases: Databases,
+    cells: CellDatabases,
+    conductor: Client,
+    image_client: ImageClient,
+    compute: Client | None = None,
+    placement: PlacementClient | None = None,
+    limits: LimitsClient | None = None,
+    accelerators: AcceleratorClient | None = None,
+    networks: NetworkClient | None = None,
+    volumes: VolumeClient | None = None,
+    policy: Policy | None = None,
+    notify: Notifications = OFF,
+) -> WSGIApplication:
     """Return the complete WSGI application.
 
-    A request passes these layers in this order: CORS, proxy headers, health check, request id, ``Front``, size limit,
-    token validation, dispatcher.
+    A request passes these layers in this order: CORS, proxy headers, health check, request id,
+    ``FaultAndLogMiddleware``, size limit, token validation, dispatcher.
 
     Args:
         conf: The parsed configuration.
@@ -213,17 +241,29 @@ def make_app(conf: cfg.ConfigOpts, *, databases: Databases, cells: Cells, conduc
         notify: The sender of notifications.
     """
     policy = policy or Policy(conf)
-    options = Options.of(conf)
-    backend = Backend(api_db=databases.api(), cells=cells, conductor=conductor, images=image_client,
-                      aliases=Aliases.from_conf(conf), options=options, compute=compute, placement=placement,
-                      limits=limits, accelerators=accelerators, networks=networks, volumes=volumes, notify=notify)
+    options = ApiOptions.of(conf)
+    backend = Backend(
+        api_db=databases.api(),
+        cells=cells,
+        conductor=conductor,
+        images=image_client,
+        aliases=Aliases.from_conf(conf),
+        options=options,
+        compute=compute,
+        placement=placement,
+        limits=limits,
+        accelerators=accelerators,
+        networks=networks,
+        volumes=volumes,
+        notify=notify,
+    )
     noauth = conf.api.auth_strategy == 'noauth2'
     identify = identity_of_token if noauth else functools.partial(identity_of_keystone, policy)
     api: WSGIApplication = Dispatcher(_paths(), _own_paths(), backend, policy, identify)
     if not noauth:
         api = validated(api, conf)
     documents = sizelimit.RequestBodySizeLimiter(versions.Discovery(options.compute_link_prefix), conf)
-    app: WSGIApplication = Front(sizelimit.RequestBodySizeLimiter(api, conf), documents)
+    app: WSGIApplication = FaultAndLogMiddleware(sizelimit.RequestBodySizeLimiter(api, conf), documents)
     app = request_id.RequestId(app, conf)
     app = Healthcheck(app, conf)
     app = http_proxy_to_wsgi.HTTPProxyToWSGI(app, conf)

@@ -3,6 +3,7 @@
 A fault is ``{"<name>": {"code": …, "message": …}}``. The only other error response is webob's own page, for a path or
 method without a route (``no_route``).
 """
+
 from __future__ import annotations
 
 import json
@@ -19,9 +20,19 @@ from kilonova.errors import KilonovaError
 
 LOG = logging.getLogger(__name__)
 
-NAMES = {400: 'badRequest', 401: 'unauthorized', 403: 'forbidden', 404: 'itemNotFound', 405: 'badMethod',
-         409: 'conflictingRequest', 413: 'overLimit', 415: 'badMediaType', 429: 'overLimit', 501: 'notImplemented',
-         503: 'serviceUnavailable'}
+NAMES = {
+    400: 'badRequest',
+    401: 'unauthorized',
+    403: 'forbidden',
+    404: 'itemNotFound',
+    405: 'badMethod',
+    409: 'conflictingRequest',
+    413: 'overLimit',
+    415: 'badMediaType',
+    429: 'overLimit',
+    501: 'notImplemented',
+    503: 'serviceUnavailable',
+}
 CONTENT_TYPE = 'application/json; charset=UTF-8'
 NOT_FOUND = 'The resource could not be found.'
 TOO_LARGE = 'Request is too large.'
@@ -39,8 +50,9 @@ def fault(code: int, message: str, retry_after: str | None = None) -> webob.Resp
     body: dict[str, Any] = {'code': code, 'message': message}
     if code in (413, 429) and retry_after is not None:
         body['retryAfter'] = retry_after
-    return webob.Response(body=json.dumps({name(code): body}).encode(), status=code,
-                          headerlist=[('Content-Type', CONTENT_TYPE)])
+    return webob.Response(
+        body=json.dumps({name(code): body}).encode(), status=code, headerlist=[('Content-Type', CONTENT_TYPE)]
+    )
 
 
 def no_route(environ: dict[str, Any]) -> WSGIApplication:
@@ -63,8 +75,11 @@ def of_error(error: Exception) -> webob.Response:
         LOG.error('A database does not answer: %s', error)
         return fault(503, 'A database of this cloud does not answer. Please try again later.')
     LOG.error('Unexpected exception in the API', exc_info=error)
-    return fault(500, 'Unexpected API Error. Please report it with the request id of this answer and the log of the '
-                      f'API service, if possible.\n{type(error)!r}')
+    return fault(
+        500,
+        'Unexpected API Error. Please report it with the request id of this answer and the log of the '
+        f'API service, if possible.\n{type(error)!r}',
+    )
 
 
 def of_response(response: webob.Response) -> webob.Response:
@@ -74,13 +89,17 @@ def of_response(response: webob.Response) -> webob.Response:
         # The text of the size limiter has a placeholder that is never filled.
         message = TOO_LARGE
     made = fault(response.status_int, message, response.headers.get('Retry-After'))
-    made.headers.extend((key, value) for key, value in response.headers.items()
-                        if key.lower() not in ('content-type', 'content-length'))
+    made.headers.extend(
+        (key, value) for key, value in response.headers.items() if key.lower() not in ('content-type', 'content-length')
+    )
     return made
 
 
 def _plain(response: webob.Response) -> str:
     """Return the message on webob's page: the text after the title line, without mark-up."""
-    lines = [line for line in re.sub(r'<[^<>]*>', '\n', response.text if response.charset else '').splitlines()
-             if line.strip()]
+    lines = [
+        line
+        for line in re.sub(r'<[^<>]*>', '\n', response.text if response.charset else '').splitlines()
+        if line.strip()
+    ]
     return ' '.join(' '.join(lines[2:] or lines).split()) or response.status

@@ -6,6 +6,7 @@
 A field whose value is ``ABSENT`` is left out of the body. ``viewer`` is any object with what the fields of the resource
 need in addition to the row.
 """
+
 from __future__ import annotations
 
 import datetime
@@ -45,8 +46,11 @@ class Fields:
         key = version, kind
         if key not in self._shown:
             self._shown[key] = tuple(
-                field for field in self.fields if field.since <= version <= field.until
-                and (kind is None or field.kinds is None or kind in field.kinds))
+                field
+                for field in self.fields
+                if field.since <= version <= field.until
+                and (kind is None or field.kinds is None or kind in field.kinds)
+            )
         return self._shown[key]
 
     def render(self, row: Mapping[str, Any], viewer: Any, version: int, kind: str | None = None) -> dict[str, Any]:

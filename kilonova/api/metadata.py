@@ -9,6 +9,7 @@ Requests come through the network service's metadata proxy. The proxy names the 
 [neutron]metadata_proxy_shared_secret). Guests can't reach this service in another way, and a request without a valid
 signature gets no data.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -29,16 +30,16 @@ from oslo_log import log as logging
 from oslo_utils import uuidutils
 
 from kilonova import errors
-from kilonova.api.services.silence import is_silence
+from kilonova.api.services.scatter_gather import is_silence
 from kilonova.clients.vendordata import Vendordata
 from kilonova.context import get_admin_context
 from kilonova.db import engine
 from kilonova.db.queries import instances, metadata, servers
-from kilonova.db.queries.cells import Cells
+from kilonova.db.queries.cells import CellDatabases
 from kilonova.objects import Instance
 from kilonova.states import VmState
 from kilonova.virt import guest_metadata, guest_password
-from kilonova.virt.guest_metadata import EC2, EC2_VERSIONS, LATEST, VENDOR_DATA, VERSIONS, About
+from kilonova.virt.guest_metadata import EC2, EC2_VERSIONS, LATEST, VENDOR_DATA, VERSIONS, GuestFacts
 
 LOG = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ class Misconfigured(errors.Invalid):
     msg_fmt = 'The metadata service is enabled ([DEFAULT]enabled_apis), but %(reason)s.'
 
 
-class Refused(Exception):
+class MetadataError(Exception):
     """An error response of the metadata service, with an HTTP status and a text."""
 
     def __init__(self, status: HTTPStatus, text: str = '') -> None:
@@ -69,7 +70,7 @@ class Known:
     ``vendors`` has the vendor data that was fetched for the server, by file name.
     """
 
-    about: About
+    about: GuestFacts
     project_id: str
     cell: engine.Database
     since: float
@@ -83,11 +84,19 @@ class MetadataService:
     anybody could sign requests.
     """
 
-    def __init__(self, conf: cfg.ConfigOpts, *, databases: engine.Databases, cells: Cells, vendor: Vendordata,
-                 clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        conf: cfg.ConfigOpts,
+        *,
+        databases: engine.Databases,
+        cells: CellDatabases,
+        vendor: Vendordata,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         if not conf.neutron.service_metadata_proxy:
-            raise Misconfigured(reason='[neutron]service_metadata_proxy is not set: only requests of the proxy are '
-                                       'supported')
+            raise Misconfigured(
+                reason='[neutron]service_metadata_proxy is not set: only requests of the proxy are supported'
+            )
         if not conf.neutron.metadata_proxy_shared_secret:
             raise Misconfigured(reason='[neutron]metadata_proxy_shared_secret is empty: anybody could sign requests')
         self._secret = conf.neutron.metadata_proxy_shared_secret.encode()
@@ -103,7 +112,7 @@ class MetadataService:
         try:
             body, kind = self._answer(request)
             response = webob.Response(body=body, content_type=kind, charset='UTF-8')
-        except Refused as refused:
+        except MetadataError as refused:
             response = webob.Response(text=refused.text, status=int(refused.status), content_type=TEXT)
         except Exception as error:
             silent, uuid = is_silence(error), request.headers.get('X-Instance-ID')
@@ -111,12 +120,21 @@ class MetadataService:
                 LOG.warning('Metadata request of server %s failed: %s', uuid, error, instance_uuid=uuid)
             else:
                 LOG.exception('Metadata request of server %s failed', uuid, instance_uuid=uuid)
-            response = webob.Response(text='An unknown error has occurred. Please try your request again.',
-                                      status=503 if silent else 500, content_type=TEXT)
+            response = webob.Response(
+                text='An unknown error has occurred. Please try your request again.',
+                status=503 if silent else 500,
+                content_type=TEXT,
+            )
         response.headers['Cache-Control'] = 'no-store'
         path = quote(environ.get('PATH_INFO', '').encode('latin-1', 'replace'))
-        LOG.info('%s "%s %s" status: %s len: %s', request.headers.get('X-Instance-ID', '-')[:64], request.method, path,
-                 response.status_int, response.content_length)
+        LOG.info(
+            '%s "%s %s" status: %s len: %s',
+            request.headers.get('X-Instance-ID', '-')[:64],
+            request.method,
+            path,
+            response.status_int,
+            response.content_length,
+        )
         answer: Iterable[bytes] = response(environ, start_response)
         return answer
 
@@ -124,7 +142,7 @@ class MetadataService:
         path = [part for part in request.environ.get('PATH_INFO', '').split('/') if part]
         writes = request.method == 'POST' and len(path) == 3 and path[0] == OPENSTACK and path[2] == PASSWORD
         if request.method not in ('GET', 'HEAD') and not writes:
-            raise Refused(HTTPStatus.METHOD_NOT_ALLOWED)
+            raise MetadataError(HTTPStatus.METHOD_NOT_ALLOWED)
         # Return nothing, not even the list of versions, before the signature of the proxy is checked.
         known = self._server(request)
         if not path:
@@ -139,13 +157,16 @@ class MetadataService:
         expected = hmac.new(self._secret, uuid.encode('latin-1', 'replace'), hashlib.sha256).hexdigest()
         signature = request.headers.get('X-Instance-ID-Signature', '')
         if not hmac.compare_digest(expected.encode(), signature.encode('latin-1', 'replace')):
-            LOG.warning('X-Instance-ID-Signature does not match X-Instance-ID %r: the secret of the proxy differs from '
-                        '[neutron]metadata_proxy_shared_secret, or the request does not come from the proxy', uuid)
-            raise Refused(HTTPStatus.FORBIDDEN, 'Invalid proxy request signature.')
+            LOG.warning(
+                'X-Instance-ID-Signature does not match X-Instance-ID %r: the secret of the proxy differs from '
+                '[neutron]metadata_proxy_shared_secret, or the request does not come from the proxy',
+                uuid,
+            )
+            raise MetadataError(HTTPStatus.FORBIDDEN, 'Invalid proxy request signature.')
         known = self._remembered(uuid) or self._read(uuid)
         # The project isn't signed, but it is compared with the server's project anyway.
         if known is None or known.project_id != project:
-            raise Refused(HTTPStatus.NOT_FOUND)
+            raise MetadataError(HTTPStatus.NOT_FOUND)
         return known
 
     def _remembered(self, uuid: str) -> Known | None:
@@ -172,8 +193,11 @@ class MetadataService:
                 return None
             kept, pairs = instances.get_system_metadata(conn, uuid), metadata.get(conn, uuid)
         values, extra = instances.split(row)
-        about = About.of(Instance.from_row(get_admin_context(), values, extra, system_metadata=kept, metadata=pairs),
-                         self._domain, self._zone)
+        about = GuestFacts.of(
+            Instance.from_row(get_admin_context(), values, extra, system_metadata=kept, metadata=pairs),
+            self._domain,
+            self._zone,
+        )
         known = Known(about, row['project_id'], cell, since)
         with self._lock:
             self._known.pop(uuid, None)
@@ -188,7 +212,7 @@ class MetadataService:
             return _lines([*VERSIONS, LATEST])
         version, *rest = path
         if version not in (*VERSIONS, LATEST) or len(rest) > 1:
-            raise Refused(HTTPStatus.NOT_FOUND)
+            raise MetadataError(HTTPStatus.NOT_FOUND)
         names = guest_metadata.vendor_files(version)
         if not rest:
             own = guest_metadata.openstack(known.about, version)
@@ -200,7 +224,7 @@ class MetadataService:
             return self._of_vendors(known, name), JSON
         found = guest_metadata.openstack(known.about, version).get(name)
         if found is None:
-            raise Refused(HTTPStatus.NOT_FOUND)
+            raise MetadataError(HTTPStatus.NOT_FOUND)
         return found, JSON if name.endswith('.json') else 'application/octet-stream'
 
     def _of_vendors(self, known: Known, name: str) -> bytes:
@@ -220,15 +244,15 @@ class MetadataService:
                 kept = instances.get_system_metadata(conn, known.about.uuid)
             return guest_password.joined(kept).encode(), TEXT
         if (request.content_length or 0) > guest_password.LIMIT:
-            raise Refused(HTTPStatus.BAD_REQUEST, 'Request is too large.')
+            raise MetadataError(HTTPStatus.BAD_REQUEST, 'Request is too large.')
         try:
             text = request.body.decode('ascii')
         except UnicodeDecodeError:
-            raise Refused(HTTPStatus.BAD_REQUEST, 'The password is not encoded in ASCII.') from None
+            raise MetadataError(HTTPStatus.BAD_REQUEST, 'The password is not encoded in ASCII.') from None
         if len(text) > guest_password.LIMIT:
-            raise Refused(HTTPStatus.BAD_REQUEST, 'Request is too large.')
+            raise MetadataError(HTTPStatus.BAD_REQUEST, 'Request is too large.')
         if not _set_password(known.cell, known.about.uuid, text):
-            raise Refused(HTTPStatus.CONFLICT)
+            raise MetadataError(HTTPStatus.CONFLICT)
         return b'', TEXT
 
 
@@ -241,7 +265,7 @@ def _set_password(cell: engine.Database, uuid: str, text: str) -> bool:
         try:
             instances.hold(conn, uuid, list(VmState), 'set_password')
         except errors.InstanceNotFound:
-            raise Refused(HTTPStatus.NOT_FOUND) from None
+            raise MetadataError(HTTPStatus.NOT_FOUND) from None
         kept = instances.get_system_metadata(conn, uuid)
         if guest_password.joined(kept):
             return engine.repeated() and all(kept.get(key) == part for key, part in parts.items())
@@ -252,34 +276,38 @@ def _set_password(cell: engine.Database, uuid: str, text: str) -> bool:
 def _header(request: webob.Request, name: str) -> str:
     value = request.headers.get(name)
     if not value:
-        raise Refused(HTTPStatus.BAD_REQUEST, f'{name} header is missing from request.')
+        raise MetadataError(HTTPStatus.BAD_REQUEST, f'{name} header is missing from request.')
     if ',' in value:
-        raise Refused(HTTPStatus.BAD_REQUEST, f'Multiple {name} headers found within request.')
+        raise MetadataError(HTTPStatus.BAD_REQUEST, f'Multiple {name} headers found within request.')
     return str(value)
 
 
 # --- EC2's format
-def _ec2(about: About, path: list[str]) -> tuple[bytes, str]:
+def _ec2(about: GuestFacts, path: list[str]) -> tuple[bytes, str]:
     version, *rest = path
     if version not in (*EC2_VERSIONS, LATEST):
-        raise Refused(HTTPStatus.NOT_FOUND)
+        raise MetadataError(HTTPStatus.NOT_FOUND)
     if rest == ['user-data'] and about.user_data:
         return about.user_data, 'application/octet-stream'
     if not rest:
         return _lines(['meta-data/', *(['user-data'] if about.user_data else [])])
     found: EC2 | str | None = guest_metadata.ec2(about)
     if rest[0] != 'meta-data':
-        raise Refused(HTTPStatus.NOT_FOUND)
+        raise MetadataError(HTTPStatus.NOT_FOUND)
     for part in rest[1:]:
         # A public key is listed as '0=<name>', and requested by its number.
-        found = next((value for name, value in found.items() if name == part or name.startswith(f'{part}=')),
-                     None) if isinstance(found, dict) else None
+        found = (
+            next((value for name, value in found.items() if name == part or name.startswith(f'{part}=')), None)
+            if isinstance(found, dict)
+            else None
+        )
     if found is None:
-        raise Refused(HTTPStatus.NOT_FOUND)
+        raise MetadataError(HTTPStatus.NOT_FOUND)
     if isinstance(found, str):
         return found.encode(), TEXT
-    return _lines([f'{name}/' if isinstance(value, dict) and '=' not in name else name
-                   for name, value in sorted(found.items())])
+    return _lines(
+        [f'{name}/' if isinstance(value, dict) and '=' not in name else name for name, value in sorted(found.items())]
+    )
 
 
 def _lines(names: list[str]) -> tuple[bytes, str]:

@@ -5,6 +5,7 @@
 
 The file ``[oslo_policy]policy_file`` (policy.yaml) can override any rule. It is read again when it changes.
 """
+
 from __future__ import annotations
 
 import os
@@ -37,9 +38,12 @@ def list_rules() -> list[oslo_policy.RuleDefault]:
 
 def _documented(rule: oslo_policy.RuleDefault) -> oslo_policy.DocumentedRuleDefault:
     return oslo_policy.DocumentedRuleDefault(
-        rule.name, rule.check_str, rule.description or '',
+        rule.name,
+        rule.check_str,
+        rule.description or '',
         [{'method': method, 'path': path} for method, path in routes.operations(rule.name)],
-        scope_types=rule.scope_types)
+        scope_types=rule.scope_types,
+    )
 
 
 def _of_file(path: str) -> tuple[Any, ...]:
@@ -103,8 +107,9 @@ class Policy:
             self.enforcer = self._load()
             LOG.info('The policy files were read again')
         except Exception as error:  # noqa: BLE001 - whatever stands in a file must not end requests
-            LOG.error('The policy files cannot be used; keeping the previous rules: %s: %s',
-                      type(error).__name__, error)
+            LOG.error(
+                'The policy files cannot be used; keeping the previous rules: %s: %s', type(error).__name__, error
+            )
 
     def allows(self, ctxt: RequestContext, rule: str, target: Mapping[str, Any] | None = None) -> bool:
         """Return whether the caller passes a rule.

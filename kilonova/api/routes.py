@@ -6,6 +6,7 @@ request that is not implemented has no route.
 Each resource is a module or a package that has ``ROUTES`` and ``RULES``, the policy rules of its routes. The order of
 the routes does not matter. Routes of actions have the same path and differ by the key in the request's body.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from kilonova.api import versions
-from kilonova.api.v1 import device_history, devices, metrics
+from kilonova.api.own import device_history, devices, metrics
 from kilonova.api.v2 import (
     aggregates,
     assisted_volume_snapshots,
@@ -24,12 +25,9 @@ from kilonova.api.v2 import (
     deferred_delete,
     evacuate,
     extensions,
-    fixed_ips,
     flavors,
-    floating_ips,
     gone,
     hypervisors,
-    images,
     instance_actions,
     instance_usage_audit_log,
     interfaces,
@@ -38,8 +36,6 @@ from kilonova.api.v2 import (
     limits,
     lock_server,
     migrations,
-    networks,
-    os_hosts,
     quota_class_sets,
     quota_sets,
     remote_consoles,
@@ -58,27 +54,69 @@ from kilonova.api.v2 import (
     services,
     shelve,
     simple_tenant_usage,
-    snapshots,
     volume_attachments,
-    volumes,
 )
+from kilonova.api.v2.legacy import fixed_ips, floating_ips, images, networks, os_hosts, snapshots, volumes
 from kilonova.api.wsgi import SERVER, Route
 
 # The sample policy file lists the rules in this order.
-NOUNS = (servers, server_actions, instance_actions, flavors, services, hypervisors, migrations, aggregates,
-         availability_zones, limits, quota_sets, os_hosts, extensions, create_image, create_backup, deferred_delete,
-         server_metadata, server_tags, ips, interfaces, security_groups, volume_attachments, server_topology,
-         server_diagnostics, server_password, console_output, remote_consoles,
-         server_migrations, lock_server, rescue, shelve, evacuate, server_external_events, server_groups,
-         keypairs, quota_class_sets, simple_tenant_usage, instance_usage_audit_log, images, volumes, snapshots,
-         assisted_volume_snapshots, networks, floating_ips, fixed_ips, gone)
+NOUNS = (
+    servers,
+    server_actions,
+    instance_actions,
+    flavors,
+    services,
+    hypervisors,
+    migrations,
+    aggregates,
+    availability_zones,
+    limits,
+    quota_sets,
+    os_hosts,
+    extensions,
+    create_image,
+    create_backup,
+    deferred_delete,
+    server_metadata,
+    server_tags,
+    ips,
+    interfaces,
+    security_groups,
+    volume_attachments,
+    server_topology,
+    server_diagnostics,
+    server_password,
+    console_output,
+    remote_consoles,
+    server_migrations,
+    lock_server,
+    rescue,
+    shelve,
+    evacuate,
+    server_external_events,
+    server_groups,
+    keypairs,
+    quota_class_sets,
+    simple_tenant_usage,
+    instance_usage_audit_log,
+    images,
+    volumes,
+    snapshots,
+    assisted_volume_snapshots,
+    networks,
+    floating_ips,
+    fixed_ips,
+    gone,
+)
 OWN_NOUNS = (devices, device_history, metrics)
 RULES = tuple(rule for noun in (*NOUNS, *OWN_NOUNS) for rule in noun.RULES)
 _ROWS: tuple[Route, ...] = tuple(row for noun in NOUNS for row in noun.ROUTES)
 # Until 2.102 servers also had the path /os-volumes_boot, which dates from the extension for booting from volumes.
-_SECOND = tuple(replace(route, path=route.path.replace('/servers', '/os-volumes_boot', 1), until=min(route.until, 102))
-                for route in _ROWS if route.since <= 102
-                and route.path in ('/servers', '/servers/detail', SERVER, f'{SERVER}/action'))
+_SECOND = tuple(
+    replace(route, path=route.path.replace('/servers', '/os-volumes_boot', 1), until=min(route.until, 102))
+    for route in _ROWS
+    if route.since <= 102 and route.path in ('/servers', '/servers/detail', SERVER, f'{SERVER}/action')
+)
 ROUTES = _ROWS + _SECOND
 OWN_ROUTES: tuple[Route, ...] = tuple(row for noun in OWN_NOUNS for row in noun.ROUTES)
 # The own routes with their full paths, for lists.
@@ -93,8 +131,11 @@ def operations(rule: str) -> list[tuple[str, str]]:
     """
     asked = [route for route in (*_ROWS, *_OWN_ROWS) if route.policy == rule]
     found = [*asked, *(route for route in (*_ROWS, *_OWN_ROWS) if rule in route.asks)]
-    return list(dict.fromkeys((route.method, f'{route.path} ({route.action})' if route.action else route.path)
-                              for route in found))
+    return list(
+        dict.fromkeys(
+            (route.method, f'{route.path} ({route.action})' if route.action else route.path) for route in found
+        )
+    )
 
 
 HEADER = ('method', 'path below /v2.1', 'action', 'success', 'versions', 'rule', 'handler')
@@ -105,9 +146,18 @@ def rows() -> list[tuple[str, ...]]:
 
     ``HEADER`` names the columns. ``make routes`` and the documentation show the table.
     """
-    return [(route.method, route.path, route.action or '', str(route.status), _window(route),
-             route.policy or 'any token', _name(route.handler))
-            for route in sorted(ROUTES, key=lambda route: (route.path, route.action or '', route.method, route.since))]
+    return [
+        (
+            route.method,
+            route.path,
+            route.action or '',
+            str(route.status),
+            _window(route),
+            route.policy or 'any token',
+            _name(route.handler),
+        )
+        for route in sorted(ROUTES, key=lambda route: (route.path, route.action or '', route.method, route.since))
+    ]
 
 
 OWN_HEADER = ('method', 'path', 'success', 'rule', 'handler')
@@ -115,8 +165,10 @@ OWN_HEADER = ('method', 'path', 'success', 'rule', 'handler')
 
 def own_rows() -> list[tuple[str, ...]]:
     """Return the table of Kilonova's own routes as text cells. ``OWN_HEADER`` names the columns."""
-    return [(route.method, route.path, str(route.status), route.policy or 'any token', _name(route.handler))
-            for route in sorted(_OWN_ROWS, key=lambda route: (route.path, route.method))]
+    return [
+        (route.method, route.path, str(route.status), route.policy or 'any token', _name(route.handler))
+        for route in sorted(_OWN_ROWS, key=lambda route: (route.path, route.method))
+    ]
 
 
 def _window(route: Route) -> str:
@@ -126,7 +178,7 @@ def _window(route: Route) -> str:
 
 def _name(handler: Callable[..., Any]) -> str:
     """Return the name of a handler with its module, such as 'lock_server.lock'."""
-    module = handler.__module__.removeprefix('kilonova.api.v2.').removeprefix('kilonova.api.v1.')
+    module = handler.__module__.removeprefix('kilonova.api.v2.').removeprefix('kilonova.api.own.')
     return f'{module}.{handler.__name__}'
 
 
@@ -137,5 +189,6 @@ def text() -> str:
 
 def _columns(table: list[tuple[str, ...]]) -> str:
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return '\n'.join('  '.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-                     for row in table)
+    return '\n'.join(
+        '  '.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table
+    )

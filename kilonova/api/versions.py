@@ -5,6 +5,7 @@ Everywhere in the API a microversion 2.N is the int N.
     negotiate({'OpenStack-API-Version': 'compute 2.53'})     # 53
     negotiate({})                                            # 1
 """
+
 from __future__ import annotations
 
 import re
@@ -37,7 +38,7 @@ class InvalidVersion(Invalid):
 class UnsupportedVersion(KilonovaError):
     """Error 406: the API does not support the requested microversion."""
 
-    msg_fmt = ('Version %(version)s is not supported by the API. Minimum is %(minimum)s and maximum is %(maximum)s.')
+    msg_fmt = 'Version %(version)s is not supported by the API. Minimum is %(minimum)s and maximum is %(maximum)s.'
     code = 406
     safe = True
 
@@ -82,10 +83,22 @@ def headers(version: str) -> list[tuple[str, str]]:
 
 
 _ENTRIES: tuple[dict[str, Any], ...] = (
-    {'id': 'v2.0', 'path': 'v2', 'status': 'DEPRECATED', 'version': '', 'min_version': '',
-     'updated': '2025-07-04T12:00:00Z'},
-    {'id': 'v2.1', 'path': 'v2.1', 'status': 'CURRENT', 'version': text(MAX), 'min_version': text(MIN),
-     'updated': '2013-07-23T11:33:21Z'},
+    {
+        'id': 'v2.0',
+        'path': 'v2',
+        'status': 'DEPRECATED',
+        'version': '',
+        'min_version': '',
+        'updated': '2025-07-04T12:00:00Z',
+    },
+    {
+        'id': 'v2.1',
+        'path': 'v2.1',
+        'status': 'CURRENT',
+        'version': text(MAX),
+        'min_version': text(MIN),
+        'updated': '2013-07-23T11:33:21Z',
+    },
 )
 # Kilonova's own API is in no list of versions, because clients choose a version of the compute API from it.
 _OWN = {'id': 'v1', 'status': 'CURRENT'}
@@ -146,6 +159,14 @@ class Discovery:
 
     @staticmethod
     def _choices(path: str, base: str) -> dict[str, Any]:
-        return {'choices': [{'id': entry['id'], 'status': entry['status'],
-                             'links': [{'rel': 'self', 'href': f'{base}/{entry["path"]}/{path}'}],
-                             'media-types': _media_types(entry['id'])} for entry in _ENTRIES]}
+        return {
+            'choices': [
+                {
+                    'id': entry['id'],
+                    'status': entry['status'],
+                    'links': [{'rel': 'self', 'href': f'{base}/{entry["path"]}/{path}'}],
+                    'media-types': _media_types(entry['id']),
+                }
+                for entry in _ENTRIES
+            ]
+        }

@@ -13,6 +13,7 @@ response:
 
 Handlers get one ``Call`` and return a body, None or a ``Reply``.
 """
+
 from __future__ import annotations
 
 import json
@@ -28,10 +29,10 @@ import routes
 import webob
 
 from kilonova.api import faults, versions
-from kilonova.api.schemas.base import Query, Schema
+from kilonova.api.schemas.base import QuerySchema, Schema
 from kilonova.api.schemas.types import Json
-from kilonova.api.services.accept import WORK, Found, find_server
 from kilonova.api.services.backend import Backend
+from kilonova.api.services.server_operations import WORK, ServerRef, find_server
 from kilonova.context import RequestContext
 from kilonova.errors import Invalid, KilonovaError, NotFound
 
@@ -90,7 +91,7 @@ class Route:
     path: str
     handler: Callable[[Call], Any]
     policy: str | None
-    query: Query = field(default_factory=Query)
+    query: QuerySchema = field(default_factory=QuerySchema)
     body: Schema | None = None
     status: int = 200
     action: str | None = None
@@ -102,17 +103,36 @@ class Route:
     until: int = versions.MAX
 
 
-def server_action(key: str, handler: Callable[[Call], Any], policy: str, body: Schema, status: int = 202,
-                  asks: tuple[str, ...] = (), since: int = versions.MIN, until: int = versions.MAX) -> Route:
+def server_action(
+    key: str,
+    handler: Callable[[Call], Any],
+    policy: str,
+    body: Schema,
+    status: int = 202,
+    asks: tuple[str, ...] = (),
+    since: int = versions.MIN,
+    until: int = versions.MAX,
+) -> Route:
     """Return the route of an action on a server.
 
     ``key`` is the only key of the body. The action exists in the microversions ``since`` to ``until``.
     """
-    return Route('POST', f'{SERVER}/action', handler, policy, body=body, status=status, action=key, server=WORK,
-                 asks=asks, since=since, until=until)
+    return Route(
+        'POST',
+        f'{SERVER}/action',
+        handler,
+        policy,
+        body=body,
+        status=status,
+        action=key,
+        server=WORK,
+        asks=asks,
+        since=since,
+        until=until,
+    )
 
 
-class Policy(Protocol):
+class PolicyInterface(Protocol):
     """The interface of the policy checks. ``policies.Policy`` implements it."""
 
     def allows(self, ctxt: RequestContext, rule: str, target: Mapping[str, Any] | None = None) -> bool:
@@ -177,8 +197,8 @@ class Call:
     body: Any
     links: Links
     backend: Backend
-    policy: Policy
-    found: Found | None = None
+    policy: PolicyInterface
+    found: ServerRef | None = None
     application_url: str = ''
 
     def may(self, rule: str, target: Mapping[str, Any] | None = None) -> bool:
@@ -196,7 +216,7 @@ class Call:
         self.policy.authorise(self.ctxt, rule, target or self.target)
 
     @property
-    def server(self) -> Found:
+    def server(self) -> ServerRef:
         """The server in the path, on routes that have ``server``."""
         if self.found is None:
             raise TypeError(f'{self.route.path} has no server in its path')
@@ -289,7 +309,7 @@ class Dispatcher:
     It serves /v2.1, /v2 (the 2.0 API) and /kilonova/v1 (``own``). Only /v2.1 has microversions.
     """
 
-    def __init__(self, paths: Paths, own: Paths, backend: Backend, policy: Policy, identify: Identify) -> None:
+    def __init__(self, paths: Paths, own: Paths, backend: Backend, policy: PolicyInterface, identify: Identify) -> None:
         self._backend, self._policy, self._identify = backend, policy, identify
         self._paths, self._own = paths, own
 
@@ -316,23 +336,47 @@ class Dispatcher:
         response.headers.extend(headers)
         return response(environ, start_response)
 
-    def _answer(self, request: webob.Request, ctxt: RequestContext, version: int, relaxed: bool,
-                path: dict[str, str], rows: list[Route]) -> webob.Response:
+    def _answer(
+        self,
+        request: webob.Request,
+        ctxt: RequestContext,
+        version: int,
+        relaxed: bool,
+        path: dict[str, str],
+        rows: list[Route],
+    ) -> webob.Response:
         project = path.pop('project_id', None)
         if project is not None and project != ctxt.project_id:
-            raise Invalid(f"Malformed request URL: URL's project_id '{project}' doesn't match Context's project_id "
-                          f"'{ctxt.project_id}'")
+            raise Invalid(
+                f"Malformed request URL: URL's project_id '{project}' doesn't match Context's project_id "
+                f"'{ctxt.project_id}'"
+            )
         body = _body(request) if request.method in ('POST', 'PUT') else None
         route = self._choose(rows, body, version)
-        call = Call(ctxt=ctxt, version=version, route=route, path=path, query=_query(request), body=body,
-                    links=Links(request, project, self._backend.options.compute_link_prefix), backend=self._backend,
-                    policy=self._policy, application_url=request.application_url)
+        call = Call(
+            ctxt=ctxt,
+            version=version,
+            route=route,
+            path=path,
+            query=_query(request),
+            body=body,
+            links=Links(request, project, self._backend.options.compute_link_prefix),
+            backend=self._backend,
+            policy=self._policy,
+            application_url=request.application_url,
+        )
         route.query.check(call.query, version)
         if route.body is not None:
             call.body = route.body.check(body, version, relaxed=relaxed)
         if route.server:
-            call.found = find_server(self._backend, ctxt, path['server_id'], purpose=route.server, version=version,
-                                     for_services=route.for_services)
+            call.found = find_server(
+                self._backend,
+                ctxt,
+                path['server_id'],
+                purpose=route.server,
+                version=version,
+                for_services=route.for_services,
+            )
         if route.policy is not None:
             call.authorise(route.policy)
         return _render(route.handler(call), route.status)
@@ -359,7 +403,7 @@ def _no_own_route(environ: WSGIEnvironment, allowed: list[str]) -> webob.Respons
     """
     if not allowed:
         return faults.fault(404, faults.NOT_FOUND)
-    response = faults.fault(405, f"{environ['REQUEST_METHOD'][:16]} is not allowed here, only {', '.join(allowed)}")
+    response = faults.fault(405, f'{environ["REQUEST_METHOD"][:16]} is not allowed here, only {", ".join(allowed)}')
     response.headers['Allow'] = ', '.join(allowed)
     return response
 
@@ -452,8 +496,13 @@ def _check_depth(body: Json) -> None:
     """
     floor = [body]
     for _ in range(MOST_FLOORS):
-        floor = [item for each in floor if isinstance(each, (dict, list))
-                 for item in (each.values() if isinstance(each, dict) else each) if isinstance(item, (dict, list))]
+        floor = [
+            item
+            for each in floor
+            if isinstance(each, (dict, list))
+            for item in (each.values() if isinstance(each, dict) else each)
+            if isinstance(item, (dict, list))
+        ]
         if not floor:
             return
     raise ValueError('nested too deep')

@@ -6,6 +6,7 @@ The API database is the source. Each call reads it first, so a call may be repea
 same time. A change of an aggregate writes an operation row of ``KIND`` as well, which is ended when Placement is up to
 date.
 """
+
 from __future__ import annotations
 
 from kilonova import errors
@@ -20,8 +21,9 @@ KIND = 'mirror'
 LOOKS = 4
 
 
-def bring_up_to_date(placement: PlacementClient, api_db: Database, cells: cell_queries.Cells, aggregate_uuid: str,
-                     host: str) -> None:
+def bring_up_to_date(
+    placement: PlacementClient, api_db: Database, cells: cell_queries.CellDatabases, aggregate_uuid: str, host: str
+) -> None:
     """Make the nodes of a host members of the aggregate in Placement, or remove them from it.
 
     Raises:
@@ -41,7 +43,7 @@ def bring_up_to_date(placement: PlacementClient, api_db: Database, cells: cell_q
     raise errors.Unanswered(who='the database', reason=f'aggregate {aggregate_uuid} keeps changing')
 
 
-def _nodes(cells: cell_queries.Cells, host: str, cell_id: int | None) -> list[Row]:
+def _nodes(cells: cell_queries.CellDatabases, host: str, cell_id: int | None) -> list[Row]:
     """Return the nodes of a host. All cells are searched if the host has no mapping ('cell_v2 delete_host')."""
     found = []
     for cell in [cells.by_id(cell_id)] if cell_id is not None else cells.databases():
@@ -50,7 +52,7 @@ def _nodes(cells: cell_queries.Cells, host: str, cell_id: int | None) -> list[Ro
     return found
 
 
-def bring_all_up_to_date(placement: PlacementClient, api_db: Database, cells: cell_queries.Cells) -> list[str]:
+def bring_all_up_to_date(placement: PlacementClient, api_db: Database, cells: cell_queries.CellDatabases) -> list[str]:
     """Compare all aggregates with Placement and correct the differences. Return 'host: aggregate' for each correction.
 
     Sends one request for each aggregate, and further ones for each correction.
@@ -67,5 +69,5 @@ def bring_all_up_to_date(placement: PlacementClient, api_db: Database, cells: ce
         wanted = {uuid for uuid, host in nodes.items() if host in row['hosts']}
         for host in sorted({nodes[uuid] for uuid in there ^ wanted}):
             bring_up_to_date(placement, api_db, cells, row['uuid'], host)
-            mended.append(f"{host}: {row['name']}")
+            mended.append(f'{host}: {row["name"]}')
     return mended

@@ -2,6 +2,7 @@
 
 ``PlacementClient`` passes these functions to ``query.ask``.
 """
+
 from __future__ import annotations
 
 import json
@@ -20,9 +21,11 @@ MOST = 7500
 class QueryTooLong(errors.Invalid):
     """A server requests so many different things that the query is too long for web servers."""
 
-    msg_fmt = ('The request has %(groups)s groups of resources (devices, ports, accelerators). Its query to Placement '
-               'would have %(length)s characters; web servers accept at most %(most)s. Ask for fewer devices, ports or '
-               'accelerators that differ from one another.')
+    msg_fmt = (
+        'The request has %(groups)s groups of resources (devices, ports, accelerators). Its query to Placement '
+        'would have %(length)s characters; web servers accept at most %(most)s. Ask for fewer devices, ports or '
+        'accelerators that differ from one another.'
+    )
 
 
 def checked(text: str) -> str:
@@ -31,7 +34,6 @@ def checked(text: str) -> str:
         groups = sum(part.startswith('resources') for part in text.split('&'))
         raise QueryTooLong(groups=groups, length=len(text), most=MOST)
     return text
-
 
 
 def merge(one: Found, other: Found, either: bool) -> Found:

@@ -7,6 +7,7 @@ The API process calls the two functions right after it deleted the service. If o
 because of the operation row that was written with the deletion. All functions may be repeated, even after a machine of
 the same name has registered.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -24,9 +25,11 @@ NAMED = 5
 class ProvidersHeld(Unanswered):
     """Placement does not delete a host's providers, because consumers have allocations of them."""
 
-    msg_fmt = ('Placement does not delete the resource provider %(provider)s, because it has allocations: '
-               "%(consumers)s. They belong to no server of the host. Delete them with 'openstack resource provider "
-               "allocation delete CONSUMER'")
+    msg_fmt = (
+        'Placement does not delete the resource provider %(provider)s, because it has allocations: '
+        "%(consumers)s. They belong to no server of the host. Delete them with 'openstack resource provider "
+        "allocation delete CONSUMER'"
+    )
 
 
 def forget(api_db: Database, cell: Database, host: str) -> None:
@@ -46,8 +49,9 @@ def forget(api_db: Database, cell: Database, host: str) -> None:
         cells.unmap_host(conn, host)
 
 
-def delete_providers(placement: PlacementClient, all_cells: cells.Cells, nodes: Sequence[str],
-                     check: Callable[[], None]) -> None:
+def delete_providers(
+    placement: PlacementClient, all_cells: cells.CellDatabases, nodes: Sequence[str], check: Callable[[], None]
+) -> None:
     """Delete the provider trees of these nodes (uuids), except of nodes that have registered again in any cell.
 
     ``check`` is called before each tree is deleted. It raises an error if the caller may not write any more. Raises
@@ -71,7 +75,7 @@ def _held(placement: PlacementClient, root: str) -> ProvidersHeld | None:
     for provider in placement.list_providers(in_tree=root):
         consumers = placement.provider_allocations(provider['uuid'])
         if consumers:
-            return ProvidersHeld(provider=f"{provider['uuid']} ({provider['name']})", consumers=shown(consumers))
+            return ProvidersHeld(provider=f'{provider["uuid"]} ({provider["name"]})', consumers=shown(consumers))
     return None
 
 

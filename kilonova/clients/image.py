@@ -11,6 +11,7 @@
 
 Routes: https://docs.openstack.org/api-ref/image/v2/.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -69,7 +70,7 @@ class ImageClient:
         or has no such marker.
         """
         found: list[dict[str, Any]] = []
-        path: str | None = f"/v2/images?{urlencode({**query, 'limit': limit})}"
+        path: str | None = f'/v2/images?{urlencode({**query, "limit": limit})}'
         while path and len(found) < limit:
             response = self._request('GET', path, ctxt, attempts=session.READ_ATTEMPTS)
             if response.status_code != 200:
@@ -88,8 +89,9 @@ class ImageClient:
             ImageRefused: A quota or a policy does not allow it.
             Invalid: The changes are malformed.
         """
-        response = self._request('PATCH', f'/v2/images/{image_id}', ctxt, json=list(changes),
-                                 headers={'Content-Type': _PATCH})
+        response = self._request(
+            'PATCH', f'/v2/images/{image_id}', ctxt, json=list(changes), headers={'Content-Type': _PATCH}
+        )
         response.close()
         if response.status_code == 200:
             return
@@ -126,7 +128,7 @@ class ImageClient:
     def url(self, image_id: str, ctxt: RequestContext | None = None) -> str:
         """Return the URL of the image in the image service. Raises Unanswered if the catalog has no image service."""
         endpoint = session.endpoint(self._adapter, 'The image service')
-        return f"{re.sub('/v2/?$', '', endpoint).rstrip('/')}/images/{image_id}"
+        return f'{re.sub("/v2/?$", "", endpoint).rstrip("/")}/images/{image_id}'
 
     def create(self, record: dict[str, Any], ctxt: RequestContext | None = None) -> None:
         """Create an image without data. ``record`` is the v2 record, whose ``id`` the caller has chosen.
@@ -161,14 +163,21 @@ class ImageClient:
             raise errors.Unanswered(who='The image service', reason=f'image {image_id} is still {status}')
         file.seek(0)
         # The data is sent once here, because it can't be rewound below this call. The flow repeats the upload.
-        response = self._request('PUT', f'/v2/images/{image_id}/file', None, data=_Watched(file, check),
-                                 headers={'Content-Type': 'application/octet-stream'}, allow_reauth=False)
+        response = self._request(
+            'PUT',
+            f'/v2/images/{image_id}/file',
+            None,
+            data=_Watched(file, check),
+            headers={'Content-Type': 'application/octet-stream'},
+            allow_reauth=False,
+        )
         self._check_sent(response, image_id)
 
     def activate(self, image_id: str, ctxt: RequestContext | None = None) -> None:
         """Make a new image that never gets data active. Raises the same errors as ``upload``."""
-        response = self._request('PUT', f'/v2/images/{image_id}/file', ctxt, data=b'',
-                                 headers={'Content-Type': 'application/octet-stream'})
+        response = self._request(
+            'PUT', f'/v2/images/{image_id}/file', ctxt, data=b'', headers={'Content-Type': 'application/octet-stream'}
+        )
         self._check_sent(response, image_id)
 
     def _check_sent(self, response: requests.Response, image_id: str) -> None:
@@ -212,11 +221,13 @@ class ImageClient:
                         digest.update(chunk)
                     file.write(chunk)
             except requests.exceptions.RequestException as error:
-                raise errors.Unanswered(who='The image service',
-                                        reason=f'the download was interrupted ({error})') from error
+                raise errors.Unanswered(
+                    who='The image service', reason=f'the download was interrupted ({error})'
+                ) from error
         if digest is not None and digest.hexdigest() != expected:
             raise errors.ImageUnacceptable(
-                image_id=image_id, reason=f'its data has {algorithm} {digest.hexdigest()}, not {expected}')
+                image_id=image_id, reason=f'its data has {algorithm} {digest.hexdigest()}, not {expected}'
+            )
         return size
 
     def _ask(self, image_id: str, path: str, ctxt: RequestContext | None, **kwargs: Any) -> requests.Response:
@@ -227,11 +238,13 @@ class ImageClient:
         # A malformed id leads to 404 as well, and 403 hides a private image.
         if response.status_code in (403, 404):
             raise errors.ImageNotFound(image_id=image_id)
-        raise errors.ImageUnacceptable(image_id=image_id,
-                                       reason=f'the image service answers {response.status_code} {response.reason}')
+        raise errors.ImageUnacceptable(
+            image_id=image_id, reason=f'the image service answers {response.status_code} {response.reason}'
+        )
 
-    def _request(self, method: str, path: str, ctxt: RequestContext | None, headers: dict[str, str] | None = None,
-                 **kwargs: Any) -> requests.Response:
+    def _request(
+        self, method: str, path: str, ctxt: RequestContext | None, headers: dict[str, str] | None = None, **kwargs: Any
+    ) -> requests.Response:
         token = getattr(ctxt, 'auth_token', None)
         headers = dict(headers or {})
         if token:

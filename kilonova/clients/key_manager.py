@@ -7,6 +7,7 @@ Cinder has a key created for each volume, and tells its id. If Cinder uses one f
 The library is loaded when the first key other than the fixed one is read, because loading costs a tenth of a second of
 CPU time.
 """
+
 from __future__ import annotations
 
 import threading
@@ -71,8 +72,11 @@ class KeyManager:
         except ValueError:
             found = ''
         if not found:
-            raise KeyNotAvailable(key=FIXED, reason='[key_manager]fixed_key of this host must have the same value as '
-                                                    'in cinder.conf: pairs of hexadecimal digits')
+            raise KeyNotAvailable(
+                key=FIXED,
+                reason='[key_manager]fixed_key of this host must have the same value as '
+                'in cinder.conf: pairs of hexadecimal digits',
+            )
         return found
 
 
@@ -80,4 +84,5 @@ def _load(conf: cfg.ConfigOpts) -> tuple[Any, Any]:
     """Return the backend, and the function that makes its credential from the options."""
     from castellan import key_manager
     from castellan.common import utils
+
     return key_manager.API(conf), utils.credential_factory

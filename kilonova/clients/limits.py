@@ -5,6 +5,7 @@
 
 Each call sends two requests to Keystone. Nothing is cached, so a changed limit applies from the next request.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable

@@ -10,16 +10,17 @@ Calls with a context that has a token are made as the user. Calls with None, and
 the service, which needs the roles admin and service (Neutron's default policy). They carry a service token of the same
 account, which shows that the caller is a service. Routes: https://docs.openstack.org/api-ref/network/v2/.
 """
+
 from __future__ import annotations
 
 from kilonova.clients.neutron.bindings import Bindings
 from kilonova.clients.neutron.floating_ips import FloatingIps
 from kilonova.clients.neutron.networks import Networks
-from kilonova.clients.neutron.ports import Ports
+from kilonova.clients.neutron.ports import PortCalls
 from kilonova.clients.neutron.security_groups import SecurityGroups
 
 
-class NetworkClient(Ports, Bindings, Networks, FloatingIps, SecurityGroups):
+class NetworkClient(PortCalls, Bindings, Networks, FloatingIps, SecurityGroups):
     """The client of Neutron. A process has one, and threads may share it.
 
     Each call may raise Unanswered, NetworkForbidden (a user's request) or NetworkAccountRefused (the service's

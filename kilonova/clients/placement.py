@@ -9,6 +9,7 @@ An argument or result *allocations* is ``{provider uuid: {'resources': {resource
 ``errors.Unanswered`` if Placement does not answer, and ``errors.PlacementConflict`` for a 409 that would be the same
 after a repetition. Routes and rules: the Placement API reference, https://docs.openstack.org/api-ref/placement/.
 """
+
 from __future__ import annotations
 
 import random
@@ -77,8 +78,9 @@ def _is_leftover(error: errors.PlacementConflict) -> bool:
 
 def same_allocations(one: Allocations, other: Allocations) -> bool:
     """Return whether two allocations have equal amounts on equal providers. Generations are not compared."""
-    return ({rp: given['resources'] for rp, given in one.items()} ==
-            {rp: given['resources'] for rp, given in other.items()})
+    return {rp: given['resources'] for rp, given in one.items()} == {
+        rp: given['resources'] for rp, given in other.items()
+    }
 
 
 class PlacementClient:
@@ -106,21 +108,35 @@ class PlacementClient:
         """
         pairs = parse.parse_qsl(asked, keep_blank_values=True) if isinstance(asked, str) else asked
         found = query.ask(
-            pairs, lambda text: self._send('GET', f'/allocation_candidates?{candidates.checked(text)}').json(),
-            candidates.merge)
+            pairs,
+            lambda text: self._send('GET', f'/allocation_candidates?{candidates.checked(text)}').json(),
+            candidates.merge,
+        )
         limit = dict(pairs).get('limit')
         return candidates.first(found, int(limit) if limit else None)
 
-    def claim(self, consumer: str, allocations: Allocations, mappings: dict[str, list[str]] | None = None, *,
-              project_id: str, user_id: str, generation: int | None = None) -> None:
+    def claim(
+        self,
+        consumer: str,
+        allocations: Allocations,
+        mappings: dict[str, list[str]] | None = None,
+        *,
+        project_id: str,
+        user_id: str,
+        generation: int | None = None,
+    ) -> None:
         """Write the allocations of ``consumer``. If ``generation`` is None, the consumer must have none yet.
 
         Raises:
             PlacementConflict: There is too little capacity, or the consumer has another generation.
             Unanswered: Too many clients write at the same time. It is not known whether there is enough capacity.
         """
-        body: dict[str, Any] = {'allocations': _resources(allocations), 'project_id': project_id, 'user_id': user_id,
-                                'consumer_generation': generation}
+        body: dict[str, Any] = {
+            'allocations': _resources(allocations),
+            'project_id': project_id,
+            'user_id': user_id,
+            'consumer_generation': generation,
+        }
         if mappings:
             body['mappings'] = mappings
         for left in reversed(range(WRITE_ATTEMPTS)):
@@ -173,8 +189,11 @@ class PlacementClient:
                 return False
             check()
             try:
-                self._send('PUT', f'/allocations/{consumer}', json=_consumer(
-                    {}, held['project_id'], held['user_id'], held['consumer_generation']))
+                self._send(
+                    'PUT',
+                    f'/allocations/{consumer}',
+                    json=_consumer({}, held['project_id'], held['user_id'], held['consumer_generation']),
+                )
                 return True
             except errors.PlacementConflict as error:
                 _pause(left, error)
@@ -182,9 +201,18 @@ class PlacementClient:
 
     # Moves. The migration's uuid is the consumer of the server's old allocation.
 
-    def move_allocation(self, instance_uuid: str, migration_uuid: str, *, new: Allocations, project_id: str,
-                        user_id: str, mappings: dict[str, list[str]] | None = None,
-                        old: dict[str, Any] | None = None, check: Callable[[], None] = lambda: None) -> Allocations:
+    def move_allocation(
+        self,
+        instance_uuid: str,
+        migration_uuid: str,
+        *,
+        new: Allocations,
+        project_id: str,
+        user_id: str,
+        mappings: dict[str, list[str]] | None = None,
+        old: dict[str, Any] | None = None,
+        check: Callable[[], None] = lambda: None,
+    ) -> Allocations:
         """Give the server the allocation ``new``, and its current one to the migration, in one POST.
 
         Return the old allocation. May be repeated. A migration that already has the old allocation keeps it, and only
@@ -217,8 +245,14 @@ class PlacementClient:
             if held['allocations']:
                 if not same_allocations(old['allocations'], new):
                     check()
-                    self.claim(instance_uuid, new, mappings, project_id=project_id, user_id=user_id,
-                               generation=old.get('consumer_generation'))
+                    self.claim(
+                        instance_uuid,
+                        new,
+                        mappings,
+                        project_id=project_id,
+                        user_id=user_id,
+                        generation=old.get('consumer_generation'),
+                    )
                 return _resources(held['allocations'])
         raise AssertionError('unreachable')
 
@@ -236,9 +270,12 @@ class PlacementClient:
             owner = held['project_id'], held['user_id']
             check()
             try:
-                self.post_allocations({
-                    migration_uuid: _consumer({}, *owner, held['consumer_generation']),
-                    instance_uuid: _consumer(held['allocations'], *owner, now.get('consumer_generation'))})
+                self.post_allocations(
+                    {
+                        migration_uuid: _consumer({}, *owner, held['consumer_generation']),
+                        instance_uuid: _consumer(held['allocations'], *owner, now.get('consumer_generation')),
+                    }
+                )
                 return True
             except errors.PlacementConflict as error:
                 if not is_generation_conflict(error):
@@ -248,9 +285,16 @@ class PlacementClient:
 
     # Providers
 
-    def list_providers(self, *, uuid: str | None = None, in_tree: str | None = None, name: str | None = None,
-                       member_of: str | Sequence[str] = (), resources: str | None = None,
-                       required: str | None = None) -> list[dict[str, Any]]:
+    def list_providers(
+        self,
+        *,
+        uuid: str | None = None,
+        in_tree: str | None = None,
+        name: str | None = None,
+        member_of: str | Sequence[str] = (),
+        resources: str | None = None,
+        required: str | None = None,
+    ) -> list[dict[str, Any]]:
         """Return the resource providers that match all given conditions, or all providers.
 
         A provider has uuid, name, generation, parent_provider_uuid and root_provider_uuid. ``resources`` ('VCPU:2') is
@@ -262,11 +306,16 @@ class PlacementClient:
         pairs = [(key, value) for key, value in asked.items() if value is not None]
         pairs += [('member_of', one) for one in ([member_of] if isinstance(member_of, str) else member_of)]
         return query.ask(
-            pairs, lambda text: self._send('GET', '/resource_providers' + (f'?{text}' if text else '')).json()[
-                'resource_providers'], candidates.merge_providers)
+            pairs,
+            lambda text: self._send('GET', '/resource_providers' + (f'?{text}' if text else '')).json()[
+                'resource_providers'
+            ],
+            candidates.merge_providers,
+        )
 
-    def qualifies(self, uuid: str, required: Iterable[str], forbidden: Iterable[str],
-                  aggregates: Iterable[Iterable[str]] = ()) -> bool:
+    def qualifies(
+        self, uuid: str, required: Iterable[str], forbidden: Iterable[str], aggregates: Iterable[Iterable[str]] = ()
+    ) -> bool:
         """Return whether a provider has the required traits, no forbidden trait, and is in one aggregate of each set.
 
         Sends one request, or more if the sets are too long for one URL. Without aggregates only the provider's own
@@ -281,8 +330,13 @@ class PlacementClient:
                 return False
             return set(required) <= traits and traits.isdisjoint(forbidden)
         words = [*sorted(required), *(f'!{name}' for name in sorted(forbidden))]
-        return bool(self.list_providers(uuid=uuid, required=','.join(words) or None,
-                                        member_of=['in:' + ','.join(sorted(ids)) for ids in aggregates]))
+        return bool(
+            self.list_providers(
+                uuid=uuid,
+                required=','.join(words) or None,
+                member_of=['in:' + ','.join(sorted(ids)) for ids in aggregates],
+            )
+        )
 
     def ensure_provider(self, name: str, uuid: str, parent: str | None = None) -> dict[str, Any]:
         """Return the provider of this name, and create it with ``uuid`` if there is none.
@@ -311,9 +365,14 @@ class PlacementClient:
 
         Raises PlacementConflict if ``generation`` is outdated, or if a class that would be removed is in use.
         """
-        found: int = self._send('PUT', f'/resource_providers/{uuid}/inventories', json={
-            'resource_provider_generation': generation, 'inventories': inventory,
-        }).json()['resource_provider_generation']
+        found: int = self._send(
+            'PUT',
+            f'/resource_providers/{uuid}/inventories',
+            json={
+                'resource_provider_generation': generation,
+                'inventories': inventory,
+            },
+        ).json()['resource_provider_generation']
         return found
 
     def get_traits(self, uuid: str) -> tuple[set[str], int]:
@@ -323,9 +382,14 @@ class PlacementClient:
 
     def set_traits(self, uuid: str, generation: int, traits: Iterable[str]) -> int:
         """Replace all traits of a provider and return its new generation."""
-        found: int = self._send('PUT', f'/resource_providers/{uuid}/traits', json={
-            'resource_provider_generation': generation, 'traits': sorted(traits),
-        }).json()['resource_provider_generation']
+        found: int = self._send(
+            'PUT',
+            f'/resource_providers/{uuid}/traits',
+            json={
+                'resource_provider_generation': generation,
+                'traits': sorted(traits),
+            },
+        ).json()['resource_provider_generation']
         return found
 
     def set_member(self, uuid: str, aggregate: str, member: bool) -> None:
@@ -345,8 +409,11 @@ class PlacementClient:
                 return
             wanted = sorted({*answer['aggregates']} ^ {aggregate})
             try:
-                self._send('PUT', path, json={'aggregates': wanted, 'resource_provider_generation':
-                                              answer['resource_provider_generation']})
+                self._send(
+                    'PUT',
+                    path,
+                    json={'aggregates': wanted, 'resource_provider_generation': answer['resource_provider_generation']},
+                )
                 return
             except errors.PlacementConflict as error:
                 if not left or not is_generation_conflict(error):
@@ -361,11 +428,13 @@ class PlacementClient:
 
     def delete_tree(self, root_uuid: str) -> None:
         """Delete a compute's provider tree, children first. Raises PlacementConflict if a provider has allocations."""
-        parents = {provider['uuid']: provider['parent_provider_uuid']
-                   for provider in self.list_providers(in_tree=root_uuid)}
+        parents = {
+            provider['uuid']: provider['parent_provider_uuid'] for provider in self.list_providers(in_tree=root_uuid)
+        }
 
         def depth(uuid: str) -> int:
             return 1 + depth(parents[uuid]) if uuid in parents else 0
+
         for uuid in sorted(parents, key=depth, reverse=True):
             self.delete_provider(uuid)
         self._trees.drop(root_uuid)
@@ -389,8 +458,11 @@ class PlacementClient:
         wanted = set(names)
         unknown = sorted(wanted - self._traits.keys())
         if unknown:
-            there = query.ask([('name', 'in:' + ','.join(unknown))], lambda text: set(
-                self._send('GET', f'/traits?{text}').json()['traits']), candidates.merge_names)
+            there = query.ask(
+                [('name', 'in:' + ','.join(unknown))],
+                lambda text: set(self._send('GET', f'/traits?{text}').json()['traits']),
+                candidates.merge_names,
+            )
             for name in unknown:
                 if name not in there and name.startswith('CUSTOM_'):
                     self._send('PUT', f'/traits/{name}')
@@ -400,9 +472,17 @@ class PlacementClient:
                 self._traits[name] = name in there
         return {name for name in wanted if self._traits[name]}
 
-    def sync_compute(self, root_uuid: str, nodename: str, inventory: dict[str, dict[str, Any]],
-                     traits: Iterable[str], devices: dict[str, dict[str, Any]] | None = None, *,
-                     has_pci: bool = True, refresh: bool = False) -> dict[str, str]:
+    def sync_compute(
+        self,
+        root_uuid: str,
+        nodename: str,
+        inventory: dict[str, dict[str, Any]],
+        traits: Iterable[str],
+        devices: dict[str, dict[str, Any]] | None = None,
+        *,
+        has_pci: bool = True,
+        refresh: bool = False,
+    ) -> dict[str, str]:
         """Change a compute's provider tree to what the compute reports. Return ``{provider name: uuid}`` of the tree.
 
         ``devices`` is ``{provider name: {resource_class, traits, total, reserved, more_traits}}``. If ``reserved`` is
@@ -410,8 +490,9 @@ class PlacementClient:
         says that PCI functions are among the devices. Only differences are written, and a repetition without changes
         costs one GET. With ``refresh`` providers that have changed in Placement are read again.
         """
-        return self._trees.sync(self, root_uuid, nodename, inventory, set(traits), devices or {}, has_pci=has_pci,
-                                refresh=refresh)
+        return self._trees.sync(
+            self, root_uuid, nodename, inventory, set(traits), devices or {}, has_pci=has_pci, refresh=refresh
+        )
 
     def set_host_disabled(self, root_uuid: str, disabled: bool) -> None:
         """Add the trait COMPUTE_STATUS_DISABLED to a compute's root provider, or remove it.
@@ -434,8 +515,15 @@ class PlacementClient:
         if self.on_request is not None:
             self.on_request(method, path)
         attempts = session.READ_ATTEMPTS if method == 'GET' else 1
-        response = session.send(self._adapter, 'Placement', method, path, attempts=attempts,
-                                headers={'OpenStack-API-Version': f'placement {MICROVERSION}'}, **kwargs)
+        response = session.send(
+            self._adapter,
+            'Placement',
+            method,
+            path,
+            attempts=attempts,
+            headers={'OpenStack-API-Version': f'placement {MICROVERSION}'},
+            **kwargs,
+        )
         if response.status_code < 400 or (missing_ok and response.status_code == 404):
             return response
         raise _error(response, path)
@@ -452,10 +540,19 @@ def _resources(allocations: Allocations) -> Allocations:
     return {rp: {'resources': given['resources']} for rp, given in allocations.items()}
 
 
-def _consumer(allocations: Allocations, project_id: str, user_id: str, generation: int | None,
-              mappings: dict[str, list[str]] | None = None) -> dict[str, Any]:
-    body: dict[str, Any] = {'allocations': _resources(allocations), 'project_id': project_id, 'user_id': user_id,
-                            'consumer_generation': generation}
+def _consumer(
+    allocations: Allocations,
+    project_id: str,
+    user_id: str,
+    generation: int | None,
+    mappings: dict[str, list[str]] | None = None,
+) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        'allocations': _resources(allocations),
+        'project_id': project_id,
+        'user_id': user_id,
+        'consumer_generation': generation,
+    }
     if mappings:
         body['mappings'] = mappings
     return body

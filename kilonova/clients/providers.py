@@ -4,6 +4,7 @@
 generation as well, so a changed generation alone is no reason to read 2 × N responses again, unless ``refresh`` is
 True.
 """
+
 from __future__ import annotations
 
 import threading
@@ -32,42 +33,53 @@ _IN_USE = ('placement.inventory.inuse', 'placement.resource_provider.inuse')
 class PciReportingTurnedOff(errors.Invalid):
     """A compute that has reported its PCI devices to Placement stopped doing so, which is not allowed."""
 
-    msg_fmt = ('The PCI devices of %(nodename)s are reported in Placement (%(name)s), but [pci]report_in_placement is '
-               'off. It cannot be turned off again.')
+    msg_fmt = (
+        'The PCI devices of %(nodename)s are reported in Placement (%(name)s), but [pci]report_in_placement is '
+        'off. It cannot be turned off again.'
+    )
 
 
 class NodenameTaken(errors.Conflict):
     """The provider with the compute's name has another uuid."""
 
-    msg_fmt = ('Resource provider %(name)s exists with uuid %(found)s; this compute is %(uuid)s. Was its compute_id '
-               'file lost?')
+    msg_fmt = (
+        'Resource provider %(name)s exists with uuid %(found)s; this compute is %(uuid)s. Was its compute_id file lost?'
+    )
 
 
-class Requests(Protocol):
+class PlacementRequests(Protocol):
     """The requests to Placement that are used here. ``PlacementClient`` implements them."""
 
     def list_providers(self, *, in_tree: str | None = None) -> list[dict[str, Any]]:
         """Return the providers of a tree."""
+
     def ensure_provider(self, name: str, uuid: str, parent: str | None = None) -> dict[str, Any]:
         """Return the provider of this name, and create it if there is none."""
+
     def delete_provider(self, uuid: str) -> bool:
         """Delete a provider. Return False if it did not exist."""
+
     def get_inventory(self, uuid: str) -> tuple[dict[str, dict[str, Any]], int]:
         """Return the inventories of a provider, and the provider's generation."""
+
     def set_inventory(self, uuid: str, generation: int, inventory: dict[str, dict[str, Any]]) -> int:
         """Replace all inventories of a provider and return its new generation."""
+
     def get_traits(self, uuid: str) -> tuple[set[str], int]:
         """Return the traits of a provider and the provider's generation."""
+
     def set_traits(self, uuid: str, generation: int, traits: Iterable[str]) -> int:
         """Replace all traits of a provider and return its new generation."""
+
     def ensure_traits(self, names: Iterable[str]) -> set[str]:
         """Create missing CUSTOM_ traits, and return the traits that exist."""
+
     def ensure_resource_class(self, name: str) -> None:
         """Create a CUSTOM_ class if it does not exist."""
 
 
 @dataclass
-class Provider:
+class PlacementProvider:
     """A resource provider as it was last read or written."""
 
     uuid: str
@@ -82,7 +94,7 @@ class Trees:
     """The provider trees that this process reports, by the uuid of their root."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, dict[str, Provider]] = {}
+        self._seen: dict[str, dict[str, PlacementProvider]] = {}
         self._reported: dict[str, set[str]] = {}
         self._leaving: set[str] = set()
         self._lock = threading.Lock()
@@ -91,8 +103,18 @@ class Trees:
         """Forget the remembered tree, so that the next sync reads it again."""
         self._seen.pop(root_uuid, None)
 
-    def sync(self, client: Requests, root_uuid: str, nodename: str, inventory: dict[str, dict[str, Any]],
-             traits: set[str], devices: dict[str, dict[str, Any]], *, has_pci: bool, refresh: bool) -> dict[str, str]:
+    def sync(
+        self,
+        client: PlacementRequests,
+        root_uuid: str,
+        nodename: str,
+        inventory: dict[str, dict[str, Any]],
+        traits: set[str],
+        devices: dict[str, dict[str, Any]],
+        *,
+        has_pci: bool,
+        refresh: bool,
+    ) -> dict[str, str]:
         """Change a provider tree in Placement to what the compute reports. See ``PlacementClient.sync_compute``."""
         with self._lock:
             for left in reversed(range(SYNC_ATTEMPTS)):
@@ -109,14 +131,14 @@ class Trees:
                     raise
         raise AssertionError('unreachable')
 
-    def _load(self, client: Requests, root_uuid: str, *, refresh: bool) -> dict[str, Provider]:
+    def _load(self, client: PlacementRequests, root_uuid: str, *, refresh: bool) -> dict[str, PlacementProvider]:
         """Return the tree by provider name. It is empty if there is none yet."""
         before = {provider.uuid: provider for provider in self._seen.get(root_uuid, {}).values()}
-        tree: dict[str, Provider] = {}
+        tree: dict[str, PlacementProvider] = {}
         for row in client.list_providers(in_tree=root_uuid):
             provider = before.get(row['uuid'])
             if provider is None or (refresh and provider.generation != row['generation']):
-                provider = Provider(row['uuid'], row['name'], row['parent_provider_uuid'], row['generation'])
+                provider = PlacementProvider(row['uuid'], row['name'], row['parent_provider_uuid'], row['generation'])
                 provider.inventory, _ = client.get_inventory(provider.uuid)
                 provider.traits, provider.generation = client.get_traits(provider.uuid)
             else:
@@ -125,15 +147,24 @@ class Trees:
         self._seen[root_uuid] = tree
         return tree
 
-    def _write(self, client: Requests, tree: dict[str, Provider], root_uuid: str, nodename: str,
-               inventory: dict[str, dict[str, Any]], traits: set[str],
-               view: dict[str, dict[str, Any]], has_pci: bool) -> None:
+    def _write(
+        self,
+        client: PlacementRequests,
+        tree: dict[str, PlacementProvider],
+        root_uuid: str,
+        nodename: str,
+        inventory: dict[str, dict[str, Any]],
+        traits: set[str],
+        view: dict[str, dict[str, Any]],
+        has_pci: bool,
+    ) -> None:
         managed = {name for name, provider in tree.items() if MANAGED_PCI in provider.traits}
         if not has_pci and managed:
             raise PciReportingTurnedOff(nodename=nodename, name=min(managed))
         # Parents of mediated devices are managed as well.
-        managed |= {name for name, provider in tree.items()
-                    if OWNER in provider.traits and provider.parent == root_uuid}
+        managed |= {
+            name for name, provider in tree.items() if OWNER in provider.traits and provider.parent == root_uuid
+        }
         root = _ensure(client, tree, nodename, root_uuid, None)
         if root.uuid != root_uuid:
             raise NodenameTaken(name=nodename, found=root.uuid, uuid=root_uuid)
@@ -154,7 +185,7 @@ class Trees:
         for name in managed - view.keys():
             self._remove(client, tree, name)
 
-    def _remove(self, client: Requests, tree: dict[str, Provider], name: str) -> None:
+    def _remove(self, client: PlacementRequests, tree: dict[str, PlacementProvider], name: str) -> None:
         uuid = tree[name].uuid
         try:
             client.delete_provider(uuid)
@@ -162,8 +193,11 @@ class Trees:
             if error.placement_code not in _IN_USE:
                 raise
             if uuid not in self._leaving:
-                LOG.warning('Device provider %s is no longer on the host, but a server still has an allocation of it; '
-                            'keeping the provider until the allocation is deleted', name)
+                LOG.warning(
+                    'Device provider %s is no longer on the host, but a server still has an allocation of it; '
+                    'keeping the provider until the allocation is deleted',
+                    name,
+                )
                 self._leaving.add(uuid)
         else:
             self._leaving.discard(uuid)
@@ -175,19 +209,23 @@ def _foreign(traits: set[str], reported: set[str]) -> set[str]:
     return {name for name in traits - reported if name == STATUS_DISABLED or not name.startswith(OWNED_PREFIXES)}
 
 
-def _ensure(client: Requests, tree: dict[str, Provider], name: str, uuid: str,
-            parent: str | None) -> Provider:
+def _ensure(
+    client: PlacementRequests, tree: dict[str, PlacementProvider], name: str, uuid: str, parent: str | None
+) -> PlacementProvider:
     if name not in tree:
         row = client.ensure_provider(name, uuid, parent)
-        tree[name] = Provider(row['uuid'], name, parent, row['generation'])
+        tree[name] = PlacementProvider(row['uuid'], name, parent, row['generation'])
     return tree[name]
 
 
-def _set_inventory(client: Requests, provider: Provider, inventory: dict[str, dict[str, Any]]) -> None:
+def _set_inventory(
+    client: PlacementRequests, provider: PlacementProvider, inventory: dict[str, dict[str, Any]]
+) -> None:
     # Values that the host does not report are kept from Placement (an operator's ``reserved``), or get Placement's
     # default.
-    wanted = {name: {**INVENTORY_DEFAULTS, **provider.inventory.get(name, {}), **given}
-              for name, given in inventory.items()}
+    wanted = {
+        name: {**INVENTORY_DEFAULTS, **provider.inventory.get(name, {}), **given} for name, given in inventory.items()
+    }
     if wanted == provider.inventory:
         return
     try:
@@ -195,9 +233,12 @@ def _set_inventory(client: Requests, provider: Provider, inventory: dict[str, di
     except errors.PlacementConflict as error:
         if error.placement_code not in _IN_USE:
             raise
-        LOG.warning('Provider %s no longer has %s, but servers still have allocations of it; keeping the inventory '
-                    'until the allocations are deleted', provider.name,
-                    _names(provider.inventory.keys() - wanted.keys()))
+        LOG.warning(
+            'Provider %s no longer has %s, but servers still have allocations of it; keeping the inventory '
+            'until the allocations are deleted',
+            provider.name,
+            _names(provider.inventory.keys() - wanted.keys()),
+        )
         wanted = {**provider.inventory, **wanted}
         if wanted == provider.inventory:
             return
@@ -205,7 +246,7 @@ def _set_inventory(client: Requests, provider: Provider, inventory: dict[str, di
     provider.inventory = wanted
 
 
-def _set_traits(client: Requests, provider: Provider, traits: set[str]) -> None:
+def _set_traits(client: PlacementRequests, provider: PlacementProvider, traits: set[str]) -> None:
     if traits != provider.traits:
         provider.generation = client.set_traits(provider.uuid, provider.generation, traits)
         provider.traits = traits

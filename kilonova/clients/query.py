@@ -6,6 +6,7 @@
 
 Each client that puts a list into a URL builds the query here.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -87,8 +88,11 @@ def _halves(pairs: Pairs) -> tuple[Pairs, Pairs, bool] | None:
 
     Return None if no list of the query has two values.
     """
-    lists = [number for number, (key, value) in enumerate(pairs)
-             if ',' in value and (value.startswith((_ANY, _NONE)) or key.startswith(_ALL))]
+    lists = [
+        number
+        for number, (key, value) in enumerate(pairs)
+        if ',' in value and (value.startswith((_ANY, _NONE)) or key.startswith(_ALL))
+    ]
     if not lists:
         return None
     longest = max(lists, key=lambda number: len(pairs[number][1]))
@@ -96,6 +100,8 @@ def _halves(pairs: Pairs) -> tuple[Pairs, Pairs, bool] | None:
     prefix = next((prefix for prefix in (_ANY, _NONE) if value.startswith(prefix)), '')
     values = value.removeprefix(prefix).split(',')
     middle = len(values) // 2
-    one, other = ([*pairs[:longest], (key, prefix + ','.join(half)), *pairs[longest + 1:]]
-                  for half in (values[:middle], values[middle:]))
+    one, other = (
+        [*pairs[:longest], (key, prefix + ','.join(half)), *pairs[longest + 1 :]]
+        for half in (values[:middle], values[middle:])
+    )
     return one, other, prefix == _ANY

@@ -5,6 +5,7 @@
 
 ``send`` is the only place where a missing response is converted to Unanswered.
 """
+
 from __future__ import annotations
 
 import time
@@ -44,9 +45,15 @@ class _Pool(requests.adapters.HTTPAdapter):
     A connection that isn't accepted within CONNECT_TIMEOUT is given up, because it would never be accepted later.
     """
 
-    def send(self, request: requests.PreparedRequest, stream: bool = False,
-             timeout: float | tuple[float | None, float | None] | None = None, verify: bool | str = True,
-             cert: str | tuple[str, str] | None = None, proxies: dict[str, str] | None = None) -> requests.Response:
+    def send(
+        self,
+        request: requests.PreparedRequest,
+        stream: bool = False,
+        timeout: float | tuple[float | None, float | None] | None = None,
+        verify: bool | str = True,
+        cert: str | tuple[str, str] | None = None,
+        proxies: dict[str, str] | None = None,
+    ) -> requests.Response:
         if isinstance(timeout, (int, float)):
             timeout = (min(timeout, CONNECT_TIMEOUT), timeout)
         response = super().send(request, stream, timeout, verify, cert, proxies)
@@ -133,8 +140,17 @@ def endpoint(adapter: Adapter, who: str) -> str:
     return str(found)
 
 
-def send(adapter: Adapter, who: str, method: str, path: str, *, attempts: int = 1,
-         headers: dict[str, str] | None = None, refusals: Collection[int] = (), **kwargs: Any) -> requests.Response:
+def send(
+    adapter: Adapter,
+    who: str,
+    method: str,
+    path: str,
+    *,
+    attempts: int = 1,
+    headers: dict[str, str] | None = None,
+    refusals: Collection[int] = (),
+    **kwargs: Any,
+) -> requests.Response:
     """Send one request and return its response, if its status is below 500 and not 401, or is one of ``refusals``.
 
     A failed connection, a timeout, a missing endpoint or token, a response of more than MOST bytes, 401 and 5xx all

@@ -6,6 +6,7 @@ Example::
     vendor.static()                     # vendor_data.json
     vendor.all(about)                   # vendor_data2.json: {'static': {…}, 'name of a service': {…}}
 """
+
 from __future__ import annotations
 
 import json
@@ -98,12 +99,23 @@ class Vendordata:
 
     def _fetched(self, url: str, about: Mapping[str, Any]) -> Json:
         session = self._connected()
-        times = (self._options.vendordata_dynamic_connect_timeout,
-                 max(self._options.vendordata_dynamic_read_timeout, 1))
+        times = (
+            self._options.vendordata_dynamic_connect_timeout,
+            max(self._options.vendordata_dynamic_read_timeout, 1),
+        )
         # The request contains a user's data and the response may contain secrets, so neither is logged.
-        answer = session.request(url, 'POST', json=dict(about), timeout=times, stream=True, log=False, redirect=False,
-                                 authenticated=session.auth is not None, raise_exc=False,
-                                 headers={'Accept': 'application/json'})
+        answer = session.request(
+            url,
+            'POST',
+            json=dict(about),
+            timeout=times,
+            stream=True,
+            log=False,
+            redirect=False,
+            authenticated=session.auth is not None,
+            raise_exc=False,
+            headers={'Accept': 'application/json'},
+        )
         with answer:
             if answer.status_code not in (200, 201):
                 raise ValueError(f'it answered with HTTP status {answer.status_code}')

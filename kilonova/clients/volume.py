@@ -15,6 +15,7 @@ the service, which needs the roles admin and service (Cinder's default policy). 
 account, because Cinder deletes attachments only for a compute service. Cinder must be of 2022 (3.67) or newer, because
 the URLs here name no project. Routes: https://docs.openstack.org/api-ref/block-storage/v3/.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -169,20 +170,31 @@ class Volume:
     def from_body(cls, body: Mapping[str, Any]) -> Volume:
         """Return the volume of a response body."""
         return cls(
-            id=body['id'], name=body.get('name') or '', project_id=body.get('os-vol-tenant-attr:tenant_id') or '',
-            status=body['status'], size=body['size'], bootable=body['bootable'] == 'true',
-            multiattach=body['multiattach'], encrypted=body['encrypted'], volume_type=body.get('volume_type'),
+            id=body['id'],
+            name=body.get('name') or '',
+            project_id=body.get('os-vol-tenant-attr:tenant_id') or '',
+            status=body['status'],
+            size=body['size'],
+            bootable=body['bootable'] == 'true',
+            multiattach=body['multiattach'],
+            encrypted=body['encrypted'],
+            volume_type=body.get('volume_type'),
             availability_zone=body.get('availability_zone'),
-            image_metadata=body.get('volume_image_metadata') or {}, snapshot_id=body.get('snapshot_id'),
+            image_metadata=body.get('volume_image_metadata') or {},
+            snapshot_id=body.get('snapshot_id'),
             migration=body.get('os-vol-mig-status-attr:migstat'),
-            attachments=tuple(AttachedTo(one['server_id'], one['attachment_id'], one.get('host_name'),
-                                         one.get('device')) for one in body['attachments']),
-            description=body.get('description'), metadata=body.get('metadata') or {},
-            created_at=body.get('created_at'))
+            attachments=tuple(
+                AttachedTo(one['server_id'], one['attachment_id'], one.get('host_name'), one.get('device'))
+                for one in body['attachments']
+            ),
+            description=body.get('description'),
+            metadata=body.get('metadata') or {},
+            created_at=body.get('created_at'),
+        )
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class VolumeSnapshot:
     """A snapshot of a volume. ``size`` is in GiB, and a volume that is created from it has at least this size."""
 
     id: str
@@ -194,10 +206,17 @@ class Snapshot:
     created_at: str | None = None
 
     @classmethod
-    def from_body(cls, body: Mapping[str, Any]) -> Snapshot:
+    def from_body(cls, body: Mapping[str, Any]) -> VolumeSnapshot:
         """Return the snapshot of a response body."""
-        return cls(body['id'], body.get('name') or '', body['volume_id'], body['status'], body['size'],
-                   body.get('description'), body.get('created_at'))
+        return cls(
+            body['id'],
+            body.get('name') or '',
+            body['volume_id'],
+            body['status'],
+            body['size'],
+            body.get('description'),
+            body.get('created_at'),
+        )
 
 
 @dataclass(frozen=True)
@@ -217,8 +236,9 @@ class Attachment:
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> Attachment:
         """Return the attachment of a response body."""
-        return cls(body['id'], body['volume_id'], body['instance'] or None, body['status'],
-                   body.get('connection_info') or {})
+        return cls(
+            body['id'], body['volume_id'], body['instance'] or None, body['status'], body.get('connection_info') or {}
+        )
 
 
 # -- the client --------------------------------------------------------------------------------------------------------
@@ -231,14 +251,29 @@ class _Requests:
             adapter.session.auth = ServiceTokenAuthWrapper(user_auth=self._service, service_auth=self._service)
         self._adapter = adapter
 
-    def _send(self, method: str, path: str, *, ctxt: RequestContext | None = None, microversion: str = MICROVERSION,
-              **kwargs: Any) -> requests.Response:
+    def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        ctxt: RequestContext | None = None,
+        microversion: str = MICROVERSION,
+        **kwargs: Any,
+    ) -> requests.Response:
         root, token = _root(session.endpoint(self._adapter, WHO)), getattr(ctxt, 'auth_token', None)
         if token and self._service is not None:
             kwargs['auth'] = ServiceTokenAuthWrapper(user_auth=Token(root, token), service_auth=self._service)
         attempts = session.READ_ATTEMPTS if method == 'GET' else 1
-        return session.send(self._adapter, WHO, method, path, attempts=attempts, endpoint_override=root,
-                            headers={'OpenStack-API-Version': f'volume {microversion}'}, **kwargs)
+        return session.send(
+            self._adapter,
+            WHO,
+            method,
+            path,
+            attempts=attempts,
+            endpoint_override=root,
+            headers={'OpenStack-API-Version': f'volume {microversion}'},
+            **kwargs,
+        )
 
 
 class _Attachments(_Requests):
@@ -323,33 +358,43 @@ class VolumeClient(_Attachments):
         """
         missing = VolumeNotFound(volume_id=volume_id)
         found: dict[str, Any] = _answer(
-            self._send('GET', f"{_path('volumes', volume_id, missing)}/encryption"), None, missing)
+            self._send('GET', f'{_path("volumes", volume_id, missing)}/encryption'), None, missing
+        )
         return found
 
-    def snapshot(self, ctxt: RequestContext | None, snapshot_id: str) -> Snapshot:
+    def snapshot(self, ctxt: RequestContext | None, snapshot_id: str) -> VolumeSnapshot:
         """Return a snapshot. Raises SnapshotNotFound if this user can see no such snapshot."""
         missing = SnapshotNotFound(snapshot_id=snapshot_id)
         response = self._send('GET', _path('snapshots', snapshot_id, missing), ctxt=ctxt)
-        return Snapshot.from_body(_answer(response, ctxt, missing)['snapshot'])
+        return VolumeSnapshot.from_body(_answer(response, ctxt, missing)['snapshot'])
 
     def volumes(self, ctxt: RequestContext, limit: int, offset: int = 0) -> list[Volume]:
         """Return a page of the volumes of a user's project, newest first."""
         return [Volume.from_body(body) for body in self._page('volumes', ctxt, limit, offset)]
 
-    def snapshots(self, ctxt: RequestContext, limit: int, offset: int = 0) -> list[Snapshot]:
+    def snapshots(self, ctxt: RequestContext, limit: int, offset: int = 0) -> list[VolumeSnapshot]:
         """Return a page of the snapshots of a user's project, newest first."""
-        return [Snapshot.from_body(body) for body in self._page('snapshots', ctxt, limit, offset)]
+        return [VolumeSnapshot.from_body(body) for body in self._page('snapshots', ctxt, limit, offset)]
 
     def _page(self, collection: str, ctxt: RequestContext, limit: int, offset: int) -> Sequence[Mapping[str, Any]]:
         if not limit:
             return ()
         asked = urlencode([('limit', limit), ('offset', offset)])
-        found: list[Mapping[str, Any]] = _answer(
-            self._send('GET', f'/{collection}/detail?{asked}', ctxt=ctxt), ctxt)[collection]
+        found: list[Mapping[str, Any]] = _answer(self._send('GET', f'/{collection}/detail?{asked}', ctxt=ctxt), ctxt)[
+            collection
+        ]
         return found[:limit]
 
-    def create_snapshot(self, ctxt: RequestContext, volume_id: str, *, name: str, description: str | None = None,
-                        force: bool = True, metadata: Mapping[str, str] | None = None) -> Snapshot:
+    def create_snapshot(
+        self,
+        ctxt: RequestContext,
+        volume_id: str,
+        *,
+        name: str,
+        description: str | None = None,
+        force: bool = True,
+        metadata: Mapping[str, str] | None = None,
+    ) -> VolumeSnapshot:
         """Create a user's snapshot of a volume, which may be in use if ``force`` is True.
 
         The snapshot is still being created when this returns. If its ``metadata`` contain {MADE_FOR_IMAGE: image},
@@ -360,10 +405,15 @@ class VolumeClient(_Attachments):
             VolumeQuotaFull: A quota is used up.
             VolumeInvalid: The volume's state does not allow it.
         """
-        body = {'volume_id': volume_id, 'name': name, 'description': description, 'force': force,
-                'metadata': dict(metadata or {})}
+        body = {
+            'volume_id': volume_id,
+            'name': name,
+            'description': description,
+            'force': force,
+            'metadata': dict(metadata or {}),
+        }
         response = self._send('POST', '/snapshots', ctxt=ctxt, json={'snapshot': body})
-        return Snapshot.from_body(_answer(response, ctxt, VolumeNotFound(volume_id=volume_id))['snapshot'])
+        return VolumeSnapshot.from_body(_answer(response, ctxt, VolumeNotFound(volume_id=volume_id))['snapshot'])
 
     def snapshots_for(self, image_id: str) -> list[str]:
         """Return the ids of the snapshots of any project that were created for an image."""
@@ -397,13 +447,27 @@ class VolumeClient(_Attachments):
         """
         missing = SnapshotNotFound(snapshot_id=snapshot_id)
         told = {'status': status, **({'progress': progress} if progress is not None else {})}
-        _answer(self._send('POST', f"{_path('snapshots', snapshot_id, missing)}/action",
-                           json={'os-update_snapshot_status': told}), None, missing)
+        _answer(
+            self._send(
+                'POST', f'{_path("snapshots", snapshot_id, missing)}/action', json={'os-update_snapshot_status': told}
+            ),
+            None,
+            missing,
+        )
 
-    def create_volume(self, ctxt: RequestContext, *, size: int, name: str, image_id: str | None = None,
-                      snapshot_id: str | None = None, volume_type: str | None = None,
-                      availability_zone: str | None = None, metadata: Mapping[str, str] | None = None,
-                      description: str | None = None) -> Volume:
+    def create_volume(
+        self,
+        ctxt: RequestContext,
+        *,
+        size: int,
+        name: str,
+        image_id: str | None = None,
+        snapshot_id: str | None = None,
+        volume_type: str | None = None,
+        availability_zone: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        description: str | None = None,
+    ) -> Volume:
         """Create a user's volume from an image, from a snapshot, or blank.
 
         The volume is still being created when this returns. Read its status until it is available. If its ``metadata``
@@ -415,11 +479,22 @@ class VolumeClient(_Attachments):
             VolumeQuotaFull: A quota is used up.
             VolumeInvalid: Cinder does not accept the arguments.
         """
-        body = {'size': size, 'name': name, 'description': description, 'imageRef': image_id,
-                'snapshot_id': snapshot_id,
-                'volume_type': volume_type, 'availability_zone': availability_zone, 'metadata': metadata}
-        response = self._send('POST', '/volumes', ctxt=ctxt,
-                              json={'volume': {key: value for key, value in body.items() if value is not None}})
+        body = {
+            'size': size,
+            'name': name,
+            'description': description,
+            'imageRef': image_id,
+            'snapshot_id': snapshot_id,
+            'volume_type': volume_type,
+            'availability_zone': availability_zone,
+            'metadata': metadata,
+        }
+        response = self._send(
+            'POST',
+            '/volumes',
+            ctxt=ctxt,
+            json={'volume': {key: value for key, value in body.items() if value is not None}},
+        )
         missing: list[errors.NotFound] = [SnapshotNotFound(snapshot_id=snapshot_id)] if snapshot_id else []
         missing += [VolumeTypeNotFound(volume_type=volume_type)] if volume_type else []
         made = _answer(response, ctxt, *missing)['volume']
@@ -473,8 +548,13 @@ class VolumeClient(_Attachments):
             VolumeConflict: The volume has other attachments.
             VolumeInvalid: The image does not fit, or the volume's status does not allow it.
         """
-        self._act(volume_id, 'os-reimage', {'image_id': image_id, 'reimage_reserved': True}, REIMAGE_SINCE,
-                  errors.ImageNotFound(image_id=image_id))
+        self._act(
+            volume_id,
+            'os-reimage',
+            {'image_id': image_id, 'reimage_reserved': True},
+            REIMAGE_SINCE,
+            errors.ImageNotFound(image_id=image_id),
+        )
 
     def call_reserved(self, volume_id: str) -> None:
         """Set the status of a server's volume from error to reserved again, so that its content can be replaced.
@@ -500,14 +580,26 @@ class VolumeClient(_Attachments):
         Raises VolumeNotFound if one of the volumes does not exist, and VolumeInvalid if the target is not that of the
         volume.
         """
-        self._act(volume_id, 'os-migrate_volume_completion', {'new_volume': target_id, 'error': failed}, MICROVERSION,
-                  VolumeNotFound(volume_id=target_id))
+        self._act(
+            volume_id,
+            'os-migrate_volume_completion',
+            {'new_volume': target_id, 'error': failed},
+            MICROVERSION,
+            VolumeNotFound(volume_id=target_id),
+        )
 
-    def _act(self, volume_id: str, action: str, body: Mapping[str, Any], microversion: str = MICROVERSION,
-             *missing: errors.NotFound) -> None:
+    def _act(
+        self,
+        volume_id: str,
+        action: str,
+        body: Mapping[str, Any],
+        microversion: str = MICROVERSION,
+        *missing: errors.NotFound,
+    ) -> None:
         gone = VolumeNotFound(volume_id=volume_id)
-        response = self._send('POST', f"{_path('volumes', volume_id, gone)}/action", microversion=microversion,
-                              json={action: body})
+        response = self._send(
+            'POST', f'{_path("volumes", volume_id, gone)}/action', microversion=microversion, json={action: body}
+        )
         _answer(response, None, gone, *missing)
 
 
@@ -555,7 +647,11 @@ def _answer(response: requests.Response, ctxt: RequestContext | None, *missing: 
 
 
 _LEAVES: dict[int, type[errors.KilonovaError]] = {
-    403: VolumeForbidden, 409: VolumeConflict, 413: VolumeQuotaFull, 500: VolumeBackendFailed}
+    403: VolumeForbidden,
+    409: VolumeConflict,
+    413: VolumeQuotaFull,
+    500: VolumeBackendFailed,
+}
 
 
 def _error(response: requests.Response) -> tuple[bool, str]:

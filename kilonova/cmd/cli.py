@@ -5,6 +5,7 @@
 
 A command is a function. It gets the ``Cloud`` and its arguments, prints its output, and returns the exit code.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -44,19 +45,22 @@ class Cloud:
     def databases(self) -> Any:
         """The databases of the configuration."""
         from kilonova.db import engine, explain
+
         explain.check_urls(self.conf)
         return engine.configure(self.conf, **self._changed)
 
     @cached_property
     def cells(self) -> Any:
         """The databases of the cells."""
-        from kilonova.db.queries.cells import Cells
-        return Cells(self.databases, self.transport_url)
+        from kilonova.db.queries.cells import CellDatabases
+
+        return CellDatabases(self.databases, self.transport_url)
 
     @cached_property
     def transport_url(self) -> str | None:
         """The value of ``[DEFAULT]transport_url`` as configured."""
         import oslo_messaging
+
         oslo_messaging.TransportURL.parse(self.conf)
         found: str | None = self.conf.transport_url
         return found
@@ -89,8 +93,13 @@ VERBOSE = argument('--verbose', action='store_true', help='print more details')
 # Arguments of every program, before the command.
 COMMON = (
     argument('--config-file', action='append', default=[], metavar='PATH', help='configuration file; may be repeated'),
-    argument('--config-dir', action='append', default=[], metavar='DIR',
-             help='directory of configuration files; may be repeated'),
+    argument(
+        '--config-dir',
+        action='append',
+        default=[],
+        metavar='DIR',
+        help='directory of configuration files; may be repeated',
+    ),
     argument('--log-file', metavar='PATH'),
     argument('--debug', '-d', action='store_true'),
 )
@@ -98,8 +107,7 @@ COMMON = (
 
 def parser(prog: str, description: str, tree: Tree) -> argparse.ArgumentParser:
     """Return the command-line parser of a program. ``tree`` is a dict from word to a command or a further dict."""
-    made = argparse.ArgumentParser(prog=prog, description=description,
-                                   epilog='Exit code 255: an unexpected error.')
+    made = argparse.ArgumentParser(prog=prog, description=description, epilog='Exit code 255: an unexpected error.')
     for names, settings in COMMON:
         made.add_argument(*names, **settings)
     _grow(made.add_subparsers(metavar='COMMAND', required=True), tree)
@@ -152,6 +160,7 @@ def _run(prog: str, command_line: argparse.ArgumentParser, argv: Sequence[str] |
     gc.set_threshold(100_000, 50, 50)
     concurrency.setup('threading')
     from kilonova.cmd import options
+
     conf = options.new()
     # Standard output is for what the commands print.
     conf.set_default('use_stderr', True)
@@ -164,6 +173,7 @@ def _run(prog: str, command_line: argparse.ArgumentParser, argv: Sequence[str] |
     except Exception as error:  # noqa: BLE001 - told in a line, or its traceback is printed
         from kilonova.db import explain
         from kilonova.errors import Unanswered
+
         line = explain.line(vars(cloud).get('databases'), error)
         if line is not None:
             print(f'{prog}: {line}', file=sys.stderr)
@@ -179,6 +189,7 @@ def _run(prog: str, command_line: argparse.ArgumentParser, argv: Sequence[str] |
 def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Print a table, left aligned."""
     from prettytable import PrettyTable
+
     made = PrettyTable(list(columns))
     made.align = 'l'
     made.add_rows([list(row) for row in rows])
@@ -191,6 +202,7 @@ def moment(text: str) -> datetime.datetime:
     Raises ValueError if the text is not a date.
     """
     from dateutil import parser as dates
+
     try:
         found = dates.parse(text)
     except (dates.ParserError, OverflowError) as error:

@@ -2,13 +2,14 @@
 
 It has no database. Its objects are read and written through a conductor.
 """
+
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from kilonova.cmd import early
+from kilonova.cmd.daemon import early
 
 if TYPE_CHECKING:
     from oslo_config import cfg
@@ -23,21 +24,24 @@ ORDERS_SHARE = 0.8
 def main() -> int:
     """Run kilonova-compute; the entry point of the console script."""
     early.setup(sys.argv[1:], 'kilonova-compute')
-    from kilonova.cmd import daemon
+    from kilonova.cmd.daemon import program as daemon
+
     return daemon.run('compute', build, sys.argv[1:])
 
 
 def build(conf: cfg.ConfigOpts) -> Any:
     """Return the assembled parts of the daemon. Nothing is started."""
-    from kilonova.cmd import options, parts
-    from kilonova.cmd.sole import SoleUse
+    from kilonova.cmd import options
+    from kilonova.cmd.daemon import parts
+    from kilonova.cmd.daemon.single_instance import SoleUse
     from kilonova.compute.manager import ComputeManager
     from kilonova.db import access
     from kilonova.objects import base
     from kilonova.rpc.conductor import Conductor
     from kilonova.rpc.interface import Client
-    from kilonova.rpc.reports import Sender
+    from kilonova.rpc.reports import ReportSender
     from kilonova.virt import driver
+
     access.forbid('nova-compute')
     # Two processes would both receive the host's messages and change its guests and devices at the same time.
     sole = SoleUse(conf.state_path, 'compute', f'kilonova-compute of host {conf.host}')
@@ -47,15 +51,24 @@ def build(conf: cfg.ConfigOpts) -> Any:
     parts.warn_without_keys(conf, 'this host refuses new servers that have a password or files')
     broker = parts.broker(conf)
     # A report is worthless once the next one is sent.
-    report = Sender(broker, expires=conf.report_interval).send if broker else None
-    manager = ComputeManager(conf, report=report, driver=driver.load(conf, parts.images(conf)), conductor=conductor,
-                             placement=parts.placement(conf), accelerators=parts.accelerators(conf),
-                             networks=parts.networks(conf),
-                             notify=parts.notifications(conf))
+    report = ReportSender(broker, expires=conf.report_interval).send if broker else None
+    manager = ComputeManager(
+        conf,
+        report=report,
+        driver=driver.load(conf, parts.images(conf)),
+        conductor=conductor,
+        placement=parts.placement(conf),
+        accelerators=parts.accelerators(conf),
+        networks=parts.networks(conf),
+        notify=parts.notifications(conf),
+    )
     hypervisor = conf.compute_driver.partition('.')[0]
-    checks = (parts.broker_checks(conf) | parts.placement_checks(conf)
-              | parts.ping_checks(transport, rpc=('compute', conf.host), conductor=('conductor', None))
-              | {hypervisor: manager.host.driver.guests.list_instance_uuids})
+    checks = (
+        parts.broker_checks(conf)
+        | parts.placement_checks(conf)
+        | parts.ping_checks(transport, rpc=('compute', conf.host), conductor=('conductor', None))
+        | {hypervisor: manager.host.driver.guests.list_instance_uuids}
+    )
     return ComputePart(conf, manager, transport, checks, sole.end)
 
 
@@ -66,9 +79,16 @@ class ComputePart:
     connections. ``ended`` is called last.
     """
 
-    def __init__(self, conf: cfg.ConfigOpts, manager: ComputeManager, transport: OsloTransport,
-                 checks: Mapping[str, Any], ended: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        conf: cfg.ConfigOpts,
+        manager: ComputeManager,
+        transport: OsloTransport,
+        checks: Mapping[str, Any],
+        ended: Callable[[], None] = lambda: None,
+    ) -> None:
         from kilonova.rpc.compute import Compute
+
         self._patience = conf.manager_shutdown_timeout * ORDERS_SHARE
         self._manager, self._transport = manager, transport
         self._server = transport.serve('compute', conf.host, [(Compute, manager.endpoint)])
@@ -90,6 +110,7 @@ class ComputePart:
     def stop(self) -> None:
         """Stop the service. Running steps end, or stop waiting for a conductor when their time is over."""
         from kilonova import concurrency
+
         if self._serving:
             self._server.stop()
             concurrency.spawn(self._server.wait, name='orders').join(self._patience)

@@ -1,4 +1,5 @@
 """kilonova-conductor: the daemon that runs operations and accesses databases for the computes."""
+
 from __future__ import annotations
 
 import sys
@@ -6,16 +7,16 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from kilonova.cmd import early
+from kilonova.cmd.daemon import early
 
 if TYPE_CHECKING:
     from oslo_config import cfg
 
-    from kilonova.cmd.caps import Levels
-    from kilonova.cmd.service import ServiceRecord
+    from kilonova.cmd.daemon.caps import RpcVersionCaps
+    from kilonova.cmd.daemon.service import ServiceRecord
     from kilonova.conductor.manager import ConductorManager
     from kilonova.db.engine import Databases
-    from kilonova.db.queries.cells import Cells
+    from kilonova.db.queries.cells import CellDatabases
     from kilonova.rpc.routing import RoutedTransport
 
 # Share of the shutdown time that running steps get. A step that takes longer is left to another conductor.
@@ -25,43 +26,68 @@ FLOWS_SHARE = 0.8
 def main() -> int:
     """Run kilonova-conductor; the entry point of the console script."""
     early.setup(sys.argv[1:], 'kilonova-conductor')
-    from kilonova.cmd import daemon
+    from kilonova.cmd.daemon import program as daemon
+
     return daemon.run('conductor', build, sys.argv[1:])
 
 
 def build(conf: cfg.ConfigOpts) -> Any:
     """Return the assembled parts of the daemon. Nothing is started."""
-    from kilonova.cmd import database_parts, parts
-    from kilonova.cmd.caps import Levels
-    from kilonova.cmd.service import ServiceRecord
+    from kilonova.cmd.daemon import database_parts, parts
+    from kilonova.cmd.daemon.caps import RpcVersionCaps
+    from kilonova.cmd.daemon.service import ServiceRecord
     from kilonova.conductor.manager import ConductorManager
     from kilonova.rpc.compute import Compute
     from kilonova.rpc.interface import Client
     from kilonova.rpc.scheduler import Scheduler
+
     local = parts.transport(conf)
     databases, cells = database_parts.opened(conf)
     transport = database_parts.routed(conf, local, cells)
     databases.api()
-    levels = Levels(conf, cells)
+    levels = RpcVersionCaps(conf, cells)
     notify = parts.notifications(conf, states=True)
     manager = ConductorManager(
-        conf, transport=transport, databases=databases, cells=cells, placement=parts.placement(conf),
-        images=parts.images(conf), accelerators=parts.accelerators(conf),
-        networks=parts.networks(conf), volumes=parts.volumes(conf), notify=notify, broker=parts.broker(conf),
+        conf,
+        transport=transport,
+        databases=databases,
+        cells=cells,
+        placement=parts.placement(conf),
+        images=parts.images(conf),
+        accelerators=parts.accelerators(conf),
+        networks=parts.networks(conf),
+        volumes=parts.volumes(conf),
+        notify=notify,
+        broker=parts.broker(conf),
         scheduler=Client(Scheduler, transport, levels.of('scheduler')),
-        compute=Client(Compute, transport, levels.of('compute')))
-    record = ServiceRecord(databases.main, host=conf.host, binary='nova-conductor', interval=conf.report_interval,
-                           notify=notify)
-    checks = (database_parts.checks(databases) | parts.broker_checks(conf) | parts.placement_checks(conf)
-              | parts.ping_checks(local, rpc=('conductor', conf.host)))
+        compute=Client(Compute, transport, levels.of('compute')),
+    )
+    record = ServiceRecord(
+        databases.main, host=conf.host, binary='nova-conductor', interval=conf.report_interval, notify=notify
+    )
+    checks = (
+        database_parts.checks(databases)
+        | parts.broker_checks(conf)
+        | parts.placement_checks(conf)
+        | parts.ping_checks(local, rpc=('conductor', conf.host))
+    )
     return ConductorPart(conf, databases, manager, record, transport, levels, cells, checks)
 
 
 class ConductorPart:
     """The conductor daemon. It serves first and then reports as up; at the end the order is reversed."""
 
-    def __init__(self, conf: cfg.ConfigOpts, databases: Databases, manager: ConductorManager, record: ServiceRecord,
-                 transport: RoutedTransport, levels: Levels, cells: Cells, checks: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        conf: cfg.ConfigOpts,
+        databases: Databases,
+        manager: ConductorManager,
+        record: ServiceRecord,
+        transport: RoutedTransport,
+        levels: RpcVersionCaps,
+        cells: CellDatabases,
+        checks: Mapping[str, Any],
+    ) -> None:
         self._conf, self._databases, self._manager = conf, databases, manager
         self._record, self._transport = record, transport
         self._levels, self._cells, self.checks = levels, cells, checks
@@ -70,7 +96,8 @@ class ConductorPart:
 
     def start(self) -> None:
         """Start to serve, then report as up."""
-        from kilonova.cmd import caps, database_parts
+        from kilonova.cmd.daemon import caps, database_parts
+
         database_parts.await_all(self._databases, self._stopping)
         if not self._stopping.is_set():
             caps.refuse_old_computes(self._conf, self._cells)

@@ -4,6 +4,7 @@
 
 Each proxy is a daemon with one listening socket.
 """
+
 from __future__ import annotations
 
 import os
@@ -14,12 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kilonova.cmd import early
+from kilonova.cmd.daemon import early
 
 if TYPE_CHECKING:
     from oslo_config import cfg
 
-    from kilonova.cmd.caps import Levels
+    from kilonova.cmd.daemon.caps import RpcVersionCaps
     from kilonova.console.proxy import Proxy
     from kilonova.db.engine import Databases
     from kilonova.rpc.routing import RoutedTransport
@@ -29,7 +30,7 @@ CLOSING = 10.0
 
 
 @dataclass(frozen=True)
-class Kind:
+class ProxyKind:
     """One kind of proxy.
 
     ``section`` is its section of the configuration, with the options ``address`` and ``port``. ``types`` are its
@@ -44,10 +45,11 @@ class Kind:
 
 
 KINDS = {
-    'novncproxy': Kind('vnc', 'novncproxy_host', 'novncproxy_port', frozenset({'novnc'}), '/usr/share/novnc'),
-    'serialproxy': Kind('serial_console', 'serialproxy_host', 'serialproxy_port', frozenset({'serial'})),
-    'spicehtml5proxy': Kind('spice', 'html5proxy_host', 'html5proxy_port', frozenset({'spice-html5'}),
-                            '/usr/share/spice-html5'),
+    'novncproxy': ProxyKind('vnc', 'novncproxy_host', 'novncproxy_port', frozenset({'novnc'}), '/usr/share/novnc'),
+    'serialproxy': ProxyKind('serial_console', 'serialproxy_host', 'serialproxy_port', frozenset({'serial'})),
+    'spicehtml5proxy': ProxyKind(
+        'spice', 'html5proxy_host', 'html5proxy_port', frozenset({'spice-html5'}), '/usr/share/spice-html5'
+    ),
 }
 _VERSIONS = {'tlsv1_1': ssl.TLSVersion.TLSv1_1, 'tlsv1_2': ssl.TLSVersion.TLSv1_2, 'tlsv1_3': ssl.TLSVersion.TLSv1_3}
 
@@ -70,41 +72,53 @@ def spicehtml5proxy() -> int:
 def _run(name: str, argv: Sequence[str]) -> int:
     # The proxy uses asyncio's loop, which does not work in eventlet's threads.
     early.setup(argv, f'kilonova-{name}', native=True)
-    from kilonova.cmd import daemon
+    from kilonova.cmd.daemon import program as daemon
+
     return daemon.run(name, lambda conf: build(conf, name), argv)
 
 
 def build(conf: cfg.ConfigOpts, name: str) -> ProxyPart:
     """Return the assembled parts of the daemon. Nothing is started."""
-    from kilonova.cmd import database_parts, parts
-    from kilonova.cmd.caps import Levels
+    from kilonova.cmd.daemon import database_parts, parts
+    from kilonova.cmd.daemon.caps import RpcVersionCaps
     from kilonova.console.authority import Authority
     from kilonova.console.pages import Pages
-    from kilonova.console.proxy import Limits, Proxy
+    from kilonova.console.proxy import Proxy, ProxyLimits
     from kilonova.rpc.compute import Compute
     from kilonova.rpc.interface import Client
+
     kind = KINDS[name]
     check(conf)
     local = parts.transport(conf)
     databases, cells = database_parts.opened(conf)
     transport = database_parts.routed(conf, local, cells)
-    levels = Levels(conf, cells)
+    levels = RpcVersionCaps(conf, cells)
     authority = Authority(cells, Client(Compute, transport, levels.of('compute')))
-    proxy = Proxy(name, kind.types, authority, Pages(pages(conf, kind)), Limits(), conf.console.allowed_origins,
-                  ends_with_token=conf.consoleauth.enforce_session_timeout)
+    proxy = Proxy(
+        name,
+        kind.types,
+        authority,
+        Pages(pages(conf, kind)),
+        ProxyLimits(),
+        conf.console.allowed_origins,
+        ends_with_token=conf.consoleauth.enforce_session_timeout,
+    )
     checks = database_parts.checks(databases) | parts.broker_checks(conf)
     return ProxyPart(conf, name, proxy, databases, transport, levels, checks)
 
 
 def check(conf: cfg.ConfigOpts) -> None:
-    """Raise Refused if the configuration asks for something that the proxy does not support."""
-    from kilonova.cmd.daemon import Refused
+    """Raise StartRefused if the configuration asks for something that the proxy does not support."""
+    from kilonova.cmd.daemon.program import StartRefused
+
     if list(conf.vnc.auth_schemes) != ['none']:
-        raise Refused(f"[vnc]auth_schemes is {', '.join(conf.vnc.auth_schemes)}: only none is supported. There is "
-                      'no TLS between the proxy and the guests')
+        raise StartRefused(
+            f'[vnc]auth_schemes is {", ".join(conf.vnc.auth_schemes)}: only none is supported. There is '
+            'no TLS between the proxy and the guests'
+        )
 
 
-def pages(conf: cfg.ConfigOpts, kind: Kind) -> str | None:
+def pages(conf: cfg.ConfigOpts, kind: ProxyKind) -> str | None:
     """Return the directory of the pages, or None if it does not exist."""
     web: str | None = conf.web or kind.web
     return web if web is not None and os.path.isdir(web) else None
@@ -113,9 +127,10 @@ def pages(conf: cfg.ConfigOpts, kind: Kind) -> str | None:
 def tls(conf: cfg.ConfigOpts) -> ssl.SSLContext | None:
     """Return the TLS context that ``[DEFAULT]ssl_only`` asks for, or None if it is off.
 
-    Raises Refused if its files can't be read.
+    Raises StartRefused if its files can't be read.
     """
-    from kilonova.cmd.daemon import Refused
+    from kilonova.cmd.daemon.program import StartRefused
+
     if not conf.ssl_only:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -126,8 +141,9 @@ def tls(conf: cfg.ConfigOpts) -> ssl.SSLContext | None:
         if conf.console.ssl_ciphers:
             context.set_ciphers(conf.console.ssl_ciphers)
     except (OSError, ssl.SSLError) as error:
-        raise Refused(f'[DEFAULT]ssl_only is set, but cert ({conf.cert}), key or [console]ssl_ciphers cannot be used: '
-                      f'{error}') from error
+        raise StartRefused(
+            f'[DEFAULT]ssl_only is set, but cert ({conf.cert}), key or [console]ssl_ciphers cannot be used: {error}'
+        ) from error
     return context
 
 
@@ -137,8 +153,16 @@ class ProxyPart:
     # Conductors delete expired tokens, so the proxy has no periodic tasks.
     timers = None
 
-    def __init__(self, conf: cfg.ConfigOpts, name: str, proxy: Proxy, databases: Databases, transport: RoutedTransport,
-                 levels: Levels, checks: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        conf: cfg.ConfigOpts,
+        name: str,
+        proxy: Proxy,
+        databases: Databases,
+        transport: RoutedTransport,
+        levels: RpcVersionCaps,
+        checks: Mapping[str, Any],
+    ) -> None:
         self._conf, self._name, self._proxy, self._databases = conf, name, proxy, databases
         self._transport, self._levels, self.checks = transport, levels, checks
         self._tls, self._stopping = tls(conf), threading.Event()
@@ -147,7 +171,8 @@ class ProxyPart:
         """Wait for the databases, bind the socket and start to serve. Raises OSError if the port is in use."""
         from oslo_log import log as logging
 
-        from kilonova.cmd import database_parts, sockets
+        from kilonova.cmd.daemon import database_parts, sockets
+
         database_parts.await_all(self._databases, self._stopping)
         if self._stopping.is_set():
             return
@@ -157,8 +182,11 @@ class ProxyPart:
         log = logging.getLogger('kilonova.console.proxy')
         log.info('Listening on %s:%s', *address)
         if kind.web is not None and pages(self._conf, kind) is None:
-            log.warning('Directory %s of the pages does not exist: kilonova-%s serves consoles, but no pages',
-                        self._conf.web or kind.web, self._name)
+            log.warning(
+                'Directory %s of the pages does not exist: kilonova-%s serves consoles, but no pages',
+                self._conf.web or kind.web,
+                self._name,
+            )
 
     def reload(self) -> None:
         """Look up again which message versions the computes understand."""

@@ -5,6 +5,7 @@
 
 All programs use it.
 """
+
 from __future__ import annotations
 
 import importlib
@@ -18,7 +19,7 @@ from oslo_log import log as logging
 from oslo_reports import opts as report_opts
 
 import kilonova.conf
-from kilonova.cmd import outages
+from kilonova.cmd.daemon import broker_log_filter
 from kilonova.conf import devices, wsgi
 from kilonova.rpc import versions
 
@@ -76,7 +77,7 @@ def setup_logging(conf: cfg.ConfigOpts) -> None:
     quiet = ['alembic.runtime.plugins=WARNING', 'alembic.ddl=WARNING']
     logging.set_defaults(default_log_levels=[*logging.get_default_log_levels(), *quiet])
     logging.setup(conf, PROJECT, version())
-    outages.quieten()
+    broker_log_filter.quieten()
 
 
 def reload(conf: cfg.ConfigOpts) -> bool:
@@ -87,8 +88,15 @@ def reload(conf: cfg.ConfigOpts) -> bool:
     LOG.info('Caught SIGHUP, reading the configuration again')
     try:
         # Parse a copy first, because a wrong value would be applied and then raise an error whenever it is read.
-        parse([argument for option, paths in (('--config-file', conf.config_file), ('--config-dir', conf.config_dir))
-               for path in paths or () for argument in (option, path)], PROJECT)
+        parse(
+            [
+                argument
+                for option, paths in (('--config-file', conf.config_file), ('--config-dir', conf.config_dir))
+                for path in paths or ()
+                for argument in (option, path)
+            ],
+            PROJECT,
+        )
         conf.mutate_config_files()
         setup_logging(conf)
     except (Exception, SystemExit):
@@ -102,9 +110,13 @@ def check_intervals(conf: cfg.ConfigOpts) -> None:
     """Increase service_down_time if it is so short that running services would count as down."""
     least = int(conf.report_interval * LATE_HEARTBEATS)
     if conf.service_down_time <= least:
-        LOG.warning('Report interval must be less than service down time. Current config: <service_down_time: %d, '
-                    'report_interval: %d>. Setting service_down_time to: %d', conf.service_down_time,
-                    conf.report_interval, least + 1)
+        LOG.warning(
+            'Report interval must be less than service down time. Current config: <service_down_time: %d, '
+            'report_interval: %d>. Setting service_down_time to: %d',
+            conf.service_down_time,
+            conf.report_interval,
+            least + 1,
+        )
         conf.set_override('service_down_time', least + 1)
 
 
@@ -135,8 +147,10 @@ def warn_unread(conf: cfg.ConfigOpts) -> None:
     """
     names = unread(conf)
     if names:
-        LOG.warning('The configuration files set options that Kilonova does not read: %s',
-                    ', '.join(f'[{group}]{name}' for group, name in names))
+        LOG.warning(
+            'The configuration files set options that Kilonova does not read: %s',
+            ', '.join(f'[{group}]{name}' for group, name in names),
+        )
     if conf.prog == 'kilonova-api':
         _warn_of_paste(conf)
 
@@ -146,8 +160,11 @@ def _warn_of_paste(conf: cfg.ConfigOpts) -> None:
     name = conf.wsgi.api_paste_config
     found = conf.find_file(name)
     if found or name != wsgi.PASTE:
-        LOG.warning('%s is ignored: [wsgi]api_paste_config names a file of Nova, but the order of the filters of this '
-                    'API is part of the program', found or name)
+        LOG.warning(
+            '%s is ignored: [wsgi]api_paste_config names a file of Nova, but the order of the filters of this '
+            'API is part of the program',
+            found or name,
+        )
 
 
 def unread(conf: cfg.ConfigOpts) -> list[Name]:

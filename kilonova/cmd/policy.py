@@ -6,6 +6,7 @@
 
 The programs of oslo.policy can use the same rules under the name ``kilonova``.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -28,6 +29,7 @@ NAMESPACE = 'kilonova'
 def sample(cloud: Cloud, args: argparse.Namespace) -> int:
     """Print every rule with its default and what it protects, commented out."""
     from oslo_policy import generator
+
     words = ['--namespace', NAMESPACE]
     if args.output_file:
         words += ['--output-file', args.output_file]
@@ -48,6 +50,7 @@ def list_redundant(cloud: Cloud, args: argparse.Namespace) -> int:
 def check(cloud: Cloud, args: argparse.Namespace) -> int:
     """Check the policy file for mistakes (exit code 1), and with --roles print which rules the caller passes."""
     from oslo_policy.policy import InvalidDefinitionError
+
     enforcer = _enforcer(cloud.conf)
     wrong = [f'unknown rule: {name}' for name in sorted(set(enforcer.file_rules) - set(enforcer.registered_rules))]
     try:
@@ -74,6 +77,7 @@ def _print_answers(enforcer: policy.Enforcer, args: argparse.Namespace) -> None:
 
 def _enforcer(conf: cfg.ConfigOpts) -> Any:
     from kilonova.api.policies import loaded
+
     return loaded(conf)
 
 
@@ -83,6 +87,7 @@ def get_enforcer() -> Any:
     It is the entry point of ``oslo.policy.enforcer``. Of their command line, --config-file and --config-dir are used.
     """
     from kilonova.cmd import options
+
     line = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for name in ('--config-file', '--config-dir'):
         line.add_argument(name, action='append', default=[])
@@ -92,23 +97,37 @@ def get_enforcer() -> Any:
 
 
 TREE = {
-    'sample': Command(sample, (
-        argument('--output-file', metavar='PATH', help='file to write instead of standard output'),)),
+    'sample': Command(
+        sample, (argument('--output-file', metavar='PATH', help='file to write instead of standard output'),)
+    ),
     'list-redundant': Command(list_redundant),
-    'check': Command(check, (
-        argument('--roles', help='comma-separated roles of a caller, including implied roles'),
-        argument('--user', default='user', help='user id of the caller'),
-        argument('--project', default='project', help='project id of the caller'),
-        argument('--target', action='append', default=[], metavar='NAME=VALUE',
-                 help='project_id or user_id of the resource; default: those of the caller'),
-        argument('--rule', default='', help='only rules whose name contains this text'))),
+    'check': Command(
+        check,
+        (
+            argument('--roles', help='comma-separated roles of a caller, including implied roles'),
+            argument('--user', default='user', help='user id of the caller'),
+            argument('--project', default='project', help='project id of the caller'),
+            argument(
+                '--target',
+                action='append',
+                default=[],
+                metavar='NAME=VALUE',
+                help='project_id or user_id of the resource; default: those of the caller',
+            ),
+            argument('--rule', default='', help='only rules whose name contains this text'),
+        ),
+    ),
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run kilonova-policy; the entry point of the console script."""
-    return cli.run(PROG, cli.parser(PROG, 'Show and check the policy rules of a Kilonova cloud.', TREE), argv,
-                   'An error has occurred:')
+    return cli.run(
+        PROG,
+        cli.parser(PROG, 'Show and check the policy rules of a Kilonova cloud.', TREE),
+        argv,
+        'An error has occurred:',
+    )
 
 
 if __name__ == '__main__':

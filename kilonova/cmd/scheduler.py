@@ -1,4 +1,5 @@
 """kilonova-scheduler: the daemon that chooses hosts."""
+
 from __future__ import annotations
 
 import sys
@@ -6,14 +7,14 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from kilonova.cmd import early
+from kilonova.cmd.daemon import early
 
 if TYPE_CHECKING:
     from oslo_config import cfg
 
-    from kilonova.cmd.service import ServiceRecord
+    from kilonova.cmd.daemon.service import ServiceRecord
     from kilonova.db.engine import Databases
-    from kilonova.db.queries.cells import Cells
+    from kilonova.db.queries.cells import CellDatabases
     from kilonova.rpc.transport import OsloTransport
     from kilonova.scheduler.manager import SchedulerManager
 
@@ -21,24 +22,31 @@ if TYPE_CHECKING:
 def main() -> int:
     """Run kilonova-scheduler; the entry point of the console script."""
     early.setup(sys.argv[1:], 'kilonova-scheduler')
-    from kilonova.cmd import daemon
+    from kilonova.cmd.daemon import program as daemon
+
     return daemon.run('scheduler', build, sys.argv[1:])
 
 
 def build(conf: cfg.ConfigOpts) -> Any:
     """Return the assembled parts of the daemon. Nothing is started."""
-    from kilonova.cmd import database_parts, parts
-    from kilonova.cmd.service import ServiceRecord
+    from kilonova.cmd.daemon import database_parts, parts
+    from kilonova.cmd.daemon.service import ServiceRecord
     from kilonova.scheduler.manager import SchedulerManager
+
     transport = parts.transport(conf)
     databases, cells = database_parts.opened(conf)
     databases.api()
     notify = parts.notifications(conf)
     manager = SchedulerManager(conf, databases, cells, parts.placement(conf), notify=notify)
-    record = ServiceRecord(databases.main, host=conf.host, binary='nova-scheduler', interval=conf.report_interval,
-                           notify=notify)
-    checks = (database_parts.checks(databases) | parts.broker_checks(conf) | parts.placement_checks(conf)
-              | parts.ping_checks(transport, rpc=('scheduler', conf.host)))
+    record = ServiceRecord(
+        databases.main, host=conf.host, binary='nova-scheduler', interval=conf.report_interval, notify=notify
+    )
+    checks = (
+        database_parts.checks(databases)
+        | parts.broker_checks(conf)
+        | parts.placement_checks(conf)
+        | parts.ping_checks(transport, rpc=('scheduler', conf.host))
+    )
     return SchedulerPart(conf, databases, manager, record, transport, cells, checks)
 
 
@@ -47,8 +55,16 @@ class SchedulerPart:
 
     timers = None
 
-    def __init__(self, conf: cfg.ConfigOpts, databases: Databases, manager: SchedulerManager, record: ServiceRecord,
-                 transport: OsloTransport, cells: Cells, checks: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        conf: cfg.ConfigOpts,
+        databases: Databases,
+        manager: SchedulerManager,
+        record: ServiceRecord,
+        transport: OsloTransport,
+        cells: CellDatabases,
+        checks: Mapping[str, Any],
+    ) -> None:
         self._databases, self._manager, self._record, self._transport = databases, manager, record, transport
         self._conf, self._cells, self.checks = conf, cells, checks
         self._stopping = threading.Event()
@@ -57,7 +73,8 @@ class SchedulerPart:
 
     def start(self) -> None:
         """Start to serve, then report as up."""
-        from kilonova.cmd import caps, database_parts
+        from kilonova.cmd.daemon import caps, database_parts
+
         database_parts.await_all(self._databases, self._stopping)
         if self._stopping.is_set():
             return

@@ -4,6 +4,7 @@
 
 Exit code 0: all checks passed. 1: there is a warning. 2: there is a failure. 255: an error that no check expects.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -37,11 +38,13 @@ Outcome = tuple[Result, str | None]
 def cells_v2(cloud: Cloud) -> Outcome:
     """Check that cell0 and another cell are mapped, and that the other cell has hosts."""
     from kilonova.db.queries import cells, compute_nodes
+
     setup = "Run command 'kilonova-manage cell_v2 simple_cell_setup' and then retry."
     mapped = cells.list_cells(cloud.databases)
     if len(mapped) < 2:
-        return Result.FAILURE, ('There needs to be at least two cell mappings, one for cell0 and one for your first '
-                                f'cell. {setup}')
+        return Result.FAILURE, (
+            f'There needs to be at least two cell mappings, one for cell0 and one for your first cell. {setup}'
+        )
     if all(row['uuid'] != cells.CELL0_UUID for row in mapped):
         return Result.FAILURE, f'No cell0 mapping found. {setup}'
     if cells.list_hosts(cloud.databases):
@@ -52,14 +55,17 @@ def cells_v2(cloud: Cloud) -> Outcome:
             nodes = nodes or compute_nodes.any_nodes(connection)
     if nodes:
         return Result.FAILURE, f'No host mappings found but there are compute nodes. {setup}'
-    return Result.SUCCESS, ("No host mappings or compute nodes were found. Remember to run command 'kilonova-manage "
-                            "cell_v2 discover_hosts' when new hosts are deployed.")
+    return Result.SUCCESS, (
+        "No host mappings or compute nodes were found. Remember to run command 'kilonova-manage "
+        "cell_v2 discover_hosts' when new hosts are deployed."
+    )
 
 
 def placement_api(cloud: Cloud) -> Outcome:
     """Check that Placement answers and is new enough."""
     from kilonova.clients import session
     from kilonova.errors import KilonovaError
+
     needed = '.'.join(map(str, NEEDED_PLACEMENT))
     try:
         response = session.send(session.adapter(cloud.conf, 'placement'), 'Placement', 'GET', '/')
@@ -78,17 +84,23 @@ def placement_api(cloud: Cloud) -> Outcome:
 def schemas(cloud: Cloud) -> Outcome:
     """Check that the API database and the database of each cell have the tables of this release."""
     from kilonova.db import migration
+
     wanted: list[tuple[Any, Literal['api', 'cell'], str]] = [
-        (cloud.databases.api(), 'api', 'kilonova-manage api_db sync')]
+        (cloud.databases.api(), 'api', 'kilonova-manage api_db sync')
+    ]
     wanted += [(database, 'cell', 'kilonova-manage db sync') for database in cloud.cells.databases()]
-    behind = [f"database {database.name} is at revision {found}, run '{remedy}'" for database, schema, remedy in wanted
-              if (found := migration.version(database, schema)) != migration.newest(schema)]
+    behind = [
+        f"database {database.name} is at revision {found}, run '{remedy}'"
+        for database, schema, remedy in wanted
+        if (found := migration.version(database, schema)) != migration.newest(schema)
+    ]
     return (Result.FAILURE, f'{"; ".join(behind)}.') if behind else (Result.SUCCESS, None)
 
 
 def old_computes(cloud: Cloud) -> Outcome:
     """Check that no compute is older than the previous release. Other daemons do not start while there is one."""
-    from kilonova.cmd import caps
+    from kilonova.cmd.daemon import caps
+
     refusal = caps.too_old(cloud.cells)
     return (Result.SUCCESS, None) if refusal is None else (Result.FAILURE, str(refusal))
 
@@ -98,22 +110,30 @@ def silent_services(cloud: Cloud) -> Outcome:
 
     As long as such a service exists, messages are limited to those that it understands.
     """
-    from kilonova.cmd import caps
+    from kilonova.cmd.daemon import caps
     from kilonova.rpc.versions import BINARIES, SERVICE_VERSION
-    found = [text for binary in sorted(set(BINARIES.values()))
-             if (text := caps.named(cloud.cells, binary, SERVICE_VERSION, cloud.conf.service_down_time))]
+
+    found = [
+        text
+        for binary in sorted(set(BINARIES.values()))
+        if (text := caps.named(cloud.cells, binary, SERVICE_VERSION, cloud.conf.service_down_time))
+    ]
     if not found:
         return Result.SUCCESS, None
-    return Result.WARNING, (f'{"; ".join(found)}: as long as these services exist, all others receive only messages '
-                            "that these understand. Start them, or if their hosts no longer exist, delete them "
-                            "('openstack compute service delete').")
+    return Result.WARNING, (
+        f'{"; ".join(found)}: as long as these services exist, all others receive only messages '
+        'that these understand. Start them, or if their hosts no longer exist, delete them '
+        "('openstack compute service delete')."
+    )
 
 
 def policy_json(cloud: Cloud) -> Outcome:
     """Check that the policy file is YAML, and that there is no old JSON file that is not read."""
     name = cloud.conf.oslo_policy.policy_file
-    remedy = ('Convert it with oslopolicy-convert-json-to-yaml --namespace kilonova and name the result in '
-              '[oslo_policy]policy_file.')
+    remedy = (
+        'Convert it with oslopolicy-convert-json-to-yaml --namespace kilonova and name the result in '
+        '[oslo_policy]policy_file.'
+    )
     found = cloud.conf.find_file(name)
     if found and _is_json(found):
         return Result.FAILURE, f'Your policy file {found} is JSON-formatted. {remedy}'
@@ -126,14 +146,17 @@ def policy_json(cloud: Cloud) -> Outcome:
 def secret_keys(cloud: Cloud) -> Outcome:
     """Check that this host has keys that encrypt passwords and files of new servers."""
     from kilonova import sealing
+
     try:
-        sealing.Keys.read(cloud.conf.secrets.key_file)
+        sealing.SealingKeys.read(cloud.conf.secrets.key_file)
     except sealing.NoKeys as error:
         if not error.missing:
             return Result.FAILURE, str(error)
-        return Result.WARNING, (f"{error}: new servers get no admin password, and requests that contain a password "
-                                "or files are refused. Run command 'kilonova-manage secrets create_key' and copy the "
-                                "file to each host of kilonova-api and kilonova-compute.")
+        return Result.WARNING, (
+            f'{error}: new servers get no admin password, and requests that contain a password '
+            "or files are refused. Run command 'kilonova-manage secrets create_key' and copy the "
+            'file to each host of kilonova-api and kilonova-compute.'
+        )
     return Result.SUCCESS, None
 
 
@@ -147,9 +170,13 @@ def _is_json(path: str) -> bool:
 
 # Checks by name. A check that Nova has as well has Nova's name.
 CHECKS: dict[str, Callable[[Cloud], Outcome]] = {
-    'Cells v2': cells_v2, 'Placement API': placement_api, 'Policy File JSON to YAML Migration': policy_json,
-    'Older than N-1 computes': old_computes, 'Services of an older release that do not report': silent_services,
-    'Database schemas': schemas, 'Secret keys': secret_keys,
+    'Cells v2': cells_v2,
+    'Placement API': placement_api,
+    'Policy File JSON to YAML Migration': policy_json,
+    'Older than N-1 computes': old_computes,
+    'Services of an older release that do not report': silent_services,
+    'Database schemas': schemas,
+    'Secret keys': secret_keys,
 }
 
 

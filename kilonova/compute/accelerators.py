@@ -1,6 +1,6 @@
 """Cyborg accelerators on a host: get the devices for a guest from the server's accelerator requests.
 
-    accelerators = Accelerators(client, timeout=300)
+    accelerators = HostAccelerators(client, timeout=300)
     accelerators.await_bound(flavor, uuid, check)    # the requests, once all that belong to this uuid are bound
     accelerators.devices(flavor, uuid)               # [PciDevice] of a server that has them
 
@@ -11,6 +11,7 @@ The conductor binds the requests before it asks a host to build. A device that m
 Cyborg sends an event then. The event only triggers a query, so the result is the same if an event arrives early, twice
 or never.
 """
+
 from __future__ import annotations
 
 import time
@@ -33,7 +34,7 @@ LOOK = 5.0
 KNOWN = 60.0
 
 
-class Accelerators:
+class HostAccelerators:
     """The accelerators of this host's servers.
 
     ``client`` is None if this host has no account for the accelerator service. ``timeout`` is the number of seconds
@@ -54,8 +55,9 @@ class Accelerators:
         """True if servers with accelerators can run on this host."""
         return self._client is not None
 
-    def devices(self, flavor: objects.Flavor, holder: str, *, has_ports: bool = False,
-                ports: Collection[str] = ()) -> list[objects.PciDevice]:
+    def devices(
+        self, flavor: objects.Flavor, holder: str, *, has_ports: bool = False, ports: Collection[str] = ()
+    ) -> list[objects.PciDevice]:
         """Return the devices of the accelerator requests that are bound to the uuid ``holder`` (``accel.holder``).
 
         ``has_ports`` is True if the server has ports that are accelerators, and ``ports`` are their requests. The list
@@ -71,8 +73,15 @@ class Accelerators:
             return []
         return attached(self._checked(flavor, holder, self._asked().of_instance(holder), ports), holder)
 
-    def await_bound(self, flavor: objects.Flavor, holder: str, check: Callable[[], None], *, has_ports: bool = False,
-                    ports: Collection[str] = ()) -> list[AcceleratorRequest]:
+    def await_bound(
+        self,
+        flavor: objects.Flavor,
+        holder: str,
+        check: Callable[[], None],
+        *,
+        has_ports: bool = False,
+        ports: Collection[str] = (),
+    ) -> list[AcceleratorRequest]:
         """Wait until all accelerator requests of ``holder`` are bound, and return them.
 
         ``check()`` is called repeatedly, and an error that it raises ends the waiting. Raises
@@ -93,11 +102,13 @@ class Accelerators:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise AcceleratorRequestBindingFailed(
-                        instance_uuid=holder, msg=f'not bound after {self._timeout:.0f} s{silence}')
+                        instance_uuid=holder, msg=f'not bound after {self._timeout:.0f} s{silence}'
+                    )
                 told.wait(min(LOOK, left))
 
-    def _checked(self, flavor: objects.Flavor, holder: str, found: list[AcceleratorRequest], ports: Collection[str]
-                 ) -> list[AcceleratorRequest]:
+    def _checked(
+        self, flavor: objects.Flavor, holder: str, found: list[AcceleratorRequest], ports: Collection[str]
+    ) -> list[AcceleratorRequest]:
         """Return ``found`` if all requests are bound and their number is what the server asks for.
 
         Raises AcceleratorRequestBindingFailed if not. If Cyborg no longer has the device profile, the number is not
@@ -107,16 +118,24 @@ class Accelerators:
         name = device_profile.name_of(flavor.extra_specs)
         wanted = self._wanted(name) if name is not None else 0
         if wanted is None:
-            LOG.warning('Device profile %s no longer exists; cannot check whether %s should have %d accelerator '
-                        'requests', name, holder, len(found))
+            LOG.warning(
+                'Device profile %s no longer exists; cannot check whether %s should have %d accelerator requests',
+                name,
+                holder,
+                len(found),
+            )
             return found
         wanted += len(ports)
         if len(found) != wanted:
-            asks = [*([f'its device profile {name}'] if name is not None else []),
-                    *([f'its {len(ports)} ports'] if ports else [])]
+            asks = [
+                *([f'its device profile {name}'] if name is not None else []),
+                *([f'its {len(ports)} ports'] if ports else []),
+            ]
             raise AcceleratorRequestBindingFailed(
-                instance_uuid=holder, msg=f'{" and ".join(asks)} {"ask" if ports else "asks"} for {wanted} '
-                                          f'accelerators and it has {len(found)}')
+                instance_uuid=holder,
+                msg=f'{" and ".join(asks)} {"ask" if ports else "asks"} for {wanted} '
+                f'accelerators and it has {len(found)}',
+            )
         return found
 
     def _wanted(self, name: str) -> int | None:
@@ -146,8 +165,9 @@ class Accelerators:
 
     def _asked(self) -> AcceleratorClient:
         if self._client is None:
-            raise errors.Unanswered(who=WHO,
-                                    reason='no account is set in [cyborg] or [keystone_authtoken] on this host')
+            raise errors.Unanswered(
+                who=WHO, reason='no account is set in [cyborg] or [keystone_authtoken] on this host'
+            )
         return self._client
 
 
@@ -167,6 +187,10 @@ def attached(found: list[AcceleratorRequest], holder: str) -> list[objects.PciDe
     """
     ignored = sum(one.handle_kind == accel_request.TEST_PCI for one in found)
     if ignored:
-        LOG.info('Ignoring %d accelerator requests of %s: their attach handles are of type %s, which is for tests',
-                 ignored, holder, accel_request.TEST_PCI)
+        LOG.info(
+            'Ignoring %d accelerator requests of %s: their attach handles are of type %s, which is for tests',
+            ignored,
+            holder,
+            accel_request.TEST_PCI,
+        )
     return [handle.device for handle in accel_request.handles(found)]

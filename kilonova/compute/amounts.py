@@ -1,4 +1,5 @@
 """Amounts of CPU, memory and disk, and placement on NUMA cells, of servers and of the host. ``tracker`` uses them."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -25,24 +26,34 @@ class Usage:
     topology: objects.InstanceNUMATopology | None = field(default=None, compare=False)
 
     @classmethod
-    def of(cls, flavor: objects.Flavor, topology: objects.InstanceNUMATopology | None = None,
-           from_volume: bool = False) -> Usage:
+    def of(
+        cls, flavor: objects.Flavor, topology: objects.InstanceNUMATopology | None = None, from_volume: bool = False
+    ) -> Usage:
         """Return what a server of this flavor takes. Swap counts as disk, in whole GiB.
 
         ``from_volume`` means that the root disk is not on this host.
         """
         swap = -(-(flavor.swap or 0) // MB_PER_GB) if 'swap' in flavor else 0
         root = 0 if from_volume else flavor.root_gb
-        return cls(constraints.shared_cpus(flavor, topology), flavor.memory_mb,
-                   root + flavor.ephemeral_gb + swap, constraints.dedicated_cpus(topology), topology)
+        return cls(
+            constraints.shared_cpus(flavor, topology),
+            flavor.memory_mb,
+            root + flavor.ephemeral_gb + swap,
+            constraints.dedicated_cpus(topology),
+            topology,
+        )
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(self.vcpus + other.vcpus, self.memory_mb + other.memory_mb, self.local_gb + other.local_gb,
-                     self.pcpus + other.pcpus)
+        return Usage(
+            self.vcpus + other.vcpus,
+            self.memory_mb + other.memory_mb,
+            self.local_gb + other.local_gb,
+            self.pcpus + other.pcpus,
+        )
 
 
 @dataclass(frozen=True)
-class Capacity:
+class HostCapacity:
     """The most that a host may give to servers: totals times allocation ratios.
 
     None means that the tracker does not limit the amount.
@@ -54,20 +65,26 @@ class Capacity:
     pcpus: float | None = None
 
     @classmethod
-    def of(cls, inventory: Mapping[str, Mapping[str, float]]) -> Capacity:
+    def of(cls, inventory: Mapping[str, Mapping[str, float]]) -> HostCapacity:
         """Return the capacity from the node's Placement inventory.
 
         Reserved amounts are ignored, because Placement has checked them before.
         """
+
         def limit(name: str) -> float | None:
             given = inventory.get(name)
             return given['total'] * given['allocation_ratio'] if given else None
+
         return cls(limit('VCPU'), limit('MEMORY_MB'), limit('DISK_GB'), limit('PCPU'))
 
     def lacking(self, used: Usage) -> str | None:
         """Return a text for users and the log that says which limit ``used`` exceeds, or None if it exceeds none."""
-        pairs = (('memory', 'MB', used.memory_mb, self.memory_mb), ('disk', 'GB', used.local_gb, self.local_gb),
-                 ('vcpus', '', used.vcpus, self.vcpus), ('pcpus', '', used.pcpus, self.pcpus))
+        pairs = (
+            ('memory', 'MB', used.memory_mb, self.memory_mb),
+            ('disk', 'GB', used.local_gb, self.local_gb),
+            ('vcpus', '', used.vcpus, self.vcpus),
+            ('pcpus', '', used.pcpus, self.pcpus),
+        )
         for name, unit, wanted, limit in pairs:
             if limit is not None and wanted > limit:
                 return f'{name} {wanted:.2f}{unit and " " + unit} used of {limit:.2f}{unit and " " + unit}'
@@ -77,7 +94,7 @@ class Capacity:
 Places = Sequence[objects.InstanceNUMATopology]
 
 
-class Cells:
+class HostNumaCells:
     """The host's NUMA cells. ``topology`` is None for a host without cells, and does not count what servers use."""
 
     def __init__(self, topology: objects.NUMATopology | None = None, limits: numa.CellLimits | None = None) -> None:
@@ -100,16 +117,26 @@ class Cells:
             self._places, self._text = places, None if used is None else used.to_json()
         return self._text
 
-    def place(self, wanted: objects.InstanceNUMATopology, places: Places, limits: objects.SchedulerLimits | None,
-              devices: numa.Devices) -> objects.InstanceNUMATopology:
+    def place(
+        self,
+        wanted: objects.InstanceNUMATopology,
+        places: Places,
+        limits: objects.SchedulerLimits | None,
+        devices: numa.DeviceAffinity,
+    ) -> objects.InstanceNUMATopology:
         """Return a placement of a server on the cells.
 
         ``places`` are the placements of the other servers on the host. Raises HostRejected if the server does not fit.
         """
         host = self.used(places)
         asked = limits.numa_topology if limits is not None else None
-        most = self.limits if asked is None else dataclasses.replace(
-            self.limits, cpu_ratio=asked.cpu_allocation_ratio, ram_ratio=asked.ram_allocation_ratio)
+        most = (
+            self.limits
+            if asked is None
+            else dataclasses.replace(
+                self.limits, cpu_ratio=asked.cpu_allocation_ratio, ram_ratio=asked.ram_allocation_ratio
+            )
+        )
         placed = numa.fit(host, wanted, most, devices) if host is not None else None
         if placed is None:
             raise errors.HostRejected(reason='Requested instance NUMA topology cannot fit the given host NUMA topology')

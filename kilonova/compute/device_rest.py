@@ -9,6 +9,7 @@ Such a device is marked as FAILED for a waiting time that begins with ``[devices
 failure. When the time is over, the device is checked, and it is offered again if the check succeeds. The times are
 stored in the device's row, so a restart keeps them. The failures are forgotten when a guest runs with the device.
 """
+
 from __future__ import annotations
 
 import datetime
@@ -20,8 +21,8 @@ from collections.abc import Callable, Mapping
 from oslo_log import log as logging
 
 from kilonova import errors
-from kilonova.compute.device_book import DeviceBook
-from kilonova.compute.host import Host
+from kilonova.compute.device_inventory import DeviceInventory
+from kilonova.compute.host import ComputeHost
 from kilonova.context import RequestContext
 from kilonova.objects import PciDevice
 from kilonova.pci.device import FAILED, FAILED_KEYS, FAILED_TIMES, FAILED_UNTIL, MOST_REASON
@@ -42,8 +43,14 @@ class DeviceRest:
     seconds since 1970.
     """
 
-    def __init__(self, host: Host, book: DeviceBook, health: Callable[[PciDevice], str | None],
-                 ctxt: Callable[[], RequestContext], clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        host: ComputeHost,
+        book: DeviceInventory,
+        health: Callable[[PciDevice], str | None],
+        ctxt: Callable[[], RequestContext],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._host, self._book, self._health, self._ctxt, self.clock = host, book, health, ctxt, clock
         self._first, self._most = host.conf.devices.failed_rest, host.conf.devices.failed_rest_max
         # Errors that were handled already: the same error is passed to ``failed`` at several levels.
@@ -63,28 +70,40 @@ class DeviceRest:
         self._seen.add(found[0])
         entries = self._host.tracker.host_devices.entries
         named = [entries[address].device for address in found[1] if address in entries]
-        failed = {device.address: found[2] for device in named
-                  if device.instance_uuid in (None, uuid) and not self._rests(device)}
+        failed = {
+            device.address: found[2]
+            for device in named
+            if device.instance_uuid in (None, uuid) and not self._rests(device)
+        }
         try:
             if failed:
                 self._rest(ctxt, failed)
         except Exception:
-            LOG.exception('Could not write the rows of failed devices %s; they may be offered to servers again',
-                          ', '.join(sorted(failed)))
+            LOG.exception(
+                'Could not write the rows of failed devices %s; they may be offered to servers again',
+                ', '.join(sorted(failed)),
+            )
 
     def used(self, ctxt: RequestContext, uuid: str) -> None:
         """Forget the failures of the devices with which this server's guest runs.
 
         Makes a call to libvirt only if there are such failures. Never raises.
         """
-        flagged = [address for address, entry in self._host.tracker.host_devices.entries.items()
-                   if FAILED_TIMES in entry.device.extra_info and entry.device.instance_uuid == uuid]
+        flagged = [
+            address
+            for address, entry in self._host.tracker.host_devices.entries.items()
+            if FAILED_TIMES in entry.device.extra_info and entry.device.instance_uuid == uuid
+        ]
         if not flagged:
             return
         try:
             domains = self._host.driver.guests.holding(flagged)
-            runs = [address for domain in domains if (domain['uuid'], domain['state']) == (uuid, PowerState.RUNNING)
-                    for address in domain['hostdevs']]
+            runs = [
+                address
+                for domain in domains
+                if (domain['uuid'], domain['state']) == (uuid, PowerState.RUNNING)
+                for address in domain['hostdevs']
+            ]
             if runs:
                 LOG.info('Device %s works again', ', '.join(runs), instance_uuid=uuid)
                 self._book.bar(ctxt, {address: dict.fromkeys(FAILED_KEYS) for address in runs})
@@ -102,8 +121,9 @@ class DeviceRest:
             try:
                 self._look(address)
             except Exception:
-                LOG.exception('Check of failed device %s did not complete; it is retried at the next periodic check',
-                              address)
+                LOG.exception(
+                    'Check of failed device %s did not complete; it is retried at the next periodic check', address
+                )
 
     def _rests(self, device: PciDevice) -> bool:
         """Return whether a device has failed and its waiting time is not over yet."""

@@ -1,9 +1,9 @@
 """Connect the RPC methods that ``rpc.compute`` declares with the functions of this host that implement them.
 
-    @order(Compute.stop_instance)
+    @operation_method(Compute.stop_instance)
     def stop(op, clean_shutdown): ...               # a step of an operation: run once per key, for ``op.instance``
 
-    @answer(Compute.get_diagnostics)
+    @query_method(Compute.get_diagnostics)
     def diagnostics(host, ctxt, instance): ...      # not part of an operation
 
     endpoint = Endpoint(host, keys, [power, answers])
@@ -11,6 +11,7 @@
 The declaration alone gives the names and arguments. The service does not start if a declared method has no function, or
 if the function takes other arguments. Errors are sent to the caller as classes of ``kilonova.errors``.
 """
+
 from __future__ import annotations
 
 import functools
@@ -23,9 +24,9 @@ from typing import Any, TypeVar
 from oslo_log import log as logging
 
 from kilonova import errors
-from kilonova.compute.host import Host, Stopping
-from kilonova.compute.keys import Keys
-from kilonova.compute.operation import Check, Operation, readable
+from kilonova.compute.host import ComputeHost, Stopping
+from kilonova.compute.keys import TaskRegistry
+from kilonova.compute.operation import HostTask, StepCheck, readable
 from kilonova.context import RequestContext
 from kilonova.rpc.compute import Compute
 
@@ -35,7 +36,7 @@ LOG = logging.getLogger(__name__)
 EXPECTED = (errors.KeyGone, errors.Cancelled, errors.HostRejected, errors.ReleasePending, Stopping)
 
 _Act = TypeVar('_Act', bound=Callable[..., object])
-Verdict = Callable[[Operation, Exception], Exception]
+Verdict = Callable[[HostTask, Exception], Exception]
 
 
 @dataclass(frozen=True)
@@ -47,28 +48,36 @@ class Behaviour:
     ``verdict(op, error)`` converts an error of the function to the one that the flow receives.
     """
 
-    checks: Check = Check.STEP
+    checks: StepCheck = StepCheck.STEP
     forward: bool = False
     verdict: Verdict | None = None
 
 
-def order(declared: Callable[..., object], checks: Check = Check.STEP, forward: bool = False,
-          verdict: Verdict | None = None) -> Callable[[_Act], _Act]:
+def operation_method(
+    declared: Callable[..., object],
+    checks: StepCheck = StepCheck.STEP,
+    forward: bool = False,
+    verdict: Verdict | None = None,
+) -> Callable[[_Act], _Act]:
     """Mark a function ``act(op, …)`` as the implementation of a ``Compute`` method that is a step of an operation.
 
     The function takes the declared arguments except context, instance and key, which are attributes of ``op``.
     """
+
     def mark(act: _Act) -> _Act:
         act.does = (declared.__name__, Behaviour(checks, forward, verdict))  # type: ignore[attr-defined]
         return act
+
     return mark
 
 
-def answer(declared: Callable[..., object]) -> Callable[[_Act], _Act]:
+def query_method(declared: Callable[..., object]) -> Callable[[_Act], _Act]:
     """Mark a function ``act(host, ctxt, …)`` as the implementation of a ``Compute`` method outside operations."""
+
     def mark(act: _Act) -> _Act:
         act.does = (declared.__name__, None)  # type: ignore[attr-defined]
         return act
+
     return mark
 
 
@@ -79,21 +88,29 @@ class Endpoint:
     the declared name in ``own``.
     """
 
-    def __init__(self, host: Host, keys: Keys, modules: Iterable[ModuleType],
-                 own: Iterable[Callable[..., object]] = ()) -> None:
-        made: dict[str, Answer | Order] = {act.__name__: Answer(act.__name__, act) for act in own}
+    def __init__(
+        self,
+        host: ComputeHost,
+        keys: TaskRegistry,
+        modules: Iterable[ModuleType],
+        own: Iterable[Callable[..., object]] = (),
+    ) -> None:
+        made: dict[str, QueryMethod | Order] = {act.__name__: QueryMethod(act.__name__, act) for act in own}
         for module in modules:
             for act in vars(module).values():
                 name, behaviour = getattr(act, 'does', (None, None))
                 if name is None:
                     continue
-                made[name] = Answer(name, functools.partial(act, host)) if behaviour is None else Order(
-                    name, act, behaviour, host, keys)
+                made[name] = (
+                    QueryMethod(name, functools.partial(act, host))
+                    if behaviour is None
+                    else Order(name, act, behaviour, host, keys)
+                )
         vars(self).update(made)
         Compute.check_server(self)
 
 
-class Answer:
+class QueryMethod:
     """An RPC method that is not part of an operation."""
 
     def __init__(self, method: str, act: Callable[..., object]) -> None:
@@ -112,7 +129,9 @@ class Answer:
 class Order:
     """An RPC method that is a step of an operation. It runs once per key."""
 
-    def __init__(self, method: str, act: Callable[..., object], behaviour: Behaviour, host: Host, keys: Keys) -> None:
+    def __init__(
+        self, method: str, act: Callable[..., object], behaviour: Behaviour, host: ComputeHost, keys: TaskRegistry
+    ) -> None:
         self._method, self._act, self._behaviour, self._host, self._keys = method, act, behaviour, host, keys
         _, *taken = inspect.signature(act).parameters.values()
         names = ['ctxt', 'instance', 'key'] if 'instance' in Compute.arguments(method) else ['ctxt', 'key']
@@ -130,7 +149,7 @@ class Order:
             if not first:
                 return work.outcome()
             instance = given.pop('instance') if 'instance' in given else given['order'].instance
-            op = Operation(self._host, work, ctxt, instance, self._behaviour.checks)
+            op = HostTask(self._host, work, ctxt, instance, self._behaviour.checks)
             try:
                 work.result = self._act(op, **given)
                 self._host.devices_used(ctxt, instance.uuid)
@@ -145,7 +164,7 @@ class Order:
                 raise told from error
         return work.result
 
-    def _told(self, op: Operation, error: Exception) -> Exception:
+    def _told(self, op: HostTask, error: Exception) -> Exception:
         if isinstance(error, (Stopping, errors.ReleasePending)):
             # The step has no result yet: the flow must send the call again.
             return errors.Unanswered(error.message)
@@ -164,8 +183,11 @@ def as_known(error: Exception) -> Exception:
     if type(error).__module__ == errors.__name__:
         return error
     same: type[errors.KilonovaError] | None = getattr(errors, type(error).__name__, None)
-    nearest = same or next(base for base in type(error).__mro__
-                           if issubclass(base, errors.KilonovaError) and base.__module__ == errors.__name__)
+    nearest = same or next(
+        base
+        for base in type(error).__mro__
+        if issubclass(base, errors.KilonovaError) and base.__module__ == errors.__name__
+    )
     if error.cause is errors.Cause.REQUEST and nearest.cause is not errors.Cause.REQUEST:
         nearest = errors.Invalid
     found: Exception = nearest(error.message)

@@ -4,22 +4,23 @@
 ``clean`` does the same for one server, on a host that was never restarted (``ops.evacuate``). Disks on shared storage
 that the new host has taken over are not removed.
 """
+
 from __future__ import annotations
 
 from oslo_log import log as logging
 
 from kilonova import objects
 from kilonova.compute import records
-from kilonova.compute.host import Host
-from kilonova.compute.keys import Work
-from kilonova.compute.operation import Operation
+from kilonova.compute.host import ComputeHost
+from kilonova.compute.keys import RunningTask
+from kilonova.compute.operation import HostTask
 from kilonova.compute.ops import move
 from kilonova.context import RequestContext
 
 LOG = logging.getLogger(__name__)
 
 
-def clean_all(host: Host, ctxt: RequestContext) -> None:
+def clean_all(host: ComputeHost, ctxt: RequestContext) -> None:
     """Clean up after all evacuations from this host. Called once, at the start of the service.
 
     Raises Unanswered or HypervisorUnavailable if a service does not answer. The function can then be called again,
@@ -29,10 +30,10 @@ def clean_all(host: Host, ctxt: RequestContext) -> None:
         instance = objects.Instance(ctxt, uuid=migration.instance_uuid)
         with host.locks.hold(instance.uuid):
             # This work has an empty key, because no operation row belongs to it.
-            clean(Operation(host, Work(''), ctxt, instance), migration)
+            clean(HostTask(host, RunningTask(''), ctxt, instance), migration)
 
 
-def clean(op: Operation, migration: objects.Migration) -> None:
+def clean(op: HostTask, migration: objects.Migration) -> None:
     """Destroy an evacuated server's guest and disks on this host, free its devices, and complete the migration.
 
     The caller must hold the server's lock.

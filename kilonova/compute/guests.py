@@ -5,6 +5,7 @@ once, conductors create an operation row for it and try again later (``db.querie
 needs may come back later than its host. No server is ACTIVE without a running guest unless it has such a row. A server
 with an operation row belongs to its flow and is checked when the operation has ended.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -13,7 +14,7 @@ from oslo_log import log as logging
 
 from kilonova import errors, objects
 from kilonova.compute import records
-from kilonova.compute.host import Host, image_of
+from kilonova.compute.host import ComputeHost, image_of
 from kilonova.compute.operation import readable, tags_found
 from kilonova.context import RequestContext
 from kilonova.rpc.interface import VersionCapError
@@ -25,9 +26,11 @@ LOG = logging.getLogger(__name__)
 # vm_states of servers whose guest is to run.
 WANTED_RUNNING = (VmState.ACTIVE, VmState.RESIZED, VmState.RESCUED)
 # vm_states of servers without an operation whose guest exists, each with the allowed power states of the guest.
-KEPT = {VmState.ACTIVE: (PowerState.RUNNING, PowerState.PAUSED),
-        VmState.PAUSED: (PowerState.RUNNING, PowerState.PAUSED),
-        VmState.SUSPENDED: (PowerState.RUNNING, PowerState.PAUSED, PowerState.SUSPENDED)}
+KEPT = {
+    VmState.ACTIVE: (PowerState.RUNNING, PowerState.PAUSED),
+    VmState.PAUSED: (PowerState.RUNNING, PowerState.PAUSED),
+    VmState.SUSPENDED: (PowerState.RUNNING, PowerState.PAUSED, PowerState.SUSPENDED),
+}
 # vm_states of servers whose guest is to be off. If a host was down when its server was soft-deleted, the guest may run.
 WANTED_OFF = (VmState.STOPPED, VmState.SOFT_DELETED, VmState.SHELVED)
 NOT_COMPARED = (VmState.BUILDING, VmState.ERROR)
@@ -36,15 +39,16 @@ PATIENCE = 60.0
 UNTRIED = 'Not tried yet: other servers of its host took too long to fail'
 
 
-class Guests:
+class HostGuests:
     """The guests of one host.
 
     ``recount(ctxt, uuid)`` is called for each server of ``host.interrupted`` when its operation has ended. These
     servers were in an operation when this process started.
     """
 
-    def __init__(self, host: Host, ctxt: Callable[[], RequestContext],
-                 recount: Callable[[RequestContext, str], None]) -> None:
+    def __init__(
+        self, host: ComputeHost, ctxt: Callable[[], RequestContext], recount: Callable[[RequestContext, str], None]
+    ) -> None:
         self._host, self._ctxt, self._recount = host, ctxt, recount
 
     def boot(self) -> None:
@@ -80,15 +84,22 @@ class Guests:
         """
         ctxt, host = self._ctxt(), self._host
         busy = records.busy(ctxt, host.name)
-        waiting = {instance.uuid: readable(error) for instance in records.instances(ctxt, host.name)
-                   if instance.uuid not in busy and self._is_wanted(instance)}
+        waiting = {
+            instance.uuid: readable(error)
+            for instance in records.instances(ctxt, host.name)
+            if instance.uuid not in busy and self._is_wanted(instance)
+        }
         if waiting:
             host.upcalls.resume_later(ctxt, host.name, waiting, is_off=False)
 
     def _is_wanted(self, instance: objects.Instance) -> bool:
         """Return whether a server without an operation is to be started again after its host went down."""
-        return bool(self._host.conf.resume_guests_state_on_host_boot and instance.power_state == PowerState.RUNNING
-                    and instance.vm_state in WANTED_RUNNING and instance.task_state is None)
+        return bool(
+            self._host.conf.resume_guests_state_on_host_boot
+            and instance.power_state == PowerState.RUNNING
+            and instance.vm_state in WANTED_RUNNING
+            and instance.task_state is None
+        )
 
     def _resume_later(self, ctxt: RequestContext, failed: Mapping[str, str]) -> None:
         """Leave servers that could not be started to conductors. ``failed`` is a dict from uuid to reason.
@@ -185,20 +196,29 @@ class Guests:
         A guest that is suspended although no request suspended it is stopped first.
         """
         if state == PowerState.SUSPENDED:
-            LOG.warning('Instance is %s and its guest is suspended; stopping the guest', instance.vm_state,
-                        instance_uuid=instance.uuid)
+            LOG.warning(
+                'Instance is %s and its guest is suspended; stopping the guest',
+                instance.vm_state,
+                instance_uuid=instance.uuid,
+            )
             self._host.driver.power.power_off(instance)
             state = PowerState.SHUTDOWN
         self._say_off(ctxt, instance, state)
 
     def _say_off(self, ctxt: RequestContext, instance: objects.Instance, power_state: int) -> None:
         """Write that the guest is off. The vm_state becomes STOPPED, except for a resized or rescued server."""
-        save = objects.Save(instance_uuid=instance.uuid, values={'power_state': int(power_state)},
-                            expect={'host': self._host.name, 'task_state': [None]})
+        save = objects.Save(
+            instance_uuid=instance.uuid,
+            values={'power_state': int(power_state)},
+            expect={'host': self._host.name, 'task_state': [None]},
+        )
         if instance.vm_state in KEPT:
             save.transition, save.expect = 'host.stopped', {'host': self._host.name}
-        LOG.warning('Instance is %s, but its guest is not running; marking the instance as off', instance.vm_state,
-                    instance_uuid=instance.uuid)
+        LOG.warning(
+            'Instance is %s, but its guest is not running; marking the instance as off',
+            instance.vm_state,
+            instance_uuid=instance.uuid,
+        )
         self._save(ctxt, save)
 
     def _sync_fresh(self, ctxt: RequestContext, uuid: str) -> bool:
@@ -227,28 +247,44 @@ class Guests:
             LOG.warning('Instance is not stopped. Stopping its guest again', instance_uuid=instance.uuid)
             self._host.driver.power.power_off(instance)
         elif state != instance.power_state:
-            LOG.info("During sync_power_state the DB power_state (%s) does not match the hypervisor's (%s)",
-                     instance.power_state, state, instance_uuid=instance.uuid)
+            LOG.info(
+                "During sync_power_state the DB power_state (%s) does not match the hypervisor's (%s)",
+                instance.power_state,
+                state,
+                instance_uuid=instance.uuid,
+            )
             if (wanted and not there) or (instance.vm_state in KEPT and not wanted and there):
-                LOG.warning('Instance is %s and its guest is in power state %s', instance.vm_state, state,
-                            instance_uuid=instance.uuid)
-            self._save(ctxt, objects.Save(
-                instance_uuid=instance.uuid, values={'power_state': state},
-                expect={'host': self._host.name, 'task_state': [None]}))
+                LOG.warning(
+                    'Instance is %s and its guest is in power state %s',
+                    instance.vm_state,
+                    state,
+                    instance_uuid=instance.uuid,
+                )
+            self._save(
+                ctxt,
+                objects.Save(
+                    instance_uuid=instance.uuid,
+                    values={'power_state': state},
+                    expect={'host': self._host.name, 'task_state': [None]},
+                ),
+            )
 
     def _save(self, ctxt: RequestContext, save: objects.Save) -> None:
         _save(ctxt, self._host, save)
 
 
-def _save(ctxt: RequestContext, host: Host, save: objects.Save) -> None:
+def _save(ctxt: RequestContext, host: ComputeHost, save: objects.Save) -> None:
     try:
         host.upcalls.save(ctxt, save)
     except errors.Conflict as error:
-        LOG.info('The state of the guest was not written, because the server was changed meanwhile: %s', error,
-                 instance_uuid=save.instance_uuid)
+        LOG.info(
+            'The state of the guest was not written, because the server was changed meanwhile: %s',
+            error,
+            instance_uuid=save.instance_uuid,
+        )
 
 
-def resume(ctxt: RequestContext, host: Host, instance: objects.Instance) -> None:
+def resume(ctxt: RequestContext, host: ComputeHost, instance: objects.Instance) -> None:
     """Start the guest of a server that ran when this host went down, with the devices that it had.
 
     The caller must hold the server's lock. Raises the error that keeps the guest from running; nothing is left of the
@@ -266,7 +302,7 @@ def resume(ctxt: RequestContext, host: Host, instance: objects.Instance) -> None
         _save(ctxt, host, objects.Save(instance_uuid=instance.uuid, extra=extra, expect={'host': host.name}))
 
 
-def _devices(host: Host, instance: objects.Instance) -> list[objects.PciDevice]:
+def _devices(host: ComputeHost, instance: objects.Instance) -> list[objects.PciDevice]:
     """Return the devices of a server. In VERIFY_RESIZE, return only the devices of the move's destination.
 
     If source and destination are one host, the devices of both are on this host.
@@ -284,8 +320,11 @@ def _is_right(instance: objects.Instance, states: dict[str, int]) -> bool:
     state = states.get(instance.uuid, int(PowerState.SHUTDOWN))
     if instance.vm_state in KEPT:
         return not _is_off(instance, state)
-    return (state in (PowerState.RUNNING, PowerState.PAUSED) or instance.vm_state not in WANTED_RUNNING
-            or instance.power_state != PowerState.RUNNING)
+    return (
+        state in (PowerState.RUNNING, PowerState.PAUSED)
+        or instance.vm_state not in WANTED_RUNNING
+        or instance.power_state != PowerState.RUNNING
+    )
 
 
 def _is_off(instance: objects.Instance, state: int) -> bool:

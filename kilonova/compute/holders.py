@@ -6,13 +6,14 @@
 The tracker of this host knows its servers and the devices of ``[pci]device_spec``. It does not know devices that Cyborg
 assigned, nor domains that were created outside Kilonova.
 """
+
 from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterable, Mapping
 
 from kilonova import errors, objects
-from kilonova.compute.keys import Locks
+from kilonova.compute.keys import NamedLocks
 from kilonova.compute.tracker import Tracker
 from kilonova.states import PowerState
 from kilonova.virt.driver import ComputeDriver
@@ -25,7 +26,7 @@ _OFF = frozenset((PowerState.SHUTDOWN, PowerState.CRASHED, PowerState.SUSPENDED)
 class Holders:
     """The holders of one host's devices. ``locks`` are the locks of servers; an operation holds its server's lock."""
 
-    def __init__(self, driver: ComputeDriver, tracker: Tracker, locks: Locks) -> None:
+    def __init__(self, driver: ComputeDriver, tracker: Tracker, locks: NamedLocks) -> None:
         self._driver, self._tracker, self._locks = driver, tracker, locks
         # {server: addresses that no other guest may have} for guests that are being started. Libvirt does not run them
         # yet.
@@ -68,7 +69,7 @@ class Holders:
 def _name(domain: DomainInfo, ours: bool) -> str:
     """Return the name of the holder for an error's text."""
     if ours:
-        return f"server {domain['uuid']}"
+        return f'server {domain["uuid"]}'
     return f"domain '{domain['name']}' ({domain['uuid']}), which is no server of this host,"
 
 
@@ -77,4 +78,5 @@ def _refused(related: Mapping[str, frozenset[str]], held: Iterable[str], holder:
     taken = sorted(held)
     return errors.DevicesFailed(
         addresses=sorted(address for address, others in related.items() if not others.isdisjoint(taken)),
-        reason=f'{holder} has {", ".join(taken)}')
+        reason=f'{holder} has {", ".join(taken)}',
+    )

@@ -1,4 +1,4 @@
-"""``Host``: the objects that every operation on this host uses. ``Upcalls``: the calls that it makes to the conductor.
+"""``ComputeHost``: the objects that every operation on this host uses. ``Upcalls``: its calls to the conductor.
 
     host.upcalls.check_key(ctxt, key, host.name)    # raises KeyGone if the operation is no longer at this step
     host.upcalls.claim(ctxt, claim)                 # objects.Claim, objects.Save
@@ -9,6 +9,7 @@
 If a call is not answered, it is sent again and nothing is undone (operations.md, rules 12–14). A claim or save is
 repeated with the same key and with growing pauses. The conductor recognises what it wrote under that key.
 """
+
 from __future__ import annotations
 
 import threading
@@ -23,10 +24,10 @@ from oslo_log import log as logging
 from kilonova import errors, objects, states
 from kilonova.accel import holder
 from kilonova.accel import request as accel_request
-from kilonova.compute.accelerators import Accelerators, attached
+from kilonova.compute.accelerators import HostAccelerators, attached
 from kilonova.compute.holders import Holders
-from kilonova.compute.keys import Locks, Slots
-from kilonova.compute.ports import Ports
+from kilonova.compute.keys import NamedLocks, TaskSlots
+from kilonova.compute.ports import HostPorts
 from kilonova.compute.tracker import Tracker
 from kilonova.context import RequestContext
 from kilonova.objects.vif import REQUEST
@@ -56,8 +57,15 @@ class ConductorClient(Protocol):
     def save_instance(self, ctxt: RequestContext, *, save: objects.Save) -> object:
         """Write the result of a step."""
 
-    def bind_ports(self, ctxt: RequestContext, *, key: str, instance_uuid: str, host: str,
-                   profiles: Mapping[str, Mapping[str, Any]]) -> Any:
+    def bind_ports(
+        self,
+        ctxt: RequestContext,
+        *,
+        key: str,
+        instance_uuid: str,
+        host: str,
+        profiles: Mapping[str, Mapping[str, Any]],
+    ) -> Any:
         """Bind ports to devices of this host and return the server's network info."""
 
     def resume_later(self, ctxt: RequestContext, *, host: str, reasons: Mapping[str, str], is_off: bool) -> object:
@@ -70,8 +78,7 @@ class Upcalls:
     ``stopping`` ends the retries when the process ends. ``pauses`` are the seconds between two sends.
     """
 
-    def __init__(self, client: ConductorClient, stopping: threading.Event,
-                 pauses: tuple[float, ...] = PAUSES) -> None:
+    def __init__(self, client: ConductorClient, stopping: threading.Event, pauses: tuple[float, ...] = PAUSES) -> None:
         self._client, self._stopping, self._pauses = client, stopping, pauses
         # The power state last written for each server, since the last step for it began.
         self.power_states: dict[str, int] = {}
@@ -88,31 +95,41 @@ class Upcalls:
 
     def claim(self, ctxt: RequestContext, claim: objects.Claim) -> object:
         """Write a claim in one transaction. Raises KeyGone, ClaimConflict or Conflict if nothing was written."""
-        return self._ask(f'claim for server {claim.instance_uuid}',
-                         lambda: self._client.claim_instance(ctxt, claim=claim))
+        return self._ask(
+            f'claim for server {claim.instance_uuid}', lambda: self._client.claim_instance(ctxt, claim=claim)
+        )
 
     def save(self, ctxt: RequestContext, save: objects.Save) -> object:
         """Write the result of a step in one transaction.
 
         Raises KeyGone, ClaimConflict or Conflict if nothing was written.
         """
-        answer = self._ask(f'save for server {save.instance_uuid}',
-                           lambda: self._client.save_instance(ctxt, save=save))
+        answer = self._ask(f'save for server {save.instance_uuid}', lambda: self._client.save_instance(ctxt, save=save))
         power_state = (save.values or {}).get('power_state')
         if power_state is not None:
             self.power_states[save.instance_uuid] = power_state
         return answer
 
-    def bind_ports(self, ctxt: RequestContext, key: str, uuid: str, host: str,
-                   profiles: Mapping[str, Mapping[str, Any]], check: Callable[[], None]) -> list[dict[str, Any]]:
+    def bind_ports(
+        self,
+        ctxt: RequestContext,
+        key: str,
+        uuid: str,
+        host: str,
+        profiles: Mapping[str, Mapping[str, Any]],
+        check: Callable[[], None],
+    ) -> list[dict[str, Any]]:
         """Bind ports of a server to devices that this host claimed, and return the server's interfaces after that.
 
         ``profiles`` is a dict from port id to the binding profile of its device. The call takes as long as the network
         service does. ``check()`` is called before each send, and an error that it raises ends the retries. Raises
         HostRejected, BuildAbort or KeyGone.
         """
-        found: Any = self._ask(f'port binding of server {uuid}', lambda: self._client.bind_ports(
-            ctxt, key=key, instance_uuid=uuid, host=host, profiles=profiles), check)
+        found: Any = self._ask(
+            f'port binding of server {uuid}',
+            lambda: self._client.bind_ports(ctxt, key=key, instance_uuid=uuid, host=host, profiles=profiles),
+            check,
+        )
         return list(found)
 
     def resume_later(self, ctxt: RequestContext, host: str, reasons: Mapping[str, str], is_off: bool) -> None:
@@ -120,8 +137,10 @@ class Upcalls:
 
         See ``rpc.conductor``. Raises VersionCapError if conductors of the previous release still run.
         """
-        self._ask(f'list of servers of {host} that wait to be started', lambda: self._client.resume_later(
-            ctxt, host=host, reasons=reasons, is_off=is_off))
+        self._ask(
+            f'list of servers of {host} that wait to be started',
+            lambda: self._client.resume_later(ctxt, host=host, reasons=reasons, is_off=is_off),
+        )
 
     def _ask(self, what: str, send: Callable[[], object], check: Callable[[], None] = lambda: None) -> object:
         asked = 0
@@ -138,7 +157,7 @@ class Upcalls:
 
 
 @dataclass
-class Host:
+class ComputeHost:
     """One compute service. ``name`` is the service's host; the tracker has the node's name."""
 
     name: str
@@ -146,16 +165,16 @@ class Host:
     driver: ComputeDriver
     upcalls: Upcalls
     tracker: Tracker
-    build_slots: Slots
-    snapshot_slots: Slots = field(default_factory=lambda: Slots(0))
-    live_migration_slots: Slots = field(default_factory=lambda: Slots(0))
-    locks: Locks = field(default_factory=Locks)
+    build_slots: TaskSlots
+    snapshot_slots: TaskSlots = field(default_factory=lambda: TaskSlots(0))
+    live_migration_slots: TaskSlots = field(default_factory=lambda: TaskSlots(0))
+    locks: NamedLocks = field(default_factory=NamedLocks)
     clock: Callable[[], float] = time.monotonic
     notify: Notifications = OFF
     # Raises HostRejected if one of the devices, which were claimed for a server, fails its health check.
     before_use: Callable[[RequestContext, list[objects.PciDevice]], None] = lambda ctxt, devices: None
-    accelerators: Accelerators = field(default_factory=lambda: Accelerators(None, 0))
-    ports: Ports = field(default_factory=Ports)
+    accelerators: HostAccelerators = field(default_factory=lambda: HostAccelerators(None, 0))
+    ports: HostPorts = field(default_factory=HostPorts)
     # Called for devices that failed, and after a guest has been started with its devices (``DeviceRest``).
     devices_failed: Callable[[RequestContext, str, BaseException], None] = lambda ctxt, uuid, error: None
     devices_used: Callable[[RequestContext, str], None] = lambda ctxt, uuid: None
@@ -182,8 +201,9 @@ class Host:
         requests = instance.pci_requests if 'pci_requests' in instance else None
         wanted = sum(request.count for request in self.tracker.host_devices.asked(requests))
         if wanted != units(devices):
-            raise errors.KilonovaError(f'Instance {instance.uuid} asks for {wanted} PCI devices and holds '
-                                       f'{units(devices)} on this host.')
+            raise errors.KilonovaError(
+                f'Instance {instance.uuid} asks for {wanted} PCI devices and holds {units(devices)} on this host.'
+            )
         self.check_present(instance, devices)
 
     def check_claimed(self, ctxt: RequestContext, instance: objects.Instance, devices: list[objects.PciDevice]) -> None:
@@ -208,17 +228,22 @@ class Host:
     def accelerators_of(self, instance: objects.Instance) -> list[objects.PciDevice]:
         """Return the accelerators of a server of this host. The tracker does not contain them.
 
-        Raises the errors of ``Accelerators.devices`` and of ``check_present``.
+        Raises the errors of ``HostAccelerators.devices`` and of ``check_present``.
         """
         about = metadata(instance)
         has_ports = holder.has_ports(instance.uuid, about)
-        found = self.accelerators.devices(instance.flavor, holder.of(instance.uuid, about), has_ports=has_ports,
-                                          ports=_requests_of_ports(instance) if has_ports else {})
+        found = self.accelerators.devices(
+            instance.flavor,
+            holder.of(instance.uuid, about),
+            has_ports=has_ports,
+            ports=_requests_of_ports(instance) if has_ports else {},
+        )
         self.check_present(instance, found)
         return found
 
-    def await_accelerators(self, instance: objects.Instance, flavor: objects.Flavor, bound_to: str,
-                           check: Callable[[], None]) -> list[objects.PciDevice]:
+    def await_accelerators(
+        self, instance: objects.Instance, flavor: objects.Flavor, bound_to: str, check: Callable[[], None]
+    ) -> list[objects.PciDevice]:
         """Wait until the accelerators are bound for a server that arrives with ``flavor``, and return them.
 
         Raises AcceleratorRequestBindingFailed and the errors of ``check_present``.
@@ -227,15 +252,17 @@ class Host:
         self.check_present(instance, found)
         return found
 
-    def await_new(self, instance: objects.Instance, check: Callable[[], None]
-                  ) -> tuple[list[objects.PciDevice], dict[str, dict[str, str | None]]]:
+    def await_new(
+        self, instance: objects.Instance, check: Callable[[], None]
+    ) -> tuple[list[objects.PciDevice], dict[str, dict[str, str | None]]]:
         """Wait for a new server's accelerators, and return them with the binding profiles of its accelerator ports.
 
         Raises AcceleratorRequestBindingFailed and the errors of ``check_present``.
         """
         ports = _requests_of_ports(instance)
-        requests = self.accelerators.await_bound(instance.flavor, instance.uuid, check, has_ports=bool(ports),
-                                                 ports=ports)
+        requests = self.accelerators.await_bound(
+            instance.flavor, instance.uuid, check, has_ports=bool(ports), ports=ports
+        )
         found = attached(requests, instance.uuid)
         self.check_present(instance, found)
         return found, accel_request.profiles(requests, ports)
@@ -276,5 +303,6 @@ def image_of(instance: objects.Instance, image: dict[str, Any] | None = None) ->
 
 def was_active(instance: objects.Instance) -> bool:
     """Return whether a server in a move ran before it and must run after it. False if the server is being deleted."""
-    return ((metadata(instance).get('old_vm_state') or instance.vm_state) == 'active'
-            and instance.task_state not in states.ENDING)
+    return (
+        metadata(instance).get('old_vm_state') or instance.vm_state
+    ) == 'active' and instance.task_state not in states.ENDING

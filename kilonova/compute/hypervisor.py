@@ -14,6 +14,7 @@
 
 Threads exist only while there is something to do.
 """
+
 from __future__ import annotations
 
 import threading
@@ -24,8 +25,8 @@ from oslo_log import log as logging
 
 from kilonova import concurrency, errors, objects
 from kilonova.compute import records
-from kilonova.compute.guests import Guests
-from kilonova.compute.host import PAUSES, Host
+from kilonova.compute.guests import HostGuests
+from kilonova.compute.host import PAUSES, ComputeHost
 from kilonova.context import RequestContext
 from kilonova.virt.parts.host import HypervisorUnavailable
 
@@ -43,7 +44,7 @@ BUSY_LOOKS = (1, 2, 5, 10, 20, 30, 60)
 
 
 @dataclass
-class _Look:
+class _PendingCheck:
     """A pending check of a guest: its due time, the number of tries that were too early, and its cause.
 
     ``during_order`` is True if all messages about the guest came while a step of this host held the server's lock.
@@ -61,12 +62,19 @@ class Hypervisor:
     write the service record.
     """
 
-    def __init__(self, host: Host, guests: Guests, follow: Callable[[], None], ctxt: Callable[[], RequestContext],
-                 stopping: threading.Event, pauses: tuple[float, ...] = PAUSES) -> None:
+    def __init__(
+        self,
+        host: ComputeHost,
+        guests: HostGuests,
+        follow: Callable[[], None],
+        ctxt: Callable[[], RequestContext],
+        stopping: threading.Event,
+        pauses: tuple[float, ...] = PAUSES,
+    ) -> None:
         self._host, self._guests, self._follow = host, guests, follow
         self._ctxt, self._stopping, self._pauses = ctxt, stopping, pauses
         self._lock = threading.Lock()
-        self._looks: dict[str, _Look] = {}
+        self._looks: dict[str, _PendingCheck] = {}
         self._looking = False
         self._reason: str | None = None
         self._started = self._changed = self._missed = self._telling = False
@@ -74,7 +82,7 @@ class Hypervisor:
     # -- called by the driver ------------------------------------------------------------------------------------------
     def guest_changed(self, uuid: str) -> None:
         """Schedule a comparison of a guest that changed with its server."""
-        look = _Look(self._host.clock() + SETTLE, 0, self._host.locks.is_held(uuid))
+        look = _PendingCheck(self._host.clock() + SETTLE, 0, self._host.locks.is_held(uuid))
         with self._lock:
             known = self._looks.setdefault(uuid, look)
             known.during_order = known.during_order and look.during_order
@@ -136,23 +144,23 @@ class Hypervisor:
                     newer = self._looks.setdefault(uuid, look)
                     newer.during_order = newer.during_order and look.during_order
 
-    def _look_at(self, uuid: str, look: _Look) -> float | None:
+    def _look_at(self, uuid: str, look: _PendingCheck) -> float | None:
         """Compare one guest with its server. Return None if that is done, or the seconds until the next try."""
         host = self._host
         if not host.tracker.sides(uuid):
-            return None     # not the guest of a server of this host, or deleted meanwhile
+            return None  # not the guest of a server of this host, or deleted meanwhile
         if host.locks.is_held(uuid):
             return ORDER_LOOK
         try:
             state = host.driver.guests.get_info(objects.Instance(uuid=uuid))
         except HypervisorUnavailable:
-            return None     # all guests are compared when the hypervisor is back
+            return None  # all guests are compared when the hypervisor is back
         told = host.upcalls.power_states.get(uuid)
         if told == state or (told is None and look.during_order):
             return None
         return None if self._guests.sync_one(uuid) else self._later(look)
 
-    def _later(self, look: _Look) -> float | None:
+    def _later(self, look: _PendingCheck) -> float | None:
         look.tries += 1
         return BUSY_LOOKS[look.tries - 1] if look.tries <= len(BUSY_LOOKS) else None
 
@@ -185,8 +193,12 @@ class Hypervisor:
             except Exception as error:  # noqa: BLE001 - a host without hypervisor that takes servers is worse
                 pause = self._pauses[min(failed, len(self._pauses) - 1)]
                 failed += 1
-                LOG.warning('Could not write to the service record that the hypervisor is %s: %s; trying again in %s s',
-                            'available' if self._reason is None else 'unavailable', error, pause)
+                LOG.warning(
+                    'Could not write to the service record that the hypervisor is %s: %s; trying again in %s s',
+                    'available' if self._reason is None else 'unavailable',
+                    error,
+                    pause,
+                )
                 with self._lock:
                     self._changed, self._missed = True, self._missed or missed
                 self._stopping.wait(pause)

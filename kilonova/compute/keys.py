@@ -11,8 +11,9 @@
 
 A call that is sent twice is executed once. If the same key arrives while the work runs, the second call waits for the
 end and returns the same result. If it arrives after the end, the stored result is returned. A key that is not known is
-executed: the first act asks the conductor whether the operation is still at this step (``Operation.turn``).
+executed: the first act asks the conductor whether the operation is still at this step (``HostTask.exclusive``).
 """
+
 from __future__ import annotations
 
 import collections
@@ -31,7 +32,7 @@ SLOT_LOOK = 0.5
 Name = tuple[str, str]
 
 
-class Work:
+class RunningTask:
     """One piece of running work.
 
     It must call ``check()`` at the boundary of each step, and must set ``result`` before it ends.
@@ -75,23 +76,28 @@ def matches(key: str, prefix: str) -> bool:
     return key == prefix or key.startswith(prefix.rstrip('/') + '/')
 
 
-class Keys:
+class TaskRegistry:
     """The registry of running and finished work of one process.
 
     Finished work is kept for ten minutes, at most a thousand pieces.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, keep_seconds: float = KEEP_SECONDS,
-                 keep_count: int = KEEP_COUNT) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        keep_seconds: float = KEEP_SECONDS,
+        keep_count: int = KEEP_COUNT,
+    ) -> None:
         self._clock, self._keep_seconds, self._keep_count = clock, keep_seconds, keep_count
         self._lock = threading.Lock()
-        self._running: dict[Name, Work] = {}
-        self._finished: collections.OrderedDict[Name, tuple[float, Work]] = collections.OrderedDict()
+        self._running: dict[Name, RunningTask] = {}
+        self._finished: collections.OrderedDict[Name, tuple[float, RunningTask]] = collections.OrderedDict()
         self._cancelled: collections.OrderedDict[str, float] = collections.OrderedDict()
 
     @contextlib.contextmanager
-    def doing(self, method: str, key: str, *, cancellable: bool = True,
-              remember_errors: bool = True) -> Iterator[tuple[Work, bool]]:
+    def doing(
+        self, method: str, key: str, *, cancellable: bool = True, remember_errors: bool = True
+    ) -> Iterator[tuple[RunningTask, bool]]:
         """Yield the work of this key and whether the block must do it.
 
         If the second value is False, the work already runs or has run, and ``outcome()`` returns its result. With
@@ -103,7 +109,7 @@ class Keys:
             self._prune()
             known = self._running.get(name) or self._finished.get(name, (0.0, None))[1]
             if known is None:
-                work = self._running[name] = Work(key, cancellable)
+                work = self._running[name] = RunningTask(key, cancellable)
                 if any(matches(key, prefix) for prefix in self._cancelled):
                     work.cancel()
         if known is not None:
@@ -161,7 +167,7 @@ class Keys:
             self._cancelled.popitem(last=False)
 
 
-class Locks:
+class NamedLocks:
     """Locks by name, each created at its first use and deleted after its last.
 
     Each waiting thread counts as a user of the lock, so there are never two locks of the same name.
@@ -197,7 +203,7 @@ class Locks:
         return len(self._locks)
 
 
-class Slots:
+class TaskSlots:
     """A limit for builds, snapshots or live migrations that run at the same time. A ``limit`` of 0 means no limit."""
 
     def __init__(self, limit: int) -> None:

@@ -5,6 +5,7 @@ periodic checks of this module are for what remains nevertheless: a domain that 
 could not be removed. Only servers that the database calls deleted, and that have no operation, are touched. A check
 that finds no guest or file of an unknown server makes no call to the conductor.
 """
+
 from __future__ import annotations
 
 from collections import Counter
@@ -14,7 +15,7 @@ from oslo_log import log as logging
 
 from kilonova import objects
 from kilonova.compute import records
-from kilonova.compute.host import Host
+from kilonova.compute.host import ComputeHost
 from kilonova.context import RequestContext
 from kilonova.virt.driver import guest_name
 
@@ -23,9 +24,11 @@ LOG = logging.getLogger(__name__)
 # Number of servers in one call to the conductor.
 BATCH = 200
 _UUID_LENGTH = 36
-_SAID = {'log': "Detected instance with name label '%s' which is marked as DELETED but still present on host.",
-         'shutdown': "Powering off instance with name label '%s' which is marked as DELETED but still present on host.",
-         'reap': "Destroying instance with name label '%s' which is marked as DELETED but still present on host."}
+_SAID = {
+    'log': "Detected instance with name label '%s' which is marked as DELETED but still present on host.",
+    'shutdown': "Powering off instance with name label '%s' which is marked as DELETED but still present on host.",
+    'reap': "Destroying instance with name label '%s' which is marked as DELETED but still present on host.",
+}
 
 
 class Leftovers:
@@ -34,7 +37,7 @@ class Leftovers:
     ``attempts`` counts, by server uuid, how often a server's files could not be removed.
     """
 
-    def __init__(self, host: Host, ctxt: Callable[[], RequestContext]) -> None:
+    def __init__(self, host: ComputeHost, ctxt: Callable[[], RequestContext]) -> None:
         self._host, self._ctxt = host, ctxt
         self.attempts: Counter[str] = Counter()
 
@@ -43,8 +46,9 @@ class Leftovers:
         host, action = self._host, self._host.conf.running_deleted_instance_action
         if action == 'noop':
             return
-        for instance in self._deleted(host.driver.guests.list_instance_uuids(),
-                                      host.conf.running_deleted_instance_timeout):
+        for instance in self._deleted(
+            host.driver.guests.list_instance_uuids(), host.conf.running_deleted_instance_timeout
+        ):
             level = LOG.warning if action == 'log' else LOG.info
             level(_SAID[action], guest_name(host.conf, instance), instance_uuid=instance.uuid)
             try:
@@ -55,8 +59,10 @@ class Leftovers:
                         host.driver.guests.destroy(instance)
             except Exception:
                 # Continue with the other servers.
-                LOG.exception('Could not process a deleted instance that is still present on the host',
-                              instance_uuid=instance.uuid)
+                LOG.exception(
+                    'Could not process a deleted instance that is still present on the host',
+                    instance_uuid=instance.uuid,
+                )
 
     def remove_files(self) -> None:
         """Remove files of deleted servers that have no guest.
@@ -73,8 +79,12 @@ class Leftovers:
                 with host.locks.hold(instance.uuid):
                     host.driver.guests.destroy(instance)
             except Exception:
-                LOG.exception('Attempt %d of %d to delete the files failed', self.attempts[instance.uuid], most,
-                              instance_uuid=instance.uuid)
+                LOG.exception(
+                    'Attempt %d of %d to delete the files failed',
+                    self.attempts[instance.uuid],
+                    most,
+                    instance_uuid=instance.uuid,
+                )
             else:
                 del self.attempts[instance.uuid]
 
@@ -82,10 +92,11 @@ class Leftovers:
         """Remove cached images that have not been used for a long time."""
         options = self._host.conf.image_cache
         self._host.driver.disks.clean_image_cache(
-            options.remove_unused_original_minimum_age_seconds if options.remove_unused_base_images else None)
+            options.remove_unused_original_minimum_age_seconds if options.remove_unused_base_images else None
+        )
 
     def _deleted(self, uuids: Iterable[str], seconds: float) -> Iterator[objects.Instance]:
         """Yield the deleted servers among these uuids. Servers that the tracker knows are not looked up."""
         strangers = sorted(uuid for uuid in uuids if not self._host.tracker.sides(uuid))
         for begin in range(0, len(strangers), BATCH):
-            yield from records.deleted(self._ctxt(), strangers[begin:begin + BATCH], seconds)
+            yield from records.deleted(self._ctxt(), strangers[begin : begin + BATCH], seconds)

@@ -7,6 +7,7 @@
 
 The process must call ``objects.base.set_indirection`` first, so that objects reach the database through the conductor.
 """
+
 from __future__ import annotations
 
 import threading
@@ -20,16 +21,16 @@ from kilonova.accel.client import AcceleratorClient
 from kilonova.clients.network import NetworkClient
 from kilonova.clients.placement import PlacementClient
 from kilonova.compute import evacuated, volume_usage
-from kilonova.compute.accelerators import Accelerators
-from kilonova.compute.card_types import CardTypes
-from kilonova.compute.device_care import DeviceCare
+from kilonova.compute.accelerators import HostAccelerators
+from kilonova.compute.device_health import DeviceHealth
 from kilonova.compute.device_rest import DeviceRest
 from kilonova.compute.endpoint import Endpoint
-from kilonova.compute.guests import Guests
-from kilonova.compute.host import PAUSES, ConductorClient, Host, Upcalls
+from kilonova.compute.guests import HostGuests
+from kilonova.compute.host import PAUSES, ComputeHost, ConductorClient, Upcalls
 from kilonova.compute.hypervisor import Hypervisor
-from kilonova.compute.keys import Keys, Slots
+from kilonova.compute.keys import TaskRegistry, TaskSlots
 from kilonova.compute.leftovers import Leftovers
+from kilonova.compute.mdev_types import MdevTypes
 from kilonova.compute.node import Node
 from kilonova.compute.ops import (
     answers,
@@ -48,7 +49,7 @@ from kilonova.compute.ops import (
     volume_snapshots,
     volumes,
 )
-from kilonova.compute.ports import Ports
+from kilonova.compute.ports import HostPorts
 from kilonova.compute.report import Heartbeat, Send, audit_usage
 from kilonova.compute.tracker import Tracker
 from kilonova.context import RequestContext, get_admin_context
@@ -70,8 +71,23 @@ HYPERVISOR_LATE = 10.0
 STOP_TIMEOUT = 10.0
 
 # Modules with the functions that implement the methods of ``rpc.compute``.
-OPERATIONS = (answers, build, confirm_revert, consoles, evacuate, interfaces, live_migration, power, rebuild,
-              resize, shelve, snapshot, unshelve, volume_snapshots, volumes)
+OPERATIONS = (
+    answers,
+    build,
+    confirm_revert,
+    consoles,
+    evacuate,
+    interfaces,
+    live_migration,
+    power,
+    rebuild,
+    resize,
+    shelve,
+    snapshot,
+    unshelve,
+    volume_snapshots,
+    volumes,
+)
 
 
 class ComputeManager:
@@ -81,33 +97,59 @@ class ComputeManager:
     sends a heartbeat that no conductor answers (``rpc.reports``).
     """
 
-    def __init__(self, conf: cfg.ConfigOpts, *, driver: ComputeDriver, conductor: ConductorClient,
-                 placement: PlacementClient | None, ctxt: Callable[[], RequestContext] = get_admin_context,
-                 pauses: tuple[float, ...] = PAUSES, notify: Notifications = OFF,
-                 report: Send | None = None, accelerators: AcceleratorClient | None = None,
-                 networks: NetworkClient | None = None) -> None:
+    def __init__(
+        self,
+        conf: cfg.ConfigOpts,
+        *,
+        driver: ComputeDriver,
+        conductor: ConductorClient,
+        placement: PlacementClient | None,
+        ctxt: Callable[[], RequestContext] = get_admin_context,
+        pauses: tuple[float, ...] = PAUSES,
+        notify: Notifications = OFF,
+        report: Send | None = None,
+        accelerators: AcceleratorClient | None = None,
+        networks: NetworkClient | None = None,
+    ) -> None:
         self.conf, self._ctxt, self._pauses, self._report = conf, ctxt, pauses, report
         self.stopping = threading.Event()
-        self.host = Host(conf.host, conf, driver, Upcalls(conductor, self.stopping, pauses), Tracker(),
-                         Slots(conf.max_concurrent_builds), Slots(conf.max_concurrent_snapshots),
-                         Slots(conf.max_concurrent_live_migrations), notify=notify,
-                         accelerators=Accelerators(accelerators, conf.arq_binding_timeout),
-                         ports=Ports(networks, conf.vif_plugging_timeout, conf.vif_plugging_is_fatal))
-        self.keys = Keys()
+        self.host = ComputeHost(
+            conf.host,
+            conf,
+            driver,
+            Upcalls(conductor, self.stopping, pauses),
+            Tracker(),
+            TaskSlots(conf.max_concurrent_builds),
+            TaskSlots(conf.max_concurrent_snapshots),
+            TaskSlots(conf.max_concurrent_live_migrations),
+            notify=notify,
+            accelerators=HostAccelerators(accelerators, conf.arq_binding_timeout),
+            ports=HostPorts(networks, conf.vif_plugging_timeout, conf.vif_plugging_is_fatal),
+        )
+        self.keys = TaskRegistry()
         self.node = Node(self.host, placement, ctxt)
-        self.care = DeviceCare(self.host, self.node.book, ctxt, self.stopping)
+        self.care = DeviceHealth(self.host, self.node.book, ctxt, self.stopping)
         self.rest = DeviceRest(self.host, self.node.book, self.care.why_unhealthy, ctxt)
-        self.guests = Guests(self.host, ctxt, self.node.recount)
+        self.guests = HostGuests(self.host, ctxt, self.node.recount)
         self.leftovers = Leftovers(self.host, ctxt)
         self.timers = Timers(self.stopping)
         self.hypervisor = Hypervisor(self.host, self.guests, self.node.follow, ctxt, self.stopping, pauses)
         self.heartbeat: Heartbeat | None = None
         # True once the host's servers are marked as waiting for the hypervisor.
         self._told = False
-        types = CardTypes(self.host, self.node.book, self.node.kinds, self.node.update)
-        self.endpoint = Endpoint(self.host, self.keys, OPERATIONS,
-                                 own=(self.cancel, self.report_again, self.set_host_enabled,
-                                      self.node.book.set_device_disabled, types.set_mdev_type))
+        types = MdevTypes(self.host, self.node.book, self.node.kinds, self.node.update)
+        self.endpoint = Endpoint(
+            self.host,
+            self.keys,
+            OPERATIONS,
+            own=(
+                self.cancel,
+                self.report_again,
+                self.set_host_enabled,
+                self.node.book.set_device_disabled,
+                types.set_mdev_type,
+            ),
+        )
 
     # -- life ----------------------------------------------------------------------------------------------------------
     def start(self, serve: Callable[[], None] | None = None) -> None:
@@ -128,8 +170,7 @@ class ComputeManager:
             return
         if serve is not None:
             serve()
-        self.heartbeat = Heartbeat(self.node.service, self._heard_again, self.conf.service_down_time,
-                                   send=self._report)
+        self.heartbeat = Heartbeat(self.node.service, self._heard_again, self.conf.service_down_time, send=self._report)
         self.heartbeat.beat()
         self.hypervisor.start(self.node.service)
         self.timers.every(self.conf.report_interval, self.heartbeat.beat, 'report_state')
@@ -140,11 +181,16 @@ class ComputeManager:
             if self.care.has_commands:
                 self.timers.every(self.conf.devices.health_check_interval, self.care.look, 'look_after_devices')
             self.timers.every(self.conf.sync_power_state_interval, self.guests.sync, 'sync_power_states')
-            self.timers.every(self.conf.running_deleted_instance_poll_interval, self.leftovers.reap,
-                              'cleanup_running_deleted_instances', at_once=True)
+            self.timers.every(
+                self.conf.running_deleted_instance_poll_interval,
+                self.leftovers.reap,
+                'cleanup_running_deleted_instances',
+                at_once=True,
+            )
             self.timers.every(self.conf.instance_delete_interval, self.leftovers.remove_files, 'run_pending_deletes')
-            self.timers.every(self.conf.image_cache.manager_interval, self.leftovers.clean_image_cache,
-                              'run_image_cache_manager_pass')
+            self.timers.every(
+                self.conf.image_cache.manager_interval, self.leftovers.clean_image_cache, 'run_image_cache_manager_pass'
+            )
             if self.conf.instance_usage_audit:
                 self.timers.every(AUDIT_PERIOD, self.audit_usage, 'instance_usage_audit')
             self.timers.every(self.conf.volume_usage_poll_interval or -1, self.poll_volume_usage, 'poll_volume_usage')
@@ -202,7 +248,7 @@ class ComputeManager:
         except (errors.Unanswered, VersionCapError) as silent:
             LOG.info('Could not record for the servers of this host that they wait for the hypervisor: %s', silent)
 
-    # -- methods of ``rpc.compute`` that need more than ``Host`` -------------------------------------------------------
+    # -- methods of ``rpc.compute`` that need more than ``ComputeHost`` ------------------------------------------------
     def cancel(self, ctxt: RequestContext, key_prefix: str) -> None:
         """Cancel the running work of an operation or step.
 

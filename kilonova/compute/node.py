@@ -7,6 +7,7 @@
 
 ``manager`` uses it.
 """
+
 from __future__ import annotations
 
 import threading
@@ -19,14 +20,14 @@ from oslo_log import log as logging
 from kilonova import errors, objects
 from kilonova.clients.placement import PlacementClient
 from kilonova.compute import records
-from kilonova.compute.device_book import DeviceBook
-from kilonova.compute.host import Host
+from kilonova.compute.device_inventory import DeviceInventory
+from kilonova.compute.host import ComputeHost
 from kilonova.compute.ops import move
-from kilonova.compute.tracker import RUN, SERIAL, Capacity, Cells, side_of
+from kilonova.compute.tracker import RUN, SERIAL, HostCapacity, HostNumaCells, claim_key
 from kilonova.context import RequestContext
 from kilonova.pci import kinds
 from kilonova.pci import placement as pci_placement
-from kilonova.pci.devices import HostDevices
+from kilonova.pci.devices import NodeDevices
 from kilonova.pci.pools import sockets_of
 from kilonova.pci.request import Aliases, allocated_providers, as_list
 from kilonova.virt.hardware import numa
@@ -41,8 +42,13 @@ Held = frozenset[tuple[str, str | None]]
 class Node:
     """The compute node of one host. ``placement`` is None for a compute without Placement, in tests."""
 
-    def __init__(self, host: Host, placement: PlacementClient | None, ctxt: Callable[[], RequestContext],
-                 clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        host: ComputeHost,
+        placement: PlacementClient | None,
+        ctxt: Callable[[], RequestContext],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._host, self._placement, self._ctxt, self._clock = host, placement, ctxt, clock
         self.kinds = kinds.from_conf(host.conf)
         # Only checked: an alias that can't be parsed makes the start fail, not the first move.
@@ -57,7 +63,7 @@ class Node:
         self._warned: set[str] = set()
         self.service: objects.Service
         host.tracker.reload = self._reload
-        self.book = DeviceBook(host, placement, ctxt)
+        self.book = DeviceInventory(host, placement, ctxt)
 
     @property
     def record(self) -> objects.ComputeNode:
@@ -80,7 +86,7 @@ class Node:
         self.service = records.service(ctxt, host.name, host.notify)
         stats = self.record.stats if 'stats' in self.record else None
         host.tracker.serial = max(host.tracker.serial, int((stats or {}).get(SERIAL) or 0))
-        host.tracker.cells = Cells(objects.NUMATopology.from_json(resources['numa_topology']))
+        host.tracker.cells = HostNumaCells(objects.NUMATopology.from_json(resources['numa_topology']))
         if 'service_id' not in self.record or self.record.service_id != self.service.id:
             self.record.service_id = self.service.id
         self._fill_ledger(ctxt)
@@ -104,8 +110,11 @@ class Node:
 
     def _fill_ledger(self, ctxt: RequestContext) -> None:
         tracker = self._host.tracker
-        tracker.load(HostDevices.of(
-            self.kinds, records.devices(ctxt, self.record.id), self.record.id, sockets_of(tracker.cells.topology)))
+        tracker.load(
+            NodeDevices.of(
+                self.kinds, records.devices(ctxt, self.record.id), self.record.id, sockets_of(tracker.cells.topology)
+            )
+        )
 
     def _reload(self, ctxt: RequestContext) -> None:
         """Read the device rows again, because another process wrote them. Called by a writer of the tracker."""
@@ -122,30 +131,45 @@ class Node:
             try:
                 moving = records.instance(ctxt, uuid)
             except errors.ServerUnreadable as error:
-                LOG.error('%s The resources that its migration %s holds on this host are not counted', error,
-                          migration.uuid, instance_uuid=uuid)
+                LOG.error(
+                    '%s The resources that its migration %s holds on this host are not counted',
+                    error,
+                    migration.uuid,
+                    instance_uuid=uuid,
+                )
                 continue
             if moving is not None:
                 self._adopt_one(moving, migration)
 
     def _adopt_one(self, instance: objects.Instance, migration: objects.Migration | None) -> None:
         tracker, name, from_volume = self._host.tracker, self._host.name, instance.is_from_volume
-        finished = migration is not None and (migration.is_live_migration or (
-            'old_flavor' in instance and instance.old_flavor is not None))
+        finished = migration is not None and (
+            migration.is_live_migration or ('old_flavor' in instance and instance.old_flavor is not None)
+        )
         context = move.context_of(instance, migration) if migration is not None else None
         if migration is None or migration.dest_compute != name:
-            tracker.adopt(instance.uuid, RUN, instance.flavor if migration is None else move.old_flavor(instance),
-                          topology=move.place_of(instance) if context is None else context.old_numa_topology,
-                          from_volume=from_volume)
+            tracker.adopt(
+                instance.uuid,
+                RUN,
+                instance.flavor if migration is None else move.old_flavor(instance),
+                topology=move.place_of(instance) if context is None else context.old_numa_topology,
+                from_volume=from_volume,
+            )
         elif move.same_host(migration):
-            move.learn(self._host, instance, migration, instance.flavor if finished else None)
+            move.restore_claims(self._host, instance, migration, instance.flavor if finished else None)
             if not tracker.sides(instance.uuid):
-                tracker.adopt(instance.uuid, RUN, instance.flavor, topology=move.place_of(instance),
-                              from_volume=from_volume)
+                tracker.adopt(
+                    instance.uuid, RUN, instance.flavor, topology=move.place_of(instance), from_volume=from_volume
+                )
         else:
             # The server's new size is not known before ``finish_resize``, which then tells it.
-            tracker.adopt(instance.uuid, side_of(migration), instance.flavor if finished else None,
-                          topology=context.new_numa_topology if context is not None else None, from_volume=from_volume)
+            tracker.adopt(
+                instance.uuid,
+                claim_key(migration),
+                instance.flavor if finished else None,
+                topology=context.new_numa_topology if context is not None else None,
+                from_volume=from_volume,
+            )
 
     def recount(self, ctxt: RequestContext, instance_uuid: str) -> None:
         """Count a server again, after the operation has ended that was running when this process started."""
@@ -191,31 +215,46 @@ class Node:
             # Written before Placement offers the devices, because only a device with a row can be claimed.
             self.book.save(ctxt, tracker.host_devices.looked(resources['pci_passthrough_devices']))
         inventory = self.book.inventory()
-        tracker.capacity = Capacity.of(inventory)
+        tracker.capacity = HostCapacity.of(inventory)
         self._save_record(resources, inventory)
-        tracker.cells = Cells(objects.NUMATopology.from_json(resources['numa_topology']), numa.CellLimits(
-            self.record.cpu_allocation_ratio, self.record.ram_allocation_ratio,
-            self._host.conf.compute.packing_host_numa_cells_allocation_strategy))
+        tracker.cells = HostNumaCells(
+            objects.NUMATopology.from_json(resources['numa_topology']),
+            numa.CellLimits(
+                self.record.cpu_allocation_ratio,
+                self.record.ram_allocation_ratio,
+                self._host.conf.compute.packing_host_numa_cells_allocation_strategy,
+            ),
+        )
         providers, usage = self.book.report(ctxt, inventory, refresh)
         if self._placement is not None:
             try:
                 self._heal(ctxt, self._placement, providers)
             except Exception:
-                LOG.exception('Comparing the devices of servers with Placement failed; it is retried at the next '
-                              'periodic update')
+                LOG.exception(
+                    'Comparing the devices of servers with Placement failed; it is retried at the next periodic update'
+                )
         if refresh:
             self._refreshed = self._clock()
-        LOG.debug('Final resource view: name=%s phys_ram=%sMB used_ram=%sMB phys_disk=%sGB used_disk=%sGB '
-                  'total_vcpus=%s used_vcpus=%s pci_stats=%s', tracker.nodename, self.record.memory_mb,
-                  tracker.used.memory_mb, self.record.local_gb, tracker.used.local_gb, self.record.vcpus,
-                  tracker.used.vcpus, usage['pci_stats'])
+        LOG.debug(
+            'Final resource view: name=%s phys_ram=%sMB used_ram=%sMB phys_disk=%sGB used_disk=%sGB '
+            'total_vcpus=%s used_vcpus=%s pci_stats=%s',
+            tracker.nodename,
+            self.record.memory_mb,
+            tracker.used.memory_mb,
+            self.record.local_gb,
+            tracker.used.local_gb,
+            self.record.vcpus,
+            tracker.used.vcpus,
+            usage['pci_stats'],
+        )
 
     def _tidied(self, resources: dict[str, Any]) -> dict[str, Any]:
         """Remove mediated devices that prevent others from being created, and return the host's new resources."""
         driver, devices = self._host.driver, self._host.tracker.host_devices
         held = {device.address for device in devices.held()}
-        unneeded = [address for kind in self.kinds
-                    for address in kind.unneeded(resources['pci_passthrough_devices'], held)]
+        unneeded = [
+            address for kind in self.kinds for address in kind.unneeded(resources['pci_passthrough_devices'], held)
+        ]
         if not unneeded:
             return resources
         driver.devices.remove_mdevs(unneeded)
@@ -263,12 +302,22 @@ class Node:
             except errors.KilonovaError as error:
                 self._warn([uuid], held, error)
             else:
-                LOG.info('Added missing PCI devices %s to the Placement allocations of server %s',
-                         _addresses(held[uuid]), uuid, instance_uuid=uuid)
+                LOG.info(
+                    'Added missing PCI devices %s to the Placement allocations of server %s',
+                    _addresses(held[uuid]),
+                    uuid,
+                    instance_uuid=uuid,
+                )
                 self._is_right(uuid, held[uuid])
 
-    def _lacking(self, ctxt: RequestContext, placement: PlacementClient, uuids: Collection[str], held: dict[str, Held],
-                 wanted: dict[str, dict[str, dict[str, int]]]) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+    def _lacking(
+        self,
+        ctxt: RequestContext,
+        placement: PlacementClient,
+        uuids: Collection[str],
+        held: dict[str, Held],
+        wanted: dict[str, dict[str, dict[str, int]]],
+    ) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
         """Return the servers that lack devices in Placement: {uuid: (its allocations as read, what is missing)}."""
         lacking = {}
         for uuid, instance in self._at_rest(ctxt, uuids).items():
@@ -295,28 +344,46 @@ class Node:
         busy.update(one.instance_uuid for one in records.moves(ctxt, host.name, host.tracker.nodename))
         if busy.issuperset(uuids):
             return {}
-        return {instance.uuid: instance for instance in records.instances(ctxt, host.name)
-                if instance.uuid in uuids and instance.uuid not in busy and instance.task_state is None}
+        return {
+            instance.uuid: instance
+            for instance in records.instances(ctxt, host.name)
+            if instance.uuid in uuids and instance.uuid not in busy and instance.task_state is None
+        }
 
-    def _add(self, placement: PlacementClient, uuid: str, there: dict[str, Any], more: dict[str, dict[str, int]],
-             view: dict[str, pci_placement.Provider], providers: dict[str, str]) -> None:
+    def _add(
+        self,
+        placement: PlacementClient,
+        uuid: str,
+        there: dict[str, Any],
+        more: dict[str, dict[str, int]],
+        view: dict[str, pci_placement.DeviceProvider],
+        providers: dict[str, str],
+    ) -> None:
         """Add missing devices to a server's allocations.
 
         Raises PlacementConflict if there is no room, or if the allocations have changed since they were read.
         """
         devices = self._host.tracker.host_devices
-        used_up = {provider.address: providers[provider.address] for provider in view.values()
-                   if devices.use_up([provider.address]) and providers[provider.address] in more}
+        used_up = {
+            provider.address: providers[provider.address]
+            for provider in view.values()
+            if devices.use_up([provider.address]) and providers[provider.address] in more
+        }
         try:
             for provider_uuid in used_up.values():
                 # The whole inventory has been reserved since the server got the device, which leaves no room for its
                 # allocation.
                 inventory, generation = placement.get_inventory(provider_uuid)
-                placement.set_inventory(provider_uuid, generation, {
-                    name: {**given, 'reserved': 0} for name, given in inventory.items()})
-            placement.claim(uuid, pci_placement.with_devices(there['allocations'], more),
-                            project_id=there['project_id'], user_id=there['user_id'],
-                            generation=there['consumer_generation'])
+                placement.set_inventory(
+                    provider_uuid, generation, {name: {**given, 'reserved': 0} for name, given in inventory.items()}
+                )
+            placement.claim(
+                uuid,
+                pci_placement.with_devices(there['allocations'], more),
+                project_id=there['project_id'],
+                user_id=there['user_id'],
+                generation=there['consumer_generation'],
+            )
         finally:
             self.book.use_up(used_up)
 
@@ -329,9 +396,14 @@ class Node:
     def _warn(self, uuids: Collection[str], held: dict[str, Held], why: object) -> None:
         """Warn that allocations may lack devices. The warning is logged once for each server while this lasts."""
         for uuid in sorted(uuids):
-            LOG.log(logging.DEBUG if uuid in self._warned else logging.WARNING,
-                    'PCI devices %s of server %s may be missing in its Placement allocations, and were not added: %s',
-                    _addresses(held[uuid]), uuid, why, instance_uuid=uuid)
+            LOG.log(
+                logging.DEBUG if uuid in self._warned else logging.WARNING,
+                'PCI devices %s of server %s may be missing in its Placement allocations, and were not added: %s',
+                _addresses(held[uuid]),
+                uuid,
+                why,
+                instance_uuid=uuid,
+            )
         self._warned.update(uuids)
 
 

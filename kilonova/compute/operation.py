@@ -1,20 +1,21 @@
-"""``Operation``: the object with which a function of ``ops`` carries out one step of an operation for one server.
+"""``HostTask``: the object with which a function of ``ops`` carries out one step of an operation for one server.
 
     @order(Compute.soft_delete_instance, forward=True)
-    def soft_delete(op: Operation) -> Reply:
+    def soft_delete(op: HostTask) -> Reply:
         op.begin('compute_soft_delete_instance')            # the event of the instance action
-        with op.turn():                                     # take the server's lock; is the operation still current?
+        with op.exclusive():                           # take the server's lock; is the operation still current?
             op.host.driver.power.power_off(op.instance)
             op.save(transition='soft_delete.done', end=True, event=op.event())
         return {}
 
-    with op.turn(), op.undoing('build'):
+    with op.exclusive(), op.undoing('build'):
         op.undo(_release, op)                               # before the act, so that a lost reply leaks nothing
         devices = op.claim(RUN, flavor, pci_requests, numa_topology)
 
 ``claim``, ``save`` and ``give_back`` keep the tracker and the database equal: the tracker plans, the conductor writes,
 then the tracker commits.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -29,9 +30,9 @@ from oslo_log import log as logging
 
 from kilonova import errors, objects
 from kilonova.compute import records
-from kilonova.compute.host import Host, Stopping
-from kilonova.compute.keys import Work
-from kilonova.compute.tracker import RUN, NodeUsage, Plan, Usage
+from kilonova.compute.host import ComputeHost, Stopping
+from kilonova.compute.keys import RunningTask
+from kilonova.compute.tracker import RUN, ClaimPlan, NodeUsage, Usage
 from kilonova.context import RequestContext
 from kilonova.pci import ports as pci_ports
 from kilonova.pci.request import as_list
@@ -47,7 +48,7 @@ Columns = Mapping[str, object]
 Extra = Mapping[str, str | None]
 
 
-class Check(enum.Enum):
+class StepCheck(enum.Enum):
     """The check that a step makes before it changes anything.
 
     STEP: the operation is at this step of this attempt. UNDO: the operation is undoing this step. WRITE: no call to the
@@ -80,14 +81,14 @@ class Fault(TypedDict):
     host: str
 
 
-class _Written(TypedDict, total=False):
+class _WrittenArguments(TypedDict, total=False):
     transition: str
     expect: Columns
     values: Columns
     migration: Columns | None
 
 
-class ClaimFields(_Written, total=False):
+class ClaimFields(_WrittenArguments, total=False):
     """Optional fields of a claim, in addition to the claimed amounts and devices. See ``objects.Claim``."""
 
     group: Mapping[str, str] | None
@@ -100,7 +101,7 @@ class Undone(TypedDict, total=False):
     undone: str | None
 
 
-class SaveFields(_Written, Undone, total=False):
+class SaveFields(_WrittenArguments, Undone, total=False):
     """Optional fields of a save. See ``objects.Save``."""
 
     extra: Extra
@@ -113,7 +114,7 @@ class SaveFields(_Written, Undone, total=False):
     usage: NodeUsage
 
 
-class Facts(TypedDict, total=False):
+class NotificationFacts(TypedDict, total=False):
     """Optional facts in a notification, in addition to the server. See ``Notifications.emit``."""
 
     moved: str
@@ -130,15 +131,21 @@ class Facts(TypedDict, total=False):
     rescue_image_name: str
 
 
-class Operation:
+class HostTask:
     """One step of an operation, executed on this host under one key.
 
     ``instance`` is the server as the conductor sent it. ``error`` is the error that ended the ``undoing`` block; undos
     report it. ``check()`` raises Cancelled if the operation has been cancelled.
     """
 
-    def __init__(self, host: Host, work: Work, ctxt: RequestContext, instance: objects.Instance,
-                 checks: Check = Check.STEP) -> None:
+    def __init__(
+        self,
+        host: ComputeHost,
+        work: RunningTask,
+        ctxt: RequestContext,
+        instance: objects.Instance,
+        checks: StepCheck = StepCheck.STEP,
+    ) -> None:
         self.host, self.ctxt, self.instance = host, ctxt, instance
         self.key, self.check = work.key, work.check
         self.error: Exception | None = None
@@ -148,7 +155,7 @@ class Operation:
         self._undos: list[tuple[Callable[..., object], tuple[object, ...]]] = []
 
     @contextlib.contextmanager
-    def turn(self) -> Iterator[None]:
+    def exclusive(self) -> Iterator[None]:
         """Hold the server's lock while the block runs, and check that the operation is still at this step.
 
         The check is made after the lock is taken, because the operation may end while this call waits, or the call may
@@ -163,8 +170,8 @@ class Operation:
         host, uuid = self.host, self.instance.uuid
         with host.locks.hold(uuid):
             self.check()
-            if self._checks is not Check.WRITE:
-                host.upcalls.check_key(self.ctxt, self.key, host.name, undo=self._checks is Check.UNDO)
+            if self._checks is not StepCheck.WRITE:
+                host.upcalls.check_key(self.ctxt, self.key, host.name, undo=self._checks is StepCheck.UNDO)
             host.upcalls.power_states.pop(uuid, None)
             yield
 
@@ -180,17 +187,26 @@ class Operation:
 
     def event(self, error: Exception | None = None) -> ActionEvent:
         """Return the event of the instance action, ended now: failed if there is an ``error``, otherwise successful."""
-        return {'event': self._event, 'result': 'Success' if error is None else 'Error', 'host': self.host.name,
-                'start_time': self._began, 'finish_time': now(),
-                'details': None if error is None else errors.shortened(readable(error), DETAILS_LIMIT),
-                'traceback': None if error is None else trace_of(error)}
+        return {
+            'event': self._event,
+            'result': 'Success' if error is None else 'Error',
+            'host': self.host.name,
+            'start_time': self._began,
+            'finish_time': now(),
+            'details': None if error is None else errors.shortened(readable(error), DETAILS_LIMIT),
+            'traceback': None if error is None else trace_of(error),
+        }
 
     def fault(self, error: Exception) -> Fault:
         """Return the fault to store for a server whose operation ended with ``error``."""
-        return {'code': getattr(error, 'code', 500), 'message': readable(error), 'details': trace_of(error),
-                'host': self.host.name}
+        return {
+            'code': getattr(error, 'code', 500),
+            'message': readable(error),
+            'details': trace_of(error),
+            'host': self.host.name,
+        }
 
-    def notify(self, event: str, **facts: Unpack[Facts]) -> None:
+    def notify(self, event: str, **facts: Unpack[NotificationFacts]) -> None:
         """Send a notification about the server. ``facts`` are sent in addition to the server."""
         self.host.notify.emit(self.ctxt, event, instance=self.instance, **facts)
 
@@ -215,11 +231,20 @@ class Operation:
                     func(*args)
                 except errors.KeyGone as gone:
                     # The attempt is over. The flow's undo or a pending release removes what is still on this host.
-                    LOG.info('%s: the undo %s has stopped: %s', name, getattr(func, '__name__', func), gone,
-                             instance_uuid=self.instance.uuid)
+                    LOG.info(
+                        '%s: the undo %s has stopped: %s',
+                        name,
+                        getattr(func, '__name__', func),
+                        gone,
+                        instance_uuid=self.instance.uuid,
+                    )
                 except Exception:
-                    LOG.exception('%s: the undo %s failed', name, getattr(func, '__name__', func),
-                                  instance_uuid=self.instance.uuid)
+                    LOG.exception(
+                        '%s: the undo %s failed',
+                        name,
+                        getattr(func, '__name__', func),
+                        instance_uuid=self.instance.uuid,
+                    )
             raise
 
     def undo(self, func: Callable[..., object], *args: object) -> None:
@@ -232,10 +257,16 @@ class Operation:
         return readable(self.error) if self.error is not None else 'it was undone on this host'
 
     # -- claims and saves ----------------------------------------------------------------------------------------------
-    def claim(self, side: str, flavor: objects.Flavor, requests: objects.InstancePCIRequests | None,
-              wanted: objects.InstanceNUMATopology | None, limits: objects.SchedulerLimits | None,
-              extra: Callable[[Plan], Extra],
-              **fields: Unpack[ClaimFields]) -> list[objects.PciDevice]:
+    def claim(
+        self,
+        side: str,
+        flavor: objects.Flavor,
+        requests: objects.InstancePCIRequests | None,
+        wanted: objects.InstanceNUMATopology | None,
+        limits: objects.SchedulerLimits | None,
+        extra: Callable[[ClaimPlan], Extra],
+        **fields: Unpack[ClaimFields],
+    ) -> list[objects.PciDevice]:
         """Claim CPU, memory, disk and devices for the server, and return the claimed devices.
 
         ``wanted`` holds the requested NUMA cells; ``tracker.topology(uuid, side)`` returns the assigned ones. ``extra``
@@ -248,8 +279,13 @@ class Operation:
         """
         tracker, uuid = self.host.tracker, self.instance.uuid
         usage = Usage.of(flavor, from_volume=self.instance.is_from_volume)
-        LOG.info('Attempting claim: memory %d MB, disk %d GB, vcpus %d CPU', usage.memory_mb, usage.local_gb,
-                 usage.vcpus, instance_uuid=uuid)
+        LOG.info(
+            'Attempting claim: memory %d MB, disk %d GB, vcpus %d CPU',
+            usage.memory_mb,
+            usage.local_gb,
+            usage.vcpus,
+            instance_uuid=uuid,
+        )
         try:
             with tracker.writing(self.ctxt):
                 plan = tracker.plan(uuid, side, flavor, requests, wanted, limits, self.instance.is_from_volume)
@@ -275,7 +311,7 @@ class Operation:
         LOG.info('Claimed %s for port %s', device.address, request.requester_id, instance_uuid=self.instance.uuid)
         return device
 
-    def _write_claim(self, plan: Plan, side: str, extra: Extra, fields: ClaimFields) -> None:
+    def _write_claim(self, plan: ClaimPlan, side: str, extra: Extra, fields: ClaimFields) -> None:
         tracker, host = self.host.tracker, self.host
         if side == RUN and plan.topology is not None:
             # A server of this host stores its NUMA placement there; a server that arrives stores it in its migration
@@ -283,9 +319,19 @@ class Operation:
             extra = {**extra, 'numa_topology': plan.topology.to_json()}
         usage = tracker.usage(plan)
         try:
-            host.upcalls.claim(self.ctxt, objects.Claim(
-                key=self.key, request_id=self.ctxt.request_id, instance_uuid=self.instance.uuid, extra=extra,
-                devices=plan.changes, usage=tracker.numbered(usage), host=host.name, **fields))
+            host.upcalls.claim(
+                self.ctxt,
+                objects.Claim(
+                    key=self.key,
+                    request_id=self.ctxt.request_id,
+                    instance_uuid=self.instance.uuid,
+                    extra=extra,
+                    devices=plan.changes,
+                    usage=tracker.numbered(usage),
+                    host=host.name,
+                    **fields,
+                ),
+            )
         except errors.ClaimConflict as error:
             # Another writer changed device rows of this node, so the tracker's copy is out of date.
             tracker.abort(plan)
@@ -302,8 +348,9 @@ class Operation:
         tracker.commit(plan)
         tracker.published = usage
 
-    def bind_ports(self, devices: list[objects.PciDevice],
-                   accelerated: Mapping[str, dict[str, Any]] = MappingProxyType({})) -> None:
+    def bind_ports(
+        self, devices: list[objects.PciDevice], accelerated: Mapping[str, dict[str, Any]] = MappingProxyType({})
+    ) -> None:
         """Bind the server's ports that use one of these claimed devices or an accelerator, and update its network info.
 
         ``accelerated`` is a dict from port id to the binding profile of a port that is an accelerator. No call is made
@@ -312,20 +359,23 @@ class Operation:
         profiles = {**pci_ports.profiles(self.instance.pci_requests, devices), **accelerated}
         if profiles:
             self.instance.info_cache = objects.InstanceInfoCache(
-                instance_uuid=self.instance.uuid, network_info=self.host.upcalls.bind_ports(
-                    self.ctxt, self.key, self.instance.uuid, self.host.name, profiles, self.check))
+                instance_uuid=self.instance.uuid,
+                network_info=self.host.upcalls.bind_ports(
+                    self.ctxt, self.key, self.instance.uuid, self.host.name, profiles, self.check
+                ),
+            )
 
     def group_of(self, request_spec: objects.RequestSpec | None) -> dict[str, str] | None:
         """Return the ``group`` field of a claim, with which the conductor checks the server group's policy once more.
 
         Return None if the server has no group, or if ``[workarounds]disable_group_policy_check_upcall`` is set.
         """
-        group = (request_spec.instance_group if request_spec is not None and 'instance_group' in request_spec else None)
+        group = request_spec.instance_group if request_spec is not None and 'instance_group' in request_spec else None
         if group is None or 'uuid' not in group or self.host.conf.workarounds.disable_group_policy_check_upcall:
             return None
         return {'uuid': group.uuid, 'host': self.host.name}
 
-    def save(self, plan: Plan | None = None, **fields: Unpack[SaveFields]) -> None:
+    def save(self, plan: ClaimPlan | None = None, **fields: Unpack[SaveFields]) -> None:
         """Save the result of a step. A caller that gives a ``plan`` must hold ``tracker.writing()``.
 
         Raises KeyGone, ClaimConflict or Conflict. Then nothing was written, and the plan is aborted.
@@ -360,7 +410,7 @@ class Operation:
         An undo, or a call with ``late=True``, first checks that the server is still on this host, and otherwise saves
         nothing.
         """
-        extra, late = tags_found(self.instance), late or self._checks is Check.UNDO
+        extra, late = tags_found(self.instance), late or self._checks is StepCheck.UNDO
         if extra and late:
             fresh = records.instance(self.ctxt, self.instance.uuid)
             if fresh is None or fresh.host != self.host.name:
@@ -368,8 +418,9 @@ class Operation:
         if extra:
             self.save(undo=late, extra=extra)
 
-    def give_back(self, leaving: Callable[[str], bool] = lambda side: True, *, unsided: bool = True,
-                  **fields: Unpack[SaveFields]) -> None:
+    def give_back(
+        self, leaving: Callable[[str], bool] = lambda side: True, *, unsided: bool = True, **fields: Unpack[SaveFields]
+    ) -> None:
         """Free what the server holds on this host and save that, together with the given fields.
 
         See ``Tracker.plan_free`` for ``leaving`` and ``unsided``.

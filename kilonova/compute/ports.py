@@ -1,6 +1,6 @@
 """Wait for the Neutron ports of a guest: a guest runs only when its interfaces are plugged.
 
-    ports = Ports(client, timeout=300, is_fatal=True)
+    ports = HostPorts(client, timeout=300, is_fatal=True)
     ports.plugged(instance, check)     # a function that waits until all are ACTIVE, or None if there are none
     ports.tell(uuid)                   # an event about this server's ports has arrived
 
@@ -8,6 +8,7 @@ The conductor binds the ports before it calls a host. The network agent sees the
 paused. The port then becomes ACTIVE, and Neutron sends an event. The event only triggers a query, so the result is the
 same if an event arrives early, twice or never.
 """
+
 from __future__ import annotations
 
 import functools
@@ -28,7 +29,7 @@ LOG = logging.getLogger(__name__)
 LOOK, LONGEST_LOOK = 5.0, 40.0
 
 
-class Ports:
+class HostPorts:
     """The ports of this host's servers.
 
     ``client`` is None if this host has no account for the network service. ``timeout`` is the number of seconds that a
@@ -42,8 +43,9 @@ class Ports:
         # ``tell(uuid)`` reports an event about a server's ports, and returns whether a thread waits for one.
         self.tell = self._waiting.tell
 
-    def plugged(self, instance: objects.Instance, check: Callable[[], None], *,
-                goes_on: bool = False) -> Callable[[], None] | None:
+    def plugged(
+        self, instance: objects.Instance, check: Callable[[], None], *, goes_on: bool = False
+    ) -> Callable[[], None] | None:
         """Return the function that the driver calls when the guest is started but does not run yet, or None.
 
         The function waits for the server's ports that are not active (``_await``). None means that there is nothing to
@@ -89,5 +91,8 @@ class Ports:
         except errors.Unanswered as error:
             LOG.warning('Could not read the ports of the server: %s', error, instance_uuid=uuid)
             return [f'port {port_id}' for port_id in waited], f': {error}'
-        return [f'port {port_id}' + (f' is {found[port_id].status},' if port_id in found else ' is gone,')
-                for port_id in waited if port_id not in found or not found[port_id].active], ''
+        return [
+            f'port {port_id}' + (f' is {found[port_id].status},' if port_id in found else ' is gone,')
+            for port_id in waited
+            if port_id not in found or not found[port_id].active
+        ], ''

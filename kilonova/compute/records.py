@@ -1,4 +1,5 @@
 """Functions that read or write the database objects of this service. Each call goes to the conductor."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -28,8 +29,17 @@ def service(ctxt: RequestContext, host: str, notify: Notifications = OFF) -> obj
     try:
         record = objects.Service.get_by_args(ctxt, host, BINARY)
     except errors.ServiceNotFound:
-        record = objects.Service(ctxt, host=host, binary=BINARY, topic=TOPIC, report_count=0, disabled=False,
-                                 disabled_reason=None, forced_down=False, version=SERVICE_VERSION)
+        record = objects.Service(
+            ctxt,
+            host=host,
+            binary=BINARY,
+            topic=TOPIC,
+            report_count=0,
+            disabled=False,
+            disabled_reason=None,
+            forced_down=False,
+            version=SERVICE_VERSION,
+        )
         record.create()
         notify.emit(ctxt, 'service.create', service=record)
         return record
@@ -49,24 +59,33 @@ def node(ctxt: RequestContext, host: str, resources: dict[str, Any], host_ip: st
     try:
         record = objects.ComputeNode.get_by_uuid(ctxt, resources['uuid'])
     except errors.ComputeHostNotFound:
-        record = objects.ComputeNode(ctxt, **values, mapped=0, running_vms=0, current_workload=0,
-                                     host_ip=host_ip, vcpus_used=0, memory_mb_used=0, local_gb_used=0)
+        record = objects.ComputeNode(
+            ctxt,
+            **values,
+            mapped=0,
+            running_vms=0,
+            current_workload=0,
+            host_ip=host_ip,
+            vcpus_used=0,
+            memory_mb_used=0,
+            local_gb_used=0,
+        )
         record.update_from_virt_driver(without_usage(resources))
         record.create()
         LOG.info('Compute node record created for %s:%s with uuid: %s', host, record.hypervisor_hostname, record.uuid)
     if record.host != host or record.hypervisor_hostname != resources['hypervisor_hostname']:
         raise InvalidNodeConfiguration(
-            reason=f"node {record.uuid} of the compute_id file is {record.hypervisor_hostname} of host {record.host}; "
-                   f"this is {resources['hypervisor_hostname']} of host {host}. Was [DEFAULT]host changed, or the file "
-                   'copied?')
+            reason=f'node {record.uuid} of the compute_id file is {record.hypervisor_hostname} of host {record.host}; '
+            f'this is {resources["hypervisor_hostname"]} of host {host}. Was [DEFAULT]host changed, or the file '
+            'copied?'
+        )
     found: objects.ComputeNode = record
     return found
 
 
 def without_usage(resources: dict[str, Any]) -> dict[str, Any]:
     """Return the driver's resources without usage and NUMA topology, which the tracker knows better."""
-    return {name: value for name, value in resources.items()
-            if not name.endswith('_used') and name != 'numa_topology'}
+    return {name: value for name, value in resources.items() if not name.endswith('_used') and name != 'numa_topology'}
 
 
 def devices(ctxt: RequestContext, node_id: int) -> list[objects.PciDevice]:
@@ -74,16 +93,25 @@ def devices(ctxt: RequestContext, node_id: int) -> list[objects.PciDevice]:
     return list(objects.PciDeviceList.get_by_compute_node(ctxt, node_id))
 
 
-def save_devices(ctxt: RequestContext, node_id: int, changes: Changes,
-                 told: Iterable[tuple[str, str]] = ()) -> dict[str, int]:
+def save_devices(
+    ctxt: RequestContext, node_id: int, changes: Changes, told: Iterable[tuple[str, str]] = ()
+) -> dict[str, int]:
     """Write the changes of device rows, and return a dict from address to row id for the created rows.
 
     ``told`` has pairs of server and text. Each text is added to the instance actions of a server whose device has
     become unavailable.
     """
-    found: dict[str, int] = objects.PciDeviceList.save_all(ctxt, node_id, {
-        'created': changes.created, 'updated': changes.updated, 'removed': changes.removed,
-        'statuses': changes.statuses, 'told': [{'instance_uuid': uuid, 'message': text} for uuid, text in told]})
+    found: dict[str, int] = objects.PciDeviceList.save_all(
+        ctxt,
+        node_id,
+        {
+            'created': changes.created,
+            'updated': changes.updated,
+            'removed': changes.removed,
+            'statuses': changes.statuses,
+            'told': [{'instance_uuid': uuid, 'message': text} for uuid, text in told],
+        },
+    )
     return found
 
 

@@ -5,6 +5,7 @@ object's ``save`` through the conductor is answered. It is used first, and whene
 reports arrive. As long as they arrive, the host sends reports that conductors write in batches (``rpc.reports``). They
 are not answered and cost a tenth.
 """
+
 from __future__ import annotations
 
 import datetime
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from oslo_log import log as logging
 
 from kilonova import errors, objects
-from kilonova.compute.host import Host
+from kilonova.compute.host import ComputeHost
 from kilonova.context import RequestContext
 from kilonova.objects.audit_period import last_period
 from kilonova.objects.task_log import TaskLog
@@ -36,9 +37,14 @@ class Heartbeat:
     (``again``).
     """
 
-    def __init__(self, service: objects.Service, recovered: Callable[[], None] = lambda: None,
-                 patience: float = float('inf'), clock: Callable[[], float] = time.monotonic,
-                 send: Send | None = None) -> None:
+    def __init__(
+        self,
+        service: objects.Service,
+        recovered: Callable[[], None] = lambda: None,
+        patience: float = float('inf'),
+        clock: Callable[[], float] = time.monotonic,
+        send: Send | None = None,
+    ) -> None:
         self._service, self._recovered, self._patience, self._clock = service, recovered, patience, clock
         self._send = send
         self._beaten = clock()
@@ -46,8 +52,12 @@ class Heartbeat:
         # True if the last report was answered or accepted.
         self._heard = False
         self._missed = False
-        LOG.debug('DB_Driver: join new ServiceGroup member %s to the %s group, service = %s', service.host,
-                  service.topic, service.binary)
+        LOG.debug(
+            'DB_Driver: join new ServiceGroup member %s to the %s group, service = %s',
+            service.host,
+            service.topic,
+            service.binary,
+        )
 
     @property
     def lost(self) -> bool:
@@ -104,7 +114,7 @@ class Heartbeat:
             LOG.warning('Lost connection to nova-conductor for reporting service status. (%s)', reason)
 
 
-def audit_usage(host: Host, ctxt: RequestContext, now: datetime.datetime | None = None) -> int | None:
+def audit_usage(host: ComputeHost, ctxt: RequestContext, now: datetime.datetime | None = None) -> int | None:
     """Send an instance.exists notification for each server that was here in the last whole period.
 
     Return the number of servers notified, or None if the period has been audited before. A row of task_log stores the
@@ -116,15 +126,14 @@ def audit_usage(host: Host, ctxt: RequestContext, now: datetime.datetime | None 
     uuids = run.begin_task()
     if uuids is None:
         return None
-    LOG.info('Running instance usage audit for host %s from %s to %s. %d instances.', host.name, begin, end,
-             len(uuids))
+    LOG.info('Running instance usage audit for host %s from %s to %s. %d instances.', host.name, begin, end, len(uuids))
     failed = sum(not _tell(host, ctxt, uuid) for uuid in uuids)
     run.errors, run.message = failed, f'Instance usage audit ran for host {host.name}, {len(uuids)} instances.'
     run.end_task()
     return len(uuids) - failed
 
 
-def _tell(host: Host, ctxt: RequestContext, uuid: str) -> bool:
+def _tell(host: ComputeHost, ctxt: RequestContext, uuid: str) -> bool:
     try:
         server = TaskLog.get_server(ctxt, uuid)
         if server is not None:

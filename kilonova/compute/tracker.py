@@ -1,8 +1,8 @@
 """The resource tracker of one compute node: which server holds which amounts and devices.
 
 An entry is stored for each server and claim key (the ``side`` arguments). The claim key is ``RUN`` for a server of this
-host, and ``side_of(migration)`` for a server that is arriving. An entry has amounts, a placement on the NUMA cells, and
-devices. An entry that exists is not added again, and an entry that is gone is not removed again, so a claim that is
+host, and ``claim_key(migration)`` for a server that is arriving. An entry has amounts, a placement on the NUMA cells,
+and devices. An entry that exists is not added again, and an entry that is gone is not removed again, so a claim that is
 seen twice counts once. Totals are computed from the entries.
 
     with tracker.writing(ctxt):                 # one writer of this node's rows at a time
@@ -17,6 +17,7 @@ seen twice counts once. Totals are computed from the entries.
 A plan changes nothing in the tracker until it is committed. Only one writer plans at a time, so no plan needs to know
 of others.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -30,10 +31,10 @@ from typing import NotRequired, TypedDict
 from oslo_log import log as logging
 
 from kilonova import errors, objects
-from kilonova.compute.amounts import Capacity, Cells, Usage
+from kilonova.compute.amounts import HostCapacity, HostNumaCells, Usage
 from kilonova.context import RequestContext
 from kilonova.pci.device import ALLOCATED, CLAIMED, unit
-from kilonova.pci.devices import Change, HostDevices, Owner
+from kilonova.pci.devices import Change, DeviceOwner, NodeDevices
 from kilonova.pci.pools import PciDeviceRequestFailed
 from kilonova.pci.ports import words
 from kilonova.virt.hardware import numa
@@ -43,7 +44,7 @@ SERIAL = 'usage_serial'
 RUN = 'run'
 LOG = logging.getLogger(__name__)
 
-__all__ = ('RUN', 'SERIAL', 'Capacity', 'Cells', 'NodeUsage', 'Plan', 'Tracker', 'Usage', 'side_of')
+__all__ = ('RUN', 'SERIAL', 'ClaimPlan', 'HostCapacity', 'HostNumaCells', 'NodeUsage', 'Tracker', 'Usage', 'claim_key')
 
 
 class ClaimExists(errors.Conflict):
@@ -52,7 +53,7 @@ class ClaimExists(errors.Conflict):
     msg_fmt = 'Instance %(instance_uuid)s already holds other PCI devices on this host than it requests: %(addresses)s'
 
 
-def side_of(migration: objects.Migration) -> str:
+def claim_key(migration: objects.Migration) -> str:
     """Return the claim key of an arriving server.
 
     It contains the id of the server's migration, which the migration context has as well.
@@ -90,7 +91,7 @@ Work = frozenset[tuple[str, str]]
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class ClaimPlan:
     """A planned change of what one server holds on this host.
 
     ``before`` and ``sides`` are what the server holds now and what it will hold, by claim key. ``after`` are the host's
@@ -102,7 +103,7 @@ class Plan:
     instance_uuid: str
     before: Sides
     sides: Sides
-    after: HostDevices
+    after: NodeDevices
     changes: list[Change]
     devices: list[objects.PciDevice]
     freed: list[str]
@@ -127,9 +128,9 @@ class Tracker:
 
     def __init__(self) -> None:
         self.node: objects.ComputeNode
-        self.host_devices: HostDevices
-        self.capacity = Capacity()
-        self.cells = Cells()
+        self.host_devices: NodeDevices
+        self.capacity = HostCapacity()
+        self.cells = HostNumaCells()
         self.failed_builds = 0
         self.published: NodeUsage | None = None
         self.serial = 0
@@ -141,7 +142,7 @@ class Tracker:
         # held.
         self._at_work: Work = frozenset()
         # The plan to be committed or aborted next, or None.
-        self._open: Plan | None = None
+        self._open: ClaimPlan | None = None
         self._distrusted = False
         # ``_lock`` protects the state in memory; ``_writer`` is held while rows are written.
         self._lock = threading.RLock()
@@ -175,10 +176,16 @@ class Tracker:
         return found
 
     # -- plans ---------------------------------------------------------------------------------------------------------
-    def plan(self, instance_uuid: str, side: str, flavor: objects.Flavor,
-             requests: objects.InstancePCIRequests | None,
-             wanted: objects.InstanceNUMATopology | None = None,
-             limits: objects.SchedulerLimits | None = None, from_volume: bool = False) -> Plan:
+    def plan(
+        self,
+        instance_uuid: str,
+        side: str,
+        flavor: objects.Flavor,
+        requests: objects.InstancePCIRequests | None,
+        wanted: objects.InstanceNUMATopology | None = None,
+        limits: objects.SchedulerLimits | None = None,
+        from_volume: bool = False,
+    ) -> ClaimPlan:
         """Plan the amounts and devices that a server needs on this host.
 
         If requests name providers that Placement allocated, exactly the devices of those providers are taken.
@@ -201,10 +208,16 @@ class Tracker:
                 LOG.info('Claim of PCI devices failed: %s', error, instance_uuid=instance_uuid)
                 raise errors.HostRejected(reason='Claim pci failed') from error
             sides = {**before, side: Entry(usage, frozenset(taken))}
-            return self._plan(instance_uuid, sides, {address: owner for address, owner in taken.items() if owner},
-                              list(taken), topology=usage.topology, begun=frozenset({(instance_uuid, side)}))
+            return self._plan(
+                instance_uuid,
+                sides,
+                {address: owner for address, owner in taken.items() if owner},
+                list(taken),
+                topology=usage.topology,
+                begun=frozenset({(instance_uuid, side)}),
+            )
 
-    def plan_more(self, instance_uuid: str, request: objects.InstancePCIRequest) -> Plan:
+    def plan_more(self, instance_uuid: str, request: objects.InstancePCIRequest) -> ClaimPlan:
         """Plan one more device request for a server of this host. A device that it already has for the request stays.
 
         Raises HostRejected if no such device is free near enough to the server's NUMA cells.
@@ -212,39 +225,52 @@ class Tracker:
         with self._lock:
             before = self._entries.get(instance_uuid, {})
             side, entry = next(iter(before.items()), (RUN, Entry(Usage())))
-            taken: dict[str, Owner | None] = {
-                device.address: None for device in self.devices(instance_uuid)
-                if device.request_id == request.request_id}
+            taken: dict[str, DeviceOwner | None] = {
+                device.address: None
+                for device in self.devices(instance_uuid)
+                if device.request_id == request.request_id
+            }
             if not taken:
                 cells = [cell.id for cell in entry.usage.topology.cells] if entry.usage.topology is not None else []
                 try:
                     chosen = self.host_devices.pools.copy().consume_requests([request], numa_cells=cells)
                 except PciDeviceRequestFailed as error:
                     raise errors.HostRejected(
-                        f'{self.nodename} has fewer than {request.count} free {words(request)}') from error
-                taken = {device.address: Owner(CLAIMED, instance_uuid, request_id) for device, request_id in chosen}
+                        f'{self.nodename} has fewer than {request.count} free {words(request)}'
+                    ) from error
+                taken = {
+                    device.address: DeviceOwner(CLAIMED, instance_uuid, request_id) for device, request_id in chosen
+                }
             sides = {**before, side: replace(entry, devices=entry.devices | frozenset(taken))}
-            return self._plan(instance_uuid, sides, {address: owner for address, owner in taken.items() if owner},
-                              list(taken))
+            return self._plan(
+                instance_uuid, sides, {address: owner for address, owner in taken.items() if owner}, list(taken)
+            )
 
-    def _fit(self, flavor: objects.Flavor, requests: list[objects.InstancePCIRequest],
-             wanted: objects.InstanceNUMATopology | None, limits: objects.SchedulerLimits | None,
-             from_volume: bool) -> Usage:
+    def _fit(
+        self,
+        flavor: objects.Flavor,
+        requests: list[objects.InstancePCIRequest],
+        wanted: objects.InstanceNUMATopology | None,
+        limits: objects.SchedulerLimits | None,
+        from_volume: bool,
+    ) -> Usage:
         """Return what a server takes and its NUMA placement. Raises HostRejected if there is not enough room."""
         placed = None
         if wanted is not None:
-            placed = self.cells.place(wanted, _places(self._entries), limits,
-                                      numa.Devices(self.host_devices.pools, requests))
+            placed = self.cells.place(
+                wanted, _places(self._entries), limits, numa.DeviceAffinity(self.host_devices.pools, requests)
+            )
         usage = Usage.of(flavor, placed, from_volume)
         lacking = self.capacity.lacking(self.used + usage)
         if lacking is None and limits is not None:
-            lacking = Capacity(limits.vcpu, limits.memory_mb, limits.disk_gb).lacking(self.used + usage)
+            lacking = HostCapacity(limits.vcpu, limits.memory_mb, limits.disk_gb).lacking(self.used + usage)
         if lacking is not None:
             raise errors.HostRejected(reason=lacking)
         return usage
 
-    def _take(self, instance_uuid: str, side: str, wanted: list[objects.InstancePCIRequest],
-              cells: list[int]) -> dict[str, Owner | None]:
+    def _take(
+        self, instance_uuid: str, side: str, wanted: list[objects.InstancePCIRequest], cells: list[int]
+    ) -> dict[str, DeviceOwner | None]:
         """Return a dict from address to new owner for the devices of all requests.
 
         The owner is None for devices that stay as they are. These are devices that the server already has under this
@@ -257,34 +283,51 @@ class Tracker:
         sided = {address for entry in self._entries.get(instance_uuid, {}).values() for address in entry.devices}
         ids = {request.request_id for request in wanted}
         held = self.devices(instance_uuid, side) or [
-            one for one in self.devices(instance_uuid) if one.address not in sided and one.request_id in ids]
+            one for one in self.devices(instance_uuid) if one.address not in sided and one.request_id in ids
+        ]
         if held:
             addresses = [device.address for device in held]
             units = {(device.request_id, unit(device)) for device in held}
             if Counter(request_id for request_id, _ in units) != Counter(
-                    {request.request_id: request.count for request in wanted}):
+                {request.request_id: request.count for request in wanted}
+            ):
                 raise ClaimExists(instance_uuid=instance_uuid, addresses=', '.join(addresses))
             return dict.fromkeys(addresses)
         chosen = self.host_devices.pools.copy().consume_requests(wanted, numa_cells=cells)
         if cells and any(device.numa_node is None for device, _ in chosen):
-            LOG.warning('Assigning a pci device without numa affinity to instance %s which has numa topology',
-                        instance_uuid, instance_uuid=instance_uuid)
-        return {address: Owner(CLAIMED, instance_uuid, request_id) for device, request_id in chosen
-                for address in self.host_devices.members(device)}
+            LOG.warning(
+                'Assigning a pci device without numa affinity to instance %s which has numa topology',
+                instance_uuid,
+                instance_uuid=instance_uuid,
+            )
+        return {
+            address: DeviceOwner(CLAIMED, instance_uuid, request_id)
+            for device, request_id in chosen
+            for address in self.host_devices.members(device)
+        }
 
-    def plan_allocate(self, instance_uuid: str, side: str | None = None) -> Plan:
+    def plan_allocate(self, instance_uuid: str, side: str | None = None) -> ClaimPlan:
         """Plan to change the server's claimed devices to allocated, at the end of the work that claimed them.
 
         ``side`` None means the devices of all claim keys.
         """
         with self._lock:
-            owners = {device.address: Owner(ALLOCATED, instance_uuid, device.request_id)
-                      for device in self.devices(instance_uuid, side) if device.status == CLAIMED}
-            return self._plan(instance_uuid, self._entries.get(instance_uuid, {}), owners, list(owners), over=frozenset(
-                key for key in self._at_work if key[0] == instance_uuid and side in (None, key[1])))
+            owners = {
+                device.address: DeviceOwner(ALLOCATED, instance_uuid, device.request_id)
+                for device in self.devices(instance_uuid, side)
+                if device.status == CLAIMED
+            }
+            return self._plan(
+                instance_uuid,
+                self._entries.get(instance_uuid, {}),
+                owners,
+                list(owners),
+                over=frozenset(key for key in self._at_work if key[0] == instance_uuid and side in (None, key[1])),
+            )
 
-    def plan_free(self, instance_uuid: str, leaving: Callable[[str], bool] = lambda side: True, *,
-                  unsided: bool = True) -> Plan:
+    def plan_free(
+        self, instance_uuid: str, leaving: Callable[[str], bool] = lambda side: True, *, unsided: bool = True
+    ) -> ClaimPlan:
         """Plan to release what a server holds here under each claim key for which ``leaving`` returns True.
 
         The default is all claim keys. ``unsided`` also releases devices whose claim key is not known because they were
@@ -295,8 +338,11 @@ class Tracker:
             stay = {side: entry for side, entry in before.items() if not leaving(side)}
             gone = [entry.devices for side, entry in before.items() if side not in stay]
             kept = frozenset[str]().union(*(entry.devices for entry in stay.values()))
-            freed = [device.address for device in self.devices(instance_uuid) if device.address not in kept
-                     and (unsided or any(device.address in devices for devices in gone))]
+            freed = [
+                device.address
+                for device in self.devices(instance_uuid)
+                if device.address not in kept and (unsided or any(device.address in devices for devices in gone))
+            ]
             over = frozenset((instance_uuid, side) for side in before if side not in stay)
         # The devices can't change meanwhile, because the caller holds ``writing``.
         if freed and self.leaving is not None:
@@ -304,27 +350,45 @@ class Tracker:
         with self._lock:
             return self._plan(instance_uuid, stay, dict.fromkeys(freed), freed, over=over)
 
-    def plan_less(self, instance_uuid: str, request_id: str) -> Plan:
+    def plan_less(self, instance_uuid: str, request_id: str) -> ClaimPlan:
         """Plan to release what the server holds here for this request."""
         freed = [device.address for device in self.devices(instance_uuid) if device.request_id == request_id]
         if freed and self.leaving is not None:
             self.leaving(freed)
         with self._lock:
-            sides = {side: replace(entry, devices=entry.devices.difference(freed))
-                     for side, entry in self._entries.get(instance_uuid, {}).items()}
+            sides = {
+                side: replace(entry, devices=entry.devices.difference(freed))
+                for side, entry in self._entries.get(instance_uuid, {}).items()
+            }
             return self._plan(instance_uuid, sides, dict.fromkeys(freed), freed)
 
-    def _plan(self, instance_uuid: str, sides: Sides, owners: Mapping[str, Owner | None], addresses: list[str], *,
-              topology: objects.InstanceNUMATopology | None = None, begun: Work = frozenset(),
-              over: Work = frozenset()) -> Plan:
+    def _plan(
+        self,
+        instance_uuid: str,
+        sides: Sides,
+        owners: Mapping[str, DeviceOwner | None],
+        addresses: list[str],
+        *,
+        topology: objects.InstanceNUMATopology | None = None,
+        begun: Work = frozenset(),
+        over: Work = frozenset(),
+    ) -> ClaimPlan:
         after, changes = self.host_devices.given(owners, instance_uuid)
-        self._open = Plan(
-            instance_uuid, self._entries.get(instance_uuid, {}), sides, after, changes,
+        self._open = ClaimPlan(
+            instance_uuid,
+            self._entries.get(instance_uuid, {}),
+            sides,
+            after,
+            changes,
             [after.entries[address].device.obj_clone() for address in addresses],
-            [address for address, owner in owners.items() if owner is None], topology, begun, over)
+            [address for address, owner in owners.items() if owner is None],
+            topology,
+            begun,
+            over,
+        )
         return self._open
 
-    def commit(self, plan: Plan) -> None:
+    def commit(self, plan: ClaimPlan) -> None:
         """Apply a plan that has been written. Raises RuntimeError if it is not the plan that was made last."""
         with self._lock:
             if plan is not self._open:
@@ -334,7 +398,7 @@ class Tracker:
             self._at_work = (self._at_work | plan.begun) - plan.over
             self.host_devices = plan.after
 
-    def abort(self, plan: Plan) -> None:
+    def abort(self, plan: ClaimPlan) -> None:
         """Discard a plan that has not been written and will not be."""
         if plan is self._open:
             self._open = None
@@ -383,7 +447,7 @@ class Tracker:
         with self._lock:
             return _total(self._entries)
 
-    def usage(self, plan: Plan | None = None) -> NodeUsage:
+    def usage(self, plan: ClaimPlan | None = None) -> NodeUsage:
         """Return the usage columns of the node's row after ``plan`` is written, as absolute values.
 
         ``stats`` has further values that scheduler weighers use.
@@ -394,13 +458,19 @@ class Tracker:
                 entries = {**entries, plan.instance_uuid: plan.sides}
                 work, devices = (work | plan.begun) - plan.over, plan.after
             node, used, under_way = self.node, _total(entries), len({uuid for uuid, _ in work})
-            return {'compute_node_id': node.id, 'vcpus_used': used.vcpus,
-                    'memory_mb_used': used.memory_mb, 'local_gb_used': used.local_gb,
-                    'free_ram_mb': node.memory_mb - used.memory_mb, 'free_disk_gb': node.local_gb - used.local_gb,
-                    'running_vms': sum(map(bool, entries.values())), 'current_workload': under_way,
-                    'pci_stats': devices.pools_text,
-                    'stats': json.dumps({'failed_builds': str(self.failed_builds), 'io_workload': str(under_way)}),
-                    'numa_topology': self.cells.text(_places(entries))}
+            return {
+                'compute_node_id': node.id,
+                'vcpus_used': used.vcpus,
+                'memory_mb_used': used.memory_mb,
+                'local_gb_used': used.local_gb,
+                'free_ram_mb': node.memory_mb - used.memory_mb,
+                'free_disk_gb': node.local_gb - used.local_gb,
+                'running_vms': sum(map(bool, entries.values())),
+                'current_workload': under_way,
+                'pci_stats': devices.pools_text,
+                'stats': json.dumps({'failed_builds': str(self.failed_builds), 'io_workload': str(under_way)}),
+                'numa_topology': self.cells.text(_places(entries)),
+            }
 
     def numbered(self, usage: NodeUsage) -> NodeUsage:
         """Return a usage with the next serial number, ready to send. The caller must hold ``writing``.
@@ -413,9 +483,15 @@ class Tracker:
         return {**usage, 'stats': json.dumps(stats), 'usage_serial': self.serial}
 
     # -- filling -------------------------------------------------------------------------------------------------------
-    def adopt(self, instance_uuid: str, side: str, flavor: objects.Flavor | None,
-              addresses: Collection[str] | None = None,
-              topology: objects.InstanceNUMATopology | None = None, from_volume: bool = False) -> None:
+    def adopt(
+        self,
+        instance_uuid: str,
+        side: str,
+        flavor: objects.Flavor | None,
+        addresses: Collection[str] | None = None,
+        topology: objects.InstanceNUMATopology | None = None,
+        from_volume: bool = False,
+    ) -> None:
         """Add what a server is known to hold here after a restart. An existing entry keeps its amounts.
 
         ``flavor`` is None if the amounts are not known yet. ``addresses`` are the devices that it holds under claim key
@@ -427,8 +503,9 @@ class Tracker:
             entry = before.get(side, Entry(Usage()))
             if entry.usage == Usage():
                 place = topology if topology is not None else entry.usage.topology
-                entry = replace(entry, usage=Usage(topology=place) if flavor is None else Usage.of(
-                    flavor, place, from_volume))
+                entry = replace(
+                    entry, usage=Usage(topology=place) if flavor is None else Usage.of(flavor, place, from_volume)
+                )
             held = frozenset(device.address for device in self.devices(instance_uuid))
             mine = held if addresses is None else held & frozenset(addresses)
             others = {name: replace(other, devices=other.devices - mine) for name, other in before.items()}
@@ -440,7 +517,7 @@ class Tracker:
             self._at_work -= {(instance_uuid, side) for side in self._entries.get(instance_uuid, ())}
             _put(self._entries, instance_uuid, {})
 
-    def load(self, devices: HostDevices) -> None:
+    def load(self, devices: NodeDevices) -> None:
         """Replace the host's devices by those of fresh rows.
 
         Each device that a server still holds keeps its claim key.
@@ -450,7 +527,8 @@ class Tracker:
             for uuid, sides in self._entries.items():
                 held = {device.address for device in devices.held(uuid)}
                 self._entries[uuid] = {
-                    side: replace(entry, devices=entry.devices & held) for side, entry in sides.items()}
+                    side: replace(entry, devices=entry.devices & held) for side, entry in sides.items()
+                }
 
 
 def _put(entries: dict[str, Sides], instance_uuid: str, sides: Sides) -> None:
@@ -461,8 +539,12 @@ def _put(entries: dict[str, Sides], instance_uuid: str, sides: Sides) -> None:
 
 
 def _places(entries: Mapping[str, Sides]) -> list[objects.InstanceNUMATopology]:
-    return [entry.usage.topology for sides in entries.values() for entry in sides.values()
-            if entry.usage.topology is not None]
+    return [
+        entry.usage.topology
+        for sides in entries.values()
+        for entry in sides.values()
+        if entry.usage.topology is not None
+    ]
 
 
 def _total(entries: Mapping[str, Sides]) -> Usage:

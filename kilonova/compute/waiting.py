@@ -6,6 +6,7 @@
 
 ``accelerators`` and ``ports`` use it.
 """
+
 from __future__ import annotations
 
 import threading

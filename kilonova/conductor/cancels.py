@@ -4,6 +4,7 @@ A delete is accepted while another operation of the server runs, and waits for i
 row cancels the running operation here (operations.md, rule 17). The sweep does so as well, because a cancel may be
 lost.
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -43,8 +44,9 @@ class Cancels:
                 self._elsewhere(db, uuid)
                 return
             with db.read() as conn:
-                rows = [row for row in operations.of_instance(conn, waiting.instance_uuid)
-                        if row.slot == operations.RUN]
+                rows = [
+                    row for row in operations.of_instance(conn, waiting.instance_uuid) if row.slot == operations.RUN
+                ]
                 instance = instances.get(conn, waiting.instance_uuid)
             if not rows:
                 self._promote(db, waiting.instance_uuid)
@@ -58,8 +60,7 @@ class Cancels:
         with db.read() as conn:
             row = operations.get(conn, uuid)
             # The API database has operation rows of servers that are in no cell yet, and no servers.
-            instance = (instances.get(conn, row.instance_uuid)
-                        if row is not None and db is not self._env.api else None)
+            instance = instances.get(conn, row.instance_uuid) if row is not None and db is not self._env.api else None
         if row is not None:
             self._cancel(db, row, instance)
 
@@ -70,7 +71,7 @@ class Cancels:
         if uuid is not None:
             self._env.runner.wake(db, [uuid], urgent=True)
 
-    def _cancel(self, db: Database, row: operations.Operation, instance: dict[str, Any] | None) -> None:
+    def _cancel(self, db: Database, row: operations.OperationRow, instance: dict[str, Any] | None) -> None:
         hosts = {instance['host']} if instance and instance['host'] else set()
         hosts.update(hosts_of(row.outputs, row.attempt))
         ctxt = RequestContext.from_dict(row.context)

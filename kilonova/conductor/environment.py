@@ -1,4 +1,5 @@
 """``Environment``, which gives flows their databases, other daemons, external services and the runner."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -15,12 +16,12 @@ from kilonova.clients.network import NetworkClient
 from kilonova.clients.neutron import refusals as network_refusals
 from kilonova.clients.placement import PlacementClient
 from kilonova.clients.volume import VolumeClient
-from kilonova.conductor.hearing import Hearing
+from kilonova.conductor.host_liveness import HostLiveness
 from kilonova.conductor.leases import Leases
-from kilonova.conductor.workers import Slots
+from kilonova.conductor.workers import OperationSlots
 from kilonova.context import RequestContext
 from kilonova.db import engine
-from kilonova.db.queries.cells import Cells
+from kilonova.db.queries.cells import CellDatabases
 from kilonova.errors import Forbidden, NoValidHost, Unanswered, Unsent
 from kilonova.rpc.interface import Client
 from kilonova.rpc.notify import OFF, Notifications
@@ -28,7 +29,7 @@ from kilonova.rpc.notify import OFF, Notifications
 LOG = logging.getLogger(__name__)
 
 
-class Runs(Protocol):
+class RunnerInterface(Protocol):
     """Methods of the runner (``runner.Runner``) that operations and flows call."""
 
     def finished(self, work: Any, retry_in: float | None = None) -> None:
@@ -47,7 +48,7 @@ class Runs(Protocol):
         """Return whether a row is in this runner."""
 
 
-class HostsSilent(Unanswered):
+class HostsNotReporting(Unanswered):
     """No host fits, but hosts that count as down may report again at any moment.
 
     The scheduler replied, and claimed nothing. The operation is retried.
@@ -64,21 +65,34 @@ class Environment:
     the runner.
     """
 
-    def __init__(self, *, conf: cfg.ConfigOpts, databases: engine.Databases, cells: Cells, scheduler: Client,
-                 compute: Client, placement: PlacementClient, images: ImageClient, ping: Callable[[], None],
-                 max_attempts: int, host: str, accelerators: AcceleratorClient | None = None,
-                 networks: NetworkClient | None = None, volumes: VolumeClient | None = None,
-                 notify: Notifications = OFF) -> None:
+    def __init__(
+        self,
+        *,
+        conf: cfg.ConfigOpts,
+        databases: engine.Databases,
+        cells: CellDatabases,
+        scheduler: Client,
+        compute: Client,
+        placement: PlacementClient,
+        images: ImageClient,
+        ping: Callable[[], None],
+        max_attempts: int,
+        host: str,
+        accelerators: AcceleratorClient | None = None,
+        networks: NetworkClient | None = None,
+        volumes: VolumeClient | None = None,
+        notify: Notifications = OFF,
+    ) -> None:
         self._accelerators, self._networks, self._volumes = accelerators, networks, volumes
         self.host, self.images, self.ping, self.notify = host, images, ping, notify
         self.conf, self.databases, self.cells = conf, databases, cells
         self.scheduler, self.compute, self.placement = scheduler, compute, placement
         self.max_attempts = max_attempts
-        self.hearing = Hearing(conf.service_down_time)
+        self.liveness = HostLiveness(conf.service_down_time)
         # Set by the runner.
-        self.runner: Runs
+        self.runner: RunnerInterface
         self.leases: Leases
-        self.slots: Slots[Any]
+        self.slots: OperationSlots[Any]
 
     @property
     def api(self) -> engine.Database:
@@ -135,19 +149,19 @@ class Environment:
 
         Raises:
             NoValidHost: No host fits.
-            HostsSilent: No host fits, but hosts count as down only because no host could report for a while. They may
-                be back at any moment, and may take the server then.
+            HostsNotReporting: No host fits, but hosts count as down only because no host could report for a while. They
+                may be back at any moment, and may take the server then.
             Unanswered: The scheduler did not reply.
         """
-        asked = self.hearing.now()
+        asked = self.liveness.now()
         try:
             return self.scheduler.select_destinations(ctxt, **request)
         except Unsent:
-            self.hearing.cut_off()
+            self.liveness.cut_off()
             raise
         except NoValidHost as error:
             with engine.silence():
-                silent = [host for db in self.cells.databases() for host in self.hearing.unsure(db, asked)]
+                silent = [host for db in self.cells.databases() for host in self.liveness.unsure(db, asked)]
             if not silent:
                 raise
-            raise HostsSilent(who=', '.join(silent), reason=str(error)) from error
+            raise HostsNotReporting(who=', '.join(silent), reason=str(error)) from error

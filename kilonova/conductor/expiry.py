@@ -9,6 +9,7 @@ Each conductor process has one:
 server that it finds is accepted like a user's request. A compare-and-swap decides between several conductors, and
 between a conductor and a simultaneous request of a user.
 """
+
 from __future__ import annotations
 
 import functools
@@ -73,8 +74,12 @@ def reclaim(env: Environment, db: engine.Database, due: Due) -> str | None:
     """Accept the deletion of a soft-deleted server, and return the uuid of its operation."""
     ctxt = get_admin_context()
     uuid: str | None = operations.accept_delete(
-        db, instance_uuid=due.server, event='reclaim.start', action=_action('delete', ctxt.request_id),
-        operation=operations.Operation.new(ctxt, 'delete', due.server, {}))
+        db,
+        instance_uuid=due.server,
+        event='reclaim.start',
+        action=_action('delete', ctxt.request_id),
+        operation=operations.OperationRow.new(ctxt, 'delete', due.server, {}),
+    )
     LOG.info('Reclaiming deleted instance %s', due.server, instance_uuid=due.server)
     return uuid
 
@@ -85,22 +90,31 @@ def confirm(env: Environment, db: engine.Database, due: Due) -> str:
     ``due.row`` is the uuid of the migration. Returns the uuid of the operation.
     """
     ctxt = get_admin_context()
-    row = operations.Operation.new(ctxt, 'confirm', due.server, {'migration_uuid': due.row})
-    operations.accept(db, instance_uuid=due.server, event='confirm.start', operation=row,
-                      action=_action('confirmResize', ctxt.request_id), migration=(due.row, 'finished', 'confirming'))
+    row = operations.OperationRow.new(ctxt, 'confirm', due.server, {'migration_uuid': due.row})
+    operations.accept(
+        db,
+        instance_uuid=due.server,
+        event='confirm.start',
+        operation=row,
+        action=_action('confirmResize', ctxt.request_id),
+        migration=(due.row, 'finished', 'confirming'),
+    )
     LOG.info('Automatically confirming migration %s for instance %s', due.row, due.server, instance_uuid=due.server)
     return row.uuid
 
 
 def asked(kind: str, event: str, action: str) -> Callable[[Environment, engine.Database, Due], str]:
     """Return a function that accepts an operation without arguments, as a user's request for it does."""
+
     def accept(env: Environment, db: engine.Database, due: Due) -> str:
         ctxt = get_admin_context()
-        row = operations.Operation.new(ctxt, kind, due.server, {})
-        operations.accept(db, instance_uuid=due.server, event=event, operation=row,
-                          action=_action(action, ctxt.request_id))
+        row = operations.OperationRow.new(ctxt, kind, due.server, {})
+        operations.accept(
+            db, instance_uuid=due.server, event=event, operation=row, action=_action(action, ctxt.request_id)
+        )
         LOG.info('A time limit of the server is over; starting action %s', action, instance_uuid=due.server)
         return row.uuid
+
     return accept
 
 
@@ -124,10 +138,16 @@ def _action(name: str, request_id: str) -> dict[str, str | None]:
 EXPIRES = (
     Expires('reclaim_queued_deletes', 'reclaim_instance_interval', expired.soft_deleted, reclaim),
     Expires('poll_unconfirmed_resizes', 'resize_confirm_window', expired.unconfirmed, confirm),
-    Expires('poll_rescued_instances', 'rescue_timeout', expired.rescued,
-            asked('unrescue', 'unrescue.start', 'unrescue')),
-    Expires('poll_shelved_instances', 'shelved_offload_time', expired.shelved,
-            asked('shelve_offload', 'shelve_offload.start', 'shelveOffload'), spacing='shelved_poll_interval'),
+    Expires(
+        'poll_rescued_instances', 'rescue_timeout', expired.rescued, asked('unrescue', 'unrescue.start', 'unrescue')
+    ),
+    Expires(
+        'poll_shelved_instances',
+        'shelved_offload_time',
+        expired.shelved,
+        asked('shelve_offload', 'shelve_offload.start', 'shelveOffload'),
+        spacing='shelved_poll_interval',
+    ),
     Expires('check_instance_build_time', 'instance_build_timeout', expired.builds, end_build, everywhere=True),
 )
 
@@ -147,7 +167,8 @@ class Expiry:
         self._healed: dict[str, int] = {}
         self._after: dict[str, float] = {expires.name: getattr(conf, expires.option) for expires in EXPIRES}
         self._spacing: dict[str, float] = {
-            expires.name: getattr(conf, expires.spacing) for expires in EXPIRES if expires.spacing}
+            expires.name: getattr(conf, expires.spacing) for expires in EXPIRES if expires.spacing
+        }
         self.timers = Timers(self._stopping)
 
     def start(self) -> None:
@@ -155,8 +176,9 @@ class Expiry:
         for expires in EXPIRES:
             after = self._after[expires.name]
             spacing = self._spacing.get(expires.name, min(after, PERIOD))
-            self.timers.every(spacing if after > 0 and self._enabled else -1,
-                              functools.partial(self.look, expires), expires.name)
+            self.timers.every(
+                spacing if after > 0 and self._enabled else -1, functools.partial(self.look, expires), expires.name
+            )
         self.timers.every(PERIOD if self._enabled else -1, self.purge_tokens, TOKENS)
         self.timers.every(PERIOD if self._enabled else -1, self.purge_history, HISTORY)
         self.timers.every(HOUR if self._enabled else -1, self.drop_accelerators, ACCELERATORS)
@@ -216,7 +238,7 @@ class Expiry:
         if found is None:
             return 0
         self._healed[cell.name], server = found
-        row = operations.Operation.new(get_admin_context(), 'network_changed', server, {}, beside=True)
+        row = operations.OperationRow.new(get_admin_context(), 'network_changed', server, {}, beside=True)
         self._env.runner.wake(cell, [operations.add_beside(cell, row)])
         return 1
 

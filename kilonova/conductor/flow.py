@@ -8,6 +8,7 @@ Progress is in the row, so any conductor that owns the row can continue. The flo
 
 ``work.Step`` describes a step and what it may do.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
@@ -15,8 +16,8 @@ from typing import Generic
 
 from oslo_log import log as logging
 
-from kilonova.conductor.row import Chosen, OutputsT
-from kilonova.conductor.work import Parked, Step, Work
+from kilonova.conductor.row import OutputsT, SelectOutputs
+from kilonova.conductor.work import Step, WaitingForHostSlot, Work
 from kilonova.errors import Cancelled, HostRejected, KeyGone, KilonovaError, LeaseLost, Unanswered
 
 LOG = logging.getLogger(__name__)
@@ -28,8 +29,12 @@ def reasons(uuid: str, refusals: Iterable[str]) -> str:
     The server's uuid is removed from each refusal, because it would take the space of the reasons. Equal refusals of
     several hosts appear once.
     """
-    return '; '.join(dict.fromkeys(refusal.replace(f'Build of instance {uuid} was re-scheduled: ', '')
-                                   .replace(f' {uuid}', '') for refusal in refusals))
+    return '; '.join(
+        dict.fromkeys(
+            refusal.replace(f'Build of instance {uuid} was re-scheduled: ', '').replace(f' {uuid}', '')
+            for refusal in refusals
+        )
+    )
 
 
 class Flow(Generic[OutputsT]):
@@ -62,8 +67,8 @@ class Flow(Generic[OutputsT]):
     def run(self, work: Work[OutputsT]) -> None:
         """Run the operation from the position in its row to its end, or undo it.
 
-        Returns when the row has ended, was released for a retry, or is owned by another conductor. Raises Parked if the
-        operation waits for a slot of a host.
+        Returns when the row has ended, was released for a retry, or is owned by another conductor. Raises
+        WaitingForHostSlot if the operation waits for a slot of a host.
         """
         try:
             if work.cancelled and not work.failed:
@@ -85,10 +90,14 @@ class Flow(Generic[OutputsT]):
             else:
                 work.close()
         except LeaseLost:
-            LOG.info('Operation %s (%s): another conductor has taken it over; stopping here', work.uuid, self.name,
-                     instance_uuid=work.instance_uuid)
+            LOG.info(
+                'Operation %s (%s): another conductor has taken it over; stopping here',
+                work.uuid,
+                self.name,
+                instance_uuid=work.instance_uuid,
+            )
             work.lost()
-        except Parked:
+        except WaitingForHostSlot:
             raise
         except Unanswered as error:
             work.give_back(error)
@@ -116,15 +125,21 @@ class Flow(Generic[OutputsT]):
         is retried instead, unless ``may_end`` returns True.
         """
         if self.forward_only and not self.may_end(work, error):
-            LOG.error('Operation %s (%s) failed; it will be retried', work.uuid, self.name, exc_info=error,
-                      instance_uuid=work.instance_uuid)
+            LOG.error(
+                'Operation %s (%s) failed; it will be retried',
+                work.uuid,
+                self.name,
+                exc_info=error,
+                instance_uuid=work.instance_uuid,
+            )
             work.give_back(error)
             return
         if isinstance(error, KilonovaError):
             LOG.info('Operation %s (%s) failed: %s', work.uuid, self.name, error, instance_uuid=work.instance_uuid)
         else:
-            LOG.error('Operation %s (%s) failed', work.uuid, self.name, exc_info=error,
-                      instance_uuid=work.instance_uuid)
+            LOG.error(
+                'Operation %s (%s) failed', work.uuid, self.name, exc_info=error, instance_uuid=work.instance_uuid
+            )
         try:
             work.fail(error)
             self.unwind(work)
@@ -146,18 +161,23 @@ class Flow(Generic[OutputsT]):
         A ``forward_only`` flow undoes nothing. If an undo or the last write fails, the row is released for a retry.
         """
         if not self.forward_only:
-            for position, step in reversed(list(enumerate(self.steps[:work.position + 1]))):
+            for position, step in reversed(list(enumerate(self.steps[: work.position + 1]))):
                 if step.undo is None:
                     continue
                 work.at(position, step.name)
                 try:
                     work.compare()
                     step.undo(work)
-                except (LeaseLost, Unanswered, Parked):
+                except (LeaseLost, Unanswered, WaitingForHostSlot):
                     raise
                 except Exception as error:
-                    LOG.exception('Operation %s (%s): the undo of step %s failed; it will be retried', work.uuid,
-                                  self.name, step.name, instance_uuid=work.instance_uuid)
+                    LOG.exception(
+                        'Operation %s (%s): the undo of step %s failed; it will be retried',
+                        work.uuid,
+                        self.name,
+                        step.name,
+                        instance_uuid=work.instance_uuid,
+                    )
                     work.give_back(error)
                     return
         try:
@@ -165,8 +185,12 @@ class Flow(Generic[OutputsT]):
         except (LeaseLost, Unanswered):
             raise
         except Exception as error:
-            LOG.exception('Operation %s (%s): could not write its end state; it will be retried', work.uuid, self.name,
-                          instance_uuid=work.instance_uuid)
+            LOG.exception(
+                'Operation %s (%s): could not write its end state; it will be retried',
+                work.uuid,
+                self.name,
+                instance_uuid=work.instance_uuid,
+            )
             work.give_back(error)
         else:
             work.close()
@@ -179,8 +203,14 @@ class Flow(Generic[OutputsT]):
         """
         if step.again_from is None or not self.more_attempts(work):
             return False
-        LOG.info('Operation %s (%s): attempt %s failed (%s); trying the next host', work.uuid, self.name, work.attempt,
-                 error, instance_uuid=work.instance_uuid)
+        LOG.info(
+            'Operation %s (%s): attempt %s failed (%s); trying the next host',
+            work.uuid,
+            self.name,
+            work.attempt,
+            error,
+            instance_uuid=work.instance_uuid,
+        )
         work.undo_attempt(self.index(step.again_from), error)
         self._undo_attempt(work)
         return True
@@ -199,7 +229,7 @@ class Flow(Generic[OutputsT]):
 
         Returns False for flows for which the scheduler chooses no hosts.
         """
-        hosts = work.outputs.hosts if isinstance(work.outputs, Chosen) else []
+        hosts = work.outputs.hosts if isinstance(work.outputs, SelectOutputs) else []
         return work.attempt < min(len(hosts), work.env.max_attempts)
 
     def exhausted(self, work: Work[OutputsT], error: HostRejected) -> Exception:

@@ -7,6 +7,7 @@ The caller is ``objects.base.remotable``:
 Only methods that are marked remotable can be called. Replies are primitives in the object versions that the caller
 understands (its version manifest).
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -39,8 +40,11 @@ def _reply(result: Any, versions: dict[str, str]) -> Any:
     """
     if isinstance(result, KilonovaObject):
         name = result.obj_name()
-        older = {other: versions[other] for other, version in object_versions(name).items()
-                 if other in versions and _key(versions[other]) < _key(version)}
+        older = {
+            other: versions[other]
+            for other, version in object_versions(name).items()
+            if other in versions and _key(versions[other]) < _key(version)
+        }
         if not older:
             # In the common case the caller has this release, or a newer one that reads the versions of this release.
             return result.obj_to_primitive()
@@ -65,9 +69,15 @@ class ObjectCalls:
         self._databases = databases
 
     @engine.silence()
-    def object_class_action_versions(self, ctxt: RequestContext, objname: str, objmethod: str,
-                                     object_versions: dict[str, str], args: Sequence[Any],
-                                     kwargs: dict[str, Any]) -> Any:
+    def object_class_action_versions(
+        self,
+        ctxt: RequestContext,
+        objname: str,
+        objmethod: str,
+        object_versions: dict[str, str],
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+    ) -> Any:
         """Call a class method of an object class, and return its result in the caller's versions.
 
         ``object_versions`` is a dict from the name of an object to the caller's version of it. Raises
@@ -79,8 +89,9 @@ class ObjectCalls:
         return _reply(result, object_versions)
 
     @engine.silence()
-    def object_action(self, ctxt: RequestContext, objinst: KilonovaObject, objmethod: str, args: Sequence[Any],
-                      kwargs: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+    def object_action(
+        self, ctxt: RequestContext, objinst: KilonovaObject, objmethod: str, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> tuple[dict[str, Any], Any]:
         """Call a method of the object ``objinst``.
 
         Returns a tuple of the changed fields and the method's result. The fields are a dict from name to primitive,
@@ -91,8 +102,11 @@ class ObjectCalls:
         method = _remotable(objinst, objinst.obj_name(), objmethod)
         before = objinst.primitive_data()
         result = method(*args, **kwargs)
-        updates = {name: value for name, value in objinst.primitive_data().items()
-                   if name not in before or before[name] != value}
+        updates = {
+            name: value
+            for name, value in objinst.primitive_data().items()
+            if name not in before or before[name] != value
+        }
         updates['obj_what_changed'] = sorted(objinst.obj_what_changed())
         return updates, _reply(result, {})
 
@@ -100,8 +114,10 @@ class ObjectCalls:
         if self._databases is not None:
             ctxt.cell = self._databases.main()
 
-    def object_backport_versions(self, ctxt: RequestContext, objinst: KilonovaObject,
-                                 object_versions: dict[str, str]) -> dict[str, Any]:
+    def object_backport_versions(
+        self, ctxt: RequestContext, objinst: KilonovaObject, object_versions: dict[str, str]
+    ) -> dict[str, Any]:
         """Return the object as a primitive in the versions that the caller knows."""
-        return objinst.obj_to_primitive(target_version=object_versions[objinst.obj_name()],
-                                        version_manifest=object_versions)
+        return objinst.obj_to_primitive(
+            target_version=object_versions[objinst.obj_name()], version_manifest=object_versions
+        )

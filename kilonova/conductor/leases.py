@@ -8,6 +8,7 @@
 An expired lease is never renewed. The process takes a new lease as a new owner, and drops the operations that it had
 (operations.md, rule 6).
 """
+
 from __future__ import annotations
 
 import threading
@@ -65,8 +66,7 @@ class Leases:
         6).
         """
         lease = self._of(db)
-        if lease.owner == owner and (lease.renewed is None
-                                     or time.monotonic() - lease.renewed > self._seconds * 2 / 3):
+        if lease.owner == owner and (lease.renewed is None or time.monotonic() - lease.renewed > self._seconds * 2 / 3):
             try:
                 self._renew(lease)
             except Exception as error:
@@ -104,8 +104,11 @@ class Leases:
                 if operation_leases.renew_lease(lease.db, lease.owner, self._seconds):
                     lease.renewed = before
                     return
-                LOG.warning('The lease in database %s expired; other conductors take over its operations, and this '
-                            'process continues with a new lease', lease.db.name)
+                LOG.warning(
+                    'The lease in database %s expired; other conductors take over its operations, and this '
+                    'process continues with a new lease',
+                    lease.db.name,
+                )
                 lost, lease.owner, lease.renewed = lease.owner, uuidutils.generate_uuid(), None
                 self._lost(lost)
             before = time.monotonic()

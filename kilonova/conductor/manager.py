@@ -7,6 +7,7 @@
 The endpoints answer remote calls of objects, claims and saves of hosts, and casts for compute tasks. No handler runs a
 flow: each only wakes the runner (operations.md, rule 5).
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ from kilonova.clients.placement import PlacementClient
 from kilonova.clients.volume import VolumeClient
 from kilonova.conductor.environment import Environment
 from kilonova.conductor.expiry import Expiry
-from kilonova.conductor.flows import ports
+from kilonova.conductor.flows.network import ports
 from kilonova.conductor.indirection import ObjectCalls
 from kilonova.conductor.reports import Reports
 from kilonova.conductor.runner import Runner
@@ -30,12 +31,12 @@ from kilonova.context import RequestContext, get_admin_context
 from kilonova.db import engine
 from kilonova.db.engine import Databases
 from kilonova.db.queries import claims, group_claims, resumes
-from kilonova.db.queries.cells import Cells
+from kilonova.db.queries.cells import CellDatabases
 from kilonova.objects import Claim, Save
 from kilonova.rpc.baseapi import ping
 from kilonova.rpc.compute import Compute
 from kilonova.rpc.conductor import ComputeTask, Conductor
-from kilonova.rpc.interface import Client, Server
+from kilonova.rpc.interface import Client, ServerTransport
 from kilonova.rpc.notify import OFF, Notifications
 from kilonova.rpc.reports import PERIOD, Broker, Collector
 
@@ -49,7 +50,7 @@ class ConductorEndpoint(ObjectCalls):
     repeat the call and undo nothing (operations.md, rules 13 and 16).
     """
 
-    def __init__(self, databases: Databases, cells: Cells, networks: NetworkClient | None = None) -> None:
+    def __init__(self, databases: Databases, cells: CellDatabases, networks: NetworkClient | None = None) -> None:
         super().__init__(databases)
         self._own, self._cells, self._networks = databases, cells, networks
 
@@ -73,10 +74,9 @@ class ConductorEndpoint(ObjectCalls):
         ``db.queries.claims.claim`` describes the reply and the errors. If the claim names a server group, the group's
         policy is checked as well (``db.queries.group_claims``).
         """
-        request = claims.Claim(**claim.primitive_data())
+        request = claims.ClaimWrite(**claim.primitive_data())
         if request.group:
-            return group_claims.claim(self._own.api(), self._cells, self._own.main(), request,
-                                      request.group)
+            return group_claims.claim(self._own.api(), self._cells, self._own.main(), request, request.group)
         return claims.claim(self._own.main(), request)
 
     @engine.silence()
@@ -85,11 +85,14 @@ class ConductorEndpoint(ObjectCalls):
 
         ``db.queries.claims.save`` describes the reply and the errors.
         """
-        return claims.save(self._own.main(), claims.Save(**{'request_id': ctxt.request_id, **save.primitive_data()}))
+        return claims.save(
+            self._own.main(), claims.SaveWrite(**{'request_id': ctxt.request_id, **save.primitive_data()})
+        )
 
     @engine.silence()
-    def bind_ports(self, ctxt: RequestContext, key: str, instance_uuid: str, host: str,
-                   profiles: dict[str, dict[str, Any]]) -> Any:
+    def bind_ports(
+        self, ctxt: RequestContext, key: str, instance_uuid: str, host: str, profiles: dict[str, dict[str, Any]]
+    ) -> Any:
         """Bind ports of a server to devices that a host has claimed, and return the server's interfaces.
 
         ``flows.ports.bind_devices`` describes the arguments and the errors.
@@ -140,27 +143,53 @@ class ConductorManager:
     ``broker`` is the message queue on which hosts send their reports; without it no reports are collected.
     """
 
-    def __init__(self, conf: cfg.ConfigOpts, *, transport: Server, databases: Databases, cells: Cells,
-                 scheduler: Client, compute: Client, placement: PlacementClient, images: ImageClient,
-                 accelerators: AcceleratorClient | None = None, networks: NetworkClient | None = None,
-                 volumes: VolumeClient | None = None, notify: Notifications = OFF,
-                 broker: Broker | None = None) -> None:
+    def __init__(
+        self,
+        conf: cfg.ConfigOpts,
+        *,
+        transport: ServerTransport,
+        databases: Databases,
+        cells: CellDatabases,
+        scheduler: Client,
+        compute: Client,
+        placement: PlacementClient,
+        images: ImageClient,
+        accelerators: AcceleratorClient | None = None,
+        networks: NetworkClient | None = None,
+        volumes: VolumeClient | None = None,
+        notify: Notifications = OFF,
+        broker: Broker | None = None,
+    ) -> None:
         self._transport, self._host = transport, conf.host
-        self.env = Environment(conf=conf, databases=databases, cells=cells, scheduler=scheduler, compute=compute,
-                               placement=placement, images=images, max_attempts=conf.scheduler.max_attempts,
-                               ping=lambda: ping(transport, 'conductor', conf.host, get_admin_context()),
-                               host=conf.host, accelerators=accelerators, networks=networks, volumes=volumes,
-                               notify=notify)
-        self.runner = Runner(self.env, slots=conf.conductor.flow_slots,
-                             slots_per_host=conf.conductor.flow_slots_per_host,
-                             lease_time=conf.conductor.lease_time, sweep_interval=conf.conductor.sweep_interval,
-                             host=conf.host)
+        self.env = Environment(
+            conf=conf,
+            databases=databases,
+            cells=cells,
+            scheduler=scheduler,
+            compute=compute,
+            placement=placement,
+            images=images,
+            max_attempts=conf.scheduler.max_attempts,
+            ping=lambda: ping(transport, 'conductor', conf.host, get_admin_context()),
+            host=conf.host,
+            accelerators=accelerators,
+            networks=networks,
+            volumes=volumes,
+            notify=notify,
+        )
+        self.runner = Runner(
+            self.env,
+            slots=conf.conductor.flow_slots,
+            slots_per_host=conf.conductor.flow_slots_per_host,
+            lease_time=conf.conductor.lease_time,
+            sweep_interval=conf.conductor.sweep_interval,
+            host=conf.host,
+        )
         self.expiry = Expiry(self.env, conf)
         self.endpoint = ConductorEndpoint(databases, cells, networks)
         self.tasks = ComputeTaskEndpoint(self.runner, databases)
         self.reports = Reports(databases, Client(Compute, transport), conf.service_down_time)
-        self._collector = Collector(
-            broker, self.reports.write, min(PERIOD, conf.report_interval)) if broker else None
+        self._collector = Collector(broker, self.reports.write, min(PERIOD, conf.report_interval)) if broker else None
         self._server: Any = None
 
     def start(self) -> None:
@@ -169,8 +198,9 @@ class ConductorManager:
         The runner also takes rows that an earlier process left.
         """
         self.runner.start()
-        self._server = self._transport.serve('conductor', self._host,
-                                             [(Conductor, self.endpoint), (ComputeTask, self.tasks)])
+        self._server = self._transport.serve(
+            'conductor', self._host, [(Conductor, self.endpoint), (ComputeTask, self.tasks)]
+        )
         self._server.start()
         if self._collector is not None:
             self._collector.start()

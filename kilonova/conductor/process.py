@@ -9,6 +9,7 @@ A process counts as dead only if that is certain: the text has the same service 
 the same process namespace (process ids mean nothing in another container), and there is no process with that id, or it
 was started at another time. Every other text, including those of other systems, counts as not known to be dead.
 """
+
 from __future__ import annotations
 
 import os

@@ -7,6 +7,7 @@
 
 A host that counted as down when its report arrived is sent a message, so that it reports by an RPC call.
 """
+
 from __future__ import annotations
 
 from kilonova.context import get_admin_context

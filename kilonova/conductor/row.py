@@ -1,6 +1,6 @@
-"""``OwnedRow``, an operation row that this process owns, and ``Outputs``, the stored results of its steps.
+"""``LeasedOperation``, an operation row that this process owns, and ``Outputs``, the stored results of its steps.
 
-``work.Work`` is based on ``OwnedRow``. Each flow names the class of its outputs (``Flow.outputs``):
+``work.Work`` is based on ``LeasedOperation``. Each flow names the class of its outputs (``Flow.outputs``):
 
     class ResizeOutputs(Chosen):
         prep_resize: dict[str, Any] | None = None
@@ -14,6 +14,7 @@ Each UPDATE of a row checks owner, lease, position and attempt. If it matches no
 A decision is committed before it is acted on. A database that doesn't answer raises Unanswered. The same check precedes
 each message to another daemon and each undo.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
@@ -51,8 +52,12 @@ class Outputs:
 
     def stored(self) -> dict[str, Any]:
         """Return the values that differ from their defaults, as JSON for the row."""
-        return {one.name: value for one in fields(self) if (value := getattr(self, one.name)) != (
-            one.default_factory() if one.default_factory is not MISSING else one.default)}
+        return {
+            one.name: value
+            for one in fields(self)
+            if (value := getattr(self, one.name))
+            != (one.default_factory() if one.default_factory is not MISSING else one.default)
+        }
 
 
 def _known(cls: Any, stored: dict[str, Any]) -> dict[str, Any]:
@@ -61,7 +66,7 @@ def _known(cls: Any, stored: dict[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenHost:
     """A host that the scheduler chose.
 
     ``allocations`` and ``mappings`` have Placement's format. ``limits`` are described at ``scheduler_limits``.
@@ -82,12 +87,18 @@ class Choice:
         made = []
         for selection in found:
             request = selection.allocation()
-            made.append(cls(
-                host=selection.service_host, node=selection.nodename, compute_node_uuid=selection.compute_node_uuid,
-                cell_uuid=selection.cell_uuid, allocations=request.get('allocations', {}),
-                mappings=request.get('mappings') or {},
-                availability_zone=selection.availability_zone if 'availability_zone' in selection else None,
-                limits=selection.limits.obj_to_primitive() if selection.limits is not None else None))
+            made.append(
+                cls(
+                    host=selection.service_host,
+                    node=selection.nodename,
+                    compute_node_uuid=selection.compute_node_uuid,
+                    cell_uuid=selection.cell_uuid,
+                    allocations=request.get('allocations', {}),
+                    mappings=request.get('mappings') or {},
+                    availability_zone=selection.availability_zone if 'availability_zone' in selection else None,
+                    limits=selection.limits.obj_to_primitive() if selection.limits is not None else None,
+                )
+            )
         return made
 
     @property
@@ -97,7 +108,7 @@ class Choice:
 
 
 @dataclass
-class Chosen(Outputs):
+class SelectOutputs(Outputs):
     """Outputs of flows for which the scheduler chooses the host.
 
     Attributes:
@@ -106,15 +117,15 @@ class Chosen(Outputs):
             port id to groups.
     """
 
-    select: list[Choice] | None = None
+    select: list[ChosenHost] | None = None
     port_groups: dict[str, list[str]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, stored: dict[str, Any]) -> Self:
-        """Return the outputs from the JSON of a row, with ``select`` as Choice objects."""
+        """Return the outputs from the JSON of a row, with ``select`` as ChosenHost objects."""
         outputs = super().read(stored)
         if outputs.select is not None:
-            outputs.select = [Choice(**_known(Choice, one)) for one in stored['select']]
+            outputs.select = [ChosenHost(**_known(ChosenHost, one)) for one in stored['select']]
         return outputs
 
     def stored(self) -> dict[str, Any]:
@@ -125,7 +136,7 @@ class Chosen(Outputs):
         return found
 
     @property
-    def hosts(self) -> list[Choice]:
+    def hosts(self) -> list[ChosenHost]:
         """The chosen hosts, or an empty list until the scheduler has replied."""
         return self.select or []
 
@@ -133,7 +144,7 @@ class Chosen(Outputs):
 OutputsT = TypeVar('OutputsT', bound=Outputs)
 
 
-class OwnedRow(Generic[OutputsT]):
+class LeasedOperation(Generic[OutputsT]):
     """An operation row that this process owns, with the writes and checks that an owner may do.
 
     Attributes:
@@ -142,8 +153,9 @@ class OwnedRow(Generic[OutputsT]):
         outputs: Results of the flow's steps.
     """
 
-    def __init__(self, row: operations.Operation, db: engine.Database, env: Environment, owner: str,
-                 outputs: type[OutputsT]) -> None:
+    def __init__(
+        self, row: operations.OperationRow, db: engine.Database, env: Environment, owner: str, outputs: type[OutputsT]
+    ) -> None:
         self.db, self.env, self.owner = db, env, owner
         self.uuid, self.kind, self.instance_uuid, self.args = row.uuid, row.kind, row.instance_uuid, row.args
         self.outputs: OutputsT = outputs.read(row.outputs)
@@ -220,8 +232,12 @@ class OwnedRow(Generic[OutputsT]):
         return None
 
     # -- writing --------------------------------------------------------------------------------------------------
-    def decide(self, values: dict[str, Any], cancelled: bool = False,
-               write: Callable[[engine.Connection], object] | None = None) -> None:
+    def decide(
+        self,
+        values: dict[str, Any],
+        cancelled: bool = False,
+        write: Callable[[engine.Connection], object] | None = None,
+    ) -> None:
         """Write columns and the outputs, in one transaction with what ``write(conn)`` writes.
 
         ``cancelled`` True writes them even if the operation was cancelled in the meantime.
@@ -236,20 +252,31 @@ class OwnedRow(Generic[OutputsT]):
         self._place, self._compared = after, True
 
     @engine.retried
-    def _write(self, values: dict[str, Any], cancelled: bool, after: operation_leases.Place,
-               write: Callable[[engine.Connection], object] | None) -> bool:
+    def _write(
+        self,
+        values: dict[str, Any],
+        cancelled: bool,
+        after: operation_leases.Place,
+        write: Callable[[engine.Connection], object] | None,
+    ) -> bool:
         with self.db.write() as conn:
             if operation_leases.decide(conn, self.uuid, self.owner, values, at=self._place, cancelled=cancelled):
                 if write is not None:
                     write(conn)
                 return True
             # It may have been written by the first try, if only the reply to its COMMIT was lost.
-            return engine.repeated() and operation_leases.decide(conn, self.uuid, self.owner, values, at=after,
-                                                                 cancelled=cancelled)
+            return engine.repeated() and operation_leases.decide(
+                conn, self.uuid, self.owner, values, at=after, cancelled=cancelled
+            )
 
     @engine.retried
-    def add(self, row: operations.Operation, same: Callable[[operations.Operation], bool], delay: float,
-            write: Callable[[engine.Connection], object] | None) -> bool:
+    def add(
+        self,
+        row: operations.OperationRow,
+        same: Callable[[operations.OperationRow], bool],
+        delay: float,
+        write: Callable[[engine.Connection], object] | None,
+    ) -> bool:
         """Insert another operation row of the server, which may be taken after ``delay`` seconds at the earliest.
 
         Nothing is inserted if ``same(other)`` is True for a row that the server has. What ``write(conn)`` writes
@@ -257,8 +284,9 @@ class OwnedRow(Generic[OutputsT]):
         doesn't own its row any more.
         """
         with self.db.write() as conn:
-            if not operation_leases.decide(conn, self.uuid, self.owner, {'owner': self.owner}, at=self._place,
-                                           cancelled=True):
+            if not operation_leases.decide(
+                conn, self.uuid, self.owner, {'owner': self.owner}, at=self._place, cancelled=True
+            ):
                 return False
             if write is not None:
                 write(conn)
@@ -267,12 +295,20 @@ class OwnedRow(Generic[OutputsT]):
                 operations.insert(conn, [row])
         return True
 
-    def copy_for(self, owner: str, position: int) -> operations.Operation:
+    def copy_for(self, owner: str, position: int) -> operations.OperationRow:
         """Return this row as it is inserted into another database, with another owner and position."""
-        return operations.Operation(
-            uuid=self.uuid, kind=self.kind, instance_uuid=self.instance_uuid, args=self.args,
-            context=self.ctxt.to_dict(), request_id=self.request_id, position=position, attempt=self.attempt,
-            outputs=self.outputs.stored(), owner=owner)
+        return operations.OperationRow(
+            uuid=self.uuid,
+            kind=self.kind,
+            instance_uuid=self.instance_uuid,
+            args=self.args,
+            context=self.ctxt.to_dict(),
+            request_id=self.request_id,
+            position=position,
+            attempt=self.attempt,
+            outputs=self.outputs.stored(),
+            owner=owner,
+        )
 
     def handed_over(self, db: engine.Database, owner: str, position: int) -> None:
         """Continue with the copy of the row in the database of a cell, as ``owner``."""

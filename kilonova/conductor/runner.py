@@ -9,6 +9,7 @@ RPC handlers never run a flow (rule 5 of contributor/operations.md). They call `
 each host that it calls (``slots``). For each database one thread renews the lease and one sweeps (``sweep``), so that a
 database that doesn't answer delays no other.
 """
+
 from __future__ import annotations
 
 import functools
@@ -24,8 +25,8 @@ from kilonova.conductor.cancels import Cancels
 from kilonova.conductor.environment import Environment
 from kilonova.conductor.leases import Leases
 from kilonova.conductor.sweep import YOUNG, Sweep
-from kilonova.conductor.work import Parked, Work
-from kilonova.conductor.workers import Job, Slots, Workers
+from kilonova.conductor.work import WaitingForHostSlot, Work
+from kilonova.conductor.workers import Job, OperationSlots, WorkerThreads
 from kilonova.db.engine import Database
 from kilonova.db.queries import operation_leases, operations
 from kilonova.errors import LeaseLost
@@ -42,12 +43,13 @@ class Runner:
     Other modules call ``wake`` to have operation rows taken and run.
     """
 
-    def __init__(self, env: Environment, *, slots: int, slots_per_host: int, lease_time: float, sweep_interval: float,
-                 host: str) -> None:
+    def __init__(
+        self, env: Environment, *, slots: int, slots_per_host: int, lease_time: float, sweep_interval: float, host: str
+    ) -> None:
         self.env, self._host = env, host
         self._renew_interval, self.sweep_interval = lease_time / 6, sweep_interval
-        self.workers = Workers(slots)
-        self.slots: Slots[Work[Any]] = Slots(slots_per_host, self.workers.lock, self._go_on)
+        self.workers = WorkerThreads(slots)
+        self.slots: OperationSlots[Work[Any]] = OperationSlots(slots_per_host, self.workers.lock, self._go_on)
         self.leases = Leases(host, lease_time, self._drop_parked)
         self._cancels = Cancels(env)
         self._sweep = Sweep(env, self._cancels, host)
@@ -68,7 +70,7 @@ class Runner:
         self._listen()
         self.workers.start()
         concurrency.spawn(self._look_after_databases, name='databases')
-        concurrency.spawn(self._listen_forever, name='hearing')
+        concurrency.spawn(self._listen_forever, name='liveness')
 
     def stop(self, timeout: float = 30.0) -> None:
         """Take no more rows, wait up to ``timeout`` seconds for running steps, and release all rows."""
@@ -119,10 +121,10 @@ class Runner:
 
     # -- hosts ----------------------------------------------------------------------------------------------------
     def _listen(self) -> None:
-        """Read which hosts report, for the decisions of ``hearing``."""
+        """Read which hosts report, for the decisions of ``liveness``."""
         for db in self.env.cells.databases():
             try:
-                self.env.hearing.look(db)
+                self.env.liveness.look(db)
             except Exception as error:
                 LOG.warning('Could not read the reports of hosts in database %s: %s', db.name, error)
         self._free_of_lost_hosts()
@@ -134,7 +136,7 @@ class Runner:
         """
         for host, works in self.slots.waiting_for_silent().items():
             try:
-                lost = {work.uuid for work in works if self.env.hearing.is_down(work.db, host)}
+                lost = {work.uuid for work in works if self.env.liveness.is_down(work.db, host)}
             except Exception as error:
                 LOG.warning('Could not find out whether host %s is down: %s', host, error)
                 continue
@@ -142,9 +144,9 @@ class Runner:
                 self.workers.add(functools.partial(self._resume, work), work.is_urgent)
 
     def _listen_forever(self) -> None:
-        while not self._tick.wait(self.env.hearing.period):
+        while not self._tick.wait(self.env.liveness.period):
             self._listen()
-            if self.env.hearing.silence:
+            if self.env.liveness.silence:
                 self._listen_to_itself()
 
     def _listen_to_itself(self) -> None:
@@ -155,9 +157,11 @@ class Runner:
         try:
             self.env.ping()
         except Exception as error:
-            self.env.hearing.cut_off()
-            LOG.warning('No compute is reporting and a ping through RabbitMQ failed: treating hosts as unknown, not '
-                        'down: %s', error)
+            self.env.liveness.cut_off()
+            LOG.warning(
+                'No compute is reporting and a ping through RabbitMQ failed: treating hosts as unknown, not down: %s',
+                error,
+            )
 
     # -- work -----------------------------------------------------------------------------------------------------
     def wake(self, db: Database, uuids: Sequence[str], urgent: bool = False, fresh: bool = False) -> None:
@@ -198,15 +202,20 @@ class Runner:
         for work in works:
             work.select_answered = fresh
         if len(works) > 1:
-            flows.FLOWS['boot'].begin_together([work for work in works if work.kind == 'boot' and work.position == 0
-                                                and not (work.failed or work.cancelled)])
+            flows.FLOWS['boot'].begin_together(
+                [
+                    work
+                    for work in works
+                    if work.kind == 'boot' and work.position == 0 and not (work.failed or work.cancelled)
+                ]
+            )
         for work in works[1:]:
             self.workers.add(functools.partial(self.run, work), work.is_urgent)
         for uuid in set(left).difference(row.uuid for row in rows):
             self._cancels.before(db, uuid)
         return functools.partial(self.run, works[0]) if works else None
 
-    def _work(self, db: Database, row: operations.Operation, owner: str) -> Work[Any] | None:
+    def _work(self, db: Database, row: operations.OperationRow, owner: str) -> Work[Any] | None:
         """Return the ``Work`` of a row, or None if the row cannot be parsed or its kind is unknown.
 
         Such a row is logged and released for ``UNREADABLE_PAUSE`` seconds, so that it delays no other row.
@@ -217,14 +226,25 @@ class Runner:
                 return Work(row, db, self.env, owner, flows.FLOWS[row.kind].outputs)
             except Exception as error:
                 why = f'outputs or context ({type(error).__name__}: {error})'
-        LOG.error('Operation %s (%s) of %s cannot be read: %s. It is neither run nor undone, and is checked again in '
-                  "%.0f s; 'kilonova-manage operation list' says what to do", row.uuid, row.kind, row.instance_uuid,
-                  why, UNREADABLE_PAUSE, instance_uuid=row.instance_uuid)
+        LOG.error(
+            'Operation %s (%s) of %s cannot be read: %s. It is neither run nor undone, and is checked again in '
+            "%.0f s; 'kilonova-manage operation list' says what to do",
+            row.uuid,
+            row.kind,
+            row.instance_uuid,
+            why,
+            UNREADABLE_PAUSE,
+            instance_uuid=row.instance_uuid,
+        )
         try:
             operation_leases.set_aside(db, row.uuid, owner, UNREADABLE_PAUSE)
         except Exception as error:
-            LOG.warning('Could not postpone the next check of the unreadable operation %s: %s', row.uuid, error,
-                        instance_uuid=row.instance_uuid)
+            LOG.warning(
+                'Could not postpone the next check of the unreadable operation %s: %s',
+                row.uuid,
+                error,
+                instance_uuid=row.instance_uuid,
+            )
         return None
 
     def run(self, work: Work[Any]) -> None:
@@ -233,11 +253,15 @@ class Runner:
         work.ctxt.update_store()
         try:
             flows.FLOWS[work.kind].run(work)
-        except Parked:
+        except WaitingForHostSlot:
             return
         except Exception:
-            LOG.exception('Operation %s (%s): unexpected error; the next sweep takes it up again', work.uuid, work.kind,
-                          instance_uuid=work.instance_uuid)
+            LOG.exception(
+                'Operation %s (%s): unexpected error; the next sweep takes it up again',
+                work.uuid,
+                work.kind,
+                instance_uuid=work.instance_uuid,
+            )
             work.lost()
 
     def _go_on(self, work: Work[Any]) -> None:
@@ -251,8 +275,12 @@ class Runner:
         try:
             work.resumed()
         except LeaseLost:
-            LOG.info('Operation %s (%s): another conductor took it over while it waited; stopping here', work.uuid,
-                     work.kind, instance_uuid=work.instance_uuid)
+            LOG.info(
+                'Operation %s (%s): another conductor took it over while it waited; stopping here',
+                work.uuid,
+                work.kind,
+                instance_uuid=work.instance_uuid,
+            )
             work.lost()
         except Exception as error:
             work.give_back(error)
@@ -275,8 +303,9 @@ class Runner:
         """
         self._forget([work.uuid])
         if retry_in is not None:
-            self.workers.call_later(retry_in + 0.05, functools.partial(
-                self.wake, work.db, [work.uuid], urgent=work.is_urgent))
+            self.workers.call_later(
+                retry_in + 0.05, functools.partial(self.wake, work.db, [work.uuid], urgent=work.is_urgent)
+            )
 
     def _forget(self, uuids: Sequence[str]) -> None:
         with self.workers.lock:

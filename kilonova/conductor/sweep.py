@@ -5,6 +5,7 @@ It implements rules 1 and 7 of operations.md. ``runner.Runner`` calls it periodi
     sweep = Sweep(env, cancels, host='ctl1')
     sweep.of(db, YOUNG)                 # returns the number of rows that were woken
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -48,7 +49,8 @@ class Sweep:
                 living = operation_leases.living(conn)
                 rows = operation_leases.free(conn, owner, SWEEP_BATCH, age)
                 waiting, cancelled, behind = operation_leases.stopped(
-                    conn, owner, SWEEP_BATCH, age, self._behind.get(db.url, 0))
+                    conn, owner, SWEEP_BATCH, age, self._behind.get(db.url, 0)
+                )
             # The next sweep continues after these rows, so rows that stay in the result don't hide others.
             self._behind[db.url] = behind
             if self._bury(db, living):
@@ -63,7 +65,7 @@ class Sweep:
             return 0
         return found
 
-    def _find(self, db: Database, age: float, rows: list[operations.Operation]) -> int:
+    def _find(self, db: Database, age: float, rows: list[operations.OperationRow]) -> int:
         """Wake the runner for ``rows``, and for further free rows up to the size of a batch, and return their number.
 
         Rows that are in the runner already don't count.
@@ -86,13 +88,17 @@ class Sweep:
         buried = False
         for owner, text in living:
             if owner != self._env.leases.owner_in(db) and process.is_dead(text, self._host):
-                LOG.info('Conductor process %s (%s) is dead; other conductors take over its operations in database %s',
-                         owner, text, db.name)
+                LOG.info(
+                    'Conductor process %s (%s) is dead; other conductors take over its operations in database %s',
+                    owner,
+                    text,
+                    db.name,
+                )
                 operation_leases.drop_lease(db, owner)
                 buried = True
         return buried
 
-    def _without_twins(self, db: Database, rows: list[operations.Operation]) -> list[operations.Operation]:
+    def _without_twins(self, db: Database, rows: list[operations.OperationRow]) -> list[operations.OperationRow]:
         """Leave out boot rows of a cell that still have a copy in the API database (operations.md, rule 19)."""
         boots = [row.uuid for row in rows if row.kind == 'boot']
         if db is self._env.api or not boots:

@@ -3,9 +3,10 @@
 The steps of all flows (``conductor.flows``) receive the operation as a ``Work``:
 
     def stop_instance(work: Work[Outputs]) -> None:
-        work.ask(work.instance_row()['host'], 'stop_instance', instance=work.instance(), clean_shutdown=True)
+        work.call_host(work.instance_row()['host'], 'stop_instance', instance=work.instance(), clean_shutdown=True)
         work.ended_by_host()
 """
+
 from __future__ import annotations
 
 import json
@@ -17,8 +18,8 @@ from typing import Any, Generic
 from oslo_log import log as logging
 
 from kilonova import objects
-from kilonova.conductor.environment import Environment, HostsSilent
-from kilonova.conductor.row import OutputsT, OwnedRow
+from kilonova.conductor.environment import Environment, HostsNotReporting
+from kilonova.conductor.row import LeasedOperation, OutputsT
 from kilonova.db import engine
 from kilonova.db.queries import claims, instances, metadata, operations
 from kilonova.errors import Cancelled, HostRejected, KilonovaError, Unanswered, Unsent, shortened, without_paths
@@ -38,23 +39,25 @@ MOST_TEXT = 4096
 URGENT_KINDS = frozenset(('delete', 'soft_delete', 'release', 'confirm', 'revert'))
 
 
-class HostGone(HostRejected):
+class HostDown(HostRejected):
     """The compute service of the host is down: the conductor stops calling the host, and an alternate may be tried."""
 
     msg_fmt = 'compute service of host %(host)s is down'
 
 
-class GuestMayRun(Unanswered):
+class HostNotFenced(Unanswered):
     """A host that is down may still run the guest, so no other host starts it.
 
     The operation waits until the host is back, or until an operator has forced its service down.
     """
 
-    msg_fmt = ('compute service of host %(host)s is down, and its hypervisor may still run the server: start the '
-               'service again, or make sure that the host is off and force the service down')
+    msg_fmt = (
+        'compute service of host %(host)s is down, and its hypervisor may still run the server: start the '
+        'service again, or make sure that the host is off and force the service down'
+    )
 
 
-class NotYet(Unanswered):
+class RetryLater(Unanswered):
     """Other work still uses what the operation needs, so it is retried after ``pause`` seconds."""
 
     msg_fmt = 'Waiting for %(who)s: %(reason)s'
@@ -64,21 +67,22 @@ class NotYet(Unanswered):
         self.pause = pause
 
 
-class Parked(Exception):
+class WaitingForHostSlot(Exception):
     """The operation waits for a free slot of a host.
 
     Its worker takes other jobs until it has one.
     """
 
 
-class Work(OwnedRow[OutputsT]):
+class Work(LeasedOperation[OutputsT]):
     """An operation row that this process owns and that one of its workers runs.
 
-    It adds to ``OwnedRow`` what the steps of a flow need: the server, calls to hosts, and decisions of the flow.
+    It adds to ``LeasedOperation`` what the steps of a flow need: the server, calls to hosts, and decisions of the flow.
     """
 
-    def __init__(self, row: operations.Operation, db: engine.Database, env: Environment, owner: str,
-                 outputs: type[OutputsT]) -> None:
+    def __init__(
+        self, row: operations.OperationRow, db: engine.Database, env: Environment, owner: str, outputs: type[OutputsT]
+    ) -> None:
         super().__init__(row, db, env, owner, outputs)
         self.held_host: str | None = None
         # True if the slot that it holds is one of the slots for urgent work.
@@ -141,8 +145,14 @@ class Work(OwnedRow[OutputsT]):
                 row['metadata'] = metadata.get(conn, self.instance_uuid)
         apart = ('system_metadata', 'metadata')
         values, extra = instances.split({name: value for name, value in row.items() if name not in apart})
-        return objects.Instance.from_row(self.ctxt, values, extra, system_metadata=row['system_metadata'],
-                                         metadata=row.get('metadata'), lenient=self.is_urgent)
+        return objects.Instance.from_row(
+            self.ctxt,
+            values,
+            extra,
+            system_metadata=row['system_metadata'],
+            metadata=row.get('metadata'),
+            lenient=self.is_urgent,
+        )
 
     def vifs(self, fresh: bool = False) -> list[Vif]:
         """Return the server's network interfaces, in the order in which its guest has them."""
@@ -152,7 +162,7 @@ class Work(OwnedRow[OutputsT]):
         """Discard the cached row of the server, because a host or a step has changed it."""
         self._instance = None
 
-    def inquire(self, host: str, method: str, **kwargs: Any) -> Any:
+    def query_host(self, host: str, method: str, **kwargs: Any) -> Any:
         """Send a query to a host, which changes nothing there and needs no step key, and return its reply.
 
         Raises the same errors as ``ask``.
@@ -162,42 +172,43 @@ class Work(OwnedRow[OutputsT]):
         try:
             return getattr(self.env.compute, method)(self.ctxt, server=host, **kwargs)
         except Unsent:
-            self.env.hearing.cut_off()
+            self.env.liveness.cut_off()
             raise
         except Unanswered:
             self._check_alive(method, host)
             raise
 
     def _check_known(self, host: str) -> None:
-        """Raise HostGone if the host is known to be down.
+        """Raise HostDown if the host is known to be down.
 
         The database is read only if the last check found the host down, if the host did not answer its last call, or if
         this operation was released for a retry before, since the host may have been forced down in the meantime.
         """
-        hearing, doubtful = self.env.hearing, self.outputs.tries or self.env.slots.is_silent(host)
+        liveness, doubtful = self.env.liveness, self.outputs.tries or self.env.slots.is_silent(host)
         with engine.silence():
-            if hearing.is_down(self.db, host) if doubtful else hearing.known_down(self.db, host):
-                raise HostGone(host=host)
+            if liveness.is_down(self.db, host) if doubtful else liveness.known_down(self.db, host):
+                raise HostDown(host=host)
 
     def _check_alive(self, method: str, host: str) -> None:
-        """Raise HostGone if the service of a host that didn't answer is down."""
+        """Raise HostDown if the service of a host that didn't answer is down."""
         with engine.silence():
-            if not self.env.hearing.is_down(self.db, host):
+            if not self.env.liveness.is_down(self.db, host):
                 return
-        LOG.warning('Host %s did not answer %s, and its compute service is down', host, method,
-                    instance_uuid=self.instance_uuid)
-        raise HostGone(host=host) from None
+        LOG.warning(
+            'Host %s did not answer %s, and its compute service is down', host, method, instance_uuid=self.instance_uuid
+        )
+        raise HostDown(host=host) from None
 
-    def ask(self, host: str, method: str, **kwargs: Any) -> Any:
+    def call_host(self, host: str, method: str, **kwargs: Any) -> Any:
         """Call a method of a host with the key of the current step, and return its reply.
 
         The call may take long, so it needs a slot of the host. A host that is known to be down is sent nothing.
 
         Raises:
-            HostGone: The compute service of the host is down.
+            HostDown: The compute service of the host is down.
             Unanswered: The host did not reply. Whether it did the work is unknown; the step is repeated with the same
                 key.
-            Parked: All slots of the host are taken.
+            WaitingForHostSlot: All slots of the host are taken.
             LeaseLost: Another conductor owns the operation.
             Cancelled: The operation was cancelled.
             KilonovaError: The error that the host replied.
@@ -207,14 +218,14 @@ class Work(OwnedRow[OutputsT]):
             self.release_host()
             # An operation that waits for a slot compares its row again when it goes on, because the wait may be long.
             if not self.env.slots.take(host, self):
-                raise Parked
+                raise WaitingForHostSlot
             self.held_host = host
         self.before_sending()
         kwargs.setdefault('key', self.key())
         try:
             answer = getattr(self.env.compute, method)(self.ctxt, server=host, **kwargs)
         except Unsent:
-            self.env.hearing.cut_off()
+            self.env.liveness.cut_off()
             raise
         except Unanswered:
             self.env.slots.silent(host)
@@ -244,7 +255,7 @@ class Work(OwnedRow[OutputsT]):
         if saved and not self._ended:
             self.decide({'position': self.position}, write=write)
 
-    def together(self, write: Callable[[engine.Connection], object]) -> None:
+    def write_with_checkpoint(self, write: Callable[[engine.Connection], object]) -> None:
         """Register a write for the transaction that records the current step as done.
 
         The current step must be one that is saved.
@@ -283,32 +294,44 @@ class Work(OwnedRow[OutputsT]):
             self.standing()
         self.failed = True
         self.error = self.error or {
-            'class': type(error).__name__, 'message': shortened(readable(error), MOST_TEXT),
-            'code': getattr(error, 'code', 500), 'details': ''.join(traceback.format_exception(error))[-8000:]}
+            'class': type(error).__name__,
+            'message': shortened(readable(error), MOST_TEXT),
+            'code': getattr(error, 'code', 500),
+            'details': ''.join(traceback.format_exception(error))[-8000:],
+        }
         self.decide({'failed': True, 'error': self.error, 'position': self.position}, cancelled=True)
 
     def give_back(self, error: Exception | None = None) -> None:
         """Release the row, so that a conductor retries the operation after a pause, and remove it from the runner.
 
-        The pause starts at ``PAUSE`` seconds and doubles with each retry without progress. NotYet sets a pause of its
-        own.
+        The pause starts at ``PAUSE`` seconds and doubles with each retry without progress. RetryLater sets a pause of
+        its own.
         """
         self.release_host()
         self.outputs.reason = shortened(readable(error), LONGEST_REASON) if error is not None else ''
-        if isinstance(error, NotYet):
+        if isinstance(error, RetryLater):
             pause = error.pause
         else:
             self.outputs.tries += 1
             # Hosts that resume reporting do so within a known time.
-            longest = 2 * PAUSE if isinstance(error, HostsSilent) else LONGEST_PAUSE
+            longest = 2 * PAUSE if isinstance(error, HostsNotReporting) else LONGEST_PAUSE
             pause = min(PAUSE * 2 ** min(self.outputs.tries - 1, 5), longest)
-        LOG.info('Operation %s (%s) will be retried in %.0f s: %s', self.uuid, self.kind, pause, error,
-                 instance_uuid=self.instance_uuid)
+        LOG.info(
+            'Operation %s (%s) will be retried in %.0f s: %s',
+            self.uuid,
+            self.kind,
+            pause,
+            error,
+            instance_uuid=self.instance_uuid,
+        )
         try:
             self.release(pause)
         except Exception:  # noqa: BLE001 - the row stays ours then, the sweep takes what is in no runner
-            LOG.warning('Operation %s could not be released; the next sweep takes it up again', self.uuid,
-                        instance_uuid=self.instance_uuid)
+            LOG.warning(
+                'Operation %s could not be released; the next sweep takes it up again',
+                self.uuid,
+                instance_uuid=self.instance_uuid,
+            )
         self.env.runner.finished(self, retry_in=pause)
 
     # -- ends -----------------------------------------------------------------------------------------------------
@@ -329,8 +352,12 @@ class Work(OwnedRow[OutputsT]):
     def fault(self) -> dict[str, Any]:
         """Return the first error of the operation as the values of a fault row."""
         error = self.error or {}
-        return {'code': error.get('code', 500), 'message': error.get('message', 'Unknown error'),
-                'details': error.get('details'), 'host': self.held_host}
+        return {
+            'code': error.get('code', 500),
+            'message': error.get('message', 'Unknown error'),
+            'details': error.get('details'),
+            'host': self.held_host,
+        }
 
     def event(self, name: str, result: str = 'Success', host: str | None = None) -> dict[str, Any]:
         """Return the values of an action event, which is written together with the end state.
@@ -338,8 +365,15 @@ class Work(OwnedRow[OutputsT]):
         They include the first error of the operation, if there was one.
         """
         error = self.error or {}
-        return {'event': name, 'result': result, 'start_time': self.created_at, 'finish_time': instances.utcnow(),
-                'host': host, 'details': error.get('message'), 'traceback': error.get('details')}
+        return {
+            'event': name,
+            'result': result,
+            'start_time': self.created_at,
+            'finish_time': instances.utcnow(),
+            'host': host,
+            'details': error.get('message'),
+            'traceback': error.get('details'),
+        }
 
 
 @dataclass(frozen=True)

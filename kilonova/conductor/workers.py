@@ -1,13 +1,13 @@
-"""``Workers``, the threads that run jobs, and ``Slots``, which limit the calls to each host (operations.md, rule 5).
+"""``WorkerThreads`` run jobs, and ``OperationSlots`` limit the calls to each host (operations.md, rule 5).
 
 ``runner.Runner`` has one of each:
 
-    workers = Workers(32)
+    workers = WorkerThreads(32)
     workers.start()
     workers.add(lambda: run(work), urgent=False)
     workers.call_later(30.0, lambda: wake(uuid))
 
-    slots = Slots(10, workers.lock, resume)
+    slots = OperationSlots(10, workers.lock, resume)
     if not slots.take('gpu1', work):
         ...                             # the work waits: resume(work) is called when it has a slot
     slots.release('gpu1', work)
@@ -15,6 +15,7 @@
 A quarter of the workers runs only urgent jobs. A job may return another job, which the same worker runs next. Delayed
 calls need no thread each: one thread makes them all (rule 7).
 """
+
 from __future__ import annotations
 
 import heapq
@@ -36,7 +37,7 @@ LOG = logging.getLogger(__name__)
 Job = Callable[[], 'Job | None']
 
 
-class Workers:
+class WorkerThreads:
     """A fixed number of threads that run queued jobs, urgent ones first.
 
     ``lock`` guards the queues. Other code takes it as well when queued jobs and its own data must be seen together.
@@ -170,7 +171,8 @@ class HostSlots(Generic[HolderT]):
 
     taken: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
     parked: dict[bool, OrderedDict[str, HolderT]] = field(
-        default_factory=lambda: {True: OrderedDict(), False: OrderedDict()})
+        default_factory=lambda: {True: OrderedDict(), False: OrderedDict()}
+    )
     silent: bool = False
 
     def unused(self) -> bool:
@@ -178,7 +180,7 @@ class HostSlots(Generic[HolderT]):
         return not (any(self.taken.values()) or any(self.parked.values()) or self.silent)
 
 
-class Slots(Generic[HolderT]):
+class OperationSlots(Generic[HolderT]):
     """Limits the number of operations of this process that call the same host at the same time.
 
     Each host has ``a_host`` slots for ordinary work and as many for urgent work. ``resume(work)`` is called when work
@@ -226,8 +228,11 @@ class Slots(Generic[HolderT]):
     def waiting_for_silent(self) -> dict[str, list[HolderT]]:
         """Return the work that waits for slots of hosts which did not answer their last call, by host."""
         with self._lock:
-            return {host: [work for parked in slots.parked.values() for work in parked.values()]
-                    for host, slots in self._hosts.items() if slots.silent and any(slots.parked.values())}
+            return {
+                host: [work for parked in slots.parked.values() for work in parked.values()]
+                for host, slots in self._hosts.items()
+                if slots.silent and any(slots.parked.values())
+            }
 
     def answers(self, host: str) -> None:
         """Note that a call to the host was answered, and hand its slots to waiting work again."""
@@ -248,14 +253,24 @@ class Slots(Generic[HolderT]):
         They get no slot.
         """
         with self._lock:
-            return [parked.pop(uuid) for uuid in uuids for slots in self._hosts.values()
-                    for parked in slots.parked.values() if uuid in parked]
+            return [
+                parked.pop(uuid)
+                for uuid in uuids
+                for slots in self._hosts.values()
+                for parked in slots.parked.values()
+                if uuid in parked
+            ]
 
     def unpark_all(self, owner: str) -> list[HolderT]:
         """Stop the wait of all work with this owner, and return that work."""
         with self._lock:
-            return [parked.pop(work.uuid) for slots in self._hosts.values() for parked in slots.parked.values()
-                    for work in list(parked.values()) if work.owner == owner]
+            return [
+                parked.pop(work.uuid)
+                for slots in self._hosts.values()
+                for parked in slots.parked.values()
+                for work in list(parked.values())
+                if work.owner == owner
+            ]
 
     def _has_slot(self, slots: HostSlots[HolderT], urgent: bool) -> bool:
         return slots.taken[urgent] < (1 if slots.silent else self._a_host)

@@ -7,6 +7,7 @@
 A section's module has ``GROUP`` (None for [DEFAULT]) and ``OPTS``. There is no global configuration. Code that needs
 options gets ``conf`` as an argument.
 """
+
 from __future__ import annotations
 
 import functools

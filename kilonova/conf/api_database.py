@@ -1,4 +1,5 @@
 """The [api_database] options: the database that all cells share (mappings, flavors, request specs, quotas)."""
+
 from __future__ import annotations
 
 from oslo_config import cfg
@@ -8,9 +9,11 @@ from kilonova.conf import database
 GROUP = 'api_database'
 
 _CONNECTION = cfg.StrOpt(
-    'connection', secret=True,
+    'connection',
+    secret=True,
     help='SQLAlchemy URL of the API database. Set it for the API, the scheduler, the conductors and '
-         'kilonova-manage; it must not be set on compute hosts.')
+    'kilonova-manage; it must not be set on compute hosts.',
+)
 
 # The pool settings have the same meaning as in [database]. Each section has its own values.
 OPTS = [_CONNECTION, *(option for option in database.OPTS if option.name != 'connection')]

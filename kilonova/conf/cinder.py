@@ -1,4 +1,5 @@
 """The [cinder] options: the address of the volume service, and the account that is used (options of keystoneauth1)."""
+
 from __future__ import annotations
 
 from keystoneauth1 import loading as ks_loading
@@ -10,10 +11,13 @@ OPTS: list[cfg.Opt] = [
     *ks_loading.get_auth_common_conf_options(),
     *ks_loading.get_session_conf_options(),
     *ks_loading.get_adapter_conf_options(include_deprecated=False),
-    cfg.BoolOpt('cross_az_attach', default=True,
-                help='Whether servers may use volumes of another availability zone than their own. Only True is '
-                     'supported: daemons do not start with False, because Kilonova does not compare the zones of '
-                     'servers and volumes.'),
+    cfg.BoolOpt(
+        'cross_az_attach',
+        default=True,
+        help='Whether servers may use volumes of another availability zone than their own. Only True is '
+        'supported: daemons do not start with False, because Kilonova does not compare the zones of '
+        'servers and volumes.',
+    ),
 ]
 
 # Cinder itself waits 60 seconds for a back end. The limit is longer, so that Cinder's error is still received.

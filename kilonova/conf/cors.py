@@ -1,4 +1,5 @@
 """The [cors] options: web pages of other origins that may use the API (options of oslo.middleware)."""
+
 from __future__ import annotations
 
 from oslo_middleware import cors
@@ -9,9 +10,24 @@ _VERSION_HEADERS = ['OpenStack-API-Version', 'X-OpenStack-Nova-API-Version']
 
 # The middleware registers the same option objects, so their defaults are changed here instead of those of copies.
 cors.set_defaults(
-    allow_headers=['X-Auth-Token', 'X-Openstack-Request-Id', 'X-Identity-Status', 'X-Roles', 'X-Service-Catalog',
-                   'X-User-Id', 'X-Tenant-Id', *_VERSION_HEADERS],
-    expose_headers=['X-Auth-Token', 'X-Openstack-Request-Id', 'X-Compute-Request-Id', 'X-Subject-Token',
-                    'X-Service-Token', *_VERSION_HEADERS],
-    allow_methods=['GET', 'PUT', 'POST', 'DELETE', 'PATCH'])
+    allow_headers=[
+        'X-Auth-Token',
+        'X-Openstack-Request-Id',
+        'X-Identity-Status',
+        'X-Roles',
+        'X-Service-Catalog',
+        'X-User-Id',
+        'X-Tenant-Id',
+        *_VERSION_HEADERS,
+    ],
+    expose_headers=[
+        'X-Auth-Token',
+        'X-Openstack-Request-Id',
+        'X-Compute-Request-Id',
+        'X-Subject-Token',
+        'X-Service-Token',
+        *_VERSION_HEADERS,
+    ],
+    allow_methods=['GET', 'PUT', 'POST', 'DELETE', 'PATCH'],
+)
 OPTS = cors.OPTS

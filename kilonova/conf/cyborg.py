@@ -1,4 +1,5 @@
 """The [cyborg] options: the address of the accelerator service, and the account for it (options of keystoneauth1)."""
+
 from __future__ import annotations
 
 from keystoneauth1 import loading as ks_loading

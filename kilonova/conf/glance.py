@@ -1,4 +1,5 @@
 """The [glance] options: the address of the image service, and the account that is used (options of keystoneauth1)."""
+
 from __future__ import annotations
 
 from keystoneauth1 import loading as ks_loading
@@ -12,10 +13,14 @@ OPTS: list[cfg.Opt] = [
     *ks_loading.get_auth_common_conf_options(),
     *ks_loading.get_session_conf_options(),
     *ks_loading.get_adapter_conf_options(include_deprecated=False),
-    cfg.IntOpt('num_retries', default=3, min=0,
-               deprecated_opts=was('glance_num_retries'),
-               help='How often a failed download of an image is retried. Each retry starts from the beginning. A wrong '
-                    'checksum counts as a failure.'),
+    cfg.IntOpt(
+        'num_retries',
+        default=3,
+        min=0,
+        deprecated_opts=was('glance_num_retries'),
+        help='How often a failed download of an image is retried. Each retry starts from the beginning. A wrong '
+        'checksum counts as a failure.',
+    ),
 ]
 
 # Glance answers an upload after the store has written all of it.

@@ -1,4 +1,5 @@
 """The [healthcheck] options: the API's /healthcheck for load balancers (options of oslo.middleware)."""
+
 from __future__ import annotations
 
 from oslo_middleware.healthcheck import opts

@@ -3,6 +3,7 @@
 The image client uses it as well if [glance] names none. In the API, keystonemiddleware reads the other options of the
 section.
 """
+
 from __future__ import annotations
 
 from keystoneauth1 import loading as ks_loading

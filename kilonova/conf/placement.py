@@ -1,4 +1,5 @@
 """The [placement] options: the address of Placement, and the account that is used (options of keystoneauth1)."""
+
 from __future__ import annotations
 
 from keystoneauth1 import loading as ks_loading
@@ -12,6 +13,10 @@ OPTS: list[cfg.Opt] = [
     *ks_loading.get_adapter_conf_options(include_deprecated=False),
 ]
 
-cfg.set_defaults(OPTS, service_type='placement', valid_interfaces=['internal', 'public'],
-                 # keystoneauth1 has no time limit by default. A Placement that hangs must count as not answering.
-                 timeout=30)
+cfg.set_defaults(
+    OPTS,
+    service_type='placement',
+    valid_interfaces=['internal', 'public'],
+    # keystoneauth1 has no time limit by default. A Placement that hangs must count as not answering.
+    timeout=30,
+)

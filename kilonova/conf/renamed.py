@@ -5,6 +5,7 @@
 oslo.config accepts the former name and logs a warning. An option whose meaning changed when it was moved has no former
 name.
 """
+
 from __future__ import annotations
 
 from oslo_config import cfg

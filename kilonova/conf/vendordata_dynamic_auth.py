@@ -1,4 +1,5 @@
 """The [vendordata_dynamic_auth] options: the account for vendordata services (options of keystoneauth1)."""
+
 from __future__ import annotations
 
 from keystoneauth1 import loading as ks_loading

@@ -6,6 +6,7 @@
 
 All methods block, so proxies call them in threads.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -17,18 +18,19 @@ from oslo_log import log as logging
 from kilonova.context import RequestContext, get_admin_context
 from kilonova.db.engine import Database, is_unreachable
 from kilonova.db.queries import console_tokens, instances
-from kilonova.db.queries.cells import Cells
+from kilonova.db.queries.cells import CellDatabases
 from kilonova.errors import Unanswered
 from kilonova.objects import Instance
 
 LOG = logging.getLogger(__name__)
 
 
-class Hosts(Protocol):
+class ConsoleHosts(Protocol):
     """The method of ``rpc.compute.Compute`` that is used here."""
 
-    def validate_console_port(self, ctxt: RequestContext, *, server: str, instance: Instance, console_type: str,
-                              target: str) -> bool:
+    def validate_console_port(
+        self, ctxt: RequestContext, *, server: str, instance: Instance, console_type: str, target: str
+    ) -> bool:
         """Return whether ``target`` ('address:port') is the current address of the guest's console."""
 
 
@@ -57,7 +59,9 @@ class Authority:
     ``cells`` are the databases with tokens, and ``hosts`` is a client of the computes.
     """
 
-    def __init__(self, cells: Cells, hosts: Hosts, ctxt: Callable[[], RequestContext] = get_admin_context) -> None:
+    def __init__(
+        self, cells: CellDatabases, hosts: ConsoleHosts, ctxt: Callable[[], RequestContext] = get_admin_context
+    ) -> None:
         self._cells, self._hosts, self._ctxt = cells, hosts, ctxt
 
     def find(self, token: str) -> Access | None:
@@ -77,8 +81,17 @@ class Authority:
                 silent.append(cell.name)
                 continue
             if row is not None:
-                return Access(token, cell, row['console_type'], row['instance_uuid'], row['compute_host'], row['host'],
-                              row['port'], row['access_url_base'] or '', float(row['seconds']))
+                return Access(
+                    token,
+                    cell,
+                    row['console_type'],
+                    row['instance_uuid'],
+                    row['compute_host'],
+                    row['host'],
+                    row['port'],
+                    row['access_url_base'] or '',
+                    float(row['seconds']),
+                )
         if silent:
             raise Unanswered(who=f'Cell {", ".join(silent)}', reason='its database does not respond')
         return None
@@ -93,9 +106,15 @@ class Authority:
             row = instances.get(conn, access.instance_uuid)
         if row is None or row['host'] != access.compute_host:
             return False
-        return bool(self._hosts.validate_console_port(
-            ctxt, server=access.compute_host, instance=Instance.from_row(ctxt, *instances.split(row)),
-            console_type=access.console_type, target=f'{access.host}:{access.port}'))
+        return bool(
+            self._hosts.validate_console_port(
+                ctxt,
+                server=access.compute_host,
+                instance=Instance.from_row(ctxt, *instances.split(row)),
+                console_type=access.console_type,
+                target=f'{access.host}:{access.port}',
+            )
+        )
 
     def take(self, access: Access) -> bool:
         """Use the token up. Return False if it is already used or has expired."""

@@ -5,6 +5,7 @@ Example::
     pages = Pages('/usr/share/novnc')
     pages.get('/vnc_auto.html')         # Page(type='text/html', body=b'…'), or None if there is no such file
 """
+
 from __future__ import annotations
 
 import mimetypes
@@ -15,8 +16,15 @@ from urllib.parse import unquote, urlsplit
 # Maximum bytes of a file.
 MOST = 16 << 20
 # These types take precedence over the host's table, because browsers run no module that has another type.
-_TYPES = {'.js': 'text/javascript', '.mjs': 'text/javascript', '.html': 'text/html', '.css': 'text/css',
-          '.json': 'application/json', '.svg': 'image/svg+xml', '.wasm': 'application/wasm'}
+_TYPES = {
+    '.js': 'text/javascript',
+    '.mjs': 'text/javascript',
+    '.html': 'text/html',
+    '.css': 'text/css',
+    '.json': 'application/json',
+    '.svg': 'image/svg+xml',
+    '.wasm': 'application/wasm',
+}
 
 
 class Page(NamedTuple):

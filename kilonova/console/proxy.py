@@ -2,7 +2,7 @@
 
 It accepts websockets, validates their tokens, and forwards bytes between them and the guests' consoles.
 
-    proxy = Proxy('novncproxy', {'novnc'}, authority, Pages('/usr/share/novnc'), Limits())
+    proxy = Proxy('novncproxy', {'novnc'}, authority, Pages('/usr/share/novnc'), ProxyLimits())
     proxy.start(listener)           # a listening socket; ``tls``: an SSLContext
     proxy.stop()
 
@@ -11,6 +11,7 @@ queried in a few other threads. The order of the steps for a connection is impor
 guest's port, then it asks the host whether that is still the server's console, and then it uses up the token. If the
 host were asked before the connection, another guest could get the port in between.
 """
+
 from __future__ import annotations
 
 import asyncio
@@ -55,7 +56,7 @@ SCHEMES = {'http': {'http'}, 'https': {'https'}, 'ws': {'http', 'https'}, 'wss':
 
 
 @dataclass(frozen=True)
-class Limits:
+class ProxyLimits:
     """The limits of a proxy. All times are in seconds.
 
     Attributes:
@@ -79,7 +80,7 @@ class Limits:
     threads: int = 16
 
 
-class Refused(Exception):
+class ConsoleRefused(Exception):
     """A connection gets no console. The reason is written for the log and contains no token."""
 
 
@@ -133,8 +134,17 @@ class _Connection(ServerConnection):
 class Proxy:
     """A console proxy. ``name`` is the name of the daemon, and ``types`` are the console types that it serves."""
 
-    def __init__(self, name: str, types: Collection[str], authority: Authority, pages: Pages, limits: Limits,
-                 allowed_origins: Collection[str] = (), *, ends_with_token: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        types: Collection[str],
+        authority: Authority,
+        pages: Pages,
+        limits: ProxyLimits,
+        allowed_origins: Collection[str] = (),
+        *,
+        ends_with_token: bool = False,
+    ) -> None:
         self._name, self._types, self._authority, self._pages = name, types, authority, pages
         self._limits, self._allowed, self._ends_with_token = limits, frozenset(allowed_origins), ends_with_token
         self._consoles: Counter[str] = Counter()
@@ -157,8 +167,7 @@ class Proxy:
             self._ended.result(timeout)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _run(self, listener: socket.socket, tls: ssl.SSLContext | None,
-             begun: concurrent.futures.Future[None]) -> None:
+    def _run(self, listener: socket.socket, tls: ssl.SSLContext | None, begun: concurrent.futures.Future[None]) -> None:
         try:
             asyncio.run(self._main(listener, tls, begun))
         except Exception as error:
@@ -169,16 +178,28 @@ class Proxy:
         finally:
             self._ended.set_result(None)
 
-    async def _main(self, listener: socket.socket, tls: ssl.SSLContext | None,
-                    begun: concurrent.futures.Future[None]) -> None:
+    async def _main(
+        self, listener: socket.socket, tls: ssl.SSLContext | None, begun: concurrent.futures.Future[None]
+    ) -> None:
         limits = self._limits
         bounded = type('_Connection', (_Connection,), {'most': limits.connections, 'all': set()})
         self._loop = asyncio.get_running_loop()
         async with serve(
-                self._serve, sock=listener, ssl=tls, create_connection=bounded, process_request=self._answer,
-                select_subprotocol=_subprotocol, compression=None, max_size=limits.message, logger=_SILENT,
-                server_header=None, open_timeout=limits.handshake, close_timeout=limits.handshake,
-                ping_interval=limits.answer, ping_timeout=limits.answer) as server:
+            self._serve,
+            sock=listener,
+            ssl=tls,
+            create_connection=bounded,
+            process_request=self._answer,
+            select_subprotocol=_subprotocol,
+            compression=None,
+            max_size=limits.message,
+            logger=_SILENT,
+            server_header=None,
+            open_timeout=limits.handshake,
+            close_timeout=limits.handshake,
+            ping_interval=limits.answer,
+            ping_timeout=limits.answer,
+        ) as server:
             self._server = server
             begun.set_result(None)
             await server.wait_closed()
@@ -192,8 +213,15 @@ class Proxy:
         status = http.HTTPStatus.NOT_FOUND if page is None else http.HTTPStatus.OK
         body = b'' if page is None else page.body
         # The page's address contains a token, so it must not be sent to other sites as the referrer.
-        headers = Headers({'Content-Length': str(len(body)), 'Connection': 'close', 'Cache-Control': 'no-cache',
-                           'X-Content-Type-Options': 'nosniff', 'Referrer-Policy': 'no-referrer'})
+        headers = Headers(
+            {
+                'Content-Length': str(len(body)),
+                'Connection': 'close',
+                'Cache-Control': 'no-cache',
+                'X-Content-Type-Options': 'nosniff',
+                'Referrer-Policy': 'no-referrer',
+            }
+        )
         if page is not None:
             headers['Content-Type'] = page.type
         return Response(status.value, status.phrase, headers, body)
@@ -205,7 +233,7 @@ class Proxy:
         try:
             async with asyncio.timeout(self._limits.opening):
                 access, reader, writer = await self._open(connection)
-        except (Refused, KilonovaError, TimeoutError) as error:
+        except (ConsoleRefused, KilonovaError, TimeoutError) as error:
             LOG.warning('A connection from %s is refused: %s', peer, str(error) or 'it took too long')
             # No close frame is sent, because clients would take its text for data of the guest.
             connection.transport.close()
@@ -232,19 +260,21 @@ class Proxy:
         # 1. Find the console of the token, and check that this proxy and this page may open it.
         token = token_of(request.path, request.headers.get_all('Cookie'))
         if token is None:
-            raise Refused('it has no token')
+            raise ConsoleRefused('it has no token')
         access = await self._ask(self._authority.find, token)
         if access is None:
-            raise Refused('its token is unknown, expired or used')
+            raise ConsoleRefused('its token is unknown, expired or used')
         if access.console_type not in self._types:
-            raise Refused(f'its token is for a console {access.console_type}, which kilonova-{self._name} does not '
-                          'serve')
-        if why := is_foreign(request.headers.get('Origin'), request.headers.get('Host'), access.base_url,
-                             self._allowed):
-            raise Refused(why)
+            raise ConsoleRefused(
+                f'its token is for a console {access.console_type}, which kilonova-{self._name} does not serve'
+            )
+        if why := is_foreign(
+            request.headers.get('Origin'), request.headers.get('Host'), access.base_url, self._allowed
+        ):
+            raise ConsoleRefused(why)
         server = access.instance_uuid
         if self._consoles[server] >= self._limits.consoles:
-            raise Refused(f'server {server} has {self._limits.consoles} consoles open')
+            raise ConsoleRefused(f'server {server} has {self._limits.consoles} consoles open')
         # 2. Connect to the guest.
         self._consoles[server] += 1
         writer = None
@@ -252,9 +282,9 @@ class Proxy:
             reader, writer = await self._connect(access)
             # 3. Check that the port still belongs to the server, and use up the token.
             if not await self._ask(self._authority.is_there, access):
-                raise Refused(f'the console of server {server} is not at {access.host}:{access.port} any more')
+                raise ConsoleRefused(f'the console of server {server} is not at {access.host}:{access.port} any more')
             if not await self._ask(self._authority.take, access):
-                raise Refused('its token was used in the meantime')
+                raise ConsoleRefused('its token was used in the meantime')
         except BaseException:
             self._consoles[server] -= 1
             if writer is not None:
@@ -267,11 +297,18 @@ class Proxy:
             async with asyncio.timeout(self._limits.connect):
                 return await asyncio.open_connection(access.host, access.port, limit=BLOCK)
         except (OSError, TimeoutError) as error:
-            raise Refused(f'the console of server {access.instance_uuid} at {access.host}:{access.port} does not '
-                          f'answer: {str(error) or "no connection in time"}') from error
+            raise ConsoleRefused(
+                f'the console of server {access.instance_uuid} at {access.host}:{access.port} does not '
+                f'answer: {str(error) or "no connection in time"}'
+            ) from error
 
-    async def _carry(self, connection: ServerConnection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
-                     seconds: float | None) -> None:
+    async def _carry(
+        self,
+        connection: ServerConnection,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        seconds: float | None,
+    ) -> None:
         """Forward data in the two directions until one end closes the connection, or the time is over."""
         ways = [asyncio.ensure_future(way) for way in (_to_guest(connection, writer), _to_user(reader, connection))]
         try:

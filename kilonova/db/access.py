@@ -4,6 +4,7 @@
 
 This module imports nothing of the database code that it forbids.
 """
+
 from __future__ import annotations
 
 from kilonova import errors

@@ -5,6 +5,7 @@
 
 Leases and heartbeats are compared only with this clock, so the clocks of the daemons' hosts may differ.
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -63,10 +64,12 @@ AGE = {
 
 def _register(element_class: type, texts: dict[str, str]) -> None:
     for dialect, text in {**texts, 'mariadb': texts['mysql']}.items():
+
         def render(element: sa.ColumnElement[Any], compiler: SQLCompiler, text: str = text, **kw: Any) -> str:
             if isinstance(element, db_age):
                 return text.format(time=compiler.process(element.clauses, **kw))
             return text
+
         compiles(element_class, dialect)(render)
 
 

@@ -5,6 +5,7 @@
 Rows of several cells are merged in Python, by code points. SQLite and the MySQL tables (utf8mb4_bin) compare in the
 same way. PostgreSQL compares by the locale with which its database was created, unless a collation is given.
 """
+
 from __future__ import annotations
 
 from typing import Any

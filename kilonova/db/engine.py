@@ -8,6 +8,7 @@ A write transaction takes SQLite's write lock at its BEGIN, so a read before a w
 transaction refuses to write. Connections are SQLAlchemy Core connections. There are no ORM sessions, hence no lazy
 loads.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -32,10 +33,30 @@ from kilonova.db import access, expressions, failures, timeouts
 from kilonova.db.clock import db_age, db_now, db_utcnow
 from kilonova.db.failures import is_duplicate, is_retriable, is_unreachable, repeated, silence
 
-__all__ = ['Connection', 'Database', 'Databases', 'NotConfigured', 'Options', 'after_commit', 'api', 'configure',
-           'db_age',
-           'db_now', 'db_utcnow', 'install', 'is_duplicate', 'is_retriable', 'is_unreachable', 'listen',
-           'main', 'now', 'open', 'repeated', 'retried', 'silence']
+__all__ = [
+    'Connection',
+    'Database',
+    'Databases',
+    'NotConfigured',
+    'PoolOptions',
+    'after_commit',
+    'api',
+    'configure',
+    'db_age',
+    'db_now',
+    'db_utcnow',
+    'install',
+    'is_duplicate',
+    'is_retriable',
+    'is_unreachable',
+    'listen',
+    'main',
+    'now',
+    'open',
+    'repeated',
+    'retried',
+    'silence',
+]
 
 P = ParamSpec('P')
 R = TypeVar('R')
@@ -58,7 +79,7 @@ class NotConfigured(errors.Unavailable):
 
 
 @dataclass(frozen=True)
-class Options:
+class PoolOptions:
     """Settings of one section for the connection pool and the sessions. Times are in seconds."""
 
     max_pool_size: int = 5
@@ -70,7 +91,7 @@ class Options:
     mysql_sql_mode: str = 'TRADITIONAL'
 
     @classmethod
-    def of(cls, group: cfg.ConfigOpts.GroupAttr) -> Options:
+    def of(cls, group: cfg.ConfigOpts.GroupAttr) -> PoolOptions:
         """Return the options of a registered section."""
         return cls(**{name: group[name] for name in cls.__dataclass_fields__})
 
@@ -82,12 +103,12 @@ class Database:
     (``queries.cells.Cell``) if this is a cell's database, else None.
     """
 
-    def __init__(self, url: str, name: str, options: Options | None = None) -> None:
+    def __init__(self, url: str, name: str, options: PoolOptions | None = None) -> None:
         access.check()
         self.url = url
         self.name = name
         self.cell: Any = None
-        self.options = options or Options()
+        self.options = options or PoolOptions()
         parsed = sa.make_url(url)
         backend = parsed.get_backend_name()
         self.dialect = 'mysql' if backend == 'mariadb' else backend
@@ -153,9 +174,12 @@ class Database:
         if self._memory:
             return {'poolclass': pool.StaticPool, 'connect_args': {'check_same_thread': False}}
         arguments: dict[str, Any] = {
-            'poolclass': pool.QueuePool, 'pool_size': self.options.max_pool_size,
-            'max_overflow': self.options.max_overflow, 'pool_timeout': self.options.pool_timeout,
-            'pool_recycle': self.options.connection_recycle_time}
+            'poolclass': pool.QueuePool,
+            'pool_size': self.options.max_pool_size,
+            'max_overflow': self.options.max_overflow,
+            'pool_timeout': self.options.pool_timeout,
+            'pool_recycle': self.options.connection_recycle_time,
+        }
         if self.dialect == 'sqlite':
             arguments['connect_args'] = {'check_same_thread': False, 'timeout': SQLITE_BUSY}
             return arguments
@@ -163,8 +187,7 @@ class Database:
         if self.dialect == 'mysql' and self.options.mysql_sql_mode:
             connect['sql_mode'] = self.options.mysql_sql_mode
         # READ COMMITTED for all databases: a compare-and-swap sees the newest row, and MySQL takes no gap locks.
-        return {**arguments, 'connect_args': connect, 'pool_pre_ping': True,
-                'isolation_level': 'READ COMMITTED'}
+        return {**arguments, 'connect_args': connect, 'pool_pre_ping': True, 'isolation_level': 'READ COMMITTED'}
 
     def _listen(self) -> None:
         if self.dialect == 'sqlite':
@@ -178,10 +201,20 @@ class Database:
         event.listen(self._engine, 'before_cursor_execute', self._before_statement)
         event.listen(self._engine, 'commit', self._before_commit)
 
-    def _before_statement(self, connection: sa.Connection, cursor: DBAPICursor, statement: str, parameters: object,
-                          context: DefaultExecutionContext | None, executemany: bool) -> None:
-        if context is not None and (context.isinsert or context.isupdate or context.isdelete) \
-                and _WRITES not in connection.get_execution_options():
+    def _before_statement(
+        self,
+        connection: sa.Connection,
+        cursor: DBAPICursor,
+        statement: str,
+        parameters: object,
+        context: DefaultExecutionContext | None,
+        executemany: bool,
+    ) -> None:
+        if (
+            context is not None
+            and (context.isinsert or context.isupdate or context.isdelete)
+            and _WRITES not in connection.get_execution_options()
+        ):
             raise RuntimeError(f'a read transaction on {self!r} must not write: {statement}')
         if self.dialect == 'sqlite' and self.options.statement_timeout:
             connection.info[timeouts.UNTIL] = time.monotonic() + self.options.statement_timeout
@@ -218,8 +251,9 @@ def _locked() -> exc.OperationalError:
     return exc.OperationalError('BEGIN IMMEDIATE', None, sqlite3.OperationalError('database is locked'))
 
 
-def _create_sqlite(_dialect: sa.Dialect, _record: pool.ConnectionPoolEntry, arguments: Sequence[Any],
-                   _keywords: dict[str, Any]) -> None:
+def _create_sqlite(
+    _dialect: sa.Dialect, _record: pool.ConnectionPoolEntry, arguments: Sequence[Any], _keywords: dict[str, Any]
+) -> None:
     """Create a missing database file with access for its owner only.
 
     SQLite gives the -wal and -shm files the same mode.
@@ -282,9 +316,15 @@ def _begin_sqlite(connection: sa.Connection) -> None:
 class Databases:
     """The API database, the main database and the databases of cells, with one ``Database`` for each URL."""
 
-    def __init__(self, api_url: str | None, main_url: str | None, *, api_options: Options | None = None,
-                 main_options: Options | None = None) -> None:
-        self.options = main_options or Options()
+    def __init__(
+        self,
+        api_url: str | None,
+        main_url: str | None,
+        *,
+        api_options: PoolOptions | None = None,
+        main_options: PoolOptions | None = None,
+    ) -> None:
+        self.options = main_options or PoolOptions()
         self.main_url = main_url
         self._opened: dict[str, Database] = {}
         self._opening = threading.Lock()
@@ -337,9 +377,12 @@ def configure(conf: cfg.ConfigOpts, **changed: Any) -> Databases:
     Connections are opened when they are first used. ``changed``: values that override the options, such as
     ``statement_timeout=0``.
     """
-    api_options, main_options = (replace(Options.of(conf[group]), **changed) for group in ('api_database', 'database'))
-    databases = Databases(conf.api_database.connection, conf.database.connection, api_options=api_options,
-                          main_options=main_options)
+    api_options, main_options = (
+        replace(PoolOptions.of(conf[group]), **changed) for group in ('api_database', 'database')
+    )
+    databases = Databases(
+        conf.api_database.connection, conf.database.connection, api_options=api_options, main_options=main_options
+    )
     install(databases)
     return databases
 
@@ -399,9 +442,10 @@ def retried(function: Callable[P, R]) -> Callable[P, R]:
     [database]statement_timeout has passed. If a database can't be reached at all, or its answer didn't come in time,
     the error is raised at once (see ``is_unreachable``).
     """
+
     @functools.wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-        options = _installed.options if _installed else Options
+        options = _installed.options if _installed else PoolOptions
         # Waiting for locks takes long, so the total time is limited, too.
         until = time.monotonic() + options.statement_timeout if options.statement_timeout else float('inf')
         mark, number = failures.REPEATED.set(False), 0
@@ -416,6 +460,7 @@ def retried(function: Callable[P, R]) -> Callable[P, R]:
                 number += 1
         finally:
             failures.REPEATED.reset(mark)
+
     return wrapper
 
 

@@ -6,6 +6,7 @@
 
 The command line programs print the line. Unexpected errors have no line, because their tracebacks help more.
 """
+
 from __future__ import annotations
 
 import sqlalchemy as sa
@@ -28,13 +29,16 @@ def check_urls(conf: cfg.ConfigOpts) -> None:
         try:
             parsed = sa.make_url(url)
         except (sa.exc.ArgumentError, ValueError):
-            raise cfg.ConfigFileValueError(f'{option} is not the URL of a database, such as '
-                                           'mysql+pymysql://USER:PASSWORD@HOST/NAME') from None
+            raise cfg.ConfigFileValueError(
+                f'{option} is not the URL of a database, such as mysql+pymysql://USER:PASSWORD@HOST/NAME'
+            ) from None
         try:
             parsed.get_dialect().import_dbapi()
         except sa.exc.NoSuchModuleError:
-            raise cfg.ConfigFileValueError(f'{option}: there is no dialect or driver {parsed.drivername!r}; sqlite, '
-                                           'mysql+pymysql and postgresql+psycopg2 are supported') from None
+            raise cfg.ConfigFileValueError(
+                f'{option}: there is no dialect or driver {parsed.drivername!r}; sqlite, '
+                'mysql+pymysql and postgresql+psycopg2 are supported'
+            ) from None
         except ImportError as error:
             raise cfg.ConfigFileValueError(f'{option}: {parsed.drivername} lacks a package: {error}') from None
 
@@ -62,8 +66,11 @@ def line(databases: engine.Databases | None, error: BaseException) -> str | None
         return f'a database does not answer: {reason(error)}' if engine.is_unreachable(error) else None
     where = name(database, databases)
     if failures.is_missing(error):
-        other = "map another one with 'kilonova-manage cell_v2 update_cell'" if _is_of_cell(database, databases) \
+        other = (
+            "map another one with 'kilonova-manage cell_v2 update_cell'"
+            if _is_of_cell(database, databases)
             else 'set the option to another one'
+        )
         return f'{where} does not exist: {reason(error)}. Create it and grant its account rights on it, or {other}.'
     if failures.is_refused(error):
         return f'{where} refuses the account of its URL: {reason(error)}'

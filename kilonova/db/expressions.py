@@ -8,6 +8,7 @@ searched in linear time. On SQLite, REGEXP is implemented by ``find``. MySQL, Ma
 their own and receive only expressions that RE2 accepts. There, [database]statement_timeout limits the time of the whole
 statement.
 """
+
 from __future__ import annotations
 
 import functools

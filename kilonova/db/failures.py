@@ -8,6 +8,7 @@
 The codes are from "Server Error Message Reference" of MySQL and MariaDB, appendix A (SQLSTATE) of PostgreSQL, and
 sqlite.org/rescode.html.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -37,8 +38,36 @@ _DATABASE = 'kilonova_database'
 _MYSQL_AGAIN = frozenset((1020, 1205, 1213))
 # Too many connections, shutdown, aborted connections, a node that is not ready, the client's codes 20xx for lost
 # connections, and a lock or a statement (1969 of MariaDB, 3024 of MySQL) that took too long.
-_MYSQL_SILENT = frozenset((1040, 1042, 1043, 1047, 1053, 1077, 1152, 1158, 1159, 1160, 1161, 1203, 1205, 1226, 1927,
-                           1969, 2002, 2003, 2005, 2006, 2013, 2014, 2045, 2055, 3024, 4031))
+_MYSQL_SILENT = frozenset(
+    (
+        1040,
+        1042,
+        1043,
+        1047,
+        1053,
+        1077,
+        1152,
+        1158,
+        1159,
+        1160,
+        1161,
+        1203,
+        1205,
+        1226,
+        1927,
+        1969,
+        2002,
+        2003,
+        2005,
+        2006,
+        2013,
+        2014,
+        2045,
+        2055,
+        3024,
+        4031,
+    )
+)
 # The codes of PyMySQL for a socket's error, while it writes and while it reads.
 _MYSQL_LOST = frozenset((2006, 2013))
 _POSTGRESQL_AGAIN = frozenset(('40001', '40P01', '55P03'))
@@ -50,12 +79,16 @@ _SQLITE_SILENT = ('database is locked', 'unable to open database file', 'disk i/
 
 # Codes for a database, account, table or column that does not exist. psycopg2 has no SQLSTATE if the server refused the
 # connection, so then only the text can be tested.
-_MYSQL_MISSING, _MYSQL_REFUSED, _MYSQL_LACKS = (frozenset((1049,)), frozenset((1044, 1045, 1698)),
-                                                frozenset((1054, 1146)))
+_MYSQL_MISSING, _MYSQL_REFUSED, _MYSQL_LACKS = (
+    frozenset((1049,)),
+    frozenset((1044, 1045, 1698)),
+    frozenset((1054, 1146)),
+)
 _POSTGRESQL_MISSING, _POSTGRESQL_REFUSED, _POSTGRESQL_LACKS = (
     re.compile(r'database "[^"]*" does not exist'),
     re.compile(r'authentication failed|role "[^"]*" does not exist|permission denied for database|pg_hba\.conf'),
-    frozenset(('42P01', '42703')))
+    frozenset(('42P01', '42703')),
+)
 _SQLITE_LACKS = re.compile(r'no such (table|column)|table \S+ has no column')
 
 
@@ -72,8 +105,11 @@ def is_duplicate(error: BaseException) -> bool:
     """Return whether a unique constraint refused the row, and not a foreign key or NOT NULL."""
     if not isinstance(error, exc.IntegrityError) or error.orig is None:
         return False
-    return (_mysql_code(error.orig) == 1062 or _sqlstate(error.orig) == '23505'
-            or str(error.orig).startswith('UNIQUE constraint failed'))
+    return (
+        _mysql_code(error.orig) == 1062
+        or _sqlstate(error.orig) == '23505'
+        or str(error.orig).startswith('UNIQUE constraint failed')
+    )
 
 
 def timed_out(original: BaseException | None) -> bool:
@@ -83,7 +119,8 @@ def timed_out(original: BaseException | None) -> bool:
     if original is None:
         return False
     return isinstance(original.__cause__, TimeoutError) or (
-        _mysql_code(original) in _MYSQL_LOST and isinstance(original.__context__, TimeoutError))
+        _mysql_code(original) in _MYSQL_LOST and isinstance(original.__context__, TimeoutError)
+    )
 
 
 def is_retriable(error: BaseException) -> bool:
@@ -94,8 +131,11 @@ def is_retriable(error: BaseException) -> bool:
     """
     if not isinstance(error, exc.DBAPIError) or error.orig is None or timed_out(error.orig):
         return False
-    return (error.connection_invalidated or _mysql_code(error.orig) in _MYSQL_AGAIN
-            or _sqlstate(error.orig) in _POSTGRESQL_AGAIN)
+    return (
+        error.connection_invalidated
+        or _mysql_code(error.orig) in _MYSQL_AGAIN
+        or _sqlstate(error.orig) in _POSTGRESQL_AGAIN
+    )
 
 
 def is_unreachable(error: BaseException) -> bool:
@@ -137,23 +177,29 @@ def database_of(error: exc.SQLAlchemyError) -> Any:
 def is_missing(error: exc.SQLAlchemyError) -> bool:
     """Return whether the server answered that the database of the URL does not exist."""
     original = getattr(error, 'orig', None)
-    return original is not None and (_mysql_code(original) in _MYSQL_MISSING or (
-        _is_of_postgresql(original) and _POSTGRESQL_MISSING.search(str(original)) is not None))
+    return original is not None and (
+        _mysql_code(original) in _MYSQL_MISSING
+        or (_is_of_postgresql(original) and _POSTGRESQL_MISSING.search(str(original)) is not None)
+    )
 
 
 def is_refused(error: exc.SQLAlchemyError) -> bool:
     """Return whether the server answered that the account of the URL may not use the database."""
     original = getattr(error, 'orig', None)
-    return original is not None and (_mysql_code(original) in _MYSQL_REFUSED or (
-        _is_of_postgresql(original) and _POSTGRESQL_REFUSED.search(str(original)) is not None))
+    return original is not None and (
+        _mysql_code(original) in _MYSQL_REFUSED
+        or (_is_of_postgresql(original) and _POSTGRESQL_REFUSED.search(str(original)) is not None)
+    )
 
 
 def lacks_tables(error: exc.SQLAlchemyError) -> bool:
     """Return whether a statement failed because a table or a column does not exist."""
     original = getattr(error, 'orig', None)
     return original is not None and (
-        _mysql_code(original) in _MYSQL_LACKS or _sqlstate(original) in _POSTGRESQL_LACKS
-        or (isinstance(original, sqlite3.Error) and _SQLITE_LACKS.search(str(original)) is not None))
+        _mysql_code(original) in _MYSQL_LACKS
+        or _sqlstate(original) in _POSTGRESQL_LACKS
+        or (isinstance(original, sqlite3.Error) and _SQLITE_LACKS.search(str(original)) is not None)
+    )
 
 
 def _is_of_postgresql(original: BaseException) -> bool:

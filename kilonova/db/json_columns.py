@@ -1,4 +1,5 @@
 """Read JSON in text columns by SQL. Modules of ``db.queries`` use it."""
+
 from __future__ import annotations
 
 from typing import Any

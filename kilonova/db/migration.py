@@ -6,6 +6,7 @@
 
 alembic runs in this process, in the transaction of the ``Database``. There is no ini file.
 """
+
 from __future__ import annotations
 
 import pathlib
@@ -76,8 +77,11 @@ def sync(database: Database, schema: Schema, revision: str = 'head') -> str:
     if wanted is None:
         raise UnknownRevision(version=revision, schema=schema)
     current = version(database, schema)
-    if current is not None and current != wanted.revision \
-            and wanted.revision in {step.revision for step in scripts.iterate_revisions(current, 'base')}:
+    if (
+        current is not None
+        and current != wanted.revision
+        and wanted.revision in {step.revision for step in scripts.iterate_revisions(current, 'base')}
+    ):
         raise NoDowngrade(schema=schema, current=current, version=wanted.revision)
     with database.write() as connection:
         settings.attributes['connection'] = connection

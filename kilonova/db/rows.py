@@ -5,6 +5,7 @@
 
 Modules of ``db.queries`` use these functions.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -29,8 +30,9 @@ def many(result: sa.CursorResult[Any]) -> list[Row]:
     return [dict(row) for row in result.mappings()]
 
 
-def insert_missing(connection: sa.Connection, table: sa.Table, rows: Sequence[Row],
-                   **expressions: sa.ColumnElement[Any]) -> None:
+def insert_missing(
+    connection: sa.Connection, table: sa.Table, rows: Sequence[Row], **expressions: sa.ColumnElement[Any]
+) -> None:
     """Insert the rows that violate no unique key, in one SQL statement. Existing rows are left unchanged.
 
     All rows must have the same keys, else ValueError is raised. ``expressions`` are SQL values that all rows get.
@@ -56,6 +58,9 @@ def insert_missing(connection: sa.Connection, table: sa.Table, rows: Sequence[Ro
 def soft_delete(connection: sa.Connection, table: sa.Table, *criteria: sa.ColumnElement[bool]) -> int:
     """Mark the rows that meet the criteria as deleted (``deleted`` = id), and return their number."""
     # updated_at is kept, because it records the last change of the row before its deletion.
-    result = connection.execute(sa.update(table).where(table.c.deleted == 0, *criteria).values(
-        deleted=table.c.id, deleted_at=db_utcnow(), updated_at=table.c.updated_at))
+    result = connection.execute(
+        sa.update(table)
+        .where(table.c.deleted == 0, *criteria)
+        .values(deleted=table.c.id, deleted_at=db_utcnow(), updated_at=table.c.updated_at)
+    )
     return result.rowcount

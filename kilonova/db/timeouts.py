@@ -10,6 +10,7 @@ then closes the connection. ``limit`` is in seconds, and 0 means no limit.
 A client that hangs inside a transaction keeps its locks, and no conductor could take over its operations. So PostgreSQL
 and MariaDB servers also end a transaction in which nothing happens for that long. MySQL has no setting for that.
 """
+
 from __future__ import annotations
 
 import select
@@ -37,8 +38,11 @@ def arguments(dialect: str, driver: str, limit: float) -> dict[str, Any]:
     connecting = min(CONNECT_TIMEOUT, limit or CONNECT_TIMEOUT)
     if dialect == 'mysql':
         waits = {'read_timeout': limit + GRACE, 'write_timeout': limit + GRACE} if limit else {}
-        return {'connect_timeout': connecting, 'init_command': "SET SESSION time_zone = '+00:00'" + _of_mysql(limit),
-                **waits}
+        return {
+            'connect_timeout': connecting,
+            'init_command': "SET SESSION time_zone = '+00:00'" + _of_mysql(limit),
+            **waits,
+        }
     # libpq counts whole seconds, and treats one second as two.
     found: dict[str, Any] = {'connect_timeout': max(2, round(connecting)), **_KEEPALIVES}
     if driver == 'psycopg2':
@@ -55,9 +59,11 @@ def _of_mysql(limit: float) -> str:
     if not limit:
         return ''
     seconds = max(1, int(limit))
-    return (f', innodb_lock_wait_timeout = {seconds} /*M!100101 , max_statement_time = {limit} */'
-            f' /*M!100300 , idle_transaction_timeout = {seconds} */'
-            f' /*!50708 , max_execution_time = {int(limit * 1000)} */')
+    return (
+        f', innodb_lock_wait_timeout = {seconds} /*M!100101 , max_statement_time = {limit} */'
+        f' /*M!100300 , idle_transaction_timeout = {seconds} */'
+        f' /*!50708 , max_execution_time = {int(limit * 1000)} */'
+    )
 
 
 def tell_postgresql(cursor: DBAPICursor, limit: float) -> None:
@@ -65,9 +71,11 @@ def tell_postgresql(cursor: DBAPICursor, limit: float) -> None:
     # jit is turned off: the planner assumes that tables without statistics are large, and compiles each statement with
     # many columns. That takes 0.45 s for a list of servers whose rows take 5 ms. Servers that were built without jit
     # don't have the setting.
-    cursor.execute("SELECT set_config(name, CASE name WHEN 'jit' THEN 'off' ELSE %s END, false) "
-                   "FROM pg_settings WHERE name IN ('jit', 'statement_timeout', 'idle_in_transaction_session_timeout')",
-                   (str(int(limit * 1000)),))
+    cursor.execute(
+        "SELECT set_config(name, CASE name WHEN 'jit' THEN 'off' ELSE %s END, false) "
+        "FROM pg_settings WHERE name IN ('jit', 'statement_timeout', 'idle_in_transaction_session_timeout')",
+        (str(int(limit * 1000)),),
+    )
 
 
 def _watched(connecting: float, running: float | None) -> type:
@@ -78,6 +86,7 @@ def _watched(connecting: float, running: float | None) -> type:
     classes still wait without a limit.
     """
     from psycopg2 import extensions
+
     extensions.set_wait_callback(_wait)
 
     class Watched(extensions.connection):  # type: ignore[misc]  # psycopg2 has no types
@@ -85,12 +94,14 @@ def _watched(connecting: float, running: float | None) -> type:
             self.patience: float | None = connecting
             super().__init__(*args, **kwargs)
             self.patience = running
+
     return Watched
 
 
 def _wait(connection: Any) -> None:
     """Wait for the server's answer. psycopg2 calls this for each statement, and other green threads run meanwhile."""
     from psycopg2 import OperationalError, extensions
+
     patience = getattr(connection, 'patience', None)
     deadline = None if patience is None else time.monotonic() + patience
     while (state := connection.poll()) != extensions.POLL_OK:
@@ -116,6 +127,8 @@ def _ready(descriptor: int, writing: bool, seconds: float | None) -> bool:
 
 def watch_sqlite(connection: sqlite3.Connection, info: dict[Any, Any]) -> None:
     """Interrupt statements that still run at the time ``info[UNTIL]`` of the monotonic clock."""
+
     def late() -> bool:
         return bool(time.monotonic() > info.get(UNTIL, float('inf')))
+
     connection.set_progress_handler(late, _STEPS)

@@ -1,4 +1,5 @@
 """Aggregate: hosts with common metadata (API tables ``aggregates``, ``aggregate_hosts``, ``aggregate_metadata``)."""
+
 from __future__ import annotations
 
 from kilonova.objects import fields

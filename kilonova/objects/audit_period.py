@@ -4,6 +4,7 @@ Example:
     last_period('month', utcnow())      # the last complete month
     present_period('month', utcnow())   # from the end of the last complete month until now
 """
+
 from __future__ import annotations
 
 import calendar
@@ -20,8 +21,9 @@ def last_period(unit: str, before: datetime.datetime) -> tuple[datetime.datetime
     midnight = before.replace(hour=0, minute=0, second=0, microsecond=0)
     if name in ('hour', 'day'):
         step = datetime.timedelta(hours=1) if name == 'hour' else datetime.timedelta(days=1)
-        end = before.replace(minute=offset, second=0, microsecond=0) if name == 'hour' else midnight.replace(
-            hour=offset)
+        end = (
+            before.replace(minute=offset, second=0, microsecond=0) if name == 'hour' else midnight.replace(hour=offset)
+        )
         if end >= before:
             end -= step
         return end - step, end

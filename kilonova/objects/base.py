@@ -16,6 +16,7 @@ An indirection has three methods, each called with keyword arguments after the c
 objmethod, args, kwargs) -> (updates, result)``, ``object_class_action_versions(ctxt, objname, objmethod,
 object_versions, args, kwargs) -> result`` and ``object_backport_versions(ctxt, objinst, object_versions) -> object``.
 """
+
 from __future__ import annotations
 
 import datetime
@@ -33,13 +34,27 @@ from oslo_versionedobjects.exception import IncompatibleObjectVersion, OrphanedO
 from kilonova.context import RequestContext
 from kilonova.objects import fields
 
-__all__ = ('IncompatibleObjectVersion', 'KilonovaObject', 'ListBase', 'OrphanedObjectError', 'PersistentObject',
-           'Serializer', 'UnsetField', 'indirection', 'naive', 'object_versions', 'register', 'remotable',
-           'remotable_classmethod', 'set_indirection')
+__all__ = (
+    'IncompatibleObjectVersion',
+    'KilonovaObject',
+    'ListBase',
+    'OrphanedObjectError',
+    'PersistentObject',
+    'Serializer',
+    'UnsetField',
+    'indirection',
+    'naive',
+    'object_versions',
+    'register',
+    'remotable',
+    'remotable_classmethod',
+    'set_indirection',
+)
 
 _Object = TypeVar('_Object', bound='KilonovaObject')
 _NAME, _NAMESPACE, _VERSION, _DATA, _CHANGES = (
-    f'nova_object.{key}' for key in ('name', 'namespace', 'version', 'data', 'changes'))
+    f'nova_object.{key}' for key in ('name', 'namespace', 'version', 'data', 'changes')
+)
 _process = types.SimpleNamespace(indirection=None)
 
 
@@ -137,8 +152,7 @@ class KilonovaObject(ovo.VersionedObject):
         cls._writers = tuple((name, f'_obj_{name}', _writer(field)) for name, field in cls.fields.items())
         cls._readers = {name: _reader(field) for name, field in cls.fields.items()}
         cls._nullable = frozenset(name for name, field in cls.fields.items() if field.nullable)
-        cls._nested = tuple(name for name, field in cls.fields.items()
-                            if isinstance(field, ovo_fields.ObjectField))
+        cls._nested = tuple(name for name, field in cls.fields.items() if isinstance(field, ovo_fields.ObjectField))
 
     # -- loading -------------------------------------------------------------------------------------------------------
     @classmethod
@@ -225,16 +239,19 @@ class KilonovaObject(ovo.VersionedObject):
         names = (self.obj_what_changed() if changed_only else data.keys()) - left_out
         return {name: value for name, value in data.items() if name in names}
 
-    def obj_to_primitive(self, target_version: str | None = None,
-                         version_manifest: dict[str, str] | None = None) -> dict[str, Any]:
+    def obj_to_primitive(
+        self, target_version: str | None = None, version_manifest: dict[str, str] | None = None
+    ) -> dict[str, Any]:
         """Return the envelope of the object, in its own version or in ``target_version``."""
         if version_manifest or target_version not in (None, self.VERSION):
             return super().obj_to_primitive(target_version, version_manifest)
         state = self.__dict__
-        data = {name: state[attr] if write is None else write(self, name, state[attr])
-                for name, attr, write in self._writers if attr in state}
-        envelope = {_NAME: self.obj_name(), _NAMESPACE: self.OBJ_PROJECT_NAMESPACE, _VERSION: self.VERSION,
-                    _DATA: data}
+        data = {
+            name: state[attr] if write is None else write(self, name, state[attr])
+            for name, attr, write in self._writers
+            if attr in state
+        }
+        envelope = {_NAME: self.obj_name(), _NAMESPACE: self.OBJ_PROJECT_NAMESPACE, _VERSION: self.VERSION, _DATA: data}
         changes = self.obj_what_changed() if self._nested else self._changed_fields
         if changes:
             envelope[_CHANGES] = sorted(changes)
@@ -307,6 +324,7 @@ def remotable(method: Callable[..., Any]) -> Callable[..., Any]:
 
     The method raises OrphanedObjectError if its object has no context.
     """
+
     @functools.wraps(method)
     def wrapper(self: KilonovaObject, *args: Any, **kwargs: Any) -> Any:
         ctxt = self._context
@@ -329,14 +347,21 @@ def remotable_classmethod(method: Callable[..., Any]) -> Any:
 
     The first argument of the method is the context.
     """
+
     @functools.wraps(method)
     def wrapper(cls: type[KilonovaObject], ctxt: RequestContext, *args: Any, **kwargs: Any) -> Any:
         api = indirection(ctxt)
         if api is None:
             return method(cls, ctxt, *args, **kwargs)
         name = cls.obj_name()
-        return api.object_class_action_versions(ctxt, objname=name, objmethod=method.__name__,
-                                                object_versions=object_versions(name), args=args, kwargs=kwargs)
+        return api.object_class_action_versions(
+            ctxt,
+            objname=name,
+            objmethod=method.__name__,
+            object_versions=object_versions(name),
+            args=args,
+            kwargs=kwargs,
+        )
 
     wrapper.remotable = True  # type: ignore[attr-defined]
     wrapper.original_fn = method  # type: ignore[attr-defined]
@@ -414,5 +439,6 @@ class Serializer(NoOpSerializer):  # type: ignore[misc]  # oslo.messaging has no
             api = indirection(ctxt)
             if api is None:
                 raise
-            return api.object_backport_versions(ctxt, objinst=primitive,
-                                                object_versions=object_versions(primitive[_NAME]))
+            return api.object_backport_versions(
+                ctxt, objinst=primitive, object_versions=object_versions(primitive[_NAME])
+            )

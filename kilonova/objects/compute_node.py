@@ -1,4 +1,5 @@
 """ComputeNode: the capacity and usage of one hypervisor (table ``compute_nodes``)."""
+
 from __future__ import annotations
 
 import json
@@ -99,17 +100,21 @@ class ComputeNode(PersistentObject, KilonovaObject):
 
         A text that cannot be read counts as empty, so that the host, which has to rewrite it, can start.
         """
-        where = f"of node {row.get('hypervisor_hostname')}"
+        where = f'of node {row.get("hypervisor_hostname")}'
         values = {**row, 'deleted': bool(row.get('deleted')), 'mapped': row.get('mapped') or 0}
         for name in INITIAL_RATIOS:
             if values.get(name) is None:
                 # The field stays unset, so that the compute service sees that it has to write the ratio.
                 values.pop(name, None)
         values['supported_hv_specs'] = texts.read(
-            f'supported_instances {where}', row.get('supported_instances'),
-            lambda text: [HVSpec.from_list(triple) for triple in json.loads(text)], [])
-        values['pci_device_pools'] = texts.read(f'pci_stats {where}', row.get('pci_stats'),
-                                                lambda text: PciDevicePoolList.from_column(text, ctxt), None)
+            f'supported_instances {where}',
+            row.get('supported_instances'),
+            lambda text: [HVSpec.from_list(triple) for triple in json.loads(text)],
+            [],
+        )
+        values['pci_device_pools'] = texts.read(
+            f'pci_stats {where}', row.get('pci_stats'), lambda text: PciDevicePoolList.from_column(text, ctxt), None
+        )
         # The serial number of the last report is also in a column. It is needed because a report with a lower number
         # would change nothing.
         last = {'usage_serial': str(row['usage_serial'])} if row.get('stats') and row.get('usage_serial') else {}
@@ -183,9 +188,21 @@ class ComputeNode(PersistentObject, KilonovaObject):
 
     def update_from_virt_driver(self, resources: dict[str, Any]) -> None:
         """Set the fields from the driver's ``get_available_resource``; only changed values are marked as changed."""
-        names = ('vcpus', 'memory_mb', 'local_gb', 'cpu_info', 'vcpus_used', 'memory_mb_used', 'local_gb_used',
-                 'numa_topology', 'hypervisor_type', 'hypervisor_version', 'hypervisor_hostname',
-                 'disk_available_least', 'host_ip')
+        names = (
+            'vcpus',
+            'memory_mb',
+            'local_gb',
+            'cpu_info',
+            'vcpus_used',
+            'memory_mb_used',
+            'local_gb_used',
+            'numa_topology',
+            'hypervisor_type',
+            'hypervisor_version',
+            'hypervisor_hostname',
+            'disk_available_least',
+            'host_ip',
+        )
         for name in names:
             if name in resources and (name not in self or self._differs(name, resources[name])):
                 setattr(self, name, resources[name])

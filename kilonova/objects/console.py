@@ -1,4 +1,5 @@
 """ConsoleOffer: the console of a server, as its host describes it."""
+
 from __future__ import annotations
 
 from kilonova.objects import fields

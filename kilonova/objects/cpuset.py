@@ -5,6 +5,7 @@ Example:
     parse('^0', among={0, 1, 2}) == {1, 2}      # only exclusions: all others of ``among``
     text({0, 1, 2, 7}) == '0-2,7'
 """
+
 from __future__ import annotations
 
 import re

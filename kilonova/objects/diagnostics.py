@@ -1,4 +1,5 @@
 """Diagnostics: measurements of a guest by its hypervisor, in a format that is the same for all hypervisors."""
+
 from __future__ import annotations
 
 from kilonova.objects import fields
@@ -24,8 +25,11 @@ class NicDiagnostics(KilonovaObject):
     VERSION = '1.0'
     fields = {
         'mac_address': fields.MACAddressField(nullable=True),
-        **{f'{way}_{what}': fields.IntegerField(nullable=True)
-           for way in ('rx', 'tx') for what in ('octets', 'errors', 'drop', 'packets', 'rate')},
+        **{
+            f'{way}_{what}': fields.IntegerField(nullable=True)
+            for way in ('rx', 'tx')
+            for what in ('octets', 'errors', 'drop', 'packets', 'rate')
+        },
     }
 
 
@@ -34,8 +38,10 @@ class DiskDiagnostics(KilonovaObject):
     """The counters of one disk of a guest."""
 
     VERSION = '1.0'
-    fields = {name: fields.IntegerField(nullable=True) for name in (
-        'read_bytes', 'read_requests', 'write_bytes', 'write_requests', 'errors_count')}
+    fields = {
+        name: fields.IntegerField(nullable=True)
+        for name in ('read_bytes', 'read_requests', 'write_bytes', 'write_requests', 'errors_count')
+    }
 
 
 @register

@@ -1,4 +1,5 @@
 """EC2Ids: the short ids in the EC2 form of a server's metadata."""
+
 from __future__ import annotations
 
 from kilonova.objects import fields

@@ -1,4 +1,5 @@
 """InstanceExternalEvent: an event of a server that another service reports."""
+
 from __future__ import annotations
 
 from kilonova.objects import fields

@@ -7,6 +7,7 @@ spellings of a word (``amd64`` for ``x86_64``).
 
     fields = {'dev_type': fields.PciDeviceTypeField(), 'numa_node': fields.IntegerField(nullable=True)}
 """
+
 from __future__ import annotations
 
 import datetime
@@ -192,15 +193,75 @@ def enum(name: str, words: Collection[str], spellings: Mapping[str, str] | None 
 
 
 ARCHITECTURES = (
-    'aarch64', 'alpha', 'armv6', 'armv7l', 'armv7b', 'cris', 'i686', 'ia64', 'lm32', 'loongarch64', 'm68k',
-    'microblaze', 'microblazeel', 'mips', 'mipsel', 'mips64', 'mips64el', 'openrisc', 'parisc', 'parisc64', 'ppc',
-    'ppcle', 'ppc64', 'ppc64le', 'ppcemb', 'riscv64', 's390', 's390x', 'sh4', 'sh4eb', 'sparc', 'sparc64', 'unicore32',
-    'x86_64', 'xtensa', 'xtensaeb')
-ArchitectureField = enum('Architecture', ARCHITECTURES, {
-    'i386': 'i686', 'i486': 'i686', 'i586': 'i686', 'amd64': 'x86_64', 'x86': 'i686', 'arm64': 'aarch64'})
-HVTypeField = enum('HVType', (
-    'baremetal', 'bhyve', 'docker', 'fake', 'hyperv', 'ironic', 'kqemu', 'kvm', 'lxc', 'lxd', 'openvz', 'parallels',
-    'powervm', 'qemu', 'test', 'uml', 'vbox', 'vmware', 'vz', 'xen', 'zvm', 'phyp'))
+    'aarch64',
+    'alpha',
+    'armv6',
+    'armv7l',
+    'armv7b',
+    'cris',
+    'i686',
+    'ia64',
+    'lm32',
+    'loongarch64',
+    'm68k',
+    'microblaze',
+    'microblazeel',
+    'mips',
+    'mipsel',
+    'mips64',
+    'mips64el',
+    'openrisc',
+    'parisc',
+    'parisc64',
+    'ppc',
+    'ppcle',
+    'ppc64',
+    'ppc64le',
+    'ppcemb',
+    'riscv64',
+    's390',
+    's390x',
+    'sh4',
+    'sh4eb',
+    'sparc',
+    'sparc64',
+    'unicore32',
+    'x86_64',
+    'xtensa',
+    'xtensaeb',
+)
+ArchitectureField = enum(
+    'Architecture',
+    ARCHITECTURES,
+    {'i386': 'i686', 'i486': 'i686', 'i586': 'i686', 'amd64': 'x86_64', 'x86': 'i686', 'arm64': 'aarch64'},
+)
+HVTypeField = enum(
+    'HVType',
+    (
+        'baremetal',
+        'bhyve',
+        'docker',
+        'fake',
+        'hyperv',
+        'ironic',
+        'kqemu',
+        'kvm',
+        'lxc',
+        'lxd',
+        'openvz',
+        'parallels',
+        'powervm',
+        'qemu',
+        'test',
+        'uml',
+        'vbox',
+        'vmware',
+        'vz',
+        'xen',
+        'zvm',
+        'phyp',
+    ),
+)
 VMModeField = enum('VMMode', ('hvm', 'xen', 'uml', 'exe'), {'pv': 'xen', 'hv': 'hvm', 'baremetal': 'hvm'})
 
 BlockDeviceSourceTypeField = enum('BlockDeviceSourceType', ('blank', 'image', 'snapshot', 'volume'))
@@ -215,16 +276,28 @@ CPUModeField = enum('CPUMode', ('custom', 'host-model', 'host-passthrough', 'max
 CPUMatchField = enum('CPUMatch', ('minimum', 'exact', 'strict'))
 CPUFeaturePolicyField = enum('CPUFeaturePolicy', ('force', 'require', 'optional', 'disable', 'forbid'))
 
-PciDeviceStatusField = enum('PciDeviceStatus', (
-    'available', 'claimed', 'allocated', 'removed', 'deleted', 'unavailable', 'unclaimable'))
+PciDeviceStatusField = enum(
+    'PciDeviceStatus', ('available', 'claimed', 'allocated', 'removed', 'deleted', 'unavailable', 'unclaimable')
+)
 PciDeviceTypeField = enum('PciDeviceType', ('type-PCI', 'type-PF', 'type-VF', 'vdpa', 'mdev'))
 PCINUMAAffinityPolicyField = enum('PCINUMAAffinityPolicy', ('required', 'legacy', 'preferred', 'socket'))
-InstancePowerStateField = enum('InstancePowerState', (
-    'pending', 'running', 'paused', 'shutdown', 'crashed', 'suspended'))
+InstancePowerStateField = enum(
+    'InstancePowerState', ('pending', 'running', 'paused', 'shutdown', 'crashed', 'suspended')
+)
 HypervisorDriverField = enum('HypervisorDriver', ('libvirt', 'xenapi', 'vmwareapi', 'ironic', 'hyperv'))
-ExternalEventNameField = enum('ExternalEventName', (
-    'network-changed', 'network-vif-plugged', 'network-vif-unplugged', 'network-vif-deleted', 'volume-extended',
-    'power-update', 'accelerator-request-bound', 'volume-reimaged'))
+ExternalEventNameField = enum(
+    'ExternalEventName',
+    (
+        'network-changed',
+        'network-vif-plugged',
+        'network-vif-unplugged',
+        'network-vif-deleted',
+        'volume-extended',
+        'power-update',
+        'accelerator-request-bound',
+        'volume-reimaged',
+    ),
+)
 ExternalEventStatusField = enum('ExternalEventStatus', ('failed', 'completed', 'in-progress'))
 MigrationTypeField = enum('MigrationType', ('migration', 'resize', 'live-migration', 'evacuation'))
 
@@ -261,8 +334,20 @@ class ResourceClassField(AutoTypedField[str]):
     AUTO_TYPE = ResourceClass()
 
 
-SCALARS = (ovo.String, ovo.Integer, ovo.NonNegativeInteger, ovo.Float, ovo.NonNegativeFloat, ovo.Boolean, ovo.UUID,
-           ovo.MACAddress, ovo.PCIAddress, UUID, ResourceClass, Json)
+SCALARS = (
+    ovo.String,
+    ovo.Integer,
+    ovo.NonNegativeInteger,
+    ovo.Float,
+    ovo.NonNegativeFloat,
+    ovo.Boolean,
+    ovo.UUID,
+    ovo.MACAddress,
+    ovo.PCIAddress,
+    UUID,
+    ResourceClass,
+    Json,
+)
 
 
 def type_of(field: ovo.Field[Any]) -> Any:

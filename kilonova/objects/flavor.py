@@ -1,4 +1,5 @@
 """Flavor: sizes and extra specs (API tables ``flavors``, ``flavor_extra_specs`` and ``flavor_projects``)."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -42,13 +43,26 @@ class Flavor(PersistentObject, KilonovaObject):
         'description': fields.StringField(nullable=True),
     }
 
-    _empty: ClassVar[Mapping[str, Callable[[], Any]]] = MappingProxyType({
-        'rxtx_factor': lambda: 1.0, 'vcpu_weight': int, 'disabled': bool, 'is_public': lambda: True, 'projects': list,
-        'deleted': bool, **dict.fromkeys(('description', 'created_at', 'updated_at', 'deleted_at'), type(None))})
+    _empty: ClassVar[Mapping[str, Callable[[], Any]]] = MappingProxyType(
+        {
+            'rxtx_factor': lambda: 1.0,
+            'vcpu_weight': int,
+            'disabled': bool,
+            'is_public': lambda: True,
+            'projects': list,
+            'deleted': bool,
+            **dict.fromkeys(('description', 'created_at', 'updated_at', 'deleted_at'), type(None)),
+        }
+    )
 
     @classmethod
-    def from_row(cls, ctxt: RequestContext | None, row: dict[str, Any], extra_specs: dict[str, str] | None = None,
-                 projects: list[str] | None = None) -> Self:
+    def from_row(
+        cls,
+        ctxt: RequestContext | None,
+        row: dict[str, Any],
+        extra_specs: dict[str, str] | None = None,
+        projects: list[str] | None = None,
+    ) -> Self:
         """Return the flavor of a row of ``flavors``; extra specs and projects may also be members of the row."""
         values = {'deleted': False, 'deleted_at': None, **row}
         values['extra_specs'] = extra_specs if extra_specs is not None else values.get('extra_specs') or {}

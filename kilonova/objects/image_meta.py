@@ -4,6 +4,7 @@ Example:
     image = ImageMeta.from_dict({'id': uuid, 'disk_format': 'qcow2', 'properties': {'hw_disk_bus': 'virtio'}})
     image.properties.get('hw_disk_bus')
 """
+
 from __future__ import annotations
 
 import re
@@ -55,8 +56,11 @@ class ImageMetaProps(KilonovaObject):
         values.update(_numa(properties))
         for name, value in values.items():
             _check_value(name, value)
-        traits = [key.removeprefix('trait:') for key, value in properties.items()
-                  if key.startswith('trait:') and value == 'required']
+        traits = [
+            key.removeprefix('trait:')
+            for key, value in properties.items()
+            if key.startswith('trait:') and value == 'required'
+        ]
         for trait in traits:
             if _TRAIT.fullmatch(trait) is None:
                 raise InvalidImageProperty(name=f'trait:{trait[:MOST_NAME]}', reason='it is not a valid trait name')
@@ -107,17 +111,22 @@ def check_texts(properties: Mapping[str, Any]) -> None:
         text = str(value)
         total += len(name) + len(text)
         if len(name) > MOST_NAME or total > MOST_TEXT:
-            raise InvalidImageProperty(name=name[:MOST_NAME], reason=f'a name may have at most {MOST_NAME} '
-                                       f'characters, all properties together at most {MOST_TEXT}')
+            raise InvalidImageProperty(
+                name=name[:MOST_NAME],
+                reason=f'a name may have at most {MOST_NAME} characters, all properties together at most {MOST_TEXT}',
+            )
         if not _fits_xml(name) or not _fits_xml(text):
-            raise InvalidImageProperty(name=''.join(char if char.isprintable() else '?' for char in name),
-                                       reason='its name or value contains control characters')
+            raise InvalidImageProperty(
+                name=''.join(char if char.isprintable() else '?' for char in name),
+                reason='its name or value contains control characters',
+            )
 
 
 def _fits_xml(text: str) -> bool:
     return text.isprintable() or all(
         char in '\t\n\r' or (unicodedata.category(char) not in ('Cc', 'Cs') and char not in '\ufffe\uffff')
-        for char in text)
+        for char in text
+    )
 
 
 def _check_value(name: str, value: Any) -> None:
@@ -209,8 +218,9 @@ class ImageMeta(KilonovaObject):
         Null and empty values stay unset. Raises InvalidImageProperty if a property is malformed.
         """
         image = image or {}
-        values = {name: image[name] for name in cls.fields
-                  if name != 'properties' and image.get(name) not in (None, '')}
+        values = {
+            name: image[name] for name in cls.fields if name != 'properties' and image.get(name) not in (None, '')
+        }
         values['properties'] = ImageMetaProps.from_dict(image.get('properties') or {})
         self = cls()
         self.load(values.items())
@@ -219,8 +229,11 @@ class ImageMeta(KilonovaObject):
     @classmethod
     def from_system_metadata(cls, system_metadata: Mapping[str, str | None], image_ref: str | None = None) -> Self:
         """Return the image whose data a server stores in the ``image_…`` entries of its system metadata."""
-        kept = {key.removeprefix(SYSMETA_PREFIX): value for key, value in system_metadata.items()
-                if key.startswith(SYSMETA_PREFIX)}
+        kept = {
+            key.removeprefix(SYSMETA_PREFIX): value
+            for key, value in system_metadata.items()
+            if key.startswith(SYSMETA_PREFIX)
+        }
         image: dict[str, Any] = {name: kept.pop(name) for name in SYSMETA_MEMBERS if name in kept}
         image['id'] = image_ref or kept.pop('base_image_ref', None)
         image['properties'] = kept

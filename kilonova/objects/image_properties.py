@@ -2,6 +2,7 @@
 
 To add a property, add a line to ``PROPERTIES`` and raise ``ImageMetaProps.VERSION``.
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -14,13 +15,47 @@ _text, _number, _flag = fields.StringField, fields.IntegerField, fields.Flexible
 DiskBus = enum('DiskBus', ('fdc', 'ide', 'lxc', 'sata', 'scsi', 'uml', 'usb', 'virtio', 'vmware', 'xen'))
 EncryptionFormat = fields.BlockDeviceEncryptionFormatTypeField
 RescueDevice = enum('RescueDevice', ('disk', 'floppy', 'cdrom'))
-SCSIModel = enum('SCSIModel', ('auto', 'buslogic', 'ibmvscsi', 'lsilogic', 'lsisas1068', 'lsisas1078', 'ncr53c90',
-                               'virtio-scsi', 'vmpvscsi', 'pvscsi'),
-                 {'lsilogicsas': 'lsisas1068', 'paravirtual': 'vmpvscsi'})
+SCSIModel = enum(
+    'SCSIModel',
+    (
+        'auto',
+        'buslogic',
+        'ibmvscsi',
+        'lsilogic',
+        'lsisas1068',
+        'lsisas1078',
+        'ncr53c90',
+        'virtio-scsi',
+        'vmpvscsi',
+        'pvscsi',
+    ),
+    {'lsilogicsas': 'lsisas1068', 'paravirtual': 'vmpvscsi'},
+)
 SoundModel = enum('SoundModel', ('ac97', 'es1370', 'ich6', 'ich9', 'pcspk', 'sb16', 'usb', 'virtio'))
-VIFModel = enum('VIFModel', ('e1000', 'e1000e', 'igb', 'lan9118', 'ne2k_pci', 'netfront', 'pcnet', 'rtl8139',
-                             'spapr-vlan', 'sriov', 'virtio', 'virtualpcnet32', 'virtuale1000', 'virtuale1000e',
-                             'virtualsriovethernetcard', 'virtualvmxnet', 'virtualvmxnet3', 'vmxnet', 'vmxnet3'))
+VIFModel = enum(
+    'VIFModel',
+    (
+        'e1000',
+        'e1000e',
+        'igb',
+        'lan9118',
+        'ne2k_pci',
+        'netfront',
+        'pcnet',
+        'rtl8139',
+        'spapr-vlan',
+        'sriov',
+        'virtio',
+        'virtualpcnet32',
+        'virtuale1000',
+        'virtuale1000e',
+        'virtualsriovethernetcard',
+        'virtualvmxnet',
+        'virtualvmxnet3',
+        'vmxnet',
+        'vmxnet3',
+    ),
+)
 VideoModel = enum('VideoModel', ('vga', 'cirrus', 'vmvga', 'xen', 'qxl', 'virtio', 'gop', 'none', 'bochs'))
 
 PROPERTIES: dict[str, Any] = {
@@ -99,11 +134,20 @@ PROPERTIES: dict[str, Any] = {
     'img_root_device_name': _text(),
     'img_signature': _text(),
     'img_signature_certificate_uuid': fields.UUIDField(),
-    'img_signature_hash_method': enum('ImageSignatureHashType', (
-        'SHA-224', 'SHA-256', 'SHA-384', 'SHA-512'))(),
-    'img_signature_key_type': enum('ImageSignatureKeyType', (
-        'DSA', 'ECC_SECP384R1', 'ECC_SECP521R1', 'ECC_SECT409K1', 'ECC_SECT409R1', 'ECC_SECT571K1', 'ECC_SECT571R1',
-        'RSA-PSS'))(),
+    'img_signature_hash_method': enum('ImageSignatureHashType', ('SHA-224', 'SHA-256', 'SHA-384', 'SHA-512'))(),
+    'img_signature_key_type': enum(
+        'ImageSignatureKeyType',
+        (
+            'DSA',
+            'ECC_SECP384R1',
+            'ECC_SECP521R1',
+            'ECC_SECT409K1',
+            'ECC_SECT409R1',
+            'ECC_SECT571K1',
+            'ECC_SECT571R1',
+            'RSA-PSS',
+        ),
+    )(),
     'img_use_agent': _flag(),
     'img_version': _number(),
     # The guest's operating system

@@ -6,6 +6,7 @@
 
 Objects never load a missing field implicitly: reading a field that is not set raises ``UnsetField``.
 """
+
 from __future__ import annotations
 
 import datetime
@@ -37,16 +38,30 @@ if TYPE_CHECKING:
     from kilonova.db.engine import Connection
 
 # Fields that are not columns of the table ``instances``.
-ELSEWHERE = frozenset((
-    'services', 'metadata', 'system_metadata', 'info_cache', 'security_groups', 'fault', 'pci_devices', 'pci_requests',
-    'tags', 'ec2_ids', 'block_devices', *FLAVOR_FIELDS, *ENVELOPES))
+ELSEWHERE = frozenset(
+    (
+        'services',
+        'metadata',
+        'system_metadata',
+        'info_cache',
+        'security_groups',
+        'fault',
+        'pci_devices',
+        'pci_requests',
+        'tags',
+        'ec2_ids',
+        'block_devices',
+        *FLAVOR_FIELDS,
+        *ENVELOPES,
+    )
+)
 # Devices with these statuses belong to a server.
 HELD = ('claimed', 'allocated')
 # Columns that ``save`` does not write. vm_state and task_state are only written by transitions (states.TRANSITIONS).
 NOT_WRITTEN = frozenset(('id', 'created_at', 'updated_at', 'deleted_at', 'deleted', 'vm_state', 'task_state'))
 
 
-class Rows(NamedTuple):
+class InstanceValues(NamedTuple):
     """The column values of a server.
 
     They are the columns of ``instances`` and of ``instance_extra``, and the two metadata dicts (None: unchanged).
@@ -147,10 +162,18 @@ class Instance(PersistentObject, KilonovaObject):
 
     # -- rows ----------------------------------------------------------------------------------------------------------
     @classmethod
-    def from_row(cls, ctxt: RequestContext | None, row: dict[str, Any], extra: dict[str, Any] | None = None, *,
-                 flavor: Flavor | None = None, metadata: dict[str, str] | None = None,
-                 system_metadata: Mapping[str, str | None] | None = None,
-                 pci_devices: list[dict[str, Any]] | None = None, lenient: bool = False) -> Self:
+    def from_row(
+        cls,
+        ctxt: RequestContext | None,
+        row: dict[str, Any],
+        extra: dict[str, Any] | None = None,
+        *,
+        flavor: Flavor | None = None,
+        metadata: dict[str, str] | None = None,
+        system_metadata: Mapping[str, str | None] | None = None,
+        pci_devices: list[dict[str, Any]] | None = None,
+        lenient: bool = False,
+    ) -> Self:
         """Return the server of a row of ``instances`` and, if given, of ``instance_extra``.
 
         Args:
@@ -171,8 +194,9 @@ class Instance(PersistentObject, KilonovaObject):
             ServerUnreadable: a text cannot be read, and ``lenient`` is False.
         """
         values = {**row, 'deleted': bool(row.get('deleted')), 'cleaned': bool(row.get('cleaned'))}
-        self = cls.loaded(ctxt, ((name, values[name]) for name in cls.fields
-                                 if name in values and name not in ELSEWHERE))
+        self = cls.loaded(
+            ctxt, ((name, values[name]) for name in cls.fields if name in values and name not in ELSEWHERE)
+        )
         if flavor is not None:
             self.load((('flavor', flavor), ('old_flavor', None), ('new_flavor', None)))
         if extra:
@@ -193,8 +217,16 @@ class Instance(PersistentObject, KilonovaObject):
         if lenient and extra.get('flavor') and 'flavor' not in self:
             sizes = ('memory_mb', 'vcpus', 'root_gb', 'ephemeral_gb')
             own = {name: getattr(self, name) for name in sizes if name in self}
-            self.load((('flavor', Flavor(self._context, id=self.instance_type_id, flavorid='', name='', swap=0,
-                                         extra_specs={}, **own)),))
+            self.load(
+                (
+                    (
+                        'flavor',
+                        Flavor(
+                            self._context, id=self.instance_type_id, flavorid='', name='', swap=0, extra_specs={}, **own
+                        ),
+                    ),
+                )
+            )
 
     def _own_devices(self, rows: list[dict[str, Any]]) -> PciDeviceList:
         if 'pci_requests' in self and self.pci_requests is not None:
@@ -202,7 +234,7 @@ class Instance(PersistentObject, KilonovaObject):
             rows = [row for row in rows if row.get('request_id') in wanted]
         return PciDeviceList.from_rows(self._context, rows)
 
-    def to_rows(self, changed_only: bool = False) -> Rows:
+    def to_rows(self, changed_only: bool = False) -> InstanceValues:
         """Return the column values of the set fields, or with ``changed_only`` of the changed fields.
 
         Datetimes are in naive UTC. Without ``changed_only`` the values include ``created_at``: the time of the user's
@@ -220,9 +252,12 @@ class Instance(PersistentObject, KilonovaObject):
             elif name == 'cleaned':
                 value = int(value)
             values[name] = value
-        return Rows(values, self.extra_values(names),
-                    dict(self.system_metadata) if 'system_metadata' in names else None,
-                    dict(self.metadata) if 'metadata' in names else None)
+        return InstanceValues(
+            values,
+            self.extra_values(names),
+            dict(self.system_metadata) if 'system_metadata' in names else None,
+            dict(self.metadata) if 'metadata' in names else None,
+        )
 
     def extra_values(self, names: Iterable[str]) -> dict[str, str | None]:
         """Return the ``instance_extra`` columns (JSON texts) of the named fields; names of other fields are ignored."""
@@ -230,8 +265,9 @@ class Instance(PersistentObject, KilonovaObject):
         extra: dict[str, str | None] = {}
         if names.intersection(FLAVOR_FIELDS):
             flavors = {key: getattr(self, name) if name in self else None for name, key in FLAVOR_FIELDS.items()}
-            extra['flavor'] = json.dumps({key: None if flavor is None else flavor.stored_primitive()
-                                          for key, flavor in flavors.items()})
+            extra['flavor'] = json.dumps(
+                {key: None if flavor is None else flavor.stored_primitive() for key, flavor in flavors.items()}
+            )
         if 'pci_requests' in names:
             requests = self.pci_requests
             extra['pci_requests'] = None if requests is None else requests.to_column()
@@ -266,12 +302,22 @@ class Instance(PersistentObject, KilonovaObject):
         Raises Conflict if the server is in another state or is deleted.
         """
         rows = self.to_rows(changed_only=True)
-        expect = {name: _states(value) for name, value in (('task_state', expected_task_state),
-                                                           ('vm_state', expected_vm_state)) if value is not None}
+        expect = {
+            name: _states(value)
+            for name, value in (('task_state', expected_task_state), ('vm_state', expected_vm_state))
+            if value is not None
+        }
         claims = storage.queries('claims')
-        claims.save(storage.database(self._context), claims.Save(
-            instance_uuid=self.uuid, values=rows.values, extra=rows.extra, expect=expect,
-            system_metadata=rows.system_metadata))
+        claims.save(
+            storage.database(self._context),
+            claims.SaveWrite(
+                instance_uuid=self.uuid,
+                values=rows.values,
+                extra=rows.extra,
+                expect=expect,
+                system_metadata=rows.system_metadata,
+            ),
+        )
         self.obj_reset_changes()
 
     # -- networks ------------------------------------------------------------------------------------------------------
@@ -319,8 +365,10 @@ class Instance(PersistentObject, KilonovaObject):
 
     def flavor_columns(self) -> dict[str, Any]:
         """Return the columns of ``instances`` whose values come from the flavor."""
-        return {name: getattr(self.flavor, 'id' if name == 'instance_type_id' else name)
-                for name in ('memory_mb', 'vcpus', 'root_gb', 'ephemeral_gb', 'instance_type_id')}
+        return {
+            name: getattr(self.flavor, 'id' if name == 'instance_type_id' else name)
+            for name in ('memory_mb', 'vcpus', 'root_gb', 'ephemeral_gb', 'instance_type_id')
+        }
 
     def go_back(self, context: MigrationContext | None) -> dict[str, str | None]:
         """Restore the fields from before a move, and return the ``instance_extra`` columns that store them.
@@ -361,7 +409,7 @@ class Instance(PersistentObject, KilonovaObject):
         if request_id is not None:
             devices = [device for device in devices if device.request_id == request_id]
         if source is not None:
-            requests = (self.pci_requests.requests if 'pci_requests' in self and self.pci_requests else ())
+            requests = self.pci_requests.requests if 'pci_requests' in self and self.pci_requests else ()
             wanted = {request.request_id for request in requests if request.source == source}
             devices = [device for device in devices if device.request_id in wanted]
         return devices
@@ -410,8 +458,13 @@ class InstanceList(ListBase, KilonovaObject):
             return sorted(storage.queries('operations').busy_instances(conn, sorted(uuids), host))
 
 
-def _assemble(ctxt: RequestContext, conn: Connection, rows: list[dict[str, Any]],
-              system_metadata: dict[str, dict[str, str | None]], lenient: bool = True) -> list[Instance]:
+def _assemble(
+    ctxt: RequestContext,
+    conn: Connection,
+    rows: list[dict[str, Any]],
+    system_metadata: dict[str, dict[str, str | None]],
+    lenient: bool = True,
+) -> list[Instance]:
     """Return the instances of rows that are joined with their extra columns, with their data from other tables.
 
     Runs one SQL statement for each other table.
@@ -425,9 +478,17 @@ def _assemble(ctxt: RequestContext, conn: Connection, rows: list[dict[str, Any]]
     for row in rows:
         values, extra = storage.queries('instances').split(row)
         uuid = row['uuid']
-        instances.append(Instance.from_row(
-            ctxt, values, extra, metadata=facts[uuid]['metadata'], system_metadata=system_metadata.get(uuid, {}),
-            pci_devices=devices[uuid], lenient=lenient))
+        instances.append(
+            Instance.from_row(
+                ctxt,
+                values,
+                extra,
+                metadata=facts[uuid]['metadata'],
+                system_metadata=system_metadata.get(uuid, {}),
+                pci_devices=devices[uuid],
+                lenient=lenient,
+            )
+        )
     return instances
 
 

@@ -5,6 +5,7 @@
 
 After a restore of the database or a script of an operator, a text may be cut or have another form.
 """
+
 from __future__ import annotations
 
 import json
@@ -25,8 +26,15 @@ LOG = logging.getLogger(__name__)
 
 FLAVOR_FIELDS = {'flavor': 'cur', 'old_flavor': 'old', 'new_flavor': 'new'}
 # Columns of ``instance_extra`` whose text is one envelope.
-ENVELOPES = ('numa_topology', 'migration_context', 'vcpu_model', 'keypairs', 'device_metadata', 'trusted_certs',
-             'resources')
+ENVELOPES = (
+    'numa_topology',
+    'migration_context',
+    'vcpu_model',
+    'keypairs',
+    'device_metadata',
+    'trusted_certs',
+    'resources',
+)
 
 
 def read(ctxt: RequestContext | None, uuid: str, extra: Mapping[str, Any], *, lenient: bool = False) -> dict[str, Any]:
@@ -88,9 +96,16 @@ def _volumes(ctxt: RequestContext | None, uuid: str, name: str, rows: Any) -> di
 
 
 _READERS: Mapping[str, Callable[[RequestContext | None, str, str, Any], dict[str, Any]]] = {
-    'flavor': _flavors, 'pci_requests': _pci_requests, **dict.fromkeys(ENVELOPES, _envelope),
-    'network_info': _networks, 'volumes': _volumes}
+    'flavor': _flavors,
+    'pci_requests': _pci_requests,
+    **dict.fromkeys(ENVELOPES, _envelope),
+    'network_info': _networks,
+    'volumes': _volumes,
+}
 # The fields that are set for a column that cannot be read. For other columns it is the field of the same name, with
 # None.
 _INSTEAD: Mapping[str, dict[str, Any]] = {
-    'flavor': {'old_flavor': None, 'new_flavor': None}, 'network_info': {}, 'volumes': {}}
+    'flavor': {'old_flavor': None, 'new_flavor': None},
+    'network_info': {},
+    'volumes': {},
+}

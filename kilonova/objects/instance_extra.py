@@ -1,4 +1,5 @@
 """Objects in the columns of ``instance_extra``."""
+
 from __future__ import annotations
 
 import json
@@ -88,8 +89,15 @@ class InstancePCIRequest(KilonovaObject):
 
 
 # The stored form of a request without any field set.
-_UNSET = {'count': None, 'spec': None, 'alias_name': None, 'is_new': False, 'numa_policy': None, 'request_id': None,
-          'requester_id': None}
+_UNSET = {
+    'count': None,
+    'spec': None,
+    'alias_name': None,
+    'is_new': False,
+    'numa_policy': None,
+    'request_id': None,
+    'requester_id': None,
+}
 
 
 @register
@@ -124,10 +132,18 @@ class InstancePCIRequests(KilonovaObject):
         Requests that come from resource classes are left out: they are created only after the allocation
         (``pci.request.on_host``).
         """
-        return self.replaced(requests=[request.replaced(spec=[
-            {key: value for key, value in spec.items() if key not in ('rp_uuids', 'port_rp_uuids')}
-            for spec in request.spec])
-            for request in self.requests if request.source != request.FLAVOR_RESOURCES])
+        return self.replaced(
+            requests=[
+                request.replaced(
+                    spec=[
+                        {key: value for key, value in spec.items() if key not in ('rp_uuids', 'port_rp_uuids')}
+                        for spec in request.spec
+                    ]
+                )
+                for request in self.requests
+                if request.source != request.FLAVOR_RESOURCES
+            ]
+        )
 
 
 # --- a server's resources at source and destination of a move (instance_extra.migration_context) ---------------------

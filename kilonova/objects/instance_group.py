@@ -1,4 +1,5 @@
 """InstanceGroup: a server group, whose servers shall share a host or be on different hosts."""
+
 from __future__ import annotations
 
 from typing import Any

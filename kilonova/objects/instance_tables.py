@@ -1,4 +1,5 @@
 """Objects of a server in tables of their own: its disks, tags, actions, faults and interfaces."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,5 @@
 """KeyPair: a user's public key (API table ``key_pairs``; each server has a copy in ``instance_extra.keypairs``)."""
+
 from __future__ import annotations
 
 from kilonova.objects import fields

@@ -1,4 +1,5 @@
 """The mappings of the API database: the cells, and the cell of each host and of each server."""
+
 from __future__ import annotations
 
 from kilonova.objects import fields

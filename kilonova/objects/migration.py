@@ -1,4 +1,5 @@
 """Migration: one move of a server between hosts (table ``migrations``)."""
+
 from __future__ import annotations
 
 from typing import Any, Self
@@ -127,5 +128,9 @@ class MigrationList(ListBase, KilonovaObject):
     def get_evacuated(cls, ctxt: RequestContext, host: str) -> Self:
         """Return the completed evacuations from a host that has not yet removed its part of the servers."""
         with storage.database(ctxt).read() as conn:
-            return cls.from_rows(ctxt, storage.queries('migrations').list_migrations(conn, filters={
-                'source_compute': host, 'migration_type': 'evacuation', 'status': 'done'}))
+            return cls.from_rows(
+                ctxt,
+                storage.queries('migrations').list_migrations(
+                    conn, filters={'source_compute': host, 'migration_type': 'evacuation', 'status': 'done'}
+                ),
+            )

@@ -3,6 +3,7 @@
 Example:
     metrics = MonitorMetricList.from_column('[{"name": "cpu.frequency", "value": 2400, "source": "libvirt"}]')
 """
+
 from __future__ import annotations
 
 import json
@@ -34,8 +35,14 @@ class MonitorMetric(KilonovaObject):
 
         Raises ValueError or TypeError if a value is malformed.
         """
-        return cls.loaded(None, ((name, metric[name]) for name in cls.fields
-                                 if name in metric and (metric[name] is not None or name in cls._nullable)))
+        return cls.loaded(
+            None,
+            (
+                (name, metric[name])
+                for name in cls.fields
+                if name in metric and (metric[name] is not None or name in cls._nullable)
+            ),
+        )
 
 
 @register

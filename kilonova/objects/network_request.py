@@ -1,4 +1,5 @@
 """The networks and security groups that a request for a server names."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable

@@ -1,4 +1,5 @@
 """NUMATopology: the NUMA cells of a host (``compute_nodes.numa_topology``), and the limits of a claim."""
+
 from __future__ import annotations
 
 from kilonova.objects import fields

@@ -4,6 +4,7 @@ An ``…Order`` contains the arguments of a call to a compute service (``rpc.com
 ``Claim`` and ``Save`` are what a compute service sends to the conductor to be written to the database
 (``rpc.conductor``).
 """
+
 from __future__ import annotations
 
 from typing import ClassVar

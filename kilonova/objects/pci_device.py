@@ -2,6 +2,7 @@
 
 This module has only the data. The transitions of ``status`` are in ``kilonova.pci``.
 """
+
 from __future__ import annotations
 
 import json
@@ -51,7 +52,7 @@ class PciDevice(PersistentObject, KilonovaObject):
 
         An ``extra_info`` that cannot be read counts as empty.
         """
-        info = texts.read(f"extra_info of device {row.get('address')}", row.get('extra_info'), texts.mapping, {})
+        info = texts.read(f'extra_info of device {row.get("address")}', row.get('extra_info'), texts.mapping, {})
         values = {**row, 'deleted': bool(row.get('deleted')), 'extra_info': info}
         return cls.loaded(ctxt, ((name, values[name]) for name in cls.fields if name in values))
 
@@ -99,16 +100,29 @@ class PciDeviceList(ListBase, KilonovaObject):
         changed += [{'id': change['id'], 'status': change['to']} for change in changes.get('statuses') or ()]
         created = {device.address: device.to_row() for device in changes.get('created') or ()}
         with storage.database(ctxt).write() as conn:
-            queries.save(conn, compute_node_id, changed=[row for row in changed if len(row) > 1],
-                         removed=[device.id for device in changes.get('removed') or ()])
-            storage.queries('instances').tell_once(conn, {
-                'action': BARRED, 'request_id': ctxt.request_id, 'user_id': ctxt.user_id,
-                'project_id': ctxt.project_id}, changes.get('told') or ())
+            queries.save(
+                conn,
+                compute_node_id,
+                changed=[row for row in changed if len(row) > 1],
+                removed=[device.id for device in changes.get('removed') or ()],
+            )
+            storage.queries('instances').tell_once(
+                conn,
+                {
+                    'action': BARRED,
+                    'request_id': ctxt.request_id,
+                    'user_id': ctxt.user_id,
+                    'project_id': ctxt.project_id,
+                },
+                changes.get('told') or (),
+            )
             if not created:
                 return {}
             # If the call is repeated, the devices exist already.
             there = {row['address'] for row in queries.by_node(conn, compute_node_id)}
-            queries.save(conn, compute_node_id, created=[row for address, row in created.items()
-                                                         if address not in there])
-            return {row['address']: row['id'] for row in queries.by_node(conn, compute_node_id)
-                    if row['address'] in created}
+            queries.save(
+                conn, compute_node_id, created=[row for address, row in created.items() if address not in there]
+            )
+            return {
+                row['address']: row['id'] for row in queries.by_node(conn, compute_node_id) if row['address'] in created
+            }

@@ -1,4 +1,5 @@
 """PciDevicePool: the number of free PCI devices with equal properties (``compute_nodes.pci_stats``)."""
+
 from __future__ import annotations
 
 import json
@@ -36,14 +37,23 @@ class PciDevicePool(KilonovaObject):
         A member ``devices`` is ignored.
         """
         tags = {key: value for key, value in pool.items() if key not in OWN_KEYS and key != 'devices'}
-        return cls(product_id=pool['product_id'], vendor_id=pool['vendor_id'], numa_node=pool.get('numa_node'),
-                   count=pool['count'], tags=tags)
+        return cls(
+            product_id=pool['product_id'],
+            vendor_id=pool['vendor_id'],
+            numa_node=pool.get('numa_node'),
+            count=pool['count'],
+            tags=tags,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the flat form that ``from_dict`` reads."""
-        return {'product_id': self.product_id, 'vendor_id': self.vendor_id,
-                'numa_node': self.numa_node if 'numa_node' in self else None, 'count': self.count,
-                **(self.tags if 'tags' in self else {})}
+        return {
+            'product_id': self.product_id,
+            'vendor_id': self.vendor_id,
+            'numa_node': self.numa_node if 'numa_node' in self else None,
+            'count': self.count,
+            **(self.tags if 'tags' in self else {}),
+        }
 
 
 @register

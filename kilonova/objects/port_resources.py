@@ -9,6 +9,7 @@ The form depends on Neutron's extensions. With ``port-resource-request-groups`` 
 binding contains {group id: provider}. Without it there is one group without an id. It gets the port's id, and the
 binding contains only the provider.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -47,9 +48,12 @@ class PortResources:
         groups = [group for group in groups if group.get('resources')]
         if not groups:
             return None
-        return cls({group['id']: dict(group['resources']) for group in groups},
-                   {group['id']: tuple(group.get('required') or ()) for group in groups},
-                   tuple(request.get('same_subtree') or ()), is_flat)
+        return cls(
+            {group['id']: dict(group['resources']) for group in groups},
+            {group['id']: tuple(group.get('required') or ()) for group in groups},
+            tuple(request.get('same_subtree') or ()),
+            is_flat,
+        )
 
     @property
     def classes(self) -> set[str]:
@@ -58,8 +62,15 @@ class PortResources:
 
     def request_groups(self) -> list[RequestGroup]:
         """Return the groups in the scheduler's form."""
-        return [RequestGroup(use_same_provider=True, requester_id=name, resources=dict(resources),
-                             required_traits=set(self.required[name])) for name, resources in self.groups.items()]
+        return [
+            RequestGroup(
+                use_same_provider=True,
+                requester_id=name,
+                resources=dict(resources),
+                required_traits=set(self.required[name]),
+            )
+            for name, resources in self.groups.items()
+        ]
 
     def allocation(self, mappings: Mapping[str, Sequence[str]]) -> str | dict[str, str]:
         """Return the value for the port's binding, from the providers that Placement chose: {group: [provider]}.
@@ -86,8 +97,10 @@ class PortResources:
 
 def of_ports(allocations: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
     """Return the part of allocations {provider: {resource class: amount}} that is for ports."""
-    found = {provider: {name: amount for name, amount in amounts.items() if name.startswith(PREFIX)}
-             for provider, amounts in allocations.items()}
+    found = {
+        provider: {name: amount for name, amount in amounts.items() if name.startswith(PREFIX)}
+        for provider, amounts in allocations.items()
+    }
     return {provider: amounts for provider, amounts in found.items() if amounts}
 
 
@@ -114,5 +127,6 @@ def ask(spec: RequestSpec, wanted: Iterable[PortResources]) -> None:
     groups = (spec.requested_resources if 'requested_resources' in spec else None) or []
     spec.requested_resources = [*groups, *(group for one in wanted for group in one.request_groups())]
     params = spec.request_level_params if 'request_level_params' in spec else RequestLevelParams()
-    spec.request_level_params = params.replaced(same_subtree=[
-        *params.same_subtree, *(list(one.same_subtree) for one in wanted if one.same_subtree)])
+    spec.request_level_params = params.replaced(
+        same_subtree=[*params.same_subtree, *(list(one.same_subtree) for one in wanted if one.same_subtree)]
+    )

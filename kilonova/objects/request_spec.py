@@ -5,6 +5,7 @@ Example:
     row = {'instance_uuid': uuid, 'spec': spec.to_json()}
     spec = RequestSpec.from_json(row['spec'], ctxt)
 """
+
 from __future__ import annotations
 
 import json
@@ -24,8 +25,16 @@ from kilonova.objects.network_request import NetworkRequestList, SecurityGroupLi
 from kilonova.objects.numa import NetworkMetadata
 
 # Fields that are only valid for one scheduling and are never stored.
-NOT_STORED = ('id', 'network_metadata', 'requested_networks', 'requested_resources', 'requested_destination', 'retry',
-              'ignore_hosts', 'request_level_params')
+NOT_STORED = (
+    'id',
+    'network_metadata',
+    'requested_networks',
+    'requested_resources',
+    'requested_destination',
+    'retry',
+    'ignore_hosts',
+    'request_level_params',
+)
 # Those of the fields in NOT_STORED that are None in a spec which was read from the database.
 EMPTY = ('requested_resources', 'requested_destination', 'retry', 'ignore_hosts')
 # Fields that the old dict ``instance_properties`` contains unchanged.
@@ -82,8 +91,10 @@ class SchedulerRetries(KilonovaObject):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the dict that ``from_dict`` reads."""
-        return {'num_attempts': self.num_attempts,
-                'hosts': [[node.host, node.hypervisor_hostname] for node in self.hosts]}
+        return {
+            'num_attempts': self.num_attempts,
+            'hosts': [[node.host, node.hypervisor_hostname] for node in self.hosts],
+        }
 
 
 @register
@@ -105,8 +116,7 @@ class SchedulerLimits(KilonovaObject):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the limits that are set and not None."""
-        return {name: getattr(self, name) for name in self.fields
-                if name in self and getattr(self, name) is not None}
+        return {name: getattr(self, name) for name in self.fields if name in self and getattr(self, name) is not None}
 
 
 @register
@@ -190,39 +200,85 @@ class RequestSpec(KilonovaObject):
         'request_level_params': fields.ObjectField('RequestLevelParams'),
         'requested_networks': fields.ObjectField('NetworkRequestList'),
     }
-    _empty: ClassVar[Mapping[str, Callable[[], Any]]] = MappingProxyType({
-        **dict.fromkeys(('image', 'numa_topology', 'pci_requests', 'project_id', 'user_id', 'availability_zone',
-                         'ignore_hosts', 'force_hosts', 'force_nodes', 'requested_destination', 'retry',
-                         'instance_group', 'requested_resources'), type(None)),
-        'num_instances': lambda: 1, 'is_bfv': bool, 'scheduler_hints': dict,
-        'limits': lambda: SchedulerLimits.from_dict({}), 'security_groups': SecurityGroupList,
-        'network_metadata': lambda: NetworkMetadata(physnets=set(), tunneled=False),
-        'request_level_params': RequestLevelParams, 'requested_networks': NetworkRequestList})
+    _empty: ClassVar[Mapping[str, Callable[[], Any]]] = MappingProxyType(
+        {
+            **dict.fromkeys(
+                (
+                    'image',
+                    'numa_topology',
+                    'pci_requests',
+                    'project_id',
+                    'user_id',
+                    'availability_zone',
+                    'ignore_hosts',
+                    'force_hosts',
+                    'force_nodes',
+                    'requested_destination',
+                    'retry',
+                    'instance_group',
+                    'requested_resources',
+                ),
+                type(None),
+            ),
+            'num_instances': lambda: 1,
+            'is_bfv': bool,
+            'scheduler_hints': dict,
+            'limits': lambda: SchedulerLimits.from_dict({}),
+            'security_groups': SecurityGroupList,
+            'network_metadata': lambda: NetworkMetadata(physnets=set(), tunneled=False),
+            'request_level_params': RequestLevelParams,
+            'requested_networks': NetworkRequestList,
+        }
+    )
     # The id of the stored row, if the spec was read from one. The field itself cannot be set to None, because other
     # processes accept only numbers.
     _obj_id: ClassVar[int | None] = None
 
     @classmethod
-    def from_components(cls, ctxt: RequestContext, *, instance_uuid: str, flavor: Flavor,
-                        image: ImageMeta | dict[str, Any] | None = None, scheduler_hints: dict[str, Any] | None = None,
-                        security_groups: SecurityGroupList | None = None,
-                        requested_networks: NetworkRequestList | None = None, **values: Any) -> Self:
+    def from_components(
+        cls,
+        ctxt: RequestContext,
+        *,
+        instance_uuid: str,
+        flavor: Flavor,
+        image: ImageMeta | dict[str, Any] | None = None,
+        scheduler_hints: dict[str, Any] | None = None,
+        security_groups: SecurityGroupList | None = None,
+        requested_networks: NetworkRequestList | None = None,
+        **values: Any,
+    ) -> Self:
         """Return the spec of a create.
 
         ``values`` are further fields. Fields that are not given are empty; project and user are those of the context.
         Raises TypeError for a name that is no field.
         """
-        spec = cls(ctxt, instance_uuid=instance_uuid, flavor=flavor, num_instances=values.pop('num_instances', 1),
-                   image=ImageMeta.from_dict(image) if isinstance(image, dict) else image,
-                   project_id=values.pop('project_id', None) or ctxt.project_id,
-                   user_id=values.pop('user_id', None) or ctxt.user_id,
-                   scheduler_hints=hints_as_lists(scheduler_hints), is_bfv=values.pop('is_bfv', False),
-                   limits=values.pop('limits', None) or SchedulerLimits.from_dict({}),
-                   security_groups=security_groups or SecurityGroupList(ctxt),
-                   requested_networks=requested_networks or NetworkRequestList(ctxt),
-                   request_level_params=values.pop('request_level_params', None) or RequestLevelParams())
-        for name in ('numa_topology', 'pci_requests', 'availability_zone', 'ignore_hosts', 'force_hosts', 'force_nodes',
-                     'requested_destination', 'retry', 'instance_group', 'requested_resources'):
+        spec = cls(
+            ctxt,
+            instance_uuid=instance_uuid,
+            flavor=flavor,
+            num_instances=values.pop('num_instances', 1),
+            image=ImageMeta.from_dict(image) if isinstance(image, dict) else image,
+            project_id=values.pop('project_id', None) or ctxt.project_id,
+            user_id=values.pop('user_id', None) or ctxt.user_id,
+            scheduler_hints=hints_as_lists(scheduler_hints),
+            is_bfv=values.pop('is_bfv', False),
+            limits=values.pop('limits', None) or SchedulerLimits.from_dict({}),
+            security_groups=security_groups or SecurityGroupList(ctxt),
+            requested_networks=requested_networks or NetworkRequestList(ctxt),
+            request_level_params=values.pop('request_level_params', None) or RequestLevelParams(),
+        )
+        for name in (
+            'numa_topology',
+            'pci_requests',
+            'availability_zone',
+            'ignore_hosts',
+            'force_hosts',
+            'force_nodes',
+            'requested_destination',
+            'retry',
+            'instance_group',
+            'requested_resources',
+        ):
             setattr(spec, name, values.pop(name, None))
         if values:
             raise TypeError(f'unknown fields of a request: {sorted(values)}')
@@ -319,11 +375,21 @@ class RequestSpec(KilonovaObject):
         """
         flavor = self.flavor
         properties = {name: getattr(self, name) for name in LEGACY_PROPERTIES if name in self}
-        properties.update(uuid=self.instance_uuid, vcpus=flavor.vcpus, memory_mb=flavor.memory_mb,
-                          root_gb=flavor.root_gb, ephemeral_gb=flavor.ephemeral_gb, instance_type_id=flavor.id)
+        properties.update(
+            uuid=self.instance_uuid,
+            vcpus=flavor.vcpus,
+            memory_mb=flavor.memory_mb,
+            root_gb=flavor.root_gb,
+            ephemeral_gb=flavor.ephemeral_gb,
+            instance_type_id=flavor.id,
+        )
         image = self.image if 'image' in self else None
-        return {'image': {} if image is None else image.to_dict(), 'instance_type': flavor,
-                'num_instances': self.num_instances, 'instance_properties': properties}
+        return {
+            'image': {} if image is None else image.to_dict(),
+            'instance_type': flavor,
+            'num_instances': self.num_instances,
+            'instance_properties': properties,
+        }
 
     def to_legacy_filter_properties_dict(self) -> dict[str, Any]:
         """Return the old dict of filter properties, without empty values.
@@ -344,14 +410,18 @@ class RequestSpec(KilonovaObject):
             result['scheduler_hints'] = {name: self.get_scheduler_hint(name) for name in self.scheduler_hints}
         group = self.instance_group if 'instance_group' in self else None
         if group is not None:
-            result.update(group_updated=True, group_policies={group.policy},
-                          group_hosts=set(group.hosts or ()) if 'hosts' in group else set(),
-                          group_members=set(group.members or ()) if 'members' in group else set())
+            result.update(
+                group_updated=True,
+                group_policies={group.policy},
+                group_hosts=set(group.hosts or ()) if 'hosts' in group else set(),
+                group_members=set(group.members or ()) if 'members' in group else set(),
+            )
         return result
 
     @classmethod
-    def from_primitives(cls, ctxt: RequestContext, request_spec: dict[str, Any],
-                        filter_properties: dict[str, Any]) -> Self:
+    def from_primitives(
+        cls, ctxt: RequestContext, request_spec: dict[str, Any], filter_properties: dict[str, Any]
+    ) -> Self:
         """Return the spec of the two old dicts.
 
         Hints become lists. Retry, limits, image, NUMA topology and PCI requests become objects.
@@ -360,11 +430,14 @@ class RequestSpec(KilonovaObject):
         uuid = properties['uuid']
         retry, limits = filter_properties.get('retry'), filter_properties.get('limits')
         return cls.from_components(
-            ctxt, instance_uuid=uuid, image=request_spec.get('image') or None,
+            ctxt,
+            instance_uuid=uuid,
+            image=request_spec.get('image') or None,
             flavor=_flavor(ctxt, request_spec.get('instance_type') or filter_properties.get('instance_type')),
             num_instances=request_spec.get('num_instances') or 1,
             scheduler_hints=filter_properties.get('scheduler_hints'),
-            project_id=properties.get('project_id'), user_id=properties.get('user_id'),
+            project_id=properties.get('project_id'),
+            user_id=properties.get('user_id'),
             availability_zone=properties.get('availability_zone'),
             numa_topology=_numa_topology(ctxt, properties.get('numa_topology')),
             pci_requests=_pci_requests(ctxt, properties.get('pci_requests'), uuid),
@@ -372,7 +445,8 @@ class RequestSpec(KilonovaObject):
             limits=SchedulerLimits.from_dict(limits) if isinstance(limits, dict) else limits,
             requested_destination=filter_properties.get('requested_destination'),
             instance_group=_group(ctxt, filter_properties),
-            **{name: filter_properties.get(name) for name in ('ignore_hosts', 'force_hosts', 'force_nodes')})
+            **{name: filter_properties.get(name) for name in ('ignore_hosts', 'force_hosts', 'force_nodes')},
+        )
 
 
 def _flavor(ctxt: RequestContext, flavor: Flavor | dict[str, Any] | None) -> Any:
@@ -395,15 +469,19 @@ def _numa_topology(ctxt: RequestContext, topology: InstanceNUMATopology | dict[s
         if not isinstance(cell, dict):
             cells.append(cell)
             continue
-        values = {name: set(value) if name in ('cpuset', 'pcpuset') else value for name, value in cell.items()
-                  if name in InstanceNUMACell.fields}
+        values = {
+            name: set(value) if name in ('cpuset', 'pcpuset') else value
+            for name, value in cell.items()
+            if name in InstanceNUMACell.fields
+        }
         cells.append(InstanceNUMACell(**{'cpuset': set(), 'pcpuset': set(), **values}))
     values = {name: topology[name] for name in ('instance_uuid', 'emulator_threads_policy') if topology.get(name)}
     return InstanceNUMATopology(ctxt, cells=cells, **values)
 
 
-def _pci_requests(ctxt: RequestContext, requests: InstancePCIRequests | dict[str, Any] | list[Any] | None,
-                  instance_uuid: str) -> Any:
+def _pci_requests(
+    ctxt: RequestContext, requests: InstancePCIRequests | dict[str, Any] | list[Any] | None, instance_uuid: str
+) -> Any:
     """Return the requests of an object, an envelope, the stored list, or {'instance_uuid', 'requests': [...]}."""
     if isinstance(requests, dict):
         if ENVELOPE in requests:
@@ -420,12 +498,17 @@ def _group(ctxt: RequestContext, filter_properties: dict[str, Any]) -> Any:
     if not filter_properties.get('group_updated'):
         return None
     policies = sorted(filter_properties.get('group_policies') or ())
-    return InstanceGroup(ctxt, policy=policies[0] if policies else None,
-                         hosts=sorted(filter_properties.get('group_hosts') or ()),
-                         members=sorted(filter_properties.get('group_members') or ()))
+    return InstanceGroup(
+        ctxt,
+        policy=policies[0] if policies else None,
+        hosts=sorted(filter_properties.get('group_hosts') or ()),
+        members=sorted(filter_properties.get('group_members') or ()),
+    )
 
 
 def hints_as_lists(hints: dict[str, Any] | None) -> dict[str, list[str]]:
     """Convert scheduler hints so that each value is a list of texts; a single value becomes a list of one."""
-    return {name: [str(item) for item in value] if isinstance(value, (list, tuple, set)) else [str(value)]
-            for name, value in (hints or {}).items()}
+    return {
+        name: [str(item) for item in value] if isinstance(value, (list, tuple, set)) else [str(value)]
+        for name, value in (hints or {}).items()
+    }

@@ -1,4 +1,5 @@
 """Selection: a host that the scheduler chose (or an alternate), with the allocation there."""
+
 from __future__ import annotations
 
 import json

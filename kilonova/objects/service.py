@@ -1,4 +1,5 @@
 """Service: one daemon of the cloud and the time of its last report (table ``services``)."""
+
 from __future__ import annotations
 
 from typing import Any, Self
@@ -15,8 +16,9 @@ from kilonova.objects.base import (
     remotable_classmethod,
 )
 
-NOT_WRITTEN = frozenset(('id', 'compute_node', 'availability_zone', 'last_seen_up', 'created_at', 'updated_at',
-                         'deleted_at', 'deleted'))
+NOT_WRITTEN = frozenset(
+    ('id', 'compute_node', 'availability_zone', 'last_seen_up', 'created_at', 'updated_at', 'deleted_at', 'deleted')
+)
 
 
 @register

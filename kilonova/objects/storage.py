@@ -2,6 +2,7 @@
 
 A compute service imports the objects but has no database: it never imports ``kilonova.db``.
 """
+
 from __future__ import annotations
 
 import importlib

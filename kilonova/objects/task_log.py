@@ -7,6 +7,7 @@ Example:
     run.errors, run.message = 0, '…'
     run.end_task()
 """
+
 from __future__ import annotations
 
 from kilonova.context import RequestContext
@@ -44,9 +45,17 @@ class TaskLog(PersistentObject, KilonovaObject):
         usages, begin, end = storage.queries('usages'), naive(self.period_beginning), naive(self.period_ending)
         with storage.database(self._context).write() as conn:
             uuids: list[str] = usages.of_host(conn, self.host, begin, end)
-            row_id = usages.begin_audit(conn, {
-                'task_name': self.task_name, 'host': self.host, 'state': RUNNING, 'period_beginning': begin,
-                'period_ending': end, 'task_items': len(uuids)})
+            row_id = usages.begin_audit(
+                conn,
+                {
+                    'task_name': self.task_name,
+                    'host': self.host,
+                    'state': RUNNING,
+                    'period_beginning': begin,
+                    'period_ending': end,
+                    'task_items': len(uuids),
+                },
+            )
         if row_id is None:
             return None
         self.id, self.state, self.task_items = row_id, RUNNING, len(uuids)

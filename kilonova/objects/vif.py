@@ -6,6 +6,7 @@
 
 The form is Nova's: one dict for each VIF with id, address, network {label, subnets, meta}, type, details, devname, …
 """
+
 from __future__ import annotations
 
 import enum
@@ -106,27 +107,44 @@ class VifSubnet:
         """Return the subnet of its stored form."""
         gateway, about = stored.get('gateway') or {}, stored.get('meta') or {}
         return cls(
-            cidr=stored['cidr'], version=stored['version'], gateway=gateway.get('address'),
+            cidr=stored['cidr'],
+            version=stored['version'],
+            gateway=gateway.get('address'),
             dns=tuple(one['address'] for one in stored.get('dns') or ()),
             routes=tuple((one['cidr'], one['gateway']['address']) for one in stored.get('routes') or ()),
-            dhcp=about.get('enable_dhcp', True), ipv6_mode=about.get('ipv6_address_mode'), id=about.get('subnet_id'),
-            addresses=tuple(VifAddress(one['address'], tuple(each['address'] for each in one.get('floating_ips') or ()))
-                            for one in stored.get('ips') or ()))
+            dhcp=about.get('enable_dhcp', True),
+            ipv6_mode=about.get('ipv6_address_mode'),
+            id=about.get('subnet_id'),
+            addresses=tuple(
+                VifAddress(one['address'], tuple(each['address'] for each in one.get('floating_ips') or ()))
+                for one in stored.get('ips') or ()
+            ),
+        )
 
     def stored(self) -> dict[str, Any]:
         """Return the form in which the info cache stores the subnet."""
+
         def known(address: str, kind: str, **more: Any) -> dict[str, Any]:
             return {'address': address, 'type': kind, 'version': self.version, 'meta': {}, **more}
+
         return {
-            'cidr': self.cidr, 'version': self.version,
-            'meta': {'enable_dhcp': self.dhcp, **({'subnet_id': self.id} if self.id is not None else {}),
-                     **({'ipv6_address_mode': self.ipv6_mode} if self.ipv6_mode is not None else {})},
+            'cidr': self.cidr,
+            'version': self.version,
+            'meta': {
+                'enable_dhcp': self.dhcp,
+                **({'subnet_id': self.id} if self.id is not None else {}),
+                **({'ipv6_address_mode': self.ipv6_mode} if self.ipv6_mode is not None else {}),
+            },
             'gateway': known(self.gateway, 'gateway') if self.gateway else None,
             'dns': [known(address, 'dns') for address in self.dns],
-            'routes': [{'cidr': cidr, 'gateway': known(hop, 'gateway'), 'interface': None}
-                       for cidr, hop in self.routes],
-            'ips': [known(one.address, 'fixed', floating_ips=[known(each, 'floating') for each in one.floating])
-                    for one in self.addresses]}
+            'routes': [
+                {'cidr': cidr, 'gateway': known(hop, 'gateway'), 'interface': None} for cidr, hop in self.routes
+            ],
+            'ips': [
+                known(one.address, 'fixed', floating_ips=[known(each, 'floating') for each in one.floating])
+                for one in self.addresses
+            ],
+        }
 
 
 @dataclass(frozen=True)
@@ -257,10 +275,25 @@ class Vif:
 
         If ``fixed`` is None or not an address of the interface, the floating IP is removed from it.
         """
-        return replace(self, subnets=tuple(replace(subnet, addresses=tuple(
-            replace(one, floating=(*(each for each in one.floating if each != address),
-                                   *((address,) if one.address == fixed else ())))
-            for one in subnet.addresses)) for subnet in self.subnets))
+        return replace(
+            self,
+            subnets=tuple(
+                replace(
+                    subnet,
+                    addresses=tuple(
+                        replace(
+                            one,
+                            floating=(
+                                *(each for each in one.floating if each != address),
+                                *((address,) if one.address == fixed else ()),
+                            ),
+                        )
+                        for one in subnet.addresses
+                    ),
+                )
+                for subnet in self.subnets
+            ),
+        )
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> Vif:
@@ -268,30 +301,60 @@ class Vif:
         network = stored['network']
         about = network.get('meta') or {}
         return cls(
-            id=stored['id'], mac=stored['address'], network_id=network['id'], label=network['label'],
-            project_id=about.get('tenant_id') or '', type=stored['type'], mtu=about.get('mtu'),
-            details=stored.get('details') or {}, profile=stored.get('profile') or {},
-            vnic_type=stored.get('vnic_type') or 'normal', active=bool(stored.get('active')),
+            id=stored['id'],
+            mac=stored['address'],
+            network_id=network['id'],
+            label=network['label'],
+            project_id=about.get('tenant_id') or '',
+            type=stored['type'],
+            mtu=about.get('mtu'),
+            details=stored.get('details') or {},
+            profile=stored.get('profile') or {},
+            vnic_type=stored.get('vnic_type') or 'normal',
+            active=bool(stored.get('active')),
             preserve_on_delete=bool(stored.get('preserve_on_delete')),
-            physical_network=about.get('physical_network'), tunneled=bool(about.get('tunneled')),
+            physical_network=about.get('physical_network'),
+            tunneled=bool(about.get('tunneled')),
             subnets=tuple(VifSubnet.read(one) for one in network.get('subnets') or ()),
             security_groups=tuple((stored.get('meta') or {}).get('security_groups') or ()),
             resource_request=(stored.get('meta') or {}).get('resource_request'),
-            before=(stored.get('meta') or {}).get('before') or {}, tag=stored.get('tag'))
+            before=(stored.get('meta') or {}).get('before') or {},
+            tag=stored.get('tag'),
+        )
 
     def stored(self) -> dict[str, Any]:
         """Return the form in which the info cache stores the interface."""
         return {
-            'id': self.id, 'address': self.mac, 'type': self.type, 'details': dict(self.details),
-            'profile': dict(self.profile), 'vnic_type': self.vnic_type, 'active': self.active,
-            'preserve_on_delete': self.preserve_on_delete, 'devname': self.device_name,
-            'ovs_interfaceid': self.id if self.type == 'ovs' else None, 'qbh_params': None, 'qbg_params': None,
-            'delegate_create': True, 'tag': self.tag,
-            'meta': {'security_groups': list(self.security_groups),
-                     **({'resource_request': dict(self.resource_request)} if self.resource_request else {}),
-                     **({'before': dict(self.before)} if self.before else {})},
+            'id': self.id,
+            'address': self.mac,
+            'type': self.type,
+            'details': dict(self.details),
+            'profile': dict(self.profile),
+            'vnic_type': self.vnic_type,
+            'active': self.active,
+            'preserve_on_delete': self.preserve_on_delete,
+            'devname': self.device_name,
+            'ovs_interfaceid': self.id if self.type == 'ovs' else None,
+            'qbh_params': None,
+            'qbg_params': None,
+            'delegate_create': True,
+            'tag': self.tag,
+            'meta': {
+                'security_groups': list(self.security_groups),
+                **({'resource_request': dict(self.resource_request)} if self.resource_request else {}),
+                **({'before': dict(self.before)} if self.before else {}),
+            },
             'network': {
-                'id': self.network_id, 'label': self.label, 'bridge': self.bridge,
+                'id': self.network_id,
+                'label': self.label,
+                'bridge': self.bridge,
                 'subnets': [subnet.stored() for subnet in self.subnets],
-                'meta': {'injected': False, 'tenant_id': self.project_id, 'mtu': self.mtu,
-                         'physical_network': self.physical_network, 'tunneled': self.tunneled}}}
+                'meta': {
+                    'injected': False,
+                    'tenant_id': self.project_id,
+                    'mtu': self.mtu,
+                    'physical_network': self.physical_network,
+                    'tunneled': self.tunneled,
+                },
+            },
+        }

@@ -9,6 +9,7 @@ The column connection_info has Nova's form: {"driver_volume_type", "data": {the 
 contains the connectors and connections of the hosts to which the volume was attached. During a live migration the entry
 of the destination also has the id of a separate attachment.
 """
+
 from __future__ import annotations
 
 import json
@@ -115,13 +116,23 @@ class AttachedVolume:
         stored = json.loads(row.get('connection_info') or '{}')
         connection = {**stored.get('data', {}), KIND: stored[KIND]} if KIND in stored else {}
         return cls(
-            uuid=row['uuid'], volume_id=row['volume_id'], size=row.get('volume_size') or 0,
-            attachment_id=row.get('attachment_id'), device=row.get('device_name'), host=stored.get('attached_to'),
-            connection=connection, boot_index=row.get('boot_index'),
-            delete_on_termination=bool(row.get('delete_on_termination')), multiattach=bool(stored.get('multiattach')),
-            bus=row.get('disk_bus'), device_type=row.get('device_type'), tag=row.get('tag'),
-            volume_type=row.get('volume_type'), source_type=row.get('source_type') or 'volume',
-            known_at=stored.get('hosts') or {})
+            uuid=row['uuid'],
+            volume_id=row['volume_id'],
+            size=row.get('volume_size') or 0,
+            attachment_id=row.get('attachment_id'),
+            device=row.get('device_name'),
+            host=stored.get('attached_to'),
+            connection=connection,
+            boot_index=row.get('boot_index'),
+            delete_on_termination=bool(row.get('delete_on_termination')),
+            multiattach=bool(stored.get('multiattach')),
+            bus=row.get('disk_bus'),
+            device_type=row.get('device_type'),
+            tag=row.get('tag'),
+            volume_type=row.get('volume_type'),
+            source_type=row.get('source_type') or 'volume',
+            known_at=stored.get('hosts') or {},
+        )
 
     def successor(self, columns: Mapping[str, Any]) -> AttachedVolume:
         """Return the volume that replaces this one in a swap.
@@ -129,8 +140,15 @@ class AttachedVolume:
         ``columns`` are the columns that differ: volume id, size, attachment and connection.
         """
         read = AttachedVolume.read({'uuid': self.uuid, **columns})
-        return replace(self, volume_id=read.volume_id, size=read.size, attachment_id=read.attachment_id,
-                       host=read.host, connection=read.connection, known_at=read.known_at)
+        return replace(
+            self,
+            volume_id=read.volume_id,
+            size=read.size,
+            attachment_id=read.attachment_id,
+            host=read.host,
+            connection=read.connection,
+            known_at=read.known_at,
+        )
 
     def in_file(self, name: str, format_: str) -> AttachedVolume:
         """Return the volume with its data in another file of its share."""
@@ -141,15 +159,26 @@ class AttachedVolume:
         """The name and the format of the file in the share that contains the volume's data."""
         return str(self.connection.get('name')), str(self.connection.get('format') or RAW)
 
-    def connection_info(self, server: str, host: str | None = None, connection: Mapping[str, Any] | None = None,
-                        connector: Mapping[str, Any] | None = None) -> str:
+    def connection_info(
+        self,
+        server: str,
+        host: str | None = None,
+        connection: Mapping[str, Any] | None = None,
+        connector: Mapping[str, Any] | None = None,
+    ) -> str:
         """Return the text of the column connection_info for the volume when it is attached to ``server`` on ``host``.
 
         ``connection`` is the flat dict that Cinder returns, and ``connector`` describes the host. If host or connection
         is None, the volume is only reserved for the server.
         """
-        kept: dict[str, Any] = {'status': 'reserved', 'instance': server, 'attached_at': '', 'detached_at': '',
-                                'volume_id': self.volume_id, 'serial': self.volume_id}
+        kept: dict[str, Any] = {
+            'status': 'reserved',
+            'instance': server,
+            'attached_at': '',
+            'detached_at': '',
+            'volume_id': self.volume_id,
+            'serial': self.volume_id,
+        }
         if self.multiattach:
             kept['multiattach'] = True
         hosts = dict(self.known_at)
@@ -162,16 +191,25 @@ class AttachedVolume:
         kept['hosts'] = dict(list(hosts.items())[-KNOWN:])
         return json.dumps(kept)
 
-    def besides_at(self, server: str, host: str, attachment_id: str | None = None,
-                   connection: Mapping[str, Any] | None = None, connector: Mapping[str, Any] | None = None) -> str:
+    def besides_at(
+        self,
+        server: str,
+        host: str,
+        attachment_id: str | None = None,
+        connection: Mapping[str, Any] | None = None,
+        connector: Mapping[str, Any] | None = None,
+    ) -> str:
         """Return the text of the column connection_info when the volume also has a separate attachment to another host.
 
         Without ``attachment_id`` the separate attachment to that host is removed from the text.
         """
         known = {key: value for key, value in self.known_at.get(host, {}).items() if key != ANOTHER}
         if attachment_id is not None and connection is not None:
-            known = {'connector': dict(connector or {}), ANOTHER: attachment_id,
-                     'connection': {key: value for key, value in connection.items() if key != 'attachment_id'}}
+            known = {
+                'connector': dict(connector or {}),
+                ANOTHER: attachment_id,
+                'connection': {key: value for key, value in connection.items() if key != 'attachment_id'},
+            }
         hosts = {name: one for name, one in self.known_at.items() if name != host} | ({host: known} if known else {})
         own = self.known_at.get(self.host or '', {}).get('connector')
         return replace(self, known_at=hosts).connection_info(server, self.host, self.connection or None, own)

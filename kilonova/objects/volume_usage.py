@@ -5,6 +5,7 @@ Example:
     for usage in VolumeUsage.count(ctxt, found):
         usage.total('reads')
 """
+
 from __future__ import annotations
 
 from kilonova.context import RequestContext
@@ -12,8 +13,17 @@ from kilonova.objects import fields, storage
 from kilonova.objects.base import KilonovaObject, PersistentObject, register, remotable_classmethod
 
 # The fields that a host sets for a volume of a guest.
-TOLD = ('volume_id', 'instance_uuid', 'project_id', 'user_id', 'availability_zone', 'curr_reads', 'curr_read_bytes',
-        'curr_writes', 'curr_write_bytes')
+TOLD = (
+    'volume_id',
+    'instance_uuid',
+    'project_id',
+    'user_id',
+    'availability_zone',
+    'curr_reads',
+    'curr_read_bytes',
+    'curr_writes',
+    'curr_write_bytes',
+)
 
 
 @register

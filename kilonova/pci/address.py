@@ -6,6 +6,7 @@
 
 ``spec`` uses them.
 """
+
 from __future__ import annotations
 
 import re
@@ -64,11 +65,11 @@ def hex_value(name: str, text: str, maximum: int, digits: int) -> str:
     try:
         number = int(text, 16)
     except (TypeError, ValueError):
-        raise PciConfigInvalidSpec(
-            reason=f"property {name} ('{text}') does not parse as a hex number.") from None
+        raise PciConfigInvalidSpec(reason=f"property {name} ('{text}') does not parse as a hex number.") from None
     if not 0 <= number <= maximum:
         raise PciConfigInvalidSpec(
-            reason=f'property {name} ({text}) is greater than the maximum allowable value ({maximum:X}).')
+            reason=f'property {name} ({text}) is greater than the maximum allowable value ({maximum:X}).'
+        )
     return f'{number:0{digits}x}'
 
 
@@ -133,5 +134,4 @@ class RegexAddress:
 
     def match(self, address: str, parent: str | None = None) -> bool:
         """Return whether the pattern matches the device's own address. The parent is ignored."""
-        return all(pattern.match(value)
-                   for pattern, value in zip(self.patterns.values(), parse(address), strict=True))
+        return all(pattern.match(value) for pattern, value in zip(self.patterns.values(), parse(address), strict=True))

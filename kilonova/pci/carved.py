@@ -5,12 +5,13 @@
 The kernel shows the type as ``nvidia/current_vgpu_type`` of the function (``sysfs.vgpu_type``). A function without a
 type can't be given to a guest.
 """
+
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
 
-from kilonova.pci.device import VGPU_TYPE, Found
+from kilonova.pci.device import VGPU_TYPE, DiscoveredDevice
 from kilonova.pci.spec import DeviceSpec
 
 FILE = 'nvidia/current_vgpu_type'
@@ -28,7 +29,7 @@ def problem(now: int | None, wanted: str | None = None) -> str | None:
     return None
 
 
-def withheld(named: Collection[tuple[Found, DeviceSpec]], reported: bool) -> dict[str, str]:
+def withheld(named: Collection[tuple[DiscoveredDevice, DeviceSpec]], reported: bool) -> dict[str, str]:
     """Return a dict from address to reason, for functions of a host that servers can't get now.
 
     ``named`` has the devices with the spec that matches each. ``reported`` means that devices are reported to
@@ -39,18 +40,21 @@ def withheld(named: Collection[tuple[Found, DeviceSpec]], reported: bool) -> dic
     found = {one['address']: text for one, _spec in named if (text := problem(one.get(VGPU_TYPE))) is not None}
     if not reported:
         return found
-    cards: dict[str, list[Found]] = {}
+    cards: dict[str, list[DiscoveredDevice]] = {}
     for one, _spec in named:
         if one.get(VGPU_TYPE) and one.get('parent_addr'):
             cards.setdefault(str(one['parent_addr']), []).append(one)
     for card, functions in cards.items():
         counted = Counter(one[VGPU_TYPE] for one in functions)
         main = min(counted, key=lambda vgpu_type: (-counted[vgpu_type], vgpu_type))
-        found.update((one['address'], _other(card, one[VGPU_TYPE], main)) for one in functions
-                     if one[VGPU_TYPE] != main)
+        found.update(
+            (one['address'], _other(card, one[VGPU_TYPE], main)) for one in functions if one[VGPU_TYPE] != main
+        )
     return found
 
 
 def _other(card: str, vgpu_type: int, main: int) -> str:
-    return (f'its {FILE} is {vgpu_type}, but the Placement provider of card {card} is for type {main}: '
-            'set the same type on all functions of the card')
+    return (
+        f'its {FILE} is {vgpu_type}, but the Placement provider of card {card} is for type {main}: '
+        'set the same type on all functions of the card'
+    )

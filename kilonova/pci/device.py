@@ -1,4 +1,5 @@
 """Types and statuses of PCI devices, the form of discovered devices, and functions for one stored device."""
+
 from __future__ import annotations
 
 import json
@@ -65,13 +66,17 @@ SWITCHDEV: Literal['switchdev'] = 'switchdev'
 # Discovered property of a virtual function of an NVIDIA card: the number of its vGPU type, or 0 if it has none yet.
 VGPU_TYPE: Literal['vgpu_type'] = 'vgpu_type'
 _EXTRA_KEYS: tuple[Literal['parent_ifname', 'mac_address', 'switchdev', 'vgpu_type'], ...] = (
-    'parent_ifname', 'mac_address', SWITCHDEV, VGPU_TYPE)
+    'parent_ifname',
+    'mac_address',
+    SWITCHDEV,
+    VGPU_TYPE,
+)
 
 # Properties of a device that requests may ask for, by name.
 PoolKeys = dict[str, str | int | None]
 
 
-class MdevType(TypedDict):
+class SupportedMdevType(TypedDict):
     """A type of mediated devices that a function supports.
 
     ``available`` is the number of devices that can still be created. ``api`` is their interface; guests can use devices
@@ -82,7 +87,7 @@ class MdevType(TypedDict):
     api: str
 
 
-class Found(TypedDict, total=False):
+class DiscoveredDevice(TypedDict, total=False):
     """A device as the driver discovers it.
 
     ``mdev_types`` is for PCI functions. ``mdev_type`` is for mediated devices, whose ``address`` is a UUID and whose
@@ -102,12 +107,12 @@ class Found(TypedDict, total=False):
     switchdev: str
     vgpu_type: int
     capabilities: dict[str, object]
-    mdev_types: dict[str, MdevType]
+    mdev_types: dict[str, SupportedMdevType]
     mdev_type: str
     iommu_group: int
 
 
-class Columns(TypedDict):
+class DeviceColumns(TypedDict):
     """The columns of a device's row that discovery sets. All values of ``extra_info`` are strings."""
 
     vendor_id: str
@@ -120,27 +125,40 @@ class Columns(TypedDict):
     extra_info: dict[str, str]
 
 
-def columns(found: Found, tags: Mapping[str, str | None]) -> Columns:
+def columns(found: DiscoveredDevice, tags: Mapping[str, str | None]) -> DeviceColumns:
     """Return the row columns of a discovered device. ``tags`` are those of its spec."""
     extra: dict[str, str] = {name: str(found[name]) for name in _EXTRA_KEYS if found.get(name)}
     if found.get('capabilities'):
         extra['capabilities'] = json.dumps(found['capabilities'], sort_keys=True)
     extra.update({name: str(tags[name]) for name in _EXTRA_TAGS if tags.get(name) is not None})
     vendor_id, product_id = found['vendor_id'].lower(), found['product_id'].lower()
-    return {'vendor_id': vendor_id, 'product_id': product_id, 'dev_type': found['dev_type'],
-            'dev_id': found.get('dev_id'), 'label': found.get('label') or f'label_{vendor_id}_{product_id}',
-            'numa_node': found.get('numa_node'), 'parent_addr': found.get('parent_addr'), 'extra_info': extra}
+    return {
+        'vendor_id': vendor_id,
+        'product_id': product_id,
+        'dev_type': found['dev_type'],
+        'dev_id': found.get('dev_id'),
+        'label': found.get('label') or f'label_{vendor_id}_{product_id}',
+        'numa_node': found.get('numa_node'),
+        'parent_addr': found.get('parent_addr'),
+        'extra_info': extra,
+    }
 
 
-def describe(device: PciDevice) -> Found:
+def describe(device: PciDevice) -> DiscoveredDevice:
     """Return a stored device in the form of a discovered one, to match it with the specs."""
     capabilities = device.extra_info.get('capabilities')
-    return {'address': device.address, 'vendor_id': device.vendor_id, 'product_id': device.product_id,
-            'dev_type': device.dev_type, 'numa_node': device.numa_node, 'parent_addr': device.parent_addr,
-            'capabilities': json.loads(capabilities) if capabilities else {}}
+    return {
+        'address': device.address,
+        'vendor_id': device.vendor_id,
+        'product_id': device.product_id,
+        'dev_type': device.dev_type,
+        'numa_node': device.numa_node,
+        'parent_addr': device.parent_addr,
+        'capabilities': json.loads(capabilities) if capabilities else {},
+    }
 
 
-def bars(device: PciDevice) -> dict[str, str]:
+def unavailable_reasons(device: PciDevice) -> dict[str, str]:
     """Return the reasons why the device is not offered, as a dict from one of ``BARS`` to the text.
 
     A server that holds the device keeps it.
@@ -148,9 +166,9 @@ def bars(device: PciDevice) -> dict[str, str]:
     return {name: device.extra_info[name] for name in BARS if name in device.extra_info}
 
 
-def is_barred(device: PciDevice) -> bool:
+def is_unavailable(device: PciDevice) -> bool:
     """Return whether there is a reason not to offer a device that is on the host."""
-    return not bars(device).keys() <= {MISSING}
+    return not unavailable_reasons(device).keys() <= {MISSING}
 
 
 def checked_reason(text: str) -> str:
@@ -159,8 +177,9 @@ def checked_reason(text: str) -> str:
     Raises Invalid if the text is empty, too long, or not one printable line.
     """
     if not text.strip() or len(text) > MOST_REASON or not text.isprintable():
-        raise errors.Invalid(f'Invalid reason {text[:MOST_REASON]!r}: it must be one line of 1 to {MOST_REASON} '
-                             'printable characters.')
+        raise errors.Invalid(
+            f'Invalid reason {text[:MOST_REASON]!r}: it must be one line of 1 to {MOST_REASON} printable characters.'
+        )
     return text.strip()
 
 
@@ -200,12 +219,29 @@ def pool_keys(device: PciDevice, tags: Mapping[str, str | None]) -> PoolKeys | N
     if GROUP in tags or GROUP_HEAD in device.extra_info:
         if tags.get(GROUP) != device.extra_info.get(GROUP) or unit(device) != device.address:
             return None
-        return {'vendor_id': '', 'product_id': '', 'numa_node': device.numa_node, 'dev_type': device.dev_type, **tags,
-                'address': device.address}
-    keys: PoolKeys = {'vendor_id': device.vendor_id, 'product_id': device.product_id, 'numa_node': device.numa_node,
-                      'dev_type': device.dev_type, **tags, 'address': pool_address(device)}
-    keys.update({name: device.extra_info[name] for name in ('parent_ifname', SWITCHDEV, VGPU_TYPE, PORT_PROVIDERS)
-                 if name in device.extra_info})
+        return {
+            'vendor_id': '',
+            'product_id': '',
+            'numa_node': device.numa_node,
+            'dev_type': device.dev_type,
+            **tags,
+            'address': device.address,
+        }
+    keys: PoolKeys = {
+        'vendor_id': device.vendor_id,
+        'product_id': device.product_id,
+        'numa_node': device.numa_node,
+        'dev_type': device.dev_type,
+        **tags,
+        'address': pool_address(device),
+    }
+    keys.update(
+        {
+            name: device.extra_info[name]
+            for name in ('parent_ifname', SWITCHDEV, VGPU_TYPE, PORT_PROVIDERS)
+            if name in device.extra_info
+        }
+    )
     if device.dev_type != STANDARD:
         keys.setdefault('remote_managed', 'false')
     return keys

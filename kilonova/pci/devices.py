@@ -1,25 +1,26 @@
 """The devices of one host that servers may hold: what the host has now, compared with the device rows. Pure data.
 
-A ``HostDevices`` never changes; each change makes a new one. ``compute.tracker`` plans with it, and adopts the new one
+A ``NodeDevices`` never changes; each change makes a new one. ``compute.tracker`` plans with it, and adopts the new one
 when its rows are written.
 
-    devices = HostDevices.of(kinds, PciDeviceList.get_by_compute_node(ctxt, node.id), node.id)
+    devices = NodeDevices.of(kinds, PciDeviceList.get_by_compute_node(ctxt, node.id), node.id)
     devices = devices.looked(resources['pci_passthrough_devices'])
     lacking = devices.unwritten()
     if lacking:
         ids = …                                               # write it; {address: row id} of the created ones
         devices = devices.written(lacking, ids)
     chosen = devices.pools.copy().consume_requests(requests)  # raises PciDeviceRequestFailed if there are too few
-    after, changes = devices.given({device.address: Owner(CLAIMED, uuid, request_id) for …}, uuid)
+    after, changes = devices.given({device.address: DeviceOwner(CLAIMED, uuid, request_id) for …}, uuid)
 
 Only devices that a server holds have a status of their own (claimed, allocated). The status of other devices is
-computed (``Kind.statuses``), so wrong stored statuses are corrected.
+computed (``DeviceKind.statuses``), so wrong stored statuses are corrected.
 
 A device is unavailable if its ``extra_info`` contains a reason (``device.BARS``). A server that holds it keeps it. Once
 free it is not offered, and it is reserved in Placement. Before Placement is changed, the device's row stores the amount
 that an operator had reserved of the provider (``RESERVED_BEFORE``), so that any process that reads the row can restore
 it.
 """
+
 from __future__ import annotations
 
 import functools
@@ -46,16 +47,16 @@ from kilonova.pci.device import (
     REMOVED,
     RESERVED_BEFORE,
     UNAVAILABLE,
-    Columns,
-    Found,
+    DeviceColumns,
+    DiscoveredDevice,
     PoolKeys,
-    bars,
-    is_barred,
+    is_unavailable,
+    unavailable_reasons,
     unit,
     units,
 )
-from kilonova.pci.kinds import Kind
-from kilonova.pci.placement import Provider
+from kilonova.pci.kinds import DeviceKind
+from kilonova.pci.placement import DeviceProvider
 from kilonova.pci.pools import PciPools
 from kilonova.pci.request import allocated_providers, as_list
 
@@ -64,7 +65,7 @@ LOG = logging.getLogger(__name__)
 _MISSING = 'its host no longer has it, or the configuration no longer names it'
 
 
-class Owner(NamedTuple):
+class DeviceOwner(NamedTuple):
     """The server that holds a device: the device's status (claimed or allocated), the server and the request."""
 
     status: str
@@ -74,8 +75,9 @@ class Owner(NamedTuple):
 
 # A device's change in a claim or save. ``instance_uuid`` is the server that gets or releases the device, or None if
 # only its computed status changes.
-Change = TypedDict('Change', {'id': int, 'address': str, 'from': str, 'to': str, 'instance_uuid': str | None,
-                              'request_id': str | None})
+Change = TypedDict(
+    'Change', {'id': int, 'address': str, 'from': str, 'to': str, 'instance_uuid': str | None, 'request_id': str | None}
+)
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ class _Entry:
 
     device: PciDevice
     stored: str | None = None
-    later: Columns | None = None
+    later: DeviceColumns | None = None
     gone: bool = False
     keys: PoolKeys | None = None
 
@@ -122,9 +124,9 @@ class _Entry:
     @property
     def kept(self) -> bool:
         """True if the device is gone but its row stays, because the device must not be offered when it comes back."""
-        return self.removed and is_barred(self.device)
+        return self.removed and is_unavailable(self.device)
 
-    def found(self, columns: Columns) -> _Entry:
+    def found(self, columns: DeviceColumns) -> _Entry:
         """Return the entry with newly discovered properties.
 
         A device that a server holds keeps its old properties until it is freed.
@@ -141,13 +143,18 @@ class _Entry:
         A device that a server holds stays until it is freed.
         """
         if self.held and not self.gone:
-            LOG.warning("Unable to remove device with status '%s' and ownership %s because of it being in use; "
-                        '%s is removed when it is freed', self.device.status, self.device.instance_uuid,
-                        self.device.address, instance_uuid=self.device.instance_uuid)
+            LOG.warning(
+                "Unable to remove device with status '%s' and ownership %s because of it being in use; "
+                '%s is removed when it is freed',
+                self.device.status,
+                self.device.instance_uuid,
+                self.device.address,
+                instance_uuid=self.device.instance_uuid,
+            )
         lost = _with_info(self, {MISSING: _MISSING}) if self.held else self
         return replace(lost, gone=True, later=None)
 
-    def given(self, owner: Owner | None) -> _Entry:
+    def given(self, owner: DeviceOwner | None) -> _Entry:
         """Return the entry with a new owner, or freed if ``owner`` is None."""
         device = _owned(self.device, *(owner or (AVAILABLE, None, None)))
         if owner is None and self.later is not None:
@@ -157,73 +164,104 @@ class _Entry:
     def change(self, instance_uuid: str | None) -> Change:
         """Return the change that writes the entry's current status to its row."""
         assert self.stored is not None
-        return {'id': self.device.id, 'address': self.device.address, 'from': self.stored, 'to': self.device.status,
-                'instance_uuid': instance_uuid, 'request_id': self.device.request_id}
+        return {
+            'id': self.device.id,
+            'address': self.device.address,
+            'from': self.stored,
+            'to': self.device.status,
+            'instance_uuid': instance_uuid,
+            'request_id': self.device.request_id,
+        }
 
 
 @dataclass(frozen=True)
-class HostDevices:
+class NodeDevices:
     """All devices of one compute node, by address.
 
     ``sockets`` is a dict from host NUMA node to socket, for the NUMA policy 'socket' (see ``pools.sockets_of``).
     """
 
-    kinds: tuple[Kind, ...]
+    kinds: tuple[DeviceKind, ...]
     compute_node_id: int | None
     sockets: Mapping[int, int | None] | None = None
     entries: Mapping[str, _Entry] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, kinds: tuple[Kind, ...], rows: Iterable[PciDevice], compute_node_id: int | None,
-           sockets: Mapping[int, int | None] | None = None) -> HostDevices:
+    def of(
+        cls,
+        kinds: tuple[DeviceKind, ...],
+        rows: Iterable[PciDevice],
+        compute_node_id: int | None,
+        sockets: Mapping[int, int | None] | None = None,
+    ) -> NodeDevices:
         """Return the devices as the node's rows describe them."""
-        entries = {device.address: _Entry(_written(device), device.status, gone=device.status == REMOVED)
-                   for device in rows}
+        entries = {
+            device.address: _Entry(_written(device), device.status, gone=device.status == REMOVED) for device in rows
+        }
         return _settled(cls(kinds, compute_node_id, sockets), entries)
 
     # -- discovery -----------------------------------------------------------------------------------------------------
-    def looked(self, found: Collection[Found]) -> HostDevices:
+    def looked(self, found: Collection[DiscoveredDevice]) -> NodeDevices:
         """Return the devices after a discovery on the host found ``found``.
 
         A device that disappears while a server holds it stays until it is freed. Its row says so then, and is deleted
         at the next discovery. New devices are offered once they have a row.
         """
         now = {address: columns for kind in self.kinds for address, columns in kind.columns(found).items()}
-        entries = {address: entry.found(now[address]) if address in now else entry.lost()
-                   for address, entry in self.entries.items() if address in now or entry.stored is not None}
+        entries = {
+            address: entry.found(now[address]) if address in now else entry.lost()
+            for address, entry in self.entries.items()
+            if address in now or entry.stored is not None
+        }
         for address, columns in now.items():
             if address not in entries:
-                entries[address] = _Entry(PciDevice(
-                    uuid=uuidutils.generate_uuid(), compute_node_id=self.compute_node_id, address=address,
-                    status=AVAILABLE, instance_uuid=None, request_id=None, **columns))
+                entries[address] = _Entry(
+                    PciDevice(
+                        uuid=uuidutils.generate_uuid(),
+                        compute_node_id=self.compute_node_id,
+                        address=address,
+                        status=AVAILABLE,
+                        instance_uuid=None,
+                        request_id=None,
+                        **columns,
+                    )
+                )
         return _settled(self, entries)
 
-    def provided(self, providers: Mapping[str, str],
-                 guarantors: Mapping[str, str] = MappingProxyType({})) -> HostDevices:
+    def provided(
+        self, providers: Mapping[str, str], guarantors: Mapping[str, str] = MappingProxyType({})
+    ) -> NodeDevices:
         """Return the devices linked to their resource providers.
 
-        ``providers`` is a dict from ``Kind.pool_address`` to provider uuid. ``guarantors`` is a dict from the interface
-        of a physical function to the uuids of the providers that guarantee resources to its ports, as comma-separated
-        text.
+        ``providers`` is a dict from ``DeviceKind.pool_address`` to provider uuid. ``guarantors`` is a dict from the
+        interface of a physical function to the uuids of the providers that guarantee resources to its ports, as
+        comma-separated text.
         """
         entries = dict(self.entries)
         for address, entry in entries.items():
             info = entry.device.extra_info
             rp_uuid = providers.get(_kind(self.kinds, entry.device).pool_address(entry.device), info.get('rp_uuid'))
-            entries[address] = _with_info(entry, {
-                'rp_uuid': rp_uuid, PORT_PROVIDERS: guarantors.get(info.get('parent_ifname', ''))})
+            entries[address] = _with_info(
+                entry, {'rp_uuid': rp_uuid, PORT_PROVIDERS: guarantors.get(info.get('parent_ifname', ''))}
+            )
         return _settled(self, entries)
 
     def unwritten(self) -> Changes:
         """Return the differences to write to the rows, except owners of devices, which claims and saves write."""
         removed = [entry.device.obj_clone() for entry in self.entries.values() if entry.removed and not entry.kept]
-        here = [(entry.device.obj_clone(), entry.stored) for entry in self.entries.values()
-                if not entry.removed or entry.kept]
-        return Changes([device for device, stored in here if stored is None],
-                       [device for device, stored in here if stored is not None and device.obj_what_changed()],
-                       removed, _following(self.entries))
+        here = [
+            (entry.device.obj_clone(), entry.stored)
+            for entry in self.entries.values()
+            if not entry.removed or entry.kept
+        ]
+        return Changes(
+            [device for device, stored in here if stored is None],
+            [device for device, stored in here if stored is not None and device.obj_what_changed()],
+            removed,
+            _following(self.entries),
+        )
 
-    def written(self, changes: Changes, ids: Mapping[str, int]) -> HostDevices:
+    def written(self, changes: Changes, ids: Mapping[str, int]) -> NodeDevices:
         """Return the devices after the result of ``unwritten`` has been written.
 
         ``ids`` is a dict from address to row id for the created rows.
@@ -239,7 +277,7 @@ class HostDevices:
         return _settled(self, _stored(entries, changes.statuses))
 
     # -- owners --------------------------------------------------------------------------------------------------------
-    def given(self, owners: Mapping[str, Owner | None], instance_uuid: str) -> tuple[HostDevices, list[Change]]:
+    def given(self, owners: Mapping[str, DeviceOwner | None], instance_uuid: str) -> tuple[NodeDevices, list[Change]]:
         """Return the devices after a server gets or releases some, and the row changes to write for that.
 
         ``owners`` is a dict from address to new owner. None frees a device.
@@ -258,15 +296,24 @@ class HostDevices:
 
     def held(self, instance_uuid: str | None = None) -> list[PciDevice]:
         """Return copies of the devices that servers hold, or that this server holds, sorted by address."""
-        devices = [entry.device for entry in self.entries.values()
-                   if entry.held and instance_uuid in (None, entry.device.instance_uuid)]
+        devices = [
+            entry.device
+            for entry in self.entries.values()
+            if entry.held and instance_uuid in (None, entry.device.instance_uuid)
+        ]
         return [device.obj_clone() for device in sorted(devices, key=lambda device: device.address)]
 
     @functools.cached_property
     def pools(self) -> PciPools:
         """The pools of free devices. Take devices from a copy only. A device without a row is not in them yet."""
-        return PciPools.from_devices([(entry.device, entry.keys) for entry in self.entries.values() if entry.keys
-                                      and entry.stored is not None and not entry.gone], self.sockets)
+        return PciPools.from_devices(
+            [
+                (entry.device, entry.keys)
+                for entry in self.entries.values()
+                if entry.keys and entry.stored is not None and not entry.gone
+            ],
+            self.sockets,
+        )
 
     @functools.cached_property
     def pools_text(self) -> str:
@@ -277,20 +324,28 @@ class HostDevices:
         """
         return PciPools([pool for pool in self.pools.pools if pool.keys['dev_type'] != MDEV]).to_pool_list().to_json()
 
-    def providers(self, nodename: str, leaving: Collection[str] = ()) -> dict[str, Provider]:
+    def providers(self, nodename: str, leaving: Collection[str] = ()) -> dict[str, DeviceProvider]:
         """Return the resource providers of all devices, by name.
 
         ``leaving`` are held devices that are about to be freed. Raises PlacementPciException if the configuration does
         not allow it.
         """
         devices = self.all()
-        view = {name: provider for kind in self.kinds for name, provider in kind.providers(
-            nodename, [device for device in devices if device.dev_type in kind.dev_types]).items()}
+        view = {
+            name: provider
+            for kind in self.kinds
+            for name, provider in kind.providers(
+                nodename, [device for device in devices if device.dev_type in kind.dev_types]
+            ).items()
+        }
         for provider in view.values():
             before = _before(provider.devices)
             if before is not None:
-                barred = units(device for device in provider.devices if is_barred(device)
-                               and (device.status not in OWNED or device.address in leaving))
+                barred = units(
+                    device
+                    for device in provider.devices
+                    if is_unavailable(device) and (device.status not in OWNED or device.address in leaving)
+                )
                 provider.reserved = max(provider.reserved or 0, min(provider.total, before + barred))
         return view
 
@@ -299,7 +354,7 @@ class HostDevices:
         """Return the addresses of the device at an address and of the devices below it, or that are parts of it."""
         return sorted(one for one, entry in self.entries.items() if address in (one, entry.device.parent_addr))
 
-    def barred(self, reasons: Mapping[str, Mapping[str, str | None]]) -> HostDevices:
+    def barred(self, reasons: Mapping[str, Mapping[str, str | None]]) -> NodeDevices:
         """Return the devices with added or removed reasons why devices are unavailable.
 
         ``reasons`` is a dict from address to a dict from one of ``BARS`` to the text, or to None to remove that reason.
@@ -309,16 +364,23 @@ class HostDevices:
             entries[address] = _with_info(entries[address], given)
         return _settled(self, entries)
 
-    def barred_since(self, before: HostDevices) -> list[PciDevice]:
+    def barred_since(self, before: NodeDevices) -> list[PciDevice]:
         """Return the devices that servers use and that have a reason that they did not have ``before``.
 
         The reasons DIRTY and FAILED do not count: a later cleaning does not concern the server, and a failure is
         recorded in the server's own action.
         """
+
         def reasons(device: PciDevice) -> set[str]:
-            return bars(device).keys() - {DIRTY, FAILED}
-        return [device for device in self.held() if device.status == ALLOCATED and reasons(device) - (
-            reasons(before.entries[device.address].device) if device.address in before.entries else set())]
+            return unavailable_reasons(device).keys() - {DIRTY, FAILED}
+
+        return [
+            device
+            for device in self.held()
+            if device.status == ALLOCATED
+            and reasons(device)
+            - (reasons(before.entries[device.address].device) if device.address in before.entries else set())
+        ]
 
     def to_mark(self, leaving: Collection[str] = ()) -> dict[str, int | None]:
         """Return the providers with unavailable free devices whose rows do not store what was reserved before.
@@ -326,12 +388,13 @@ class HostDevices:
         The result is a dict from provider uuid to the amount, or to None if no row of the provider stores it.
         ``leaving`` is as in ``providers``.
         """
-        return {rp_uuid: _before(entry.device for entry in entries)
-                for rp_uuid, entries in self._by_provider().items()
-                if any(_reserves(entry, leaving) and RESERVED_BEFORE not in entry.device.extra_info
-                       for entry in entries)}
+        return {
+            rp_uuid: _before(entry.device for entry in entries)
+            for rp_uuid, entries in self._by_provider().items()
+            if any(_reserves(entry, leaving) and RESERVED_BEFORE not in entry.device.extra_info for entry in entries)
+        }
 
-    def marked(self, reserved: Mapping[str, int], leaving: Collection[str] = ()) -> HostDevices:
+    def marked(self, reserved: Mapping[str, int], leaving: Collection[str] = ()) -> NodeDevices:
         """Return the devices with the providers' earlier ``reserved`` amounts stored in unavailable free devices."""
         entries = dict(self.entries)
         for address, entry in self.entries.items():
@@ -340,7 +403,7 @@ class HostDevices:
                 entries[address] = _with_info(entry, {RESERVED_BEFORE: str(before)})
         return _settled(self, entries)
 
-    def unmarked(self) -> HostDevices:
+    def unmarked(self) -> NodeDevices:
         """Return the devices without the stored reserved amounts that are no longer needed.
 
         These are the amounts of providers that have no unavailable free device any more. Called when Placement has the
@@ -349,7 +412,7 @@ class HostDevices:
         """
         entries = dict(self.entries)
         for related in self._by_provider().values():
-            if not any(is_barred(entry.device) and not entry.held for entry in related):
+            if not any(is_unavailable(entry.device) and not entry.held for entry in related):
                 entries.update((entry.device.address, _with_info(entry, {RESERVED_BEFORE: None})) for entry in related)
         return _settled(self, entries)
 
@@ -367,31 +430,45 @@ class HostDevices:
 
         A device that is in no group has only its own address.
         """
-        return [device.address, *sorted(address for address, entry in self.entries.items()
-                                        if unit(entry.device) == unit(device) and address != device.address)]
+        return [
+            device.address,
+            *sorted(
+                address
+                for address, entry in self.entries.items()
+                if unit(entry.device) == unit(device) and address != device.address
+            ),
+        ]
 
     def use_up(self, addresses: Collection[str]) -> bool:
         """Return whether one of these devices can be used only once (one_time_use)."""
-        return any(_kind(self.kinds, self.entries[address].device).used_up(self.entries[address].device)
-                   for address in addresses if address in self.entries)
+        return any(
+            _kind(self.kinds, self.entries[address].device).used_up(self.entries[address].device)
+            for address in addresses
+            if address in self.entries
+        )
 
     def asked(self, requests: Iterable[InstancePCIRequest] | InstancePCIRequests | None) -> list[InstancePCIRequest]:
         """Return the requests that devices of this host are to serve.
 
         A flavor may ask for resources of providers that are not devices of this host. A request for VGPU always counts.
         """
-        ours = {entry.device.extra_info.get('rp_uuid') for entry in self.entries.values()
-                if entry.device.dev_type == MDEV}
-        return [request for request in as_list(requests) if request.source != request.FLAVOR_RESOURCES
-                or request.spec[0]['resource_class'] == os_resource_classes.VGPU
-                or not ours.isdisjoint(allocated_providers(request, None))]
+        ours = {
+            entry.device.extra_info.get('rp_uuid') for entry in self.entries.values() if entry.device.dev_type == MDEV
+        }
+        return [
+            request
+            for request in as_list(requests)
+            if request.source != request.FLAVOR_RESOURCES
+            or request.spec[0]['resource_class'] == os_resource_classes.VGPU
+            or not ours.isdisjoint(allocated_providers(request, None))
+        ]
 
 
-def _kind(kinds: Iterable[Kind], device: PciDevice) -> Kind:
+def _kind(kinds: Iterable[DeviceKind], device: PciDevice) -> DeviceKind:
     return next(kind for kind in kinds if device.dev_type in kind.dev_types)
 
 
-def _settled(before: HostDevices, entries: Mapping[str, _Entry]) -> HostDevices:
+def _settled(before: NodeDevices, entries: Mapping[str, _Entry]) -> NodeDevices:
     """Return the devices with these entries, and with computed statuses and pool keys."""
     here = [entry.device for entry in entries.values() if not entry.removed]
     statuses: dict[str, str] = {}
@@ -402,7 +479,7 @@ def _settled(before: HostDevices, entries: Mapping[str, _Entry]) -> HostDevices:
         old, device, keys = before.entries.get(address), entry.device, entry.keys
         if old is None or old.device is not device:
             keys = _kind(before.kinds, device).pool_keys(device)
-        status = UNAVAILABLE if address in statuses and is_barred(device) else statuses.get(address, REMOVED)
+        status = UNAVAILABLE if address in statuses and is_unavailable(device) else statuses.get(address, REMOVED)
         if not entry.held and (device.status, device.instance_uuid) != (status, None):
             device = _owned(device, status, None, None)
         made[address] = replace(entry, device=device, keys=keys)
@@ -411,13 +488,15 @@ def _settled(before: HostDevices, entries: Mapping[str, _Entry]) -> HostDevices:
 
 def _reserves(entry: _Entry, leaving: Collection[str]) -> bool:
     """Return whether the device counts as reserved in Placement."""
-    return is_barred(entry.device) and not entry.removed and (not entry.held or entry.device.address in leaving)
+    return is_unavailable(entry.device) and not entry.removed and (not entry.held or entry.device.address in leaving)
 
 
 def _before(devices: Iterable[PciDevice]) -> int | None:
     """Return the amount reserved before, as stored in rows of a provider's devices, or None if no row stores it."""
-    return max((int(device.extra_info[RESERVED_BEFORE]) for device in devices
-                if RESERVED_BEFORE in device.extra_info), default=None)
+    return max(
+        (int(device.extra_info[RESERVED_BEFORE]) for device in devices if RESERVED_BEFORE in device.extra_info),
+        default=None,
+    )
 
 
 def _with_info(entry: _Entry, given: Mapping[str, str | None]) -> _Entry:
@@ -431,17 +510,21 @@ def _with_info(entry: _Entry, given: Mapping[str, str | None]) -> _Entry:
 
 def _following(entries: Mapping[str, _Entry]) -> list[Change]:
     """Return the changes of computed statuses of free devices that their rows do not have yet."""
-    return [entry.change(None) for _, entry in sorted(entries.items())
-            if entry.stored not in (None, entry.device.status) and not entry.held
-            and (not entry.removed or entry.kept)]
+    return [
+        entry.change(None)
+        for _, entry in sorted(entries.items())
+        if entry.stored not in (None, entry.device.status) and not entry.held and (not entry.removed or entry.kept)
+    ]
 
 
 def _stored(entries: Mapping[str, _Entry], changes: Iterable[Change]) -> dict[str, _Entry]:
-    return {**entries, **{change['address']: replace(entries[change['address']], stored=change['to'])
-                          for change in changes}}
+    return {
+        **entries,
+        **{change['address']: replace(entries[change['address']], stored=change['to']) for change in changes},
+    }
 
 
-def _described(device: PciDevice, columns: Columns) -> PciDevice:
+def _described(device: PciDevice, columns: DeviceColumns) -> PciDevice:
     """Return the device with discovered properties, or the same object if nothing changes.
 
     The device keeps its provider and the reasons why it is unavailable.

@@ -7,6 +7,7 @@
 A group counts as one device in pools, requests and Placement. Its head, the member with the lowest address, represents
 it there. The other members have the head's status (``device.unit``).
 """
+
 from __future__ import annotations
 
 import re
@@ -14,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kilonova.pci.address import PciConfigInvalidSpec, PciDeviceWrongAddressFormat, parse
-from kilonova.pci.device import STANDARD, Found
+from kilonova.pci.device import STANDARD, DiscoveredDevice
 
 SLOT, IOMMU_GROUP = 'slot', 'iommu_group'
 RULES = (SLOT, IOMMU_GROUP)
@@ -50,34 +51,41 @@ class Grouping:
             return None
         name, by, size = (given.get(key) for key in KEYS)
         if not isinstance(name, str) or NAME.fullmatch(name) is None:
-            raise PciConfigInvalidSpec(reason=f"group: {name!r} is invalid: it must be 1 to 64 letters, digits, '_', "
-                                              "'.' or '-'")
+            raise PciConfigInvalidSpec(
+                reason=f"group: {name!r} is invalid: it must be 1 to 64 letters, digits, '_', '.' or '-'"
+            )
         beside = [key for key in EXCLUDED if key in entry]
         if beside:
             raise PciConfigInvalidSpec(reason=f"group {name}: '{beside[0]}' is not supported for devices of a group")
         if isinstance(by, list):
             if size is not None:
-                raise PciConfigInvalidSpec(reason=f'group {name}: group_size is valid only with group_by '
-                                                  f"{' or '.join(RULES)}")
+                raise PciConfigInvalidSpec(
+                    reason=f'group {name}: group_size is valid only with group_by {" or ".join(RULES)}'
+                )
             return cls(name, lists=_lists(name, by))
         if by not in RULES:
-            raise PciConfigInvalidSpec(reason=f"group {name}: group_by: {by!r} is invalid: it must be "
-                                              f"{', '.join(RULES)} or lists of addresses")
+            raise PciConfigInvalidSpec(
+                reason=f'group {name}: group_by: {by!r} is invalid: it must be {", ".join(RULES)} or lists of addresses'
+            )
         if not isinstance(size, int) or isinstance(size, bool) or not LEAST <= size <= MOST:
-            raise PciConfigInvalidSpec(reason=f'group {name}: group_size: {size!r} is invalid: it must be a number '
-                                              f'from {LEAST} to {MOST}')
+            raise PciConfigInvalidSpec(
+                reason=f'group {name}: group_size: {size!r} is invalid: it must be a number from {LEAST} to {MOST}'
+            )
         return cls(name, str(by), size)
 
 
 def _lists(name: str, given: list[object]) -> tuple[tuple[str, ...], ...]:
     if not 1 <= len(given) <= MOST_LISTS:
-        raise PciConfigInvalidSpec(reason=f'group {name}: group_by has {len(given)} lists, but must have 1 to '
-                                          f'{MOST_LISTS}')
+        raise PciConfigInvalidSpec(
+            reason=f'group {name}: group_by has {len(given)} lists, but must have 1 to {MOST_LISTS}'
+        )
     lists, seen = [], set[str]()
     for members in given:
         if not isinstance(members, list) or not LEAST <= len(members) <= MOST:
-            raise PciConfigInvalidSpec(reason=f'group {name}: group_by: {members!r} is invalid: it must be a list of '
-                                              f'{LEAST} to {MOST} addresses')
+            raise PciConfigInvalidSpec(
+                reason=f'group {name}: group_by: {members!r} is invalid: it must be a list of '
+                f'{LEAST} to {MOST} addresses'
+            )
         addresses = tuple(_address(name, member) for member in members)
         for address in addresses:
             if address in seen:
@@ -91,8 +99,9 @@ def _address(name: str, member: object) -> str:
     try:
         return str(parse(member if isinstance(member, str) else ''))
     except PciDeviceWrongAddressFormat:
-        raise PciConfigInvalidSpec(reason=f'group {name}: {member!r} is not a PCI address such as '
-                                          '0000:81:00.0') from None
+        raise PciConfigInvalidSpec(
+            reason=f'group {name}: {member!r} is not a PCI address such as 0000:81:00.0'
+        ) from None
 
 
 def check_same(groupings: Iterable[Grouping | None]) -> None:
@@ -100,8 +109,9 @@ def check_same(groupings: Iterable[Grouping | None]) -> None:
     known: dict[str, Grouping] = {}
     for grouping in groupings:
         if grouping is not None and known.setdefault(grouping.name.lower(), grouping) != grouping:
-            raise PciConfigInvalidSpec(reason=f'group {grouping.name}: two specs name it, but with different group_by '
-                                              'or group_size')
+            raise PciConfigInvalidSpec(
+                reason=f'group {grouping.name}: two specs name it, but with different group_by or group_size'
+            )
 
 
 @dataclass
@@ -116,15 +126,16 @@ class Formed:
     problems: dict[str, str] = field(default_factory=dict)
 
 
-def form(named: Iterable[tuple[Found, Grouping | None]]) -> Formed:
+def form(named: Iterable[tuple[DiscoveredDevice, Grouping | None]]) -> Formed:
     """Return the groups that these devices of a host form."""
-    formed, members = Formed(), dict[Grouping, dict[str, Found]]()
+    formed, members = Formed(), dict[Grouping, dict[str, DiscoveredDevice]]()
     for found, grouping in named:
         if grouping is None:
             continue
         if found['dev_type'] != STANDARD:
-            formed.problems[found['address']] = (f"group {grouping.name}: {found['address']} is {found['dev_type']}, "
-                                                 f'only {STANDARD} can be in a group')
+            formed.problems[found['address']] = (
+                f'group {grouping.name}: {found["address"]} is {found["dev_type"]}, only {STANDARD} can be in a group'
+            )
         else:
             members.setdefault(grouping, {})[found['address']] = found
     for grouping, devices in members.items():
@@ -135,7 +146,7 @@ def form(named: Iterable[tuple[Found, Grouping | None]]) -> Formed:
     return formed
 
 
-def _by_lists(formed: Formed, grouping: Grouping, devices: Mapping[str, Found]) -> None:
+def _by_lists(formed: Formed, grouping: Grouping, devices: Mapping[str, DiscoveredDevice]) -> None:
     for addresses in grouping.lists:
         absent = [address for address in addresses if address not in devices]
         if len(absent) == len(addresses):
@@ -144,15 +155,17 @@ def _by_lists(formed: Formed, grouping: Grouping, devices: Mapping[str, Found]) 
         if not absent:
             _add(formed, addresses)
             continue
-        why = (f"group {grouping.name}: {', '.join(absent)} of {', '.join(addresses)} is not a device of this host "
-               'that matches a spec of the group')
+        why = (
+            f'group {grouping.name}: {", ".join(absent)} of {", ".join(addresses)} is not a device of this host '
+            'that matches a spec of the group'
+        )
         formed.problems.update({address: why for address in addresses if address in devices})
     listed = {address for addresses in grouping.lists for address in addresses}
     for address in devices.keys() - listed:
         formed.problems[address] = f'group {grouping.name}: {address} is in none of the lists of group_by'
 
 
-def _by_rule(formed: Formed, grouping: Grouping, devices: Mapping[str, Found]) -> None:
+def _by_rule(formed: Formed, grouping: Grouping, devices: Mapping[str, DiscoveredDevice]) -> None:
     together: dict[object, list[str]] = {}
     for address, found in devices.items():
         key: object = address.rpartition('.')[0] if grouping.by == SLOT else found.get('iommu_group')
@@ -164,8 +177,10 @@ def _by_rule(formed: Formed, grouping: Grouping, devices: Mapping[str, Found]) -
         if len(addresses) == grouping.size:
             _add(formed, addresses)
             continue
-        why = (f'group {grouping.name}: group_size is {grouping.size}, but the number of devices in one {grouping.by} '
-               f"is {len(addresses)} ({', '.join(sorted(addresses))})")
+        why = (
+            f'group {grouping.name}: group_size is {grouping.size}, but the number of devices in one {grouping.by} '
+            f'is {len(addresses)} ({", ".join(sorted(addresses))})'
+        )
         formed.problems.update(dict.fromkeys(addresses, why))
 
 

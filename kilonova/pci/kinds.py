@@ -1,9 +1,10 @@
 """The kinds of devices that servers may hold, each with what differs between kinds.
 
 ``devices`` and ``pools`` have what all kinds share. A new kind needs a module with a class that has the methods of
-``Kind``, its own values of ``dev_type``, and an entry in ``from_conf``. The hypervisor's driver knows how a guest gets
-its devices (``virt.parts.host.Devices``).
+``DeviceKind``, its own values of ``dev_type``, and an entry in ``from_conf``. The hypervisor's driver knows how a guest
+gets its devices (``virt.parts.host.Devices``).
 """
+
 from __future__ import annotations
 
 from collections.abc import Collection
@@ -27,33 +28,33 @@ from kilonova.pci.device import (
     STANDARD,
     UNAVAILABLE,
     UNCLAIMABLE,
-    Columns,
-    Found,
+    DeviceColumns,
+    DiscoveredDevice,
     PoolKeys,
-    is_barred,
     is_child,
+    is_unavailable,
 )
-from kilonova.pci.mdev import MdevTypes, MediatedDevices
-from kilonova.pci.placement import Provider, one_time_use, placement_view
+from kilonova.pci.mdev import MdevKind, MdevTypes
+from kilonova.pci.placement import DeviceProvider, one_time_use, placement_view
 from kilonova.pci.spec import DeviceSpec, DeviceSpecs, PciConfigInvalidSpec
 
 LOG = logging.getLogger(__name__)
 
 
-class Kind(Protocol):
+class DeviceKind(Protocol):
     """The methods that each kind of devices implements."""
 
     @property
     def dev_types(self) -> Collection[str]:
         """The kind's values of ``dev_type``, which no other kind has."""
 
-    def check(self, found: Collection[Found]) -> None:
+    def check(self, found: Collection[DiscoveredDevice]) -> None:
         """Check the configuration at start against the devices of the host. Raises Invalid if it can't be right."""
 
-    def columns(self, found: Collection[Found]) -> dict[str, Columns]:
+    def columns(self, found: Collection[DiscoveredDevice]) -> dict[str, DeviceColumns]:
         """Return a dict from address to row columns, for the discovered devices of this kind that servers may get."""
 
-    def unneeded(self, found: Collection[Found], held: Collection[str]) -> list[str]:
+    def unneeded(self, found: Collection[DiscoveredDevice], held: Collection[str]) -> list[str]:
         """Return the addresses of devices that the driver must remove.
 
         This host made them, no server holds them or can get them any more, and they prevent others from being made.
@@ -73,7 +74,7 @@ class Kind(Protocol):
     def pool_address(self, device: PciDevice) -> str:
         """Return the address that names the device's pool and its resource provider."""
 
-    def providers(self, nodename: str, devices: Collection[PciDevice]) -> dict[str, Provider]:
+    def providers(self, nodename: str, devices: Collection[PciDevice]) -> dict[str, DeviceProvider]:
         """Return the resource providers of all devices of this kind, by name.
 
         Raises PlacementPciException if the configuration does not allow it.
@@ -94,7 +95,7 @@ class PciFunctions:
         # {address: reason} of devices that match a spec but are not offered, as it was logged last.
         self._withheld: dict[str, str] = {}
 
-    def check(self, found: Collection[Found]) -> None:
+    def check(self, found: Collection[DiscoveredDevice]) -> None:
         """Raise PciConfigInvalidSpec if a group lacks a member.
 
         Specs were checked when they were parsed.
@@ -103,7 +104,7 @@ class PciFunctions:
         if formed.problems:
             raise PciConfigInvalidSpec(reason='; '.join(sorted(set(formed.problems.values()))))
 
-    def columns(self, found: Collection[Found]) -> dict[str, Columns]:
+    def columns(self, found: Collection[DiscoveredDevice]) -> dict[str, DeviceColumns]:
         """Return the row columns of the devices that servers may get.
 
         Log what each spec matched, and which devices match a spec but are not offered, each time this changes. The
@@ -127,11 +128,14 @@ class PciFunctions:
                 columns['extra_info'].update({GROUP: spec.grouping.name, GROUP_HEAD: formed.heads[one['address']]})
         return made
 
-    def _named(self, found: Collection[Found]) -> list[tuple[Found, DeviceSpec]]:
-        return [(one, spec) for one in found
-                if one['dev_type'] in self.dev_types and (spec := self._specs.match(one)) is not None]
+    def _named(self, found: Collection[DiscoveredDevice]) -> list[tuple[DiscoveredDevice, DeviceSpec]]:
+        return [
+            (one, spec)
+            for one in found
+            if one['dev_type'] in self.dev_types and (spec := self._specs.match(one)) is not None
+        ]
 
-    def unneeded(self, found: Collection[Found], held: Collection[str]) -> list[str]:
+    def unneeded(self, found: Collection[DiscoveredDevice], held: Collection[str]) -> list[str]:
         """Return an empty list, because this host makes no PCI functions."""
         return []
 
@@ -141,8 +145,11 @@ class PciFunctions:
         A physical function is unavailable while a function below it is held or unavailable, and the other way round.
         The same is true for the members of a group.
         """
-        taken = {device.address: device.status if device.status in OWNED else ALLOCATED for device in devices
-                 if device.status in OWNED or is_barred(device)}
+        taken = {
+            device.address: device.status if device.status in OWNED else ALLOCATED
+            for device in devices
+            if device.status in OWNED or is_unavailable(device)
+        }
         below: dict[str, set[str]] = {}
         beside: dict[str, set[str]] = {}
         for device in devices:
@@ -158,8 +165,9 @@ class PciFunctions:
                 return beside.get(device.extra_info[GROUP_HEAD], ())
             return below.get(device.address, ()) if device.dev_type == PF else ()
 
-        return {device.address: device.status if device.status in OWNED else _barred(bars(device))
-                for device in devices}
+        return {
+            device.address: device.status if device.status in OWNED else _barred(bars(device)) for device in devices
+        }
 
     def pool_keys(self, device: PciDevice) -> PoolKeys | None:
         """Return the properties that requests may ask of the device, including the tags of its spec."""
@@ -173,7 +181,7 @@ class PciFunctions:
         """
         return pci_device.pool_address(device)
 
-    def providers(self, nodename: str, devices: Collection[PciDevice]) -> dict[str, Provider]:
+    def providers(self, nodename: str, devices: Collection[PciDevice]) -> dict[str, DeviceProvider]:
         """Return the resource providers of the devices, by name. Empty if ``[pci]report_in_placement`` is off."""
         return placement_view(nodename, devices, self._specs) if self._reported else {}
 
@@ -186,8 +194,7 @@ def _barred(statuses: Collection[str | None]) -> str:
     return UNAVAILABLE if ALLOCATED in statuses else UNCLAIMABLE if CLAIMED in statuses else AVAILABLE
 
 
-def from_conf(conf: cfg.ConfigOpts) -> tuple[Kind, ...]:
+def from_conf(conf: cfg.ConfigOpts) -> tuple[DeviceKind, ...]:
     """Return the kinds that a host offers by its configuration. Raises Invalid if the configuration is wrong."""
     specs = DeviceSpecs.from_conf(conf)
-    return (PciFunctions(specs, conf.pci.report_in_placement),
-            MediatedDevices(MdevTypes.from_conf(conf), specs, conf.host))
+    return (PciFunctions(specs, conf.pci.report_in_placement), MdevKind(MdevTypes.from_conf(conf), specs, conf.host))

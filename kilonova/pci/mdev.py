@@ -1,7 +1,7 @@
 """Mediated devices (vGPUs): parts of a card that servers hold one by one.
 
     types = MdevTypes.from_conf(conf)           # [devices]enabled_mdev_types, [mdev_<type>]
-    kind = MediatedDevices(types, specs, conf.host)
+    kind = MdevKind(types, specs, conf.host)
     kind.columns(found)                         # {uuid: columns} of those that exist and of those that can be created
 
 A card (a PCI function, called the parent) has mediated devices of one type. Each device that it has room for is tracked
@@ -9,6 +9,7 @@ under a UUID that is planned here. The hypervisor's driver creates it under that
 device is not removed when it is freed. In Placement a parent is a provider, and each of its devices is one unit of the
 type's resource class.
 """
+
 from __future__ import annotations
 
 import json
@@ -25,8 +26,8 @@ from oslo_log import log as logging
 from kilonova import errors
 from kilonova.conf.devices import mdev_section
 from kilonova.objects import PciDevice
-from kilonova.pci.device import AVAILABLE, MDEV, OWNED, Columns, Found, PoolKeys
-from kilonova.pci.placement import Provider
+from kilonova.pci.device import AVAILABLE, MDEV, OWNED, DeviceColumns, DiscoveredDevice, PoolKeys
+from kilonova.pci.placement import DeviceProvider
 from kilonova.pci.spec import DeviceSpecs
 
 LOG = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ class InvalidLibvirtMdevConfig(errors.Invalid):
 
 
 @dataclass(frozen=True)
-class MdevType:
+class EnabledMdevType:
     """An enabled type of mediated devices.
 
     ``most`` is the maximum number of devices of the type on the host, or None for as many as its parents provide.
@@ -82,7 +83,8 @@ class ChosenTypes:
         except (ValueError, AttributeError, TypeError, AssertionError):
             raise InvalidLibvirtMdevConfig(
                 reason=f"{path} does not have the form that 'kilonova-manage device set-type' writes; without the file "
-                       'all cards have the types of the configuration') from None
+                'all cards have the types of the configuration'
+            ) from None
         self.types = types
 
     def set(self, parent: str, name: str) -> None:
@@ -101,8 +103,13 @@ class ChosenTypes:
 class MdevTypes:
     """The assignment of types to parents."""
 
-    def __init__(self, types: Collection[MdevType], of_parent: Mapping[str, MdevType],
-                 default: MdevType | None, chosen: ChosenTypes | None = None) -> None:
+    def __init__(
+        self,
+        types: Collection[EnabledMdevType],
+        of_parent: Mapping[str, EnabledMdevType],
+        default: EnabledMdevType | None,
+        chosen: ChosenTypes | None = None,
+    ) -> None:
         """Create the assignment. ``default`` is the type of parents that ``of_parent`` does not contain.
 
         ``chosen`` are types that operators chose. They have priority.
@@ -112,8 +119,12 @@ class MdevTypes:
         self._chosen = chosen
         for parent, name in (chosen.types if chosen is not None else {}).items():
             if name not in self._by_name:
-                LOG.warning('Type %s, which an operator set for card %s, is no longer enabled; the card has the type '
-                            'of the configuration', name, parent)
+                LOG.warning(
+                    'Type %s, which an operator set for card %s, is no longer enabled; the card has the type '
+                    'of the configuration',
+                    name,
+                    parent,
+                )
 
     @classmethod
     def from_conf(cls, conf: cfg.ConfigOpts) -> MdevTypes:
@@ -121,39 +132,44 @@ class MdevTypes:
 
         Raises InvalidLibvirtMdevConfig if the configuration is wrong.
         """
-        types: list[MdevType] = []
-        of_parent: dict[str, MdevType] = {}
-        default: MdevType | None = None
+        types: list[EnabledMdevType] = []
+        of_parent: dict[str, EnabledMdevType] = {}
+        default: EnabledMdevType | None = None
         for name in mdev_types(conf):
             section = mdev_section(conf, name)
-            types.append(MdevType(name, section.mdev_class, section.max_instances))
+            types.append(EnabledMdevType(name, section.mdev_class, section.max_instances))
             for text in section.device_addresses:
                 address = text.strip().lower()
                 if _ADDRESS.fullmatch(address) is None:
-                    raise InvalidLibvirtMdevConfig(reason=f'incorrect device address: {text!r} in [mdev_{name}]'
-                                                          'device_addresses is not a PCI address such as 0000:84:00.0')
+                    raise InvalidLibvirtMdevConfig(
+                        reason=f'incorrect device address: {text!r} in [mdev_{name}]'
+                        'device_addresses is not a PCI address such as 0000:84:00.0'
+                    )
                 if address in of_parent:
-                    raise InvalidLibvirtMdevConfig(reason=f'duplicate types for PCI ID {address}: '
-                                                          f'{of_parent[address].name} and {name}')
+                    raise InvalidLibvirtMdevConfig(
+                        reason=f'duplicate types for PCI ID {address}: {of_parent[address].name} and {name}'
+                    )
                 of_parent[address] = types[-1]
             if not section.device_addresses:
                 if default is not None:
                     raise InvalidLibvirtMdevConfig(
                         reason=f'{default.name} and {name} both have no device_addresses; only one type may have none, '
-                               'because it is the type of all other cards')
+                        'because it is the type of all other cards'
+                    )
                 default = types[-1]
         return cls(types, of_parent, default, ChosenTypes(os.path.join(conf.state_path, 'mdev_types.json')))
 
-    def of(self, parent: str) -> MdevType | None:
+    def of(self, parent: str) -> EnabledMdevType | None:
         """Return the type of a parent, or None if it provides no devices."""
         chosen = self._by_name.get(self._chosen.types.get(parent, '')) if self._chosen is not None else None
         return chosen or self.named.get(parent, self._default)
 
-    def enabled(self, name: str) -> MdevType:
+    def enabled(self, name: str) -> EnabledMdevType:
         """Return an enabled type by its name. Raises Invalid if the type is not enabled."""
         if name not in self._by_name:
-            raise errors.Invalid(f'{name!r} is not among [devices]enabled_mdev_types: '
-                                 f"{', '.join(sorted(self._by_name)) or 'none'}")
+            raise errors.Invalid(
+                f'{name!r} is not among [devices]enabled_mdev_types: {", ".join(sorted(self._by_name)) or "none"}'
+            )
         return self._by_name[name]
 
     def choose(self, parent: str, name: str) -> None:
@@ -166,18 +182,21 @@ def mdev_types(conf: cfg.ConfigOpts) -> list[str]:
     """Return the names of the enabled types. Raises InvalidLibvirtMdevConfig if the option is wrong."""
     names: list[str] = conf.devices.enabled_mdev_types
     if len(names) > MOST_TYPES:
-        raise InvalidLibvirtMdevConfig(reason=f'[devices]enabled_mdev_types has {len(names)} types, but may have at '
-                                              f'most {MOST_TYPES}')
+        raise InvalidLibvirtMdevConfig(
+            reason=f'[devices]enabled_mdev_types has {len(names)} types, but may have at most {MOST_TYPES}'
+        )
     for number, name in enumerate(names):
         if _TYPE.fullmatch(name) is None:
-            raise InvalidLibvirtMdevConfig(reason=f'{name!r} in [devices]enabled_mdev_types is not the name of a '
-                                                  'type: it must be 1 to 64 letters, digits, . _ or -')
+            raise InvalidLibvirtMdevConfig(
+                reason=f'{name!r} in [devices]enabled_mdev_types is not the name of a '
+                'type: it must be 1 to 64 letters, digits, . _ or -'
+            )
         if name in names[:number]:
             raise InvalidLibvirtMdevConfig(reason=f'{name!r} is listed twice in [devices]enabled_mdev_types')
     return names
 
 
-class MediatedDevices:
+class MdevKind:
     """The kind of mediated devices (see ``kinds.Kind``).
 
     A card that the specs offer as a whole provides no mediated devices.
@@ -189,7 +208,7 @@ class MediatedDevices:
         self._types, self._specs, self._host = types, specs, host
         self._told: set[str] = set()
 
-    def check(self, found: Collection[Found]) -> None:
+    def check(self, found: Collection[DiscoveredDevice]) -> None:
         """Check that each parent supports its type, and that ``[pci]device_spec`` does not offer it as a whole.
 
         Raises InvalidLibvirtMdevConfig if not.
@@ -198,15 +217,18 @@ class MediatedDevices:
         for parent, mdev_type in self._parents(functions):
             where = f'{parent["address"]} has mediated devices of type {mdev_type.name}'
             if self._is_whole(parent, functions):
-                raise InvalidLibvirtMdevConfig(reason=f'{where}, but [pci]device_spec also names it (or its '
-                                                      'physical function): a card can be offered whole or in parts, '
-                                                      'not both')
+                raise InvalidLibvirtMdevConfig(
+                    reason=f'{where}, but [pci]device_spec also names it (or its '
+                    'physical function): a card can be offered whole or in parts, '
+                    'not both'
+                )
             if parent['address'] in self._types.named and mdev_type.name not in parent.get('mdev_types', {}):
                 supported = ', '.join(sorted(parent.get('mdev_types', {}))) or 'none'
                 raise InvalidLibvirtMdevConfig(
-                    reason=f'{where} by [mdev_{mdev_type.name}]device_addresses, but supports only {supported}')
+                    reason=f'{where} by [mdev_{mdev_type.name}]device_addresses, but supports only {supported}'
+                )
 
-    def checked(self, found: Collection[Found], address: str, name: str) -> str:
+    def checked(self, found: Collection[DiscoveredDevice], address: str, name: str) -> str:
         """Return the name of a type if the card at ``address`` may have it.
 
         Raises NotFound if there is no such card. Raises Invalid if the card or the host does not provide that type.
@@ -227,13 +249,13 @@ class MediatedDevices:
         """Set the type of a card. Call ``checked`` first."""
         self._types.choose(address, name)
 
-    def columns(self, found: Collection[Found]) -> dict[str, Columns]:
+    def columns(self, found: Collection[DiscoveredDevice]) -> dict[str, DeviceColumns]:
         """Return the row columns of the existing devices and of those that can be created.
 
         Parents are sorted by address. The number of devices is limited by the type's ``max_instances``.
         """
         left = {one.name: one.most for one in self._types.types}
-        made: dict[str, Columns] = {}
+        made: dict[str, DeviceColumns] = {}
         functions = _functions(found)
         there: dict[tuple[str | None, str | None], list[str]] = {}
         for one in found:
@@ -254,14 +276,20 @@ class MediatedDevices:
             made.update((one, _columns(parent, mdev_type)) for one in uuids)
         return made
 
-    def unneeded(self, found: Collection[Found], held: Collection[str]) -> list[str]:
+    def unneeded(self, found: Collection[DiscoveredDevice], held: Collection[str]) -> list[str]:
         """Return the devices of another type than their parent's, because most cards have one type at a time.
 
         Devices that were not created by Kilonova stay.
         """
-        return [one['address'] for one in found if one['dev_type'] == MDEV and one['address'] not in held
-                and (mdev_type := self._types.of(one.get('parent_addr') or '')) is not None
-                and mdev_type.name != one['mdev_type'] and self._is_ours(one)]
+        return [
+            one['address']
+            for one in found
+            if one['dev_type'] == MDEV
+            and one['address'] not in held
+            and (mdev_type := self._types.of(one.get('parent_addr') or '')) is not None
+            and mdev_type.name != one['mdev_type']
+            and self._is_ours(one)
+        ]
 
     def statuses(self, devices: Collection[PciDevice]) -> dict[str, str]:
         """Return the statuses of all devices. No mediated device makes another one unavailable."""
@@ -272,21 +300,27 @@ class MediatedDevices:
         mdev_type = self._types.of(device.parent_addr)
         if mdev_type is None or mdev_type.name != device.extra_info.get('mdev_type'):
             return None
-        return {'vendor_id': device.vendor_id, 'product_id': device.product_id, 'numa_node': device.numa_node,
-                'dev_type': MDEV, 'mdev_type': mdev_type.name, 'address': device.parent_addr}
+        return {
+            'vendor_id': device.vendor_id,
+            'product_id': device.product_id,
+            'numa_node': device.numa_node,
+            'dev_type': MDEV,
+            'mdev_type': mdev_type.name,
+            'address': device.parent_addr,
+        }
 
     def pool_address(self, device: PciDevice) -> str:
         """Return the address of the parent."""
         found: str = device.parent_addr
         return found
 
-    def providers(self, nodename: str, devices: Collection[PciDevice]) -> dict[str, Provider]:
+    def providers(self, nodename: str, devices: Collection[PciDevice]) -> dict[str, DeviceProvider]:
         """Return one resource provider for each parent, with the name of its libvirt node device.
 
         Held devices of the parent's former type are included if their resource class is the same. If their class
         differs, Placement keeps what is used of it.
         """
-        view: dict[str, Provider] = {}
+        view: dict[str, DeviceProvider] = {}
         for device in sorted(devices, key=lambda one: (one.parent_addr, one.address)):
             current = self.pool_keys(device) is not None
             if not current and device.status not in OWNED:
@@ -296,8 +330,10 @@ class MediatedDevices:
             if mdev_type is not None and resource_class != mdev_type.resource_class:
                 continue
             name = f'{nodename}_pci_{re.sub("[:.]", "_", device.parent_addr)}'
-            provider = view.setdefault(name, Provider(name, device.parent_addr, more_traits=True,
-                                                      traits=frozenset((os_traits.OWNER_NOVA,))))
+            provider = view.setdefault(
+                name,
+                DeviceProvider(name, device.parent_addr, more_traits=True, traits=frozenset((os_traits.OWNER_NOVA,))),
+            )
             provider.resource_class = resource_class if mdev_type is not None else None
             provider.devices.append(device)
         return view
@@ -306,14 +342,14 @@ class MediatedDevices:
         """Return False, because mediated devices can be used repeatedly."""
         return False
 
-    def _parents(self, functions: Mapping[str, Found]) -> Iterator[tuple[Found, MdevType]]:
+    def _parents(self, functions: Mapping[str, DiscoveredDevice]) -> Iterator[tuple[DiscoveredDevice, EnabledMdevType]]:
         """Yield the functions that are to provide devices, with their types, sorted by address."""
         for address, one in sorted(functions.items()):
             mdev_type = self._types.of(address)
             if mdev_type is not None and (one.get('mdev_types') or address in self._types.named):
                 yield one, mdev_type
 
-    def _is_whole(self, parent: Found, functions: Mapping[str, Found]) -> bool:
+    def _is_whole(self, parent: DiscoveredDevice, functions: Mapping[str, DiscoveredDevice]) -> bool:
         above = functions.get(parent.get('parent_addr') or '')
         return any(self._specs.match(one) is not None for one in (parent, above) if one is not None)
 
@@ -331,25 +367,38 @@ class MediatedDevices:
     def _uuid(self, parent: str | None, mdev_type: str, number: int) -> str:
         return str(uuid.uuid5(_PLANNED, f'{self._host}/{parent}/{mdev_type}/{number}'))
 
-    def _is_ours(self, one: Found) -> bool:
+    def _is_ours(self, one: DiscoveredDevice) -> bool:
         """Return whether the device was created under a UUID that was planned here."""
-        return any(self._uuid(one.get('parent_addr'), one['mdev_type'], number) == one['address']
-                   for number in range(MOST_DEVICES))
+        return any(
+            self._uuid(one.get('parent_addr'), one['mdev_type'], number) == one['address']
+            for number in range(MOST_DEVICES)
+        )
 
     def _tell(self, parent: str, mdev_type: str) -> None:
         if parent not in self._told:
             self._told.add(parent)
-            LOG.warning('Card %s provides no mediated devices of type %s: it does not support the type for guests (%s) '
-                        'or [pci]device_spec offers the card as a whole', parent, mdev_type, VFIO)
+            LOG.warning(
+                'Card %s provides no mediated devices of type %s: it does not support the type for guests (%s) '
+                'or [pci]device_spec offers the card as a whole',
+                parent,
+                mdev_type,
+                VFIO,
+            )
 
 
-def _functions(found: Collection[Found]) -> dict[str, Found]:
+def _functions(found: Collection[DiscoveredDevice]) -> dict[str, DiscoveredDevice]:
     return {one['address']: one for one in found if one['dev_type'] != MDEV}
 
 
-def _columns(parent: Found, mdev_type: MdevType) -> Columns:
+def _columns(parent: DiscoveredDevice, mdev_type: EnabledMdevType) -> DeviceColumns:
     vendor_id, product_id = parent['vendor_id'].lower(), parent['product_id'].lower()
-    return {'vendor_id': vendor_id, 'product_id': product_id, 'dev_type': MDEV, 'dev_id': None,
-            'label': f'label_{vendor_id}_{product_id}', 'numa_node': parent.get('numa_node'),
-            'parent_addr': parent['address'],
-            'extra_info': {'mdev_type': mdev_type.name, 'mdev_class': mdev_type.resource_class}}
+    return {
+        'vendor_id': vendor_id,
+        'product_id': product_id,
+        'dev_type': MDEV,
+        'dev_id': None,
+        'label': f'label_{vendor_id}_{product_id}',
+        'numa_node': parent.get('numa_node'),
+        'parent_addr': parent['address'],
+        'extra_info': {'mdev_type': mdev_type.name, 'mdev_class': mdev_type.resource_class},
+    }

@@ -4,6 +4,7 @@
 
 The API and ``kilonova-manage device metrics`` use it.
 """
+
 from __future__ import annotations
 
 import json
@@ -18,8 +19,9 @@ Counts = Iterable[tuple[str, str, str, str | None, int]]
 # Tuples of host, device type, and extra_info as JSON.
 Barred = Iterable[tuple[str, str, str]]
 
-DEVICES, BARRED, ALLOCATED, CELL = (f'kilonova_{name}' for name in (
-    'devices', 'devices_barred', 'device_allocations', 'cell_up'))
+DEVICES, BARRED, ALLOCATED, CELL = (
+    f'kilonova_{name}' for name in ('devices', 'devices_barred', 'device_allocations', 'cell_up')
+)
 _HELP = {
     DEVICES: 'Devices of each host by kind and status.',
     BARRED: 'Devices that are not offered to servers, by reason. A server may still hold one.',

@@ -10,6 +10,7 @@
 Each device is a provider, except that a physical function and the functions below it share one. Devices with a
 physical_network and remote_managed devices are for ports and are never reported.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
@@ -28,26 +29,32 @@ OWN_TRAITS = frozenset((os_traits.COMPUTE_MANAGED_PCI_DEVICE, os_traits.OWNER_NO
 class PlacementPciDependentDeviceException(PlacementPciException):
     """The specs name a physical function and virtual functions below it."""
 
-    msg_fmt = ('Invalid [pci]device_spec configuration. Both the physical function %(parent)s and its '
-               'virtual functions %(children)s are configured; only one side can be reported to Placement.')
+    msg_fmt = (
+        'Invalid [pci]device_spec configuration. Both the physical function %(parent)s and its '
+        'virtual functions %(children)s are configured; only one side can be reported to Placement.'
+    )
 
 
 class PlacementPciMixedResourceClassException(PlacementPciException):
     """Devices of one provider have different resource classes."""
 
-    msg_fmt = ('Invalid [pci]device_spec configuration. The devices below %(parent)s have different resource '
-               'classes: %(device)s has %(new)s instead of %(current)s.')
+    msg_fmt = (
+        'Invalid [pci]device_spec configuration. The devices below %(parent)s have different resource '
+        'classes: %(device)s has %(new)s instead of %(current)s.'
+    )
 
 
 class PlacementPciMixedTraitsException(PlacementPciException):
     """Devices of one provider have different traits."""
 
-    msg_fmt = ('Invalid [pci]device_spec configuration. The devices below %(parent)s have different traits: '
-               '%(device)s has %(new)s instead of %(current)s.')
+    msg_fmt = (
+        'Invalid [pci]device_spec configuration. The devices below %(parent)s have different traits: '
+        '%(device)s has %(new)s instead of %(current)s.'
+    )
 
 
 @dataclass
-class Provider:
+class DeviceProvider:
     """One resource provider.
 
     ``resource_class`` None means that none of its devices is configured any more but some are still in use; leave what
@@ -86,7 +93,7 @@ def provider_name(nodename: str, address: str) -> str:
     return f'{nodename}_{address.upper()}'
 
 
-def placement_view(nodename: str, devices: Iterable[PciDevice], specs: DeviceSpecs) -> dict[str, Provider]:
+def placement_view(nodename: str, devices: Iterable[PciDevice], specs: DeviceSpecs) -> dict[str, DeviceProvider]:
     """Return all providers by name, made from all tracked devices.
 
     Raises:
@@ -95,7 +102,7 @@ def placement_view(nodename: str, devices: Iterable[PciDevice], specs: DeviceSpe
         PlacementPciMixedTraitsException: Devices of one provider have different traits.
         PlacementPciException: A function below a physical function has one_time_use.
     """
-    view: dict[str, Provider] = {}
+    view: dict[str, DeviceProvider] = {}
     leftover = []
     for device in sorted(devices, key=lambda device: device.address):
         spec = specs.match(describe(device))
@@ -110,13 +117,12 @@ def placement_view(nodename: str, devices: Iterable[PciDevice], specs: DeviceSpe
     return view
 
 
-def describe_view(nodename: str, view: Mapping[str, Provider]) -> str:
+def describe_view(nodename: str, view: Mapping[str, DeviceProvider]) -> str:
     """Return one line for the log that describes the providers."""
     return f'Placement PCI view on {nodename}: {", ".join(map(str, view.values()))}'
 
 
-def allocations(view: Mapping[str, Provider],
-                uuids: Mapping[str, str]) -> dict[str, dict[str, dict[str, int]]]:
+def allocations(view: Mapping[str, DeviceProvider], uuids: Mapping[str, str]) -> dict[str, dict[str, dict[str, int]]]:
     """Return what Placement should have allocated for devices in use.
 
     The result is {instance uuid: {provider uuid: {resource class: count}}}. ``uuids`` is a dict from the provider's
@@ -131,7 +137,7 @@ def allocations(view: Mapping[str, Provider],
     return found
 
 
-def in_use(view: Mapping[str, Provider]) -> dict[str, frozenset[tuple[str, str | None]]]:
+def in_use(view: Mapping[str, DeviceProvider]) -> dict[str, frozenset[tuple[str, str | None]]]:
     """Return the devices that servers hold as {instance uuid: {(address, request id)}}."""
     found: dict[str, set[tuple[str, str | None]]] = {}
     for provider in view.values():
@@ -141,43 +147,53 @@ def in_use(view: Mapping[str, Provider]) -> dict[str, frozenset[tuple[str, str |
     return {instance_uuid: frozenset(devices) for instance_uuid, devices in found.items()}
 
 
-def lacking(there: Mapping[str, Mapping[str, Any]],
-            wanted: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
+def lacking(
+    there: Mapping[str, Mapping[str, Any]], wanted: Mapping[str, Mapping[str, int]]
+) -> dict[str, dict[str, int]]:
     """Return the providers of which a server's allocations have less than ``wanted``, with all that is wanted there.
 
     ``there`` are the allocations in Placement: {provider uuid: {'resources': {resource class: count}}}.
     """
-    return {uuid: dict(resources) for uuid, resources in wanted.items()
-            if any(count > there.get(uuid, {}).get('resources', {}).get(name, 0) for name, count in resources.items())}
+    return {
+        uuid: dict(resources)
+        for uuid, resources in wanted.items()
+        if any(count > there.get(uuid, {}).get('resources', {}).get(name, 0) for name, count in resources.items())
+    }
 
 
-def with_devices(there: Mapping[str, Mapping[str, Any]],
-                 more: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, Any]]:
+def with_devices(
+    there: Mapping[str, Mapping[str, Any]], more: Mapping[str, Mapping[str, int]]
+) -> dict[str, dict[str, Any]]:
     """Return a server's allocations with what ``lacking`` found, and everything else unchanged.
 
     A device's provider has one resource class. If the server's allocation there has another class, it is the same
     device under the class that ``[pci]device_spec`` gave it before. That allocation is replaced, otherwise the device
     would count twice.
     """
-    return {uuid: {'resources': dict(resources)}
-            for uuid, resources in {**{uuid: given['resources'] for uuid, given in there.items()}, **more}.items()}
+    return {
+        uuid: {'resources': dict(resources)}
+        for uuid, resources in {**{uuid: given['resources'] for uuid, given in there.items()}, **more}.items()
+    }
 
 
-def _provider(view: dict[str, Provider], nodename: str, device: PciDevice) -> Provider:
+def _provider(view: dict[str, DeviceProvider], nodename: str, device: PciDevice) -> DeviceProvider:
     address = pool_address(device)
     name = provider_name(nodename, address)
-    return view.setdefault(name, Provider(name, address))
+    return view.setdefault(name, DeviceProvider(name, address))
 
 
-def _add(view: dict[str, Provider], nodename: str, device: PciDevice, spec: DeviceSpec) -> None:
+def _add(view: dict[str, DeviceProvider], nodename: str, device: PciDevice, spec: DeviceSpec) -> None:
     provider = _provider(view, nodename, device)
     _check_family(provider, device)
     if is_child(device) and 'one_time_use' in spec.tags:
         raise PlacementPciException(
-            error='Only type-PCI and type-PF devices may set one_time_use and '
-                  f'{device.address} does not qualify')
-    resource_class = spec.resource_class or (group_class(spec.grouping.name) if spec.grouping is not None
-                                             else default_resource_class(device.vendor_id, device.product_id))
+            error=f'Only type-PCI and type-PF devices may set one_time_use and {device.address} does not qualify'
+        )
+    resource_class = spec.resource_class or (
+        group_class(spec.grouping.name)
+        if spec.grouping is not None
+        else default_resource_class(device.vendor_id, device.product_id)
+    )
     traits = _traits(spec)
     if provider.devices and unit(device) != device.address:
         # The spec of the head is valid for the whole group.
@@ -210,23 +226,27 @@ def _traits(spec: DeviceSpec) -> frozenset[str]:
     return frozenset(traits)
 
 
-def _check_family(provider: Provider, device: PciDevice) -> None:
+def _check_family(provider: DeviceProvider, device: PciDevice) -> None:
     other_side = [other.address for other in provider.devices if is_child(other) != is_child(device)]
     if other_side:
-        parent, children = (other_side[0], device.address) if is_child(device) else (
-            device.address, ', '.join(other_side))
+        parent, children = (
+            (other_side[0], device.address) if is_child(device) else (device.address, ', '.join(other_side))
+        )
         raise PlacementPciDependentDeviceException(parent=parent, children=children)
 
 
-def _check_same(provider: Provider, device: PciDevice, resource_class: str, traits: frozenset[str]) -> None:
+def _check_same(provider: DeviceProvider, device: PciDevice, resource_class: str, traits: frozenset[str]) -> None:
     if provider.resource_class != resource_class:
         raise PlacementPciMixedResourceClassException(
-            parent=provider.address, device=device.address, new=resource_class,
-            current=provider.resource_class)
+            parent=provider.address, device=device.address, new=resource_class, current=provider.resource_class
+        )
     if provider.traits != traits:
         raise PlacementPciMixedTraitsException(
-            parent=provider.address, device=device.address, new=', '.join(sorted(traits)),
-            current=', '.join(sorted(provider.traits)))
+            parent=provider.address,
+            device=device.address,
+            new=', '.join(sorted(traits)),
+            current=', '.join(sorted(provider.traits)),
+        )
 
 
 def guarantors(uuids: Mapping[str, str]) -> dict[str, str]:

@@ -12,6 +12,7 @@ The scheduler knows only the counts, the host also the devices. Both decide with
 There is one pool for each physical function (with its virtual functions) and one for each other device. Equal devices
 at several addresses are several pools, and one request may take devices from several pools.
 """
+
 from __future__ import annotations
 
 from collections import Counter
@@ -61,7 +62,7 @@ class PciDeviceRequestFailed(errors.KilonovaError):
 
 
 @dataclass(eq=False, slots=True)
-class Pool:
+class DevicePool:
     """Free devices that no request distinguishes. ``devices`` is None in the scheduler."""
 
     keys: Mapping[str, Any]
@@ -75,9 +76,9 @@ class Pool:
         if self.devices is not None:
             self.devices.append(device)
 
-    def copy(self) -> Pool:
+    def copy(self) -> DevicePool:
         """Return a copy for a trial. The keys are shared, because they are never changed."""
-        return Pool(self.keys, self.count, None if self.devices is None else list(self.devices), self.rp_uuid)
+        return DevicePool(self.keys, self.count, None if self.devices is None else list(self.devices), self.rp_uuid)
 
     def matches(self, wanted: Mapping[str, str | None]) -> bool:
         """Return whether the pool has each key of a request's spec with an equal value, ignoring case."""
@@ -97,35 +98,37 @@ class Pool:
 class PciPools:
     """All pools of one host."""
 
-    def __init__(self, pools: Iterable[Pool] = (), sockets: Mapping[int, int | None] | None = None) -> None:
+    def __init__(self, pools: Iterable[DevicePool] = (), sockets: Mapping[int, int | None] | None = None) -> None:
         """Create the pools. ``sockets`` is a dict from host NUMA node to socket (see ``sockets_of``)."""
         self.pools = list(pools)
         self.sockets = sockets
 
     @classmethod
-    def from_pool_list(cls, pool_list: PciDevicePoolList | None,
-                       sockets: Mapping[int, int | None] | None = None) -> PciPools:
+    def from_pool_list(
+        cls, pool_list: PciDevicePoolList | None, sockets: Mapping[int, int | None] | None = None
+    ) -> PciPools:
         """Return the scheduler's pools from the counts that a compute node's row stores."""
         pools = []
         for stored in pool_list or ():
             keys = dict(stored.tags)
             rp_uuid = keys.pop('rp_uuid', None)
             keys.update({name: getattr(stored, name) for name in _FIELDS})
-            pools.append(Pool(keys, stored.count, None, rp_uuid))
+            pools.append(DevicePool(keys, stored.count, None, rp_uuid))
         return cls(pools, sockets)
 
     @classmethod
-    def from_devices(cls, devices: Iterable[tuple[PciDevice, PoolKeys]],
-                     sockets: Mapping[int, int | None] | None = None) -> PciPools:
+    def from_devices(
+        cls, devices: Iterable[tuple[PciDevice, PoolKeys]], sockets: Mapping[int, int | None] | None = None
+    ) -> PciPools:
         """Return the host's pools from devices with their ``Kind.pool_keys``.
 
         Available devices are free. A device that a server holds has its pool as well, but does not count in it.
         """
-        pools: dict[frozenset[tuple[str, str | int | None]], Pool] = {}
+        pools: dict[frozenset[tuple[str, str | int | None]], DevicePool] = {}
         for device, keys in devices:
             if device.status != AVAILABLE and device.status not in OWNED:
                 continue
-            pool = pools.setdefault(frozenset(keys.items()), Pool(keys, 0, []))
+            pool = pools.setdefault(frozenset(keys.items()), DevicePool(keys, 0, []))
             pool.rp_uuid = device.extra_info.get('rp_uuid') or pool.rp_uuid
             if device.status == AVAILABLE:
                 pool.add(device)
@@ -153,8 +156,9 @@ class PciPools:
         return PciDevicePoolList(objects=pools)
 
     # -- requests --------------------------------------------------------------------------------------------
-    def support_requests(self, requests: Requests, provider_mapping: ProviderMapping | None = None,
-                         numa_cells: GuestCells | None = None) -> bool:
+    def support_requests(
+        self, requests: Requests, provider_mapping: ProviderMapping | None = None, numa_cells: GuestCells | None = None
+    ) -> bool:
         """Return whether all requests can be served together. The arguments are those of ``consume_requests``."""
         wanted = as_list(requests)
         if not wanted:
@@ -165,8 +169,9 @@ class PciPools:
             return False
         return True
 
-    def consume_requests(self, requests: Requests, provider_mapping: ProviderMapping | None = None,
-                         numa_cells: GuestCells | None = None) -> list[tuple[PciDevice, str]]:
+    def consume_requests(
+        self, requests: Requests, provider_mapping: ProviderMapping | None = None, numa_cells: GuestCells | None = None
+    ) -> list[tuple[PciDevice, str]]:
         """Take devices for the requests. On the host, return pairs of device and request id.
 
         ``provider_mapping`` is the candidate's dict from Placement group to providers. Without it, the requests' own
@@ -201,8 +206,9 @@ class PciPools:
                 return None
         return mappings
 
-    def take(self, requests: list[InstancePCIRequest], mapping: ProviderMapping | None,
-             numa_cells: GuestCells | None) -> list[tuple[PciDevice, str]]:
+    def take(
+        self, requests: list[InstancePCIRequest], mapping: ProviderMapping | None, numa_cells: GuestCells | None
+    ) -> list[tuple[PciDevice, str]]:
         """Take devices from these pools, as ``consume_requests`` does.
 
         Use a copy, because a failure leaves the pools partly emptied.
@@ -217,8 +223,9 @@ class PciPools:
             taken.extend(self._serve(request, pools, providers))
         return taken
 
-    def _serve(self, request: InstancePCIRequest, pools: list[Pool],
-               providers: Counter[str | None]) -> list[tuple[PciDevice, str]]:
+    def _serve(
+        self, request: InstancePCIRequest, pools: list[DevicePool], providers: Counter[str | None]
+    ) -> list[tuple[PciDevice, str]]:
         taken: list[tuple[PciDevice, str]] = []
         missing, left = request.count, providers.copy()
         for pool in pools:
@@ -234,7 +241,7 @@ class PciPools:
             raise PciDeviceRequestFailed(requests=[request])
         return taken
 
-    def _take_from(self, pool: Pool, count: int) -> list[PciDevice]:
+    def _take_from(self, pool: DevicePool, count: int) -> list[PciDevice]:
         if not count:
             return []
         pool.count -= count
@@ -246,47 +253,60 @@ class PciPools:
         gone = CHILD_TYPES if kind == PF else {PF} if kind in CHILD_TYPES else ()
         address = pool.keys.get('address')
         if gone and address is not None:
-            self.pools = [other for other in self.pools
-                          if other.keys.get('dev_type') not in gone or other.keys.get('address') != address]
+            self.pools = [
+                other
+                for other in self.pools
+                if other.keys.get('dev_type') not in gone or other.keys.get('address') != address
+            ]
         return devices
 
-    def _filter(self, request: InstancePCIRequest, numa_policy: str, providers: Counter[str | None],
-                cells: set[int], chosen: set[str]) -> list[Pool] | None:
+    def _filter(
+        self,
+        request: InstancePCIRequest,
+        numa_policy: str,
+        providers: Counter[str | None],
+        cells: set[int],
+        chosen: set[str],
+    ) -> list[DevicePool] | None:
         """Return the pools that may serve the request, best first, or None if they can't.
 
         ``chosen`` are the providers of ``guarantors``.
         """
         specs, count = request.spec, request.count
-        pools = [pool for pool in self.pools if any(pool.matches(one) for one in specs)          # 1: properties
-                 and not is_apart(pool.keys, specs)]
+        pools = [
+            pool
+            for pool in self.pools
+            if any(pool.matches(one) for one in specs)  # 1: properties
+            and not is_apart(pool.keys, specs)
+        ]
         if chosen:
             pools = [pool for pool in pools if pool.guarantees(chosen)]
         if _total(pools) < count:
             return None
         # Placement has chosen the parent of a mediated device, so NUMA affinity is not checked.
-        if _asks(specs, 'dev_type', MDEV):                                                       # 2: NUMA nodes
+        if _asks(specs, 'dev_type', MDEV):  # 2: NUMA nodes
             numa_policy = ANYWHERE
         else:
             pools = [pool for pool in pools if pool.keys.get('dev_type') != MDEV]
         pools = self._filter_numa(pools, numa_policy, cells, count)
         if _total(pools) < count:
             return None
-        if not _asks(specs, 'dev_type', PF):                                                     # 3: functions
+        if not _asks(specs, 'dev_type', PF):  # 3: functions
             pools = [pool for pool in pools if pool.keys.get('dev_type') != PF]
         if _total(pools) < count:
             return None
-        if not _asks(specs, 'dev_type', VDPA):                                                   # 4: vDPA
+        if not _asks(specs, 'dev_type', VDPA):  # 4: vDPA
             pools = [pool for pool in pools if pool.keys.get('dev_type') != VDPA]
-        if providers:                                                                            # 5: providers
+        if providers:  # 5: providers
             pools = [pool for pool in pools if pool.rp_uuid in providers]
-        for answer in ('true', 'false'):                                                         # 6: migration
+        for answer in ('true', 'false'):  # 6: migration
             if specs and all(one.get('live_migratable') == answer for one in specs):
                 pools = [pool for pool in pools if pool.keys.get('live_migratable') == answer]
         if _total(pools) < count or (providers and providers.total() != count):
             return None
         return pools
 
-    def _filter_numa(self, pools: list[Pool], policy: str, cells: set[int], count: int) -> list[Pool]:
+    def _filter_numa(self, pools: list[DevicePool], policy: str, cells: set[int], count: int) -> list[DevicePool]:
         if not cells or policy == ANYWHERE:
             return pools
         near = [pool for pool in pools if pool.keys.get('numa_node') in cells]
@@ -299,13 +319,16 @@ class PciPools:
             return nearish
         return nearish + [pool for pool in pools if pool not in nearish]
 
-    def _same_socket(self, pools: list[Pool], cells: set[int]) -> list[Pool]:
+    def _same_socket(self, pools: list[DevicePool], cells: set[int]) -> list[DevicePool]:
         sockets = self.sockets
         if not sockets or None in sockets.values():
             return []
         wanted = {sockets[cell] for cell in cells if cell in sockets}
-        return [pool for pool in pools
-                if pool.keys.get('numa_node') in sockets and sockets[pool.keys['numa_node']] in wanted]
+        return [
+            pool
+            for pool in pools
+            if pool.keys.get('numa_node') in sockets and sockets[pool.keys['numa_node']] in wanted
+        ]
 
 
 def is_apart(keys: Mapping[str, object], specs: Collection[Mapping[str, object]]) -> bool:
@@ -333,10 +356,9 @@ def numa_policy_of(request: InstancePCIRequest) -> str:
     return (request.numa_policy if 'numa_policy' in request else None) or DEFAULT_NUMA_POLICY
 
 
-def _total(pools: Iterable[Pool]) -> int:
+def _total(pools: Iterable[DevicePool]) -> int:
     return sum(pool.count for pool in pools)
 
 
 def _asks(specs: Iterable[Mapping[str, object]], key: str, value: str) -> bool:
     return any(str(one.get(key)).lower() == value.lower() for one in specs)
-

@@ -6,6 +6,7 @@
 
 The API, the conductor, the scheduler and the compute service use it.
 """
+
 from __future__ import annotations
 
 import json
@@ -27,8 +28,16 @@ _TYPES = {PHYSICAL: PF, VDPA: kinds.VDPA}
 _KINDS = {'trusted': 'trusted', REMOTE_MANAGED: 'remote-managed', SWITCHDEV: 'switchdev'}
 
 
-def request_of(port_id: str, vnic_type: str, physical_network: str | None, numa_policy: str | None, *,
-               trusted: bool = False, offloaded: bool = False, groups: Iterable[str] = ()) -> InstancePCIRequest:
+def request_of(
+    port_id: str,
+    vnic_type: str,
+    physical_network: str | None,
+    numa_policy: str | None,
+    *,
+    trusted: bool = False,
+    offloaded: bool = False,
+    groups: Iterable[str] = (),
+) -> InstancePCIRequest:
     """Return the PCI request of a port for one function in this physical network.
 
     ``physical_network`` None means functions whose device_spec says null, for tunnelled networks. ``trusted`` asks for
@@ -36,11 +45,21 @@ def request_of(port_id: str, vnic_type: str, physical_network: str | None, numa_
     groups by which the port asks Placement for guaranteed resources.
     """
     of_kind = {'trusted': trusted, REMOTE_MANAGED: vnic_type == REMOTE, SWITCHDEV: offloaded}
-    wanted = {NETWORK: physical_network, 'dev_type': _TYPES.get(vnic_type, VF),
-              **{key: 'true' for key, it in of_kind.items() if it}, **_groups(groups)}
+    wanted = {
+        NETWORK: physical_network,
+        'dev_type': _TYPES.get(vnic_type, VF),
+        **{key: 'true' for key, it in of_kind.items() if it},
+        **_groups(groups),
+    }
     return InstancePCIRequest(
-        count=1, spec=[wanted], alias_name=None, is_new=False, request_id=uuidutils.generate_uuid(),
-        requester_id=port_id, numa_policy=numa_policy)
+        count=1,
+        spec=[wanted],
+        alias_name=None,
+        is_new=False,
+        request_id=uuidutils.generate_uuid(),
+        requester_id=port_id,
+        numa_policy=numa_policy,
+    )
 
 
 def requests_of_ports(requests: Iterable[InstancePCIRequest] | InstancePCIRequests | None) -> list[InstancePCIRequest]:
@@ -48,15 +67,27 @@ def requests_of_ports(requests: Iterable[InstancePCIRequest] | InstancePCIReques
     return [request for request in as_list(requests) if request.source == request.NEUTRON_PORT]
 
 
-def asking(requests: Iterable[InstancePCIRequest] | InstancePCIRequests | None,
-           groups: Mapping[str, Collection[str]]) -> list[InstancePCIRequest]:
+def asking(
+    requests: Iterable[InstancePCIRequest] | InstancePCIRequests | None, groups: Mapping[str, Collection[str]]
+) -> list[InstancePCIRequest]:
     """Return the requests; those of ports get the groups by which the ports ask Placement now.
 
     ``groups`` is a dict from port id to these groups. Providers that were chosen for earlier groups are removed.
     """
-    return [request if request.source != request.NEUTRON_PORT else request.replaced(spec=[
-        {**{key: value for key, value in one.items() if key not in (PORT_GROUPS, PORT_PROVIDERS)},
-         **_groups(groups.get(request.requester_id, ()))} for one in request.spec]) for request in as_list(requests)]
+    return [
+        request
+        if request.source != request.NEUTRON_PORT
+        else request.replaced(
+            spec=[
+                {
+                    **{key: value for key, value in one.items() if key not in (PORT_GROUPS, PORT_PROVIDERS)},
+                    **_groups(groups.get(request.requester_id, ())),
+                }
+                for one in request.spec
+            ]
+        )
+        for request in as_list(requests)
+    ]
 
 
 def _groups(names: Iterable[str]) -> dict[str, str]:
@@ -68,7 +99,8 @@ def words(request: InstancePCIRequest) -> str:
     network = request.spec[0].get(NETWORK)
     kinds = [word for key, word in _KINDS.items() if request.spec[0].get(key)]
     return ' '.join([*kinds, f'{request.spec[0]["dev_type"]} devices ']) + (
-        f'of physical network {network}' if network is not None else 'without physical network')
+        f'of physical network {network}' if network is not None else 'without physical network'
+    )
 
 
 def without(requests: InstancePCIRequests | None, port_id: str) -> InstancePCIRequests | None:
@@ -79,17 +111,24 @@ def without(requests: InstancePCIRequests | None, port_id: str) -> InstancePCIRe
     return InstancePCIRequests(instance_uuid=requests.instance_uuid, requests=left)
 
 
-def profiles(requests: Iterable[InstancePCIRequest] | InstancePCIRequests | None,
-             devices: Iterable[PciDevice]) -> dict[str, dict[str, Any]]:
+def profiles(
+    requests: Iterable[InstancePCIRequest] | InstancePCIRequests | None, devices: Iterable[PciDevice]
+) -> dict[str, dict[str, Any]]:
     """Return a dict from port id to binding profile keys, for the device that a host claimed for each port."""
     of_request = {device.request_id: device for device in devices}
-    return {request.requester_id: _profile(of_request[request.request_id], request.spec[0])
-            for request in requests_of_ports(requests) if request.request_id in of_request}
+    return {
+        request.requester_id: _profile(of_request[request.request_id], request.spec[0])
+        for request in requests_of_ports(requests)
+        if request.request_id in of_request
+    }
 
 
 def _profile(device: PciDevice, wanted: Mapping[str, str | None]) -> dict[str, Any]:
-    found: dict[str, Any] = {'pci_slot': device.address, NETWORK: wanted.get(NETWORK),
-                             'pci_vendor_info': f'{device.vendor_id}:{device.product_id}'}
+    found: dict[str, Any] = {
+        'pci_slot': device.address,
+        NETWORK: wanted.get(NETWORK),
+        'pci_vendor_info': f'{device.vendor_id}:{device.product_id}',
+    }
     info = device.extra_info
     if device.dev_type == PF and 'mac_address' in info:
         # The port takes over this MAC address, because that of a physical function can't be changed.

@@ -7,6 +7,7 @@
 
 The API, the conductor, the scheduler and the compute service use it.
 """
+
 from __future__ import annotations
 
 import itertools
@@ -90,8 +91,10 @@ class InvalidPCINUMAAffinity(errors.Invalid):
 class ImagePCINUMAPolicyForbidden(errors.Forbidden):
     """The image sets another NUMA affinity policy than the flavor."""
 
-    msg_fmt = ("Image property 'hw_pci_numa_affinity_policy' is not permitted to override the "
-               "'hw:pci_numa_affinity_policy' flavor extra spec.")
+    msg_fmt = (
+        "Image property 'hw_pci_numa_affinity_policy' is not permitted to override the "
+        "'hw:pci_numa_affinity_policy' flavor extra spec."
+    )
 
 
 @dataclass(frozen=True)
@@ -187,7 +190,8 @@ def _boolean(value: object, name: str) -> str:
 def _merge(old: Alias, new: Alias, pci_in_placement: bool) -> Alias:
     if pci_in_placement:
         raise PciInvalidAlias(
-            reason=f"multiple specifications of alias '{new.name}' are not supported with pci_in_placement")
+            reason=f"multiple specifications of alias '{new.name}' are not supported with pci_in_placement"
+        )
     if old.numa_policy != new.numa_policy:
         raise PciInvalidAlias(reason=f"NUMA policy mismatch for alias '{new.name}'")
     types = {one.get('dev_type') for one in (*old.specs, *new.specs)}
@@ -214,8 +218,9 @@ def parse_value(value: str) -> list[tuple[str, int]]:
     return pairs
 
 
-def requests_from_flavor(extra_specs: Mapping[str, str], aliases: Aliases,
-                         affinity_policy: str | None = None) -> list[InstancePCIRequest]:
+def requests_from_flavor(
+    extra_specs: Mapping[str, str], aliases: Aliases, affinity_policy: str | None = None
+) -> list[InstancePCIRequest]:
     """Return one request for each alias named in the flavor, each with its own id, or [] if there is none.
 
     ``affinity_policy`` (of flavor or image, see ``numa_affinity_policy``) has priority over the alias's. Raises
@@ -229,10 +234,17 @@ def requests_from_flavor(extra_specs: Mapping[str, str], aliases: Aliases,
         alias = aliases[name]
         if count == 0:
             continue
-        requests.append(InstancePCIRequest(
-            count=count, spec=[dict(one) for one in alias.specs], alias_name=name, is_new=False,
-            request_id=uuidutils.generate_uuid(), requester_id=None,
-            numa_policy=affinity_policy or alias.numa_policy))
+        requests.append(
+            InstancePCIRequest(
+                count=count,
+                spec=[dict(one) for one in alias.specs],
+                alias_name=name,
+                is_new=False,
+                request_id=uuidutils.generate_uuid(),
+                requester_id=None,
+                numa_policy=affinity_policy or alias.numa_policy,
+            )
+        )
     return requests
 
 
@@ -263,14 +275,20 @@ def request_groups(requests: Iterable[InstancePCIRequest] | InstancePCIRequests)
     Requests of ports have none, because their devices are not tracked in Placement. Raises PciInvalidAlias if an alias
     has several specs.
     """
-    return [_group(request, index) for request in as_list(requests) if request.source == request.FLAVOR_ALIAS
-            for index in range(request.count)]
+    return [
+        _group(request, index)
+        for request in as_list(requests)
+        if request.source == request.FLAVOR_ALIAS
+        for index in range(request.count)
+    ]
 
 
 def _group(request: InstancePCIRequest, index: int) -> RequestGroup:
     if len(request.spec) != 1:
-        raise PciInvalidAlias(reason=f"alias '{request.alias_name}' has several specifications, which is "
-                                     'not supported with pci_in_placement')
+        raise PciInvalidAlias(
+            reason=f"alias '{request.alias_name}' has several specifications, which is "
+            'not supported with pci_in_placement'
+        )
     wanted = request.spec[0]
     resource_class = _class_of(wanted)
     required = set(device_spec.traits(wanted.get('traits') or ''))
@@ -278,21 +296,38 @@ def _group(request: InstancePCIRequest, index: int) -> RequestGroup:
     if 'live_migratable' in wanted:
         side = required if wanted['live_migratable'] == 'true' else forbidden
         side.add(os_traits.HW_PCI_LIVE_MIGRATABLE)
-    return RequestGroup(use_same_provider=True, resources={resource_class: 1}, required_traits=required,
-                        forbidden_traits=forbidden, aggregates=[], forbidden_aggregates=set(),
-                        requester_id=group_name(request.request_id, index), provider_uuids=[], in_tree=None)
+    return RequestGroup(
+        use_same_provider=True,
+        resources={resource_class: 1},
+        required_traits=required,
+        forbidden_traits=forbidden,
+        aggregates=[],
+        forbidden_aggregates=set(),
+        requester_id=group_name(request.request_id, index),
+        provider_uuids=[],
+        in_tree=None,
+    )
 
 
 def _class_of(wanted: Mapping[str, str]) -> str:
     name = wanted.get('resource_class')
     if name:
         return device_spec.resource_class(name)
-    return device_spec.group_class(wanted['group']) if 'group' in wanted else device_spec.default_resource_class(
-        wanted['vendor_id'], wanted['product_id'])
+    return (
+        device_spec.group_class(wanted['group'])
+        if 'group' in wanted
+        else device_spec.default_resource_class(wanted['vendor_id'], wanted['product_id'])
+    )
 
 
-def on_host(requests: InstancePCIRequests | None, instance_uuid: str, operation: str, root: str,
-            allocations: Mapping[str, Any], mappings: Mapping[str, Sequence[str]]) -> InstancePCIRequests | None:
+def on_host(
+    requests: InstancePCIRequests | None,
+    instance_uuid: str,
+    operation: str,
+    root: str,
+    allocations: Mapping[str, Any],
+    mappings: Mapping[str, Sequence[str]],
+) -> InstancePCIRequests | None:
     """Return the requests for the claim on the host that Placement allocated, or None if there are and were none.
 
     These are the requests with their providers, and one more request for each resource class that the flavor asks for
@@ -303,33 +338,51 @@ def on_host(requests: InstancePCIRequests | None, instance_uuid: str, operation:
     kept = [request for request in as_list(requests) if request.source != request.FLAVOR_RESOURCES]
     made = with_allocation(kept, mappings, instance_uuid)
     # Cyborg assigns the accelerators of a device profile.
-    others = {provider for group, providers in mappings.items() if group.startswith(ACCELERATORS)
-              for provider in providers}
-    left = Counter({(name, provider): amount for provider, given in allocations.items()
-                    if provider != root and provider not in others
-                    for name, amount in given['resources'].items()
-                    if name == os_resource_classes.VGPU or os_resource_classes.is_custom(name)})
+    others = {
+        provider for group, providers in mappings.items() if group.startswith(ACCELERATORS) for provider in providers
+    }
+    left = Counter(
+        {
+            (name, provider): amount
+            for provider, given in allocations.items()
+            if provider != root and provider not in others
+            for name, amount in given['resources'].items()
+            if name == os_resource_classes.VGPU or os_resource_classes.is_custom(name)
+        }
+    )
     for request in kept:
         # The devices of aliases are also among the allocations, and are not counted twice.
         for provider in itertools.chain.from_iterable(
-                mappings.get(group_name(request.request_id, index), ()) for index in range(request.count)):
+            mappings.get(group_name(request.request_id, index), ()) for index in range(request.count)
+        ):
             left[_class_of(request.spec[0]), provider] -= 1
     for resource_class in sorted({name for name, _ in +left}):
-        providers = [provider for (name, provider), amount in sorted(left.items()) if name == resource_class
-                     for _ in range(amount)]
-        made.requests.append(InstancePCIRequest(
-            count=len(providers), alias_name=None, is_new=False, requester_id=None, numa_policy=None,
-            spec=[{'dev_type': MDEV, 'resource_class': resource_class, 'rp_uuids': ','.join(providers)}],
-            request_id=str(uuid.uuid5(uuid.UUID(operation), resource_class))))
+        providers = [
+            provider
+            for (name, provider), amount in sorted(left.items())
+            if name == resource_class
+            for _ in range(amount)
+        ]
+        made.requests.append(
+            InstancePCIRequest(
+                count=len(providers),
+                alias_name=None,
+                is_new=False,
+                requester_id=None,
+                numa_policy=None,
+                spec=[{'dev_type': MDEV, 'resource_class': resource_class, 'rp_uuids': ','.join(providers)}],
+                request_id=str(uuid.uuid5(uuid.UUID(operation), resource_class)),
+            )
+        )
     return made if made.requests or requests is not None else None
 
 
-def allocated_providers(request: InstancePCIRequest,
-                        mappings: Mapping[str, Sequence[str]] | None) -> list[str]:
+def allocated_providers(request: InstancePCIRequest, mappings: Mapping[str, Sequence[str]] | None) -> list[str]:
     """Return the provider of each device of a request, from Placement's mappings or else from its own specs."""
     if mappings:
-        found = [uuid for index in range(request.count)
-                 for uuid in mappings.get(group_name(request.request_id, index), ())]
+        found = [
+            uuid for index in range(request.count) for uuid in mappings.get(group_name(request.request_id, index), ())
+        ]
         if found:
             return found
     return next((one['rp_uuids'].split(',') for one in request.spec if one.get('rp_uuids')), [])
@@ -346,9 +399,11 @@ def guarantors(request: InstancePCIRequest, mappings: Mapping[str, Sequence[str]
     return set(spec[PORT_PROVIDERS].split(',')) if spec.get(PORT_PROVIDERS) else set()
 
 
-def with_allocation(requests: Iterable[InstancePCIRequest] | InstancePCIRequests,
-                    mappings: Mapping[str, Sequence[str]] | None,
-                    instance_uuid: str | None = None) -> InstancePCIRequests:
+def with_allocation(
+    requests: Iterable[InstancePCIRequest] | InstancePCIRequests,
+    mappings: Mapping[str, Sequence[str]] | None,
+    instance_uuid: str | None = None,
+) -> InstancePCIRequests:
     """Return copies of the requests with their providers in ``rp_uuids``, as comma-separated text.
 
     The host then takes exactly the devices of these providers.

@@ -4,6 +4,7 @@
 
 Both functions convert a database row to the dict that is returned.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -22,18 +23,33 @@ def shown(row: Mapping[str, Any]) -> dict[str, Any]:
     ``resource_provider`` is the UUID of the device's provider in Placement. ``tags`` are those that its host reported.
     ``barred`` has the reasons why the device is not offered.
     """
-    info = texts.read(f"extra_info of device {row['address']}", row['extra_info'], texts.mapping, {})
+    info = texts.read(f'extra_info of device {row["address"]}', row['extra_info'], texts.mapping, {})
     return {
-        'id': row['uuid'], 'host': row['host'], 'node': row['hypervisor_hostname'], 'address': row['address'],
-        'parent_address': row['parent_addr'], 'kind': KIND_OF[row['dev_type']], 'vendor_id': row['vendor_id'],
-        'product_id': row['product_id'], 'numa_node': row['numa_node'], 'status': row['status'],
-        'server_id': row['instance_uuid'], 'server_name': row['server_name'], 'project_id': row['project_id'],
-        'request_id': row['request_id'], 'resource_provider': info.get('rp_uuid'),
-        'mdev_type': info.get('mdev_type'), 'mdev_class': info.get('mdev_class'),
-        'group': info.get(GROUP), 'group_head': info.get(GROUP_HEAD),
+        'id': row['uuid'],
+        'host': row['host'],
+        'node': row['hypervisor_hostname'],
+        'address': row['address'],
+        'parent_address': row['parent_addr'],
+        'kind': KIND_OF[row['dev_type']],
+        'vendor_id': row['vendor_id'],
+        'product_id': row['product_id'],
+        'numa_node': row['numa_node'],
+        'status': row['status'],
+        'server_id': row['instance_uuid'],
+        'server_name': row['server_name'],
+        'project_id': row['project_id'],
+        'request_id': row['request_id'],
+        'resource_provider': info.get('rp_uuid'),
+        'mdev_type': info.get('mdev_type'),
+        'mdev_class': info.get('mdev_class'),
+        'group': info.get(GROUP),
+        'group_head': info.get(GROUP_HEAD),
         'tags': {name: info[name] for name in TAGS if name in info},
         'barred': {name: info[name] for name in BARS if name in info},
-        'held_since': row['held_since'], 'created_at': row['created_at'], 'updated_at': row['updated_at']}
+        'held_since': row['held_since'],
+        'created_at': row['created_at'],
+        'updated_at': row['updated_at'],
+    }
 
 
 def shown_entry(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,7 +58,15 @@ def shown_entry(row: Mapping[str, Any]) -> dict[str, Any]:
     ``id`` consists of the device's uuid and the entry's number in its cell.
     """
     return {
-        'id': f"{row['device_uuid']}.{row['id']}", 'device_id': row['device_uuid'], 'host': row['host'],
-        'address': row['address'], 'kind': KIND_OF[row['dev_type']], 'vendor_id': row['vendor_id'],
-        'product_id': row['product_id'], 'server_id': row['instance_uuid'], 'project_id': row['project_id'],
-        'began_at': row['began_at'], 'ended_at': row['ended_at']}
+        'id': f'{row["device_uuid"]}.{row["id"]}',
+        'device_id': row['device_uuid'],
+        'host': row['host'],
+        'address': row['address'],
+        'kind': KIND_OF[row['dev_type']],
+        'vendor_id': row['vendor_id'],
+        'product_id': row['product_id'],
+        'server_id': row['instance_uuid'],
+        'project_id': row['project_id'],
+        'began_at': row['began_at'],
+        'ended_at': row['ended_at'],
+    }

@@ -7,6 +7,7 @@
 A discovered device is a dict as the driver's ``get_available_resource`` lists it. Requests can ask for tags in addition
 to vendor and product.
 """
+
 from __future__ import annotations
 
 import difflib
@@ -41,16 +42,38 @@ from kilonova.pci.device import CHILD_TYPES, PF
 from kilonova.pci.groups import KEYS as GROUP_KEYS
 from kilonova.pci.groups import Grouping, check_same
 
-__all__ = ('DeviceSpec', 'DeviceSpecs', 'PciConfigInvalidSpec', 'PciDeviceInvalidDeviceName',
-           'PciDeviceInvalidPFRemoteManaged', 'PciDeviceRemoteManagedNotPresent',
-           'PciDeviceWrongAddressFormat', 'PlacementPciException', 'default_resource_class', 'resource_class',
-           'traits')
+__all__ = (
+    'DeviceSpec',
+    'DeviceSpecs',
+    'PciConfigInvalidSpec',
+    'PciDeviceInvalidDeviceName',
+    'PciDeviceInvalidPFRemoteManaged',
+    'PciDeviceRemoteManagedNotPresent',
+    'PciDeviceWrongAddressFormat',
+    'PlacementPciException',
+    'default_resource_class',
+    'resource_class',
+    'traits',
+)
 
 LOG = logging.getLogger(__name__)
 
 MAX_NAME = 255
-KEYS = ('vendor_id', 'product_id', 'address', 'devname', 'resource_class', 'traits', 'physical_network', 'trusted',
-        'remote_managed', 'managed', 'live_migratable', 'one_time_use', *GROUP_KEYS)
+KEYS = (
+    'vendor_id',
+    'product_id',
+    'address',
+    'devname',
+    'resource_class',
+    'traits',
+    'physical_network',
+    'trusted',
+    'remote_managed',
+    'managed',
+    'live_migratable',
+    'one_time_use',
+    *GROUP_KEYS,
+)
 # Similarity to a key (difflib's ratio) from which on a word counts as a mistyped key.
 LIKE = 0.8
 _STRICT_BOOLEANS = ('managed', 'live_migratable', 'one_time_use', 'remote_managed')
@@ -71,8 +94,10 @@ class PciDeviceInvalidPFRemoteManaged(errors.Invalid):
 class PciDeviceRemoteManagedNotPresent(errors.NotFound):
     """A spec with remote_managed names a device that is not on this host."""
 
-    msg_fmt = ('Invalid PCI Whitelist: A device specified as "remote_managed" is not supported by this host '
-               'or is not present: %(device)s')
+    msg_fmt = (
+        'Invalid PCI Whitelist: A device specified as "remote_managed" is not supported by this host '
+        'or is not present: %(device)s'
+    )
 
 
 class PlacementPciException(errors.KilonovaError):
@@ -139,8 +164,9 @@ class DeviceSpecs:
         return cls.parse(conf.pci.device_spec, report_in_placement=conf.pci.report_in_placement)
 
     @classmethod
-    def parse(cls, values: Iterable[str], *, report_in_placement: bool = False,
-              sysfs_root: str = sysfs.ROOT) -> DeviceSpecs:
+    def parse(
+        cls, values: Iterable[str], *, report_in_placement: bool = False, sysfs_root: str = sysfs.ROOT
+    ) -> DeviceSpecs:
         """Return the specs from the option's texts, each one JSON object or a list of them.
 
         Raises:
@@ -170,17 +196,21 @@ class DeviceSpecs:
             return found
         if device['address'] not in self._ignored:
             self._ignored.add(device['address'])
-            LOG.warning('Device %s is configured as remote_managed but has no card serial number in its VPD; ignored',
-                        device['address'])
+            LOG.warning(
+                'Device %s is configured as remote_managed but has no card serial number in its VPD; ignored',
+                device['address'],
+            )
         return None
 
     def tell(self, found: Iterable[tuple[Mapping[str, Any], DeviceSpec]]) -> None:
         """Log which devices of a host each spec matched, if that has changed since the last call."""
         matched: dict[int, Counter[str]] = defaultdict(Counter)
         for device, spec in found:
-            matched[self.specs.index(spec)][f"{device['vendor_id']}:{device['product_id']}"] += 1
-        lines = [', '.join(f'{count} × {ids}' for ids, count in sorted(matched[number].items()))
-                 for number in range(len(self.specs))]
+            matched[self.specs.index(spec)][f'{device["vendor_id"]}:{device["product_id"]}'] += 1
+        lines = [
+            ', '.join(f'{count} × {ids}' for ids, count in sorted(matched[number].items()))
+            for number in range(len(self.specs))
+        ]
         if lines != self._told:
             self._told = lines
             for number, line in enumerate(lines, start=1):
@@ -213,8 +243,10 @@ def _parse_entry(entry: dict[str, Any], report_in_placement: bool, sysfs_root: s
     if address_value is not None and devname is not None:
         raise PciDeviceInvalidDeviceName
     if devname is not None and report_in_placement:
-        raise PlacementPciException(error='devname based [pci]device_spec entries are not supported while '
-                                          f'[pci]report_in_placement is enabled: devname {devname}')
+        raise PlacementPciException(
+            error='devname based [pci]device_spec entries are not supported while '
+            f'[pci]report_in_placement is enabled: devname {devname}'
+        )
     wanted_class, wanted_traits = tags.pop('resource_class', None), tags.pop('traits', None)
     _check_names(tags)
     texts = {name: _tag(name, value) for name, value in tags.items()}
@@ -223,9 +255,15 @@ def _parse_entry(entry: dict[str, Any], report_in_placement: bool, sysfs_root: s
     address = _address(address_value, devname, sysfs_root)
     if texts.get('remote_managed') == 'true':
         _check_remote_managed(address, devname, sysfs_root)
-    return DeviceSpec(vendor, product, address, texts,
-                      None if wanted_class is None else resource_class(_text('resource_class', wanted_class)),
-                      frozenset() if wanted_traits is None else traits(_text('traits', wanted_traits)), grouping)
+    return DeviceSpec(
+        vendor,
+        product,
+        address,
+        texts,
+        None if wanted_class is None else resource_class(_text('resource_class', wanted_class)),
+        frozenset() if wanted_traits is None else traits(_text('traits', wanted_traits)),
+        grouping,
+    )
 
 
 def _check_names(names: Iterable[str]) -> None:
@@ -236,8 +274,10 @@ def _check_names(names: Iterable[str]) -> None:
     for name in names:
         meant = difflib.get_close_matches(name.lower(), KEYS, n=1, cutoff=LIKE)
         if name not in KEYS and meant:
-            raise PciConfigInvalidSpec(reason=f"'{name}' is not a known key. Did you mean '{meant[0]}'? If it is a tag "
-                                              'of your own, choose a less similar name')
+            raise PciConfigInvalidSpec(
+                reason=f"'{name}' is not a known key. Did you mean '{meant[0]}'? If it is a tag "
+                'of your own, choose a less similar name'
+            )
 
 
 def _id(name: str, value: Any) -> str:
@@ -306,8 +346,7 @@ def resource_class(name: str) -> str:
 
 def traits(names: str) -> frozenset[str]:
     """Return the traits for an operator's comma-separated list, normalised in the same way as resource classes."""
-    return frozenset(_normal(name, _standard_traits(), 'trait')
-                     for name in names.split(',') if name.strip())
+    return frozenset(_normal(name, _standard_traits(), 'trait') for name in names.split(',') if name.strip())
 
 
 @functools.cache

@@ -5,6 +5,7 @@
 
 ``root`` is the directory of sysfs; tests give another one.
 """
+
 from __future__ import annotations
 
 import re

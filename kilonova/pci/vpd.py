@@ -6,6 +6,7 @@ VPD consists of resources, each with a tag and a length. The read-only resource 
 length. Field SN is the serial number. Field RV is the last and has a byte that makes the sum of all bytes so far 0 (PCI
 Local Bus Specification 3.0, appendix I).
 """
+
 from __future__ import annotations
 
 # Maximum size of VPD in bytes, as its addresses have 15 bits.
@@ -20,12 +21,12 @@ def serial_number(data: bytes) -> str | None:
     start, end = _read_only(data)
     serial = None
     while start + _HEAD <= end:
-        keyword, length = data[start:start + 2], data[start + 2]
-        value = data[start + _HEAD:start + _HEAD + length]
+        keyword, length = data[start : start + 2], data[start + 2]
+        value = data[start + _HEAD : start + _HEAD + length]
         if start + _HEAD + length > end:
             return None
         if keyword == b'RV':
-            return serial if value and sum(data[:start + _HEAD + 1]) % 256 == 0 else None
+            return serial if value and sum(data[: start + _HEAD + 1]) % 256 == 0 else None
         if keyword == b'SN':
             serial = _text(value)
         start += _HEAD + length
@@ -42,7 +43,7 @@ def _read_only(data: bytes) -> tuple[int, int]:
         # A tag with its highest bit set has a length of two bytes; others have it in their lowest three bits.
         is_large = data[start] >= 0x80
         head = 3 if is_large else 1
-        length = int.from_bytes(data[start + 1:start + 3], 'little') if is_large else data[start] & 7
+        length = int.from_bytes(data[start + 1 : start + 3], 'little') if is_large else data[start] & 7
         if start + head + length > len(data):
             break
         if data[start] == _READ_ONLY:

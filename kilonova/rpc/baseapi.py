@@ -4,15 +4,16 @@ Example::
 
     ping(transport, 'compute', 'gpu1', ctxt)        # raises Unanswered if no daemon answers
 """
+
 from __future__ import annotations
 
 from typing import Any
 
 from kilonova.context import RequestContext
-from kilonova.rpc.interface import Interface, Transport, call
+from kilonova.rpc.interface import ClientTransport, RpcInterface, call
 
 
-class BaseApi(Interface):
+class BaseApi(RpcInterface):
     """The interface that each daemon with an RPC server serves in addition to its own interfaces."""
 
     topic = 'any'
@@ -28,7 +29,7 @@ class BaseApi(Interface):
         """Return the port of an eventlet backdoor, which is always None because no daemon has a backdoor."""
 
 
-class Base:
+class BaseEndpoint:
     """The implementation of ``BaseApi``, the same for all daemons."""
 
     def __init__(self, service: str) -> None:
@@ -43,7 +44,7 @@ class Base:
         return
 
 
-def ping(transport: Transport, topic: str, server: str | None, ctxt: RequestContext) -> None:
+def ping(transport: ClientTransport, topic: str, server: str | None, ctxt: RequestContext) -> None:
     """Check that a daemon answers. If ``server`` is None, any server of the topic may answer.
 
     Raises Unanswered if no daemon answers.

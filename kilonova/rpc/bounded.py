@@ -6,6 +6,7 @@
 A call that is overdue can't be stopped. It continues, and its result is lost. While ``most`` calls are overdue, further
 calls are refused at once with Overdue, so that threads do not accumulate when something hangs.
 """
+
 from __future__ import annotations
 
 import functools
@@ -67,12 +68,13 @@ def begin(act: Callable[[], Any]) -> Future[Any]:
             doing.set_result(act())
         except BaseException as error:  # noqa: BLE001 - raised where somebody waits for it
             doing.set_exception(error)
+
     concurrency.spawn(fulfil, name='bounded')
     return doing
 
 
 @dataclass
-class Answers:
+class CallResults:
     """The results of ``ask_each``.
 
     ``given`` is a dict from name to a completed future, with what the call returned or raised. ``late`` are the names
@@ -84,13 +86,15 @@ class Answers:
     unasked: list[str] = field(default_factory=list)
 
 
-def ask_each(names: Iterable[str], ask: Callable[[str], Any], *, at_once: int, seconds: float, until: float) -> Answers:
+def ask_each(
+    names: Iterable[str], ask: Callable[[str], Any], *, at_once: int, seconds: float, until: float
+) -> CallResults:
     """Call ``ask(name)`` for each name in threads, and return what each call returned or raised.
 
     At most ``at_once`` calls are awaited at the same time, each for at most ``seconds``. All waiting ends when
     time.monotonic() reaches ``until``. Calls that did not end in time continue, and their results are lost.
     """
-    answers = Answers()
+    answers = CallResults()
     left, doing = deque(names), dict[Future[Any], tuple[str, float]]()
     while left or doing:
         now = time.monotonic()

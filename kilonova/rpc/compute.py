@@ -4,6 +4,7 @@ The names of the methods are Nova's. Where Nova's hosts send casts to each other
 host in sequence, so these methods are long calls. A method has the arguments that hosts use. If there are many, they
 form one object (``objects.orders``). Each call of a flow carries a step key, ``key``: '<operation>/<step>/<attempt>'.
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -25,10 +26,10 @@ from kilonova.objects import (
     ResizeOrder,
     UnshelveOrder,
 )
-from kilonova.rpc.interface import Interface, call, cast, long_call
+from kilonova.rpc.interface import RpcInterface, call, cast, long_call
 
 
-class Life(Interface):
+class LifeCalls(RpcInterface):
     """Methods that create, rebuild and delete servers."""
 
     @long_call('6.11')
@@ -64,7 +65,7 @@ class Life(Interface):
         """Start the guest of a soft-deleted server with the devices that it kept."""
 
 
-class Power(Interface):
+class PowerCalls(RpcInterface):
     """Methods that start, stop and pause a guest on its host."""
 
     @long_call('6.13')
@@ -120,7 +121,7 @@ class Power(Interface):
         """Set the administrator's password in the guest. ``sealed`` is the sealed password (``sealing``)."""
 
 
-class Images(Interface):
+class Images(RpcInterface):
     """Methods that make an image of a server, and that shelve and unshelve servers."""
 
     @long_call('6.11')
@@ -167,7 +168,7 @@ class Images(Interface):
         """Undo ``start_shelved_instance``: power the guest off if its server is still shelved."""
 
 
-class Moves(Interface):
+class MoveCalls(RpcInterface):
     """Methods that move a stopped server to another host in three steps, or build it elsewhere after its host was lost.
 
     Each step has a method that undoes it.
@@ -224,8 +225,7 @@ class Moves(Interface):
         """Build a server on this host after its previous host was lost."""
 
     @long_call('6.13')
-    def undo_evacuate_instance(self, ctxt: RequestContext, instance: Instance, migration: Migration,
-                               key: str) -> Any:
+    def undo_evacuate_instance(self, ctxt: RequestContext, instance: Instance, migration: Migration, key: str) -> Any:
         """Undo ``evacuate_instance``. Nothing happens if this host claimed nothing."""
 
     @long_call('6.13')
@@ -233,7 +233,7 @@ class Moves(Interface):
         """Delete what the old host still has of an evacuated server, once that host can be reached again."""
 
 
-class LiveMigrations(Interface):
+class LiveMigrationCalls(RpcInterface):
     """Methods that move a guest to another host while it runs."""
 
     @long_call('6.13')
@@ -241,8 +241,7 @@ class LiveMigrations(Interface):
         """Return what a destination must know of the running guest."""
 
     @long_call('6.13')
-    def check_can_live_migrate_destination(self, ctxt: RequestContext, order: LiveMigrationCheckOrder,
-                                           key: str) -> Any:
+    def check_can_live_migrate_destination(self, ctxt: RequestContext, order: LiveMigrationCheckOrder, key: str) -> Any:
         """Compare the guest with this host and claim resources for it.
 
         Raises HostRejected if this host can't take it.
@@ -257,8 +256,9 @@ class LiveMigrations(Interface):
         """Migrate the guest from the source to the destination."""
 
     @long_call('6.13')
-    def post_live_migration_at_destination(self, ctxt: RequestContext, instance: Instance, migration: Migration,
-                                           key: str) -> Any:
+    def post_live_migration_at_destination(
+        self, ctxt: RequestContext, instance: Instance, migration: Migration, key: str
+    ) -> Any:
         """Make the server the destination's after its guest has arrived."""
 
     @long_call('6.13')
@@ -274,15 +274,14 @@ class LiveMigrations(Interface):
         """Abort the migration at the source, and return where the guest is."""
 
     @long_call('6.13')
-    def rollback_live_migration_at_destination(self, ctxt: RequestContext, order: LiveMigrationUndo,
-                                               key: str) -> Any:
+    def rollback_live_migration_at_destination(self, ctxt: RequestContext, order: LiveMigrationUndo, key: str) -> Any:
         """Delete what has arrived of the guest at the destination, and its claim there.
 
         If the guest has arrived completely, nothing is deleted.
         """
 
 
-class Interfaces(Interface):
+class Interfaces(RpcInterface):
     """Methods that attach network interfaces to an existing guest and detach them, each with a method that undoes it.
 
     ``vif`` is the interface as the info cache has it. For an interface that is the function of a PCI device, the host
@@ -306,18 +305,17 @@ class Interfaces(Interface):
         """Free the function of an interface that the guest has released and whose port is unbound."""
 
     @long_call('6.13')
-    def unplug_functions(self, ctxt: RequestContext, instance: Instance, vifs: list[dict[str, Any]],
-                         key: str) -> Any:
+    def unplug_functions(self, ctxt: RequestContext, instance: Instance, vifs: list[dict[str, Any]], key: str) -> Any:
         """Detach device functions from the guest at the source, before a live migration."""
 
     @long_call('6.13')
-    def undo_unplug_functions(self, ctxt: RequestContext, instance: Instance, vifs: list[dict[str, Any]],
-                              key: str) -> Any:
+    def undo_unplug_functions(
+        self, ctxt: RequestContext, instance: Instance, vifs: list[dict[str, Any]], key: str
+    ) -> Any:
         """Undo ``unplug_functions``: attach the functions to the guest again."""
 
     @long_call('6.13')
-    def plug_functions(self, ctxt: RequestContext, instance: Instance, vifs: list[dict[str, Any]],
-                       key: str) -> Any:
+    def plug_functions(self, ctxt: RequestContext, instance: Instance, vifs: list[dict[str, Any]], key: str) -> Any:
         """Attach the destination's device functions to the guest, after a live migration."""
 
     @long_call('6.13')
@@ -337,7 +335,7 @@ class Interfaces(Interface):
         """Undo ``detach_interface``: attach the interface again. Nothing happens if the guest never released it."""
 
 
-class Volumes(Interface):
+class VolumeCalls(RpcInterface):
     """Methods that attach volumes to an existing guest and detach them, each with a method that undoes it.
 
     ``instance.volumes`` contains the volume ``volume_id``, which is attached to this host.
@@ -395,7 +393,7 @@ class Volumes(Interface):
         """Make the guest see the volume's new size."""
 
 
-class VolumeSnapshots(Interface):
+class VolumeSnapshotCalls(RpcInterface):
     """Methods for a snapshot, which the volume service has begun, of a volume that is a file on a share."""
 
     @long_call('6.13')
@@ -411,8 +409,9 @@ class VolumeSnapshots(Interface):
         """Return {'taken': whether the guest writes to the new file}. Nothing is changed."""
 
     @long_call('6.13')
-    def withdraw_volume_snapshot(self, ctxt: RequestContext, instance: Instance, files: dict[str, str],
-                                 key: str) -> Any:
+    def withdraw_volume_snapshot(
+        self, ctxt: RequestContext, instance: Instance, files: dict[str, str], key: str
+    ) -> Any:
         """Make the guest write to the first file again. That file then has all that the guest wrote to the new one."""
 
     @long_call('6.13')
@@ -427,7 +426,7 @@ class VolumeSnapshots(Interface):
         """End a running merge, and return {'merged': whether the files are merged}."""
 
 
-class Questions(Interface):
+class Questions(RpcInterface):
     """Queries that only the host of a guest can answer. They change nothing."""
 
     @call('6.11')
@@ -458,12 +457,11 @@ class Questions(Interface):
         """Return the address of the guest's serial console."""
 
     @call('6.13')
-    def validate_console_port(self, ctxt: RequestContext, instance: Instance, console_type: str,
-                              target: str) -> Any:
+    def validate_console_port(self, ctxt: RequestContext, instance: Instance, console_type: str, target: str) -> Any:
         """Return whether ``target`` ('address:port') is the current address of the guest's console."""
 
 
-class Service(Interface):
+class ServiceCalls(RpcInterface):
     """Methods that concern the compute service itself and its host, not one server."""
 
     @cast('6.11')
@@ -499,8 +497,18 @@ class Service(Interface):
         """Deliver events of other services to the threads that wait for them."""
 
 
-class Compute(Life, Power, Images, Moves, LiveMigrations, Interfaces, Volumes, VolumeSnapshots, Questions,
-              Service):
+class Compute(
+    LifeCalls,
+    PowerCalls,
+    Images,
+    MoveCalls,
+    LiveMigrationCalls,
+    Interfaces,
+    VolumeCalls,
+    VolumeSnapshotCalls,
+    Questions,
+    ServiceCalls,
+):
     """All RPC methods of a compute service, collected from one class per subject."""
 
     topic = 'compute'

@@ -5,6 +5,7 @@ results and bind ports. ``ComputeTask`` has the compute tasks. Method names are 
 remote calls of objects have Nova's versions as well. A compute task only wakes the runner. The operation row decides
 what is done, so a lost cast loses no work.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -13,29 +14,37 @@ from typing import Any
 from kilonova.context import RequestContext
 from kilonova.objects import Claim, Save
 from kilonova.objects.base import KilonovaObject
-from kilonova.rpc.interface import Interface, call, cast
+from kilonova.rpc.interface import RpcInterface, call, cast
 
 
-class Conductor(Interface):
+class Conductor(RpcInterface):
     """The remote calls of objects, four calls of hosts that work on operations, and one call of a host that starts."""
 
     topic = 'conductor'
     version = '3.5'
 
     @call('3.0')
-    def object_class_action_versions(self, ctxt: RequestContext, objname: str, objmethod: str,
-                                     object_versions: dict[str, str], args: Sequence[Any],
-                                     kwargs: dict[str, Any]) -> Any:
+    def object_class_action_versions(
+        self,
+        ctxt: RequestContext,
+        objname: str,
+        objmethod: str,
+        object_versions: dict[str, str],
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+    ) -> Any:
         """Call a class method of an object class, and return its result in the caller's versions."""
 
     @call('3.0')
-    def object_action(self, ctxt: RequestContext, objinst: KilonovaObject, objmethod: str, args: Sequence[Any],
-                      kwargs: dict[str, Any]) -> Any:
+    def object_action(
+        self, ctxt: RequestContext, objinst: KilonovaObject, objmethod: str, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
         """Call a method of an object, and return the changed fields and the result."""
 
     @call('3.0')
-    def object_backport_versions(self, ctxt: RequestContext, objinst: KilonovaObject,
-                                 object_versions: dict[str, str]) -> Any:
+    def object_backport_versions(
+        self, ctxt: RequestContext, objinst: KilonovaObject, object_versions: dict[str, str]
+    ) -> Any:
         """Return an object as a primitive in the versions that the caller knows."""
 
     @call('3.3')
@@ -51,8 +60,9 @@ class Conductor(Interface):
         """Write the result of a host's step, in one transaction."""
 
     @call('3.5')
-    def bind_ports(self, ctxt: RequestContext, key: str, instance_uuid: str, host: str,
-                   profiles: dict[str, dict[str, Any]]) -> Any:
+    def bind_ports(
+        self, ctxt: RequestContext, key: str, instance_uuid: str, host: str, profiles: dict[str, dict[str, Any]]
+    ) -> Any:
         """Bind ports of a server to devices that a host has claimed, and return the server's interfaces.
 
         ``profiles`` is a dict from port id to the binding profile of the port.
@@ -67,7 +77,7 @@ class Conductor(Interface):
         """
 
 
-class ComputeTask(Interface):
+class ComputeTask(RpcInterface):
     """Nova's compute tasks. Each method wakes the conductor's runner for operation rows."""
 
     topic = 'conductor'

@@ -12,6 +12,7 @@
 A client sends each message with the lowest version that has its arguments. If the version is limited by a cap, newer
 arguments are left out.
 """
+
 from __future__ import annotations
 
 import functools
@@ -52,6 +53,7 @@ def _declare(kind: str, since: str, args_since: dict[str, str]) -> Callable[...,
     def mark(func: Callable[..., Any]) -> Callable[..., Any]:
         func.rpc = Declared(kind, since, args_since)  # type: ignore[attr-defined]
         return func
+
     return mark
 
 
@@ -76,7 +78,7 @@ def long_call(since: str, **args_since: str) -> Callable[..., Any]:
     return _declare('long', since, args_since)
 
 
-class Interface:
+class RpcInterface:
     """The base class of each RPC interface. Subclasses contain decorated methods without a body.
 
     A large interface is composed of several base classes, one for each subject.
@@ -103,9 +105,11 @@ class Interface:
     @classmethod
     def fingerprint(cls) -> dict[str, list[Any]]:
         """Return the parts of the interface that must not change without a new version. A test compares them."""
-        return {name: [func.rpc.kind, func.rpc.since, _plain(inspect.signature(func)),  # type: ignore[attr-defined]
-                       func.rpc.args_since]  # type: ignore[attr-defined]
-                for name, func in cls.methods().items()}
+        return {
+            name: [call.kind, call.since, _plain(inspect.signature(func)), call.args_since]
+            for name, func in cls.methods().items()
+            for call in (func.rpc,)  # type: ignore[attr-defined]
+        }
 
     @classmethod
     def check_server(cls, endpoint: object) -> None:
@@ -124,22 +128,34 @@ class Interface:
 
 
 def _plain(signature: inspect.Signature) -> str:
-    return ', '.join(name if p.default is p.empty else f'{name}={p.default!r}'
-                     for name, p in signature.parameters.items() if name != 'self')
+    return ', '.join(
+        name if p.default is p.empty else f'{name}={p.default!r}'
+        for name, p in signature.parameters.items()
+        if name != 'self'
+    )
 
 
-class Transport(Protocol):
+class ClientTransport(Protocol):
     """The method that a client needs of a transport (see ``transport``)."""
 
-    def send(self, kind: str, topic: str, namespace: str | None, server: str | None, version: str,
-             ctxt: RequestContext, method: str, args: dict[str, Any]) -> Any:
+    def send(
+        self,
+        kind: str,
+        topic: str,
+        namespace: str | None,
+        server: str | None,
+        version: str,
+        ctxt: RequestContext,
+        method: str,
+        args: dict[str, Any],
+    ) -> Any:
         """Send one message, and return the reply of a call or None for a cast."""
 
 
-class Server(Transport, Protocol):
+class ServerTransport(ClientTransport, Protocol):
     """A transport that can receive messages as well."""
 
-    def serve(self, topic: str, server: str, endpoints: Sequence[tuple[type[Interface], object]]) -> Any:
+    def serve(self, topic: str, server: str, endpoints: Sequence[tuple[type[RpcInterface], object]]) -> Any:
         """Return a server that listens for messages of the topic once it is started."""
 
 
@@ -150,8 +166,12 @@ class Client:
     that returns the version, which is called for each message.
     """
 
-    def __init__(self, interface: type[Interface], transport: Transport,
-                 cap: str | Callable[[], str | None] | None = None) -> None:
+    def __init__(
+        self,
+        interface: type[RpcInterface],
+        transport: ClientTransport,
+        cap: str | Callable[[], str | None] | None = None,
+    ) -> None:
         self.interface = interface
         self._cap, self._transport = cap, transport
 
@@ -170,8 +190,10 @@ class Client:
         def send(ctxt: RequestContext, *, server: str | None = None, **kwargs: Any) -> Any:
             signature.bind(self, ctxt, **kwargs)
             version, args = self._fit(declared, kwargs)
-            return self._transport.send(declared.kind, self.interface.topic, self.interface.namespace, server,
-                                        version, ctxt, name, args)
+            return self._transport.send(
+                declared.kind, self.interface.topic, self.interface.namespace, server, version, ctxt, name, args
+            )
+
         send.__name__ = name
         setattr(self, name, send)
         return send

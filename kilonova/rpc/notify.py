@@ -8,6 +8,7 @@ Nothing is rendered if no driver is configured ([oslo_messaging_notifications]dr
 messages are put into a bounded queue, which a thread of its own sends. If the broker can't be reached, messages are
 lost, but no operation fails.
 """
+
 from __future__ import annotations
 
 import functools
@@ -27,7 +28,7 @@ from oslo_serialization import jsonutils
 from kilonova import concurrency
 from kilonova.context import RequestContext
 from kilonova.objects import notifications as payloads
-from kilonova.objects.notifications import About, legacy
+from kilonova.objects.notifications import EventContext, legacy
 from kilonova.rpc.transport import EXCHANGE
 
 LOG = logging.getLogger(__name__)
@@ -62,21 +63,30 @@ class Notification:
     facts: tuple[tuple[str, Any], ...] = ()
 
 
-def _phases(phases: str, event: str, binary: str, payload: type[payloads.Payload], old: str | None = None,
-            **more: Any) -> list[Notification]:
+def _phases(
+    phases: str, event: str, binary: str, payload: type[payloads.Payload], old: str | None = None, **more: Any
+) -> list[Notification]:
     """Return one event type for each phase."""
-    return [Notification(f'{event}.{phase}', binary, payload, old and f'{old}.{phase}', error=phase == 'error', **more)
-            for phase in phases.split()]
+    return [
+        Notification(f'{event}.{phase}', binary, payload, old and f'{old}.{phase}', error=phase == 'error', **more)
+        for phase in phases.split()
+    ]
 
 
-def _action(phases: str, event: str, old: str | None = None,
-            payload: type[payloads.Payload] = payloads.InstanceActionPayload, **more: Any) -> list[Notification]:
+def _action(
+    phases: str,
+    event: str,
+    old: str | None = None,
+    payload: type[payloads.Payload] = payloads.InstanceActionPayload,
+    **more: Any,
+) -> list[Notification]:
     """Return the event types of an action of a host on a server, one for each phase."""
     return _phases(phases, f'instance.{event}', COMPUTE, payload, f'compute.instance.{old or event}', **more)
 
 
-def _api(phases: str, event: str, payload: type[payloads.Payload], old: str | None = None,
-         **more: Any) -> list[Notification]:
+def _api(
+    phases: str, event: str, payload: type[payloads.Payload], old: str | None = None, **more: Any
+) -> list[Notification]:
     return _phases(phases, event, API, payload, old, **more)
 
 
@@ -112,8 +122,12 @@ _TABLE: list[Notification] = [
     *_action('start end', 'volume_detach', 'volume.detach', **_VOLUME),
     *_phases('start end error', 'instance.volume_swap', COMPUTE, payloads.InstanceActionVolumeSwapPayload),
     *_action('start end error', 'rebuild', **_REBUILD),
-    Notification('instance.rebuild_scheduled', CONDUCTOR, payloads.InstanceActionRebuildPayload,
-                 'compute.instance.rebuild.scheduled'),
+    Notification(
+        'instance.rebuild_scheduled',
+        CONDUCTOR,
+        payloads.InstanceActionRebuildPayload,
+        'compute.instance.rebuild.scheduled',
+    ),
     *_action('start end', 'rescue', payload=payloads.InstanceActionRescuePayload, plain=legacy.rescue),
     *_action('start end', 'unrescue'),
     *_action('start end', 'snapshot', payload=payloads.InstanceActionSnapshotPayload),
@@ -133,24 +147,51 @@ _TABLE: list[Notification] = [
     *_action('start end', 'live_migration_force_complete', 'live.migration.force.complete'),
     *_action('start end', 'live_migration_rollback', 'live_migration._rollback'),
     *_action('start end', 'live_migration_rollback_dest', 'live_migration.rollback.dest'),
-    Notification('instance.device_barred', COMPUTE, payloads.InstanceActionPayload, 'compute.instance.device_barred',
-                 error=True),
+    Notification(
+        'instance.device_barred', COMPUTE, payloads.InstanceActionPayload, 'compute.instance.device_barred', error=True
+    ),
     Notification('instance.exists', COMPUTE, payloads.InstanceExistsPayload, 'compute.instance.exists', legacy.exists),
     Notification('instance.update', COMPUTE, payloads.InstanceUpdatePayload, 'compute.instance.update', legacy.update),
     Notification('compute.exception', COMPUTE, payloads.ExceptionPayload, '{method}', legacy.exception, error=True),
     Notification('volume.usage', COMPUTE, payloads.VolumeUsagePayload, 'volume.usage', legacy.volume_usage),
     # --- scheduling
-    *_phases('start end', 'scheduler.select_destinations', SCHEDULER, payloads.RequestSpecPayload,
-             'scheduler.select_destinations', plain=legacy.select, old_publisher='scheduler'),
-    Notification('compute_task.build_instances.error', CONDUCTOR, payloads.ComputeTaskPayload,
-                 'compute_task.build_instances', facts=(('method', 'build_instances'),), **_TASK),
-    Notification('compute_task.migrate_server.error', CONDUCTOR, payloads.ComputeTaskPayload,
-                 'compute_task.migrate_server', facts=(('method', 'migrate_server'),), **_TASK),
-    Notification('compute_task.rebuild_server.error', CONDUCTOR, payloads.ComputeTaskPayload,
-                 'compute_task.rebuild_server', facts=(('method', 'rebuild_server'),), **_TASK),
+    *_phases(
+        'start end',
+        'scheduler.select_destinations',
+        SCHEDULER,
+        payloads.RequestSpecPayload,
+        'scheduler.select_destinations',
+        plain=legacy.select,
+        old_publisher='scheduler',
+    ),
+    Notification(
+        'compute_task.build_instances.error',
+        CONDUCTOR,
+        payloads.ComputeTaskPayload,
+        'compute_task.build_instances',
+        facts=(('method', 'build_instances'),),
+        **_TASK,
+    ),
+    Notification(
+        'compute_task.migrate_server.error',
+        CONDUCTOR,
+        payloads.ComputeTaskPayload,
+        'compute_task.migrate_server',
+        facts=(('method', 'migrate_server'),),
+        **_TASK,
+    ),
+    Notification(
+        'compute_task.rebuild_server.error',
+        CONDUCTOR,
+        payloads.ComputeTaskPayload,
+        'compute_task.rebuild_server',
+        facts=(('method', 'rebuild_server'),),
+        **_TASK,
+    ),
     # --- actions of the API itself
-    Notification('instance.evacuate', API, payloads.InstanceActionPayload, 'compute.instance.evacuate',
-                 old_publisher='api'),
+    Notification(
+        'instance.evacuate', API, payloads.InstanceActionPayload, 'compute.instance.evacuate', old_publisher='api'
+    ),
     Notification('instance.lock', API, payloads.InstanceActionPayload),
     Notification('instance.unlock', API, payloads.InstanceActionPayload),
     Notification('flavor.create', API, payloads.FlavorPayload),
@@ -164,8 +205,9 @@ _TABLE: list[Notification] = [
     *_api('start end', 'aggregate.add_host', payloads.AggregatePayload, 'aggregate.addhost', **_AGGREGATE),
     *_api('start end', 'aggregate.remove_host', payloads.AggregatePayload, 'aggregate.removehost', **_AGGREGATE),
     *_api('start end', 'aggregate.update_prop', payloads.AggregatePayload, 'aggregate.updateprop', **_AGGREGATE),
-    *_api('start end', 'aggregate.update_metadata', payloads.AggregatePayload, 'aggregate.updatemetadata',
-          **_AGGREGATE),
+    *_api(
+        'start end', 'aggregate.update_metadata', payloads.AggregatePayload, 'aggregate.updatemetadata', **_AGGREGATE
+    ),
     Notification('server_group.create', API, payloads.ServerGroupPayload, 'servergroup.create', **_GROUP),
     Notification('server_group.delete', API, payloads.ServerGroupPayload, 'servergroup.delete', **_GROUP),
     Notification('server_group.add_member', API, payloads.ServerGroupPayload, 'servergroup.addmember', **_GROUP),
@@ -207,7 +249,7 @@ class _Contexts(messaging.NoOpSerializer):  # type: ignore[misc]  # oslo.messagi
         return ctxt.to_dict()
 
 
-class Sender:
+class NotificationSender:
     """A thread with a bounded queue that passes messages to oslo.messaging's drivers, in the order of arrival."""
 
     def __init__(self, conf: cfg.ConfigOpts, size: int = QUEUE_SIZE) -> None:
@@ -215,8 +257,10 @@ class Sender:
         transport = messaging.get_notification_transport(conf)
         self._notifiers = {
             False: messaging.Notifier(transport, serializer=_Contexts()),
-            True: messaging.Notifier(transport, serializer=_Contexts(),
-                                     topics=conf.notifications.versioned_notifications_topics)}
+            True: messaging.Notifier(
+                transport, serializer=_Contexts(), topics=conf.notifications.versioned_notifications_topics
+            ),
+        }
         self._queue: queue.Queue[Callable[[], list[tuple[Any, Message]]]] = queue.Queue(size)
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -236,8 +280,11 @@ class Sender:
             self._queue.put_nowait(make)
         except queue.Full:
             if not self.lost:
-                LOG.error('Notifications are being dropped: %d are waiting for the message broker, which does not '
-                          'accept them', self._queue.maxsize)
+                LOG.error(
+                    'Notifications are being dropped: %d are waiting for the message broker, which does not '
+                    'accept them',
+                    self._queue.maxsize,
+                )
             self.lost += 1
         else:
             if self.lost and self._queue.qsize() <= self._queue.maxsize // 2:
@@ -269,7 +316,7 @@ class Sender:
 class Notifications:
     """The notifications of one process. If ``enabled`` is False, its methods do nothing."""
 
-    def __init__(self, conf: cfg.ConfigOpts, sender: Sender | None = None) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, sender: NotificationSender | None = None) -> None:
         register(conf)
         section = conf.notifications
         drivers = set(conf[GROUP].driver)
@@ -278,12 +325,16 @@ class Notifications:
         self._host, self._level = conf.host, section.default_level
         self._versioned = section.notification_format in ('versioned', 'both')
         self._unversioned = section.notification_format in ('unversioned', 'both')
-        self._about = {'bdms': section.bdms_in_notifications, 'audit_period': conf.instance_usage_audit_period,
-                       'name_template': conf.instance_name_template}
-        self._sender = sender or (Sender(conf) if self.enabled else None)
+        self._about = {
+            'bdms': section.bdms_in_notifications,
+            'audit_period': conf.instance_usage_audit_period,
+            'name_template': conf.instance_name_template,
+        }
+        self._sender = sender or (NotificationSender(conf) if self.enabled else None)
 
-    def emit(self, ctxt: RequestContext, event: str, *, host: str | None = None, binary: str | None = None,
-             **facts: Any) -> None:
+    def emit(
+        self, ctxt: RequestContext, event: str, *, host: str | None = None, binary: str | None = None, **facts: Any
+    ) -> None:
         """Send the notification of a declared event.
 
         ``facts`` are the values of which its payloads are made, now. ``host`` and ``binary`` publish it under the name
@@ -299,8 +350,15 @@ class Notifications:
         if messages:
             self._sender.put(lambda: [(ctxt, message) for message in messages])
 
-    def later(self, ctxt: RequestContext, event: str, read: Callable[[], dict[str, Any] | None], *,
-              host: str | None = None, binary: str | None = None) -> None:
+    def later(
+        self,
+        ctxt: RequestContext,
+        event: str,
+        read: Callable[[], dict[str, Any] | None],
+        *,
+        host: str | None = None,
+        binary: str | None = None,
+    ) -> None:
         """Send the notification of a declared event with facts that the sending thread reads first.
 
         ``read`` returns the facts, or None if nothing is to be sent. ``host`` and ``binary`` are those of ``emit``.
@@ -313,13 +371,15 @@ class Notifications:
             if facts is None:
                 return []
             return [(ctxt, message) for message in self.render(ctxt, event, host=host, binary=binary, **facts)]
+
         self._sender.put(make)
 
-    def render(self, ctxt: RequestContext, event: str, *, host: str | None = None, binary: str | None = None,
-               **facts: Any) -> list[Message]:
+    def render(
+        self, ctxt: RequestContext, event: str, *, host: str | None = None, binary: str | None = None, **facts: Any
+    ) -> list[Message]:
         """Return the messages of an event in the configured formats."""
         row = NOTIFICATIONS[event]
-        about = About(ctxt, **self._about)
+        about = EventContext(ctxt, **self._about)
         facts |= dict(row.facts)
         priority = 'ERROR' if row.error else self._level
         messages = []
@@ -330,8 +390,9 @@ class Notifications:
             messages.append(Message(False, row.old.format_map(facts), f'{of}.{name}', priority, payload))
         if self._versioned:
             made = row.payload.of(about, **facts)  # type: ignore[attr-defined]
-            publisher = (f'{made.binary}:{made.host}' if row.binary is None
-                         else f'{binary or row.binary}:{host or self._host}')
+            publisher = (
+                f'{made.binary}:{made.host}' if row.binary is None else f'{binary or row.binary}:{host or self._host}'
+            )
             messages.append(Message(True, event, publisher, priority, made.obj_to_primitive()))
         return messages
 

@@ -1,6 +1,6 @@
 """Reports of hosts that are alive: small messages, which a conductor collects every two seconds.
 
-    sender = Sender(broker, expires=10)
+    sender = ReportSender(broker, expires=10)
     sender.send(17, 'gpu1')             # raises Unanswered if no conductor collects reports or the broker is down
 
     collector = Collector(broker, handle)       # handle({17: 'gpu1', …}): reports since the last time, or {}
@@ -12,6 +12,7 @@ below oslo.messaging, to the same broker with the same options. A report has the
 confirms it. The queue exists as long as a conductor consumes it, so a report that no conductor would consume is
 returned. Reports that wait longer than until a host's next report are dropped.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -65,16 +66,20 @@ class Broker:
         send each other heartbeats, so that each notices when the other one is gone.
         """
         hosts = self._url.hosts
-        urls = [f'amqp://{_quoted(host.username or "")}:{_quoted(host.password or "")}@'
-                f'{_bracketed(host.hostname or "")}:{host.port or 5672}/{_quoted(self._url.virtual_host or "")}'
-                for host in hosts]
+        urls = [
+            f'amqp://{_quoted(host.username or "")}:{_quoted(host.password or "")}@'
+            f'{_bracketed(host.hostname or "")}:{host.port or 5672}/{_quoted(self._url.virtual_host or "")}'
+            for host in hosts
+        ]
         return Connection(
-            urls, connect_timeout=PATIENCE,
+            urls,
+            connect_timeout=PATIENCE,
             heartbeat=int(self._option('heartbeat_timeout_threshold')) if listening else 0,
             ssl=self._ssl(hosts[0].hostname),
-            login_method=self._option('rabbit_login_method'), failover_strategy=self._option('kombu_failover_strategy'),
-            transport_options={'confirm_publish': True,
-                               'client_properties': {'connection_name': 'kilonova reports'}})
+            login_method=self._option('rabbit_login_method'),
+            failover_strategy=self._option('kombu_failover_strategy'),
+            transport_options={'confirm_publish': True, 'client_properties': {'connection_name': 'kilonova reports'}},
+        )
 
     def _option(self, name: str) -> Any:
         """Return an option as oslo.messaging reads it: a value in the URL takes precedence."""
@@ -83,8 +88,11 @@ class Broker:
     def _ssl(self, hostname: str | None) -> dict[str, Any] | bool:
         if not strutils.bool_from_string(self._option('ssl')):
             return False
-        files = {'keyfile': self._option('ssl_key_file'), 'certfile': self._option('ssl_cert_file'),
-                 'ca_certs': self._option('ssl_ca_file')}
+        files = {
+            'keyfile': self._option('ssl_key_file'),
+            'certfile': self._option('ssl_cert_file'),
+            'ca_certs': self._option('ssl_ca_file'),
+        }
         found: dict[str, Any] = {name: path for name, path in files.items() if path}
         if 'ca_certs' in found:
             found |= {'cert_reqs': ssl.CERT_REQUIRED, 'server_hostname': hostname}
@@ -99,7 +107,7 @@ def _bracketed(host: str) -> str:
     return f'[{host}]' if ':' in host else host
 
 
-class Sender:
+class ReportSender:
     """The connection through which a host sends its reports. It stays open, and only one thread may use it.
 
     ``expires`` is the number of seconds after which a waiting report is dropped.
@@ -120,9 +128,16 @@ class Sender:
                 self._connection = self._broker.connect()
                 self._connection.connect()
                 self._producer = Producer(self._connection)
-            self._producer.publish({'id': service_id, 'host': host}, serializer='json', routing_key=QUEUE.name,
-                                   mandatory=True, delivery_mode='transient', expiration=self._expires,
-                                   timeout=PATIENCE, confirm_timeout=PATIENCE)
+            self._producer.publish(
+                {'id': service_id, 'host': host},
+                serializer='json',
+                routing_key=QUEUE.name,
+                mandatory=True,
+                delivery_mode='transient',
+                expiration=self._expires,
+                timeout=PATIENCE,
+                confirm_timeout=PATIENCE,
+            )
         except Exception as error:
             self.close()
             raise Unanswered(who='conductor', reason=f'the report was not accepted: {error}') from error
@@ -200,8 +215,9 @@ class Collector:
         except Exception as error:  # noqa: BLE001 - of another program
             LOG.warning('Dropped a malformed report of a host: %s', error)
             return
-        if type(number) is int and 0 < number < 2 ** 31 and isinstance(host, str) and len(host) <= _LONGEST:
+        if type(number) is int and 0 < number < 2**31 and isinstance(host, str) and len(host) <= _LONGEST:
             self._reports[number] = host
         else:
-            LOG.warning('Dropped a report of service %.40r on host %.40r: it needs a number and a host name',
-                        number, host)
+            LOG.warning(
+                'Dropped a report of service %.40r on host %.40r: it needs a number and a host name', number, host
+            )

@@ -6,6 +6,7 @@
 Messages that name no host use the local queue ([DEFAULT]transport_url), and so do messages to a host that no cell has
 yet.
 """
+
 from __future__ import annotations
 
 import threading
@@ -15,7 +16,7 @@ from typing import Any
 from kilonova.context import RequestContext
 from kilonova.db.engine import is_unreachable
 from kilonova.errors import Unanswered
-from kilonova.rpc.interface import Interface
+from kilonova.rpc.interface import RpcInterface
 from kilonova.rpc.transport import OsloTransport
 
 HOSTS = 'compute'
@@ -28,15 +29,29 @@ class RoutedTransport:
     and is called once for each URL.
     """
 
-    def __init__(self, local: OsloTransport, local_url: str, url_of: Callable[[str], str | None],
-                 open: Callable[[str], Any]) -> None:  # noqa: A002 - what it does
+    def __init__(
+        self,
+        local: OsloTransport,
+        local_url: str,
+        url_of: Callable[[str], str | None],
+        open: Callable[[str], Any],  # noqa: A002 - what it does
+    ) -> None:
         self._local, self._local_url = local, local_url
         self._url_of, self._open = url_of, open
         self._opened: dict[str, Any] = {}
         self._lock = threading.Lock()
 
-    def send(self, kind: str, topic: str, namespace: str | None, server: str | None, version: str,
-             ctxt: RequestContext, method: str, args: dict[str, Any]) -> Any:
+    def send(
+        self,
+        kind: str,
+        topic: str,
+        namespace: str | None,
+        server: str | None,
+        version: str,
+        ctxt: RequestContext,
+        method: str,
+        args: dict[str, Any],
+    ) -> Any:
         """Send a message as any transport does.
 
         Raises Unanswered as well if the database that knows the cell does not answer.
@@ -58,7 +73,7 @@ class RoutedTransport:
                 self._opened[url] = self._open(url)
             return self._opened[url]
 
-    def serve(self, topic: str, server: str, endpoints: Sequence[tuple[type[Interface], object]]) -> Any:
+    def serve(self, topic: str, server: str, endpoints: Sequence[tuple[type[RpcInterface], object]]) -> Any:
         """Return a server on the local queue."""
         return self._local.serve(topic, server, endpoints)
 

@@ -1,4 +1,5 @@
 """The RPC method that schedulers answer."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -6,10 +7,10 @@ from typing import Any
 
 from kilonova.context import RequestContext
 from kilonova.objects import RequestSpec
-from kilonova.rpc.interface import Interface, long_call
+from kilonova.rpc.interface import RpcInterface, long_call
 
 
-class Scheduler(Interface):
+class Scheduler(RpcInterface):
     """The interface of the scheduler, which has one long call.
 
     The arguments ``claim``, ``time_left`` and ``operations`` do not exist in Nova. Moves claim later, and nothing is
@@ -21,9 +22,17 @@ class Scheduler(Interface):
     version = '4.7'
 
     @long_call('4.5', claim='4.6', time_left='4.7', operations='4.7')
-    def select_destinations(self, ctxt: RequestContext, spec_obj: RequestSpec, instance_uuids: Sequence[str],
-                            return_objects: bool = True, return_alternates: bool = True, claim: bool = True,
-                            time_left: float | None = None, operations: Sequence[str] | None = None) -> Any:
+    def select_destinations(
+        self,
+        ctxt: RequestContext,
+        spec_obj: RequestSpec,
+        instance_uuids: Sequence[str],
+        return_objects: bool = True,
+        return_alternates: bool = True,
+        claim: bool = True,
+        time_left: float | None = None,
+        operations: Sequence[str] | None = None,
+    ) -> Any:
         """Select a host and alternates for each server, and claim the host in Placement if ``claim`` is True.
 
         Nothing is claimed later than ``time_left`` seconds from now. ``operations`` are the boot operations of the

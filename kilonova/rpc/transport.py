@@ -9,6 +9,7 @@ would carry. If no reply arrives within a set time (a time-out, or a broker that
 ``errors.Unanswered`` is raised. Errors of ``kilonova.errors`` that a server raises are raised at the caller with the
 same class.
 """
+
 from __future__ import annotations
 
 import importlib
@@ -28,16 +29,21 @@ from kilonova import concurrency
 from kilonova.context import RequestContext, get_admin_context
 from kilonova.errors import REMOTE_MODULES, KilonovaError, Unanswered, Unsent
 from kilonova.rpc import bounded
-from kilonova.rpc.baseapi import Base, BaseApi
-from kilonova.rpc.interface import Interface, key
+from kilonova.rpc.baseapi import BaseApi, BaseEndpoint
+from kilonova.rpc.interface import RpcInterface, key
 
 LOG = logging.getLogger(__name__)
 
 EXCHANGE = 'nova'
 # Errors of sending while the broker can't be reached. oslo.messaging does not wrap some errors of the libraries below
 # it.
-BROKER_AWAY = (messaging.MessageDeliveryFailure, kombu.exceptions.OperationalError, kombu.exceptions.ConnectionError,
-               OSError, bounded.Overdue)
+BROKER_AWAY = (
+    messaging.MessageDeliveryFailure,
+    kombu.exceptions.OperationalError,
+    kombu.exceptions.ConnectionError,
+    OSError,
+    bounded.Overdue,
+)
 # With this option a call to which no queue belongs (the broker was restarted, the receiver is not back yet) fails at
 # once instead of after the time-out.
 FOR_SOMEBODY = messaging.TransportOptions(at_least_once=True)
@@ -84,7 +90,7 @@ class _Serializer(messaging.NoOpSerializer):  # type: ignore[misc]  # oslo.messa
         return RequestContext.from_dict(values)
 
 
-def _endpoint(interface: type[Interface], implementation: object) -> object:
+def _endpoint(interface: type[RpcInterface], implementation: object) -> object:
     """Return an oslo.messaging endpoint that has exactly the declared methods."""
     interface.check_server(implementation)
 
@@ -101,6 +107,7 @@ def _endpoint(interface: type[Interface], implementation: object) -> object:
                 raise answer
             except KilonovaError as error:
                 raise messaging.ExpectedException from error
+
         return handle
 
     members: dict[str, Any] = {name: method(name) for name in interface.methods()}
@@ -152,8 +159,17 @@ class OsloTransport:
         if rabbit:
             conf.set_default('heartbeat_timeout_threshold', HEARTBEAT, group='oslo_messaging_rabbit')
 
-    def send(self, kind: str, topic: str, namespace: str | None, server: str | None, version: str,
-             ctxt: RequestContext, method: str, args: dict[str, Any]) -> Any:
+    def send(
+        self,
+        kind: str,
+        topic: str,
+        namespace: str | None,
+        server: str | None,
+        version: str,
+        ctxt: RequestContext,
+        method: str,
+        args: dict[str, Any],
+    ) -> Any:
         """Send one message, and return the reply of a call or None for a cast.
 
         Raises:
@@ -176,6 +192,7 @@ class OsloTransport:
             if kind == 'cast':
                 return client.prepare(retry=1, **options).cast(ctxt, method, **args)
             return client.prepare(retry=2, transport_options=FOR_SOMEBODY, **options).call(ctxt, method, **args)
+
         try:
             if kind != 'cast':
                 self._await_replies()
@@ -186,8 +203,12 @@ class OsloTransport:
             raise Unanswered(who=f'{topic} {server or ""}'.strip(), reason=f'{method}: timed out') from error
         except (messaging.MessageUndeliverable, *BROKER_AWAY) as error:
             if kind == 'cast':
-                LOG.warning('Could not send the cast %s.%s (%s); the periodic sweep will find its operation', topic,
-                            method, error)
+                LOG.warning(
+                    'Could not send the cast %s.%s (%s); the periodic sweep will find its operation',
+                    topic,
+                    method,
+                    error,
+                )
                 return None
             silence = Unanswered if isinstance(error, messaging.MessageUndeliverable) else Unsent
             raise silence(who=f'{topic} {server or ""}'.strip(), reason=f'{method}: {error}') from error
@@ -225,10 +246,11 @@ class OsloTransport:
             if (topic, namespace) not in self._clients:
                 target = messaging.Target(topic=topic, namespace=namespace)
                 self._clients[topic, namespace] = messaging.get_rpc_client(
-                    self._transport, target, serializer=self._serializer)
+                    self._transport, target, serializer=self._serializer
+                )
             return self._clients[topic, namespace]
 
-    def serve(self, topic: str, server: str, endpoints: Sequence[tuple[type[Interface], object]]) -> Any:
+    def serve(self, topic: str, server: str, endpoints: Sequence[tuple[type[RpcInterface], object]]) -> Any:
         """Return a server with start(), stop() and wait(). It answers ``BaseApi`` as well.
 
         Raises TypeError if an endpoint's signatures differ from the declared ones.
@@ -236,8 +258,14 @@ class OsloTransport:
         target = messaging.Target(topic=topic, server=server)
         made = [_endpoint(interface, implementation) for interface, implementation in with_base(topic, endpoints)]
         executor = 'eventlet' if concurrency.backend() == 'eventlet' else 'threading'
-        return messaging.get_rpc_server(self._transport, target, made, executor=executor, serializer=self._serializer,
-                                        access_policy=messaging.DefaultRPCAccessPolicy)
+        return messaging.get_rpc_server(
+            self._transport,
+            target,
+            made,
+            executor=executor,
+            serializer=self._serializer,
+            access_policy=messaging.DefaultRPCAccessPolicy,
+        )
 
     def close(self) -> None:
         """Close the connections. Connections that hang are closed when the process ends."""
@@ -247,9 +275,11 @@ class OsloTransport:
             LOG.info('Connections to the broker were not closed: %s', error)
 
 
-def with_base(topic: str, endpoints: Sequence[tuple[type[Interface], object]]) -> list[tuple[type[Interface], object]]:
+def with_base(
+    topic: str, endpoints: Sequence[tuple[type[RpcInterface], object]]
+) -> list[tuple[type[RpcInterface], object]]:
     """Return the endpoints of a server with the one that all servers have."""
-    return [*endpoints, (BaseApi, Base(topic))]
+    return [*endpoints, (BaseApi, BaseEndpoint(topic))]
 
 
 class _Direct:
@@ -275,15 +305,19 @@ class DirectTransport:
     of ``deliver()``. ``prepare(topic, server, ctxt)`` may change the context that a server's methods get.
     """
 
-    def __init__(self, entities: Any = None, on_message: Callable[..., Any] | None = None,
-                 prepare: Callable[..., Any] | None = None) -> None:
+    def __init__(
+        self,
+        entities: Any = None,
+        on_message: Callable[..., Any] | None = None,
+        prepare: Callable[..., Any] | None = None,
+    ) -> None:
         self._entities = entities or Entities()
         self._servers: dict[str, dict[str, Sequence[Any]]] = {}
         self.on_message, self.prepare = on_message, prepare
         self.casts: list[threading.Thread] = []
         self._lock = threading.Lock()
 
-    def serve(self, topic: str, server: str, endpoints: Sequence[tuple[type[Interface], object]]) -> _Direct:
+    def serve(self, topic: str, server: str, endpoints: Sequence[tuple[type[RpcInterface], object]]) -> _Direct:
         """Return a server for these endpoints. Raises TypeError if their signatures differ from the declared ones."""
         for interface, implementation in endpoints:
             interface.check_server(implementation)
@@ -297,14 +331,24 @@ class DirectTransport:
         """Make a server unreachable."""
         self._servers.get(topic, {}).pop(server, None)
 
-    def send(self, kind: str, topic: str, namespace: str | None, server: str | None, version: str,
-             ctxt: RequestContext, method: str, args: dict[str, Any]) -> Any:
+    def send(
+        self,
+        kind: str,
+        topic: str,
+        namespace: str | None,
+        server: str | None,
+        version: str,
+        ctxt: RequestContext,
+        method: str,
+        args: dict[str, Any],
+    ) -> Any:
         """Deliver one message. A call runs in the caller's thread, a cast in a thread of its own.
 
         Raises Unanswered if no server listens, and the errors that the method raises.
         """
-        wire = jsonutils.dumps([ctxt.to_dict(), {name: self._entities.serialize_entity(ctxt, value)
-                                                 for name, value in args.items()}])
+        wire = jsonutils.dumps(
+            [ctxt.to_dict(), {name: self._entities.serialize_entity(ctxt, value) for name, value in args.items()}]
+        )
 
         def deliver() -> Any:
             return self._deliver(topic, namespace, server, version, method, wire)
@@ -326,8 +370,9 @@ class DirectTransport:
         except KilonovaError as error:
             LOG.debug('A cast failed: %s', error)
 
-    def _deliver(self, topic: str, namespace: str | None, server: str | None, version: str, method: str,
-                 wire: str) -> Any:
+    def _deliver(
+        self, topic: str, namespace: str | None, server: str | None, version: str, method: str, wire: str
+    ) -> Any:
         servers = self._servers.get(topic, {})
         name = server or next(iter(servers), None)
         if name not in servers:
@@ -346,8 +391,9 @@ class DirectTransport:
         return self._entities.deserialize_entity(ctxt, jsonutils.loads(reply))
 
     @staticmethod
-    def handler(endpoints: Sequence[Any], namespace: str | None, version: str, topic: str,
-                method: str) -> Callable[..., Any]:
+    def handler(
+        endpoints: Sequence[Any], namespace: str | None, version: str, topic: str, method: str
+    ) -> Callable[..., Any]:
         """Return the function ``handler(ctxt, **arguments)`` that answers a message.
 
         Raises UnsupportedVersion if the server is too old for the message, and NoSuchMethod if it has no such method.

@@ -4,6 +4,7 @@
 
     updates.follow(notify)          # in a process that writes states: the API, a conductor
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -38,8 +39,10 @@ def follow(notify: Notifications) -> None:
             if instance is None:
                 return None
             return {'instance': instance, 'before': change.before, 'after': change.after}
+
         # As in Nova, the notification of a new server is published under the name of the conductor.
         notify.later(ctxt, 'instance.update', read, binary=CONDUCTOR if change.created else None)
+
     state_changes.watch(tell)
 
 
@@ -49,10 +52,19 @@ def _context() -> RequestContext:
     return current if isinstance(current, RequestContext) else get_admin_context()
 
 
-def server_changed(notify: Notifications, ctxt: RequestContext, database: Database, uuid: str,
-                   event: str = 'instance.update', binary: str | None = None, **facts: Any) -> None:
+def server_changed(
+    notify: Notifications,
+    ctxt: RequestContext,
+    database: Database,
+    uuid: str,
+    event: str = 'instance.update',
+    binary: str | None = None,
+    **facts: Any,
+) -> None:
     """Send a notification about a server whose object has to be read first. Nothing is sent if it can't be found."""
+
     def read() -> dict[str, Any] | None:
         instance = reading.server(ctxt, database, uuid)
         return None if instance is None else {'instance': instance, **facts}
+
     notify.later(ctxt, event, read, binary=binary)

@@ -6,6 +6,7 @@ A service writes SERVICE_VERSION into its row of ``services`` when it starts. A 
 services of a kind ([upgrade_levels], 'auto'), and sends no newer messages. HISTORY has the releases that can run
 together with this one. Older releases are upgraded in more than one step.
 """
+
 from __future__ import annotations
 
 # A new version of an interface in HISTORY needs a new service version and a new line of HISTORY.
@@ -21,8 +22,12 @@ HISTORY: dict[int, dict[str, str]] = {
 }
 
 # By interface: the service that serves it.
-BINARIES = {'compute': 'nova-compute', 'conductor': 'nova-conductor', 'compute_task': 'nova-conductor',
-            'scheduler': 'nova-scheduler'}
+BINARIES = {
+    'compute': 'nova-compute',
+    'conductor': 'nova-conductor',
+    'compute_task': 'nova-conductor',
+    'scheduler': 'nova-scheduler',
+}
 
 
 def accepted(interface: str) -> list[str]:

@@ -7,6 +7,7 @@ The stored request contains only the group's uuid. Members and hosts are read ag
 and one more for each cell. If two schedulers choose at the same time, the claim on the host enforces the policy
 (``db.queries.group_claims``).
 """
+
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
@@ -14,16 +15,21 @@ from typing import Any
 
 from kilonova import errors
 from kilonova.objects import RequestSpec
-from kilonova.scheduler.snapshot import Snapshot
+from kilonova.scheduler.hosts.snapshot import HostSnapshot
 
 AFFINITY, ANTI_AFFINITY = 'affinity', 'anti-affinity'
 # The filter or weigher that must be enabled for each policy.
-NEEDED = {AFFINITY: 'ServerGroupAffinityFilter', ANTI_AFFINITY: 'ServerGroupAntiAffinityFilter',
-          'soft-affinity': 'ServerGroupSoftAffinityWeigher', 'soft-anti-affinity': 'ServerGroupSoftAntiAffinityWeigher'}
+NEEDED = {
+    AFFINITY: 'ServerGroupAffinityFilter',
+    ANTI_AFFINITY: 'ServerGroupAntiAffinityFilter',
+    'soft-affinity': 'ServerGroupSoftAffinityWeigher',
+    'soft-anti-affinity': 'ServerGroupSoftAntiAffinityWeigher',
+}
 
 
-def prepare(spec: RequestSpec, uuids: Sequence[str], snapshot: Snapshot, filters: Sequence[Any],
-            weighers: Sequence[Any]) -> None:
+def prepare(
+    spec: RequestSpec, uuids: Sequence[str], snapshot: HostSnapshot, filters: Sequence[Any], weighers: Sequence[Any]
+) -> None:
     """Fill in the members and hosts of the request's group, or remove the group from the request if it was deleted.
 
     ``hosts`` of a group with policy affinity are the hosts where its other servers are and stay. ``uuids`` are the
@@ -48,8 +54,9 @@ def prepare(spec: RequestSpec, uuids: Sequence[str], snapshot: Snapshot, filters
         # A server that is being moved has two hosts; which of them it stays on is known when the move ends.
         group.hosts = sorted({host for hosts in others.values() if len(hosts) == 1 for host in hosts})
         if others and not group.hosts:
-            raise errors.NoValidHost(reason=f'The servers of server group {group.uuid} are being moved: confirm or '
-                                            'revert these moves first.')
+            raise errors.NoValidHost(
+                reason=f'The servers of server group {group.uuid} are being moved: confirm or revert these moves first.'
+            )
     else:
         group.hosts = sorted({host for hosts in others.values() for host in hosts})
 
@@ -60,7 +67,7 @@ def _check_supported(policy: str, enabled: Sequence[Any]) -> None:
         raise errors.NoValidHost(reason=f'ServerGroup policy is not supported: {name} not configured')
 
 
-def _places(members: Collection[str], uuids: Sequence[str], snapshot: Snapshot) -> dict[str, set[str]]:
+def _places(members: Collection[str], uuids: Sequence[str], snapshot: HostSnapshot) -> dict[str, set[str]]:
     places = snapshot.servers.places_of(members)
     table = snapshot.table
     with table.lock:

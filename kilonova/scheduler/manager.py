@@ -6,6 +6,7 @@
 A select sends at most one query for candidates to Placement, and one claim for each server. With one cell, it runs two
 SQL statements if no host has changed since the last select.
 """
+
 from __future__ import annotations
 
 import json
@@ -26,21 +27,30 @@ from kilonova.clients.placement import MICROVERSION, PlacementClient, PlacementI
 from kilonova.clients.providers import MANAGED_PCI
 from kilonova.context import RequestContext
 from kilonova.db.engine import Databases
-from kilonova.db.queries.cells import Cells
+from kilonova.db.queries.cells import CellDatabases
 from kilonova.objects import RequestSpec
 from kilonova.pci.request import PciInvalidAlias
 from kilonova.rpc.notify import OFF, Notifications
 from kilonova.rpc.scheduler import Scheduler
-from kilonova.scheduler import filters, groups, plugins, prefilters, reasons
-from kilonova.scheduler import query as queries
-from kilonova.scheduler.candidates import Answer, Answers, Offered, Staying, can_be_kept, only_cell
-from kilonova.scheduler.claims import Asker, Claims
-from kilonova.scheduler.decisions import Decisions, Trace
-from kilonova.scheduler.host_state import HostState
-from kilonova.scheduler.own_view import OwnView, Qualified
-from kilonova.scheduler.plan import Choice, Plan
-from kilonova.scheduler.select import NOT_ENOUGH, Offers, Select, Settings
-from kilonova.scheduler.snapshot import Snapshot
+from kilonova.scheduler import filters, groups, prefilters
+from kilonova.scheduler.explain import reasons
+from kilonova.scheduler.explain.decisions import Decisions, Trace
+from kilonova.scheduler.hosts.host_state import HostState
+from kilonova.scheduler.hosts.snapshot import HostSnapshot
+from kilonova.scheduler.placement import query as queries
+from kilonova.scheduler.placement.candidates import (
+    CandidateCache,
+    CandidateResponse,
+    CurrentHost,
+    PlacementCandidates,
+    can_be_kept,
+    only_cell,
+)
+from kilonova.scheduler.placement.claims import Caller, Claims
+from kilonova.scheduler.placement.local_candidates import LocalCandidates, TraitCache
+from kilonova.scheduler.plan import Candidate, SelectionPlan
+from kilonova.scheduler.plugins import loading as plugins
+from kilonova.scheduler.select import NOT_ENOUGH, Offers, Select, SelectSettings
 
 LOG = logging.getLogger(__name__)
 
@@ -57,32 +67,40 @@ class Candidates:
     ``silent`` names cells that do not answer; their hosts are missing.
     """
 
-    snapshot: Snapshot
-    answer: Answer
+    snapshot: HostSnapshot
+    answer: CandidateResponse
     silent: list[str]
 
-    def offers(self, spec: RequestSpec) -> Offered:
+    def offers(self, spec: RequestSpec) -> PlacementCandidates:
         """Return the hosts and their allocation requests, without capacity claimed after Placement's answer."""
-        return Offered(self.snapshot, spec, self.answer)
+        return PlacementCandidates(self.snapshot, spec, self.answer)
 
 
 class SchedulerManager:
     """RPC endpoint of one scheduler process. Its methods may be called from many threads at once."""
 
-    def __init__(self, conf: cfg.ConfigOpts, databases: Databases, cells: Cells, placement: PlacementClient, *,
-                 enabled_filters: Sequence[Any] | None = None, weighers: Sequence[Any] | None = None,
-                 notify: Notifications = OFF) -> None:
+    def __init__(
+        self,
+        conf: cfg.ConfigOpts,
+        databases: Databases,
+        cells: CellDatabases,
+        placement: PlacementClient,
+        *,
+        enabled_filters: Sequence[Any] | None = None,
+        weighers: Sequence[Any] | None = None,
+        notify: Notifications = OFF,
+    ) -> None:
         """Load filters and weighers as configured, unless they are given.
 
         Raises an error of ``plugins`` if a configured name is unknown.
         """
         self._conf, self._placement, self.notify = conf, placement, notify
-        self._snapshot = Snapshot(conf, databases, cells)
+        self._snapshot = HostSnapshot(conf, databases, cells)
         self._filters = list(plugins.load_filters(conf) if enabled_filters is None else enabled_filters)
         self._weighers = list(plugins.load_weighers(conf) if weighers is None else weighers)
         self._prefilters = tuple(plugins.load_prefilters(conf))
         self._decisions = Decisions(conf, databases)
-        self._qualified, self._answers = Qualified(placement), Answers()
+        self._qualified, self._answers = TraitCache(placement), CandidateCache()
 
     def endpoints(self) -> list[tuple[type[Scheduler], SchedulerManager]]:
         """Return the interface and object that a transport serves."""
@@ -99,9 +117,17 @@ class SchedulerManager:
         self._decisions.stop()
         self._snapshot.close()
 
-    def select_destinations(self, ctxt: RequestContext, spec_obj: RequestSpec, instance_uuids: Sequence[str],
-                            return_objects: bool = True, return_alternates: bool = True, claim: bool = True,
-                            time_left: float | None = None, operations: Sequence[str] | None = None) -> Any:
+    def select_destinations(
+        self,
+        ctxt: RequestContext,
+        spec_obj: RequestSpec,
+        instance_uuids: Sequence[str],
+        return_objects: bool = True,
+        return_alternates: bool = True,
+        claim: bool = True,
+        time_left: float | None = None,
+        operations: Sequence[str] | None = None,
+    ) -> Any:
         """Return a list of Selections for each server: its host, then alternate hosts of the same cell.
 
         With ``return_objects`` False, return the old form, which is one dict {host, nodename, limits} for each server.
@@ -123,7 +149,7 @@ class SchedulerManager:
             Unanswered: If a database or Placement does not answer, or if the time is over.
             Cancelled: If none of the boot operations waits any more.
         """
-        asker = Asker.of(time_left, partial(self._snapshot.servers.waiting, list(operations)) if operations else None)
+        asker = Caller.of(time_left, partial(self._snapshot.servers.waiting, list(operations)) if operations else None)
         uuids = list(instance_uuids or [spec_obj.instance_uuid])
         LOG.debug('Starting to schedule for instances: %s', uuids)
         self.notify.emit(ctxt, 'scheduler.select_destinations.start', request_spec=spec_obj)
@@ -135,17 +161,19 @@ class SchedulerManager:
             self._decisions.record(ctxt, spec_obj, uuids, trace, failure=error)
             raise
         self._decisions.record(ctxt, spec_obj, uuids, trace, plan=plan)
-        chosen = [[_selection(choice) for choice in (first, *others)]
-                  for first, others in zip(plan.choices, plan.alternates, strict=True)]
+        chosen = [
+            [_selection(choice) for choice in (first, *others)]
+            for first, others in zip(plan.choices, plan.alternates, strict=True)
+        ]
         self.notify.emit(ctxt, 'scheduler.select_destinations.end', request_spec=spec_obj)
         return chosen if return_objects else [hosts[0].to_dict() for hosts in chosen]
 
-    def try_out(self, spec_obj: RequestSpec, uuids: Sequence[str], trace: Trace) -> Plan:
+    def try_out(self, spec_obj: RequestSpec, uuids: Sequence[str], trace: Trace) -> SelectionPlan:
         """Return the plan that select_destinations would return now, without claims, notifications and records.
 
         Raises NoValidHost if no host fits.
         """
-        return self._select(spec_obj, self._conf.scheduler.max_attempts - 1, trace).run(list(uuids), False, Asker())
+        return self._select(spec_obj, self._conf.scheduler.max_attempts - 1, trace).run(list(uuids), False, Caller())
 
     def candidates(self, spec_obj: RequestSpec) -> Candidates:
         """Return all hosts that Placement offers for the request now, without a limit.
@@ -160,8 +188,19 @@ class SchedulerManager:
         return self._filters
 
     def _select(self, spec_obj: RequestSpec, alternates: int, trace: Trace | None) -> _Request:
-        return _Request(self._conf, self._snapshot, self._placement, self._qualified, self._answers, self._filters,
-                        self._weighers, self._prefilters, spec_obj, alternates, trace)
+        return _Request(
+            self._conf,
+            self._snapshot,
+            self._placement,
+            self._qualified,
+            self._answers,
+            self._filters,
+            self._weighers,
+            self._prefilters,
+            spec_obj,
+            alternates,
+            trace,
+        )
 
 
 @contextmanager
@@ -176,20 +215,32 @@ def _refused() -> Iterator[None]:
 class _Request:
     """One call of select_destinations."""
 
-    def __init__(self, conf: cfg.ConfigOpts, snapshot: Snapshot, placement: PlacementClient, qualified: Qualified,
-                 answers: Answers, enabled: Sequence[Any], weighers: Sequence[Any],
-                 ahead: Sequence[prefilters.Prefilter], spec: RequestSpec, alternates: int,
-                 trace: Trace | None) -> None:
+    def __init__(
+        self,
+        conf: cfg.ConfigOpts,
+        snapshot: HostSnapshot,
+        placement: PlacementClient,
+        qualified: TraitCache,
+        answers: CandidateCache,
+        enabled: Sequence[Any],
+        weighers: Sequence[Any],
+        ahead: Sequence[prefilters.Prefilter],
+        spec: RequestSpec,
+        alternates: int,
+        trace: Trace | None,
+    ) -> None:
         self._conf, self._snapshot, self._placement, self._qualified = conf, snapshot, placement, qualified
         self._answers = answers
         self._filters, self._weighers, self._prefilters, self._spec = enabled, weighers, ahead, spec
         section = conf.filter_scheduler
         # A request that names no host is no rebuild, even if its hints say so: it would get a host without allocation.
         self._trace, self._is_rebuild = trace, filters.is_rebuild(spec) and self._names_hosts()
-        self._settings = Settings(alternates, section.host_subset_size, section.shuffle_best_same_weighed_hosts, trace)
+        self._settings = SelectSettings(
+            alternates, section.host_subset_size, section.shuffle_best_same_weighed_hosts, trace
+        )
 
     @_refused()
-    def run(self, uuids: list[str], claim: bool, asker: Asker) -> Plan:
+    def run(self, uuids: list[str], claim: bool, asker: Caller) -> SelectionPlan:
         """Choose hosts for the servers, and claim them if ``claim`` is True.
 
         First the changes of hosts are read. Then hosts are chosen from the scheduler's own data, or from a stored
@@ -202,13 +253,19 @@ class _Request:
         query = self._query()
         if not claim:
             return self._by_candidates(query, uuids, None)
-        claims = Claims(self._placement, query, asker, project_id=self._spec.project_id, user_id=self._spec.user_id,
-                        host_of=self._host_of)
+        claims = Claims(
+            self._placement,
+            query,
+            asker,
+            project_id=self._spec.project_id,
+            user_id=self._spec.user_id,
+            host_of=self._host_of,
+        )
         try:
             if silent:
                 return self._by_candidates(query, uuids, claims)
             # Placement is queried only about the chosen hosts.
-            own = OwnView.of(self._snapshot, self._qualified, self._spec, query, claims)
+            own = LocalCandidates.of(self._snapshot, self._qualified, self._spec, query, claims)
             if own is not None:
                 return self._by_offers(own, uuids, claims) or self._by_candidates(query, uuids, claims)
             if queries.wants_dedicated_cpus(self._spec) or not can_be_kept(query):
@@ -217,7 +274,8 @@ class _Request:
                 hosts = self._snapshot.table.standing()
             with self._answers.turn(query, hosts) as kept:
                 return (self._by_kept(kept, uuids, claims) if kept is not None else None) or self._by_candidates(
-                    query, uuids, claims)
+                    query, uuids, claims
+                )
         except errors.Unanswered:
             claims.leave()
             raise
@@ -225,13 +283,13 @@ class _Request:
             claims.give_back()
             raise
 
-    def _by_kept(self, answer: Answer, uuids: list[str], claims: Claims) -> Plan | None:
-        offers = Offered(self._snapshot, self._spec, answer, kept=True)
+    def _by_kept(self, answer: CandidateResponse, uuids: list[str], claims: Claims) -> SelectionPlan | None:
+        offers = PlacementCandidates(self._snapshot, self._spec, answer, kept=True)
         with self._snapshot.table.lock:
             whole = offers.whole
         return self._by_offers(offers, uuids, claims) if whole else None
 
-    def _by_offers(self, offers: Offers, uuids: list[str], claims: Claims) -> Plan | None:
+    def _by_offers(self, offers: Offers, uuids: list[str], claims: Claims) -> SelectionPlan | None:
         """Return a plan without a query for candidates to Placement, or None if the query is necessary."""
         plan = self._choose(offers, uuids, claims)
         if plan is None:
@@ -251,7 +309,7 @@ class _Request:
     def _look_at_group(self, uuids: list[str]) -> None:
         groups.prepare(self._spec, uuids, self._snapshot, self._filters, self._weighers)
 
-    def _choose(self, offers: Offers, uuids: Sequence[str], claims: Claims | None) -> Plan | None:
+    def _choose(self, offers: Offers, uuids: Sequence[str], claims: Claims | None) -> SelectionPlan | None:
         """Return a plan with a claim for each server, or None if there are not enough hosts.
 
         If it returns None, claims that were made before are not released.
@@ -268,11 +326,13 @@ class _Request:
             finally:
                 select.forget(but=kept)
 
-    def _by_candidates(self, query: queries.Query, uuids: list[str], claims: Claims | None, tries: int = 1) -> Plan:
+    def _by_candidates(
+        self, query: queries.CandidateQuery, uuids: list[str], claims: Claims | None, tries: int = 1
+    ) -> SelectionPlan:
         answer, fallback = self._ask(query)
         if claims is not None:
             claims.fallback = fallback
-        offers = Offered(self._snapshot, self._spec, answer)
+        offers = PlacementCandidates(self._snapshot, self._spec, answer)
         silent = self._snapshot.cells.silent
         plan = self._choose(offers, uuids, claims)
         if plan is not None:
@@ -295,24 +355,36 @@ class _Request:
         self._start_over(uuids)
         return self._by_candidates(query, uuids, claims, tries + 1)
 
-    def _report(self, query: queries.Query, answer: Answer, uuids: list[str]) -> reasons.Report:
+    def _report(
+        self, query: queries.CandidateQuery, answer: CandidateResponse, uuids: list[str]
+    ) -> reasons.RefusalReport:
         """Return the reasons why there is no host."""
         self._look_at_group(uuids)
         self._spec.instance_uuid = uuids[0]
         with self._snapshot.table.lock:
-            offered = dict(Offered(self._snapshot, self._spec, answer, alone=True).states())
+            offered = dict(PlacementCandidates(self._snapshot, self._spec, answer, alone=True).states())
         return reasons.explain(
-            self._snapshot, self._placement, self._spec, query, self._filters,
+            self._snapshot,
+            self._placement,
+            self._spec,
+            query,
+            self._filters,
             offered={host.uuid: host.allocation_candidates for host in offered.values() if host.allocation_candidates},
-            servers=len(uuids), named=self._named_nodes() if self._names_hosts() else None)
+            servers=len(uuids),
+            named=self._named_nodes() if self._names_hosts() else None,
+        )
 
-    def _refusal(self, query: queries.Query, report: reasons.Report) -> errors.NoValidHost:
+    def _refusal(self, query: queries.CandidateQuery, report: reasons.RefusalReport) -> errors.NoValidHost:
         """Return the error with the reasons, and log them."""
         if self._trace is not None:
             self._trace.report = report
         text = report.text()
-        LOG.info('%s Requested: %s. %s', NOT_ENOUGH, ', '.join(
-            f'{name}: {amount}' for name, amount in sorted(query.resources().items())), text)
+        LOG.info(
+            '%s Requested: %s. %s',
+            NOT_ENOUGH,
+            ', '.join(f'{name}: {amount}' for name, amount in sorted(query.resources().items())),
+            text,
+        )
         return errors.NoValidHost(reason=text)
 
     @_refused()
@@ -325,28 +397,30 @@ class _Request:
         answer, _ = self._ask(query)
         return Candidates(self._snapshot, answer, self._snapshot.cells.silent)
 
-    def _ask(self, query: queries.Query) -> tuple[Answer, queries.Query | None]:
+    def _ask(self, query: queries.CandidateQuery) -> tuple[CandidateResponse, queries.CandidateQuery | None]:
         """Return Placement's candidates, and the second query if one was necessary, otherwise None."""
         asking, clones = query.collapsed()
         asked = time.monotonic()
         with self._snapshot.table.lock:
             hosts = self._snapshot.table.standing()
-        answer = Answer(self._placement.allocation_candidates(asking.pairs()), asking, clones, asked, hosts)
+        answer = CandidateResponse(self._placement.allocation_candidates(asking.pairs()), asking, clones, asked, hosts)
         fallback = None
         if queries.wants_dedicated_cpus(self._spec) and not self._conf.workarounds.disable_fallback_pcpu_query:
             fallback = self._query(pinning=False)
             fallback.limit = query.limit
             self._add_fallback(answer, fallback)
         if not answer.found['allocation_requests']:
-            LOG.info('Got no allocation candidates from the Placement API. This could be due to insufficient resources '
-                     'or a temporary occurrence as compute nodes start up.')
+            LOG.info(
+                'Got no allocation candidates from the Placement API. This could be due to insufficient resources '
+                'or a temporary occurrence as compute nodes start up.'
+            )
         elif unknown := self._snapshot.unusable(answer.by_root):
             # These are hosts that were added a moment ago, or the provider of a shared disk.
             self._snapshot.refresh()
             self._snapshot.tell_serviceless(unknown)
         return answer, fallback
 
-    def _add_fallback(self, answer: Answer, query: queries.Query) -> None:
+    def _add_fallback(self, answer: CandidateResponse, query: queries.CandidateQuery) -> None:
         """Add hosts without PCPU to the answer, after the hosts with PCPU.
 
         They are computes that can pin CPUs but do not report it yet.
@@ -363,33 +437,43 @@ class _Request:
                 answer.late |= roots
         found['provider_summaries'] = {**summaries, **found['provider_summaries']}
 
-    def _rebuild(self) -> Plan:
+    def _rebuild(self) -> SelectionPlan:
         """Return a plan with the server's own host, without allocation.
 
         Only filters that check rebuilds are run.
         """
         self._snapshot.refresh()
         uuid = self._spec.instance_uuid if 'instance_uuid' in self._spec else ''
-        plan = self._choose(Staying(self._snapshot), [uuid], None)
+        plan = self._choose(CurrentHost(self._snapshot), [uuid], None)
         if plan is None:
             raise errors.NoValidHost(reason=NOT_ENOUGH)
         return plan
 
-    def _query(self, pinning: bool = True) -> queries.Query:
+    def _query(self, pinning: bool = True) -> queries.CandidateQuery:
         nodes = self._named_nodes()
         query = queries.build(
-            self._spec, max_results=self._conf.scheduler.max_placement_results,
+            self._spec,
+            max_results=self._conf.scheduler.max_placement_results,
             pci_in_placement=self._conf.filter_scheduler.pci_in_placement,
-            in_tree=nodes[0] if len(nodes) == 1 else None, many_nodes=len(nodes) > 1, pinning=pinning)
+            in_tree=nodes[0] if len(nodes) == 1 else None,
+            many_nodes=len(nodes) > 1,
+            pinning=pinning,
+        )
         if only_cell(self._spec) and len(self._snapshot.cells.uuids()) > 1:
             # Placement does not know cells, so all hosts of a limited answer may be in other cells.
             query.limit = None
-        prefilters.run(self._prefilters, query, self._spec, queries.Facts(
-            self._conf, self._snapshot.aggregates.of_zone, lambda: self._snapshot.aggregates.rows))
+        prefilters.run(
+            self._prefilters,
+            query,
+            self._spec,
+            queries.PrefilterFacts(
+                self._conf, self._snapshot.aggregates.of_zone, lambda: self._snapshot.aggregates.rows
+            ),
+        )
         self._check_classes(query)
         return query
 
-    def _check_classes(self, query: queries.Query) -> None:
+    def _check_classes(self, query: queries.CandidateQuery) -> None:
         """Raise RequestFilterFailed if the flavor names the resource class of PCI devices.
 
         Servers get devices only by PCI requests. A device that is named by its class would be allocated without its
@@ -397,17 +481,22 @@ class _Request:
         """
         for key, name in queries.own_classes(query, self._spec.flavor.extra_specs):
             if self._placement.list_providers(resources=f'{name}:1', required=MANAGED_PCI):
-                raise queries.RequestFilterFailed(reason=(
-                    f"the flavor's extra spec {key} names a resource class of PCI devices; request PCI devices with "
-                    'pci_passthrough:alias instead'))
+                raise queries.RequestFilterFailed(
+                    reason=(
+                        f"the flavor's extra spec {key} names a resource class of PCI devices; request PCI devices "
+                        f'with '
+                        'pci_passthrough:alias instead'
+                    )
+                )
 
     def _names_hosts(self) -> bool:
         """Return whether the request names the hosts or nodes for the servers."""
         spec = self._spec
         destination = spec.requested_destination if 'requested_destination' in spec else None
-        return (any(name in spec and getattr(spec, name) for name in ('force_hosts', 'force_nodes'))
-                or (destination is not None and any(name in destination and getattr(destination, name)
-                                                    for name in ('host', 'node'))))
+        return any(name in spec and getattr(spec, name) for name in ('force_hosts', 'force_nodes')) or (
+            destination is not None
+            and any(name in destination and getattr(destination, name) for name in ('host', 'node'))
+        )
 
     def _named_nodes(self) -> list[str]:
         """Return the uuids of the nodes that the request names.
@@ -430,11 +519,15 @@ class _Request:
         return next(iter(states.values()), None)
 
 
-def _selection(choice: Choice) -> objects.Selection:
+def _selection(choice: Candidate) -> objects.Selection:
     host = choice.host
     return objects.Selection(
-        compute_node_uuid=host.uuid, service_host=host.host, nodename=host.nodename, cell_uuid=host.cell_uuid,
+        compute_node_uuid=host.uuid,
+        service_host=host.host,
+        nodename=host.nodename,
+        cell_uuid=host.cell_uuid,
         limits=objects.SchedulerLimits.from_dict(host.limits) if host.limits else None,
         allocation_request=json.dumps(choice.request) if choice.request is not None else None,
         allocation_request_version=MICROVERSION if choice.request is not None else None,
-        availability_zone=host.availability_zone)
+        availability_zone=host.availability_zone,
+    )

@@ -1,14 +1,15 @@
 """Result of one host selection: a host for each server, and alternate hosts."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kilonova.scheduler.host_state import HostState
-from kilonova.scheduler.reservations import Request
+from kilonova.scheduler.hosts.host_state import HostState
+from kilonova.scheduler.hosts.reservations import Request
 
 
 @dataclass(frozen=True)
-class Choice:
+class Candidate:
     """A chosen host, and the allocation that a server gets on it.
 
     Attributes:
@@ -24,8 +25,8 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SelectionPlan:
     """A choice for each server in the order of the request, and as many lists of alternates."""
 
-    choices: list[Choice]
-    alternates: list[list[Choice]]
+    choices: list[Candidate]
+    alternates: list[list[Candidate]]

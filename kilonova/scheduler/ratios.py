@@ -4,6 +4,7 @@
 
 Each name is something that a weigher adds up, and its ratio is the factor.
 """
+
 from __future__ import annotations
 
 import math
@@ -33,6 +34,8 @@ def ratios(setting: tuple[str, ...], option: str) -> Mapping[str, float]:
         if name.strip() and equals and math.isfinite(ratio):
             found[name.strip()] = ratio
         else:
-            LOG.error("%(option)s: '%(entry)s' is ignored, because it is not of the form name=ratio",
-                      {'option': option, 'entry': entry})
+            LOG.error(
+                "%(option)s: '%(entry)s' is ignored, because it is not of the form name=ratio",
+                {'option': option, 'entry': entry},
+            )
     return MappingProxyType(found)

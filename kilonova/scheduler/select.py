@@ -8,6 +8,7 @@
 ``candidates.Offered`` or ``candidates.Staying``. If a claim is refused, the next host is tried. A chosen host gets a
 reservation in the table before the claim, so that other threads see its resources as used.
 """
+
 from __future__ import annotations
 
 import itertools
@@ -25,16 +26,16 @@ from oslo_log import log as logging
 from kilonova.objects import RequestSpec
 from kilonova.scheduler import filters as filtering
 from kilonova.scheduler import weighers as weighing
-from kilonova.scheduler.claims import Claims
-from kilonova.scheduler.columns import Mask, Row, Values
-from kilonova.scheduler.decisions import Trace
-from kilonova.scheduler.guard import Guard
-from kilonova.scheduler.host_state import HostState
-from kilonova.scheduler.look import Look
-from kilonova.scheduler.plan import Choice, Plan
-from kilonova.scheduler.reservations import Request, reserve
-from kilonova.scheduler.room import Room
-from kilonova.scheduler.snapshot import Snapshot
+from kilonova.scheduler.explain.decisions import Trace
+from kilonova.scheduler.hosts.arrays import HostArrays
+from kilonova.scheduler.hosts.columns import Mask, Row, Values
+from kilonova.scheduler.hosts.host_state import HostState
+from kilonova.scheduler.hosts.reservations import Request, reserve
+from kilonova.scheduler.hosts.snapshot import HostSnapshot
+from kilonova.scheduler.placement.claims import Claims
+from kilonova.scheduler.placement.room import RemainingCapacity
+from kilonova.scheduler.plan import Candidate, SelectionPlan
+from kilonova.scheduler.plugins.guard import Guard
 
 LOG = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ WAIT = 10.0
 
 
 @dataclass(frozen=True)
-class Settings:
+class SelectSettings:
     """Options of a select. ``alternates`` is the number of alternate hosts for each choice.
 
     ``trace`` records the steps.
@@ -74,7 +75,7 @@ class Offers(Protocol):
     tries: int
 
     @property
-    def room(self) -> Room | None:
+    def room(self) -> RemainingCapacity | None:
         """Remaining capacity in Placement's answer, or None if only the table has it."""
         ...
 
@@ -87,7 +88,7 @@ class Offers(Protocol):
         """Return the mask of the hosts. The caller may change it."""
         ...
 
-    def masks(self, look: Look, first: bool) -> Iterator[tuple[str, Mask]]:
+    def masks(self, look: HostArrays, first: bool) -> Iterator[tuple[str, Mask]]:
         """Yield further conditions for hosts as (name, mask). ``first`` is True for the first server of the request."""
         ...
 
@@ -111,13 +112,23 @@ class Select:
     chosen servers count as builds under way on their hosts.
     """
 
-    def __init__(self, snapshot: Snapshot, spec: RequestSpec, filters: Sequence[Any], weighers: Sequence[Any],
-                 settings: Settings, offers: Offers, claims: Claims | None = None, *, building: bool = True,
-                 rng: Any = random) -> None:
+    def __init__(
+        self,
+        snapshot: HostSnapshot,
+        spec: RequestSpec,
+        filters: Sequence[Any],
+        weighers: Sequence[Any],
+        settings: SelectSettings,
+        offers: Offers,
+        claims: Claims | None = None,
+        *,
+        building: bool = True,
+        rng: Any = random,
+    ) -> None:
         self._snapshot, self._table, self._spec = snapshot, snapshot.table, spec
         self._filters, self._weighers, self._settings = filters, weighers, settings
         self._offers, self._claims, self._building, self._rng = offers, claims, building, rng
-        self._look = Look(snapshot)
+        self._look = HostArrays(snapshot)
         self._states: dict[int, HostState] = {}
         # All hosts share this object. It reads the servers once, when a filter needs them.
         self._servers_of = snapshot.servers.on()
@@ -130,29 +141,36 @@ class Select:
         self._order: list[int] = []
         self._made: list[str] = []
 
-    def plan(self, uuids: Sequence[str]) -> Plan | None:
+    def plan(self, uuids: Sequence[str]) -> SelectionPlan | None:
         """Return a plan with a choice for each server, or None if there are not enough hosts."""
-        chosen: list[tuple[int | None, Choice]] = []
+        chosen: list[tuple[int | None, Candidate]] = []
         for index, uuid in enumerate(uuids):
             found = self._one(uuid, index)
             if found is None:
                 if self._offers.final:
-                    LOG.debug('There are %(hosts)d hosts available but %(num_instances)d instances requested to build.',
-                              {'hosts': len(chosen), 'num_instances': len(uuids)})
+                    LOG.debug(
+                        'There are %(hosts)d hosts available but %(num_instances)d instances requested to build.',
+                        {'hosts': len(chosen), 'num_instances': len(uuids)},
+                    )
                 return None
             LOG.debug('Selected host: %(host)s', {'host': found[1].host})
             chosen.append(found)
             self._remember(uuid, found[1].host)
         choices = [choice for _, choice in chosen]
         if not self._settings.alternates:
-            return Plan(choices, [[] for _ in choices])
+            return SelectionPlan(choices, [[] for _ in choices])
         with self._table.lock:
             # With one server, its choice does not change the weights of the other hosts.
             if len(uuids) > 1:
                 self._order = self._best(self._filter(len(uuids)))
             taken = {place for place, _ in chosen}
-            return Plan(choices, [list(itertools.islice(self._alternates(choice, taken), self._settings.alternates))
-                                  for choice in choices])
+            return SelectionPlan(
+                choices,
+                [
+                    list(itertools.islice(self._alternates(choice, taken), self._settings.alternates))
+                    for choice in choices
+                ],
+            )
 
     def forget(self, but: Collection[str] = ()) -> None:
         """Remove the reservations for the chosen servers, except those in ``but``."""
@@ -163,7 +181,7 @@ class Select:
             self._made = [uuid for uuid in self._made if uuid in but]
 
     # -- one server ----------------------------------------------------------------------------------------------------
-    def _one(self, uuid: str, index: int) -> tuple[int | None, Choice] | None:
+    def _one(self, uuid: str, index: int) -> tuple[int | None, Candidate] | None:
         # Filters of server groups need the server's uuid.
         self._spec.instance_uuid = uuid
         tried = _Tried()
@@ -216,8 +234,9 @@ class Select:
                     continue
                 request = left[0]
             tried.add(place, request)
-            self._table.reservations.take(uuid, reserve(
-                place, self._spec, request, host.topology_of(self._spec, request), self._building))
+            self._table.reservations.take(
+                uuid, reserve(place, self._spec, request, host.topology_of(self._spec, request), self._building)
+            )
             self._made.append(uuid)
             return place, host, request
         return None
@@ -237,10 +256,10 @@ class Select:
                     return []
         return self._offers.requests(place, host)
 
-    def _claim(self, uuid: str, host: HostState, request: Request | None) -> Choice | None:
+    def _claim(self, uuid: str, host: HostState, request: Request | None) -> Candidate | None:
         if request is None:
-            return Choice(host)
-        choice: Choice | None = Choice(host, request)
+            return Candidate(host)
+        choice: Candidate | None = Candidate(host, request)
         if self._claims is not None:
             choice = self._claims.claim(uuid, host, request) if self._offers.qualifies(host) else None
         if choice is not None and not choice.held:
@@ -248,7 +267,7 @@ class Select:
                 self._table.reservations.made(uuid)
         return choice
 
-    def _moved(self, uuid: str, choice: Choice) -> int | None:
+    def _moved(self, uuid: str, choice: Candidate) -> int | None:
         """Move the server's reservation to the host of an earlier select's allocation, and return this host's index.
 
         Return None if the table does not know the host.
@@ -258,9 +277,16 @@ class Select:
             place = self._table.places.of(choice.host.uuid)
             self._table.reservations.give_back(uuid)
             if place is not None:
-                self._table.reservations.take(uuid, reserve(
-                    place, self._spec, choice.request, choice.host.topology_of(self._spec, choice.request),
-                    self._building))
+                self._table.reservations.take(
+                    uuid,
+                    reserve(
+                        place,
+                        self._spec,
+                        choice.request,
+                        choice.host.topology_of(self._spec, choice.request),
+                        self._building,
+                    ),
+                )
                 # Time 0, because Placement's answer already contains this claim.
                 self._table.reservations.made(uuid, 0.0)
                 self._made.append(uuid)
@@ -273,16 +299,16 @@ class Select:
             # The filters for the next server of the request must see this one.
             group.put(uuid, host.host)
 
-    def _alternates(self, choice: Choice, taken: Collection[int | None]) -> Iterator[Choice]:
+    def _alternates(self, choice: Candidate, taken: Collection[int | None]) -> Iterator[Candidate]:
         """Yield further hosts of the same cell that were not chosen for any server of this request."""
         for place in self._order:
             host = self._state(place) if place not in taken else None
             if host is not None and host.cell_uuid == choice.host.cell_uuid:
                 requests, room = self._requests(place, host), self._offers.room
                 if requests is None:
-                    yield Choice(host)
+                    yield Candidate(host)
                 else:
-                    fitting = (Choice(host, one) for one in requests if room is None or room.fits(one))
+                    fitting = (Candidate(host, one) for one in requests if room is None or room.fits(one))
                     yield from itertools.islice(fitting, 1)
 
     def _state(self, place: int) -> HostState | None:
@@ -319,8 +345,14 @@ class Select:
         if self._settings.trace is not None:
             self._settings.trace.weighed(self._table, places[order], weights[order])
         if LOG.isEnabledFor(logging.DEBUG):
-            LOG.debug('Weighed %(hosts)s', {'hosts': [
-                weighing.WeighedHost(self._state(int(places[at])), float(weights[at])) for at in order[:SHOWN]]})
+            LOG.debug(
+                'Weighed %(hosts)s',
+                {
+                    'hosts': [
+                        weighing.WeighedHost(self._state(int(places[at])), float(weights[at])) for at in order[:SHOWN]
+                    ]
+                },
+            )
         return [int(place) for place in places[order]]
 
     def _draw(self, order: list[int]) -> None:
@@ -344,8 +376,9 @@ class Select:
         if self._offers.refusals is not None:
             passing[list(self._refused)] = False
         if LOG.isEnabledFor(logging.DEBUG):
-            LOG.debug('Filtered %(hosts)s', {'hosts': [
-                self._state(int(place)) for place in np.flatnonzero(passing)[:SHOWN]]})
+            LOG.debug(
+                'Filtered %(hosts)s', {'hosts': [self._state(int(place)) for place in np.flatnonzero(passing)[:SHOWN]]}
+            )
         return passing
 
     def _run_filters(self, index: int, passing: Mask, steps: _Steps) -> Mask:
@@ -361,7 +394,7 @@ class Select:
                 continue
             mask = filtering.mask_of(one, self._look, self._spec, guard)
             guard.report()
-            if mask is filtering.LOOP:
+            if mask is filtering.PER_HOST:
                 single.append(one)
                 continue
             if getattr(one, 'at_most', False):
@@ -377,8 +410,11 @@ class Select:
                 LOG.debug('Filter %s says to stop filtering', type(one).__name__)
                 return passing & False
             left = {id(state) for state in kept}
-            passing = steps.took(type(one).__name__, passing, self._table.places.mask(
-                [place for place in places if id(self._states[place]) in left]))
+            passing = steps.took(
+                type(one).__name__,
+                passing,
+                self._table.places.mask([place for place in places if id(self._states[place]) in left]),
+            )
         return passing
 
     def _named(self, passing: Mask) -> tuple[Mask, bool]:
@@ -394,14 +430,18 @@ class Select:
             passing = left
         passing = self._requested(passing)
         forced = False
-        for name, column, what in (('force_hosts', 'host', 'hosts'),
-                                   ('force_nodes', 'hypervisor_hostname', 'nodes')):
+        for name, column, what in (('force_hosts', 'host', 'hosts'), ('force_nodes', 'hypervisor_hostname', 'nodes')):
             names = self._names(name)
             if not names:
                 continue
             forced, wanted = True, {one.lower() for one in names}
-            passing = self._table.places.mask([place for place in np.flatnonzero(passing).tolist()
-                                               if self._table.row(place)[column].lower() in wanted])
+            passing = self._table.places.mask(
+                [
+                    place
+                    for place in np.flatnonzero(passing).tolist()
+                    if self._table.row(place)[column].lower() in wanted
+                ]
+            )
             if passing.any():
                 LOG.info('Host filter forcing available %s to %s', what, ', '.join(self._hosts(passing, column)))
             else:
@@ -417,19 +457,27 @@ class Select:
         if not host and not node:
             return passing
         LOG.info('Host filter only checking host %(host)s and node %(node)s', {'host': host, 'node': node})
-        found = self._only(passing, lambda row: (not host or row['host'].lower() == host.lower()) and (
-            not node or row['hypervisor_hostname'].lower() == node.lower()))
+        found = self._only(
+            passing,
+            lambda row: (
+                (not host or row['host'].lower() == host.lower())
+                and (not node or row['hypervisor_hostname'].lower() == node.lower())
+            ),
+        )
         if not found.any():
-            LOG.info('No hosts matched due to not matching requested destination (%(host)s, %(node)s)',
-                     {'host': host, 'node': node})
+            LOG.info(
+                'No hosts matched due to not matching requested destination (%(host)s, %(node)s)',
+                {'host': host, 'node': node},
+            )
         return found
 
     def _names(self, name: str) -> list[str]:
         return list((getattr(self._spec, name) if name in self._spec else None) or ())
 
     def _only(self, passing: Mask, wanted: Callable[[Row], bool]) -> Mask:
-        return self._table.places.mask([place for place in np.flatnonzero(passing).tolist()
-                                        if wanted(self._table.row(place))])
+        return self._table.places.mask(
+            [place for place in np.flatnonzero(passing).tolist() if wanted(self._table.row(place))]
+        )
 
     def _hosts(self, mask: Mask, column: str = 'host') -> list[str]:
         return [self._table.row(place)[column] for place in np.flatnonzero(mask).tolist()]
@@ -446,8 +494,14 @@ class Select:
                 form = weighing.array_form(weigher)
                 values = guard.call(form, self._look, self._spec, default=weighing.LOOP) if form else weighing.LOOP
                 if values is weighing.LOOP:
-                    values = np.asarray(weighing.values_of(weigher, [
-                        weighing.WeighedHost(self._state(int(place))) for place in places], self._spec, guard))
+                    values = np.asarray(
+                        weighing.values_of(
+                            weigher,
+                            [weighing.WeighedHost(self._state(int(place))) for place in places],
+                            self._spec,
+                            guard,
+                        )
+                    )
                 else:
                     values = values[places]
                 total += _weights(values, multiplier, weigher)
@@ -460,8 +514,7 @@ class Select:
         It is an array if aggregates or the weigher itself override the configured number.
         """
         if type(weigher).weight_multiplier is not weighing.BaseHostWeigher.weight_multiplier:
-            return np.asarray(weighing.multipliers_of(
-                weigher, [self._state(int(place)) for place in places], guard))
+            return np.asarray(weighing.multipliers_of(weigher, [self._state(int(place)) for place in places], guard))
         if weigher.multiplier is None:
             return 1.0
         configured = weigher.configured_multiplier()
@@ -469,8 +522,12 @@ class Select:
         if not overridden:
             return configured
         others = self._table.places.named(overridden)
-        return np.asarray([weigher.weight_multiplier(self._state(int(place))) if int(place) in others else configured
-                           for place in places])
+        return np.asarray(
+            [
+                weigher.weight_multiplier(self._state(int(place))) if int(place) in others else configured
+                for place in places
+            ]
+        )
 
 
 class _Tried:
@@ -525,14 +582,26 @@ class _Steps:
         return after
 
     def _nothing_left(self) -> None:
-        message = ("Filtering removed all hosts for the request with instance ID '%(uuid)s'. "
-                   'Filter results: %(results)s')
+        message = "Filtering removed all hosts for the request with instance ID '%(uuid)s'. Filter results: %(results)s"
         uuid = self._spec.instance_uuid if 'instance_uuid' in self._spec else None
         if LOG.isEnabledFor(logging.DEBUG):
-            LOG.debug(message, {'uuid': uuid, 'results': [
-                (name, [(row['host'], row['hypervisor_hostname'])
-                        for row in map(self._table.row, np.flatnonzero(left).tolist())])
-                for name, left in self._left]}, instance_uuid=uuid)
+            LOG.debug(
+                message,
+                {
+                    'uuid': uuid,
+                    'results': [
+                        (
+                            name,
+                            [
+                                (row['host'], row['hypervisor_hostname'])
+                                for row in map(self._table.row, np.flatnonzero(left).tolist())
+                            ],
+                        )
+                        for name, left in self._left
+                    ],
+                },
+                instance_uuid=uuid,
+            )
         LOG.info(message, {'uuid': uuid, 'results': self._short}, instance_uuid=uuid)
 
 
@@ -544,6 +613,8 @@ def _weights(values: Values, multiplier: Any, weigher: Any) -> Values:
         return answer
     found = np.full(len(values), -np.inf)
     if good.any():
-        found[good] = weighing.normalize(values[good], weigher.minval, weigher.maxval) * np.broadcast_to(
-            multiplier, good.shape)[good]
+        found[good] = (
+            weighing.normalize(values[good], weigher.minval, weigher.maxval)
+            * np.broadcast_to(multiplier, good.shape)[good]
+        )
     return found

@@ -5,6 +5,7 @@
 Only the owner may read files that these programs create, because disks, images and config drives belong to tenants.
 While a guest runs, libvirt changes the owner of its files to QEMU's user (dynamic_ownership).
 """
+
 from __future__ import annotations
 
 import os
@@ -15,8 +16,11 @@ from collections.abc import Callable
 from kilonova import errors
 
 # mkfs and mkswap are in directories that are not in the PATH of ordinary users.
-ENVIRONMENT = {**os.environ, 'LC_ALL': 'C',
-                'PATH': f'{os.environ.get("PATH", os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin'}
+ENVIRONMENT = {
+    **os.environ,
+    'LC_ALL': 'C',
+    'PATH': f'{os.environ.get("PATH", os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin',
+}
 # Seconds between two calls of ``check``.
 _LOOK = 0.2
 _PRIVATE = 0o077
@@ -38,8 +42,9 @@ def run(*argv: str) -> str:
     Raises CommandFailed with its output on stderr if it fails or is not installed.
     """
     try:
-        done = subprocess.run(argv, env=ENVIRONMENT, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                              check=False, umask=_PRIVATE)
+        done = subprocess.run(
+            argv, env=ENVIRONMENT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, umask=_PRIVATE
+        )
     except FileNotFoundError as error:
         raise CommandFailed(command=argv[0], reason='the program is not installed on this host') from error
     if done.returncode:
@@ -60,8 +65,15 @@ def watched(check: Callable[[], None], *argv: str) -> None:
     # Its error output is written to a file, because a pipe is not read while the program runs.
     with tempfile.TemporaryFile('w+', errors='replace') as stderr:
         try:
-            process = subprocess.Popen(argv, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                       stderr=stderr, text=True, umask=_PRIVATE)
+            process = subprocess.Popen(
+                argv,
+                env=ENVIRONMENT,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+                text=True,
+                umask=_PRIVATE,
+            )
         except FileNotFoundError as error:
             raise CommandFailed(command=argv[0], reason='the program is not installed on this host') from error
         with process:

@@ -5,6 +5,7 @@
 
 Drivers assign these names to a guest's own disks and its volumes.
 """
+
 from __future__ import annotations
 
 import itertools
@@ -32,8 +33,9 @@ def root(bus: str | None) -> str:
     return f'/dev/{_free(bus if bus in PREFIX else "virtio", ())}'
 
 
-def assign(own: Iterable[str], volumes: Sequence[tuple[str, str | None]],
-           others: Iterable[str] = ()) -> tuple[list[str], list[str]]:
+def assign(
+    own: Iterable[str], volumes: Sequence[tuple[str, str | None]], others: Iterable[str] = ()
+) -> tuple[list[str], list[str]]:
     """Return the device names of a guest's own disks, and those of its volumes.
 
     A volume keeps its name if it suits the volume's bus and is free. All other disks get free names, the guest's own
@@ -71,7 +73,7 @@ def _free(bus: str, taken: Collection[str]) -> str:
 
 def _suits(name: str, bus: str) -> bool:
     """Return whether a volume on ``bus`` may have the name."""
-    return name in {PREFIX[bus] + letter for letter in string.ascii_lowercase[:_MOST[PREFIX[bus]]]}
+    return name in {PREFIX[bus] + letter for letter in string.ascii_lowercase[: _MOST[PREFIX[bus]]]}
 
 
 def _letters(number: int) -> str:

@@ -41,6 +41,7 @@ Rules for every driver:
   address is its uuid, parent_addr is its PCI function, and extra_info['mdev_type'] is its type. The driver creates it
   before its guest is defined or started (MdevUnavailable), and keeps it when the guest is deleted.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -51,7 +52,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from kilonova import errors, objects
-from kilonova.virt.parts.disks import Disks, ImageClient, Snapshots
+from kilonova.virt.parts.disks import Disks, ImageSource, Snapshots
 from kilonova.virt.parts.guests import Guests
 from kilonova.virt.parts.host import Devices, Host
 from kilonova.virt.parts.live_migrations import LiveMigrations
@@ -82,7 +83,7 @@ class ComputeDriver(Protocol):
 
     capabilities: Capabilities
 
-    def __init__(self, conf: cfg.ConfigOpts, image_client: ImageClient | None = None) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, image_client: ImageSource | None = None) -> None:
         """Keep the settings. No connection is opened yet."""
 
     @property
@@ -139,7 +140,7 @@ def guest_name(conf: cfg.ConfigOpts, instance: objects.Instance) -> str:
         return template % {'id': instance.id, 'uuid': instance.uuid, 'project_id': instance.project_id}
 
 
-def load(conf: cfg.ConfigOpts, image_client: ImageClient | None = None) -> ComputeDriver:
+def load(conf: cfg.ConfigOpts, image_client: ImageSource | None = None) -> ComputeDriver:
     """Return the driver that [DEFAULT]compute_driver names. Raises DriverNotLoaded if it cannot be loaded."""
     name = conf.compute_driver
     if not name:

@@ -8,6 +8,7 @@ fail, before or after its work:
     driver.fail('finish_migration', OSError(), after=True)        # does its work, then raises
     driver.calls                                                  # [('spawn', uuid), ...]
 """
+
 from __future__ import annotations
 
 from oslo_config import cfg
@@ -22,7 +23,7 @@ from kilonova.virt.fakes.power import FakePower, FakeRescues
 from kilonova.virt.fakes.state import FakeMachine, FakeState
 from kilonova.virt.fakes.volume_snapshots import FakeVolumeSnapshots
 from kilonova.virt.fakes.volumes import FakeVolumes
-from kilonova.virt.parts.disks import ImageClient
+from kilonova.virt.parts.disks import ImageSource
 
 
 class FakeDriver(FakeState):
@@ -30,8 +31,9 @@ class FakeDriver(FakeState):
 
     capabilities = driver.Capabilities(supports_migrate_to_same_host=False)
 
-    def __init__(self, conf: cfg.ConfigOpts, image_client: ImageClient | None = None, *,
-                 machine: FakeMachine | None = None) -> None:
+    def __init__(
+        self, conf: cfg.ConfigOpts, image_client: ImageSource | None = None, *, machine: FakeMachine | None = None
+    ) -> None:
         super().__init__(conf, image_client, machine)
         self.host, self.guests, self.power = FakeHost(self), FakeGuests(self), FakePower(self)
         self.rescues = FakeRescues(self)
@@ -40,4 +42,4 @@ class FakeDriver(FakeState):
         self.volume_snapshots = FakeVolumeSnapshots(self)
 
 
-_: type[driver.ComputeDriver] = FakeDriver      # mypy compares it with the protocol
+_: type[driver.ComputeDriver] = FakeDriver  # mypy compares it with the protocol

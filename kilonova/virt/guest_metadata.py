@@ -1,11 +1,12 @@
 """Metadata of a server in the formats of OpenStack and EC2, for config drives and the metadata service.
 
-    about = About.of(instance, domain='novalocal', zone='nova')
+    about = GuestFacts.of(instance, domain='novalocal', zone='nova')
     openstack(about, 'latest')          # {'meta_data.json': b'{…}', 'user_data': b'#cloud-config', …}
     ec2(about)                          # {'instance-id': 'i-00000001', 'placement': {'availability-zone': 'nova'}, …}
 
 Each version contains the data of all earlier versions. Guests use the newest version that they know.
 """
+
 from __future__ import annotations
 
 import base64
@@ -23,10 +24,26 @@ from kilonova.objects.vif import Vif, VifSubnet
 LATEST = 'latest'
 # Versions of OpenStack's format, named by the data that they added.
 FIRST, RANDOM_SEED, VENDOR_DATA, NETWORK_DATA, DEVICES, VENDOR_DATA2, CPUS = (
-    '2012-08-10', '2013-04-04', '2013-10-17', '2015-10-15', '2016-06-30', '2016-10-06', '2020-10-14')
+    '2012-08-10',
+    '2013-04-04',
+    '2013-10-17',
+    '2015-10-15',
+    '2016-06-30',
+    '2016-10-06',
+    '2020-10-14',
+)
 VERSIONS = (FIRST, RANDOM_SEED, VENDOR_DATA, NETWORK_DATA, DEVICES, VENDOR_DATA2, '2017-02-22', '2018-08-27', CPUS)
-EC2_VERSIONS = ('1.0', '2007-01-19', '2007-03-01', '2007-08-29', '2007-10-10', '2007-12-15', '2008-02-01',
-                '2008-09-01', '2009-04-04')
+EC2_VERSIONS = (
+    '1.0',
+    '2007-01-19',
+    '2007-03-01',
+    '2007-08-29',
+    '2007-10-10',
+    '2007-12-15',
+    '2008-02-01',
+    '2008-09-01',
+    '2009-04-04',
+)
 # Types of links that guests know. All other types of interfaces are given as a network card.
 LINK_TYPES = frozenset(('bridge', 'dvs', 'hw_veb', 'hyperv', 'ovs', 'tap', 'vhostuser', 'vif'))
 CARD = 'phy'
@@ -37,7 +54,7 @@ EC2 = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class About:
+class GuestFacts:
     """The data of a server that its guest may read.
 
     ``hostname`` includes the domain. ``keys`` are dicts {name, type, data}. ``devices`` has the form of the document.
@@ -70,6 +87,7 @@ class About:
 
         Without ``domain`` ('') the host name has no domain. ``zone`` is used if the server has no availability zone.
         """
+
         def given(name: str) -> Any:
             return getattr(instance, name, None)
 
@@ -79,14 +97,26 @@ class About:
             keys = [{'name': instance.key_name, 'type': kinds.get(instance.key_name, 'ssh'), 'data': given('key_data')}]
         name, flavor = given('hostname'), given('flavor')
         return cls(
-            uuid=instance.uuid, number=given('id') or 0, name=given('display_name'),
-            hostname=f'{name}.{domain}' if name and domain else name, project_id=given('project_id'),
-            image_id=given('image_ref'), flavor=flavor.name if flavor else None,
-            launch_index=given('launch_index') or 0, availability_zone=given('availability_zone') or zone,
-            reservation_id=given('reservation_id'), kernel_id=given('kernel_id'), ramdisk_id=given('ramdisk_id'),
-            root_device=given('root_device_name'), metadata=dict(given('metadata') or {}), keys=keys,
-            user_data=_decoded(given('user_data')), boot_roles=(given('system_metadata') or {}).get('boot_roles') or '',
-            devices=_devices(given('device_metadata')), vifs=tuple(given('vifs') or ()))
+            uuid=instance.uuid,
+            number=given('id') or 0,
+            name=given('display_name'),
+            hostname=f'{name}.{domain}' if name and domain else name,
+            project_id=given('project_id'),
+            image_id=given('image_ref'),
+            flavor=flavor.name if flavor else None,
+            launch_index=given('launch_index') or 0,
+            availability_zone=given('availability_zone') or zone,
+            reservation_id=given('reservation_id'),
+            kernel_id=given('kernel_id'),
+            ramdisk_id=given('ramdisk_id'),
+            root_device=given('root_device_name'),
+            metadata=dict(given('metadata') or {}),
+            keys=keys,
+            user_data=_decoded(given('user_data')),
+            boot_roles=(given('system_metadata') or {}).get('boot_roles') or '',
+            devices=_devices(given('device_metadata')),
+            vifs=tuple(given('vifs') or ()),
+        )
 
 
 def _decoded(text: str | None) -> bytes | None:
@@ -96,30 +126,55 @@ def _decoded(text: str | None) -> bytes | None:
         return None
 
 
-_BUSES = ((objects.PCIDeviceBus, 'pci'), (objects.SCSIDeviceBus, 'scsi'), (objects.IDEDeviceBus, 'ide'),
-          (objects.USBDeviceBus, 'usb'))
+_BUSES = (
+    (objects.PCIDeviceBus, 'pci'),
+    (objects.SCSIDeviceBus, 'scsi'),
+    (objects.IDEDeviceBus, 'ide'),
+    (objects.USBDeviceBus, 'usb'),
+)
 
 
 def _devices(known: objects.InstanceDeviceMetadata | None) -> list[dict[str, Any]]:
     """Return disks and interfaces with tags, and functions of network devices that are in a VLAN."""
     found = []
     for device in known.devices if known is not None else ():
-        place = {'bus': next((name for kind, name in _BUSES if isinstance(device.bus, kind)), 'none'),
-                 'address': getattr(device.bus, 'address', 'none')}
+        place = {
+            'bus': next((name for kind, name in _BUSES if isinstance(device.bus, kind)), 'none'),
+            'address': getattr(device.bus, 'address', 'none'),
+        }
         if isinstance(device, objects.DiskMetadata):
-            found.append({'type': 'disk', **place, **({'serial': device.serial} if device.serial else {}),
-                          'path': device.path, 'tags': list(device.tags)})
+            found.append(
+                {
+                    'type': 'disk',
+                    **place,
+                    **({'serial': device.serial} if device.serial else {}),
+                    'path': device.path,
+                    'tags': list(device.tags),
+                }
+            )
         elif isinstance(device, objects.NetworkInterfaceMetadata):
-            found.append({'type': 'nic', **place, 'mac': device.mac, 'tags': list(device.tags), **{
-                name: getattr(device, name) for name in ('vlan', 'vf_trusted') if name in device}})
+            found.append(
+                {
+                    'type': 'nic',
+                    **place,
+                    'mac': device.mac,
+                    'tags': list(device.tags),
+                    **{name: getattr(device, name) for name in ('vlan', 'vf_trusted') if name in device},
+                }
+            )
     return found
 
 
 # --- OpenStack's format
-def meta_data(about: About, version: str, **more: Any) -> dict[str, Any]:
+def meta_data(about: GuestFacts, version: str, **more: Any) -> dict[str, Any]:
     """Return the content of meta_data.json. ``more`` has entries that only a config drive has (admin_pass, files)."""
-    found: dict[str, Any] = {'uuid': about.uuid, 'name': about.name, 'hostname': about.hostname,
-                             'launch_index': about.launch_index, 'availability_zone': about.availability_zone}
+    found: dict[str, Any] = {
+        'uuid': about.uuid,
+        'name': about.name,
+        'hostname': about.hostname,
+        'launch_index': about.launch_index,
+        'availability_zone': about.availability_zone,
+    }
     if about.metadata:
         found['meta'] = dict(about.metadata)
     if about.keys:
@@ -136,7 +191,7 @@ def meta_data(about: About, version: str, **more: Any) -> dict[str, Any]:
     return {**found, **more}
 
 
-def openstack(about: About, version: str, **more: Any) -> dict[str, bytes]:
+def openstack(about: GuestFacts, version: str, **more: Any) -> dict[str, bytes]:
     """Return {name: content} of a version's files, without the files of vendors (``vendor_files``)."""
     found = {'meta_data.json': _json(meta_data(about, version, **more))}
     if about.user_data:
@@ -156,14 +211,23 @@ def network_data(vifs: Iterable[Vif]) -> dict[str, Any]:
     networks: list[dict[str, Any]] = []
     servers: list[str] = []
     for vif in vifs:
-        links.append({'id': vif.device_name, 'vif_id': vif.id, 'type': vif.type if vif.type in LINK_TYPES else CARD,
-                      'mtu': None if any(subnet.dhcp for subnet in vif.subnets) else vif.mtu,
-                      'ethernet_mac_address': vif.mac})
+        links.append(
+            {
+                'id': vif.device_name,
+                'vif_id': vif.id,
+                'type': vif.type if vif.type in LINK_TYPES else CARD,
+                'mtu': None if any(subnet.dhcp for subnet in vif.subnets) else vif.mtu,
+                'ethernet_mac_address': vif.mac,
+            }
+        )
         for subnet in vif.subnets:
             networks.extend({'link': vif.device_name, 'network_id': vif.network_id, **way} for way in _ways(subnet))
             servers.extend(subnet.dns)
-    return {'links': links, 'networks': [{'id': f'network{number}', **way} for number, way in enumerate(networks)],
-            'services': _dns(dict.fromkeys(servers))}
+    return {
+        'links': links,
+        'networks': [{'id': f'network{number}', **way} for number, way in enumerate(networks)],
+        'services': _dns(dict.fromkeys(servers)),
+    }
 
 
 def _ways(subnet: VifSubnet) -> list[dict[str, Any]]:
@@ -174,8 +238,16 @@ def _ways(subnet: VifSubnet) -> list[dict[str, Any]]:
         return [{'type': f'ipv{subnet.version}_dhcp'}]
     everywhere = [('0.0.0.0/0' if subnet.version == 4 else '::/0', subnet.gateway)] if subnet.gateway else []
     routes = [{**_place(cidr), 'gateway': gateway} for cidr, gateway in (*everywhere, *subnet.routes)]
-    return [{'type': f'ipv{subnet.version}', 'ip_address': one.address, 'netmask': _place(subnet.cidr)['netmask'],
-             'routes': routes, 'services': _dns(subnet.dns)} for one in subnet.addresses]
+    return [
+        {
+            'type': f'ipv{subnet.version}',
+            'ip_address': one.address,
+            'netmask': _place(subnet.cidr)['netmask'],
+            'routes': routes,
+            'services': _dns(subnet.dns),
+        }
+        for one in subnet.addresses
+    ]
 
 
 def _place(cidr: str) -> dict[str, str]:
@@ -189,8 +261,10 @@ def _dns(addresses: Iterable[str]) -> list[dict[str, str]]:
 
 def vendor_files(version: str) -> tuple[str, ...]:
     """Return the names of a version's files of vendors."""
-    return (*(['vendor_data.json'] if _has(version, VENDOR_DATA) else []),
-            *(['vendor_data2.json'] if _has(version, VENDOR_DATA2) else []))
+    return (
+        *(['vendor_data.json'] if _has(version, VENDOR_DATA) else []),
+        *(['vendor_data2.json'] if _has(version, VENDOR_DATA2) else []),
+    )
 
 
 def _has(version: str, since: str) -> bool:
@@ -202,35 +276,57 @@ def _json(value: Any) -> bytes:
     return json.dumps(value).encode()
 
 
-def question(about: About) -> dict[str, Any]:
+def question(about: GuestFacts) -> dict[str, Any]:
     """Return the data of the server that is sent to a vendordata service."""
-    return {'project-id': about.project_id, 'instance-id': about.uuid, 'image-id': about.image_id,
-            'user-data': about.user_data.decode(errors='replace') if about.user_data else None,
-            'hostname': about.hostname, 'metadata': dict(about.metadata), 'boot-roles': about.boot_roles}
+    return {
+        'project-id': about.project_id,
+        'instance-id': about.uuid,
+        'image-id': about.image_id,
+        'user-data': about.user_data.decode(errors='replace') if about.user_data else None,
+        'hostname': about.hostname,
+        'metadata': dict(about.metadata),
+        'boot-roles': about.boot_roles,
+    }
 
 
 # --- EC2's format
-def ec2(about: About) -> EC2:
+def ec2(about: GuestFacts) -> EC2:
     """Return the tree below meta-data/ as texts, and nested dicts by name."""
     root = about.root_device or '/dev/vda'
-    fixed = next((address for vif in about.vifs for subnet in vif.subnets if subnet.version == 4
-                  for address in subnet.addresses), None)
+    fixed = next(
+        (
+            address
+            for vif in about.vifs
+            for subnet in vif.subnets
+            if subnet.version == 4
+            for address in subnet.addresses
+        ),
+        None,
+    )
     # A server without interfaces is in the default group of its project.
     groups = dict.fromkeys(name for vif in about.vifs for name in vif.security_groups) if about.vifs else ['default']
     found: EC2 = {
-        'ami-id': f"ami-{(about.image_id or '').replace('-', '')[:8] or '00000000'}",
-        'ami-launch-index': str(about.launch_index), 'ami-manifest-path': 'FIXME',
+        'ami-id': f'ami-{(about.image_id or "").replace("-", "")[:8] or "00000000"}',
+        'ami-launch-index': str(about.launch_index),
+        'ami-manifest-path': 'FIXME',
         'block-device-mapping': {'ami': root.removeprefix('/dev/'), 'root': root},
-        'hostname': about.hostname or '', 'instance-action': 'none', 'instance-id': f'i-{about.number:08x}',
-        'instance-type': about.flavor or '', 'local-hostname': about.hostname or '',
+        'hostname': about.hostname or '',
+        'instance-action': 'none',
+        'instance-id': f'i-{about.number:08x}',
+        'instance-type': about.flavor or '',
+        'local-hostname': about.hostname or '',
         'local-ipv4': fixed.address if fixed else '',
-        'placement': {'availability-zone': about.availability_zone or ''}, 'public-hostname': about.hostname or '',
+        'placement': {'availability-zone': about.availability_zone or ''},
+        'public-hostname': about.hostname or '',
         'public-ipv4': fixed.floating[0] if fixed and fixed.floating else '',
-        'reservation-id': about.reservation_id or '', 'security-groups': '\n'.join(groups)}
+        'reservation-id': about.reservation_id or '',
+        'security-groups': '\n'.join(groups),
+    }
     if about.keys:
-        found['public-keys'] = {f"{number}={key['name']}": {'openssh-key': key['data']}
-                                for number, key in enumerate(about.keys)}
+        found['public-keys'] = {
+            f'{number}={key["name"]}': {'openssh-key': key['data']} for number, key in enumerate(about.keys)
+        }
     for name, image_id in (('kernel-id', about.kernel_id), ('ramdisk-id', about.ramdisk_id)):
         if image_id:
-            found[name] = f"{'aki' if name == 'kernel-id' else 'ari'}-{image_id.replace('-', '')[:8]}"
+            found[name] = f'{"aki" if name == "kernel-id" else "ari"}-{image_id.replace("-", "")[:8]}'
     return found

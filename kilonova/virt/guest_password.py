@@ -6,6 +6,7 @@
 The password is written by the guest through the metadata service, or by the host that sets it through the guest's
 agent.
 """
+
 from __future__ import annotations
 
 import base64
@@ -29,7 +30,7 @@ def joined(system_metadata: Mapping[str, str | None]) -> str:
 
 def in_parts(text: str) -> dict[str, str | None]:
     """Return the metadata values of a password with at most ``LIMIT`` characters. Unused parts are None."""
-    return {key: text[PART * number:PART * (number + 1)] or None for number, key in enumerate(KEYS)}
+    return {key: text[PART * number : PART * (number + 1)] or None for number, key in enumerate(KEYS)}
 
 
 def encrypted(password: str, public_key: str | None) -> str | None:

@@ -6,6 +6,7 @@ systems. Each start of a compute has an id, its *run*, which it writes to its in
 other's run in their own instances_path share this storage. An equal storage id alone is not sufficient, because the
 file may be from a cloned disk.
 """
+
 from __future__ import annotations
 
 import contextlib

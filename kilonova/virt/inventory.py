@@ -4,6 +4,7 @@
 
 All drivers use them.
 """
+
 from __future__ import annotations
 
 import math
@@ -15,13 +16,20 @@ from kilonova.virt.parts.host import Inventories
 # Image formats that all drivers can boot. Their content is inspected, and then converted.
 IMAGE_FORMATS = ('iso', 'qcow2', 'raw', 'vdi', 'vhd', 'vhdx', 'vmdk')
 
-COMMON_TRAITS = frozenset({'COMPUTE_NODE', 'OWNER_NOVA', 'COMPUTE_REMOTE_MANAGED_PORTS',
-                           'COMPUTE_VOLUME_ATTACH_WITH_TAG', 'COMPUTE_VOLUME_EXTEND', 'COMPUTE_VOLUME_MULTI_ATTACH'}
-                          | {f'COMPUTE_IMAGE_TYPE_{name.upper()}' for name in IMAGE_FORMATS})
+COMMON_TRAITS = frozenset(
+    {
+        'COMPUTE_NODE',
+        'OWNER_NOVA',
+        'COMPUTE_REMOTE_MANAGED_PORTS',
+        'COMPUTE_VOLUME_ATTACH_WITH_TAG',
+        'COMPUTE_VOLUME_EXTEND',
+        'COMPUTE_VOLUME_MULTI_ATTACH',
+    }
+    | {f'COMPUTE_IMAGE_TYPE_{name.upper()}' for name in IMAGE_FORMATS}
+)
 
 # Allocation ratios of a node's record, and the resource class that each is for.
-RATIOS = (('cpu_allocation_ratio', 'VCPU'), ('ram_allocation_ratio', 'MEMORY_MB'),
-          ('disk_allocation_ratio', 'DISK_GB'))
+RATIOS = (('cpu_allocation_ratio', 'VCPU'), ('ram_allocation_ratio', 'MEMORY_MB'), ('disk_allocation_ratio', 'DISK_GB'))
 
 
 def ratios(conf: cfg.ConfigOpts, inventory: Inventories) -> dict[str, float]:
@@ -30,12 +38,17 @@ def ratios(conf: cfg.ConfigOpts, inventory: Inventories) -> dict[str, float]:
     A resource in the inventory has the ratio from there. For a resource that the host lacks (VCPU if all CPUs are
     dedicated, DISK_GB without a local disk), it is the configured ratio, or else the initial one.
     """
-    return {name: inventory[resource_class]['allocation_ratio'] if resource_class in inventory
-            else conf[name] or conf[f'initial_{name}'] for name, resource_class in RATIOS}
+    return {
+        name: inventory[resource_class]['allocation_ratio']
+        if resource_class in inventory
+        else conf[name] or conf[f'initial_{name}']
+        for name, resource_class in RATIOS
+    }
 
 
-def root(conf: cfg.ConfigOpts, vcpus: int, memory_mb: int, local_gb: int,
-         existing: Inventories | None = None, pcpus: int = 0) -> Inventories:
+def root(
+    conf: cfg.ConfigOpts, vcpus: int, memory_mb: int, local_gb: int, existing: Inventories | None = None, pcpus: int = 0
+) -> Inventories:
     """Return the inventories of VCPU, PCPU, MEMORY_MB and DISK_GB of a host for a PUT to Placement.
 
     Resources that the host lacks are left out. ``vcpus`` are shared CPUs, and each of ``pcpus`` is given to only one
@@ -43,17 +56,30 @@ def root(conf: cfg.ConfigOpts, vcpus: int, memory_mb: int, local_gb: int,
     unset.
     """
     disk_reserved = math.ceil(conf.reserved_host_disk_mb / 1024)
-    rows = (('VCPU', vcpus, conf.reserved_host_cpus, conf.cpu_allocation_ratio, conf.initial_cpu_allocation_ratio),
-            ('MEMORY_MB', memory_mb, conf.reserved_host_memory_mb, conf.ram_allocation_ratio,
-             conf.initial_ram_allocation_ratio),
-            ('DISK_GB', local_gb, disk_reserved, conf.disk_allocation_ratio, conf.initial_disk_allocation_ratio),
-            # Each dedicated CPU is given to one vCPU only, so the ratio in Placement is ignored.
-            ('PCPU', pcpus, 0, 1.0, 1.0))
+    rows = (
+        ('VCPU', vcpus, conf.reserved_host_cpus, conf.cpu_allocation_ratio, conf.initial_cpu_allocation_ratio),
+        (
+            'MEMORY_MB',
+            memory_mb,
+            conf.reserved_host_memory_mb,
+            conf.ram_allocation_ratio,
+            conf.initial_ram_allocation_ratio,
+        ),
+        ('DISK_GB', local_gb, disk_reserved, conf.disk_allocation_ratio, conf.initial_disk_allocation_ratio),
+        # Each dedicated CPU is given to one vCPU only, so the ratio in Placement is ignored.
+        ('PCPU', pcpus, 0, 1.0, 1.0),
+    )
     found = {}
     for name, total, reserved, configured, initial in rows:
         if total <= 0:
             continue
         now = (existing or {}).get(name, {}).get('allocation_ratio')
-        found[name] = {'total': total, 'reserved': min(reserved, total), 'min_unit': 1, 'max_unit': total,
-                       'step_size': 1, 'allocation_ratio': configured or now or initial}
+        found[name] = {
+            'total': total,
+            'reserved': min(reserved, total),
+            'min_unit': 1,
+            'max_unit': total,
+            'step_size': 1,
+            'allocation_ratio': configured or now or initial,
+        }
     return found

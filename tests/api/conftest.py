@@ -1,4 +1,5 @@
 """One world for all tests of a file: each test puts back what it changed."""
+
 from __future__ import annotations
 
 import pathlib

@@ -1,4 +1,5 @@
 """How many requests the tests of this directory made, by kind; told at the end of the run."""
+
 from __future__ import annotations
 
 import collections

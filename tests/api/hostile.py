@@ -6,6 +6,7 @@
 ``python -m tests.api.hostile 20000 7`` (``make fuzz N=20000 SEED=7``) sends so many and prints what is answered with
 5xx or costs more than a CPU-second, so that it can be sent again.
 """
+
 from __future__ import annotations
 
 import json
@@ -54,21 +55,31 @@ SHAPES: dict[str, Callable[[], str]] = {
     'a list of a few hundred floors': lambda: _nested('[', ']', 400),
     'objects of a few hundred floors': lambda: _nested('{"a":', '}', 400),
     'objects of sixty floors, many': lambda: json.dumps([_tower(60)] * (FILL // 450)),
-    'mixed items': lambda: json.dumps(_filled(lambda number: (number, str(number), {'a': number}, [number], None)[
-        number % 5])),
+    'mixed items': lambda: json.dumps(
+        _filled(lambda number: (number, str(number), {'a': number}, [number], None)[number % 5])
+    ),
     'equal objects': lambda: json.dumps(_filled(lambda number: {'a': 1, 'b': [2]})),
-    'empty lists': lambda: json.dumps([[]] * (FILL // 4)), 'zeros': lambda: json.dumps([0] * (FILL // 3)),
+    'empty lists': lambda: json.dumps([[]] * (FILL // 4)),
+    'zeros': lambda: json.dumps([0] * (FILL // 3)),
     'many keys': lambda: json.dumps({f'{number:x}': 0 for number in range(FILL // 11)}),
     'keys with a space': lambda: json.dumps({f' {number:x}': '' for number in range(FILL // 13)}),
-    'letters': lambda: json.dumps('a' * FILL), 'letters and a sign': lambda: json.dumps('a' * (FILL - 1) + '!'),
-    'digits': lambda: json.dumps('1' * FILL), 'a large number': lambda: '1' * 4000,
-    'a number that is too large': lambda: '1' * FILL, 'a small float': lambda: '0.' + '0' * 4000 + '1',
-    'dots': lambda: json.dumps('a.' * (FILL // 2)), 'colons': lambda: json.dumps(':' * FILL),
-    'dashes': lambda: json.dumps('-' * FILL), 'spaces': lambda: json.dumps(' ' * FILL),
-    'commas': lambda: json.dumps('1-2,' * (FILL // 4)), 'escapes': lambda: '"' + '\\u0000' * (FILL // 6) + '"',
-    'lines': lambda: json.dumps('\n' * (FILL // 2)), 'half characters': lambda: '"' + '\\ud800' * (FILL // 6) + '"',
+    'letters': lambda: json.dumps('a' * FILL),
+    'letters and a sign': lambda: json.dumps('a' * (FILL - 1) + '!'),
+    'digits': lambda: json.dumps('1' * FILL),
+    'a large number': lambda: '1' * 4000,
+    'a number that is too large': lambda: '1' * FILL,
+    'a small float': lambda: '0.' + '0' * 4000 + '1',
+    'dots': lambda: json.dumps('a.' * (FILL // 2)),
+    'colons': lambda: json.dumps(':' * FILL),
+    'dashes': lambda: json.dumps('-' * FILL),
+    'spaces': lambda: json.dumps(' ' * FILL),
+    'commas': lambda: json.dumps('1-2,' * (FILL // 4)),
+    'escapes': lambda: '"' + '\\u0000' * (FILL // 6) + '"',
+    'lines': lambda: json.dumps('\n' * (FILL // 2)),
+    'half characters': lambda: '"' + '\\ud800' * (FILL // 6) + '"',
     'wide characters': lambda: json.dumps('\U0001f4a9' * (FILL // 4), ensure_ascii=False),
-    'a date': lambda: json.dumps('2026-01-01T' + '0' * (FILL - 20))}
+    'a date': lambda: json.dumps('2026-01-01T' + '0' * (FILL - 20)),
+}
 
 
 def _tower(depth: int) -> Any:
@@ -107,11 +118,52 @@ def spend(world: Any, asked: Asked) -> Spent:
 # --- random ones -----------------------------------------------------------------------------------------------------
 _HOLE = '"\x7fHOLE\x7f"'
 _WORDS = (
-    '', ' ', 'a', 'a' * 64, 'a' * 255, 'a' * 256, 'a\n', '\n', '-', '0', '-1', '1' * 25, '9' * 5000, '1e9', 'NaN',
-    'None', 'null', '%00', '../..', "';--", '*', '(a+)+$', '^(a|aa)+$', '(', '[', '\\', '(.*a){25}', 'a{1000}', '१',
-    '💩', '\ud7ff', 'İ', 'true', 'x:y:z', ':::', '0-99999999', '^0', '2026-01-01', '0001-01-01T00:00:00-23:59',
-    '9999-12-31T23:59:59+14:00', '::1', '300.1.1.1', '0fffffff-ffff-4fff-8fff-ffffffffffff', 'gpu:99999999999')
-_NUMBERS = (0, -1, 1, 2 ** 31 - 1, 2 ** 31, 2 ** 63, -2 ** 63 - 1, 10 ** 300, 1.5, 1e308, -0.0, 1e-320)
+    '',
+    ' ',
+    'a',
+    'a' * 64,
+    'a' * 255,
+    'a' * 256,
+    'a\n',
+    '\n',
+    '-',
+    '0',
+    '-1',
+    '1' * 25,
+    '9' * 5000,
+    '1e9',
+    'NaN',
+    'None',
+    'null',
+    '%00',
+    '../..',
+    "';--",
+    '*',
+    '(a+)+$',
+    '^(a|aa)+$',
+    '(',
+    '[',
+    '\\',
+    '(.*a){25}',
+    'a{1000}',
+    '१',
+    '💩',
+    '\ud7ff',
+    'İ',
+    'true',
+    'x:y:z',
+    ':::',
+    '0-99999999',
+    '^0',
+    '2026-01-01',
+    '0001-01-01T00:00:00-23:59',
+    '9999-12-31T23:59:59+14:00',
+    '::1',
+    '300.1.1.1',
+    '0fffffff-ffff-4fff-8fff-ffffffffffff',
+    'gpu:99999999999',
+)
+_NUMBERS = (0, -1, 1, 2**31 - 1, 2**31, 2**63, -(2**63) - 1, 10**300, 1.5, 1e308, -0.0, 1e-320)
 
 
 def _value(dice: random.Random, depth: int = 0) -> Any:
@@ -141,14 +193,19 @@ def _raw(dice: random.Random, route: Route, version: int, body: Any) -> bytes:
     if kind == 2:
         raw = json.dumps(body).encode()
         spot = dice.randrange(len(raw) or 1)
-        return raw[:spot] + bytes([dice.randrange(256)]) + raw[spot + 1:]
+        return raw[:spot] + bytes([dice.randrange(256)]) + raw[spot + 1 :]
     for _ in range(dice.choice((1, 1, 2, 4))):
         if not places or not isinstance(body, dict):
             break
         place = dice.choice(places)
         good = dice.random() < 0.25
-        value = mutants._good(place.schema) if good else dice.choice(list(mutants.values(place.schema))) \
-            if dice.random() < 0.5 else _value(dice)
+        value = (
+            mutants._good(place.schema)
+            if good
+            else dice.choice(list(mutants.values(place.schema)))
+            if dice.random() < 0.5
+            else _value(dice)
+        )
         body = mutants.put(body, place.path, value)
     text = json.dumps(body)
     if kind == 3 and places and isinstance(body, dict):
@@ -212,6 +269,7 @@ def main(count: int, seed: int) -> int:
     """A world of its own."""
     from tests.api.world import World
     from tests.unit.api.conftest import make_databases
+
     with tempfile.TemporaryDirectory(dir='/dev/shm' if pathlib.Path('/dev/shm').is_dir() else None) as directory:
         root = pathlib.Path(directory)
         (root / 'world').mkdir()
@@ -222,8 +280,10 @@ def main(count: int, seed: int) -> int:
         world.close()
     for line in wrong:
         print(re.sub(r'(.)\1{80,}', r'\1…\1', line))
-    print(f'{count} requests of seed {seed}, {time.process_time() - begun:.0f} CPU-s: {len(wrong)} wrong; '
-          + ', '.join(f'{status}: {number}' for status, number in sorted(told.items())))
+    print(
+        f'{count} requests of seed {seed}, {time.process_time() - begun:.0f} CPU-s: {len(wrong)} wrong; '
+        + ', '.join(f'{status}: {number}' for status, number in sorted(told.items()))
+    )
     return 1 if wrong else 0
 
 

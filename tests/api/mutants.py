@@ -4,6 +4,7 @@
 
 Whether a mutant is bad is the schema's to say: those that it takes are left out.
 """
+
 from __future__ import annotations
 
 import copy
@@ -18,12 +19,48 @@ from kilonova.api.schemas import base as schemas
 LONG = 70000
 # How many of the bad texts a property is tried with.
 TEXTS = 6
-_OF_TYPE: dict[str, Any] = {'string': 'text', 'integer': 7, 'number': 1.5, 'boolean': True, 'null': None,
-                            'array': [{'x': 1}], 'object': {'x': {'y': 1}}}
-_BAD_TEXT = ('', ' ', ' x', 'x ', '\x07', 'a\nb', '!', '/', ',', ':', '.', '-', 'é', '💩', '$(x)', "';--", '%s',
-             '../..', '*',
-             'no-such-word', 'not-a-uuid', '300.1.1.1', '::g', '=', 'yesterday', '-1', '1.5', '0x10', 'NaN',
-             '99999999999999999999', '१')
+_OF_TYPE: dict[str, Any] = {
+    'string': 'text',
+    'integer': 7,
+    'number': 1.5,
+    'boolean': True,
+    'null': None,
+    'array': [{'x': 1}],
+    'object': {'x': {'y': 1}},
+}
+_BAD_TEXT = (
+    '',
+    ' ',
+    ' x',
+    'x ',
+    '\x07',
+    'a\nb',
+    '!',
+    '/',
+    ',',
+    ':',
+    '.',
+    '-',
+    'é',
+    '💩',
+    '$(x)',
+    "';--",
+    '%s',
+    '../..',
+    '*',
+    'no-such-word',
+    'not-a-uuid',
+    '300.1.1.1',
+    '::g',
+    '=',
+    'yesterday',
+    '-1',
+    '1.5',
+    '0x10',
+    'NaN',
+    '99999999999999999999',
+    '१',
+)
 
 
 class Mutant(NamedTuple):
@@ -68,7 +105,7 @@ def places(schema: dict[str, Any], path: tuple[Any, ...] = (), chosen: bool = Fa
 def values(schema: dict[str, Any]) -> Iterator[Any]:
     """What a property may not be: some of these it takes all the same."""
     yield from _OF_TYPE.values()
-    yield from ([], {}, [None], [[]], 2 ** 70, -2 ** 70, 1e308)
+    yield from ([], {}, [None], [[]], 2**70, -(2**70), 1e308)
     for shape in shapes(schema):
         kinds = shape.get('type', ())
         kinds = [kinds] if isinstance(kinds, str) else kinds
@@ -86,8 +123,19 @@ def values(schema: dict[str, Any]) -> Iterator[Any]:
 
 def _good(schema: dict[str, Any]) -> Any:
     """A value that a schema takes; None if none of the guesses is."""
-    guesses = ['x1', '0fffffff-ffff-4fff-8fff-ffffffffffff', '192.0.2.1', '2001:db8::1', 'YQ==', 1, True, {}, [],
-               '2026-11-21T10:00:00Z', *schema.get('enum', ())]
+    guesses = [
+        'x1',
+        '0fffffff-ffff-4fff-8fff-ffffffffffff',
+        '192.0.2.1',
+        '2001:db8::1',
+        'YQ==',
+        1,
+        True,
+        {},
+        [],
+        '2026-11-21T10:00:00Z',
+        *schema.get('enum', ()),
+    ]
     return next((guess for guess in guesses if validator(schema).is_valid(guess)), None)
 
 

@@ -3,6 +3,7 @@
 A line of the table: rule | default | operations, which may go on in another line of the same rule; ``oca:`` stands for
 ``os_compute_api:``.
 """
+
 from __future__ import annotations
 
 BASE = {
@@ -19,10 +20,16 @@ BASE = {
     'service_or_admin': 'rule:service_api or rule:context_is_admin',
 }
 # The names of defaults, and the check strings that they stand for.
-DEFAULTS = {'ADMIN': 'rule:context_is_admin', 'MGR': 'rule:project_manager_or_admin',
-            'MEMBER': 'rule:project_member_or_admin', 'READER': 'rule:project_reader_or_admin',
-            'SERVICE': 'rule:service_or_admin', 'ANY': '@', 'NOBODY': '!',
-            'ADMIN or same user': '(rule:context_is_admin) or user_id:%(user_id)s'}
+DEFAULTS = {
+    'ADMIN': 'rule:context_is_admin',
+    'MGR': 'rule:project_manager_or_admin',
+    'MEMBER': 'rule:project_member_or_admin',
+    'READER': 'rule:project_reader_or_admin',
+    'SERVICE': 'rule:service_or_admin',
+    'ANY': '@',
+    'NOBODY': '!',
+    'ADMIN or same user': '(rule:context_is_admin) or user_id:%(user_id)s',
+}
 _TABLE = """
 compute:aggregates:images | ADMIN | POST /os-aggregates/{aggregate_id}/images
 compute:server:topology:host:index | ADMIN | GET /servers/{server_id}/topology

@@ -3,6 +3,7 @@
 A file is named by the first version that answers so; the next file of the route begins where the answer is another.
 What differs from run to run stands as a placeholder that tells its form: {uuid}, {time}, {time.micro}, {request-id} …
 """
+
 from __future__ import annotations
 
 import json
@@ -22,9 +23,11 @@ _FORMS = (
 )
 # Values that are made anew each time, by the key that they stand under and the form that they must have.
 _MADE: dict[str | None, tuple[str, str]] = {
-    'adminPass': (r'\S{12}', '{password}'), 'fingerprint': (r'([0-9a-f]{2}:){15}[0-9a-f]{2}', '{fingerprint}'),
+    'adminPass': (r'\S{12}', '{password}'),
+    'fingerprint': (r'([0-9a-f]{2}:){15}[0-9a-f]{2}', '{fingerprint}'),
     # A key that is given stays as it is.
-    'public_key': (r'\S+ \S+ Generated-by-\S+', '{public key}')}
+    'public_key': (r'\S+ \S+ Generated-by-\S+', '{public key}'),
+}
 _TOKEN = re.compile(r'token%3D[^"&]+|token=[^"&]+')
 
 

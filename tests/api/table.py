@@ -1,7 +1,8 @@
 """The route table, read for tests: names of rows, the versions where something of a row changes, bodies by version.
 
-    versions_of(route)     # [1, 2, 3, 8, 9, … 104]: each change, the version before it, the oldest and the newest
+versions_of(route)     # [1, 2, 3, 8, 9, … 104]: each change, the version before it, the oldest and the newest
 """
+
 from __future__ import annotations
 
 import re
@@ -30,7 +31,7 @@ def key(route: Route) -> str:
 
 def twin(path: str) -> str:
     """The path under its newer name."""
-    return next((new + path[len(old):] for old, new in ALIASES.items() if path.startswith(old)), path)
+    return next((new + path[len(old) :] for old, new in ALIASES.items() if path.startswith(old)), path)
 
 
 def is_gone(route: Route) -> bool:
@@ -47,8 +48,11 @@ def sample_name(route: Route) -> str:
     """'servers/show': where the samples of a route are, and how their files begin. Names of handlers that several
     paths share are followed by the path."""
     name = (route.action or route.handler.__name__).replace('_', '-')
-    rows = {twin(row.path) for row in ROUTES
-            if row.handler is route.handler and row.action == route.action and noun(row) == noun(route)}
+    rows = {
+        twin(row.path)
+        for row in ROUTES
+        if row.handler is route.handler and row.action == route.action and noun(row) == noun(route)
+    }
     if len(rows) > 1:
         name += '-' + re.sub(r'[^a-z]+', '-', f'{route.method}{twin(route.path)}'.lower()).strip('-')
     return f'{noun(route)}/{name}'
@@ -77,8 +81,11 @@ def _edges(value: Any) -> Iterator[int]:
 
 def _neighbours(module: ModuleType) -> list[ModuleType]:
     """The modules of nouns that a handlers' module works with."""
-    return [value for value in vars(module).values()
-            if isinstance(value, ModuleType) and value.__name__.startswith('kilonova.api.v2.')]
+    return [
+        value
+        for value in vars(module).values()
+        if isinstance(value, ModuleType) and value.__name__.startswith('kilonova.api.v2.')
+    ]
 
 
 def _tables(module: ModuleType) -> Iterator[int]:
@@ -122,5 +129,8 @@ def fit(body: Any, schema: dict[str, Any]) -> Any:
         shapes = [shape for word in ('oneOf', 'anyOf') for shape in schema.get(word, ()) if 'properties' in shape]
         return fit(body, shapes[0]) if shapes else body
     patterns = schema.get('patternProperties', ())
-    return {name: fit(value, known.get(name, {})) for name, value in body.items()
-            if name in known or schema.get('additionalProperties') or any(re.search(each, name) for each in patterns)}
+    return {
+        name: fit(value, known.get(name, {}))
+        for name, value in body.items()
+        if name in known or schema.get('additionalProperties') or any(re.search(each, name) for each in patterns)
+    }

@@ -1,4 +1,5 @@
 """What one request can do: see what isn't its caller's, or cost more than a request may."""
+
 from __future__ import annotations
 
 import pytest
@@ -7,8 +8,10 @@ from kilonova.db.queries import owners
 
 # What Keystone's middleware says of tokens without a project.
 WITHOUT_PROJECT = {
-    'unscoped': {'X-Roles': ''}, 'domain': {'X-Domain-Id': 'default', 'X-Roles': 'member,reader'},
-    'system': {'OpenStack-System-Scope': 'all', 'X-Roles': 'member,reader'}}
+    'unscoped': {'X-Roles': ''},
+    'domain': {'X-Domain-Id': 'default', 'X-Roles': 'member,reader'},
+    'system': {'OpenStack-System-Scope': 'all', 'X-Roles': 'member,reader'},
+}
 
 
 @pytest.mark.parametrize('scope', WITHOUT_PROJECT)
@@ -20,13 +23,23 @@ def test_a_token_without_a_project_sees_nothing_that_is_a_projects(world, monkey
 
     def ask(path, method='GET', body=None):
         return world.request(method, path, body, role='reader', headers=headers)
+
     for path in ('/flavors', '/flavors/detail', '/flavors?is_public=none', '/flavors?is_public=false'):
         assert 'private' not in ask(path).text
     assert 'gpu.1' in ask('/flavors').text
     for path in ('/flavors/private', '/flavors/private/os-extra_specs', '/flavors?marker=private'):
         assert ask(path).status_int in (400, 403, 404)
-    for path in ('/servers', '/servers/detail', '/servers?all_tenants=1', '/os-server-groups', '/os-migrations',
-                 '/os-simple-tenant-usage', '/servers/{server}', '/servers/{other_server}', '/limits'):
+    for path in (
+        '/servers',
+        '/servers/detail',
+        '/servers?all_tenants=1',
+        '/os-server-groups',
+        '/os-migrations',
+        '/os-simple-tenant-usage',
+        '/servers/{server}',
+        '/servers/{other_server}',
+        '/limits',
+    ):
         text = ask(path).text
         hidden = ('second', 'waiting', 'spread_group', 'theirs_group')
         assert not any(world.names[name] in text for name in hidden), path
@@ -49,7 +62,7 @@ def test_one_request_creates_so_many_servers_at_most(world):
     world.ok('PUT', '/os-quota-sets/{project}', unlimited)
     body = {'name': 's', 'flavorRef': '1', 'imageRef': world.names['image'], 'networks': 'none'}
     world.mark()
-    for more in ({'max_count': 201}, {'min_count': 2 ** 31 - 1}):
+    for more in ({'max_count': 201}, {'min_count': 2**31 - 1}):
         answer = world.request('POST', '/servers', {'server': {**body, **more}}, role='member')
         assert answer.status_int == 400
         assert 'at most 200 servers' in answer.json['badRequest']['message']

@@ -1,4 +1,5 @@
 """Bad input, made from the schemas: the expected code in the field's form, the culprit named, and nothing written."""
+
 from __future__ import annotations
 
 import json
@@ -63,12 +64,21 @@ def test_properties_that_are_wrong(world, route):
             done.add(known)
             for mutant in mutants.of_place(body, schema, place, short=version == route.since != route.until):
                 raw = json.dumps(mutant.body).encode()
-                refuse(world, (413,) if len(raw) > 114688 else (400,), route, path, raw=raw, version=version,
-                       what=f'2.{version} {mutant.what}', named=() if len(raw) > 114688 else mutant.named)
+                refuse(
+                    world,
+                    (413,) if len(raw) > 114688 else (400,),
+                    route,
+                    path,
+                    raw=raw,
+                    version=version,
+                    what=f'2.{version} {mutant.what}',
+                    named=() if len(raw) > 114688 else mutant.named,
+                )
         for mutant in mutants.of_objects(body, schema) if version in (route.since, route.until) else ():
             named = () if route.action and 'without' in mutant.what else mutant.named
-            refuse(world, (400,), route, path, mutant.body, version=version, what=f'2.{version} {mutant.what}',
-                   named=named)
+            refuse(
+                world, (400,), route, path, mutant.body, version=version, what=f'2.{version} {mutant.what}', named=named
+            )
 
 
 @pytest.mark.parametrize('route', [route for route in WITH_BODY if edges(route)], ids=table.key)
@@ -87,15 +97,40 @@ def test_properties_outside_their_versions(world, route):
                 mutant = mutants.put(body, place.path, value)
                 if mutants.validator(schema).is_valid(mutant):
                     continue
-                refuse(world, (400,), route, path, mutant, version=version, what=f'2.{version} {place.path}',
-                       named=(f"'{place.path[-1]}' was unexpected", str(place.path[-2:][0])))
+                refuse(
+                    world,
+                    (400,),
+                    route,
+                    path,
+                    mutant,
+                    version=version,
+                    what=f'2.{version} {place.path}',
+                    named=(f"'{place.path[-1]}' was unexpected", str(place.path[-2:][0])),
+                )
 
 
 BROKEN = [
-    b'{', b'[]', b'null', b'"x"', b'1', b'true', b'\xff\xfe', b'{"a": NaN}', b'{"a": Infinity}', b'{"a": 1e999}',
-    b'{"a" 1}', b"{'a': 1}",
-    b'{"a": "\xed\xa0\x80"}', b'{"a": "\x00"}', b'{"a": "\\u0000"}', b'{"a": "\\ud800"}', b'{"\\udfff": 1}',
-    b'{"a": ' + b'9' * 5000 + b'}', b'{"a": ' + b'[' * 20000 + b']' * 20000 + b'}', b'{"a": ' + b'{"a": ' * 10000]
+    b'{',
+    b'[]',
+    b'null',
+    b'"x"',
+    b'1',
+    b'true',
+    b'\xff\xfe',
+    b'{"a": NaN}',
+    b'{"a": Infinity}',
+    b'{"a": 1e999}',
+    b'{"a" 1}',
+    b"{'a': 1}",
+    b'{"a": "\xed\xa0\x80"}',
+    b'{"a": "\x00"}',
+    b'{"a": "\\u0000"}',
+    b'{"a": "\\ud800"}',
+    b'{"\\udfff": 1}',
+    b'{"a": ' + b'9' * 5000 + b'}',
+    b'{"a": ' + b'[' * 20000 + b']' * 20000 + b'}',
+    b'{"a": ' + b'{"a": ' * 10000,
+]
 
 
 @pytest.mark.parametrize('route', WITH_BODY, ids=table.key)
@@ -110,8 +145,16 @@ def test_bodies_that_are_none(world, route):
         refuse(world, (400,), route, path, raw=raw, version=version, what=raw[:40])
     if at(route.body, version) != {'type': 'null'}:
         refuse(world, (400,), route, path, raw=b'', version=version, what='empty')
-    refuse(world, (413,), route, path, raw=b'{"a": "' + b'x' * 114688 + b'"}', version=version, what='huge',
-           named=('Request is too large.',))
+    refuse(
+        world,
+        (413,),
+        route,
+        path,
+        raw=b'{"a": "' + b'x' * 114688 + b'"}',
+        version=version,
+        what='huge',
+        named=('Request is too large.',),
+    )
     for kind in ('application/xml', 'text/html', 'multipart/form-data', 'application/x-www-form-urlencoded'):
         refuse(world, (415,), route, path, raw=whole, version=version, what=kind, headers={'Content-Type': kind})
     # A type that says nothing says that there is no body.
@@ -131,20 +174,52 @@ def test_numbers_that_are_none(world, number):
 
 def test_versions_that_are_none(world):
     route = LIVE[0]
-    for text, code in (('2.105', 406), ('3.1', 406), ('2.0', 406), ('1.1', 406), ('2.99999999999999999999', 406),
-                       ('2', 400), ('x', 400), ('2.01', 400), ('-2.1', 400), ('2.1.1', 400), ('٢.١', 400)):
+    for text, code in (
+        ('2.105', 406),
+        ('3.1', 406),
+        ('2.0', 406),
+        ('1.1', 406),
+        ('2.99999999999999999999', 406),
+        ('2', 400),
+        ('x', 400),
+        ('2.01', 400),
+        ('-2.1', 400),
+        ('2.1.1', 400),
+        ('٢.١', 400),
+    ):
         header = {'OpenStack-API-Version': f'compute {text}'.encode().decode('latin-1')}
         refuse(world, (code,), route, '/servers', version=None, headers=header, what=text)
 
 
 # --- queries ---------------------------------------------------------------------------------------------------------
-BAD_TEXTS = ['', ' ', '-1', '1.5', 'x', '9' * 30, 'x' * 5000, 'a,b', '💩', '2026-13-01T00:00:00Z', 'yesterday', '[',
-             '(?P<n', '0001-01-01T00:00:00-23:00', '\n', "';--", '%s', UNKNOWN]
+BAD_TEXTS = [
+    '',
+    ' ',
+    '-1',
+    '1.5',
+    'x',
+    '9' * 30,
+    'x' * 5000,
+    'a,b',
+    '💩',
+    '2026-13-01T00:00:00Z',
+    'yesterday',
+    '[',
+    '(?P<n',
+    '0001-01-01T00:00:00-23:00',
+    '\n',
+    "';--",
+    '%s',
+    UNKNOWN,
+]
 
 
 # A list and its detailed form share their schema: one of them is enough.
-ASKED = [route for number, route in enumerate(LIVE)
-         if not route.query.props or all(route.query is not other.query for other in LIVE[:number])]
+ASKED = [
+    route
+    for number, route in enumerate(LIVE)
+    if not route.query.props or all(route.query is not other.query for other in LIVE[:number])
+]
 
 
 @pytest.mark.parametrize('route', ASKED, ids=table.key)
@@ -163,8 +238,16 @@ def test_parameters_that_are_wrong(world, route):
             judge = mutants.validator(at(prop.schema, version))
             bad = [text for text in BAD_TEXTS if not judge.is_valid(text)]
             for text in bad:
-                refuse(world, (400,), route, f'{path}?{prop.name}={quote(text)}', body, version=version,
-                       what=f'2.{version} {prop.name}={text[:40]!r}', named=(prop.name,))
+                refuse(
+                    world,
+                    (400,),
+                    route,
+                    f'{path}?{prop.name}={quote(text)}',
+                    body,
+                    version=version,
+                    what=f'2.{version} {prop.name}={text[:40]!r}',
+                    named=(prop.name,),
+                )
             known = mutants._good(at(prop.schema, version))
             if bad and isinstance(known, str):
                 pair = f'{prop.name}={quote(known)}&{prop.name}={quote(bad[-1])}'
@@ -191,8 +274,26 @@ def test_older_versions_pass_over_what_they_do_not_know(world, route):
 # --- ids -------------------------------------------------------------------------------------------------------------
 # Variables that name anything one likes: an answer for them is no mistake.
 FREE = {'tenant_id'}
-MALFORMED = ['%ff', '%00', '%C3%28', 'x' * 300, 'x' * 5000, '..', '%20', 'a%0Ab', "';--", '%F0%9F%92%A9', '-1', '0',
-             '9' * 40, '1e9', 'None', '%7B%7D', '*', '%25']
+MALFORMED = [
+    '%ff',
+    '%00',
+    '%C3%28',
+    'x' * 300,
+    'x' * 5000,
+    '..',
+    '%20',
+    'a%0Ab',
+    "';--",
+    '%F0%9F%92%A9',
+    '-1',
+    '0',
+    '9' * 40,
+    '1e9',
+    'None',
+    '%7B%7D',
+    '*',
+    '%25',
+]
 
 
 @pytest.mark.parametrize('route', WITH_PATH, ids=table.key)

@@ -1,4 +1,5 @@
 """No request costs more than a bound, whatever is in it; no random one is answered with 5xx."""
+
 from __future__ import annotations
 
 import json
@@ -12,7 +13,7 @@ from tests.api import counts, examples, hostile, mutants, table
 
 # Bytes that Python may hold more while a request is worked on: a body of 110 kB becomes some millions as values, and
 # what is said about it.
-MEMORY = 32 * 2 ** 20
+MEMORY = 32 * 2**20
 WITH_BODY = [route for route in ROUTES if route.body is not None and not table.is_gone(route)]
 COUNT = 2000
 
@@ -71,7 +72,7 @@ def test_what_a_shape_costs(world, shape):
         spent, peak = (_traced if (number + turn) % 24 == 0 else _plain)(world, asked)
         sent += 1
         if spent.status in (500, *range(502, 600)) or spent.seconds > 2 * hostile.MOST or peak > MEMORY:
-            slow.append((table.key(route), place and place.path, spent, f'{peak / 2 ** 20:.0f} MB'))
+            slow.append((table.key(route), place and place.path, spent, f'{peak / 2**20:.0f} MB'))
     counts.REQUESTS['hostile'] += sent
     assert sent > 20
     assert slow == []
@@ -80,15 +81,17 @@ def test_what_a_shape_costs(world, shape):
 @pytest.mark.parametrize(('floors', 'status'), [(60, 202), (65, 400), (400, 400), (5000, 400)])
 def test_how_deep_a_body_may_be(world, floors, status):
     """Who gets it next reads it with less room on its stack."""
-    body = {'server': {'name': 's', 'flavorRef': '1', 'imageRef': world.names['image'], 'networks': 'none'},
-            'os:scheduler_hints': {'mine': 'HOLE'}}
+    body = {
+        'server': {'name': 's', 'flavorRef': '1', 'imageRef': world.names['image'], 'networks': 'none'},
+        'os:scheduler_hints': {'mine': 'HOLE'},
+    }
     raw = json.dumps(body).replace('"HOLE"', '[' * (floors - 2) + ']' * (floors - 2))
     assert world.request('POST', '/servers', raw=raw.encode(), role='member').status_int == status
 
 
 def test_what_is_over_the_bound_is_not_looked_at(world):
     """A body of a megabyte is refused by its length, on each route."""
-    raw = b'{"a": "' + b'x' * 2 ** 20 + b'"}'
+    raw = b'{"a": "' + b'x' * 2**20 + b'"}'
     for route in WITH_BODY:
         path = examples.path_of(world, route, examples.of(route), route.until)
         spent = hostile.spend(world, hostile.Asked(route.method, path, raw, route.until))

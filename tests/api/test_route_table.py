@@ -1,4 +1,5 @@
 """No row of the route table without its schemas, its rule, its example, its samples and a caller who may not."""
+
 from __future__ import annotations
 
 import re
@@ -6,18 +7,21 @@ import re
 import pytest
 
 from kilonova.api import policies
+from kilonova.api.own import device_history, devices, metrics
 from kilonova.api.routes import OWN_ROUTES, ROUTES
-from kilonova.api.schemas.base import Query, Schema
-from kilonova.api.v1 import device_history, devices, metrics
+from kilonova.api.schemas.base import QuerySchema, Schema
 from kilonova.api.wsgi import ANYBODY
 from tests.api import examples, samples, table, test_who_may
 from tests.api.policy_facts import BASE, DEFAULTS, RULES
 
 # Whoever has a token may: there is no rule to ask. What they may do with images the image service
 # says, which is asked with their token.
-OPEN = {'GET /flavors', 'GET /flavors/detail', 'GET /flavors/{flavor_id}',
-        *(table.key(route) for route in ROUTES
-          if route.path.startswith('/images') or route.action == 'os-getRDPConsole')}
+OPEN = {
+    'GET /flavors',
+    'GET /flavors/detail',
+    'GET /flavors/{flavor_id}',
+    *(table.key(route) for route in ROUTES if route.path.startswith('/images') or route.action == 'os-getRDPConsole'),
+}
 LIVE = [route for route in ROUTES if not table.is_gone(route)]
 REGISTERED = {rule.name: rule for rule in policies.list_rules()}
 
@@ -25,7 +29,7 @@ REGISTERED = {rule.name: rule for rule in policies.list_rules()}
 @pytest.mark.parametrize('route', LIVE, ids=table.key)
 def test_a_row_is_whole(route):
     name = table.key(route)
-    assert isinstance(route.query, Query), 'a query schema'
+    assert isinstance(route.query, QuerySchema), 'a query schema'
     assert isinstance(route.body, Schema) == (route.method in ('POST', 'PUT')), 'a schema of the body'
     if route.policy is ANYBODY:
         assert name in OPEN
@@ -43,7 +47,8 @@ def test_what_is_gone_says_so(world, route):
     response = world.request(route.method, path, body, role='nothing', version=route.until)
     assert (response.status_int, list(response.json)) == (410, ['computeFault'])
     assert response.json['computeFault']['message'] == (
-        'This resource is no longer available. No forwarding address is given.')
+        'This resource is no longer available. No forwarding address is given.'
+    )
 
 
 def test_no_example_without_a_route():
@@ -55,8 +60,9 @@ def test_no_example_without_a_route():
 
 # --- rules -----------------------------------------------------------------------------------------------------------
 # Rules that are not the field's, each with its reason.
-OWN = {rule.name: 'the field has no API of devices'
-       for noun in (devices, device_history, metrics) for rule in noun.RULES}
+OWN = {
+    rule.name: 'the field has no API of devices' for noun in (devices, device_history, metrics) for rule in noun.RULES
+}
 
 
 def test_base_rules_are_those_of_the_field():

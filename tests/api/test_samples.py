@@ -2,6 +2,7 @@
 
 ``KILONOVA_WRITE_SAMPLES=1`` writes them; what a change did to the API is then to be read in the difference.
 """
+
 from __future__ import annotations
 
 import os
@@ -72,8 +73,7 @@ def test_every_sample_belongs_to_a_route():
     assert {path for path in samples.ROOT.rglob('*') if path.is_file()} == wanted
 
 
-@pytest.mark.parametrize('route', [route for route in ROUTES if (route.since, route.until) != (1, 104)],
-                         ids=table.key)
+@pytest.mark.parametrize('route', [route for route in ROUTES if (route.since, route.until) != (1, 104)], ids=table.key)
 def test_outside_their_versions_routes_do_not_exist(world, route):
     rows = [row for row in ROUTES if (row.method, row.path, row.action) == (route.method, route.path, route.action)]
     for version in (route.since - 1, route.until + 1):

@@ -2,6 +2,7 @@
 
 What is expected comes from ``policy_facts`` alone; another project's things don't exist, whatever the rule says.
 """
+
 from __future__ import annotations
 
 import ast
@@ -30,14 +31,17 @@ PASS = {
     'MEMBER': {'admin', 'foreign admin', 'manager', 'member', 'stranger'},
     'READER': {'admin', 'foreign admin', 'manager', 'member', 'reader', 'stranger'},
     'SERVICE': {'admin', 'foreign admin', 'service'},
-    'ANY': set(CALLERS), 'NOBODY': set(), 'ADMIN or same user': set(CALLERS),
+    'ANY': set(CALLERS),
+    'NOBODY': set(),
+    'ADMIN or same user': set(CALLERS),
 }
 OUTSIDERS = {'stranger', 'service'}
 # The paths of the field's table, where it spells them otherwise than its routes are.
-SPELT = {'/os-hypervisors/details': '/os-hypervisors/detail',
-         **{f'/os-services/{verb}': '/os-services/{}' for verb in ('enable', 'disable', 'disable-log-reason',
-                                                                   'force-down')},
-         '/flavors/{}/os-extra_specs/': '/flavors/{}/os-extra_specs'}
+SPELT = {
+    '/os-hypervisors/details': '/os-hypervisors/detail',
+    **{f'/os-services/{verb}': '/os-services/{}' for verb in ('enable', 'disable', 'disable-log-reason', 'force-down')},
+    '/flavors/{}/os-extra_specs/': '/flavors/{}/os-extra_specs',
+}
 
 
 def operation(method, path, action=None):
@@ -93,6 +97,7 @@ def test_who_may(world, route, monkeypatch):
     def noted(self, ctxt, rule, target=None):
         asked.add(rule)
         return allows(self, ctxt, rule, target)
+
     monkeypatch.setattr(policies.Policy, 'allows', noted)
     # The second name of a path has its first name's rule: whether that is asked shows with two of them.
     for caller in CALLERS if table.twin(route.path) == route.path else ('nothing', 'stranger'):
@@ -130,10 +135,25 @@ def ids(world, path, role='member', **kwargs):
     return {row['id'] for row in rows}
 
 
-@pytest.mark.parametrize('query', [
-    '', 'tenant_id={other_project}', 'project_id={other_project}', 'uuid={other_server}', 'name=other', 'ip=10',
-    'tags=theirs', 'all_tenants=0&tenant_id={other_project}', 'user_id=' + OTHER_USER, 'host=gpu1', 'deleted=true',
-    'changes-since=2000-01-01T00:00:00Z', 'sort_key=uuid&sort_dir=asc', 'limit=1000'])
+@pytest.mark.parametrize(
+    'query',
+    [
+        '',
+        'tenant_id={other_project}',
+        'project_id={other_project}',
+        'uuid={other_server}',
+        'name=other',
+        'ip=10',
+        'tags=theirs',
+        'all_tenants=0&tenant_id={other_project}',
+        'user_id=' + OTHER_USER,
+        'host=gpu1',
+        'deleted=true',
+        'changes-since=2000-01-01T00:00:00Z',
+        'sort_key=uuid&sort_dir=asc',
+        'limit=1000',
+    ],
+)
 @pytest.mark.parametrize('path', ['/servers', '/servers/detail'])
 def test_lists_show_ones_own_servers_whatever_is_asked(world, path, query):
     for version in (1, 74, 104):
@@ -170,8 +190,7 @@ DETOURS = [
     ('/os-migrations?project_id={other_project}', 403, _no('os-migrations:index:all_projects')),
     ('/os-migrations', 403, _no('os-migrations:index:all_projects')),
     (f'/os-migrations?marker={OTHER_MOVE}&project_id={PROJECT}', 400, f'Marker {OTHER_MOVE} could not be found.'),
-    (f'/os-simple-tenant-usage/{PROJECT}?marker={{other_server}}', 400,
-     'Marker {other_server} could not be found.'),
+    (f'/os-simple-tenant-usage/{PROJECT}?marker={{other_server}}', 400, 'Marker {other_server} could not be found.'),
 ]
 
 
@@ -181,17 +200,21 @@ def test_detours_to_other_projects_end(world, path, status, message):
     counts.REQUESTS['who may'] += 1
 
 
-@pytest.mark.parametrize(('path', 'role'), [
-    (f'/os-migrations?project_id={PROJECT}&marker=', 'manager'),
-    (f'/os-simple-tenant-usage/{PROJECT}?marker=', 'reader')])
+@pytest.mark.parametrize(
+    ('path', 'role'),
+    [
+        (f'/os-migrations?project_id={PROJECT}&marker=', 'manager'),
+        (f'/os-simple-tenant-usage/{PROJECT}?marker=', 'reader'),
+    ],
+)
 def test_a_marker_of_another_project_looks_like_an_unknown_one(world, path, role):
-    own, other = (('{server}', '{other_server}') if 'usage' in path
-                  else (OTHER_MOVE.replace('00000001', '00000000'), OTHER_MOVE))
+    own, other = (
+        ('{server}', '{other_server}') if 'usage' in path else (OTHER_MOVE.replace('00000001', '00000000'), OTHER_MOVE)
+    )
     assert world.request('GET', path + own, role=role).status_int == 200
     assert world.request('GET', path + other, role='admin').status_int == (400 if 'usage' in path else 200)
     for marker in (other, UNKNOWN):
-        assert world.fault('GET', path + marker, role=role) == (
-            400, world.fill(f'Marker {marker} could not be found.'))
+        assert world.fault('GET', path + marker, role=role) == (400, world.fill(f'Marker {marker} could not be found.'))
         counts.REQUESTS['who may'] += 1
 
 
@@ -209,9 +232,13 @@ def test_private_flavors_of_others_can_not_be_used(world):
     body = {'server': {'name': 's', 'flavorRef': 'private', 'imageRef': '{image}', 'networks': 'none'}}
     for role in ('member', 'manager'):
         assert world.fault('POST', '/servers', world.fill(body), role=role) == (
-            400, 'Flavor private could not be found.')
+            400,
+            'Flavor private could not be found.',
+        )
         assert world.fault('POST', '/servers/{server}/action', {'resize': {'flavorRef': 'private'}}, role=role) == (
-            400, 'Flavor private could not be found.')
+            400,
+            'Flavor private could not be found.',
+        )
     assert world.request('POST', '/servers', world.fill(body), role='stranger').status_int == 202
     assert 'private' in ids(world, '/flavors', role='stranger')
     assert 'private' not in ids(world, '/flavors', role='member')
@@ -224,7 +251,9 @@ def test_key_pairs_of_others_are_not_found(world):
     made = {'keypair': {'name': 'x', 'public_key': KEY, 'user_id': world.names['other_user']}}
     assert world.fault('POST', '/os-keypairs', made, role='member') == (403, _no('os-keypairs:create'))
     assert world.fault('DELETE', '/os-keypairs/theirs?user_id={other_user}', role='member') == (
-        403, _no('os-keypairs:delete'))
+        403,
+        _no('os-keypairs:delete'),
+    )
     assert world.request('GET', '/os-keypairs/theirs?user_id={other_user}').status_int == 200
 
 
@@ -234,18 +263,23 @@ def test_who_may_unlock(world):
 
     def act(key, role):
         return world.request('POST', path, {key: None}, role=role).status_int
+
     assert (act('lock', 'member'), act('unlock', 'member')) == (202, 202)
     assert (act('lock', 'foreign admin'), act('unlock', 'member'), act('unlock', 'manager')) == (202, 403, 403)
     assert world.fault('POST', path, {'os-stop': None}, role='member')[0] == 409
     assert (act('unlock', 'admin'), act('os-stop', 'member')) == (202, 202)
 
 
-@pytest.mark.parametrize(('values', 'rule'), [
-    ({'availability_zone': 'nova:gpu1'}, 'os_compute_api:servers:create:forced_host'),
-    ({'availability_zone': 'nova::gpu1'}, 'os_compute_api:servers:create:forced_host'),
-    ({'host': 'gpu1'}, 'compute:servers:create:requested_destination'),
-    ({'hypervisor_hostname': 'gpu1'}, 'compute:servers:create:requested_destination'),
-    ({'flavorRef': 'nodisk'}, None)])
+@pytest.mark.parametrize(
+    ('values', 'rule'),
+    [
+        ({'availability_zone': 'nova:gpu1'}, 'os_compute_api:servers:create:forced_host'),
+        ({'availability_zone': 'nova::gpu1'}, 'os_compute_api:servers:create:forced_host'),
+        ({'host': 'gpu1'}, 'compute:servers:create:requested_destination'),
+        ({'hypervisor_hostname': 'gpu1'}, 'compute:servers:create:requested_destination'),
+        ({'flavorRef': 'nodisk'}, None),
+    ],
+)
 def test_parts_of_a_create_have_rules_of_their_own(world, values, rule):
     """Seed map 1.4."""
     world.flavor(id='nodisk', disk=0)
@@ -276,6 +310,7 @@ def ruled(tmp_path, templates, monkeypatch):
         # Files are told apart by their time: tests write faster than clocks tick.
         at = path.stat().st_mtime + next(stamp)
         os.utime(path, (at, at))
+
     write('{}\n')
     (tmp_path / 'databases').mkdir()
     made = World(tmp_path / 'databases', templates, oslo_policy__policy_file=str(path))
@@ -288,7 +323,9 @@ def test_a_changed_policy_file_holds_without_a_restart(ruled):
     assert world.request('GET', '/servers', role='member').status_int == 200
     write('"os_compute_api:servers:index": "!"\n')
     assert world.fault('GET', '/servers', role='member') == (
-        403, "Policy doesn't allow os_compute_api:servers:index to be performed.")
+        403,
+        "Policy doesn't allow os_compute_api:servers:index to be performed.",
+    )
     assert world.request('GET', '/servers/detail', role='member').status_int == 200
     write('"os_compute_api:os-services:list": "role:auditor or rule:project_reader_api"\n')
     assert world.request('GET', '/servers', role='member').status_int == 200
@@ -316,8 +353,12 @@ def names_in_code():
 def api_files():
     """The files of the API's nouns and use cases."""
     api = pathlib.Path(policies.__file__).parent
-    return [path for folder in ('v2', 'services') for path in sorted((api / folder).rglob('*.py'))
-            if path.name != '__init__.py']
+    return [
+        path
+        for folder in ('v2', 'services')
+        for path in sorted((api / folder).rglob('*.py'))
+        if path.name != '__init__.py'
+    ]
 
 
 def value_of(node, names):

@@ -7,6 +7,7 @@
 The databases are real (SQLite), the daemons behind the API are replaced by what answers as they would; who asks is
 said by the headers that keystonemiddleware writes.
 """
+
 from __future__ import annotations
 
 import copy
@@ -45,8 +46,11 @@ from tests.unit.api import conftest as site_module
 from tests.unit.api.conftest import IMAGE, Recorder, Site, moment
 
 PROJECT, OTHER_PROJECT = '6f70656e737461636b20342065766572', '7c1d7eacb1a24a3e97d22f0f7cd1a5ae'
-USER, OTHER_USER, ADMIN = ('3f8d1b2c6a7e4f50918273645a5b6c7d', '0b1e2d3c4f5a69788796a5b4c3d2e1f0',
-                           '9d2c4b6a8f1e30527496b8dafc1e3052')
+USER, OTHER_USER, ADMIN = (
+    '3f8d1b2c6a7e4f50918273645a5b6c7d',
+    '0b1e2d3c4f5a69788796a5b4c3d2e1f0',
+    '9d2c4b6a8f1e30527496b8dafc1e3052',
+)
 # What Keystone says of each kind of caller: user, project, roles (those that a role implies included).
 CALLERS = {
     'admin': (ADMIN, PROJECT, 'admin,manager,member,reader'),
@@ -71,14 +75,33 @@ PORT = '0fffffff-eeee-4fff-8fff-000000000001'
 ATTACHED = '0fffffff-eeee-4fff-8fff-000000000004'
 # The project's security groups: default, which the server has, and another.
 GROUP, TRUSTED = '0fffffff-eeee-4fff-8fff-000000000008', '0fffffff-eeee-4fff-8fff-000000000009'
-VIF = Vif(id=PORT, mac='fa:16:3e:00:00:01', network_id='0fffffff-eeee-4fff-8fff-000000000002', label='private',
-          project_id=PROJECT, type='ovs', security_groups=('default',), subnets=(VifSubnet(
-              '192.0.2.0/24', 4, addresses=(VifAddress('192.0.2.30', ('198.51.100.7',)),)),))
-NODE = {'vcpus': 32, 'memory_mb': 131072, 'local_gb': 1000, 'vcpus_used': 2, 'memory_mb_used': 2048,
-        'local_gb_used': 20, 'hypervisor_type': 'QEMU', 'hypervisor_version': 8002002,
-        'cpu_info': json.dumps({'arch': 'x86_64', 'model': 'Nehalem', 'topology': {'cores': 8, 'threads': 2}}),
-        'free_ram_mb': 129024, 'free_disk_gb': 980, 'current_workload': 0, 'running_vms': 1,
-        'disk_available_least': 900, 'host_ip': '192.0.2.10'}
+VIF = Vif(
+    id=PORT,
+    mac='fa:16:3e:00:00:01',
+    network_id='0fffffff-eeee-4fff-8fff-000000000002',
+    label='private',
+    project_id=PROJECT,
+    type='ovs',
+    security_groups=('default',),
+    subnets=(VifSubnet('192.0.2.0/24', 4, addresses=(VifAddress('192.0.2.30', ('198.51.100.7',)),)),),
+)
+NODE = {
+    'vcpus': 32,
+    'memory_mb': 131072,
+    'local_gb': 1000,
+    'vcpus_used': 2,
+    'memory_mb_used': 2048,
+    'local_gb_used': 20,
+    'hypervisor_type': 'QEMU',
+    'hypervisor_version': 8002002,
+    'cpu_info': json.dumps({'arch': 'x86_64', 'model': 'Nehalem', 'topology': {'cores': 8, 'threads': 2}}),
+    'free_ram_mb': 129024,
+    'free_disk_gb': 980,
+    'current_workload': 0,
+    'running_vms': 1,
+    'disk_available_least': 900,
+    'host_ip': '192.0.2.10',
+}
 UNKNOWN = '0fffffff-ffff-4fff-8fff-ffffffffffff'
 SECOND_IMAGE = '0fffffff-eeee-4fff-8fff-000000000003'
 _NAMED = re.compile(r'\{(\w+)\}')
@@ -100,6 +123,7 @@ class Answering(Recorder):
             note(ctxt, **kwargs)
             reply = self.replies.get(name)
             return reply(**kwargs) if callable(reply) else reply
+
         return call
 
 
@@ -112,12 +136,29 @@ class Images:
 
     def restore(self) -> None:
         """Two public images with a property."""
-        self.kept = {identifier: {
-            'id': identifier, 'name': name, 'status': 'active', 'disk_format': 'qcow2', 'container_format': 'bare',
-            'size': 1000, 'min_disk': 0, 'min_ram': 0, 'visibility': 'public', 'protected': False, 'tags': [],
-            'owner': PROJECT, 'hw_disk_bus': 'virtio', 'file': f'/v2/images/{identifier}/file',
-            'schema': '/v2/schemas/image', 'checksum': None, 'created_at': '2025-11-21T09:00:00Z',
-            'updated_at': '2025-11-21T09:00:00Z'} for identifier, name in ((IMAGE, 'cirros'), (SECOND_IMAGE, 'debian'))}
+        self.kept = {
+            identifier: {
+                'id': identifier,
+                'name': name,
+                'status': 'active',
+                'disk_format': 'qcow2',
+                'container_format': 'bare',
+                'size': 1000,
+                'min_disk': 0,
+                'min_ram': 0,
+                'visibility': 'public',
+                'protected': False,
+                'tags': [],
+                'owner': PROJECT,
+                'hw_disk_bus': 'virtio',
+                'file': f'/v2/images/{identifier}/file',
+                'schema': '/v2/schemas/image',
+                'checksum': None,
+                'created_at': '2025-11-21T09:00:00Z',
+                'updated_at': '2025-11-21T09:00:00Z',
+            }
+            for identifier, name in ((IMAGE, 'cirros'), (SECOND_IMAGE, 'debian'))
+        }
 
     def get(self, image_id: str, ctxt: Any = None) -> dict[str, Any]:
         if image_id not in self.kept:
@@ -143,27 +184,49 @@ class Images:
 def diagnostics(**_: Any) -> Any:
     """What a host says of a guest."""
     return objects.Diagnostics(
-        state='running', driver='libvirt', hypervisor='qemu', hypervisor_os='linux', uptime=4711, config_drive=True,
-        num_cpus=1, num_nics=1, num_disks=1, memory_details=objects.MemoryDiagnostics(maximum=2048, used=1024),
+        state='running',
+        driver='libvirt',
+        hypervisor='qemu',
+        hypervisor_os='linux',
+        uptime=4711,
+        config_drive=True,
+        num_cpus=1,
+        num_nics=1,
+        num_disks=1,
+        memory_details=objects.MemoryDiagnostics(maximum=2048, used=1024),
         cpu_details=[objects.CpuDiagnostics(id=0, time=17300000000, utilisation=15)],
         nic_details=[objects.NicDiagnostics(mac_address='fa:16:3e:00:00:01', rx_octets=2070139, rx_errors=0)],
-        disk_details=[objects.DiskDiagnostics(read_bytes=262144, read_requests=112)])
+        disk_details=[objects.DiskDiagnostics(read_bytes=262144, read_requests=112)],
+    )
 
 
 def console(console_type: str, **_: Any) -> Any:
     """Where a host says that a guest's console is."""
     bases = {'novnc': 'http://localhost:6080/vnc_auto.html', 'serial': 'ws://localhost:6083/'}
-    return objects.ConsoleOffer(console_type=console_type, host='192.0.2.10', port=5900, tls_port=None,
-                                access_url_base=bases.get(console_type, 'http://localhost:6082/spice_auto.html'))
+    return objects.ConsoleOffer(
+        console_type=console_type,
+        host='192.0.2.10',
+        port=5900,
+        tls_port=None,
+        access_url_base=bases.get(console_type, 'http://localhost:6082/spice_auto.html'),
+    )
 
 
 # What the daemons answer to calls.
 REPLIES = {
     **{f'get_{protocol}_console': console for protocol in ('vnc', 'spice', 'serial')},
-    'live_migration_force_complete': None, 'get_console_output': 'login:\n', 'get_instance_diagnostics': diagnostics,
+    'live_migration_force_complete': None,
+    'get_console_output': 'login:\n',
+    'get_instance_diagnostics': diagnostics,
     'get_host_uptime': ' 10:00:00 up 1 day,  2:03,  0 users,  load average: 0.00, 0.01, 0.05',
-    'get_diagnostics': {'cpu0_time': 17300000000, 'memory': 524288, 'vda_errors': -1, 'vda_read': 262144,
-                        'vnet1_rx': 2070139, 'vnet1_tx': 140208},
+    'get_diagnostics': {
+        'cpu0_time': 17300000000,
+        'memory': 524288,
+        'vda_errors': -1,
+        'vda_read': 262144,
+        'vnet1_rx': 2070139,
+        'vnet1_tx': 140208,
+    },
 }
 
 
@@ -184,31 +247,54 @@ class World(Site):
     def __init__(self, directory: pathlib.Path, templates: pathlib.Path, **options: Any) -> None:
         neutron, self.cinder = FakeNeutron(hosts={'gpu1'}), FakeCinder()
         neutron.add_network(VIF.label, PROJECT, id=VIF.network_id, cidr=VIF.subnets[0].cidr)
-        neutron.add_group('default', PROJECT, {'remote_group_id': GROUP},
-                          {'protocol': 'tcp', 'port_range_min': 22, 'port_range_max': 22}, id=GROUP)
+        neutron.add_group(
+            'default',
+            PROJECT,
+            {'remote_group_id': GROUP},
+            {'protocol': 'tcp', 'port_range_min': 22, 'port_range_max': 22},
+            id=GROUP,
+        )
         neutron.add_group('trusted', PROJECT, {'id': RULE, 'protocol': 'icmp'}, id=TRUSTED)
-        neutron.add_network('public', ADMIN, id=OUTSIDE, cidr='198.51.100.0/28', **{
-            'router:external': True, 'shared': True})
+        neutron.add_network(
+            'public', ADMIN, id=OUTSIDE, cidr='198.51.100.0/28', **{'router:external': True, 'shared': True}
+        )
         for volume in (VOLUME, FREE):
-            self.cinder.add_volume(PROJECT, id=volume, size=10, name='data', description='training data',
-                                   metadata={'team': 'vision'})
+            self.cinder.add_volume(
+                PROJECT, id=volume, size=10, name='data', description='training data', metadata={'team': 'vision'}
+            )
         self.cinder.add_snapshot(VOLUME, 'before', id=SNAPSHOT, description='before the training')
         for fake in (neutron, self.cinder):
             fake.users['stranger'] = OTHER_PROJECT
-        with mock.patch.object(site_module, 'Recorder', Answering), \
-                mock.patch.object(site_module, 'Images', Images), \
-                mock.patch.object(api_app.auth_token, 'AuthProtocol', lambda app, conf: app):
+        with (
+            mock.patch.object(site_module, 'Recorder', Answering),
+            mock.patch.object(site_module, 'Images', Images),
+            mock.patch.object(api_app.auth_token, 'AuthProtocol', lambda app, conf: app),
+        ):
             # Nobody reports any more once it stands, however long a file's tests take.
-            super().__init__(directory, templates, neutron=neutron, cinder=self.cinder, **{
-                'api__auth_strategy': 'keystone', 'service_down_time': 86400, **options})
-        self.names: dict[str, str] = {'tenant_id': PROJECT, 'project': PROJECT, 'other_project': OTHER_PROJECT,
-                                      'user': USER, 'other_user': OTHER_USER, 'image': IMAGE, 'unknown': UNKNOWN}
+            super().__init__(
+                directory,
+                templates,
+                neutron=neutron,
+                cinder=self.cinder,
+                **{'api__auth_strategy': 'keystone', 'service_down_time': 86400, **options},
+            )
+        self.names: dict[str, str] = {
+            'tenant_id': PROJECT,
+            'project': PROJECT,
+            'other_project': OTHER_PROJECT,
+            'user': USER,
+            'other_user': OTHER_USER,
+            'image': IMAGE,
+            'unknown': UNKNOWN,
+        }
         self.requests = 0
         self.compute.replies.update(REPLIES)
         self.conductor.replies['run_operation'] = self._run_operation
         self._populate()
-        self._files = {path.stem: sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-                       for path in sorted(directory.glob('*.db'))}
+        self._files = {
+            path.stem: sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            for path in sorted(directory.glob('*.db'))
+        }
         self._saved: dict[str, sqlite3.Connection] = {}
         self._seen: dict[str, int] = {}
         self._touched: set[str] = set()
@@ -223,18 +309,36 @@ class World(Site):
         self.databases.dispose()
 
     # -- requests -------------------------------------------------------------------------------------------------
-    def request(self, method: str, path: str, body: Any = None, *, role: str = 'admin', user: str | None = None,
-                project: str | None = None, version: str | int | None = '2.104', mount: str = '/v2.1',
-                headers: dict[str, str] | None = None, raw: bytes | None = None) -> webob.Response:
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        role: str = 'admin',
+        user: str | None = None,
+        project: str | None = None,
+        version: str | int | None = '2.104',
+        mount: str = '/v2.1',
+        headers: dict[str, str] | None = None,
+        raw: bytes | None = None,
+    ) -> webob.Response:
         """One request of one of CALLERS; ``user`` admin or another instead, as a Site has them."""
         if user not in (None, 'admin') and role == 'admin':
             role = 'member'
         who, where, roles = CALLERS[role]
         request = webob.Request.blank(mount + self.fill(path), method=method)
-        request.headers.update({'X-User-Id': who, 'X-Project-Id': project or where, 'X-Roles': roles,
-                                'X-User-Name': 'bob', 'X-Project-Name': 'demo',
-                                'X-Auth-Token': 'stranger' if role == 'stranger' else 'token',
-                                'X-Identity-Status': 'Confirmed'})
+        request.headers.update(
+            {
+                'X-User-Id': who,
+                'X-Project-Id': project or where,
+                'X-Roles': roles,
+                'X-User-Name': 'bob',
+                'X-Project-Name': 'demo',
+                'X-Auth-Token': 'stranger' if role == 'stranger' else 'token',
+                'X-Identity-Status': 'Confirmed',
+            }
+        )
         if version is not None:
             version = f'2.{version}' if isinstance(version, int) else version
             request.headers['OpenStack-API-Version'] = f'compute {version}'
@@ -252,8 +356,9 @@ class World(Site):
     def fill(self, value: Any) -> Any:
         """``value`` with the names in braces replaced; those that nobody knows stay."""
         if isinstance(value, str):
-            return _NAMED.sub(lambda found: quote(self.names[found[1]], safe='/')
-                              if found[1] in self.names else found[0], value)
+            return _NAMED.sub(
+                lambda found: quote(self.names[found[1]], safe='/') if found[1] in self.names else found[0], value
+            )
         if isinstance(value, dict):
             return {self.fill(key): self.fill(item) for key, item in value.items()}
         return [self.fill(item) for item in value] if isinstance(value, list) else value
@@ -273,12 +378,12 @@ class World(Site):
     def _of_others(self) -> list[dict[str, Any]]:
         """What the network and the volume service have."""
         neutron = self.neutron
-        return [self.cinder.volumes, self.cinder.snapshots, neutron.ports, neutron.security_groups,
-                neutron.floatingips]
+        return [self.cinder.volumes, self.cinder.snapshots, neutron.ports, neutron.security_groups, neutron.floatingips]
 
     def _look(self) -> set[str]:
-        found = {name: connection.execute('PRAGMA data_version').fetchone()[0]
-                 for name, connection in self._files.items()}
+        found = {
+            name: connection.execute('PRAGMA data_version').fetchone()[0] for name, connection in self._files.items()
+        }
         different = {name for name, number in found.items() if self._seen.get(name) != number}
         self._seen = found
         return different
@@ -320,7 +425,7 @@ class World(Site):
             tables = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
             for table in tables:
                 count = f'SELECT count(*) FROM "{table}"'
-                more = (connection.execute(count).fetchone()[0] - self._saved[name].execute(count).fetchone()[0])
+                more = connection.execute(count).fetchone()[0] - self._saved[name].execute(count).fetchone()[0]
                 if more:
                     found[f'{name}.{table}'] = more
         return found
@@ -342,8 +447,9 @@ class World(Site):
         self._hosts()
         self._flavors()
         for role in CALLERS:
-            self.request('POST', '/os-keypairs', {'keypair': {'name': 'mykey', 'public_key': KEY, 'type': 'ssh'}},
-                         role=role)
+            self.request(
+                'POST', '/os-keypairs', {'keypair': {'name': 'mykey', 'public_key': KEY, 'type': 'ssh'}}, role=role
+            )
         for role, name in (('admin', 'spare'), ('stranger', 'theirs')):
             self.ok('POST', '/os-keypairs', {'keypair': {'name': name, 'public_key': KEY, 'type': 'ssh'}}, role=role)
         self._groups()
@@ -361,16 +467,35 @@ class World(Site):
                 compute_nodes.get_or_create(conn, {**NODE, 'uuid': uuid, 'host': host, 'hypervisor_hostname': host})
             with self.databases.api().write() as conn:
                 cells.map_hosts(conn, self.cell1.cell.id, [host])
-            self.names.update({f'{host}_service': service['uuid'], f'{host}_number': str(service['id']),
-                               f'{host}_node': uuid})
-        self.names.update(service_id=self.names['gpu2_service'], hypervisor_id=self.names['gpu1_node'],
-                          hypervisor_hostname_pattern='gpu1', host_name='gpu1', keypair_name='mykey',
-                          image_id=IMAGE, tag='gpu', network_label='private', port_id=PORT, quota_class='default',
-                          network=VIF.network_id, group=GROUP, trusted=TRUSTED, volume_id=VOLUME,
-                          network_id=VIF.network_id, security_group_id=GROUP, rule_id=RULE,
-                          floating_ip_id=FLOATING, volume=VOLUME, free_volume=FREE, snapshot_id=SNAPSHOT,
-                          alias='os-keypairs', migration_id='0',
-                          before_timestamp='2025-11-22 00:00:00')
+            self.names.update(
+                {f'{host}_service': service['uuid'], f'{host}_number': str(service['id']), f'{host}_node': uuid}
+            )
+        self.names.update(
+            service_id=self.names['gpu2_service'],
+            hypervisor_id=self.names['gpu1_node'],
+            hypervisor_hostname_pattern='gpu1',
+            host_name='gpu1',
+            keypair_name='mykey',
+            image_id=IMAGE,
+            tag='gpu',
+            network_label='private',
+            port_id=PORT,
+            quota_class='default',
+            network=VIF.network_id,
+            group=GROUP,
+            trusted=TRUSTED,
+            volume_id=VOLUME,
+            network_id=VIF.network_id,
+            security_group_id=GROUP,
+            rule_id=RULE,
+            floating_ip_id=FLOATING,
+            volume=VOLUME,
+            free_volume=FREE,
+            snapshot_id=SNAPSHOT,
+            alias='os-keypairs',
+            migration_id='0',
+            before_timestamp='2025-11-22 00:00:00',
+        )
         with self.cell1.write() as conn:
             services.get_or_create(conn, 'controller', 'nova-conductor', 'conductor')
         with self.databases.api().write() as conn:
@@ -384,10 +509,18 @@ class World(Site):
     def _flavors(self) -> None:
         """Two that everybody may use, and a private one that another project may use."""
         for identifier, size in (('1', 1), ('2', 2)):
-            self.flavor({'pci_passthrough:alias': f'gpu:{size}'}, id=identifier, name=f'gpu.{size}', ram=2048 * size,
-                        vcpus=2 * size, disk=20, description=f'{size} GPU')
-        self.flavor(id='private', name='gpu.private', ram=1024, vcpus=1, disk=10,
-                    **{'os-flavor-access:is_public': False})
+            self.flavor(
+                {'pci_passthrough:alias': f'gpu:{size}'},
+                id=identifier,
+                name=f'gpu.{size}',
+                ram=2048 * size,
+                vcpus=2 * size,
+                disk=20,
+                description=f'{size} GPU',
+            )
+        self.flavor(
+            id='private', name='gpu.private', ram=1024, vcpus=1, disk=10, **{'os-flavor-access:is_public': False}
+        )
         self.ok('POST', '/flavors/private/action', {'addTenantAccess': {'tenant': OTHER_PROJECT}})
         self.names.update(flavor_id='1', flavor='1', larger='2', private='private', key='pci_passthrough:alias')
 
@@ -400,9 +533,18 @@ class World(Site):
 
     def _servers(self) -> None:
         """One server that says all that can be said, a second one (stopped), a stranger's, and a waiting one."""
-        full = {'name': 'train-1', 'metadata': {'team': 'vision'}, 'tags': ['gpu', 'night'], 'description': 'training',
-                'accessIPv4': '192.0.2.20', 'accessIPv6': '2001:db8::20', 'user_data': 'IyEvYmluL3NoCg==',
-                'hostname': 'train-1', 'config_drive': True, 'key_name': 'mykey'}
+        full = {
+            'name': 'train-1',
+            'metadata': {'team': 'vision'},
+            'tags': ['gpu', 'night'],
+            'description': 'training',
+            'accessIPv4': '192.0.2.20',
+            'accessIPv6': '2001:db8::20',
+            'user_data': 'IyEvYmluL3NoCg==',
+            'hostname': 'train-1',
+            'config_drive': True,
+            'key_name': 'mykey',
+        }
         values = {'host': 'gpu1', 'node': 'gpu1', 'root_device_name': '/dev/vda', 'availability_zone': 'nova'}
         server = self._server('member', '1', full, {'group': self.names['spread_group']}, **values)
         second = self._server('member', '1', {'name': 'train-2'}, **{**values, 'vm_state': 'stopped', 'power_state': 4})
@@ -413,45 +555,109 @@ class World(Site):
         with self.cell1.write() as conn:
             for number, name in enumerate(('create', 'stop', 'resize')):
                 at = moment(2025, 11, 21, 10, number)
-                instances.start_action(conn, server, {
-                    'action': name, 'request_id': f'req-0000000{number}-1111-4222-8333-444444444444', 'user_id': USER,
-                    'project_id': PROJECT, 'created_at': at, 'updated_at': at, 'start_time': at})
+                instances.start_action(
+                    conn,
+                    server,
+                    {
+                        'action': name,
+                        'request_id': f'req-0000000{number}-1111-4222-8333-444444444444',
+                        'user_id': USER,
+                        'project_id': PROJECT,
+                        'created_at': at,
+                        'updated_at': at,
+                        'start_time': at,
+                    },
+                )
             self.names['request_id'] = 'req-00000002-1111-4222-8333-444444444444'
-            instances.add_events(conn, server, self.names['request_id'], [
-                {'event': 'compute_prep_resize', 'result': 'Error', 'host': 'gpu2', 'start_time': at,
-                 'finish_time': at, 'details': 'Insufficient compute resources', 'traceback': 'Traceback …'}])
+            instances.add_events(
+                conn,
+                server,
+                self.names['request_id'],
+                [
+                    {
+                        'event': 'compute_prep_resize',
+                        'result': 'Error',
+                        'host': 'gpu2',
+                        'start_time': at,
+                        'finish_time': at,
+                        'details': 'Insufficient compute resources',
+                        'traceback': 'Traceback …',
+                    }
+                ],
+            )
 
     def _details(self) -> None:
         """What a host and a network service would have written of the server."""
         server = self.names['server']
-        topology = objects.InstanceNUMATopology(instance_uuid=server, cells=[objects.InstanceNUMACell(
-            id=0, cpuset=set(), pcpuset={0, 1}, memory=2048, pagesize=4, cpu_topology=None,
-            cpu_pinning_raw={'0': 4, '1': 5}, cpu_policy='dedicated', cpu_thread_policy=None)])
+        topology = objects.InstanceNUMATopology(
+            instance_uuid=server,
+            cells=[
+                objects.InstanceNUMACell(
+                    id=0,
+                    cpuset=set(),
+                    pcpuset={0, 1},
+                    memory=2048,
+                    pagesize=4,
+                    cpu_topology=None,
+                    cpu_pinning_raw={'0': 4, '1': 5},
+                    cpu_policy='dedicated',
+                    cpu_thread_policy=None,
+                )
+            ],
+        )
         with self.cell1.write() as conn:
             trusted = objects.TrustedCerts(ids=['0b5d2c72-12cc-4ba6-a8d7-3ff5cc1d8cb8'])
-            instances.update_extra(conn, server, {'numa_topology': topology.to_json(),
-                                                  'trusted_certs': json.dumps(trusted.obj_to_primitive())})
+            instances.update_extra(
+                conn,
+                server,
+                {'numa_topology': topology.to_json(), 'trusted_certs': json.dumps(trusted.obj_to_primitive())},
+            )
             instances.set_system_metadata(conn, server, {'password_0': 'c2VjcmV0'})
             put_vifs(conn, server, [VIF])
-            volumes.add(conn, server, {
-                **volumes.new_row(VOLUME, size=10, connection_info='{}', tag='data', volume_type='plain'),
-                'device_name': '/dev/vdb', 'attachment_id': ATTACHMENT})
+            volumes.add(
+                conn,
+                server,
+                {
+                    **volumes.new_row(VOLUME, size=10, connection_info='{}', tag='data', volume_type='plain'),
+                    'device_name': '/dev/vdb',
+                    'attachment_id': ATTACHMENT,
+                },
+            )
         self.neutron.add_port(VIF.network_id, PROJECT, id=ATTACHED, mac_address='fa:16:3e:00:00:02')
-        self.neutron.add_port(VIF.network_id, PROJECT, id=PORT, mac_address=VIF.mac, device_id=server,
-                         device_owner='compute:nova', fixed_ips=[{'ip_address': '192.0.2.30'}],
-                         **{'binding:host_id': 'gpu1'})
-        for identifier, address, leads_to in ((FLOATING, '198.51.100.7', (PORT, '192.0.2.30')),
-                                              (UNKNOWN.replace('f', 'e'), '198.51.100.8', (None, None))):
+        self.neutron.add_port(
+            VIF.network_id,
+            PROJECT,
+            id=PORT,
+            mac_address=VIF.mac,
+            device_id=server,
+            device_owner='compute:nova',
+            fixed_ips=[{'ip_address': '192.0.2.30'}],
+            **{'binding:host_id': 'gpu1'},
+        )
+        for identifier, address, leads_to in (
+            (FLOATING, '198.51.100.7', (PORT, '192.0.2.30')),
+            (UNKNOWN.replace('f', 'e'), '198.51.100.8', (None, None)),
+        ):
             self.neutron.floatingips[identifier] = {
-                'id': identifier, 'floating_ip_address': address, 'port_id': leads_to[0],
-                'fixed_ip_address': leads_to[1], 'floating_network_id': OUTSIDE, 'project_id': PROJECT,
-                'tenant_id': PROJECT}
+                'id': identifier,
+                'floating_ip_address': address,
+                'port_id': leads_to[0],
+                'fixed_ip_address': leads_to[1],
+                'floating_network_id': OUTSIDE,
+                'project_id': PROJECT,
+                'tenant_id': PROJECT,
+            }
         self.names['console_token'] = console_tokens.add(
-            self.cell1, {'console_type': 'novnc', 'host': '192.0.2.10', 'port': 5900}, compute_host='gpu1',
-            instance_uuid=server, lifetime=86400 * 365)
+            self.cell1,
+            {'console_type': 'novnc', 'host': '192.0.2.10', 'port': 5900},
+            compute_host='gpu1',
+            instance_uuid=server,
+            lifetime=86400 * 365,
+        )
 
-    def _server(self, role: str, flavor: str, create: dict[str, Any], hints: dict[str, Any] | None = None,
-                **values: Any) -> str:
+    def _server(
+        self, role: str, flavor: str, create: dict[str, Any], hints: dict[str, Any] | None = None, **values: Any
+    ) -> str:
         body = {'name': 's', 'flavorRef': flavor, 'imageRef': IMAGE, 'networks': 'none', **create}
         asked = {'server': body, 'os:scheduler_hints': hints or {}}
         uuid = self.ok('POST', '/servers', asked, role=role)['server']['id']
@@ -462,25 +668,56 @@ class World(Site):
         with self.cell1.write() as conn:
             for number, name in enumerate(('server', 'other_server')):
                 at = moment(2025, 11, 21, 11, number)
-                migrations.create(conn, {
-                    'uuid': f'{number:08d}-dddd-4eee-8fff-000000000000', 'instance_uuid': self.names[name],
-                    'status': 'confirmed', 'migration_type': 'resize', 'source_compute': 'gpu2',
-                    'dest_compute': 'gpu1', 'source_node': 'gpu2', 'dest_node': 'gpu1', 'dest_host': '192.0.2.10',
-                    'old_instance_type_id': 2, 'new_instance_type_id': 1,
-                    'project_id': (PROJECT, OTHER_PROJECT)[number], 'user_id': (USER, OTHER_USER)[number],
-                    'created_at': at, 'updated_at': at})
+                migrations.create(
+                    conn,
+                    {
+                        'uuid': f'{number:08d}-dddd-4eee-8fff-000000000000',
+                        'instance_uuid': self.names[name],
+                        'status': 'confirmed',
+                        'migration_type': 'resize',
+                        'source_compute': 'gpu2',
+                        'dest_compute': 'gpu1',
+                        'source_node': 'gpu2',
+                        'dest_node': 'gpu1',
+                        'dest_host': '192.0.2.10',
+                        'old_instance_type_id': 2,
+                        'new_instance_type_id': 1,
+                        'project_id': (PROJECT, OTHER_PROJECT)[number],
+                        'user_id': (USER, OTHER_USER)[number],
+                        'created_at': at,
+                        'updated_at': at,
+                    },
+                )
 
     def moving(self) -> None:
         """The server is migrated live."""
         with self.cell1.write() as conn:
-            row = migrations.create(conn, {
-                'uuid': '77777777-dddd-4eee-8fff-000000000000', 'instance_uuid': self.names['server'],
-                'status': 'running', 'migration_type': 'live-migration', 'source_compute': 'gpu1',
-                'dest_compute': 'gpu2', 'source_node': 'gpu1', 'dest_node': 'gpu2', 'dest_host': '192.0.2.11',
-                'old_instance_type_id': 1, 'new_instance_type_id': 1, 'project_id': PROJECT, 'user_id': USER,
-                'memory_total': 2147483648, 'memory_processed': 1073741824, 'memory_remaining': 1073741824,
-                'disk_total': 0, 'disk_processed': 0, 'disk_remaining': 0,
-                'created_at': moment(2025, 11, 21, 13), 'updated_at': moment(2025, 11, 21, 13)})
+            row = migrations.create(
+                conn,
+                {
+                    'uuid': '77777777-dddd-4eee-8fff-000000000000',
+                    'instance_uuid': self.names['server'],
+                    'status': 'running',
+                    'migration_type': 'live-migration',
+                    'source_compute': 'gpu1',
+                    'dest_compute': 'gpu2',
+                    'source_node': 'gpu1',
+                    'dest_node': 'gpu2',
+                    'dest_host': '192.0.2.11',
+                    'old_instance_type_id': 1,
+                    'new_instance_type_id': 1,
+                    'project_id': PROJECT,
+                    'user_id': USER,
+                    'memory_total': 2147483648,
+                    'memory_processed': 1073741824,
+                    'memory_remaining': 1073741824,
+                    'disk_total': 0,
+                    'disk_processed': 0,
+                    'disk_remaining': 0,
+                    'created_at': moment(2025, 11, 21, 13),
+                    'updated_at': moment(2025, 11, 21, 13),
+                },
+            )
         self.names['migration_id'] = str(row['id'])
 
     def aborting(self) -> None:
@@ -488,8 +725,16 @@ class World(Site):
         self.moving()
         self.become(task_state='migrating')
         with self.cell1.write() as conn:
-            operations.insert(conn, [operations.Operation(
-                uuid='77777777-dddd-4eee-8fff-000000000001', kind='live_migrate', instance_uuid=self.names['server'])])
+            operations.insert(
+                conn,
+                [
+                    operations.OperationRow(
+                        uuid='77777777-dddd-4eee-8fff-000000000001',
+                        kind='live_migrate',
+                        instance_uuid=self.names['server'],
+                    )
+                ],
+            )
 
     def forcing(self) -> None:
         """The same, of which nothing is asked but the host."""
@@ -501,8 +746,9 @@ class World(Site):
         names = ', '.join(f'{name} = ?' for name in columns)
         # What this connection writes it doesn't see as a change.
         self._touched.add('cell1')
-        self._files['cell1'].execute(f'UPDATE instances SET {names} WHERE uuid = ?',
-                                     (*columns.values(), self.names['server']))
+        self._files['cell1'].execute(
+            f'UPDATE instances SET {names} WHERE uuid = ?', (*columns.values(), self.names['server'])
+        )
 
     def plain(self) -> None:
         """Nothing holds the server to its host."""
@@ -530,7 +776,8 @@ class World(Site):
         with self.cell1.write() as conn:
             (row,) = volumes.of_servers(conn, [server])[server]
             text = AttachedVolume.read(row).connection_info(
-                server, 'gpu1', {'driver_volume_type': 'nfs', 'name': 'volume-1', 'format': 'raw'})
+                server, 'gpu1', {'driver_volume_type': 'nfs', 'name': 'volume-1', 'format': 'raw'}
+            )
             volumes.change(conn, row['uuid'], ATTACHMENT, {'connection_info': text})
 
     def deleting_a_snapshot(self) -> None:
@@ -546,9 +793,23 @@ class World(Site):
         """The server waits for confirmResize or revertResize."""
         self.become(vm_state='resized', host='gpu2', node='gpu2')
         with self.cell1.write() as conn:
-            migrations.create(conn, {
-                'uuid': '99999999-dddd-4eee-8fff-000000000000', 'instance_uuid': self.names['server'],
-                'status': 'finished', 'migration_type': 'resize', 'source_compute': 'gpu1', 'dest_compute': 'gpu2',
-                'source_node': 'gpu1', 'dest_node': 'gpu2', 'dest_host': '192.0.2.11', 'old_instance_type_id': 1,
-                'new_instance_type_id': 2, 'project_id': PROJECT, 'user_id': USER,
-                'created_at': moment(2025, 11, 21, 12), 'updated_at': moment(2025, 11, 21, 12)})
+            migrations.create(
+                conn,
+                {
+                    'uuid': '99999999-dddd-4eee-8fff-000000000000',
+                    'instance_uuid': self.names['server'],
+                    'status': 'finished',
+                    'migration_type': 'resize',
+                    'source_compute': 'gpu1',
+                    'dest_compute': 'gpu2',
+                    'source_node': 'gpu1',
+                    'dest_node': 'gpu2',
+                    'dest_host': '192.0.2.11',
+                    'old_instance_type_id': 1,
+                    'new_instance_type_id': 2,
+                    'project_id': PROJECT,
+                    'user_id': USER,
+                    'created_at': moment(2025, 11, 21, 12),
+                    'updated_at': moment(2025, 11, 21, 12),
+                },
+            )

@@ -7,6 +7,7 @@ idle clouds: two hosts without servers, two with a hundred each, and twenty.
 
     python -m tests.bench devices           # of boots with a device of each kind only; --help names the parts
 """
+
 from __future__ import annotations
 
 import argparse
@@ -26,7 +27,7 @@ import sqlalchemy as sa
 from oslo_utils import uuidutils
 
 from kilonova import conf as kilonova_conf
-from kilonova.cmd import parts
+from kilonova.cmd.daemon import parts
 from kilonova.db import engine
 from kilonova.db.queries import instance_mappings, instances, request_specs
 from kilonova.db.queries.operations import operations
@@ -50,8 +51,12 @@ OF_A_KIND, TURNS = 24, 2
 PACE = 0.5
 # Cyborg's cards of each host, and the device profile of one.
 FPGAS_A_HOST, FPGA, PROFILE = 16, ('10ee', '5020'), 'bench'
-KINDS = {'none': {}, 'GPU': {'pci_passthrough:alias': 'QuadroM4000-video:1'}, 'vGPU': {'resources:VGPU': '1'},
-         'accelerator': {'accel:device_profile': PROFILE}}
+KINDS = {
+    'none': {},
+    'GPU': {'pci_passthrough:alias': 'QuadroM4000-video:1'},
+    'vGPU': {'resources:VGPU': '1'},
+    'accelerator': {'accel:device_profile': PROFILE},
+}
 AT_ONCE = 8
 LISTED = (10, 100, 1000)
 READS = 15
@@ -78,28 +83,53 @@ class Spent:
 class BenchSite(Site):
     """A cloud of two hosts that take all the servers, and its databases read beside it."""
 
-    def __init__(self, directory: Path, names: Sequence[str] = HOSTS, seldom: Sequence[str] = (),
-                 accelerators: bool = False, network: bool = False, volume: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        names: Sequence[str] = HOSTS,
+        seldom: Sequence[str] = (),
+        accelerators: bool = False,
+        network: bool = False,
+        volume: bool = False,
+    ) -> None:
         super().__init__(directory, accelerators=accelerators, network=network, volume=volume)
         self.hosts = directory / 'hosts'
         self.hosts.mkdir()
         for host in names:
-            write_host(self.hosts, host, [f'0000:{bus:02x}:00.0' for bus in range(0x20, 0x20 + GPUS_A_HOST)],
-                       [mdev_card(CARD, {NVIDIA35: 0}), *(
-                           made_mdev(str(uuid.uuid5(uuid.NAMESPACE_DNS, f'{host}{number}')), CARD)
-                           for number in range(VGPUS_A_HOST)), *(
-                           pci_device(f'0000:{bus:02x}:00.0', *FPGA, pci_class='0x120000')
-                           for bus in range(0xa0, 0xa0 + FPGAS_A_HOST if accelerators else 0xa0))], memory_gib=1024)
+            write_host(
+                self.hosts,
+                host,
+                [f'0000:{bus:02x}:00.0' for bus in range(0x20, 0x20 + GPUS_A_HOST)],
+                [
+                    mdev_card(CARD, {NVIDIA35: 0}),
+                    *(
+                        made_mdev(str(uuid.uuid5(uuid.NAMESPACE_DNS, f'{host}{number}')), CARD)
+                        for number in range(VGPUS_A_HOST)
+                    ),
+                    *(
+                        pci_device(f'0000:{bus:02x}:00.0', *FPGA, pci_class='0x120000')
+                        for bus in range(0xA0, 0xA0 + FPGAS_A_HOST if accelerators else 0xA0)
+                    ),
+                ],
+                memory_gib=1024,
+            )
             (self.hosts / f'{host}.conf').write_text(
                 (f'[DEFAULT]\nreport_interval = {SELDOM:g}\n' if host in seldom else '')
                 + '[pci]\ndevice_spec = { "vendor_id": "10de", "product_id": "13f1" }\n'
-                f'[devices]\nenabled_mdev_types = {NVIDIA35}\n')
+                f'[devices]\nenabled_mdev_types = {NVIDIA35}\n'
+            )
         self.databases: engine.Databases
 
     def up(self) -> None:
         """All services, and the databases opened."""
-        self.cloud = control.up(self.layout, hosts=self.hosts, extra=self.extra, accelerators=self._accelerators,
-                                network=self._network, volume=self._volume)
+        self.cloud = control.up(
+            self.layout,
+            hosts=self.hosts,
+            extra=self.extra,
+            accelerators=self._accelerators,
+            network=self._network,
+            volume=self._volume,
+        )
         data = self.layout.data('kilonova')
         self.databases = engine.Databases(render.sqlite(data / 'api.sqlite'), render.sqlite(data / 'cell1.sqlite'))
 
@@ -109,8 +139,13 @@ class BenchSite(Site):
         table = instances.instances
         while True:
             with self.databases.main().read() as conn:
-                states = dict(conn.execute(sa.select(table.c.vm_state, sa.func.count()).where(table.c.deleted == 0)
-                                           .group_by(table.c.vm_state)).all())
+                states = dict(
+                    conn.execute(
+                        sa.select(table.c.vm_state, sa.func.count())
+                        .where(table.c.deleted == 0)
+                        .group_by(table.c.vm_state)
+                    ).all()
+                )
                 busy = conn.execute(sa.select(sa.func.count()).select_from(operations)).scalar_one()
             if states == {'active': servers} and not busy:
                 return
@@ -156,13 +191,20 @@ def _cyborgs_own(site: BenchSite, idle: dict[str, float]) -> dict[str, float]:
     def bind(number: int) -> None:
         (request,) = client.create(PROFILE)
         made.append(request.uuid)
-        client.bind({request.uuid: cards[number]['uuid']}, instance_uuid=servers[number],
-                    hostname=cards[number]['name'].partition('_')[0], project_id=servers[number])
+        client.bind(
+            {request.uuid: cards[number]['uuid']},
+            instance_uuid=servers[number],
+            hostname=cards[number]['name'].partition('_')[0],
+            project_id=servers[number],
+        )
+
     cost = site.meter(lambda: _paced(bind))
     client.delete(made)
     site.clean()
-    return {service: (1000 * cost.cpu[service] - idle.get(service, 0.0) * cost.wall) / OF_A_KIND
-            for service in ('rabbitmq', 'keystone')}
+    return {
+        service: (1000 * cost.cpu[service] - idle.get(service, 0.0) * cost.wall) / OF_A_KIND
+        for service in ('rabbitmq', 'keystone')
+    }
 
 
 def _paced(act: Callable[[int], object]) -> None:
@@ -176,38 +218,50 @@ def measure_kinds(site: BenchSite) -> None:
     """Boots of servers with a device of each kind, in turns: what one costs. Cyborg's own share stands apart."""
     site.up()
     _await_cards(site)
-    trait = f"trait:CUSTOM_FPGA_{'_'.join(FPGA).upper()}"
-    http.call('POST', site.url('cyborg') + '/device_profiles', [{
-        'name': PROFILE, 'groups': [{'resources:FPGA': '1', trait: 'required'}]}], token=site.token('admin'))
+    trait = f'trait:CUSTOM_FPGA_{"_".join(FPGA).upper()}'
+    http.call(
+        'POST',
+        site.url('cyborg') + '/device_profiles',
+        [{'name': PROFILE, 'groups': [{'resources:FPGA': '1', trait: 'required'}]}],
+        token=site.token('admin'),
+    )
     for kind, extra_specs in KINDS.items():
         site.flavor(f'bench-{kind}', specs=extra_specs)
     # What services cost anyway goes on while a slow one is waited for, and is no part of a boot.
     idle = measure_idle(site, KINDS_IDLE_SECONDS)
     apart = _cyborgs_own(site, idle)
     spent = _by_kind(site, idle, {kind: (f'bench-{kind}', {}) for kind in KINDS})
-    table(f'CPU ms per boot with a device, {TURNS} times {OF_A_KIND} of each kind, less what services cost when idle',
-          spent)
-    own = {kind: sum(ms for service, ms in costs.items()
-                     if service not in meter.SUMS and not service.startswith('cyborg'))
-           for kind, costs in spent.items()}
-    print("Of it Cyborg's own share, as it is without a boot: " + ', '.join(
-        f'{service} {ms:.1f}' for service, ms in apart.items()))
+    table(
+        f'CPU ms per boot with a device, {TURNS} times {OF_A_KIND} of each kind, less what services cost when idle',
+        spent,
+    )
+    own = {
+        kind: sum(ms for service, ms in costs.items() if service not in meter.SUMS and not service.startswith('cyborg'))
+        for kind, costs in spent.items()
+    }
+    print(
+        "Of it Cyborg's own share, as it is without a boot: "
+        + ', '.join(f'{service} {ms:.1f}' for service, ms in apart.items())
+    )
     own['accelerator'] -= sum(apart.values())
     for kind in ('vGPU', 'accelerator'):
         print(f'a boot with one {kind} costs {own[kind] / own["GPU"]:.2f} times one with a GPU, without Cyborg itself')
 
 
-def _by_kind(site: BenchSite, idle: dict[str, float],
-             kinds: dict[str, tuple[str, dict[str, Any]]]) -> dict[str, dict[str, float]]:
+def _by_kind(
+    site: BenchSite, idle: dict[str, float], kinds: dict[str, tuple[str, dict[str, Any]]]
+) -> dict[str, dict[str, float]]:
     """{kind: CPU ms of each service for one boot}, in turns, less what it costs when idle. ``kinds``: the flavor of
     each, and what its creates say besides."""
     spent: dict[str, dict[str, float]] = {kind: {} for kind in kinds}
     for turn in range(TURNS + 1):
         for kind, costs in spent.items():
+
             def act(kind: str = kind, name: str = f'{kind}-{turn}') -> None:
                 flavor, asked = kinds[kind]
                 _paced(lambda number: site.create(f'{name}-{number}', flavor, **asked))
                 site.wait(OF_A_KIND)
+
             cost = site.meter(act)
             site.clean()
             # The first turn warms up.
@@ -221,27 +275,59 @@ def measure_ports_and_volumes(site: BenchSite) -> None:
     """Boots of servers with a port, with a volume to boot from that is made for them, with both and with neither, in
     turns: what one costs, Kilonova's share and that of Neutron and Cinder, and how often it asks them."""
     site.up()
-    (network,) = [row['id'] for row in http.call('GET', site.url('neutron') + '/v2.0/networks',
-                                                 token=site.token('demo')).data['networks']]
+    (network,) = [
+        row['id']
+        for row in http.call('GET', site.url('neutron') + '/v2.0/networks', token=site.token('demo')).data['networks']
+    ]
     # The class that says how much a project may have, unless it is said of the project.
-    http.call('PUT', site.url('cinder') + '/os-quota-class-sets/default', {'quota_class_set': {
-        'volumes': -1, 'gigabytes': -1}}, token=site.token('admin'))
+    http.call(
+        'PUT',
+        site.url('cinder') + '/os-quota-class-sets/default',
+        {'quota_class_set': {'volumes': -1, 'gigabytes': -1}},
+        token=site.token('admin'),
+    )
     flavor = site.flavor('bench-services')
     idle = measure_idle(site, KINDS_IDLE_SECONDS)
     port: dict[str, Any] = {'networks': [{'uuid': network}]}
-    volume: dict[str, Any] = {'imageRef': '', 'block_device_mapping_v2': [
-        {'source_type': 'image', 'destination_type': 'volume', 'uuid': site.image, 'volume_size': 1, 'boot_index': 0,
-         'delete_on_termination': True}]}
-    spent = _by_kind(site, idle, {'none': (flavor, {}), 'port': (flavor, port), 'volume': (flavor, volume),
-                                  'both': (flavor, port | volume)})
-    table(f'CPU ms per boot with a port or a volume, {TURNS} times {OF_A_KIND} of each kind, less what services cost '
-          'when idle', spent)
-    own, theirs = ({kind: sum(ms for service, ms in costs.items() if service not in meter.SUMS
-                              and service.startswith(('neutron', 'ovn', 'cinder')) == is_theirs)
-                    for kind, costs in spent.items()} for is_theirs in (False, True))
+    volume: dict[str, Any] = {
+        'imageRef': '',
+        'block_device_mapping_v2': [
+            {
+                'source_type': 'image',
+                'destination_type': 'volume',
+                'uuid': site.image,
+                'volume_size': 1,
+                'boot_index': 0,
+                'delete_on_termination': True,
+            }
+        ],
+    }
+    spent = _by_kind(
+        site,
+        idle,
+        {'none': (flavor, {}), 'port': (flavor, port), 'volume': (flavor, volume), 'both': (flavor, port | volume)},
+    )
+    table(
+        f'CPU ms per boot with a port or a volume, {TURNS} times {OF_A_KIND} of each kind, less what services cost '
+        'when idle',
+        spent,
+    )
+    own, theirs = (
+        {
+            kind: sum(
+                ms
+                for service, ms in costs.items()
+                if service not in meter.SUMS and service.startswith(('neutron', 'ovn', 'cinder')) == is_theirs
+            )
+            for kind, costs in spent.items()
+        }
+        for is_theirs in (False, True)
+    )
     for kind in ('port', 'volume', 'both'):
-        print(f'a boot with {kind}: {own[kind] / own["none"]:.2f} times one without, without Neutron and Cinder '
-              f'themselves, which need {theirs[kind]:.0f} ms')
+        print(
+            f'a boot with {kind}: {own[kind] / own["none"]:.2f} times one without, without Neutron and Cinder '
+            f'themselves, which need {theirs[kind]:.0f} ms'
+        )
     sizes = {service: site.log_size(service) for service in ('neutron', 'cinder')}
     site.boot(OF_A_KIND, flavor, **port, **volume)
     for service, path in (('neutron', ' /v2.0/'), ('cinder', ' /v3/')):
@@ -251,9 +337,11 @@ def measure_ports_and_volumes(site: BenchSite) -> None:
 
 def boot(site: BenchSite, already: int, count: int) -> None:
     """Create servers, several requests at a time, and wait until all are ACTIVE."""
-    site.at_once(lambda number: site.create(f'bench-{already + number}',
-                                            'bench-gpu' if number % WITH_GPU == 0 else 'bench'),
-                 range(count), AT_ONCE)
+    site.at_once(
+        lambda number: site.create(f'bench-{already + number}', 'bench-gpu' if number % WITH_GPU == 0 else 'bench'),
+        range(count),
+        AT_ONCE,
+    )
     site.wait(already + count)
 
 
@@ -277,16 +365,22 @@ def fill(site: BenchSite, count: int) -> None:
             put_server(conn, {**values, 'uuid': new, 'display_name': f'row-{number}'}, extra, kept, {})
     with site.databases.api().write() as conn:
         request_specs.create(conn, [(new, spec['spec']) for new in uuids])
-        instance_mappings.create(conn, [{'instance_uuid': new, **{
-            name: mapped[name] for name in ('project_id', 'user_id', 'cell_id')}} for new in uuids])
+        instance_mappings.create(
+            conn,
+            [
+                {'instance_uuid': new, **{name: mapped[name] for name in ('project_id', 'user_id', 'cell_id')}}
+                for new in uuids
+            ],
+        )
 
 
 def own(site: BenchSite, count: int) -> str:
     """Let the newest ``count`` servers be the user's, the others somebody else's; the id of the newest."""
     table = instances.instances
     with site.databases.main().write() as conn:
-        rows = conn.execute(sa.select(table.c.uuid, table.c.project_id).where(table.c.deleted == 0)
-                            .order_by(table.c.id.desc())).all()
+        rows = conn.execute(
+            sa.select(table.c.uuid, table.c.project_id).where(table.c.deleted == 0).order_by(table.c.id.desc())
+        ).all()
         owner = next(row.project_id for row in rows if row.project_id != NOBODY)
         mine = [row.uuid for row in rows[:count]]
         conn.execute(sa.update(table).where(table.c.deleted == 0).values(project_id=NOBODY))
@@ -310,8 +404,12 @@ def measure_reads(site: BenchSite) -> dict[str, dict[int, tuple[float, float]]]:
     for count in LISTED:
         server = own(site, count)
         assert len(site.call('GET', '/servers')['servers']) == count
-        for name, path in (('list', '/servers'), ('detail', '/servers/detail'), ('show', f'/servers/{server}'),
-                           ('flavors', '/flavors/detail')):
+        for name, path in (
+            ('list', '/servers'),
+            ('detail', '/servers/detail'),
+            ('show', f'/servers/{server}'),
+            ('flavors', '/flavors/detail'),
+        ):
             times: list[float] = []
             spent = site.meter(lambda path=path, times=times: times.extend(read(site, path)))
             found.setdefault(name, {})[count] = spent.cpu['api'] / (READS + 1), statistics.median(times)
@@ -320,8 +418,10 @@ def measure_reads(site: BenchSite) -> dict[str, dict[int, tuple[float, float]]]:
 
 def table_of_reads(found: dict[str, dict[int, tuple[float, float]]]) -> None:
     """Print one line a read, a pair of columns a number of servers."""
-    print(f'\n{READS} reads in turn by a user with so many of {max(LISTED)} servers: CPU s of the api, wall p50 s\n'
-          f'{"":<16}' + ''.join(f'{count:>18}' for count in LISTED))
+    print(
+        f'\n{READS} reads in turn by a user with so many of {max(LISTED)} servers: CPU s of the api, wall p50 s\n'
+        f'{"":<16}' + ''.join(f'{count:>18}' for count in LISTED)
+    )
     for name, by_count in found.items():
         print(f'{name:<16}' + ''.join(f'{cpu:>10.4f}{wall:>8.4f}' for cpu, wall in by_count.values()))
 
@@ -355,13 +455,23 @@ def run(site: BenchSite) -> tuple[dict[str, float], dict[str, float]]:
     fill(site, max(LISTED) - 2 * SERVERS)
     reads = measure_reads(site)
 
-    print(f'\n{SERVERS} boots on {len(HOSTS)} hosts, every {WITH_GPU}th with a GPU, {AT_ONCE} requests at a time; '
-          f'then {SERVERS} more')
-    print(f'wall s: first {first.wall:.1f}, second {second.wall:.1f}, ratio {second.wall / first.wall:.2f}; '
-          f'per boot {first.wall / SERVERS:.3f} and {second.wall / SERVERS:.3f}')
+    print(
+        f'\n{SERVERS} boots on {len(HOSTS)} hosts, every {WITH_GPU}th with a GPU, {AT_ONCE} requests at a time; '
+        f'then {SERVERS} more'
+    )
+    print(
+        f'wall s: first {first.wall:.1f}, second {second.wall:.1f}, ratio {second.wall / first.wall:.2f}; '
+        f'per boot {first.wall / SERVERS:.3f} and {second.wall / SERVERS:.3f}'
+    )
     each = 1000 / SERVERS
-    table('CPU ms per boot', {name: {service: seconds * each for service, seconds in spent.cpu.items()}
-                              for name, spent in (('first 100', first), ('second 100', second))}, ratio=True)
+    table(
+        'CPU ms per boot',
+        {
+            name: {service: seconds * each for service, seconds in spent.cpu.items()}
+            for name, spent in (('first 100', first), ('second 100', second))
+        },
+        ratio=True,
+    )
     table_of_reads(reads)
     table('resident MiB', {'after start': started, 'at the end': meter.resident_mib(site.layout.var)})
     return idle, full
@@ -378,22 +488,32 @@ def table_of_idle(few: dict[str, float], full: dict[str, float], many: dict[str,
     by what the hosts in addition cost it, a host by what those that report each REPORT_INTERVAL cost more than those
     that report each SELDOM."""
     hosts = len(HOSTS), IDLE_HOSTS
-    together = [{name: spent for name, spent in one.items() if not name.startswith('compute-')}
-                for one in (few, full, many)]
-    table(f'idle: CPU ms per second; hosts report each {REPORT_INTERVAL:g} s, every second one of the {hosts[1]} each '
-          f'{SELDOM:g} s',
-          dict(zip((f'{hosts[0]} hosts', f'{SERVERS} a host', f'{hosts[1]} hosts'), together, strict=True)))
+    together = [
+        {name: spent for name, spent in one.items() if not name.startswith('compute-')} for one in (few, full, many)
+    ]
+    table(
+        f'idle: CPU ms per second; hosts report each {REPORT_INTERVAL:g} s, every second one of the {hosts[1]} each '
+        f'{SELDOM:g} s',
+        dict(zip((f'{hosts[0]} hosts', f'{SERVERS} a host', f'{hosts[1]} hosts'), together, strict=True)),
+    )
     often, seldom = (statistics.mean(many[f'compute-{name}'] for name in names) for names in (OFTEN, RARE))
     rates = len(HOSTS) / REPORT_INTERVAL, len(OFTEN) / REPORT_INTERVAL + len(RARE) / SELDOM
     conductor = (many['conductor'] - few['conductor']) / (rates[1] - rates[0])
     host = (often - seldom) / (1 / REPORT_INTERVAL - 1 / SELDOM)
-    print(f'a report costs: conductor {conductor:.2f} ms, host {host:.2f} ms; an idle host without its reports '
-          f'{often - host / REPORT_INTERVAL:.2f} ms a second')
+    print(
+        f'a report costs: conductor {conductor:.2f} ms, host {host:.2f} ms; an idle host without its reports '
+        f'{often - host / REPORT_INTERVAL:.2f} ms a second'
+    )
 
 
 @contextlib.contextmanager
-def cloud(names: Sequence[str] = HOSTS, seldom: Sequence[str] = (),
-          accelerators: bool = False, network: bool = False, volume: bool = False) -> Iterator[BenchSite]:
+def cloud(
+    names: Sequence[str] = HOSTS,
+    seldom: Sequence[str] = (),
+    accelerators: bool = False,
+    network: bool = False,
+    volume: bool = False,
+) -> Iterator[BenchSite]:
     """A cloud of these hosts, not started yet; nothing of it is left."""
     directory = Path(tempfile.mkdtemp(prefix='kilonova-bench-'))
     site = BenchSite(directory, names, seldom, accelerators, network, volume)
@@ -439,8 +559,11 @@ def _part(name: str) -> str:
 def main(arguments: Sequence[str]) -> int:
     """What is measured, by the names of PARTS; all without any."""
     parser = argparse.ArgumentParser(
-        prog='python -m tests.bench', formatter_class=argparse.RawDescriptionHelpFormatter, description=__doc__,
-        epilog='parts:\n' + '\n'.join(f'  {name:9} {part.__doc__}' for name, part in PARTS.items()))
+        prog='python -m tests.bench',
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=__doc__,
+        epilog='parts:\n' + '\n'.join(f'  {name:9} {part.__doc__}' for name, part in PARTS.items()),
+    )
     parser.add_argument('parts', nargs='*', type=_part, help='what is measured; all without any')
     chosen, began = parser.parse_args(arguments).parts, time.monotonic()
     for name in chosen or PARTS:

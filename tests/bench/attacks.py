@@ -7,6 +7,7 @@ that grew most grew (afterwards, and in between). Exit code 1 when an answer is 
     make bench-attacks
     python -m tests.bench.attacks threading      # under these threads only
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -73,21 +74,36 @@ class Row:
         """The bounds that it broke."""
         found = [f'answered {answer}' for answer in self.answers if not re.fullmatch(self.right, answer)]
         found += [f'{self.cpu:.2f} CPU-seconds'] * (self.cpu >= MOST_CPU)
-        return found + [f'{name}: {grown:.0f} MiB {when}' for (grown, name), most, when in (
-            (self.grown, MOST_GROWN, 'more'), (self.peak, MOST_PEAK, 'at its peak')) if grown > most]
+        return found + [
+            f'{name}: {grown:.0f} MiB {when}'
+            for (grown, name), most, when in ((self.grown, MOST_GROWN, 'more'), (self.peak, MOST_PEAK, 'at its peak'))
+            if grown > most
+        ]
 
     def __str__(self) -> str:
         answers = ', '.join(f'{answer} ×{count}' if count > 1 else answer for answer, count in self.answers.items())
-        return (f'{self.name:<58}{answers:<38}{self.cpu:>7.3f}{self.grown[0]:>7.1f}{self.peak[0]:>7.1f}  '
-                + '; '.join(self.wrong))
+        return f'{self.name:<58}{answers:<38}{self.cpu:>7.3f}{self.grown[0]:>7.1f}{self.peak[0]:>7.1f}  ' + '; '.join(
+            self.wrong
+        )
 
 
 # --- one request -----------------------------------------------------------------------------------------------------
-def ask(site: BenchSite, method: str, path: str, raw: bytes | None = None, *, version: str = '2.90',
-        token: str | None = None, user: str = 'demo') -> http.Reply:
+def ask(
+    site: BenchSite,
+    method: str,
+    path: str,
+    raw: bytes | None = None,
+    *,
+    version: str = '2.90',
+    token: str | None = None,
+    user: str = 'demo',
+) -> http.Reply:
     """Send bytes as they are."""
-    headers = {'Content-Type': 'application/json', 'OpenStack-API-Version': f'compute {version}',
-               'X-Auth-Token': token or site.token(user)}
+    headers = {
+        'Content-Type': 'application/json',
+        'OpenStack-API-Version': f'compute {version}',
+        'X-Auth-Token': token or site.token(user),
+    }
     return http.send(method, site.url('api') + path, data=raw, headers=headers, timeout=120)
 
 
@@ -121,8 +137,15 @@ def own(site: BenchSite) -> str:
 def many_cpus(site: BenchSite) -> Iterator[Shot]:
     """6.1: an owner's image."""
     url = site.url('glance') + '/v2/images'
-    fields = {'name': 'attack', 'disk_format': 'raw', 'container_format': 'bare', 'min_disk': 1,
-              'hw_numa_nodes': '1', 'hw_numa_cpus.0': '0-99999999', 'hw_numa_mem.0': '512'}
+    fields = {
+        'name': 'attack',
+        'disk_format': 'raw',
+        'container_format': 'bare',
+        'min_disk': 1,
+        'hw_numa_nodes': '1',
+        'hw_numa_cpus.0': '0-99999999',
+        'hw_numa_mem.0': '512',
+    }
     image = http.call('POST', url, fields, token=site.token('demo')).data['id']
     headers = {'X-Auth-Token': site.token('demo'), 'Content-Type': 'application/octet-stream'}
     assert http.send('PUT', f'{url}/{image}/file', data=b'x' * 512, headers=headers).status == 204
@@ -153,10 +176,12 @@ def no_project(site: BenchSite) -> Iterator[Shot]:
     """6.5: tokens without a project don't see a private flavor."""
     for scope, token in tokens_without_project(site).items():
         for path in ('/flavors', '/flavors/detail', '/flavors?is_public=none', '/flavors/bench-private'):
+
             def fire(path: str = path, token: str = token, scope: str = scope) -> str:
                 reply = ask(site, 'GET', path, token=token)
                 told = f'{scope} sees it' if b'bench-private"' in reply.body and reply.status == 200 else 'hidden'
                 return f'{reply.status} {told}'
+
             yield Shot(fire)
 
 
@@ -164,22 +189,38 @@ def tokens_without_project(site: BenchSite) -> dict[str, str]:
     """Unscoped, of a domain and of the system, of the plain member."""
     url, admin = site.url('keystone'), site.token('admin')
     rows = {kind: http.call('GET', f'{url}/{kind}', token=admin).data[kind] for kind in ('users', 'roles')}
-    user, role = (next(row['id'] for row in rows[kind] if row['name'] == name)
-                  for kind, name in (('users', 'demo'), ('roles', 'member')))
+    user, role = (
+        next(row['id'] for row in rows[kind] if row['name'] == name)
+        for kind, name in (('users', 'demo'), ('roles', 'member'))
+    )
     for path in ('domains/default', 'system'):
         http.call('PUT', f'{url}/{path}/users/{user}/roles/{role}', token=admin)
-    identity = {'methods': ['password'], 'password': {'user': {
-        'name': 'demo', 'domain': {'name': 'Default'}, 'password': site.cloud.secrets['demo']}}}
-    scopes: dict[str, Any] = {'unscoped': 'unscoped', 'domain': {'domain': {'id': 'default'}},
-                              'system': {'system': {'all': True}}}
-    return {name: http.call('POST', f'{url}/auth/tokens', {'auth': {'identity': identity, 'scope': scope}}
-                            ).headers['x-subject-token'] for name, scope in scopes.items()}
+    identity = {
+        'methods': ['password'],
+        'password': {'user': {'name': 'demo', 'domain': {'name': 'Default'}, 'password': site.cloud.secrets['demo']}},
+    }
+    scopes: dict[str, Any] = {
+        'unscoped': 'unscoped',
+        'domain': {'domain': {'id': 'default'}},
+        'system': {'system': {'all': True}},
+    }
+    return {
+        name: http.call('POST', f'{url}/auth/tokens', {'auth': {'identity': identity, 'scope': scope}}).headers[
+            'x-subject-token'
+        ]
+        for name, scope in scopes.items()
+    }
 
 
 def many_devices(site: BenchSite) -> Iterator[Shot]:
     """6.8: a count in a flavor."""
-    yield from sent(site, 'POST', '/flavors/bench/os-extra_specs', {'extra_specs': {
-        'pci_passthrough:alias': 'QuadroM4000-video:99999999999'}}, user='admin')
+    yield from sent(
+        site,
+        'POST',
+        '/flavors/bench/os-extra_specs',
+        {'extra_specs': {'pci_passthrough:alias': 'QuadroM4000-video:99999999999'}},
+        user='admin',
+    )
 
 
 def shape(name: str, site: BenchSite) -> Iterator[Shot]:
@@ -248,16 +289,20 @@ def half_heads(site: BenchSite) -> Iterator[Shot]:
 
 def slow_bodies(site: BenchSite) -> Iterator[Shot]:
     """6.7: with a token."""
-    head = (f'POST /servers HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nX-Auth-Token: {site.token("demo")}'
-            '\r\nContent-Length: 1000\r\n\r\n{').encode()
+    head = (
+        f'POST /servers HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nX-Auth-Token: {site.token("demo")}'
+        '\r\nContent-Length: 1000\r\n\r\n{'
+    ).encode()
     yield Shot(functools.partial(hold, site, 100, head, BODY_ENDS), 100)
 
 
 def open_connections(site: BenchSite) -> Iterator[Shot]:
     """6.7: nothing is sent on them."""
+
     def fire() -> str:
         with held(site, 1000, b''):
             return 'others ' + ' '.join(sorted({others(site) for _ in range(5)}))
+
     yield Shot(fire, 1000)
 
 
@@ -291,8 +336,14 @@ def attack(site: BenchSite, one: Attack) -> Row:
     for shot in shots:
         spent = site.meter(functools.partial(lambda fire: answers.update([fire()]), shot.fire))
         cpu = max(cpu, spent.cpu['api'] / shot.count)
-    return Row(one.name, answers, one.right, cpu, worst(before, daemons(meter.resident_mib(var))),
-               worst(before, daemons(meter.peak_mib(var))))
+    return Row(
+        one.name,
+        answers,
+        one.right,
+        cpu,
+        worst(before, daemons(meter.resident_mib(var))),
+        worst(before, daemons(meter.peak_mib(var))),
+    )
 
 
 def daemons(found: dict[str, float]) -> dict[str, float]:
@@ -303,11 +354,27 @@ def daemons(found: dict[str, float]) -> dict[str, float]:
 def prepare(site: BenchSite) -> None:
     """A server with a name that is bad to look at, a private flavor, and each daemon has done its work once."""
     site.flavor('bench')
-    site.call('POST', '/flavors', {'flavor': {'id': 'bench-private', 'name': 'bench-private', 'vcpus': 1, 'ram': 512,
-                                              'disk': 1, 'os-flavor-access:is_public': False}}, user='admin')
+    site.call(
+        'POST',
+        '/flavors',
+        {
+            'flavor': {
+                'id': 'bench-private',
+                'name': 'bench-private',
+                'vcpus': 1,
+                'ram': 512,
+                'disk': 1,
+                'os-flavor-access:is_public': False,
+            }
+        },
+        user='admin',
+    )
     # Another's: with nobody who may see it, a look without an owner would find nothing either.
-    project = next(row['id'] for row in http.call('GET', site.url('keystone') + '/projects', token=site.token('admin')
-                                                  ).data['projects'] if row['name'] == 'service')
+    project = next(
+        row['id']
+        for row in http.call('GET', site.url('keystone') + '/projects', token=site.token('admin')).data['projects']
+        if row['name'] == 'service'
+    )
     site.call('POST', '/flavors/bench-private/action', {'addTenantAccess': {'tenant': project}}, user='admin')
     site.settle([site.create('a' * 200 + '!', 'bench')])
     for _ in range(20):
@@ -327,8 +394,10 @@ def run(site: BenchSite, wanted: Sequence[Attack] = ATTACKS) -> list[str]:
         print(row, flush=True)
         wrong += [f'{row.name}: {what}' for what in row.wrong]
     after = daemons(meter.resident_mib(site.layout.var))
-    print('\nresident MiB before and after: '
-          + ', '.join(f'{name} {before[name]:.0f} {mib:.0f}' for name, mib in sorted(after.items())))
+    print(
+        '\nresident MiB before and after: '
+        + ', '.join(f'{name} {before[name]:.0f} {mib:.0f}' for name, mib in sorted(after.items()))
+    )
     grown, name = worst(before, after)
     return wrong + [f'all: {name} has {grown:.0f} MiB more than before'] * (grown > MOST_GROWN)
 

@@ -1,9 +1,10 @@
 """CPU time and memory of the processes of a one-machine cloud, by the name of their service.
 
-    before = cpu_seconds(var)
-    …
-    spent = used(before, cpu_seconds(var))      # {'api': 1.25, 'compute-gpu1': 0.75, …}
+before = cpu_seconds(var)
+…
+spent = used(before, cpu_seconds(var))      # {'api': 1.25, 'compute-gpu1': 0.75, …}
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -41,7 +42,7 @@ def _clock_of(pid: int) -> int:
 def resident_mib(var: Path, proc: Path = Path('/proc')) -> dict[str, float]:
     """Resident memory of each service in MiB; pages that its processes share count in each of them."""
     found: dict[str, float] = {}
-    page = os.sysconf('SC_PAGE_SIZE') / 2 ** 20
+    page = os.sysconf('SC_PAGE_SIZE') / 2**20
     for pid, name in process.marked(var, proc).items():
         try:
             resident = int((proc / str(pid) / 'statm').read_text().split()[1])
@@ -62,7 +63,7 @@ def peak_mib(var: Path, proc: Path = Path('/proc')) -> dict[str, float]:
         # proc(5): "VmHWM:    123456 kB"; a process that just ended has none.
         for line in status.splitlines():
             if line.startswith('VmHWM:'):
-                found[name] = found.get(name, 0.0) + int(line.split()[1]) / 2 ** 10
+                found[name] = found.get(name, 0.0) + int(line.split()[1]) / 2**10
     return found
 
 

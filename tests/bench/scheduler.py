@@ -7,6 +7,7 @@ p50, p95, p99, CPU a selection, memory, and the growth from a thousand hosts to 
 
     python -m tests.bench.scheduler [recorded] [sqlite] [mariadb]
 """
+
 from __future__ import annotations
 
 import datetime as dt
@@ -107,9 +108,10 @@ class Rig:
             database.dispose()
         self.databases = engine.Databases(urls['api'], urls['cell1'])
         cell_queries.map_cell0(self.databases, urls['cell0'])
-        cell_queries.create_cell(self.databases, transport_url='fake://cell1/', database_connection=urls['cell1'],
-                                 name='cell1')
-        cells = cell_queries.Cells(self.databases)
+        cell_queries.create_cell(
+            self.databases, transport_url='fake://cell1/', database_connection=urls['cell1'], name='cell1'
+        )
+        cells = cell_queries.CellDatabases(self.databases)
         self._fill(cells.enabled()[0], hosts)
         conf = kilonova_conf.new()
         conf([], project='kilonova', default_config_files=[], default_config_dirs=[])
@@ -130,8 +132,16 @@ class Rig:
             name = f'host{number}'
             row = node(name, pci_stats=pools(*GPUS, host=name), created_at=OLD)
             nodes.append({key: value for key, value in row.items() if key not in ('id', 'service')})
-            services.append({'uuid': uuid(f'service of {name}'), 'host': name, 'binary': 'nova-compute',
-                             'topic': 'compute', 'last_seen_up': now, 'created_at': OLD})
+            services.append(
+                {
+                    'uuid': uuid(f'service of {name}'),
+                    'host': name,
+                    'binary': 'nova-compute',
+                    'topic': 'compute',
+                    'last_seen_up': now,
+                    'created_at': OLD,
+                }
+            )
         with cell.write() as connection:
             connection.execute(ComputeNode.__table__.insert(), nodes)
             connection.execute(Service.__table__.insert(), services)
@@ -176,8 +186,11 @@ def measure(rig: Rig, kind: str, count: int, placement: Any, watch: Stopwatch) -
         began = time.perf_counter()
         rig.select(request)
         times.append(time.perf_counter() - began)
-    figures = Figures(times, time.process_time() - cpu,
-                      Stopwatch(watch.cpu - before[0], watch.wall - before[1], watch.requests - before[2]))
+    figures = Figures(
+        times,
+        time.process_time() - cpu,
+        Stopwatch(watch.cpu - before[0], watch.wall - before[1], watch.requests - before[2]),
+    )
     rig.forget([server for _, server in (warm, *requests)], placement)
     return figures
 
@@ -185,11 +198,19 @@ def measure(rig: Rig, kind: str, count: int, placement: Any, watch: Stopwatch) -
 def report(name: str, hosts: int, kind: str, figures: Figures) -> None:
     count = len(figures.times)
     quantiles = '  '.join(f'p{percent} {figures.quantile(percent / 100) * 1e3:7.2f}' for percent in (50, 95, 99))
-    shares = '' if name == 'recorded' else (
-        f'  Placement {figures.placement.wall / count * 1e3:7.2f} ms in '
-        f'{figures.placement.requests / count:.1f} requests')
-    print(f'{name:9}{hosts:7}  {kind:12}{count / sum(figures.times):8.0f}/s  {quantiles} ms  own CPU '
-          f'{figures.own_cpu * 1e3:6.2f} ms{shares}', flush=True)
+    shares = (
+        ''
+        if name == 'recorded'
+        else (
+            f'  Placement {figures.placement.wall / count * 1e3:7.2f} ms in '
+            f'{figures.placement.requests / count:.1f} requests'
+        )
+    )
+    print(
+        f'{name:9}{hosts:7}  {kind:12}{count / sum(figures.times):8.0f}/s  {quantiles} ms  own CPU '
+        f'{figures.own_cpu * 1e3:6.2f} ms{shares}',
+        flush=True,
+    )
 
 
 def resident_mib() -> float:
@@ -206,6 +227,7 @@ def fill_placement(hosts: int) -> None:
     from placement.db.sqlalchemy import models
 
     from tests.fixtures import placement as fixture
+
     shared = fixture.shared()
     shared.reset()
     # One host by the service itself: it makes the classes and traits.
@@ -218,22 +240,42 @@ def fill_placement(hosts: int) -> None:
 
         def add(name: str, identity: str, root: int, parent: int | None, given: dict[str, int]) -> int:
             number = start + len(providers)
-            providers.append({'id': number, 'uuid': identity, 'name': name, 'generation': 1,
-                              'root_provider_id': root or number, 'parent_provider_id': parent})
-            inventories.extend({'resource_provider_id': number, 'resource_class_id': classes[resource], 'total': total,
-                                'reserved': 0, 'min_unit': 1, 'max_unit': total, 'step_size': 1,
-                                'allocation_ratio': 4.0 if resource == 'VCPU' else 1.0}
-                               for resource, total in given.items())
+            providers.append(
+                {
+                    'id': number,
+                    'uuid': identity,
+                    'name': name,
+                    'generation': 1,
+                    'root_provider_id': root or number,
+                    'parent_provider_id': parent,
+                }
+            )
+            inventories.extend(
+                {
+                    'resource_provider_id': number,
+                    'resource_class_id': classes[resource],
+                    'total': total,
+                    'reserved': 0,
+                    'min_unit': 1,
+                    'max_unit': total,
+                    'step_size': 1,
+                    'allocation_ratio': 4.0 if resource == 'VCPU' else 1.0,
+                }
+                for resource, total in given.items()
+            )
             tagged.append({'trait_id': traits[os_traits.OWNER_NOVA], 'resource_provider_id': number})
             return number
+
         for number in range(hosts):
             name = f'host{number}'
             root = add(name, uuid(name), 0, None, {'VCPU': 64, 'MEMORY_MB': 262144, 'DISK_GB': 1000})
             for address in GPUS:
                 add(f'{name}_{address}', device(name, address), root, root, {GPU: 1})
         # Roots first: children point at them.
-        connection.execute(models.ResourceProvider.__table__.insert(),
-                           sorted(providers, key=lambda row: row['parent_provider_id'] is not None))
+        connection.execute(
+            models.ResourceProvider.__table__.insert(),
+            sorted(providers, key=lambda row: row['parent_provider_id'] is not None),
+        )
         connection.execute(models.Inventory.__table__.insert(), inventories)
         connection.execute(models.ResourceProviderTrait.__table__.insert(), tagged)
 
@@ -241,6 +283,7 @@ def fill_placement(hosts: int) -> None:
 def real_placement(watch: Stopwatch) -> Any:
     """Its client, timed."""
     from tests.fixtures import placement as fixture
+
     shared = fixture.shared()
     running: list[Any] = []
 
@@ -250,6 +293,7 @@ def real_placement(watch: Stopwatch) -> Any:
 
     def after(method: str, path: str) -> None:
         running.pop().__exit__(None, None, None)
+
     shared.before, shared.after = before, after
     return shared.client
 
@@ -279,8 +323,11 @@ def decisions(directory: Path, hosts: int, placement: Any, watch: Stopwatch) -> 
             added.append(spent['kept'] - spent['not kept'])
             plain.append(spent['not kept'])
         low, middle, high = (1e3 * value for value in statistics.quantiles(added, n=4))
-        print(f'keeping decisions, {hosts} hosts, {kind}: {middle:+.2f} ms own CPU a selection (quarters {low:+.2f} to '
-              f'{high:+.2f}) on {statistics.median(plain) * 1e3:.2f} ms', flush=True)
+        print(
+            f'keeping decisions, {hosts} hosts, {kind}: {middle:+.2f} ms own CPU a selection (quarters {low:+.2f} to '
+            f'{high:+.2f}) on {statistics.median(plain) * 1e3:.2f} ms',
+            flush=True,
+        )
     for rig in rigs.values():
         rig.close()
 
@@ -308,8 +355,9 @@ def run(name: str) -> None:
                 count = min(SELECTIONS[name], hosts // 2) if kind == '8 GPUs' else SELECTIONS[name]
                 found[hosts, kind] = measure(rig, kind, count, placement, watch)
                 report(name, hosts, kind, found[hosts, kind])
-            print(f'{name:9}{hosts:7}  first look {loaded:.2f} s, memory {resident_mib():.0f} MiB '
-                  f'(before: {before:.0f})')
+            print(
+                f'{name:9}{hosts:7}  first look {loaded:.2f} s, memory {resident_mib():.0f} MiB (before: {before:.0f})'
+            )
             if name != 'recorded':
                 print(f'{name:9}{hosts:7}  asking Placement for candidates instead: {candidates(watch, rig):.2f} s')
             rig.close()
@@ -324,8 +372,14 @@ def run(name: str) -> None:
 
 def machine() -> str:
     """What this ran on."""
-    model = next((line.partition(':')[2].strip() for line in Path('/proc/cpuinfo').read_text().splitlines()
-                  if line.startswith('model name')), platform.machine())
+    model = next(
+        (
+            line.partition(':')[2].strip()
+            for line in Path('/proc/cpuinfo').read_text().splitlines()
+            if line.startswith('model name')
+        ),
+        platform.machine(),
+    )
     return f'{os.cpu_count()} cores of {model}, Python {platform.python_version()}'
 
 
@@ -348,6 +402,7 @@ def child(name: str) -> None:
         run(name)
         return
     from tests.integration.database_servers import mariadb
+
     with mariadb() as server:
         server.create('placement')
         os.environ['KILONOVA_PLACEMENT_DATABASE'] = server.url('placement')

@@ -11,6 +11,7 @@ server is in an end state that its user can read. What makes no sense for a flow
 has no server to delete any more, nobody casts what only waits for its time, and a mirror asks no host, so its requests
 to Placement are lost.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -27,7 +28,7 @@ import sqlalchemy as sa
 from kilonova import objects
 from kilonova.clients.placement import PlacementClient
 from kilonova.conductor import flows
-from kilonova.conductor.hearing import Hearing
+from kilonova.conductor.host_liveness import HostLiveness
 from kilonova.conductor.work import Work
 from kilonova.db import engine
 from kilonova.db.models import api as api_models
@@ -108,11 +109,13 @@ def stopped(cloud: Cloud) -> str:
 
 def after(name: str, status: str) -> Callable[[Cloud], str]:
     """A server that an action without a body brought to a status."""
+
     def before(cloud: Cloud) -> str:
         server = booted(cloud)
         cloud.action(server, name)
         assert cloud.status(server) == status, cloud.story(server)
         return server
+
     return before
 
 
@@ -122,6 +125,7 @@ def ask(name: str, body: Any = None) -> Callable[[Cloud, str | None], str]:
         response = cloud.request('POST', f'/servers/{server}/action', {name: sent})
         assert response.status_int < 300, response.text
         return server or ''
+
     return act
 
 
@@ -156,8 +160,11 @@ def wait(cloud: Cloud, row: dict, delay: float) -> int:
     """Let a row that is in no hands wait so many seconds from now; how many there were, 0 or 1."""
     table = operations.operations
     with home(cloud, row).write() as conn:
-        return conn.execute(table.update().where(table.c.uuid == row['uuid'], table.c.owner.is_(None)).values(
-            not_before=engine.now(conn) + delay)).rowcount
+        return conn.execute(
+            table.update()
+            .where(table.c.uuid == row['uuid'], table.c.owner.is_(None))
+            .values(not_before=engine.now(conn) + delay)
+        ).rowcount
 
 
 def keep_waiting(cloud: Cloud, kind: str) -> None:
@@ -182,7 +189,7 @@ def fall_due(cloud: Cloud, subject: str | None) -> str:
 def force_down(cloud: Cloud, host: str, down: bool) -> None:
     """An operator says that a host is down, or that it isn't any more."""
     (service,) = cloud.ok('GET', f'/os-services?host={host}&binary=nova-compute')['services']
-    cloud.ok('PUT', f"/os-services/{service['id']}", {'forced_down': down})
+    cloud.ok('PUT', f'/os-services/{service["id"]}', {'forced_down': down})
 
 
 def lose_host(cloud: Cloud, host: str) -> None:
@@ -194,9 +201,9 @@ def lose_host(cloud: Cloud, host: str) -> None:
 def silent_hosts(patch: pytest.MonkeyPatch) -> set[str]:
     """An empty set: hosts in it count as down, though nobody forced them."""
     hosts: set[str] = set()
-    is_down = Hearing.is_down
-    patch.setattr(Hearing, 'was_down', lambda self, db, host: True)
-    patch.setattr(Hearing, 'is_down', lambda self, db, host: host in hosts or is_down(self, db, host))
+    is_down = HostLiveness.is_down
+    patch.setattr(HostLiveness, 'was_down', lambda self, db, host: True)
+    patch.setattr(HostLiveness, 'is_down', lambda self, db, host: host in hosts or is_down(self, db, host))
     return hosts
 
 
@@ -260,6 +267,7 @@ def dies_at(cloud: Cloud, number: int, moment: str = 'before') -> Death:
                     deliver()
                 raise Crash
         return deliver()
+
     cloud.on_message = on_message
     return death
 
@@ -286,6 +294,7 @@ def evacuated(cloud: Cloud, server: str | None) -> str:
             force_down(cloud, source, False)
             cloud.meanwhile = None
         cloud.on_message = disturbing
+
     if source in cloud.computes:
         # It came back when the server could not be evacuated.
         lose_host(cloud, source)
@@ -327,8 +336,9 @@ def unmirrored(cloud: Cloud) -> str:
     def refuse(method: str, path: str) -> None:
         if path.endswith('/aggregates'):
             raise cloud.placement.broken()
+
     cloud.placement.before = refuse
-    cloud.ok('POST', f"/os-aggregates/{made['id']}/action", {'add_host': {'host': 'gpu2'}})
+    cloud.ok('POST', f'/os-aggregates/{made["id"]}/action', {'add_host': {'host': 'gpu2'}})
     cloud.placement.before = None
     keep_waiting(cloud, 'mirror')
     assert mirrored(cloud, made['uuid']) == 'DIFFERENT'
@@ -337,8 +347,9 @@ def unmirrored(cloud: Cloud) -> str:
 
 def mirrored(cloud: Cloud, uuid: str) -> str:
     """How an aggregate and what Placement has of it stand to each other."""
-    hosts = {host for row in cloud.ok('GET', '/os-aggregates')['aggregates'] if row['uuid'] == uuid
-             for host in row['hosts']}
+    hosts = {
+        host for row in cloud.ok('GET', '/os-aggregates')['aggregates'] if row['uuid'] == uuid for host in row['hosts']
+    }
     if hosts != {row['name'] for row in cloud.placement.client.list_providers(member_of=uuid)}:
         return 'DIFFERENT'
     return 'MIRRORED' if hosts else 'GONE'
@@ -348,8 +359,8 @@ def disband(cloud: Cloud, uuid: str | None) -> str:
     """The aggregate loses its hosts and is deleted."""
     (row,) = [row for row in cloud.ok('GET', '/os-aggregates')['aggregates'] if row['uuid'] == uuid]
     for host in row['hosts']:
-        cloud.ok('POST', f"/os-aggregates/{row['id']}/action", {'remove_host': {'host': host}})
-    cloud.ok('DELETE', f"/os-aggregates/{row['id']}")
+        cloud.ok('POST', f'/os-aggregates/{row["id"]}/action', {'remove_host': {'host': host}})
+    cloud.ok('DELETE', f'/os-aggregates/{row["id"]}')
     return uuid or ''
 
 
@@ -385,16 +396,18 @@ CASES = {
     'migrate': Case('resize', booted, ask('migrate'), 'VERIFY_RESIZE', 'ACTIVE', variant=True),
     'confirm': Case('confirm', resized, ask('confirmResize'), 'ACTIVE', 'ACTIVE'),
     'revert': Case('revert', resized, ask('revertResize'), 'ACTIVE', 'ACTIVE'),
-    'live-migrate': Case('live_migrate', placed, ask('os-migrateLive', {
-        'host': None, 'block_migration': 'auto'}), 'ACTIVE', 'ACTIVE'),
+    'live-migrate': Case(
+        'live_migrate', placed, ask('os-migrateLive', {'host': None, 'block_migration': 'auto'}), 'ACTIVE', 'ACTIVE'
+    ),
     'delete': Case('delete', booted, delete, 'GONE', 'GONE'),
     'delete-resized': Case('delete', resized, delete, 'GONE', 'GONE', variant=True),
     'soft-delete': Case('soft_delete', booted, soft_delete, 'SOFT_DELETED', 'SOFT_DELETED'),
     'soft-delete-resized': Case('soft_delete', resized, soft_delete, 'SOFT_DELETED', 'SOFT_DELETED', variant=True),
     'restore': Case('restore', soft_deleted, ask('restore'), 'ACTIVE', 'SOFT_DELETED'),
     'snapshot': Case('snapshot', booted, ask('createImage', {'name': 'snap'}), 'ACTIVE', 'ACTIVE'),
-    'backup': Case('backup', booted, ask('createBackup', {'name': 'b', 'backup_type': 'daily', 'rotation': 1}),
-                   'ACTIVE', 'ACTIVE'),
+    'backup': Case(
+        'backup', booted, ask('createBackup', {'name': 'b', 'backup_type': 'daily', 'rotation': 1}), 'ACTIVE', 'ACTIVE'
+    ),
     'shelve': Case('shelve', booted, ask('shelve'), 'SHELVED_OFFLOADED', 'ACTIVE'),
     'shelve-stopped': Case('shelve', stopped, ask('shelve'), 'SHELVED_OFFLOADED', 'SHUTOFF', variant=True),
     'shelve-offload': Case('shelve_offload', shelved, ask('shelveOffload'), 'SHELVED_OFFLOADED', 'SHELVED'),
@@ -409,38 +422,75 @@ CASES = {
     'suspend': Case('suspend', booted, ask('suspend'), 'SUSPENDED', 'ACTIVE', lost='SHUTOFF'),
     'resume': Case('resume', after('suspend', 'SUSPENDED'), ask('resume'), 'ACTIVE', 'SUSPENDED', lost='SHUTOFF'),
     'crash-dump': Case('trigger_crash_dump', booted, ask('trigger_crash_dump'), 'ACTIVE', 'ACTIVE'),
-    'rebuild': Case('rebuild', booted, ask('rebuild', {'imageRef': OTHER_IMAGE_ID}), 'ACTIVE', 'ACTIVE',
-                    undone_on_hosts=False, lost='ERROR'),
-    'rebuild-stopped': Case('rebuild', stopped, ask('rebuild', {'imageRef': IMAGE_ID}), 'SHUTOFF', 'SHUTOFF',
-                            variant=True, undone_on_hosts=False, lost='ERROR'),
+    'rebuild': Case(
+        'rebuild',
+        booted,
+        ask('rebuild', {'imageRef': OTHER_IMAGE_ID}),
+        'ACTIVE',
+        'ACTIVE',
+        undone_on_hosts=False,
+        lost='ERROR',
+    ),
+    'rebuild-stopped': Case(
+        'rebuild',
+        stopped,
+        ask('rebuild', {'imageRef': IMAGE_ID}),
+        'SHUTOFF',
+        'SHUTOFF',
+        variant=True,
+        undone_on_hosts=False,
+        lost='ERROR',
+    ),
     'rescue': Case('rescue', booted, ask('rescue'), 'RESCUE', 'ACTIVE'),
     'rescue-stopped': Case('rescue', stopped, ask('rescue'), 'RESCUE', 'SHUTOFF', variant=True),
     'unrescue': Case('unrescue', after('rescue', 'RESCUE'), ask('unrescue'), 'ACTIVE', 'RESCUE'),
-    'change-password': Case('set_admin_password', with_agent, ask('changePassword', {'adminPass': 'new one'}),
-                            'ACTIVE', 'ACTIVE'),
+    'change-password': Case(
+        'set_admin_password', with_agent, ask('changePassword', {'adminPass': 'new one'}), 'ACTIVE', 'ACTIVE'
+    ),
     'evacuate': Case('evacuate', on_a_dead_host, evacuated, 'SHUTOFF', 'ACTIVE'),
     'release': Case('release', deleted_without_host, fall_due, 'GONE', 'GONE', status=released),
-    'mirror': Case('mirror', unmirrored, fall_due, 'MIRRORED', 'MIRRORED', status=mirrored, remove=disband,
-                   asks_hosts=False),
+    'mirror': Case(
+        'mirror', unmirrored, fall_due, 'MIRRORED', 'MIRRORED', status=mirrored, remove=disband, asks_hosts=False
+    ),
 }
 # What needs a network or a volume service: test_ports_and_volumes.py has it, but for what these services tell, and
 # tests/functional/test_reimage.py. tests/functional/test_host_removal.py removes hosts; test_power_cut.py there starts
 # servers that ran when their host went down.
-ELSEWHERE = {'network_changed', 'attach_interface', 'detach_interface', 'attach_volume', 'detach_volume',
-             'swap_volume', 'volume_extended', 'reimage', 'volume_snapshot_create', 'volume_snapshot_delete',
-             'host_removal', 'resume_on_host_boot'}
+ELSEWHERE = {
+    'network_changed',
+    'attach_interface',
+    'detach_interface',
+    'attach_volume',
+    'detach_volume',
+    'swap_volume',
+    'volume_extended',
+    'reimage',
+    'volume_snapshot_create',
+    'volume_snapshot_delete',
+    'host_removal',
+    'resume_on_host_boot',
+}
 ASKING_HOSTS = [name for name, case in CASES.items() if case.asks_hosts]
 # A variant is disturbed before a thing, and not right after it as well.
-MOMENTS = [(name, moment) for name in ASKING_HOSTS for moment in ('before', 'after')
-           if moment == 'before' or not CASES[name].variant]
+MOMENTS = [
+    (name, moment)
+    for name in ASKING_HOSTS
+    for moment in ('before', 'after')
+    if moment == 'before' or not CASES[name].variant
+]
 ASKING_PLACEMENT = [name for name, case in CASES.items() if not case.asks_hosts]
 CAST = [name for name, case in CASES.items() if case.act is not fall_due]
 STEPS = [(name, index) for name, case in CASES.items() for index in range(len(flows.FLOWS[case.kind].steps))]
 STEP_IDS = [f'{name}-{flows.FLOWS[CASES[name].kind].steps[index].name}' for name, index in STEPS]
 
 # What an operation may change in what users see of a server without leaving it another one.
-CHANGING = ('updated', 'hostId', 'OS-EXT-SRV-ATTR:host', 'OS-EXT-SRV-ATTR:hypervisor_hostname',
-            'OS-SRV-USG:launched_at')
+CHANGING = (
+    'updated',
+    'hostId',
+    'OS-EXT-SRV-ATTR:host',
+    'OS-EXT-SRV-ATTR:hypervisor_hostname',
+    'OS-SRV-USG:launched_at',
+)
 
 
 def clear(cloud: Cloud) -> None:
@@ -503,8 +553,13 @@ class Subjects:
 def check(cloud: Cloud, case: Case, server: str, *expected: str) -> None:
     cloud.settle()
     shown = cloud.request('GET', f'/servers/{server}')
-    status = (case.status(cloud, server) if case.status is not Cloud.status
-              else 'GONE' if shown.status_int == 404 else shown.json['server']['status'])
+    status = (
+        case.status(cloud, server)
+        if case.status is not Cloud.status
+        else 'GONE'
+        if shown.status_int == 404
+        else shown.json['server']['status']
+    )
     assert status in expected, case.asks_hosts and cloud.story(server)
     if shown.status_int == 200:
         assert shown.json['server']['OS-EXT-STS:task_state'] is None
@@ -540,30 +595,39 @@ REWRITTEN = 'instance_mappings.updated_at'
 @functools.cache
 def _reads(base: Any, dialect: Any) -> dict[str, str]:
     """{table: the SELECT of all its rows}, as text: what is only compared needs no types."""
-    return {table.name: str(sa.select(*(column for column in table.columns if str(column) != REWRITTEN)).compile(
-        dialect=dialect)) for table in base.metadata.sorted_tables
-        if table.name not in RESTLESS and not table.name.startswith('shadow_')}
+    return {
+        table.name: str(
+            sa.select(*(column for column in table.columns if str(column) != REWRITTEN)).compile(dialect=dialect)
+        )
+        for table in base.metadata.sorted_tables
+        if table.name not in RESTLESS and not table.name.startswith('shadow_')
+    }
 
 
 def everything(cloud: Cloud) -> dict[str, Any]:
     """All rows of all databases, what Placement holds, files and images: what a late act must not change."""
     found: dict[str, Any] = {'allocations': cloud.placement.allocations(), 'images': dict(cloud.images.made)}
-    tables = {'api': (cloud.databases.api(), api_models.Base), 'cell0': (cloud.cell0, cell_models.Base),
-              'cell': (cloud.cell, cell_models.Base)}
+    tables = {
+        'api': (cloud.databases.api(), api_models.Base),
+        'cell0': (cloud.cell0, cell_models.Base),
+        'cell': (cloud.cell, cell_models.Base),
+    }
     for name, (database, base) in tables.items():
         with database.read() as conn:
             for table, query in _reads(base, conn.dialect).items():
                 found[f'{name} {table}'] = sorted(map(repr, conn.exec_driver_sql(query).cursor.fetchall()))
     for host in cloud.gpus:
         home = cloud.directory / host / 'instances'
-        found[f'files of {host}'] = sorted((str(path.relative_to(home)), path.stat().st_size)
-                                           for path in home.rglob('*') if path.is_file())
+        found[f'files of {host}'] = sorted(
+            (str(path.relative_to(home)), path.stat().st_size) for path in home.rglob('*') if path.is_file()
+        )
     return found
 
 
 @contextlib.contextmanager
-def first_after_each_effect(monkeypatch: pytest.MonkeyPatch,
-                            listener: Callable[[str, str, bool], None]) -> Iterator[None]:
+def first_after_each_effect(
+    monkeypatch: pytest.MonkeyPatch, listener: Callable[[str, str, bool], None]
+) -> Iterator[None]:
     """``listener`` (see engine.listen) hears of a thread's first statement, and of the first one after each effect: a
     COMMIT of what was written, and a message to somebody outside. Who ends before another statement leaves what it
     leaves before that one: nothing since is committed, and nobody was asked for anything."""
@@ -580,6 +644,7 @@ def first_after_each_effect(monkeypatch: pytest.MonkeyPatch,
                     local.inside = False
             if writes:
                 local.still = False
+
         return begun
 
     def chosen(database: str, statement: str, many: bool) -> None:
@@ -594,7 +659,9 @@ def first_after_each_effect(monkeypatch: pytest.MonkeyPatch,
                 return real(*args, **kwargs)
             finally:
                 local.still = False
+
         return send
+
     with monkeypatch.context() as patch:
         for name in ('read', 'write'):
             patch.setattr(engine.Database, name, noting(getattr(engine.Database, name), name == 'write'))
@@ -619,6 +686,7 @@ def crash_at(cloud: Cloud, monkeypatch: pytest.MonkeyPatch, number: int) -> Iter
             if len(seen) - 1 == number:
                 crashed.set()
                 raise Crash
+
     with first_after_each_effect(monkeypatch, listener):
         yield crashed
 
@@ -631,5 +699,6 @@ def disturb(monkeypatch: pytest.MonkeyPatch, kind: str, index: int, act: Callabl
 
     def instead(work: Work) -> Any:
         return act(real, work)
+
     steps[index] = replace(steps[index], **{what: instead})
     monkeypatch.setattr(type(flow), 'steps', tuple(steps))

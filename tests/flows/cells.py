@@ -1,8 +1,9 @@
 """Tables of cells: what each operation comes to, as a page of the documentation says it and a test tries it.
 
-    TABLE = read_table(PAGE, ('works', 'a step fails'), lambda name: ['port', 'volume'])
-    TABLE['boot', 'port']['works']      # {'ACTIVE: a host'}
+TABLE = read_table(PAGE, ('works', 'a step fails'), lambda name: ['port', 'volume'])
+TABLE['boot', 'port']['works']      # {'ACTIVE: a host'}
 """
+
 from __future__ import annotations
 
 import os
@@ -24,12 +25,18 @@ DOCS = Path(__file__).parents[2] / 'docs' / 'admin'
 # Of an aggregate, not of a server.
 WITHOUT_SERVER = ('mirror',)
 # What starts a server that has no guest on its host.
-STARTS: dict[str, tuple[Any, ...]] = {'SHUTOFF': ('os-start',), 'ERROR': ('reboot', {'type': 'HARD'}),
-                                      'SHELVED': ('unshelve',), 'SUSPENDED': ('resume',), 'RESCUE': ('unrescue',)}
+STARTS: dict[str, tuple[Any, ...]] = {
+    'SHUTOFF': ('os-start',),
+    'ERROR': ('reboot', {'type': 'HARD'}),
+    'SHELVED': ('unshelve',),
+    'SUSPENDED': ('resume',),
+    'RESCUE': ('unrescue',),
+}
 
 
-def read_table(page: str, ways: Sequence[str],
-               kinds_of: Callable[[str], Sequence[str]]) -> dict[tuple[str, str], dict[str, set[str]]]:
+def read_table(
+    page: str, ways: Sequence[str], kinds_of: Callable[[str], Sequence[str]]
+) -> dict[tuple[str, str], dict[str, set[str]]]:
     """{(operation, kind): {way: what it comes to}}, from a page; 'all' stands for each kind of the operation."""
     found: dict[tuple[str, str], dict[str, set[str]]] = {}
     for line in (DOCS / page).read_text(encoding='utf-8').splitlines():
@@ -89,6 +96,7 @@ def fail(patch: pytest.MonkeyPatch, case: Case, index: int) -> None:
             return real(work)
         failed.append(work.uuid)
         raise KilonovaError('injected failure')
+
     disturb(patch, case.kind, index, do)
 
 
@@ -98,8 +106,11 @@ def loses(cloud: Cloud, number: int) -> list[str]:
     asked: list[str] = []
 
     def on_message(kind: str, topic: str, host: str, method: str, args: Any, deliver: Callable[[], Any]) -> Any:
-        counts = len(asked) <= number and kind != 'cast' and (
-            topic == 'compute' or method in ('claim_instance', 'save_instance', 'check_key', 'bind_ports'))
+        counts = (
+            len(asked) <= number
+            and kind != 'cast'
+            and (topic == 'compute' or method in ('claim_instance', 'save_instance', 'check_key', 'bind_ports'))
+        )
         if not counts:
             return deliver()
         asked.append(method)
@@ -108,5 +119,6 @@ def loses(cloud: Cloud, number: int) -> list[str]:
         if mine == number:
             raise Unanswered(who=topic, reason='injected silence')
         return answer
+
     cloud.on_message = on_message
     return asked

@@ -1,4 +1,5 @@
 """One cloud for many cases of a flow: ``ground`` is empty before and after each test."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -28,8 +29,9 @@ def make_cloud(directories: pytest.TempPathFactory, templates: Templates, gpus: 
 
 
 @pytest.fixture(scope='module')
-def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory,
-           cloud_templates: Templates) -> Iterator[Shared]:
+def shared(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, cloud_templates: Templates
+) -> Iterator[Shared]:
     """A module may say which hosts there are: ``GPUS``."""
     holder = Shared(lambda: make_cloud(tmp_path_factory, cloud_templates, getattr(request.module, 'GPUS', GPUS)))
     yield holder

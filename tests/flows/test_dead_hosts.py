@@ -2,6 +2,7 @@
 
 Another host takes a boot; a resize is undone; what only goes forward leaves a pending release or waits for the host.
 """
+
 from __future__ import annotations
 
 import pytest

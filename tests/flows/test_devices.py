@@ -5,6 +5,7 @@ the cell's, and the cell has no other. Whatever the end: as many devices as the 
 its guest's XML has those of its host, and the audit finds nothing. A port that is a function of a device names the one
 that the server has there. Servers without a device are in test_ports_and_volumes.py.
 """
+
 from __future__ import annotations
 
 import json
@@ -73,34 +74,53 @@ def make_cloud(directories: pytest.TempPathFactory, templates: Templates) -> Any
     known = {'vendor_id': '10de', 'product_id': '2330', 'live_migratable': True}
     groups = {'group': 'with-audio', 'group_by': 'slot', 'group_size': 2}
     nic = '{"vendor_id": "8086", "physical_network": "physnet1"}'
-    specs = {host: [SPEC, nic, *(json.dumps({**known, 'address': vf}) for vf in vfs),
-                    *(json.dumps({**groups, 'address': address}) for address in GROUPS[host])]
-             for host, vfs in VFS.items()}
+    specs = {
+        host: [
+            SPEC,
+            nic,
+            *(json.dumps({**known, 'address': vf}) for vf in vfs),
+            *(json.dumps({**groups, 'address': address}) for address in GROUPS[host]),
+        ]
+        for host, vfs in VFS.items()
+    }
     alias = {**known, 'name': 'vf', 'device_type': 'type-VF'}
     cyborg, neutron = FakeCyborg(), FakeNeutron(hosts=GPUS)
     for name, resource_class in (('fpga', 'FPGA'), ('part', 'PGPU')):
-        cyborg.profiles.update((f'{name}{number}', [{f'resources:{resource_class}': str(number)}])
-                               for number in (1, 2))
+        cyborg.profiles.update((f'{name}{number}', [{f'resources:{resource_class}': str(number)}]) for number in (1, 2))
     cloud: Any = Cloud(
-        directories.mktemp('devices'), templates, GPUS, specs=specs,
-        devices={host: [*sriov_gpu(vfs[0][:-1] + '0', vfs), mdev_card(CARD, {'nvidia-35': 4}),
-                        mdev_card(PARTED, {PART_TYPE: 2}),
-                        *sriov_nic(NICS[host][0][:-1] + '0', NICS[host]),
-                        *(pci_device(address, product='26b9') for address in GROUPS[host]),
-                        *(pci_device(card, '10ee', '5020', '0x120000') for card in FPGAS[host])]
-                 for host, vfs in VFS.items()},
-        reclaim_instance_interval=3600, pci__alias=[
-            ALIAS, json.dumps(alias), json.dumps({'name': 'with-audio', 'group': 'with-audio'})],
-        devices__enabled_mdev_types=['nvidia-35'], cyborg=cyborg, neutron=neutron)
+        directories.mktemp('devices'),
+        templates,
+        GPUS,
+        specs=specs,
+        devices={
+            host: [
+                *sriov_gpu(vfs[0][:-1] + '0', vfs),
+                mdev_card(CARD, {'nvidia-35': 4}),
+                mdev_card(PARTED, {PART_TYPE: 2}),
+                *sriov_nic(NICS[host][0][:-1] + '0', NICS[host]),
+                *(pci_device(address, product='26b9') for address in GROUPS[host]),
+                *(pci_device(card, '10ee', '5020', '0x120000') for card in FPGAS[host]),
+            ]
+            for host, vfs in VFS.items()
+        },
+        reclaim_instance_interval=3600,
+        pci__alias=[ALIAS, json.dumps(alias), json.dumps({'name': 'with-audio', 'group': 'with-audio'})],
+        devices__enabled_mdev_types=['nvidia-35'],
+        cyborg=cyborg,
+        neutron=neutron,
+    )
     neutron.users[f'admin:{PROJECT}'] = PROJECT
-    cloud.port = neutron.add_port(neutron.add_network('wire', PROJECT, cidr='10.3.0.0/24', **{
-        'provider:physical_network': 'physnet1'}), PROJECT, **{'binding:vnic_type': 'direct'})
+    cloud.port = neutron.add_port(
+        neutron.add_network('wire', PROJECT, cidr='10.3.0.0/24', **{'provider:physical_network': 'physnet1'}),
+        PROJECT,
+        **{'binding:vnic_type': 'direct'},
+    )
     for host, cards in FPGAS.items():
         cyborg.offer(cloud.placement, host, f'{host}_fpga', 'FPGA', [('PCI', card) for card in cards])
         cyborg.offer(cloud.placement, host, f'{host}_parts', 'PGPU', [('MDEV', PARTED, PART_TYPE)] * 2)
     cloud.of = {
-        device: (cloud.flavor(**asked(1)), cloud.flavor(ram=1024, **asked(2)))
-        for device, asked in ASKED.items()}
+        device: (cloud.flavor(**asked(1)), cloud.flavor(ram=1024, **asked(2))) for device, asked in ASKED.items()
+    }
     return cloud
 
 
@@ -146,15 +166,19 @@ def owned_by(cloud: Cloud, server: str, device: str) -> list[str]:
 
 def held(cloud: Cloud) -> int:
     """How many devices are allocated in Placement, of all consumers."""
-    return sum(amount for providers in cloud.placement.allocations().values() for classes in providers.values()
-               for name, amount in classes.items()
-               if name in ('VGPU', 'FPGA', 'PGPU') or name.startswith('CUSTOM_PCI_'))
+    return sum(
+        amount
+        for providers in cloud.placement.allocations().values()
+        for classes in providers.values()
+        for name, amount in classes.items()
+        if name in ('VGPU', 'FPGA', 'PGPU') or name.startswith('CUSTOM_PCI_')
+    )
 
 
 def named(cloud: Any) -> str:
     """The device that the port names which is one: 'host address'."""
     port = cloud.neutron.ports[cloud.port]
-    return f"{port['binding:host_id']} {port['binding:profile'].get('pci_slot')}"
+    return f'{port["binding:host_id"]} {port["binding:profile"].get("pci_slot")}'
 
 
 def end(cloud: Any, case: Case, server: str, before: list[str], device: str, was_named: str) -> str:
@@ -166,15 +190,17 @@ def end(cloud: Any, case: Case, server: str, before: list[str], device: str, was
     if device in ('vGPU', 'mediated accelerator'):
         assert all(is_uuid_like(name.split()[1]) for name in owned)
     else:
-        wanted = {'PCI device': GPUS, 'VF': VFS, 'group': GROUPS, 'accelerator': FPGAS,
-                  'SR-IOV port': NICS}.get(device, {})
+        wanted = {'PCI device': GPUS, 'VF': VFS, 'group': GROUPS, 'accelerator': FPGAS, 'SR-IOV port': NICS}.get(
+            device, {}
+        )
         assert set(owned) <= {f'{host} {address}' for host, found in wanted.items() for address in found}
     host = None if status in ('GONE', 'HELD') else cloud.host_of(server)
     if host is not None and has_guest(cloud, server, status):
         has = cloud.hostdevs(server, kind='interface' if device == 'SR-IOV port' else 'hostdev')
         assert has == [name.split()[1] for name in owned if name.startswith(f'{host} ')]
     assert [port['device_id'] for port in cloud.neutron.ports.values()] == [
-        server if device == 'SR-IOV port' and status not in ('GONE', 'ERROR') else '']
+        server if device == 'SR-IOV port' and status not in ('GONE', 'ERROR') else ''
+    ]
     if device == 'SR-IOV port' and host is not None:
         assert named(cloud) in owned and named(cloud).startswith(f'{host} ')
         assert cloud.neutron.ports[cloud.port]['binding:vif_type'] == 'hw_veb'
@@ -267,12 +293,15 @@ def ways_of(name: str, device: str) -> list[str]:
         return [first, *others]
     kinds = [kind for kind in kinds_of(name) if not is_tried_whole(name, kind)]
     turn = kinds.index(device) + list(CASES).index(name)
-    return [first, *(way for number, way in enumerate(others)
-                     if (turn + number * len(kinds) // len(others)) % len(kinds) == 0)]
+    return [
+        first,
+        *(way for number, way in enumerate(others) if (turn + number * len(kinds) // len(others)) % len(kinds) == 0),
+    ]
 
 
-@pytest.mark.parametrize(('name', 'device', 'way'), [
-    (name, device, way) for name, device in CELLS for way in ways_of(name, device)])
+@pytest.mark.parametrize(
+    ('name', 'device', 'way'), [(name, device, way) for name, device in CELLS for way in ways_of(name, device)]
+)
 def test_what_it_comes_to(ground: Any, monkeypatch: pytest.MonkeyPatch, name: str, device: str, way: str) -> None:
     """Each cell: works; each step fails once; the host dies before each thing that it tells of a step, and is back
     later; each reply is lost once."""

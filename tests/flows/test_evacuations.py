@@ -2,6 +2,7 @@
 
 Tools that see to hosts ask once. The operation that was under way ends, and is never done afterwards; a delete wins.
 """
+
 from __future__ import annotations
 
 import threading
@@ -18,9 +19,28 @@ from tests.flows.cases import CASES, delete, force_down, lose_host
 
 RELEASE = ('release',)
 # Each operation that a server which may be evacuated can be at.
-BUSY = ('stop', 'start', 'reboot', 'reboot-soft', 'pause', 'suspend', 'crash-dump', 'snapshot', 'backup', 'shelve',
-        'shelve-stopped', 'resize', 'resize-stopped', 'migrate', 'live-migrate', 'rebuild', 'rebuild-stopped',
-        'rescue', 'rescue-stopped', 'change-password')
+BUSY = (
+    'stop',
+    'start',
+    'reboot',
+    'reboot-soft',
+    'pause',
+    'suspend',
+    'crash-dump',
+    'snapshot',
+    'backup',
+    'shelve',
+    'shelve-stopped',
+    'resize',
+    'resize-stopped',
+    'migrate',
+    'live-migrate',
+    'rebuild',
+    'rebuild-stopped',
+    'rescue',
+    'rescue-stopped',
+    'change-password',
+)
 # An operation of each kind of steps: those that only begin it need not be tried in each way.
 FEW = ('stop', 'snapshot', 'shelve', 'resize', 'live-migrate', 'rebuild')
 
@@ -55,6 +75,7 @@ def hang(cloud: Cloud, name: str, answered: threading.Event | None = None) -> tu
                 assert answered.wait(30)
             raise Unanswered(who=host, reason='it hangs')
         return deliver()
+
     cloud.on_message = silent
     case.act(cloud, server)
     wait_for(lambda: asked and (answered is not None or not cloud.busy()))
@@ -123,8 +144,10 @@ def check_evacuated(cloud: Cloud, server: str, host: str) -> None:
     assert cloud.host_of(server) not in (None, host), cloud.story(server)
     assert cloud.status(server) == 'SHUTOFF', cloud.story(server)
     assert cloud.show(server)['OS-EXT-STS:task_state'] is None
-    actions = {action['action']: action['message']
-               for action in cloud.ok('GET', f'/servers/{server}/os-instance-actions')['instanceActions']}
+    actions = {
+        action['action']: action['message']
+        for action in cloud.ok('GET', f'/servers/{server}/os-instance-actions')['instanceActions']
+    }
     assert actions.pop('evacuate') is None
     assert host in next(iter(actions.values())), 'it names the reason'
     come_back(cloud, host)
@@ -175,6 +198,7 @@ def test_a_guest_that_has_left_the_dead_host_is_not_built_anew(ground: Cloud) ->
             answered.wait(30)
             raise Unanswered(who=source, reason='it died')
         return deliver()
+
     ground.on_message = late
     CASES['live-migrate'].act(ground, server)
     wait_for(lambda: carried)
@@ -194,8 +218,10 @@ def test_what_waits_for_a_host_ends_as_soon_as_it_is_forced_down(ground: Cloud, 
     die(ground, host)
     ground.settle(kinds_left=RELEASE)
     assert ground.show(server)['OS-EXT-STS:task_state'] is None
-    assert f'compute service of host {host} is down' in ground.ok(
-        'GET', f'/servers/{server}/os-instance-actions')['instanceActions'][0]['message']
+    assert (
+        f'compute service of host {host} is down'
+        in ground.ok('GET', f'/servers/{server}/os-instance-actions')['instanceActions'][0]['message']
+    )
 
 
 def test_what_is_parked_for_a_silent_host_goes_on_when_that_is_forced_down(ground: Cloud) -> None:

@@ -2,6 +2,7 @@
 
 Where messages or statements are disturbed, a test goes on until the flow has no further one.
 """
+
 from __future__ import annotations
 
 import threading
@@ -48,6 +49,7 @@ def test_a_step_fails(ground, monkeypatch, name, when):
                 real(work)
             failed.append(work.uuid)
             raise KilonovaError('injected failure')
+
         with monkeypatch.context() as patch:
             disturb(patch, case.kind, index, do)
             server = case.act(ground, server)
@@ -81,6 +83,7 @@ def test_each_message_is_lost_in_turn(ground, name, lost):
             if kind == 'cast':
                 return None
             raise Unanswered(who=topic, reason='injected silence')
+
         ground.on_message = on_message
         server = case.act(ground, server)
         ground.settle()
@@ -105,6 +108,7 @@ def test_each_request_to_placement_is_lost_in_turn(ground, name, lost):
             seen.append(path)
             if len(seen) - 1 == number:
                 raise ground.placement.broken()
+
         setattr(ground.placement, 'before' if lost == 'request' else 'after', lose)
         server = case.act(ground, server)
         ground.settle()
@@ -134,6 +138,7 @@ def test_the_conductor_crashes_after_each_effect_in_turn(ground, monkeypatch, na
             if len(seen) - 1 == number:
                 crashed.set()
                 raise Crash
+
         with first_after_each_effect(monkeypatch, listener):
             server = case.act(ground, server)
             while not crashed.is_set() and ground.rows():
@@ -178,6 +183,7 @@ def test_a_compute_crashes_at_each_upcall_in_turn(ground, name, moment):
                         deliver()
                     raise Crash
             return deliver()
+
         ground.on_message = on_message
         server = case.act(ground, server)
         end = threading.Event()
@@ -215,6 +221,7 @@ def test_two_conductors_on_one_row(ground, name):
                 conductor.runner.wake(database, uuids)
             return None
         return deliver()
+
     ground.on_message = on_message
     server = case.act(ground, server)
     check(ground, case, server, case.good)
@@ -223,12 +230,17 @@ def test_two_conductors_on_one_row(ground, name):
     first.stop(5)
 
 
-DELETED = [(one, *pair, when) for one, pair in zip(STEP_IDS, STEPS, strict=True) for when in ('before', 'after')
-           if CASES[pair[0]].kind not in ('delete', 'release') and (when == 'after' or not CASES[pair[0]].variant)]
+DELETED = [
+    (one, *pair, when)
+    for one, pair in zip(STEP_IDS, STEPS, strict=True)
+    for when in ('before', 'after')
+    if CASES[pair[0]].kind not in ('delete', 'release') and (when == 'after' or not CASES[pair[0]].variant)
+]
 
 
-@pytest.mark.parametrize(('name', 'index', 'when'), [row[1:] for row in DELETED],
-                         ids=[f'{when}-{one}' for one, *_, when in DELETED])
+@pytest.mark.parametrize(
+    ('name', 'index', 'when'), [row[1:] for row in DELETED], ids=[f'{when}-{one}' for one, *_, when in DELETED]
+)
 def test_delete_at_a_step(ground, monkeypatch, name, index, when):
     """Delete always wins, and gives back what both sides had."""
     case, deleted = CASES[name], []
@@ -239,6 +251,7 @@ def test_delete_at_a_step(ground, monkeypatch, name, index, when):
         if not deleted:
             deleted.append(case.remove(ground, work.instance_uuid))
         return result if when == 'after' else real(work)
+
     disturb(monkeypatch, case.kind, index, do)
     server = case.act(ground, server)
     check(ground, case, server, 'GONE')

@@ -2,6 +2,7 @@
 
 Each test is the story of a fault that there was; ``docs/reference/regressions.md`` lists them.
 """
+
 from __future__ import annotations
 
 import threading
@@ -11,17 +12,19 @@ from typing import Any
 
 import pytest
 
-from kilonova.compute.keys import Keys
+from kilonova.compute.keys import TaskRegistry
 from kilonova.conductor.flows import resize
 from kilonova.conductor.manager import ConductorManager
 from kilonova.db.queries import instance_mappings, operation_leases, operations, request_specs
 from kilonova.errors import ClaimConflict, HostRejected, KeyGone, KilonovaError, Unanswered
-from kilonova.virt.libvirt.guests import Guests
+from kilonova.virt.libvirt.guests import LibvirtGuests
 from kilonova.virt.parts.guests import GuestFailed
 from tests.fixtures.cloud import Cloud
 
-GPUS = {'gpu1': ['0000:08:00.0', '0000:09:00.0', '0000:0a:00.0'],
-        'gpu2': ['0000:85:00.0', '0000:86:00.0', '0000:87:00.0']}
+GPUS = {
+    'gpu1': ['0000:08:00.0', '0000:09:00.0', '0000:0a:00.0'],
+    'gpu2': ['0000:85:00.0', '0000:86:00.0', '0000:87:00.0'],
+}
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +62,7 @@ def go_on(manager: ConductorManager) -> None:
 def forget_keys(cloud: Cloud) -> None:
     """Ten minutes later hosts know nothing of what they did."""
     for compute in cloud.computes.values():
-        vars(compute.keys).update(vars(Keys()))
+        vars(compute.keys).update(vars(TaskRegistry()))
 
 
 def keep_orders(cloud: Cloud, *methods: str) -> dict[str, Callable[[], Any]]:
@@ -70,14 +73,20 @@ def keep_orders(cloud: Cloud, *methods: str) -> dict[str, Callable[[], Any]]:
         if method in methods:
             kept.setdefault(method, deliver)
         return deliver()
+
     cloud.on_message = on_message
     return kept
 
 
 def picture(cloud: Cloud, server: str) -> tuple[Any, ...]:
-    return (cloud.status(server), cloud.story(server), cloud.owned(server), cloud.hostdevs(server),
-            cloud.placement.allocations(),
-            [disk.name for disk in sorted((cloud.directory / cloud.host_of(server) / 'instances' / server).iterdir())])
+    return (
+        cloud.status(server),
+        cloud.story(server),
+        cloud.owned(server),
+        cloud.hostdevs(server),
+        cloud.placement.allocations(),
+        [disk.name for disk in sorted((cloud.directory / cloud.host_of(server) / 'instances' / server).iterdir())],
+    )
 
 
 def test_a_late_order_of_a_move_frees_no_device_of_the_running_guest(make_cloud):
@@ -99,8 +108,14 @@ def test_a_late_order_of_a_move_frees_no_device_of_the_running_guest(make_cloud)
 def test_late_orders_of_an_operation_that_ended_change_nothing(make_cloud):
     """Rule 14: every order of a resize that was undone, its undos among them, comes again after the next resize."""
     cloud, failed = make_cloud(GPUS), []
-    orders = ('prep_resize', 'resize_instance', 'finish_resize', 'undo_finish_resize', 'undo_resize_instance',
-              'undo_prep_resize')
+    orders = (
+        'prep_resize',
+        'resize_instance',
+        'finish_resize',
+        'undo_finish_resize',
+        'undo_resize_instance',
+        'undo_prep_resize',
+    )
     kept: dict[str, Callable[[], Any]] = {}
 
     def on_message(kind, topic, host, method, args, deliver):
@@ -111,6 +126,7 @@ def test_late_orders_of_an_operation_that_ended_change_nothing(make_cloud):
             failed.append(host)
             raise KilonovaError('injected failure')
         return deliver()
+
     cloud.on_message = on_message
     server = cloud.boot(cloud.flavor(gpus=1), availability_zone='nova:gpu1')
     large = cloud.flavor(gpus=2)
@@ -146,6 +162,7 @@ def test_a_late_order_takes_nothing_from_a_later_step(make_cloud):
                 kept['prep_resize']()
             seen.append((before, cloud.owned(server)))
         return deliver()
+
     cloud.on_message = on_message
     cloud.action(server, 'resize', {'flavorRef': cloud.flavor(gpus=2)})
     assert len(seen) == 1 and len(seen[0][0]) == 3 and seen[0][0] == seen[0][1]
@@ -173,6 +190,7 @@ def test_what_a_conductor_parked_before_it_stood_still_is_never_sent(make_cloud)
                 hold.wait(60)
                 raise Unanswered(who=host, reason='timed out')
         return deliver()
+
     cloud.on_message = on_message
     for server in (slow, moved):
         assert cloud.request('POST', f'/servers/{server}/action', {'resize': {'flavorRef': large}}).status_int == 202
@@ -197,8 +215,9 @@ def test_what_a_conductor_parked_before_it_stood_still_is_never_sent(make_cloud)
 @pytest.mark.parametrize('kind', ['boot', 'resize'])
 def test_a_stale_owner_undoes_no_attempt_of_the_new_owner(make_cloud, kind):
     """Finding 1.2: that an attempt is being undone is written first; before each further undo the row is compared."""
-    cloud = make_cloud({**GPUS, 'gpu3': ['0000:85:00.0', '0000:86:00.0']}, conductor__lease_time=30,
-                       conductor__sweep_interval=15)
+    cloud = make_cloud(
+        {**GPUS, 'gpu3': ['0000:85:00.0', '0000:86:00.0']}, conductor__lease_time=30, conductor__sweep_interval=15
+    )
     small, large = cloud.flavor(gpus=1), cloud.flavor(gpus=2)
     server = cloud.boot(small, availability_zone='nova:gpu1') if kind == 'resize' else None
     a, b = cloud.conductors[0], cloud.start_conductor()
@@ -220,6 +239,7 @@ def test_a_stale_owner_undoes_no_attempt_of_the_new_owner(make_cloud, kind):
             hold.wait(60)
             return answer
         return deliver()
+
     cloud.on_message = on_message
     if kind == 'boot':
         server = cloud.create(small)['server']['id']
@@ -243,14 +263,15 @@ def test_a_build_that_its_host_undid_goes_to_the_next_host(make_cloud, monkeypat
     """Finding 1.5: it failed and was undone, the host restarted before it answered, and is asked again under the same
     key: it doesn't count as done, the host refuses, and says why."""
     cloud = make_cloud(GPUS)
-    spawn, failed, lost = Guests.spawn, [], []
+    spawn, failed, lost = LibvirtGuests.spawn, [], []
 
     def fails_once(self, *args, **kwargs):
         if not failed:
             failed.append(1)
             raise GuestFailed(act='start', uuid='x', reason='libvirtd is restarted')
         return spawn(self, *args, **kwargs)
-    monkeypatch.setattr(Guests, 'spawn', fails_once)
+
+    monkeypatch.setattr(LibvirtGuests, 'spawn', fails_once)
 
     def on_message(kind, topic, host, method, args, deliver):
         if method == 'build_and_run_instance' and not lost:
@@ -262,6 +283,7 @@ def test_a_build_that_its_host_undid_goes_to_the_next_host(make_cloud, monkeypat
                 cloud.start_compute(host)
                 raise Unanswered(who=host, reason='timed out') from None
         return deliver()
+
     cloud.on_message = on_message
     server = cloud.boot(cloud.flavor(gpus=1))
     assert cloud.status(server) == 'ACTIVE', cloud.story(server)
@@ -276,7 +298,8 @@ def test_the_only_hosts_own_reason_is_told_when_it_is_asked_again(make_cloud, mo
 
     def fails(self, *args, **kwargs):
         raise GuestFailed(act='start', uuid='x', reason='libvirtd is restarted')
-    monkeypatch.setattr(Guests, 'spawn', fails)
+
+    monkeypatch.setattr(LibvirtGuests, 'spawn', fails)
 
     def on_message(kind, topic, host, method, args, deliver):
         if method == 'build_and_run_instance' and not lost:
@@ -288,6 +311,7 @@ def test_the_only_hosts_own_reason_is_told_when_it_is_asked_again(make_cloud, mo
                 cloud.start_compute(host)
                 raise Unanswered(who=host, reason='timed out') from None
         return deliver()
+
     cloud.on_message = on_message
     server = cloud.boot(cloud.flavor(gpus=1))
     assert 'libvirtd is restarted' in cloud.show(server)['fault']['message']
@@ -298,7 +322,7 @@ def test_a_host_that_cannot_undo_does_not_keep_the_server_from_the_next(make_clo
     """Finding 1.10: the hypervisor of a host is away, the build fails and so does its undo: what is to be given back
     there becomes a pending release, the next host gets the server at once."""
     cloud = make_cloud(GPUS)
-    away, real = [], {name: getattr(Guests, name) for name in ('spawn', 'destroy')}
+    away, real = [], {name: getattr(LibvirtGuests, name) for name in ('spawn', 'destroy')}
 
     def instead(name):
         def call(self, *args, **kwargs):
@@ -307,9 +331,11 @@ def test_a_host_that_cannot_undo_does_not_keep_the_server_from_the_next(make_clo
             if away[0] == self._libvirt.name and len(away) == 1:
                 raise GuestFailed(act=name, uuid='x', reason='no connection to libvirtd')
             return real[name](self, *args, **kwargs)
+
         return call
+
     for name in real:
-        monkeypatch.setattr(Guests, name, instead(name))
+        monkeypatch.setattr(LibvirtGuests, name, instead(name))
     server = cloud.create(cloud.flavor(gpus=1))['server']['id']
     cloud.settle(30, kinds_left=('release',))
     assert cloud.status(server) == 'ACTIVE' and cloud.host_of(server) != away[0], cloud.story(server)
@@ -328,7 +354,7 @@ def test_nothing_new_comes_to_a_host_that_has_still_to_give_back(make_cloud):
 
     def service(host: str, down: bool) -> None:
         (found,) = cloud.ok('GET', f'/os-services?host={host}&binary=nova-compute')['services']
-        cloud.ok('PUT', f"/os-services/{found['id']}", {'forced_down': down})
+        cloud.ok('PUT', f'/os-services/{found["id"]}', {'forced_down': down})
 
     def on_message(kind, topic, host, method, args, deliver):
         if method == 'build_and_run_instance' and not dead:
@@ -339,6 +365,7 @@ def test_nothing_new_comes_to_a_host_that_has_still_to_give_back(make_cloud):
         if method == 'undo_build' and silent[0]:
             raise Unanswered(who=host, reason='lost')
         return deliver()
+
     cloud.on_message = on_message
     server = cloud.create(cloud.flavor(gpus=1))['server']['id']
     cloud.settle(kinds_left=('release',))
@@ -374,6 +401,7 @@ def test_a_lease_that_ran_out_is_another_owner_though_nobody_took_its_rows(make_
                     lease.renewed -= 1000
                 raise Unanswered(who=host, reason='injected silence')
         return deliver()
+
     cloud.on_message = on_message
     cloud.action(server, 'os-stop')
     assert cloud.status(server) == 'SHUTOFF'
@@ -394,12 +422,18 @@ def test_a_row_that_a_hand_over_left_in_a_cell_builds_nothing(make_cloud):
     def on_message(kind, topic, host, method, args, deliver):
         sent.append(method)
         return deliver()
+
     other = cloud.boot(cloud.flavor(gpus=1))
     with cloud.cell.read() as conn:
         row = operations.instance_queries.get(conn, other)
-    left = operations.Operation(
-        uuid='left-behind', kind='boot', instance_uuid=server, position=3,
-        context={'user_id': 'u', 'project_id': 'p'}, outputs={'select': [{'host': row['host']}]})
+    left = operations.OperationRow(
+        uuid='left-behind',
+        kind='boot',
+        instance_uuid=server,
+        position=3,
+        context={'user_id': 'u', 'project_id': 'p'},
+        outputs={'select': [{'host': row['host']}]},
+    )
     with cloud.cell.write() as conn:
         operations.insert(conn, [left])
     cloud.on_message = on_message
@@ -423,6 +457,7 @@ def test_a_late_owner_does_not_write_an_older_request_spec(make_cloud, monkeypat
             at_it.set()
             hold.wait(60)
         return real(api, seen, text)
+
     monkeypatch.setattr(resize, '_save', before)
 
     def on_message(kind, topic, host, method, args, deliver):
@@ -430,6 +465,7 @@ def test_a_late_owner_does_not_write_an_older_request_spec(make_cloud, monkeypat
             (b if at_it.is_set() else a).runner.wake(cloud.cell, [args['operation']])
             return None
         return deliver()
+
     cloud.on_message = on_message
     assert cloud.request('POST', f'/servers/{server}/action', {'resize': {'flavorRef': large}}).status_int == 202
     assert at_it.wait(20)
@@ -460,6 +496,7 @@ def test_a_claim_whose_answer_was_lost_is_given_back_though_its_operation_was_ca
             assert cloud.request('DELETE', f'/servers/{lost[0]}').status_int == 204
             raise Unanswered(who='conductor', reason='the answer is lost')
         return deliver()
+
     cloud.on_message = on_message
     if kind == 'boot':
         server = cloud.create(cloud.flavor(gpus=1))['server']['id']

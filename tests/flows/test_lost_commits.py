@@ -1,4 +1,5 @@
 """The transaction is committed, and its caller sees a lost connection: what is repeated finds that it was done."""
+
 from __future__ import annotations
 
 import contextlib
@@ -32,14 +33,19 @@ class LostCommits:
             with write(database) as conn:
                 yield conn
             committed()
+
         patch.setattr(engine.Database, 'write', writes)
 
     def _committed(self) -> None:
         if self.on and (in_flow() or threading.get_ident() == self._requests):
             self.seen += 1
             if self.seen - 1 == self._number:
-                raise exc.OperationalError('COMMIT', None, sqlite3.OperationalError('injected: the answer is lost'),
-                                           connection_invalidated=True)
+                raise exc.OperationalError(
+                    'COMMIT',
+                    None,
+                    sqlite3.OperationalError('injected: the answer is lost'),
+                    connection_invalidated=True,
+                )
 
 
 @pytest.mark.parametrize('name', CASES)

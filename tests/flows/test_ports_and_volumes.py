@@ -5,6 +5,7 @@ each kind, so that one run tries several cells. Whatever the end: the server has
 its host, or on none, and nowhere else, and its guest has them; Neutron and Cinder have nothing besides, and the audit
 finds nothing. Those of the user's own guarantee a bandwidth and a packet rate. SR-IOV ports are in test_devices.py.
 """
+
 from __future__ import annotations
 
 import json
@@ -33,22 +34,57 @@ LOST = 'a reply is lost'
 FORMS = {'image': (PORT, VOLUME), BOOT_VOLUME: (PORT, VOLUME, BOOT_VOLUME)}
 # A server that boots from a volume is never SHELVED; what is attached and detached is never what it boots from; its
 # rebuild is a flow of its own, of which tests/functional/test_reimage.py has all.
-OF_IMAGE = ('shelve-offload', 'unshelve-start', 'attach-volume', 'detach-volume', 'attach-port', 'detach-port',
-            'swap-volume', 'rebuild', 'rebuild-stopped')
+OF_IMAGE = (
+    'shelve-offload',
+    'unshelve-start',
+    'attach-volume',
+    'detach-volume',
+    'attach-port',
+    'detach-port',
+    'swap-volume',
+    'rebuild',
+    'rebuild-stopped',
+)
 # Flows that ask Neutron and Cinder, or whose action does: of these each step, moment and request is tried. Others ask
 # nothing, and of these one is.
-ASK_OTHERS = ('boot', 'resize', 'confirm', 'revert', 'live_migrate', 'evacuate', 'shelve', 'shelve_offload', 'unshelve',
-              'delete', 'snapshot', 'attach_volume', 'detach_volume', 'swap_volume', 'attach_interface',
-              'detach_interface')
+ASK_OTHERS = (
+    'boot',
+    'resize',
+    'confirm',
+    'revert',
+    'live_migrate',
+    'evacuate',
+    'shelve',
+    'shelve_offload',
+    'unshelve',
+    'delete',
+    'snapshot',
+    'attach_volume',
+    'detach_volume',
+    'swap_volume',
+    'attach_interface',
+    'detach_interface',
+)
 # Where a server boots in both ways: the one with which each place is tried; with the other each sixth is.
-WHOLE = {'Neutron is silent': 'image', 'Cinder is silent': BOOT_VOLUME, 'a step fails': BOOT_VOLUME,
-         'the host dies': BOOT_VOLUME}
+WHOLE = {
+    'Neutron is silent': 'image',
+    'Cinder is silent': BOOT_VOLUME,
+    'a step fails': BOOT_VOLUME,
+    'the host dies': BOOT_VOLUME,
+}
 # Requests that get no answer: as many as an operation makes in 30 s, as it pauses for 2, 4, 8 and 16 s between them.
 UNANSWERED = 4
 REFUSED = {'refused (400)'}
 # A host connects nothing for it.
-CONNECTION = {'driver_volume_type': 'rbd', 'name': 'volumes/volume', 'hosts': ['192.0.2.1'], 'ports': ['6789'],
-              'auth_enabled': False, 'access_mode': 'rw', 'encrypted': False}
+CONNECTION = {
+    'driver_volume_type': 'rbd',
+    'name': 'volumes/volume',
+    'hosts': ['192.0.2.1'],
+    'ports': ['6789'],
+    'auth_enabled': False,
+    'access_mode': 'rw',
+    'encrypted': False,
+}
 
 
 # --- the operations --------------------------------------------------------------------------------------------------
@@ -79,8 +115,12 @@ def swap_volume(cloud: Any, server: str | None) -> str:
     """Cinder moves it to another back end; where that isn't taken on, it does no more."""
     copy = cloud.cinder.migrate(cloud.volume)
     try:
-        cloud.ok('PUT', f'/servers/{server}/os-volume_attachments/{cloud.volume}',
-                 {'volumeAttachment': {'volumeId': copy}}, version='2.1')
+        cloud.ok(
+            'PUT',
+            f'/servers/{server}/os-volume_attachments/{cloud.volume}',
+            {'volumeAttachment': {'volumeId': copy}},
+            version='2.1',
+        )
     except AssertionError:
         cloud.cinder.end_migration(cloud.volume, copy, failed=True)
         raise
@@ -114,8 +154,15 @@ OPERATIONS = {name: case for name, case in CASES.items() if name not in WITHOUT_
     'detach-port': Case('detach_interface', booted, detach_port, 'ACTIVE', 'ACTIVE'),
 }
 # Neutron and Cinder said so; and see ``OF_IMAGE``. Snapshots are of volumes that are files (test_volume_snapshots.py).
-ELSEWHERE = {'host_removal', 'network_changed', 'volume_extended', 'reimage', 'volume_snapshot_create',
-             'volume_snapshot_delete', 'resume_on_host_boot'}
+ELSEWHERE = {
+    'host_removal',
+    'network_changed',
+    'volume_extended',
+    'reimage',
+    'volume_snapshot_create',
+    'volume_snapshot_delete',
+    'resume_on_host_boot',
+}
 
 
 def kinds_of(name: str) -> tuple[str, ...]:
@@ -157,8 +204,11 @@ MANY = {'swap-volume': ('Cinder is silent', LOST)}
 
 def is_tried_whole(name: str, form: str, way: str) -> bool:
     """Whether an operation comes to all that its cell says: it is disturbed at each place, and asks all that it may."""
-    return (not OPERATIONS[name].variant and way not in MANY.get(name, ())
-            and (name in OF_IMAGE or WHOLE.get(way, form) == form))
+    return (
+        not OPERATIONS[name].variant
+        and way not in MANY.get(name, ())
+        and (name in OF_IMAGE or WHOLE.get(way, form) == form)
+    )
 
 
 def stride(name: str, form: str, way: str) -> int:
@@ -183,8 +233,15 @@ def make_cloud(directories: pytest.TempPathFactory, templates: Templates) -> Any
     neutron, cinder = FakeNeutron(hosts=GPUS), FakeCinder()
     cinder.connection = CONNECTION
     cinder.images = {IMAGE_ID: {}}
-    cloud: Any = Cloud(directories.mktemp('ports'), templates, GPUS, neutron=neutron, cinder=cinder,
-                       reclaim_instance_interval=3600, block_device_allocate_retries_interval=0)
+    cloud: Any = Cloud(
+        directories.mktemp('ports'),
+        templates,
+        GPUS,
+        neutron=neutron,
+        cinder=cinder,
+        reclaim_instance_interval=3600,
+        block_device_allocate_retries_interval=0,
+    )
     neutron.users[f'admin:{PROJECT}'] = cinder.users[f'admin:{PROJECT}'] = PROJECT
     cloud.cinder = cinder
     cloud.images.offered[IMAGE_ID]['hw_rescue_bus'] = 'virtio'
@@ -232,8 +289,13 @@ def asks_for(cloud: Any, form: str) -> None:
         cloud.asks = {'block_device_mapping_v2': [{**root, 'destination_type': 'local'}, data]}
     else:
         cloud.interfaces = [{'uuid': cloud.network}]
-        cloud.asks = {'imageRef': '', 'block_device_mapping_v2': [
-            {**root, 'destination_type': 'volume', 'volume_size': 1, 'delete_on_termination': True}, data]}
+        cloud.asks = {
+            'imageRef': '',
+            'block_device_mapping_v2': [
+                {**root, 'destination_type': 'volume', 'volume_size': 1, 'delete_on_termination': True},
+                data,
+            ],
+        }
 
 
 def empty(cloud: Any) -> None:
@@ -251,23 +313,32 @@ def ports_of(cloud: Any, server: str | None) -> list[dict[str, Any]]:
 
 
 def attachments_of(cloud: Any, server: str | None, kind: str) -> list[dict[str, Any]]:
-    return [one for one in cloud.cinder.attachments.values() if one['instance'] == server and
-            (cloud.cinder.volumes[one['volume_id']]['bootable'] == 'true') == (kind == BOOT_VOLUME)]
+    return [
+        one
+        for one in cloud.cinder.attachments.values()
+        if one['instance'] == server
+        and (cloud.cinder.volumes[one['volume_id']]['bootable'] == 'true') == (kind == BOOT_VOLUME)
+    ]
 
 
 def check_rest(cloud: Any, server: str | None) -> None:
     """What is not this server's is as if it had never been."""
     neutron, cinder = cloud.neutron, cloud.cinder
     others = [port for port in neutron.ports.values() if server is None or port['device_id'] != server]
-    assert [(port['device_id'], port['device_owner'], port['binding:profile'], *neutron.bindings(port['id']))
-            for port in others] == [('', '', {}, '')] * len(others)
+    assert [
+        (port['device_id'], port['device_owner'], port['binding:profile'], *neutron.bindings(port['id']))
+        for port in others
+    ] == [('', '', {}, '')] * len(others)
     assert {port['id'] for port in others} <= {cloud.port, cloud.more_port}
     held = [one['volume_id'] for one in cinder.attachments.values() if one['instance'] == server]
     assert len(held) == len(cinder.attachments) == len(set(held)), cinder.attachments
     free = {volume: status for volume, status in cinder.statuses().items() if volume not in held}
     assert free == dict.fromkeys({cloud.volume, cloud.more_volume} - set(held), 'available')
-    named = [one['snapshot_id'] for image in cloud.images.made.values()
-             for one in json.loads(image.get('block_device_mapping', '[]'))]
+    named = [
+        one['snapshot_id']
+        for image in cloud.images.made.values()
+        for one in json.loads(image.get('block_device_mapping', '[]'))
+    ]
     assert sorted(named) == sorted(cinder.snapshots)
 
 
@@ -284,8 +355,7 @@ def place(cloud: Any, server: str, kind: str, host: str | None) -> str | None:
         assert found in (set(), {(host or '',)})
     else:
         attachments = attachments_of(cloud, server, kind)
-        found = {(one['host'], one['status'], cloud.cinder.volumes[one['volume_id']]['status'])
-                 for one in attachments}
+        found = {(one['host'], one['status'], cloud.cinder.volumes[one['volume_id']]['status']) for one in attachments}
         assert found in (set(), {(host, 'attached', 'in-use') if host else (None, 'reserved', 'reserved')}), found
     return host if found else 'none'
 
@@ -298,8 +368,17 @@ def end(cloud: Any, case: Case, server: str, kinds: tuple[str, ...], was: Before
     for kind in kinds:
         at = place(cloud, server, kind, host)
         now, had = ids_of(cloud, server, kind), was.has.get(kind)
-        where = (at if at == 'none' else 'no host' if at is None else 'a host' if was.host is None else
-                 'same host' if at == was.host else 'another host')
+        where = (
+            at
+            if at == 'none'
+            else 'no host'
+            if at is None
+            else 'a host'
+            if was.host is None
+            else 'same host'
+            if at == was.host
+            else 'another host'
+        )
         if at != 'none' and had is not None and now != had:
             assert len(now ^ had) == 1
             where += ', one more' if now > had else ', one less'
@@ -307,12 +386,17 @@ def end(cloud: Any, case: Case, server: str, kinds: tuple[str, ...], was: Before
     check_rest(cloud, server)
     if host is not None and has_guest(cloud, server, status):
         # libvirt's test driver puts nothing into a guest that runs: its next start is looked at.
-        xml = cloud.computes[host].host.driver.guests._libvirt.find(server).call(
-            'XMLDesc', libvirt.VIR_DOMAIN_XML_INACTIVE)
-        assert sorted(re.findall("<mac address=['\"](.*?)['\"]", xml)) == sorted(
-            port['mac_address'] for port in ports_of(cloud, server))
+        xml = (
+            cloud.computes[host]
+            .host.driver.guests._libvirt.find(server)
+            .call('XMLDesc', libvirt.VIR_DOMAIN_XML_INACTIVE)
+        )
+        assert sorted(re.findall('<mac address=[\'"](.*?)[\'"]', xml)) == sorted(
+            port['mac_address'] for port in ports_of(cloud, server)
+        )
         assert sorted(re.findall('<serial>(.{36})</serial>', xml)) == sorted(
-            one['volume_id'] for one in cloud.cinder.attachments.values())
+            one['volume_id'] for one in cloud.cinder.attachments.values()
+        )
     return told
 
 
@@ -344,11 +428,11 @@ class Silence:
     def before(self, method: str, path: str) -> None:
         self.asked.append(method)
         self._mine.number = len(self.asked) - 1
-        if self._mine.number in self._lost[self._is_done:]:
+        if self._mine.number in self._lost[self._is_done :]:
             raise self._service.broken()
 
     def after(self, method: str, path: str) -> None:
-        if self._mine.number in self._lost[:self._is_done]:
+        if self._mine.number in self._lost[: self._is_done]:
             raise self._service.broken()
 
     def end(self) -> None:
@@ -393,7 +477,7 @@ class Trial:
         for silence in silences:
             silence.end()
             self.reached = self.reached or len(silence.asked) > self.number
-            self.changes = self.changes or silence.asked[self.number:self.number + 1] not in ([], ['GET'])
+            self.changes = self.changes or silence.asked[self.number : self.number + 1] not in ([], ['GET'])
         if death and death.gone:
             bring_back(cloud, death.gone)
             self.reached = True
@@ -460,13 +544,21 @@ def outcomes(cloud: Any, monkeypatch: pytest.MonkeyPatch, name: str, form: str, 
 
 def wanted(name: str, form: str, way: str) -> dict[str, set[str]]:
     """{kind: what an operation may come to}."""
-    return {kind: REFUSED if is_refused(name, form) else TABLE[name, kind]['works' if way == LOST else way]
-            for kind in FORMS[form]}
+    return {
+        kind: REFUSED if is_refused(name, form) else TABLE[name, kind]['works' if way == LOST else way]
+        for kind in FORMS[form]
+    }
 
 
-@pytest.mark.parametrize(('name', 'form', 'way'), [
-    (name, form, way) for place, name in enumerate(OPERATIONS) for form in forms_of(name)
-    for way in (ways_of(name, form) if asks_others(name) else short(ways_of(name, form), place))])
+@pytest.mark.parametrize(
+    ('name', 'form', 'way'),
+    [
+        (name, form, way)
+        for place, name in enumerate(OPERATIONS)
+        for form in forms_of(name)
+        for way in (ways_of(name, form) if asks_others(name) else short(ways_of(name, form), place))
+    ],
+)
 def test_what_it_comes_to(ground: Any, monkeypatch: pytest.MonkeyPatch, name: str, form: str, way: str) -> None:
     """Each cell: works; each step fails once; each request gets no answer, and those after it for half a minute; the
     host dies before each thing that it tells of a step, and is back later; each reply is lost once."""

@@ -2,6 +2,7 @@
 
 What happens before the refusal is that of ``test_every_step``.
 """
+
 from __future__ import annotations
 
 import threading
@@ -17,8 +18,11 @@ from tests.fixtures.cloud import Cloud, Crash
 from tests.flows.cases import CASES, Subjects, check, disturb, first_after_each_effect
 
 # Where a server moves there are two more.
-GPUS = {'gpu1': ['0000:08:00.0', '0000:09:00.0'], 'gpu2': ['0000:85:00.0', '0000:86:00.0'],
-        'gpu3': ['0000:05:00.0', '0000:06:00.0']}
+GPUS = {
+    'gpu1': ['0000:08:00.0', '0000:09:00.0'],
+    'gpu2': ['0000:85:00.0', '0000:86:00.0'],
+    'gpu3': ['0000:05:00.0', '0000:06:00.0'],
+}
 REFUSED = ['boot', 'resize', 'migrate']
 
 
@@ -41,8 +45,9 @@ class Refusal:
         self._error = error or ClaimConflict(devices='injected')
         cloud.on_message = self.on_message
 
-    def on_message(self, kind: str, topic: str, host: str | None, method: str, args: dict[str, Any],
-                   deliver: Callable[[], Any]) -> Any:
+    def on_message(
+        self, kind: str, topic: str, host: str | None, method: str, args: dict[str, Any], deliver: Callable[[], Any]
+    ) -> Any:
         if method == 'claim_instance' and not self.said:
             self.said.append(args['claim'].host)
             raise self._error
@@ -55,8 +60,11 @@ def attempted(cloud: Cloud, refusal: Refusal, server: str, good: str) -> None:
         assert cloud.host_of(server) not in refusal.said
 
 
-@pytest.mark.parametrize('error', [ClaimConflict(devices='injected'), HostRejected(reason='injected')],
-                         ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize(
+    'error',
+    [ClaimConflict(devices='injected'), HostRejected(reason='injected')],
+    ids=lambda error: type(error).__name__,
+)
 @pytest.mark.parametrize('name', REFUSED)
 def test_the_next_host_takes_it(ground, name, error):
     case, refusal = CASES[name], Refusal(ground, error)
@@ -83,6 +91,7 @@ def test_a_step_fails(ground, monkeypatch, name, index, when):
             real(work)
         failed.append(work.attempt)
         raise KilonovaError('injected failure')
+
     disturb(monkeypatch, case.kind, index, do)
     server = case.act(ground, server)
     last_written = when == 'after' and index == len(flows.FLOWS[case.kind].steps) - 1
@@ -104,6 +113,7 @@ def test_delete_at_a_step(ground, monkeypatch, name, index, when):
         result = real(work) if when == 'after' else None
         deleted.append(case.remove(ground, work.instance_uuid))
         return result if when == 'after' else real(work)
+
     disturb(monkeypatch, case.kind, index, do)
     server = case.act(ground, server)
     check(ground, case, server, 'GONE')
@@ -133,6 +143,7 @@ def test_each_message_is_lost_in_turn(ground, name, lost):
                         deliver()
                     raise Unanswered(who=topic, reason='injected silence')
             return deliver()
+
         ground.on_message = on_message
         server = case.act(ground, server)
         ground.settle()
@@ -156,13 +167,17 @@ def test_the_conductor_crashes_after_each_effect_in_turn(ground, monkeypatch, na
         crashed, refusal = threading.Event(), Refusal(ground)
 
         def listener(database, statement, many, number=number, seen=seen, crashed=crashed, refusal=refusal):
-            if not (threading.current_thread().name.startswith('flow-') and refusal.said) \
-                    or crashed.is_set() or ground.in_upcall:
+            if (
+                not (threading.current_thread().name.startswith('flow-') and refusal.said)
+                or crashed.is_set()
+                or ground.in_upcall
+            ):
                 return
             seen.append(statement)
             if len(seen) - 1 == number:
                 crashed.set()
                 raise Crash
+
         with first_after_each_effect(monkeypatch, listener):
             server = case.act(ground, server)
             while not crashed.is_set() and ground.rows():

@@ -2,6 +2,7 @@
 
 A boot ends in ERROR, a move back waits until the host answers again or is forced down; a delete needn't wait.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -11,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from kilonova import objects
-from kilonova.compute.guests import Guests
+from kilonova.compute.guests import HostGuests
 from kilonova.errors import Unanswered
 from kilonova.states import PowerState
 from kilonova.virt import driver as virt_driver
@@ -59,6 +60,7 @@ def lose_at(cloud: Cloud, down: set[str], method: str) -> list[str]:
         if topic == 'conductor' and worker in hosts and called == 'save_instance':
             raise Crash
         return deliver()
+
     cloud.on_message = on_message
     return lost
 
@@ -91,6 +93,7 @@ def test_a_boot_whose_host_claimed_nothing_goes_on_elsewhere(ground, down):
             down.add(host)
             raise Unanswered(who=host, reason='dead')
         return deliver()
+
     ground.on_message = on_message
     server = ground.create(ground.small)['server']['id']
     ground.settle(kinds_left=('release',))
@@ -123,6 +126,7 @@ def test_a_host_that_comes_back_forced_down_takes_no_order(ground, down, written
                 deliver()
             raise Crash
         return deliver()
+
     ground.on_message = on_message
     server = ground.create(ground.small)['server']['id']
     ground.settle(kinds_left=('release',))
@@ -171,7 +175,9 @@ def test_a_delete_does_not_wait_for_it(ground, down):
     driver = ground.computes[source].host.driver
     real = driver.moves.finish_revert_migration
     driver.moves.finish_revert_migration = lambda instance, image, devices, power_on, plugged=None: (
-        started.append(power_on), real(instance, image, devices, power_on, plugged))
+        started.append(power_on),
+        real(instance, image, devices, power_on, plugged),
+    )
     try:
         delete(ground, server)
         ground.settle(kinds_left=('release',))
@@ -252,9 +258,9 @@ def test_a_host_that_was_forced_down_too_early_destroys_its_guest_before_it_is_u
     here = ground.computes[OTHER[source]].host.driver
     assert runs(there, server) and runs(here, server), 'the operator said that the host is off, and it was not'
     found: list[bool] = []
-    real, boot = virt_driver.load, Guests.boot
+    real, boot = virt_driver.load, HostGuests.boot
     monkeypatch.setattr(virt_driver, 'load', lambda conf, images: there if conf.host == source else real(conf, images))
-    monkeypatch.setattr(Guests, 'boot', lambda self: (found.append(runs(there, server)), boot(self))[1])
+    monkeypatch.setattr(HostGuests, 'boot', lambda self: (found.append(runs(there, server)), boot(self))[1])
     ground.start_compute(source)
     assert found == [False], 'it looks at its guests, and reports, after that one has gone'
     force_down(ground, source, False)
@@ -276,6 +282,7 @@ def test_a_host_that_is_no_longer_forced_down_keeps_its_server(ground):
             taken.append(method)
             force_down(ground, source, False)
         return answer
+
     ground.on_message = on_message
     evacuate(ground, server)
     assert taken and (ground.status(server), ground.host_of(server)) == ('ACTIVE', source)
@@ -304,11 +311,23 @@ def test_an_evacuation_waits_for_a_host_that_may_run_the_guest(ground, down):
     ground.assert_clean()
 
 
-@pytest.mark.parametrize(('name', 'method'), [
-    ('resize', 'resize_instance'), ('resize', 'finish_resize'), ('confirm', 'confirm_resize'),
-    ('revert', 'check_revert'), ('revert', 'revert_resize'), ('revert', 'finish_revert_resize'),
-    ('live-migrate', 'pre_live_migration'), ('live-migrate', 'live_migration'), ('stop', 'stop_instance'),
-    ('start', 'start_instance'), ('reboot', 'reboot_instance'), ('rebuild', 'rebuild_instance')])
+@pytest.mark.parametrize(
+    ('name', 'method'),
+    [
+        ('resize', 'resize_instance'),
+        ('resize', 'finish_resize'),
+        ('confirm', 'confirm_resize'),
+        ('revert', 'check_revert'),
+        ('revert', 'revert_resize'),
+        ('revert', 'finish_revert_resize'),
+        ('live-migrate', 'pre_live_migration'),
+        ('live-migrate', 'live_migration'),
+        ('stop', 'stop_instance'),
+        ('start', 'start_instance'),
+        ('reboot', 'reboot_instance'),
+        ('rebuild', 'rebuild_instance'),
+    ],
+)
 def test_a_host_that_comes_back_forced_down_begins_no_step(ground, name, method):
     """Found 1.17: the order waited in its queue, and its conductor goes on without it."""
     case, answers, lost = CASES[name], [], []
@@ -325,6 +344,7 @@ def test_a_host_that_comes_back_forced_down_begins_no_step(ground, name, method)
         except Unanswered as error:
             answers.append(str(error))
             raise
+
     server = case.before(ground)
     ground.on_message = on_message
     case.act(ground, server)

@@ -1,4 +1,5 @@
 """Hosts that were silent or dead while a move of their server was undone, and what they do when heard again."""
+
 from __future__ import annotations
 
 import threading
@@ -40,9 +41,12 @@ def test_a_host_dies_while_it_resizes_a_server_of_its_own(make_cloud, monkeypatc
                 if method == first:
                     told.set()
         return deliver()
+
     cloud.on_message = on_message
-    assert cloud.request('POST', f'/servers/{server}/action', {
-        'resize': {'flavorRef': cloud.flavor(gpus=1)}}).status_int == 202
+    assert (
+        cloud.request('POST', f'/servers/{server}/action', {'resize': {'flavorRef': cloud.flavor(gpus=1)}}).status_int
+        == 202
+    )
     cloud.settle(kinds_left=WAITING)
     bring_back(cloud, 'gpu1')
     cloud.on_message = None
@@ -80,6 +84,7 @@ def test_a_host_that_was_silent_leaves_a_server_to_what_waits_for_it(make_cloud,
             force_down(cloud, source, True)
             raise Unanswered(who=host, reason='silent')
         return deliver()
+
     cloud.on_message = on_message
     resize(cloud, server)
     assert [row['kind'] for row in cloud.rows()] == ['release']
@@ -102,6 +107,7 @@ def test_disks_that_arrive_after_their_move_was_undone_go_again(make_cloud, monk
         force_down(cloud, source, True)
         cloud.settle(kinds_left=WAITING)
         return carry(uuid, dest, progress)
+
     monkeypatch.setattr(mover, 'carry', carried)
 
     def refused(deliver):
@@ -115,6 +121,7 @@ def test_disks_that_arrive_after_their_move_was_undone_go_again(make_cloud, monk
             force_down(cloud, source, True)
             raise Unanswered(who=host, reason='silent')
         return deliver()
+
     cloud.on_message = begun
     resize(cloud, server)
     late[0].join(20)

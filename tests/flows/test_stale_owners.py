@@ -3,6 +3,7 @@
 It stands still right before each message, each request to Placement and each transaction of the flow in turn, and sends
 what it was about to send when hosts know nothing of the operation any more.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -32,8 +33,9 @@ class Standstill:
         cloud.on_message = self._on_message
         cloud.placement.before = lambda method, path: self.at(f'{method} {path}')
 
-    def _on_message(self, kind: str, topic: str, host: str | None, method: str, args: dict[str, Any],
-                    deliver: Callable[[], Any]) -> Any:
+    def _on_message(
+        self, kind: str, topic: str, host: str | None, method: str, args: dict[str, Any], deliver: Callable[[], Any]
+    ) -> Any:
         worker = threading.get_ident()
         if kind == 'cast' or worker in self._asking:
             return deliver()
@@ -114,6 +116,7 @@ def _stands_still(cloud: Cloud, monkeypatch: pytest.MonkeyPatch, case: Case, ser
         still.at(f'writes to {database.name}')
         with write(database) as conn:
             yield conn
+
     with monkeypatch.context() as patch:
         patch.setattr(engine.Database, 'write', writes)
         with first_alone(cloud):

@@ -1,4 +1,5 @@
 """Each message of a flow is delivered twice: right after the first time, and when everything is over."""
+
 from __future__ import annotations
 
 import contextlib
@@ -27,8 +28,9 @@ class Kept:
         self.messages: list[tuple[str, Callable[[], Any]]] = []
         cloud.on_message = self.on_message
 
-    def on_message(self, kind: str, topic: str, host: str | None, method: str, args: dict[str, Any],
-                   deliver: Callable[[], Any]) -> Any:
+    def on_message(
+        self, kind: str, topic: str, host: str | None, method: str, args: dict[str, Any], deliver: Callable[[], Any]
+    ) -> Any:
         if kind == 'cast' or in_flow():
             self.messages.append((method, deliver))
         return deliver()
@@ -55,6 +57,7 @@ def test_each_message_comes_again_at_once(ground, name):
             twice.append(method)
             once_more(deliver)
         return answer
+
     ground.on_message = on_message
     server = case.act(ground, server)
     ground.settle()
@@ -86,8 +89,10 @@ def test_each_message_of_a_failed_flow_comes_again(ground, monkeypatch, name):
         failure, kept = Failure(ground, patch, case), Kept(ground)
 
         def on_message(kind, topic, host, method, args, deliver):
-            return kept.on_message(kind, topic, host, method, args,
-                                   lambda: failure.on_message(kind, topic, host, method, args, deliver))
+            return kept.on_message(
+                kind, topic, host, method, args, lambda: failure.on_message(kind, topic, host, method, args, deliver)
+            )
+
         ground.on_message = on_message
         server = case.act(ground, server)
         ground.settle()

@@ -3,6 +3,7 @@
 The server must be what it is after an undisturbed failure. Where messages or statements are disturbed, a test goes on
 until the undos have no further one.
 """
+
 from __future__ import annotations
 
 import threading
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from kilonova.conductor import flows
-from kilonova.conductor.flows.beside import UNDO_TRIES
+from kilonova.conductor.flows.releases import UNDO_TRIES
 from kilonova.conductor.work import Work
 from kilonova.errors import Invalid, KilonovaError, Unanswered
 from tests.fixtures.cloud import Cloud, Crash
@@ -31,8 +32,11 @@ from tests.flows.cases import (
     lose_host,
 )
 
-NAMES = [name for name, case in CASES.items()
-         if not flows.FLOWS[case.kind].forward_only and any(step.undo for step in flows.FLOWS[case.kind].steps)]
+NAMES = [
+    name
+    for name, case in CASES.items()
+    if not flows.FLOWS[case.kind].forward_only and any(step.undo for step in flows.FLOWS[case.kind].steps)
+]
 TIMES = [(name, moment) for name, moment in MOMENTS if name in NAMES]
 # Of these hosts undo something, too.
 ON_HOSTS = [name for name in NAMES if CASES[name].undone_on_hosts]
@@ -42,9 +46,19 @@ LAST = ('build_and_run_instance', 'snapshot_instance', 'rebuild_instance')
 # The last thing that such a host says before there is no way back.
 POINTS = ('build.done', 'snapshot.done', 'rebuild.spawning')
 # What hosts are told to undo.
-ORDERS = ('undo_build', 'undo_prep_resize', 'undo_resize_instance', 'undo_finish_resize', 'undo_snapshot_instance',
-          'undo_shelve_instance', 'undo_unshelve_instance', 'undo_start_shelved_instance',
-          'undo_evacuate_instance', 'undo_live_migration', 'rollback_live_migration_at_destination')
+ORDERS = (
+    'undo_build',
+    'undo_prep_resize',
+    'undo_resize_instance',
+    'undo_finish_resize',
+    'undo_snapshot_instance',
+    'undo_shelve_instance',
+    'undo_unshelve_instance',
+    'undo_start_shelved_instance',
+    'undo_evacuate_instance',
+    'undo_live_migration',
+    'rollback_live_migration_at_destination',
+)
 # The step that fails of a flow of which nothing is undone any more at its end.
 FAILING = {'live_migrate': 'live_migration'}
 
@@ -69,8 +83,9 @@ class Failure:
         self.happened.append(work.uuid)
         raise KilonovaError('injected failure')
 
-    def on_message(self, kind: str, topic: str, host: str | None, method: str, args: dict[str, Any],
-                   deliver: Callable[[], Any]) -> Any:
+    def on_message(
+        self, kind: str, topic: str, host: str | None, method: str, args: dict[str, Any], deliver: Callable[[], Any]
+    ) -> Any:
         if topic == 'compute' and kind != 'cast':
             self._order = method
         if method == 'save_instance' and not self.over and self._order in LAST:
@@ -98,6 +113,7 @@ def test_an_undo_fails(ground, monkeypatch, name, when):
                 real(work)
             failed.append(work.uuid)
             raise KilonovaError('injected failure of an undo')
+
         with monkeypatch.context() as patch:
             failure = Failure(ground, patch, case)
             disturb(patch, case.kind, index, undo, 'undo')
@@ -126,6 +142,7 @@ def test_a_host_cannot_undo_for_a_while(ground, monkeypatch, name, when):
                     failure.on_message(kind, topic, host, method, args, deliver)
                 raise KilonovaError('injected failure of a host')
         return failure.on_message(kind, topic, host, method, args, deliver)
+
     ground.on_message = on_message
     server = case.act(ground, server)
     check(ground, case, server, case.bad)
@@ -151,6 +168,7 @@ def test_each_message_is_lost_in_turn(ground, monkeypatch, name, lost):
                             failure.on_message(kind, topic, host, method, args, deliver)
                         raise Unanswered(who=topic, reason='injected silence')
                 return failure.on_message(kind, topic, host, method, args, deliver)
+
             ground.on_message = on_message
             server = case.act(ground, server)
             ground.settle()
@@ -180,6 +198,7 @@ def test_the_conductor_crashes_after_each_effect_in_turn(ground, monkeypatch, na
                 if len(seen) - 1 == number:
                     crashed.set()
                     raise Crash
+
             with first_after_each_effect(patch, listener):
                 server = case.act(ground, server)
                 while not crashed.is_set() and ground.rows():
@@ -207,8 +226,19 @@ def test_a_compute_crashes_at_each_upcall_in_turn(ground, monkeypatch, name, mom
         with monkeypatch.context() as patch:
             failure = Failure(ground, patch, case)
 
-            def on_message(kind, topic, host, method, args, deliver, number=number, seen=seen, gone=gone,
-                           asked=asked, failure=failure):
+            def on_message(
+                kind,
+                topic,
+                host,
+                method,
+                args,
+                deliver,
+                number=number,
+                seen=seen,
+                gone=gone,
+                asked=asked,
+                failure=failure,
+            ):
                 if method in ORDERS:
                     asked.append(method)
                     try:
@@ -227,6 +257,7 @@ def test_a_compute_crashes_at_each_upcall_in_turn(ground, monkeypatch, name, mom
                             deliver()
                         raise Crash
                 return failure.on_message(kind, topic, host, method, args, deliver)
+
             ground.on_message = on_message
             server = case.act(ground, server)
             ground.settle()
@@ -248,8 +279,9 @@ def test_a_host_is_gone_for_good_at_each_undo_in_turn(ground, monkeypatch, name,
         with monkeypatch.context() as patch:
             failure = Failure(ground, patch, case)
 
-            def on_message(kind, topic, host, method, args, deliver, number=number, seen=seen, gone=gone,
-                           failure=failure):
+            def on_message(
+                kind, topic, host, method, args, deliver, number=number, seen=seen, gone=gone, failure=failure
+            ):
                 if method in ORDERS and not gone:
                     seen.append(method)
                     if len(seen) - 1 == number:
@@ -259,6 +291,7 @@ def test_a_host_is_gone_for_good_at_each_undo_in_turn(ground, monkeypatch, name,
                         lose_host(ground, host)
                         raise Unanswered(who=host, reason='gone')
                 return failure.on_message(kind, topic, host, method, args, deliver)
+
             ground.on_message = on_message
             server = case.act(ground, server)
             ground.settle(kinds_left=('release',))

@@ -2,6 +2,7 @@
 
 Each test is the story of a fault that there was; ``docs/reference/regressions.md`` lists them.
 """
+
 from __future__ import annotations
 
 import threading
@@ -11,7 +12,7 @@ import pytest
 
 from kilonova.db.queries import operations
 from kilonova.errors import Cancelled, Unanswered
-from kilonova.virt.libvirt.snapshots import Snapshots
+from kilonova.virt.libvirt.snapshots import LibvirtSnapshots
 from tests.flows.test_fencing import until
 
 GPUS = {'gpu1': ['0000:08:00.0', '0000:09:00.0'], 'gpu2': ['0000:85:00.0', '0000:86:00.0']}
@@ -31,13 +32,14 @@ def held_up(cloud, method='build_and_run_instance', host='gpu1'):
             at_it.set()
             hold.wait(60)
         return deliver()
+
     cloud.on_message = on_message
     return hold, at_it
 
 
 def service(cloud, host, down):
     (found,) = cloud.ok('GET', f'/os-services?host={host}&binary=nova-compute')['services']
-    cloud.ok('PUT', f"/os-services/{found['id']}", {'forced_down': down})
+    cloud.ok('PUT', f'/os-services/{found["id"]}', {'forced_down': down})
 
 
 def test_a_delete_reaches_an_operation_that_waits_for_a_slot(make_cloud):
@@ -78,6 +80,7 @@ def test_a_delete_reaches_what_another_conductor_has_parked(make_cloud):
             second.runner.wake(cloud.cell, [args['operation']], urgent=True)
             return None
         return on_message(kind, topic, to, name, args, deliver)
+
     cloud.on_message = to_second
     assert cloud.request('DELETE', f'/servers/{parked}').status_int == 204
     until(lambda: cloud.status(parked) == 'GONE')
@@ -122,7 +125,8 @@ def endless_snapshot(cloud, monkeypatch):
             except Cancelled:
                 stopped.append('cancelled')
                 raise
-    monkeypatch.setattr(Snapshots, 'snapshot', endless)
+
+    monkeypatch.setattr(LibvirtSnapshots, 'snapshot', endless)
     assert cloud.request('POST', f'/servers/{server}/action', {'createImage': {'name': 'x'}}).status_int == 202
     assert at_it.wait(20)
     return server, over, stopped
@@ -140,6 +144,7 @@ def test_a_cancel_that_was_lost_is_sent_again(make_cloud, monkeypatch, lost):
             losing.append(method)
             return None
         return deliver()
+
     cloud.on_message = on_message
     assert cloud.request('DELETE', f'/servers/{server}').status_int == 204
     try:
@@ -169,8 +174,9 @@ def test_a_boot_beside_a_dead_host(make_cloud, monkeypatch):
     """Finding 1.3: sixteen releases for a host that is down, eight slots. It is looked at before it is sent anything,
     and urgent work has a limit a host, too: the boot elsewhere doesn't notice."""
     monkeypatch.setattr('kilonova.conductor.work.LONGEST_PAUSE', 0.2)
-    cloud = make_cloud({'gpu1': ['0000:08:00.0'], 'gpu2': ['0000:85:00.0']}, conductor__flow_slots=8,
-                       conductor__flow_slots_per_host=2)
+    cloud = make_cloud(
+        {'gpu1': ['0000:08:00.0'], 'gpu2': ['0000:85:00.0']}, conductor__flow_slots=8, conductor__flow_slots_per_host=2
+    )
     flavor = cloud.flavor()
     servers = [cloud.create(flavor, availability_zone='nova:gpu1')['server']['id'] for _ in range(16)]
     cloud.settle()
@@ -189,6 +195,7 @@ def test_a_boot_beside_a_dead_host(make_cloud, monkeypatch):
             waiting.pop()
             raise Unanswered(who=host, reason='timed out')
         return deliver()
+
     cloud.on_message = on_message
     for server in servers:
         assert cloud.request('DELETE', f'/servers/{server}').status_int == 204
@@ -225,6 +232,7 @@ def test_urgent_work_finds_a_worker_however_many_calls_are_slow(make_cloud):
             begun.append(to)
             hold.wait(60)
         return deliver()
+
     cloud.on_message = on_message
     many = [cloud.create(flavor, availability_zone='nova:gpu1')['server']['id'] for _ in range(5)]
     until(lambda: len(begun) == 3)
@@ -271,6 +279,7 @@ def test_waiting_rows_take_no_thread(make_cloud, monkeypatch):
         if method == 'build_and_run_instance' and silent:
             raise Unanswered(who=host, reason='injected silence')
         return deliver()
+
     cloud.on_message = on_message
     many = [cloud.create(flavor)['server']['id'] for _ in range(40)]
     (runner,) = [conductor.runner for conductor in cloud.conductors]

@@ -1,4 +1,5 @@
 """Hosts with a network card, for tests of ports that are its functions (SR-IOV)."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -19,19 +20,37 @@ NICS = ['{"vendor_id": "8086", "address": "0000:81:00.*", "physical_network": "p
 class Carded(Networked):
     """Each host has one network card with two virtual functions in physnet1, and a GPU."""
 
-    def __init__(self, make_cloud: Callable[..., Cloud], nics: Sequence[str] = NICS, hosts: Sequence[str] = HOSTS,
-                 switchdev: bool = False, **options: Any) -> None:
-        super().__init__(make_cloud, devices={host: sriov_nic(PHYSICAL, VIRTUAL, f'52:54:00:00:00:0{number}',
-                                                                serial=f'MT{number}', switchdev=switchdev)
-                                              for number, host in enumerate(hosts)},
-                         specs={host: list(nics) for host in hosts}, **options)
-        self.wire = self.neutron.add_network('wire', PROJECT, cidr='10.5.0.0/24', **{
-            'provider:network_type': 'vlan', 'provider:physical_network': 'physnet1'})
+    def __init__(
+        self,
+        make_cloud: Callable[..., Cloud],
+        nics: Sequence[str] = NICS,
+        hosts: Sequence[str] = HOSTS,
+        switchdev: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            make_cloud,
+            devices={
+                host: sriov_nic(
+                    PHYSICAL, VIRTUAL, f'52:54:00:00:00:0{number}', serial=f'MT{number}', switchdev=switchdev
+                )
+                for number, host in enumerate(hosts)
+            },
+            specs={host: list(nics) for host in hosts},
+            **options,
+        )
+        self.wire = self.neutron.add_network(
+            'wire',
+            PROJECT,
+            cidr='10.5.0.0/24',
+            **{'provider:network_type': 'vlan', 'provider:physical_network': 'physnet1'},
+        )
 
     def port(self, vnic_type: str = 'direct', **fields: Any) -> str:
         """One that belongs to nobody, with a key of its owner's in its profile."""
-        return self.neutron.add_port(self.wire, PROJECT, **{
-            'binding:vnic_type': vnic_type, 'binding:profile': {'note': 'mine'}, **fields})
+        return self.neutron.add_port(
+            self.wire, PROJECT, **{'binding:vnic_type': vnic_type, 'binding:profile': {'note': 'mine'}, **fields}
+        )
 
     def with_port(self, vnic_type: str = 'direct', **more: Any) -> tuple[str, str]:
         """A server with one such port; both."""
@@ -40,7 +59,8 @@ class Carded(Networked):
 
     def cards(self, server: str, host: str | None = None) -> list[ElementTree.Element]:
         found: list[ElementTree.Element] = ElementTree.fromstring(self.cloud.xml(server, host)).findall(
-            'devices/interface')
+            'devices/interface'
+        )
         return found
 
     def defined(self, server: str) -> list[str | None]:
@@ -67,7 +87,7 @@ class Carded(Networked):
         (card,) = self.cards(server)
         address = card.find('source/address')
         assert address is not None
-        assert f"0000:81:00.{address.get('function', '').removeprefix('0x')}" == profile['pci_slot']
+        assert f'0000:81:00.{address.get("function", "").removeprefix("0x")}' == profile['pci_slot']
 
     def gone(self, server: str, port: str) -> None:
         self.delete(server)
@@ -87,6 +107,7 @@ def once(guests: Any) -> Callable[..., None]:
             FAILED.append('once')
             broken()
         spawn(*args, **kwargs)
+
     return fail
 
 

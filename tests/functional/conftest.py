@@ -6,6 +6,7 @@
 So ``make test`` tries each file on a database server and needs not run each test on each. Beside it a fixture of
 several files.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable

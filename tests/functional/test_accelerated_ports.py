@@ -1,6 +1,7 @@
 """Servers with ports that are accelerators (SmartNICs): Cyborg chooses the function, and the port names it. In the end
 nothing is left, in Cyborg or anywhere else.
 """
+
 from __future__ import annotations
 
 import time
@@ -31,14 +32,21 @@ class Site(Networked):
             self.cyborg.offer(self.cloud.placement, host, f'{host}_fpga', 'FPGA', [('PCI', FUNCTIONS[1])])
         for handle in self.cyborg._all():
             handle.info['physical_network'] = 'physnet1'
-        self.wire = self.neutron.add_network('wire', PROJECT, cidr='10.5.0.0/24', **{
-            'provider:physical_network': 'physnet1'})
-        self.cyborg.profiles |= {'nic': [{'resources:CUSTOM_NIC': '1'}], 'fpga': [{'resources:FPGA': '1'}],
-                                 'nics': [{'resources:CUSTOM_NIC': '2'}]}
+        self.wire = self.neutron.add_network(
+            'wire', PROJECT, cidr='10.5.0.0/24', **{'provider:physical_network': 'physnet1'}
+        )
+        self.cyborg.profiles |= {
+            'nic': [{'resources:CUSTOM_NIC': '1'}],
+            'fpga': [{'resources:FPGA': '1'}],
+            'nics': [{'resources:CUSTOM_NIC': '2'}],
+        }
 
     def port(self, profile: str | None = 'nic', vnic_type: str = 'accelerator-direct', **more: Any) -> str:
-        return self.neutron.add_port(self.wire, PROJECT, **{
-            'binding:vnic_type': vnic_type, 'binding:profile': {'note': 'mine'}, 'device_profile': profile, **more})
+        return self.neutron.add_port(
+            self.wire,
+            PROJECT,
+            **{'binding:vnic_type': vnic_type, 'binding:profile': {'note': 'mine'}, 'device_profile': profile, **more},
+        )
 
     def profile(self, port: str) -> dict[str, Any]:
         found: dict[str, Any] = self.neutron.ports[port]['binding:profile']
@@ -55,14 +63,20 @@ class Site(Networked):
         requests = [one for one in self.cyborg.requests.values() if one['instance_uuid'] == server]
         (request,) = [one for one in requests if one['uuid'] == profile['arq_uuid']]
         assert len(requests) == 1 + others and (request['state'], request['hostname']) == ('Bound', host)
-        assert profile == {'note': 'mine', 'arq_uuid': request['uuid'], 'pci_slot': FUNCTIONS[0],
-                           'physical_network': 'physnet1'}
+        assert profile == {
+            'note': 'mine',
+            'arq_uuid': request['uuid'],
+            'pci_slot': FUNCTIONS[0],
+            'physical_network': 'physnet1',
+        }
         assert self.neutron.ports[port]['binding:host_id'] == host
         assert [vif['profile'] for vif in self.cache(server)] == [profile]
         xml = self.cloud.xml(server)
         assert ('<interface' in xml, xml.count('<hostdev')) == (
-            (True, others) if self.neutron.ports[port]['binding:vnic_type'] == 'accelerator-direct' else (
-                False, 1 + others))
+            (True, others)
+            if self.neutron.ports[port]['binding:vnic_type'] == 'accelerator-direct'
+            else (False, 1 + others)
+        )
 
     def gone(self, server: str, port: str) -> None:
         self.delete(server)
@@ -85,8 +99,13 @@ def test_from_create_to_delete(site: Site) -> None:
     server = site.boot({'port': port})
     site.assert_at(server, port, others=1)
     assert [method for method, _ in site.cyborg.asked][:5] == ['GET', 'POST', 'POST', 'PATCH', 'GET']
-    for body in ({'suspend': None}, {'shelve': None}, {'migrate': None}, {'resize': {'flavorRef': cloud.flavor()}},
-                 {'os-migrateLive': {'host': None, 'block_migration': 'auto'}}):
+    for body in (
+        {'suspend': None},
+        {'shelve': None},
+        {'migrate': None},
+        {'resize': {'flavorRef': cloud.flavor()}},
+        {'os-migrateLive': {'host': None, 'block_migration': 'auto'}},
+    ):
         answer = cloud.request('POST', f'/servers/{server}/action', body)
         assert (answer.status_int, REFUSED in answer.text) == (400, True), body
     other = site.port(device_profile='nic')
@@ -95,8 +114,14 @@ def test_from_create_to_delete(site: Site) -> None:
     answer = cloud.request('DELETE', f'/servers/{server}/os-interface/{port}')
     assert (answer.status_int, REFUSED in answer.text) == (400, True)
     del site.neutron.ports[other]
-    for action, body in (('reboot', {'type': 'HARD'}), ('os-stop', None), ('os-start', None),
-                         ('rebuild', {'imageRef': IMAGE_ID}), ('rescue', None), ('unrescue', None)):
+    for action, body in (
+        ('reboot', {'type': 'HARD'}),
+        ('os-stop', None),
+        ('os-start', None),
+        ('rebuild', {'imageRef': IMAGE_ID}),
+        ('rescue', None),
+        ('unrescue', None),
+    ):
         cloud.action(server, action, body)
     assert cloud.status(server) == 'ACTIVE', cloud.story(server)
     site.assert_at(server, port, others=1)
@@ -137,13 +162,18 @@ def test_a_physical_function_and_the_next_host(site: Site) -> None:
 
 
 def test_nothing_else_is_such_a_port(site: Site) -> None:
-    for port, reason in ((site.port(None), "its vnic_type is 'accelerator-direct', but it has no device profile"),
-                         (site.port(vnic_type='direct'), "profile 'nic', but its vnic_type is 'direct'"),
-                         (site.port(resource_request={'request_groups': []}), 'it has a resource request'),
-                         (site.port('nics'), 'a port must ask for exactly one accelerator'),
-                         (site.port('none'), 'Expected 1 device profile but got nothing')):
-        answer = site.cloud.request('POST', '/servers', {'server': {
-            'name': 's', 'flavorRef': site.flavor, 'imageRef': IMAGE_ID, 'networks': [{'port': port}]}})
+    for port, reason in (
+        (site.port(None), "its vnic_type is 'accelerator-direct', but it has no device profile"),
+        (site.port(vnic_type='direct'), "profile 'nic', but its vnic_type is 'direct'"),
+        (site.port(resource_request={'request_groups': []}), 'it has a resource request'),
+        (site.port('nics'), 'a port must ask for exactly one accelerator'),
+        (site.port('none'), 'Expected 1 device profile but got nothing'),
+    ):
+        answer = site.cloud.request(
+            'POST',
+            '/servers',
+            {'server': {'name': 's', 'flavorRef': site.flavor, 'imageRef': IMAGE_ID, 'networks': [{'port': port}]}},
+        )
         assert answer.status_int == 400 and reason in answer.text, answer.text
 
 
@@ -200,6 +230,7 @@ def test_cyborg_is_silent_once(site: Site) -> None:
             if asked == method and not silences:
                 silences.append(path)
                 raise site.cyborg.broken()
+
         site.cyborg.before = silent
         port = site.port()
         server = site.boot({'port': port})
@@ -219,6 +250,7 @@ def test_one_of_two_ports_gets_no_request(site: Site, silent: bool) -> None:
             if silent:
                 raise site.cyborg.broken()
             del site.cyborg.profiles['fpga']
+
     site.cyborg.before = second
     server = site.boot({'port': site.port()}, {'port': site.port('fpga')}, status='ACTIVE' if silent else 'ERROR')
     assert [one['instance_uuid'] for one in site.cyborg.requests.values()] == [server] * (2 * silent)
@@ -229,8 +261,12 @@ def test_one_of_two_ports_gets_no_request(site: Site, silent: bool) -> None:
 def test_a_function_that_is_programmed(site: Site) -> None:
     """Its host waits for the event; the audit misses a request that is gone."""
     told: list[int] = []
-    site.cyborg.notify = lambda events: told.extend(event['code'] for event in site.cloud.request(
-        'POST', '/os-server-external-events', {'events': events}, version='2.82').json['events'])
+    site.cyborg.notify = lambda events: told.extend(
+        event['code']
+        for event in site.cloud.request('POST', '/os-server-external-events', {'events': events}, version='2.82').json[
+            'events'
+        ]
+    )
     site.cyborg.programming = True
     port = site.port()
     server, end = site.create({'port': port}), time.monotonic() + 30
@@ -243,4 +279,5 @@ def test_a_function_that_is_programmed(site: Site) -> None:
     site.assert_at(server, port)
     site.cyborg.requests.clear()
     assert f'accelerators: server {server} has a device profile and no bound accelerator request' in (
-        site.cloud.audit().disagreements)
+        site.cloud.audit().disagreements
+    )

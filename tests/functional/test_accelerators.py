@@ -2,6 +2,7 @@
 
 ``tests/fixtures/cyborg.py`` plays Cyborg; ``tests/integration/test_cyborg.py`` has the real one.
 """
+
 from __future__ import annotations
 
 import functools
@@ -22,8 +23,10 @@ from tests.flows.cases import bring_back, force_down, lose_host, silent_hosts
 
 # Each host has two cards that Cyborg gives away, and one whose parts it does.
 CARDS, PARTED, OTHER = ('0000:21:00.0', '0000:22:00.0'), '0000:84:00.0', 'nvidia-36'
-DEVICES = [*(pci_device(card, '10ee', '5020', '0x120000') for card in CARDS),
-           mdev_card(PARTED, {NVIDIA35: 2, OTHER: 2})]
+DEVICES = [
+    *(pci_device(card, '10ee', '5020', '0x120000') for card in CARDS),
+    mdev_card(PARTED, {NVIDIA35: 2, OTHER: 2}),
+]
 HOSTS = ('gpu1', 'gpu2')
 ERROR = 'Failed to bind accelerator requests for instance'
 
@@ -33,21 +36,29 @@ class Accelerated:
 
     def __init__(self, make_cloud: Callable[..., Cloud], **options: Any) -> None:
         self.cyborg = FakeCyborg()
-        self.cloud = make_cloud({'gpu1': ['0000:08:00.0'], 'gpu2': ['0000:88:00.0']},
-                                **{'devices': dict.fromkeys(HOSTS, DEVICES), 'cyborg': self.cyborg, **options})
+        self.cloud = make_cloud(
+            {'gpu1': ['0000:08:00.0'], 'gpu2': ['0000:88:00.0']},
+            **{'devices': dict.fromkeys(HOSTS, DEVICES), 'cyborg': self.cyborg, **options},
+        )
         self.told: list[int] = []
         self.bus: Bus
         self.large = ''
         self.cyborg.notify = self.notify
         for host in HOSTS:
-            self.cyborg.offer(self.cloud.placement, host, f'{host}_fpga', 'FPGA', [('PCI', card) for card in CARDS],
-                              ['CUSTOM_FAST'])
+            self.cyborg.offer(
+                self.cloud.placement, host, f'{host}_fpga', 'FPGA', [('PCI', card) for card in CARDS], ['CUSTOM_FAST']
+            )
             self.cyborg.offer(self.cloud.placement, host, f'{host}_vgpu', 'VGPU', [('MDEV', PARTED)] * 2)
-            self.cyborg.offer(self.cloud.placement, host, f'{host}_FakeDevice', 'CUSTOM_FAKE',
-                              [('TEST_PCI', '0000:0c:00.1')])
-        for name, group in (('fpga', {'resources:FPGA': '1', 'trait:CUSTOM_FAST': 'required'}),
-                            ('two', {'resources:FPGA': '2'}), ('vgpu', {'resources:VGPU': '1'}),
-                            ('vgpus', {'resources:VGPU': '2'}), ('fake', {'resources:CUSTOM_FAKE': '1'})):
+            self.cyborg.offer(
+                self.cloud.placement, host, f'{host}_FakeDevice', 'CUSTOM_FAKE', [('TEST_PCI', '0000:0c:00.1')]
+            )
+        for name, group in (
+            ('fpga', {'resources:FPGA': '1', 'trait:CUSTOM_FAST': 'required'}),
+            ('two', {'resources:FPGA': '2'}),
+            ('vgpu', {'resources:VGPU': '1'}),
+            ('vgpus', {'resources:VGPU': '2'}),
+            ('fake', {'resources:CUSTOM_FAKE': '1'}),
+        ):
             self.cyborg.profiles[name] = [group]
 
     def notify(self, events: list[dict[str, str]]) -> None:
@@ -159,10 +170,19 @@ def test_what_keeps_a_server_on_its_host_keeps_its_accelerator(accelerated: Acce
     server = accelerated.boot()
     before = accelerated.of(server)
     for name, body, status in (
-            ('os-stop', None, 'SHUTOFF'), ('os-start', None, 'ACTIVE'), ('reboot', {'type': 'SOFT'}, 'ACTIVE'),
-            ('reboot', {'type': 'HARD'}, 'ACTIVE'), ('pause', None, 'PAUSED'), ('unpause', None, 'ACTIVE'),
-            ('rescue', None, 'RESCUE'), ('unrescue', None, 'ACTIVE'), ('rebuild', {'imageRef': IMAGE_ID}, 'ACTIVE'),
-            ('createImage', {'name': 'i'}, 'ACTIVE'), ('lock', None, 'ACTIVE'), ('unlock', None, 'ACTIVE')):
+        ('os-stop', None, 'SHUTOFF'),
+        ('os-start', None, 'ACTIVE'),
+        ('reboot', {'type': 'SOFT'}, 'ACTIVE'),
+        ('reboot', {'type': 'HARD'}, 'ACTIVE'),
+        ('pause', None, 'PAUSED'),
+        ('unpause', None, 'ACTIVE'),
+        ('rescue', None, 'RESCUE'),
+        ('unrescue', None, 'ACTIVE'),
+        ('rebuild', {'imageRef': IMAGE_ID}, 'ACTIVE'),
+        ('createImage', {'name': 'i'}, 'ACTIVE'),
+        ('lock', None, 'ACTIVE'),
+        ('unlock', None, 'ACTIVE'),
+    ):
         cloud.action(server, name, body)
         assert cloud.status(server) == status, (name, cloud.story(server))
         assert (cloud.hostdevs(server), accelerated.of(server)) == ([CARDS[0]], before), name
@@ -222,8 +242,12 @@ def test_what_moves_and_stays_off(accelerated: Accelerated) -> None:
     for _ in range(2):
         cloud.action(server, 'migrate')
         cloud.action(server, 'confirmResize')
-        for name, status in (('os-stop', 'SHUTOFF'), ('os-start', 'ACTIVE'), ('suspend', 'SUSPENDED'),
-                             ('resume', 'ACTIVE')):
+        for name, status in (
+            ('os-stop', 'SHUTOFF'),
+            ('os-start', 'ACTIVE'),
+            ('suspend', 'SUSPENDED'),
+            ('resume', 'ACTIVE'),
+        ):
             cloud.action(server, name)
             assert cloud.status(server) == status, cloud.story(server)
         check(accelerated, server, 1)
@@ -285,6 +309,7 @@ def test_a_destination_that_fails(accelerated: Accelerated) -> None:
 
     def fail(*args: Any, **kwargs: Any) -> None:
         raise OSError('no')
+
     (other,) = set(HOSTS) - {source}
     cloud.computes[other].host.driver.moves.finish_migration = fail
     cloud.action(server, 'resize', {'flavorRef': accelerated.flavor('two')})
@@ -326,7 +351,9 @@ def test_an_evacuation_needs_the_profile(accelerated: Accelerated) -> None:
     groups = accelerated.cyborg.profiles.pop('fpga')
     answer = cloud.request('POST', f'/servers/{server}/action', {'evacuate': {}})
     assert (answer.status_int, answer.json['badRequest']['message']) == (
-        400, 'Device profile name fpga: Expected 1 device profile but got nothing.')
+        400,
+        'Device profile name fpga: Expected 1 device profile but got nothing.',
+    )
     accelerated.cyborg.profiles['fpga'] = groups
     assert cloud.request('POST', f'/servers/{server}/action', {'evacuate': {}}).status_int == 200
     cloud.settle(kinds_left=('release',))
@@ -361,7 +388,7 @@ def test_a_resize_on_one_host(make_cloud: Callable[..., Cloud], monkeypatch: pyt
     server = accelerated.boot()
     before, host = check(accelerated, server, 1), cloud.host_of(server)
     (other,) = [row for row in cloud.ok('GET', '/os-services?binary=nova-compute')['services'] if row['host'] != host]
-    cloud.ok('PUT', f"/os-services/{other['id']}", {'status': 'disabled'})
+    cloud.ok('PUT', f'/os-services/{other["id"]}', {'status': 'disabled'})
     cloud.action(server, 'resize', {'flavorRef': accelerated.flavor('fpga', ram=1024)})
     assert (cloud.status(server), cloud.host_of(server)) == ('VERIFY_RESIZE', host), cloud.story(server)
     assert set(cloud.hostdevs(server)) == set(CARDS) - set(before)
@@ -384,10 +411,11 @@ def test_several_at_once(accelerated: Accelerated) -> None:
 
 
 @pytest.mark.parametrize('end', ['confirmResize', 'revertResize'])
-def test_a_move_ends_while_cyborg_is_silent(accelerated: Accelerated, monkeypatch: pytest.MonkeyPatch,
-                                            end: str) -> None:
+def test_a_move_ends_while_cyborg_is_silent(
+    accelerated: Accelerated, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
     """What is to give back waits, nothing else; the audit doesn't count it."""
-    monkeypatch.setattr('kilonova.conductor.audit.PAUSE', 0.0)
+    monkeypatch.setattr('kilonova.conductor.audit.compare.PAUSE', 0.0)
     cloud = accelerated.cloud
     server = accelerated.boot()
     cloud.action(server, 'resize', {'flavorRef': accelerated.flavor('two')})
@@ -441,6 +469,7 @@ def test_live_migration_exchanges_mediated_devices(parted: Accelerated) -> None:
         held.append(len(parted.cyborg.held()))
         assert len(parted.bus.made(offer['host'])) == 2
         real(instance, offer, told)
+
     for _ in range(2):
         source = cloud.host_of(server)
         migrate_as(parted, migrate)
@@ -490,12 +519,21 @@ def test_what_is_refused(parted: Accelerated) -> None:
     def refused(status: int = 400) -> str:
         asked = len(cyborg.asked)
         response = cloud.action(server, 'os-migrateLive', LIVE, expect=status)
-        assert [path.partition('=')[0] for _, path in cyborg.asked[asked:asked + 2]] == [
-            '/device_profiles?name', '/accelerator_requests?instance']
+        assert [path.partition('=')[0] for _, path in cyborg.asked[asked : asked + 2]] == [
+            '/device_profiles?name',
+            '/accelerator_requests?instance',
+        ]
         (body,) = response.json.values()
         return str(body['message'])
-    assert refused() == (f'{said} has an attach handle of type PCI, which cannot be live migrated; '
-                         'only those of types MDEV and TEST_PCI can.') % request['uuid']
+
+    assert (
+        refused()
+        == (
+            f'{said} has an attach handle of type PCI, which cannot be live migrated; '
+            'only those of types MDEV and TEST_PCI can.'
+        )
+        % request['uuid']
+    )
     parted.delete(server)
     server = parted.boot('vgpu')
     (request,) = parted.of(server)
@@ -508,6 +546,7 @@ def test_what_is_refused(parted: Accelerated) -> None:
     def broken(method: str, path: str) -> None:
         if path == '/accelerator_requests':
             raise cyborg.broken()
+
     cyborg.before = broken
     assert 'The accelerator service does not answer' in refused(503)
     cyborg.before = None
@@ -515,8 +554,9 @@ def test_what_is_refused(parted: Accelerated) -> None:
     check_parts(parted, server, 1)
 
 
-def stays(parted: Accelerated, number: int, disturb: Callable[[str], Any], said: str,
-          kinds_left: tuple[str, ...] = ()) -> None:
+def stays(
+    parted: Accelerated, number: int, disturb: Callable[[str], Any], said: str, kinds_left: tuple[str, ...] = ()
+) -> None:
     """A live migration that ``disturb(source)`` keeps from its end leaves the server as it was, and says why; what that
     returns is called when it has failed."""
     cloud = parted.cloud
@@ -544,6 +584,7 @@ def at(cloud: Cloud, wanted: str, act: Callable[[], object]) -> None:
         if method == wanted and left:
             left.pop()()
         return deliver()
+
     cloud.on_message = on_message
 
 
@@ -554,14 +595,17 @@ def test_a_destination_without_a_free_handle(parted: Accelerated) -> None:
         def hold(holder: str) -> None:
             for handle in free:
                 handle.holder = holder
+
         hold('somebody')
         return lambda: hold('')
+
     stays(parted, 1, disturb, ERROR)
 
 
 @pytest.mark.parametrize('state', ['Bound', 'BindFailed'])
-def test_a_live_migration_whose_devices_are_programmed(parted: Accelerated, monkeypatch: pytest.MonkeyPatch,
-                                                       state: str) -> None:
+def test_a_live_migration_whose_devices_are_programmed(
+    parted: Accelerated, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
     """The guest runs at the source meanwhile; the event is about the migration, and finds the destination."""
     cloud, cyborg = parted.cloud, parted.cyborg
     monkeypatch.setattr('kilonova.compute.accelerators.LOOK', 3600)
@@ -580,16 +624,23 @@ def test_a_live_migration_whose_devices_are_programmed(parted: Accelerated, monk
     assert state == 'Bound' or 'is BindFailed' in str(cloud.story(server))
 
 
-@pytest.mark.parametrize(('change', 'said'), [
-    ({'attach_handle_type': 'PCI'}, 'is a PCI function of its host'),
-    ({'attach_handle_type': 'TEST_PCI'}, 'no device like'),
-    ({'asked_type': OTHER}, 'no device like'), ({'function': '7'}, 'are no longer on its host')])
+@pytest.mark.parametrize(
+    ('change', 'said'),
+    [
+        ({'attach_handle_type': 'PCI'}, 'is a PCI function of its host'),
+        ({'attach_handle_type': 'TEST_PCI'}, 'no device like'),
+        ({'asked_type': OTHER}, 'no device like'),
+        ({'function': '7'}, 'are no longer on its host'),
+    ],
+)
 def test_a_destination_with_another_kind_of_device(parted: Accelerated, change: dict[str, Any], said: str) -> None:
     """It turns up when the destination looks."""
+
     def turn_up(source: str) -> None:
         (one,) = [one for one in parted.cyborg.requests.values() if one['hostname'] != source]
         info = one['attach_handle_info']
         one.update(change, attach_handle_info={**info, **change})
+
     step = 'check_can_live_migrate_destination'
     stays(parted, 1, lambda source: at(parted.cloud, step, lambda: turn_up(source)), said)
 
@@ -597,30 +648,43 @@ def test_a_destination_with_another_kind_of_device(parted: Accelerated, change: 
 def test_a_destination_with_another_card(make_cloud: Callable[..., Cloud], monkeypatch: pytest.MonkeyPatch) -> None:
     """Types of its mediated devices may be called the same."""
     monkeypatch.setattr('kilonova.conductor.work.PAUSE', 0.02)
-    devices = {host: [mdev_card(PARTED, {NVIDIA35: 2}, product=product)]
-               for host, product in (('gpu1', '13f2'), ('gpu2', '1eb8'))}
+    devices = {
+        host: [mdev_card(PARTED, {NVIDIA35: 2}, product=product)]
+        for host, product in (('gpu1', '13f2'), ('gpu2', '1eb8'))
+    }
     with mdev_bus():
         stays(Accelerated(make_cloud, devices=devices), 1, lambda source: None, 'no device like')
 
 
 def test_a_profile_that_asks_for_more_by_now(parted: Accelerated) -> None:
     """The guest has no place for a second one."""
+
     def disturb(source: str) -> None:
         parted.cyborg.profiles['vgpu'] = [{'resources:VGPU': '2'}]
+
     stays(parted, 1, disturb, 'the guest has no device that')
 
 
-@pytest.mark.parametrize(('change', 'said'), [
-    ({'attach_handle_type': 'PCI'}, 'is a PCI function of its host'),
-    ({'function': '7'}, 'which does not exist on its host')])
+@pytest.mark.parametrize(
+    ('change', 'said'),
+    [
+        ({'attach_handle_type': 'PCI'}, 'is a PCI function of its host'),
+        ({'function': '7'}, 'which does not exist on its host'),
+    ],
+)
 def test_a_source_whose_device_turns_out_to_stay(parted: Accelerated, change: dict[str, Any], said: str) -> None:
     """It was changed after the request was accepted."""
+
     def disturb(source: str) -> Callable[[], None]:
         (one,) = parted.cyborg.requests.values()
         before = dict(one)
-        at(parted.cloud, 'check_can_live_migrate_source', lambda: one.update(
-            change, attach_handle_info={**before['attach_handle_info'], **change}))
+        at(
+            parted.cloud,
+            'check_can_live_migrate_source',
+            lambda: one.update(change, attach_handle_info={**before['attach_handle_info'], **change}),
+        )
         return lambda: one.update(before)
+
     stays(parted, 1, disturb, said)
 
 
@@ -632,22 +696,37 @@ def fail(*args: Any, **kwargs: Any) -> None:
 @pytest.mark.parametrize('step', ['prepare', 'migrate'])
 def test_a_live_migration_that_fails(parted: Accelerated, step: str, silent: bool) -> None:
     """The new requests go, the old ones stay. ``silent``: Cyborg is; the undo doesn't wait for it."""
+
     def disturb(source: str) -> Callable[[], None] | None:
         for compute in parted.cloud.computes.values():
             setattr(compute.host.driver.live_migrations, step, fail)
         return silence(parted, 'DELETE') if silent else None
+
     stays(parted, 2, disturb, 'boom', ('release',) if silent else ())
 
 
 def abort(parted: Accelerated, server: str) -> Callable[..., None]:
     """A guest stands on its way, and a user aborts that."""
+
     def act(real: Callable[..., None], instance: Any, offer: Any, told: Any) -> None:
         (row,) = parted.cloud.ok('GET', f'/servers/{server}/migrations')['migrations']
-        assert parted.cloud.request('DELETE', f"/servers/{server}/migrations/{row['id']}").status_int == 202
+        assert parted.cloud.request('DELETE', f'/servers/{server}/migrations/{row["id"]}').status_int == 202
         for _ in range(3000):
-            told(dict.fromkeys(('memory_total', 'memory_processed', 'memory_remaining', 'disk_total', 'disk_processed',
-                                'disk_remaining'), 0))
+            told(
+                dict.fromkeys(
+                    (
+                        'memory_total',
+                        'memory_processed',
+                        'memory_remaining',
+                        'disk_total',
+                        'disk_processed',
+                        'disk_remaining',
+                    ),
+                    0,
+                )
+            )
             time.sleep(0.01)
+
     return act
 
 
@@ -673,6 +752,7 @@ def test_a_delete_in_the_middle_of_a_live_migration(parted: Accelerated, late: b
         assert parted.cloud.request('DELETE', f'/servers/{server}').status_int == 204
         if not late:
             real(*args)
+
     migrate_as(parted, act)
     live_migrate(parted, server)
     parted.assert_empty()
@@ -691,6 +771,7 @@ def test_a_live_migration_ends_while_cyborg_is_silent(parted: Accelerated, ended
         speak.append(silence(parted, 'DELETE'))
         if ended:
             fail()
+
     migrate_as(parted, act)
     assert cloud.request('POST', f'/servers/{server}/action', {'os-migrateLive': LIVE}).status_int == 202
     cloud.settle(kinds_left=('release',))
@@ -705,19 +786,39 @@ def test_what_no_flavor_can_ask_for(accelerated: Accelerated, make_cloud: Callab
     cloud = accelerated.cloud
     accelerated.cyborg.profiles['odd'] = [{'resources:FPGA': '900'}]
     for profile, said in (('none', 'got nothing'), ('fpga,two', "'fpga,two'"), ('odd', '1 to 64 are accepted')):
-        response = cloud.request('POST', '/servers', {'server': {
-            'name': 's', 'flavorRef': accelerated.flavor(profile), 'imageRef': IMAGE_ID, 'networks': 'none'}})
+        response = cloud.request(
+            'POST',
+            '/servers',
+            {
+                'server': {
+                    'name': 's',
+                    'flavorRef': accelerated.flavor(profile),
+                    'imageRef': IMAGE_ID,
+                    'networks': 'none',
+                }
+            },
+        )
         assert response.status_int == 400 and said in response.json['badRequest']['message']
     without = make_cloud()
-    response = without.request('POST', '/servers', {'server': {
-        'name': 's', 'flavorRef': without.flavor(**{'accel:device_profile': 'fpga'}), 'imageRef': IMAGE_ID,
-        'networks': 'none'}})
+    response = without.request(
+        'POST',
+        '/servers',
+        {
+            'server': {
+                'name': 's',
+                'flavorRef': without.flavor(**{'accel:device_profile': 'fpga'}),
+                'imageRef': IMAGE_ID,
+                'networks': 'none',
+            }
+        },
+    )
     assert response.status_int == 400
     assert response.json['badRequest']['message'].startswith('There is no accelerator service')
 
 
-def test_a_query_that_no_web_server_reads_ends_the_create(accelerated: Accelerated,
-                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_that_no_web_server_reads_ends_the_create(
+    accelerated: Accelerated, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr('kilonova.clients.candidates.MOST', 20)
     server = accelerated.cloud.boot(accelerated.flavor())
     assert 'Ask for fewer devices, ports or accelerators' in accelerated.fault(server)
@@ -803,6 +904,7 @@ def test_a_host_that_refuses(accelerated: Accelerated) -> None:
 
     def _fail(*args: Any, **kwargs: Any) -> None:
         raise OSError('disk full')
+
     cloud.on_message = refuse
     server = accelerated.boot()
     assert [cloud.host_of(server)] != refused
@@ -815,9 +917,11 @@ def test_a_host_that_refuses(accelerated: Accelerated) -> None:
 
 def silence(accelerated: Accelerated, *methods: str, after: bool = False) -> Callable[[], None]:
     """Cyborg doesn't answer these; what it returns ends that."""
+
     def broken(method: str, path: str) -> None:
         if method in methods:
             raise accelerated.cyborg.broken()
+
     name = 'after' if after else 'before'
     setattr(accelerated.cyborg, name, broken)
     return lambda: setattr(accelerated.cyborg, name, None)
@@ -852,6 +956,7 @@ def test_a_conductor_that_ends_between_making_and_binding(accelerated: Accelerat
             cyborg.before = None
             cloud.crash_conductor()
             raise cyborg.broken()
+
     cyborg.before = end
     server = cloud.create(accelerated.flavor())['server']['id']
     accelerated.await_asked('PATCH', 1)
@@ -909,8 +1014,9 @@ def test_a_delete_while_the_host_is_down(accelerated: Accelerated) -> None:
 
 
 @pytest.mark.parametrize('ends', ['back', 'forced down'])
-def test_a_delete_while_the_host_is_silent(accelerated: Accelerated, monkeypatch: pytest.MonkeyPatch,
-                                           ends: str) -> None:
+def test_a_delete_while_the_host_is_silent(
+    accelerated: Accelerated, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
     """Its guest may run: nobody else gets the accelerator before it is off."""
     cloud = accelerated.cloud
     server = accelerated.boot()
@@ -952,6 +1058,7 @@ def resize_and(end: str) -> Callable[[Accelerated, str], None]:
         accelerated.cloud.action(server, 'resize', {'flavorRef': accelerated.large})
         if accelerated.cloud.status(server) == 'VERIFY_RESIZE':
             accelerated.cloud.action(server, end)
+
     return act
 
 
@@ -966,9 +1073,13 @@ def live_migrate_it(accelerated: Accelerated, server: str) -> None:
 
 
 ACTS: dict[str, Callable[[Accelerated, str], None]] = {
-    'boot': lambda accelerated, server: None, 'confirm': resize_and('confirmResize'),
-    'revert': resize_and('revertResize'), 'shelve and unshelve': shelve_and_back, 'delete': Accelerated.delete,
-    'live migration': live_migrate_it}
+    'boot': lambda accelerated, server: None,
+    'confirm': resize_and('confirmResize'),
+    'revert': resize_and('revertResize'),
+    'shelve and unshelve': shelve_and_back,
+    'delete': Accelerated.delete,
+    'live migration': live_migrate_it,
+}
 
 
 @pytest.mark.parametrize('name', ACTS)
@@ -989,6 +1100,7 @@ def test_each_request_that_gets_lost(parted: Accelerated, name: str) -> None:
                 if len(cyborg.asked) == at and not path.startswith('/device_profiles'):
                     lost.append(method)
                     raise cyborg.broken()
+
             setattr(cyborg, way, lose)
             server = server or cloud.boot(small)
             ACTS[name](accelerated, server)
@@ -1011,8 +1123,10 @@ def test_requests_that_were_made_for_nothing_go(accelerated: Accelerated) -> Non
     """Of our own account, hours later; what is bound, or another's, stays."""
     cyborg = accelerated.cyborg
     server = accelerated.boot()
-    (bound,), (old,), (new,), (other,) = accelerated.of(server), *(
-        [cyborg.requests[one.uuid] for one in cyborg.client.create('fpga')] for _ in range(3))
+    (bound,), (old,), (new,), (other,) = (
+        accelerated.of(server),
+        *([cyborg.requests[one.uuid] for one in cyborg.client.create('fpga')] for _ in range(3)),
+    )
     for one in (bound, old, other):
         one['created_at'] = '2026-01-01T00:00:00+00:00'
     other['project_id'] = '6' * 32
@@ -1025,9 +1139,10 @@ def test_requests_that_were_made_for_nothing_go(accelerated: Accelerated) -> Non
     speak()
 
 
-def test_the_audit_finds_what_cyborg_and_servers_disagree_about(accelerated: Accelerated,
-                                                                monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr('kilonova.conductor.audit.PAUSE', 0.0)
+def test_the_audit_finds_what_cyborg_and_servers_disagree_about(
+    accelerated: Accelerated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr('kilonova.conductor.audit.compare.PAUSE', 0.0)
     cloud, cyborg = accelerated.cloud, accelerated.cyborg
     server = accelerated.boot()
     (lost,) = cyborg.client.create('fpga')

@@ -1,4 +1,5 @@
 """Host aggregates: zones, what Placement knows of them, and where servers go."""
+
 from __future__ import annotations
 
 import pytest
@@ -15,7 +16,7 @@ def aggregate(cloud, name, zone=None, hosts=()):
 
 
 def act(cloud, made, action, host):
-    return cloud.ok('POST', f"/os-aggregates/{made['id']}/action", {action: {'host': host}})['aggregate']
+    return cloud.ok('POST', f'/os-aggregates/{made["id"]}/action', {action: {'host': host}})['aggregate']
 
 
 def refused(cloud, method, path, body=None):
@@ -36,34 +37,60 @@ def test_zones_and_their_servers(cloud):
     assert mirrored(cloud, zone) == {'gpu2'}
     servers = [cloud.boot(cloud.flavor(), availability_zone='zone-a') for _ in range(2)]
     assert {(cloud.host_of(server), cloud.show(server)['OS-EXT-AZ:availability_zone']) for server in servers} == {
-        ('gpu2', 'zone-a')}
+        ('gpu2', 'zone-a')
+    }
     # By Placement's candidates as well as from the scheduler's own view.
     asked = cloud.boot(cloud.flavor(**{'trait:HW_CPU_X86_AVX512F': 'forbidden'}), availability_zone='zone-a')
     assert cloud.host_of(asked) == 'gpu2'
     other, plain = aggregate(cloud, 'b', 'zone-b'), aggregate(cloud, 'c')
-    path = f"/os-aggregates/{zone['id']}"
+    path = f'/os-aggregates/{zone["id"]}'
     has_servers = 'One or more hosts contain instances in this zone.'
     in_another = 'One or more hosts already in availability zone(s) zone-a.'
     assert refused(cloud, 'POST', f'{path}/action', {'remove_host': {'host': 'gpu2'}}) == (
-        409, f"Cannot remove host from aggregate {zone['id']}. Reason: {has_servers}")
+        409,
+        f'Cannot remove host from aggregate {zone["id"]}. Reason: {has_servers}',
+    )
     assert refused(cloud, 'PUT', path, {'aggregate': {'availability_zone': 'zone-x'}}) == (
-        400, f"Cannot update aggregate {zone['id']}. Reason: {has_servers}")
+        400,
+        f'Cannot update aggregate {zone["id"]}. Reason: {has_servers}',
+    )
     assert refused(cloud, 'POST', f'{path}/action', {'set_metadata': {'metadata': {'availability_zone': None}}}) == (
-        400, f"Cannot update metadata of aggregate {zone['id']}. Reason: {has_servers}")
-    assert refused(cloud, 'POST', f"/os-aggregates/{other['id']}/action", {'add_host': {'host': 'gpu2'}}) == (
-        409, f"Cannot add host to aggregate {other['id']}. Reason: {in_another}")
+        400,
+        f'Cannot update metadata of aggregate {zone["id"]}. Reason: {has_servers}',
+    )
+    assert refused(cloud, 'POST', f'/os-aggregates/{other["id"]}/action', {'add_host': {'host': 'gpu2'}}) == (
+        409,
+        f'Cannot add host to aggregate {other["id"]}. Reason: {in_another}',
+    )
     act(cloud, plain, 'add_host', 'gpu2')
-    assert refused(cloud, 'POST', f"/os-aggregates/{plain['id']}/action",
-                   {'set_metadata': {'metadata': {'availability_zone': 'zone-b'}}})[0] == 400
+    assert (
+        refused(
+            cloud,
+            'POST',
+            f'/os-aggregates/{plain["id"]}/action',
+            {'set_metadata': {'metadata': {'availability_zone': 'zone-b'}}},
+        )[0]
+        == 400
+    )
     for server in [*servers, asked]:
         cloud.request('DELETE', f'/servers/{server}')
     cloud.settle()
     act(cloud, zone, 'remove_host', 'gpu2')
     assert mirrored(cloud, zone) == set() and mirrored(cloud, plain) == {'gpu2'}
     act(cloud, other, 'add_host', 'gpu2')
-    nowhere = cloud.request('POST', '/servers', {'server': {
-        'name': 's', 'flavorRef': cloud.flavor(), 'imageRef': '70a599e0-31e7-49b7-b260-868f441e862b',
-        'networks': 'none', 'availability_zone': 'zone-a'}})
+    nowhere = cloud.request(
+        'POST',
+        '/servers',
+        {
+            'server': {
+                'name': 's',
+                'flavorRef': cloud.flavor(),
+                'imageRef': '70a599e0-31e7-49b7-b260-868f441e862b',
+                'networks': 'none',
+                'availability_zone': 'zone-a',
+            }
+        },
+    )
     assert nowhere.json['badRequest']['message'] == 'The requested availability zone is not available'
     cloud.assert_clean()
 
@@ -73,24 +100,31 @@ def test_a_server_that_asked_for_no_zone_shows_its_hosts(cloud):
     aggregate(cloud, 'a', 'zone-a', ['gpu1'])
     shown = [cloud.show(cloud.boot(cloud.flavor(), host=host)) for host in ('gpu1', 'gpu2')]
     assert [(one['OS-EXT-SRV-ATTR:host'], one['OS-EXT-AZ:availability_zone']) for one in shown] == [
-        ('gpu1', 'zone-a'), ('gpu2', 'nova')]
+        ('gpu1', 'zone-a'),
+        ('gpu2', 'nova'),
+    ]
     with cloud.cell.read() as conn:
         assert [instances.get(conn, one['id'])['availability_zone'] for one in shown] == ['zone-a', None]
 
 
 def test_what_is_refused(cloud):
     made = aggregate(cloud, 'a', hosts=['gpu1'])
-    path = f"/os-aggregates/{made['id']}"
+    path = f'/os-aggregates/{made["id"]}'
     assert refused(cloud, 'POST', '/os-aggregates', {'aggregate': {'name': 'a'}}) == (
-        409, 'Aggregate a already exists.')
+        409,
+        'Aggregate a already exists.',
+    )
     assert refused(cloud, 'POST', '/os-aggregates', {'aggregate': {'name': 'b', 'availability_zone': 'a:b'}})[0] == 400
     assert refused(cloud, 'DELETE', path) == (
-        400, f"Cannot remove host from aggregate {made['id']}. Reason: Host aggregate is not empty.")
+        400,
+        f'Cannot remove host from aggregate {made["id"]}. Reason: Host aggregate is not empty.',
+    )
     for action, host, code, text in (
-            ('add_host', 'gpu1', 409, f"Aggregate {made['id']} already has host gpu1."),
-            ('add_host', 'nosuch', 404, "Host 'nosuch' is not mapped to any cell"),
-            ('remove_host', 'nosuch', 404, f"Cannot remove host nosuch in aggregate {made['id']}"),
-            ('remove_host', 'gpu2', 404, f"Cannot remove host gpu2 in aggregate {made['id']}")):
+        ('add_host', 'gpu1', 409, f'Aggregate {made["id"]} already has host gpu1.'),
+        ('add_host', 'nosuch', 404, "Host 'nosuch' is not mapped to any cell"),
+        ('remove_host', 'nosuch', 404, f'Cannot remove host nosuch in aggregate {made["id"]}'),
+        ('remove_host', 'gpu2', 404, f'Cannot remove host gpu2 in aggregate {made["id"]}'),
+    ):
         assert refused(cloud, 'POST', f'{path}/action', {action: {'host': host}}) == (code, text)
     for method, body in (('GET', None), ('PUT', {'aggregate': {'name': 'x'}}), ('DELETE', None)):
         assert refused(cloud, method, '/os-aggregates/99', body) == (404, 'Aggregate 99 could not be found.')
@@ -110,10 +144,11 @@ def test_what_placement_did_not_take_is_mended(cloud, action):
     def refuse(method, path):
         if path.endswith('/aggregates'):
             raise cloud.placement.broken()
+
     cloud.placement.before = refuse
     shown = act(cloud, made, action, 'gpu2')
     assert (shown['hosts'] == ['gpu2']) == (action == 'add_host')
-    row, = cloud.rows()
+    (row,) = cloud.rows()
     assert row['kind'] == mirror.KIND
     cloud.placement.before = None
     assert mirrored(cloud, made) == before
@@ -139,8 +174,8 @@ def test_all_is_compared(cloud):
 
 def test_a_deleted_host_leaves(cloud):
     made = aggregate(cloud, 'a', 'zone-a', ['gpu1', 'gpu2'])
-    service, = cloud.ok('GET', '/os-services?host=gpu1&binary=nova-compute')['services']
+    (service,) = cloud.ok('GET', '/os-services?host=gpu1&binary=nova-compute')['services']
     cloud.crash_compute('gpu1')
-    assert cloud.request('DELETE', f"/os-services/{service['id']}").status_int == 204
-    assert cloud.ok('GET', f"/os-aggregates/{made['id']}")['aggregate']['hosts'] == ['gpu2']
+    assert cloud.request('DELETE', f'/os-services/{service["id"]}').status_int == 204
+    assert cloud.ok('GET', f'/os-aggregates/{made["id"]}')['aggregate']['hosts'] == ['gpu2']
     assert mirrored(cloud, made) == {'gpu2'}

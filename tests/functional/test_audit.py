@@ -1,4 +1,5 @@
 """The audit finds what disagrees, amounts in Placement among it, and nothing else, however busy the cloud is."""
+
 from __future__ import annotations
 
 import contextlib
@@ -8,7 +9,7 @@ import threading
 import pytest
 import sqlalchemy as sa
 
-from kilonova.conductor import audit
+from kilonova.conductor.audit import compare as audit
 from kilonova.context import get_admin_context
 from kilonova.db import engine
 from kilonova.db.models.api import RequestSpec
@@ -29,8 +30,10 @@ def look(cloud, between=lambda: None):
     def pause(seconds):
         pauses.append(seconds)
         between()
-    report = audit.Audit(cloud.databases, cloud.cells, cloud.placement.reader, cloud.compute_client,
-                         get_admin_context(), pause=pause).run()
+
+    report = audit.Audit(
+        cloud.databases, cloud.cells, cloud.placement.reader, cloud.compute_client, get_admin_context(), pause=pause
+    ).run()
     return report, pauses
 
 
@@ -40,8 +43,13 @@ def hold(cloud, consumer, change):
     found = client.get_allocations(consumer)
     held = {provider: dict(given['resources']) for provider, given in found['allocations'].items()}
     change(held)
-    client.claim(consumer, {provider: {'resources': amounts} for provider, amounts in held.items()},
-                 project_id=found['project_id'], user_id=found['user_id'], generation=found['consumer_generation'])
+    client.claim(
+        consumer,
+        {provider: {'resources': amounts} for provider, amounts in held.items()},
+        project_id=found['project_id'],
+        user_id=found['user_id'],
+        generation=found['consumer_generation'],
+    )
 
 
 def root_of(held):
@@ -65,7 +73,8 @@ def test_the_allocation_of_the_old_flavor_after_a_move(cloud):
     set_root(cloud, server, VCPU=1, MEMORY_MB=512)
     report, _ = look(cloud)
     assert report.disagreements == [
-        f'Placement: server {server} holds VCPU 1, MEMORY_MB 512, its flavor says VCPU 2, MEMORY_MB 1024']
+        f'Placement: server {server} holds VCPU 1, MEMORY_MB 512, its flavor says VCPU 2, MEMORY_MB 1024'
+    ]
     assert report.exit_code == 1
 
 
@@ -80,7 +89,8 @@ def test_both_sides_of_a_move(make_cloud, same_host):
     move = migration_of(cloud, server)
     set_root(cloud, move, VCPU=2, MEMORY_MB=1024, DISK_GB=3)
     assert look(cloud)[0].disagreements == [
-        f'Placement: move {move} holds {MORE}, its flavor says VCPU 1, MEMORY_MB 512, DISK_GB 1']
+        f'Placement: move {move} holds {MORE}, its flavor says VCPU 1, MEMORY_MB 512, DISK_GB 1'
+    ]
     set_root(cloud, move, VCPU=1, MEMORY_MB=512, DISK_GB=1)
     set_root(cloud, server, VCPU=1)
     assert look(cloud)[0].disagreements == [f'Placement: server {server} holds VCPU 1, its flavor says VCPU 2']
@@ -90,8 +100,11 @@ def test_both_sides_of_a_move(make_cloud, same_host):
 
 def test_all_that_a_flavor_says(cloud):
     """Swap and ephemeral disks count, in GiB rounded up; extra specs say other amounts, or none."""
-    flavor = cloud.ok('POST', '/flavors', {'flavor': {
-        'name': 'disks', 'vcpus': 1, 'ram': 512, 'disk': 1, 'OS-FLV-EXT-DATA:ephemeral': 1, 'swap': 1}})['flavor']['id']
+    flavor = cloud.ok(
+        'POST',
+        '/flavors',
+        {'flavor': {'name': 'disks', 'vcpus': 1, 'ram': 512, 'disk': 1, 'OS-FLV-EXT-DATA:ephemeral': 1, 'swap': 1}},
+    )['flavor']['id']
     disks = cloud.boot(flavor)
     nothing = cloud.boot(cloud.flavor(**{'resources:VCPU': '0', 'resources:DISK_GB': '0', 'resources:MEMORY_MB': '64'}))
     assert [cloud.status(server) for server in (disks, nothing)] == ['ACTIVE', 'ACTIVE']
@@ -99,16 +112,23 @@ def test_all_that_a_flavor_says(cloud):
     cloud.assert_clean()
     set_root(cloud, disks, DISK_GB=1)
     set_root(cloud, nothing, VCPU=1)
-    assert sorted(look(cloud)[0].disagreements) == sorted([
-        f'Placement: server {disks} holds DISK_GB 1, its flavor says DISK_GB 3',
-        f'Placement: server {nothing} holds VCPU 1, its flavor says VCPU 0'])
+    assert sorted(look(cloud)[0].disagreements) == sorted(
+        [
+            f'Placement: server {disks} holds DISK_GB 1, its flavor says DISK_GB 3',
+            f'Placement: server {nothing} holds VCPU 1, its flavor says VCPU 0',
+        ]
+    )
 
 
 def test_dedicated_cpus(make_cloud):
     """PCPU, on hosts that report them; where the scheduler asked for VCPU in their place, that is right as well."""
     cloud = make_cloud(ONE_HOST, **SETS)
-    server = cloud.boot(cloud.flavor(vcpus=4, **{
-        'hw:cpu_policy': 'mixed', 'hw:cpu_dedicated_mask': '2-3', 'hw:emulator_threads_policy': 'isolate'}))
+    server = cloud.boot(
+        cloud.flavor(
+            vcpus=4,
+            **{'hw:cpu_policy': 'mixed', 'hw:cpu_dedicated_mask': '2-3', 'hw:emulator_threads_policy': 'isolate'},
+        )
+    )
     assert cloud.status(server) == 'ACTIVE'
     cloud.assert_clean()
     set_root(cloud, server, PCPU=2)
@@ -118,11 +138,13 @@ def test_dedicated_cpus(make_cloud):
         amounts = root_of(held)
         del amounts['PCPU']
         amounts['VCPU'] = 4
+
     hold(cloud, server, fallback)
     cloud.assert_clean()
     set_root(cloud, server, VCPU=3)
     assert look(cloud)[0].disagreements == [
-        f'Placement: server {server} holds VCPU 3, PCPU 0, its flavor says VCPU 2, PCPU 3']
+        f'Placement: server {server} holds VCPU 3, PCPU 0, its flavor says VCPU 2, PCPU 3'
+    ]
 
 
 def test_dedicated_cpus_that_the_image_asks_for(make_cloud, monkeypatch):
@@ -151,7 +173,8 @@ def test_what_a_server_holds_in_another_cell(make_cloud, host, other):
     hold(cloud, server, lambda held: held.update({root: {'MEMORY_MB': 512}}))
     assert look(cloud)[0].disagreements == [
         f'Placement: server {server} is on {host} and holds {root} elsewhere',
-        f'Placement: server {server} holds MEMORY_MB 1024, its flavor says MEMORY_MB 512']
+        f'Placement: server {server} holds MEMORY_MB 1024, its flavor says MEMORY_MB 512',
+    ]
 
 
 # -- devices of a move on one host -------------------------------------------------------------------------------------
@@ -176,9 +199,12 @@ def test_devices_of_both_sides_on_one_host(moved):
     lost = next(one['name'].removeprefix('gpu1_').lower() for one in providers if one['uuid'] == device)
     hold(cloud, server, lambda held: held.pop(device))
     hold(cloud, move, lambda held: held.update({device: {'CUSTOM_PCI_10DE_13F1': 1}}))
-    assert sorted(look(cloud)[0].disagreements) == sorted([
-        f'Placement: server {server} holds devices {[one for one in new if one != lost]}, its rows say {new}',
-        f'Placement: move {move} holds devices {sorted([old, lost])}, its rows say {[old]}'])
+    assert sorted(look(cloud)[0].disagreements) == sorted(
+        [
+            f'Placement: server {server} holds devices {[one for one in new if one != lost]}, its rows say {new}',
+            f'Placement: move {move} holds devices {sorted([old, lost])}, its rows say {[old]}',
+        ]
+    )
 
 
 @pytest.mark.parametrize('which', ['one of the new', 'the old'])
@@ -193,6 +219,7 @@ def test_devices_of_a_guest_that_moved_on_one_host(moved, which):
         if method == 'describe_host':
             answer['domains'][0]['hostdevs'] = list(has)
         return answer
+
     cloud.on_message = on_message
     assert look(cloud)[0].disagreements == [f'libvirt: domain {server} on gpu1 has devices {has}, its rows say {new}']
 
@@ -207,12 +234,10 @@ def test_what_a_host_offers_and_what_its_rows_say(cloud):
         offered = dict(connection.execute(sa.select(nodes.c.host, nodes.c.pci_stats)).all())
         connection.execute(nodes.update().values(pci_stats=offered[host]))
     (other,) = set(cloud.gpus) - {host}
-    assert look(cloud)[0].disagreements == [
-        f'database: {other} offers 3 devices, its rows say that 4 are available']
+    assert look(cloud)[0].disagreements == [f'database: {other} offers 3 devices, its rows say that 4 are available']
     with cloud.cell.write() as connection:
         connection.execute(nodes.update().values(pci_stats=offered[other]))
-    assert look(cloud)[0].disagreements == [
-        f'database: {host} offers 4 devices, its rows say that 3 are available']
+    assert look(cloud)[0].disagreements == [f'database: {host} offers 4 devices, its rows say that 3 are available']
 
 
 # -- what databases say of one server ----------------------------------------------------------------------------------
@@ -265,22 +290,36 @@ def test_the_stored_request_spec(cloud):
         assert set(queries.api(conn).specs) == {server}
     cloud.assert_clean()
     for values, line in (
-            ({'vcpus': 2}, 'says vcpus 2, its flavor vcpus 1'),
-            ({'flavorid': 'x', 'extra_specs': {}},
-             "says flavorid x, extra_specs {}, its flavor flavorid %s, extra_specs {'hw:mem_page_size': 'any'}"),
-            ({}, 'has no flavor')):
+        ({'vcpus': 2}, 'says vcpus 2, its flavor vcpus 1'),
+        (
+            {'flavorid': 'x', 'extra_specs': {}},
+            "says flavorid x, extra_specs {}, its flavor flavorid %s, extra_specs {'hw:mem_page_size': 'any'}",
+        ),
+        ({}, 'has no flavor'),
+    ):
         flavorid = json.loads(stored)['nova_object.data']['flavor']['nova_object.data']['flavorid']
         with written(cloud, SPECS, server, spec=with_flavor(stored, **values)):
             assert look(cloud)[0].disagreements == [
-                f'database: the request spec of server {server} {line.replace("%s", flavorid)}']
+                f'database: the request spec of server {server} {line.replace("%s", flavorid)}'
+            ]
     for text in ('', '[]', '{"nova_object.data": 1}'):
         with written(cloud, SPECS, server, spec=text):
             assert look(cloud)[0].disagreements == [f'database: the request spec of server {server} has no flavor']
     with written(cloud, SPECS, server, spec=with_flavor(stored, vcpus=2)):
         with cloud.cell.write() as conn:
-            operations.insert(conn, [operations.Operation(
-                uuid='o' * 36, kind='release', instance_uuid=server, slot='o', request_id='req-1',
-                not_before=2 ** 31)])
+            operations.insert(
+                conn,
+                [
+                    operations.OperationRow(
+                        uuid='o' * 36,
+                        kind='release',
+                        instance_uuid=server,
+                        slot='o',
+                        request_id='req-1',
+                        not_before=2**31,
+                    )
+                ],
+            )
         report, _ = look(cloud)
         assert (report.disagreements, report.in_flight) == ([], [f'release of {server}'])
         with cloud.cell.write() as conn:
@@ -289,6 +328,7 @@ def test_the_stored_request_spec(cloud):
     def rename(before, after):
         with cloud.databases.api().write() as conn:
             conn.execute(SPECS.update().where(SPECS.c.instance_uuid == before).values(instance_uuid=after))
+
     rename(server, 'nobody')
     assert look(cloud)[0].disagreements == [f'database: server {server} has no request spec']
     rename('nobody', server)
@@ -300,11 +340,14 @@ def test_columns_of_another_flavor(cloud):
     number = read(cloud, SERVERS, server, 'instance_type_id')
     with written(cloud, SERVERS, server, vcpus=2, ephemeral_gb=3):
         assert look(cloud)[0].disagreements == [
-            f'database: server {server} has vcpus 2, ephemeral_gb 3, its flavor says vcpus 1, ephemeral_gb 0']
+            f'database: server {server} has vcpus 2, ephemeral_gb 3, its flavor says vcpus 1, ephemeral_gb 0'
+        ]
     with written(cloud, SERVERS, server, instance_type_id=77, memory_mb=1, root_gb=9):
         (line,) = look(cloud)[0].disagreements
-        assert line == (f'database: server {server} has instance_type_id 77, memory_mb 1, root_gb 9, its flavor says '
-                        f'instance_type_id {number}, memory_mb 512, root_gb 1')
+        assert line == (
+            f'database: server {server} has instance_type_id 77, memory_mb 1, root_gb 9, its flavor says '
+            f'instance_type_id {number}, memory_mb 512, root_gb 1'
+        )
     cloud.assert_clean()
 
 
@@ -316,14 +359,13 @@ def test_what_a_move_leaves_behind(cloud):
     cloud.action(server, 'confirmResize')
     cloud.assert_clean()
     with written(cloud, EXTRAS, server, migration_context=context):
-        assert look(cloud)[0].disagreements == [
-            f'database: server {server} has a migration context and is not moving']
+        assert look(cloud)[0].disagreements == [f'database: server {server} has a migration context and is not moving']
     with written(cloud, EXTRAS, server, flavor=flavors):
         assert look(cloud)[0].disagreements == [
-            f'database: server {server} has old and new flavor of a move and is not moving']
+            f'database: server {server} has old and new flavor of a move and is not moving'
+        ]
     with written(cloud, EXTRAS, server, flavor=json.dumps({**json.loads(flavors), 'old': None})):
-        assert look(cloud)[0].disagreements == [
-            f'database: server {server} has new flavor of a move and is not moving']
+        assert look(cloud)[0].disagreements == [f'database: server {server} has new flavor of a move and is not moving']
     cloud.assert_clean()
 
 
@@ -347,8 +389,8 @@ def test_a_move_that_waits_keeps_the_new_flavors_spec(waiting):
     new, old = new['nova_object.data'], old['nova_object.data']
     with written(cloud, SPECS, server, spec=json.dumps(stored)):
         (line,) = look(cloud)[0].disagreements
-    assert line.startswith(f"database: the request spec of server {server} says id {old['id']}, flavorid ")
-    assert f"vcpus 1, memory_mb 512, extra_specs {old['extra_specs']}, its flavor id {new['id']}" in line
+    assert line.startswith(f'database: the request spec of server {server} says id {old["id"]}, flavorid ')
+    assert f'vcpus 1, memory_mb 512, extra_specs {old["extra_specs"]}, its flavor id {new["id"]}' in line
 
 
 def test_flavors_of_a_move_that_waits(waiting):
@@ -364,8 +406,9 @@ def test_flavors_of_a_move_that_waits(waiting):
             # The old one is what Placement is to hold for the source as well.
             found = [line for line in look(cloud)[0].disagreements if line.startswith('database')]
         assert f'database: server {server} has {which} flavor {said}, its move {move} says {number[which]}' == found[0]
-        assert found[1:] == [f"database: server {server} has flavor {number['new']} and new flavor 77"
-                             ] * (which == 'new' and said == 77)
+        assert found[1:] == [f'database: server {server} has flavor {number["new"]} and new flavor 77'] * (
+            which == 'new' and said == 77
+        )
     cloud.assert_clean()
 
 
@@ -376,14 +419,17 @@ def test_the_context_of_a_move_that_waits(waiting):
 
     def databases():
         return [line for line in look(cloud)[0].disagreements if line.startswith('database: ')]
+
     with written(cloud, EXTRAS, server, migration_context=None):
         assert databases() == [f'database: server {server} has no migration context, {waits}']
     other = {**context, 'nova_object.data': {**context['nova_object.data'], 'migration_id': 77}}
     with written(cloud, EXTRAS, server, migration_context=json.dumps(other)):
         assert databases() == [f'database: server {server} has the migration context of another move, {waits}']
     held = cloud.owned(server)
-    devices = {which: context['nova_object.data'][f'{which}_pci_devices']['nova_object.data']['objects']
-               for which in ('old', 'new')}
+    devices = {
+        which: context['nova_object.data'][f'{which}_pci_devices']['nova_object.data']['objects']
+        for which in ('old', 'new')
+    }
     new = sorted(name for name in held if name.split()[1] in cloud.hostdevs(server))
     (old,) = set(held) - set(new)
     for which in ('old', 'new'):
@@ -393,8 +439,10 @@ def test_the_context_of_a_move_that_waits(waiting):
         address = kept['nova_object.data']['address']
         named = {'old': [old], 'new': new}
         named[which] = [name for name in named[which] if name.split()[1] != address]
-        assert line == (f"database: the migration context of server {server} has old devices {named['old']} and new "
-                        f"ones {named['new']}, the server holds {held}")
+        assert line == (
+            f'database: the migration context of server {server} has old devices {named["old"]} and new '
+            f'ones {named["new"]}, the server holds {held}'
+        )
         devices[which].append(kept)
     cloud.assert_clean()
 
@@ -403,15 +451,18 @@ def test_moves_and_states_that_do_not_belong_together(waiting):
     cloud, server, move = waiting
 
     def databases():
-        return sorted(line for line in look(cloud)[0].disagreements
-                      if line.startswith(('database: server', 'database: move')))
+        return sorted(
+            line for line in look(cloud)[0].disagreements if line.startswith(('database: server', 'database: move'))
+        )
+
     with written(cloud, SERVERS, server, vm_state='active'):
         assert databases() == [f'database: move {move} waits to be confirmed and its server {server} is active']
     with written(cloud, MOVES, move, status='confirmed'):
         assert databases() == [
             f'database: server {server} has a migration context and is not moving',
             f'database: server {server} has old and new flavor of a move and is not moving',
-            f'database: server {server} is resized and no move of it waits to be confirmed']
+            f'database: server {server} is resized and no move of it waits to be confirmed',
+        ]
     with cloud.cell.write() as conn:
         (row,) = conn.execute(sa.select(MOVES)).mappings()
         conn.execute(MOVES.insert().values({**row, 'id': 77, 'uuid': 'f' * 36}))
@@ -431,6 +482,7 @@ def once(cloud, act):
             done.append(host)
             act()
         return deliver()
+
     cloud.on_message = on_message
     return done
 
@@ -442,7 +494,7 @@ def create(cloud):
 
 def delete(cloud):
     (server,) = cloud.ok('GET', '/servers')['servers']
-    assert cloud.request('DELETE', f"/servers/{server['id']}").status_int == 204
+    assert cloud.request('DELETE', f'/servers/{server["id"]}').status_int == 204
     cloud.settle()
 
 
@@ -470,6 +522,7 @@ def test_what_disagrees_is_found_among_them(cloud, act):
         else:
             assert cloud.request('DELETE', f'/servers/{before}').status_int == 204
             cloud.settle()
+
     done = once(cloud, happen)
     report, pauses = look(cloud)
     assert done and pauses == [2.0]
@@ -515,6 +568,7 @@ def test_a_clean_cloud_is_looked_at_once(cloud):
         assert (report.disagreements, pauses) == ([], [])
         assert sorted(host for _, _, host, method in cloud.messages if method == 'describe_host') == list(cloud.gpus)
         return len(seen)
+
     create(cloud)
     alone = count()
     for _ in range(2):

@@ -1,4 +1,5 @@
 """The audit of a cloud in which much happens, or some of which is away: whom it asks, and what it calls wrong."""
+
 from __future__ import annotations
 
 import threading
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from kilonova.conductor import audit
+from kilonova.conductor.audit import compare as audit
 from kilonova.context import get_admin_context
 from kilonova.db.models.cell import Instance, Service
 from kilonova.errors import Unanswered
@@ -17,15 +18,23 @@ SERVICES, SERVERS = Service.__table__, Instance.__table__
 DOWN_TIME = 60.0
 
 
-def look(cloud: Any, between: Any = lambda: None, **how: Any) -> tuple[audit.Report, int]:
+def look(cloud: Any, between: Any = lambda: None, **how: Any) -> tuple[audit.AuditReport, int]:
     """(report, how often it paused); ``between``: what happens in a pause."""
     pauses = []
 
     def pause(seconds: float) -> None:
         pauses.append(seconds)
         between()
-    report = audit.Audit(cloud.databases, cloud.cells, cloud.placement.reader,
-                         how.pop('compute', cloud.compute_client), get_admin_context(), pause=pause, **how).run()
+
+    report = audit.Audit(
+        cloud.databases,
+        cloud.cells,
+        cloud.placement.reader,
+        how.pop('compute', cloud.compute_client),
+        get_admin_context(),
+        pause=pause,
+        **how,
+    ).run()
     return report, len(pauses)
 
 
@@ -41,6 +50,7 @@ def test_hosts_are_asked_at_the_same_time(cloud: Any) -> None:
             except threading.BrokenBarrierError:
                 alone.append(host)
         return deliver()
+
     cloud.on_message = on_message
     report, _ = look(cloud)
     assert (alone, report.exit_code) == ([], 0)
@@ -54,6 +64,7 @@ def test_hosts_that_are_known_to_be_down_are_not_asked(cloud: Any) -> None:
         if method == 'describe_host':
             asked.append(host)
         return deliver()
+
     cloud.on_message = on_message
     first, *others = cloud.gpus
     with cloud.cell.write() as connection:
@@ -81,6 +92,7 @@ def test_a_host_that_does_not_answer_stops_no_other(cloud: Any) -> None:
             raise Unanswered(who=f'compute {host}', reason='describe_host: timed out')
         heard.append(host)
         return deliver()
+
     cloud.on_message = on_message
     report, _ = look(cloud)
     assert report.silent == [f'{first}: compute {first} does not answer: describe_host: timed out']
@@ -92,8 +104,9 @@ def touch(cloud: Any, server: str) -> None:
     """Something happened to the server, and is over."""
     with cloud.cell.write() as connection:
         later = connection.execute(sa.select(SERVERS.c.updated_at).where(SERVERS.c.uuid == server)).scalar_one()
-        connection.execute(SERVERS.update().where(SERVERS.c.uuid == server).values(
-            updated_at=later.replace(year=later.year + 1)))
+        connection.execute(
+            SERVERS.update().where(SERVERS.c.uuid == server).values(updated_at=later.replace(year=later.year + 1))
+        )
 
 
 @pytest.fixture
@@ -106,6 +119,7 @@ def off(cloud: Any) -> str:
         for domain in answer['domains'] if method == 'describe_host' else ():
             domain['state'] = 4
         return answer
+
     cloud.on_message = on_message
     return server
 
@@ -117,14 +131,16 @@ def test_a_server_that_is_the_same_in_both_looks_and_was_changed_between_them(cl
     assert pauses == audit.LOOKS - 1
     host = cloud.host_of(off)
     assert report.in_flight == [
-        f'changed during each check: libvirt: server {off} is active, its guest on {host} is not running']
+        f'changed during each check: libvirt: server {off} is active, its guest on {host} is not running'
+    ]
 
 
 def test_one_that_was_changed_once_is_looked_at_again(cloud: Any, off: str) -> None:
     left = [off]
     report, pauses = look(cloud, between=lambda: touch(cloud, left.pop()) if left else None)
     assert report.disagreements == [
-        f'libvirt: server {off} is active, its guest on {cloud.host_of(off)} is not running']
+        f'libvirt: server {off} is active, its guest on {cloud.host_of(off)} is not running'
+    ]
     assert (report.in_flight, report.exit_code, pauses) == ([], 1, 2)
 
 
@@ -141,6 +157,7 @@ def hanging(cloud: Any) -> Any:
         if host in hosts:
             ended.wait(60)
         return deliver()
+
     cloud.on_message = on_message
     yield hosts, asked
     ended.set()

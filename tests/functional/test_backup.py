@@ -1,4 +1,5 @@
 """createBackup: images like createImage's, of which only so many of one type are kept."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -18,8 +19,12 @@ def small(make_cloud, monkeypatch) -> Cloud:
 
 
 def back_up(cloud: Cloud, server: str, rotation: Any, backup_type: str = 'daily', **more: Any) -> Any:
-    return cloud.action(server, 'createBackup', {
-        'name': 'b', 'backup_type': backup_type, 'rotation': rotation, **more.pop('body', {})}, **more)
+    return cloud.action(
+        server,
+        'createBackup',
+        {'name': 'b', 'backup_type': backup_type, 'rotation': rotation, **more.pop('body', {})},
+        **more,
+    )
 
 
 def kept(cloud: Cloud, backup_type: str = 'daily') -> list[str]:
@@ -47,7 +52,13 @@ def test_the_oldest_of_the_type_go(small: Cloud) -> None:
     assert len(kept(small)) == 4 and len(kept(small, 'weekly')) == 1
     record = small.images.made[third]
     assert {name: record[name] for name in ('name', 'status', 'image_type', 'backup_type', 'owner', 'a')} == {
-        'name': 'b', 'status': 'active', 'image_type': 'backup', 'backup_type': 'daily', 'owner': PROJECT, 'a': 'b'}
+        'name': 'b',
+        'status': 'active',
+        'image_type': 'backup',
+        'backup_type': 'daily',
+        'owner': PROJECT,
+        'a': 'b',
+    }
     assert 'snap' in {one['name'] for one in small.images.made.values()}
     assert (small.status(server), small.hostdevs(server)) == ('ACTIVE', gpus)
     small.images.made.pop('foreign')
@@ -64,8 +75,12 @@ def test_what_the_answer_names(small: Cloud) -> None:
     assert answer.status_int == 202 and not answer.body and 'Location' not in answer.headers
     assert kept(small) == []
     for rotation in (-1, 'x', None, 1.5):
-        assert 'rotation' in small.action(server, 'createBackup', {
-            'name': 'b', 'backup_type': 'daily', 'rotation': rotation}, expect=400).text
+        assert (
+            'rotation'
+            in small.action(
+                server, 'createBackup', {'name': 'b', 'backup_type': 'daily', 'rotation': rotation}, expect=400
+            ).text
+        )
 
 
 def test_states_and_story(small: Cloud) -> None:
@@ -78,6 +93,7 @@ def test_states_and_story(small: Cloud) -> None:
         if method == 'save_instance':
             seen.append(small.show(server)['OS-EXT-STS:task_state'])
         return result
+
     small.on_message = on_message
     back_up(small, server, 1)
     small.on_message = None
@@ -97,6 +113,7 @@ def test_a_backup_that_fails_rotates_nothing(small: Cloud) -> None:
     def refuse(method: str, image_id: str) -> None:
         if method == 'upload':
             raise KilonovaError('the store is full')
+
     small.images.before = refuse
     back_up(small, server, 1)
     small.images.before = None
@@ -113,9 +130,11 @@ def test_a_rotation_is_tried_again(small: Cloud) -> None:
     def hang(method: str, image_id: str) -> None:
         if method in ('find', 'delete'):
             raise Unanswered(who='The image service', reason='it hangs')
+
     small.images.before = hang
-    small.request('POST', f'/servers/{server}/action', {
-        'createBackup': {'name': 'b', 'backup_type': 'daily', 'rotation': 1}})
+    small.request(
+        'POST', f'/servers/{server}/action', {'createBackup': {'name': 'b', 'backup_type': 'daily', 'rotation': 1}}
+    )
     small.settle(kinds_left=('release',))
     assert len(kept(small)) == 2 and small.show(server)['OS-EXT-STS:task_state'] is None
     newest = kept(small)[-1]

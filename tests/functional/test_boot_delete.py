@@ -2,6 +2,7 @@
 
 Rows 0.4, 0.5, 0.16, 1.11, 1.13, 1.15, 1.36, 1.40 of the seed map.
 """
+
 from __future__ import annotations
 
 import subprocess
@@ -14,7 +15,7 @@ from kilonova.db.models import api
 from kilonova.db.queries import operation_leases, operations
 from kilonova.errors import Unanswered
 from kilonova.objects.image_meta import InvalidImageProperty
-from kilonova.virt.libvirt.guests import Guests
+from kilonova.virt.libvirt.guests import LibvirtGuests
 from kilonova.virt.parts.guests import GuestFailed, UnsupportedHardware
 
 
@@ -64,6 +65,7 @@ def test_what_fits_nowhere_is_buried_in_cell0_with_a_reason(cloud):
     assert cloud.placement.allocations() == {}
     with cloud.cell0.read() as conn:
         from kilonova.db.queries import instances
+
         assert instances.get(conn, server)['vm_state'] == 'error'
     cloud.assert_clean()
     assert cloud.request('DELETE', f'/servers/{server}').status_int == 204
@@ -79,6 +81,7 @@ def test_more_creates_than_devices(cloud):
 
     def create():
         servers.append(cloud.create(flavor)['server']['id'])
+
     threads = [threading.Thread(target=create) for _ in range(14)]
     for thread in threads:
         thread.start()
@@ -108,8 +111,7 @@ def test_a_create_of_several_is_one_select(cloud):
 
 def test_the_list_shows_a_server_from_the_first_moment(cloud):
     """Row 1.11: GET shows BUILD from the build request, before any conductor ran."""
-    cloud.on_message = lambda kind, topic, server, method, args, deliver: (
-        None if kind == 'cast' else deliver())
+    cloud.on_message = lambda kind, topic, server, method, args, deliver: None if kind == 'cast' else deliver()
     for conductor in cloud.conductors:
         conductor.runner.workers.stopping = True
     server = cloud.create(cloud.flavor())['server']['id']
@@ -129,6 +131,7 @@ def test_early_delete_while_scheduling(cloud):
             deleted.wait(10)
             return reply
         return deliver()
+
     deleted = threading.Event()
     cloud.on_message = on_message
     server = cloud.create(cloud.flavor(gpus=1))['server']['id']
@@ -147,12 +150,18 @@ def test_early_delete_at_the_very_moment_of_the_hand_over(cloud, monkeypatch):
 
     def slowly(conn, uuid, owner, cancelled, at=None):
         if cancelled and not deletes:
-            deletes.append(threading.Thread(target=lambda: answers.append(
-                cloud.request('DELETE', f'/servers/{made["server"]["id"]}').status_int)))
+            deletes.append(
+                threading.Thread(
+                    target=lambda: answers.append(
+                        cloud.request('DELETE', f'/servers/{made["server"]["id"]}').status_int
+                    )
+                )
+            )
             deletes[0].start()
             # It gets as far as it can; where it waits for our transaction it goes on afterwards.
             deletes[0].join(0.5)
         return end_owned(conn, uuid, owner, cancelled, at)
+
     monkeypatch.setattr(operation_leases, 'end_owned', slowly)
     flavor = cloud.flavor(gpus=1)
     # Not before the request's answer told its id.
@@ -180,6 +189,7 @@ def test_devices_chosen_for_a_server_that_never_reached_its_cell_are_free_at_onc
             gone.extend(args['instance_uuids'])
             assert cloud.request('DELETE', f'/servers/{gone[-1]}').status_int == 204
         return found
+
     cloud.on_message = on_message
     for _ in cloud.gpus:
         cloud.boot(flavor)
@@ -192,8 +202,13 @@ def test_devices_chosen_for_a_server_that_never_reached_its_cell_are_free_at_onc
 def test_a_delete_does_not_wait_for_what_ends_at_the_same_moment(cloud):
     """What runs looks who waits, finds nobody, and its end is committed while the delete is accepted."""
     server = cloud.boot(cloud.flavor(gpus=1))
-    row = operations.Operation(uuid='e' * 8, kind='stop', instance_uuid=server, request_id='req-1',
-                               owner=cloud.conductors[0].runner.leases.owner_in(cloud.cell))
+    row = operations.OperationRow(
+        uuid='e' * 8,
+        kind='stop',
+        instance_uuid=server,
+        request_id='req-1',
+        owner=cloud.conductors[0].runner.leases.owner_in(cloud.cell),
+    )
     with cloud.cell.write() as conn:
         operations.insert(conn, [row])
     delete = threading.Thread(target=lambda: cloud.request('DELETE', f'/servers/{server}'))
@@ -215,8 +230,10 @@ def test_a_host_that_refuses_sends_the_server_to_the_next(cloud):
         if method == 'claim_instance' and not refused:
             refused.append(args['claim'].values['host'])
             from kilonova.errors import ClaimConflict
+
             raise ClaimConflict(devices='injected')
         return deliver()
+
     cloud.on_message = on_message
     server = cloud.boot(cloud.flavor(gpus=1))
     shown = cloud.show(server)
@@ -228,11 +245,14 @@ def test_a_host_that_refuses_sends_the_server_to_the_next(cloud):
 
 def test_when_all_hosts_refuse_the_fault_says_why(cloud):
     """Row 1.35."""
+
     def on_message(kind, topic, server, method, args, deliver):
         if method == 'claim_instance':
             from kilonova.errors import ClaimConflict
+
             raise ClaimConflict(devices='injected')
         return deliver()
+
     cloud.on_message = on_message
     server = cloud.boot(cloud.flavor(gpus=1))
     shown = cloud.show(server)
@@ -257,20 +277,24 @@ def test_an_image_that_is_larger_than_the_flavors_disk(cloud, monkeypatch, tmp_p
     assert (shown['status'], shown['fault']['code']) == ('ERROR', 500)
     assert shown['fault']['message'] == (
         f"Build of instance {server} aborted: Flavor's disk is too small for requested image. "
-        f'Flavor disk is {1 << 30} bytes, image is {2 << 30} bytes.')
+        f'Flavor disk is {1 << 30} bytes, image is {2 << 30} bytes.'
+    )
     assert len(builds(cloud)) == 1
     cloud.assert_clean()
     assert cloud.owned(server) == [] and cloud.placement.allocations() == {}
 
 
-@pytest.mark.parametrize('error', [
-    UnsupportedHardware(model='floppy', virt='kvm'),
-    InvalidImageProperty(name='hw_disk_bus', reason='no such bus')])
+@pytest.mark.parametrize(
+    'error',
+    [UnsupportedHardware(model='floppy', virt='kvm'), InvalidImageProperty(name='hw_disk_bus', reason='no such bus')],
+)
 def test_what_no_host_can_build_is_not_tried_on_others(cloud, monkeypatch, error):
     """Row 1.35."""
+
     def spawn(*args, **kwargs):
         raise error
-    monkeypatch.setattr(Guests, 'spawn', spawn)
+
+    monkeypatch.setattr(LibvirtGuests, 'spawn', spawn)
     server = cloud.boot(cloud.flavor(gpus=1))
     assert cloud.show(server)['fault']['message'] == f'Build of instance {server} aborted: {error}'
     assert len(builds(cloud)) == 1
@@ -279,13 +303,16 @@ def test_what_no_host_can_build_is_not_tried_on_others(cloud, monkeypatch, error
 
 def test_guests_that_no_hypervisor_starts(cloud, monkeypatch):
     """Each host gets its try; what the hypervisor said fits into the fault's 255 characters. Row 1.35."""
+
     def spawn(self, instance, *args, **kwargs):
         raise GuestFailed(act='start', uuid=instance.uuid, reason='device is in use')
-    monkeypatch.setattr(Guests, 'spawn', spawn)
+
+    monkeypatch.setattr(LibvirtGuests, 'spawn', spawn)
     server = cloud.boot(cloud.flavor(gpus=1))
     message = cloud.show(server)['fault']['message']
     assert message.startswith(
-        'Hosts said: The hypervisor could not start guest: device is in use (Exceeded maximum number of retries. ')
+        'Hosts said: The hypervisor could not start guest: device is in use (Exceeded maximum number of retries. '
+    )
     assert len(builds(cloud)) == len(cloud.gpus)
     cloud.assert_clean()
     assert cloud.placement.allocations() == {}
@@ -294,6 +321,7 @@ def test_guests_that_no_hypervisor_starts(cloud, monkeypatch):
 def test_a_lost_cast_is_found_by_the_sweep(cloud):
     def on_message(kind, topic, server, method, args, deliver):
         return None if kind == 'cast' and topic == 'conductor' else deliver()
+
     cloud.on_message = on_message
     server = cloud.boot(cloud.flavor(gpus=1))
     assert cloud.status(server) == 'ACTIVE'
@@ -310,6 +338,7 @@ def test_a_scheduler_that_does_not_answer_is_asked_again(cloud, monkeypatch):
             if len(asked) < 3:
                 raise Unanswered(who='scheduler', reason='injected')
         return deliver()
+
     cloud.on_message = on_message
     server = cloud.boot(cloud.flavor(gpus=1))
     assert cloud.status(server) == 'ACTIVE' and len(asked) == 3
@@ -325,15 +354,16 @@ def test_the_events_tell_the_story(cloud):
     assert mapping['instance_uuid'] == server and mapping['cell_id'] is not None
     (action,) = cloud.ok('GET', f'/servers/{server}/os-instance-actions')['instanceActions']
     assert action['action'] == 'create' and action['message'] is None
-    shown = cloud.ok('GET', f"/servers/{server}/os-instance-actions/{action['request_id']}")['instanceAction']
+    shown = cloud.ok('GET', f'/servers/{server}/os-instance-actions/{action["request_id"]}')['instanceAction']
     assert [(event['event'], event['result'], event['host']) for event in shown['events']] == [
-        ('compute__do_build_and_run_instance', 'Success', cloud.host_of(server))]
+        ('compute__do_build_and_run_instance', 'Success', cloud.host_of(server))
+    ]
 
 
 def choice_of(cloud, server, **who):
     """The select_destinations events of a server's newest action."""
     (action,) = cloud.ok('GET', f'/servers/{server}/os-instance-actions')['instanceActions']
-    shown = cloud.ok('GET', f"/servers/{server}/os-instance-actions/{action['request_id']}", **who)['instanceAction']
+    shown = cloud.ok('GET', f'/servers/{server}/os-instance-actions/{action["request_id"]}', **who)['instanceAction']
     return [event for event in shown['events'] if event['event'] == 'select_destinations']
 
 
@@ -362,18 +392,38 @@ def test_system_metadata_keeps_the_boot_roles(cloud):
     server = cloud.boot(cloud.flavor(), user='anna')
     with cloud.cell.read() as conn:
         from kilonova.db.queries import instances
+
         assert instances.get_system_metadata(conn, server)['boot_roles'] == 'member,reader'
 
 
-@pytest.mark.parametrize(('what', 'needle'), [
-    ({'networks': [{'uuid': '3c1a5b3e-0000-4000-8000-000000000001'}]}, 'network'),
-    ({'networks': [{'port': '3c1a5b3e-0000-4000-8000-000000000001'}]}, 'network'),
-    ({'block_device_mapping_v2': [{'uuid': '3c1a5b3e-0000-4000-8000-000000000001', 'source_type': 'volume',
-                                   'destination_type': 'volume', 'boot_index': 0}]}, 'volume'),
-])
+@pytest.mark.parametrize(
+    ('what', 'needle'),
+    [
+        ({'networks': [{'uuid': '3c1a5b3e-0000-4000-8000-000000000001'}]}, 'network'),
+        ({'networks': [{'port': '3c1a5b3e-0000-4000-8000-000000000001'}]}, 'network'),
+        (
+            {
+                'block_device_mapping_v2': [
+                    {
+                        'uuid': '3c1a5b3e-0000-4000-8000-000000000001',
+                        'source_type': 'volume',
+                        'destination_type': 'volume',
+                        'boot_index': 0,
+                    }
+                ]
+            },
+            'volume',
+        ),
+    ],
+)
 def test_what_needs_a_service_that_is_not_there_is_refused(cloud, what, needle):
-    body = {'name': 's', 'flavorRef': cloud.flavor(), 'imageRef': '70a599e0-31e7-49b7-b260-868f441e862b',
-            'networks': 'none', **what}
+    body = {
+        'name': 's',
+        'flavorRef': cloud.flavor(),
+        'imageRef': '70a599e0-31e7-49b7-b260-868f441e862b',
+        'networks': 'none',
+        **what,
+    }
     response = cloud.request('POST', '/servers', {'server': body})
     assert response.status_int == 400
     assert needle in response.json['badRequest']['message'].lower()

@@ -1,4 +1,5 @@
 """Virtual functions of NVIDIA cards are offered while they have a vGPU type (nvidia/current_vgpu_type)."""
+
 from __future__ import annotations
 
 import json
@@ -36,9 +37,13 @@ def make(make_cloud: Any, carved: CarvedSys, types: list[int], in_placement: boo
     if in_placement:
         spec['resource_class'] = alias['resource_class'] = CLASS
     made: Cloud = make_cloud(
-        dict.fromkeys(cards, ()), devices={host: sriov_gpu(card, functions(card)) for host, card in cards.items()},
-        specs={host: [json.dumps(spec)] for host in cards}, pci__alias=[json.dumps(alias)],
-        pci__report_in_placement=in_placement, filter_scheduler__pci_in_placement=in_placement)
+        dict.fromkeys(cards, ()),
+        devices={host: sriov_gpu(card, functions(card)) for host, card in cards.items()},
+        specs={host: [json.dumps(spec)] for host in cards},
+        pci__alias=[json.dumps(alias)],
+        pci__report_in_placement=in_placement,
+        filter_scheduler__pci_in_placement=in_placement,
+    )
     return made
 
 
@@ -48,7 +53,8 @@ def offered(cloud: Cloud) -> list[str]:
 
 @pytest.mark.parametrize('in_placement', [True, False])
 def test_functions_without_a_type_are_offered_to_no_server(
-        make_cloud: Any, carved: CarvedSys, in_placement: bool) -> None:
+    make_cloud: Any, carved: CarvedSys, in_placement: bool
+) -> None:
     """Two of four are carved: the third server of a host gets NoValidHost and no host is asked. Carved ones are offered
     at the next look. Row 1.4 of the reports."""
     cloud = make(make_cloud, carved, [1519, 1519, 0, 0], in_placement)
@@ -78,7 +84,8 @@ def test_two_types_of_one_card_are_not_one_pool(make_cloud: Any, carved: CarvedS
     for _ in range(4):
         cloud.boot(flavor)
     assert sorted(cloud.devices()) == sorted(
-        f'{host} {address}' for host, card in (('gpu1', CARD), ('gpu2', OTHER)) for address in functions(card)[1:3])
+        f'{host} {address}' for host, card in (('gpu1', CARD), ('gpu2', OTHER)) for address in functions(card)[1:3]
+    )
     assert cloud.status(cloud.boot(flavor)) == 'ERROR'
     carved.carve(functions(CARD)[0], 1519)
     cloud.computes['gpu1'].node.update()
@@ -92,8 +99,10 @@ def test_a_stopped_server_whose_function_lost_its_type_is_not_started(make_cloud
     server = cloud.boot(cloud.flavor(gpus=1, alias='h100-40c'))
     (address,) = cloud.hostdevs(server)
     cloud.action(server, 'os-stop')
-    for vgpu_type, said in ((0, 'nvidia/current_vgpu_type is 0: it has no vGPU type'),
-                            (1520, 'nvidia/current_vgpu_type is 1520, not 1519')):
+    for vgpu_type, said in (
+        (0, 'nvidia/current_vgpu_type is 0: it has no vGPU type'),
+        (1520, 'nvidia/current_vgpu_type is 1520, not 1519'),
+    ):
         carved.carve(address, vgpu_type)
         cloud.action(server, 'os-start')
         assert cloud.show(server)['OS-EXT-STS:power_state'] == PowerState.SHUTDOWN

@@ -1,4 +1,5 @@
 """Whose fault it is that a server can't be built or moved: "found 1.5" and its siblings, through the front door."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -8,17 +9,24 @@ from typing import Any
 
 import pytest
 
-from kilonova.virt.libvirt import settings
+from kilonova.virt.libvirt.hostinfo import settings
 from kilonova.virt.libvirt.storage.server import ServerDisks
 from tests.fixtures.cloud import IMAGE_ID, Cloud
 from tests.flows.cases import lose_host
 
 HOSTS: dict[str, list[str]] = {'gpu1': [], 'gpu2': [], 'gpu3': []}
 SHARES = {'quota:cpu_shares': '16384'}
-REFUSED = ("'16384' of 'quota:cpu_shares' is not supported by this host: it must be from 1 to 10000 (control groups of "
-           'version 2)')
-BUILDS = ('build_and_run_instance', 'prep_resize', 'check_can_live_migrate_destination', 'evacuate_instance',
-          'unshelve_instance')
+REFUSED = (
+    "'16384' of 'quota:cpu_shares' is not supported by this host: it must be from 1 to 10000 (control groups of "
+    'version 2)'
+)
+BUILDS = (
+    'build_and_run_instance',
+    'prep_resize',
+    'check_can_live_migrate_destination',
+    'evacuate_instance',
+    'unshelve_instance',
+)
 
 
 @pytest.fixture
@@ -30,6 +38,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def note(self: ServerDisks, instance: Any, *args: Any, **kwargs: Any) -> None:
         found.append(instance.uuid)
         create(self, instance, *args, **kwargs)
+
     monkeypatch.setattr(ServerDisks, 'create', note)
     return found
 
@@ -62,7 +71,7 @@ def texts(cloud: Cloud, server: str) -> str:
 
 
 def test_shares_that_no_host_of_the_cloud_takes(version_2: Cloud, made: list[str]) -> None:
-    """"found 1.5": each host says so before it makes disks, and the fault names the spec."""
+    """ "found 1.5": each host says so before it makes disks, and the fault names the spec."""
     server = version_2.boot(version_2.flavor(**SHARES))
     shown = version_2.show(server)
     assert (shown['status'], made) == ('ERROR', []), version_2.story(server)
@@ -73,11 +82,16 @@ def test_shares_that_no_host_of_the_cloud_takes(version_2: Cloud, made: list[str
     version_2.assert_clean()
 
 
-@pytest.mark.parametrize(('properties', 'said'), [
-    ({'hw_disk_bus': 'fdc'}, 'disk on bus fdc'),
-    ({'hw_disk_bus': 'ide', 'hw_machine_type': 'q35'}, 'disk on bus ide of machine type q35')])
-def test_a_bus_that_no_host_has_is_refused_once(make_cloud: Callable[..., Cloud], made: list[str],
-                                                properties: dict[str, str], said: str) -> None:
+@pytest.mark.parametrize(
+    ('properties', 'said'),
+    [
+        ({'hw_disk_bus': 'fdc'}, 'disk on bus fdc'),
+        ({'hw_disk_bus': 'ide', 'hw_machine_type': 'q35'}, 'disk on bus ide of machine type q35'),
+    ],
+)
+def test_a_bus_that_no_host_has_is_refused_once(
+    make_cloud: Callable[..., Cloud], made: list[str], properties: dict[str, str], said: str
+) -> None:
     """Like "found 1.5": one host is asked, which makes no disk and counts no failed build."""
     cloud = make_cloud(HOSTS)
     cloud.images.offered[IMAGE_ID] = properties
@@ -111,10 +125,12 @@ def moves(cloud: Cloud, server: str, how: str) -> None:
         cloud.settle(kinds_left=('release',))
 
 
-@pytest.mark.parametrize(('how', 'status'), [
-    ('live', 'ACTIVE'), ('cold', 'ACTIVE'), ('unshelve', 'SHELVED_OFFLOADED'), ('evacuate', 'ERROR')])
+@pytest.mark.parametrize(
+    ('how', 'status'),
+    [('live', 'ACTIVE'), ('cold', 'ACTIVE'), ('unshelve', 'SHELVED_OFFLOADED'), ('evacuate', 'ERROR')],
+)
 def test_moves_to_hosts_that_do_not_take_the_shares(version_2: Cloud, made: list[str], how: str, status: str) -> None:
-    """"found 1.5": every destination looks before the guest stops; the server is as it was."""
+    """ "found 1.5": every destination looks before the guest stops; the server is as it was."""
     put(version_2, 'gpu1', 1)
     server = version_2.boot(version_2.flavor(**SHARES))
     assert version_2.host_of(server) == 'gpu1', version_2.story(server)
@@ -131,7 +147,7 @@ def test_moves_to_hosts_that_do_not_take_the_shares(version_2: Cloud, made: list
 
 
 def test_a_resize_to_shares_that_no_host_takes(version_2: Cloud) -> None:
-    """"found 1.5": the guest runs on; the next host is asked, as it may have the other version."""
+    """ "found 1.5": the guest runs on; the next host is asked, as it may have the other version."""
     server = version_2.boot(version_2.flavor())
     before = version_2.xml(server)
     version_2.messages.clear()
@@ -142,7 +158,7 @@ def test_a_resize_to_shares_that_no_host_takes(version_2: Cloud) -> None:
 
 
 def test_a_rebuild_on_a_host_that_does_not_take_the_shares(version_2: Cloud, made: list[str]) -> None:
-    """"found 1.5": the disks stay."""
+    """ "found 1.5": the disks stay."""
     put(version_2, 'gpu1', 1)
     server = version_2.boot(version_2.flavor(**SHARES))
     put(version_2, 'gpu1', 2)

@@ -1,5 +1,6 @@
 """Failures by chance at the calls of driver, libvirt, disks, ports, volumes and devices: each ends as the host's, the
 request's or a device's. "found 1.5"."""
+
 from __future__ import annotations
 
 import contextlib
@@ -16,15 +17,15 @@ from kilonova import errors
 from kilonova.errors import Cause
 from kilonova.virt.command import CommandFailed
 from kilonova.virt.hardware.tuning import InvalidTuning
-from kilonova.virt.libvirt.devices.hostdevs import HostDevices
-from kilonova.virt.libvirt.devices.mdev import MediatedDevices
-from kilonova.virt.libvirt.devices.plugs import Plugs
+from kilonova.virt.libvirt.devices.hostdevs import LibvirtDevices
+from kilonova.virt.libvirt.devices.mdev import LibvirtMdevs
+from kilonova.virt.libvirt.devices.vif.plugs import Plugs
 from kilonova.virt.libvirt.guest import Guest
-from kilonova.virt.libvirt.guests import Guests
-from kilonova.virt.libvirt.live_migration import LiveMigrations
-from kilonova.virt.libvirt.moves import Moves
+from kilonova.virt.libvirt.guests import LibvirtGuests
+from kilonova.virt.libvirt.migration.live_migration import LibvirtLiveMigrations
+from kilonova.virt.libvirt.moves import LibvirtMoves
 from kilonova.virt.libvirt.storage.server import ServerDisks
-from kilonova.virt.libvirt.storage.volumes import HostVolumes
+from kilonova.virt.libvirt.storage.volume_connections import HostVolumes
 from kilonova.virt.parts.guests import GuestFailed, InterfaceFailed, NotOnThisHost, UnsupportedHardware
 from kilonova.virt.parts.host import HypervisorUnavailable, MdevUnavailable
 from kilonova.virt.parts.volumes import VolumeFailed, VolumeUnsupported
@@ -34,15 +35,32 @@ from tests.flows.cases import bring_back, lose_host
 GPUS = {'gpu1': ['0000:08:00.0'], 'gpu2': ['0000:88:00.0'], 'gpu3': ['0000:a8:00.0']}
 # By operation: the message that a host gets for it, and what may fail there before anything of the server was touched.
 _START: tuple[tuple[type, str], ...] = (
-    (HostVolumes, 'connected'), (ServerDisks, 'plan'), (MediatedDevices, 'ensure'), (ServerDisks, 'create'),
-    (Plugs, 'renew'), (Guest, 'call_once'), (Guests, 'spawn'), (HostDevices, 'missing_devices'), (Guests, 'get_info'))
-_MOVE: tuple[tuple[type, str], ...] = ((Moves, 'prepare_move'), (Guests, 'check'), (HostDevices, 'missing_devices'))
+    (HostVolumes, 'connected'),
+    (ServerDisks, 'plan'),
+    (LibvirtMdevs, 'ensure'),
+    (ServerDisks, 'create'),
+    (Plugs, 'renew'),
+    (Guest, 'call_once'),
+    (LibvirtGuests, 'spawn'),
+    (LibvirtDevices, 'missing_devices'),
+    (LibvirtGuests, 'get_info'),
+)
+_MOVE: tuple[tuple[type, str], ...] = (
+    (LibvirtMoves, 'prepare_move'),
+    (LibvirtGuests, 'check'),
+    (LibvirtDevices, 'missing_devices'),
+)
 POINTS: dict[str, tuple[str, tuple[tuple[type, str], ...]]] = {
-    'boot': ('build_and_run_instance', _START), 'unshelve': ('unshelve_instance', _START),
-    'evacuate': ('evacuate_instance', (*_START, (Guests, 'check'), (Moves, 'take_over'))),
-    'resize': ('prep_resize', _MOVE), 'migrate': ('prep_resize', _MOVE),
-    'live': ('check_can_live_migrate_destination', (
-        (LiveMigrations, 'offer'), (LiveMigrations, 'place'), (LiveMigrations, 'prepare')))}
+    'boot': ('build_and_run_instance', _START),
+    'unshelve': ('unshelve_instance', _START),
+    'evacuate': ('evacuate_instance', (*_START, (LibvirtGuests, 'check'), (LibvirtMoves, 'take_over'))),
+    'resize': ('prep_resize', _MOVE),
+    'migrate': ('prep_resize', _MOVE),
+    'live': (
+        'check_can_live_migrate_destination',
+        ((LibvirtLiveMigrations, 'offer'), (LibvirtLiveMigrations, 'place'), (LibvirtLiveMigrations, 'prepare')),
+    ),
+}
 
 
 def _libvirt(text: str, code: int = libvirt.VIR_ERR_INTERNAL_ERROR) -> libvirt.libvirtError:
@@ -55,29 +73,38 @@ def _libvirt(text: str, code: int = libvirt.VIR_ERR_INTERNAL_ERROR) -> libvirt.l
 ERRORS: dict[Cause, tuple[tuple[Callable[[], Exception], str], ...]] = {
     Cause.REQUEST: (
         (lambda: errors.ImageUnacceptable(image_id='i', reason='damaged'), 'damaged'),
-        (lambda: errors.ImageNotFound(image_id='lost'), 'lost'), (lambda: errors.Invalid('no such thing'), 'thing'),
-        (lambda: errors.Forbidden('not yours'), 'not yours'), (lambda: UnsupportedHardware(model='x', virt='v'), "'x'"),
+        (lambda: errors.ImageNotFound(image_id='lost'), 'lost'),
+        (lambda: errors.Invalid('no such thing'), 'thing'),
+        (lambda: errors.Forbidden('not yours'), 'not yours'),
+        (lambda: UnsupportedHardware(model='x', virt='v'), "'x'"),
         (lambda: InvalidTuning(name='quota:cpu_period', value='1', reason='r'), 'quota:cpu_period'),
-        (lambda: GuestFailed(act='start', uuid='u', reason='never', cause=Cause.REQUEST), 'never')),
+        (lambda: GuestFailed(act='start', uuid='u', reason='never', cause=Cause.REQUEST), 'never'),
+    ),
     Cause.HOST: (
-        (lambda: OSError(28, 'No space left on device'), 'OSError'), (lambda: RuntimeError('a bug'), 'RuntimeError'),
-        (lambda: errors.KilonovaError('odd'), 'odd'), (lambda: HypervisorUnavailable(host='h', reason='mute'), 'mute'),
+        (lambda: OSError(28, 'No space left on device'), 'OSError'),
+        (lambda: RuntimeError('a bug'), 'RuntimeError'),
+        (lambda: errors.KilonovaError('odd'), 'odd'),
+        (lambda: HypervisorUnavailable(host='h', reason='mute'), 'mute'),
         (lambda: errors.NoRoom(what='a disk', need=2, free=1), 'room'),
         (lambda: CommandFailed(command='qemu-img', reason='broken'), 'broken'),
         (lambda: InterfaceFailed(port='p', host='h', reason='no switch'), 'no switch'),
         (lambda: VolumeFailed(host='h', act='connect', volume='v', reason='no path'), 'no path'),
         (lambda: VolumeUnsupported(volume='v', host='h', reason='not here'), 'not here'),
         (lambda: NotOnThisHost(name='vcpus', value=3, reason='too many'), 'too many'),
-        (lambda: GuestFailed(act='start', uuid='u', reason='qemu died'), 'qemu died')),
+        (lambda: GuestFailed(act='start', uuid='u', reason='qemu died'), 'qemu died'),
+    ),
     Cause.DEVICE: (
         (lambda: errors.DevicesFailed(addresses=['0000:08:00.0'], reason='is cold'), 'is cold'),
         (lambda: errors.DevicesMissing(addresses='0000:08:00.0', uuid='u'), '0000:08:00.0'),
-        (lambda: MdevUnavailable(uuid='m', type='t', parent='p', reason='none left'), 'none left'))}
+        (lambda: MdevUnavailable(uuid='m', type='t', parent='p', reason='none left'), 'none left'),
+    ),
+}
 # What libvirt may say when a guest is started, {} the address of its device.
 STARTS: dict[Cause, str] = {
     Cause.REQUEST: 'internal error: bps/iops/max values must be within [0, 1000000000000000]',
     Cause.HOST: 'internal error: process exited while connecting to monitor: Cannot allocate memory',
-    Cause.DEVICE: 'internal error: vfio {}: group 14 is not viable'}
+    Cause.DEVICE: 'internal error: vfio {}: group 14 is not viable',
+}
 
 
 @pytest.fixture(scope='module')
@@ -101,6 +128,7 @@ def failing(point: tuple[type, str], fails: Callable[[Any], Exception], everywhe
             hosts[:] = [*hosts, *({host} - set(hosts))]
             raise fails(self)
         return real(self, *args, **kwargs)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(owner, name, call)
         yield hosts
@@ -138,18 +166,32 @@ def act(cloud: Cloud, operation: str, server: str) -> str:
         # What the dead host is to give back waits for it.
         cloud.settle(kinds_left=('release',))
         return server
-    body = {'resize': ('resize', {'flavorRef': cloud.flavor(gpus=1, ram=1024)}), 'migrate': ('migrate', None),
-            'unshelve': ('unshelve', None), 'live': ('os-migrateLive', {'host': None, 'block_migration': 'auto'})}
+    body = {
+        'resize': ('resize', {'flavorRef': cloud.flavor(gpus=1, ram=1024)}),
+        'migrate': ('migrate', None),
+        'unshelve': ('unshelve', None),
+        'live': ('os-migrateLive', {'host': None, 'block_migration': 'auto'}),
+    }
     cloud.action(server, *body[operation], version='2.90')
     return server
 
 
-ENDS = {'boot': ('ACTIVE', 'ERROR'), 'unshelve': ('ACTIVE', 'SHELVED_OFFLOADED'), 'resize': ('VERIFY_RESIZE', 'ACTIVE'),
-        'migrate': ('VERIFY_RESIZE', 'ACTIVE'), 'live': ('ACTIVE', 'ACTIVE'), 'evacuate': ('ACTIVE', 'ACTIVE')}
+ENDS = {
+    'boot': ('ACTIVE', 'ERROR'),
+    'unshelve': ('ACTIVE', 'SHELVED_OFFLOADED'),
+    'resize': ('VERIFY_RESIZE', 'ACTIVE'),
+    'migrate': ('VERIFY_RESIZE', 'ACTIVE'),
+    'live': ('ACTIVE', 'ACTIVE'),
+    'evacuate': ('ACTIVE', 'ACTIVE'),
+}
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture],
-          phases=(Phase.explicit, Phase.reuse, Phase.generate))
+@settings(
+    max_examples=12,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),
+)
 @given(st.sampled_from(sorted(POINTS)), st.sampled_from(list(Cause)), st.booleans(), st.data())
 @example('boot', Cause.REQUEST, True, None)
 @example('boot', Cause.DEVICE, False, None)
@@ -157,10 +199,13 @@ ENDS = {'boot': ('ACTIVE', 'ERROR'), 'unshelve': ('ACTIVE', 'SHELVED_OFFLOADED')
 @example('resize', Cause.HOST, True, None)
 @example('evacuate', Cause.HOST, True, None)
 @example('evacuate', Cause.DEVICE, False, None)
-def test_whose_fault_it_is_decides_how_many_hosts_are_tried(crowd: Cloud, operation: str, cause: Cause,
-                                                            everywhere: bool, data: Any) -> None:
-    """"found 1.5", "found 1.4": what is the request's own is tried on one host and counts against none; everything else
-    is tried on the others. Whatever fails leaves nothing behind. A failed device is not offered before a look."""
+def test_whose_fault_it_is_decides_how_many_hosts_are_tried(
+    crowd: Cloud, operation: str, cause: Cause, everywhere: bool, data: Any
+) -> None:
+    """A fault of the request itself is tried on one host and counts against none; others are tried on other hosts.
+
+    Whatever fails leaves nothing behind. A failed device is not offered before it was checked.
+    """
     message, points = POINTS[operation]
     started = next((one for one in points if one[0] is Guest), points[0])
     point = started if data is None else data.draw(st.sampled_from(points))
@@ -172,6 +217,7 @@ def test_whose_fault_it_is_decides_how_many_hosts_are_tried(crowd: Cloud, operat
         if point[0] is not Guest:
             return make()
         return _libvirt(STARTS[cause].format(GPUS[_host(part)][0]))
+
     for left in crowd.ok('GET', '/servers?all_tenants=1')['servers']:
         delete(crowd, left['id'])
     look(crowd)
@@ -228,7 +274,7 @@ def check_rest(cloud: Cloud, resting: set[str]) -> None:
 def look(cloud: Cloud) -> None:
     """The time of all devices that failed is over: hosts look at them, and find them well."""
     for compute in cloud.computes.values():
-        compute.rest.clock = lambda: time.time() + 10 ** 9
+        compute.rest.clock = lambda: time.time() + 10**9
         compute.rest.look()
         compute.rest.clock = time.time
 

@@ -1,5 +1,6 @@
 """A cloud of two cells, each with a database, a message queue and a conductor of its own; and what is left when the
 database of one of them is silent."""
+
 from __future__ import annotations
 
 import uuid
@@ -62,8 +63,11 @@ def test_a_move_stays_in_the_cell(cloud):
     """However empty the hosts of others are; and where its own has no host for it, it says so and stays as it was."""
     small, large = cloud.flavor(gpus=1), cloud.flavor(gpus=2)
     here, there = boot_on(cloud, HERE, small), boot_on(cloud, THERE, small)
-    for server, action, body in ((here, 'resize', {'flavorRef': large}), (here, 'migrate', None),
-                                 (here, 'migrate', {'host': BESIDE})):
+    for server, action, body in (
+        (here, 'resize', {'flavorRef': large}),
+        (here, 'migrate', None),
+        (here, 'migrate', {'host': BESIDE}),
+    ):
         # The filled host of its own cell is the only other one there.
         cloud.action(server, action, body)
         assert (cloud.status(server), cloud.host_of(server)) == ('ACTIVE', HERE)
@@ -93,8 +97,14 @@ def test_pages_and_orders_over_cells(cloud):
     cloud.settle()
     assert cloud.status(doomed) == 'ERROR', 'it is in cell0'
     by_id = {**{server: name for name, server in servers.items()}, doomed: 'k'}
-    for query in ('', 'sort_key=display_name&sort_dir=asc', 'sort_key=display_name&sort_dir=desc', 'sort_key=uuid',
-                  'sort_key=power_state&sort_dir=asc&sort_key=display_name&sort_dir=desc', 'sort_key=task_state'):
+    for query in (
+        '',
+        'sort_key=display_name&sort_dir=asc',
+        'sort_key=display_name&sort_dir=desc',
+        'sort_key=uuid',
+        'sort_key=power_state&sort_dir=asc&sort_key=display_name&sort_dir=desc',
+        'sort_key=task_state',
+    ):
         whole = listed(cloud, f'?{query}')
         assert sorted(whole) == sorted(by_id)
         pages: list[str] = []
@@ -147,13 +157,23 @@ def test_a_silent_cell_in_show_and_actions(cloud):
         assert server.pop('image')['id'] == IMAGE_ID
         flavor_shown = server.pop('flavor')
         assert (flavor_shown['vcpus'], flavor_shown['original_name']) == (3, 'f1')
-        assert server == {'id': there, 'status': 'UNKNOWN', 'tenant_id': PROJECT, 'user_id': 'admin',
-                          'OS-EXT-AZ:availability_zone': 'nova', 'OS-EXT-STS:power_state': 0}
+        assert server == {
+            'id': there,
+            'status': 'UNKNOWN',
+            'tenant_id': PROJECT,
+            'user_id': 'admin',
+            'OS-EXT-AZ:availability_zone': 'nova',
+            'OS-EXT-STS:power_state': 0,
+        }
         assert cloud.request('GET', f'/servers/{there}', version='2.68').status_int == 503
         assert cloud.request('GET', f'/servers/{there}', user='bob', project=OTHER_PROJECT).status_int == 404
-        for method, path, body in (('POST', '/action', {'os-stop': None}), ('DELETE', '', None),
-                                   ('GET', '/os-instance-actions', None), ('GET', '/metadata', None),
-                                   ('PUT', '', {'server': {'name': 'x'}})):
+        for method, path, body in (
+            ('POST', '/action', {'os-stop': None}),
+            ('DELETE', '', None),
+            ('GET', '/os-instance-actions', None),
+            ('GET', '/metadata', None),
+            ('PUT', '', {'server': {'name': 'x'}}),
+        ):
             response = cloud.request(method, f'/servers/{there}{path}', body)
             assert response.status_int == 503, (method, path, response.text)
         assert cloud.request('GET', f'/servers/{uuid.uuid4()}').status_int == 404
@@ -171,7 +191,10 @@ def test_a_silent_cell_and_everything_else(cloud):
     with cloud.silenced('cell2'):
         rows = cloud.ok('GET', '/os-services?binary=nova-compute')['services']
         assert [(row['host'], row['status']) for row in rows] == [
-            (HERE, 'enabled'), (THERE, 'UNKNOWN'), (BESIDE, 'UNKNOWN')]
+            (HERE, 'enabled'),
+            (THERE, 'UNKNOWN'),
+            (BESIDE, 'UNKNOWN'),
+        ]
         rows = cloud.ok('GET', '/os-services?binary=nova-compute', version='2.68')['services']
         assert [row['host'] for row in rows] == [HERE]
         rows = cloud.ok('GET', '/os-hypervisors')['hypervisors']
@@ -187,8 +210,10 @@ def test_a_silent_cell_and_everything_else(cloud):
         assert usage['totalCoresUsed'] == 2
         for query in ('', '?detailed=1'):
             assert cloud.ok('GET', f'/os-simple-tenant-usage{query}')['tenant_usages'] == []
-        servers = [cloud.create(flavor, **more)['server']['id'] for more in (
-            {}, {'availability_zone': 'nova'}, {'availability_zone': f'nova:{HERE}'})]
+        servers = [
+            cloud.create(flavor, **more)['server']['id']
+            for more in ({}, {'availability_zone': 'nova'}, {'availability_zone': f'nova:{HERE}'})
+        ]
         cloud.settle()
         assert [cloud.status(server) for server in servers] == ['ACTIVE'] * 3
         assert {cloud.host_of(server) for server in servers} == {HERE}
@@ -212,8 +237,9 @@ def test_archiving_where_a_release_is_pending(cloud):
     server = boot_on(cloud, THERE, flavor)
     assert cell_changes.locate(cloud.databases, server).state == 'here'
     cloud.crash_compute(THERE)
-    number = next(row['id'] for row in cloud.ok('GET', '/os-services?binary=nova-compute')['services']
-                  if row['host'] == THERE)
+    number = next(
+        row['id'] for row in cloud.ok('GET', '/os-services?binary=nova-compute')['services'] if row['host'] == THERE
+    )
     cloud.ok('PUT', f'/os-services/{number}', {'forced_down': True})
     assert cloud.request('DELETE', f'/servers/{server}').status_int == 204
     cloud.settle(kinds_left=('release',))

@@ -1,5 +1,6 @@
 """A flavor that names a device's resource class itself. Finding 3.8: it held a device in Placement of which neither a
 row nor a guest nor a quota knew."""
+
 from __future__ import annotations
 
 import pytest

@@ -4,6 +4,7 @@ Units (the design's): a message is one published cast or call; statements are th
 caches, operation rows included; BEGIN, COMMIT, PRAGMA don't count, an executemany is one. What the leases, heartbeats
 and sweeps of idle daemons send isn't part of an operation and is off here.
 """
+
 from __future__ import annotations
 
 import threading
@@ -28,8 +29,10 @@ class Costs:
     transactions: int = 0
 
     def __str__(self) -> str:
-        return (f'{len(self.placement)} Placement requests, {len(self.messages)} messages, '
-                f'{len(self.statements)} statements, {self.transactions} transactions')
+        return (
+            f'{len(self.placement)} Placement requests, {len(self.messages)} messages, '
+            f'{len(self.statements)} statements, {self.transactions} transactions'
+        )
 
 
 @pytest.fixture
@@ -39,10 +42,16 @@ def counted(make_cloud, monkeypatch):
         monkeypatch.setattr(Runner, what, lambda self: None)
     # On a slow machine ``settle`` has it look for rows that wait.
     monkeypatch.setattr(Runner, 'sweep', lambda self: 0)
-    cloud = make_cloud({'gpu1': ['0000:08:00.0', '0000:09:00.0', '0000:0a:00.0', '0000:0b:00.0'],
-                        'gpu2': ['0000:85:00.0', '0000:86:00.0', '0000:87:00.0', '0000:88:00.0']},
-                       conductor__lease_time=3600, periodic_enable=False,
-                       report_interval=3600, service_down_time=36000)
+    cloud = make_cloud(
+        {
+            'gpu1': ['0000:08:00.0', '0000:09:00.0', '0000:0a:00.0', '0000:0b:00.0'],
+            'gpu2': ['0000:85:00.0', '0000:86:00.0', '0000:87:00.0', '0000:88:00.0'],
+        },
+        conductor__lease_time=3600,
+        periodic_enable=False,
+        report_interval=3600,
+        service_down_time=36000,
+    )
 
     def measure(act: Callable[[], None]) -> Costs:
         costs = Costs()
@@ -53,6 +62,7 @@ def counted(make_cloud, monkeypatch):
             elif not statement.startswith('UPDATE leases SET expires'):
                 # A slow machine may renew leases late, whoever works meanwhile.
                 costs.statements.append(f'{database}: {" ".join(statement.split())[:160]}')
+
         rows = cloud.rows
         cloud.placement.requests.clear()
         cloud.messages.clear()
@@ -69,6 +79,7 @@ def counted(make_cloud, monkeypatch):
             cloud.rows = rows
         costs.placement, costs.messages = list(cloud.placement.requests), list(cloud.messages)
         return costs
+
     cloud.measure = measure
     return cloud
 
@@ -99,14 +110,19 @@ def test_boot_and_delete(counted, capsys):
         print(f'\nboot of a one-GPU server: {found[0][0]}\ndelete: {found[0][1]}')
     (boot, delete), (later_boot, later_delete) = found
     assert len(boot.placement) <= 2 and len(boot.messages) <= 5 and len(boot.statements) <= 36, told('boot', boot)
-    assert len(delete.placement) <= 1 and len(delete.messages) <= 4 and len(delete.statements) <= 21, \
-        told('delete', delete)
+    assert len(delete.placement) <= 1 and len(delete.messages) <= 4 and len(delete.statements) <= 21, told(
+        'delete', delete
+    )
     # How many statements the scheduler needs to read what changed depends on when it last looked.
-    assert (len(later_boot.placement), len(later_boot.messages)) == (len(boot.placement), len(boot.messages)), \
-        told('boot', later_boot)
+    assert (len(later_boot.placement), len(later_boot.messages)) == (len(boot.placement), len(boot.messages)), told(
+        'boot', later_boot
+    )
     assert len(later_boot.statements) <= 36, told('boot', later_boot)
-    assert (len(later_delete.placement), len(later_delete.messages), len(later_delete.statements)) == \
-        (len(delete.placement), len(delete.messages), len(delete.statements)), told('delete', later_delete)
+    assert (len(later_delete.placement), len(later_delete.messages), len(later_delete.statements)) == (
+        len(delete.placement),
+        len(delete.messages),
+        len(delete.statements),
+    ), told('delete', later_delete)
 
 
 def test_resize_with_confirm(counted, capsys):
@@ -115,8 +131,9 @@ def test_resize_with_confirm(counted, capsys):
     server = counted.boot(small)
     counted.action(server, 'resize', {'flavorRef': large})
     counted.action(server, 'revertResize')
-    resize = counted.measure(lambda: counted.request('POST', f'/servers/{server}/action',
-                                                     {'resize': {'flavorRef': large}}))
+    resize = counted.measure(
+        lambda: counted.request('POST', f'/servers/{server}/action', {'resize': {'flavorRef': large}})
+    )
     assert counted.status(server) == 'VERIFY_RESIZE'
     confirm = counted.measure(lambda: counted.request('POST', f'/servers/{server}/action', {'confirmResize': None}))
     assert counted.status(server) == 'ACTIVE'
@@ -147,6 +164,7 @@ def test_the_lists_have_a_fixed_number_of_statements(counted, capsys):
         found: list = []
         costs = counted.measure(lambda: found.extend(counted.ok('GET', path)['servers']))
         return len(found), len(costs.statements)
+
     few, many = {}, {}
     for results, more in ((few, range(5, 10)), (many, range(10, 100))):
         copy(counted, server, more)
@@ -156,8 +174,10 @@ def test_the_lists_have_a_fixed_number_of_statements(counted, capsys):
     cells = len(counted.cells.databases())
     for path in paths:
         with capsys.disabled():
-            print(f'\nGET {path}: {few[path][1]} statements for {few[path][0]} servers, {many[path][1]} for '
-                  f'{many[path][0]}')
+            print(
+                f'\nGET {path}: {few[path][1]} statements for {few[path][0]} servers, {many[path][1]} for '
+                f'{many[path][0]}'
+            )
         assert (few[path][0], many[path][0]) == (10, 100)
         assert few[path][1] == many[path][1] <= 2 + 5 * cells
 
@@ -173,6 +193,7 @@ def test_a_list_of_a_thousand_makes_no_object(counted, monkeypatch):
         if threading.get_ident() == me:
             made.append(type(self).__name__)
         init(self, *args, **kwargs)
+
     monkeypatch.setattr(KilonovaObject, '__init__', counting)
     for path in ('/servers', '/servers/detail', '/servers/detail?limit=1'):
         statements: list[str] = []
@@ -181,6 +202,7 @@ def test_a_list_of_a_thousand_makes_no_object(counted, monkeypatch):
             # What else goes on (sweeps, leases) isn't the request's.
             if threading.get_ident() == me and statement != 'COMMIT':
                 statements.append(f'{database}: {statement}')
+
         stop = engine.listen(listener)
         try:
             found = counted.ok('GET', path)['servers']

@@ -1,4 +1,5 @@
 """Which CPUs a host offers: a compute starts with each combination of CPU sets and ratios, on new and on old rows."""
+
 from __future__ import annotations
 
 import itertools
@@ -37,7 +38,8 @@ def offered(cloud: Cloud) -> tuple[int, int]:
 
 @pytest.mark.parametrize('first', SETS)
 def test_a_compute_starts_with_each_combination_of_sets_and_ratios(
-        make_cloud: Callable[..., Cloud], first: str) -> None:
+    make_cloud: Callable[..., Cloud], first: str
+) -> None:
     """Found 1.1: on new rows, on rows that were written under other sets, and on rows whose ratios are NULL."""
     cloud = make_cloud(ONE, disk_allocation_ratio=None, **SETS[first])
     assert (offered(cloud), ratios(cloud)) == (OFFERED[first], [4.0, 1.0, 1.0])
@@ -56,7 +58,8 @@ def test_a_compute_starts_with_each_combination_of_sets_and_ratios(
 
 @pytest.mark.parametrize('name', ['dedicated', 'both'])
 def test_servers_with_cpus_of_their_own_boot_where_all_are_dedicated(
-        make_cloud: Callable[..., Cloud], name: str) -> None:
+    make_cloud: Callable[..., Cloud], name: str
+) -> None:
     """Found 1.1: and one without such CPUs is refused where there are no shared ones."""
     cloud = make_cloud(ONE, **SETS[name])
     own = cloud.boot(cloud.flavor(gpus=1, vcpus=2, **{'hw:cpu_policy': 'dedicated'}))

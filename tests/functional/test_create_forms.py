@@ -1,4 +1,5 @@
 """POST /servers in its forms, through the whole cloud. Rows 1.3, 1.4, 1.6, 1.9, 1.11 and 1.12 of the seed map."""
+
 from __future__ import annotations
 
 import base64
@@ -10,15 +11,27 @@ import pytest
 
 from tests.fixtures.cloud import IMAGE_ID, PROJECT
 
-ROOT = {'source_type': 'image', 'destination_type': 'local', 'uuid': IMAGE_ID, 'boot_index': 0,
-        'delete_on_termination': True}
+ROOT = {
+    'source_type': 'image',
+    'destination_type': 'local',
+    'uuid': IMAGE_ID,
+    'boot_index': 0,
+    'delete_on_termination': True,
+}
 BLANK = {'source_type': 'blank', 'destination_type': 'local', 'boot_index': -1}
 
 
 def roomy(cloud, **values):
     """A flavor with ephemeral disk and swap."""
-    body = {'name': f'roomy{len(cloud.messages)}{sorted(values.items())}', 'vcpus': 1, 'ram': 512, 'disk': 1,
-            'OS-FLV-EXT-DATA:ephemeral': 3, 'swap': 512, **values}
+    body = {
+        'name': f'roomy{len(cloud.messages)}{sorted(values.items())}',
+        'vcpus': 1,
+        'ram': 512,
+        'disk': 1,
+        'OS-FLV-EXT-DATA:ephemeral': 3,
+        'swap': 512,
+        **values,
+    }
     return cloud.ok('POST', '/flavors', {'flavor': body})['flavor']['id']
 
 
@@ -38,10 +51,15 @@ def disks(cloud, server, host=None, suffix=''):
 
 def rows_of(cloud, server):
     from kilonova.db.queries import instances
+
     table = instances.bdm_table
     with cloud.cell.read() as conn:
-        return [dict(row) for row in conn.execute(table.select().where(table.c.instance_uuid == server).order_by(
-            table.c.id)).mappings()]
+        return [
+            dict(row)
+            for row in conn.execute(
+                table.select().where(table.c.instance_uuid == server).order_by(table.c.id)
+            ).mappings()
+        ]
 
 
 @pytest.fixture
@@ -52,15 +70,23 @@ def forms(make_cloud):
 def test_disks_that_were_asked_for_live_and_die_with_the_server(forms):
     """Made, carried by a resize, as they were after a revert, gone after the delete. Row 1.9."""
     gib, mib = 1 << 30, 1 << 20
-    wanted = [ROOT, {**BLANK, 'volume_size': 1}, {**BLANK, 'volume_size': 2, 'guest_format': 'ext3'},
-              {**BLANK, 'guest_format': 'swap', 'volume_size': 64}]
+    wanted = [
+        ROOT,
+        {**BLANK, 'volume_size': 1},
+        {**BLANK, 'volume_size': 2, 'guest_format': 'ext3'},
+        {**BLANK, 'guest_format': 'swap', 'volume_size': 64},
+    ]
     small, large = roomy(forms), roomy(forms, disk=2, swap=1024)
     server = forms.boot(small, block_device_mapping_v2=wanted)
     asked = {'disk': gib, 'disk.eph0': gib, 'disk.eph1': 2 * gib, 'disk.swap': 64 * mib}
     source = forms.host_of(server)
     assert forms.status(server) == 'ACTIVE' and disks(forms, server) == asked
     assert [(row['source_type'], row['volume_size'], row['guest_format']) for row in rows_of(forms, server)] == [
-        ('image', None, None), ('blank', 1, None), ('blank', 2, 'ext3'), ('blank', 64, 'swap')]
+        ('image', None, None),
+        ('blank', 1, None),
+        ('blank', 2, 'ext3'),
+        ('blank', 64, 'swap'),
+    ]
     before = forms.xml(server).count('<disk ')
     forms.action(server, 'resize', {'flavorRef': large})
     assert forms.host_of(server) != source
@@ -96,21 +122,38 @@ def test_disks_of_the_flavor(forms):
 @pytest.mark.skipif(not shutil.which('isoinfo'), reason='isoinfo is not installed')
 def test_what_the_config_drive_tells(forms):
     """Files (until 2.56), user data, metadata, password, tags of devices. Row 1.9."""
+
     def read(server, path):
-        done = subprocess.run(['isoinfo', '-J', '-i', directory(forms, server) / 'disk.config', '-x', path],
-                              check=True, capture_output=True)
+        done = subprocess.run(
+            ['isoinfo', '-J', '-i', directory(forms, server) / 'disk.config', '-x', path],
+            check=True,
+            capture_output=True,
+        )
         return done.stdout
+
     encoded = base64.b64encode(b'hello').decode()
-    body = {'server': {
-        'name': 'told', 'flavorRef': roomy(forms), 'imageRef': IMAGE_ID, 'networks': 'none', 'adminPass': 'secret',
-        'metadata': {'a': 'b'}, 'user_data': base64.b64encode(b'#cloud-config').decode(),
-        'personality': [{'path': '/etc/motd', 'contents': encoded}],
-        'block_device_mapping_v2': [{**BLANK, 'volume_size': 1, 'tag': 'scratch'}]}}
+    body = {
+        'server': {
+            'name': 'told',
+            'flavorRef': roomy(forms),
+            'imageRef': IMAGE_ID,
+            'networks': 'none',
+            'adminPass': 'secret',
+            'metadata': {'a': 'b'},
+            'user_data': base64.b64encode(b'#cloud-config').decode(),
+            'personality': [{'path': '/etc/motd', 'contents': encoded}],
+            'block_device_mapping_v2': [{**BLANK, 'volume_size': 1, 'tag': 'scratch'}],
+        }
+    }
     server = forms.ok('POST', '/servers', body, version='2.56')['server']['id']
     forms.settle()
     meta = json.loads(read(server, '/openstack/latest/meta_data.json'))
     assert (meta['name'], meta['hostname'], meta['meta'], meta['admin_pass']) == (
-        'told', 'told.novalocal', {'a': 'b'}, 'secret')
+        'told',
+        'told.novalocal',
+        {'a': 'b'},
+        'secret',
+    )
     assert meta['files'] == [{'path': '/etc/motd', 'content_path': '/content/0000'}]
     assert read(server, '/openstack/content/0000') == b'hello'
     assert read(server, '/openstack/latest/user_data') == b'#cloud-config'
@@ -124,10 +167,12 @@ def test_several_servers_of_one_request(forms):
     answer = forms.create(flavor, name='Web', min_count=2, max_count=3, return_reservation_id=True, hostname='web')
     assert set(answer) == {'reservation_id'}
     forms.settle()
-    found = forms.ok('GET', f'/servers/detail?reservation_id={answer["reservation_id"]}&sort_key=launch_index'
-                            '&sort_dir=asc')['servers']
+    found = forms.ok(
+        'GET', f'/servers/detail?reservation_id={answer["reservation_id"]}&sort_key=launch_index&sort_dir=asc'
+    )['servers']
     assert [(one['name'], one['OS-EXT-SRV-ATTR:hostname'], one['status']) for one in found] == [
-        (f'Web-{number}', f'web-{number}', 'ACTIVE') for number in (1, 2, 3)]
+        (f'Web-{number}', f'web-{number}', 'ACTIVE') for number in (1, 2, 3)
+    ]
     assert {one['OS-EXT-SRV-ATTR:reservation_id'] for one in found} == {answer['reservation_id']}
     forms.assert_clean()
 
@@ -144,8 +189,9 @@ def test_places(forms):
     assert forms.host_of(forms.boot(forms.flavor(), host='gpu1', hypervisor_hostname='gpu1')) == 'gpu1'
     # A forced host passes the filters over, but has to have the devices all the same.
     full = forms.flavor(gpus=4)
-    assert {forms.status(forms.boot(full, **place)) for place in ({'availability_zone': 'nova:gpu2'}, {'host': 'gpu2'})
-            } == {'ERROR'}
+    assert {
+        forms.status(forms.boot(full, **place)) for place in ({'availability_zone': 'nova:gpu2'}, {'host': 'gpu2'})
+    } == {'ERROR'}
     forms.assert_clean()
 
 
@@ -154,13 +200,21 @@ def test_what_stands_before_a_conductor_runs(make_cloud):
     cloud = make_cloud(start=False)
     server = cloud.create(cloud.flavor(), tags=['t'], metadata={'a': 'b'})['server']['id']
     assert [message for message in cloud.messages if message[0] == 'cast'] == [
-        ('cast', 'conductor', None, 'schedule_and_build_instances')]
+        ('cast', 'conductor', None, 'schedule_and_build_instances')
+    ]
     shown = cloud.show(server)
     assert (shown['status'], shown['OS-EXT-STS:task_state'], shown['tags'], shown['metadata']) == (
-        'BUILD', 'scheduling', ['t'], {'a': 'b'})
+        'BUILD',
+        'scheduling',
+        ['t'],
+        {'a': 'b'},
+    )
     from kilonova.db.models import api as models
+
     with cloud.databases.api().read() as conn:
-        counts = [len(conn.execute(model.__table__.select()).all())
-                  for model in (models.RequestSpec, models.BuildRequest, models.InstanceMapping)]
+        counts = [
+            len(conn.execute(model.__table__.select()).all())
+            for model in (models.RequestSpec, models.BuildRequest, models.InstanceMapping)
+        ]
         mapping = conn.execute(models.InstanceMapping.__table__.select()).mappings().first()
     assert counts == [1, 1, 1] and (mapping['cell_id'], mapping['project_id']) == (None, PROJECT)

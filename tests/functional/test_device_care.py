@@ -1,4 +1,5 @@
 """The operator's commands for devices: cleaned between two servers, and looked at before a server gets one."""
+
 from __future__ import annotations
 
 import time
@@ -23,8 +24,10 @@ class Program:
     def __init__(self, folder: Path) -> None:
         self.path, self._ran, self.hold, self.bad = (folder / name for name in ('program', 'ran', 'hold', 'bad'))
         self.bad.touch()
-        self.path.write_text(f'#!/bin/sh\necho "$*" >> {self._ran}\nwhile [ -e {self.hold} ]; do sleep 0.02; done\n'
-                             f'if grep -q "$2" {self.bad}; then echo "no answer\tof $2" >&2; exit 3; fi\n')
+        self.path.write_text(
+            f'#!/bin/sh\necho "$*" >> {self._ran}\nwhile [ -e {self.hold} ]; do sleep 0.02; done\n'
+            f'if grep -q "$2" {self.bad}; then echo "no answer\tof $2" >&2; exit 3; fi\n'
+        )
         self.path.chmod(0o755)
 
     @property
@@ -51,8 +54,9 @@ def awaited(cloud: Cloud, wanted: dict[str, tuple[str, str | None]]) -> None:
 
 def shown(cloud: Cloud, address: str) -> dict[str, str]:
     """Why a device is not offered."""
-    (found,) = [one for one in cloud.ok('GET', '/os-devices', mount='/kilonova/v1')['devices']
-                if one['address'] == address]
+    (found,) = [
+        one for one in cloud.ok('GET', '/os-devices', mount='/kilonova/v1')['devices'] if one['address'] == address
+    ]
     return dict(found['barred'])
 
 
@@ -155,7 +159,7 @@ def test_a_free_device_that_is_not_well(make_cloud: Any, program: Program) -> No
     cloud = make_cloud(TWO, devices__health_check=program.command)
     server = cloud.boot(cloud.flavor(gpus=1))
     (held,) = cloud.hostdevs(server)
-    (host, free), = ((name.split()[0], name.split()[1]) for name, (_, owner) in cloud.devices().items() if not owner)
+    ((host, free),) = ((name.split()[0], name.split()[1]) for name, (_, owner) in cloud.devices().items() if not owner)
     before = len(program.ran)
     program.bad.write_text(f'{free}\n{held}\n')
     for compute in cloud.computes.values():
@@ -173,7 +177,8 @@ def test_a_free_device_that_is_not_well(make_cloud: Any, program: Program) -> No
 
 @pytest.mark.parametrize('operation', ['boot', 'resize', 'unshelve', 'evacuate'])
 def test_a_device_that_is_not_well_when_a_server_is_to_get_it(
-        make_cloud: Any, program: Program, operation: str) -> None:
+    make_cloud: Any, program: Program, operation: str
+) -> None:
     """The next host takes the server; nothing of it stays at the first one."""
     names = {'gpu1': [GPU], 'gpu2': [OTHER], 'gpu3': ['0000:a1:00.0']}
     cloud = make_cloud(names, devices__health_check=program.command)
@@ -190,6 +195,7 @@ def test_a_device_that_is_not_well_when_a_server_is_to_get_it(
             first.append(host)
             program.bad.write_text(names[host][0])
         return deliver()
+
     cloud.on_message = on_message
     if operation == 'boot':
         server = cloud.boot(flavor)

@@ -1,4 +1,5 @@
 """Groups of devices: a server gets all members or none. A GPU with its audio function, and pairs of GPUs by a list."""
+
 from __future__ import annotations
 
 import json
@@ -14,13 +15,30 @@ from tests.functional.test_devices_that_leave import unplugged
 from tests.functional.test_disabled_devices import disable, reserved
 
 GPUS = {'gpu1': ['0000:08:00.0', '0000:09:00.0'], 'gpu2': ['0000:85:00.0', '0000:86:00.0']}
-AUDIO = [json.dumps({'vendor_id': '10de', 'product_id': product, 'group': 'gpu-with-audio', 'group_by': 'slot',
-                     'group_size': 2}) for product in ('13f1', '0fbb')]
-PAIR = [json.dumps({'vendor_id': '10de', 'product_id': '13f1', 'group': 'pair', 'group_by': [
-    ['0000:08:00.0', '0000:09:00.0'], ['0000:85:00.0', '0000:86:00.0']]})]
-ALIASES = [json.dumps(alias) for alias in (
-    {'name': 'whole', 'group': 'gpu-with-audio'}, {'name': 'pair', 'group': 'pair'},
-    {'name': 'gpu', 'vendor_id': '10de', 'product_id': '13f1'})]
+AUDIO = [
+    json.dumps(
+        {'vendor_id': '10de', 'product_id': product, 'group': 'gpu-with-audio', 'group_by': 'slot', 'group_size': 2}
+    )
+    for product in ('13f1', '0fbb')
+]
+PAIR = [
+    json.dumps(
+        {
+            'vendor_id': '10de',
+            'product_id': '13f1',
+            'group': 'pair',
+            'group_by': [['0000:08:00.0', '0000:09:00.0'], ['0000:85:00.0', '0000:86:00.0']],
+        }
+    )
+]
+ALIASES = [
+    json.dumps(alias)
+    for alias in (
+        {'name': 'whole', 'group': 'gpu-with-audio'},
+        {'name': 'pair', 'group': 'pair'},
+        {'name': 'gpu', 'vendor_id': '10de', 'product_id': '13f1'},
+    )
+]
 
 
 def members(*gpus: str) -> list[str]:
@@ -32,6 +50,7 @@ def members(*gpus: str) -> list[str]:
 def cloud_of(make_cloud: Callable[..., Cloud]) -> Callable[..., Cloud]:
     def make(gpus: dict[str, list[str]], spec: list[str], **more: Any) -> Cloud:
         return make_cloud(gpus, specs=dict.fromkeys(gpus, spec), pci__alias=ALIASES, **more)
+
     return make
 
 
@@ -46,8 +65,12 @@ def free(cloud: Cloud) -> list[str]:
 @pytest.mark.parametrize('in_placement', [True, False])
 def test_a_server_gets_whole_groups(cloud_of: Callable[..., Cloud], in_placement: bool) -> None:
     """One, and two; what is left is too little for another; a single GPU is not given out of a group."""
-    cloud = cloud_of({'gpu1': GPUS['gpu1']}, AUDIO, filter_scheduler__pci_in_placement=in_placement,
-                     pci__report_in_placement=in_placement)
+    cloud = cloud_of(
+        {'gpu1': GPUS['gpu1']},
+        AUDIO,
+        filter_scheduler__pci_in_placement=in_placement,
+        pci__report_in_placement=in_placement,
+    )
     assert cloud.status(cloud.boot(flavor(cloud, alias='gpu'))) == 'ERROR'
     first = cloud.boot(flavor(cloud))
     assert cloud.hostdevs(first) == members('0000:08:00.0')
@@ -75,14 +98,16 @@ def test_in_placement_a_group_is_one_unit(cloud_of: Callable[..., Cloud]) -> Non
     assert sorted(providers) == ['gpu1', 'gpu1_0000:08:00.0', 'gpu1_0000:09:00.0']
     inventory = client.get_inventory(providers['gpu1_0000:08:00.0'])[0]
     assert {name: (given['total'], given['max_unit']) for name, given in inventory.items()} == {
-        'CUSTOM_PCI_GROUP_GPU_WITH_AUDIO': (1, 1)}
+        'CUSTOM_PCI_GROUP_GPU_WITH_AUDIO': (1, 1)
+    }
     server = cloud.boot(flavor(cloud))
     held = client.get_allocations(server)['allocations']
     assert held[providers['gpu1_0000:08:00.0']]['resources'] == {'CUSTOM_PCI_GROUP_GPU_WITH_AUDIO': 1}
     assert len(held) == 2
     devices = {one['address']: one for one in cloud.ok('GET', '/os-devices', mount='/kilonova/v1')['devices']}
     assert {(one['group'], one['group_head']) for address, one in devices.items() if '08:00' in address} == {
-        ('gpu-with-audio', '0000:08:00.0')}
+        ('gpu-with-audio', '0000:08:00.0')
+    }
     cloud.crash_compute('gpu1')
     cloud.start_compute('gpu1')
     cloud.assert_clean()
@@ -94,8 +119,13 @@ def test_what_placement_lacks_of_a_group_is_added_once(cloud_of: Callable[..., C
     server, client = cloud.boot(flavor(cloud)), cloud.placement.client
     there = client.get_allocations(server)
     root = cloud.computes['gpu1'].node.record.uuid
-    client.claim(server, {root: {'resources': there['allocations'][root]['resources']}}, project_id=there['project_id'],
-                 user_id=there['user_id'], generation=there['consumer_generation'])
+    client.claim(
+        server,
+        {root: {'resources': there['allocations'][root]['resources']}},
+        project_id=there['project_id'],
+        user_id=there['user_id'],
+        generation=there['consumer_generation'],
+    )
     assert cloud.audit().disagreements
     cloud.crash_compute('gpu1')
     cloud.start_compute('gpu1')
@@ -138,8 +168,10 @@ def test_shelve_and_evacuate(cloud_of: Callable[..., Cloud]) -> None:
     assert cloud.request('POST', f'/servers/{server}/action', {'evacuate': {}}).status_int < 300
     cloud.settle(kinds_left=('release',))
     assert cloud.host_of(server) != source
-    assert sorted(name.split()[1] for name in cloud.owned(server) if name.startswith(cloud.host_of(server))) == (
-        GPUS[cloud.host_of(server)])
+    assert (
+        sorted(name.split()[1] for name in cloud.owned(server) if name.startswith(cloud.host_of(server)))
+        == (GPUS[cloud.host_of(server)])
+    )
 
 
 def test_a_disabled_member(cloud_of: Callable[..., Cloud]) -> None:
@@ -172,10 +204,19 @@ def test_a_member_leaves(cloud_of: Callable[..., Cloud], held: bool) -> None:
     cloud.assert_clean()
 
 
-@pytest.mark.parametrize(('gpus', 'spec', 'why'), [
-    (GPUS['gpu1'][:1], AUDIO[:1], 'group gpu-with-audio: group_size is 2, but the number of devices in one slot is'),
-    (GPUS['gpu1'][:1], PAIR, 'group pair: 0000:09:00.0 of 0000:08:00.0, 0000:09:00.0 is not a device of this host')])
-def test_a_host_that_lacks_a_member_does_not_start(cloud_of: Callable[..., Cloud], gpus: list[str], spec: list[str],
-                                                    why: str) -> None:
+@pytest.mark.parametrize(
+    ('gpus', 'spec', 'why'),
+    [
+        (
+            GPUS['gpu1'][:1],
+            AUDIO[:1],
+            'group gpu-with-audio: group_size is 2, but the number of devices in one slot is',
+        ),
+        (GPUS['gpu1'][:1], PAIR, 'group pair: 0000:09:00.0 of 0000:08:00.0, 0000:09:00.0 is not a device of this host'),
+    ],
+)
+def test_a_host_that_lacks_a_member_does_not_start(
+    cloud_of: Callable[..., Cloud], gpus: list[str], spec: list[str], why: str
+) -> None:
     with pytest.raises(PciConfigInvalidSpec, match=why):
         cloud_of({'gpu1': gpus}, spec)

@@ -1,4 +1,5 @@
 """Who held which device from when to when, whatever was done with the server."""
+
 from __future__ import annotations
 
 import datetime as dt
@@ -23,8 +24,10 @@ def told(cloud: Cloud, query: str = '') -> list[tuple[str, str, str]]:
 
 def since(cloud: Cloud) -> dict[str, bool]:
     """Whether each device says since when it is held."""
-    return {one['address']: one['held_since'] is not None
-            for one in cloud.ok('GET', '/os-devices', mount='/kilonova/v1')['devices']}
+    return {
+        one['address']: one['held_since'] is not None
+        for one in cloud.ok('GET', '/os-devices', mount='/kilonova/v1')['devices']
+    }
 
 
 @pytest.mark.parametrize('end', ['confirmResize', 'revertResize'])
@@ -57,6 +60,7 @@ def test_a_boot_that_is_refused_after_its_claim(make_cloud: Any, monkeypatch: py
 
     def spawn(*args: Any, **kwargs: Any) -> None:
         raise OSError('no room')
+
     monkeypatch.setattr(guests, 'spawn', spawn)
     server = cloud.boot(cloud.flavor(gpus=1))
     assert cloud.status(server) == 'ERROR' and told(cloud) == [('gpu1', '0000:08:00.0', server)]
@@ -75,8 +79,11 @@ def test_what_is_old_goes(make_cloud: Any) -> None:
     with cloud.cell.write() as conn:
         now = dt.datetime.now(dt.UTC).replace(tzinfo=None)
         for server, days in ((old[2], 30.1), (told(cloud)[0][2], 29.9)):
-            conn.execute(table.update().where(table.c.instance_uuid == server).values(
-                began_at=now - dt.timedelta(days=days), ended_at=now - dt.timedelta(days=days)))
+            conn.execute(
+                table.update()
+                .where(table.c.instance_uuid == server)
+                .values(began_at=now - dt.timedelta(days=days), ended_at=now - dt.timedelta(days=days))
+            )
     assert expiry.purge_history() == 1
     with cloud.cell.read() as conn:
         assert conn.execute(sa.select(sa.func.count()).select_from(table)).scalar() == 1

@@ -3,6 +3,7 @@
 libvirt's test driver gives no PCI addresses, and puts nothing into a guest that runs:
 tests/integration/test_libvirtd.py has the addresses.
 """
+
 from __future__ import annotations
 
 import json
@@ -14,7 +15,7 @@ import pytest
 
 from kilonova import errors, objects
 from kilonova.db.queries import instances
-from kilonova.virt.guest_metadata import About, meta_data
+from kilonova.virt.guest_metadata import GuestFacts, meta_data
 from tests.fixtures.cinder import FakeCinder
 from tests.fixtures.cloud import IMAGE_ID, PROJECT, Cloud
 from tests.flows.cases import disturb
@@ -31,11 +32,16 @@ class Tagged(Networked):
         self.cinder.users.update({f'{user}:{PROJECT}': PROJECT for user in ('admin', 'demo')})
         super().__init__(make_cloud, cinder=self.cinder)
         self.volume, self.second = self.cinder.add_volume(PROJECT), self.cinder.add_volume(PROJECT)
-        self.server = self.boot({'uuid': self.network}, {'uuid': self.network, 'tag': 'front'}, config_drive=True,
-                                block_device_mapping_v2=[
-            {'source_type': 'image', 'destination_type': 'local', 'uuid': IMAGE_ID, 'boot_index': 0},
-            {'source_type': 'volume', 'destination_type': 'volume', 'uuid': self.volume, 'tag': 'data'}])
-        self.front = f"{self.cache(self.server)[1]['address']} front"
+        self.server = self.boot(
+            {'uuid': self.network},
+            {'uuid': self.network, 'tag': 'front'},
+            config_drive=True,
+            block_device_mapping_v2=[
+                {'source_type': 'image', 'destination_type': 'local', 'uuid': IMAGE_ID, 'boot_index': 0},
+                {'source_type': 'volume', 'destination_type': 'volume', 'uuid': self.volume, 'tag': 'data'},
+            ],
+        )
+        self.front = f'{self.cache(self.server)[1]["address"]} front'
         self.data = f'{self.volume} data'
 
     def guest(self) -> list[str]:
@@ -44,13 +50,16 @@ class Tagged(Networked):
             row = instances.get(conn, self.server)
             assert row is not None
         instance = objects.Instance.from_row(None, *instances.split(row))
-        return [_short(device) for device in meta_data(About.of(instance, ''), 'latest')['devices']]
+        return [_short(device) for device in meta_data(GuestFacts.of(instance, ''), 'latest')['devices']]
 
     def drive(self) -> list[str]:
         """What the config drive says."""
         path = self.cloud.directory / self.cloud.host_of(self.server) / 'instances' / self.server / 'disk.config'
-        read = subprocess.run(['isoinfo', '-J', '-x', '/openstack/latest/meta_data.json', '-i', str(path)], check=True,
-                              capture_output=True)
+        read = subprocess.run(
+            ['isoinfo', '-J', '-x', '/openstack/latest/meta_data.json', '-i', str(path)],
+            check=True,
+            capture_output=True,
+        )
         return [_short(device) for device in json.loads(read.stdout)['devices']]
 
     def shown(self, kind: str) -> dict[str, str | None]:
@@ -65,7 +74,7 @@ class Tagged(Networked):
 
 
 def _short(device: dict[str, Any]) -> str:
-    return f"{device.get('mac') or device['serial']} {device['tags'][0]}"
+    return f'{device.get("mac") or device["serial"]} {device["tags"][0]}'
 
 
 @pytest.fixture
@@ -86,13 +95,14 @@ def test_from_create_to_delete(tagged: Tagged) -> None:
     assert tagged.shown('os-volume_attachments') == {tagged.volume: 'data'}
     # 1. more, and less
     cloud.action(server, 'os-stop')
-    answer = cloud.request('POST', f'/servers/{server}/os-interface', {'interfaceAttachment': {
-        'net_id': tagged.network, 'tag': 'back'}})
+    answer = cloud.request(
+        'POST', f'/servers/{server}/os-interface', {'interfaceAttachment': {'net_id': tagged.network, 'tag': 'back'}}
+    )
     cloud.settle()
     body = answer.json['interfaceAttachment']
     assert body['tag'] == 'back' and tagged.shown('os-interface')[body['port_id']] == 'back'
     tagged.change('POST', 'os-volume_attachments', {'volumeAttachment': {'volumeId': tagged.second, 'tag': 'logs'}})
-    back, logs = f"{body['mac_addr']} back", f'{tagged.second} logs'
+    back, logs = f'{body["mac_addr"]} back', f'{tagged.second} logs'
     assert tagged.guest() == [tagged.front, back, tagged.data, logs]
     # 2. Neutron has news: only the cache knows tags
     tagged.notify([{'name': 'network-changed', 'server_uuid': server, 'tag': front}])
@@ -122,16 +132,23 @@ def test_what_is_undone_is_noted_too(tagged: Tagged, monkeypatch: pytest.MonkeyP
     cloud, server, noted = tagged.cloud, tagged.server, []
 
     def fails(real: Callable[..., Any], work: Any) -> None:
-        monkeypatch.setattr('kilonova.conductor.flows.interfaces._end', lambda *args: None)
+        monkeypatch.setattr('kilonova.conductor.flows.network.interfaces._end', lambda *args: None)
         real(work)
         noted.append(tagged.guest())
         raise errors.KilonovaError('enough')
+
     cloud.action(server, 'os-stop')
     front = tagged.cache(server)[1]['id']
     disturb(monkeypatch, f'{kind}_interface', 3 if kind == 'attach' else 0, fails)
     if kind == 'attach':
-        assert cloud.request('POST', f'/servers/{server}/os-interface', {'interfaceAttachment': {
-            'net_id': tagged.network, 'tag': 'back'}}).status_int == 409
+        assert (
+            cloud.request(
+                'POST',
+                f'/servers/{server}/os-interface',
+                {'interfaceAttachment': {'net_id': tagged.network, 'tag': 'back'}},
+            ).status_int
+            == 409
+        )
         assert [len(devices) for devices in noted] == [3]
     else:
         tagged.change('DELETE', f'os-interface/{front}')

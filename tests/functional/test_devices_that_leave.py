@@ -2,6 +2,7 @@
 
 libvirt's test driver can't unplug a device, so its answers about the machine's devices leave it out.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -36,8 +37,9 @@ def fault_of(cloud: Cloud, server: str) -> str:
     return str(cloud.story(server)[0][2])
 
 
-@pytest.mark.parametrize(('action', 'body', 'before'), [('os-start', None, 'SHUTOFF'),
-                                                        ('reboot', {'type': 'HARD'}, 'ACTIVE')])
+@pytest.mark.parametrize(
+    ('action', 'body', 'before'), [('os-start', None, 'SHUTOFF'), ('reboot', {'type': 'HARD'}, 'ACTIVE')]
+)
 def test_a_server_does_not_start_without_its_device(make_cloud, action, body, before):
     """The fault and the event name the address; with the device back it starts."""
     cloud = make_cloud(ONE)
@@ -88,6 +90,7 @@ def test_a_resize_takes_the_next_host_when_a_device_left_the_first(cloud):
             finally:
                 del libvirt.has_node_device
         return deliver()
+
     cloud.on_message = on_message
     cloud.action(server, 'resize', {'flavorRef': cloud.flavor(gpus=1, ram=1024)})
     cloud.on_message = None

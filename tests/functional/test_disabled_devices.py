@@ -1,4 +1,5 @@
 """Devices that must not be given out: disabled by an operator."""
+
 from __future__ import annotations
 
 import pytest
@@ -15,7 +16,8 @@ CARD = '0000:84:00.0'
 def disable(cloud: Cloud, host: str, address: str, reason: str | None = 'ECC errors') -> list[dict[str, object]]:
     """As ``kilonova-manage device disable`` asks the host; ``reason`` None: enable."""
     found: list[dict[str, object]] = cloud.compute_client.set_device_disabled(
-        get_admin_context(), server=host, address=address, reason=reason)
+        get_admin_context(), server=host, address=address, reason=reason
+    )
     return found
 
 
@@ -38,18 +40,25 @@ def reserve(cloud: Cloud, host: str, address: str, number: int) -> None:
 
 def barred(cloud: Cloud, server: str) -> list[str]:
     """What the story of a server says of its devices, the newest first."""
-    return [one['message'] for one in cloud.ok('GET', f'/servers/{server}/os-instance-actions')['instanceActions']
-            if one['action'] == 'device_barred']
+    return [
+        one['message']
+        for one in cloud.ok('GET', f'/servers/{server}/os-instance-actions')['instanceActions']
+        if one['action'] == 'device_barred'
+    ]
 
 
 @pytest.mark.parametrize('in_placement', [True, False])
 def test_a_disabled_device_is_offered_to_no_server(make_cloud, in_placement):
     """Another one is chosen; a start of the compute changes nothing; enabled, it is offered again."""
-    cloud = make_cloud({'gpu1': ['0000:08:00.0', '0000:09:00.0']}, filter_scheduler__pci_in_placement=in_placement,
-                       pci__report_in_placement=in_placement)
+    cloud = make_cloud(
+        {'gpu1': ['0000:08:00.0', '0000:09:00.0']},
+        filter_scheduler__pci_in_placement=in_placement,
+        pci__report_in_placement=in_placement,
+    )
     flavor = cloud.flavor(gpus=1)
     assert disable(cloud, 'gpu1', '0000:08:00.0') == [
-        {'address': '0000:08:00.0', 'status': 'unavailable', 'instance_uuid': None}]
+        {'address': '0000:08:00.0', 'status': 'unavailable', 'instance_uuid': None}
+    ]
     assert disable(cloud, 'gpu1', '0000:08:00.0') == disable(cloud, 'gpu1', '0000:08:00.0')
     assert cloud.devices()['gpu1 0000:08:00.0'] == ('unavailable', None)
     cloud.assert_clean()
@@ -94,11 +103,14 @@ def test_placement_is_away(make_cloud):
 
     def away(method, path):
         raise errors.Unanswered(who='Placement', reason='away')
+
     client.on_request = away
     disable(cloud, 'gpu1', '0000:08:00.0')
     client.on_request = None
     assert (cloud.devices(), reserved(cloud, 'gpu1', '0000:08:00.0')) == (
-        {'gpu1 0000:08:00.0': ('unavailable', None)}, 0)
+        {'gpu1 0000:08:00.0': ('unavailable', None)},
+        0,
+    )
     assert cloud.status(cloud.boot(cloud.flavor(gpus=1))) == 'ERROR'
     cloud.computes['gpu1'].node.update()
     assert reserved(cloud, 'gpu1', '0000:08:00.0') == 1
@@ -152,6 +164,7 @@ def test_its_holder_keeps_it_until_it_leaves(make_cloud, leave):
 
 def test_it_stays_disabled_when_it_is_gone_and_comes_back(make_cloud):
     from tests.functional.test_devices_that_leave import unplugged
+
     cloud = make_cloud(ONE)
     disable(cloud, 'gpu1', '0000:08:00.0')
     with unplugged(cloud, 'gpu1', '0000:08:00.0'):
@@ -171,6 +184,7 @@ def test_it_stays_disabled_when_it_is_gone_and_comes_back(make_cloud):
 def test_a_device_that_its_host_has_no_more(make_cloud):
     """Its holder is told once, whatever starts meanwhile; again when it was back and leaves again."""
     from tests.functional.test_devices_that_leave import unplugged
+
     cloud = make_cloud(ONE)
     server = cloud.boot(cloud.flavor(gpus=1))
     text = 'Device 0000:08:00.0 is missing: its host no longer has it, or the configuration no longer names it'
@@ -182,15 +196,17 @@ def test_a_device_that_its_host_has_no_more(make_cloud):
         cloud.assert_clean()
     cloud.ok('DELETE', f'/servers/{server}')
     cloud.settle()
-    assert (cloud.devices(), reserved(cloud, 'gpu1', '0000:08:00.0')) == (
-        {'gpu1 0000:08:00.0': ('available', None)}, 0)
+    assert (cloud.devices(), reserved(cloud, 'gpu1', '0000:08:00.0')) == ({'gpu1 0000:08:00.0': ('available', None)}, 0)
 
 
 def test_a_part_of_a_card_and_the_whole_card(make_cloud):
     """Placement gives the other part only; the card's address names all of them."""
     with mdev_bus():
-        cloud = make_cloud({'gpu1': []}, devices={'gpu1': [mdev_card(CARD, {'nvidia-35': 2})]},
-                           devices__enabled_mdev_types=['nvidia-35'])
+        cloud = make_cloud(
+            {'gpu1': []},
+            devices={'gpu1': [mdev_card(CARD, {'nvidia-35': 2})]},
+            devices__enabled_mdev_types=['nvidia-35'],
+        )
         flavor, name = cloud.flavor(**{'resources:VGPU': '1'}), 'pci_0000_84_00_0'
         first, second = sorted(each.split()[1] for each in cloud.devices())
         disable(cloud, 'gpu1', first)

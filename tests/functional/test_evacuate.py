@@ -1,4 +1,5 @@
 """evacuate: servers of a dead host are built on another one, and the host that comes back clears away its part."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -7,13 +8,16 @@ import pytest
 
 from kilonova.pci.request import Aliases, PciRequestAliasNotDefined
 from kilonova.states import PowerState
-from kilonova.virt.libvirt.guests import Guests
+from kilonova.virt.libvirt.guests import LibvirtGuests
 from kilonova.virt.parts.guests import GuestFailed
 from tests.fixtures.cloud import IMAGE_ID, Cloud
 from tests.flows.cases import force_down, lose_host
 
-GPUS = {'gpu1': ['0000:08:00.0', '0000:09:00.0'], 'gpu2': ['0000:88:00.0', '0000:89:00.0'],
-        'gpu3': ['0000:a8:00.0', '0000:a9:00.0']}
+GPUS = {
+    'gpu1': ['0000:08:00.0', '0000:09:00.0'],
+    'gpu2': ['0000:88:00.0', '0000:89:00.0'],
+    'gpu3': ['0000:a8:00.0', '0000:a9:00.0'],
+}
 RELEASE = ('release',)
 
 
@@ -73,7 +77,7 @@ def test_a_server_of_a_dead_host_is_built_elsewhere_and_its_host_cleans_up(small
     assert (small.directory / source / 'instances' / server).exists()
     # Nobody makes it come back before it has cleaned up.
     service = small.ok('GET', f'/os-services?host={source}&binary=nova-compute')['services'][0]
-    assert small.request('PUT', f"/os-services/{service['id']}", {'forced_down': False}).status_int == 400
+    assert small.request('PUT', f'/os-services/{service["id"]}', {'forced_down': False}).status_int == 400
     come_back(small, source)
     assert not (small.directory / source / 'instances' / server).exists()
     assert small.owned(server) == [f'{dest} {address}' for address in small.hostdevs(server)]
@@ -83,15 +87,18 @@ def test_a_server_of_a_dead_host_is_built_elsewhere_and_its_host_cleans_up(small
     small.assert_clean()
 
 
-@pytest.mark.parametrize(('version', 'stopped', 'state'), [
-    ('2.95', False, 'SHUTOFF'), ('2.94', False, 'ACTIVE'), ('2.94', True, 'SHUTOFF'), ('2.13', False, 'ACTIVE')])
+@pytest.mark.parametrize(
+    ('version', 'stopped', 'state'),
+    [('2.95', False, 'SHUTOFF'), ('2.94', False, 'ACTIVE'), ('2.94', True, 'SHUTOFF'), ('2.13', False, 'ACTIVE')],
+)
 def test_versions_say_whether_it_runs(small, monkeypatch, version, stopped, state):
-    given, spawn = [], Guests.spawn
+    given, spawn = [], LibvirtGuests.spawn
 
     def noting(*args, **kwargs):
         given.append(kwargs['admin_password'])
         spawn(*args, **kwargs)
-    monkeypatch.setattr(Guests, 'spawn', noting)
+
+    monkeypatch.setattr(LibvirtGuests, 'spawn', noting)
     server = small.boot(small.flavor(gpus=1))
     source = small.host_of(server)
     if stopped:
@@ -144,8 +151,10 @@ def test_a_named_host_is_the_schedulers_unless_forced(small):
     small.assert_clean()
 
 
-@pytest.mark.parametrize(('version', 'body', 'goes'), [
-    ('2.28', {}, True), ('2.67', {'force': True}, True), ('2.67', {'force': False}, False), ('2.95', {}, False)])
+@pytest.mark.parametrize(
+    ('version', 'body', 'goes'),
+    [('2.28', {}, True), ('2.67', {'force': True}, True), ('2.67', {'force': False}, False), ('2.95', {}, False)],
+)
 def test_a_forced_host_takes_it_whatever_filters_say(make_cloud, monkeypatch, version, body, goes):
     """Where another one of its user's servers is, from which it shall be apart; a third host is free. Until 2.28 each
     named host is forced."""
@@ -153,9 +162,14 @@ def test_a_forced_host_takes_it_whatever_filters_say(make_cloud, monkeypatch, ve
     cloud = make_cloud(GPUS, filter_scheduler__enabled_filters=['ComputeFilter', 'DifferentHostFilter'])
     flavor = cloud.flavor()
     peer = cloud.boot(flavor)
-    server = cloud.ok('POST', '/servers', {'server': {
-        'name': 'apart', 'flavorRef': flavor, 'imageRef': IMAGE_ID, 'networks': 'none'},
-        'os:scheduler_hints': {'different_host': [peer]}})['server']['id']
+    server = cloud.ok(
+        'POST',
+        '/servers',
+        {
+            'server': {'name': 'apart', 'flavorRef': flavor, 'imageRef': IMAGE_ID, 'networks': 'none'},
+            'os:scheduler_hints': {'different_host': [peer]},
+        },
+    )['server']['id']
     cloud.settle()
     source, named = cloud.host_of(server), cloud.host_of(peer)
     assert source != named
@@ -173,7 +187,7 @@ def test_a_host_that_is_disabled_takes_what_is_forced_on_it(small):
     disabled, down = (host for host in GPUS if host != source)
     for host in (disabled, down):
         (service,) = small.ok('GET', f'/os-services?host={host}&binary=nova-compute')['services']
-        small.ok('PUT', f"/os-services/{service['id']}", {'status': 'disabled'})
+        small.ok('PUT', f'/os-services/{service["id"]}', {'status': 'disabled'})
     lose_host(small, down)
     for version, body in (('2.67', {'force': False}), ('2.68', {}), ('2.95', {})):
         evacuate(small, server, version=version, host=disabled, **body)
@@ -189,14 +203,16 @@ def test_a_host_that_is_disabled_takes_what_is_forced_on_it(small):
 
 
 @pytest.mark.parametrize('gpus', [0, 1])
-@pytest.mark.parametrize(('version', 'body'), [
-    ('2.13', {'onSharedStorage': False}), ('2.28', {}), ('2.29', {'force': True}), ('2.67', {'force': True})])
+@pytest.mark.parametrize(
+    ('version', 'body'),
+    [('2.13', {'onSharedStorage': False}), ('2.28', {}), ('2.29', {'force': True}), ('2.67', {'force': True})],
+)
 def test_each_way_to_force_reaches_a_disabled_host(small, gpus, version, body):
     """Found 1.19: it does, at each version that can force."""
     server, source = lost(small, gpus=gpus)
     disabled = next(host for host in GPUS if host != source)
     (service,) = small.ok('GET', f'/os-services?host={disabled}&binary=nova-compute')['services']
-    small.ok('PUT', f"/os-services/{service['id']}", {'status': 'disabled', 'disabled_reason': 'spare'})
+    small.ok('PUT', f'/os-services/{service["id"]}', {'status': 'disabled', 'disabled_reason': 'spare'})
     evacuate(small, server, version=version, host=disabled, **body)
     assert small.host_of(server) == disabled and small.status(server) == 'ACTIVE', small.story(server)
     come_back(small, source)
@@ -216,6 +232,7 @@ def test_a_host_that_refuses_gives_way_to_the_next_and_the_last_leaves_it_as_it_
                 left[0] -= 1
                 raise GuestFailed(act='start', uuid=server, reason='injected')
             real(*args, **kwargs)
+
         monkeypatch.setattr(guests, 'spawn', spawn)
     evacuate(small, server)
     if refusing == 1:
@@ -241,9 +258,14 @@ def test_a_deleted_server_is_cleaned_up_too(small):
     small.assert_clean()
 
 
-@pytest.mark.parametrize(('version', 'body', 'message'), [
-    ('2.13', {'onSharedStorage': True}, None), ('2.94', {}, None),
-    ('2.13', {'onSharedStorage': False}, 'Invalid state of instance files on shared storage')])
+@pytest.mark.parametrize(
+    ('version', 'body', 'message'),
+    [
+        ('2.13', {'onSharedStorage': True}, None),
+        ('2.94', {}, None),
+        ('2.13', {'onSharedStorage': False}, 'Invalid state of instance files on shared storage'),
+    ],
+)
 def test_disks_on_shared_storage_are_taken_over(make_cloud, monkeypatch, version, body, message):
     """Before 2.14 the user says whether they are; from then on Kilonova sees it."""
     monkeypatch.setattr('kilonova.conductor.work.PAUSE', 0.02)
@@ -279,9 +301,12 @@ def test_disks_that_are_not_shared_as_the_user_said_end_it(small):
 def test_its_action_names_each_step(small):
     server, source = lost(small)
     evacuate(small, server)
-    (action,) = [row for row in small.ok('GET', f'/servers/{server}/os-instance-actions')['instanceActions']
-                 if row['action'] == 'evacuate']
-    shown = small.ok('GET', f"/servers/{server}/os-instance-actions/{action['request_id']}")['instanceAction']
+    (action,) = [
+        row
+        for row in small.ok('GET', f'/servers/{server}/os-instance-actions')['instanceActions']
+        if row['action'] == 'evacuate'
+    ]
+    shown = small.ok('GET', f'/servers/{server}/os-instance-actions/{action["request_id"]}')['instanceAction']
     found = {event['event']: event['result'] for event in shown['events']}
     assert found == {'rebuild_server': 'Success', 'compute_rebuild_instance': 'Success'}
     assert small.host_of(server) != source
@@ -293,6 +318,7 @@ def test_servers_of_a_renamed_alias_are_moved_found_1_13(small: Cloud, monkeypat
 
     def unknown(aliases: Any, name: str) -> None:
         raise PciRequestAliasNotDefined(alias=name)
+
     monkeypatch.setattr(Aliases, '__getitem__', unknown)
     small.action(server, 'migrate')
     small.action(server, 'confirmResize')

@@ -1,4 +1,5 @@
 """What expires: builds that take too long, moves that nobody answers. Rows 2.7 and 2.12 of the seed map."""
+
 from __future__ import annotations
 
 import threading
@@ -49,8 +50,10 @@ def until(condition: Callable[[], bool]) -> None:
 def waits(db: engine.Database) -> bool:
     """Whether a boot met silence here, and will be tried again."""
     with db.read() as conn:
-        return any(operations.Operation.read(row).outputs.get('tries') for row in conn.execute(
-            operations.operations.select()).mappings())
+        return any(
+            operations.OperationRow.read(row).outputs.get('tries')
+            for row in conn.execute(operations.operations.select()).mappings()
+        )
 
 
 def late(cloud: Cloud) -> int:
@@ -80,6 +83,7 @@ def test_a_build_whose_answer_never_comes(hurried: Cloud, method: str) -> None:
         if name == 'select_destinations':
             raise Unanswered(who='scheduler', reason='a test')
         raise Unanswered(who=host, reason='a test')
+
     cloud.on_message = on_message
     server = cloud.create(cloud.flavor(gpus=1))['server']['id']
     database = cloud.databases.api() if method == 'select_destinations' else cloud.cell
@@ -103,6 +107,7 @@ def test_a_build_at_which_its_host_works(hurried: Cloud, monkeypatch: pytest.Mon
             begun.set()
             assert go_on.wait(60)
             return spawn(*args, **kwargs)
+
         monkeypatch.setattr(power, 'spawn', slowly)
     server = cloud.create(cloud.flavor(gpus=1))['server']['id']
     assert begun.wait(60)
@@ -123,6 +128,7 @@ def test_a_delete_of_a_build_that_timed_out_wins(hurried: Cloud) -> None:
         if name == 'build_and_run_instance':
             raise Unanswered(who=host, reason='a test')
         return deliver()
+
     cloud.on_message = on_message
     server = cloud.create(cloud.flavor(gpus=1))['server']['id']
     until(lambda: waits(cloud.cell))
@@ -184,8 +190,9 @@ def test_of_two_conductors_one_confirms(hurried: Cloud) -> None:
     cloud.assert_clean()
 
 
-def test_a_shelved_server_leaves_its_host_in_time(make_cloud: Callable[..., Cloud],
-                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shelved_server_leaves_its_host_in_time(
+    make_cloud: Callable[..., Cloud], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Row 2.13: until then it keeps devices and place; then they are free, as if somebody had asked for it."""
     monkeypatch.setattr('kilonova.conductor.work.PAUSE', 0.02)
     cloud = make_cloud(GPUS, shelved_offload_time=HOUR)
@@ -198,6 +205,7 @@ def test_a_shelved_server_leaves_its_host_in_time(make_cloud: Callable[..., Clou
         with cloud.cell.write() as conn:
             operations.instance_queries.set_system_metadata(conn, server, {'shelved_at': moment.isoformat()})
         return cloud.conductors[0].expiry.run('poll_shelved_instances')
+
     assert look(59) == 0 and cloud.status(server) == 'SHELVED' and len(cloud.owned(server)) == 1
     assert look(61) == 1
     cloud.settle()
@@ -222,6 +230,7 @@ def test_a_rescue_ends_in_time(make_cloud: Callable[..., Cloud], monkeypatch: py
         moment = operations.instance_queries.utcnow() - operations.datetime.timedelta(minutes=minutes)
         with cloud.cell.write() as conn:
             conn.execute(actions.update().where(actions.c.instance_uuid == server).values(start_time=moment))
+
     for _time in range(2):
         cloud.action(server, 'rescue', {}, expect=200)
         assert cloud.status(server) == 'RESCUE' and look('poll_rescued_instances') == 0
@@ -258,7 +267,8 @@ def test_without_an_option_nothing_comes_round(make_cloud: Callable[..., Cloud])
     assert timers.spacing == CELLS
     assert {task['spacing'] for task in timers.told() if task['name'] not in CELLS} == {-1}
     assert [task['name'] for task in timers.told()] == sorted(
-        [*CELLS, expiry.HEALING, *(expires.name for expires in expiry.EXPIRES)])
+        [*CELLS, expiry.HEALING, *(expires.name for expires in expiry.EXPIRES)]
+    )
 
 
 def test_periodic_enable_is_the_conductors_too(make_cloud: Callable[..., Cloud]) -> None:
@@ -270,7 +280,10 @@ def test_what_expires_comes_round(make_cloud: Callable[..., Cloud]) -> None:
     """Row 2.24: Each under its name: once a minute, or as often as its time is long."""
     cloud = make_cloud({'gpu1': []}, instance_build_timeout=1, resize_confirm_window=30, reclaim_instance_interval=HOUR)
     timers = cloud.conductors[0].expiry.timers
-    assert timers.spacing == {**CELLS, 'check_instance_build_time': 1, 'poll_unconfirmed_resizes': 30,
-                              'reclaim_queued_deletes': 60}
-    until(lambda: next(one for one in timers.told()
-                                if one['name'] == 'check_instance_build_time')['result'] == 'ok')
+    assert timers.spacing == {
+        **CELLS,
+        'check_instance_build_time': 1,
+        'poll_unconfirmed_resizes': 30,
+        'reclaim_queued_deletes': 60,
+    }
+    until(lambda: next(one for one in timers.told() if one['name'] == 'check_instance_build_time')['result'] == 'ok')

@@ -1,4 +1,5 @@
 """Devices with which a guest could not be started: they rest, and come back by themselves. Row 1.4 of the reports."""
+
 from __future__ import annotations
 
 import json
@@ -40,6 +41,7 @@ class Broken:
             if bad:
                 raise errors.DevicesFailed(addresses=bad, reason='vfio 0000: failed to open\n/dev/vfio/42')
             act(*args, **kwargs)
+
         return refusing
 
     def look(self, after: float = 0) -> None:
@@ -52,8 +54,9 @@ class Broken:
 
 
 def make(make_cloud: Any, monkeypatch: pytest.MonkeyPatch, *addresses: str, **options: Any) -> Broken:
-    return Broken(make_cloud(TWO, devices__failed_rest=FIRST, devices__failed_rest_max=MOST, **options), monkeypatch,
-                  *addresses)
+    return Broken(
+        make_cloud(TWO, devices__failed_rest=FIRST, devices__failed_rest_max=MOST, **options), monkeypatch, *addresses
+    )
 
 
 def delete(cloud: Cloud, server: str) -> None:
@@ -62,7 +65,8 @@ def delete(cloud: Cloud, server: str) -> None:
 
 
 def test_a_device_that_failed_is_not_offered_until_it_was_looked_at(
-        make_cloud: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_cloud: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The next server gets another, the one after it none, and its host is not asked. All reports say why. A start of
     the compute changes nothing. It is no failed build of the host."""
     broken = make(make_cloud, monkeypatch, GPU, OTHER)
@@ -71,7 +75,8 @@ def test_a_device_that_failed_is_not_offered_until_it_was_looked_at(
     delete(cloud, cloud.boot(flavor))
     (failed,) = [name.split()[1] for name, (status, _) in cloud.devices().items() if status == 'unavailable']
     assert shown(cloud, failed) == {
-        'failed': 'vfio 0000: failed to open /dev/vfio/42; failure 1, checked again after 2027-01-15T08:01:40Z'}
+        'failed': 'vfio 0000: failed to open /dev/vfio/42; failure 1, checked again after 2027-01-15T08:01:40Z'
+    }
     assert reserved(cloud, 'gpu1', failed) == 1
     assert cloud.computes['gpu1'].host.tracker.failed_builds == 0
     metrics = cloud.request('GET', '/metrics', mount='/kilonova/v1').text
@@ -118,8 +123,9 @@ def test_a_look_that_finds_it_bad(make_cloud: Any, monkeypatch: pytest.MonkeyPat
     """It rests on with the new reason: fallen off the bus, held by a domain of somebody else, not well by the
     operator's command. Then it comes back."""
     sys, program = CarvedSys(monkeypatch, tmp_path), Program(tmp_path)
-    broken = make(make_cloud, monkeypatch, GPU, devices__health_check=program.command,
-                  devices__health_check_interval=-1)
+    broken = make(
+        make_cloud, monkeypatch, GPU, devices__health_check=program.command, devices__health_check_interval=-1
+    )
     cloud = broken.cloud
     disable(cloud, 'gpu1', OTHER)
     delete(cloud, cloud.boot(cloud.flavor(gpus=1)))

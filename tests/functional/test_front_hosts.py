@@ -1,4 +1,5 @@
 """Services, hypervisors and hosts through the front door of a whole cloud."""
+
 from __future__ import annotations
 
 import datetime
@@ -34,12 +35,12 @@ def test_hosts_from_their_start_to_their_end(cloud):
     # Each host that is up tells its uptime; one that is down is not asked.
     assert all(re.search(r'\sup\s.*load average', text) for text in uptimes(cloud).values())
     (first, _) = cloud.ok('GET', '/os-hypervisors', version='2.52')['hypervisors']
-    told = cloud.ok('GET', f"/os-hypervisors/{first['id']}/uptime", version='2.52')['hypervisor']
+    told = cloud.ok('GET', f'/os-hypervisors/{first["id"]}/uptime', version='2.52')['hypervisor']
     assert told['hypervisor_hostname'] == 'gpu1' and 'load average' in told['uptime']
 
     # Disabled while it is there: at once. While it is away: when it comes back.
     service, node = service_of(cloud, 'gpu2'), cloud.computes['gpu2'].node.record.uuid
-    path = f"/os-services/{service['id']}"
+    path = f'/os-services/{service["id"]}'
     cloud.ok('PUT', path, {'status': 'disabled', 'disabled_reason': 'repair'})
     cloud.settle()
     assert is_disabled(cloud, node)
@@ -69,11 +70,14 @@ def test_hosts_from_their_start_to_their_end(cloud):
     # What is used of a host; a service with servers stays.
     flavor = cloud.flavor(gpus=1, vcpus=2, ram=512, disk=1)
     server = cloud.boot(flavor, availability_zone='nova:gpu2')
-    lines = {line['resource']['project']: line['resource'] for line in cloud.ok(
-        'GET', '/os-hosts/gpu2', version='2.42')['host']}
+    lines = {
+        line['resource']['project']: line['resource']
+        for line in cloud.ok('GET', '/os-hosts/gpu2', version='2.42')['host']
+    }
     assert lines['(used_max)']['cpu'] == lines['(used_now)']['cpu'] == 2 and lines['(total)']['host'] == 'gpu2'
     (with_servers,) = cloud.ok('GET', '/os-hypervisors?hypervisor_hostname_pattern=gpu2&with_servers=true')[
-        'hypervisors']
+        'hypervisors'
+    ]
     assert [entry['uuid'] for entry in with_servers['servers']] == [server]
     assert cloud.request('DELETE', path).status_int == 409
 

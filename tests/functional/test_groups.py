@@ -1,4 +1,5 @@
 """Server groups through the whole cloud: together, apart, rather so, and what moves and races may do about it."""
+
 from __future__ import annotations
 
 import threading
@@ -18,9 +19,21 @@ def group(cloud, policy, **rules):
 
 def ask(cloud, flavor, name, count=1):
     """Create servers of a group, without waiting; the status."""
-    return cloud.request('POST', '/servers', {'server': {
-        'name': 's', 'flavorRef': flavor, 'imageRef': '70a599e0-31e7-49b7-b260-868f441e862b', 'networks': 'none',
-        'min_count': count, 'max_count': count}, 'os:scheduler_hints': {'group': name}})
+    return cloud.request(
+        'POST',
+        '/servers',
+        {
+            'server': {
+                'name': 's',
+                'flavorRef': flavor,
+                'imageRef': '70a599e0-31e7-49b7-b260-868f441e862b',
+                'networks': 'none',
+                'min_count': count,
+                'max_count': count,
+            },
+            'os:scheduler_hints': {'group': name},
+        },
+    )
 
 
 def boot(cloud, flavor, name, count=1):
@@ -55,14 +68,14 @@ def test_apart(make_cloud):
     cloud.action(first, 'migrate')
     free = {'gpu1', 'gpu2', 'gpu3'} - set(hosts(cloud, [second]))
     assert cloud.status(first) == 'VERIFY_RESIZE' and cloud.host_of(first) in free
-    refused, = boot(cloud, flavor, spread)
+    (refused,) = boot(cloud, flavor, spread)
     assert cloud.status(refused) == 'ERROR' and fault(cloud, refused).startswith('No valid host was found.')
     # A server in ERROR that is nowhere is a member and in nobody's way; deleted ones are no members.
     cloud.request('DELETE', f'/servers/{refused}')
     cloud.settle()
     assert members(cloud, spread) == [first, second]
     cloud.action(first, 'revertResize')
-    third, = boot(cloud, flavor, spread)
+    (third,) = boot(cloud, flavor, spread)
     assert len(set(hosts(cloud, [first, second, third]))) == 3
     # No host is left to go to: the server stays as it was.
     cloud.action(second, 'migrate')
@@ -75,10 +88,11 @@ def test_so_many_on_a_host(cloud):
     flavor, pairs = cloud.flavor(), group(cloud, 'anti-affinity', max_server_per_host=2)
     five = boot(cloud, flavor, pairs, 5)
     assert {fault(cloud, server) for server in five} == {
-        'No valid host was found. 2 hosts considered: 2 could take one of the servers, not all of them.'}
+        'No valid host was found. 2 hosts considered: 2 could take one of the servers, not all of them.'
+    }
     servers = boot(cloud, flavor, pairs, 4)
     assert sorted(hosts(cloud, servers)) == ['gpu1', 'gpu1', 'gpu2', 'gpu2']
-    fifth, = boot(cloud, flavor, pairs)
+    (fifth,) = boot(cloud, flavor, pairs)
     assert cloud.status(fifth) == 'ERROR'
     assert cloud.request('DELETE', f'/os-server-groups/{pairs}').status_int == 204
     assert cloud.show(servers[0])['server_groups'] == []
@@ -92,11 +106,11 @@ def test_together(make_cloud):
     """affinity: a lone server may move, and others wait for the end of its move; then they follow it, and stay."""
     cloud = make_cloud(THREE)
     flavor, near = cloud.flavor(), group(cloud, 'affinity')
-    first, = boot(cloud, flavor, near)
+    (first,) = boot(cloud, flavor, near)
     home = cloud.host_of(first)
     cloud.action(first, 'migrate')
     assert cloud.status(first) == 'VERIFY_RESIZE' and cloud.host_of(first) != home
-    early, = boot(cloud, flavor, near)
+    (early,) = boot(cloud, flavor, near)
     assert cloud.status(early) == 'ERROR' and 'are being moved: confirm or revert' in fault(cloud, early)
     cloud.request('DELETE', f'/servers/{early}')
     cloud.action(first, 'confirmResize')
@@ -111,25 +125,37 @@ def test_together(make_cloud):
 def test_wishes(make_cloud, policy, different):
     """soft-*: a wish that weighs; what can't be had doesn't fail."""
     # Other weighers spread servers over equal hosts.
-    cloud = make_cloud(THREE, filter_scheduler__soft_affinity_weight_multiplier=100.0,
-                       filter_scheduler__soft_anti_affinity_weight_multiplier=100.0)
+    cloud = make_cloud(
+        THREE,
+        filter_scheduler__soft_affinity_weight_multiplier=100.0,
+        filter_scheduler__soft_anti_affinity_weight_multiplier=100.0,
+    )
     flavor, wish = cloud.flavor(), group(cloud, policy)
     servers = boot(cloud, flavor, wish, 2) + boot(cloud, flavor, wish)
     assert len(set(hosts(cloud, servers))) == different
-    fourth, = boot(cloud, flavor, wish)
+    (fourth,) = boot(cloud, flavor, wish)
     assert cloud.status(fourth) == 'ACTIVE'
 
 
-@pytest.mark.parametrize(('policy', 'missing'), [
-    ('affinity', 'ServerGroupAffinityFilter'), ('anti-affinity', 'ServerGroupAntiAffinityFilter'),
-    ('soft-affinity', 'ServerGroupSoftAffinityWeigher')])
+@pytest.mark.parametrize(
+    ('policy', 'missing'),
+    [
+        ('affinity', 'ServerGroupAffinityFilter'),
+        ('anti-affinity', 'ServerGroupAntiAffinityFilter'),
+        ('soft-affinity', 'ServerGroupSoftAffinityWeigher'),
+    ],
+)
 def test_a_policy_that_nobody_looks_at(make_cloud, policy, missing):
-    cloud = make_cloud({'gpu1': []}, filter_scheduler__enabled_filters=['ComputeFilter'],
-                       filter_scheduler__weight_classes=['RAMWeigher'])
-    server, = boot(cloud, cloud.flavor(), group(cloud, policy))
+    cloud = make_cloud(
+        {'gpu1': []},
+        filter_scheduler__enabled_filters=['ComputeFilter'],
+        filter_scheduler__weight_classes=['RAMWeigher'],
+    )
+    (server,) = boot(cloud, cloud.flavor(), group(cloud, policy))
     assert cloud.status(server) == 'ERROR'
     assert fault(cloud, server) == (
-        f'No valid host was found. ServerGroup policy is not supported: {missing} not configured')
+        f'No valid host was found. ServerGroup policy is not supported: {missing} not configured'
+    )
 
 
 # --- races -----------------------------------------------------------------------------------------------------------
@@ -139,8 +165,12 @@ class Crossing:
     def __init__(self, cloud):
         self.cloud, self.chosen = cloud, threading.Semaphore(0)
         self.both, self.turn, self.sent = threading.Event(), threading.Lock(), []
-        self.schedulers = [cloud.scheduler, SchedulerManager(
-            cloud.conf, databases=cloud.databases, cells=cloud.cells, placement=cloud.placement.client)]
+        self.schedulers = [
+            cloud.scheduler,
+            SchedulerManager(
+                cloud.conf, databases=cloud.databases, cells=cloud.cells, placement=cloud.placement.client
+            ),
+        ]
         cloud.on_message = self
 
     def __call__(self, kind, topic, server, method, args, deliver):
@@ -159,8 +189,10 @@ class Crossing:
         return deliver()
 
 
-@pytest.mark.parametrize(('policy', 'workaround', 'different'), [
-    ('anti-affinity', False, 2), ('anti-affinity', True, 1), ('affinity', False, 1)])
+@pytest.mark.parametrize(
+    ('policy', 'workaround', 'different'),
+    [('anti-affinity', False, 2), ('anti-affinity', True, 1), ('affinity', False, 1)],
+)
 def test_two_schedulers_choose_at_the_same_time(make_cloud, policy, workaround, different):
     """Seed map 1.37: the claim looks once more and the second one goes elsewhere; unless an operator forbids it to."""
     cloud = make_cloud({'gpu1': [], 'gpu2': []}, workarounds__disable_group_policy_check_upcall=workaround)
@@ -181,8 +213,12 @@ def test_two_schedulers_choose_at_the_same_time(make_cloud, policy, workaround, 
     assert len(set(hosts(cloud, servers))) == different
     first_choices = {server for _, server in crossing.sent[:2]}
     assert len(first_choices) == (2 if policy == 'affinity' else 1)
-    told = [text for server in servers for text in events(cloud, server)
-            if text.endswith('instance group policy was violated.')]
+    told = [
+        text
+        for server in servers
+        for text in events(cloud, server)
+        if text.endswith('instance group policy was violated.')
+    ]
     assert len(told) == (0 if workaround else 1)
     cloud.on_message = None
     cloud.assert_clean()
@@ -191,8 +227,9 @@ def test_two_schedulers_choose_at_the_same_time(make_cloud, policy, workaround, 
 def newer(cloud, host):
     """A host whose hypervisor is newer than the others'."""
     with cloud.cell.write() as conn:
-        conn.exec_driver_sql('UPDATE compute_nodes SET hypervisor_version = hypervisor_version + 1 WHERE host = '
-                             f"'{host}'")
+        conn.exec_driver_sql(
+            f"UPDATE compute_nodes SET hypervisor_version = hypervisor_version + 1 WHERE host = '{host}'"
+        )
 
 
 def events(cloud, server):
@@ -203,7 +240,7 @@ def test_a_move_and_a_create_that_cross(make_cloud):
     """The create is claimed where the move was going to: the move takes the next alternate. Row 1.37."""
     cloud = make_cloud(THREE)
     flavor, spread = cloud.flavor(), group(cloud, 'anti-affinity')
-    mover, = boot(cloud, flavor, spread)
+    (mover,) = boot(cloud, flavor, spread)
     stolen = []
 
     def steal(kind, topic, server, method, args, deliver):
@@ -213,6 +250,7 @@ def test_a_move_and_a_create_that_cross(make_cloud):
             # By a host that is forced: nobody's filters look at the group.
             force(cloud, flavor, spread, server)
         return deliver()
+
     cloud.on_message = steal
     cloud.action(mover, 'migrate')
     assert cloud.status(mover) == 'VERIFY_RESIZE'
@@ -236,24 +274,31 @@ def test_a_create_that_others_overtake_again_and_again(make_cloud, thefts):
             force(cloud, flavor, spread, server)
             cloud.on_message = steal
         return deliver()
+
     cloud.on_message = steal
     response = ask(cloud, flavor, spread)
     assert response.status_int == 202, response.text
     cloud.settle()
-    server, = (server for server in members(cloud, spread) if cloud.show(server)['name'] == 's')
+    (server,) = (server for server in members(cloud, spread) if cloud.show(server)['name'] == 's')
     assert len(stolen) == len(set(stolen)) == thefts
     if thefts < len(THREE):
         assert cloud.status(server) == 'ACTIVE' and cloud.host_of(server) not in stolen
     else:
-        assert fault(cloud, server) == ('No valid host was found. 3 hosts considered: 3 have too many servers of the '
-                                        'server group.')
+        assert fault(cloud, server) == (
+            'No valid host was found. 3 hosts considered: 3 have too many servers of the server group.'
+        )
     cloud.assert_clean()
 
 
 def force(cloud, flavor, name, host):
     """A server of the group on this host, past all filters; it is there when this returns."""
-    body = {'name': 'thief', 'flavorRef': flavor, 'imageRef': '70a599e0-31e7-49b7-b260-868f441e862b',
-            'networks': 'none', 'availability_zone': f'nova:{host}'}
+    body = {
+        'name': 'thief',
+        'flavorRef': flavor,
+        'imageRef': '70a599e0-31e7-49b7-b260-868f441e862b',
+        'networks': 'none',
+        'availability_zone': f'nova:{host}',
+    }
     thief = cloud.ok('POST', '/servers', {'server': body, 'os:scheduler_hints': {'group': name}})
     wait_for(cloud, thief['server']['id'])
 
@@ -273,10 +318,14 @@ def test_quotas_of_groups(make_cloud):
     flavor, only = cloud.flavor(), group(cloud, 'soft-affinity')
     response = cloud.request('POST', '/os-server-groups', {'server_group': {'name': 'g', 'policy': 'affinity'}})
     assert (response.status_int, response.json['forbidden']['message']) == (
-        403, 'Quota exceeded, too many server groups.')
+        403,
+        'Quota exceeded, too many server groups.',
+    )
     response = ask(cloud, flavor, only, 3)
     assert (response.status_int, response.json['forbidden']['message']) == (
-        403, 'Quota exceeded, too many servers in group')
+        403,
+        'Quota exceeded, too many servers in group',
+    )
     answers = []
     threads = [threading.Thread(target=lambda: answers.append(ask(cloud, flavor, only).status_int)) for _ in range(4)]
     for thread in threads:

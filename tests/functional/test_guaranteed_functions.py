@@ -2,6 +2,7 @@
 wherever the server goes. Each host has two cards in one physical network, of two virtual functions and 1000 kbit/s
 each.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -22,16 +23,25 @@ NICS = [f'{{"vendor_id": "8086", "address": "{card}.*", "physical_network": "phy
 
 class Site(Carded):
     def __init__(self, make_cloud: Callable[..., Cloud]) -> None:
-        devices = [one for name, card in CARDS.items() for one in sriov_nic(
-            f'{card}.0', [f'{card}.2', f'{card}.3'], f'52:54:00:00:00:{card[5:7]}', name=name[:-1])]
-        Networked.__init__(self, make_cloud, devices=dict.fromkeys(HOSTS, devices),
-                           specs={host: [*NICS, SPEC] for host in HOSTS})
-        self.wire = self.neutron.add_network('wire', self.neutron.networks[self.network]['project_id'],
-                                             cidr='10.5.0.0/24', **{'provider:physical_network': 'physnet1'})
+        devices = [
+            one
+            for name, card in CARDS.items()
+            for one in sriov_nic(f'{card}.0', [f'{card}.2', f'{card}.3'], f'52:54:00:00:00:{card[5:7]}', name=name[:-1])
+        ]
+        Networked.__init__(
+            self, make_cloud, devices=dict.fromkeys(HOSTS, devices), specs={host: [*NICS, SPEC] for host in HOSTS}
+        )
+        self.wire = self.neutron.add_network(
+            'wire',
+            self.neutron.networks[self.network]['project_id'],
+            cidr='10.5.0.0/24',
+            **{'provider:physical_network': 'physnet1'},
+        )
         self.names: dict[str, str] = {}
         for host in HOSTS:
-            self.names |= {uuid: name for name, uuid in self.neutron.report(
-                self.cloud.placement.client, host, cards=CARDS).items()}
+            self.names |= {
+                uuid: name for name, uuid in self.neutron.report(self.cloud.placement.client, host, cards=CARDS).items()
+            }
             self.cloud.computes[host].node.update()
         self.cloud.settle()
 
@@ -51,7 +61,7 @@ class Site(Carded):
         assert profile['pci_slot'].startswith(CARDS[interface])
         held = self.cloud.placement.client.get_allocations(server)['allocations']
         assert held[provider]['resources'][EGRESS] >= 600
-        assert f"{host} {profile['pci_slot']}" in self.cloud.owned(server)
+        assert f'{host} {profile["pci_slot"]}' in self.cloud.owned(server)
         return f'{host} {interface}'
 
 
@@ -65,9 +75,15 @@ def site(make_cloud: Callable[..., Cloud], monkeypatch: pytest.MonkeyPatch) -> S
 def test_the_card_that_gives_the_bandwidth(site: Site) -> None:
     """Both forms and all types; what no card gives is refused, though functions are free, and of a card whose functions
     are others' nothing is taken, though its bandwidth is left."""
-    made = [(site.boot({'port': port}), port) for port in (
-        site.wanting(), site.wanting(is_flat=True), site.wanting(vnic_type='macvtap'),
-        site.wanting(1000, 'direct-physical'))]
+    made = [
+        (site.boot({'port': port}), port)
+        for port in (
+            site.wanting(),
+            site.wanting(is_flat=True),
+            site.wanting(vnic_type='macvtap'),
+            site.wanting(1000, 'direct-physical'),
+        )
+    ]
     assert sorted(site.at(*one) for one in made) == [f'{host} {card}' for host in HOSTS for card in CARDS]
     refused = site.boot({'port': site.wanting()}, status='ERROR')
     assert EGRESS in site.cloud.show(refused)['fault']['message']
@@ -75,8 +91,10 @@ def test_the_card_that_gives_the_bandwidth(site: Site) -> None:
         site.delete(server)
     force_down(site.cloud, 'gpu2', True)
     plain = site.boot(*({'port': site.port()} for _ in range(2)))
-    (full,) = {site.profile(port['port_id'])['pci_slot'][:10] for port in site.cloud.ok(
-        'GET', f'/servers/{plain}/os-interface')['interfaceAttachments']}
+    (full,) = {
+        site.profile(port['port_id'])['pci_slot'][:10]
+        for port in site.cloud.ok('GET', f'/servers/{plain}/os-interface')['interfaceAttachments']
+    }
     port = site.wanting()
     server = site.boot({'port': port})
     assert site.at(server, port) == f'gpu1 {next(name for name, card in CARDS.items() if card != full)}'
@@ -96,8 +114,7 @@ def test_the_card_that_gives_the_bandwidth(site: Site) -> None:
 
 
 def test_wherever_it_goes(site: Site) -> None:
-    """Of the other host's cards the one that isn't taken; a revert says what was there before, and so does what fails.
-    """
+    """Of the other host's cards the one that isn't taken; a revert says what was there before, as does a failure."""
     force_down(site.cloud, 'gpu2', True)
     port = site.wanting()
     server = site.boot({'port': port})

@@ -3,6 +3,7 @@ reports below each host, and the ports' bindings say on which, wherever the serv
 
 ``tests/fixtures/neutron.py`` plays Neutron; ``tests/integration/test_neutron.py`` has the real one.
 """
+
 from __future__ import annotations
 
 import json
@@ -115,6 +116,7 @@ def test_a_port_that_asks_for_something_else_by_now(guaranteed: Guaranteed) -> N
         asked.append(path)
         if method == 'GET' and sum(path.startswith('/ports') for path in asked) == 2:
             guaranteed.neutron.guarantee(port, 300)
+
     guaranteed.neutron.before = change
     server = guaranteed.boot({'port': port}, status='ERROR')
     assert guaranteed.cloud.show(server)['fault']['message'] == f'Port {port} was changed since it was read.'
@@ -179,6 +181,7 @@ def test_a_live_migration(guaranteed: Guaranteed, fails: bool) -> None:
 
     def failed(*args: Any, **kwargs: Any) -> None:
         raise errors.MigrationError(reason='the guest is too busy')
+
     if fails:
         cloud.computes[source].host.driver.live_migrations.migrate = failed
     cloud.action(server, 'os-migrateLive', {'host': None, 'block_migration': 'auto'})
@@ -216,8 +219,9 @@ def test_shelved_and_evacuated(guaranteed: Guaranteed) -> None:
 
 # --- attach and detach -----------------------------------------------------------------------------------------------
 def attach(guaranteed: Guaranteed, server: str, port: str, status: int = 200) -> str:
-    answer = guaranteed.cloud.request('POST', f'/servers/{server}/os-interface', {
-        'interfaceAttachment': {'port_id': port}})
+    answer = guaranteed.cloud.request(
+        'POST', f'/servers/{server}/os-interface', {'interfaceAttachment': {'port_id': port}}
+    )
     assert answer.status_int == status, answer.text
     guaranteed.cloud.settle(kinds_left=('release',))
     return str(answer.text)
@@ -241,8 +245,9 @@ def test_attached_and_detached(guaranteed: Guaranteed) -> None:
 
 
 @pytest.mark.parametrize('number', [0, 2])
-def test_an_attach_whose_step_is_done_twice(guaranteed: Guaranteed, monkeypatch: pytest.MonkeyPatch,
-                                            number: int) -> None:
+def test_an_attach_whose_step_is_done_twice(
+    guaranteed: Guaranteed, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
     """Whoever goes on allocates nothing twice, though there would be room."""
     port, tries = guaranteed.port(300), []
 
@@ -251,6 +256,7 @@ def test_an_attach_whose_step_is_done_twice(guaranteed: Guaranteed, monkeypatch:
         tries.append(work.uuid)
         if len(tries) == 1:
             raise errors.Unanswered(who='Placement', reason='the answer was lost')
+
     disturb(monkeypatch, 'attach_interface', number, lost)
     server = guaranteed.boot()
     attach(guaranteed, server, port)
@@ -300,8 +306,15 @@ def test_a_port_that_its_owner_deletes_before_a_move_is_over(guaranteed: Guarant
 def test_a_port_that_is_gone_when_its_server_arrives(guaranteed: Guaranteed) -> None:
     """A host was asked for what it guarantees, and Neutron's event is lost: nothing of it is held when the move is
     over, well or not."""
-    for kind, end in (('resize', 'confirmResize'), ('resize', 'revertResize'), ('resize', 'fails'), (
-            'live_migrate', ''), ('unshelve', ''), ('evacuate', 'fails'), ('evacuate', '')):
+    for kind, end in (
+        ('resize', 'confirmResize'),
+        ('resize', 'revertResize'),
+        ('resize', 'fails'),
+        ('live_migrate', ''),
+        ('unshelve', ''),
+        ('evacuate', 'fails'),
+        ('evacuate', ''),
+    ):
         port = guaranteed.port()
         server = guaranteed.boot({'port': port})
         guaranteed.assert_at(server, guaranteed.moved(server, kind, end, port))
@@ -310,8 +323,9 @@ def test_a_port_that_is_gone_when_its_server_arrives(guaranteed: Guaranteed) -> 
     guaranteed.assert_empty()
 
 
-def test_a_port_that_its_owner_deletes_while_its_server_is_unshelved(guaranteed: Guaranteed,
-                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_that_its_owner_deletes_while_its_server_is_unshelved(
+    guaranteed: Guaranteed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It was bound to the host that was chosen; the event comes before the server is there, the step comes again."""
     port, looked = guaranteed.port(), threading.Event()
     server = guaranteed.boot({'port': port})
@@ -329,6 +343,7 @@ def test_a_port_that_its_owner_deletes_while_its_server_is_unshelved(guaranteed:
             guaranteed.notify([{'name': 'network-vif-deleted', 'server_uuid': server, 'tag': port}])
             assert looked.wait(10)
             raise errors.Unanswered(who='the host', reason='injected')
+
     disturb(monkeypatch, 'network_changed', 0, look)
     disturb(monkeypatch, 'unshelve', FLOWS['unshelve'].index('claim'), delete)
     guaranteed.cloud.action(server, 'unshelve')
@@ -343,6 +358,7 @@ def test_a_detach_while_neutron_is_silent(guaranteed: Guaranteed) -> None:
 
     def silent(method: str, path: str) -> None:
         raise guaranteed.neutron.broken()
+
     guaranteed.neutron.before = silent
     guaranteed.cloud.ok('DELETE', f'/servers/{server}/os-interface/{port}')
     guaranteed.cloud.settle(kinds_left=('release',))
@@ -358,6 +374,9 @@ def test_the_audit_compares_guarantees(guaranteed: Guaranteed) -> None:
     server = guaranteed.boot({'port': port})
     provider = guaranteed.providers[f'{guaranteed.cloud.host_of(server)}:OVN Controller agent:br-ex']
     guaranteed.neutron.ports[port]['resource_request']['request_groups'][0]['resources'][EGRESS] = 700
-    assert guaranteed.cloud.audit().disagreements == [(
-        f"Placement: server {server} holds {{'{provider}': {{'{EGRESS}': 600}}}} for its ports, whose bindings say "
-        f"{{'{provider}': {{'{EGRESS}': 700}}}}")]
+    assert guaranteed.cloud.audit().disagreements == [
+        (
+            f"Placement: server {server} holds {{'{provider}': {{'{EGRESS}': 600}}}} for its ports, whose bindings say "
+            f"{{'{provider}': {{'{EGRESS}': 700}}}}"
+        )
+    ]

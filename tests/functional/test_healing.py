@@ -1,4 +1,5 @@
 """What servers held before it was reported gets into their Placement allocations (healing)."""
+
 from __future__ import annotations
 
 import json
@@ -47,8 +48,11 @@ def asked(cloud, act):
 
 
 def warnings(caplog):
-    return [record.getMessage() for record in caplog.records
-            if record.name == 'kilonova.compute.node' and record.levelno >= logging.WARNING]
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if record.name == 'kilonova.compute.node' and record.levelno >= logging.WARNING
+    ]
 
 
 def lose(cloud, server):
@@ -56,8 +60,13 @@ def lose(cloud, server):
     client = cloud.placement.client
     there = client.get_allocations(server)
     devices = {row['uuid'] for row in client.list_providers() if '_' in row['name']}
-    client.claim(server, {rp: given for rp, given in there['allocations'].items() if rp not in devices},
-                 project_id=there['project_id'], user_id=there['user_id'], generation=there['consumer_generation'])
+    client.claim(
+        server,
+        {rp: given for rp, given in there['allocations'].items() if rp not in devices},
+        project_id=there['project_id'],
+        user_id=there['user_id'],
+        generation=there['consumer_generation'],
+    )
     return {rp: given for rp, given in there['allocations'].items() if rp in devices}
 
 
@@ -166,8 +175,9 @@ def test_a_server_that_placement_has_elsewhere_is_left_alone(cloud, caplog, wher
     client = cloud.placement.client
     client.delete_allocations(server)
     if where == 'on another host':
-        client.claim(server, {cloud.computes['gpu2'].node.record.uuid: {'resources': {'VCPU': 1}}},
-                     project_id='p', user_id='u')
+        client.claim(
+            server, {cloud.computes['gpu2'].node.record.uuid: {'resources': {'VCPU': 1}}}, project_id='p', user_id='u'
+        )
     before = cloud.placement.allocations()
     cloud.placement.requests.clear()
     restart(cloud, 'gpu1')
@@ -187,8 +197,14 @@ def test_an_allocation_that_changes_meanwhile_waits_for_the_next_look(silent):
             placement.before = None
             there = placement.client.get_allocations(server)
             there['allocations'][root]['resources']['VCPU'] = 2
-            placement.client.claim(server, there['allocations'], project_id=there['project_id'],
-                                   user_id=there['user_id'], generation=there['consumer_generation'])
+            placement.client.claim(
+                server,
+                there['allocations'],
+                project_id=there['project_id'],
+                user_id=there['user_id'],
+                generation=there['consumer_generation'],
+            )
+
     placement.before = before
     restart(cloud, 'gpu1', **REPORTING)
     assert placement.before is None and allocated(cloud, server) == []
@@ -204,6 +220,7 @@ def test_a_placement_that_is_silent_doesnt_stop_the_start(silent, caplog):
     def before(method, path):
         if path.startswith('/allocations/'):
             raise cloud.placement.broken()
+
     cloud.placement.before = before
     restart(cloud, 'gpu1', **REPORTING)
     cloud.placement.before = None
@@ -219,14 +236,18 @@ def test_a_one_time_use_device_stays_reserved(make_cloud):
     name = {'vendor_id': '10de', 'product_id': '13f1'}
     cloud = make_cloud({'gpu1': [ONE, TWO]}, **SILENT)
     server = cloud.boot(cloud.flavor(gpus=2))
-    cloud.specs['gpu1'] = [json.dumps({**name, 'address': ONE, 'one_time_use': 'true'}),
-                           json.dumps({**name, 'address': TWO})]
+    cloud.specs['gpu1'] = [
+        json.dumps({**name, 'address': ONE, 'one_time_use': 'true'}),
+        json.dumps({**name, 'address': TWO}),
+    ]
     restart(cloud, **REPORTING)
     assert allocated(cloud, server) == [ONE, TWO]
     client = cloud.placement.client
-    assert {row['name']: [each['reserved'] for each in client.get_inventory(row['uuid'])[0].values()]
-            for row in client.list_providers() if '_' in row['name']} == {
-                f'gpu1_{ONE.upper()}': [1], f'gpu1_{TWO.upper()}': [0]}
+    assert {
+        row['name']: [each['reserved'] for each in client.get_inventory(row['uuid'])[0].values()]
+        for row in client.list_providers()
+        if '_' in row['name']
+    } == {f'gpu1_{ONE.upper()}': [1], f'gpu1_{TWO.upper()}': [0]}
     cloud.assert_clean()
 
 

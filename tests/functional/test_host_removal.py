@@ -1,4 +1,5 @@
 """DELETE of a compute service: node, mapping, members and providers go, whatever fails between two of them."""
+
 from __future__ import annotations
 
 import threading
@@ -30,7 +31,7 @@ def burnt(cloud: Cloud) -> Iterator[Cloud]:
     """Host gpu1 is in two aggregates and will never run again."""
     for name in ('a', 'b'):
         made = cloud.ok('POST', '/os-aggregates', {'aggregate': {'name': name}})['aggregate']
-        cloud.ok('POST', f"/os-aggregates/{made['id']}/action", {'add_host': {'host': HOST}})
+        cloud.ok('POST', f'/os-aggregates/{made["id"]}/action', {'add_host': {'host': HOST}})
     cloud.crash_compute(HOST)
     cloud.placement.requests.clear()
     yield cloud
@@ -39,7 +40,7 @@ def burnt(cloud: Cloud) -> Iterator[Cloud]:
 
 def delete(cloud: Cloud) -> int:
     (service,) = cloud.ok('GET', f'/os-services?host={HOST}&binary=nova-compute')['services']
-    return cloud.request('DELETE', f"/os-services/{service['id']}").status_int
+    return cloud.request('DELETE', f'/os-services/{service["id"]}').status_int
 
 
 def go_on(cloud: Cloud) -> None:
@@ -54,10 +55,13 @@ def go_on(cloud: Cloud) -> None:
 def left(cloud: Cloud) -> dict[str, Any]:
     """What the cloud still knows of the host."""
     with cloud.databases.api().read() as conn:
-        found: dict[str, Any] = {'mapping': cells.get_host(conn, HOST) is not None,
-                                 'aggregates': [row['name'] for row in aggregates.snapshot(conn, hosts=[HOST])]}
-    found['providers'] = [row['name'] for row in cloud.placement.client.list_providers()
-                          if row['name'].startswith(HOST)]
+        found: dict[str, Any] = {
+            'mapping': cells.get_host(conn, HOST) is not None,
+            'aggregates': [row['name'] for row in aggregates.snapshot(conn, hosts=[HOST])],
+        }
+    found['providers'] = [
+        row['name'] for row in cloud.placement.client.list_providers() if row['name'].startswith(HOST)
+    ]
     with cloud.cell.read() as conn:
         found['nodes'] = len(compute_nodes.by_host(conn, HOST))
     return found
@@ -89,6 +93,7 @@ def test_a_request_to_placement_is_lost(burnt: Cloud, lost: int, when: str) -> N
             # A question is asked again at once.
             if len(asked) > lost:
                 raise burnt.placement.broken()
+
     front = threading.current_thread()
     setattr(burnt.placement, when, lose)
     assert delete(burnt) == 204
@@ -109,6 +114,7 @@ def test_the_api_database_goes_away_behind_the_first_write(burnt: Cloud, monkeyp
         monkeypatch.setattr(removal, 'forget', real)
         silence.__enter__()
         real(*args)
+
     monkeypatch.setattr(removal, 'forget', forget)
     assert delete(burnt) == 204
     silence.__exit__(None, None, None)
@@ -132,6 +138,7 @@ def test_the_api_process_dies(burnt: Cloud, monkeypatch: pytest.MonkeyPatch, pla
         if when == 'after':
             real(*args, **kwargs)
         raise Crash
+
     front = threading.current_thread()
     monkeypatch.setattr(module, place, die)
     with pytest.raises(Crash):
@@ -147,8 +154,10 @@ def test_the_api_process_dies(burnt: Cloud, monkeypatch: pytest.MonkeyPatch, pla
 @pytest.mark.parametrize('when', ['before', 'after'])
 def test_a_conductor_dies_too(burnt: Cloud, monkeypatch: pytest.MonkeyPatch, step: int, when: str) -> None:
     """Each step may be repeated by the next conductor."""
+
     def lose(method: str, path: str) -> None:
         raise burnt.placement.broken()
+
     burnt.placement.before = lose
     assert delete(burnt) == 204
     burnt.placement.before = None
@@ -164,6 +173,7 @@ def test_a_conductor_dies_too(burnt: Cloud, monkeypatch: pytest.MonkeyPatch, ste
             real(*args)
         burnt.expire(burnt.conductors[0])
         raise burnt.placement.broken()
+
     monkeypatch.setattr(removal, name, die)
     burnt.start_conductor()
     go_on(burnt)
@@ -177,8 +187,9 @@ def hold(cloud: Cloud) -> str:
     """A consumer that is no server holds something of the host; returns the node's uuid."""
     with cloud.cell.read() as conn:
         (node,) = compute_nodes.by_host(conn, HOST)
-    cloud.placement.client.claim(FOREIGN, {node['uuid']: {'resources': {'VCPU': 1}}}, project_id='p', user_id='u',
-                                 generation=None)
+    cloud.placement.client.claim(
+        FOREIGN, {node['uuid']: {'resources': {'VCPU': 1}}}, project_id='p', user_id='u', generation=None
+    )
     uuid: str = node['uuid']
     return uuid
 
@@ -196,8 +207,10 @@ def test_a_consumer_that_is_no_server_holds_the_host(burnt: Cloud, operation_lis
     report, _ = look(burnt)
     assert report.exit_code == 1
     (line,) = report.disagreements
-    assert line.startswith(f'Placement: provider {node} ({HOST}) of host {HOST}, whose service was deleted, is held by '
-                           f'consumer {FOREIGN} (VCPU 1)')
+    assert line.startswith(
+        f'Placement: provider {node} ({HOST}) of host {HOST}, whose service was deleted, is held by '
+        f'consumer {FOREIGN} (VCPU 1)'
+    )
     assert f"'openstack resource provider allocation delete {FOREIGN}'" in line
     burnt.placement.client.delete_allocations(FOREIGN)
     go_on(burnt)
@@ -211,12 +224,13 @@ def operation_list(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
     import argparse
     import json
 
-    from kilonova.cmd import manage_operations
+    from kilonova.cmd.manage import operations as manage_operations
 
     def shown(cloud: Any) -> Any:
         capsys.readouterr()
         assert manage_operations.operation_list(cloud, argparse.Namespace(server=None, format='json')) == 0
         return json.loads(capsys.readouterr().out)
+
     return shown
 
 
@@ -276,6 +290,11 @@ def test_two_deletes_at_once(burnt: Cloud) -> None:
     assert row is not None
     assert delete(burnt) == 204
     with pytest.raises(hosts.NoSuchService):
-        use_case._destroy(burnt.cell, row, operations.Operation.new(
-            get_admin_context(), 'host_removal', row['uuid'], {'host': HOST}, beside=True, host=HOST))
+        use_case._destroy(
+            burnt.cell,
+            row,
+            operations.OperationRow.new(
+                get_admin_context(), 'host_removal', row['uuid'], {'host': HOST}, beside=True, host=HOST
+            ),
+        )
     assert burnt.rows() == []

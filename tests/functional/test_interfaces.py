@@ -4,6 +4,7 @@ say, whatever goes wrong in between.
 ``tests/fixtures/neutron.py`` plays Neutron; libvirt's test driver puts nothing into a guest that runs, so its next
 start is looked at (``tests/unit/virt/libvirt/test_hotplug.py`` has the rest).
 """
+
 from __future__ import annotations
 
 import re
@@ -15,7 +16,7 @@ import libvirt
 import pytest
 
 from kilonova import errors
-from kilonova.api.services.backend import Options
+from kilonova.api.services.backend import ApiOptions
 from tests.fixtures import places
 from tests.fixtures.cloud import PROJECT, Cloud
 from tests.flows.cases import crash_at, disturb
@@ -58,8 +59,11 @@ class Attaching(Networked):
         self.cloud.assert_clean()
         found = [vif['id'] for vif in self.cache(self.server)]
         assert sorted(found) == sorted(port['id'] for port in self.of(self.server))
-        xml = self.cloud.computes[self.host].host.driver.guests._libvirt.find(self.server).call(
-            'XMLDesc', libvirt.VIR_DOMAIN_XML_INACTIVE)
+        xml = (
+            self.cloud.computes[self.host]
+            .host.driver.guests._libvirt.find(self.server)
+            .call('XMLDesc', libvirt.VIR_DOMAIN_XML_INACTIVE)
+        )
         assert sorted(found) == sorted(re.findall("interfaceid='(.*?)'", xml))
         return found
 
@@ -93,8 +97,14 @@ def test_attached_and_detached(attaching: Attaching) -> None:
     """A port is made and bound, the answer shows it; what was detached is deleted."""
     body = attaching.attach(net_id=attaching.second)
     made = attaching.neutron.ports[body['port_id']]
-    assert body == {'port_id': made['id'], 'net_id': attaching.second, 'mac_addr': made['mac_address'],
-                    'port_state': 'ACTIVE', 'fixed_ips': made['fixed_ips'], 'tag': None}
+    assert body == {
+        'port_id': made['id'],
+        'net_id': attaching.second,
+        'mac_addr': made['mac_address'],
+        'port_state': 'ACTIVE',
+        'fixed_ips': made['fixed_ips'],
+        'tag': None,
+    }
     assert (made['binding:host_id'], made['device_owner']) == (attaching.host, 'compute:nova')
     assert attaching.ports() == [attaching.first, made['id']]
     assert set(attaching.addresses(attaching.server)) == {'private', 'second'}
@@ -157,7 +167,8 @@ def test_addresses_that_come_and_go(attaching: Attaching) -> None:
     neutron, server = attaching.neutron, attaching.server
     outside = neutron.add_network('public', 'p9', cidr='203.0.113.0/29', shared=True, **{'router:external': True})
     floating = attaching.cloud.request('POST', '/os-floating-ips', {'pool': outside}, version='2.35').json[
-        'floating_ip']['ip']
+        'floating_ip'
+    ]['ip']
     (first,) = attaching.addresses(server)['private']
 
     def act(action: str, **body: str) -> list[str]:
@@ -165,6 +176,7 @@ def test_addresses_that_come_and_go(attaching: Attaching) -> None:
         assert answer.status_int == 202, answer.text
         attaching.cloud.settle()
         return attaching.addresses(server)['private']
+
     one, more = act('addFixedIp', networkId=attaching.network)
     assert one == first != more
     assert sorted(act('addFloatingIp', address=floating, fixed_address=more)) == sorted([first, more, floating])
@@ -205,9 +217,11 @@ def test_a_host_that_can_not_bind(attaching: Attaching) -> None:
 
 def test_neutron_falls_silent_when_a_port_is_attached(attaching: Attaching) -> None:
     """The answer says what the server has, as Neutron says it later."""
+
     def silent(method: str, path: str) -> None:
         if method == 'GET' and path.startswith('/ports/'):
             raise attaching.neutron.broken()
+
     attaching.neutron.before = silent
     answer = attaching.attach(net_id=attaching.second, tag='inner')
     attaching.neutron.before = None
@@ -226,6 +240,7 @@ def test_what_waits_to_be_freed_is_not_attached_anew(attaching: Attaching) -> No
         if method == 'PUT':
             puts.append(path)
             raise attaching.neutron.broken()
+
     attaching.neutron.before = broken
     attaching.detach(own)
     made = attaching.attach(net_id=attaching.second)['port_id']
@@ -246,6 +261,7 @@ def test_deleted_meanwhile(attaching: Attaching, kind: str, step: int, monkeypat
     def delete(real: Callable[..., None], work: Any) -> None:
         attaching.cloud.ok('DELETE', f'/servers/{attaching.server}')
         real(work)
+
     disturb(monkeypatch, f'{kind}_interface', step, delete)
     if kind == 'attach':
         answer = attaching.cloud.request('POST', attaching.path, {'interfaceAttachment': {'port_id': own}})
@@ -260,9 +276,11 @@ def test_deleted_meanwhile(attaching: Attaching, kind: str, step: int, monkeypat
 @pytest.mark.parametrize('step', [0, 1])
 def test_a_detach_that_is_cancelled(attaching: Attaching, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a reset of the state: before the guest has let it go all is as it was; behind that it goes to its end."""
+
     def reset(real: Callable[..., None], work: Any) -> None:
         attaching.cloud.ok('POST', f'/servers/{attaching.server}/action', {'os-resetState': {'state': 'active'}})
         real(work)
+
     disturb(monkeypatch, 'detach_interface', step, reset)
     attaching.detach(attaching.first)
     attaching.cloud.settle()
@@ -272,7 +290,7 @@ def test_a_detach_that_is_cancelled(attaching: Attaching, step: int, monkeypatch
 
 def test_one_at_a_time(make_cloud: Callable[..., Cloud], monkeypatch: pytest.MonkeyPatch) -> None:
     """While a guest is asked others wait for their turn, but not for ever."""
-    monkeypatch.setattr(Options, 'answer_seconds', 0.3)
+    monkeypatch.setattr(ApiOptions, 'answer_seconds', 0.3)
     attaching = Attaching(make_cloud)
     begun, go = threading.Event(), threading.Event()
     real = attaching.guests.detach_interface
@@ -281,13 +299,16 @@ def test_one_at_a_time(make_cloud: Callable[..., Cloud], monkeypatch: pytest.Mon
         begun.set()
         assert go.wait(30)
         real(*args)
+
     attaching.guests.detach_interface = slow
     attaching.cloud.ok('DELETE', f'{attaching.path}/{attaching.first}')
     assert begun.wait(30)
     try:
-        for method, path, body in (('POST', attaching.path, {'interfaceAttachment': {'net_id': attaching.second}}),
-                                   ('DELETE', f'{attaching.path}/{attaching.first}', None),
-                                   ('POST', f'/servers/{attaching.server}/action', {'os-stop': None})):
+        for method, path, body in (
+            ('POST', attaching.path, {'interfaceAttachment': {'net_id': attaching.second}}),
+            ('DELETE', f'{attaching.path}/{attaching.first}', None),
+            ('POST', f'/servers/{attaching.server}/action', {'os-stop': None}),
+        ):
             assert attaching.cloud.request(method, path, body).status_int == 409
     finally:
         go.set()
@@ -297,13 +318,14 @@ def test_one_at_a_time(make_cloud: Callable[..., Cloud], monkeypatch: pytest.Mon
 
 def test_an_attach_that_takes_long(make_cloud: Callable[..., Cloud], monkeypatch: pytest.MonkeyPatch) -> None:
     """The answer says that it goes on, and it does."""
-    monkeypatch.setattr(Options, 'answer_seconds', 0.3)
+    monkeypatch.setattr(ApiOptions, 'answer_seconds', 0.3)
     attaching = Attaching(make_cloud)
     go, real = threading.Event(), attaching.guests.attach_interface
 
     def slow(*args: Any) -> None:
         assert go.wait(30)
         real(*args)
+
     attaching.guests.attach_interface = slow
     answer = attaching.cloud.request('POST', attaching.path, {'interfaceAttachment': {'net_id': attaching.second}})
     go.set()
@@ -315,8 +337,9 @@ def test_an_attach_that_takes_long(make_cloud: Callable[..., Cloud], monkeypatch
 # The thread that crashes ends with Crash, as it is meant to.
 @pytest.mark.filterwarnings('ignore::pytest.PytestUnhandledThreadExceptionWarning')
 @pytest.mark.parametrize('kind', KINDS)
-def test_the_conductor_crashes_after_each_effect_in_turn(attaching: Attaching, monkeypatch: pytest.MonkeyPatch,
-                                                         kind: str) -> None:
+def test_the_conductor_crashes_after_each_effect_in_turn(
+    attaching: Attaching, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     """Before the first statement of the flow's worker, and before the first one after all that it commits or asks for;
     another one goes on, and comes to the same."""
     cloud, number, happened = attaching.cloud, places.first(), True
@@ -325,8 +348,12 @@ def test_the_conductor_crashes_after_each_effect_in_turn(attaching: Attaching, m
         answers: list[Any] = []
 
         def ask(port: str = before[-1], answers: list[Any] = answers) -> None:
-            answers.append(cloud.request('POST', attaching.path, {'interfaceAttachment': {'net_id': attaching.second}})
-                           if kind == 'attach' else cloud.request('DELETE', f'{attaching.path}/{port}'))
+            answers.append(
+                cloud.request('POST', attaching.path, {'interfaceAttachment': {'net_id': attaching.second}})
+                if kind == 'attach'
+                else cloud.request('DELETE', f'{attaching.path}/{port}')
+            )
+
         with crash_at(cloud, monkeypatch, number) as crashed:
             asking = threading.Thread(target=ask)
             asking.start()

@@ -1,4 +1,5 @@
 """Key pairs, quotas and usage through the whole cloud (seed map 1.9, 1.17)."""
+
 from __future__ import annotations
 
 import json
@@ -11,18 +12,19 @@ import sqlalchemy as sa
 from kilonova.api.services import quota
 from kilonova.db.models.cell import ComputeNode, Instance
 from kilonova.db.queries import flavor_usage, quotas
-from kilonova.virt.libvirt.guests import Guests
+from kilonova.virt.libvirt.guests import LibvirtGuests
 from tests.fixtures.cloud import IMAGE_ID, PROJECT
 
-KEY = ('ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f me@home')
+KEY = 'ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f me@home'
 QUOTAS = f'/os-quota-sets/{PROJECT}'
 
 
 def meta_data(cloud, server):
     """What the guest reads on its config drive."""
     drive = cloud.directory / cloud.host_of(server) / 'instances' / server / 'disk.config'
-    read = subprocess.run(['isoinfo', '-J', '-x', '/openstack/latest/meta_data.json', '-i', str(drive)], check=True,
-                          capture_output=True)
+    read = subprocess.run(
+        ['isoinfo', '-J', '-x', '/openstack/latest/meta_data.json', '-i', str(drive)], check=True, capture_output=True
+    )
     return json.loads(read.stdout)
 
 
@@ -51,7 +53,11 @@ def test_a_server_has_its_users_key_and_is_accounted_for(cloud):
     path = '/os-simple-tenant-usage?detailed=1&start=2026-01-01T00:00:00'
     ((running,),) = [usage['server_usages'] for usage in cloud.ok('GET', path)['tenant_usages']]
     assert (running['instance_id'], running['flavor'], running['vcpus'], running['state']) == (
-        server, 'small', 2, 'active')
+        server,
+        'small',
+        2,
+        'active',
+    )
     cloud.request('DELETE', f'/servers/{server}')
     cloud.settle()
     assert in_use(cloud, 'instances', 'cores', 'ram') == [0, 0, 0]
@@ -70,8 +76,15 @@ def test_creates_that_race_for_the_last_of_a_quota(make_cloud):
 
     def one():
         start.wait()
-        answers.append(cloud.request('POST', '/servers', {'server': {
-            'name': 's', 'flavorRef': flavor, 'imageRef': IMAGE_ID, 'networks': 'none'}}, user='bob'))
+        answers.append(
+            cloud.request(
+                'POST',
+                '/servers',
+                {'server': {'name': 's', 'flavorRef': flavor, 'imageRef': IMAGE_ID, 'networks': 'none'}},
+                user='bob',
+            )
+        )
+
     threads = [threading.Thread(target=one) for _ in range(6)]
     for thread in threads:
         thread.start()
@@ -105,16 +118,21 @@ def test_a_surplus_that_a_conductor_took_leaves_nothing(make_cloud, monkeypatch,
             else:
                 cloud.conductors[0].runner.sweep()
         return inner(backend, allowed, *args)
+
     monkeypatch.setattr(quota, 'recheck', recheck)
     monkeypatch.setattr(quota, 'usage', counted_after(quota.usage, slow))
-    response = cloud.request('POST', '/servers', {'server': {
-        'name': 'late', 'flavorRef': flavor, 'imageRef': IMAGE_ID, 'networks': 'none'}}, user='bob')
+    response = cloud.request(
+        'POST',
+        '/servers',
+        {'server': {'name': 'late', 'flavorRef': flavor, 'imageRef': IMAGE_ID, 'networks': 'none'}},
+        user='bob',
+    )
     cloud.settle()
     left = cloud.ok('GET', '/servers', user='bob')['servers']
     assert response.status_int == 403 and [server['name'] for server in left] == ['s']
     assert cloud.status(left[0]['id']) == 'ACTIVE'
     cloud.assert_clean()
-    cloud.request('DELETE', f"/servers/{left[0]['id']}")
+    cloud.request('DELETE', f'/servers/{left[0]["id"]}')
     cloud.settle()
     cloud.assert_empty()
 
@@ -130,6 +148,7 @@ def counted_after(usage, slow):
             for part in found:
                 part.update(dict.fromkeys(part, 0))
         return found
+
     return count
 
 
@@ -137,13 +156,15 @@ def test_what_a_servers_image_says_of_amounts_is_known_wherever_the_server_stand
     """Before a cell has it, in its cell, of a silent cell, and while it is restored."""
     cloud = make_cloud()
     record, inner, waiting = cloud.images.get, quota.recheck, []
-    monkeypatch.setattr(cloud.images, 'get', lambda *args: {
-        **record(*args), 'hw_cpu_policy': 'shared', 'hw_mem_encryption': 'false'})
+    monkeypatch.setattr(
+        cloud.images, 'get', lambda *args: {**record(*args), 'hw_cpu_policy': 'shared', 'hw_mem_encryption': 'false'}
+    )
 
     def recheck(*args, **kwargs):
         with cloud.databases.api().read() as connection:
             waiting.extend(row for _, row in flavor_usage.waiting(connection, PROJECT))
         return inner(*args, **kwargs)
+
     monkeypatch.setattr(quota, 'recheck', recheck)
     server = cloud.boot(cloud.flavor(vcpus=2))
     assert cloud.status(server) == 'ACTIVE', cloud.story(server)
@@ -160,28 +181,33 @@ def test_what_a_servers_image_says_of_amounts_is_known_wherever_the_server_stand
     # Soft-deleted it doesn't count; wanted back it does, for creates as well.
     for task_state, count in ((None, 0), ('restoring', 1)):
         with cell.write() as connection:
-            connection.execute(sa.update(Instance).where(Instance.uuid == server).values(
-                vm_state='soft-delete', task_state=task_state))
+            connection.execute(
+                sa.update(Instance).where(Instance.uuid == server).values(vm_state='soft-delete', task_state=task_state)
+            )
             assert len(flavor_usage.in_cell(connection, PROJECT)) == count
             assert quotas.usage(connection, PROJECT).shared['instances'] == count
     with cell.write() as connection:
-        connection.execute(sa.update(Instance).where(Instance.uuid == server).values(
-            vm_state='active', task_state=None))
+        connection.execute(
+            sa.update(Instance).where(Instance.uuid == server).values(vm_state='active', task_state=None)
+        )
     cloud.assert_clean()
 
 
 def test_a_host_tells_what_it_has_under_way(cloud, monkeypatch):
     """With the claim of a build, and with its end."""
+
     def told():
         with cloud.databases.main().read() as connection:
             rows = connection.execute(sa.select(ComputeNode.host, ComputeNode.current_workload, ComputeNode.stats))
             return {host: (count, json.loads(stats)['io_workload']) for host, count, stats in rows}
-    seen, spawn = [], Guests.spawn
+
+    seen, spawn = [], LibvirtGuests.spawn
 
     def watched(self, *args, **kwargs):
         seen.append(told())
         return spawn(self, *args, **kwargs)
-    monkeypatch.setattr(Guests, 'spawn', watched)
+
+    monkeypatch.setattr(LibvirtGuests, 'spawn', watched)
     assert set(told().values()) == {(0, '0')}
     host = cloud.host_of(cloud.boot(cloud.flavor(vcpus=1)))
     assert seen[0][host] == (1, '1')

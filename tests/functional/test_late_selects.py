@@ -1,5 +1,6 @@
 """Selects that come late: the scheduler stood still, Placement hung, or the message lay in its queue. What was claimed
 for nobody is given back, and nothing that somebody else builds on (rules 6 and 9 of operations)."""
+
 from __future__ import annotations
 
 import sys
@@ -47,7 +48,7 @@ class Clocks:
 def clocks(monkeypatch):
     """Those that a scheduler counts the time of a select by."""
     made = Clocks()
-    monkeypatch.setattr('kilonova.scheduler.claims.time', made)
+    monkeypatch.setattr('kilonova.scheduler.placement.claims.time', made)
     return made
 
 
@@ -130,9 +131,10 @@ def test_clocks_of_machines_may_differ(cloud, monkeypatch, ahead):
         if method == 'select_destinations':
             asked.append(args['time_left'])
         return deliver()
+
     cloud.on_message = on_message
     ours = [module for name, module in sys.modules.items() if name.startswith('kilonova.scheduler.')]
-    assert {'kilonova.scheduler.manager', 'kilonova.scheduler.claims'} <= {module.__name__ for module in ours}
+    assert {'kilonova.scheduler.manager', 'kilonova.scheduler.placement.claims'} <= {module.__name__ for module in ours}
     for module in ours:
         if getattr(module, 'time', None) is time:
             monkeypatch.setattr(module, 'time', Clocks(ahead))
@@ -173,8 +175,7 @@ def test_a_select_that_wakes_up_after_its_claim_does_not_take_it_from_the_next_o
 
 @pytest.mark.parametrize('moment', ['before', 'after'])
 def test_a_claim_after_the_time_is_given_back(cloud, clocks, moment):
-    """Finding 1.4: the scheduler stood still around its claim, its time is over; the boot still waits, and asks again.
-    """
+    """Finding 1.4: the scheduler stood still around its claim, its time is over; the boot waits and asks again."""
     late = Late(cloud, moment, alone=True)
     server = cloud.create(cloud.flavor(gpus=1))['server']['id']
     assert late.stopped.wait(WAIT)
@@ -218,6 +219,7 @@ def test_a_claim_of_a_flow_that_ended_is_given_back_when_the_next_one_meets_sile
             seen.append(path)
             if len(seen) == 1:
                 raise cloud.placement.broken()
+
     cloud.placement.before = before
     answer = late.go_on()
     assert isinstance(answer, Unanswered) and 'Placement' in str(answer)
@@ -233,6 +235,7 @@ def queued(cloud):
             kept.append(deliver)
             raise Unanswered(who='scheduler', reason='timed out')
         return deliver()
+
     cloud.on_message = on_message
     return kept
 
@@ -277,6 +280,7 @@ def test_what_placement_writes_when_its_server_is_gone_is_given_back(cloud, monk
             asked.set()
             unanswered()
         return message[-1]()
+
     cloud.on_message = on_message
     server = cloud.create(cloud.flavor(gpus=1))['server']['id']
     assert asked.wait(WAIT)
@@ -284,8 +288,12 @@ def test_what_placement_writes_when_its_server_is_gone_is_given_back(cloud, monk
     (provider, *_) = cloud.placement.client.list_providers(name='gpu1')
     cloud.placement.client.claim(server, {provider['uuid']: {'resources': {'VCPU': 1}}}, project_id='p', user_id='u')
     with cloud.databases.api().write() as conn:
-        assert conn.execute(operations.operations.update().where(operations.operations.c.not_before > 0).values(
-            not_before=0)).rowcount == 1
+        assert (
+            conn.execute(
+                operations.operations.update().where(operations.operations.c.not_before > 0).values(not_before=0)
+            ).rowcount
+            == 1
+        )
     cloud.settle()
     cloud.assert_empty()
 
@@ -311,11 +319,13 @@ def test_silence_gives_nothing_back(cloud):
 
 def test_a_server_that_is_deleted_while_its_host_is_chosen_leaves_nothing_to_do_later(cloud):
     """The scheduler has answered that nothing is claimed: its flow unwinds at once, and no release looks again."""
+
     def after(method, path):
         if method == 'PUT' and path.startswith('/allocations/'):
             cloud.placement.after = None
-            assert cloud.request('DELETE', f"/servers/{path.rpartition('/')[2]}").status_int == 204
+            assert cloud.request('DELETE', f'/servers/{path.rpartition("/")[2]}').status_int == 204
             cloud.placement.requests.clear()
+
     cloud.placement.after = after
     server = cloud.create(cloud.flavor(gpus=1))['server']['id']
     cloud.settle()
@@ -340,6 +350,7 @@ def test_one_of_several_is_deleted_while_hosts_are_chosen(cloud):
             gone.append(path.rpartition('/')[2])
             assert cloud.request('DELETE', f'/servers/{gone[0]}').status_int == 204
             left.extend(cloud.rows())
+
     gone, left = [], []
     cloud.on_message = on_message
     cloud.create(cloud.flavor(gpus=1), min_count=3, max_count=3)
@@ -354,7 +365,8 @@ def test_one_of_several_is_deleted_while_hosts_are_chosen(cloud):
 
 def test_a_database_that_does_not_say_who_waits_is_silence(cloud, monkeypatch):
     """Nothing is given back, nothing answered: the next select takes it up."""
-    from kilonova.scheduler.servers import Servers
+    from kilonova.scheduler.hosts.servers import Servers
+
     real, asked, seen = Servers.waiting, [], []
 
     def waiting(self, operations):
@@ -363,6 +375,7 @@ def test_a_database_that_does_not_say_who_waits_is_silence(cloud, monkeypatch):
             seen.append(cloud.placement.allocations())
             raise Unanswered(who='the database', reason='injected')
         return real(self, operations)
+
     monkeypatch.setattr(Servers, 'waiting', waiting)
     server = cloud.boot(cloud.flavor(gpus=1))
     assert cloud.status(server) == 'ACTIVE'

@@ -1,4 +1,5 @@
 """What a host uses is told in numbered messages: one that comes late, and is older, changes nothing."""
+
 from __future__ import annotations
 
 import copy
@@ -15,9 +16,15 @@ from tests.fixtures.cloud import Cloud
 def row(cloud: Cloud, host: str) -> dict[str, Any]:
     table = models.ComputeNode.__table__
     with cloud.cell.read() as conn:
-        return dict(conn.execute(sa.select(
-            table.c.id, table.c.pci_stats, table.c.vcpus_used, table.c.usage_serial, table.c.stats).where(
-            table.c.host == host)).mappings().one())
+        return dict(
+            conn.execute(
+                sa.select(table.c.id, table.c.pci_stats, table.c.vcpus_used, table.c.usage_serial, table.c.stats).where(
+                    table.c.host == host
+                )
+            )
+            .mappings()
+            .one()
+        )
 
 
 def listen(cloud: Cloud) -> list[dict[str, Any]]:
@@ -28,6 +35,7 @@ def listen(cloud: Cloud) -> list[dict[str, Any]]:
         if method == 'save_instance' and args['save'].usage:
             told.append(copy.deepcopy(args['save'].primitive_data()))
         return deliver()
+
     cloud.on_message = on_message
     return told
 
@@ -45,8 +53,9 @@ def test_a_usage_that_comes_late_is_not_written(cloud: Cloud) -> None:
     late = next(save for save in told if save['usage']['vcpus_used'])
     before = row(cloud, host)
     assert before['vcpus_used'] == 0
-    cloud.conductor_clients[cloud.cell_of(host)].save_instance(get_admin_context(), save=objects.Save(
-        instance_uuid=None, usage=late['usage']))
+    cloud.conductor_clients[cloud.cell_of(host)].save_instance(
+        get_admin_context(), save=objects.Save(instance_uuid=None, usage=late['usage'])
+    )
     assert row(cloud, host) == before
     cloud.assert_clean()
 
@@ -74,8 +83,9 @@ def test_a_compute_of_the_release_before_numbers_nothing(cloud: Cloud) -> None:
     before = row(cloud, host)
     old = dict(told[-1]['usage'], vcpus_used=before['vcpus_used'] + 3)
     del old['usage_serial']
-    cloud.conductor_clients[cloud.cell_of(host)].save_instance(get_admin_context(), save=objects.Save(
-        instance_uuid=None, usage=old))
+    cloud.conductor_clients[cloud.cell_of(host)].save_instance(
+        get_admin_context(), save=objects.Save(instance_uuid=None, usage=old)
+    )
     after = row(cloud, host)
     assert after['vcpus_used'] == before['vcpus_used'] + 3
     assert after['usage_serial'] == before['usage_serial']

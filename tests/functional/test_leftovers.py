@@ -1,4 +1,5 @@
 """What a host still has of deleted servers: rows 2.19 and 2.21 of the seed map."""
+
 from __future__ import annotations
 
 import logging
@@ -49,11 +50,18 @@ def directories(cloud: Cloud) -> list[str]:
     return cloud.computes['gpu1'].host.driver.disks.list_directories()
 
 
-@pytest.mark.parametrize(('action', 'left', 'said'), [
-    ('noop', 1, ''), ('log', 1, 'Detected instance with'), ('shutdown', 4, 'Powering off instance with'),
-    ('reap', None, 'Destroying instance with')])
-def test_a_guest_of_a_deleted_server(cloud: Cloud, caplog: pytest.LogCaptureFixture, action: str, left: int | None,
-                                     said: str) -> None:
+@pytest.mark.parametrize(
+    ('action', 'left', 'said'),
+    [
+        ('noop', 1, ''),
+        ('log', 1, 'Detected instance with'),
+        ('shutdown', 4, 'Powering off instance with'),
+        ('reap', None, 'Destroying instance with'),
+    ],
+)
+def test_a_guest_of_a_deleted_server(
+    cloud: Cloud, caplog: pytest.LogCaptureFixture, action: str, left: int | None, said: str
+) -> None:
     """Row 2.19."""
     instance, manager = restored(cloud), cloud.computes['gpu1']
     manager.conf.set_override('running_deleted_instance_action', action)
@@ -81,8 +89,9 @@ def test_only_guests_of_deleted_servers_are_touched(cloud: Cloud) -> None:
     assert known is not None
     known.uuid, known.id = UNKNOWN, 999
     manager.host.driver.guests.spawn(known, {'id': known.image_ref, 'disk_format': 'raw'})
-    release = operations.Operation(uuid='r', kind='release', instance_uuid=gone.uuid, slot='r', not_before=4e9,
-                                   host='gpu1')
+    release = operations.OperationRow(
+        uuid='r', kind='release', instance_uuid=gone.uuid, slot='r', not_before=4e9, host='gpu1'
+    )
     with cloud.cell.write() as conn:
         operations.insert(conn, [release])
     manager.leftovers.reap()
@@ -93,8 +102,9 @@ def test_only_guests_of_deleted_servers_are_touched(cloud: Cloud) -> None:
     assert set(guests(cloud)) == {lives, UNKNOWN}
 
 
-def test_one_guest_that_can_not_be_removed_holds_up_no_other(cloud: Cloud, monkeypatch: pytest.MonkeyPatch,
-                                                             caplog: pytest.LogCaptureFixture) -> None:
+def test_one_guest_that_can_not_be_removed_holds_up_no_other(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     found, manager = [restored(cloud), restored(cloud)], cloud.computes['gpu1']
     for instance in found:
         deleted_for(cloud, instance.uuid, 61)
@@ -106,6 +116,7 @@ def test_one_guest_that_can_not_be_removed_holds_up_no_other(cloud: Cloud, monke
         if instance.uuid == stuck:
             raise OSError('no')
         destroy(instance, *args)
+
     monkeypatch.setattr(part, 'destroy', refuse)
     manager.leftovers.reap()
     assert set(guests(cloud)) == {stuck} and 'still present on the host' in caplog.text
@@ -131,6 +142,7 @@ def test_files_of_deleted_servers_go(cloud: Cloud, monkeypatch: pytest.MonkeyPat
         def refuse(instance: Instance, *args: Any) -> None:
             tried.append(instance.uuid)
             raise OSError('read-only file system')
+
         patch.setattr(part, 'destroy', refuse)
         for _time in range(7):
             manager.leftovers.remove_files()

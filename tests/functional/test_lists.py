@@ -1,4 +1,5 @@
 """GET /servers and /servers/detail over servers that really are where they are: waiting, running, failed, deleted."""
+
 from __future__ import annotations
 
 import pytest
@@ -37,20 +38,35 @@ def test_who_sees_what(full):
     assert found(full, '?all_tenants=1') == ['failed', 'foreign', 'one', 'two']
     assert names(full, f'?all_tenants=1&tenant_id={OTHER}') == ['foreign']
     assert full.request('GET', '/servers?all_tenants=1', user='bob').status_int == 403
-    for query, wanted in {'status=ACTIVE': ['one', 'two'], 'status=error': ['failed'], 'name=^t': ['two'],
-                         'tags=red,big': ['one'], 'not-tags=red': ['failed'], 'host=gpu1': None,
-                         'config_drive=true': ['two'], 'locked=true': [], 'power_state=1': ['one', 'two'],
-                         'soft_deleted=true': ['failed', 'one', 'two']}.items():
+    for query, wanted in {
+        'status=ACTIVE': ['one', 'two'],
+        'status=error': ['failed'],
+        'name=^t': ['two'],
+        'tags=red,big': ['one'],
+        'not-tags=red': ['failed'],
+        'host=gpu1': None,
+        'config_drive=true': ['two'],
+        'locked=true': [],
+        'power_state=1': ['one', 'two'],
+        'soft_deleted=true': ['failed', 'one', 'two'],
+    }.items():
         shown = found(full, f'?{query}')
         assert shown == wanted or (wanted is None and set(shown) <= {'one', 'two'}), query
     # A member sees less of each.
     shown = full.ok('GET', '/servers/detail?name=one', user='bob')['servers'][0]
     seen = full.ok('GET', '/servers/detail?name=one')['servers'][0]
     assert set(seen) - set(shown) == {
-        'OS-EXT-SRV-ATTR:host', 'OS-EXT-SRV-ATTR:hypervisor_hostname', 'OS-EXT-SRV-ATTR:instance_name',
-        'OS-EXT-SRV-ATTR:kernel_id', 'OS-EXT-SRV-ATTR:launch_index', 'OS-EXT-SRV-ATTR:ramdisk_id',
-        'OS-EXT-SRV-ATTR:reservation_id', 'OS-EXT-SRV-ATTR:root_device_name', 'OS-EXT-SRV-ATTR:user_data',
-        'host_status'}
+        'OS-EXT-SRV-ATTR:host',
+        'OS-EXT-SRV-ATTR:hypervisor_hostname',
+        'OS-EXT-SRV-ATTR:instance_name',
+        'OS-EXT-SRV-ATTR:kernel_id',
+        'OS-EXT-SRV-ATTR:launch_index',
+        'OS-EXT-SRV-ATTR:ramdisk_id',
+        'OS-EXT-SRV-ATTR:reservation_id',
+        'OS-EXT-SRV-ATTR:root_device_name',
+        'OS-EXT-SRV-ATTR:user_data',
+        'host_status',
+    }
     assert all(shown[name] == seen[name] for name in shown)
 
 
@@ -70,8 +86,12 @@ def test_deleted_servers(full):
 
 def test_page_by_page(full):
     """Each server once in all of them, in the order of the whole, whatever sorts and wherever it stands."""
-    for sort in ('sort_key=display_name&sort_dir=asc', 'sort_key=vm_state&sort_key=created_at&sort_dir=desc',
-                 'sort_key=launched_at&sort_dir=asc', 'sort_key=host'):
+    for sort in (
+        'sort_key=display_name&sort_dir=asc',
+        'sort_key=vm_state&sort_key=created_at&sort_dir=desc',
+        'sort_key=launched_at&sort_dir=asc',
+        'sort_key=host',
+    ):
         everything = names(full, f'?all_tenants=1&{sort}')
         assert len(everything) == 4
         paged, path = [], f'/servers/detail?all_tenants=1&limit=1&{sort}'

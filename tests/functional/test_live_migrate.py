@@ -1,4 +1,5 @@
 """Live migration, from the front door to the hosts and back."""
+
 from __future__ import annotations
 
 import functools
@@ -31,13 +32,15 @@ def events(cloud: Cloud, server: str) -> dict[str, tuple[str, str]]:
     """Events of its newest live migration: {name: (result, host)}."""
     shown = cloud.ok('GET', f'/servers/{server}/os-instance-actions')['instanceActions']
     newest = next(one for one in shown if one['action'] == 'live-migration')
-    found = cloud.ok('GET', f"/servers/{server}/os-instance-actions/{newest['request_id']}")['instanceAction']
+    found = cloud.ok('GET', f'/servers/{server}/os-instance-actions/{newest["request_id"]}')['instanceAction']
     return {one['event']: (one['result'], one['host']) for one in found['events']}
 
 
 def migrations(cloud: Cloud, server: str) -> list[tuple[str, str, str, str]]:
-    return [(one['migration_type'], one['status'], one['source_compute'], one['dest_compute'])
-            for one in cloud.ok('GET', f'/os-migrations?instance_uuid={server}')['migrations']]
+    return [
+        (one['migration_type'], one['status'], one['source_compute'], one['dest_compute'])
+        for one in cloud.ok('GET', f'/os-migrations?instance_uuid={server}')['migrations']
+    ]
 
 
 def marked(cloud: Cloud, host: str, server: str) -> str:
@@ -58,8 +61,10 @@ def test_a_server_goes_to_another_host_and_runs_on(cloud: Cloud) -> None:
         'conductor_live_migrate_instance': ('Success', 'conductor1'),
         'compute_check_can_live_migrate_source': ('Success', source),
         'compute_check_can_live_migrate_destination': ('Success', dest),
-        'compute_pre_live_migration': ('Success', dest), 'compute_live_migration': ('Success', source),
-        'compute_post_live_migration_at_destination': ('Success', dest)}
+        'compute_pre_live_migration': ('Success', dest),
+        'compute_live_migration': ('Success', source),
+        'compute_post_live_migration_at_destination': ('Success', dest),
+    }
     assert marked(cloud, dest, server) and not (cloud.directory / source / 'instances' / server).exists()
     assert cloud.show(server)['OS-SRV-USG:launched_at'] == shown['OS-SRV-USG:launched_at']
     assert cloud.request('GET', f'/servers/{server}/migrations').json == {'migrations': []}
@@ -84,13 +89,17 @@ def test_a_paused_server_stays_paused(cloud: Cloud) -> None:
     cloud.assert_clean()
 
 
-@pytest.mark.parametrize(('version', 'body'), [
-    ('2.1', {'block_migration': True, 'disk_over_commit': False}),
-    ('2.24', {'block_migration': 'true', 'disk_over_commit': True}),
-    ('2.25', {'block_migration': 'auto'}),
-    ('2.30', {'block_migration': 'auto', 'force': False}),
-    ('2.67', {'block_migration': True, 'force': True}),
-    ('2.68', {'block_migration': 'auto'})])
+@pytest.mark.parametrize(
+    ('version', 'body'),
+    [
+        ('2.1', {'block_migration': True, 'disk_over_commit': False}),
+        ('2.24', {'block_migration': 'true', 'disk_over_commit': True}),
+        ('2.25', {'block_migration': 'auto'}),
+        ('2.30', {'block_migration': 'auto', 'force': False}),
+        ('2.67', {'block_migration': True, 'force': True}),
+        ('2.68', {'block_migration': 'auto'}),
+    ],
+)
 def test_to_a_named_host_in_every_form(make_cloud: Any, version: str, body: dict[str, Any]) -> None:
     cloud = make_cloud(THREE)
     server = cloud.boot(cloud.flavor())
@@ -107,7 +116,7 @@ def test_who_asks_the_scheduler(make_cloud: Any) -> None:
     source = cloud.host_of(server)
     host = min(set(THREE) - {source})
     (service,) = cloud.ok('GET', f'/os-services?host={host}&binary=nova-compute')['services']
-    cloud.ok('PUT', f"/os-services/{service['id']}", {'status': 'disabled'})
+    cloud.ok('PUT', f'/os-services/{service["id"]}', {'status': 'disabled'})
     for version, body in (('2.30', {}), ('2.67', {'force': False}), ('2.68', {})):
         migrated(cloud, server, {'host': host, 'block_migration': 'auto', **body}, version)
         assert (cloud.status(server), cloud.host_of(server)) == ('ACTIVE', source)
@@ -128,9 +137,15 @@ def test_who_asks_the_scheduler(make_cloud: Any) -> None:
 
 def test_bodies_that_are_refused(cloud: Cloud) -> None:
     server = cloud.boot(cloud.flavor())
-    for version, body in (('2.1', {'host': None, 'block_migration': True}), ('2.24', AUTO),
-                          ('2.25', {**AUTO, 'disk_over_commit': False}), ('2.29', {**AUTO, 'force': False}),
-                          ('2.68', {**AUTO, 'force': False}), ('2.68', {'host': None}), ('2.68', {'host': 7})):
+    for version, body in (
+        ('2.1', {'host': None, 'block_migration': True}),
+        ('2.24', AUTO),
+        ('2.25', {**AUTO, 'disk_over_commit': False}),
+        ('2.29', {**AUTO, 'force': False}),
+        ('2.68', {**AUTO, 'force': False}),
+        ('2.68', {'host': None}),
+        ('2.68', {'host': 7}),
+    ):
         assert ask(cloud, server, body, version).status_int == 400, (version, body)
     assert cloud.status(server) == 'ACTIVE'
 
@@ -138,9 +153,11 @@ def test_bodies_that_are_refused(cloud: Cloud) -> None:
 def test_what_can_not_be_migrated_live(cloud: Cloud) -> None:
     server = cloud.boot(cloud.flavor())
     here = cloud.host_of(server)
-    for body, text in (({'host': here}, f'Unable to migrate instance ({server}) to current host ({here}).'),
-                       ({'host': 'nowhere'}, 'Compute host nowhere could not be found.'),
-                       ({'host': None, 'force': True}, "Can't force to a non-provided destination")):
+    for body, text in (
+        ({'host': here}, f'Unable to migrate instance ({server}) to current host ({here}).'),
+        ({'host': 'nowhere'}, 'Compute host nowhere could not be found.'),
+        ({'host': None, 'force': True}, "Can't force to a non-provided destination"),
+    ):
         response = ask(cloud, server, {**AUTO, **body}, '2.67')
         assert (response.status_int, response.json['badRequest']['message']) == (400, text)
     other = cloud.boot(cloud.flavor(gpus=1))
@@ -148,13 +165,15 @@ def test_what_can_not_be_migrated_live(cloud: Cloud) -> None:
     assert response.status_int == 400
     assert response.json['badRequest']['message'] == (
         f'Migration pre-check error: instance {other} cannot be live migrated: it has PCI devices of alias '
-        'QuadroM4000-video, which is not configured as live_migratable.')
+        'QuadroM4000-video, which is not configured as live_migratable.'
+    )
     assert cloud.status(other) == 'ACTIVE'
     cloud.action(server, 'os-stop')
     response = ask(cloud, server, AUTO)
     assert response.status_int == 409
     assert response.json['conflictingRequest']['message'] == (
-        f"Cannot 'os-migrateLive' instance {server} while it is in vm_state stopped")
+        f"Cannot 'os-migrateLive' instance {server} while it is in vm_state stopped"
+    )
     cloud.assert_clean()
 
 
@@ -168,6 +187,7 @@ def test_a_host_that_refuses_leaves_it_to_the_next(make_cloud: Any) -> None:
             refused.append(host)
             raise errors.MigrationPreCheckError(reason='not today')
         return deliver()
+
     cloud.on_message = on_message
     migrated(cloud, server, AUTO)
     assert cloud.status(server) == 'ACTIVE' and refused and cloud.host_of(server) not in refused
@@ -175,13 +195,15 @@ def test_a_host_that_refuses_leaves_it_to_the_next(make_cloud: Any) -> None:
 
 
 @pytest.mark.parametrize('where', ['describe', 'offer', 'prepare', 'migrate'])
-def test_a_driver_that_fails_leaves_the_server_where_it_was(cloud: Cloud, monkeypatch: pytest.MonkeyPatch,
-                                                            where: str) -> None:
+def test_a_driver_that_fails_leaves_the_server_where_it_was(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
     server = cloud.boot(cloud.flavor())
     source = cloud.host_of(server)
 
     def fail(*args: Any) -> None:
         raise GuestFailed(act='migrate', uuid=server, reason='boom')
+
     for compute in cloud.computes.values():
         monkeypatch.setattr(compute.host.driver.live_migrations, where, fail)
     migrated(cloud, server, AUTO)
@@ -204,6 +226,7 @@ def test_a_guest_that_has_gone_stays_gone(cloud: Cloud, monkeypatch: pytest.Monk
                 left[0] -= 1
                 raise GuestFailed(act='receive', uuid=instance.uuid, reason='boom')
             real(instance)
+
         monkeypatch.setattr(compute.host.driver.live_migrations, 'receive', receive)
     migrated(cloud, server, AUTO)
     assert left == [0] and cloud.status(server) == 'ACTIVE' and cloud.host_of(server) != source
@@ -220,6 +243,7 @@ def test_half_a_guest_is_its_destinations(cloud: Cloud, monkeypatch: pytest.Monk
 
     def migrate(instance: Any, offer: Any, told: Any) -> None:
         raise errors.MigrationError(reason='the compute was restarted')
+
     for name, act in (('migrate', migrate), ('abort', lambda instance: False), ('has_switched', lambda instance: True)):
         monkeypatch.setattr(live, name, act)
     migrated(cloud, server, AUTO)
@@ -248,10 +272,12 @@ def test_one_at_a_time_the_next_is_queued(cloud: Cloud, monkeypatch: pytest.Monk
             waiting = ({one, two} - {instance.uuid}).pop()
             end = time.monotonic() + WAIT
             while [one['status'] for one in cloud.ok('GET', f'/servers/{waiting}/migrations')['migrations']] != [
-                    'queued']:
+                'queued'
+            ]:
                 assert time.monotonic() < end
                 time.sleep(0.05)
         real(instance, offer, told)
+
     monkeypatch.setattr(live, 'migrate', migrate)
     for server in (one, two):
         assert ask(cloud, server, AUTO).status_int == 202
@@ -272,8 +298,19 @@ class Held:
     def _migrate(self, real: Any, instance: Any, offer: Any, told: Any) -> None:
         self.reached.set()
         while not self.go.wait(0.02):
-            told(dict.fromkeys(('memory_total', 'memory_processed', 'memory_remaining', 'disk_total', 'disk_processed',
-                                'disk_remaining'), 0))
+            told(
+                dict.fromkeys(
+                    (
+                        'memory_total',
+                        'memory_processed',
+                        'memory_remaining',
+                        'disk_total',
+                        'disk_processed',
+                        'disk_remaining',
+                    ),
+                    0,
+                )
+            )
         real(instance, offer, told)
 
     def start(self, server: str) -> str:
@@ -301,10 +338,13 @@ def test_no_console_is_opened_on_the_way(cloud: Cloud, held: Held) -> None:
     server = cloud.boot(cloud.flavor())
     held.start(server)
     for protocol, kind in (('vnc', 'novnc'), ('serial', 'serial'), ('spice', 'spice-html5')):
-        response = cloud.request('POST', f'/servers/{server}/remote-consoles',
-                                 {'remote_console': {'protocol': protocol, 'type': kind}})
+        response = cloud.request(
+            'POST', f'/servers/{server}/remote-consoles', {'remote_console': {'protocol': protocol, 'type': kind}}
+        )
         assert (response.status_int, response.json['conflictingRequest']['message']) == (
-            409, f"Cannot 'get_{protocol}_console' instance {server} while it is in task_state migrating")
+            409,
+            f"Cannot 'get_{protocol}_console' instance {server} while it is in task_state migrating",
+        )
     held.end()
     assert cloud.status(server) == 'ACTIVE'
     cloud.assert_clean()
@@ -315,10 +355,14 @@ def actions(cloud: Cloud, server: str, name: str) -> list[tuple[str | None, list
     found = []
     for one in cloud.ok('GET', f'/servers/{server}/os-instance-actions')['instanceActions']:
         if one['action'] == name:
-            path = f"/servers/{server}/os-instance-actions/{one['request_id']}"
+            path = f'/servers/{server}/os-instance-actions/{one["request_id"]}'
             whole = cloud.ok('GET', path)['instanceAction']
-            found.append((whole['message'], [(each['event'], each['result'], each['host'])
-                                             for each in whole['events'] if each['finish_time']]))
+            found.append(
+                (
+                    whole['message'],
+                    [(each['event'], each['result'], each['host']) for each in whole['events'] if each['finish_time']],
+                )
+            )
     return found
 
 
@@ -328,8 +372,9 @@ def abort(cloud: Cloud, server: str, number: str, version: str = '2.104') -> tup
 
 
 def force(cloud: Cloud, server: str, number: str, version: str = '2.104') -> tuple[int, str]:
-    response = cloud.request('POST', f'/servers/{server}/migrations/{number}/action', {'force_complete': None},
-                             version=version)
+    response = cloud.request(
+        'POST', f'/servers/{server}/migrations/{number}/action', {'force_complete': None}, version=version
+    )
     return response.status_int, '' if response.status_int == 202 else next(iter(response.json.values()))['message']
 
 
@@ -343,7 +388,8 @@ def test_one_that_runs_is_aborted(cloud: Cloud, held: Held, version: str) -> Non
     assert (cloud.status(server), cloud.host_of(server)) == ('ACTIVE', source)
     assert [one[1] for one in migrations(cloud, server)] == ['cancelled']
     assert actions(cloud, server, 'live_migration_cancel') == [
-        (None, [('compute_live_migration_abort', 'Success', source)])]
+        (None, [('compute_live_migration_abort', 'Success', source)])
+    ]
     assert events(cloud, server)['conductor_live_migrate_instance'][0] == 'Error'
     assert 'fault' not in cloud.show(server)
     cloud.assert_clean()
@@ -355,8 +401,9 @@ def test_one_that_runs_is_aborted(cloud: Cloud, held: Held, version: str) -> Non
     cloud.assert_clean()
 
 
-def test_an_abort_that_comes_too_late_leaves_it_at_the_destination(cloud: Cloud,
-                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_abort_that_comes_too_late_leaves_it_at_the_destination(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = cloud.boot(cloud.flavor())
     source, answers = cloud.host_of(server), []
     live = cloud.computes[source].host.driver.live_migrations
@@ -367,6 +414,7 @@ def test_an_abort_that_comes_too_late_leaves_it_at_the_destination(cloud: Cloud,
         if not answers:
             (row,) = cloud.ok('GET', f'/servers/{server}/migrations')['migrations']
             answers.append(abort(cloud, server, str(row['id'])))
+
     monkeypatch.setattr(live, 'migrate', migrate)
     migrated(cloud, server, AUTO)
     assert answers == [(202, '')]
@@ -392,6 +440,7 @@ def test_one_that_has_not_begun_is_aborted_from_2_65_on(cloud: Cloud, step: str,
         if lost and answers and method in ('cancel', 'run_operation'):
             return None
         return deliver()
+
     cloud.on_message = on_message
     migrated(cloud, server, AUTO)
     cloud.on_message = None
@@ -413,14 +462,21 @@ def test_one_that_is_queued_is_aborted(cloud: Cloud, held: Held) -> None:
     held.start(one)
     assert ask(cloud, two, AUTO).status_int == 202
     end = time.monotonic() + WAIT
-    while not (rows := [row for row in cloud.ok('GET', f'/servers/{two}/migrations')['migrations']
-                        if row['status'] == 'queued']):
+    while not (
+        rows := [
+            row for row in cloud.ok('GET', f'/servers/{two}/migrations')['migrations'] if row['status'] == 'queued'
+        ]
+    ):
         assert time.monotonic() < end
         time.sleep(0.05)
     number = str(rows[0]['id'])
     assert abort(cloud, two, number, '2.64')[0] == 400 and force(cloud, two, number) == (
-        400, (f'Migration {number} state of instance {two} is queued. Cannot force complete while the migration is in '
-             'this state.'))
+        400,
+        (
+            f'Migration {number} state of instance {two} is queued. Cannot force complete while the migration is in '
+            'this state.'
+        ),
+    )
     assert abort(cloud, two, number) == (202, '')
     while cloud.status(two) != 'ACTIVE':
         assert time.monotonic() < end
@@ -433,8 +489,9 @@ def test_one_that_is_queued_is_aborted(cloud: Cloud, held: Held) -> None:
 
 
 @pytest.mark.parametrize('version', ['2.22', '2.104'])
-def test_one_that_runs_is_forced_to_its_end(cloud: Cloud, held: Held, monkeypatch: pytest.MonkeyPatch,
-                                            version: str) -> None:
+def test_one_that_runs_is_forced_to_its_end(
+    cloud: Cloud, held: Held, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
     server, asked = cloud.boot(cloud.flavor()), []
     source = cloud.host_of(server)
     number = held.start(server)
@@ -443,6 +500,7 @@ def test_one_that_runs_is_forced_to_its_end(cloud: Cloud, held: Held, monkeypatc
     def force_complete(instance: Any) -> None:
         asked.append(instance.uuid)
         held.go.set()
+
     with monkeypatch.context() as patch:
         # The guest stands outside of its driver until then: that has no migration that could be forced.
         status, text = force(cloud, server, number, version)
@@ -454,20 +512,27 @@ def test_one_that_runs_is_forced_to_its_end(cloud: Cloud, held: Held, monkeypatc
     event = 'compute_live_migration_force_complete'
     assert sorted(actions(cloud, server, 'live_migration_force_complete'), key=str) == [
         ('Error: Migration error: no migration of the guest runs', [(event, 'Error', source)]),
-        (None, [(event, 'Success', source)])]
+        (None, [(event, 'Success', source)]),
+    ]
     cloud.assert_clean()
 
 
 def test_what_can_not_be_aborted_or_forced(cloud: Cloud, held: Held) -> None:
     server = cloud.boot(cloud.flavor())
     assert abort(cloud, server, '1') == (
-        409, f"Cannot 'abort live migration' instance {server} while it is in task_state None")
+        409,
+        f"Cannot 'abort live migration' instance {server} while it is in task_state None",
+    )
     assert force(cloud, server, '1') == (
-        409, f"Cannot 'force_complete' instance {server} while it is in task_state None")
+        409,
+        f"Cannot 'force_complete' instance {server} while it is in task_state None",
+    )
     cloud.action(server, 'pause')
     number = held.start(server)
     assert force(cloud, server, number) == (
-        409, f"Cannot 'force_complete' instance {server} while it is in vm_state paused")
+        409,
+        f"Cannot 'force_complete' instance {server} while it is in vm_state paused",
+    )
     for other in ('0', '999999', 'x', '9' * 30):
         assert abort(cloud, server, other) == (404, f'Migration {other} not found for instance {server}')
     for version in ('2.22', '2.23'):

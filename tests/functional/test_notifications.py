@@ -1,4 +1,5 @@
 """What a whole cloud tells other programs, in both forms and in order."""
+
 from __future__ import annotations
 
 import datetime as dt
@@ -18,20 +19,25 @@ from tests.fixtures.notifications import Recorder
 @pytest.fixture
 def telling(make_cloud):
     """``telling(**options)``: a cloud that tells all, and what it told."""
+
     def make(**options):
         recorder = Recorder()
         # driver is only looked at: the recorder takes what there is to send.
-        cloud = make_cloud(sender=recorder, oslo_messaging_notifications__driver=['messagingv2'],
-                           notifications__notification_format='both', **options)
+        cloud = make_cloud(
+            sender=recorder,
+            oslo_messaging_notifications__driver=['messagingv2'],
+            notifications__notification_format='both',
+            **options,
+        )
         recorder.sent.clear()
         return cloud, recorder
+
     return make
 
 
 def versioned(recorder, ignore=('flavor.',)):
     """(event type, publisher) of the versioned ones."""
-    return [(message.event, message.publisher) for message in recorder.of(True)
-            if not message.event.startswith(ignore)]
+    return [(message.event, message.publisher) for message in recorder.of(True) if not message.event.startswith(ignore)]
 
 
 def events(recorder):
@@ -45,8 +51,9 @@ def old_events(recorder):
 
 def data(recorder, event):
     """The last versioned payload of an event."""
-    return next(message.payload['nova_object.data'] for message in reversed(recorder.of(True))
-                if message.event == event)
+    return next(
+        message.payload['nova_object.data'] for message in reversed(recorder.of(True)) if message.event == event
+    )
 
 
 def old(recorder, event):
@@ -54,8 +61,15 @@ def old(recorder, event):
 
 
 SCHED = ['scheduler.select_destinations.start', 'scheduler.select_destinations.end']
-MOVE = ['instance.exists', 'instance.resize_prep.start', 'instance.resize_prep.end', 'instance.resize.start',
-        'instance.resize.end', 'instance.resize_finish.start', 'instance.resize_finish.end']
+MOVE = [
+    'instance.exists',
+    'instance.resize_prep.start',
+    'instance.resize_prep.end',
+    'instance.resize.start',
+    'instance.resize.end',
+    'instance.resize_finish.start',
+    'instance.resize_finish.end',
+]
 
 
 def test_the_life_of_a_server_rows_0_25_1_26_1_42(telling):
@@ -69,9 +83,11 @@ def test_the_life_of_a_server_rows_0_25_1_26_1_42(telling):
     # Boot.
     server = cloud.boot(small, metadata={'role': 'train'}, tags=['blue'])
     home = cloud.host_of(server)
-    assert versioned(told) == [*((event, 'nova-scheduler:controller') for event in SCHED),
-                               ('instance.create.start', f'nova-compute:{home}'),
-                               ('instance.create.end', f'nova-compute:{home}')]
+    assert versioned(told) == [
+        *((event, 'nova-scheduler:controller') for event in SCHED),
+        ('instance.create.start', f'nova-compute:{home}'),
+        ('instance.create.end', f'nova-compute:{home}'),
+    ]
     assert old_events(told) == [*SCHED, 'create.start', 'create.end']
     end = data(told, 'instance.create.end')
     assert (end['state'], end['task_state'], end['power_state'], end['host']) == ('active', None, 'running', home)
@@ -81,13 +97,18 @@ def test_the_life_of_a_server_rows_0_25_1_26_1_42(telling):
     asked = data(told, SCHED[1])
     assert asked['pci_requests']['nova_object.data']['requests'][0]['nova_object.data']['count'] == 1
     assert asked['image']['nova_object.data']['disk_format'] == 'qcow2'
-    start = next(message.payload['nova_object.data'] for message in told.of(True)
-                 if message.event == 'instance.create.start')
+    start = next(
+        message.payload['nova_object.data'] for message in told.of(True) if message.event == 'instance.create.start'
+    )
     assert (start['host'], start['state']) == (None, 'building')
 
     # One-step operations.
-    for action, body, names in (('os-stop', None, 'power_off'), ('os-start', None, 'power_on'),
-                                ('reboot', {'type': 'HARD'}, 'reboot'), ('createImage', {'name': 'i'}, 'snapshot')):
+    for action, body, names in (
+        ('os-stop', None, 'power_off'),
+        ('os-start', None, 'power_on'),
+        ('reboot', {'type': 'HARD'}, 'reboot'),
+        ('createImage', {'name': 'i'}, 'snapshot'),
+    ):
         told.sent.clear()
         cloud.action(server, action, body)
         assert versioned(told) == [(f'instance.{names}.{phase}', f'nova-compute:{home}') for phase in ('start', 'end')]
@@ -102,15 +123,25 @@ def test_the_life_of_a_server_rows_0_25_1_26_1_42(telling):
     other = cloud.host_of(server)
     assert other != home
     assert events(told) == [*SCHED, *MOVE]
-    assert old_events(told) == [*SCHED, 'exists', 'resize.prep.start', 'resize.prep.end', 'resize.start', 'resize.end',
-                                'finish_resize.start', 'finish_resize.end']
+    assert old_events(told) == [
+        *SCHED,
+        'exists',
+        'resize.prep.start',
+        'resize.prep.end',
+        'resize.start',
+        'resize.end',
+        'finish_resize.start',
+        'finish_resize.end',
+    ]
     publishers = dict(versioned(told))
     assert publishers['instance.resize_prep.end'] == publishers['instance.resize_finish.end'] == f'nova-compute:{other}'
     assert publishers['instance.resize.end'] == f'nova-compute:{home}'
     for phase in ('start', 'end'):
         prep = data(told, f'instance.resize_prep.{phase}')
         assert (prep['new_flavor']['nova_object.data']['name'], prep['flavor']['nova_object.data']['name']) == (
-            'tmp2', 'tmp1'), phase
+            'tmp2',
+            'tmp1',
+        ), phase
     # What its row says until the source has carried the disks: nothing is written for the field's resize_migrating.
     assert data(told, 'instance.resize.start')['task_state'] == 'resize_prep'
     assert old(told, 'compute.instance.resize.start')['state_description'] == 'resize_prep'
@@ -122,8 +153,9 @@ def test_the_life_of_a_server_rows_0_25_1_26_1_42(telling):
     # Confirm, resize back, revert.
     told.sent.clear()
     cloud.action(server, 'confirmResize')
-    assert versioned(told) == [(f'instance.resize_confirm.{phase}', f'nova-compute:{home}')
-                               for phase in ('start', 'end')]
+    assert versioned(told) == [
+        (f'instance.resize_confirm.{phase}', f'nova-compute:{home}') for phase in ('start', 'end')
+    ]
     assert old_events(told) == ['resize.confirm.start', 'resize.confirm.end']
     assert data(told, 'instance.resize_confirm.end')['state'] == 'active'
     cloud.action(server, 'resize', {'flavorRef': small})
@@ -143,8 +175,11 @@ def test_the_life_of_a_server_rows_0_25_1_26_1_42(telling):
     assert data(told, 'instance.update')['tags'] == ['red']
     cloud.ok('PUT', f'/servers/{server}/metadata', {'metadata': {}})
     cloud.ok('PUT', f'/servers/{server}', {'server': {'name': 'new'}})
-    assert versioned(told) == [('instance.lock', 'nova-api:controller'), ('instance.unlock', 'nova-api:controller'),
-                               ('instance.update', 'nova-api:controller')]
+    assert versioned(told) == [
+        ('instance.lock', 'nova-api:controller'),
+        ('instance.unlock', 'nova-api:controller'),
+        ('instance.update', 'nova-api:controller'),
+    ]
     assert old_events(told) == ['update']
 
     # Delete.
@@ -152,8 +187,12 @@ def test_the_life_of_a_server_rows_0_25_1_26_1_42(telling):
     cloud.request('DELETE', f'/servers/{server}')
     cloud.settle()
     here = f'nova-compute:{other}'
-    assert versioned(told) == [('instance.delete.start', here), ('instance.shutdown.start', here),
-                               ('instance.shutdown.end', here), ('instance.delete.end', here)]
+    assert versioned(told) == [
+        ('instance.delete.start', here),
+        ('instance.shutdown.start', here),
+        ('instance.shutdown.end', here),
+        ('instance.delete.end', here),
+    ]
     assert old_events(told) == ['delete.start', 'shutdown.start', 'shutdown.end', 'delete.end']
     gone = data(told, 'instance.delete.end')
     assert (gone['state'], gone['task_state'], gone['host']) == ('deleted', None, None)
@@ -173,23 +212,37 @@ def test_changes_of_states_row_1_19(telling):
         for message in recorder.of(True):
             if message.event == 'instance.update':
                 change = message.payload['nova_object.data']['state_update']['nova_object.data']
-                found.append((message.publisher, change['old_state'], change['state'], change['old_task_state'],
-                              change['new_task_state']))
+                found.append(
+                    (
+                        message.publisher,
+                        change['old_state'],
+                        change['state'],
+                        change['old_task_state'],
+                        change['new_task_state'],
+                    )
+                )
         return found
+
     compute = 'nova-compute:controller'
     assert updates(told) == [
         ('nova-conductor:controller', None, 'building', None, 'scheduling'),
         (compute, 'building', 'building', 'scheduling', 'spawning'),
         (compute, 'building', 'active', 'spawning', None),
         (compute, 'active', 'active', None, 'powering-off'),
-        (compute, 'active', 'stopped', 'powering-off', None)]
+        (compute, 'active', 'stopped', 'powering-off', None),
+    ]
     building = next(message for message in told.of(False) if message.event == 'compute.instance.update')
     assert (building.publisher, building.payload['state'], building.payload['old_state']) == (
-        'conductor.controller', 'building', None)
+        'conductor.controller',
+        'building',
+        None,
+    )
     told.sent.clear()
     cloud.ok('PUT', f'/servers/{server}', {'server': {'name': 'new'}})
     assert (data(told, 'instance.update')['old_display_name'], data(told, 'instance.update')['display_name']) == (
-        's', 'new')
+        's',
+        'new',
+    )
     cloud.ok('PUT', f'/servers/{server}/metadata', {'metadata': {'a': 'b'}})
     assert data(told, 'instance.update')['metadata'] == {'a': 'b'}
     told.sent.clear()
@@ -198,8 +251,10 @@ def test_changes_of_states_row_1_19(telling):
     assert [change[2:] for change in updates(told)] == [('stopped', None, 'deleting'), ('deleted', 'deleting', None)]
 
 
-@pytest.mark.parametrize(('action', 'message', 'told_as'), [
-    ('confirmResize', 'confirm_resize', 'resize_confirm'), ('revertResize', 'revert_resize', 'resize_revert')])
+@pytest.mark.parametrize(
+    ('action', 'message', 'told_as'),
+    [('confirmResize', 'confirm_resize', 'resize_confirm'), ('revertResize', 'revert_resize', 'resize_revert')],
+)
 def test_a_state_that_never_was_is_not_told(telling, action, message, told_as):
     """The state is reset while a move ends: the server keeps what was said, and that is what its end tells."""
     cloud, told = telling()
@@ -211,6 +266,7 @@ def test_a_state_that_never_was_is_not_told(telling, action, message, told_as):
         if topic == 'compute' and method == message and not reset:
             reset.append(cloud.request('POST', f'/servers/{server}/action', {'os-resetState': {'state': 'error'}}))
         return deliver()
+
     cloud.on_message = on_message
     cloud.action(server, action)
     assert reset and cloud.status(server) == 'ERROR'
@@ -241,14 +297,24 @@ def test_failures(telling):
     # A build that no host can do.
     def fail(*args, **kwargs):
         raise KilonovaError('no room')
+
     for manager in cloud.computes.values():
         manager.host.driver.guests.spawn = fail
     failed = cloud.boot(one)
     assert cloud.status(failed) == 'ERROR'
-    per_host = ['instance.create.start', 'instance.shutdown.start', 'instance.shutdown.end', 'instance.create.error',
-                'compute.exception']
+    per_host = [
+        'instance.create.start',
+        'instance.shutdown.start',
+        'instance.shutdown.end',
+        'instance.create.error',
+        'compute.exception',
+    ]
     assert [event for event in events(told) if event != 'instance.update'] == [
-        *SCHED, *per_host, *per_host, 'compute_task.build_instances.error']
+        *SCHED,
+        *per_host,
+        *per_host,
+        'compute_task.build_instances.error',
+    ]
     fault = data(told, 'instance.create.error')['fault']['nova_object.data']
     assert (fault['exception'], fault['exception_message']) == ('KilonovaError', 'no room')
     assert old(told, 'build_and_run_instance')['exception'] == 'no room'
@@ -275,16 +341,27 @@ def test_soft_delete_restore_keys_and_services(telling):
     cloud.action(server, 'restore')
     assert events(told)[2:] == ['instance.restore.start', 'instance.restore.end']
     assert (data(told, 'instance.restore.end')['state'], data(told, 'instance.restore.end')['deleted_at']) == (
-        'active', None)
+        'active',
+        None,
+    )
     told.sent.clear()
-    cloud.ok('POST', '/os-keypairs', {'keypair': {'name': 'k', 'type': 'ssh', 'public_key': (
-        'ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHfRKMkGtWHoTUMgSVrrRPqBzs5X3GdN5gm0tYeNXJgk k')}})
+    cloud.ok(
+        'POST',
+        '/os-keypairs',
+        {
+            'keypair': {
+                'name': 'k',
+                'type': 'ssh',
+                'public_key': ('ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHfRKMkGtWHoTUMgSVrrRPqBzs5X3GdN5gm0tYeNXJgk k'),
+            }
+        },
+    )
     cloud.ok('DELETE', '/os-keypairs/k')
     assert events(told) == ['keypair.import.start', 'keypair.import.end', 'keypair.delete.start', 'keypair.delete.end']
     assert old(told, 'keypair.delete.end')['key_name'] == 'k'
     told.sent.clear()
     service = next(one for one in cloud.ok('GET', '/os-services')['services'] if one['host'] == 'gpu2')
-    cloud.ok('PUT', f"/os-services/{service['id']}", {'status': 'disabled', 'disabled_reason': 'broken'})
+    cloud.ok('PUT', f'/os-services/{service["id"]}', {'status': 'disabled', 'disabled_reason': 'broken'})
     assert versioned(told) == [('service.update', 'nova-compute:gpu2')]
     assert data(told, 'service.update')['disabled_reason'] == 'broken'
     assert old_events(told) == []
@@ -296,20 +373,32 @@ def test_groups_and_aggregates(telling):
     flavor = cloud.flavor()
     told.sent.clear()
     group = cloud.ok('POST', '/os-server-groups', {'server_group': {'name': 'g', 'policy': 'affinity'}})['server_group']
-    server = cloud.ok('POST', '/servers', {'server': {
-        'name': 's', 'flavorRef': flavor, 'imageRef': IMAGE_ID, 'networks': 'none'}, 'os:scheduler_hints': {
-            'group': group['id']}})['server']['id']
+    server = cloud.ok(
+        'POST',
+        '/servers',
+        {
+            'server': {'name': 's', 'flavorRef': flavor, 'imageRef': IMAGE_ID, 'networks': 'none'},
+            'os:scheduler_hints': {'group': group['id']},
+        },
+    )['server']['id']
     cloud.settle()
-    cloud.ok('DELETE', f"/os-server-groups/{group['id']}")
+    cloud.ok('DELETE', f'/os-server-groups/{group["id"]}')
     assert [event for event in events(told) if event.startswith('server_group')] == [
-        'server_group.create', 'server_group.add_member', 'server_group.delete']
+        'server_group.create',
+        'server_group.add_member',
+        'server_group.delete',
+    ]
     assert data(told, 'server_group.add_member')['members'] == [server]
     assert {message.publisher for message in told.of(False) if message.event.startswith('servergroup')} == {
-        f"servergroup.{group['id']}"}
+        f'servergroup.{group["id"]}'
+    }
     told.sent.clear()
     number = cloud.ok('POST', '/os-aggregates', {'aggregate': {'name': 'a'}})['aggregate']['id']
-    for body in ({'add_host': {'host': 'gpu1'}}, {'set_metadata': {'metadata': {'ssd': 'true'}}},
-                 {'remove_host': {'host': 'gpu1'}}):
+    for body in (
+        {'add_host': {'host': 'gpu1'}},
+        {'set_metadata': {'metadata': {'ssd': 'true'}}},
+        {'remove_host': {'host': 'gpu1'}},
+    ):
         cloud.ok('POST', f'/os-aggregates/{number}/action', body)
     cloud.ok('PUT', f'/os-aggregates/{number}', {'aggregate': {'name': 'b'}})
     cloud.ok('DELETE', f'/os-aggregates/{number}')
@@ -332,8 +421,9 @@ def test_the_audit_of_usage_row_2_14(telling):
     for manager in cloud.computes.values():
         manager.audit_usage()
         manager.audit_usage()
-    found = {message.payload['nova_object.data']['uuid']: message.payload['nova_object.data'] for message in
-             told.of(True)}
+    found = {
+        message.payload['nova_object.data']['uuid']: message.payload['nova_object.data'] for message in told.of(True)
+    }
     assert events(told) == ['instance.exists'] * 2 and sorted(found) == servers
     assert {one['state'] for one in found.values()} == {'deleted', 'active'}
     period = found[servers[1]]['audit_period']['nova_object.data']
@@ -344,8 +434,10 @@ def test_the_audit_of_usage_row_2_14(telling):
 
 def test_nothing_is_built_when_nobody_asked(cloud, monkeypatch):
     """Without a driver no payload is made, and no statement more is run (tests/functional/test_costs.py)."""
+
     def refuse(*args, **kwargs):
         raise AssertionError('somebody made a payload')
+
     monkeypatch.setattr(Payload, 'made', refuse)
     monkeypatch.setattr('kilonova.objects.notifications.legacy.usage', refuse)
     server = cloud.boot(cloud.flavor())
@@ -363,24 +455,40 @@ def test_an_abort_and_a_forced_end_are_told_by_the_source(telling, monkeypatch):
 
     def migrate(instance, offer, told):
         (row,) = cloud.ok('GET', f'/servers/{server}/migrations')['migrations']
-        path = f"/servers/{server}/migrations/{row['id']}"
+        path = f'/servers/{server}/migrations/{row["id"]}'
         assert cloud.request('POST', f'{path}/action', {'force_complete': None}).status_int == 202
         assert cloud.request('DELETE', path).status_int == 202
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
-            told(dict.fromkeys(('memory_total', 'memory_processed', 'memory_remaining', 'disk_total', 'disk_processed',
-                                'disk_remaining'), 0))
+            told(
+                dict.fromkeys(
+                    (
+                        'memory_total',
+                        'memory_processed',
+                        'memory_remaining',
+                        'disk_total',
+                        'disk_processed',
+                        'disk_remaining',
+                    ),
+                    0,
+                )
+            )
             time.sleep(0.02)
+
     monkeypatch.setattr(live, 'migrate', migrate)
     monkeypatch.setattr(live, 'force_complete', lambda instance: None)
     recorder.sent.clear()
     cloud.action(server, 'os-migrateLive', {'host': None, 'block_migration': 'auto'})
     names = [f'live_migration_{what}.{phase}' for what in ('force_complete', 'abort') for phase in ('start', 'end')]
-    told = [(event.removeprefix('instance.'), publisher.partition(':')[2]) for event, publisher in versioned(recorder)
-            if 'abort' in event or 'force' in event]
+    told = [
+        (event.removeprefix('instance.'), publisher.partition(':')[2])
+        for event, publisher in versioned(recorder)
+        if 'abort' in event or 'force' in event
+    ]
     assert told == [(name, source) for name in names]
     assert [event for event in old_events(recorder) if 'abort' in event or 'force' in event] == [
-        f'live.migration.{what}.{phase}' for what in ('force.complete', 'abort') for phase in ('start', 'end')]
+        f'live.migration.{what}.{phase}' for what in ('force.complete', 'abort') for phase in ('start', 'end')
+    ]
     assert cloud.status(server) == 'ACTIVE' and cloud.host_of(server) == source
 
 
@@ -397,10 +505,22 @@ def test_a_device_that_is_not_given_out_again_is_told_of_its_holder(telling):
     assert told['fault']['nova_object.data']['exception_message'] == f'Device {address} is disabled: ECC errors'
 
 
-LIVE = ['live_migration_pre.start', 'live_migration_pre.end', 'live_migration_post.start',
-        'live_migration_post_dest.start', 'live_migration_post_dest.end', 'live_migration_post.end']
-OLD_LIVE = ['live_migration.pre.start', 'live_migration.pre.end', 'live_migration._post.start',
-            'live_migration.post.dest.start', 'live_migration.post.dest.end', 'live_migration._post.end']
+LIVE = [
+    'live_migration_pre.start',
+    'live_migration_pre.end',
+    'live_migration_post.start',
+    'live_migration_post_dest.start',
+    'live_migration_post_dest.end',
+    'live_migration_post.end',
+]
+OLD_LIVE = [
+    'live_migration.pre.start',
+    'live_migration.pre.end',
+    'live_migration._post.start',
+    'live_migration.post.dest.start',
+    'live_migration.post.dest.end',
+    'live_migration._post.end',
+]
 
 
 def test_a_live_migration_is_told_by_both_hosts(telling):
@@ -410,8 +530,11 @@ def test_a_live_migration_is_told_by_both_hosts(telling):
     dest = {'gpu1': 'gpu2', 'gpu2': 'gpu1'}[source]
     recorder.sent.clear()
     cloud.action(server, 'os-migrateLive', {'host': None, 'block_migration': 'auto'})
-    told = [(event.removeprefix('instance.'), publisher.partition(':')[2])
-            for event, publisher in versioned(recorder) if event.startswith('instance.live')]
+    told = [
+        (event.removeprefix('instance.'), publisher.partition(':')[2])
+        for event, publisher in versioned(recorder)
+        if event.startswith('instance.live')
+    ]
     assert told == list(zip(LIVE, (dest, dest, source, dest, dest, source), strict=True))
     assert [event for event in old_events(recorder) if event.startswith('live')] == OLD_LIVE
     assert data(recorder, 'instance.live_migration_post_dest.end')['host'] == dest
@@ -425,10 +548,18 @@ def test_a_live_migration_that_is_rolled_back_is_told(telling, monkeypatch):
 
     def fail(*args):
         raise KilonovaError('boom')
+
     monkeypatch.setattr(cloud.computes[source].host.driver.live_migrations, 'migrate', fail)
     recorder.sent.clear()
     cloud.action(server, 'os-migrateLive', {'host': None, 'block_migration': 'auto'})
-    told = dict.fromkeys((event.removeprefix('instance.'), publisher.partition(':')[2])
-                         for event, publisher in versioned(recorder) if 'rollback' in event)
-    assert list(told) == [('live_migration_rollback.start', source), ('live_migration_rollback_dest.start', dest),
-                          ('live_migration_rollback_dest.end', dest), ('live_migration_rollback.end', source)]
+    told = dict.fromkeys(
+        (event.removeprefix('instance.'), publisher.partition(':')[2])
+        for event, publisher in versioned(recorder)
+        if 'rollback' in event
+    )
+    assert list(told) == [
+        ('live_migration_rollback.start', source),
+        ('live_migration_rollback_dest.start', dest),
+        ('live_migration_rollback_dest.end', dest),
+        ('live_migration_rollback.end', source),
+    ]

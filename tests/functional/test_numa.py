@@ -3,6 +3,7 @@
 Each host has two cells of 32 CPUs (pairs of threads) and 128 GiB; of each four CPUs are shared and four are dedicated.
 The GPUs lie on both cells in turn: 08, 0a (85, 87) on the first, 09, 0b (86, 88) on the second. Rows 1.24, 1.41, 3.20.
 """
+
 from __future__ import annotations
 
 import json
@@ -42,10 +43,15 @@ def node(cloud, host):
     """The host's cells as the database has them: [(pinned CPUs, shared vCPUs, MiB, {page size: used})]."""
     with cloud.cell.read() as conn:
         row = compute_nodes.get(conn, hypervisor_hostname=host)
-    return [(set(cell['pinned_cpus']), cell['cpu_usage'], cell['memory_usage'],
-             {page['nova_object.data']['size_kb']: page['nova_object.data']['used'] for page in cell['mempages']})
-            for cell in (one['nova_object.data'] for one in json.loads(row['numa_topology'])[
-                'nova_object.data']['cells'])]
+    return [
+        (
+            set(cell['pinned_cpus']),
+            cell['cpu_usage'],
+            cell['memory_usage'],
+            {page['nova_object.data']['size_kb']: page['nova_object.data']['used'] for page in cell['mempages']},
+        )
+        for cell in (one['nova_object.data'] for one in json.loads(row['numa_topology'])['nova_object.data']['cells'])
+    ]
 
 
 def taken(cloud, host):
@@ -78,8 +84,9 @@ def test_servers_get_different_cpus_until_there_are_none(make_cloud):
     check(cloud, first, second)
     # Row 3.20: as the API shows it.
     body = shown(cloud, first)
-    assert body['nodes'] == [{'memory_mb': 512, 'vcpu_set': [0, 1], 'siblings': [[0, 1]], 'host_node': 0,
-                              'cpu_pinning': {'0': 8, '1': 9}}]
+    assert body['nodes'] == [
+        {'memory_mb': 512, 'vcpu_set': [0, 1], 'siblings': [[0, 1]], 'host_node': 0, 'cpu_pinning': {'0': 8, '1': 9}}
+    ]
     assert 'cpu_pinning' not in cloud.ok('GET', f'/servers/{first}/topology', user='bob')['nodes'][0]
     (held,) = cloud.placement.allocations()[first].values()
     assert (held.get('PCPU'), held.get('VCPU')) == (2, None)
@@ -113,8 +120,12 @@ def test_inventory_and_traits(make_cloud):
     assert {'HW_CPU_HYPERTHREADING', 'COMPUTE_SOCKET_PCI_NUMA_AFFINITY'} <= cloud.placement.client.get_traits(root)[0]
     shape = cloud.ok('GET', '/os-hypervisors/detail', version='2.87')['hypervisors'][0]
     assert shape['vcpus'] == 8
-    server = cloud.boot(cloud.flavor(vcpus=4, **{
-        'hw:cpu_policy': 'mixed', 'hw:cpu_dedicated_mask': '2-3', 'hw:emulator_threads_policy': 'isolate'}))
+    server = cloud.boot(
+        cloud.flavor(
+            vcpus=4,
+            **{'hw:cpu_policy': 'mixed', 'hw:cpu_dedicated_mask': '2-3', 'hw:emulator_threads_policy': 'isolate'},
+        )
+    )
     assert cloud.status(server) == 'ACTIVE', cloud.story(server)
     assert pins(cloud, server) == {0: {0, 1, 2, 3}, 1: {0, 1, 2, 3}, 2: {8}, 3: {9}}
     (allocation,) = cloud.placement.allocations()[server].values()
@@ -137,20 +148,26 @@ def test_realtime_cpus_through_the_life_of_a_server(make_cloud):
         assert {(one.get('scheduler'), one.get('priority')) for one in found} == {('fifo', '5')}
         assert set().union(*(cpuset.parse(one.get('vcpus')) for one in found)) == realtime
         assert cpuset.parse(tree.find('cputune/emulatorpin').get('cpuset')) == set().union(
-            *(cpus for vcpu, cpus in own.items() if vcpu not in realtime))
+            *(cpus for vcpu, cpus in own.items() if vcpu not in realtime)
+        )
         assert [one.tag for one in tree.find('memoryBacking')] == ['nosharepages', 'locked']
+
     check_domain({1, 2})
     cloud.action(server, 'reboot', {'type': 'HARD'})
     check_domain({1, 2})
     source = cloud.host_of(server)
-    cloud.action(server, 'resize', {'flavorRef': pinned(cloud, vcpus=3, **{
-        'hw:cpu_realtime': 'yes', 'hw:cpu_realtime_mask': '1'})})
+    cloud.action(
+        server,
+        'resize',
+        {'flavorRef': pinned(cloud, vcpus=3, **{'hw:cpu_realtime': 'yes', 'hw:cpu_realtime_mask': '1'})},
+    )
     assert cloud.status(server) == 'VERIFY_RESIZE' and cloud.host_of(server) != source
     check_domain({1})
     cloud.action(server, 'revertResize')
     check_domain({1, 2})
-    mixed = cloud.boot(cloud.flavor(vcpus=3, **{'hw:cpu_policy': 'mixed', 'hw:cpu_realtime': 'yes',
-                                                'hw:cpu_realtime_mask': '2'}))
+    mixed = cloud.boot(
+        cloud.flavor(vcpus=3, **{'hw:cpu_policy': 'mixed', 'hw:cpu_realtime': 'yes', 'hw:cpu_realtime_mask': '2'})
+    )
     (held,) = cloud.placement.allocations()[mixed].values()
     assert (held['PCPU'], held['VCPU']) == (1, 2)
     cloud.assert_clean()
@@ -159,11 +176,18 @@ def test_realtime_cpus_through_the_life_of_a_server(make_cloud):
 def test_what_flavors_may_not_say(cloud):
     """Row 1.9: refused when a server is created, and when one is to be resized to it."""
     server = cloud.boot(cloud.flavor())
-    for specs in ({'hw:numa_nodes': '0'}, {'hw:numa_nodes': '3'}, {'hw:cpu_thread_policy': 'require'},
-                  {'hw:cpu_policy': 'mixed'}, {'hw:mem_page_size': 'x'}, {'hw:locked_memory': 'true'},
-                  {'hw:cpu_max_sockets': '1', 'hw:cpu_sockets': '2'}, {'hw:cpu_realtime': 'yes'},
-                  {'hw:cpu_realtime': 'yes', 'hw:cpu_policy': 'dedicated'},
-                  {'hw:cpu_realtime': 'yes', 'hw:cpu_policy': 'dedicated', 'hw:cpu_realtime_mask': '0-1'}):
+    for specs in (
+        {'hw:numa_nodes': '0'},
+        {'hw:numa_nodes': '3'},
+        {'hw:cpu_thread_policy': 'require'},
+        {'hw:cpu_policy': 'mixed'},
+        {'hw:mem_page_size': 'x'},
+        {'hw:locked_memory': 'true'},
+        {'hw:cpu_max_sockets': '1', 'hw:cpu_sockets': '2'},
+        {'hw:cpu_realtime': 'yes'},
+        {'hw:cpu_realtime': 'yes', 'hw:cpu_policy': 'dedicated'},
+        {'hw:cpu_realtime': 'yes', 'hw:cpu_policy': 'dedicated', 'hw:cpu_realtime_mask': '0-1'},
+    ):
         _refused(cloud, server, specs)
     assert cloud.status(server) == 'ACTIVE'
 
@@ -190,8 +214,11 @@ def test_devices_beside_the_cpus(make_cloud):
         assert cpus(cloud, server) <= cell[address]
     check(cloud, *servers)
     # Of each cell one GPU and two CPUs are left: what insists on two GPUs finds no place, what prefers does.
-    paired = next(server for server in servers if sum(bool(cpus(cloud, server) & FIRST) == bool(
-        cpus(cloud, other) & FIRST) for other in servers) == 2)
+    paired = next(
+        server
+        for server in servers
+        if sum(bool(cpus(cloud, server) & FIRST) == bool(cpus(cloud, other) & FIRST) for other in servers) == 2
+    )
     servers.remove(paired)
     assert cloud.request('DELETE', f'/servers/{paired}').status_int == 204
     cloud.settle()
@@ -247,14 +274,16 @@ PLACED = {
     'cells': {'hw:cpu_policy': 'dedicated', 'hw:numa_nodes': '2'},
     'mixed': {'hw:cpu_policy': 'mixed', 'hw:cpu_dedicated_mask': '1', 'hw:emulator_threads_policy': 'isolate'},
     'realtime': {'hw:cpu_policy': 'dedicated', 'hw:cpu_realtime': 'yes', 'hw:cpu_realtime_mask': '1'},
-    'share': {'hw:cpu_policy': 'dedicated', 'hw:emulator_threads_policy': 'share', 'quota:cpu_shares': '512'}}
+    'share': {'hw:cpu_policy': 'dedicated', 'hw:emulator_threads_policy': 'share', 'quota:cpu_shares': '512'},
+}
 
 
 def place(cloud, server):
     """What libvirt holds of the server's place, as a guest of its flavor that starts there would get it."""
     tree = etree.fromstring(cloud.xml(server).encode())
     return [tree.find('vcpu').get('cpuset')] + [
-        sorted((part.tag, *sorted(part.items())) for part in tree.find(name)) for name in ('cputune', 'numatune')]
+        sorted((part.tag, *sorted(part.items())) for part in tree.find(name)) for name in ('cputune', 'numatune')
+    ]
 
 
 @pytest.mark.parametrize('kind', PLACED)
@@ -329,11 +358,16 @@ def test_a_host_without_a_fitting_place_refuses_a_live_migration(cloud_of_sets):
     other = cloud.boot(pinned(cloud, vcpus=4, **{'hw:numa_nodes': '2'}), availability_zone=f'nova:{there}')
     cloud.action(server, 'os-migrateLive', {'host': there, 'block_migration': 'auto', 'force': True}, version='2.67')
     assert (cloud.status(server), cloud.host_of(server)) == ('ACTIVE', source)
-    (action,) = (one for one in cloud.ok('GET', f'/servers/{server}/os-instance-actions')['instanceActions']
-                 if one['action'] == 'live-migration')
-    found = cloud.ok('GET', f"/servers/{server}/os-instance-actions/{action['request_id']}")['instanceAction']
-    assert 'Requested instance NUMA topology cannot fit the given host NUMA topology' in {
-        one['event']: one['details'] for one in found['events']}['compute_check_can_live_migrate_destination']
+    (action,) = (
+        one
+        for one in cloud.ok('GET', f'/servers/{server}/os-instance-actions')['instanceActions']
+        if one['action'] == 'live-migration'
+    )
+    found = cloud.ok('GET', f'/servers/{server}/os-instance-actions/{action["request_id"]}')['instanceAction']
+    assert (
+        'Requested instance NUMA topology cannot fit the given host NUMA topology'
+        in {one['event']: one['details'] for one in found['events']}['compute_check_can_live_migrate_destination']
+    )
     check(cloud, server, other)
 
 
@@ -383,11 +417,20 @@ def test_hosts_reboot_with_pinned_servers(cloud_of_sets, finish):
 
 def hosts_have(monkeypatch, pages):
     """Large pages on each cell of hosts that are looked at from now on: {size in KiB: how many}."""
+
     def spread(cells, sockets, cores, threads, memory_mb):
-        return [numa.HostCell(cell.id, cell.cpus, cell.memory_mb, cell.siblings, cell.socket,
-                              {4: cell.memory_mb * 256 - sum(size // 4 * count for size, count in pages.items()),
-                               **pages})
-                for cell in SPREAD(cells, sockets, cores, threads, memory_mb)]
+        return [
+            numa.HostCell(
+                cell.id,
+                cell.cpus,
+                cell.memory_mb,
+                cell.siblings,
+                cell.socket,
+                {4: cell.memory_mb * 256 - sum(size // 4 * count for size, count in pages.items()), **pages},
+            )
+            for cell in SPREAD(cells, sockets, cores, threads, memory_mb)
+        ]
+
     monkeypatch.setattr(numa, 'spread', spread)
 
 
@@ -395,15 +438,18 @@ def test_pages(make_cloud, monkeypatch):
     """Large pages are counted, shown, and used up; a guest of two cells has memory on both. Rows 1.41, 3.20."""
     hosts_have(monkeypatch, {2048: 1024})
     cloud = make_cloud(ONE, reserved_huge_pages=[{'node': '0', 'size': '2MB', 'count': '512'}])
-    large = cloud.flavor(vcpus=2, ram=2048, **{'hw:mem_page_size': 'large', 'hw:numa_nodes': '2',
-                                               'hw:locked_memory': 'true'})
+    large = cloud.flavor(
+        vcpus=2, ram=2048, **{'hw:mem_page_size': 'large', 'hw:numa_nodes': '2', 'hw:locked_memory': 'true'}
+    )
     server = cloud.boot(large)
     assert cloud.status(server) == 'ACTIVE', cloud.story(server)
     assert shown(cloud, server)['pagesize_kb'] == 2048
     assert [cell[3][2048] for cell in node(cloud, 'gpu1')] == [512, 512]
     tree = etree.fromstring(cloud.xml(server).encode())
     assert [(page.get('size'), page.get('nodeset')) for page in tree.findall('memoryBacking/hugepages/page')] == [
-        ('2048', '0'), ('2048', '1')]
+        ('2048', '0'),
+        ('2048', '1'),
+    ]
     assert tree.find('memoryBacking/locked') is not None
     assert [cell.get('memAccess') for cell in tree.findall('cpu/numa/cell')] == ['shared', 'shared']
     assert [memnode.get('nodeset') for memnode in tree.findall('numatune/memnode')] == ['0', '1']
@@ -412,7 +458,7 @@ def test_pages(make_cloud, monkeypatch):
     assert [cell['host_node'] for cell in shown(cloud, one)['nodes']] == [1]
     assert cloud.status(cloud.boot(cloud.flavor(vcpus=1, ram=512, **{'hw:mem_page_size': '1GB'}))) == 'ERROR'
     cloud.action(server, 'resize', {'flavorRef': cloud.flavor(vcpus=2, ram=1024)}, expect=None)
-    assert cloud.status(server) == 'ACTIVE'     # no other host, and not to its own
+    assert cloud.status(server) == 'ACTIVE'  # no other host, and not to its own
     cloud.assert_clean()
 
 
@@ -431,14 +477,17 @@ def test_memory_that_is_in_use_keeps_the_size_of_its_pages(make_cloud, monkeypat
         assert (cloud.status(server), cloud.host_of(server)) == ('ACTIVE', end), cloud.story(server)
         assert shown(cloud, server)['pagesize_kb'] == 2048
         cloud.assert_clean()
-    assert [cell[3] for cell in node(cloud, there)] in ([{4: 0, 2048: 512, 1048576: 0}, {4: 0, 2048: 0, 1048576: 0}],
-                                                        [{4: 0, 2048: 0, 1048576: 0}, {4: 0, 2048: 512, 1048576: 0}])
+    assert [cell[3] for cell in node(cloud, there)] in (
+        [{4: 0, 2048: 512, 1048576: 0}, {4: 0, 2048: 0, 1048576: 0}],
+        [{4: 0, 2048: 0, 1048576: 0}, {4: 0, 2048: 512, 1048576: 0}],
+    )
 
 
 def test_a_host_that_filled_up_meanwhile_refuses(cloud_of_sets):
     """The claim looks again with the filter's own code: the next host takes the server."""
     cloud = cloud_of_sets
     from kilonova.scheduler.filters.numa_topology import NUMATopologyFilter
+
     fill = [cloud.boot(pinned(cloud, vcpus=4)) for _ in range(3)]
     full = next(host for host in cloud.gpus if len(taken(cloud, host)) == 8)
     one = next(one for one in cloud.scheduler._filters if isinstance(one, NUMATopologyFilter))
@@ -463,6 +512,7 @@ def test_hosts_that_report_no_dedicated_cpus(cloud):
     def candidates(query):
         asked.append(dict(query)['resources'])
         return real(query)
+
     cloud.scheduler._placement.allocation_candidates = candidates
     try:
         assert cloud.status(cloud.boot(pinned(cloud))) == 'ERROR'

@@ -1,4 +1,5 @@
 """No guest starts with a device, or a part of one, that another domain of the host has. Row 1.12 of the reports."""
+
 from __future__ import annotations
 
 import contextlib
@@ -29,7 +30,8 @@ def with_cyborg(make_cloud: Any, gpus: dict[str, Any], handles: dict[str, list[s
     cyborg = FakeCyborg()
     cloud: Cloud = make_cloud(gpus, cyborg=cyborg, **options)
     cyborg.notify = lambda events: cloud.request(
-        'POST', '/os-server-external-events', {'events': events}, version='2.82')
+        'POST', '/os-server-external-events', {'events': events}, version='2.82'
+    )
     for host, addresses in handles.items():
         cyborg.offer(cloud.placement, host, f'{host}_card', 'PGPU', [('PCI', address) for address in addresses])
     cyborg.profiles['card'] = [{'resources:PGPU': '1'}]
@@ -41,21 +43,26 @@ def accelerated(cloud: Cloud) -> str:
 
 
 @contextlib.contextmanager
-def foreign(cloud: Cloud, address: str, *, host: str = 'gpu1', kind: str = 'hostdev', runs: bool = True
-            ) -> Iterator[str]:
+def foreign(
+    cloud: Cloud, address: str, *, host: str = 'gpu1', kind: str = 'hostdev', runs: bool = True
+) -> Iterator[str]:
     """A domain that somebody else made on the host, which has this PCI function; its name."""
     domain, bus, rest = address.split(':')
     slot, function = rest.split('.')
-    source = (f"<source><address domain='0x{domain}' bus='0x{bus}' slot='0x{slot}' function='0x{function}'{{}}/>"
-              '</source>')
+    source = (
+        f"<source><address domain='0x{domain}' bus='0x{bus}' slot='0x{slot}' function='0x{function}'{{}}/></source>"
+    )
     device = {
         'hostdev': f"<hostdev mode='subsystem' type='pci' managed='yes'>{source.format('')}</hostdev>",
         'interface': f"<interface type='hostdev' managed='yes'>{source.format(chr(32) + 'type=' + repr('pci'))}"
-                     '</interface>',
+        '</interface>',
         'nvme': f"<disk type='nvme' device='disk'><driver name='qemu' type='raw'/><source type='pci' managed='yes' "
-                f"namespace='1'>{source.format('')[8:]}<target dev='vda' bus='virtio'/></disk>"}[kind]
-    xml = (f"<domain type='test'><name>labs-vm</name><uuid>{uuid.uuid4()}</uuid><memory>65536</memory><vcpu>1</vcpu>"
-           f"<os><type>hvm</type></os><devices>{device}</devices></domain>")
+        f"namespace='1'>{source.format('')[8:]}<target dev='vda' bus='virtio'/></disk>",
+    }[kind]
+    xml = (
+        f"<domain type='test'><name>labs-vm</name><uuid>{uuid.uuid4()}</uuid><memory>65536</memory><vcpu>1</vcpu>"
+        f'<os><type>hvm</type></os><devices>{device}</devices></domain>'
+    )
     connection = cloud.computes[host].host.driver.guests._libvirt
     made = connection.do(lambda one: one.defineXML(xml))
     if runs:
@@ -151,6 +158,7 @@ def test_a_server_that_comes_back_from_a_move_stays_off(make_cloud: Any, end: st
                 taken.enter_context(foreign(cloud, HOSTS[source][0], host=source))
                 raise errors.KilonovaError('no')
             return deliver()
+
         cloud.on_message = fail
         with taken:
             cloud.action(server, 'resize', {'flavorRef': cloud.flavor(gpus=1, ram=1024)})
@@ -179,11 +187,21 @@ def test_a_domain_of_somebody_else_that_does_not_run_has_nothing(make_cloud: Any
 @pytest.mark.parametrize(('given', 'alias'), [(PF, 'vf'), (VFS[0], 'pf'), (PF, 'pf')])
 def test_a_card_and_its_virtual_functions_exclude_each_other(make_cloud: Any, given: str, alias: str) -> None:
     """Whichever of the two the other domain has, and though our books know only one side."""
-    spec = json.dumps({'vendor_id': '10de', 'product_id': '2330',
-                       'address': PF if alias == 'pf' else {'bus': '3b', 'slot': '00', 'function': '[45]'}})
-    cloud = make_cloud({'gpu1': []}, devices={'gpu1': sriov_gpu(PF, VFS)}, specs={'gpu1': [spec]},
-                       pci__alias=[VF_ALIAS, PF_ALIAS], pci__report_in_placement=False,
-                       filter_scheduler__pci_in_placement=False)
+    spec = json.dumps(
+        {
+            'vendor_id': '10de',
+            'product_id': '2330',
+            'address': PF if alias == 'pf' else {'bus': '3b', 'slot': '00', 'function': '[45]'},
+        }
+    )
+    cloud = make_cloud(
+        {'gpu1': []},
+        devices={'gpu1': sriov_gpu(PF, VFS)},
+        specs={'gpu1': [spec]},
+        pci__alias=[VF_ALIAS, PF_ALIAS],
+        pci__report_in_placement=False,
+        filter_scheduler__pci_in_placement=False,
+    )
     with foreign(cloud, given) as name:
         server = cloud.boot(cloud.flavor(gpus=1, alias=alias))
         assert cloud.status(server) == 'ERROR'
@@ -191,10 +209,12 @@ def test_a_card_and_its_virtual_functions_exclude_each_other(make_cloud: Any, gi
 
 
 def test_two_functions_of_one_card_go_to_two_guests(make_cloud: Any) -> None:
-    spec = json.dumps({'vendor_id': '10de', 'product_id': '2330',
-                       'address': {'bus': '3b', 'slot': '00', 'function': '[45]'}})
-    cloud = make_cloud({'gpu1': []}, devices={'gpu1': sriov_gpu(PF, VFS)}, specs={'gpu1': [spec]},
-                       pci__alias=[VF_ALIAS])
+    spec = json.dumps(
+        {'vendor_id': '10de', 'product_id': '2330', 'address': {'bus': '3b', 'slot': '00', 'function': '[45]'}}
+    )
+    cloud = make_cloud(
+        {'gpu1': []}, devices={'gpu1': sriov_gpu(PF, VFS)}, specs={'gpu1': [spec]}, pci__alias=[VF_ALIAS]
+    )
     servers = [cloud.boot(cloud.flavor(gpus=1, alias='vf')) for _ in range(2)]
     assert sorted(address for server in servers for address in cloud.hostdevs(server)) == VFS
 

@@ -2,6 +2,7 @@
 
 Found 1.10, its kind: key pairs, quotas, server groups, flavors with extra specs and access, aggregates.
 """
+
 from __future__ import annotations
 
 import threading
@@ -17,8 +18,16 @@ FLAVOR = {'id': 'f', 'name': 'f', 'ram': 512, 'vcpus': 1, 'disk': 1, 'os-flavor-
 LIMITS = {'cores': 20, 'ram': 51200, 'instances': 5}
 # Each is made on what those before it made.
 REQUESTS: list[tuple[str, str, Any]] = [
-    ('POST', '/os-keypairs', {'keypair': {**KEY, 'public_key': 'ssh-ed25519 '
-                                          'AAAAC3NzaC1lZDI1NTE5AAAAIFkT5NBMR7Mi5YQXSHpHqmZSZEr4b5kKqTxUj2Qvm8nS'}}),
+    (
+        'POST',
+        '/os-keypairs',
+        {
+            'keypair': {
+                **KEY,
+                'public_key': 'ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFkT5NBMR7Mi5YQXSHpHqmZSZEr4b5kKqTxUj2Qvm8nS',
+            }
+        },
+    ),
     ('DELETE', '/os-keypairs/k', None),
     ('POST', '/os-server-groups', {'server_group': GROUP}),
     ('DELETE', '/os-server-groups/{group}', None),
@@ -56,6 +65,7 @@ def _commits(cloud: Cloud, method: str, path: str, body: Any, ids: dict[str, Any
     def listener(database: str, statement: str, many: bool) -> None:
         if statement == 'COMMIT' and threading.current_thread() is here:
             commits.append(database)
+
     stop = engine.listen(listener)
     try:
         response = cloud.request(method, path, body)
@@ -63,19 +73,23 @@ def _commits(cloud: Cloud, method: str, path: str, body: Any, ids: dict[str, Any
         stop()
     assert response.status_int < 300, (method, path, response.text)
     made = response.json if response.body else {}
-    ids.update({name: made[noun]['id'] for noun, name in (('server_group', 'group'), ('aggregate', 'aggregate'))
-                if method == 'POST' and noun in made})
+    ids.update(
+        {
+            name: made[noun]['id']
+            for noun, name in (('server_group', 'group'), ('aggregate', 'aggregate'))
+            if method == 'POST' and noun in made
+        }
+    )
     return commits
 
 
 @pytest.mark.parametrize('action', ['add_host', 'remove_host'])
 @pytest.mark.parametrize('when', ['before', 'after'])
 @pytest.mark.parametrize('lost', range(2))
-def test_each_request_of_an_aggregates_mirror_is_lost_in_turn(cloud: Cloud, action: str, when: str,
-                                                              lost: int) -> None:
+def test_each_request_of_an_aggregates_mirror_is_lost_in_turn(cloud: Cloud, action: str, when: str, lost: int) -> None:
     """The row of the same transaction brings Placement there."""
     made = cloud.ok('POST', '/os-aggregates', {'aggregate': {'name': 'a'}})['aggregate']
-    path = f"/os-aggregates/{made['id']}/action"
+    path = f'/os-aggregates/{made["id"]}/action'
     if action == 'remove_host':
         cloud.ok('POST', path, {'add_host': {'host': 'gpu1'}})
     front, asked = threading.current_thread(), set[str]()
@@ -85,9 +99,11 @@ def test_each_request_of_an_aggregates_mirror_is_lost_in_turn(cloud: Cloud, acti
             asked.add(method)
             if len(asked) > lost:
                 raise cloud.placement.broken()
+
     setattr(cloud.placement, when, lose)
     assert (cloud.ok('POST', path, {action: {'host': 'gpu1'}})['aggregate']['hosts'] == ['gpu1']) == (
-        action == 'add_host')
+        action == 'add_host'
+    )
     cloud.placement.before = cloud.placement.after = None
     assert [row['kind'] for row in cloud.rows()] == ['mirror'] and len(asked) == lost + 1
     with cloud.databases.api().write() as conn:

@@ -1,5 +1,6 @@
 """A resize to machines of which the source reaches some only. Finding 3.1: it was always refused, and the scheduler
 went on choosing such hosts."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 from kilonova.states import PowerState
-from kilonova.virt.libvirt.moves import Moves
+from kilonova.virt.libvirt.moves import LibvirtMoves
 from kilonova.virt.parts.moves import MoveOffer
 from tests.fixtures.cloud import Cloud
 
@@ -19,12 +20,13 @@ GPUS = {'gpu1': ['0000:08:00.0'], 'gpu2': ['0000:08:00.0', '0000:09:00.0'], 'gpu
 def far(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Hosts of other machines, at an address where nobody is."""
     names: set[str] = set()
-    offer = Moves.prepare_move
+    offer = LibvirtMoves.prepare_move
 
-    def prepare_move(self: Moves) -> MoveOffer:
+    def prepare_move(self: LibvirtMoves) -> MoveOffer:
         found = offer(self)
         return {**found, 'boot_id': 'another', 'address': '127.0.0.9'} if found['host'] in names else found
-    monkeypatch.setattr(Moves, 'prepare_move', prepare_move)
+
+    monkeypatch.setattr(LibvirtMoves, 'prepare_move', prepare_move)
     return names
 
 
@@ -33,14 +35,15 @@ def test_the_next_host_is_tried(make_cloud: Callable[..., Cloud], monkeypatch: p
     cloud = make_cloud(GPUS)
     server = cloud.boot(cloud.flavor(gpus=1), host='gpu1')
     asked: list[tuple[str, int]] = []
-    check = Moves.migrate_disk_and_power_off
+    check = LibvirtMoves.migrate_disk_and_power_off
 
-    def carry(self: Moves, instance: Any, dest: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+    def carry(self: LibvirtMoves, instance: Any, dest: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         if not asked:
             dest = {**dest, 'boot_id': 'another', 'address': '127.0.0.9'}
         asked.append((dest['host'], cloud.computes['gpu1'].host.driver.guests.get_info(instance)))
         return check(self, instance, dest, *args, **kwargs)
-    monkeypatch.setattr(Moves, 'migrate_disk_and_power_off', carry)
+
+    monkeypatch.setattr(LibvirtMoves, 'migrate_disk_and_power_off', carry)
     cloud.action(server, 'resize', {'flavorRef': cloud.flavor(gpus=2)})
     assert cloud.status(server) == 'VERIFY_RESIZE', cloud.story(server)
     assert {host for host, _ in asked} == {'gpu2', 'gpu3'} and {state for _, state in asked} == {PowerState.RUNNING}

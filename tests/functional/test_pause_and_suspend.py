@@ -1,4 +1,5 @@
 """Pause, suspend and crash dump of servers with and without devices, through the front door."""
+
 from __future__ import annotations
 
 import pytest
@@ -33,8 +34,13 @@ def test_what_else_can_be_done_with_one(cloud, verb):
     server = cloud.boot(cloud.flavor(gpus=1))
     devices = cloud.hostdevs(server)
     cloud.action(server, verb)
-    for action, body in ((verb, None), ('os-stop', None), ('os-start', None), ('reboot', {'type': 'SOFT'}),
-                         ('resize', {'flavorRef': cloud.flavor(gpus=2)})):
+    for action, body in (
+        (verb, None),
+        ('os-stop', None),
+        ('os-start', None),
+        ('reboot', {'type': 'SOFT'}),
+        ('resize', {'flavorRef': cloud.flavor(gpus=2)}),
+    ):
         response = cloud.action(server, action, body, expect=409)
         assert f'while it is in vm_state {status.lower()}' in response.json['conflictingRequest']['message']
     cloud.action(server, 'createImage', {'name': 'asleep'})
@@ -91,39 +97,50 @@ def test_a_crash_dump_changes_nothing_of_the_server(cloud):
     cloud.action(server, 'os-stop')
     response = cloud.action(server, 'trigger_crash_dump', expect=409)
     assert response.json['conflictingRequest']['message'] == (
-        f"Cannot 'trigger_crash_dump' instance {server} while it is in vm_state stopped")
-    assert cloud.request('POST', f'/servers/{server}/action', {'trigger_crash_dump': None},
-                         version='2.16').status_int == 404
+        f"Cannot 'trigger_crash_dump' instance {server} while it is in vm_state stopped"
+    )
+    assert (
+        cloud.request('POST', f'/servers/{server}/action', {'trigger_crash_dump': None}, version='2.16').status_int
+        == 404
+    )
 
 
 def test_events_and_notifications(make_cloud):
     told = Recorder()
-    cloud = make_cloud(sender=told, oslo_messaging_notifications__driver=['messagingv2'],
-                       notifications__notification_format='both')
+    cloud = make_cloud(
+        sender=told, oslo_messaging_notifications__driver=['messagingv2'], notifications__notification_format='both'
+    )
     server = cloud.boot(cloud.flavor(gpus=1))
     for action in ('pause', 'unpause', 'suspend', 'resume', 'trigger_crash_dump'):
         told.sent.clear()
         cloud.action(server, action)
         assert [message.event for message in told.of(True)] == [f'instance.{action}.start', f'instance.{action}.end']
         assert [message.event for message in told.of(False)] == [
-            f'compute.instance.{action}.start', f'compute.instance.{action}.end']
+            f'compute.instance.{action}.start',
+            f'compute.instance.{action}.end',
+        ]
         end = told.of(True)[1].payload['nova_object.data']
         assert (end['state'], end['power_state']) == {
-            'pause': ('paused', 'paused'), 'suspend': ('suspended', 'suspended')}.get(action, ('active', 'running'))
+            'pause': ('paused', 'paused'),
+            'suspend': ('suspended', 'suspended'),
+        }.get(action, ('active', 'running'))
         event = 'compute_trigger_crash_dump' if action == 'trigger_crash_dump' else f'compute_{action}_instance'
         ((name, message, events), *_) = cloud.story(server)
         assert (name, message, [row[:2] for row in events]) == (action, None, [(event, 'Success')])
 
 
-@pytest.mark.parametrize(('verb', 'method'), [
-    ('pause', 'hold'), ('suspend', 'save'), ('trigger_crash_dump', 'call_once')])
+@pytest.mark.parametrize(
+    ('verb', 'method'), [('pause', 'hold'), ('suspend', 'save'), ('trigger_crash_dump', 'call_once')]
+)
 def test_a_guest_that_will_not_leaves_the_server_as_it_was(cloud, monkeypatch, verb, method):
     from kilonova.virt.parts.guests import GuestFailed
+
     server = cloud.boot(cloud.flavor(gpus=1))
     devices = cloud.hostdevs(server)
 
     def fail(guest, *args):
         raise GuestFailed(act=verb, uuid=guest.uuid, reason='QEMU is stuck')
+
     place = f'kilonova.virt.libvirt.guest.Guest.{method}'
     monkeypatch.setattr(place, fail)
     cloud.action(server, verb)
@@ -142,6 +159,7 @@ def test_an_audit_beside_a_crash_dump_in_flight_finds_nothing_wrong(cloud):
         if method == 'trigger_crash_dump' and not found:
             found.append(cloud.audit().disagreements)
         return deliver()
+
     cloud.on_message = on_message
     cloud.action(server, 'trigger_crash_dump')
     assert found == [[]]

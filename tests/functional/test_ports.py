@@ -2,6 +2,7 @@
 
 ``tests/fixtures/neutron.py`` plays Neutron; ``tests/integration/test_neutron.py`` has the real one.
 """
+
 from __future__ import annotations
 
 import json
@@ -41,8 +42,9 @@ class Networked:
         self.told += [event['code'] for event in response.json['events']]
 
     def create(self, *networks: dict[str, Any], **more: Any) -> str:
-        server: str = self.cloud.create(self.flavor, networks=list(networks or ({'uuid': self.network},)),
-                                        **more)['server']['id']
+        server: str = self.cloud.create(self.flavor, networks=list(networks or ({'uuid': self.network},)), **more)[
+            'server'
+        ]['id']
         return server
 
     def boot(self, *networks: dict[str, Any], status: str = 'ACTIVE', **more: Any) -> str:
@@ -79,8 +81,12 @@ class Networked:
             cloud.action(server, 'shelve')
         source = None if kind == 'unshelve' else cloud.host_of(server)
         with pytest.MonkeyPatch.context() as patch:
-            disturb(patch, kind, flow.index('select') + 1, lambda real, work: (
-                self.neutron.ports.pop(port, None), real(work)))
+            disturb(
+                patch,
+                kind,
+                flow.index('select') + 1,
+                lambda real, work: (self.neutron.ports.pop(port, None), real(work)),
+            )
             if end == 'fails':
                 driver = cloud.computes[other(source)].host.driver
                 patch.setattr(driver.guests, 'spawn', broken)
@@ -88,8 +94,14 @@ class Networked:
             if kind == 'evacuate':
                 self.lose_its_host(server)
             else:
-                cloud.action(server, *{'resize': ('migrate',), 'unshelve': ('unshelve',), 'live_migrate': (
-                    'os-migrateLive', {'host': None, 'block_migration': 'auto'})}[kind])
+                cloud.action(
+                    server,
+                    *{
+                        'resize': ('migrate',),
+                        'unshelve': ('unshelve',),
+                        'live_migrate': ('os-migrateLive', {'host': None, 'block_migration': 'auto'}),
+                    }[kind],
+                )
             if end.endswith('Resize'):
                 cloud.action(server, end)
         assert cloud.status(server) in ('ACTIVE', 'SHUTOFF'), cloud.story(server)
@@ -106,15 +118,17 @@ class Networked:
 
     def cache(self, server: str) -> list[dict[str, Any]]:
         with self.cloud.cell.read() as conn:
-            text = conn.execute(info_caches.caches.select().where(
-                info_caches.caches.c.instance_uuid == server)).mappings().one()['network_info']
+            text = (
+                conn.execute(info_caches.caches.select().where(info_caches.caches.c.instance_uuid == server))
+                .mappings()
+                .one()['network_info']
+            )
         found: list[dict[str, Any]] = json.loads(text)
         return found
 
     def addresses(self, server: str) -> dict[str, list[str]]:
         """{network: addresses} as the API shows them."""
-        return {label: [one['addr'] for one in found]
-                for label, found in self.cloud.show(server)['addresses'].items()}
+        return {label: [one['addr'] for one in found] for label, found in self.cloud.show(server)['addresses'].items()}
 
     def assert_empty(self, kept: int = 0) -> None:
         """No server is left, and nothing of one in Neutron but ports of users, which belong to nobody."""
@@ -218,8 +232,9 @@ def test_a_port_that_is_never_plugged(make_cloud: Callable[..., Cloud], monkeypa
     networked.assert_empty()
 
 
-def test_a_port_that_is_never_plugged_may_be_no_reason(make_cloud: Callable[..., Cloud],
-                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_that_is_never_plugged_may_be_no_reason(
+    make_cloud: Callable[..., Cloud], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where no event comes, Neutron is asked less and less often: after 0.05 s, 0.15, 0.35, 0.75 and at the end."""
     monkeypatch.setattr('kilonova.compute.ports.LOOK', 0.05)
     networked = Networked(make_cloud, vif_plugging_timeout=1, vif_plugging_is_fatal=False)
@@ -261,6 +276,7 @@ def test_one_port_is_never_two_servers(networked: Networked) -> None:
         if method == 'PUT':
             networked.neutron.before = None
             networked.neutron.ports[own].update(device_id='another', revision_number=17)
+
     networked.neutron.before = taken
     server = networked.boot({'port': own}, status='ERROR')
     assert networked.cloud.show(server)['fault']['message'] == f'Port {own} is still in use.'
@@ -279,6 +295,7 @@ def test_ports_have_the_server_s_hostname_in_dns(networked: Networked, monkeypat
 
     def fail(*args: Any, **kwargs: Any) -> None:
         raise GuestFailed(act='define', uuid=server, reason='injected')
+
     assert names() == {'web'}
     networked.cloud.ok('PUT', f'/servers/{server}', {'server': {'hostname': 'db.example.org'}}, version='2.94')
     assert names() == {'db.example.org'}
@@ -287,8 +304,9 @@ def test_ports_have_the_server_s_hostname_in_dns(networked: Networked, monkeypat
     again = {'imageRef': IMAGE_ID, 'hostname': 'other'}
     networked.cloud.ok('POST', f'/servers/{server}/action', {'rebuild': again}, version='2.94')
     assert names() == {'other'}
-    monkeypatch.setattr(type(networked.cloud.computes[networked.cloud.host_of(server)].host.driver.guests),
-                        'prepare_rebuild', fail)
+    monkeypatch.setattr(
+        type(networked.cloud.computes[networked.cloud.host_of(server)].host.driver.guests), 'prepare_rebuild', fail
+    )
     networked.cloud.ok('POST', f'/servers/{server}/action', {'rebuild': {**again, 'hostname': 'last'}}, version='2.94')
     assert names() == {'other'}
     networked.delete(server)
@@ -296,8 +314,9 @@ def test_ports_have_the_server_s_hostname_in_dns(networked: Networked, monkeypat
 
 
 @pytest.mark.parametrize('way', ['update', 'rebuild'])
-def test_the_api_process_dies_behind_a_new_hostname(networked: Networked, monkeypatch: pytest.MonkeyPatch,
-                                                    way: str) -> None:
+def test_the_api_process_dies_behind_a_new_hostname(
+    networked: Networked, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
     """Found 1.10, its kind: the cell has the new hostname, Neutron doesn't; a row of the same transaction remembers."""
     server = networked.boot({'uuid': networked.network}, hostname='web')
     owner: Any = servers if way == 'update' else operations
@@ -307,9 +326,13 @@ def test_the_api_process_dies_behind_a_new_hostname(networked: Networked, monkey
     def die(*args: Any, **kwargs: Any) -> Any:
         real(*args, **kwargs)
         raise Crash
+
     monkeypatch.setattr(owner, name, die)
-    request: Any = ('PUT', f'/servers/{server}', {'server': {'hostname': 'db'}}) if way == 'update' else (
-        'POST', f'/servers/{server}/action', {'rebuild': {'imageRef': IMAGE_ID, 'hostname': 'db'}})
+    request: Any = (
+        ('PUT', f'/servers/{server}', {'server': {'hostname': 'db'}})
+        if way == 'update'
+        else ('POST', f'/servers/{server}/action', {'rebuild': {'imageRef': IMAGE_ID, 'hostname': 'db'}})
+    )
     with pytest.raises(Crash):
         networked.cloud.request(*request, version='2.94')
     monkeypatch.setattr(owner, name, real)
@@ -327,6 +350,7 @@ def test_the_last_of_two_new_hostnames_is_in_dns(networked: Networked) -> None:
             late.append(path)
             with networked.cloud.cell.write() as conn:
                 instances.update(conn, server, {'hostname': 'web'})
+
     networked.neutron.before = rename
     networked.cloud.ok('PUT', f'/servers/{server}', {'server': {'hostname': 'db'}}, version='2.94')
     networked.cloud.settle()
@@ -354,6 +378,7 @@ def test_a_network_is_made_for_a_project_that_has_none(networked: Networked) -> 
         if path.startswith('/auto-allocated') and neutron.topologies and not lost:
             lost.append(path)
             raise neutron.broken()
+
     neutron.after = lose
     for _ in range(2):
         server = str(networked.cloud.create(networked.flavor, networks='auto')['server']['id'])
@@ -366,13 +391,14 @@ def test_a_network_is_made_for_a_project_that_has_none(networked: Networked) -> 
 
 def test_a_port_that_comes_late_goes(networked: Networked, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request without an answer makes its port after the next look: in the end the server has one."""
-    monkeypatch.setattr('kilonova.conductor.flows.ports.LATE', 1.0)
+    monkeypatch.setattr('kilonova.conductor.flows.network.ports.LATE', 1.0)
     failed: list[str] = []
 
     def broken(method: str, path: str) -> None:
         if method == 'POST' and not failed:
             failed.append(path)
             raise networked.neutron.broken()
+
     networked.neutron.before = broken
     server = networked.boot()
     (port,) = networked.of(server)
@@ -404,13 +430,21 @@ def test_the_audit_compares_ports(networked: Networked) -> None:
     second['binding:host_id'] = 'elsewhere'
     stray = networked.neutron.add_port(networked.network, PROJECT, device_id=IMAGE_ID, device_owner='compute:nova')
     networked.neutron.add_port(networked.network, PROJECT, device_id='router', device_owner='network:router')
-    assert sorted(networked.cloud.audit().disagreements) == sorted([
-        (f'ports: server {server} has port {port["id"]} in its info cache, and in Neutron the port does not belong to '
-         f'the server'),
-        f'ports: port {extra} belongs to server {server}, and is not in its info cache',
-        (f'ports: port {second["id"]} of server {other} is bound to elsewhere, and the server is on '
-         f'{networked.cloud.host_of(other)}'),
-        f'ports: port {stray} belongs to {IMAGE_ID}, which is not a server'])
+    assert sorted(networked.cloud.audit().disagreements) == sorted(
+        [
+            (
+                f'ports: server {server} has port {port["id"]} in its info cache, and in Neutron the port does not '
+                f'belong to '
+                f'the server'
+            ),
+            f'ports: port {extra} belongs to server {server}, and is not in its info cache',
+            (
+                f'ports: port {second["id"]} of server {other} is bound to elsewhere, and the server is on '
+                f'{networked.cloud.host_of(other)}'
+            ),
+            f'ports: port {stray} belongs to {IMAGE_ID}, which is not a server',
+        ]
+    )
     networked.neutron.before = lambda method, path: (_ for _ in ()).throw(networked.neutron.broken())
     (silent,) = networked.cloud.audit().silent
     assert silent.startswith('ports: The network service does not answer: ')
@@ -436,8 +470,12 @@ def test_what_neutron_says_of_a_port_is_shown(networked: Networked) -> None:
     networked.cloud.ok('POST', f'/servers/{server}/action', {'injectNetworkInfo': None})
     networked.cloud.settle()
     assert networked.cache(server)[0]['meta']['security_groups'] == []
-    assert networked.cloud.request('POST', f'/servers/{server}/action', {'injectNetworkInfo': None},
-                                   user='demo').status_int == 403
+    assert (
+        networked.cloud.request(
+            'POST', f'/servers/{server}/action', {'injectNetworkInfo': None}, user='demo'
+        ).status_int
+        == 403
+    )
     del networked.neutron.ports[own]
     networked.notify([{'name': 'network-vif-deleted', 'server_uuid': server, 'tag': own}])
     networked.cloud.settle()
@@ -456,6 +494,7 @@ def test_groups_of_a_server_that_is_there(networked: Networked) -> None:
         networked.cloud.settle()
         shown: list[dict[str, str]] = networked.cloud.show(server)['security_groups']
         return shown
+
     assert act('addSecurityGroup', 'web') == [{'name': 'default'}, {'name': 'web'}]
     listed = networked.cloud.ok('GET', f'/servers/{server}/os-security-groups')['security_groups']
     assert [group['name'] for group in listed] == ['default', 'web']
@@ -473,6 +512,7 @@ def test_a_change_while_neutron_is_silent(networked: Networked) -> None:
 
     def broken(method: str, path: str) -> None:
         raise networked.neutron.broken()
+
     networked.neutron.before = broken
     networked.notify([{'name': 'network-changed', 'server_uuid': each} for each in (server, other_one)])
     networked.cloud.ok('DELETE', f'/servers/{other_one}')
@@ -571,6 +611,7 @@ def test_a_server_is_deleted_while_its_port_comes_back(networked: Networked) -> 
         # What is known of the port differs from host to host.
         port['binding:vif_details']['of'] = port['binding:host_id']
         networked.neutron.plug(port['id'])
+
     networked.neutron.bound_to = bound_to
     cloud, source = networked.cloud, networked.cloud.host_of(server)
     cloud.computes[other(source)].host.driver.moves.finish_migration = broken
@@ -580,6 +621,7 @@ def test_a_server_is_deleted_while_its_port_comes_back(networked: Networked) -> 
         moved = [port for port in networked.of(server) if port['binding:host_id'] == other(source)]
         if method == 'PUT' and moved and not deleted:
             deleted.append(cloud.request('DELETE', f'/servers/{server}').status_int)
+
     networked.neutron.before = delete
     cloud.action(server, 'migrate')
     assert deleted == [204] and cloud.status(server) == 'GONE'
@@ -589,7 +631,7 @@ def test_a_server_is_deleted_while_its_port_comes_back(networked: Networked) -> 
 def test_a_resize_on_its_host_leaves_ports_alone(make_cloud: Callable[..., Cloud]) -> None:
     networked = Networked(make_cloud, allow_resize_to_same_host=True)
     networked.neutron.hosts = {'gpu1'}
-    networked.cloud.ok('PUT', f"/os-services/{networked.service('gpu2')}", {'status': 'disabled'})
+    networked.cloud.ok('PUT', f'/os-services/{networked.service("gpu2")}', {'status': 'disabled'})
     server = networked.boot()
     asked = len(networked.neutron.asked)
     networked.cloud.action(server, 'resize', {'flavorRef': networked.cloud.flavor(vcpus=2)})
@@ -643,9 +685,11 @@ def test_a_live_migration_takes_the_port_along(networked: Networked) -> None:
     assert cloud.status(server) == 'ACTIVE', cloud.story(server)
     assert_at(networked, server, other(source), address)
     (port,) = networked.of(server)
-    assert [(method, path.removeprefix(f'/ports/{port["id"]}')) for method, path in networked.neutron.asked
-            if method != 'GET'] == [('POST', '/bindings'), ('PUT', f'/bindings/{other(source)}/activate'),
-                                    ('DELETE', f'/bindings/{source}')]
+    assert [
+        (method, path.removeprefix(f'/ports/{port["id"]}'))
+        for method, path in networked.neutron.asked
+        if method != 'GET'
+    ] == [('POST', '/bindings'), ('PUT', f'/bindings/{other(source)}/activate'), ('DELETE', f'/bindings/{source}')]
 
 
 def test_a_live_migration_to_a_host_that_can_not_bind(networked: Networked, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -670,6 +714,7 @@ def test_a_live_migration_that_fails(networked: Networked) -> None:
 
     def failed(*args: Any, **kwargs: Any) -> None:
         raise errors.MigrationError(reason='the guest is too busy')
+
     cloud.computes[source].host.driver.live_migrations.migrate = failed
     cloud.action(server, 'os-migrateLive', {'host': None, 'block_migration': 'auto'})
     assert 'the guest is too busy' in json.dumps(cloud.story(server))

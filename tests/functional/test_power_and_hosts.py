@@ -1,4 +1,5 @@
 """Stop, start, reboot; hosts that restart or die; disks that move. Items 2, 7, 10–12 of what the main job promises."""
+
 from __future__ import annotations
 
 import json
@@ -34,8 +35,10 @@ def test_reboot_keeps_the_devices(cloud, kind):
 def test_wrong_states_are_refused_with_the_fields_text(cloud):
     server = cloud.boot(cloud.flavor())
     response = cloud.action(server, 'os-start', expect=409)
-    assert response.json['conflictingRequest']['message'] == \
-        f"Cannot 'start' instance {server} while it is in vm_state active"
+    assert (
+        response.json['conflictingRequest']['message']
+        == f"Cannot 'start' instance {server} while it is in vm_state active"
+    )
     assert cloud.action(server, 'confirmResize', expect=409).status_int == 409
 
 
@@ -83,9 +86,12 @@ def test_hosts_reboot_while_verify_resize(cloud, finish):
 
 
 def force_down(cloud, host, down):
-    (service,) = [one for one in cloud.ok('GET', '/os-services')['services']
-                  if one['host'] == host and one['binary'] == 'nova-compute']
-    cloud.ok('PUT', f"/os-services/{service['id']}", {'forced_down': down})
+    (service,) = [
+        one
+        for one in cloud.ok('GET', '/os-services')['services']
+        if one['host'] == host and one['binary'] == 'nova-compute'
+    ]
+    cloud.ok('PUT', f'/os-services/{service["id"]}', {'forced_down': down})
 
 
 def test_delete_on_a_dead_host_leaves_a_pending_release(cloud, monkeypatch):
@@ -118,7 +124,7 @@ def test_deleting_a_dead_hosts_service_ends_its_pending_releases(cloud, monkeypa
     cloud.settle(kinds_left=('release',))
     assert [row['kind'] for row in cloud.rows()] == ['release']
     (service,) = [one for one in cloud.ok('GET', '/os-services')['services'] if one['host'] == host]
-    cloud.ok('DELETE', f"/os-services/{service['id']}")
+    cloud.ok('DELETE', f'/os-services/{service["id"]}')
     assert cloud.rows() == []
     cloud.settle()
     assert {name.split()[0] for name in cloud.devices()} == set(cloud.gpus) - {host}
@@ -145,8 +151,9 @@ def test_a_compute_reports_up_before_its_pending_releases_are_done(cloud, monkey
 def marker(cloud, server, write=None, host=None):
     disk = cloud.directory / (host or cloud.host_of(server)) / 'instances' / server / 'disk'
     command = f'write -P {write} 1M 64k' if write is not None else 'read -v 1M 16'
-    return subprocess.run(['qemu-io', '-f', 'qcow2', '-c', command, str(disk)], check=True, capture_output=True,
-                          text=True).stdout
+    return subprocess.run(
+        ['qemu-io', '-f', 'qcow2', '-c', command, str(disk)], check=True, capture_output=True, text=True
+    ).stdout
 
 
 @pytest.mark.parametrize('finish', ['confirmResize', 'revertResize'])
@@ -156,10 +163,20 @@ def test_what_a_guest_wrote_is_there_after_a_move(cloud, finish):
     marker(cloud, server, write='0x5a')
     cloud.action(server, 'resize', {'flavorRef': cloud.flavor(gpus=1, disk=2)})
     assert '5a 5a 5a 5a' in marker(cloud, server)
-    info = json.loads(subprocess.run(
-        ['qemu-img', 'info', '-U', '--output=json',
-         str(cloud.directory / cloud.host_of(server) / 'instances' / server / 'disk')],
-        check=True, capture_output=True, text=True).stdout)
+    info = json.loads(
+        subprocess.run(
+            [
+                'qemu-img',
+                'info',
+                '-U',
+                '--output=json',
+                str(cloud.directory / cloud.host_of(server) / 'instances' / server / 'disk'),
+            ],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+    )
     assert info['virtual-size'] == 2 << 30 and info['actual-size'] < 16 << 20
     cloud.action(server, finish)
     assert '5a 5a 5a 5a' in marker(cloud, server)
@@ -179,10 +196,14 @@ def test_pf_and_vf_of_one_card_exclude_each_other(make_cloud):
     vfs = ['0000:3b:00.4', '0000:3b:00.5']
     pf_alias = json.dumps({'name': 'pf', 'vendor_id': '10de', 'product_id': '2330', 'device_type': 'type-PF'})
     vf_alias = json.dumps({'name': 'vf', 'vendor_id': '10de', 'product_id': '2330', 'device_type': 'type-VF'})
-    cloud = make_cloud({'gpu1': []}, devices={'gpu1': sriov_gpu('0000:3b:00.0', vfs)},
-                       specs={'gpu1': [json.dumps({'vendor_id': '10de', 'product_id': '2330'})]},
-                       pci__alias=[pf_alias, vf_alias], pci__report_in_placement=False,
-                       filter_scheduler__pci_in_placement=False)
+    cloud = make_cloud(
+        {'gpu1': []},
+        devices={'gpu1': sriov_gpu('0000:3b:00.0', vfs)},
+        specs={'gpu1': [json.dumps({'vendor_id': '10de', 'product_id': '2330'})]},
+        pci__alias=[pf_alias, vf_alias],
+        pci__report_in_placement=False,
+        filter_scheduler__pci_in_placement=False,
+    )
     one = cloud.boot(cloud.flavor(gpus=1, alias='vf'))
     assert cloud.status(one) == 'ACTIVE' and cloud.hostdevs(one)[0] in vfs
     refused = cloud.boot(cloud.flavor(gpus=1, alias='pf'))
@@ -200,8 +221,9 @@ def test_vfs_in_placement_count_on_their_pf(make_cloud):
     vfs = ['0000:3b:00.4', '0000:3b:00.5']
     vf_alias = json.dumps({'name': 'vf', 'vendor_id': '10de', 'product_id': '2330', 'device_type': 'type-VF'})
     specs = [json.dumps({'vendor_id': '10de', 'product_id': '2330', 'address': vf}) for vf in vfs]
-    cloud = make_cloud({'gpu1': []}, devices={'gpu1': sriov_gpu('0000:3b:00.0', vfs)}, specs={'gpu1': specs},
-                       pci__alias=[vf_alias])
+    cloud = make_cloud(
+        {'gpu1': []}, devices={'gpu1': sriov_gpu('0000:3b:00.0', vfs)}, specs={'gpu1': specs}, pci__alias=[vf_alias]
+    )
     server = cloud.boot(cloud.flavor(gpus=2, alias='vf'))
     assert cloud.hostdevs(server) == vfs
     assert cloud.placement.allocations()[server]['gpu1_0000:3B:00.0'] == {'CUSTOM_PCI_10DE_2330': 2}
@@ -215,7 +237,7 @@ def test_a_device_that_is_pulled_while_free_goes(cloud):
     cloud.crash_compute('gpu1')
     text = path.read_text()
     start = text.index('  <device><name>pci_0000_0b_00_0<')
-    path.write_text(text[:start] + text[text.index('</device>', start) + len('</device>'):])
+    path.write_text(text[:start] + text[text.index('</device>', start) + len('</device>') :])
     cloud.start_compute('gpu1')
     assert 'gpu1 0000:0b:00.0' not in cloud.devices() and len(cloud.devices()) == 7
     cloud.assert_clean()
@@ -234,8 +256,9 @@ def reserved(cloud, address):
 def offer_again(cloud, address):
     """What an operator does once the device was cleaned."""
     inventory, generation = cloud.placement.client.get_inventory(provider_of(cloud, address))
-    cloud.placement.client.set_inventory(provider_of(cloud, address), generation, {
-        name: {**value, 'reserved': 0} for name, value in inventory.items()})
+    cloud.placement.client.set_inventory(
+        provider_of(cloud, address), generation, {name: {**value, 'reserved': 0} for name, value in inventory.items()}
+    )
 
 
 ONE, TWO = '0000:08:00.0', '0000:09:00.0'
@@ -244,8 +267,10 @@ ONE, TWO = '0000:08:00.0', '0000:09:00.0'
 @pytest.fixture
 def once(make_cloud):
     """One host with two devices; that at ONE is given away once."""
-    specs = [json.dumps({'vendor_id': '10de', 'product_id': '13f1', 'address': ONE, 'one_time_use': 'true'}),
-             json.dumps({'vendor_id': '10de', 'product_id': '13f1', 'address': TWO})]
+    specs = [
+        json.dumps({'vendor_id': '10de', 'product_id': '13f1', 'address': ONE, 'one_time_use': 'true'}),
+        json.dumps({'vendor_id': '10de', 'product_id': '13f1', 'address': TWO}),
+    ]
     return make_cloud({'gpu1': [ONE, TWO]}, specs={'gpu1': specs})
 
 
@@ -312,15 +337,17 @@ def test_servers_with_used_devices_can_still_move(make_cloud):
 
 def test_a_host_that_missed_being_disabled_follows_its_record(cloud):
     """It is told again by nobody; what it reads in its own time must do."""
+
     def on_message(kind, topic, host, method, args, deliver):
         if method == 'set_host_enabled':
             raise Unanswered(who=host, reason='lost')
         return deliver()
+
     cloud.on_message = on_message
     node = cloud.computes['gpu1'].node
     (service,) = [one for one in cloud.ok('GET', '/os-services')['services'] if one['host'] == 'gpu1']
     for status in ('disabled', 'enabled'):
-        cloud.ok('PUT', f"/os-services/{service['id']}", {'status': status})
+        cloud.ok('PUT', f'/os-services/{service["id"]}', {'status': status})
         before = 'COMPUTE_STATUS_DISABLED' in cloud.placement.client.get_traits(node.record.uuid)[0]
         node.update()
         assert before == ('COMPUTE_STATUS_DISABLED' in cloud.placement.client.get_traits(node.record.uuid)[0])

@@ -2,6 +2,7 @@
 
 ``tests/simulation/power_cut.py`` has every order; here is what users and operators see of one.
 """
+
 from __future__ import annotations
 
 import json
@@ -40,14 +41,16 @@ class Late:
         self.host, self.devices = cloud.host_of(self.server), cloud.hostdevs(self.server)
         self.late = True
         from kilonova.virt.libvirt import power
-        start, late = power.Power.power_on, self
+
+        start, late = power.LibvirtPower.power_on, self
 
         def power_on(part: Any, *args: Any, **kwargs: Any) -> None:
             late.tries += 1
             if late.late:
                 raise late.error
             start(part, *args, **kwargs)
-        monkeypatch.setattr(power.Power, 'power_on', power_on)
+
+        monkeypatch.setattr(power.LibvirtPower, 'power_on', power_on)
 
     def cut(self, **options: Any) -> None:
         """Cut the power of the host, and start it again."""
@@ -85,7 +88,8 @@ def late(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Late:
 # --- accelerators ----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize('how', ['host boot', 'os-start', 'reboot', 'rebuild', 'rescue'])
 def test_a_server_is_not_started_with_fewer_accelerators_than_its_profile_asks_for(
-        accelerated: Accelerated, how: str) -> None:
+    accelerated: Accelerated, how: str
+) -> None:
     """Found 1.2."""
     cloud = accelerated.cloud
     server = accelerated.boot('two')
@@ -119,7 +123,8 @@ def test_a_profile_that_is_gone_keeps_no_server_off(accelerated: Accelerated) ->
         cloud.action(server, 'os-start')
     assert (cloud.status(server), len(cloud.hostdevs(server))) == ('ACTIVE', 2)
     assert [path for method, path in cyborg.asked if 'device_profiles' in path and method == 'GET'] == [
-        '/device_profiles?name=two'] * 3
+        '/device_profiles?name=two'
+    ] * 3
 
 
 def test_a_server_runs_again_when_cyborg_comes_later_than_its_host(accelerated: Accelerated) -> None:
@@ -148,7 +153,10 @@ def test_storage_that_comes_later(late: Late) -> None:
     assert late.told() == 'Waiting: OSError on the compute host'
     (row,) = cloud.rows()
     assert (row['kind'], row['host'], json.loads(row['outputs'])['reason']) == (
-        KIND, late.host, 'OSError on the compute host')
+        KIND,
+        late.host,
+        'OSError on the compute host',
+    )
     late.error = errors.KilonovaError(f'{late.host} at 192.0.2.9 has no room')
     late.await_tries(2)
     cloud.computes[late.host].guests.sync()
@@ -169,7 +177,8 @@ def test_a_card_that_comes_later(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) 
     late.late = False
     missing = list(late.devices)
     from kilonova.virt.libvirt.devices import hostdevs
-    monkeypatch.setattr(hostdevs.HostDevices, 'missing_devices', lambda part, devices: list(missing), raising=True)
+
+    monkeypatch.setattr(hostdevs.LibvirtDevices, 'missing_devices', lambda part, devices: list(missing), raising=True)
     late.cut()
     assert (late.state(), late.tries) == (('ACTIVE', 4), 0)
     assert 'are no longer on its host' in late.told()
@@ -183,13 +192,15 @@ def test_a_hypervisor_that_comes_later(late: Late, monkeypatch: pytest.MonkeyPat
     late.late = False
     monkeypatch.setattr('kilonova.compute.manager.HYPERVISOR_LATE', 0.0)
     from kilonova.virt.libvirt import host
-    there, init = threading.Event(), host.Host.init_host
+
+    there, init = threading.Event(), host.LibvirtHost.init_host
 
     def init_host(part: Any) -> None:
         if not there.is_set():
             raise HypervisorUnavailable(host=late.host, reason='no socket')
         init(part)
-    monkeypatch.setattr(host.Host, 'init_host', init_host)
+
+    monkeypatch.setattr(host.LibvirtHost, 'init_host', init_host)
     cloud.crash_compute(late.host)
     starting = threading.Thread(target=cloud.start_compute, args=(late.host,))
     starting.start()
@@ -218,6 +229,7 @@ def test_placement_that_comes_later(late: Late) -> None:
         if not silent.is_set():
             raise errors.Unanswered(who='Placement', reason='no route')
         return sync(*args, **kwargs)
+
     placement.sync_compute = sync_compute
     starting = threading.Thread(target=cloud.start_compute, args=(late.host,))
     starting.start()
@@ -252,7 +264,8 @@ def test_a_conductor_that_comes_later(late: Late) -> None:
 
 
 def test_servers_that_take_long_to_fail_do_not_keep_their_host_from_starting(
-        late: Late, monkeypatch: pytest.MonkeyPatch) -> None:
+    late: Late, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The others are left to conductors without a try."""
     cloud = late.cloud
     flavor = cloud.flavor()
@@ -267,8 +280,10 @@ def test_servers_that_take_long_to_fail_do_not_keep_their_host_from_starting(
 
 
 # --- how it ends -----------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(('name', 'body', 'state'), [
-    ('os-stop', None, ('SHUTOFF', 4)), ('reboot', {'type': 'HARD'}, ('ACTIVE', 1)), ('forceDelete', None, None)])
+@pytest.mark.parametrize(
+    ('name', 'body', 'state'),
+    [('os-stop', None, ('SHUTOFF', 4)), ('reboot', {'type': 'HARD'}, ('ACTIVE', 1)), ('forceDelete', None, None)],
+)
 def test_what_the_user_says_wins(late: Late, name: str, body: Any, state: tuple[str, int] | None) -> None:
     cloud = late.cloud
     late.cut()
@@ -316,10 +331,12 @@ def test_it_ends_when_its_time_is_over(make_cloud: Callable[..., Cloud], monkeyp
     late.cut()
     cloud.settle()
     assert late.state() == ('SHUTOFF', 4)
-    assert late.told() == ('Error: The server was not started again after its host went down: OSError on the compute '
-                           'host')
+    assert late.told() == (
+        'Error: The server was not started again after its host went down: OSError on the compute host'
+    )
     with cloud.cell.read() as conn:
         from kilonova.db.models import cell as models
+
         (fault,) = conn.execute(models.InstanceFault.__table__.select()).mappings()
     assert 'The server was not started again after its host went down' in fault['message']
     late.late = False
@@ -332,8 +349,9 @@ def test_what_no_later_try_can_change_ends_at_once(late: Late) -> None:
     late.cut()
     late.cloud.settle()
     assert late.state() == ('SHUTOFF', 4)
-    assert late.told().startswith('Error: The server was not started again after its host went down: hw_machine_type '
-                                  'nonsense')
+    assert late.told().startswith(
+        'Error: The server was not started again after its host went down: hw_machine_type nonsense'
+    )
 
 
 def test_a_host_that_went_down_again_uses_up_no_time(late: Late, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,7 +360,7 @@ def test_a_host_that_went_down_again_uses_up_no_time(late: Late, monkeypatch: py
     late.cut()
     cloud.crash_compute(late.host)
     monkeypatch.setattr(cloud.conductors[0].env.conf.conductor, 'host_boot_resume_timeout', 0, raising=False)
-    monkeypatch.setattr(cloud.conductors[0].env.hearing, 'known_down', lambda db, host: True)
+    monkeypatch.setattr(cloud.conductors[0].env.liveness, 'known_down', lambda db, host: True)
     end = time.monotonic() + 30
     while 'is down' not in late.told():
         assert time.monotonic() < end, late.told()
@@ -399,6 +417,7 @@ def test_the_power_is_cut_in_the_middle(cloud: Cloud, name: str) -> None:
                 cloud.crash_compute(host)
                 raise errors.Unanswered(who=host, reason='crashed') from None
         return deliver()
+
     cloud.on_message = on_message
     assert cloud.request('POST', f'/servers/{server}/action', {verb: body}).status_int < 300
     limit = time.monotonic() + 20

@@ -1,4 +1,5 @@
 """Reports that users of other clouds made in public, tried here: docs/reference/regressions.md lists them all."""
+
 from __future__ import annotations
 
 import json
@@ -73,18 +74,28 @@ def test_a_flavor_with_as_many_extra_specs_as_are_accepted(make_cloud: Callable[
     cloud.assert_clean()
 
 
-STATES = {'locked': 'lock', 'paused': 'pause', 'suspended': 'suspend', 'rescued': 'rescue', 'shelved': 'shelve',
-          'error': None, 'resized': None}
+STATES = {
+    'locked': 'lock',
+    'paused': 'pause',
+    'suspended': 'suspend',
+    'rescued': 'rescue',
+    'shelved': 'shelve',
+    'error': None,
+    'resized': None,
+}
 
 
 @pytest.mark.parametrize('state', STATES)
 def test_a_tool_evacuates_a_server_of_each_state(
-        make_cloud: Callable[..., Cloud], monkeypatch: pytest.MonkeyPatch, state: str) -> None:
+    make_cloud: Callable[..., Cloud], monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
     """LP 1693728: tools for instance HA (Masakari) lock a server, or reset it to ERROR where its state can't be
     evacuated, and ask once. It runs on another host then, and no host keeps a device of it."""
     monkeypatch.setattr('kilonova.conductor.work.PAUSE', 0.02)
-    cloud = make_cloud({f'gpu{number}': [f'0000:{number}8:00.0', f'0000:{number}9:00.0'] for number in (1, 2, 3)},
-                       shelved_offload_time=-1)
+    cloud = make_cloud(
+        {f'gpu{number}': [f'0000:{number}8:00.0', f'0000:{number}9:00.0'] for number in (1, 2, 3)},
+        shelved_offload_time=-1,
+    )
     server = cloud.boot(cloud.flavor(gpus=1))
     if state == 'resized':
         cloud.action(server, 'resize', {'flavorRef': cloud.flavor(gpus=1, ram=1024)})
@@ -113,10 +124,14 @@ def test_a_card_is_carved_while_a_server_holds_it_whole(make_cloud: Callable[...
     the virtual functions below that one until it is given back; those of the others are given out."""
     product, cards = {'vendor_id': '10de', 'product_id': '2330'}, ('0000:41:00.0', '0000:42:00.0')
     cloud = make_cloud(
-        {'gpu1': []}, devices={'gpu1': [pci_device(card, product='2330') for card in cards]},
+        {'gpu1': []},
+        devices={'gpu1': [pci_device(card, product='2330') for card in cards]},
         specs={'gpu1': [json.dumps(product)]},
-        pci__alias=[json.dumps({**product, 'name': name, 'device_type': kind})
-                    for name, kind in (('whole', 'type-PCI'), ('part', 'type-VF'))])
+        pci__alias=[
+            json.dumps({**product, 'name': name, 'device_type': kind})
+            for name, kind in (('whole', 'type-PCI'), ('part', 'type-VF'))
+        ],
+    )
     holder = cloud.boot(cloud.flavor(gpus=1, alias='whole'))
     (held,) = cloud.hostdevs(holder)
     (other,) = {*cards} - {held}
@@ -124,8 +139,9 @@ def test_a_card_is_carved_while_a_server_holds_it_whole(make_cloud: Callable[...
     (cloud.directory / 'gpu1.xml').unlink()
     parts = {card: [f'{card[:-1]}{function}' for function in '45'] for card in (held, other)}
     cloud.node_devices['gpu1'] = [text for card in parts for text in sriov_gpu(card, parts[card])]
-    cloud.specs['gpu1'] = [json.dumps({**product, 'address': {'bus': card[5:7], 'function': '[4-5]'}})
-                           for card in cards]
+    cloud.specs['gpu1'] = [
+        json.dumps({**product, 'address': {'bus': card[5:7], 'function': '[4-5]'}}) for card in cards
+    ]
     cloud.start_compute('gpu1')
     flavor = cloud.flavor(gpus=1, alias='part')
     servers = [cloud.boot(flavor) for _ in range(3)]
@@ -143,7 +159,8 @@ def test_a_card_is_carved_while_a_server_holds_it_whole(make_cloud: Callable[...
 
 @pytest.mark.parametrize('purged', [False, True])
 def test_deleted_rows_are_archived_while_a_host_has_still_to_give_back(
-        make_cloud: Callable[..., Cloud], monkeypatch: pytest.MonkeyPatch, purged: bool) -> None:
+    make_cloud: Callable[..., Cloud], monkeypatch: pytest.MonkeyPatch, purged: bool
+) -> None:
     """LP 1899541: archiving took along rows of devices that a deleted server had still. Here its host is down; back,
     it gives them back, and another server gets them."""
     monkeypatch.setattr('kilonova.conductor.work.PAUSE', 0.02)
@@ -167,7 +184,8 @@ def test_deleted_rows_are_archived_while_a_host_has_still_to_give_back(
 
 @pytest.mark.parametrize('act', ['migrate', 'resize', 'evacuate', 'unshelve', 'rebuild', 'revertResize'])
 def test_what_is_done_with_a_server_whose_flavor_is_gone(
-        make_cloud: Callable[..., Cloud], monkeypatch: pytest.MonkeyPatch, act: str) -> None:
+    make_cloud: Callable[..., Cloud], monkeypatch: pytest.MonkeyPatch, act: str
+) -> None:
     """LP 1570748: Horizon changes a flavor by a new one under its name. A server keeps the flavor that it has."""
     monkeypatch.setattr('kilonova.conductor.work.PAUSE', 0.02)
     cloud = make_cloud({'gpu1': ['0000:08:00.0'], 'gpu2': ['0000:88:00.0']}, shelved_offload_time=0)
@@ -206,9 +224,10 @@ def test_a_host_that_died_a_moment_ago_is_disabled_without_waiting_for_it(cloud:
             heard.set()
             raise Unanswered(who=host, reason='it is dead')
         return deliver()
+
     cloud.on_message = on_message
     (service,) = cloud.ok('GET', '/os-services?host=gpu1&binary=nova-compute')['services']
-    cloud.ok('PUT', f"/os-services/{service['id']}", {'status': 'disabled'})
+    cloud.ok('PUT', f'/os-services/{service["id"]}', {'status': 'disabled'})
     answered.set()
     assert heard.wait(10) and waited == [True]
     assert cloud.host_of(cloud.boot(cloud.flavor(gpus=1))) == 'gpu2'

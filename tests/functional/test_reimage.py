@@ -1,5 +1,6 @@
 """Rebuild of servers that boot from a volume, which gets the image: the volume is the server's all the while, and is
 attached to its host in the end."""
+
 from __future__ import annotations
 
 import threading
@@ -24,7 +25,8 @@ class Rebuilding(Storing):
         super().__init__(make_cloud, **options)
         self.cinder.images = {IMAGE_ID: {}, OTHER_IMAGE_ID: {}}
         self.server, self.root = self.with_volume(
-            root=True, volume_image_metadata={'image_id': IMAGE_ID, 'hw_rng_model': 'virtio'})
+            root=True, volume_image_metadata={'image_id': IMAGE_ID, 'hw_rng_model': 'virtio'}
+        )
 
     def rebuild(self, image: str = OTHER_IMAGE_ID, **more: Any) -> None:
         """Begin it."""
@@ -62,8 +64,12 @@ class Rebuilding(Storing):
 
     def tell(self) -> None:
         """The volume service tells that it has written the image."""
-        answer = self.cloud.request('POST', '/os-server-external-events', {'events': [
-            {'name': 'volume-reimaged', 'server_uuid': self.server, 'tag': self.root}]}, version='2.93')
+        answer = self.cloud.request(
+            'POST',
+            '/os-server-external-events',
+            {'events': [{'name': 'volume-reimaged', 'server_uuid': self.server, 'tag': self.root}]},
+            version='2.93',
+        )
         assert [event['code'] for event in answer.json['events']] == [200]
 
     def fault(self) -> str:
@@ -80,7 +86,7 @@ class Rebuilding(Storing):
 def site(make_cloud: Callable[..., Cloud], monkeypatch: pytest.MonkeyPatch) -> Rebuilding:
     monkeypatch.setattr('kilonova.conductor.work.PAUSE', 0.02)
     monkeypatch.setattr('kilonova.conductor.flows.rebuild.LOOK', 0.05)
-    monkeypatch.setattr('kilonova.conductor.flows.volumes.LATE', 0.2)
+    monkeypatch.setattr('kilonova.conductor.flows.volume.volumes.LATE', 0.2)
     return Rebuilding(make_cloud)
 
 
@@ -92,6 +98,7 @@ def test_a_volume_gets_the_image_while_no_host_has_it(site: Rebuilding) -> None:
     def look(method: str, path: str) -> None:
         if (method, path) == ('POST', f'/volumes/{site.root}/action'):
             seen.append((site.held(site.server), site.power()))
+
     site.cinder.before = look
     site.rebuild(name='new', metadata={'a': 'b'})
     cloud.settle()
@@ -101,7 +108,9 @@ def test_a_volume_gets_the_image_while_no_host_has_it(site: Rebuilding) -> None:
     assert cloud.host_of(site.server) == host
     assert site.power() == 1 and cloud.story(site.server)[0][0] == 'rebuild'
     assert [event[:2] for event in cloud.story(site.server)[0][2]] == [
-        ('compute_rebuild_instance', 'Success'), ('rebuild_server', 'Success')]
+        ('compute_rebuild_instance', 'Success'),
+        ('rebuild_server', 'Success'),
+    ]
     cloud.action(site.server, 'os-stop')
     site.rebuilt(IMAGE_ID, 'SHUTOFF')
     assert site.power() == 4 and seen == [([(site.root, 'reserved', None)], 4)] * 2
@@ -144,8 +153,9 @@ def test_what_cinder_refuses_leaves_all_as_it_was(site: Rebuilding) -> None:
 
 
 @pytest.mark.parametrize('how', ['error', 'never'])
-def test_an_image_that_is_not_written(make_cloud: Callable[..., Cloud], monkeypatch: pytest.MonkeyPatch,
-                                      how: str) -> None:
+def test_an_image_that_is_not_written(
+    make_cloud: Callable[..., Cloud], monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
     """ERROR, with a fault that says why; the volume stays reserved, and another rebuild makes all good. A server whose
     volume is broken is deleted like any other."""
     monkeypatch.setattr('kilonova.conductor.flows.rebuild.LOOK', 0.05)
@@ -159,7 +169,7 @@ def test_an_image_that_is_not_written(make_cloud: Callable[..., Cloud], monkeypa
     cloud.settle()
     assert cloud.status(site.server) == 'ERROR'
     assert f'Volume {site.root} did not get image {OTHER_IMAGE_ID} even after we waited' in site.fault()
-    assert f"its status is {'error' if how == 'error' else 'downloading'}" in site.fault()
+    assert f'its status is {"error" if how == "error" else "downloading"}' in site.fault()
     assert site.held(site.server) == [(site.root, 'reserved', None)]
     # Until then no guest runs from it.
     cloud.action(site.server, 'reboot', {'type': 'HARD'})
@@ -209,6 +219,7 @@ def test_cinder_is_silent_at_each_request_in_turn(site: Rebuilding, lost: str) -
             asked.append(number)
             if len(asked) - 1 == number:
                 raise cinder.broken()
+
     setattr(cinder, 'before' if lost == 'request' else 'after', broken)
     while len(asked) > number:
         number, asked[:] = number + places.STEP, []
@@ -238,8 +249,9 @@ def test_the_host_dies_at_each_thing_that_it_tells(site: Rebuilding, moment: str
 
 @pytest.mark.filterwarnings('ignore::pytest.PytestUnhandledThreadExceptionWarning')
 @pytest.mark.parametrize('fate', ['goes well', 'is refused', 'fails'])
-def test_the_conductor_crashes_after_each_effect_in_turn(site: Rebuilding, fate: str,
-                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_conductor_crashes_after_each_effect_in_turn(
+    site: Rebuilding, fate: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another one goes on, and comes to the same; also one that doesn't know whether the image was refused before."""
     number, happened = places.first(), True
     while happened:
@@ -269,6 +281,7 @@ def test_deleted_meanwhile(site: Rebuilding, step: str, monkeypatch: pytest.Monk
     def delete(real: Callable[..., None], work: Any) -> None:
         site.cloud.ok('DELETE', f'/servers/{site.server}')
         real(work)
+
     disturb(monkeypatch, 'reimage', STEPS.index(step), delete)
     site.rebuild()
     site.cloud.settle()
@@ -318,6 +331,7 @@ def test_a_host_of_the_release_before_changes_nothing(site: Rebuilding) -> None:
         if method == 'stop_to_reimage':
             raise errors.KilonovaError('too old')
         return deliver()
+
     site.cloud.on_message = on_message
     site.rebuild()
     site.cloud.settle()

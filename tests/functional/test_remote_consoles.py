@@ -1,4 +1,5 @@
 """Consoles through the front door, down to the host: what an address opens, for how long, and for whom."""
+
 from __future__ import annotations
 
 import logging
@@ -49,7 +50,8 @@ def test_tokens_are_in_no_log(consoles: Cloud, caplog: pytest.LogCaptureFixture,
     with caplog.at_level(logging.DEBUG):
         caplog.clear()
         assert cloud.request('GET', f'/os-console-auth-tokens/{token}', user=user).status_int == (
-            200 if user == 'admin' else 403)
+            200 if user == 'admin' else 403
+        )
     assert '/os-console-auth-tokens/*** status: ' in caplog.text.replace('"', '')
     assert token not in caplog.text
 
@@ -61,8 +63,13 @@ def test_an_address_opens_the_servers_console_once(consoles: Cloud) -> None:
     access = found(cloud, token)
     assert (access.instance_uuid, access.compute_host, access.host) == (one, cloud.host_of(one), '127.0.0.1')
     shown = cloud.ok('GET', f'/os-console-auth-tokens/{token}')['console']
-    assert shown == {'instance_uuid': one, 'host': '127.0.0.1', 'port': access.port, 'internal_access_path': None,
-                     'tls_port': None}
+    assert shown == {
+        'instance_uuid': one,
+        'host': '127.0.0.1',
+        'port': access.port,
+        'internal_access_path': None,
+        'tls_port': None,
+    }
     # Each guest has a port of its own; what it is now counts.
     assert (access.compute_host, access.port) != (found(cloud, others).compute_host, found(cloud, others).port)
     assert ask.is_there(access) and ask.take(access)
@@ -75,7 +82,9 @@ def test_an_address_opens_the_servers_console_once(consoles: Cloud) -> None:
     body = {'remote_console': {'protocol': 'serial', 'type': 'serial'}}
     response = cloud.request('POST', f'/servers/{other}/remote-consoles', body)
     assert (response.status_int, response.json['conflictingRequest']['message']) == (
-        409, f"Cannot 'get_serial_console' instance {other} while it is in power_state shutdown")
+        409,
+        f"Cannot 'get_serial_console' instance {other} while it is in power_state shutdown",
+    )
     cloud.action(other, 'os-start')
     assert ask.is_there(found(cloud, opened(cloud, other)))
     cloud.assert_clean()
@@ -113,11 +122,13 @@ def test_who_gets_an_address(consoles: Cloud) -> None:
     assert cloud.request('POST', path, body, version='2.5').status_int == 404
     old = cloud.ok('POST', f'/servers/{server}/action', {'os-getSerialConsole': {'type': 'serial'}}, version='2.5')
     assert old['console']['type'] == 'serial' and found(cloud, old['console']['url'].rpartition('=')[2])
-    for protocol, kind, text in (('spice', 'spice-html5', 'Unavailable console type spice-html5.'),
-                                 ('vnc', 'novnc', 'Unavailable console type novnc.'),
-                                 ('mks', 'webmks', 'Unavailable console type webmks.'),
-                                 ('rdp', 'rdp-html5', 'Unavailable console type rdp-html5.'),
-                                 ('vnc', 'serial', 'Invalid console type serial')):
+    for protocol, kind, text in (
+        ('spice', 'spice-html5', 'Unavailable console type spice-html5.'),
+        ('vnc', 'novnc', 'Unavailable console type novnc.'),
+        ('mks', 'webmks', 'Unavailable console type webmks.'),
+        ('rdp', 'rdp-html5', 'Unavailable console type rdp-html5.'),
+        ('vnc', 'serial', 'Invalid console type serial'),
+    ):
         response = cloud.request('POST', path, {'remote_console': {'protocol': protocol, 'type': kind}})
         assert (response.status_int, response.json['badRequest']['message']) == (400, text)
 

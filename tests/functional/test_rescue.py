@@ -1,4 +1,5 @@
 """Rescue and unrescue of servers with and without devices, through the front door."""
+
 from __future__ import annotations
 
 import json
@@ -16,9 +17,15 @@ REPAIR = '9a599e00-31e7-49b7-b260-868f441e862b'
 
 def disks(cloud, server):
     """[(file, name in the guest, kind, boots)] of its domain."""
-    return [(disk.find('source').get('file').rpartition('/')[2], disk.find('target').get('dev'), disk.get('device'),
-             disk.find('boot') is not None)
-            for disk in ElementTree.fromstring(cloud.xml(server)).iterfind('devices/disk')]
+    return [
+        (
+            disk.find('source').get('file').rpartition('/')[2],
+            disk.find('target').get('dev'),
+            disk.get('device'),
+            disk.find('boot') is not None,
+        )
+        for disk in ElementTree.fromstring(cloud.xml(server)).iterfind('devices/disk')
+    ]
 
 
 def rescue_image(cloud, **properties):
@@ -54,11 +61,15 @@ def test_there_and_back_with_the_same_devices(cloud, start, gpus):
     cloud.assert_clean()
 
 
-@pytest.mark.parametrize(('properties', 'last'), [
-    ({'hw_rescue_device': 'cdrom'}, ('disk.rescue', 'hda', 'cdrom', True)),
-    ({'hw_rescue_bus': 'usb'}, ('disk.rescue', 'sda', 'disk', True)),
-    ({'hw_rescue_device': 'disk', 'hw_rescue_bus': 'virtio'}, ('disk.rescue', 'vdb', 'disk', True)),
-    ({'hw_rescue_device': 'floppy'}, ('disk.rescue', 'fda', 'floppy', True))])
+@pytest.mark.parametrize(
+    ('properties', 'last'),
+    [
+        ({'hw_rescue_device': 'cdrom'}, ('disk.rescue', 'hda', 'cdrom', True)),
+        ({'hw_rescue_bus': 'usb'}, ('disk.rescue', 'sda', 'disk', True)),
+        ({'hw_rescue_device': 'disk', 'hw_rescue_bus': 'virtio'}, ('disk.rescue', 'vdb', 'disk', True)),
+        ({'hw_rescue_device': 'floppy'}, ('disk.rescue', 'fda', 'floppy', True)),
+    ],
+)
 def test_a_stable_rescue_device_comes_last_and_boots(cloud, properties, last):
     """hw_rescue_device and hw_rescue_bus of the rescue image: the server's disks keep their names."""
     server = cloud.boot(cloud.flavor())
@@ -90,10 +101,14 @@ def test_the_password_is_in_the_rescue_systems_config_drive_alone(cloud, tmp_pat
     def passwords():
         found = {}
         for drive in directory.glob('disk.config*'):
-            text = subprocess.run(['isoinfo', '-R', '-x', '/openstack/latest/meta_data.json', '-i', str(drive)],
-                                  check=True, capture_output=True).stdout
+            text = subprocess.run(
+                ['isoinfo', '-R', '-x', '/openstack/latest/meta_data.json', '-i', str(drive)],
+                check=True,
+                capture_output=True,
+            ).stdout
             found[drive.name] = json.loads(text)['admin_pass']
         return found
+
     answer = cloud.action(server, 'rescue', {'adminPass': 'only-for-the-repair'})
     assert answer.json == {'adminPass': 'only-for-the-repair'}
     assert passwords() == {'disk.config': 'the-first-one', 'disk.config.rescue': 'only-for-the-repair'}
@@ -108,9 +123,18 @@ def test_the_password_is_in_the_rescue_systems_config_drive_alone(cloud, tmp_pat
 def test_what_else_can_be_done_with_one(cloud):
     server = cloud.boot(cloud.flavor(gpus=1))
     cloud.action(server, 'rescue')
-    for action, body in (('rescue', None), ('os-stop', None), ('os-start', None), ('reboot', {'type': 'SOFT'}),
-                         ('reboot', {'type': 'HARD'}), ('resize', {'flavorRef': cloud.flavor(gpus=2)}),
-                         ('pause', None), ('suspend', None), ('migrate', None), ('createImage', {'name': 'x'})):
+    for action, body in (
+        ('rescue', None),
+        ('os-stop', None),
+        ('os-start', None),
+        ('reboot', {'type': 'SOFT'}),
+        ('reboot', {'type': 'HARD'}),
+        ('resize', {'flavorRef': cloud.flavor(gpus=2)}),
+        ('pause', None),
+        ('suspend', None),
+        ('migrate', None),
+        ('createImage', {'name': 'x'}),
+    ):
         response = cloud.action(server, action, body, expect=409)
         assert 'while it is in vm_state rescued' in response.json['conflictingRequest']['message'], action
     cloud.action(server, 'trigger_crash_dump')
@@ -156,6 +180,7 @@ def test_a_rescue_that_fails_leaves_the_server_as_it_was(cloud, monkeypatch, sto
     if stopped:
         cloud.action(server, 'os-stop')
     from kilonova.virt.libvirt.guest import Guest
+
     start, failures = Guest.start, [1]
 
     def fail(guest, *, paused=False):
@@ -163,6 +188,7 @@ def test_a_rescue_that_fails_leaves_the_server_as_it_was(cloud, monkeypatch, sto
             failures.pop()
             raise GuestFailed(act='start', uuid=guest.uuid, reason='QEMU is stuck')
         start(guest, paused=paused)
+
     monkeypatch.setattr(Guest, 'start', fail)
     cloud.action(server, 'rescue')
     ((name, message, events), *_) = cloud.story(server)
@@ -178,10 +204,11 @@ def test_an_image_that_can_not_be_had(cloud):
     server = cloud.boot(cloud.flavor(disk=1))
     ref = rescue_image(cloud)
     for values, message in (
-            ({'min_disk': 2}, 'Flavor disk is smaller than the minimum size specified in image metadata.'),
-            ({'min_disk': 0, 'min_ram': 1 << 20}, "Flavor's memory is too small for requested image."),
-            ({'min_ram': 0, 'status': 'queued'}, f'Image {REPAIR} is not active.'),
-            ({'status': 'active', 'hw_rescue_device': 'tape'}, 'hw_rescue_device')):
+        ({'min_disk': 2}, 'Flavor disk is smaller than the minimum size specified in image metadata.'),
+        ({'min_disk': 0, 'min_ram': 1 << 20}, "Flavor's memory is too small for requested image."),
+        ({'min_ram': 0, 'status': 'queued'}, f'Image {REPAIR} is not active.'),
+        ({'status': 'active', 'hw_rescue_device': 'tape'}, 'hw_rescue_device'),
+    ):
         cloud.images.made[REPAIR].update(values)
         response = cloud.action(server, 'rescue', ref, expect=400)
         assert message in response.json['badRequest']['message']
@@ -204,13 +231,17 @@ def test_a_rescued_server_on_a_dead_host_stays_so(cloud):
 
 def test_events_and_notifications(make_cloud):
     told = Recorder()
-    cloud = make_cloud(sender=told, oslo_messaging_notifications__driver=['messagingv2'],
-                       notifications__notification_format='both')
+    cloud = make_cloud(
+        sender=told, oslo_messaging_notifications__driver=['messagingv2'], notifications__notification_format='both'
+    )
     server = cloud.boot(cloud.flavor(gpus=1))
     told.sent.clear()
     cloud.action(server, 'rescue', rescue_image(cloud))
-    assert [message.event for message in told.of(True)] == ['instance.rescue.start', 'instance.exists',
-                                                            'instance.rescue.end']
+    assert [message.event for message in told.of(True)] == [
+        'instance.rescue.start',
+        'instance.exists',
+        'instance.rescue.end',
+    ]
     start, _, end = (message.payload['nova_object.data'] for message in told.of(True))
     assert start['rescue_image_ref'] == end['rescue_image_ref'] == REPAIR
     assert (end['state'], end['power_state']) == ('rescued', 'running')
@@ -220,4 +251,6 @@ def test_events_and_notifications(make_cloud):
     assert [message.event for message in told.of(True)] == ['instance.unrescue.start', 'instance.unrescue.end']
     story = cloud.story(server)
     assert [(name, events[0][:2]) for name, _, events in story[:2]] == [
-        ('unrescue', ('compute_unrescue_instance', 'Success')), ('rescue', ('compute_rescue_instance', 'Success'))]
+        ('unrescue', ('compute_unrescue_instance', 'Success')),
+        ('rescue', ('compute_rescue_instance', 'Success')),
+    ]

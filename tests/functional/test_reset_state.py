@@ -1,4 +1,5 @@
 """os-resetState on servers in the middle of a move: nothing hangs afterwards."""
+
 from __future__ import annotations
 
 import pytest
@@ -45,9 +46,11 @@ def test_a_confirm_or_revert_under_way_ends(ground: Cloud, action: str, method: 
     def on_message(kind, topic, host, name, args, deliver):
         result = deliver()
         if topic == 'compute' and name == method and not codes:
-            codes.append(ground.request('POST', f'/servers/{server}/action', {
-                'os-resetState': {'state': 'active'}}).status_int)
+            codes.append(
+                ground.request('POST', f'/servers/{server}/action', {'os-resetState': {'state': 'active'}}).status_int
+            )
         return result
+
     ground.on_message = on_message
     ground.action(server, action)
     ground.on_message = None
@@ -62,9 +65,11 @@ def test_a_resize_under_way_is_unwound(ground: Cloud) -> None:
     def on_message(kind, topic, host, name, args, deliver):
         result = deliver()
         if name == 'resize_instance' and not codes:
-            codes.append(ground.request('POST', f'/servers/{server}/action', {
-                'os-resetState': {'state': 'active'}}).status_int)
+            codes.append(
+                ground.request('POST', f'/servers/{server}/action', {'os-resetState': {'state': 'active'}}).status_int
+            )
         return result
+
     ground.on_message = on_message
     ground.action(server, 'resize', {'flavorRef': ground.flavor(gpus=2)})
     assert codes == [202]
@@ -80,6 +85,7 @@ def test_delete_right_after_a_reset(ground: Cloud) -> None:
         if topic == 'compute' and name == 'confirm_resize' and not codes:
             codes.append(ground.request('DELETE', f'/servers/{server}').status_int)
         return deliver()
+
     ground.on_message = on_message
     ground.action(server, 'os-resetState', {'state': 'error'})
     ground.on_message = None

@@ -1,4 +1,5 @@
 """Resize is right in every direction. Rows 0.6–0.10, 0.12, 0.16–0.19, 0.24, 0.26–0.28 of the seed map."""
+
 from __future__ import annotations
 
 import json
@@ -96,7 +97,7 @@ def test_same_host_without_free_devices_beside_the_held_ones(make_cloud):
     assert actions[0]['action'] == 'resize' and actions[0]['message'].startswith('Error: No valid host was found.')
     mine = cloud.ok('GET', f'/servers/{server}/os-instance-actions', user='bob')['instanceActions'][0]['message']
     assert mine.startswith('Error: No valid host was found.') and 'gpu1' not in mine, 'finding 7.7'
-    action = cloud.ok('GET', f"/servers/{server}/os-instance-actions/{actions[0]['request_id']}")['instanceAction']
+    action = cloud.ok('GET', f'/servers/{server}/os-instance-actions/{actions[0]["request_id"]}')['instanceAction']
     assert any('No valid host was found.' in (event['details'] or '') for event in action['events'])
     cloud.assert_clean()
 
@@ -105,11 +106,16 @@ def test_another_alias(make_cloud):
     """Row 0.8."""
     other = json.dumps({'name': 'h100', 'vendor_id': '10de', 'product_id': '2331', 'device_type': 'type-PCI'})
     from tests.fixtures.hosts import pci_device
+
     spec = [json.dumps({'vendor_id': '10de', 'product_id': product}) for product in ('13f1', '2331')]
     from tests.fixtures.cloud import ALIAS
-    cloud = make_cloud({'gpu1': ['0000:08:00.0'], 'gpu2': ['0000:88:00.0']},
-                       devices={'gpu2': [pci_device('0000:90:00.0', product='2331')]},
-                       specs={'gpu1': spec, 'gpu2': spec}, pci__alias=[ALIAS, other])
+
+    cloud = make_cloud(
+        {'gpu1': ['0000:08:00.0'], 'gpu2': ['0000:88:00.0']},
+        devices={'gpu2': [pci_device('0000:90:00.0', product='2331')]},
+        specs={'gpu1': spec, 'gpu2': spec},
+        pci__alias=[ALIAS, other],
+    )
     server = cloud.boot(cloud.flavor(gpus=1), availability_zone='nova:gpu1')
     resize(cloud, server, cloud.flavor(gpus=1, alias='h100'))
     assert cloud.status(server) == 'VERIFY_RESIZE'
@@ -122,6 +128,7 @@ def test_another_alias(make_cloud):
 def test_the_old_fault_comes_back_when_the_new_flavors_requests_are_left_out(cloud, monkeypatch):
     """Row 0.9, the itch: with the PCI requests of the old flavor the server gets its vCPUs and keeps one hostdev."""
     from kilonova.conductor.flows import resize as flow
+
     server = cloud.boot(cloud.flavor(gpus=1, vcpus=8))
     with cloud.cell.read() as conn:
         old = json.loads(instances.get(conn, server)['extra_pci_requests'])
@@ -133,6 +140,7 @@ def test_the_old_fault_comes_back_when_the_new_flavors_requests_are_left_out(clo
             for request in spec.pci_requests.requests:
                 request.count = old[0]['count']
         return spec
+
     monkeypatch.setattr(flow, 'request_spec', as_in_the_seed)
     resize(cloud, server, cloud.flavor(gpus=2, vcpus=16))
     assert '>16</vcpu>' in cloud.xml(server)
@@ -199,24 +207,45 @@ def test_the_steps_of_a_resize_in_order(cloud):
     cloud.messages.clear()
     resize(cloud, server, cloud.flavor(gpus=2))
     dest = cloud.host_of(server)
-    downward = [(topic, host, method) for _, topic, host, method in cloud.messages
-                if (topic != 'conductor' or method == 'migrate_server')]
-    assert downward == [('conductor', None, 'migrate_server'), ('scheduler', None, 'select_destinations'),
-                        ('compute', dest, 'prep_resize'), ('compute', source, 'resize_instance'),
-                        ('compute', dest, 'finish_resize')]
+    downward = [
+        (topic, host, method)
+        for _, topic, host, method in cloud.messages
+        if (topic != 'conductor' or method == 'migrate_server')
+    ]
+    assert downward == [
+        ('conductor', None, 'migrate_server'),
+        ('scheduler', None, 'select_destinations'),
+        ('compute', dest, 'prep_resize'),
+        ('compute', source, 'resize_instance'),
+        ('compute', dest, 'finish_resize'),
+    ]
 
 
 def test_the_flavor_columns_follow(cloud):
     """Row 0.18: vCPUs, memory and both sizes of disks, and back on revert."""
-    small, large = (cloud.ok('POST', '/flavors', {'flavor': {
-        'name': f'e{size}', 'vcpus': 2 * size, 'ram': 1024 * size, 'disk': 1 + size,
-        'OS-FLV-EXT-DATA:ephemeral': size}})['flavor']['id'] for size in (1, 2))
+    small, large = (
+        cloud.ok(
+            'POST',
+            '/flavors',
+            {
+                'flavor': {
+                    'name': f'e{size}',
+                    'vcpus': 2 * size,
+                    'ram': 1024 * size,
+                    'disk': 1 + size,
+                    'OS-FLV-EXT-DATA:ephemeral': size,
+                }
+            },
+        )['flavor']['id']
+        for size in (1, 2)
+    )
     columns = ('vcpus', 'memory_mb', 'root_gb', 'ephemeral_gb')
 
     def row_of(server):
         with cloud.cell.read() as conn:
             row = instances.get(conn, server)
         return tuple(row[name] for name in columns)
+
     server = cloud.boot(small)
     assert row_of(server) == (2, 1024, 2, 1)
     resize(cloud, server, large)
@@ -238,8 +267,9 @@ def test_a_smaller_disk_is_refused_and_nothing_changes(cloud):
 
 def test_a_destination_that_refuses_sends_the_move_to_the_next(make_cloud):
     """Rows 0.16, 0.24: "Claim pci failed" on the first host, the alternate takes it."""
-    cloud = make_cloud({'gpu1': ['0000:08:00.0'], 'gpu2': ['0000:85:00.0', '0000:86:00.0'],
-                        'gpu3': ['0000:85:00.0', '0000:86:00.0']})
+    cloud = make_cloud(
+        {'gpu1': ['0000:08:00.0'], 'gpu2': ['0000:85:00.0', '0000:86:00.0'], 'gpu3': ['0000:85:00.0', '0000:86:00.0']}
+    )
     server = cloud.boot(cloud.flavor(gpus=1), availability_zone='nova:gpu1')
     refused = []
 
@@ -247,8 +277,10 @@ def test_a_destination_that_refuses_sends_the_move_to_the_next(make_cloud):
         if method == 'claim_instance' and not refused:
             refused.append(args['claim'])
             from kilonova.errors import ClaimConflict
+
             raise ClaimConflict(devices='injected')
         return deliver()
+
     cloud.on_message = on_message
     resize(cloud, server, cloud.flavor(gpus=2))
     assert cloud.status(server) == 'VERIFY_RESIZE' and refused

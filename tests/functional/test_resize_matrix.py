@@ -1,5 +1,6 @@
 """Resize is right in every direction, and whatever an administrator says meanwhile: many cases, one cloud. Rows 0.8 and
 0.17 of the seed map."""
+
 from __future__ import annotations
 
 import pytest
@@ -59,14 +60,19 @@ def test_reset_state_beside_a_running_resize(cloud, step, when, state):
         answer = deliver()
         reset()
         return answer
+
     cloud.on_message = on_message
     cloud.action(server, 'resize', {'flavorRef': cloud.flavor(gpus=2)})
     assert found == [(202, state.upper(), None)]
     shown = cloud.show(server)
     assert (shown['status'], shown['OS-EXT-STS:task_state']) == (state.upper(), None)
     assert shown['flavor']['original_name'] == cloud.ok('GET', f'/flavors/{small}')['flavor']['name']
-    assert before == (cloud.host_of(server), cloud.hostdevs(server), cloud.owned(server),
-                      cloud.placement.allocations()[server])
+    assert before == (
+        cloud.host_of(server),
+        cloud.hostdevs(server),
+        cloud.owned(server),
+        cloud.placement.allocations()[server],
+    )
     (migration,) = cloud.ok('GET', f'/os-migrations?instance_uuid={server}')['migrations']
     assert migration['status'] == 'error'
     cloud.assert_clean()

@@ -1,5 +1,6 @@
 """What users and operators may write into hints, flavors and aggregates: it is refused, or it suits no host, or it is
 left out; nobody sees a traceback, and the scheduler goes on."""
+
 from __future__ import annotations
 
 import json
@@ -40,27 +41,57 @@ def ends(cloud, flavor, hints=None):
 
 HINTS = [
     # Names that nobody knows go to plug-ins as they are.
-    ({'no_such_hint': 'x'}, 'ACTIVE'), ({'no_such_hint': {'a': [1, {'b': None}]}}, 'ACTIVE'), ({'': 'x'}, 'ACTIVE'),
+    ({'no_such_hint': 'x'}, 'ACTIVE'),
+    ({'no_such_hint': {'a': [1, {'b': None}]}}, 'ACTIVE'),
+    ({'': 'x'}, 'ACTIVE'),
     ({'no_such_hint': None, 'another': 7}, 'ACTIVE'),
     # Forms that the schema knows.
-    ({'group': 'x'}, 400), ({'different_host': 'x'}, 400), ({'same_host': [1]}, 400), ({'query': 7}, 400),
-    ({'build_near_host_ip': 'x'}, 400), ({'cidr': 'x'}, 400), ({'different_cell': {}}, 400), ([], 400), ('x', 400),
+    ({'group': 'x'}, 400),
+    ({'different_host': 'x'}, 400),
+    ({'same_host': [1]}, 400),
+    ({'query': 7}, 400),
+    ({'build_near_host_ip': 'x'}, 400),
+    ({'cidr': 'x'}, 400),
+    ({'different_cell': {}}, 400),
+    ([], 400),
+    ('x', 400),
     # What the services tell one another: it would get a host without an allocation.
-    ({'_nova_check_type': ['rebuild']}, 400), ({'_nova_x': 1}, 400),
+    ({'_nova_check_type': ['rebuild']}, 400),
+    ({'_nova_x': 1}, 400),
     # Queries that are none suit no host.
-    ({'query': '[">=", "$free_ram_mb"'}, 'ERROR'), ({'query': '{"a": 1}'}, 'ERROR'), ({'query': '["?", 1]'}, 'ERROR'),
-    ({'query': '[' * 20000}, 'ERROR'), ({'query': '[">", "$no_such", 1]'}, 'ERROR'),
-    ({'query': '[">=", "$free_ram_mb", 1]'}, 'ACTIVE')]
+    ({'query': '[">=", "$free_ram_mb"'}, 'ERROR'),
+    ({'query': '{"a": 1}'}, 'ERROR'),
+    ({'query': '["?", 1]'}, 'ERROR'),
+    ({'query': '[' * 20000}, 'ERROR'),
+    ({'query': '[">", "$no_such", 1]'}, 'ERROR'),
+    ({'query': '[">=", "$free_ram_mb", 1]'}, 'ACTIVE'),
+]
 SPECS = [
-    ({'capabilities:vcpus_total': '>='}, 'ERROR'), ({'capabilities:vcpus_total': '>= many'}, 'ERROR'),
-    ({'capabilities:vcpus_total': '<or>'}, 'ERROR'), ({'capabilities:vcpus_total': '<in>'}, 'ERROR'),
-    ({'capabilities:cpu_info:no:such:thing': '<all-in>'}, 'ERROR'), ({'capabilities:': '1'}, 'ERROR'),
-    ({'capabilities:vcpus_total': 's=='}, 'ERROR'), ({'capabilities:vcpus_total': '>= 1'}, 'ACTIVE'),
-    ({'aggregate_instance_extra_specs:x': '<or>'}, 'ERROR')]
-METADATA = {'cpu_allocation_ratio': 'lots', 'ram_allocation_ratio': '', 'max_io_ops_per_host': 'many',
-            'max_instances_per_host': '1e', 'instance_type': ',,', 'filter_tenant_id_x': '%', 'os_type': '"',
-            'ram_weight_multiplier': 'heavy', 'cpu_weight_multiplier': 'nan', 'io_ops_weight_multiplier': '--1',
-            'soft_affinity_weight_multiplier': '[]', 'trait:CUSTOM_NO': 'perhaps', 'opt:x': '>= z'}
+    ({'capabilities:vcpus_total': '>='}, 'ERROR'),
+    ({'capabilities:vcpus_total': '>= many'}, 'ERROR'),
+    ({'capabilities:vcpus_total': '<or>'}, 'ERROR'),
+    ({'capabilities:vcpus_total': '<in>'}, 'ERROR'),
+    ({'capabilities:cpu_info:no:such:thing': '<all-in>'}, 'ERROR'),
+    ({'capabilities:': '1'}, 'ERROR'),
+    ({'capabilities:vcpus_total': 's=='}, 'ERROR'),
+    ({'capabilities:vcpus_total': '>= 1'}, 'ACTIVE'),
+    ({'aggregate_instance_extra_specs:x': '<or>'}, 'ERROR'),
+]
+METADATA = {
+    'cpu_allocation_ratio': 'lots',
+    'ram_allocation_ratio': '',
+    'max_io_ops_per_host': 'many',
+    'max_instances_per_host': '1e',
+    'instance_type': ',,',
+    'filter_tenant_id_x': '%',
+    'os_type': '"',
+    'ram_weight_multiplier': 'heavy',
+    'cpu_weight_multiplier': 'nan',
+    'io_ops_weight_multiplier': '--1',
+    'soft_affinity_weight_multiplier': '[]',
+    'trait:CUSTOM_NO': 'perhaps',
+    'opt:x': '>= z',
+}
 
 
 def test_whatever_is_written_into_a_request(strict, caplog):
@@ -75,8 +106,9 @@ def test_whatever_is_written_into_a_request(strict, caplog):
         flavor = strict.flavor()
         for key, value in specs.items():
             # The last version that checks no values: what older clients wrote is there.
-            reply = strict.request('POST', f'/flavors/{flavor}/os-extra_specs', {'extra_specs': {key: value}},
-                                   version='2.85')
+            reply = strict.request(
+                'POST', f'/flavors/{flavor}/os-extra_specs', {'extra_specs': {key: value}}, version='2.85'
+            )
             assert reply.status_int == 200, reply.text
         status, message = told[f'specs {number}'] = ends(strict, flavor)
         assert status == expected, (specs, status, message)
@@ -93,16 +125,19 @@ def test_whatever_is_written_into_an_aggregate(strict, caplog):
     """Numbers that are none are left out, with a word in the log; requests go on."""
     caplog.set_level(logging.INFO)
     made = strict.ok('POST', '/os-aggregates', {'aggregate': {'name': 'a', 'availability_zone': None}})['aggregate']
-    strict.ok('POST', f"/os-aggregates/{made['id']}/action", {'add_host': {'host': 'gpu1'}})
+    strict.ok('POST', f'/os-aggregates/{made["id"]}/action', {'add_host': {'host': 'gpu1'}})
     plain = strict.flavor()
     for key, value in METADATA.items():
-        strict.ok('POST', f"/os-aggregates/{made['id']}/action", {'set_metadata': {'metadata': {key: value}}})
+        strict.ok('POST', f'/os-aggregates/{made["id"]}/action', {'set_metadata': {'metadata': {key: value}}})
         status, message = ends(strict, plain)
         assert (status, message) == ('ACTIVE', ''), (key, value, message)
-        strict.ok('POST', f"/os-aggregates/{made['id']}/action", {'set_metadata': {'metadata': {key: None}}})
+        strict.ok('POST', f'/os-aggregates/{made["id"]}/action', {'set_metadata': {'metadata': {key: None}}})
     assert not [record for record in caplog.records if record.exc_info], 'no filter raised'
-    strict.ok('POST', f"/os-aggregates/{made['id']}/action",
-              {'set_metadata': {'metadata': {key: json.dumps(value) for key, value in METADATA.items()}}})
+    strict.ok(
+        'POST',
+        f'/os-aggregates/{made["id"]}/action',
+        {'set_metadata': {'metadata': {key: json.dumps(value) for key, value in METADATA.items()}}},
+    )
     assert ends(strict, plain)[0] == 'ACTIVE'
     strict.assert_clean()
 
@@ -125,7 +160,7 @@ def test_limits_of_a_filter_hold_at_the_claim(make_cloud):
     refused = cloud.show(cloud.boot(small))
     assert refused['status'] == 'ERROR'
     assert 'vcpus 3.00 used of 2.00' in refused['fault']['message']
-    cloud.request('DELETE', f"/servers/{refused['id']}")
+    cloud.request('DELETE', f'/servers/{refused["id"]}')
     cloud.settle()
     server = next(row['id'] for row in cloud.ok('GET', '/servers')['servers'])
     cloud.action(server, 'resize', {'flavorRef': large})

@@ -3,6 +3,7 @@
 Looked at before each message and at the end: all rows of all databases, what is sent and answered, logs at DEBUG,
 notifications, and every file of the cloud.
 """
+
 from __future__ import annotations
 
 import base64
@@ -23,7 +24,7 @@ from kilonova import sealing
 from kilonova.errors import Unanswered
 from kilonova.rpc.transport import DirectTransport
 from kilonova.virt.libvirt.domains import Domains
-from kilonova.virt.libvirt.guests import Guests
+from kilonova.virt.libvirt.guests import LibvirtGuests
 from kilonova.virt.parts.guests import GuestFailed
 from tests.fixtures.cloud import IMAGE_ID, PROJECT, Cloud, Crash
 from tests.fixtures.notifications import Recorder
@@ -53,8 +54,13 @@ class Watch:
     def __init__(self, cloud: Cloud, told: Recorder, log: Log, wires: list[str]) -> None:
         self.cloud, self._told, self._log, self._wires = cloud, told, log, wires
         keys = sealing.read_file(cloud.conf.secrets.key_file)
-        self.needles = {'password': PASSWORD.encode(), 'content': CONTENT, 'encoded content': ENCODED.encode(),
-                        'token': f'{USER}:{PROJECT}'.encode(), **{f'key {key[:4]}…': key.encode() for key in keys}}
+        self.needles = {
+            'password': PASSWORD.encode(),
+            'content': CONTENT,
+            'encoded content': ENCODED.encode(),
+            'token': f'{USER}:{PROJECT}'.encode(),
+            **{f'key {key[:4]}…': key.encode() for key in keys},
+        }
         self.looks = 0
         self.kinds: set[str] = set()
 
@@ -64,10 +70,12 @@ class Watch:
 
     def look(self) -> None:
         self.looks += 1
-        for where, text in (*self._rows(), *(('a message', text) for text in list(self._wires)),
-                            *(('a log', text) for text in list(self._log.texts)),
-                            *(('a notification', repr((ctxt.to_dict(), vars(message))))
-                              for ctxt, message in list(self._told.sent))):
+        for where, text in (
+            *self._rows(),
+            *(('a message', text) for text in list(self._wires)),
+            *(('a log', text) for text in list(self._log.texts)),
+            *(('a notification', repr((ctxt.to_dict(), vars(message)))) for ctxt, message in list(self._told.sent)),
+        ):
             assert (where, self.found(text.encode(errors='replace'))) == (where, [])
             assert where not in ('a log', 'a notification') or USER_DATA not in text
         for path in self._files():
@@ -101,8 +109,15 @@ class Watch:
 
     def create(self, **more: Any) -> str:
         """A server with a password and a file, of somebody with the token."""
-        server = {'name': 's', 'imageRef': IMAGE_ID, 'networks': 'none', 'adminPass': PASSWORD,
-                  'personality': [{'path': '/etc/thing', 'contents': ENCODED}], 'user_data': USER_DATA, **more}
+        server = {
+            'name': 's',
+            'imageRef': IMAGE_ID,
+            'networks': 'none',
+            'adminPass': PASSWORD,
+            'personality': [{'path': '/etc/thing', 'contents': ENCODED}],
+            'user_data': USER_DATA,
+            **more,
+        }
         server.setdefault('flavorRef', self.cloud.flavor(gpus=1))
         answer = self.cloud.ok('POST', '/servers', {'server': server}, version='2.56', user=USER)
         assert answer['server']['adminPass'] == PASSWORD
@@ -124,7 +139,7 @@ def content(path: pathlib.Path) -> bytes:
     data = b''
     with contextlib.suppress(FileNotFoundError), open(path, 'rb') as stream:
         end = 0
-        with contextlib.suppress(OSError):      # ENXIO: nothing but a hole is left
+        with contextlib.suppress(OSError):  # ENXIO: nothing but a hole is left
             while True:
                 start = os.lseek(stream.fileno(), end, os.SEEK_DATA)
                 end = os.lseek(stream.fileno(), start, os.SEEK_HOLE)
@@ -147,6 +162,7 @@ def watch(make_cloud: Callable[..., Cloud], monkeypatch: pytest.MonkeyPatch) -> 
             raise
         wires.append(f'{method} answered: {jsonutils.dumps(self._entities.serialize_entity(None, reply))}')
         return reply
+
     monkeypatch.setattr(DirectTransport, '_deliver', delivered)
     monkeypatch.setattr('kilonova.conductor.work.PAUSE', 0.05)
     log, root = Log(), logging.getLogger()
@@ -154,14 +170,19 @@ def watch(make_cloud: Callable[..., Cloud], monkeypatch: pytest.MonkeyPatch) -> 
     root.addHandler(log)
     root.setLevel(logging.DEBUG)
     told = Recorder()
-    cloud = make_cloud(sender=told, oslo_messaging_notifications__driver=['messagingv2'],
-                       notifications__notification_format='both', notifications__bdms_in_notifications=True)
+    cloud = make_cloud(
+        sender=told,
+        oslo_messaging_notifications__driver=['messagingv2'],
+        notifications__notification_format='both',
+        notifications__bdms_in_notifications=True,
+    )
     made = Watch(cloud, told, log, wires)
 
     def on_message(kind: str, topic: str, server: Any, method: str, args: Any, deliver: Callable[[], Any]) -> Any:
         if kind != 'call':
             made.look()
         return deliver()
+
     cloud.on_message = on_message
     yield made
     root.removeHandler(log)
@@ -174,6 +195,7 @@ def also(watch: Watch, act: Callable[..., Any]) -> None:
 
     def on_message(kind: str, topic: str, server: Any, method: str, args: Any, deliver: Callable[[], Any]) -> Any:
         return look(kind, topic, server, method, args, lambda: act(topic, server, method, deliver))
+
     watch.cloud.on_message = on_message
 
 
@@ -205,17 +227,20 @@ def test_a_boot(watch: Watch) -> None:
 def test_hosts_that_refuse(watch: Watch, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
     """The row stays while it is unwound; fault and events hold nothing, and neither do the hosts afterwards."""
     spawned, method = [], 'remove' if moment == 'before the disks' else 'replace'
-    whole = Guests.spawn
+    whole = LibvirtGuests.spawn
 
     def spawn(self: Any, instance: Any, *args: Any, **kwargs: Any) -> Any:
         with monkeypatch.context() as patch:
+
             def fail(*args: Any, **kwargs: Any) -> None:
                 spawned.append(watch.drives)
                 watch.look()
                 raise GuestFailed(act='start', uuid=instance.uuid, reason='the machine halts')
+
             patch.setattr(Domains, method, fail)
             return whole(self, instance, *args, **kwargs)
-    monkeypatch.setattr(Guests, 'spawn', spawn)
+
+    monkeypatch.setattr(LibvirtGuests, 'spawn', spawn)
     server = watch.create()
     watch.cloud.settle()
     assert watch.cloud.status(server) == 'ERROR' and len(spawned) == 2
@@ -253,6 +278,7 @@ def test_a_host_that_lacks_the_key(watch: Watch, tmp_path: pathlib.Path) -> None
             lacking.append(host)
             watch.cloud.computes[host].conf.set_override('key_file', str(tmp_path / 'none'), group='secrets')
         return deliver()
+
     also(watch, take_away)
     server = watch.create()
     watch.cloud.settle()
@@ -278,6 +304,7 @@ def test_a_host_crashes_in_the_middle(watch: Watch) -> None:
             gone.append(workers[me])
             raise Crash
         return deliver()
+
     also(watch, crash)
     server = watch.create()
     while not gone or gone[0] in watch.cloud.computes:
@@ -303,6 +330,7 @@ def test_a_conductor_crashes_in_the_middle(watch: Watch, at: str) -> None:
             crashed.set()
             raise Crash
         return deliver()
+
     also(watch, crash)
     server = watch.create()
     assert crashed.wait(60)
@@ -325,6 +353,7 @@ def test_deleted_while_it_is_built(watch: Watch) -> None:
             asked.append(watch.cloud.request('DELETE', f'/servers/{servers[0]}').status_int)
             watch.look()
         return deliver()
+
     also(watch, delete)
     servers: list[str] = []
     go_on, hold = threading.Event(), watch.cloud.on_message
@@ -333,6 +362,7 @@ def test_deleted_while_it_is_built(watch: Watch) -> None:
         # Not before the answer has told its id.
         go_on.wait(60)
         return hold(kind, topic, server, method, args, deliver)
+
     watch.cloud.on_message = on_message
     servers.append(watch.create())
     go_on.set()

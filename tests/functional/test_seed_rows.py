@@ -1,4 +1,5 @@
 """Rows of the seed map that cross the whole cloud; each test names its own."""
+
 from __future__ import annotations
 
 import logging
@@ -18,8 +19,11 @@ def test_a_move_claims_the_new_flavors_amounts_and_says_so(cloud, caplog):
         cloud.action(server, 'resize', {'flavorRef': cloud.flavor(gpus=2, vcpus=4, ram=2048, disk=3)})
     dest = cloud.host_of(server)
     lines = iter(record.getMessage() for record in caplog.records)
-    story = ['Attempting claim: memory 2048 MB, disk 3 GB, vcpus 4 CPU', f'Claim successful on node {dest}',
-             'Migrating']
+    story = [
+        'Attempting claim: memory 2048 MB, disk 3 GB, vcpus 4 CPU',
+        f'Claim successful on node {dest}',
+        'Migrating',
+    ]
     assert [line for line in story if line not in lines] == []
 
 
@@ -31,9 +35,11 @@ def test_resize_and_cold_migrate_go_through_migrate_server(cloud):
         if method == 'migrate_server':
             with cloud.databases.main().read() as conn:
                 row = operations.get(conn, args['operation'])
-            asked.append((kind, row.args['migration_type'],
-                          Serializer().deserialize_entity(None, row.args['flavor']).flavorid))
+            asked.append(
+                (kind, row.args['migration_type'], Serializer().deserialize_entity(None, row.args['flavor']).flavorid)
+            )
         return deliver()
+
     cloud.on_message = on_message
     small, large = cloud.flavor(gpus=1), cloud.flavor(gpus=2)
     server = cloud.boot(small)
@@ -56,6 +62,7 @@ def test_the_steps_of_a_boot_in_order(make_cloud, caplog):
         if method == 'build_and_run_instance':
             told.append((server, args['order'].attempt))
         return deliver()
+
     cloud.messages.clear()
     cloud.on_message = on_message
     with caplog.at_level(logging.DEBUG, logger='kilonova.conductor'):
@@ -63,9 +70,12 @@ def test_the_steps_of_a_boot_in_order(make_cloud, caplog):
     host = cloud.host_of(server)
     other = next(name for name in cloud.gpus if name != host)
     assert [message for message in cloud.messages if message[3] != 'object_action'] == [
-        ('cast', 'conductor', None, 'schedule_and_build_instances'), ('long', 'scheduler', None, 'select_destinations'),
-        ('long', 'compute', host, 'build_and_run_instance'), ('call', 'conductor', None, 'claim_instance'),
-        ('call', 'conductor', None, 'save_instance')]
+        ('cast', 'conductor', None, 'schedule_and_build_instances'),
+        ('long', 'scheduler', None, 'select_destinations'),
+        ('long', 'compute', host, 'build_and_run_instance'),
+        ('call', 'conductor', None, 'claim_instance'),
+        ('call', 'conductor', None, 'save_instance'),
+    ]
     assert told == [(host, 1)]
     assert f"Selected host: {host}; Selected node: {host}; Alternates: ['{other}']" in caplog.text
 
@@ -82,6 +92,7 @@ def test_a_host_where_builds_fail_comes_last(cloud):
     def fail(*args, **kwargs):
         driver.guests.spawn = spawn
         raise GuestFailed(act='start', uuid='x', reason='injected')
+
     driver.guests.spawn = fail
     rescheduled = cloud.boot(flavor)
     assert (cloud.status(rescheduled), cloud.host_of(rescheduled)) == ('ACTIVE', 'gpu2')
@@ -98,8 +109,11 @@ def test_a_boot_tells_which_hosts_were_filtered_and_weighed(cloud, caplog):
     with caplog.at_level(logging.DEBUG, logger='kilonova.scheduler'):
         server = cloud.boot(cloud.flavor(gpus=1))
     assert cloud.status(server) == 'ACTIVE'
-    told = [(record.levelname, record.getMessage()) for record in caplog.records
-            if record.getMessage().startswith(('Filtered', 'Weighed', 'Selected host'))]
+    told = [
+        (record.levelname, record.getMessage())
+        for record in caplog.records
+        if record.getMessage().startswith(('Filtered', 'Weighed', 'Selected host'))
+    ]
     assert [level for level, _ in told] == ['DEBUG', 'DEBUG', 'DEBUG']
     filtered, weighed, selected = (line for _, line in told)
     host = cloud.host_of(server)
@@ -110,9 +124,18 @@ def test_a_boot_tells_which_hosts_were_filtered_and_weighed(cloud, caplog):
 
 
 # What changes a guest or its files; the other methods only look, or are the host's.
-ACTS = {'guests': ('spawn', 'destroy'), 'power': ('power_off', 'power_on', 'reboot'), 'snapshots': ('snapshot',),
-        'moves': ('migrate_disk_and_power_off', 'finish_migration', 'confirm_migration', 'cleanup_move_dest',
-                  'finish_revert_migration')}
+ACTS = {
+    'guests': ('spawn', 'destroy'),
+    'power': ('power_off', 'power_on', 'reboot'),
+    'snapshots': ('snapshot',),
+    'moves': (
+        'migrate_disk_and_power_off',
+        'finish_migration',
+        'confirm_migration',
+        'cleanup_move_dest',
+        'finish_revert_migration',
+    ),
+}
 
 
 @pytest.fixture
@@ -127,7 +150,9 @@ def watched(cloud):
             uuid = next(arg.uuid for arg in args if hasattr(arg, 'uuid'))
             seen.setdefault(name, []).append(uuid in host.locks._locks)
             return act(*args, **kwargs)
+
         setattr(part, name, call)
+
     for manager in cloud.computes.values():
         for subject, names in ACTS.items():
             for name in names:
@@ -140,9 +165,16 @@ def test_whatever_a_host_does_with_a_guest_it_does_under_its_lock(watched):
     cloud, seen = watched
     small, large = cloud.flavor(gpus=1), cloud.flavor(gpus=2)
     server = cloud.boot(small)
-    for name, body in (('os-stop', None), ('os-start', None), ('reboot', {'type': 'HARD'}),
-                       ('createImage', {'name': 'i'}), ('resize', {'flavorRef': large}), ('confirmResize', None),
-                       ('resize', {'flavorRef': small}), ('revertResize', None)):
+    for name, body in (
+        ('os-stop', None),
+        ('os-start', None),
+        ('reboot', {'type': 'HARD'}),
+        ('createImage', {'name': 'i'}),
+        ('resize', {'flavorRef': large}),
+        ('confirmResize', None),
+        ('resize', {'flavorRef': small}),
+        ('revertResize', None),
+    ):
         cloud.action(server, name, body)
     assert cloud.status(server) == 'ACTIVE'
     # A move that fails at its end is undone on both hosts.

@@ -1,4 +1,5 @@
 """Parts of a server through the front door, down to its host: metadata, tags, console, diagnostics, locks, events."""
+
 from __future__ import annotations
 
 from kilonova.errors import Unanswered
@@ -27,7 +28,11 @@ def test_parts_of_a_server(cloud):
     assert flat['memory'] == 512 * 1024 and 'cpu3_time' in flat
     shared = cloud.ok('GET', f'{path}/diagnostics')
     assert (shared['state'], shared['driver'], shared['num_cpus'], len(shared['disk_details'])) == (
-        'running', 'libvirt', 4, 1)
+        'running',
+        'libvirt',
+        4,
+        1,
+    )
     assert 0 <= shared['uptime'] < 600 and shared['memory_details']['maximum'] == 512
     assert cloud.ok('GET', f'{path}/ips') == {'addresses': {}}
     assert cloud.ok('GET', f'{path}/topology') == {'nodes': [], 'pagesize_kb': None}
@@ -36,7 +41,9 @@ def test_parts_of_a_server(cloud):
     cloud.action(server, 'os-stop')
     response = cloud.request('GET', f'{path}/diagnostics')
     assert (response.status_int, response.json['conflictingRequest']['message']) == (
-        409, f"Cannot 'get_diagnostics' instance {server} while it is in power_state shutdown")
+        409,
+        f"Cannot 'get_diagnostics' instance {server} while it is in power_state shutdown",
+    )
     cloud.assert_clean()
 
 
@@ -45,9 +52,11 @@ def test_a_locked_server_is_its_administrators(cloud):
     cloud.action(server, 'lock', {'locked_reason': 'audit'}, user='bob')
     shown = cloud.show(server, user='bob')
     assert (shown['locked'], shown['locked_reason']) == (True, 'audit')
-    for method, path, body in (('DELETE', f'/servers/{server}', None),
-                               ('POST', f'/servers/{server}/action', {'os-stop': None}),
-                               ('PUT', f'/servers/{server}/metadata', {'metadata': {}})):
+    for method, path, body in (
+        ('DELETE', f'/servers/{server}', None),
+        ('POST', f'/servers/{server}/action', {'os-stop': None}),
+        ('PUT', f'/servers/{server}/metadata', {'metadata': {}}),
+    ):
         response = cloud.request(method, path, body, user='bob')
         assert response.json['conflictingRequest']['message'] == f'Instance {server} is locked'
     cloud.action(server, 'os-stop')
@@ -55,25 +64,41 @@ def test_a_locked_server_is_its_administrators(cloud):
     cloud.action(server, 'os-start', user='bob')
     assert cloud.status(server) == 'ACTIVE'
     assert [(story[0], story[2][0][0]) for story in cloud.story(server)[:4]] == [
-        ('start', 'compute_start_instance'), ('unlock', 'api_unlock'), ('stop', 'compute_stop_instance'),
-        ('lock', 'api_lock')]
+        ('start', 'compute_start_instance'),
+        ('unlock', 'api_unlock'),
+        ('stop', 'compute_stop_instance'),
+        ('lock', 'api_lock'),
+    ]
     cloud.assert_clean()
 
 
 def test_each_action_tells_what_its_hosts_did(cloud):
     server = cloud.boot(cloud.flavor(gpus=1))
     large = {'flavorRef': cloud.flavor(gpus=2)}
-    for name, body in (('os-stop', None), ('os-start', None), ('reboot', {'type': 'HARD'}), ('resize', large),
-                       ('revertResize', None), ('resize', large), ('confirmResize', None)):
+    for name, body in (
+        ('os-stop', None),
+        ('os-start', None),
+        ('reboot', {'type': 'HARD'}),
+        ('resize', large),
+        ('revertResize', None),
+        ('resize', large),
+        ('confirmResize', None),
+    ):
         cloud.action(server, name, body)
-    story = [(action, [event for event, *_ in reversed(events) if event.startswith('compute_')])
-             for action, _, events in reversed(cloud.story(server)[:7])]
+    story = [
+        (action, [event for event, *_ in reversed(events) if event.startswith('compute_')])
+        for action, _, events in reversed(cloud.story(server)[:7])
+    ]
     resize = ('resize', ['compute_prep_resize', 'compute_resize_instance', 'compute_finish_resize'])
     assert story == [
-        ('stop', ['compute_stop_instance']), ('start', ['compute_start_instance']),
-        ('reboot', ['compute_reboot_instance']), resize,
-        ('revertResize', ['compute_revert_resize', 'compute_finish_revert_resize']), resize,
-        ('confirmResize', ['compute_confirm_resize'])]
+        ('stop', ['compute_stop_instance']),
+        ('start', ['compute_start_instance']),
+        ('reboot', ['compute_reboot_instance']),
+        resize,
+        ('revertResize', ['compute_revert_resize', 'compute_finish_revert_resize']),
+        resize,
+        ('confirmResize', ['compute_confirm_resize']),
+    ]
     assert {result for _, _, events in cloud.story(server) for _, result, *_ in events} == {'Success'}
 
 
@@ -87,6 +112,7 @@ def test_events_of_other_services(cloud):
         answer = cloud.ok('POST', '/os-server-external-events', body)
         cloud.settle()
         return answer['events'][0]['code']
+
     cloud.messages.clear()
     assert tell(name='network-vif-plugged', tag='port') == 422
     assert not any('external_instance_event' in message for message in cloud.messages)
@@ -106,6 +132,7 @@ def test_a_host_that_does_not_answer_is_no_error_of_the_api(cloud):
         if method in ('get_console_output', 'get_instance_diagnostics'):
             raise Unanswered(who=f'compute {host}', reason='timed out')
         return deliver()
+
     cloud.on_message = silent
     for method, tail, body in (('GET', 'diagnostics', None), ('POST', 'action', {'os-getConsoleOutput': {}})):
         assert cloud.request(method, f'/servers/{server}/{tail}', body).status_int == 503

@@ -1,5 +1,5 @@
-"""Shelve, shelve offload and unshelve: what a server keeps, what is free meanwhile, what comes back and where.
-"""
+"""Shelve, shelve offload and unshelve: what a server keeps, what is free meanwhile, what comes back and where."""
+
 from __future__ import annotations
 
 import subprocess
@@ -30,13 +30,13 @@ def keeping(make_cloud, monkeypatch) -> Cloud:
 
 
 def write(cloud: Cloud, server: str) -> None:
-    subprocess.run(['qemu-io', '-c', 'write -P 0xab 1M 64k', str(disk(cloud, server))], check=True,
-                   capture_output=True)
+    subprocess.run(['qemu-io', '-c', 'write -P 0xab 1M 64k', str(disk(cloud, server))], check=True, capture_output=True)
 
 
 def has_kept(cloud: Cloud, server: str) -> bool:
-    read = subprocess.run(['qemu-io', '-r', '-U', '-c', 'read -P 0xab 1M 64k', str(disk(cloud, server))],
-                          check=True, capture_output=True)
+    read = subprocess.run(
+        ['qemu-io', '-r', '-U', '-c', 'read -P 0xab 1M 64k', str(disk(cloud, server))], check=True, capture_output=True
+    )
     return b'Pattern verification failed' not in read.stdout
 
 
@@ -55,7 +55,7 @@ def events_of(cloud: Cloud, server: str, action: str) -> list[tuple[str, str, st
     """The newest action of that name: (event, result, host) of each event, by name."""
     rows = cloud.ok('GET', f'/servers/{server}/os-instance-actions')['instanceActions']
     row = next(row for row in rows if row['action'] == action)
-    found = cloud.ok('GET', f"/servers/{server}/os-instance-actions/{row['request_id']}")['instanceAction']
+    found = cloud.ok('GET', f'/servers/{server}/os-instance-actions/{row["request_id"]}')['instanceAction']
     return sorted((event['event'], event['result'], event['host']) for event in found['events'])
 
 
@@ -71,6 +71,7 @@ def task_states(cloud: Cloud, server: str, name: str, body: Any = None) -> list[
             if not seen or seen[-1] != now:
                 seen.append(now)
         return result
+
     cloud.on_message = on_message
     cloud.action(server, name, body)
     cloud.on_message = None
@@ -84,19 +85,39 @@ def test_shelve_offloads_at_once(small: Cloud) -> None:
     write(small, server)
     assert len(gpus) == 1 and server in small.placement.allocations()
     assert task_states(small, server, 'shelve') == [
-        ('active', 'shelving_image_pending_upload'), ('active', 'shelving_image_uploading'),
-        ('shelved', 'shelving_offloading')]
+        ('active', 'shelving_image_pending_upload'),
+        ('active', 'shelving_image_uploading'),
+        ('shelved', 'shelving_offloading'),
+    ]
     shown = small.show(server)
-    assert {name: shown[name] for name in (
-        'status', 'OS-EXT-STS:vm_state', 'OS-EXT-STS:task_state', 'OS-EXT-SRV-ATTR:host', 'hostId',
-        'OS-EXT-SRV-ATTR:hypervisor_hostname', 'OS-EXT-STS:power_state')} == {
-        'status': 'SHELVED_OFFLOADED', 'OS-EXT-STS:vm_state': 'shelved_offloaded', 'OS-EXT-STS:task_state': None,
-        'OS-EXT-SRV-ATTR:host': None, 'hostId': '', 'OS-EXT-SRV-ATTR:hypervisor_hostname': None,
-        'OS-EXT-STS:power_state': 4}
+    assert {
+        name: shown[name]
+        for name in (
+            'status',
+            'OS-EXT-STS:vm_state',
+            'OS-EXT-STS:task_state',
+            'OS-EXT-SRV-ATTR:host',
+            'hostId',
+            'OS-EXT-SRV-ATTR:hypervisor_hostname',
+            'OS-EXT-STS:power_state',
+        )
+    } == {
+        'status': 'SHELVED_OFFLOADED',
+        'OS-EXT-STS:vm_state': 'shelved_offloaded',
+        'OS-EXT-STS:task_state': None,
+        'OS-EXT-SRV-ATTR:host': None,
+        'hostId': '',
+        'OS-EXT-SRV-ATTR:hypervisor_hostname': None,
+        'OS-EXT-STS:power_state': 4,
+    }
     (image_id,) = small.images.made
     record = small.images.made[image_id]
     assert (record['name'], record['status'], record['image_type'], record['instance_uuid']) == (
-        's-shelved', 'active', 'snapshot', server)
+        's-shelved',
+        'active',
+        'snapshot',
+        server,
+    )
     assert kept(small, server)['shelved_image_id'] == image_id and kept(small, server)['shelved_host'] == first
     assert kept(small, server)['shelved_at']
     assert not small.owned(server) and server not in small.placement.allocations()
@@ -109,15 +130,15 @@ def test_shelve_offloads_at_once(small: Cloud) -> None:
     # Others take its devices; it gets others.
     taker = small.boot(small.flavor(gpus=2), host=first)
     assert set(small.hostdevs(taker)) > set(gpus)
-    assert task_states(small, server, 'unshelve') == [
-        ('shelved_offloaded', 'spawning')]
+    assert task_states(small, server, 'unshelve') == [('shelved_offloaded', 'spawning')]
     assert (small.status(server), small.host_of(server)) == ('ACTIVE', OTHER[first])
     assert len(small.hostdevs(server)) == 1 and len(small.owned(server)) == 1
     assert has_kept(small, server) and not kept(small, server) and small.images.made == {}
     assert small.show(server)['image']['id'] == IMAGE_ID
     assert events_of(small, server, 'unshelve') == [
-        ('compute_unshelve_instance', 'Success', OTHER[first]), *(
-            (name, 'Success', small.conductors[0].env.host) for name in ('get_image_info', 'schedule_instances'))]
+        ('compute_unshelve_instance', 'Success', OTHER[first]),
+        *((name, 'Success', small.conductors[0].env.host) for name in ('get_image_info', 'schedule_instances')),
+    ]
     small.assert_clean()
     # It is a server like any other: it restarts, moves and goes.
     small.action(server, 'reboot', {'type': 'HARD'})
@@ -173,12 +194,14 @@ def test_a_shelve_that_fails(small: Cloud, before: str | None, status: str) -> N
     def before_image(method: str, image_id: str) -> None:
         if method == 'upload':
             raise KilonovaError('the store is full')
+
     small.images.before = before_image
     small.action(server, 'shelve')
     small.images.before = None
     assert (small.status(server), small.hostdevs(server)) == (status, gpus)
     assert ('compute_shelve_instance', 'Error', host) in [
-        (event, result, host) for event, result, _ in events_of(small, server, 'shelve')]
+        (event, result, host) for event, result, _ in events_of(small, server, 'shelve')
+    ]
     assert small.images.made == {} and not kept(small, server)
     small.assert_clean()
 
@@ -193,6 +216,7 @@ def test_a_guest_that_is_held(small: Cloud, before: str, status: str) -> None:
     def before_image(method: str, image_id: str) -> None:
         if method == 'upload':
             raise KilonovaError('the store is full')
+
     small.images.before = before_image
     small.action(server, 'shelve')
     small.images.before = None
@@ -218,6 +242,7 @@ def test_a_held_guest_that_was_stopped_in_vain(small: Cloud, before: str) -> Non
         if method == 'save_instance' and (args['save'].event or {}).get('event') == 'compute_shelve_instance':
             raise Invalid('injected failure')
         return deliver()
+
     small.on_message = on_message
     small.action(server, 'shelve')
     small.on_message = None
@@ -236,7 +261,9 @@ def test_nobody_can_take_it_back(small: Cloud) -> None:
     small.action(server, 'unshelve')
     assert small.status(server) == 'SHELVED_OFFLOADED' and small.images.made
     assert [(event, result) for event, result, _ in events_of(small, server, 'unshelve')] == [
-        ('get_image_info', 'Success'), ('schedule_instances', 'Error')]
+        ('get_image_info', 'Success'),
+        ('schedule_instances', 'Error'),
+    ]
     assert server not in small.placement.allocations()
     small.assert_clean()
     small.request('DELETE', f'/servers/{others[0]}')
@@ -255,7 +282,8 @@ def test_its_image_is_gone(small: Cloud) -> None:
     small.action(server, 'unshelve')
     assert small.status(server) == 'SHELVED_OFFLOADED'
     assert [(event, result) for event, result, _ in events_of(small, server, 'unshelve')] == [
-        ('get_image_info', 'Error')]
+        ('get_image_info', 'Error')
+    ]
     assert image_id in str(small.story(server))
     small.assert_clean()
 
@@ -268,6 +296,7 @@ def test_a_silent_image_service_when_it_is_back(small: Cloud) -> None:
     def before_image(method: str, image_id: str) -> None:
         if method == 'delete':
             raise Unanswered(who='The image service', reason='it hangs')
+
     small.images.before = before_image
     small.request('POST', f'/servers/{server}/action', {'unshelve': None})
     small.settle(kinds_left=('release',))
@@ -281,15 +310,17 @@ def test_a_silent_image_service_when_it_is_back(small: Cloud) -> None:
 def test_to_a_zone_and_to_a_host(small: Cloud) -> None:
     """2.77: a zone; 2.91: a host, a zone that is no longer wanted; what can't be is refused."""
     made = small.ok('POST', '/os-aggregates', {'aggregate': {'name': 'a', 'availability_zone': 'west'}})['aggregate']
-    small.ok('POST', f"/os-aggregates/{made['id']}/action", {'add_host': {'host': 'gpu2'}})
+    small.ok('POST', f'/os-aggregates/{made["id"]}/action', {'add_host': {'host': 'gpu2'}})
     server = small.boot(small.flavor(gpus=1), host='gpu1')
     small.action(server, 'shelve')
     for body, version, text in (
-            ({'availability_zone': 'east'}, '2.77', 'The requested availability zone is not available'),
-            ({'host': 'gpu9'}, '2.91', 'Compute host gpu9 could not be found.'),
-            ({'availability_zone': 'west', 'host': 'gpu1'}, '2.91', 'is not in the availability zone'),
-            ({'host': 'gpu1'}, '2.90', 'unshelve'), ({}, '2.91', 'unshelve'),
-            ({'availability_zone': None}, '2.90', 'availability_zone')):
+        ({'availability_zone': 'east'}, '2.77', 'The requested availability zone is not available'),
+        ({'host': 'gpu9'}, '2.91', 'Compute host gpu9 could not be found.'),
+        ({'availability_zone': 'west', 'host': 'gpu1'}, '2.91', 'is not in the availability zone'),
+        ({'host': 'gpu1'}, '2.90', 'unshelve'),
+        ({}, '2.91', 'unshelve'),
+        ({'availability_zone': None}, '2.90', 'availability_zone'),
+    ):
         assert text in small.action(server, 'unshelve', body, expect=400, version=version).text
     assert small.status(server) == 'SHELVED_OFFLOADED'
     small.action(server, 'unshelve', {'availability_zone': 'west'}, version='2.77')
@@ -312,8 +343,13 @@ def test_offloaded_servers_have_no_host_to_ask(small: Cloud) -> None:
     """What needs a host is refused with the field's text; state and name can be changed."""
     server = small.boot(small.flavor(gpus=1))
     small.action(server, 'shelve')
-    for name, body in (('os-start', None), ('reboot', {'type': 'HARD'}), ('shelve', None), ('shelveOffload', None),
-                       ('createImage', {'name': 'x'})):
+    for name, body in (
+        ('os-start', None),
+        ('reboot', {'type': 'HARD'}),
+        ('shelve', None),
+        ('shelveOffload', None),
+        ('createImage', {'name': 'x'}),
+    ):
         refused = small.action(server, name, body, expect=409)
         assert 'while it is in vm_state shelved_offloaded' in refused.text, refused.text
     assert small.action(server, 'os-getConsoleOutput', {}, expect=409)

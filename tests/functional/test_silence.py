@@ -1,5 +1,6 @@
 """Hosts that nobody could hear for a while, and a conductor that died on this machine: work goes on, and nothing fails
 for that."""
+
 from __future__ import annotations
 
 import datetime
@@ -31,8 +32,7 @@ def heard(cloud: Cloud, ago: float) -> None:
     """All hosts reported last so many seconds ago."""
     with cloud.cell.write() as conn:
         for row in services.list_services(conn, down_time=60, binary='nova-compute'):
-            services.update(conn, row['id'], {
-                'last_seen_up': instances.utcnow() - datetime.timedelta(seconds=ago)})
+            services.update(conn, row['id'], {'last_seen_up': instances.utcnow() - datetime.timedelta(seconds=ago)})
 
 
 def await_true(what: Callable[[], bool]) -> None:
@@ -45,7 +45,7 @@ def await_true(what: Callable[[], bool]) -> None:
 
 
 def tries(cloud: Cloud) -> int:
-    return max((operations.Operation.read(row).outputs.get('tries', 0) for row in cloud.rows()), default=0)
+    return max((operations.OperationRow.read(row).outputs.get('tries', 0) for row in cloud.rows()), default=0)
 
 
 def test_a_boot_waits_for_hosts_that_could_not_report(quiet: Cloud) -> None:
@@ -64,7 +64,7 @@ def test_a_boot_waits_for_hosts_that_could_not_report(quiet: Cloud) -> None:
 def test_hosts_that_stay_silent_are_given_up(quiet: Cloud) -> None:
     """Nobody was heard for more than twice service_down_time: the boot ends and says why."""
     # A conductor that heard nobody since it started would wait for them as long.
-    quiet.conductors[0].env.hearing.look(quiet.cell)
+    quiet.conductors[0].env.liveness.look(quiet.cell)
     heard(quiet, 130)
     server = quiet.boot(quiet.flavor(gpus=1))
     assert quiet.show(server)['fault']['message'].startswith('No valid host was found. ')
@@ -83,6 +83,7 @@ def test_nobody_is_given_up_while_the_conductor_does_not_reach_itself(make_cloud
             if away[0]:
                 raise Unanswered(who=topic, reason='injected silence')
         return deliver()
+
     cloud.on_message = on_message
     heard(cloud, 100)
     await_true(lambda: len(pinged) >= 2)
@@ -107,6 +108,7 @@ def test_nobody_is_refused_for_writing_to_placement_at_the_same_time(quiet: Clou
         if method == 'PUT' and path.startswith('/allocations/') and len(seen) < 6:
             seen.append(path)
             raise errors.PlacementConflict(detail='concurrent', placement_code=CONCURRENT_UPDATE)
+
     monkeypatch.setattr(quiet.placement.client, 'on_request', conflicts)
     monkeypatch.setattr('kilonova.clients.placement.WRITE_ATTEMPTS', 1)
     monkeypatch.setattr('kilonova.conductor.work.PAUSE', 0.05)
@@ -150,6 +152,7 @@ def test_a_host_at_work_is_asked_again_while_nobody_could_report(quiet: Cloud) -
             if silent[0]:
                 raise Unanswered(who=host, reason='injected silence')
         return deliver()
+
     quiet.on_message = on_message
     flavor = quiet.flavor(gpus=1)
     server = quiet.create(flavor)['server']['id']

@@ -2,6 +2,7 @@
 
 Row 2.17 of the seed map.
 """
+
 from __future__ import annotations
 
 import json
@@ -47,7 +48,7 @@ def events_of(cloud: Cloud, server: str, action: str) -> list[dict[str, Any]]:
     """The newest action of that name: its events."""
     rows = cloud.ok('GET', f'/servers/{server}/os-instance-actions')['instanceActions']
     row = next(row for row in rows if row['action'] == action)
-    return cloud.ok('GET', f"/servers/{server}/os-instance-actions/{row['request_id']}")['instanceAction']['events']
+    return cloud.ok('GET', f'/servers/{server}/os-instance-actions/{row["request_id"]}')['instanceAction']['events']
 
 
 def stories(cloud: Cloud, server: str) -> list[str]:
@@ -64,8 +65,9 @@ def guest_state(cloud: Cloud, server: str) -> int:
 def age(cloud: Cloud, server: str, seconds: float) -> None:
     """As if the server had been soft-deleted that long ago."""
     with cloud.cell.write() as conn:
-        instances.update(conn, server, {'deleted_at': instances.utcnow() - instances.datetime.timedelta(
-            seconds=seconds)})
+        instances.update(
+            conn, server, {'deleted_at': instances.utcnow() - instances.datetime.timedelta(seconds=seconds)}
+        )
 
 
 # --- images ----------------------------------------------------------------------------------------------------------
@@ -74,8 +76,11 @@ def test_an_image_of_a_running_server(small: Cloud) -> None:
     the guest runs on."""
     server = small.boot(small.flavor(gpus=1, disk=2), metadata={'of': 'server'})
     host = small.host_of(server)
-    subprocess.run(['qemu-io', '-c', 'write -P 0xab 1M 64k',
-                    str(small.directory / host / 'instances' / server / 'disk')], check=True, capture_output=True)
+    subprocess.run(
+        ['qemu-io', '-c', 'write -P 0xab 1M 64k', str(small.directory / host / 'instances' / server / 'disk')],
+        check=True,
+        capture_output=True,
+    )
     with small.cell.write() as conn:
         instances.set_system_metadata(conn, server, {'image_os_distro': 'debian', 'image_cache_in_nova': 'True'})
     seen, calls = [], []
@@ -88,25 +93,41 @@ def test_an_image_of_a_running_server(small: Cloud) -> None:
             seen.append(small.show(server)['OS-EXT-STS:task_state'])
             calls.append(guest_state(small, server))
         return result
+
     small.on_message = on_message
     image_id = create_image(small, server, metadata={'mine': 'yes'})
     small.on_message = None
     assert seen == ['image_snapshot_pending', 'image_snapshot', 'image_uploading', None]
     assert calls == [1, 1, 1] and small.status(server) == 'ACTIVE'
     record = small.images.made[image_id]
-    assert {name: record[name] for name in (
-        'name', 'status', 'disk_format', 'container_format', 'min_disk', 'owner', 'visibility')} == {
-        'name': 'snap', 'status': 'active', 'disk_format': 'qcow2', 'container_format': 'bare', 'min_disk': 2,
-        'owner': PROJECT, 'visibility': 'private'}
-    assert {name: record[name] for name in (
-        'base_image_ref', 'image_type', 'instance_uuid', 'user_id', 'os_distro', 'mine')} == {
-        'base_image_ref': IMAGE_ID, 'image_type': 'snapshot', 'instance_uuid': server, 'user_id': 'admin',
-        'os_distro': 'debian', 'mine': 'yes'}
+    assert {
+        name: record[name]
+        for name in ('name', 'status', 'disk_format', 'container_format', 'min_disk', 'owner', 'visibility')
+    } == {
+        'name': 'snap',
+        'status': 'active',
+        'disk_format': 'qcow2',
+        'container_format': 'bare',
+        'min_disk': 2,
+        'owner': PROJECT,
+        'visibility': 'private',
+    }
+    assert {
+        name: record[name] for name in ('base_image_ref', 'image_type', 'instance_uuid', 'user_id', 'os_distro', 'mine')
+    } == {
+        'base_image_ref': IMAGE_ID,
+        'image_type': 'snapshot',
+        'instance_uuid': server,
+        'user_id': 'admin',
+        'os_distro': 'debian',
+        'mine': 'yes',
+    }
     assert 'cache_in_nova' not in record and 'of' not in record
     file = small.directory / 'snap.qcow2'
     file.write_bytes(small.images.data[image_id])
-    info = json.loads(subprocess.run(['qemu-img', 'info', '--output=json', str(file)], check=True,
-                                     capture_output=True).stdout)
+    info = json.loads(
+        subprocess.run(['qemu-img', 'info', '--output=json', str(file)], check=True, capture_output=True).stdout
+    )
     assert (info['format'], info['virtual-size'], info.get('backing-filename')) == ('qcow2', 2 << 30, None)
     read = subprocess.run(['qemu-io', '-r', '-c', 'read -P 0xab 1M 64k', str(file)], check=True, capture_output=True)
     assert b'Pattern verification failed' not in read.stdout
@@ -134,6 +155,7 @@ def test_who_may_make_images_of_what(small: Cloud) -> None:
         response = small.request('POST', f'/servers/{server}/action', {'createImage': body}, **kwargs)
         assert response.status_int == code and small.images.made == {}
         return next(iter(response.json.values()))['message']
+
     many = {f'k{number}': 'v' for number in range(129)}
     assert 'exceeds 128' in refused(403, {'name': 'x', 'metadata': many}, version='2.38')
     assert "cannot have the key 'visibility'" in refused(400, {'name': 'x', 'metadata': {'visibility': 'public'}})
@@ -142,6 +164,7 @@ def test_who_may_make_images_of_what(small: Cloud) -> None:
 
     def silent(method: str, image_id: str) -> None:
         raise Unanswered(who='The image service', reason='injected')
+
     small.images.before = silent
     assert small.request('POST', f'/servers/{server}/action', {'createImage': {'name': 'x'}}).status_int == 503
     # Nobody knows whether there is an image: a conductor deletes it when the service is back.
@@ -166,6 +189,7 @@ def test_an_image_that_fails_leaves_nothing(small: Cloud, monkeypatch) -> None:
         if argv[0] == 'qemu-img':
             raise command.CommandFailed(command='qemu-img', reason="Could not open '/var/lib/x/disk': No space left")
         real(check, *argv)
+
     monkeypatch.setattr(command, 'watched', broken)
     create_image(small, server)
     assert small.images.made == {} and small.status(server) == 'ACTIVE'
@@ -176,6 +200,7 @@ def test_an_image_that_fails_leaves_nothing(small: Cloud, monkeypatch) -> None:
     def refuse(method: str, image_id: str) -> None:
         if method == 'upload':
             raise KilonovaError('The image service refuses it: over quota')
+
     small.images.before = refuse
     create_image(small, server)
     assert small.images.made == {}
@@ -184,6 +209,7 @@ def test_an_image_that_fails_leaves_nothing(small: Cloud, monkeypatch) -> None:
     def vanish(method: str, image_id: str) -> None:
         if method == 'upload':
             del small.images.made[image_id]
+
     small.images.before = vanish
     create_image(small, server)
     assert 'could not be found' in events_of(small, server, 'createImage')[0]['details']
@@ -203,12 +229,14 @@ def test_a_silent_image_service_is_waited_for(small: Cloud, monkeypatch) -> None
     def watched(check, *argv: str) -> None:
         copies.append(argv[0])
         real(check, *argv)
+
     monkeypatch.setattr(command, 'watched', watched)
 
     def silent(method: str, image_id: str) -> None:
         if method == 'upload' and len(tries) < 3:
             tries.append(small.show(server)['OS-EXT-STS:task_state'])
             raise Unanswered(who='The image service', reason='injected')
+
     small.images.before = silent
     image_id = create_image(small, server)
     assert tries == ['image_uploading'] * 3 and copies == ['cp', 'qemu-img']
@@ -226,6 +254,7 @@ def test_delete_while_the_image_service_is_silent(small: Cloud) -> None:
             if method == 'upload' and small.status(server) != 'GONE':
                 small.request('DELETE', f'/servers/{server}')
             raise Unanswered(who='The image service', reason='injected')
+
     small.images.before = silent
     response = small.request('POST', f'/servers/{server}/action', {'createImage': {'name': 'snap'}})
     assert response.status_int == 202
@@ -253,19 +282,25 @@ def test_soft_delete_restore_and_reclaim(deferring: Cloud) -> None:
 
     def listed(query: str = '', **kwargs: Any) -> list[str]:
         return [row['id'] for row in cloud.ok('GET', f'/servers{query}', **kwargs)['servers']]
+
     assert listed() == listed(user='bob') == []
     assert listed('?soft_deleted=True') == listed('?status=SOFT_DELETED', user='bob') == [server]
     # Whatever else is asked of it is refused, a second delete changes nothing.
     cloud.action(server, 'os-start', expect=409)
     assert cloud.request('DELETE', f'/servers/{server}', user='bob').status_int == 204
     assert cloud.rows() == []
+
     def reclaim() -> int:
         return cloud.conductors[0].expiry.run('reclaim_queued_deletes')
+
     age(cloud, server, DAY - 60)
     assert reclaim() == 0
     cloud.action(server, 'restore', user='bob', expect=202)
     assert (cloud.status(server), guest_state(cloud, server), cloud.hostdevs(server)) == (
-        'ACTIVE', 1, [name.split()[1] for name in devices])
+        'ACTIVE',
+        1,
+        [name.split()[1] for name in devices],
+    )
     assert [event['event'] for event in events_of(cloud, server, 'restore')] == ['compute_restore_instance']
     cloud.action(server, 'restore', user='bob', expect=409)
     cloud.assert_clean()
@@ -305,6 +340,7 @@ def test_a_soft_delete_beside_a_restore_is_refused(deferring: Cloud) -> None:
         if method == 'restore_instance':
             told.append(cloud.request('DELETE', f'/servers/{server}'))
         return deliver()
+
     cloud.on_message = on_message
     cloud.action(server, 'restore')
     assert [answer.status_int for answer in told] == [409] and 'restoring' in told[0].text
@@ -363,6 +399,7 @@ def test_soft_delete_beside_what_runs(deferring: Cloud) -> None:
         if method == 'finish_resize' and not codes:
             codes.append(cloud.request('DELETE', f'/servers/{server}').status_int)
         return result
+
     cloud.on_message = on_message
     cloud.action(server, 'resize', {'flavorRef': larger})
     cloud.on_message = None
@@ -377,6 +414,7 @@ def test_soft_delete_beside_what_runs(deferring: Cloud) -> None:
             codes.append(cloud.request('DELETE', f'/servers/{server}').status_int)
             codes.append(cloud.request('POST', f'/servers/{server}/action', {'forceDelete': None}).status_int)
         return result
+
     cloud.on_message = twice
     cloud.request('POST', f'/servers/{server}/action', {'resize': {'flavorRef': larger}})
     cloud.settle()
@@ -393,13 +431,13 @@ def test_soft_delete_on_a_host_that_is_down(deferring: Cloud, look: str) -> None
     host = cloud.host_of(server)
     compute = cloud.computes[host]
     (service,) = cloud.ok('GET', f'/os-services?host={host}&binary=nova-compute')['services']
-    cloud.ok('PUT', f"/os-services/{service['id']}", {'forced_down': True})
+    cloud.ok('PUT', f'/os-services/{service["id"]}', {'forced_down': True})
     cloud.transport.unregister('compute', host)
     cloud.request('DELETE', f'/servers/{server}')
     cloud.settle()
     assert cloud.status(server) == 'SOFT_DELETED'
     cloud.transport.register('compute', host, [(Compute, compute.endpoint)])
-    cloud.ok('PUT', f"/os-services/{service['id']}", {'forced_down': False})
+    cloud.ok('PUT', f'/os-services/{service["id"]}', {'forced_down': False})
     assert guest_state(cloud, server) == 1
     getattr(compute.guests, look)()
     assert guest_state(cloud, server) == 4
@@ -443,6 +481,7 @@ def test_restores_that_race_for_the_last_of_a_quota(deferring: Cloud) -> None:
     def one(server: str) -> None:
         start.wait()
         codes[server] = cloud.request('POST', f'/servers/{server}/action', {'restore': None}, user='bob').status_int
+
     threads = [threading.Thread(target=one, args=(server,)) for server in servers]
     for thread in threads:
         thread.start()
@@ -452,7 +491,8 @@ def test_restores_that_race_for_the_last_of_a_quota(deferring: Cloud) -> None:
     back = [server for server in servers if codes[server] == 202]
     assert set(codes.values()) <= {202, 403} and len(back) <= 1
     assert [cloud.status(server) for server in servers] == [
-        'ACTIVE' if server in back else 'SOFT_DELETED' for server in servers]
+        'ACTIVE' if server in back else 'SOFT_DELETED' for server in servers
+    ]
     restored = [server for server in servers if 'restore' in stories(cloud, server)]
     assert restored == back
     cloud.assert_clean()
@@ -483,6 +523,7 @@ def test_a_restore_too_many_that_a_conductor_took_is_unwound(deferring: Cloud, m
                 # A holder that died: the next sweep takes the row over.
                 conn.execute(table.update().where(table.c.instance_uuid == second).values(owner='gone', not_before=1))
         return inner(*args, **kwargs)
+
     monkeypatch.setattr(operations, 'accept', accept)
     monkeypatch.setattr(quota, 'recheck', recheck)
     response = cloud.request('POST', f'/servers/{second}/action', {'restore': None}, user='bob')
@@ -506,8 +547,9 @@ def test_only_the_owner_restores(deferring: Cloud) -> None:
 # --- an image that nobody goes on with -------------------------------------------------------------------------------
 @pytest.mark.parametrize('when', ['before', 'after'])
 @pytest.mark.parametrize('place', ['create', 'accept'])
-def test_the_api_process_dies_between_the_image_and_its_operation(small: Cloud, monkeypatch: Any, place: str,
-                                                                  when: str) -> None:
+def test_the_api_process_dies_between_the_image_and_its_operation(
+    small: Cloud, monkeypatch: Any, place: str, when: str
+) -> None:
     """Found 1.10, its kind: the image service and the cell are two stores. The image goes, or is made."""
     server = small.boot(small.flavor())
     small.images.made.clear()
@@ -520,6 +562,7 @@ def test_the_api_process_dies_between_the_image_and_its_operation(small: Cloud, 
         if when == 'after':
             real(*args, **kwargs)
         raise Crash
+
     monkeypatch.setattr(owner, place, die)
     with pytest.raises(Crash):
         small.request('POST', f'/servers/{server}/action', {'createImage': {'name': 'snap'}})
@@ -527,8 +570,9 @@ def test_the_api_process_dies_between_the_image_and_its_operation(small: Cloud, 
     with small.cell.write() as conn:
         conn.exec_driver_sql('UPDATE operations SET not_before = 0')
     small.settle()
-    assert [record['status'] for record in small.images.made.values()] == ['active'] * ((place, when) == (
-        'accept', 'after'))
+    assert [record['status'] for record in small.images.made.values()] == ['active'] * (
+        (place, when) == ('accept', 'after')
+    )
     assert small.status(server) == 'ACTIVE'
     small.assert_clean()
 
@@ -540,17 +584,21 @@ def test_an_image_whose_operation_is_refused_goes_at_once(small: Cloud, monkeypa
 
     def refuse(*args: Any, **kwargs: Any) -> None:
         raise InstanceBusy(method='snapshot', instance_uuid=server, attr='task_state', state='another operation')
+
     real = operations.accept
     for silent in (False, True):
+
         def before(method: str, image_id: str, silent: bool = silent) -> None:
             if method == 'delete' and silent:
                 raise Unanswered(who='The image service', reason='injected')
+
         small.images.before = before
         monkeypatch.setattr(operations, 'accept', refuse)
         assert small.request('POST', f'/servers/{server}/action', {'createImage': {'name': 's'}}).status_int == 409
         monkeypatch.setattr(operations, 'accept', real)
         assert (len(small.images.made), [row['kind'] for row in small.rows()]) == (
-            (1, ['release']) if silent else (0, []))
+            (1, ['release']) if silent else (0, [])
+        )
     small.images.before = None
     small.settle()
     assert small.images.made == {}

@@ -1,4 +1,5 @@
 """Ports that are functions of PCI devices come to servers and go."""
+
 from __future__ import annotations
 
 import threading
@@ -51,8 +52,11 @@ class Attaching:
         slot, function = profile.get('pci_slot'), self.carded.neutron.ports[self.port]['binding:vnic_type']
         assert cloud.owned(self.server) == ([f'{self.host} {slot}'] if it else [])
         assert {status for status, owner in cloud.devices().values() if owner} == ({'allocated'} if it else set())
-        given = {'macvtap': 'direct', 'direct': 'pci' if FUNCTIONS[function] == 'ib_hostdev' else 'hostdev',
-                 'direct-physical': 'pci'}[function]
+        given = {
+            'macvtap': 'direct',
+            'direct': 'pci' if FUNCTIONS[function] == 'ib_hostdev' else 'hostdev',
+            'direct-physical': 'pci',
+        }[function]
         assert self.carded.defined(self.server) == ['bridge'] + [given] * it
         assert (self.port in (self.row()['extra_pci_requests'] or '')) == it
         if not it:
@@ -74,8 +78,10 @@ class Attaching:
         assert self.carded.profile(self.port) == {'note': 'mine'}
 
 
-@pytest.mark.parametrize(('vnic_type', 'bound'), [
-    ('direct', 'hw_veb'), ('macvtap', 'hw_veb'), ('direct-physical', 'hostdev_physical'), ('direct', 'ib_hostdev')])
+@pytest.mark.parametrize(
+    ('vnic_type', 'bound'),
+    [('direct', 'hw_veb'), ('macvtap', 'hw_veb'), ('direct-physical', 'hostdev_physical'), ('direct', 'ib_hostdev')],
+)
 def test_attached_and_detached(carded: Carded, monkeypatch: pytest.MonkeyPatch, vnic_type: str, bound: str) -> None:
     """A function comes and goes, also of a guest that is off; its next start has it."""
     monkeypatch.setitem(FUNCTIONS, vnic_type, bound)
@@ -127,15 +133,18 @@ STEPS = {'attach': (1, 2, 3), 'detach': (0, 1)}
 
 
 @pytest.mark.parametrize(('kind', 'steps'), [('attach', STEPS['attach']), ('detach', (0,))])
-def test_what_fails_leaves_all_as_it_was(carded: Carded, kind: str, steps: tuple[int, ...],
-                                         monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fails_leaves_all_as_it_was(
+    carded: Carded, kind: str, steps: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each step, when it was done."""
     attaching = Attaching(carded)
     attaching.before(kind)
     for step in steps:
+
         def fail(real: Callable[..., None], work: Any) -> None:
             real(work)
             broken()
+
         with monkeypatch.context() as patch:
             disturb(patch, f'{kind}_interface', step, fail)
             attaching.act(kind)
@@ -154,6 +163,7 @@ def test_a_delete_wins_over_an_attach(carded: Carded, kind: str, monkeypatch: py
         def delete(real: Callable[..., None], work: Any, server: str = attaching.server) -> None:
             carded.cloud.ok('DELETE', f'/servers/{server}')
             real(work)
+
         with monkeypatch.context() as patch:
             disturb(patch, f'{kind}_interface', step, delete)
             attaching.act(kind)
@@ -180,6 +190,7 @@ def test_the_host_of_an_attach_dies(carded: Carded, method: str, is_lost: bool) 
             lose_host(carded.cloud, attaching.host)
             force_down(carded.cloud, attaching.host, True)
         raise errors.Unanswered(who=attaching.host, reason='it died')
+
     setattr(endpoint, method, dies)
     attaching.act(kind)
     if not is_lost:
@@ -199,9 +210,13 @@ def test_the_conductor_of_an_attach_crashes(carded: Carded, monkeypatch: pytest.
         attaching.before(kind)
         with crash_at(carded.cloud, monkeypatch, number) as crashed:
             answers: list[Any] = []
-            asking = threading.Thread(target=lambda answers=answers: answers.append(
-                carded.cloud.request('POST', attaching.path, {'interfaceAttachment': {'port_id': attaching.port}})
-                if kind == 'attach' else carded.cloud.request('DELETE', f'{attaching.path}/{attaching.port}')))
+            asking = threading.Thread(
+                target=lambda answers=answers: answers.append(
+                    carded.cloud.request('POST', attaching.path, {'interfaceAttachment': {'port_id': attaching.port}})
+                    if kind == 'attach'
+                    else carded.cloud.request('DELETE', f'{attaching.path}/{attaching.port}')
+                )
+            )
             asking.start()
             while not crashed.is_set() and (asking.is_alive() or carded.cloud.rows()):
                 crashed.wait(0.02)

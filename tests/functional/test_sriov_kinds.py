@@ -1,6 +1,7 @@
 """Functions of cards that are more than virtual ones in a VLAN: trusted, connected by a computer on the card, ports of
 Open vSwitch, and behind vDPA; each through every operation.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from kilonova.db.queries import instances
 from kilonova.objects.vif import Vif
 from kilonova.virt import command
 from kilonova.virt.libvirt.connection import Connection
-from kilonova.virt.libvirt.devices.openvswitch import OpenVSwitch
+from kilonova.virt.libvirt.devices.vif.openvswitch import OpenVSwitch
 from tests.fixtures.cloud import IMAGE_ID, SPEC, Cloud
 from tests.fixtures.hosts import vdpa_device
 from tests.fixtures.neutron import DETAILS
@@ -22,8 +23,11 @@ from tests.functional.test_ports import HOSTS, other
 
 TRUSTED = '{"vendor_id": "8086", "address": "0000:81:00.3", "physical_network": "physnet1", "trusted": "true"}'
 # A computer on the card connects one of its virtual functions.
-REMOTE = ['{"address": "0000:81:00.3", "physical_network": "physnet1", "remote_managed": "true"}',
-          '{"address": "0000:81:00.2", "physical_network": "physnet1"}', SPEC]
+REMOTE = [
+    '{"address": "0000:81:00.3", "physical_network": "physnet1", "remote_managed": "true"}',
+    '{"address": "0000:81:00.2", "physical_network": "physnet1"}',
+    SPEC,
+]
 
 
 def test_a_trusted_function(make_cloud: Callable[..., Cloud], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,16 +35,17 @@ def test_a_trusted_function(make_cloud: Callable[..., Cloud], monkeypatch: pytes
     before the guest starts, as is the guest. The next server's isn't trusted, and the one after it finds none."""
     said: list[str] = []
     run = command.run
-    monkeypatch.setattr(command, 'run', lambda *argv: said.append(' '.join(argv[-5:])) or '' if argv[0] == 'ip'
-                        else run(*argv))
+    monkeypatch.setattr(
+        command, 'run', lambda *argv: said.append(' '.join(argv[-5:])) or '' if argv[0] == 'ip' else run(*argv)
+    )
     carded = Carded(make_cloud, nics=[TRUSTED, *NICS], hosts=HOSTS[:1])
-    ports = [carded.port(**{'binding:profile': profile})
-             for profile in ({'trusted': 'true'}, {}, {}, {'trusted': True})]
+    ports = [
+        carded.port(**{'binding:profile': profile}) for profile in ({'trusted': 'true'}, {}, {}, {'trusted': True})
+    ]
     server = carded.boot({'port': ports[0], 'tag': 'fast'})
     assert carded.profile(ports[0])['pci_slot'] == VIRTUAL[1] and said == ['nic0 vf 1 trust on']
     with carded.cloud.cell.read() as conn:
-        kept = objects.InstanceDeviceMetadata.from_json(
-            (instances.get(conn, server) or {})['extra_device_metadata'])
+        kept = objects.InstanceDeviceMetadata.from_json((instances.get(conn, server) or {})['extra_device_metadata'])
     assert [one.vf_trusted for one in kept.devices] == [True]
     carded.delete(server)
     said.clear()
@@ -62,10 +67,16 @@ def test_a_remote_managed_function(make_cloud: Callable[..., Cloud], monkeypatch
         assert cloud.status(server) == 'ACTIVE', cloud.story(server)
         carded.assert_at(server, port, host)
         assert carded.profile(port) == {
-            'note': 'mine', 'pci_slot': VIRTUAL[1], 'pci_vendor_info': '8086:1520', 'physical_network': 'physnet1',
-            'card_serial_number': f'MT{HOSTS.index(host)}', 'pf_mac_address': f'52:54:00:00:00:0{HOSTS.index(host)}',
-            'vf_num': 1}
+            'note': 'mine',
+            'pci_slot': VIRTUAL[1],
+            'pci_vendor_info': '8086:1520',
+            'physical_network': 'physnet1',
+            'card_serial_number': f'MT{HOSTS.index(host)}',
+            'pf_mac_address': f'52:54:00:00:00:0{HOSTS.index(host)}',
+            'vf_num': 1,
+        }
         assert cloud.owned(server) == [f'{host} {VIRTUAL[1]}']
+
     server, port = carded.with_port('remote-managed')
     source = cloud.host_of(server)
     target = other(source)
@@ -75,8 +86,10 @@ def test_a_remote_managed_function(make_cloud: Callable[..., Cloud], monkeypatch
     with_others = [carded.with_port() for _ in HOSTS] + [carded.with_port('remote-managed')]
     for vnic_type, said in (('direct', 'type-VF'), ('remote-managed', 'remote-managed type-VF')):
         with_others.append(carded.with_port(vnic_type, status='ERROR'))
-        assert f'fewer than 1 free {said} devices of physical network physnet1' in (
-            cloud.show(with_others[-1][0])['fault']['message'])
+        assert (
+            f'fewer than 1 free {said} devices of physical network physnet1'
+            in (cloud.show(with_others[-1][0])['fault']['message'])
+        )
     for one, its in with_others:
         carded.delete(one)
         del neutron.ports[its]
@@ -144,6 +157,7 @@ def test_a_function_of_open_vswitch(make_cloud: Callable[..., Cloud], monkeypatc
         assert cloud.status(server) == 'ACTIVE', cloud.story(server)
         carded.assert_at(server, port, host)
         assert switches.there == {(host, carded.profile(port)['pci_slot'])}
+
     source = cloud.host_of(server)
     assert_at(source)
     (card,) = carded.cards(server)
@@ -180,8 +194,11 @@ def test_a_function_through_vdpa(make_cloud: Callable[..., Cloud], monkeypatch: 
     it is. Other ports don't get such a function."""
     monkeypatch.setattr('kilonova.conductor.work.PAUSE', 0.02)
     listed = Connection.node_devices
-    monkeypatch.setattr(Connection, 'node_devices', lambda host: [*listed(host), *(
-        vdpa_device(address, number) for number, address in enumerate(VIRTUAL))])
+    monkeypatch.setattr(
+        Connection,
+        'node_devices',
+        lambda host: [*listed(host), *(vdpa_device(address, number) for number, address in enumerate(VIRTUAL))],
+    )
     switches, carded = Switches(monkeypatch), Carded(make_cloud, switchdev=True)
     cloud = carded.cloud
     other_one = carded.port(**{'binding:profile': {'capabilities': ['switchdev']}})
@@ -196,19 +213,36 @@ def test_a_function_through_vdpa(make_cloud: Callable[..., Cloud], monkeypatch: 
         cloud.assert_clean()
         profile, (vif,), (card,) = carded.profile(port), carded.cache(server), carded.cards(server)
         assert {**profile, 'pci_slot': ''} == {
-            'note': 'mine', 'pci_slot': '', 'pci_vendor_info': '8086:1520', 'physical_network': 'physnet1',
-            'pf_mac_address': f'52:54:00:00:00:0{HOSTS.index(host)}', 'vf_num': VIRTUAL.index(profile['pci_slot'])}
+            'note': 'mine',
+            'pci_slot': '',
+            'pci_vendor_info': '8086:1520',
+            'physical_network': 'physnet1',
+            'pf_mac_address': f'52:54:00:00:00:0{HOSTS.index(host)}',
+            'vf_num': VIRTUAL.index(profile['pci_slot']),
+        }
         assert (vif['type'], vif['profile']) == ('ovs', profile)
-        assert cloud.owned(server) == [f"{host} {profile['pci_slot']}"]
+        assert cloud.owned(server) == [f'{host} {profile["pci_slot"]}']
         assert switches.there == {(host, profile['pci_slot'])}
         source, mac = card.find('source'), card.find('mac')
         assert source is not None and mac is not None
         assert (card.get('type'), source.attrib, mac.get('address')) == (
-            'vdpa', {'dev': f"/dev/vhost-vdpa-{profile['vf_num']}"}, carded.neutron.ports[port]['mac_address'])
+            'vdpa',
+            {'dev': f'/dev/vhost-vdpa-{profile["vf_num"]}'},
+            carded.neutron.ports[port]['mac_address'],
+        )
+
     source = cloud.host_of(server)
     assert_at(source)
-    for act, body in (('os-stop', None), ('os-start', None), ('reboot', {'type': 'HARD'}), ('suspend', None),
-                      ('resume', None), ('rebuild', {'imageRef': IMAGE_ID}), ('rescue', None), ('unrescue', None)):
+    for act, body in (
+        ('os-stop', None),
+        ('os-start', None),
+        ('reboot', {'type': 'HARD'}),
+        ('suspend', None),
+        ('resume', None),
+        ('rebuild', {'imageRef': IMAGE_ID}),
+        ('rescue', None),
+        ('unrescue', None),
+    ):
         cloud.action(server, act, body)
     assert_at(source)
     cloud.action(server, 'resize', {'flavorRef': cloud.flavor(vcpus=2)})

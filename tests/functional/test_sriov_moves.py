@@ -1,4 +1,5 @@
 """Servers with ports that are functions of PCI devices move, also while a port goes."""
+
 from __future__ import annotations
 
 import json
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 from kilonova.conductor.flows import FLOWS
-from kilonova.db.queries.operations import Operation
+from kilonova.db.queries.operations import OperationRow
 from tests.fixtures.cloud import Cloud
 from tests.fixtures.neutron import FUNCTIONS
 from tests.flows.cases import bring_back, disturb, force_down, lose_host
@@ -37,7 +38,7 @@ def test_a_resize(make_cloud: Callable[..., Cloud], end: str, same: bool) -> Non
     assert cloud.status(server) == 'ACTIVE', cloud.story(server)
     carded.assert_at(server, port, target if end == 'confirmResize' else source)
     assert carded.profile(port)['pci_slot'] == (new if end == 'confirmResize' else slot)
-    assert cloud.owned(server) == [f"{cloud.host_of(server)} {carded.profile(port)['pci_slot']}"]
+    assert cloud.owned(server) == [f'{cloud.host_of(server)} {carded.profile(port)["pci_slot"]}']
     carded.gone(server, port)
 
 
@@ -85,10 +86,13 @@ def _full(carded: Carded, host: str) -> bool:
     return len(bound) == len(VIRTUAL)
 
 
-@pytest.mark.parametrize(('vnic_type', 'bound', 'given'), [
-    ('direct', 'hw_veb', 'hostdev'), ('macvtap', 'hw_veb', 'direct'), ('direct', 'ib_hostdev', 'pci')])
-def test_a_live_migration(carded: Carded, monkeypatch: pytest.MonkeyPatch, vnic_type: str, bound: str,
-                          given: str) -> None:
+@pytest.mark.parametrize(
+    ('vnic_type', 'bound', 'given'),
+    [('direct', 'hw_veb', 'hostdev'), ('macvtap', 'hw_veb', 'direct'), ('direct', 'ib_hostdev', 'pci')],
+)
+def test_a_live_migration(
+    carded: Carded, monkeypatch: pytest.MonkeyPatch, vnic_type: str, bound: str, given: str
+) -> None:
     """The function leaves the guest, which gets one of the destination, though that has others free at the first's
     address. libvirt's test driver gives it to the guest's next start."""
     monkeypatch.setitem(FUNCTIONS, vnic_type, bound)
@@ -103,7 +107,7 @@ def test_a_live_migration(carded: Carded, monkeypatch: pytest.MonkeyPatch, vnic_
         profile = carded.profile(port)
         assert profile['note'] == 'mine' and profile['pf_mac_address'] == f'52:54:00:00:00:0{HOSTS.index(host)}'
         assert [vif['profile'] for vif in carded.cache(server)] == [profile]
-        assert cloud.owned(server) == [f"{host} {profile['pci_slot']}"]
+        assert cloud.owned(server) == [f'{host} {profile["pci_slot"]}']
         assert carded.defined(server) == [given]
         cloud.action(server, 'reboot', {'type': 'HARD'})
         cloud.assert_clean()
@@ -134,15 +138,16 @@ def test_a_live_migration_that_fails(carded: Carded, reason: str) -> None:
     assert (cloud.status(server), asked) == ('ACTIVE', ['out'] * (reason == 'lost on its way')), cloud.story(server)
     carded.assert_at(server, port, source)
     assert carded.profile(port) == before and carded.neutron.bindings(port) == [source]
-    assert cloud.owned(server) == [f"{source} {before['pci_slot']}"] and carded.defined(server) == ['hostdev']
+    assert cloud.owned(server) == [f'{source} {before["pci_slot"]}'] and carded.defined(server) == ['hostdev']
     cloud.action(server, 'reboot', {'type': 'HARD'})
     carded.assert_at(server, port, source)
 
 
 def test_a_physical_function_does_not_move_live(carded: Carded) -> None:
     server, port = carded.with_port('direct-physical')
-    answer = carded.cloud.request('POST', f'/servers/{server}/action', {
-        'os-migrateLive': {'host': None, 'block_migration': 'auto'}})
+    answer = carded.cloud.request(
+        'POST', f'/servers/{server}/action', {'os-migrateLive': {'host': None, 'block_migration': 'auto'}}
+    )
     assert answer.status_int == 400 and f'its port {port} is a physical function' in answer.text
 
 
@@ -215,7 +220,7 @@ def test_shelve_and_unshelve_after_an_attach_and_a_detach(carded: Carded) -> Non
 def test_a_port_that_is_gone(carded: Carded, monkeypatch: pytest.MonkeyPatch, act: str | None) -> None:
     """Its owner deletes it: the guest gives the function up, and the device is free. One that sleeps has it until it
     wakes, and Neutron tells something of the server's ports."""
-    monkeypatch.setattr('kilonova.conductor.flows.network_changed.BUSY', 0.05)
+    monkeypatch.setattr('kilonova.conductor.flows.network.network_changed.BUSY', 0.05)
     server, port = carded.with_port()
     cloud = carded.cloud
     if act is not None:
@@ -246,8 +251,12 @@ def test_the_audit_waits_for_the_end_of_a_resize_with_a_port_that_is_gone(carded
     vanish(carded, server, port)
     report = cloud.audit()
     assert (report.disagreements, report.exit_code) == ([], 0)
-    assert report.in_flight == [(f'ports: port {port} of server {server} is deleted; the devices and resources that '
-                                 f'the server holds for it are released when its resize is confirmed or reverted')]
+    assert report.in_flight == [
+        (
+            f'ports: port {port} of server {server} is deleted; the devices and resources that '
+            f'the server holds for it are released when its resize is confirmed or reverted'
+        )
+    ]
     cloud.action(server, 'confirmResize')
     cloud.action(server, 'reboot', {'type': 'HARD'})
     assert cloud.owned(server) == [], cloud.story(server)
@@ -259,12 +268,19 @@ def test_the_audit_waits_for_the_end_of_a_resize_with_a_port_that_is_gone(carded
 def test_a_port_that_is_gone_when_its_server_arrives(carded: Carded) -> None:
     """The device that was claimed for it there is free when the move is over, though Neutron's event is lost, and a
     conductor looks at what is to be given back before the host has claimed that."""
+
     def on_message(kind: str, topic: str, host: str, called: str, args: Any, deliver: Callable[[], Any]) -> Any:
         if called == 'unshelve_instance':
             carded.cloud.conductors[0].runner.sweep()
-            until(lambda: all(Operation.read(row).outputs.get('tries') for row in carded.cloud.rows()
-                              if row['kind'] == 'network_changed'))
+            until(
+                lambda: all(
+                    OperationRow.read(row).outputs.get('tries')
+                    for row in carded.cloud.rows()
+                    if row['kind'] == 'network_changed'
+                )
+            )
         return deliver()
+
     carded.cloud.on_message = on_message
     for kind in ('live_migrate', 'unshelve', 'evacuate'):
         server, port = carded.with_port()
@@ -278,7 +294,7 @@ def test_a_port_that_is_gone_when_its_server_arrives(carded: Carded) -> None:
 @pytest.mark.parametrize('step', ['prep_resize', 'finish_resize', 'mark_resized'])
 def test_a_port_is_gone_while_its_server_moves(carded: Carded, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     """The device that was claimed for it at the destination is free when the move is over."""
-    monkeypatch.setattr('kilonova.conductor.flows.network_changed.BUSY', 0.05)
+    monkeypatch.setattr('kilonova.conductor.flows.network.network_changed.BUSY', 0.05)
     server, port = carded.with_port()
     cloud = carded.cloud
 
@@ -286,6 +302,7 @@ def test_a_port_is_gone_while_its_server_moves(carded: Carded, monkeypatch: pyte
         if port in carded.neutron.ports:
             del carded.neutron.ports[port]
         real(work)
+
     disturb(monkeypatch, 'resize', FLOWS['resize'].index(step), vanishes)
     cloud.action(server, 'migrate')
     cloud.action(server, 'confirmResize')

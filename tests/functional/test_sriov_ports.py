@@ -1,6 +1,7 @@
 """Servers with ports that are functions of PCI devices (SR-IOV): their hosts claim these as they claim GPUs, and the
 ports say in Neutron which they are. In the end nothing is left, there or in the ledger.
 """
+
 from __future__ import annotations
 
 import json
@@ -29,12 +30,16 @@ def test_a_virtual_function(carded: Carded) -> None:
     host = carded.cloud.host_of(server)
     profile = carded.profile(port)
     assert profile == {
-        'note': 'mine', 'pci_slot': profile['pci_slot'], 'pci_vendor_info': '8086:1520', 'physical_network': 'physnet1',
-        'pf_mac_address': f'52:54:00:00:00:0{HOSTS.index(host)}', 'vf_num': VIRTUAL.index(profile['pci_slot'])}
-    assert carded.cloud.owned(server) == [f"{host} {profile['pci_slot']}"]
+        'note': 'mine',
+        'pci_slot': profile['pci_slot'],
+        'pci_vendor_info': '8086:1520',
+        'physical_network': 'physnet1',
+        'pf_mac_address': f'52:54:00:00:00:0{HOSTS.index(host)}',
+        'vf_num': VIRTUAL.index(profile['pci_slot']),
+    }
+    assert carded.cloud.owned(server) == [f'{host} {profile["pci_slot"]}']
     with carded.cloud.cell.read() as conn:
-        kept = objects.InstanceDeviceMetadata.from_json(
-            (instances.get(conn, server) or {})['extra_device_metadata'])
+        kept = objects.InstanceDeviceMetadata.from_json((instances.get(conn, server) or {})['extra_device_metadata'])
     assert [(one.mac, one.vlan) for one in kept.devices] == [(carded.neutron.ports[port]['mac_address'], 101)]
     (card,) = carded.cards(server)
     mac, tag = card.find('mac'), card.find('vlan/tag')
@@ -63,8 +68,12 @@ def test_a_physical_function(carded: Carded) -> None:
     server, port = carded.with_port('direct-physical')
     mac = f'52:54:00:00:00:0{HOSTS.index(carded.cloud.host_of(server))}'
     assert carded.profile(port) == {
-        'note': 'mine', 'pci_slot': PHYSICAL, 'pci_vendor_info': '8086:1520', 'physical_network': 'physnet1',
-        'device_mac_address': mac}
+        'note': 'mine',
+        'pci_slot': PHYSICAL,
+        'pci_vendor_info': '8086:1520',
+        'physical_network': 'physnet1',
+        'device_mac_address': mac,
+    }
     assert [vif['address'] for vif in carded.cache(server)] == [mac]
     assert carded.cards(server) == [] and carded.cloud.hostdevs(server) == [PHYSICAL]
     carded.cloud.assert_clean()
@@ -74,12 +83,17 @@ def test_a_physical_function(carded: Carded) -> None:
 def test_two_ports_and_a_gpu(carded: Carded) -> None:
     """Each device is where it belongs, and comes back at a start and a rebuild."""
     cloud, first, second = carded.cloud, carded.port(), carded.port()
-    server = carded.cloud.create(cloud.flavor(gpus=1), networks=[
-        {'port': first}, {'uuid': carded.network}, {'port': second}])['server']['id']
+    server = carded.cloud.create(
+        cloud.flavor(gpus=1), networks=[{'port': first}, {'uuid': carded.network}, {'port': second}]
+    )['server']['id']
     cloud.settle()
     slots = [carded.profile(port)['pci_slot'] for port in (first, second)]
-    for act, body in (('os-stop', None), ('os-start', None), ('reboot', {'type': 'HARD'}),
-                      ('rebuild', {'imageRef': IMAGE_ID})):
+    for act, body in (
+        ('os-stop', None),
+        ('os-start', None),
+        ('reboot', {'type': 'HARD'}),
+        ('rebuild', {'imageRef': IMAGE_ID}),
+    ):
         cloud.action(server, act, body)
         assert cloud.status(server) == ('SHUTOFF' if act == 'os-stop' else 'ACTIVE'), cloud.story(server)
         assert [card.get('type') for card in carded.cards(server)] == ['hostdev', 'bridge', 'hostdev']
@@ -95,17 +109,21 @@ def test_no_device_is_left(carded: Carded) -> None:
     for _ in range(4):
         carded.with_port()
     server, port = carded.with_port(status='ERROR')
-    assert 'fewer than 1 free type-VF devices of physical network physnet1' in (
-        carded.cloud.show(server)['fault']['message'])
+    assert (
+        'fewer than 1 free type-VF devices of physical network physnet1'
+        in (carded.cloud.show(server)['fault']['message'])
+    )
     assert carded.neutron.ports[port]['device_id'] == '' and carded.profile(port) == {'note': 'mine'}
     carded.cloud.assert_clean()
 
 
 def test_no_device_is_in_that_network(carded: Carded) -> None:
-    elsewhere = carded.neutron.add_network('elsewhere', PROJECT, cidr='10.6.0.0/24', **{
-        'provider:physical_network': 'physnet2'})
-    carded.boot({'port': carded.neutron.add_port(elsewhere, PROJECT, **{'binding:vnic_type': 'direct'})},
-                status='ERROR')
+    elsewhere = carded.neutron.add_network(
+        'elsewhere', PROJECT, cidr='10.6.0.0/24', **{'provider:physical_network': 'physnet2'}
+    )
+    carded.boot(
+        {'port': carded.neutron.add_port(elsewhere, PROJECT, **{'binding:vnic_type': 'direct'})}, status='ERROR'
+    )
     assert {status for status, _ in carded.cloud.devices().values()} == {'available'}
 
 
@@ -128,6 +146,7 @@ def test_a_binding_that_fails(carded: Carded, failures: int) -> None:
         if port['binding:vif_type'] == 'hw_veb' and len(refused) < failures:
             refused.append(port['binding:host_id'])
             port.update({'binding:vif_type': 'binding_failed', 'status': 'DOWN'})
+
     carded.neutron._bind = fail
     server, port = carded.with_port(status='ACTIVE' if failures == 1 else 'ERROR')
     if failures == 1:
@@ -147,6 +166,7 @@ def test_neutron_is_silent_while_a_device_waits(carded: Carded) -> None:
         if method == 'PUT' and carded.neutron.ports[port]['device_id'] and len(failed) < 2:
             failed.append(path)
             raise carded.neutron.broken()
+
     carded.neutron.before = silent
     server = carded.boot({'port': port})
     assert len(failed) == 2
@@ -163,6 +183,7 @@ def test_a_delete_wins_over_a_binding(carded: Carded) -> None:
             server = carded.neutron.ports[port]['device_id']
             deleted.append(carded.cloud.request('DELETE', f'/servers/{server}').status_int)
             raise carded.neutron.broken()
+
     carded.neutron.before = silent
     server = carded.create({'port': port})
     carded.cloud.settle()
@@ -185,4 +206,5 @@ def test_the_audit_knows_the_device_of_a_port(carded: Carded) -> None:
     host = carded.cloud.host_of(server)
     carded.neutron.ports[port]['binding:profile'] = {**carded.profile(port), 'pci_slot': '0000:99:00.0'}
     assert carded.cloud.audit().disagreements == [
-        f'ports: port {port} of server {server} names device 0000:99:00.0 of {host}, which the server does not hold']
+        f'ports: port {port} of server {server} names device 0000:99:00.0 of {host}, which the server does not hold'
+    ]

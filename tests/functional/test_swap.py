@@ -1,5 +1,6 @@
 """Cinder moves a volume to another back end while a server has it, and its guest goes along. What becomes of it where a
 step fails, Cinder is silent or the host dies is in tests/flows/test_ports_and_volumes.py."""
+
 from __future__ import annotations
 
 import threading
@@ -31,8 +32,12 @@ class Moving(Storing):
     def swap(self, **fields: Any) -> None:
         """Begin it, as Cinder does."""
         self.copy = self.cinder.migrate(self.volume, retype=True, **fields)
-        answer = self.cloud.request('PUT', f'/servers/{self.server}/os-volume_attachments/{self.volume}',
-                                    {'volumeAttachment': {'volumeId': self.copy}}, version='2.1')
+        answer = self.cloud.request(
+            'PUT',
+            f'/servers/{self.server}/os-volume_attachments/{self.volume}',
+            {'volumeAttachment': {'volumeId': self.copy}},
+            version='2.1',
+        )
         assert answer.status_int == 202, answer.text
 
     def place(self) -> str | None:
@@ -69,6 +74,7 @@ class Moving(Storing):
                 asked.set()
                 raise errors.Unanswered(who=host, reason='it was lost')
             return deliver()
+
         self.cloud.on_message = on_message
         return asked
 
@@ -76,15 +82,19 @@ class Moving(Storing):
 @pytest.fixture
 def site(make_cloud: Callable[..., Cloud], monkeypatch: pytest.MonkeyPatch) -> Moving:
     monkeypatch.setattr('kilonova.conductor.work.PAUSE', 0.02)
-    monkeypatch.setattr('kilonova.conductor.flows.volumes.LATE', 0.2)
+    monkeypatch.setattr('kilonova.conductor.flows.volume.volumes.LATE', 0.2)
     return Moving(make_cloud)
 
 
 def test_the_volume_is_where_its_copy_was(make_cloud: Callable[..., Cloud]) -> None:
     """Its id, tag and fate stay; its size is the copy's. Also while the guest is held; then it moves on."""
     recorder = Recorder()
-    site = Moving(make_cloud, sender=recorder, oslo_messaging_notifications__driver=['messagingv2'],
-                  notifications__notification_format='versioned')
+    site = Moving(
+        make_cloud,
+        sender=recorder,
+        oslo_messaging_notifications__driver=['messagingv2'],
+        notifications__notification_format='versioned',
+    )
     cloud = site.cloud
     site.detach(site.server, site.volume)
     site.attach(site.server, site.volume, tag='data', delete_on_termination=True)
@@ -94,7 +104,8 @@ def test_the_volume_is_where_its_copy_was(make_cloud: Callable[..., Cloud]) -> N
     site.assert_swapped()
     told = [(message.event, message.payload['nova_object.data']) for message in recorder.of(True)]
     assert [(event, payload['old_volume_id'], payload['new_volume_id']) for event, payload in told] == [
-        (f'instance.volume_swap.{phase}', site.volume, site.copy) for phase in ('start', 'end')]
+        (f'instance.volume_swap.{phase}', site.volume, site.copy) for phase in ('start', 'end')
+    ]
     (row,) = cloud.ok('GET', f'/servers/{site.server}/os-volume_attachments')['volumeAttachments']
     assert (row['tag'], row['delete_on_termination']) == ('data', True)
     assert cloud.story(site.server)[0][2][0][:2] == ('compute_swap_volume', 'Success')
@@ -124,6 +135,7 @@ def test_the_conductor_crashes_after_each_effect_in_turn(site: Moving, monkeypat
 def test_deleted_meanwhile(site: Moving, silent: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server is gone at once. The volume is free then, and there is one of both; so it is when Cinder, who was
     silent, answers again. Behind the copy it goes to its end."""
+
     def broken(method: str, path: str) -> None:
         raise site.cinder.broken()
 
@@ -132,6 +144,7 @@ def test_deleted_meanwhile(site: Moving, silent: bool, monkeypatch: pytest.Monke
         if silent:
             site.cinder.before = broken
         site.cloud.ok('DELETE', f'/servers/{site.server}')
+
     for index, step in enumerate(STEPS):
         with monkeypatch.context() as patch:
             disturb(patch, 'swap_volume', index, delete)
@@ -152,6 +165,7 @@ def test_a_guest_that_does_not_go_along(site: Moving, monkeypatch: pytest.Monkey
 
     def break_it(*args: Any) -> None:
         raise errors.KilonovaError('The copy is broken.')
+
     for what, refuse, said in (('copy', break_it, 'broken'), ('swap', lambda *args: False, 'still has volume')):
         with monkeypatch.context() as patch:
             patch.setattr(volumes, what, refuse)
@@ -183,10 +197,12 @@ def test_nobody_knows_what_the_guest_has(site: Moving, forced: bool, monkeypatch
 
 def test_cinder_forgets_the_move(site: Moving, monkeypatch: pytest.MonkeyPatch) -> None:
     """An administrator of it said so. The guest has what was the copy, and so has the server, under the id of that."""
+
     def forget(real: Callable[..., None], work: Any) -> None:
         for volume in site.cinder.volumes.values():
             volume['os-vol-mig-status-attr:migstat'] = None
         real(work)
+
     disturb(monkeypatch, 'swap_volume', STEPS.index('finish'), forget)
     site.swap()
     site.cloud.settle()

@@ -1,4 +1,5 @@
 """A text of a node's or a device's row that can't be read takes nothing else down: no other host, not its own."""
+
 from __future__ import annotations
 
 import pytest

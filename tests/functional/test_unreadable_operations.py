@@ -1,4 +1,5 @@
 """An operation's row whose text can't be read takes no other operation down, and no server group whose rules can't."""
+
 from __future__ import annotations
 
 import argparse
@@ -10,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from kilonova import errors
-from kilonova.cmd import manage_operations
+from kilonova.cmd.manage import operations as manage_operations
 from kilonova.context import get_admin_context
 from kilonova.db.models import api as api_models
 from kilonova.db.models import cell as models
@@ -26,7 +27,7 @@ BROKEN = '{"flavor": {"nova_obj'
 
 def plant(cloud: Cloud, server: str, column: str, text: str, kind: str = 'resize', **values: Any) -> str:
     """Write a row of an operation as a restore or a script of an operator left it. Returns its uuid."""
-    row = operations.Operation.new(get_admin_context(), kind, server, {})
+    row = operations.OperationRow.new(get_admin_context(), kind, server, {})
     with cloud.cell.write() as conn:
         operations.insert(conn, [row])
         conn.execute(OPERATIONS.update().where(OPERATIONS.c.uuid == row.uuid).values({column: text, **values}))
@@ -40,12 +41,25 @@ def listed(cloud: Any, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any
     return found
 
 
-@pytest.mark.parametrize(('column', 'text'), [
-    ('args', BROKEN), ('args', '"word"'), ('context', BROKEN), ('outputs', BROKEN), ('outputs', '{"select": ["word"]}'),
-    ('kind', 'unknown')])
+@pytest.mark.parametrize(
+    ('column', 'text'),
+    [
+        ('args', BROKEN),
+        ('args', '"word"'),
+        ('context', BROKEN),
+        ('outputs', BROKEN),
+        ('outputs', '{"select": ["word"]}'),
+        ('kind', 'unknown'),
+    ],
+)
 def test_an_operation_that_can_not_be_read_holds_up_no_other(
-        cloud: Any, column: str, text: str, capsys: pytest.CaptureFixture[str],
-        caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    cloud: Any,
+    column: str,
+    text: str,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Found 1.20: operations of the same batch end, the row is logged, listed, named by the audit, and stays. Once
     it is forgotten, the delete of its server goes on."""
     good, bad = (cloud.boot(cloud.flavor(gpus=1), availability_zone='nova:gpu1') for _ in range(2))
@@ -99,9 +113,15 @@ def test_an_operation_of_a_host_that_can_not_be_read(cloud: Cloud, column: str) 
 @pytest.mark.parametrize('text', ['{"max_server', '"word"', '[]', '{"max_server_per_host": "many"}'])
 def test_rules_of_a_group_that_can_not_be_read(cloud: Cloud, text: str) -> None:
     """Found 1.20: the list shows all groups, and the strictest form of the policy holds for the broken one."""
-    good, bad = (cloud.ok('POST', '/os-server-groups', {'server_group': {
-        'name': name, 'policy': 'anti-affinity', 'rules': {'max_server_per_host': 2}}},
-        version='2.64')['server_group']['id'] for name in ('good', 'bad'))
+    good, bad = (
+        cloud.ok(
+            'POST',
+            '/os-server-groups',
+            {'server_group': {'name': name, 'policy': 'anti-affinity', 'rules': {'max_server_per_host': 2}}},
+            version='2.64',
+        )['server_group']['id']
+        for name in ('good', 'bad')
+    )
     with cloud.databases.api().write() as conn:
         of_bad = sa.select(GROUPS.c.id).where(GROUPS.c.uuid == bad).scalar_subquery()
         conn.execute(POLICIES.update().where(POLICIES.c.group_id == of_bad).values(rules=text))
@@ -109,9 +129,18 @@ def test_rules_of_a_group_that_can_not_be_read(cloud: Cloud, text: str) -> None:
     assert shown == {good: {'max_server_per_host': 2}, bad: {}}
     assert cloud.ok('GET', f'/os-server-groups/{bad}', version='2.64')['server_group']['rules'] == {}
     flavor = cloud.flavor()
-    servers = [cloud.ok('POST', '/servers', {
-        'server': {'name': 's', 'flavorRef': flavor, 'imageRef': IMAGE_ID, 'networks': 'none'},
-        'os:scheduler_hints': {'group': bad}}, version='2.64')['server']['id'] for _ in range(2)]
+    servers = [
+        cloud.ok(
+            'POST',
+            '/servers',
+            {
+                'server': {'name': 's', 'flavorRef': flavor, 'imageRef': IMAGE_ID, 'networks': 'none'},
+                'os:scheduler_hints': {'group': bad},
+            },
+            version='2.64',
+        )['server']['id']
+        for _ in range(2)
+    ]
     cloud.settle()
     assert {cloud.status(server) for server in servers} == {'ACTIVE'}
     assert {cloud.host_of(server) for server in servers} == {'gpu1', 'gpu2'}

@@ -1,4 +1,5 @@
 """One row whose text can't be read takes nothing else down: not a page, not its host, not the audit."""
+
 from __future__ import annotations
 
 import pytest
@@ -11,8 +12,17 @@ from tests.fixtures.cloud import Cloud
 EXTRA, CACHES = models.InstanceExtra.__table__, models.InstanceInfoCache.__table__
 SPECS = api_models.RequestSpec.__table__
 BROKEN = '{"nova_object.name": "Fla'
-COLUMNS = ('flavor', 'numa_topology', 'pci_requests', 'migration_context', 'device_metadata', 'keypairs',
-           'trusted_certs', 'network_info', 'request spec')
+COLUMNS = (
+    'flavor',
+    'numa_topology',
+    'pci_requests',
+    'migration_context',
+    'device_metadata',
+    'keypairs',
+    'trusted_certs',
+    'network_info',
+    'request spec',
+)
 
 
 def damage(cloud: Cloud, server: str, column: str, text: str = BROKEN) -> None:
@@ -37,9 +47,15 @@ def test_a_text_of_a_server_that_can_not_be_read(cloud: Cloud, column: str, text
     flavor = cloud.flavor(gpus=1)
     good, bad = (cloud.boot(flavor, availability_zone='nova:gpu1') for _ in range(2))
     damage(cloud, bad, column, text)
-    for path in ('/servers', '/servers/detail', f'/servers/{bad}', f'/servers/{bad}/ips',
-                 f'/servers/{bad}/os-instance-actions', '/os-simple-tenant-usage?detailed=1',
-                 '/os-hypervisors/detail?with_servers=1'):
+    for path in (
+        '/servers',
+        '/servers/detail',
+        f'/servers/{bad}',
+        f'/servers/{bad}/ips',
+        f'/servers/{bad}/os-instance-actions',
+        '/os-simple-tenant-usage?detailed=1',
+        '/os-hypervisors/detail?with_servers=1',
+    ):
         assert cloud.request('GET', path).status_int == 200, path
     assert {one['id'] for one in cloud.ok('GET', '/servers/detail')['servers']} == {good, bad}
     report = cloud.audit()

@@ -1,4 +1,5 @@
 """Servers with mediated devices (vGPUs): booted, moved, resized, deleted. Row 4.8 of the seed map."""
+
 from __future__ import annotations
 
 import json
@@ -16,8 +17,10 @@ from tests.fixtures.mdev import Bus, mdev_bus, mdev_card
 from tests.flows.cases import lose_host
 
 ONE, TWO = '0000:84:00.0', '0000:85:00.0'
-CARDS = {'gpu1': [mdev_card(ONE, {'nvidia-35': 2}), mdev_card(TWO, {'nvidia-35': 2})],
-         'gpu2': [mdev_card(ONE, {'nvidia-35': 2}), mdev_card(TWO, {'nvidia-35': 2})]}
+CARDS = {
+    'gpu1': [mdev_card(ONE, {'nvidia-35': 2}), mdev_card(TWO, {'nvidia-35': 2})],
+    'gpu2': [mdev_card(ONE, {'nvidia-35': 2}), mdev_card(TWO, {'nvidia-35': 2})],
+}
 
 
 @pytest.fixture
@@ -30,8 +33,9 @@ def bus() -> Iterator[Bus]:
 def vgpus(make_cloud: Callable[..., Cloud], bus: Bus, monkeypatch: pytest.MonkeyPatch) -> Cloud:
     """Two hosts, each with two cards of two vGPUs and one GPU."""
     monkeypatch.setattr('kilonova.conductor.work.PAUSE', 0.02)
-    return make_cloud({'gpu1': ['0000:08:00.0'], 'gpu2': ['0000:88:00.0']}, devices=CARDS,
-                      devices__enabled_mdev_types=['nvidia-35'])
+    return make_cloud(
+        {'gpu1': ['0000:08:00.0'], 'gpu2': ['0000:88:00.0']}, devices=CARDS, devices__enabled_mdev_types=['nvidia-35']
+    )
 
 
 def flavor(cloud: Cloud, number: int = 1, **more: Any) -> str:
@@ -42,8 +46,11 @@ def check(cloud: Cloud, server: str, number: int) -> list[str]:
     """Guest, rows and Placement say the same of a server that is at rest: its devices."""
     owned = [name.split()[1] for name in cloud.owned(server)]
     assert cloud.hostdevs(server) == sorted(owned) and len(owned) == number
-    given = [resources for name, resources in cloud.placement.allocations()[server].items()
-             if name.startswith(f'{cloud.host_of(server)}_pci_')]
+    given = [
+        resources
+        for name, resources in cloud.placement.allocations()[server].items()
+        if name.startswith(f'{cloud.host_of(server)}_pci_')
+    ]
     assert sum(resources['VGPU'] for resources in given) == number
     assert {cloud.devices()[name][0] for name in cloud.owned(server)} <= {'allocated'}
     with cloud.cell.read() as conn:
@@ -86,9 +93,17 @@ def test_made_when_first_needed_kept_and_reused(vgpus: Cloud, bus: Bus) -> None:
 def test_the_same_device_after_what_keeps_a_server_on_its_host(vgpus: Cloud, bus: Bus) -> None:
     server = vgpus.boot(flavor(vgpus, 2))
     devices = check(vgpus, server, 2)
-    for name, body in (('os-stop', None), ('os-start', None), ('reboot', {'type': 'HARD'}), ('rescue', None),
-                       ('unrescue', None), ('rebuild', {'imageRef': IMAGE_ID}), ('suspend', None), ('resume', None),
-                       ('shelve', None)):
+    for name, body in (
+        ('os-stop', None),
+        ('os-start', None),
+        ('reboot', {'type': 'HARD'}),
+        ('rescue', None),
+        ('unrescue', None),
+        ('rebuild', {'imageRef': IMAGE_ID}),
+        ('suspend', None),
+        ('resume', None),
+        ('shelve', None),
+    ):
         if name == 'os-start':
             # The host was booted meanwhile, and none is active.
             bus.lose(vgpus.host_of(server))
@@ -160,15 +175,23 @@ def test_cold_migration_shelve_and_evacuation(vgpus: Cloud) -> None:
 def test_numbered_groups_and_classes_of_their_own(make_cloud: Callable[..., Cloud], bus: Bus) -> None:
     """Groups that are isolated are of two cards; a type's class is asked for by its name."""
     types = {'nvidia-35': 4, 'nvidia-36': 1}
-    cloud = make_cloud({'gpu1': []}, devices={'gpu1': [mdev_card(one, types) for one in (ONE, TWO, '0000:86:00.0')]},
-                       devices__enabled_mdev_types=['nvidia-35', 'nvidia-36'],
-                       **{'mdev_nvidia-36__device_addresses': ['0000:86:00.0'],
-                          'mdev_nvidia-36__mdev_class': 'CUSTOM_BIG'})
-    server = cloud.boot(cloud.flavor(**{'resources1:VGPU': '1', 'resources2:VGPU': '1', 'group_policy': 'isolate',
-                                        'resources3:CUSTOM_BIG': '1'}))
+    cloud = make_cloud(
+        {'gpu1': []},
+        devices={'gpu1': [mdev_card(one, types) for one in (ONE, TWO, '0000:86:00.0')]},
+        devices__enabled_mdev_types=['nvidia-35', 'nvidia-36'],
+        **{'mdev_nvidia-36__device_addresses': ['0000:86:00.0'], 'mdev_nvidia-36__mdev_class': 'CUSTOM_BIG'},
+    )
+    server = cloud.boot(
+        cloud.flavor(
+            **{'resources1:VGPU': '1', 'resources2:VGPU': '1', 'group_policy': 'isolate', 'resources3:CUSTOM_BIG': '1'}
+        )
+    )
     assert cloud.status(server) == 'ACTIVE', cloud.show(server)
     assert sorted(bus.made('gpu1')[one] for one in cloud.hostdevs(server)) == [
-        ('pci_0000_84_00_0', 'nvidia-35'), ('pci_0000_85_00_0', 'nvidia-35'), ('pci_0000_86_00_0', 'nvidia-36')]
+        ('pci_0000_84_00_0', 'nvidia-35'),
+        ('pci_0000_85_00_0', 'nvidia-35'),
+        ('pci_0000_86_00_0', 'nvidia-36'),
+    ]
     cloud.assert_clean()
     assert cloud.status(cloud.boot(cloud.flavor(**{'resources:CUSTOM_BIG': '1'}))) == 'ERROR'
 
@@ -198,8 +221,11 @@ def test_a_host_that_can_not_make_one_is_passed_over(vgpus: Cloud, bus: Bus) -> 
 def test_a_card_whose_type_changes(make_cloud: Callable[..., Cloud], bus: Bus) -> None:
     """What is free of the old type goes at the next look, so that there is room for the new one; what is held stays as
     long as it is."""
-    cloud = make_cloud({'gpu1': []}, devices={'gpu1': [mdev_card(ONE, {'nvidia-35': 2, 'nvidia-36': 1})]},
-                       devices__enabled_mdev_types=['nvidia-35'])
+    cloud = make_cloud(
+        {'gpu1': []},
+        devices={'gpu1': [mdev_card(ONE, {'nvidia-35': 2, 'nvidia-36': 1})]},
+        devices__enabled_mdev_types=['nvidia-35'],
+    )
     held, gone = cloud.boot(flavor(cloud)), cloud.boot(flavor(cloud))
     before = check(cloud, held, 1)
     cloud.ok('DELETE', f'/servers/{gone}')
@@ -244,12 +270,14 @@ def test_live_migration_exchanges_them(vgpus: Cloud, bus: Bus) -> None:
     vgpus.assert_empty()
 
 
-def test_a_live_migration_to_another_type_or_without_room_leaves_it(make_cloud: Callable[..., Cloud],
-                                                                    bus: Bus) -> None:
+def test_a_live_migration_to_another_type_or_without_room_leaves_it(make_cloud: Callable[..., Cloud], bus: Bus) -> None:
     """Both types are of one class, so that Placement can't tell them apart."""
-    cloud = make_cloud({'gpu1': [], 'gpu2': []}, devices__enabled_mdev_types=['nvidia-35', 'nvidia-36'],
-                       devices={'gpu1': [mdev_card(ONE, {'nvidia-35': 1})], 'gpu2': [mdev_card(TWO, {'nvidia-36': 1})]},
-                       **{'mdev_nvidia-36__device_addresses': [TWO]})
+    cloud = make_cloud(
+        {'gpu1': [], 'gpu2': []},
+        devices__enabled_mdev_types=['nvidia-35', 'nvidia-36'],
+        devices={'gpu1': [mdev_card(ONE, {'nvidia-35': 1})], 'gpu2': [mdev_card(TWO, {'nvidia-36': 1})]},
+        **{'mdev_nvidia-36__device_addresses': [TWO]},
+    )
     server = cloud.boot(flavor(cloud))
     host, before = cloud.host_of(server), check(cloud, server, 1)
     live_migrate(cloud, server)
@@ -266,15 +294,20 @@ def test_a_destination_that_can_not_make_one_is_not_gone_to(vgpus: Cloud, bus: B
 
 
 def test_a_vgpu_that_is_not_well_at_the_destination_of_a_live_migration(
-        make_cloud: Callable[..., Cloud], bus: Bus, tmp_path: Path) -> None:
+    make_cloud: Callable[..., Cloud], bus: Bus, tmp_path: Path
+) -> None:
     """The server stays where it was."""
     bad = tmp_path / 'bad'
     bad.touch()
     check_health = tmp_path / 'check'
     check_health.write_text(f'#!/bin/sh\n! grep -q "$1" {bad}\n')
     check_health.chmod(0o755)
-    cloud = make_cloud({'gpu1': [], 'gpu2': []}, devices=CARDS, devices__enabled_mdev_types=['nvidia-35'],
-                       devices__health_check=str(check_health))
+    cloud = make_cloud(
+        {'gpu1': [], 'gpu2': []},
+        devices=CARDS,
+        devices__enabled_mdev_types=['nvidia-35'],
+        devices__health_check=str(check_health),
+    )
     server = cloud.boot(flavor(cloud, 1))
     source, before = cloud.host_of(server), check(cloud, server, 1)
     bad.write_text('\n'.join(name.split()[1] for name in cloud.devices() if not name.startswith(source)))
@@ -286,24 +319,29 @@ def test_a_vgpu_that_is_not_well_at_the_destination_of_a_live_migration(
 def set_type(cloud: Cloud, address: str, mdev_type: str) -> list[dict[str, str]]:
     """As ``kilonova-manage device set-type`` asks the host."""
     found: list[dict[str, str]] = cloud.compute_client.set_mdev_type(
-        get_admin_context(), server='gpu1', address=address, mdev_type=mdev_type)
+        get_admin_context(), server='gpu1', address=address, mdev_type=mdev_type
+    )
     return found
 
 
 def test_a_card_gets_another_type_while_others_serve(make_cloud: Callable[..., Cloud], bus: Bus) -> None:
     """Its unused devices go, its new ones are given out; it is so after a restart. Refused while servers hold some."""
     types = {'nvidia-35': 2, 'nvidia-36': 1}
-    cloud = make_cloud({'gpu1': []}, devices={'gpu1': [mdev_card(ONE, types), mdev_card(TWO, types)]},
-                       devices__enabled_mdev_types=['nvidia-35', 'nvidia-36'],
-                       **{'mdev_nvidia-36__device_addresses': ['0000:ff:00.0']})
+    cloud = make_cloud(
+        {'gpu1': []},
+        devices={'gpu1': [mdev_card(ONE, types), mdev_card(TWO, types)]},
+        devices__enabled_mdev_types=['nvidia-35', 'nvidia-36'],
+        **{'mdev_nvidia-36__device_addresses': ['0000:ff:00.0']},
+    )
     both = cloud.boot(flavor(cloud, 2))
     parent = next(parent for parent, _ in bus.made('gpu1').values())
     address = {'pci_0000_84_00_0': ONE, 'pci_0000_85_00_0': TWO}[parent]
     other = TWO if address == ONE else ONE
     with pytest.raises(errors.Conflict) as refused:
         set_type(cloud, address, 'nvidia-36')
-    assert str(refused.value) == (f'2 devices of gpu1 {address} are held by {both}: the type of the card can '
-                                  'be changed when they are free')
+    assert str(refused.value) == (
+        f'2 devices of gpu1 {address} are held by {both}: the type of the card can be changed when they are free'
+    )
     assert sorted(one['address'] for one in set_type(cloud, address, 'nvidia-35')) == sorted(check(cloud, both, 2))
     cloud.ok('DELETE', f'/servers/{both}')
     cloud.settle()
@@ -312,8 +350,9 @@ def test_a_card_gets_another_type_while_others_serve(make_cloud: Callable[..., C
     assert bus.made('gpu1') == {}
     for _ in range(2):
         servers = [cloud.boot(flavor(cloud)) for _ in range(3)]
-        assert sorted(bus.made('gpu1').values()) == sorted([
-            (parent, 'nvidia-36'), *[(f"pci_{other.replace(':', '_').replace('.', '_')}", 'nvidia-35')] * 2])
+        assert sorted(bus.made('gpu1').values()) == sorted(
+            [(parent, 'nvidia-36'), *[(f'pci_{other.replace(":", "_").replace(".", "_")}', 'nvidia-35')] * 2]
+        )
         assert cloud.status(cloud.boot(flavor(cloud))) == 'ERROR'
         cloud.assert_clean()
         for server in servers:
@@ -324,15 +363,28 @@ def test_a_card_gets_another_type_while_others_serve(make_cloud: Callable[..., C
     assert set_type(cloud, address, 'nvidia-35')[0]['mdev_type'] == 'nvidia-35'
 
 
-@pytest.mark.parametrize(('address', 'mdev_type', 'error', 'said'), [
-    ('0000:99:00.0', 'nvidia-35', errors.NotFound, 'gpu1 has no card 0000:99:00.0'),
-    (ONE, 'nvidia-37', errors.Invalid, "'nvidia-37' is not among [devices]enabled_mdev_types: nvidia-35, nvidia-36"),
-    (ONE, 'nvidia-36', errors.Invalid, f'{ONE} supports nvidia-35, not nvidia-36')])
-def test_a_type_that_a_card_cannot_have(make_cloud: Callable[..., Cloud], bus: Bus, address: str, mdev_type: str,
-                                        error: type[Exception], said: str) -> None:
-    cloud = make_cloud({'gpu1': []}, devices={'gpu1': [mdev_card(ONE, {'nvidia-35': 2})]},
-                       devices__enabled_mdev_types=['nvidia-35', 'nvidia-36'],
-                       **{'mdev_nvidia-36__device_addresses': ['0000:ff:00.0']})
+@pytest.mark.parametrize(
+    ('address', 'mdev_type', 'error', 'said'),
+    [
+        ('0000:99:00.0', 'nvidia-35', errors.NotFound, 'gpu1 has no card 0000:99:00.0'),
+        (
+            ONE,
+            'nvidia-37',
+            errors.Invalid,
+            "'nvidia-37' is not among [devices]enabled_mdev_types: nvidia-35, nvidia-36",
+        ),
+        (ONE, 'nvidia-36', errors.Invalid, f'{ONE} supports nvidia-35, not nvidia-36'),
+    ],
+)
+def test_a_type_that_a_card_cannot_have(
+    make_cloud: Callable[..., Cloud], bus: Bus, address: str, mdev_type: str, error: type[Exception], said: str
+) -> None:
+    cloud = make_cloud(
+        {'gpu1': []},
+        devices={'gpu1': [mdev_card(ONE, {'nvidia-35': 2})]},
+        devices__enabled_mdev_types=['nvidia-35', 'nvidia-36'],
+        **{'mdev_nvidia-36__device_addresses': ['0000:ff:00.0']},
+    )
     with pytest.raises(error) as refused:
         set_type(cloud, address, mdev_type)
     assert str(refused.value) == said

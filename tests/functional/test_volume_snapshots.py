@@ -1,5 +1,6 @@
 """Snapshots of volumes that are files of a share: Cinder asks for them, and the guest goes on in another file. The
 files are real, and read from each other; what QEMU does with them is in tests/integration/test_libvirtd.py."""
+
 from __future__ import annotations
 
 import json
@@ -16,7 +17,7 @@ import pytest
 from kilonova import errors
 from kilonova.db.queries import volumes as rows
 from kilonova.objects.volume import AttachedVolume
-from kilonova.virt.libvirt.storage.volumes import sources
+from kilonova.virt.libvirt.storage.volume_connections import sources
 from kilonova.virt.parts.guests import GuestFailed
 from tests.fixtures.cloud import Cloud
 from tests.flows.cases import disturb, hear_again, lose_host, silent_hosts
@@ -47,8 +48,11 @@ class Filing(Moving):
 
     def make(self, name: str, *below: str) -> None:
         arguments = [] if not below else ['-b', below[0], '-F', below[1]]
-        subprocess.run(['qemu-img', 'create', '-q', '-f', 'qcow2' if below else 'raw', *arguments,
-                        self.share / name, '64K'], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            ['qemu-img', 'create', '-q', '-f', 'qcow2' if below else 'raw', *arguments, self.share / name, '64K'],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
 
     def ask(self, method: str, path: str = URL, body: Any = None, status: int = 200, **more: Any) -> Any:
         answer = self.cloud.request(method, path, body, **more)
@@ -59,8 +63,15 @@ class Filing(Moving):
         """As Cinder does it; the snapshot's id, and the file's."""
         made = self.cinder.begin_snapshot(self.volume)
         self.make(made, *self.cinder.volumes[self.volume]['file'])
-        answer = self.ask('POST', body={'snapshot': {'volume_id': self.volume, 'create_info': {
-            'snapshot_id': made, 'type': 'qcow2', 'new_file': made}}})
+        answer = self.ask(
+            'POST',
+            body={
+                'snapshot': {
+                    'volume_id': self.volume,
+                    'create_info': {'snapshot_id': made, 'type': 'qcow2', 'new_file': made},
+                }
+            },
+        )
         assert answer.json == {'snapshot': {'id': made, 'volumeId': self.volume}}
         return made
 
@@ -73,13 +84,16 @@ class Filing(Moving):
         """Names of the files behind the volume, from the one with which its guest is started next; the row says so
         too."""
         guest = self.driver(self.cloud.host_of(self.server)).guests._libvirt.find(self.server)
-        path, = sources(guest.call('XMLDesc', libvirt.VIR_DOMAIN_XML_INACTIVE)).values()
+        (path,) = sources(guest.call('XMLDesc', libvirt.VIR_DOMAIN_XML_INACTIVE)).values()
         with self.cloud.cell.read() as conn:
             (row,) = rows.of_servers(conn, [self.server])[self.server]
         name, format_ = AttachedVolume.read(row).file
         assert path == str(self.share / name)
-        info = subprocess.run(['qemu-img', 'info', '--output=json', '--backing-chain', '-f', format_, path],
-                              check=True, capture_output=True).stdout
+        info = subprocess.run(
+            ['qemu-img', 'info', '--output=json', '--backing-chain', '-f', format_, path],
+            check=True,
+            capture_output=True,
+        ).stdout
         return [Path(one['filename']).name for one in json.loads(info)]
 
     def told(self) -> dict[str, str]:
@@ -93,16 +107,18 @@ class Filing(Moving):
 
     def silence(self) -> None:
         """Of Cinder."""
+
         def broken(method: str, path: str) -> None:
             raise self.cinder.broken()
+
         self.cinder.before = broken
 
 
 @pytest.fixture
 def site(make_cloud: Callable[..., Cloud], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Filing:
     monkeypatch.setattr('kilonova.conductor.work.PAUSE', 0.02)
-    monkeypatch.setattr('kilonova.conductor.flows.volumes.LATE', 0.2)
-    monkeypatch.setattr('kilonova.conductor.flows.volume_snapshots.LOOK', 0.02)
+    monkeypatch.setattr('kilonova.conductor.flows.volume.volumes.LATE', 0.2)
+    monkeypatch.setattr('kilonova.conductor.flows.volume.volume_snapshots.LOOK', 0.02)
     return Filing(make_cloud, tmp_path)
 
 
@@ -144,9 +160,9 @@ def test_the_guest_goes_on_in_another_file(site: Filing) -> None:
 
 @pytest.mark.parametrize('broken', [False, True])
 @pytest.mark.parametrize('fails', [False, True])
-def test_cinder_takes_a_while_to_know_the_new_file(site: Filing, fails: bool, broken: bool,
-                                                   monkeypatch: pytest.MonkeyPatch,
-                                                   caplog: pytest.LogCaptureFixture) -> None:
+def test_cinder_takes_a_while_to_know_the_new_file(
+    site: Filing, fails: bool, broken: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Until then a host that the server came to would get the file before, without what the guest wrote since: nothing
     else begins, also where its host fails behind that (``broken``). Where Cinder fails the guest has the file before
     again, or an operator is told."""
@@ -157,6 +173,7 @@ def test_cinder_takes_a_while_to_know_the_new_file(site: Filing, fails: bool, br
     def take_and_fail(*args: Any) -> None:
         take(*args)
         raise GuestFailed(act='take a snapshot of', uuid=site.server, reason='it is too warm')
+
     if broken:
         monkeypatch.setattr(host, 'take', take_and_fail)
     site.cinder.slow = True
@@ -185,8 +202,16 @@ def test_the_conductor_crashes_after_each_effect_in_turn(site: Filing, monkeypat
         assert site.chain() == made and site.told()[made[0]] == 'available', len(made)
     assert len(made) > 3 and not site.story(site.server)[1]
     number = 0
-    while len(made) > 1 and crash_after(site.cloud, monkeypatch, number, lambda: site.delete_snapshot(
-            made[-2], made[1], None) if len(made) == 2 else site.delete_snapshot(made[-2], made[-2], made[-1])):
+    while len(made) > 1 and crash_after(
+        site.cloud,
+        monkeypatch,
+        number,
+        lambda: (
+            site.delete_snapshot(made[-2], made[1], None)
+            if len(made) == 2
+            else site.delete_snapshot(made[-2], made[-2], made[-1])
+        ),
+    ):
         gone = made.pop(-2)
         assert site.chain() == made and gone not in site.told()
         number += 1
@@ -204,6 +229,7 @@ def test_deleted_meanwhile(site: Filing, kind: str, silent: bool, monkeypatch: p
         if silent:
             site.silence()
         site.cloud.ok('DELETE', f'/servers/{site.server}')
+
     for index, step in enumerate(STEPS[kind]):
         snapshot = ''
         if deletes:
@@ -242,6 +268,7 @@ def test_deleted_while_its_host_is_at_it(site: Filing, kind: str) -> None:
             site.cloud.ok('DELETE', f'/servers/{site.server}')
             raise errors.Unanswered(who=host, reason='it was lost')
         return answer
+
     site.cloud.on_message = on_message
     if deletes:
         site.delete_snapshot(snapshot, None, None)
@@ -254,8 +281,10 @@ def test_deleted_while_its_host_is_at_it(site: Filing, kind: str) -> None:
 
 def test_a_host_that_can_not(site: Filing, monkeypatch: pytest.MonkeyPatch) -> None:
     """The volume is in the files in which it was, and another try works."""
+
     def break_it(*args: Any) -> None:
         raise GuestFailed(act='freeze', uuid=site.server, reason='it is too warm')
+
     host = site.driver(site.cloud.host_of(site.server)).volume_snapshots
     with monkeypatch.context() as patch:
         patch.setattr(host, 'take', break_it)
@@ -290,10 +319,14 @@ def test_cinder_does_not_want_it_any_more(site: Filing, off: bool, monkeypatch: 
     def late(real: Callable[..., None], work: Any) -> None:
         name = next(iter(site.cinder.snapshots))
         if off:
-            subprocess.run(['qemu-io', '-f', 'qcow2', '-c', 'write -P 7 0 512', site.share / name], check=True,
-                           stdout=subprocess.DEVNULL)
+            subprocess.run(
+                ['qemu-io', '-f', 'qcow2', '-c', 'write -P 7 0 512', site.share / name],
+                check=True,
+                stdout=subprocess.DEVNULL,
+            )
         site.cinder.snapshots[name]['status'] = 'error'
         real(work)
+
     disturb(monkeypatch, 'volume_snapshot_create', 1, late)
     snapshot = site.create()
     site.cloud.settle()
@@ -302,16 +335,22 @@ def test_cinder_does_not_want_it_any_more(site: Filing, off: bool, monkeypatch: 
     assert (site.share / 'base').read_bytes()[:1] == (b'\x07' if off else b'\0')
 
 
-def test_its_host_is_off_when_cinder_does_not_want_it_any_more(site: Filing, monkeypatch: pytest.MonkeyPatch,
-                                                               caplog: pytest.LogCaptureFixture) -> None:
+def test_its_host_is_off_when_cinder_does_not_want_it_any_more(
+    site: Filing, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Nobody gives the guest the file before: an operator is told, and does what the documentation says."""
+
     def late(real: Callable[..., None], work: Any) -> None:
         name = next(iter(site.cinder.snapshots))
-        subprocess.run(['qemu-io', '-f', 'qcow2', '-c', 'write -P 7 0 512', site.share / name], check=True,
-                       stdout=subprocess.DEVNULL)
+        subprocess.run(
+            ['qemu-io', '-f', 'qcow2', '-c', 'write -P 7 0 512', site.share / name],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
         site.cinder.snapshots[name]['status'] = 'error'
         lose_host(site.cloud, site.cloud.host_of(site.server))
         real(work)
+
     with monkeypatch.context() as patch:
         disturb(patch, 'volume_snapshot_create', 1, late)
         snapshot = site.create()
@@ -324,13 +363,16 @@ def test_its_host_is_off_when_cinder_does_not_want_it_any_more(site: Filing, mon
     assert site.chain() == ['base'] and (site.share / 'base').read_bytes()[:1] == b'\x07'
 
 
-def test_its_host_is_off_before_it_is_asked(site: Filing, monkeypatch: pytest.MonkeyPatch,
-                                            caplog: pytest.LogCaptureFixture) -> None:
+def test_its_host_is_off_before_it_is_asked(
+    site: Filing, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Its guest has the file before, and so has the row: Cinder has given the snapshot up by then."""
+
     def lost(real: Callable[..., None], work: Any) -> None:
         site.cinder.snapshots[next(iter(site.cinder.snapshots))]['status'] = 'error'
         lose_host(site.cloud, site.cloud.host_of(site.server))
         real(work)
+
     with monkeypatch.context() as patch:
         disturb(patch, 'volume_snapshot_create', 0, lost)
         snapshot = site.create()

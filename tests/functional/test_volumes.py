@@ -2,6 +2,7 @@
 
 ``tests/fixtures/cinder.py`` plays Cinder; ``tests/integration/test_cinder.py`` has the real one.
 """
+
 from __future__ import annotations
 
 import json
@@ -17,7 +18,7 @@ import libvirt
 import pytest
 
 from kilonova import errors
-from kilonova.conductor.flows import volumes as flow_volumes
+from kilonova.conductor.flows.volume import volumes as flow_volumes
 from kilonova.db.queries import volumes as rows
 from kilonova.virt.parts.volumes import VolumeCounters
 from tests.fixtures import places
@@ -30,9 +31,19 @@ HOSTS = ('gpu1', 'gpu2')
 KINDS = ('attach', 'detach')
 KEY = '5e' * 32
 LIVE = {'host': None, 'block_migration': 'auto'}
-RBD = {'driver_volume_type': 'rbd', 'name': 'volumes/volume', 'hosts': ['192.0.2.1'], 'ports': ['6789'],
-       'cluster_name': 'ceph', 'auth_enabled': True, 'auth_username': 'cinder', 'secret_type': 'ceph',
-       'secret_uuid': '99999999-0000-4000-8000-000000000000', 'access_mode': 'rw', 'encrypted': False}
+RBD = {
+    'driver_volume_type': 'rbd',
+    'name': 'volumes/volume',
+    'hosts': ['192.0.2.1'],
+    'ports': ['6789'],
+    'cluster_name': 'ceph',
+    'auth_enabled': True,
+    'auth_username': 'cinder',
+    'secret_type': 'ceph',
+    'secret_uuid': '99999999-0000-4000-8000-000000000000',
+    'access_mode': 'rw',
+    'encrypted': False,
+}
 
 
 class Storing:
@@ -42,9 +53,11 @@ class Storing:
         self.cinder = FakeCinder()
         self.cinder.connection = RBD
         self.cinder.users.update({f'{user}:{PROJECT}': PROJECT for user in ('admin', 'demo')})
-        self.cloud = make_cloud({host: ['0000:08:00.0'] for host in hosts}, cinder=self.cinder,
-                                **{'block_device_allocate_retries_interval': 0, 'key_manager__fixed_key': KEY,
-                                   **options})
+        self.cloud = make_cloud(
+            {host: ['0000:08:00.0'] for host in hosts},
+            cinder=self.cinder,
+            **{'block_device_allocate_retries_interval': 0, 'key_manager__fixed_key': KEY, **options},
+        )
         self.flavor = self.cloud.flavor()
 
     def boot(self, *devices: dict[str, Any], status: str = 'ACTIVE', **more: Any) -> str:
@@ -68,8 +81,12 @@ class Storing:
         return self.boot(there(volume, **({'boot_index': 0} if root else {}))), volume
 
     def attach(self, server: str, volume: str, status: int = 202, version: str = '2.101', **more: Any) -> Any:
-        answer = self.cloud.request('POST', f'/servers/{server}/os-volume_attachments',
-                                    {'volumeAttachment': {'volumeId': volume, **more}}, version=version)
+        answer = self.cloud.request(
+            'POST',
+            f'/servers/{server}/os-volume_attachments',
+            {'volumeAttachment': {'volumeId': volume, **more}},
+            version=version,
+        )
         assert answer.status_int == status, answer.text
         self.cloud.settle(kinds_left=('release',))
         return answer
@@ -93,8 +110,10 @@ class Storing:
         assert [(volume, at) for volume, _, at in self.held(server)] == sorted((volume, host) for volume in found)
         assert {status for _, status, _ in self.held(server)} <= ({'attached'} if host else {'attached', 'reserved'})
         shown = [one['id'] for one in self.cloud.show(server)['os-extended-volumes:volumes_attached']]
-        listed = [one['volumeId'] for one in self.cloud.ok(
-            'GET', f'/servers/{server}/os-volume_attachments')['volumeAttachments']]
+        listed = [
+            one['volumeId']
+            for one in self.cloud.ok('GET', f'/servers/{server}/os-volume_attachments')['volumeAttachments']
+        ]
         assert shown == listed == found
         if host:
             # The test driver of libvirt puts nothing into a guest that runs: its next start is looked at.
@@ -104,8 +123,11 @@ class Storing:
 
     def held(self, server: str) -> list[tuple[str, str, str | None]]:
         """(volume, status, host) of a server's attachments in Cinder."""
-        return sorted((one['volume_id'], one['status'], one['host']) for one in self.cinder.attachments.values()
-                      if one['instance'] == server)
+        return sorted(
+            (one['volume_id'], one['status'], one['host'])
+            for one in self.cinder.attachments.values()
+            if one['instance'] == server
+        )
 
     def driver(self, host: str) -> Any:
         return self.cloud.computes[host].host.driver
@@ -135,8 +157,13 @@ def there(volume: str, **more: Any) -> dict[str, Any]:
 
 def made(**more: Any) -> dict[str, Any]:
     """One that is made for the server, and goes with it."""
-    return {'source_type': 'blank', 'destination_type': 'volume', 'volume_size': 1, 'delete_on_termination': True,
-            **more}
+    return {
+        'source_type': 'blank',
+        'destination_type': 'volume',
+        'volume_size': 1,
+        'delete_on_termination': True,
+        **more,
+    }
 
 
 def other(host: str) -> str:
@@ -163,8 +190,11 @@ def test_volumes_that_are_made_for_a_server(storing: Storing) -> None:
     cinder = storing.cinder
     cinder.images[IMAGE_ID] = {}
     snapshot = cinder.add_snapshot(storing.volume())
-    server = storing.boot(made(), made(source_type='snapshot', uuid=snapshot, delete_on_termination=False),
-                          made(source_type='image', uuid=IMAGE_ID, volume_size=2))
+    server = storing.boot(
+        made(),
+        made(source_type='snapshot', uuid=snapshot, delete_on_termination=False),
+        made(source_type='image', uuid=IMAGE_ID, volume_size=2),
+    )
     blank, of_snapshot, of_image = storing.volumes(server)
     assert cinder.volumes[of_snapshot]['snapshot_id'] == snapshot and cinder.volumes[of_image]['size'] == 2
     storing.delete(server)
@@ -176,8 +206,13 @@ def test_volumes_that_are_made_for_a_server(storing: Storing) -> None:
 def test_a_volume_that_is_made_slowly(storing: Storing) -> None:
     """The boot goes on when it is there."""
     storing.cinder.slow = True
-    server = storing.cloud.create(storing.flavor, block_device_mapping_v2=[
-        {'source_type': 'image', 'destination_type': 'local', 'uuid': IMAGE_ID, 'boot_index': 0}, made()])['server']
+    server = storing.cloud.create(
+        storing.flavor,
+        block_device_mapping_v2=[
+            {'source_type': 'image', 'destination_type': 'local', 'uuid': IMAGE_ID, 'boot_index': 0},
+            made(),
+        ],
+    )['server']
     (volume,) = storing.cinder.volumes
     seen = sum(path == f'/volumes/{volume}' for _, path in storing.cinder.asked)
     while sum(path == f'/volumes/{volume}' for _, path in storing.cinder.asked) < seen + 2:
@@ -197,8 +232,13 @@ def test_a_conductor_dies_behind_the_wait_for_a_volume(storing: Storing) -> None
     """Whoever goes on finds what it attached."""
     cloud, cinder = storing.cloud, storing.cinder
     cinder.slow = True
-    server = cloud.create(storing.flavor, block_device_mapping_v2=[
-        {'source_type': 'image', 'destination_type': 'local', 'uuid': IMAGE_ID, 'boot_index': 0}, made()])['server']
+    server = cloud.create(
+        storing.flavor,
+        block_device_mapping_v2=[
+            {'source_type': 'image', 'destination_type': 'local', 'uuid': IMAGE_ID, 'boot_index': 0},
+            made(),
+        ],
+    )['server']
     (volume,) = cinder.volumes
     crashed = threading.Event()
 
@@ -211,6 +251,7 @@ def test_a_conductor_dies_behind_the_wait_for_a_volume(storing: Storing) -> None
         elif path.endswith('/action') and not crashed.is_set():
             crashed.set()
             raise Crash
+
     looks: list[str] = []
     cinder.before = crash
     assert crashed.wait(30)
@@ -230,9 +271,13 @@ def test_a_volume_that_does_not_become_available(make_cloud: Callable[..., Cloud
     def failing(*args: Any, **kwargs: Any) -> str:
         volume = real(*args, **kwargs)
         if how == 'error':
-            storing.cinder.before = lambda method, path: storing.cinder.volumes[volume].update(status='error') if (
-                volume in storing.cinder.volumes and method == 'GET') else None
+            storing.cinder.before = lambda method, path: (
+                storing.cinder.volumes[volume].update(status='error')
+                if (volume in storing.cinder.volumes and method == 'GET')
+                else None
+            )
         return volume
+
     storing.cinder.add_volume = failing  # type: ignore[method-assign]
     server = storing.boot(made(), status='ERROR')
     message = storing.cloud.show(server)['fault']['message']
@@ -275,6 +320,7 @@ def test_the_next_host_gets_the_volume(storing: Storing) -> None:
             if len(refused) == 1:
                 no_room()
             real(*args, **kwargs)
+
         storing.driver(host).guests.spawn = first_refuses
     server = storing.boot(there(volume))
     assert len(refused) == 2 and storing.volumes(server) == [volume]
@@ -300,6 +346,7 @@ def test_one_volume_after_the_other_is_attached(storing: Storing) -> None:
         if (method, path) == ('POST', '/attachments'):
             tried.append(path)
             row['status'] = 'attaching' if len(tried) < 3 else 'in-use'
+
     storing.cinder.before = busy
     server = storing.boot(there(volume))
     assert len(tried) == 3 and storing.volumes(server) == [volume]
@@ -315,6 +362,7 @@ def test_a_volume_that_others_keep(storing: Storing, why: str) -> None:
         if (method, path) == ('POST', '/attachments'):
             tried.append(path)
             storing.cinder.volumes[volume]['status'] = 'error' if why == 'error' else 'reserved'
+
     storing.cinder.before = taken
     server = storing.boot(there(volume), status='ERROR')
     assert len(tried) == (flow_volumes.TURNS + 1 if why == 'shelved' else 1)
@@ -385,9 +433,13 @@ def test_several_are_asked_for_at_once(storing: Storing) -> None:
     path = f'/servers/{server}/os-volume_attachments'
 
     def ask(method: str, number: int) -> None:
-        end, body = ('', {'volumeAttachment': {'volumeId': volumes[number]}}) if method == 'POST' else (
-            f'/{volumes[number]}', None)
+        end, body = (
+            ('', {'volumeAttachment': {'volumeId': volumes[number]}})
+            if method == 'POST'
+            else (f'/{volumes[number]}', None)
+        )
         answers.append(storing.cloud.request(method, path + end, body).status_int)
+
     for method in ('POST', 'DELETE'):
         answers: list[int] = []
         asking = [threading.Thread(target=ask, args=(method, number)) for number in range(3)]
@@ -408,8 +460,10 @@ def test_what_waited_for_its_turn_is_looked_at_once_more(storing: Storing) -> No
     volume = storing.volume()
     server = storing.boot(there(volume))
     path, answers = f'/servers/{server}/os-volume_attachments/{volume}', []
-    asking = [threading.Thread(target=lambda: answers.append(storing.cloud.request('DELETE', path).status_int))
-              for _ in range(2)]
+    asking = [
+        threading.Thread(target=lambda: answers.append(storing.cloud.request('DELETE', path).status_int))
+        for _ in range(2)
+    ]
     for each in asking:
         each.start()
     for each in asking:
@@ -428,6 +482,7 @@ def test_deleted_meanwhile(storing: Storing, kind: str, step: int, monkeypatch: 
     def delete(real: Callable[..., None], work: Any) -> None:
         storing.cloud.ok('DELETE', f'/servers/{server}')
         real(work)
+
     disturb(monkeypatch, f'{kind}_volume', step, delete)
     if kind == 'attach':
         storing.attach(server, volume)
@@ -445,6 +500,7 @@ def test_a_detach_that_is_cancelled(storing: Storing, step: int, monkeypatch: py
     def reset(real: Callable[..., None], work: Any) -> None:
         storing.cloud.ok('POST', f'/servers/{server}/action', {'os-resetState': {'state': 'active'}})
         real(work)
+
     disturb(monkeypatch, 'detach_volume', step, reset)
     storing.detach(server, volume)
     storing.cloud.settle()
@@ -454,8 +510,9 @@ def test_a_detach_that_is_cancelled(storing: Storing, step: int, monkeypatch: py
 # The thread that crashes ends with Crash, as it is meant to.
 @pytest.mark.filterwarnings('ignore::pytest.PytestUnhandledThreadExceptionWarning')
 @pytest.mark.parametrize('kind', KINDS)
-def test_the_conductor_crashes_after_each_effect_in_turn(storing: Storing, monkeypatch: pytest.MonkeyPatch,
-                                                         kind: str) -> None:
+def test_the_conductor_crashes_after_each_effect_in_turn(
+    storing: Storing, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     """Another one goes on, and comes to the same."""
     cloud, number, happened = storing.cloud, places.first(), True
     server, volume = prepared(storing, kind)
@@ -465,6 +522,7 @@ def test_the_conductor_crashes_after_each_effect_in_turn(storing: Storing, monke
             cloud.ok('POST', f'/servers/{server}/os-volume_attachments', {'volumeAttachment': {'volumeId': volume}})
         else:
             cloud.ok('DELETE', f'/servers/{server}/os-volume_attachments/{volume}')
+
     while happened:
         happened = crash_after(cloud, monkeypatch, number, begin)
         assert storing.volumes(server) == ([volume] if kind == 'attach' else [])
@@ -517,6 +575,7 @@ def test_an_encrypted_volume(storing: Storing, caplog: pytest.LogCaptureFixture)
         found = [path for _method, path in asked if path.endswith('/encryption')]
         asked.clear()
         return found
+
     caplog.set_level(logging.DEBUG)
     storing.attach(server, volume)
     assert len(asked) <= 6 and inquired() == [f'/volumes/{volume}/encryption']
@@ -533,8 +592,10 @@ def test_an_encrypted_volume(storing: Storing, caplog: pytest.LogCaptureFixture)
         (row,) = rows.of_servers(conn, [server])[server]
     assert json.loads(row['connection_info'])['data']['encryption'] == ENCRYPTION and KEY not in repr(row)
     assert KEY not in caplog.text
-    for values, reason in (({'provider': 'plain'}, "its encryption has the provider 'plain'; accepted: luks"),
-                           ({'encryption_key_id': server}, f'Key {server} cannot be read: AuthTypeInvalidError')):
+    for values, reason in (
+        ({'provider': 'plain'}, "its encryption has the provider 'plain'; accepted: luks"),
+        ({'encryption_key_id': server}, f'Key {server} cannot be read: AuthTypeInvalidError'),
+    ):
         storing.cinder.encryption = {**ENCRYPTION, **values}
         storing.attach(server, other_one)
         assert storing.story(server) == ('attach_volume', True) and storing.volumes(server) == [volume]
@@ -554,6 +615,7 @@ def test_a_move_that_fails_comes_back(storing: Storing, what: str, root: bool) -
         if method == 'POST' and path == '/attachments':
             storing.cinder.fails.add('connect')
             storing.cinder.before = None
+
     if what == 'back end':
         storing.cinder.before = connects
         storing.cinder.after = lambda method, path: storing.cinder.fails.clear() if method == 'POST' else None
@@ -584,8 +646,9 @@ def test_a_volume_that_is_gone_is_the_servers_no_more(storing: Storing) -> None:
     (server, lost), kept = storing.with_volume(), storing.volume()
     storing.attach(server, kept)
     del storing.cinder.volumes[lost]
-    storing.cinder.attachments = {key: one for key, one in storing.cinder.attachments.items()
-                                  if one['volume_id'] != lost}
+    storing.cinder.attachments = {
+        key: one for key, one in storing.cinder.attachments.items() if one['volume_id'] != lost
+    }
     storing.cloud.action(server, 'migrate')
     assert storing.cloud.status(server) == 'VERIFY_RESIZE', storing.cloud.story(server)
     assert storing.volumes(server) == [kept]
@@ -610,6 +673,7 @@ def test_a_way_back_ends_without_a_volume_that_can_not_be_attached(storing: Stor
     def breaks(*args: Any, **kwargs: Any) -> None:
         storing.cinder.volumes[volume]['status'] = 'error'
         no_room()
+
     storing.driver(other(source)).moves.finish_migration = breaks
     cloud.action(server, 'migrate')
     assert cloud.status(server) == 'ACTIVE' and cloud.host_of(server) == source, cloud.story(server)
@@ -622,7 +686,7 @@ def test_a_way_back_ends_without_a_volume_that_can_not_be_attached(storing: Stor
 def test_a_resize_on_its_host_asks_cinder_nothing(make_cloud: Callable[..., Cloud]) -> None:
     storing = Storing(make_cloud, allow_resize_to_same_host=True)
     (service,) = storing.cloud.ok('GET', '/os-services?host=gpu2&binary=nova-compute')['services']
-    storing.cloud.ok('PUT', f"/os-services/{service['id']}", {'status': 'disabled'})
+    storing.cloud.ok('PUT', f'/os-services/{service["id"]}', {'status': 'disabled'})
     server, volume = storing.with_volume()
     asked = len(storing.cinder.asked)
     storing.cloud.action(server, 'resize', {'flavorRef': storing.cloud.flavor(vcpus=2)})
@@ -660,7 +724,9 @@ def test_attached_and_detached_on_no_host(storing: Storing) -> None:
     assert cloud.status(server) == 'SHELVED_OFFLOADED'
     answer = storing.attach(server, second, status=200, version='2.100')
     assert (answer.json['volumeAttachment']['volumeId'], answer.json['volumeAttachment']['device']) == (
-        second, '/dev/vdc')
+        second,
+        '/dev/vdc',
+    )
     storing.attach(server, third)
     assert storing.story(server) == ('attach_volume', False) and storing.volumes(server) == [first, second, third]
     assert storing.cinder.statuses() == {first: 'reserved', second: 'in-use', third: 'in-use'}
@@ -698,12 +764,14 @@ def test_a_running_guest_takes_it_along(storing: Storing, how: str) -> None:
     def migrate(*args: Any) -> None:
         seen.append((storing.held(server), storing.cinder.statuses()))
         real(*args)
+
     live.migrate = migrate
     cloud.action(server, 'os-migrateLive', LIVE)
     assert cloud.host_of(server) == other(source), cloud.story(server)
     assert cloud.status(server) == 'ACTIVE' and storing.volumes(server) == [volume]
-    assert seen == [(sorted([(volume, 'attached', source), (volume, 'attaching', other(source))]),
-                     {volume: 'attaching'})]
+    assert seen == [
+        (sorted([(volume, 'attached', source), (volume, 'attaching', other(source))]), {volume: 'attaching'})
+    ]
     assert storing.cinder.statuses() == {volume: 'in-use'}
     cloud.action(server, 'os-migrateLive', {'host': None, 'block_migration': False} if how == 'root' else LIVE)
     assert cloud.host_of(server) == source and storing.volumes(server) == [volume]
@@ -737,8 +805,9 @@ def test_a_live_migration_that_fails(storing: Storing, where: str) -> None:
     assert reason in json.dumps(cloud.story(server))
 
 
-@pytest.mark.parametrize(('host', 'method'), [
-    ('source', 'check_can_live_migrate_source'), ('destination', 'pre_live_migration')])
+@pytest.mark.parametrize(
+    ('host', 'method'), [('source', 'check_can_live_migrate_source'), ('destination', 'pre_live_migration')]
+)
 def test_a_compute_of_the_release_before_moves_no_volumes(storing: Storing, host: str, method: str) -> None:
     """It says nothing of them: the guest stays."""
     server, volume = storing.with_volume()
@@ -746,8 +815,11 @@ def test_a_compute_of_the_release_before_moves_no_volumes(storing: Storing, host
     older = source if host == 'source' else other(source)
     endpoint = cloud.computes[older].endpoint
     real = getattr(endpoint, method)
-    setattr(endpoint, method, lambda *args, **kwargs: {
-        key: value for key, value in real(*args, **kwargs).items() if key != 'volumes'})
+    setattr(
+        endpoint,
+        method,
+        lambda *args, **kwargs: {key: value for key, value in real(*args, **kwargs).items() if key != 'volumes'},
+    )
     cloud.action(server, 'os-migrateLive', LIVE)
     assert f'the compute service of host {older} is of an older release' in json.dumps(cloud.story(server))
     assert cloud.host_of(server) == source and storing.volumes(server) == [volume]
@@ -767,6 +839,7 @@ def test_the_host_that_refuses_has_no_volume(make_cloud: Callable[..., Cloud], m
                 refused.append(host)
                 no_room()
             return real(*args)
+
         storing.driver(host).live_migrations.prepare = prepare
     storing.cloud.action(server, 'os-migrateLive', LIVE)
     assert refused and storing.cloud.host_of(server) not in refused, storing.cloud.story(server)
@@ -784,14 +857,26 @@ def test_a_live_migration_that_is_ended(storing: Storing, end: str) -> None:
         under_way.set()
         while True:
             time.sleep(0.02)
-            told(dict.fromkeys(('memory_total', 'memory_processed', 'memory_remaining', 'disk_total', 'disk_processed',
-                                'disk_remaining'), 0))
+            told(
+                dict.fromkeys(
+                    (
+                        'memory_total',
+                        'memory_processed',
+                        'memory_remaining',
+                        'disk_total',
+                        'disk_processed',
+                        'disk_remaining',
+                    ),
+                    0,
+                )
+            )
+
     storing.driver(source).live_migrations.migrate = stays
     assert cloud.request('POST', f'/servers/{server}/action', {'os-migrateLive': LIVE}).status_int == 202
     assert under_way.wait(30)
     if end == 'abort':
         (row,) = cloud.ok('GET', f'/servers/{server}/migrations')['migrations']
-        cloud.ok('DELETE', f"/servers/{server}/migrations/{row['id']}")
+        cloud.ok('DELETE', f'/servers/{server}/migrations/{row["id"]}')
         cloud.settle()
         assert cloud.host_of(server) == source and cloud.status(server) == 'ACTIVE'
         assert storing.volumes(server) == [volume]
@@ -803,10 +888,11 @@ def test_a_live_migration_that_is_ended(storing: Storing, end: str) -> None:
 
 @pytest.mark.filterwarnings('ignore::pytest.PytestUnhandledThreadExceptionWarning')
 @pytest.mark.parametrize('fate', ['goes', 'stays'])
-def test_the_conductor_crashes_after_each_effect_of_a_live_migration(storing: Storing, fate: str,
-                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_conductor_crashes_after_each_effect_of_a_live_migration(
+    storing: Storing, fate: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another one goes on, and comes to the same."""
-    monkeypatch.setattr('kilonova.conductor.flows.volumes.LATE', 0.2)
+    monkeypatch.setattr('kilonova.conductor.flows.volume.volumes.LATE', 0.2)
     cloud, (server, volume) = storing.cloud, storing.with_volume()
     if fate == 'stays':
         for host in HOSTS:
@@ -814,6 +900,7 @@ def test_the_conductor_crashes_after_each_effect_of_a_live_migration(storing: St
 
     def begin() -> None:
         assert cloud.request('POST', f'/servers/{server}/action', {'os-migrateLive': LIVE}).status_int == 202
+
     number = places.first()
     while True:
         source = cloud.host_of(server)
@@ -864,6 +951,7 @@ def test_an_image_of_volumes(storing: Storing, monkeypatch: pytest.MonkeyPatch) 
 
     def dies(*args: Any, **kwargs: Any) -> None:
         raise errors.Unanswered(who='The image service', reason='broken')
+
     monkeypatch.setattr(cloud.images, 'activate', dies)
     monkeypatch.setattr('kilonova.api.services.snapshot.LATE', 0.2)
     assert cloud.request('POST', f'/servers/{server}/action', {'createImage': {'name': 'second'}}).status_int == 503
@@ -911,8 +999,11 @@ def test_a_volume_that_grows(storing: Storing) -> None:
     """Cinder tells; the row and the host hear of it."""
     server, volume = storing.with_volume()
     storing.cinder.volumes[volume]['size'] = 5
-    answer = storing.cloud.request('POST', '/os-server-external-events', {'events': [
-        {'name': 'volume-extended', 'server_uuid': server, 'tag': volume}]})
+    answer = storing.cloud.request(
+        'POST',
+        '/os-server-external-events',
+        {'events': [{'name': 'volume-extended', 'server_uuid': server, 'tag': volume}]},
+    )
     assert [event['code'] for event in answer.json['events']] == [200]
     storing.cloud.settle()
     with storing.cloud.cell.read() as conn:
@@ -933,14 +1024,24 @@ def test_the_audit_compares_volumes(storing: Storing) -> None:
         (row,) = rows.of_servers(conn, [second])[second]
         info = json.loads(row['connection_info']) | {'attached_to': 'elsewhere'}
         rows.change(conn, row['uuid'], row['attachment_id'], {'connection_info': json.dumps(info)})
-    assert sorted(storing.cloud.audit().disagreements) == sorted([
-        (f'volumes: server {server} has volume {volume} with attachment {lost["id"]}, which does not exist '
-         f'in Cinder'),
-        (f'volumes: attachment {extra.id} of volume {extra.volume_id} belongs to server {server}, which has no row for '
-         f'it'),
-        (f'volumes: volume {elsewhere} of server {second} is attached to elsewhere, and the server is on '
-         f'{storing.cloud.host_of(second)}'),
-        f'volumes: attachment {stray.id} of volume {stray.volume_id} belongs to {IMAGE_ID}, which is not a server'])
+    assert sorted(storing.cloud.audit().disagreements) == sorted(
+        [
+            (
+                f'volumes: server {server} has volume {volume} with attachment {lost["id"]}, which does not exist '
+                f'in Cinder'
+            ),
+            (
+                f'volumes: attachment {extra.id} of volume {extra.volume_id} belongs to server {server}, which has no '
+                f'row for '
+                f'it'
+            ),
+            (
+                f'volumes: volume {elsewhere} of server {second} is attached to elsewhere, and the server is on '
+                f'{storing.cloud.host_of(second)}'
+            ),
+            f'volumes: attachment {stray.id} of volume {stray.volume_id} belongs to {IMAGE_ID}, which is not a server',
+        ]
+    )
     cinder.before = lambda method, path: (_ for _ in ()).throw(cinder.broken())
     (silent,) = storing.cloud.audit().silent
     assert silent.startswith('volumes: The volume service does not answer: ')
@@ -948,12 +1049,17 @@ def test_the_audit_compares_volumes(storing: Storing) -> None:
 
 # --- what guests read and write --------------------------------------------------------------------------------------
 def test_what_guests_read_and_write_is_counted_wherever_they_are_row_2_15(
-        make_cloud: Callable[..., Cloud], monkeypatch: pytest.MonkeyPatch) -> None:
+    make_cloud: Callable[..., Cloud], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """seed-map 2.15: each host counts its own guests, a guest that was started again goes on from what there was, and
     so does the volume with its next server. Two messages of each host; none where it has nothing to count."""
     recorder = Recorder()
-    storing = Storing(make_cloud, sender=recorder, oslo_messaging_notifications__driver=['messagingv2'],
-                      notifications__notification_format='both')
+    storing = Storing(
+        make_cloud,
+        sender=recorder,
+        oslo_messaging_notifications__driver=['messagingv2'],
+        notifications__notification_format='both',
+    )
     cloud, counted = storing.cloud, {'now': VolumeCounters()}
 
     def poll() -> list[tuple[str, str, str, list[int]]]:
@@ -963,19 +1069,35 @@ def test_what_guests_read_and_write_is_counted_wherever_they_are_row_2_15(
             manager.poll_volume_usage()
         names = ('reads', 'read_bytes', 'writes', 'write_bytes')
         told = [message.payload['nova_object.data'] for message in recorder.of(True)]
-        assert [{'volume_id': one['volume_id'], 'tenant_id': one['project_id'], 'instance_id': one['instance_uuid'],
-                 **{name: one[name] for name in names}} for one in told] == [
+        assert [
+            {
+                'volume_id': one['volume_id'],
+                'tenant_id': one['project_id'],
+                'instance_id': one['instance_uuid'],
+                **{name: one[name] for name in names},
+            }
+            for one in told
+        ] == [
             {name: message.payload[name] for name in ('volume_id', 'tenant_id', 'instance_id', *names)}
-            for message in recorder.of(False)]
+            for message in recorder.of(False)
+        ]
         assert {message.event for _, message in recorder.sent} <= {'volume.usage'}
-        return [(message.publisher.removeprefix('nova-compute:'), one['volume_id'], one['instance_uuid'],
-                 [one[name] for name in names]) for message, one in zip(recorder.of(True), told, strict=True)]
+        return [
+            (
+                message.publisher.removeprefix('nova-compute:'),
+                one['volume_id'],
+                one['instance_uuid'],
+                [one[name] for name in names],
+            )
+            for message, one in zip(recorder.of(True), told, strict=True)
+        ]
 
     for host in HOSTS:
         volumes = storing.driver(host).volumes
         usage = volumes.usage
-        monkeypatch.setattr(volumes, 'usage', lambda instance, usage=usage: dict.fromkeys(
-            usage(instance), counted['now']))
+        monkeypatch.setattr(
+            volumes, 'usage', lambda instance, usage=usage: dict.fromkeys(usage(instance), counted['now'])
+        )
     server, volume = storing.with_volume()
     source = cloud.host_of(server)
     assert poll() == [(source, volume, server, [0, 0, 0, 0])]

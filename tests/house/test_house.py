@@ -1,4 +1,5 @@
 """``make house``: figures of the tree and of some operations, printed. pytest runs it for the sake of its clouds."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -19,11 +20,15 @@ DEEPEST = 13
 def test_the_tree() -> None:
     tree = Tree(ROOT)
     parameters, any_ = tree.parameters()
-    print(f'\nproduction: {tree.lines("kilonova")} lines in {len(tree.files("kilonova"))} files; tests: '
-          f'{tree.lines("tests")} lines in {len(tree.files("tests"))} files')
+    print(
+        f'\nproduction: {tree.lines("kilonova")} lines in {len(tree.files("kilonova"))} files; tests: '
+        f'{tree.lines("tests")} lines in {len(tree.files("tests"))} files'
+    )
     print(f'parameters: {parameters}, of them {any_} Any or without a type ({100 * any_ / parameters:.1f} %)')
-    print('classes with the most methods: ' + ', '.join(
-        f'{name} {methods} ({path})' for methods, path, name in tree.widest_classes(5)))
+    print(
+        'classes with the most methods: '
+        + ', '.join(f'{name} {methods} ({path})' for methods, path, name in tree.widest_classes(5))
+    )
     writers = tree.writers_of_states()
     print(f'writers of vm and task state: {len(writers)} ({", ".join(writers)})')
     circles = tree.circles()
@@ -41,10 +46,15 @@ def test_operations(tracer: Tracer, make_cloud: Callable[..., Cloud]) -> None:
         cloud.action(server, 'resize', {'flavorRef': two})
 
     acts: dict[str, Callable[[str], Any]] = {
-        'boot': lambda _: cloud.boot(one), 'show': cloud.show, 'lock': lambda server: cloud.action(server, 'lock'),
-        'unlock': lambda server: cloud.action(server, 'unlock'), 'stop': lambda server: cloud.action(server, 'os-stop'),
-        'start': lambda server: cloud.action(server, 'os-start'), 'resize': resize,
-        'confirm': lambda server: cloud.action(server, 'confirmResize')}
+        'boot': lambda _: cloud.boot(one),
+        'show': cloud.show,
+        'lock': lambda server: cloud.action(server, 'lock'),
+        'unlock': lambda server: cloud.action(server, 'unlock'),
+        'stop': lambda server: cloud.action(server, 'os-stop'),
+        'start': lambda server: cloud.action(server, 'os-start'),
+        'resize': resize,
+        'confirm': lambda server: cloud.action(server, 'confirmResize'),
+    }
     first, second = cloud.boot(one), cloud.boot(one)
     print(f'\n{"":<10}{"files":>8}{"functions":>12}{"deepest":>10}')
     found: dict[str, Found] = {}

@@ -1,11 +1,12 @@
 """Which functions of ours an operation runs through, and how deep their stack is.
 
-    tracer = Tracer(ROOT / 'kilonova')
-    with tracer:                        # before the threads are made that will work
-        with tracer.record() as found:
-            operation()
-    found.files, found.functions, found.deepest
+tracer = Tracer(ROOT / 'kilonova')
+with tracer:                        # before the threads are made that will work
+    with tracer.record() as found:
+        operation()
+found.files, found.functions, found.deepest
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -78,5 +79,11 @@ class Tracer:
             found.deepest = stack[::-1]
 
     def _is_ours(self, code: CodeType) -> bool:
-        return code.co_filename.startswith(self._prefix) and code.co_name not in ('<module>', '<listcomp>', '<genexpr>',
-                                                                                 '<dictcomp>', '<setcomp>', '<lambda>')
+        return code.co_filename.startswith(self._prefix) and code.co_name not in (
+            '<module>',
+            '<listcomp>',
+            '<genexpr>',
+            '<dictcomp>',
+            '<setcomp>',
+            '<lambda>',
+        )

@@ -1,12 +1,13 @@
 """Figures of the source tree, read without running it: lines, widest classes, ``Any``, circles of imports.
 
-    tree = Tree(ROOT)
-    tree.lines('kilonova')              # 30812
-    tree.widest_classes(5)              # [(41, 'kilonova/pci/ledger.py', 'PciLedger'), …]
-    tree.share_of_any()                 # 0.19
-    tree.writers_of_states()            # ['kilonova/db/queries/instances.py:_move']
-    tree.circles()                      # [['kilonova/a.py', 'kilonova/b.py']]
+tree = Tree(ROOT)
+tree.lines('kilonova')              # 30812
+tree.widest_classes(5)              # [(41, 'kilonova/pci/ledger.py', 'PciLedger'), …]
+tree.share_of_any()                 # 0.19
+tree.writers_of_states()            # ['kilonova/db/queries/instances.py:_move']
+tree.circles()                      # [['kilonova/a.py', 'kilonova/b.py']]
 """
+
 from __future__ import annotations
 
 import ast
@@ -36,25 +37,36 @@ class Tree:
 
     def widest_classes(self, count: int) -> list[tuple[int, str, str]]:
         """The classes with the most methods of their own: (methods, file, name)."""
-        found = [(sum(isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef)) for item in node.body), path, node.name)
-                 for path in self.files(PACKAGE) for node in ast.walk(self._parsed(path))
-                 if isinstance(node, ast.ClassDef)]
+        found = [
+            (sum(isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef)) for item in node.body), path, node.name)
+            for path in self.files(PACKAGE)
+            for node in ast.walk(self._parsed(path))
+            if isinstance(node, ast.ClassDef)
+        ]
         return sorted(found, reverse=True)[:count]
 
     def parameters(self) -> tuple[int, int]:
         """How many parameters the functions have, and how many of them are ``Any`` or have no type."""
-        kinds = [parameter.annotation is None or (
-            isinstance(parameter.annotation, ast.Name) and parameter.annotation.id == 'Any')
-            for path in self.files(PACKAGE) for node in ast.walk(self._parsed(path))
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) for parameter in _parameters(node)]
+        kinds = [
+            parameter.annotation is None
+            or (isinstance(parameter.annotation, ast.Name) and parameter.annotation.id == 'Any')
+            for path in self.files(PACKAGE)
+            for node in ast.walk(self._parsed(path))
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+            for parameter in _parameters(node)
+        ]
         return len(kinds), sum(kinds)
 
     def writers_of_states(self) -> list[str]:
         """Functions that make a column of a server's state: in a dict, or among the values of a statement. Not what a
         statement is to find (``expect``), nor the payloads of notifications."""
-        return [f'{path}:{node.name}' for path in self.files(PACKAGE) if '/notifications/' not in path
-                for node in ast.walk(self._parsed(path))
-                if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and _makes_states(node)]
+        return [
+            f'{path}:{node.name}'
+            for path in self.files(PACKAGE)
+            if '/notifications/' not in path
+            for node in ast.walk(self._parsed(path))
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and _makes_states(node)
+        ]
 
     def imports(self, path: str) -> set[str]:
         """Files of the package that a file imports, anywhere in it, and for its types too."""
@@ -64,8 +76,9 @@ class Tree:
                 found.update(file for name in node.names if (file := self._file_of(name.name)))
             elif isinstance(node, ast.ImportFrom) and node.module:
                 base = node.module
-                found.update(file for name in node.names
-                             if (file := self._file_of(f'{base}.{name.name}') or self._file_of(base)))
+                found.update(
+                    file for name in node.names if (file := self._file_of(f'{base}.{name.name}') or self._file_of(base))
+                )
         return found - {path}
 
     def circles(self) -> list[list[str]]:
@@ -118,8 +131,13 @@ def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
 
 def _parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.arg]:
     arguments = node.args
-    for parameter in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg,
-                      arguments.kwarg):
+    for parameter in (
+        *arguments.posonlyargs,
+        *arguments.args,
+        *arguments.kwonlyargs,
+        arguments.vararg,
+        arguments.kwarg,
+    ):
         if parameter is not None and parameter.arg not in _OWN:
             yield parameter
 

@@ -1,9 +1,10 @@
 """A daemon of a test's own beside those of the shared cloud: same broker, databases, Keystone and Placement.
 
-    with Beside(site, 'kilonova-api', settings='[DEFAULT]\nhost = ctl2\n', port=port) as api:
-        api.await_log('Listening on', times=2)
-        assert api.terminate() == 0
+with Beside(site, 'kilonova-api', settings='[DEFAULT]\nhost = ctl2\n', port=port) as api:
+    api.await_log('Listening on', times=2)
+    assert api.terminate() == 0
 """
+
 from __future__ import annotations
 
 import os
@@ -34,8 +35,16 @@ class Beside:
     """``command``: a program of the virtual environment and what stands before the configuration's arguments, or the
     whole command line when ``configured`` is off."""
 
-    def __init__(self, site: Site, *command: str, directory: Path, settings: str = '', files: Sequence[Path] = (),
-                 env: Mapping[str, str] | None = None, configured: bool = True) -> None:
+    def __init__(
+        self,
+        site: Site,
+        *command: str,
+        directory: Path,
+        settings: str = '',
+        files: Sequence[Path] = (),
+        env: Mapping[str, str] | None = None,
+        configured: bool = True,
+    ) -> None:
         self.directory, self.own = directory, directory / 'own.conf'
         self.own.write_text(settings)
         self.log_path = directory / 'beside.log'
@@ -47,14 +56,22 @@ class Beside:
         # The marks let the cloud's own commands find what a failed test left.
         environment = process.child_environment(site.layout, 'beside', env or {})
         with self.log_path.open('ab') as log:
-            self.process = subprocess.Popen(argv, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                            cwd=directory, start_new_session=True)
+            self.process = subprocess.Popen(
+                argv,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=directory,
+                start_new_session=True,
+            )
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         if kind is not None:
             print(self.log()[-6000:])
         self.process.kill()

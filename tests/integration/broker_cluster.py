@@ -11,6 +11,7 @@
 Nothing of the machine's own RabbitMQ or network is used: own epmd, ports, directories, names. Each node finds the
 others by an address of its own (127.1.FROM.TO), where a link (``tools/cloud/links.py``) goes on to the node's true one.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -50,8 +51,10 @@ cluster_keepalive_interval = 2000
 """
 # With -sname the node has its name and port before RabbitMQ would look whether anybody uses the port: our links do, at
 # other addresses.
-_ARGUMENTS = ('+S 1:1 +sbwt none +sbwtdcpu none +sbwtdio none -sname {name} -kernel net_ticktime {tick} '
-              'inet_dist_use_interface {{127,0,0,1}} inet_dist_listen_min {port} inet_dist_listen_max {port}')
+_ARGUMENTS = (
+    '+S 1:1 +sbwt none +sbwtdcpu none +sbwtdio none -sname {name} -kernel net_ticktime {tick} '
+    'inet_dist_use_interface {{127,0,0,1}} inet_dist_listen_min {port} inet_dist_listen_max {port}'
+)
 
 
 class Brokers:
@@ -62,13 +65,16 @@ class Brokers:
         self.layout.make_directories()
         self._password = secrets.token_hex(16)
         self._epmd, self._inner, self._dist, self._outer = (
-            free_port(), *({node: free_port() for node in NODES} for _ in range(3)))
+            free_port(),
+            *({node: free_port() for node in NODES} for _ in range(3)),
+        )
 
     @property
     def url(self) -> str:
         """``[DEFAULT]transport_url`` of its clients."""
-        return 'rabbit://' + ','.join(f'kilonova:{self._password}@127.0.0.1:{self._outer[node]}'
-                                      for node in NODES) + '/'
+        return (
+            'rabbit://' + ','.join(f'kilonova:{self._password}@127.0.0.1:{self._outer[node]}' for node in NODES) + '/'
+        )
 
     # -- life ---------------------------------------------------------------------------------------------------------
     def form(self) -> None:
@@ -78,11 +84,15 @@ class Brokers:
             self.links.add(f'clients-{source}', ('127.0.0.1', self._outer[source]), ('127.0.0.1', self._inner[source]))
             for target in NODES:
                 if target != source:
-                    self.links.add(f'{source}-{target}', (seen(source, target), self._dist[target]),
-                                   ('127.0.0.1', self._dist[target]))
+                    self.links.add(
+                        f'{source}-{target}',
+                        (seen(source, target), self._dist[target]),
+                        ('127.0.0.1', self._dist[target]),
+                    )
         addresses = ['127.0.0.1', *(seen(a, b) for a in NODES for b in NODES if a != b)]
-        process.start(self.layout, 'epmd', ['epmd', '-address', ','.join(addresses), '-port', str(self._epmd)],
-                      env={}, digest='')
+        process.start(
+            self.layout, 'epmd', ['epmd', '-address', ','.join(addresses), '-port', str(self._epmd)], env={}, digest=''
+        )
         self._await(lambda: listens(self._epmd), 'epmd')
         for node in NODES:
             self._launch(node)
@@ -109,22 +119,40 @@ class Brokers:
     def cut_off(self, node: int, *, clients: bool) -> None:
         """Silence between a node and the other nodes, and with ``clients`` its clients, too."""
         others = [other for other in NODES if other != node]
-        self.links.cut([f'{node}-{other}' for other in others] + [f'{other}-{node}' for other in others]
-                       + ([f'clients-{node}'] if clients else []))
+        self.links.cut(
+            [f'{node}-{other}' for other in others]
+            + [f'{other}-{node}' for other in others]
+            + ([f'clients-{node}'] if clients else [])
+        )
 
     def heal(self) -> None:
         self.links.heal()
 
     def await_whole(self) -> None:
         """Wait until each node sees all of them run, and serves clients."""
-        self._await(lambda: all(len(self.running(node)) == len(NODES) and speaks_amqp(self._inner[node])
-                                for node in NODES), 'a whole cluster')
+        self._await(
+            lambda: all(len(self.running(node)) == len(NODES) and speaks_amqp(self._inner[node]) for node in NODES),
+            'a whole cluster',
+        )
 
     def running(self, node: int) -> list[str]:
         """The nodes that a node sees running; [] when it doesn't answer."""
-        asked = subprocess.run(['erl_call', '-address', f'127.0.0.1:{self._dist[node]}', '-timeout', '5',
-                                '-a', 'rabbit_nodes all_running'], capture_output=True, text=True, check=False,
-                               env={**os.environ, 'HOME': str(self._home(node))}, stdin=subprocess.DEVNULL)
+        asked = subprocess.run(
+            [
+                'erl_call',
+                '-address',
+                f'127.0.0.1:{self._dist[node]}',
+                '-timeout',
+                '5',
+                '-a',
+                'rabbit_nodes all_running',
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, 'HOME': str(self._home(node))},
+            stdin=subprocess.DEVNULL,
+        )
         return asked.stdout.strip('[]\n ').split(',') if asked.returncode == 0 and '@' in asked.stdout else []
 
     def log(self, node: int) -> str:
@@ -135,7 +163,8 @@ class Brokers:
         deadline = time.monotonic() + PATIENCE
         while not question():
             assert time.monotonic() < deadline, f'no {what} after {PATIENCE:.0f} s\n' + '\n'.join(
-                f'--- {node}\n{self.log(node)[-2000:]}' for node in NODES)
+                f'--- {node}\n{self.log(node)[-2000:]}' for node in NODES
+            )
             time.sleep(0.3)
 
     # -- files --------------------------------------------------------------------------------------------------------
@@ -146,10 +175,15 @@ class Brokers:
         home = self._home(node)
         home.mkdir(parents=True, exist_ok=True)
         peers = '\n'.join(f'cluster_formation.classic_config.nodes.{peer} = {address(peer)}' for peer in NODES)
-        write_private(home / 'rabbitmq.conf', _CONF.format(
-            port=self._inner[node], password=self._password, log=self.layout.log(name(node)), peers=peers))
-        write_private(home / 'inetrc', '{lookup, [file, native]}.\n' + ''.join(
-            f'{{host, {{{seen(node, peer).replace(".", ",")}}}, ["broker{peer}"]}}.\n' for peer in NODES))
+        write_private(
+            home / 'rabbitmq.conf',
+            _CONF.format(port=self._inner[node], password=self._password, log=self.layout.log(name(node)), peers=peers),
+        )
+        write_private(
+            home / 'inetrc',
+            '{lookup, [file, native]}.\n'
+            + ''.join(f'{{host, {{{seen(node, peer).replace(".", ",")}}}, ["broker{peer}"]}}.\n' for peer in NODES),
+        )
         write_private(home / 'rabbitmq-env.conf', '')
         write_private(home / 'enabled_plugins', '[].\n')
         write_private(home / '.erlang.cookie', self._password)
@@ -157,27 +191,34 @@ class Brokers:
 
     def _launch(self, node: int) -> None:
         home = self._home(node)
-        process.start(self.layout, name(node), [str(RABBITMQ_SERVER)], digest='', env={
-            'HOME': str(home),
-            'ERL_INETRC': str(home / 'inetrc'),
-            'RABBITMQ_NODENAME': address(node),
-            'RABBITMQ_NODE_IP_ADDRESS': '127.0.0.1',
-            'RABBITMQ_NODE_PORT': str(self._inner[node]),
-            'ERL_EPMD_PORT': str(self._epmd),
-            'RABBITMQ_CONF_ENV_FILE': str(home / 'rabbitmq-env.conf'),
-            'RABBITMQ_CONFIG_FILE': str(home / 'rabbitmq.conf'),
-            'RABBITMQ_ADVANCED_CONFIG_FILE': str(home / 'advanced.config'),
-            'RABBITMQ_CONFIG_FILES': str(home / 'conf.d'),
-            'RABBITMQ_ENABLED_PLUGINS_FILE': str(home / 'enabled_plugins'),
-            'RABBITMQ_MNESIA_BASE': str(home / 'mnesia'),
-            'RABBITMQ_LOG_BASE': str(home / 'log'),
-            'RABBITMQ_GENERATED_CONFIG_DIR': str(home / 'config'),
-            'RABBITMQ_PID_FILE': str(home / 'pid'),
-            # With it the script replaces itself by the Erlang machine: one process to kill.
-            'RUNNING_UNDER_SYSTEMD': 'true',
-            'RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS': _ARGUMENTS.format(
-                name=address(node), tick=TICK, port=self._dist[node]),
-        })
+        process.start(
+            self.layout,
+            name(node),
+            [str(RABBITMQ_SERVER)],
+            digest='',
+            env={
+                'HOME': str(home),
+                'ERL_INETRC': str(home / 'inetrc'),
+                'RABBITMQ_NODENAME': address(node),
+                'RABBITMQ_NODE_IP_ADDRESS': '127.0.0.1',
+                'RABBITMQ_NODE_PORT': str(self._inner[node]),
+                'ERL_EPMD_PORT': str(self._epmd),
+                'RABBITMQ_CONF_ENV_FILE': str(home / 'rabbitmq-env.conf'),
+                'RABBITMQ_CONFIG_FILE': str(home / 'rabbitmq.conf'),
+                'RABBITMQ_ADVANCED_CONFIG_FILE': str(home / 'advanced.config'),
+                'RABBITMQ_CONFIG_FILES': str(home / 'conf.d'),
+                'RABBITMQ_ENABLED_PLUGINS_FILE': str(home / 'enabled_plugins'),
+                'RABBITMQ_MNESIA_BASE': str(home / 'mnesia'),
+                'RABBITMQ_LOG_BASE': str(home / 'log'),
+                'RABBITMQ_GENERATED_CONFIG_DIR': str(home / 'config'),
+                'RABBITMQ_PID_FILE': str(home / 'pid'),
+                # With it the script replaces itself by the Erlang machine: one process to kill.
+                'RUNNING_UNDER_SYSTEMD': 'true',
+                'RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS': _ARGUMENTS.format(
+                    name=address(node), tick=TICK, port=self._dist[node]
+                ),
+            },
+        )
 
 
 def name(node: int) -> str:
@@ -201,8 +242,13 @@ def cluster(directory: Path) -> Iterator[Brokers]:
     with Links() as links:
         brokers = Brokers(directory, links)
         # Its other end of the pipe closes with this process, whatever ends that.
-        guard = subprocess.Popen([sys.executable, '-c', _GUARD, str(brokers.layout.var)], cwd=ROOT,
-                                 stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
+        guard = subprocess.Popen(
+            [sys.executable, '-c', _GUARD, str(brokers.layout.var)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         try:
             brokers.form()
             yield brokers

@@ -1,10 +1,11 @@
 """A headless Chromium, driven by its DevTools protocol, and what a screen in text mode says on a picture of it.
 
-    with Browser(directory) as browser:
-        browser.open('http://127.0.0.1:6080/vnc_lite.html?path=…')
-        picture = browser.picture('canvas')          # Picture(width=720, height=400, …), None: the page has none
-        text(picture)                                # ['GUEST-READY', '', …]: the lines of a text screen of 80 columns
+with Browser(directory) as browser:
+    browser.open('http://127.0.0.1:6080/vnc_lite.html?path=…')
+    picture = browser.picture('canvas')          # Picture(width=720, height=400, …), None: the page has none
+    text(picture)                                # ['GUEST-READY', '', …]: the lines of a text screen of 80 columns
 """
+
 from __future__ import annotations
 
 import base64
@@ -27,9 +28,19 @@ from websockets.sync.client import ClientConnection, connect
 from tools.cloud import http
 
 PROGRAM = 'chromium-headless-shell'
-_OPTIONS = ('--headless', '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-sync',
-            '--disable-background-networking', '--disable-component-update', '--disable-dev-shm-usage',
-            '--remote-debugging-port=0', '--window-size=1024,768')
+_OPTIONS = (
+    '--headless',
+    '--no-sandbox',
+    '--disable-gpu',
+    '--disable-quic',
+    '--no-first-run',
+    '--disable-sync',
+    '--disable-background-networking',
+    '--disable-component-update',
+    '--disable-dev-shm-usage',
+    '--remote-debugging-port=0',
+    '--window-size=1024,768',
+)
 # The graphics adapter's ROM has the letters of text mode: 256 of 8 × 16 points.
 ROM, COLUMNS, HEIGHT = Path('/usr/share/seabios/vgabios-stdvga.bin'), 80, 16
 _LETTER_A = bytes.fromhex('000010386cc6c6fec6c6c6c600000000')
@@ -55,8 +66,12 @@ class Browser:
         with (directory / 'browser.log').open('w') as log:
             # In a group of its own: it has processes that outlive the first one.
             self._process = subprocess.Popen(
-                [program, *_OPTIONS, f'--user-data-dir={directory}/profile', 'about:blank'], stdin=subprocess.DEVNULL,
-                stdout=log, stderr=log, start_new_session=True)
+                [program, *_OPTIONS, f'--user-data-dir={directory}/profile', 'about:blank'],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
         self._port = directory / 'profile' / 'DevToolsActivePort'
         self._numbers = itertools.count(1)
         self._open = contextlib.ExitStack()
@@ -107,9 +122,11 @@ class Browser:
 
     def picture(self, element: str) -> Picture | None:
         """Of the first element that a selector of CSS finds, as it is painted now."""
-        found = self.evaluate(f'(() => {{ const found = document.querySelector({json.dumps(element)}); '
-                              'if (!found) return null; const {x, y, width, height} = found.getBoundingClientRect(); '
-                              'return {x, y, width, height}; })()')
+        found = self.evaluate(
+            f'(() => {{ const found = document.querySelector({json.dumps(element)}); '
+            'if (!found) return null; const {x, y, width, height} = found.getBoundingClientRect(); '
+            'return {x, y, width, height}; })()'
+        )
         if not found or not found['width'] or not found['height']:
             return None
         shot = self._ask('Page.captureScreenshot', format='png', clip={**found, 'scale': 1})
@@ -120,8 +137,8 @@ def decode(png: bytes) -> Picture:
     """A PNG of 8 bits a colour, not interlaced."""
     place, data, width, height, channels = 8, b'', 0, 0, 0
     while place < len(png):
-        size, kind = int.from_bytes(png[place:place + 4]), png[place + 4:place + 8]
-        body = png[place + 8:place + 8 + size]
+        size, kind = int.from_bytes(png[place : place + 4]), png[place + 4 : place + 8]
+        body = png[place + 8 : place + 8 + size]
         if kind == b'IHDR':
             width, height = int.from_bytes(body[:4]), int.from_bytes(body[4:8])
             assert (body[8], body[12]) == (8, 0)
@@ -133,8 +150,8 @@ def decode(png: bytes) -> Picture:
     rows, above = [], bytes(stride)
     for number in range(height):
         begin = number * (stride + 1)
-        above = _unfilter(raw[begin], bytearray(raw[begin + 1:begin + 1 + stride]), above, channels)
-        rows.append(b''.join(above[point:point + 3] for point in range(0, stride, channels)))
+        above = _unfilter(raw[begin], bytearray(raw[begin + 1 : begin + 1 + stride]), above, channels)
+        rows.append(b''.join(above[point : point + 3] for point in range(0, stride, channels)))
     return Picture(width, height, rows, png)
 
 
@@ -160,15 +177,15 @@ def text(picture: Picture) -> list[str]:
     """The lines of a screen in text mode; '?' for what is no letter of its font."""
     rom = ROM.read_bytes()
     font = rom.index(_LETTER_A) - ord('A') * HEIGHT
-    letters = {rom[font + code * HEIGHT:font + (code + 1) * HEIGHT]: chr(code) for code in range(32, 127)}
+    letters = {rom[font + code * HEIGHT : font + (code + 1) * HEIGHT]: chr(code) for code in range(32, 127)}
     width = picture.width // COLUMNS
     lines = []
     for top in range(0, picture.height - HEIGHT + 1, HEIGHT):
-        rows = picture.rows[top:top + HEIGHT]
+        rows = picture.rows[top : top + HEIGHT]
         line = ''
         for column in range(COLUMNS):
             begin = column * width
-            cell = [[row[3 * point:3 * point + 3] for point in range(begin, begin + 8)] for row in rows]
+            cell = [[row[3 * point : 3 * point + 3] for point in range(begin, begin + 8)] for row in rows]
             ground = Counter(point for points in cell for point in points).most_common(1)[0][0]
             shape = bytes(sum(128 >> place for place, point in enumerate(points) if point != ground) for points in cell)
             line += letters.get(shape, '?')

@@ -6,6 +6,7 @@
 It has the pools ``volumes``, ``images`` and ``vms``. It has no manager daemon, so nobody knows how full they are:
 ``df`` stands in for what ``ceph df`` would say.
 """
+
 from __future__ import annotations
 
 import configparser
@@ -86,8 +87,9 @@ osd_class_update_on_start = false
 
     def write(self, image: str, raw: Path) -> None:
         """The content of a file into an image of the pool, by QEMU as the user."""
-        _run('qemu-img', 'convert', '-n', '-f', 'raw', '-O', 'raw', raw,
-             f'rbd:{POOL}/{image}:id={USER}:conf={self.conf}')
+        _run(
+            'qemu-img', 'convert', '-n', '-f', 'raw', '-O', 'raw', raw, f'rbd:{POOL}/{image}:id={USER}:conf={self.conf}'
+        )
 
     def rbd(self, *argv: str) -> str:
         """What rbd prints, as the user."""
@@ -95,12 +97,14 @@ osd_class_update_on_start = false
 
     def df(self, programs: Path) -> None:
         """A ``ceph`` in that directory: it knows how full the pools are, and is the real one else."""
-        said = json.dumps({'pools': [{'name': pool, 'stats': {'stored': 1 << 30, 'max_avail': 99 << 30}}
-                                     for pool in POOLS]})
+        said = json.dumps(
+            {'pools': [{'name': pool, 'stats': {'stored': 1 << 30, 'max_avail': 99 << 30}} for pool in POOLS]}
+        )
         programs.mkdir()
         program = programs / 'ceph'
-        program.write_text(f"#!/bin/sh\ncase \"$*\" in *' df') echo '{said}' ;; *) exec {shutil.which('ceph')} "
-                           '"$@" ;; esac\n')
+        program.write_text(
+            f'#!/bin/sh\ncase "$*" in *\' df\') echo \'{said}\' ;; *) exec {shutil.which("ceph")} "$@" ;; esac\n'
+        )
         program.chmod(0o755)
 
     # -- its life -----------------------------------------------------------------------------------------------------
@@ -113,8 +117,9 @@ osd_class_update_on_start = false
             for pool in POOLS:
                 self._ceph('osd', 'pool', 'create', pool, '8')
                 self._ceph('osd', 'pool', 'application', 'enable', pool, 'rbd')
-            self._key(f'client.{USER}', 'mon', 'profile rbd', 'osd', ', '.join(f'profile rbd pool={pool}'
-                                                                               for pool in POOLS))
+            self._key(
+                f'client.{USER}', 'mon', 'profile rbd', 'osd', ', '.join(f'profile rbd pool={pool}' for pool in POOLS)
+            )
             deadline = time.monotonic() + WAIT
             while '1 up' not in self._ceph('osd', 'stat'):
                 assert time.monotonic() < deadline, f'the store of Ceph did not come up, see {self._directory}/log'
@@ -124,8 +129,9 @@ osd_class_update_on_start = false
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self.end()
 
     def end(self) -> None:
@@ -138,8 +144,20 @@ osd_class_update_on_start = false
         path = self._directory
         keyring, admin, monmap = path / 'mon.keyring', path / 'client.admin.keyring', path / 'monmap'
         _run('ceph-authtool', '--create-keyring', keyring, '--gen-key', '-n', 'mon.', '--cap', 'mon', 'allow *')
-        _run('ceph-authtool', '--create-keyring', admin, '--gen-key', '-n', 'client.admin', '--cap', 'mon', 'allow *',
-             '--cap', 'osd', 'allow *')
+        _run(
+            'ceph-authtool',
+            '--create-keyring',
+            admin,
+            '--gen-key',
+            '-n',
+            'client.admin',
+            '--cap',
+            'mon',
+            'allow *',
+            '--cap',
+            'osd',
+            'allow *',
+        )
         _run('ceph-authtool', keyring, '--import-keyring', admin)
         _run('monmaptool', '--create', '--fsid', self._fsid, '--addv', 'a', self._addresses, monmap)
         _run('ceph-mon', '-c', self.conf, '--mkfs', '-i', 'a', '--monmap', monmap, '--keyring', keyring)
@@ -158,9 +176,14 @@ osd_class_update_on_start = false
 
     def _start(self, *argv: str) -> None:
         with (self._directory / 'log' / f'{argv[0]}.out').open('ab') as out:
-            self._daemons.append(subprocess.Popen(
-                ['setpriv', '--pdeathsig', 'KILL', argv[0], '-c', str(self.conf), '-f', *argv[1:]],
-                stdin=subprocess.DEVNULL, stdout=out, stderr=out))
+            self._daemons.append(
+                subprocess.Popen(
+                    ['setpriv', '--pdeathsig', 'KILL', argv[0], '-c', str(self.conf), '-f', *argv[1:]],
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=out,
+                )
+            )
 
 
 def _free_ports() -> int:

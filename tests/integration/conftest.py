@@ -1,4 +1,5 @@
 """The clouds that tests of real daemons share: each is started once, and taken down at the end whatever happens."""
+
 from __future__ import annotations
 
 import shutil
@@ -84,8 +85,9 @@ FAILED = pytest.StashKey[bool]()
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]
-                              ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Fixtures may ask whether their test failed."""
     report = yield
     if call.when == 'call':

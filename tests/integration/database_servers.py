@@ -6,6 +6,7 @@
 
 Both refuse to run as root, so under root they run as the user that their package made.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -64,8 +65,10 @@ def mariadb_programs() -> tuple[str, str] | None:
 
 def postgresql_programs() -> tuple[str, str] | None:
     """initdb and postgres of the newest installed version, or None."""
-    places = [*sorted(glob.glob('/usr/lib/postgresql/*/bin'), key=_version, reverse=True),
-              *os.environ.get('PATH', '').split(os.pathsep)]
+    places = [
+        *sorted(glob.glob('/usr/lib/postgresql/*/bin'), key=_version, reverse=True),
+        *os.environ.get('PATH', '').split(os.pathsep),
+    ]
     for place in places:
         initdb, daemon = Path(place, 'initdb'), Path(place, 'postgres')
         if initdb.exists() and daemon.exists():
@@ -82,22 +85,45 @@ def _version(path: str) -> int:
 def mariadb() -> Iterator[Server]:
     """A MariaDB server on a free port of the loopback address; user root without a password."""
     import pymysql
+
     programs = mariadb_programs()
     if programs is None:
         raise LookupError('mariadb-server is not installed')
     with _directory('mysql') as (directory, identity):
         data, port, log = directory / 'data', _free_port(), directory / 'log'
-        subprocess.run([programs[0], '--no-defaults', f'--datadir={data}', '--skip-test-db',
-                        '--auth-root-authentication-method=normal'],
-                       check=True, capture_output=True, cwd=directory, **identity)
-        command = [programs[1], '--no-defaults', f'--datadir={data}', f'--socket={directory}/socket',
-                   f'--port={port}', '--bind-address=127.0.0.1', f'--pid-file={directory}/pid',
-                   # 2: a commit survives the end of the server (0: not a second of them), if not the machine's.
-                   '--innodb-buffer-pool-size=32M', '--innodb-flush-log-at-trx-commit=2', '--skip-name-resolve',
-                   '--innodb-lock-wait-timeout=5', '--max-connections=500', f'--log-error={log}']
+        subprocess.run(
+            [
+                programs[0],
+                '--no-defaults',
+                f'--datadir={data}',
+                '--skip-test-db',
+                '--auth-root-authentication-method=normal',
+            ],
+            check=True,
+            capture_output=True,
+            cwd=directory,
+            **identity,
+        )
+        command = [
+            programs[1],
+            '--no-defaults',
+            f'--datadir={data}',
+            f'--socket={directory}/socket',
+            f'--port={port}',
+            '--bind-address=127.0.0.1',
+            f'--pid-file={directory}/pid',
+            # 2: a commit survives the end of the server (0: not a second of them), if not the machine's.
+            '--innodb-buffer-pool-size=32M',
+            '--innodb-flush-log-at-trx-commit=2',
+            '--skip-name-resolve',
+            '--innodb-lock-wait-timeout=5',
+            '--max-connections=500',
+            f'--log-error={log}',
+        ]
 
         def connect() -> Any:
             return pymysql.connect(host='127.0.0.1', port=port, user='root', autocommit=True, ssl_disabled=True)
+
         run_sql = _session(connect)
         with _running(command, directory, log, identity, lambda: run_sql('SELECT 1'), signal.SIGTERM) as life:
             # Without this each new connection reads the certificates of the machine: 20 ms of CPU.
@@ -109,22 +135,56 @@ def postgresql() -> Iterator[Server]:
     """A PostgreSQL server on a free port of the loopback address; user kilonova, trusted. Its texts order as in English
     and its clock is far from here: as distributions and operators set it up."""
     import psycopg2
+
     programs = postgresql_programs()
     if programs is None:
         raise LookupError('postgresql is not installed')
     with _directory('postgres') as (directory, identity):
         data, port, log = directory / 'data', _free_port(), directory / 'log'
-        subprocess.run([programs[0], '-D', str(data), '-U', 'kilonova', '-A', 'trust', '-E', 'UTF8',
-                        '--locale=C.UTF-8', '--locale-provider=icu', '--icu-locale=en-US', '--no-sync'],
-                       check=True, capture_output=True, cwd=directory, **identity)
-        command = [programs[1], '-D', str(data), '-p', str(port), '-h', '127.0.0.1', '-k', str(directory),
-                   '-c', 'fsync=off', '-c', 'timezone=Pacific/Auckland',
-                   '-c', 'max_connections=300']
+        subprocess.run(
+            [
+                programs[0],
+                '-D',
+                str(data),
+                '-U',
+                'kilonova',
+                '-A',
+                'trust',
+                '-E',
+                'UTF8',
+                '--locale=C.UTF-8',
+                '--locale-provider=icu',
+                '--icu-locale=en-US',
+                '--no-sync',
+            ],
+            check=True,
+            capture_output=True,
+            cwd=directory,
+            **identity,
+        )
+        command = [
+            programs[1],
+            '-D',
+            str(data),
+            '-p',
+            str(port),
+            '-h',
+            '127.0.0.1',
+            '-k',
+            str(directory),
+            '-c',
+            'fsync=off',
+            '-c',
+            'timezone=Pacific/Auckland',
+            '-c',
+            'max_connections=300',
+        ]
 
         def connect() -> Any:
             connection = psycopg2.connect(host='127.0.0.1', port=port, user='kilonova', dbname='postgres')
             connection.autocommit = True
             return connection
+
         run_sql = _session(connect)
         with _running(command, directory, log, identity, lambda: run_sql('SELECT 1'), signal.SIGINT) as life:
             yield Server('postgresql', f'postgresql+psycopg2://kilonova@127.0.0.1:{port}', run_sql, *life)
@@ -146,6 +206,7 @@ def _session(connect: Callable[[], Any]) -> Callable[[str], None]:
                     connections[0].close()
                 connections.clear()
                 raise
+
     return run_sql
 
 
@@ -169,8 +230,14 @@ def _directory(user: str) -> Iterator[tuple[Path, dict[str, Any]]]:
 
 
 @contextlib.contextmanager
-def _running(command: list[str], directory: Path, log: Path, identity: dict[str, Any], ping: Callable[[], None],
-             end: signal.Signals) -> Iterator[tuple[Act, Act, Act, Act, Act]]:
+def _running(
+    command: list[str],
+    directory: Path,
+    log: Path,
+    identity: dict[str, Any],
+    ping: Callable[[], None],
+    end: signal.Signals,
+) -> Iterator[tuple[Act, Act, Act, Act, Act]]:
     processes: list[subprocess.Popen[bytes]] = []
 
     def start() -> None:
@@ -207,10 +274,16 @@ def _running(command: list[str], directory: Path, log: Path, identity: dict[str,
             if time.monotonic() > deadline:
                 raise RuntimeError(f'{command[0]} is killed, its children {left} live on')
             time.sleep(0.02)
+
     try:
         start()
-        yield (stop, kill, start, lambda: _to_all(processes[-1].pid, signal.SIGSTOP),
-               lambda: _to_all(processes[-1].pid, signal.SIGCONT))
+        yield (
+            stop,
+            kill,
+            start,
+            lambda: _to_all(processes[-1].pid, signal.SIGSTOP),
+            lambda: _to_all(processes[-1].pid, signal.SIGCONT),
+        )
     finally:
         with contextlib.suppress(IndexError, ProcessLookupError):
             _to_all(processes[-1].pid, signal.SIGCONT)

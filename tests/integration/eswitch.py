@@ -5,13 +5,14 @@ virtual functions.
 
 In namespaces of its own, whose interfaces are one pair: an end is the physical function, the other the representor.
 """
+
 from __future__ import annotations
 
 import subprocess
 import sys
 from pathlib import Path
 
-from kilonova.virt.libvirt.devices.openvswitch import OpenVSwitch
+from kilonova.virt.libvirt.devices.vif.openvswitch import OpenVSwitch
 from tests.unit.virt.builders import new_conf, new_vif
 
 PHYSICAL, VIRTUAL = '0000:81:00.0', ('0000:81:00.2', '0000:81:00.3')
@@ -47,13 +48,29 @@ def main(directory: Path, database: str, port: str) -> None:
     make(directory / 'sys')
     subprocess.run(['mount', '--bind', directory / 'sys', '/sys'], check=True)
     switch = OpenVSwitch(new_conf(directory, os_vif_ovs={'ovsdb_connection': database}))
-    vif = new_vif(id=port, vnic_type='direct', details={'bridge_name': 'br-kn', 'datapath_type': 'system'},
-                  profile={'capabilities': ['switchdev'], 'pci_slot': VIRTUAL[1]})
+    vif = new_vif(
+        id=port,
+        vnic_type='direct',
+        details={'bridge_name': 'br-kn', 'datapath_type': 'system'},
+        profile={'capabilities': ['switchdev'], 'pci_slot': VIRTUAL[1]},
+    )
     for act in (switch.plug, switch.plug, switch.unplug, switch.unplug):
         act(vif, port)
-        listed, link = (subprocess.run(command, check=True, capture_output=True, text=True).stdout for command in (
-            ['ovs-vsctl', f'--db={database}', '--no-wait', '--columns=name,external_ids', 'find', 'Interface',
-             f'external_ids:iface-id={port}'], ['ip', 'link', 'show', represents]))
+        listed, link = (
+            subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            for command in (
+                [
+                    'ovs-vsctl',
+                    f'--db={database}',
+                    '--no-wait',
+                    '--columns=name,external_ids',
+                    'find',
+                    'Interface',
+                    f'external_ids:iface-id={port}',
+                ],
+                ['ip', 'link', 'show', represents],
+            )
+        )
         print(act.__name__, represents in listed, ',UP' in link)
 
 

@@ -10,6 +10,7 @@ libvirtd has its directories compiled in, so it runs in a mount namespace in whi
 system mode does. The guest is a boot sector: it counts its boots on its disk, says so on its console, and goes on
 saying a dot twice a second.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -32,9 +33,13 @@ from tools.cloud.machine import GROUP, QEMU_CONF, USER
 PROGRAMS = ('libvirtd', 'qemu-system-x86_64', 'qemu-img', 'unshare')
 # 16-bit code, with SeaBIOS: read sector 2, add 1 to its first byte, write it; send the text and that digit to COM1;
 # then for ever: nine ticks of 55 ms, a dot.
-_CODE = bytes.fromhex(
-    '31c08ed88ec08ed0bc007cfcfbb80102bb007eb90200b600cd13fe06007eb80103bb007eb90200b600cd13be617cac84c07405e81c00ebf6'
-    'a0007e0430e81200b00ae80d00b90900f4e2fdb02ee80200ebf350bafd03eca82074f858baf803eec3') + b'GUEST-BOOT \0'
+_CODE = (
+    bytes.fromhex(
+        '31c08ed88ec08ed0bc007cfcfbb80102bb007eb90200b600cd13fe06007eb80103bb007eb90200b600cd13be617cac84c07405e81c00ebf6'
+        'a0007e0430e81200b00ae80d00b90900f4e2fdb02ee80200ebf350bafd03eca82074f858baf803eec3'
+    )
+    + b'GUEST-BOOT \0'
+)
 _ETC = ('group', 'passwd', 'nsswitch.conf', 'ld.so.cache', 'hosts', 'localtime')
 # The first connection starts QEMU to see what it can do.
 WAIT = 120.0
@@ -69,12 +74,16 @@ class Libvirtd:
             group.write(GROUP)
         # Another libvirtd of this machine looks for free ports at the same time: each has some of its own.
         first = random.randrange(20_000, 60_000, 100)
-        ports = ''.join(f'remote_{kind}_{name} = {port}\n' for kind, begin in (('display', 0), ('websocket', 50))
-                        for name, port in (('port_min', first + begin), ('port_max', first + begin + 49)))
+        ports = ''.join(
+            f'remote_{kind}_{name} = {port}\n'
+            for kind, begin in (('display', 0), ('websocket', 50))
+            for name, port in (('port_min', first + begin), ('port_max', first + begin + 49))
+        )
         (etc / 'libvirt' / 'qemu.conf').write_text(QEMU_CONF + ports)
         (etc / 'libvirt' / 'libvirtd.conf').write_text(
             f'unix_sock_dir = "{directory}/sock"\nunix_sock_group = "root"\nauth_unix_rw = "none"\n'
-            f'auth_unix_ro = "none"\nlog_outputs = "2:file:{directory}/libvirtd.log"\n')
+            f'auth_unix_ro = "none"\nlog_outputs = "2:file:{directory}/libvirtd.log"\n'
+        )
         self.image = make_image(directory / 'image.raw')
         self.images = builders.Images(self.image)
 
@@ -87,10 +96,20 @@ class Libvirtd:
     def start(self) -> None:
         """Start it and wait until it serves."""
         d = self.directory
-        script = ('mount --make-rprivate / && ' + ' && '.join(
-            f'mount --bind {d}/{ours} {theirs}' for ours, theirs in (
-                ('run', '/run'), ('lib', '/var/lib'), ('cache', '/var/cache'), ('log', '/var/log'), ('etc', '/etc')))
-            + ' && mkdir -p /run/libvirt')
+        script = (
+            'mount --make-rprivate / && '
+            + ' && '.join(
+                f'mount --bind {d}/{ours} {theirs}'
+                for ours, theirs in (
+                    ('run', '/run'),
+                    ('lib', '/var/lib'),
+                    ('cache', '/var/cache'),
+                    ('log', '/var/log'),
+                    ('etc', '/etc'),
+                )
+            )
+            + ' && mkdir -p /run/libvirt'
+        )
         started, environment = 'libvirtd', dict(os.environ)
         if self._machine is not None:
             self._machine.start()
@@ -99,8 +118,14 @@ class Libvirtd:
             environment |= self._machine.environment()
         script += f' && exec {started} -p {d}/libvirtd.pid'
         with (d / 'out').open('ab') as out:
-            self.process = subprocess.Popen(['unshare', '-m', 'sh', '-c', script], stdin=subprocess.DEVNULL, stdout=out,
-                                            stderr=out, start_new_session=True, env=environment)
+            self.process = subprocess.Popen(
+                ['unshare', '-m', 'sh', '-c', script],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+                env=environment,
+            )
         deadline = time.monotonic() + WAIT
         while time.monotonic() < deadline:
             assert self.process.poll() is None, (d / 'out').read_text()
@@ -145,15 +170,29 @@ class Libvirtd:
 
     # -- its users -----------------------------------------------------------------------------------
 
-    def driver(self, host: str, *, storage_of: str | None = None, pci: dict[str, Any] | None = None,
-               switch: str | None = None, **options: Any) -> LibvirtDriver:
+    def driver(
+        self,
+        host: str,
+        *,
+        storage_of: str | None = None,
+        pci: dict[str, Any] | None = None,
+        switch: str | None = None,
+        **options: Any,
+    ) -> LibvirtDriver:
         """The driver of a compute; ``init_host`` is still to be called. ``options``: of [libvirt]. ``storage_of``:
         another compute, whose instances_path it shares. ``switch``: where Open vSwitch has its database."""
         hosts = self.directory / 'hosts'
-        return LibvirtDriver(builders.new_conf(
-            hosts, host, instances_path=str(hosts / (storage_of or host) / 'instances'),
-            libvirt={'connection_uri': self.uri, 'virt_type': 'qemu', **options}, pci=pci or {},
-            os_vif_ovs={'ovsdb_connection': switch} if switch else {}), self.images)
+        return LibvirtDriver(
+            builders.new_conf(
+                hosts,
+                host,
+                instances_path=str(hosts / (storage_of or host) / 'instances'),
+                libvirt={'connection_uri': self.uri, 'virt_type': 'qemu', **options},
+                pci=pci or {},
+                os_vif_ovs={'ovsdb_connection': switch} if switch else {},
+            ),
+            self.images,
+        )
 
     def console(self, host: str, uuid: str) -> str:
         """What the guest has said since its start."""

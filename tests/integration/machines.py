@@ -9,6 +9,7 @@ neither sees the other's disks, but for the storage that both may use. Needs roo
 
 The services of the cloud answer there under the addresses that the configuration names: relays listen in the machines.
 """
+
 from __future__ import annotations
 
 import os
@@ -31,9 +32,17 @@ class Machines:
     def __init__(self, site: Site, directory: Path) -> None:
         self._site, self._directory = site, directory
         layout, served = site.layout, tuple(site.cloud.ports[name] for name in SERVED)
-        self._machines = {host: machine.Machine(
-            str(directory / 'machines' / host), host, address, (str(layout.var / 'hosts'),), (str(layout.host(host)),),
-            served) for host, address in machine.addresses({}, HOSTS).items()}
+        self._machines = {
+            host: machine.Machine(
+                str(directory / 'machines' / host),
+                host,
+                address,
+                (str(layout.var / 'hosts'),),
+                (str(layout.host(host)),),
+                served,
+            )
+            for host, address in machine.addresses({}, HOSTS).items()
+        }
         self._inits: dict[str, subprocess.Popen[bytes]] = {}
         self._computes: dict[str, subprocess.Popen[bytes]] = {}
         self._servers: list[subprocess.Popen[bytes]] = []
@@ -56,8 +65,9 @@ class Machines:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self._end()
 
     def _end(self) -> None:
@@ -68,8 +78,13 @@ class Machines:
     def _boot(self, host: str) -> None:
         made = self._machines[host]
         with (self._directory / f'{host}.log').open('ab') as log:
-            self._inits[host] = subprocess.Popen(['setpriv', '--pdeathsig', 'KILL', *made.argv], stdout=log, stderr=log,
-                                                 stdin=subprocess.DEVNULL, env={**os.environ, **made.environment})
+            self._inits[host] = subprocess.Popen(
+                ['setpriv', '--pdeathsig', 'KILL', *made.argv],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **made.environment},
+            )
         deadline = time.monotonic() + machine.UP_WITHIN
         while made.pid() is None:
             assert self._inits[host].poll() is None and time.monotonic() < deadline, f'{host} did not come up'
@@ -94,17 +109,24 @@ class Machines:
         self._settings[host] = {'shared': shared, **settings}
         path = self._directory / f'{host}.conf'
         where = f'instances_path = {self.storage}\n' if shared else ''
-        path.write_text(f'[DEFAULT]\nmy_ip = {self._machines[host].address}\n{where}[libvirt]\n' + ''.join(
-            f'remote_filesystem_{name} = {value}\n' for name, value in settings.items()))
+        path.write_text(
+            f'[DEFAULT]\nmy_ip = {self._machines[host].address}\n{where}[libvirt]\n'
+            + ''.join(f'remote_filesystem_{name} = {value}\n' for name, value in settings.items())
+        )
         service = control.pick(self._site.cloud, f'compute-{host}')
         log_path = self._site.layout.log(service.name)
         self._begun[host] = time.time()
         size = log_path.stat().st_size if log_path.exists() else 0
         with log_path.open('ab') as log:
             self._computes[host] = subprocess.Popen(
-                self.inside(host, *service.argv, '--config-file', str(path)), stdin=subprocess.DEVNULL, stdout=log,
-                stderr=log, env=process.child_environment(
-                    self._site.layout, service.name, {**service.env, **self._machines[host].environment}))
+                self.inside(host, *service.argv, '--config-file', str(path)),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=process.child_environment(
+                    self._site.layout, service.name, {**service.env, **self._machines[host].environment}
+                ),
+            )
         deadline = time.monotonic() + 60
         # The last report of the compute before may be written after this one has started.
         while b'Starting compute node' not in log_path.read_bytes()[size:] or not self._serves(host):
@@ -122,9 +144,13 @@ class Machines:
 
     def _serves(self, host: str) -> bool:
         """Whether the compute reported after it was started here."""
-        return any(row['host'] == host and row['binary'] == 'nova-compute' and row['state'] == 'up'
-                   and control.reported(row) > self._begun[host]
-                   for row in self._site.call('GET', '/os-services', user='admin')['services'])
+        return any(
+            row['host'] == host
+            and row['binary'] == 'nova-compute'
+            and row['state'] == 'up'
+            and control.reported(row) > self._begun[host]
+            for row in self._site.call('GET', '/os-services', user='admin')['services']
+        )
 
     def kill(self, host: str) -> None:
         """kill -9 of the compute, and of nothing that it started."""
@@ -138,8 +164,13 @@ class Machines:
     def start_ssh(self, host: str) -> None:
         """Again; a machine comes up with it."""
         with (self._directory / f'{host}.log').open('ab') as log:
-            self._servers.append(subprocess.Popen(self.inside(host, '/usr/sbin/sshd', '-D', '-e'), stderr=log,
-                                                  env={**os.environ, **self._machines[host].environment}))
+            self._servers.append(
+                subprocess.Popen(
+                    self.inside(host, '/usr/sbin/sshd', '-D', '-e'),
+                    stderr=log,
+                    env={**os.environ, **self._machines[host].environment},
+                )
+            )
         deadline = time.monotonic() + 60
         while ':22 ' not in self.run(host, 'ss', '-Hltn'):
             assert self._servers[-1].poll() is None and time.monotonic() < deadline, f'no sshd on {host}'

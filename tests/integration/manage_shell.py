@@ -7,6 +7,7 @@
 Each command is a fork of one process that has imported everything and done nothing: its environment, its standard
 streams and its exit code are a process's own. ``make up`` and the demo run the installed program.
 """
+
 from __future__ import annotations
 
 import json
@@ -21,9 +22,19 @@ from pathlib import Path
 PROGRAM = 'kilonova-manage'
 # Seconds for one command.
 PATIENCE = 120
-MODULES = ('kilonova.cmd.manage', 'kilonova.cmd.options', 'kilonova.cmd.parts', 'kilonova.cmd.database_parts',
-           'kilonova.conductor.audit', 'kilonova.db.migration', 'kilonova.rpc.transport', 'prettytable', 'pymysql',
-           'oslo_messaging._drivers.impl_rabbit', 'sqlalchemy.dialects.sqlite')
+MODULES = (
+    'kilonova.cmd.manage.main',
+    'kilonova.cmd.options',
+    'kilonova.cmd.daemon.parts',
+    'kilonova.cmd.daemon.database_parts',
+    'kilonova.conductor.audit.compare',
+    'kilonova.db.migration',
+    'kilonova.rpc.transport',
+    'prettytable',
+    'pymysql',
+    'oslo_messaging._drivers.impl_rabbit',
+    'sqlalchemy.dialects.sqlite',
+)
 
 
 class Commands:
@@ -31,8 +42,13 @@ class Commands:
 
     def __init__(self, python: str, directory: Path) -> None:
         self._directory = directory
-        self._process = subprocess.Popen([python, '-P', '-W', 'ignore', __file__], stdin=subprocess.PIPE,
-                                         stdout=subprocess.PIPE, text=True, start_new_session=True)
+        self._process = subprocess.Popen(
+            [python, '-P', '-W', 'ignore', __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
 
     def run(self, arguments: Sequence[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
         """One command to its end; the code is that of SIGALRM after ``PATIENCE`` seconds."""
@@ -56,6 +72,7 @@ def _serve() -> None:
     import importlib
 
     from kilonova import concurrency
+
     concurrency.setup('threading')
     for name in MODULES:
         importlib.import_module(name)
@@ -67,7 +84,7 @@ def _serve() -> None:
 
 
 def _run(arguments: list[str], env: dict[str, str], output: str, errors: str) -> None:
-    from kilonova.cmd import manage
+    from kilonova.cmd.manage import main as manage
 
     signal.alarm(PATIENCE)
     for stream, path in ((0, os.devnull), (1, output), (2, errors)):

@@ -7,6 +7,7 @@
 Each (cloud, version) is one shell of openstackclient's own in a process of its own, told its global options once; every
 command goes through the same parser and exit code as on a terminal, which is also what its interactive mode does.
 """
+
 from __future__ import annotations
 
 import io
@@ -39,9 +40,14 @@ class Shells:
 
     def __init__(self, python: str, clouds: Path, home: Path) -> None:
         self._process = subprocess.Popen(
-            [python, '-P', '-W', 'ignore', __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            stderr=(home / 'openstack-shell.log').open('w'), cwd=home,
-            env={'OS_CLIENT_CONFIG_FILE': str(clouds), 'HOME': str(home), 'PATH': '/usr/bin:/bin', 'LC_ALL': 'C.UTF-8'})
+            [python, '-P', '-W', 'ignore', __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            stderr=(home / 'openstack-shell.log').open('w'),
+            cwd=home,
+            env={'OS_CLIENT_CONFIG_FILE': str(clouds), 'HOME': str(home), 'PATH': '/usr/bin:/bin', 'LC_ALL': 'C.UTF-8'},
+        )
 
     def run(self, cloud: str, version: str | None, *arguments: str) -> Done:
         """One command, printed with its exit code as somebody would have typed it."""

@@ -8,6 +8,7 @@ a harmless device in place of each passed-through one.
 libvirt's own work is real: node devices, IOMMU groups, managed devices, who has which. What only a kernel with VFIO has
 is not: the guest sees QEMU's ``edu`` device at the place of its GPU.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -23,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-NVIDIA, H100 = 0x10de, 0x2330
+NVIDIA, H100 = 0x10DE, 0x2330
 VFIO = 'vfio-pci'
 # What of the true /sys libvirt and QEMU go on seeing.
 _TRUE = ('devices/system', 'devices/virtual', 'module', 'kernel/mm', 'fs/cgroup')
@@ -73,12 +74,22 @@ class Function:
 
 
 # Two cards on each of two NUMA cells; the last of them has two VFs. Another has two vGPUs, and room for none.
-GPUS = (Function('0000:3a:00.0', 41), Function('0000:3b:00.0', 42), Function('0000:b9:00.0', 43, numa=1),
-        Function('0000:ba:00.0', 44, numa=1, most=16),
-        Function('0000:ba:00.4', 45, numa=1, driver=None, physical='0000:ba:00.0'),
-        Function('0000:ba:00.5', 46, numa=1, driver=None, physical='0000:ba:00.0'),
-        Function('0000:3c:00.0', 47, mdevs={'c2177883-f1bb-47f0-914d-32a22e3a8804': ('nvidia-1145', 51),
-                                            'c2177883-f1bb-47f0-914d-32a22e3a8805': ('nvidia-1145', 52)}))
+GPUS = (
+    Function('0000:3a:00.0', 41),
+    Function('0000:3b:00.0', 42),
+    Function('0000:b9:00.0', 43, numa=1),
+    Function('0000:ba:00.0', 44, numa=1, most=16),
+    Function('0000:ba:00.4', 45, numa=1, driver=None, physical='0000:ba:00.0'),
+    Function('0000:ba:00.5', 46, numa=1, driver=None, physical='0000:ba:00.0'),
+    Function(
+        '0000:3c:00.0',
+        47,
+        mdevs={
+            'c2177883-f1bb-47f0-914d-32a22e3a8804': ('nvidia-1145', 51),
+            'c2177883-f1bb-47f0-914d-32a22e3a8805': ('nvidia-1145', 52),
+        },
+    ),
+)
 
 
 class Pretended:
@@ -90,8 +101,16 @@ class Pretended:
         self._sys, self._bin, self._functions = directory / 'sys', directory / 'bin', functions
         # To be loaded into libvirtd.
         self.shim = self._bin / 'locking.so'
-        for path in (*_TRUE, 'bus/pci/devices', 'bus/pci/slots', 'bus/mdev/devices', 'class/mdev_bus', 'class/net',
-                     'kernel/iommu_groups', 'kernel/security'):
+        for path in (
+            *_TRUE,
+            'bus/pci/devices',
+            'bus/pci/slots',
+            'bus/mdev/devices',
+            'class/mdev_bus',
+            'class/net',
+            'kernel/iommu_groups',
+            'kernel/security',
+        ):
             (self._sys / path).mkdir(parents=True)
         self._pci = self._sys / 'bus/pci'
         for name in ('nvidia', VFIO):
@@ -104,8 +123,9 @@ class Pretended:
         qemu = shutil.which('qemu-system-x86_64')
         (self._bin / 'qemu-system-x86_64').write_text(_QEMU.format(python=sys.executable, qemu=qemu))
         (self._bin / 'qemu-system-x86_64').chmod(0o755)
-        subprocess.run(['gcc', '-shared', '-fPIC', '-x', 'c', '-o', str(self.shim), '-'], input=_LOCKING, text=True,
-                       check=True)
+        subprocess.run(
+            ['gcc', '-shared', '-fPIC', '-x', 'c', '-o', str(self.shim), '-'], input=_LOCKING, text=True, check=True
+        )
         self._stopping = threading.Event()
         self._kernel = threading.Thread(target=self._work, daemon=True)
         self._made_vfio = not Path('/dev/vfio').exists()
@@ -117,9 +137,19 @@ class Pretended:
         home, group = self._home(function), self._sys / f'kernel/iommu_groups/{function.group}'
         home.mkdir(parents=True)
         (group / 'devices').mkdir(parents=True)
-        texts = {'vendor': f'{NVIDIA:#06x}', 'device': f'{function.product:#06x}', 'class': '0x030200', 'irq': '0',
-                 'subsystem_vendor': f'{NVIDIA:#06x}', 'subsystem_device': '0x16c1', 'revision': '0xa1', 'enable': '0',
-                 'numa_node': str(function.numa), 'driver_override': '(null)', 'resource': '0x0 0x0 0x0\n' * 12}
+        texts = {
+            'vendor': f'{NVIDIA:#06x}',
+            'device': f'{function.product:#06x}',
+            'class': '0x030200',
+            'irq': '0',
+            'subsystem_vendor': f'{NVIDIA:#06x}',
+            'subsystem_device': '0x16c1',
+            'revision': '0xa1',
+            'enable': '0',
+            'numa_node': str(function.numa),
+            'driver_override': '(null)',
+            'resource': '0x0 0x0 0x0\n' * 12,
+        }
         if function.most:
             mine = [other for other in self._functions if other.physical == function.address]
             texts |= {'sriov_totalvfs': str(function.most), 'sriov_numvfs': str(len(mine))}
@@ -128,8 +158,9 @@ class Pretended:
         for name, text in texts.items():
             (home / name).write_text(f'{text}\n')
         (home / 'config').write_bytes(_configuration(function))
-        (home / 'uevent').write_text(f'PCI_CLASS=30200\nPCI_ID={NVIDIA:04X}:{function.product:04X}\n'
-                                     f'PCI_SLOT_NAME={function.address}\n')
+        (home / 'uevent').write_text(
+            f'PCI_CLASS=30200\nPCI_ID={NVIDIA:04X}:{function.product:04X}\nPCI_SLOT_NAME={function.address}\n'
+        )
         (home / 'reset').touch()
         _link(self._pci, home / 'subsystem')
         _link(home, self._pci / 'devices' / function.address)
@@ -146,16 +177,25 @@ class Pretended:
         home, group = card / uuid, self._sys / f'kernel/iommu_groups/{number}'
         if not kind.exists():
             (kind / 'devices').mkdir(parents=True)
-            for name, text in {'name': f'NVIDIA {mdev_type}', 'device_api': 'vfio-pci', 'available_instances': '0',
-                               'description': ''}.items():
+            for name, text in {
+                'name': f'NVIDIA {mdev_type}',
+                'device_api': 'vfio-pci',
+                'available_instances': '0',
+                'description': '',
+            }.items():
                 (kind / name).write_text(f'{text}\n')
             _link(card, self._sys / 'class/mdev_bus' / card.name)
         home.mkdir()
         (group / 'devices').mkdir(parents=True)
         (home / 'uevent').write_text('DRIVER=nvidia-vgpu-vfio\nMODALIAS=mdev:\n')
-        for target, path in ((bus, home / 'subsystem'), (kind, home / 'mdev_type'), (home, bus / 'devices' / uuid),
-                             (home, kind / 'devices' / uuid), (home, group / 'devices' / uuid),
-                             (group, home / 'iommu_group')):
+        for target, path in (
+            (bus, home / 'subsystem'),
+            (kind, home / 'mdev_type'),
+            (home, bus / 'devices' / uuid),
+            (home, kind / 'devices' / uuid),
+            (home, group / 'devices' / uuid),
+            (group, home / 'iommu_group'),
+        ):
             _link(target, path)
 
     # -- the kernel ----------------------------------------------------------------------------------------------------
@@ -187,8 +227,10 @@ class Pretended:
                         for address in _ADDRESS.findall(os.read(reader, 4096)):
                             function = by_address[address]
                             wanted = (self._home(function) / 'driver_override').read_text().strip()
-                            self._bind(function, None if pipe.name == 'unbind' else wanted if wanted == VFIO
-                                       else function.driver)
+                            self._bind(
+                                function,
+                                None if pipe.name == 'unbind' else wanted if wanted == VFIO else function.driver,
+                            )
                 time.sleep(0.005)
 
     # -- for its libvirtd ----------------------------------------------------------------------------------------------
@@ -198,12 +240,20 @@ class Pretended:
 
     def mounts(self) -> str:
         """Shell commands, in libvirtd's own mount namespace."""
-        commands = ['mkdir -p /dev/vfio', 'mount -t tmpfs tmpfs /dev/vfio',
-                    *(f'mknod /dev/vfio/{name} c 1 3' for name in (
-                        'vfio', *(function.group for function in self._functions),
-                        *(number for function in self._functions for _, number in function.mdevs.values()))),
-                    *(f'mount --rbind /sys/{path} {self._sys}/{path}' for path in _TRUE),
-                    f'mount --rbind {self._sys} /sys']
+        commands = [
+            'mkdir -p /dev/vfio',
+            'mount -t tmpfs tmpfs /dev/vfio',
+            *(
+                f'mknod /dev/vfio/{name} c 1 3'
+                for name in (
+                    'vfio',
+                    *(function.group for function in self._functions),
+                    *(number for function in self._functions for _, number in function.mdevs.values()),
+                )
+            ),
+            *(f'mount --rbind /sys/{path} {self._sys}/{path}' for path in _TRUE),
+            f'mount --rbind {self._sys} /sys',
+        ]
         return ' && '.join(commands)
 
     def environment(self) -> dict[str, str]:
@@ -226,7 +276,7 @@ def _link(target: Path, path: Path) -> None:
 def _configuration(function: Function) -> bytes:
     """PCI configuration space: an endpoint with power management and a PCI Express capability that can be reset."""
     space = bytearray(4096)
-    struct.pack_into('<HHHHI', space, 0, NVIDIA, function.product, 0x0006, 0x0010, 0x030200a1)
+    struct.pack_into('<HHHHI', space, 0, NVIDIA, function.product, 0x0006, 0x0010, 0x030200A1)
     space[0x34] = 0x40
     struct.pack_into('<BBHH', space, 0x40, 0x01, 0x60, 0x0003, 0x0008)
     struct.pack_into('<BBHI', space, 0x60, 0x10, 0x00, 0x0002, 0x10008000)

@@ -10,6 +10,7 @@ they see (tools/guest/init). Needs root.
 
 Guests are emulated and the machine may be busy, so each deadline is minutes.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -55,8 +56,9 @@ class RealGuests:
     def image(self, name: str) -> str:
         """The id of a public image: guest, guest-direct."""
         if name not in self._images:
-            rows = http.call('GET', f'{self.site.url("glance")}/v2/images?name={name}',
-                             token=self.site.token('demo')).data['images']
+            rows = http.call(
+                'GET', f'{self.site.url("glance")}/v2/images?name={name}', token=self.site.token('demo')
+            ).data['images']
             self._images[name] = rows[0]['id']
         return self._images[name]
 
@@ -128,8 +130,11 @@ class RealGuests:
         it has a port of its host for its serial console, with which it can't be migrated live."""
         rows = self.site.servers()
         kept = self._kept
-        if kept and [(name, row['status']) for name, row in rows.items()] == [(kept.server, 'ACTIVE')] \
-                and serial in (None, self._has_serial(kept.server)):
+        if (
+            kept
+            and [(name, row['status']) for name, row in rows.items()] == [(kept.server, 'ACTIVE')]
+            and serial in (None, self._has_serial(kept.server))
+        ):
             return kept
         if rows:
             self.clean()
@@ -150,8 +155,10 @@ class RealGuests:
 
     def renewed(self, one: Running) -> str:
         """Wait for its first boot from another disk; all that it said."""
-        self.until(lambda: 'GUEST-READY' in self.console(one.server) and self.mark(one.server) != one.mark,
-                   f'a new disk of {one.server}')
+        self.until(
+            lambda: 'GUEST-READY' in self.console(one.server) and self.mark(one.server) != one.mark,
+            f'a new disk of {one.server}',
+        )
         said = self.console(one.server)
         one.mark, one.boots = fact(said, 'MARK'), int(fact(said, 'BOOTS'))
         return said
@@ -178,8 +185,9 @@ class RealGuests:
             if shown['status'] == status:
                 return shown
             # A confirmed resize shows no task.
-            assert shown['status'] != 'ERROR' and time.monotonic() < deadline, \
+            assert shown['status'] != 'ERROR' and time.monotonic() < deadline, (
                 f'not {status}: {self.site.tell({server: shown})} {self.site.last_message(server)}'
+            )
             time.sleep(0.5)
 
     def images_named(self, name: str) -> list[str]:
@@ -222,6 +230,7 @@ class RealGuests:
             nonlocal said
             said = self.console(server)
             return said.count(text) >= times
+
         try:
             self.until(says, f'{text} ({times} times) of {server}')
         except AssertionError as error:
@@ -230,9 +239,11 @@ class RealGuests:
 
     def boots(self, server: str, count: int) -> str:
         """Wait until the ``count``-th boot of its disk's content is over; what it said, from that number on."""
+
         def said() -> str:
             _, begun, text = self.console(server).rpartition(f'GUEST-BOOTS {count}\n')
             return text if begun and 'GUEST-READY' in text else ''
+
         try:
             found: str = self.until(said, f'boot {count} of {server}')
         except AssertionError as error:
@@ -253,8 +264,9 @@ class RealGuests:
 
     def ticks_beyond(self, server: str, count: int) -> int:
         """Wait until it has counted on; how far."""
-        found: int = self.until(lambda: now if (now := self.tick(server)) > count else 0,
-                                f'{server} counts beyond {count}')
+        found: int = self.until(
+            lambda: now if (now := self.tick(server)) > count else 0, f'{server} counts beyond {count}'
+        )
         return found
 
 

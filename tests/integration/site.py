@@ -9,6 +9,7 @@
 
 A guard process takes the cloud down when the run ends, however it ends.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -50,8 +51,16 @@ class Site:
     ``guests``: test or qemu, as ``make up GUESTS=``; ``hosts``: descriptions, as ``make up HOSTS=``;
     ``accelerators``: as ``make up CYBORG=1``; ``network``: as ``make up NETWORK=1``; ``volume``: ``VOLUME=1``."""
 
-    def __init__(self, directory: Path, guests: str = 'test', hosts: Path = DEFAULT_HOSTS, *,
-                 accelerators: bool = False, network: bool = False, volume: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        guests: str = 'test',
+        hosts: Path = DEFAULT_HOSTS,
+        *,
+        accelerators: bool = False,
+        network: bool = False,
+        volume: bool = False,
+    ) -> None:
         self._kind, self._hosts = guests, hosts
         self._accelerators, self._network, self._volume = accelerators, network, volume
         self.layout = Layout.at(directory / 'var')
@@ -63,14 +72,26 @@ class Site:
         self._image: str | None = None
         self._commands: manage_shell.Commands | None = None
         # Its other end of the pipe closes with this process, whatever ends that.
-        self._guard = subprocess.Popen([sys.executable, '-c', _GUARD, str(self.layout.var)], cwd=ROOT,
-                                       stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
+        self._guard = subprocess.Popen(
+            [sys.executable, '-c', _GUARD, str(self.layout.var)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
 
     # -- the cloud as a whole -------------------------------------------------------------------------------------
     def up(self) -> None:
         """What ``make up CONF=extra.conf`` does."""
-        self.cloud = control.up(self.layout, hosts=self._hosts, extra=self.extra, kind=self._kind,
-                                accelerators=self._accelerators, network=self._network, volume=self._volume)
+        self.cloud = control.up(
+            self.layout,
+            hosts=self._hosts,
+            extra=self.extra,
+            kind=self._kind,
+            accelerators=self._accelerators,
+            network=self._network,
+            volume=self._volume,
+        )
 
     def down(self) -> None:
         """What ``make down`` does."""
@@ -169,8 +190,9 @@ class Site:
         """kilonova-manage on this cloud."""
         if self._commands is None:
             self._commands = manage_shell.Commands(self.layout.bin('python'), self.extra.parent)
-        return self._commands.run([*self.cloud.config_arguments, *arguments],
-                                  process.child_environment(self.layout, 'manage', {}))
+        return self._commands.run(
+            [*self.cloud.config_arguments, *arguments], process.child_environment(self.layout, 'manage', {})
+        )
 
     def audit(self) -> str:
         """Database, Placement, libvirt and files agree, or it raises with what doesn't; what it printed."""
@@ -195,8 +217,11 @@ class Site:
 
     def directories(self, host: str) -> list[str]:
         """What is left in a host's instances_path beside its own directories."""
-        return sorted(path.name for path in self.layout.instances(host).iterdir()
-                      if path.is_dir() and path.name not in demo.OWN_DIRECTORIES)
+        return sorted(
+            path.name
+            for path in self.layout.instances(host).iterdir()
+            if path.is_dir() and path.name not in demo.OWN_DIRECTORIES
+        )
 
     # -- requests -------------------------------------------------------------------------------------------------
     def url(self, service: str) -> str:
@@ -208,8 +233,9 @@ class Site:
             self._tokens[user] = identity.issue_token(self.url('keystone'), user, user, self.cloud.secrets[user])
         return self._tokens[user]
 
-    def send(self, method: str, path: str, body: object = None, *, user: str = 'demo',
-             version: str | None = MICROVERSION) -> http.Reply:
+    def send(
+        self, method: str, path: str, body: object = None, *, user: str = 'demo', version: str | None = MICROVERSION
+    ) -> http.Reply:
         """A request to the compute API; any answer is a reply."""
         headers = {'Accept': 'application/json', 'Content-Type': 'application/json', 'X-Auth-Token': self.token(user)}
         if version:
@@ -217,8 +243,9 @@ class Site:
         data = None if body is None else json.dumps(body).encode()
         return http.send(method, self.url('api') + path, data=data, headers=headers, timeout=60)
 
-    def call(self, method: str, path: str, body: object = None, *, user: str = 'demo',
-             version: str | None = MICROVERSION) -> Any:
+    def call(
+        self, method: str, path: str, body: object = None, *, user: str = 'demo', version: str | None = MICROVERSION
+    ) -> Any:
         """The same; an answer below 400, as data."""
         reply = self.send(method, path, body, user=user, version=version)
         assert reply.status < 400, f'{method} {path}: {reply.status} {reply.body.decode(errors="replace")}'
@@ -232,8 +259,16 @@ class Site:
             self._image = next(row['id'] for row in images if row['name'] == 'demo')
         return self._image
 
-    def flavor(self, name: str, *, gpus: int = 0, vcpus: int = 1, ram: int = 512, disk: int = 1,
-               specs: dict[str, str] | None = None) -> str:
+    def flavor(
+        self,
+        name: str,
+        *,
+        gpus: int = 0,
+        vcpus: int = 1,
+        ram: int = 512,
+        disk: int = 1,
+        specs: dict[str, str] | None = None,
+    ) -> str:
         """The id of a flavor, made when it isn't there."""
         if name not in self._flavors:
             self.send('DELETE', f'/flavors/{name}', user='admin')
@@ -302,8 +337,9 @@ class Site:
                     return mine
             except (OSError, AssertionError) as error:
                 last = str(error)
-            assert time.monotonic() < deadline, \
+            assert time.monotonic() < deadline, (
                 f'not ended after {within:.0f} s: {self.tell(mine)} missing {wanted - set(mine)} {last}'
+            )
             time.sleep(next(pauses))
 
     def await_status(self, servers: Iterable[str], status: str) -> dict[str, dict[str, Any]]:
@@ -318,8 +354,10 @@ class Site:
 
     def tell(self, shown: dict[str, dict[str, Any]]) -> str:
         """States and faults in a line each."""
-        return '\n'.join(f"{name} {row['status']} {row['OS-EXT-STS:task_state']} "
-                         f"{row.get('fault', {}).get('message', '')}" for name, row in shown.items())
+        return '\n'.join(
+            f'{name} {row["status"]} {row["OS-EXT-STS:task_state"]} {row.get("fault", {}).get("message", "")}'
+            for name, row in shown.items()
+        )
 
     def clean(self) -> None:
         """Delete every server; afterwards every device is available and nothing is held anywhere."""

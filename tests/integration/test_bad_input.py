@@ -1,4 +1,5 @@
 """Bad input over the real thing: the field's code, and a message that names the value."""
+
 from __future__ import annotations
 
 import base64
@@ -65,7 +66,10 @@ def test_oversized_user_data(site: Site) -> None:
 def test_the_id_of_another_tenants_server(site: Site) -> None:
     """As if it did not exist: shown, deleted and acted on."""
     (server,) = site.boot(1, site.flavor('bad-plain'), user='admin')
-    for reply in (site.send('GET', f'/servers/{server}'), site.send('DELETE', f'/servers/{server}'),
-                  site.action(server, 'os-stop', user='demo')):
+    for reply in (
+        site.send('GET', f'/servers/{server}'),
+        site.send('DELETE', f'/servers/{server}'),
+        site.action(server, 'os-stop', user='demo'),
+    ):
         assert refusal(404, reply) == f'Instance {server} could not be found.'
     assert site.servers()[server]['status'] == 'ACTIVE'

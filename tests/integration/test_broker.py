@@ -1,4 +1,5 @@
 """RabbitMQ goes away for twenty seconds in the middle of boots."""
+
 from __future__ import annotations
 
 import time
@@ -27,8 +28,10 @@ def test_the_broker_is_away_in_the_middle_of_twenty_boots(site: Site) -> None:
         site.start('rabbitmq')
     began = time.monotonic()
     shown = site.settle(servers, within=180)
-    print(f'BROKER away while {dict(gone)}; all ended {time.monotonic() - began:.1f} s after its return as '
-          f'{dict(Counter(row["status"] for row in shown.values()))}')
+    print(
+        f'BROKER away while {dict(gone)}; all ended {time.monotonic() - began:.1f} s after its return as '
+        f'{dict(Counter(row["status"] for row in shown.values()))}'
+    )
     assert gone['ACTIVE'] < 20
     assert {row['status'] for row in shown.values()} == {'ACTIVE'}, site.tell(shown)
     assert site.pids() == before

@@ -4,6 +4,7 @@ killed, too: everything accepted comes to an end, and nothing is left over.
 ``make test-cluster MINUTES=5`` is the long form; SEED=… repeats its choices. Partitions are real: the nodes' links to
 each other and to their clients go silent (``tools/cloud/links.py``), and nobody's connection is closed.
 """
+
 from __future__ import annotations
 
 import os
@@ -59,8 +60,10 @@ class Unrest:
             others = [other for other in NODES if other != node]
             # Itself, too: linked again before it has noticed, it would stay apart from them (a partition of Mnesia that
             # pause_minority doesn't see), until somebody restarts it.
-            unrest.until(lambda: all(len(brokers.running(other)) == 2 for other in others)
-                         and len(brokers.running(node)) < 2, f'broker {node} is missed, and pauses')
+            unrest.until(
+                lambda: all(len(brokers.running(other)) == 2 for other in others) and len(brokers.running(node)) < 2,
+                f'broker {node} is missed, and pauses',
+            )
             story(f'the other two count broker {node} as gone, and it has paused')
         during()
         if kind == 'kill':
@@ -95,8 +98,9 @@ class Unrest:
             self.story(f'{name} started')
 
 
-def test_brokers_and_daemons_end_in_turn(running_site: Site, tmp_path: Path,
-                                         capsys: pytest.CaptureFixture[str]) -> None:
+def test_brokers_and_daemons_end_in_turn(
+    running_site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Short: each kind of strike once. Long: again and again for so many minutes."""
     chance = random.Random(SEED)
     with capsys.disabled(), broker_cluster.cluster(tmp_path / 'brokers') as brokers:
@@ -110,11 +114,13 @@ def test_brokers_and_daemons_end_in_turn(running_site: Site, tmp_path: Path,
                 for _ in range(2 if MINUTES else 1):
                     acting.strike_daemon()
                     unrest.linger(chance.uniform(1, 4))
+
             with Users(running_site) as users:
                 end = story.seconds + MINUTES * 60
                 while True:
-                    for kind, node in zip(chance.sample(['kill', 'part', 'isolate'], 3), chance.sample(NODES, 3),
-                                          strict=True):
+                    for kind, node in zip(
+                        chance.sample(['kill', 'part', 'isolate'], 3), chance.sample(NODES, 3), strict=True
+                    ):
                         acting.strike_broker(kind, node, during)
                     if story.seconds >= end:
                         break

@@ -1,5 +1,6 @@
 """What the bus carries (seed-map rows 0.15, 1.26, 1.42): extra queues hear what the API tells the conductor, and what
 other programs are told."""
+
 from __future__ import annotations
 
 import json
@@ -74,8 +75,10 @@ def test_notifications_on_the_bus_rows_1_26_1_42(site: Site) -> None:
     flavor = site.flavor('bus-told')
     url = f'amqp://kilonova:{site.cloud.secrets["rabbitmq"]}@127.0.0.1:{site.cloud.ports["rabbitmq"]}//'
     exchange = Exchange('nova', type='topic', durable=False, passive=True)
-    queues = [Queue(f'hears-{topic}', exchange, routing_key=f'{topic}.info', durable=False, auto_delete=True)
-              for topic in ('notifications', 'versioned_notifications')]
+    queues = [
+        Queue(f'hears-{topic}', exchange, routing_key=f'{topic}.info', durable=False, auto_delete=True)
+        for topic in ('notifications', 'versioned_notifications')
+    ]
     site.configure(TELLING)
     try:
         for name in daemons:
@@ -97,12 +100,17 @@ def test_notifications_on_the_bus_rows_1_26_1_42(site: Site) -> None:
     scheduler = next(one['publisher_id'] for one in told if one['event_type'].startswith('scheduler'))
     assert scheduler.startswith('nova-scheduler:')
     assert [message['event_type'] for message in told] == [
-        'scheduler.select_destinations.start', 'scheduler.select_destinations.end', 'instance.create.start',
-        'instance.create.end']
+        'scheduler.select_destinations.start',
+        'scheduler.select_destinations.end',
+        'instance.create.start',
+        'instance.create.end',
+    ]
     end = told[-1]
     assert (end['publisher_id'], end['priority']) == ('nova-compute:gpu1', 'INFO')
     assert end['payload']['nova_object.name'] == 'InstanceCreatePayload'
     assert end['payload']['nova_object.data']['state'] == 'active'
     assert '_context_auth_token' not in end or not end['_context_auth_token']
     assert [message['event_type'] for message in old if message['payload'].get('instance_id') == server] == [
-        'compute.instance.create.start', 'compute.instance.create.end']
+        'compute.instance.create.start',
+        'compute.instance.create.end',
+    ]

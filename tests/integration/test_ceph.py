@@ -3,6 +3,7 @@
 computes that have a libvirtd each. The guest is a boot sector that
 counts its boots on its disk, and says so on its console; then it says a dot twice a second.
 """
+
 from __future__ import annotations
 
 import base64
@@ -24,7 +25,7 @@ import pytest
 
 from kilonova import conf as kilonova_conf
 from kilonova.clients.volume import VolumeClient
-from kilonova.cmd import parts
+from kilonova.cmd.daemon import parts
 from tests.integration import ceph
 from tests.integration.libvirtd import Libvirtd
 from tests.integration.site import Site
@@ -35,7 +36,8 @@ from tools.cloud.layout import DEFAULT_HOSTS
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason='libvirtd and QEMU in system mode need root'),
-    pytest.mark.skipif(bool(ceph.missing()), reason='Ceph is not installed: make test-ceph installs it')]
+    pytest.mark.skipif(bool(ceph.missing()), reason='Ceph is not installed: make test-ceph installs it'),
+]
 
 HOSTS = ('gpu1', 'gpu2')
 WAIT = 180.0
@@ -46,8 +48,10 @@ MODULES = Path('/usr/lib/python3/dist-packages')
 AUTO = {'host': None, 'block_migration': 'auto'}
 EXPORT = '127.0.0.1:/v'
 # What Cinder's driver of NFS asks for: whether mounts can be had, and commands as root, which it is.
-PROGRAMS = {'mount.nfs': 'exit 0', 'sudo': 'while [ "${1#-}" != "$1" ]; do shift; done; [ "${1##*-}" != rootwrap ] || '
-                                           'shift 2; exec "$@"'}
+PROGRAMS = {
+    'mount.nfs': 'exit 0',
+    'sudo': 'while [ "${1#-}" != "$1" ]; do shift; done; [ "${1##*-}" != rootwrap ] || shift 2; exec "$@"',
+}
 
 
 def until(met: Callable[[], Any], what: str) -> Any:
@@ -96,8 +100,10 @@ class Stored:
         return self._bootable(volume)
 
     def _bootable(self, volume: str) -> str:
-        for action in ({'os-set_bootable': {'bootable': True}}, {'os-set_image_metadata': {'metadata': {
-                'hw_disk_bus': 'scsi', 'hw_scsi_model': 'virtio-scsi'}}}):
+        for action in (
+            {'os-set_bootable': {'bootable': True}},
+            {'os-set_image_metadata': {'metadata': {'hw_disk_bus': 'scsi', 'hw_scsi_model': 'virtio-scsi'}}},
+        ):
             self.cinder('POST', f'/volumes/{volume}/action', action)
         return volume
 
@@ -129,10 +135,18 @@ class Stored:
     def image(self, **more: str) -> str:
         """The guest as an image, whose data are in Ceph."""
         url, headers = f'{self.site.url("glance")}/v2/images', {'X-Auth-Token': self.site.token('demo')}
-        made: str = http.call('POST', url, {'name': 'guest', 'disk_format': 'raw', 'container_format': 'bare', **more},
-                              token=self.site.token('demo')).data['id']
-        sent = http.send('PUT', f'{url}/{made}/file', data=self._daemons['gpu1'].image.read_bytes(), headers={
-            **headers, 'Content-Type': 'application/octet-stream', 'X-Image-Meta-Store': 'ceph'})
+        made: str = http.call(
+            'POST',
+            url,
+            {'name': 'guest', 'disk_format': 'raw', 'container_format': 'bare', **more},
+            token=self.site.token('demo'),
+        ).data['id']
+        sent = http.send(
+            'PUT',
+            f'{url}/{made}/file',
+            data=self._daemons['gpu1'].image.read_bytes(),
+            headers={**headers, 'Content-Type': 'application/octet-stream', 'X-Image-Meta-Store': 'ceph'},
+        )
         assert sent.status == 204, sent.body
         return made
 
@@ -167,8 +181,11 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
     directory = tmp_path_factory.mktemp('stored')
     daemons: dict[str, Libvirtd] = {}
     site = None
-    with ceph.Ceph(directory / 'ceph') as store, pytest.MonkeyPatch.context() as patch, (
-            contextlib.ExitStack()) as mounted:
+    with (
+        ceph.Ceph(directory / 'ceph') as store,
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.ExitStack() as mounted,
+    ):
         try:
             store.df(directory / 'bin')
             share = directory / 'mnt' / hashlib.md5(EXPORT.encode(), usedforsecurity=False).hexdigest()
@@ -211,7 +228,8 @@ def _libvirtd(directory: Path, key: str) -> Libvirtd:
     try:
         secret = connection.secretDefineXML(
             f"<secret ephemeral='no' private='yes'><uuid>{SECRET}</uuid><usage type='ceph'><name>client.cinder secret"
-            '</name></usage></secret>')
+            '</name></usage></secret>'
+        )
         secret.setValue(base64.b64decode(key))
     finally:
         connection.close()
@@ -220,12 +238,15 @@ def _libvirtd(directory: Path, key: str) -> Libvirtd:
 
 def _with_store(glance: str, store: ceph.Ceph) -> str:
     """The settings of Glance that has a second store, in Ceph, and says where images are."""
-    return glance.replace('local:file', 'local:file, ceph:rbd\nshow_image_direct_url = true') + f"""
+    return (
+        glance.replace('local:file', 'local:file, ceph:rbd\nshow_image_direct_url = true')
+        + f"""
 [ceph]
 rbd_store_ceph_conf = {store.conf}
 rbd_store_user = {ceph.USER}
 rbd_store_pool = {ceph.IMAGES}
 """
+    )
 
 
 def _described(directory: Path, daemons: dict[str, Libvirtd], store: ceph.Ceph, share: Path) -> Path:
@@ -237,7 +258,8 @@ def _described(directory: Path, daemons: dict[str, Libvirtd], store: ceph.Ceph, 
             f'[libvirt]\nconnection_uri = {daemon.uri}\nlive_migration_uri = {daemon.uri}\n'
             'live_migration_inbound_addr = 127.0.0.1\ncpu_mode = none\n'
             f'images_type = rbd\nimages_rbd_pool = {ceph.DISKS}\nimages_rbd_ceph_conf = {store.conf}\n'
-            f'rbd_user = {ceph.USER}\nrbd_secret_uuid = {SECRET}\nnfs_mount_point_base = {share.parent}\n')
+            f'rbd_user = {ceph.USER}\nrbd_secret_uuid = {SECRET}\nnfs_mount_point_base = {share.parent}\n'
+        )
     return directory
 
 
@@ -246,13 +268,16 @@ def _type_volumes(site: Site) -> None:
     url, token = f'{site.url("cinder")}/types', site.token('admin')
     http.call('POST', url, {'volume_type': {'name': 'nfs', 'extra_specs': {}}}, token=token)
     for one in http.call('GET', f'{url}?is_public=None', token=token).data['volume_types']:
-        http.call('POST', f"{url}/{one['id']}/extra_specs", {'extra_specs': {
-            'volume_backend_name': 'nfs' if one['name'] == 'nfs' else 'ceph'}}, token=token)
+        http.call(
+            'POST',
+            f'{url}/{one["id"]}/extra_specs',
+            {'extra_specs': {'volume_backend_name': 'nfs' if one['name'] == 'nfs' else 'ceph'}},
+            token=token,
+        )
 
 
 def _use(site: Site, store: ceph.Ceph, share: Path) -> None:
-    """Cinder of this site has its volumes there. Of the back ends of one process only the last reports that it is up.
-    """
+    """Cinder of this site has its volumes there. Of a process's back ends only the last reports that it is up."""
     path = cinder.more_path(site.layout)
     path.parent.mkdir(parents=True)
     (path.parent / 'shares').write_text(f'{EXPORT}\n')
@@ -288,8 +313,14 @@ def test_a_volume_in_ceph_goes_where_its_guest_goes(stored: Stored) -> None:
     grown under it, taken along, detached."""
     site, client = stored.site, stored.client
     root, data = stored.root(), stored.volume('encrypted')
-    (server,) = site.boot(1, site.flavor('tiny', ram=64), imageRef='', block_device_mapping_v2=[
-        {'source_type': 'volume', 'destination_type': 'volume', 'uuid': root, 'boot_index': 0}])
+    (server,) = site.boot(
+        1,
+        site.flavor('tiny', ram=64),
+        imageRef='',
+        block_device_mapping_v2=[
+            {'source_type': 'volume', 'destination_type': 'volume', 'uuid': root, 'boot_index': 0}
+        ],
+    )
     stored.counts(server, 1)
     source = site.at(server)
 
@@ -298,15 +329,22 @@ def test_a_volume_in_ceph_goes_where_its_guest_goes(stored: Stored) -> None:
         assert all(f'volumes/volume-{volume}' in disks(site, host, server) for volume in (root, data))
         assert {one: stored.secrets(one) for one in HOSTS} == {host: {data}, other(host): set()}
         site.audit()
+
     site.call('POST', f'/servers/{server}/os-volume_attachments', {'volumeAttachment': {'volumeId': data}})
     # The answer comes before the guest has it.
     until(lambda: held(client, server).get(data) == ('attached', source), 'the volume is attached')
     assert stored.size(server, data) == 1 << 30
     is_at(source)
-    grow = http.send('POST', f'{site.url("cinder")}/volumes/{data}/action',
-                     data=b'{"os-extend": {"new_size": 2}}', headers={
-                         'X-Auth-Token': site.token('demo'), 'Content-Type': 'application/json',
-                         'OpenStack-API-Version': 'volume 3.42'})
+    grow = http.send(
+        'POST',
+        f'{site.url("cinder")}/volumes/{data}/action',
+        data=b'{"os-extend": {"new_size": 2}}',
+        headers={
+            'X-Auth-Token': site.token('demo'),
+            'Content-Type': 'application/json',
+            'OpenStack-API-Version': 'volume 3.42',
+        },
+    )
     assert grow.status == 202, grow.body
     until(lambda: stored.size(server, data) == 2 << 30, 'the guest sees 2 GiB')
     site.settle([server], WAIT)
@@ -411,8 +449,14 @@ def test_snapshots_of_a_volume_in_a_share_while_its_guest_runs(stored: Stored) -
     """Cinder asks for them: the guest goes on in another file, which goes along with it; files are merged under it, in
     the middle and at the top; what it wrote is there all the time."""
     site, volume = stored.site, stored.root_in_a_file()
-    (server,) = site.boot(1, site.flavor('filed', ram=64), imageRef='', block_device_mapping_v2=[
-        {'source_type': 'volume', 'destination_type': 'volume', 'uuid': volume, 'boot_index': 0}])
+    (server,) = site.boot(
+        1,
+        site.flavor('filed', ram=64),
+        imageRef='',
+        block_device_mapping_v2=[
+            {'source_type': 'volume', 'destination_type': 'volume', 'uuid': volume, 'boot_index': 0}
+        ],
+    )
     stored.counts(server, 1)
 
     def files() -> list[str]:
@@ -421,8 +465,9 @@ def test_snapshots_of_a_volume_in_a_share_while_its_guest_runs(stored: Stored) -
         return [path.name for path in sorted(found, key=lambda path: path.stat().st_ctime_ns)]
 
     def snapshot() -> str:
-        made: str = stored.cinder('POST', '/snapshots', {'snapshot': {
-            'volume_id': volume, 'force': True}})['snapshot']['id']
+        made: str = stored.cinder('POST', '/snapshots', {'snapshot': {'volume_id': volume, 'force': True}})['snapshot'][
+            'id'
+        ]
         until(lambda: stored.client.snapshot(None, made).status != 'creating', f'snapshot {made}')
         assert stored.client.snapshot(None, made).status == 'available'
         site.settle([server], WAIT)
@@ -431,9 +476,12 @@ def test_snapshots_of_a_volume_in_a_share_while_its_guest_runs(stored: Stored) -
 
     def delete(made: str) -> None:
         stored.cinder('DELETE', f'/snapshots/{made}')
-        until(lambda: made not in [one['id'] for one in stored.cinder('GET', '/snapshots')['snapshots']],
-              f'snapshot {made} is deleted')
+        until(
+            lambda: made not in [one['id'] for one in stored.cinder('GET', '/snapshots')['snapshots']],
+            f'snapshot {made} is deleted',
+        )
         site.settle([server], WAIT)
+
     first = snapshot()
     stored.act(server, 'ACTIVE', 'reboot', {'type': 'HARD'})
     stored.counts(server, 2)

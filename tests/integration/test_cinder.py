@@ -1,4 +1,5 @@
 """The real Cinder in the one-machine cloud (``make up VOLUME=1``): our client of it, and servers with volumes."""
+
 from __future__ import annotations
 
 import re
@@ -15,7 +16,7 @@ from kilonova import errors
 from kilonova.clients import volume as volume_client
 from kilonova.clients.key_manager import FIXED
 from kilonova.clients.volume import Attachment, Volume, VolumeClient
-from kilonova.cmd import parts
+from kilonova.cmd.daemon import parts
 from kilonova.context import RequestContext
 from tests.integration.openstack_shell import Shells
 from tests.integration.site import Site
@@ -59,6 +60,7 @@ def make(client: VolumeClient, user: RequestContext) -> Iterator[Callable[..., V
         assert asked.status == 'creating'
         until(lambda: client.volume(user, asked.id).status != 'creating')
         return client.volume(user, asked.id)
+
     yield one
     for identifier in made:
         client.delete_volume(identifier)
@@ -103,16 +105,28 @@ def test_its_process_is_of_the_cloud(site: Site) -> None:
     assert 'cinder' in process.recorded(site.layout)
 
 
-def test_volumes_as_a_user_and_as_the_service_see_them(client: VolumeClient, site: Site, user: RequestContext,
-                                                       make: Callable[..., Volume]) -> None:
+def test_volumes_as_a_user_and_as_the_service_see_them(
+    client: VolumeClient, site: Site, user: RequestContext, make: Callable[..., Volume]
+) -> None:
     """From an image, and from a snapshot of that."""
     volume = make(name='root', image_id=site.image, metadata={'server': 'x'})
-    assert (volume.status, volume.size, volume.bootable, volume.multiattach, volume.encrypted, volume.volume_type,
-            volume.project_id) == ('available', 1, True, False, False, cinder.DEFAULT_TYPE, user.project_id)
+    assert (
+        volume.status,
+        volume.size,
+        volume.bootable,
+        volume.multiattach,
+        volume.encrypted,
+        volume.volume_type,
+        volume.project_id,
+    ) == ('available', 1, True, False, False, cinder.DEFAULT_TYPE, user.project_id)
     assert volume.image_metadata['image_id'] == site.image
     assert client.volume(None, volume.id) == volume
-    made = http.call('POST', site.url('cinder') + '/snapshots', {'snapshot': {'volume_id': volume.id, 'name': 's'}},
-                     token=user.auth_token).data['snapshot']['id']
+    made = http.call(
+        'POST',
+        site.url('cinder') + '/snapshots',
+        {'snapshot': {'volume_id': volume.id, 'name': 's'}},
+        token=user.auth_token,
+    ).data['snapshot']['id']
     until(lambda: client.snapshot(user, made).status == 'available')
     snapshot = client.snapshot(None, made)
     assert (snapshot.name, snapshot.volume_id, snapshot.status, snapshot.size) == ('s', volume.id, 'available', 1)
@@ -127,8 +141,9 @@ def test_volumes_as_a_user_and_as_the_service_see_them(client: VolumeClient, sit
 def test_how_a_snapshot_is_that_a_host_takes(client: VolumeClient, site: Site, make: Callable[..., Volume]) -> None:
     """Cinder takes it while it waits for that, and refuses it later."""
     volume, token = make(), site.token('admin')
-    made = http.call('POST', site.url('cinder') + '/snapshots', {'snapshot': {'volume_id': volume.id}},
-                     token=site.token('demo')).data['snapshot']['id']
+    made = http.call(
+        'POST', site.url('cinder') + '/snapshots', {'snapshot': {'volume_id': volume.id}}, token=site.token('demo')
+    ).data['snapshot']['id']
     url = f'{site.url("cinder")}/snapshots/{made}'
     until(lambda: client.snapshot(None, made).status == 'available')
     for begun, failed in (('creating', 'error'), ('deleting', 'error_deleting')):
@@ -157,11 +172,13 @@ def missing(ask: Callable[[], object]) -> bool:
     return False
 
 
-def test_what_users_do_not_see_and_cannot_have(client: VolumeClient, site: Site, user: RequestContext,
-                                               make: Callable[..., Volume]) -> None:
+def test_what_users_do_not_see_and_cannot_have(
+    client: VolumeClient, site: Site, user: RequestContext, make: Callable[..., Volume]
+) -> None:
     """In the words on which our errors rest."""
-    other = http.call('POST', site.url('cinder') + '/volumes', {'volume': {'size': 1}},
-                      token=site.token('admin')).data['volume']['id']
+    other = http.call('POST', site.url('cinder') + '/volumes', {'volume': {'size': 1}}, token=site.token('admin')).data[
+        'volume'
+    ]['id']
     until(lambda: client.volume(None, other).status == 'available')
     nothing = str(uuid.uuid4())
     for volume in (other, nothing):
@@ -173,34 +190,46 @@ def test_what_users_do_not_see_and_cannot_have(client: VolumeClient, site: Site,
     with pytest.raises(volume_client.SnapshotNotFound, match=nothing):
         client.snapshot(user, nothing)
     for fields, error, text in (
-            ({'snapshot_id': nothing}, volume_client.SnapshotNotFound, f'Snapshot {nothing} could not be found.'),
-            ({'volume_type': 'nosuch'}, volume_client.VolumeTypeNotFound, 'Volume type nosuch could not be found.'),
-            ({'image_id': nothing}, volume_client.VolumeInvalid,
-             'Invalid image identifier or unable to access requested image.'),
-            ({'availability_zone': 'far'}, volume_client.VolumeInvalid, "Availability zone 'far' is invalid."),
-            ({'size': 0}, volume_client.VolumeInvalid,
-             'Invalid input for field/attribute size. Value: 0. 0 is less than the minimum of 1')):
+        ({'snapshot_id': nothing}, volume_client.SnapshotNotFound, f'Snapshot {nothing} could not be found.'),
+        ({'volume_type': 'nosuch'}, volume_client.VolumeTypeNotFound, 'Volume type nosuch could not be found.'),
+        (
+            {'image_id': nothing},
+            volume_client.VolumeInvalid,
+            'Invalid image identifier or unable to access requested image.',
+        ),
+        ({'availability_zone': 'far'}, volume_client.VolumeInvalid, "Availability zone 'far' is invalid."),
+        (
+            {'size': 0},
+            volume_client.VolumeInvalid,
+            'Invalid input for field/attribute size. Value: 0. 0 is less than the minimum of 1',
+        ),
+    ):
         with pytest.raises(error) as caught:
             make(**fields)
         assert str(caught.value) == text
 
 
-def test_the_quota_of_volumes(client: VolumeClient, site: Site, user: RequestContext,
-                              make: Callable[..., Volume]) -> None:
+def test_the_quota_of_volumes(
+    client: VolumeClient, site: Site, user: RequestContext, make: Callable[..., Volume]
+) -> None:
     url, token = f'{site.url("cinder")}/os-quota-sets/{user.project_id}', site.token('admin')
     used = http.call('GET', f'{url}?usage=true', token=token).data['quota_set']['volumes']['in_use']
     http.call('PUT', url, {'quota_set': {'volumes': used + 1}}, token=token)
     try:
         make()
-        with pytest.raises(volume_client.VolumeQuotaFull, match=r'^VolumeLimitExceeded: Maximum number of volumes '
-                                                                r"allowed \(\d+\) exceeded for quota 'volumes'.$"):
+        with pytest.raises(
+            volume_client.VolumeQuotaFull,
+            match=r'^VolumeLimitExceeded: Maximum number of volumes '
+            r"allowed \(\d+\) exceeded for quota 'volumes'.$",
+        ):
             make()
     finally:
         http.call('DELETE', url, token=token)
 
 
-def test_an_attachment_from_its_reservation_to_its_end(client: VolumeClient, user: RequestContext,
-                                                       make: Callable[..., Volume]) -> None:
+def test_an_attachment_from_its_reservation_to_its_end(
+    client: VolumeClient, user: RequestContext, make: Callable[..., Volume]
+) -> None:
     volume, server = make(volume_type='iscsi'), new_server()
     reserved = client.create_attachment(volume.id, server, None)
     assert reserved == Attachment(reserved.id, volume.id, server, 'reserved')
@@ -228,9 +257,11 @@ def test_an_attachment_from_its_reservation_to_its_end(client: VolumeClient, use
 def test_one_server_has_a_volume_on_two_hosts(client: VolumeClient, make: Callable[..., Volume]) -> None:
     volume, server = make(), new_server()
     old = attached(client, volume, server)
-    with pytest.raises(volume_client.VolumeInvalid,
-                       match=f'^Invalid volume: Volume {volume.id} status must be available or downloading to '
-                             'reserve, but the current status is in-use.$'):
+    with pytest.raises(
+        volume_client.VolumeInvalid,
+        match=f'^Invalid volume: Volume {volume.id} status must be available or downloading to '
+        'reserve, but the current status is in-use.$',
+    ):
         client.create_attachment(volume.id, new_server(), None)
     new = client.create_attachment(volume.id, server, {**CONNECTOR, 'host': 'gpu2'})
     client.delete_attachment(old.id)
@@ -270,8 +301,12 @@ def test_a_back_end_that_fails(client: VolumeClient, site: Site, make: Callable[
     with pytest.raises(volume_client.VolumeBackendFailed):
         client.delete_attachment(made.id)
     assert client.attachment(made.id).status == 'attached'
-    http.call('POST', f'{site.url("cinder")}/volumes/{volume.id}/metadata', {'metadata': {'fail': 'no more'}},
-              token=site.token('demo'))
+    http.call(
+        'POST',
+        f'{site.url("cinder")}/volumes/{volume.id}/metadata',
+        {'metadata': {'fail': 'no more'}},
+        token=site.token('demo'),
+    )
     client.delete_attachment(made.id)
     volume = make(metadata={'fail': 'create'})
     assert volume.status == 'error'
@@ -279,8 +314,9 @@ def test_a_back_end_that_fails(client: VolumeClient, site: Site, make: Callable[
         client.create_attachment(volume.id, server, None)
 
 
-def test_an_answer_that_is_lost(client: VolumeClient, make: Callable[..., Volume],
-                                monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_is_lost(
+    client: VolumeClient, make: Callable[..., Volume], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What it would have said is found by the server."""
     volume, server = make(), new_server()
     request = client._adapter.request
@@ -288,6 +324,7 @@ def test_an_answer_that_is_lost(client: VolumeClient, make: Callable[..., Volume
     def lost(*arguments: Any, **more: Any) -> None:
         request(*arguments, **more)
         raise ks_exceptions.ConnectFailure('lost')
+
     monkeypatch.setattr(client._adapter, 'request', lost)
     with pytest.raises(errors.Unanswered):
         client.create_attachment(volume.id, server, CONNECTOR)
@@ -351,11 +388,23 @@ def test_a_member_attaches_volumes_with_the_openstack_command(site: Site, client
         done = shells.run('kilonova-demo', version, *arguments, *(('-f', 'json') if data else ()))
         assert done.code == 0, done.errors
         return done.data if data else None
+
     try:
         volumes = [command('volume', 'create', '--size', '1', name)['id'] for name in ('one', 'two')]
         until(lambda: {client.volume(None, volume).status for volume in volumes} == {'available'})
-        server = command('server', 'create', '--flavor', flavor, '--image', 'demo', '--no-network', '--block-device',
-                         f'uuid={volumes[0]},source_type=volume,tag=data', '--wait', 'one')['id']
+        server = command(
+            'server',
+            'create',
+            '--flavor',
+            flavor,
+            '--image',
+            'demo',
+            '--no-network',
+            '--block-device',
+            f'uuid={volumes[0]},source_type=volume,tag=data',
+            '--wait',
+            'one',
+        )['id']
         host = site.at(server)
         command('server', 'add', 'volume', server, 'two', data=False)
         until(lambda: held(client, server) == dict.fromkeys(volumes, ('attached', host)))
@@ -376,15 +425,19 @@ def test_a_member_attaches_volumes_with_the_openstack_command(site: Site, client
         command('server', 'delete', '--wait', server, data=False)
         until(lambda: client.volume(None, volumes[0]).status == 'available')
         command('volume', 'set', '--bootable', 'two', data=False)
-        server = command('server', 'create', '--flavor', flavor, '--volume', 'two', '--no-network', '--wait',
-                         'two')['id']
+        server = command('server', 'create', '--flavor', flavor, '--volume', 'two', '--no-network', '--wait', 'two')[
+            'id'
+        ]
         shown = command('server', 'show', server)
         assert (shown['image'], [one['id'] for one in shown['volumes_attached']]) == (
-            'N/A (booted from volume)', volumes[1:])
+            'N/A (booted from volume)',
+            volumes[1:],
+        )
         # Its image is a snapshot of the volume; a server that is made from it has a volume of that.
         image = command('server', 'image', 'create', '--name', 'of two', '--wait', server)['id']
-        other = command('server', 'create', '--flavor', flavor, '--image', 'of two', '--no-network', '--wait',
-                        'three')['id']
+        other = command('server', 'create', '--flavor', flavor, '--image', 'of two', '--no-network', '--wait', 'three')[
+            'id'
+        ]
         ((made, at),) = held(client, other).items()
         assert made not in volumes and at == ('attached', site.at(other))
         site.audit()
@@ -403,8 +456,9 @@ def test_a_member_attaches_volumes_with_the_openstack_command(site: Site, client
         shells.end()
 
 
-def test_volumes_and_a_port_go_where_their_server_goes(site: Site, client: VolumeClient, make: Callable[..., Volume],
-                                                       flavor: str) -> None:
+def test_volumes_and_a_port_go_where_their_server_goes(
+    site: Site, client: VolumeClient, make: Callable[..., Volume], flavor: str
+) -> None:
     """One attachment each, to the server's host; the new one, which it boots from, is deleted with the server, a user's
     own stays. That is encrypted: Cinder tells how, and each host has the key that it shares with Cinder. The port has
     one active binding, on the server's host; MAC and addresses stay."""
@@ -413,15 +467,32 @@ def test_volumes_and_a_port_go_where_their_server_goes(site: Site, client: Volum
     conf(['--config-file', str(site.layout.conf)], project='kilonova', default_config_dirs=[])
     network = parts.networks(conf)
     assert network is not None
-    (private,) = [one.id for one in network.available_networks(None, str(own.project_id))
-                  if one.name == neutron.NETWORK]
+    (private,) = [
+        one.id for one in network.available_networks(None, str(own.project_id)) if one.name == neutron.NETWORK
+    ]
     assert client.encryption(own.id) == {**cinder.ENCRYPTED['encrypted'], 'encryption_key_id': FIXED}
     size = site.log_size('cinder')
-    (server,) = site.boot(1, flavor, imageRef='', networks=[{'uuid': private}], block_device_mapping_v2=[there(own), {
-        'source_type': 'image', 'destination_type': 'volume', 'uuid': site.image, 'volume_size': 2, 'boot_index': 0,
-        'delete_on_termination': True}])
-    asked = re.findall(r'INFO cinder.api.openstack.wsgi .* (GET|POST|DELETE) http://[^/]+/v3/attachments',
-                       site.log_after('cinder', size))
+    (server,) = site.boot(
+        1,
+        flavor,
+        imageRef='',
+        networks=[{'uuid': private}],
+        block_device_mapping_v2=[
+            there(own),
+            {
+                'source_type': 'image',
+                'destination_type': 'volume',
+                'uuid': site.image,
+                'volume_size': 2,
+                'boot_index': 0,
+                'delete_on_termination': True,
+            },
+        ],
+    )
+    asked = re.findall(
+        r'INFO cinder.api.openstack.wsgi .* (GET|POST|DELETE) http://[^/]+/v3/attachments',
+        site.log_after('cinder', size),
+    )
     # Two for each; a boot that waited for the new one looks what it has.
     assert asked[-4:] == ['POST'] * 4 and asked[:-4] in ([], ['GET'])
     (new,) = held(client, server).keys() - {own.id}
@@ -446,6 +517,7 @@ def test_volumes_and_a_port_go_where_their_server_goes(site: Site, client: Volum
     def acted(name: str, argument: object = None, state: str = 'ACTIVE') -> None:
         site.act(server, name, argument)
         site.await_status([server], state)
+
     is_at(site.at(server))
     for end, wanted in (('confirmResize', large), ('revertResize', flavor)):
         source = site.at(server)
@@ -475,8 +547,7 @@ def test_volumes_and_a_port_go_where_their_server_goes(site: Site, client: Volum
     site.assert_nothing_held()
 
 
-def test_a_volume_in_use_is_retyped(site: Site, client: VolumeClient, make: Callable[..., Volume],
-                                    flavor: str) -> None:
+def test_a_volume_in_use_is_retyped(site: Site, client: VolumeClient, make: Callable[..., Volume], flavor: str) -> None:
     """Cinder makes another one, and asks for a swap: refused while the server is off, and then done. One is left."""
     volume = make()
     server = boot(site, flavor, there(volume))
@@ -484,16 +555,31 @@ def test_a_volume_in_use_is_retyped(site: Site, client: VolumeClient, make: Call
 
     def retype() -> str | None:
         """What Cinder says of the migration."""
-        http.call('POST', f'{site.url("cinder")}/volumes/{volume.id}/action', {'os-retype': {
-            'new_type': 'fast', 'migration_policy': 'on-demand'}}, token=site.token('demo'))
-        until(lambda: client.volume(None, volume.id).status != 'retyping' and not client.volume(
-            None, volume.id).migrating)
+        http.call(
+            'POST',
+            f'{site.url("cinder")}/volumes/{volume.id}/action',
+            {'os-retype': {'new_type': 'fast', 'migration_policy': 'on-demand'}},
+            token=site.token('demo'),
+        )
+        until(
+            lambda: client.volume(None, volume.id).status != 'retyping' and not client.volume(None, volume.id).migrating
+        )
         site.settle([server])
         assert held(client, server) == {volume.id: ('attached', host)} and status(client, volume) == 'in-use'
-        until(lambda: [one['id'] for one in http.call('GET', f'{site.url("cinder")}/volumes', token=site.token(
-            'demo')).data['volumes']] == [volume.id])
+        until(
+            lambda: (
+                [
+                    one['id']
+                    for one in http.call('GET', f'{site.url("cinder")}/volumes', token=site.token('demo')).data[
+                        'volumes'
+                    ]
+                ]
+                == [volume.id]
+            )
+        )
         site.audit()
         return client.volume(None, volume.id).migration
+
     site.act(server, 'os-stop')
     site.await_status([server], 'SHUTOFF')
     assert retype() == 'error' and f"volumes/volume-{volume.id}'" in disks(site, host, server)
@@ -512,8 +598,9 @@ def other(host: str) -> str:
     return {'gpu1': 'gpu2', 'gpu2': 'gpu1'}[host]
 
 
-def test_a_delete_while_cinder_is_away(site: Site, client: VolumeClient, make: Callable[..., Volume],
-                                       flavor: str) -> None:
+def test_a_delete_while_cinder_is_away(
+    site: Site, client: VolumeClient, make: Callable[..., Volume], flavor: str
+) -> None:
     """The server is gone at once, its attachment when Cinder is back; meanwhile nobody gets a volume."""
     volume = make()
     server, without = boot(site, flavor, there(volume)), boot(site, flavor)
@@ -521,8 +608,9 @@ def test_a_delete_while_cinder_is_away(site: Site, client: VolumeClient, make: C
     try:
         site.call('DELETE', f'/servers/{server}')
         until(lambda: deleted(site, server), within=20.0)
-        refused = site.send('POST', f'/servers/{without}/os-volume_attachments', {
-            'volumeAttachment': {'volumeId': volume.id}})
+        refused = site.send(
+            'POST', f'/servers/{without}/os-volume_attachments', {'volumeAttachment': {'volumeId': volume.id}}
+        )
         assert refused.status == 503 and b'The volume service does not answer' in refused.body
     finally:
         site.start('cinder')
@@ -531,11 +619,13 @@ def test_a_delete_while_cinder_is_away(site: Site, client: VolumeClient, make: C
     site.audit()
 
 
-def test_an_attach_that_fails_leaves_nothing(site: Site, client: VolumeClient, make: Callable[..., Volume],
-                                             flavor: str) -> None:
+def test_an_attach_that_fails_leaves_nothing(
+    site: Site, client: VolumeClient, make: Callable[..., Volume], flavor: str
+) -> None:
     volume, server = make(metadata={'fail': 'connect'}), boot(site, flavor)
-    refused = site.send('POST', f'/servers/{server}/os-volume_attachments', {
-        'volumeAttachment': {'volumeId': volume.id}})
+    refused = site.send(
+        'POST', f'/servers/{server}/os-volume_attachments', {'volumeAttachment': {'volumeId': volume.id}}
+    )
     assert refused.status == 409 and b'fails to connect' in refused.body
     site.settle([server])
     assert (client.attachments(server), status(client, volume)) == ([], 'available')
@@ -548,7 +638,8 @@ def test_a_volume_of_two_servers(site: Site, client: VolumeClient, make: Callabl
     site.call('POST', f'/servers/{servers[1]}/os-volume_attachments', {'volumeAttachment': {'volumeId': volume.id}})
     site.settle(servers)
     assert [held(client, server)[volume.id] for server in servers] == [
-        ('attached', site.at(server)) for server in servers]
+        ('attached', site.at(server)) for server in servers
+    ]
     assert '<shareable/>' in disks(site, site.at(servers[0]), servers[0])
     site.call('DELETE', f'/servers/{servers[0]}')
     until(lambda: client.attachments(servers[0]) == [])
@@ -556,26 +647,36 @@ def test_a_volume_of_two_servers(site: Site, client: VolumeClient, make: Callabl
     single = make()
     site.call('POST', f'/servers/{servers[1]}/os-volume_attachments', {'volumeAttachment': {'volumeId': single.id}})
     site.settle(servers[1:])
-    taken = site.ask_create('other', flavor, block_device_mapping_v2=[
-        {'source_type': 'image', 'destination_type': 'local', 'uuid': site.image, 'boot_index': 0}, there(single)])
+    taken = site.ask_create(
+        'other',
+        flavor,
+        block_device_mapping_v2=[
+            {'source_type': 'image', 'destination_type': 'local', 'uuid': site.image, 'boot_index': 0},
+            there(single),
+        ],
+    )
     assert taken.status == 400
 
 
-def test_servers_that_get_one_volume_at_once(site: Site, client: VolumeClient, make: Callable[..., Volume],
-                                             flavor: str) -> None:
+def test_servers_that_get_one_volume_at_once(
+    site: Site, client: VolumeClient, make: Callable[..., Volume], flavor: str
+) -> None:
     volume = make(volume_type='shared')
     servers = boot_several(site, 4, flavor, there(volume))
     assert [held(client, server)[volume.id] for server in servers] == [
-        ('attached', site.at(server)) for server in servers]
+        ('attached', site.at(server)) for server in servers
+    ]
 
 
 def test_volumes_and_snapshots_for_old_clients(site: Site) -> None:
     """By the compute API until 2.35, each request as the user."""
+
     def ask(method: str, path: str, body: object = None) -> Any:
         return site.call(method, path, body, version='2.35')
+
     asked = {'size': 1, 'display_name': 'old', 'display_description': 'way', 'metadata': {'team': 'a'}}
     made = ask('POST', '/os-volumes', {'volume': asked})['volume']
-    path = f"/os-volumes/{made['id']}"
+    path = f'/os-volumes/{made["id"]}'
     until(lambda: ask('GET', path)['volume']['status'] == 'available')
     shown = ask('GET', path)['volume']
     assert shown['metadata'] == {'team': 'a'} and shown['attachments'] == [{}] and shown['displayName'] == 'old'
@@ -596,19 +697,34 @@ def test_a_volume_that_grows(site: Site, client: VolumeClient, make: Callable[..
     """Cinder tells the compute API, and the server's row has the new size."""
     volume = make()
     server = boot(site, flavor, there(volume))
-    reply = http.send('POST', f'{site.url("cinder")}/volumes/{volume.id}/action',
-                      data=b'{"os-extend": {"new_size": 3}}', headers={
-                          'X-Auth-Token': site.token('demo'), 'Content-Type': 'application/json',
-                          'OpenStack-API-Version': 'volume 3.42'})
+    reply = http.send(
+        'POST',
+        f'{site.url("cinder")}/volumes/{volume.id}/action',
+        data=b'{"os-extend": {"new_size": 3}}',
+        headers={
+            'X-Auth-Token': site.token('demo'),
+            'Content-Type': 'application/json',
+            'OpenStack-API-Version': 'volume 3.42',
+        },
+    )
     assert reply.status == 202
     until(lambda: (found := client.volume(None, volume.id)).size == 3 and found.status == 'in-use')
-    until(lambda: site._row('SELECT volume_size FROM block_device_mapping WHERE deleted = 0 AND volume_id IS NOT NULL '
-                            'AND instance_uuid = ?', server) == {'volume_size': 3})
+    until(
+        lambda: (
+            site._row(
+                'SELECT volume_size FROM block_device_mapping WHERE deleted = 0 AND volume_id IS NOT NULL '
+                'AND instance_uuid = ?',
+                server,
+            )
+            == {'volume_size': 3}
+        )
+    )
     site.settle([server])
 
 
-def test_a_root_volume_gets_another_image(site: Site, client: VolumeClient, make: Callable[..., Volume],
-                                          flavor: str) -> None:
+def test_a_root_volume_gets_another_image(
+    site: Site, client: VolumeClient, make: Callable[..., Volume], flavor: str
+) -> None:
     """While it is reserved for its server. One that couldn't be written is in error in Cinder, and is written by
     another rebuild."""
     volume = make(image_id=site.image, metadata={'fail': 'reimage'})
@@ -620,11 +736,15 @@ def test_a_root_volume_gets_another_image(site: Site, client: VolumeClient, make
         site.settle([server])
         found: dict[str, Any] = site.send('GET', f'/servers/{server}').data['server']
         return found
+
     shown = rebuilt()
     assert shown['status'] == 'ERROR' and 'its status is error' in shown['fault']['message'], shown
     assert held(client, server) == {volume.id: ('reserved', None)} and status(client, volume) == 'error'
-    reply = http.send('DELETE', f'{site.url("cinder")}/volumes/{volume.id}/metadata/fail',
-                      headers={'X-Auth-Token': site.token('demo')})
+    reply = http.send(
+        'DELETE',
+        f'{site.url("cinder")}/volumes/{volume.id}/metadata/fail',
+        headers={'X-Auth-Token': site.token('demo')},
+    )
     assert reply.status == 200
     shown = rebuilt()
     assert shown['status'] == 'ACTIVE', shown

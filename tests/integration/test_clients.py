@@ -3,6 +3,7 @@
 The command walks through everything at its default version (it negotiates one for each request), at 2.1 and at the
 newest there is, and through a part at ``2.latest``, the word for that; every command is printed with its exit code.
 """
+
 from __future__ import annotations
 
 import base64
@@ -101,10 +102,36 @@ class Walk:
     # -- flavors and keys -----------------------------------------------------------------------------------------
     def flavors(self) -> None:
         admin, demo, hidden = self.admin, self.demo, f'hidden-{self.small}'
-        admin('flavor', 'create', '--id', 'auto', '--ram', '512', '--disk', '1', '--vcpus', '1', '--property', 'a:b=c',
-              self.small)
-        admin('flavor', 'create', '--ram', '1024', '--disk', '2', '--vcpus', '2', '--ephemeral', '3', '--swap', '512',
-              self.large)
+        admin(
+            'flavor',
+            'create',
+            '--id',
+            'auto',
+            '--ram',
+            '512',
+            '--disk',
+            '1',
+            '--vcpus',
+            '1',
+            '--property',
+            'a:b=c',
+            self.small,
+        )
+        admin(
+            'flavor',
+            'create',
+            '--ram',
+            '1024',
+            '--disk',
+            '2',
+            '--vcpus',
+            '2',
+            '--ephemeral',
+            '3',
+            '--swap',
+            '512',
+            self.large,
+        )
         admin('flavor', 'create', '--ram', '64', '--disk', '1', '--vcpus', '1', '--private', hidden)
         project = admin.data('project', 'show', 'demo')['id']
         assert hidden not in demo.names('flavor', 'list')
@@ -149,28 +176,72 @@ class Walk:
         more = ['--tag', 'red', '--description', 'words'] if demo.number >= 52 else []
         if demo.number >= 90:
             more += ['--hostname', 'front']
-        demo('server', 'create', '--image', 'demo', '--flavor', self.small, '--key-name', self.key, '--property',
-             'color=blue', '--user-data', str(user_data), '--use-config-drive', '--hint', 'anything=goes',
-             '--availability-zone', 'nova', '--password', 'secret', *nic, *more, *demo.patience, self.one)
+        demo(
+            'server',
+            'create',
+            '--image',
+            'demo',
+            '--flavor',
+            self.small,
+            '--key-name',
+            self.key,
+            '--property',
+            'color=blue',
+            '--user-data',
+            str(user_data),
+            '--use-config-drive',
+            '--hint',
+            'anything=goes',
+            '--availability-zone',
+            'nova',
+            '--password',
+            'secret',
+            *nic,
+            *more,
+            *demo.patience,
+            self.one,
+        )
         self.server = demo.data('server', 'show', self.one)['id']
         self.until('ACTIVE')
         shown = demo.data('server', 'show', self.one)
         assert (shown['status'], shown['name'], shown['key_name'], shown['config_drive']) == (
-            'ACTIVE', self.one, self.key, 'True')
+            'ACTIVE',
+            self.one,
+            self.key,
+            'True',
+        )
         assert shown['properties'] == {'color': 'blue'}
-        demo('server', 'create', '--image', 'demo', '--flavor', self.large, '--ephemeral', 'size=1,format=ext4',
-             '--swap', '256', '--min', '2', '--max', '2', *nic, self.many)
+        demo(
+            'server',
+            'create',
+            '--image',
+            'demo',
+            '--flavor',
+            self.large,
+            '--ephemeral',
+            'size=1,format=ext4',
+            '--swap',
+            '256',
+            '--min',
+            '2',
+            '--max',
+            '2',
+            *nic,
+            self.many,
+        )
         two = [demo.data('server', 'show', f'{self.many}-{number}')['id'] for number in (1, 2)]
         self.site.await_status(two, 'ACTIVE')
 
     def lists(self) -> None:
         demo = self.demo
         assert {self.one, f'{self.many}-1', f'{self.many}-2'} <= set(demo.names('server', 'list'))
-        assert demo.names('server', 'list', '--name', f'^{self.one}$', '--status', 'ACTIVE', '--flavor', self.small,
-                          '--image', 'demo') == [self.one]
+        assert demo.names(
+            'server', 'list', '--name', f'^{self.one}$', '--status', 'ACTIVE', '--flavor', self.small, '--image', 'demo'
+        ) == [self.one]
         (newest,) = demo.names('server', 'list', '--long', '--limit', '1', '--flavor', self.large)
         assert demo.names('server', 'list', '--marker', newest, '--limit', '9', '--flavor', self.large) == [
-            name for name in (f'{self.many}-2', f'{self.many}-1') if name != newest]
+            name for name in (f'{self.many}-2', f'{self.many}-1') if name != newest
+        ]
         demo('server', 'list', '--changes-since', '2026-01-01T00:00:00Z', '-c', 'ID', '-c', 'Name', '-c', 'Status')
         demo('server', 'list', '--marker', 'nosuch', code=1)
         if demo.number >= 73:
@@ -231,7 +302,8 @@ class Walk:
         demo, admin = self.demo, self.admin
         events = demo.data('server', 'event', 'list', self.server)
         assert {'create', 'stop', 'start', 'reboot', 'resize', 'confirmResize', 'migrate', 'createImage'} <= {
-            event['Action'] for event in events}
+            event['Action'] for event in events
+        }
         request = next(event['Request ID'] for event in events if event['Action'] == 'create')
         # Before 2.51 members see no events of an action, and the command stumbles over that.
         demo('server', 'event', 'show', self.server, request, code=1 if demo.version == '2.1' else 0)
@@ -323,6 +395,7 @@ def connect(running_site: Site) -> Iterator[Any]:
         more: dict[str, Any] = {'compute_default_microversion': version} if version else {}
         made.append(openstack.connection.Connection(config=config.get_one(f'kilonova-{name}', **more)))
         return made[-1]
+
     yield connect
     for connection in made:
         connection.close()
@@ -331,8 +404,9 @@ def connect(running_site: Site) -> Iterator[Any]:
 def test_the_library(site: Site, connect: Any) -> None:
     """The same with openstacksdk. Row 1.2."""
     people = {version: (connect('demo', version), connect('admin', version)) for version in VERSIONS}
-    servers = dict(zip(VERSIONS, site.at_once(lambda version: _sdk_walk(site, *people[version], version), VERSIONS),
-                       strict=True))
+    servers = dict(
+        zip(VERSIONS, site.at_once(lambda version: _sdk_walk(site, *people[version], version), VERSIONS), strict=True)
+    )
     for version, (demo, admin) in people.items():
         _sdk_hosts(admin, demo)
         _sdk_end(demo.compute, admin.compute, servers[version])
@@ -358,8 +432,10 @@ def _sdk_end(demo: Any, admin: Any, made: Any) -> None:
 
 
 def _sdk_flavors(admin: Any, demo: Any, number: int, tag: str) -> tuple[Any, Any]:
-    small, large = (admin.create_flavor(name=f'{name}-{tag}', ram=ram, vcpus=1, disk=1)
-                    for name, ram in (('sdk-s', 512), ('sdk-l', 1024)))
+    small, large = (
+        admin.create_flavor(name=f'{name}-{tag}', ram=ram, vcpus=1, disk=1)
+        for name, ram in (('sdk-s', 512), ('sdk-l', 1024))
+    )
     admin.create_flavor_extra_specs(small, {'hw:cpu_policy': 'shared'})
     admin.update_flavor_extra_specs_property(small, 'hw:cpu_policy', 'dedicated')
     assert dict(admin.fetch_flavor_extra_specs(small).extra_specs) == {'hw:cpu_policy': 'dedicated'}
@@ -385,9 +461,16 @@ def _sdk_server(site: Site, demo: Any, flavor: Any, number: int, tag: str) -> An
     if number >= 52:
         more |= {'tags': ['a'], 'description': 'words'}
     server = compute.create_server(
-        name=name, image_id=site.image, flavor_id=flavor.id, key_name=key.name, metadata={'a': 'b'},
-        config_drive=True, user_data=base64.b64encode(b'#cloud-config').decode(), scheduler_hints={'any': 'thing'},
-        **more)
+        name=name,
+        image_id=site.image,
+        flavor_id=flavor.id,
+        key_name=key.name,
+        metadata={'a': 'b'},
+        config_drive=True,
+        user_data=base64.b64encode(b'#cloud-config').decode(),
+        scheduler_hints={'any': 'thing'},
+        **more,
+    )
     server = compute.wait_for_server(server, interval=0.2, wait=60)
     assert (server.status, server.key_name, server.metadata) == ('ACTIVE', key.name, {'a': 'b'})
     assert compute.find_server(name).id == server.id
@@ -408,16 +491,18 @@ def _sdk_server(site: Site, demo: Any, flavor: Any, number: int, tag: str) -> An
 
 def _sdk_actions(site: Site, demo: Any, admin: Any, server: Any, large: Any) -> None:
     compute = demo.compute
-    for act, status in ((lambda: compute.stop_server(server), 'SHUTOFF'),
-                        (lambda: compute.start_server(server), 'ACTIVE'),
-                        (lambda: compute.reboot_server(server, 'SOFT'), 'ACTIVE'),
-                        (lambda: compute.reboot_server(server, 'HARD'), 'ACTIVE'),
-                        (lambda: compute.resize_server(server, large), 'VERIFY_RESIZE'),
-                        (lambda: compute.revert_server_resize(server), 'ACTIVE'),
-                        (lambda: compute.resize_server(server, large), 'VERIFY_RESIZE'),
-                        (lambda: compute.confirm_server_resize(server), 'ACTIVE'),
-                        (lambda: admin.compute.migrate_server(server), 'VERIFY_RESIZE'),
-                        (lambda: compute.confirm_server_resize(server), 'ACTIVE')):
+    for act, status in (
+        (lambda: compute.stop_server(server), 'SHUTOFF'),
+        (lambda: compute.start_server(server), 'ACTIVE'),
+        (lambda: compute.reboot_server(server, 'SOFT'), 'ACTIVE'),
+        (lambda: compute.reboot_server(server, 'HARD'), 'ACTIVE'),
+        (lambda: compute.resize_server(server, large), 'VERIFY_RESIZE'),
+        (lambda: compute.revert_server_resize(server), 'ACTIVE'),
+        (lambda: compute.resize_server(server, large), 'VERIFY_RESIZE'),
+        (lambda: compute.confirm_server_resize(server), 'ACTIVE'),
+        (lambda: admin.compute.migrate_server(server), 'VERIFY_RESIZE'),
+        (lambda: compute.confirm_server_resize(server), 'ACTIVE'),
+    ):
         act()
         site.await_status([server.id], status)
     compute.lock_server(server)
@@ -440,8 +525,9 @@ def _sdk_stories(demo: Any, admin: Any, server: Any, number: int) -> None:
     actions = list(demo.server_actions(server))
     assert {'create', 'stop', 'resize', 'confirmResize', 'migrate'} <= {action.action for action in actions}
     assert demo.get_server_action(actions[-1].request_id, server).action == 'create'
-    assert {'resize', 'migration'} <= {move.migration_type for move in admin.migrations(instance_uuid=server.id)
-                                       } or number < 23
+    assert {'resize', 'migration'} <= {
+        move.migration_type for move in admin.migrations(instance_uuid=server.id)
+    } or number < 23
     if number >= 23:
         assert list(admin.server_migrations(server)) == []
     assert admin.get_server_diagnostics(server)

@@ -1,4 +1,5 @@
 """The real Cyborg in the one-machine cloud (``make up CYBORG=1``)."""
+
 from __future__ import annotations
 
 import datetime
@@ -13,7 +14,7 @@ from kilonova.accel import client as accel_client
 from kilonova.accel.client import AcceleratorClient
 from kilonova.accel.profile import DeviceProfileError
 from kilonova.accel.request import handles
-from kilonova.cmd import parts
+from kilonova.cmd.daemon import parts
 from tests.integration.site import Site
 from tools.cloud import cyborg, http, process
 from tools.cloud.layout import ROOT
@@ -25,9 +26,12 @@ CARDS = ('0000:21:00.0', '0000:a1:00.0')
 def site(site_with_services: Site) -> Site:
     """With the device profiles ``fpga`` (a card of the host) and ``fake``."""
     for name, trait in (('fpga', 'CUSTOM_FPGA_10EE_5020'), ('fake', 'CUSTOM_FAKE_DEVICE')):
-        http.call('POST', site_with_services.url('cyborg') + '/device_profiles', [{
-            'name': name, 'groups': [{'resources:FPGA': '1', f'trait:{trait}': 'required'}]}],
-            token=site_with_services.token('admin'))
+        http.call(
+            'POST',
+            site_with_services.url('cyborg') + '/device_profiles',
+            [{'name': name, 'groups': [{'resources:FPGA': '1', f'trait:{trait}': 'required'}]}],
+            token=site_with_services.token('admin'),
+        )
     return site_with_services
 
 
@@ -56,8 +60,9 @@ def until(done: Callable[[], bool], within: float = 60.0) -> None:
 def test_its_daemons_are_of_the_cloud(site: Site) -> None:
     """Row 4.14: the version that is pinned. Each host's agent has reported, and up again restarts nothing."""
     code = 'from importlib.metadata import version; print(version("openstack-cyborg"))'
-    version = subprocess.run([site.layout.cyborg_bin('python'), '-c', code], check=True, capture_output=True,
-                             text=True).stdout.strip()
+    version = subprocess.run(
+        [site.layout.cyborg_bin('python'), '-c', code], check=True, capture_output=True, text=True
+    ).stdout.strip()
     assert f'openstack-cyborg=={version}\n' in (ROOT / 'tools' / 'cloud' / 'requirements-cyborg.txt').read_text()
     names = ('cyborg', 'cyborg-conductor', 'cyborg-agent-gpu1', 'cyborg-agent-gpu2')
     before = {name: site.pid(name) for name in names}
@@ -68,8 +73,7 @@ def test_its_daemons_are_of_the_cloud(site: Site) -> None:
 
 
 def test_the_client_and_the_service_agree(site: Site, client: AcceleratorClient) -> None:
-    """Row 4.4: profile, requests, bindings, a device that is taken, deletion: what the tests' own service claims of it.
-    """
+    """Row 4.4: profile, requests, bindings, a device that is taken, deletion: as the tests' own service does it."""
     (group,) = client.profile('fpga').request_groups()
     assert (group.resources, group.required_traits) == ({'FPGA': 1}, {'CUSTOM_FPGA_10EE_5020'})
     with pytest.raises(DeviceProfileError, match='got nothing'):
@@ -116,8 +120,10 @@ def test_a_server_gets_a_card_and_gives_it_back(site: Site, client: AcceleratorC
         (request,) = client.of_instance(server)
         assert (request.state, request.hostname) == ('Bound', host)
         assert site.hostdevs(host, server) == tuple(handle.address for handle in handles([request]))
-    given = [(shown[server]['OS-EXT-SRV-ATTR:host'], site.hostdevs(shown[server]['OS-EXT-SRV-ATTR:host'], server)[0])
-             for server in servers]
+    given = [
+        (shown[server]['OS-EXT-SRV-ATTR:host'], site.hostdevs(shown[server]['OS-EXT-SRV-ATTR:host'], server)[0])
+        for server in servers
+    ]
     assert sorted(given) == [(host, card) for host in ('gpu1', 'gpu2') for card in CARDS]
     site.audit()
     full = site.create('full', fpga)
@@ -164,9 +170,9 @@ def test_a_server_moves_from_card_to_card(site: Site, client: AcceleratorClient)
         until(lambda: len(client.every()) == 1)
         (request,) = client.every()
         assert (request.hostname, request.instance_uuid == move) == (
-            (host, True) if end == 'confirmResize' else (source, False))
-        assert site.hostdevs(request.hostname or '', server) == tuple(
-            handle.address for handle in handles([request]))
+            (host, True) if end == 'confirmResize' else (source, False)
+        )
+        assert site.hostdevs(request.hostname or '', server) == tuple(handle.address for handle in handles([request]))
         site.audit()
     # Live where the guest has nothing that stays with its host; a card does.
     (ignored,) = site.boot(1, site.flavor('accelerated-fake', specs={'accel:device_profile': 'fake'}))
@@ -190,11 +196,19 @@ def test_a_server_moves_from_card_to_card(site: Site, client: AcceleratorClient)
 
 # Actions that keep a server on its host, and what it is afterwards.
 STAYS: tuple[tuple[str, object, str], ...] = (
-    ('reboot', {'type': 'SOFT'}, 'ACTIVE'), ('reboot', {'type': 'HARD'}, 'ACTIVE'), ('pause', None, 'PAUSED'),
-    ('unpause', None, 'ACTIVE'), ('suspend', None, 'SUSPENDED'), ('resume', None, 'ACTIVE'),
-    ('os-stop', None, 'SHUTOFF'), ('os-start', None, 'ACTIVE'), ('rescue', None, 'RESCUE'),
-    ('unrescue', None, 'ACTIVE'), ('createImage', {'name': 'kept'}, 'ACTIVE'),
-    ('createBackup', {'name': 'kept', 'backup_type': 'daily', 'rotation': 1}, 'ACTIVE'))
+    ('reboot', {'type': 'SOFT'}, 'ACTIVE'),
+    ('reboot', {'type': 'HARD'}, 'ACTIVE'),
+    ('pause', None, 'PAUSED'),
+    ('unpause', None, 'ACTIVE'),
+    ('suspend', None, 'SUSPENDED'),
+    ('resume', None, 'ACTIVE'),
+    ('os-stop', None, 'SHUTOFF'),
+    ('os-start', None, 'ACTIVE'),
+    ('rescue', None, 'RESCUE'),
+    ('unrescue', None, 'ACTIVE'),
+    ('createImage', {'name': 'kept'}, 'ACTIVE'),
+    ('createBackup', {'name': 'kept', 'backup_type': 'daily', 'rotation': 1}, 'ACTIVE'),
+)
 
 
 def test_every_operation_of_the_field(site: Site, client: AcceleratorClient) -> None:
@@ -237,14 +251,18 @@ def test_every_operation_of_the_field(site: Site, client: AcceleratorClient) -> 
 def test_a_card_that_only_placement_has_free(site: Site, client: AcceleratorClient) -> None:
     """Rows 4.5, 4.6: a request for each unit; no handle is free, the binding fails, the server is ERROR and holds
     nothing."""
-    http.call('POST', site.url('cyborg') + '/device_profiles', [{
-        'name': 'two', 'groups': [{'resources:FPGA': '2', 'trait:CUSTOM_FAKE_DEVICE': 'required'}]}],
-        token=site.token('admin'))
+    http.call(
+        'POST',
+        site.url('cyborg') + '/device_profiles',
+        [{'name': 'two', 'groups': [{'resources:FPGA': '2', 'trait:CUSTOM_FAKE_DEVICE': 'required'}]}],
+        token=site.token('admin'),
+    )
     (pair,) = site.boot(1, site.flavor('accelerated-two', specs={'accel:device_profile': 'two'}))
     assert [(one.group, one.state) for one in client.of_instance(pair)] == [(0, 'Bound')] * 2
     others, found = site.boot(4, site.flavor('plain')), providers(site)
-    for other, (name, provider) in zip(others, sorted(
-            (name, provider) for name, provider in found.items() if '_fpga_' in name), strict=True):
+    for other, (name, provider) in zip(
+        others, sorted((name, provider) for name, provider in found.items() if '_fpga_' in name), strict=True
+    ):
         (made,) = client.create('fpga')
         client.bind({made.uuid: provider}, instance_uuid=other, hostname=name.partition('_')[0], project_id='1' * 32)
     server = site.create('unlucky', site.flavor('accelerated-fpga', specs={'accel:device_profile': 'fpga'}))

@@ -1,5 +1,6 @@
 """A database server, with all databases of the cloud in it, ends in the middle of twenty boots: for twenty seconds, and
 by kill -9. MariaDB and PostgreSQL."""
+
 from __future__ import annotations
 
 import datetime as dt
@@ -69,8 +70,9 @@ class Load:
         self._asking = self._pool.submit(self._ask)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self._ending.set()
         self._pool.shutdown()
         if kind is None:
@@ -121,6 +123,7 @@ def strike(site: Site, what: str, outage: Callable[[str], None], capsys: pytest.
             return site.create(f'outage-{item}', plain if item % 3 else gpu)
         assert site.send('DELETE', f'/servers/{item}', user='admin').status == 204
         return item
+
     with Load(site, plain) as load:
         boots = site.at_once(begin, [*doomed, *range(20)])[2:]
         struck = dt.datetime.now(dt.UTC)
@@ -132,9 +135,11 @@ def strike(site: Site, what: str, outage: Callable[[str], None], capsys: pytest.
     ended = time.monotonic() - began
     done = sum(launched(shown[name]) < struck for name in boots if shown[name]['OS-SRV-USG:launched_at'])
     with capsys.disabled():
-        print(f'\nDATABASE {what} when {done} of {len(boots)} boots were done: answered {dict(load.answers)}; after '
-              f'its return accepts in {back:.1f} s, all ended in {ended:.1f} s as '
-              f'{dict(Counter(row["status"] for row in shown.values()))}')
+        print(
+            f'\nDATABASE {what} when {done} of {len(boots)} boots were done: answered {dict(load.answers)}; after '
+            f'its return accepts in {back:.1f} s, all ended in {ended:.1f} s as '
+            f'{dict(Counter(row["status"] for row in shown.values()))}'
+        )
         for row in shown.values():
             if 'fault' in row:
                 print(f'  {row["status"]}: {row["fault"]["message"]}')
@@ -175,9 +180,15 @@ if os.environ.get('KILONOVA_ALL_OUTAGES'):
     OUTAGES = [('mariadb', away), ('mariadb', killed), ('postgresql', away), ('postgresql', killed)]
 
 
-@pytest.mark.parametrize(('database', 'outage'), OUTAGES, indirect=['database'],
-                         ids=[f'{dialect}-{outage.__name__}' for dialect, outage in OUTAGES])
-def test_it_ends_in_the_middle_of_twenty_boots(moving_site: Site, database: Server, outage: Outage,
-                                               capsys: pytest.CaptureFixture[str]) -> None:
-    strike(moving_site, f'{database.dialect} {outage.__name__}', functools.partial(outage, database, moving_site),
-           capsys)
+@pytest.mark.parametrize(
+    ('database', 'outage'),
+    OUTAGES,
+    indirect=['database'],
+    ids=[f'{dialect}-{outage.__name__}' for dialect, outage in OUTAGES],
+)
+def test_it_ends_in_the_middle_of_twenty_boots(
+    moving_site: Site, database: Server, outage: Outage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    strike(
+        moving_site, f'{database.dialect} {outage.__name__}', functools.partial(outage, database, moving_site), capsys
+    )

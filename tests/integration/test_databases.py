@@ -2,6 +2,7 @@
 
 The tests of tests/unit/db about rows run here once more, on each server.
 """
+
 from __future__ import annotations
 
 import datetime as dt
@@ -200,6 +201,7 @@ def run_threads(function, arguments):
             function(argument)
         except Exception as error:  # noqa: BLE001 - whatever it was, the test shows it
             failures.append(error)
+
     threads = [threading.Thread(target=guarded, args=(argument,)) for argument in arguments]
     for thread in threads:
         thread.start()
@@ -248,12 +250,18 @@ def described(connection):
         if name == 'alembic_version':
             continue
         found[name] = (
-            sorted((column['name'], str(column['type']), column['nullable'], str(column['default']))
-                   for column in inspector.get_columns(name)),
-            sorted((index['name'], tuple(index['column_names']), index['unique'])
-                   for index in inspector.get_indexes(name)),
-            sorted((key['name'], tuple(key['constrained_columns']), key['referred_table'])
-                   for key in inspector.get_foreign_keys(name)))
+            sorted(
+                (column['name'], str(column['type']), column['nullable'], str(column['default']))
+                for column in inspector.get_columns(name)
+            ),
+            sorted(
+                (index['name'], tuple(index['column_names']), index['unique']) for index in inspector.get_indexes(name)
+            ),
+            sorted(
+                (key['name'], tuple(key['constrained_columns']), key['referred_table'])
+                for key in inspector.get_foreign_keys(name)
+            ),
+        )
     return found
 
 
@@ -262,7 +270,8 @@ def test_settings_of_a_session(server, cell):
     with cell.write() as connection:
         if server.dialect == 'mysql':
             mode, zone, isolation = connection.exec_driver_sql(
-                'SELECT @@SESSION.sql_mode, @@SESSION.time_zone, @@SESSION.tx_isolation').one()
+                'SELECT @@SESSION.sql_mode, @@SESSION.time_zone, @@SESSION.tx_isolation'
+            ).one()
             assert 'TRADITIONAL' in mode
             assert zone == '+00:00'
         else:
@@ -280,9 +289,13 @@ def test_texts_keep_case_and_any_character(api):
     flavors = Flavor.__table__
     common = {'memory_mb': 1, 'vcpus': 1}
     with api.write() as connection:
-        connection.execute(sa.insert(flavors), [
-            {'name': 'gpu', 'flavorid': 'a', 'description': '\N{ROCKET} größer', **common},
-            {'name': 'GPU', 'flavorid': 'A', 'description': 'x' * 60000, **common}])
+        connection.execute(
+            sa.insert(flavors),
+            [
+                {'name': 'gpu', 'flavorid': 'a', 'description': '\N{ROCKET} größer', **common},
+                {'name': 'GPU', 'flavorid': 'A', 'description': 'x' * 60000, **common},
+            ],
+        )
     with api.read() as connection:
         assert connection.execute(sa.select(flavors.c.flavorid).where(flavors.c.name == 'GPU')).scalars().all() == ['A']
         texts = connection.execute(sa.select(flavors.c.description).order_by(flavors.c.id)).scalars().all()
@@ -315,8 +328,9 @@ def test_stamps_of_changes_are_times(cell):
 
 def test_large_json_fits_an_operation(cell):
     with cell.write() as connection:
-        connection.execute(sa.insert(operations).values(
-            uuid='o1', kind='boot', instance_uuid='i', args='x' * 200000, context='{}'))
+        connection.execute(
+            sa.insert(operations).values(uuid='o1', kind='boot', instance_uuid='i', args='x' * 200000, context='{}')
+        )
     with cell.read() as connection:
         row = connection.execute(sa.select(operations)).one()
     assert len(row.args) == 200000
@@ -326,8 +340,9 @@ def test_large_json_fits_an_operation(cell):
 def test_one_running_row_a_server(cell):
     row = {'kind': 'boot', 'instance_uuid': 'i', 'args': '{}', 'context': '{}'}
     with cell.write() as connection:
-        connection.execute(sa.insert(operations), [
-            row | {'uuid': 'o1', 'slot': 'run'}, row | {'uuid': 'o2', 'slot': 'wait'}])
+        connection.execute(
+            sa.insert(operations), [row | {'uuid': 'o1', 'slot': 'run'}, row | {'uuid': 'o2', 'slot': 'wait'}]
+        )
     with pytest.raises(sa.exc.IntegrityError) as caught, cell.write() as connection:
         connection.execute(sa.insert(operations).values(row | {'uuid': 'o3'}))
     assert engine.is_duplicate(caught.value)
@@ -341,13 +356,13 @@ def test_counting_up_by_many_threads(cell):
     @engine.retried
     def up():
         with cell.write() as connection:
-            count = connection.execute(
-                sa.select(services_table.c.report_count).with_for_update()).scalar_one()
+            count = connection.execute(sa.select(services_table.c.report_count).with_for_update()).scalar_one()
             connection.execute(sa.update(services_table).values(report_count=count + 1))
 
     def ten(_):
         for _ in range(10):
             up()
+
     assert run_threads(ten, range(8)) == []
     with cell.read() as connection:
         assert services.get(connection, service_id=service['id'])['report_count'] == 80
@@ -355,15 +370,18 @@ def test_counting_up_by_many_threads(cell):
 
 def test_a_compare_and_swap_has_one_winner(cell):
     with cell.write() as connection:
-        connection.execute(sa.insert(operations).values(
-            uuid='o1', kind='boot', instance_uuid='i', args='{}', context='{}'))
+        connection.execute(
+            sa.insert(operations).values(uuid='o1', kind='boot', instance_uuid='i', args='{}', context='{}')
+        )
     won = []
 
     def take(owner):
         with cell.write() as connection:
-            if connection.execute(sa.update(operations).where(
-                    operations.c.uuid == 'o1', operations.c.owner.is_(None)).values(owner=owner)).rowcount:
+            if connection.execute(
+                sa.update(operations).where(operations.c.uuid == 'o1', operations.c.owner.is_(None)).values(owner=owner)
+            ).rowcount:
                 won.append(owner)
+
     assert run_threads(take, [f'owner{number}' for number in range(8)]) == []
     assert len(won) == 1
     with cell.read() as connection:
@@ -372,8 +390,9 @@ def test_a_compare_and_swap_has_one_winner(cell):
 
 def test_deadlocks_are_tried_again(cell):
     with cell.write() as connection:
-        connection.execute(sa.insert(services_table), [
-            {'host': host, 'binary': 'x', 'topic': 'x'} for host in ('a', 'b')])
+        connection.execute(
+            sa.insert(services_table), [{'host': host, 'binary': 'x', 'topic': 'x'} for host in ('a', 'b')]
+        )
     meet = threading.Barrier(2)
     attempts = []
 
@@ -382,10 +401,14 @@ def test_deadlocks_are_tried_again(cell):
         attempts.append(order)
         with cell.write() as connection:
             for number, host in enumerate(order):
-                connection.execute(sa.update(services_table).where(services_table.c.host == host)
-                                   .values(report_count=services_table.c.report_count + 1))
+                connection.execute(
+                    sa.update(services_table)
+                    .where(services_table.c.host == host)
+                    .values(report_count=services_table.c.report_count + 1)
+                )
                 if number == 0 and len(attempts) <= 2:
                     meet.wait(20)
+
     assert run_threads(both, ['ab', 'ba']) == []
     # On a busy machine the second attempt of one may lock its first row before the other goes on: one deadlock more.
     assert len(attempts) in (3, 4)
@@ -405,6 +428,7 @@ def test_daemons_that_start_together_make_one_row(cell):
                 start.wait(20)
             services.get_or_create(connection, 'node1', 'nova-compute', 'compute', version=1)
             compute_nodes.get_or_create(connection, node('node1'))
+
     started = []
     assert run_threads(begin, range(6)) == []
     with cell.read() as connection:
@@ -424,8 +448,9 @@ def test_a_row_that_is_there_does_not_end_the_transaction(api):
 
 def test_errors_other_than_duplicates_are_not_hidden(cell):
     with pytest.raises(sa.exc.DBAPIError) as caught, cell.write() as connection:
-        insert_missing(connection, operations, [{'uuid': 'o1', 'kind': None, 'instance_uuid': 'i', 'args': '{}',
-                                                 'context': '{}'}])
+        insert_missing(
+            connection, operations, [{'uuid': 'o1', 'kind': None, 'instance_uuid': 'i', 'args': '{}', 'context': '{}'}]
+        )
     assert not engine.is_duplicate(caught.value)
 
 
@@ -436,8 +461,11 @@ def kill_sessions(server, database):
         return
     with engine.Database(server.url(NAMES['cell0']), 'killer').write() as connection:
         own = connection.exec_driver_sql('SELECT CONNECTION_ID()').scalar_one()
-        sessions = connection.exec_driver_sql(
-            "SELECT id FROM information_schema.processlist WHERE db = 'kilonova'").scalars().all()
+        sessions = (
+            connection.exec_driver_sql("SELECT id FROM information_schema.processlist WHERE db = 'kilonova'")
+            .scalars()
+            .all()
+        )
         for session in sessions:
             if session != own:
                 connection.exec_driver_sql(f'KILL {session}')
@@ -455,6 +483,7 @@ def test_a_connection_lost_in_a_transaction_is_opened_again(server, cell):
                 kill_sessions(server, cell)
                 time.sleep(0.1)
             services.report(connection, row['id'])
+
     start()
     assert len(attempts) == 2
     with cell.read() as connection:
@@ -480,8 +509,9 @@ def test_a_server_that_is_not_there_is_silence(server):
 
 
 def test_a_used_up_pool_is_silence(server):
-    database = engine.Database(server.url(NAMES['cell']), 'small',
-                               engine.Options(max_pool_size=1, max_overflow=0, pool_timeout=0))
+    database = engine.Database(
+        server.url(NAMES['cell']), 'small', engine.PoolOptions(max_pool_size=1, max_overflow=0, pool_timeout=0)
+    )
     with database.read() as connection:
         engine.now(connection)
         with pytest.raises(sa.exc.TimeoutError) as caught, database.read():
@@ -532,8 +562,9 @@ def test_green_threads_run_beside_a_query(server):
             connection.exec_driver_sql({sleep!r})
             print(len(beats))
     """)
-    done = subprocess.run([sys.executable, '-W', 'ignore', '-c', script], capture_output=True, text=True,
-                          timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, '-W', 'ignore', '-c', script], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 1
 
@@ -545,7 +576,7 @@ def test_cells_on_a_server(server, databases):
         compute_nodes.get_or_create(connection, node('node1'))
     done = cells.simple_cell_setup(databases, 'rabbit://', 'cell1')
     assert done.hosts == ('node1',)
-    known = cells.Cells(databases)
+    known = cells.CellDatabases(databases)
     assert [database.name for database in known.databases()] == ['cell0', 'cell1']
     with known.cell0().read() as connection:
         assert services.list_services(connection, down_time=60) == []

@@ -1,5 +1,6 @@
 """A host whose file system of disks is full, a tmpfs of 24 MiB: what needs room there is refused before anything is
 written, with what it needs and what there is, and no other server is touched."""
+
 from __future__ import annotations
 
 import os
@@ -60,14 +61,15 @@ def test_a_full_disk_fails_one_server_and_no_other(rig: LibvirtRig, tmp_path: Pa
         here.guests.spawn(third, image_meta(id='large', disk_format='raw'))
     here.guests.destroy(third)
     assert sorted(path.name for path in rig.file('gpu1', '_base').iterdir()) == [
-        os.path.basename(here.disks.directory(servers[0].uuid).disks()['disk'].backing or '')]
+        os.path.basename(here.disks.directory(servers[0].uuid).disks()['disk'].backing or '')
+    ]
     # 2. Nothing at all is left.
     written.unlink()
     filled(rig)
-    for act, need in ((lambda: here.snapshots.snapshot(servers[0], 'snap', nothing, nothing),
-                       'Not enough disk space for image snap'),
-                      (lambda: here.moves.check_move(servers[0], here.moves.prepare_move(), servers[0].flavor),
-                       'they need')):
+    for act, need in (
+        (lambda: here.snapshots.snapshot(servers[0], 'snap', nothing, nothing), 'Not enough disk space for image snap'),
+        (lambda: here.moves.check_move(servers[0], here.moves.prepare_move(), servers[0].flavor), 'they need'),
+    ):
         with pytest.raises((errors.NoRoom, errors.DisksUnmovable)) as caught:
             act()
         assert need in str(caught.value) and re.search(r'needs? \d+ bytes, (but only )?0 are free', str(caught.value))
@@ -94,6 +96,7 @@ def test_images_are_counted_before_they_are_fetched(rig: LibvirtRig) -> None:
         free = os.fstatvfs(file.fileno()).f_bavail * os.fstatvfs(file.fileno()).f_frsize
         asked.append(image_id)
         raise errors.NoRoom(what=f'image {image_id}', need=free + 1, free=free)
+
     rig.here.disks._download = download
     instance: Any = new_instance()
     with pytest.raises(errors.NoRoom, match='Not enough disk space for image image-1'):

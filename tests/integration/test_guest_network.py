@@ -1,6 +1,7 @@
 """Real guests on a network of the real Neutron (``make test-guests``): two QEMU guests on two machines with Open
 vSwitch, ovn-controller and Neutron's metadata agent each. They get their addresses by DHCP, fetch their metadata from
 169.254.169.254, and ping and speak to each other (TCP), before and after one of them has moved. In their own words."""
+
 from __future__ import annotations
 
 import json
@@ -43,8 +44,9 @@ def guests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealGuests]:
     site = Site(directory, guests='qemu', hosts=directory / 'hosts', network=True)
     try:
         # A guest with a serial console on a port of its host can't be migrated live.
-        site.configure('[DEFAULT]\nshutdown_timeout = 5\ninitial_cpu_allocation_ratio = 16.0\n'
-                       '[serial_console]\nenabled = false\n')
+        site.configure(
+            '[DEFAULT]\nshutdown_timeout = 5\ninitial_cpu_allocation_ratio = 16.0\n[serial_console]\nenabled = false\n'
+        )
         site.up()
         yield RealGuests(site)
     finally:
@@ -83,8 +85,10 @@ def pair(guests: RealGuests) -> Pair:
 
 def speakers(guests: RealGuests) -> Pair:
     ids = {row['name']: server for server, row in guests.site.servers().items()}
-    one, two = (Speaker(ids[name], name, address, ids[PEERS[name]], port_of(guests, ids[name]))
-                for name, address in ADDRESSES.items())
+    one, two = (
+        Speaker(ids[name], name, address, ids[PEERS[name]], port_of(guests, ids[name]))
+        for name, address in ADDRESSES.items()
+    )
     return one, two
 
 
@@ -92,10 +96,18 @@ def boot(guests: RealGuests) -> None:
     """Both; each has waited for what Neutron said of its port."""
     url, token, size = guests.site.url('neutron') + '/v2.0', guests.site.token('admin'), guests.site.log_size('neutron')
     (network,) = http.call('GET', f'{url}/networks?name={neutron.NETWORK}', token=token).data['networks']
-    servers = [guests.site.create(
-        name, guests.flavor('small', ram=128), user='admin', host=host, imageRef=guests.image('guest'),
-        networks=[{'uuid': network['id'], 'fixed_ip': ADDRESSES[name]}], metadata={'peer': ADDRESSES[PEERS[name]]})
-        for name, host in zip(ADDRESSES, HOSTS, strict=True)]
+    servers = [
+        guests.site.create(
+            name,
+            guests.flavor('small', ram=128),
+            user='admin',
+            host=host,
+            imageRef=guests.image('guest'),
+            networks=[{'uuid': network['id'], 'fixed_ip': ADDRESSES[name]}],
+            metadata={'peer': ADDRESSES[PEERS[name]]},
+        )
+        for name, host in zip(ADDRESSES, HOSTS, strict=True)
+    ]
     for server in servers:
         guests.ends(server, 'ACTIVE')
         told = partial(events, guests.site, size, 'network-vif-plugged', port_of(guests, server))
@@ -104,8 +116,9 @@ def boot(guests: RealGuests) -> None:
 
 def port_of(guests: RealGuests, server: str) -> str:
     """The id of its only port."""
-    rows = http.call('GET', f'{guests.site.url("neutron")}/v2.0/ports?device_id={server}',
-                     token=guests.site.token('admin')).data['ports']
+    rows = http.call(
+        'GET', f'{guests.site.url("neutron")}/v2.0/ports?device_id={server}', token=guests.site.token('admin')
+    ).data['ports']
     (found,) = [row['id'] for row in rows]
     return str(found)
 
@@ -126,6 +139,7 @@ def speak(guests: RealGuests, guest: Speaker) -> Speaker:
         # After a new boot it counts from 1 again.
         first = begun if now[0] >= begun[0] else (0, 0, 0)
         return now if now[1] >= first[1] + 2 and now[2] >= first[2] + 2 else None
+
     try:
         rounds, _, _ = guests.until(answered, f'{guest.name} reaches {guest.peer}')
     except AssertionError as error:
@@ -135,9 +149,11 @@ def speak(guests: RealGuests, guest: Speaker) -> Speaker:
 
 def arrived(guests: RealGuests, guest: Speaker) -> None:
     """Wait until a guest that booted has heard its peer: it has its address and its own metadata."""
+
     def boot() -> str:
         """What it said since its last one."""
         return guests.console(guest.server).rpartition('GUEST-UP')[2]
+
     try:
         guests.until(lambda: 'GUEST-TOLD' in boot(), f'{guest.name} hears {guest.peer}')
     except AssertionError as error:

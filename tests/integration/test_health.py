@@ -1,4 +1,5 @@
 """/health of the daemons, and what a compute does while it can't report (seed rows 2.2 to 2.4)."""
+
 from __future__ import annotations
 
 import contextlib
@@ -50,6 +51,7 @@ def conductors_messages(site: Site) -> Iterator[Callable[[], list[dict[str, Any]
                 if body['method'] == 'object_action' and body['args']['objinst']['nova_object.name'] == 'Service':
                     found.append(body)
             return found
+
         yield take
 
 
@@ -73,11 +75,28 @@ def test_reports_after_the_first_are_taken_together(site: Site) -> None:
         arguments = message['args']
         instance = arguments.pop('objinst')
         assert arguments == {'objmethod': 'save', 'args': [], 'kwargs': {}}
-        assert (instance['nova_object.namespace'], instance['nova_object.version'],
-                instance['nova_object.changes']) == ('nova', '1.22', ['report_count'])
+        assert (
+            instance['nova_object.namespace'],
+            instance['nova_object.version'],
+            instance['nova_object.changes'],
+        ) == ('nova', '1.22', ['report_count'])
         assert set(instance['nova_object.data']) == {
-            'id', 'uuid', 'host', 'binary', 'topic', 'report_count', 'disabled', 'disabled_reason', 'last_seen_up',
-            'forced_down', 'version', 'created_at', 'updated_at', 'deleted_at', 'deleted'}
+            'id',
+            'uuid',
+            'host',
+            'binary',
+            'topic',
+            'report_count',
+            'disabled',
+            'disabled_reason',
+            'last_seen_up',
+            'forced_down',
+            'version',
+            'created_at',
+            'updated_at',
+            'deleted_at',
+            'deleted',
+        }
         await_reports(site, 2)
         take()
         await_reports(site, 3)

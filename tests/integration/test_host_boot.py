@@ -1,4 +1,5 @@
 """A compute that restarts has lost its domains: to Kilonova that is a host that rebooted."""
+
 from __future__ import annotations
 
 import json
@@ -30,8 +31,13 @@ def standing(site: Site, servers: list[str]) -> dict[str, tuple[object, ...]]:
     for name in servers:
         reply = site.send('GET', f'/servers/{name}/diagnostics', user='admin')
         said = reply.data['state'] if reply.status == 200 else reply.status
-        shown[name] = (*(rows[name][key] for key in ('status', 'OS-EXT-STS:task_state', 'OS-EXT-STS:power_state',
-                                                     'OS-EXT-SRV-ATTR:host')), said)
+        shown[name] = (
+            *(
+                rows[name][key]
+                for key in ('status', 'OS-EXT-STS:task_state', 'OS-EXT-STS:power_state', 'OS-EXT-SRV-ATTR:host')
+            ),
+            said,
+        )
     return shown
 
 
@@ -39,8 +45,11 @@ def test_two_hosts_restart_with_twenty_servers(site: Site) -> None:
     """Five of them have GPUs, two of all are stopped. Both hosts die at once, and their domains with them: within a
     minute all is as before, with the same devices. resume_guests_state_on_host_boot is on in the one-machine cloud."""
     plain, one, two = site.flavor('boot-plain'), site.flavor('boot-one', gpus=1), site.flavor('boot-two', gpus=2)
-    wanted = [('gpu1', plain)] * 8 + [('gpu2', plain)] * 7 + [
-        ('gpu1', one), ('gpu1', one), ('gpu1', two), ('gpu2', one), ('gpu2', two)]
+    wanted = (
+        [('gpu1', plain)] * 8
+        + [('gpu2', plain)] * 7
+        + [('gpu1', one), ('gpu1', one), ('gpu1', two), ('gpu2', one), ('gpu2', two)]
+    )
     servers = site.at_once(lambda item: site.create('boot', item[1], user='admin', host=item[0]), wanted)
     site.await_status(servers, 'ACTIVE')
     stopped = [servers[0], servers[-1]]
@@ -73,8 +82,10 @@ def test_everything_is_killed_and_comes_back_in_any_order(site: Site) -> None:
     """Found 1.3: a power cut. Each daemon is started once, sooner or later; none ends since another is not there yet,
     and a minute after the last one all servers are as before. ``tests/simulation/power_cut.py`` has all orders."""
     plain, one = site.flavor('boot-plain'), site.flavor('boot-one', gpus=1)
-    servers = site.at_once(lambda item: site.create('cut', item[1], user='admin', host=item[0]),
-                           [('gpu1', plain), ('gpu1', one), ('gpu2', plain), ('gpu2', one)])
+    servers = site.at_once(
+        lambda item: site.create('cut', item[1], user='admin', host=item[0]),
+        [('gpu1', plain), ('gpu1', one), ('gpu2', plain), ('gpu2', one)],
+    )
     site.await_status(servers, 'ACTIVE')
     site.act(servers[0], 'os-stop')
     site.await_status(servers[:1], 'SHUTOFF')

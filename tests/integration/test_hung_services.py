@@ -3,6 +3,7 @@
 Findings 1.6 and 7.1. Databases and the broker stand still by SIGSTOP, as in a frozen machine: their connections stay
 open. Nothing here measures time: what waits without a limit doesn't end while the service stands still.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -67,8 +68,15 @@ class Script:
     """)
 
     def __init__(self, backend: str, text: str, *arguments: Any) -> None:
-        command = [sys.executable, '-W', 'ignore', '-c', self.START + textwrap.dedent(text), backend,
-                   *map(str, arguments)]
+        command = [
+            sys.executable,
+            '-W',
+            'ignore',
+            '-c',
+            self.START + textwrap.dedent(text),
+            backend,
+            *map(str, arguments),
+        ]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def __enter__(self) -> Self:
@@ -181,8 +189,14 @@ def test_a_database_that_stands_still(server: Server, tmp_path: Path) -> None:
             for found in [script.told() for script in scripts]:
                 # The other database was asked every 20 ms, for a second at least.
                 assert found.pop('beats') > 10
-                assert found == {'pooled': 'silence', 'new': 'silence', 'full': ['silence'] * 4, 'repeated': 'silence',
-                                 'middle': 'silence', 'calls': 1}
+                assert found == {
+                    'pooled': 'silence',
+                    'new': 'silence',
+                    'full': ['silence'] * 4,
+                    'repeated': 'silence',
+                    'middle': 'silence',
+                    'calls': 1,
+                }
         finally:
             server.thaw()
         for script in scripts:
@@ -192,7 +206,7 @@ def test_a_database_that_stands_still(server: Server, tmp_path: Path) -> None:
 
 @pytest.fixture
 def hurried(server: Server) -> Iterator[engine.Database]:
-    found = engine.Database(server.url('hung'), 'hurried', engine.Options(statement_timeout=LIMIT))
+    found = engine.Database(server.url('hung'), 'hurried', engine.PoolOptions(statement_timeout=LIMIT))
     yield found
     found.dispose()
 
@@ -227,7 +241,7 @@ def test_a_lock_that_is_held_too_long(server: Server, hurried: engine.Database) 
 
 def test_without_a_limit_a_statement_runs_on(server: Server) -> None:
     """As migrations do."""
-    unhurried = engine.Database(server.url('hung'), 'unhurried', engine.Options(statement_timeout=0))
+    unhurried = engine.Database(server.url('hung'), 'unhurried', engine.PoolOptions(statement_timeout=0))
     sleep = SLEEP[server.dialect].replace('60', f'{LIMIT + 0.5}')
     with unhurried.read() as connection:
         connection.exec_driver_sql(sleep)
@@ -241,16 +255,20 @@ def rabbitmq(directory: Path) -> Iterator[tuple[str, int]]:
     layout, ports = Layout.at(directory / 'var'), {name: free_port() for name in ('rabbitmq', 'rabbitmq-dist', 'epmd')}
     layout.make_directories()
     etc, home = layout.etc / 'rabbitmq', layout.data('rabbitmq')
-    for path, text in ((etc / 'rabbitmq.conf', render.rabbitmq(layout, ports, {'rabbitmq': 'secret'})),
-                       (etc / 'rabbitmq-env.conf', ''), (etc / 'enabled_plugins', '[].\n'),
-                       (home / '.erlang.cookie', 'secret')):
+    for path, text in (
+        (etc / 'rabbitmq.conf', render.rabbitmq(layout, ports, {'rabbitmq': 'secret'})),
+        (etc / 'rabbitmq-env.conf', ''),
+        (etc / 'enabled_plugins', '[].\n'),
+        (home / '.erlang.cookie', 'secret'),
+    ):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_private(path, text)
     (home / '.erlang.cookie').chmod(0o400)
     env = process.child_environment(layout, 'rabbitmq', services.rabbitmq_environment(layout, ports))
     with layout.log('rabbitmq-start').open('wb') as log:
-        node = subprocess.Popen([str(services.RABBITMQ_SERVER)], env=env, stdin=subprocess.DEVNULL, stdout=log,
-                                stderr=log)
+        node = subprocess.Popen(
+            [str(services.RABBITMQ_SERVER)], env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
     try:
         deadline = time.monotonic() + PATIENCE
         while not services.speaks_amqp(ports['rabbitmq']):
@@ -319,8 +337,13 @@ def test_a_broker_that_stands_still(tmp_path: Path) -> None:
                 script.go_on()
             for script in scripts:
                 assert script.told() == {
-                    'call': 'silence', 'first_call': 'silence', 'silent_call': 'silence', 'cast': 'left',
-                    'first_cast': 'left', 'silent_cast': 'left'}
+                    'call': 'silence',
+                    'first_call': 'silence',
+                    'silent_call': 'silence',
+                    'cast': 'left',
+                    'first_cast': 'left',
+                    'silent_cast': 'left',
+                }
                 assert script.told() == ['silence'] * 6
                 assert script.told() is None
             os.kill(node, signal.SIGCONT)
@@ -372,12 +395,24 @@ def test_web_services_that_never_answer(tmp_path: Path) -> None:
         url = f'http://127.0.0.1:{silent.getsockname()[1]}'
         account = _ACCOUNT.format(url=url)
         direct, indirect = tmp_path / 'direct.conf', tmp_path / 'indirect.conf'
-        direct.write_text(''.join(f'[{name}]\nauth_type = none\nendpoint_override = {url}\ntimeout = 1\n'
-                                  for name in ('placement', 'glance')))
-        indirect.write_text('[quota]\ndriver = nova.quota.UnifiedLimitsDriver\n' + ''.join(
-            f'[{name}]\n{account}{more}\n' for name, more in (
-                ('placement', 'timeout = 1'), ('glance', 'timeout = 1'), ('oslo_limit', 'timeout = 1\nendpoint_id = x'),
-                ('keystone_authtoken', f'http_connect_timeout = 1\nwww_authenticate_uri = {url}'))))
+        direct.write_text(
+            ''.join(
+                f'[{name}]\nauth_type = none\nendpoint_override = {url}\ntimeout = 1\n'
+                for name in ('placement', 'glance')
+            )
+        )
+        indirect.write_text(
+            '[quota]\ndriver = nova.quota.UnifiedLimitsDriver\n'
+            + ''.join(
+                f'[{name}]\n{account}{more}\n'
+                for name, more in (
+                    ('placement', 'timeout = 1'),
+                    ('glance', 'timeout = 1'),
+                    ('oslo_limit', 'timeout = 1\nendpoint_id = x'),
+                    ('keystone_authtoken', f'http_connect_timeout = 1\nwww_authenticate_uri = {url}'),
+                )
+            )
+        )
         with both(HUNG_WEB, direct, indirect) as scripts:
             for script in scripts:
                 found = script.told()

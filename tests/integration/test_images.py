@@ -1,4 +1,5 @@
 """An image of a server goes to the real image service and comes back as another server."""
+
 from __future__ import annotations
 
 from tests.integration.site import Site
@@ -14,13 +15,31 @@ def test_an_image_of_a_server_boots(site: Site) -> None:
     image = reply.data['image_id']
     (shown,) = site.settle([server]).values()
     assert (shown['status'], shown['OS-EXT-STS:power_state']) == ('ACTIVE', 1)
-    url, token = f"{site.url('glance')}/v2/images/{image}", site.token('demo')
+    url, token = f'{site.url("glance")}/v2/images/{image}', site.token('demo')
     try:
         record = http.call('GET', url, token=token).data
-        assert {name: record[name] for name in (
-            'status', 'name', 'visibility', 'disk_format', 'image_type', 'instance_uuid', 'purpose', 'min_disk')} == {
-            'status': 'active', 'name': 'taken', 'visibility': 'private', 'disk_format': 'qcow2',
-            'image_type': 'snapshot', 'instance_uuid': server, 'purpose': 'test', 'min_disk': 1}
+        assert {
+            name: record[name]
+            for name in (
+                'status',
+                'name',
+                'visibility',
+                'disk_format',
+                'image_type',
+                'instance_uuid',
+                'purpose',
+                'min_disk',
+            )
+        } == {
+            'status': 'active',
+            'name': 'taken',
+            'visibility': 'private',
+            'disk_format': 'qcow2',
+            'image_type': 'snapshot',
+            'instance_uuid': server,
+            'purpose': 'test',
+            'min_disk': 1,
+        }
         assert record['owner'] == shown['tenant_id'] and record['size'] > 0
         other = site.create('of-the-image', gpu, imageRef=image)
         (booted,) = site.settle([other]).values()

@@ -1,4 +1,5 @@
 """kill -9 of each daemon in the middle of boots and resizes; it is started again and everything comes to an end."""
+
 from __future__ import annotations
 
 import random
@@ -36,8 +37,10 @@ def strike(site: Site, daemon: str, servers: list[str], moment: tuple[str, ...])
     back = time.monotonic()
     shown = site.settle(servers)
     doing = Counter(row['OS-EXT-STS:task_state'] for row in rows.values() if under_way(row))
-    print(f'KILLED {daemon} while {dict(doing)}: back after {back - began:.1f} s, all ended after '
-          f'{time.monotonic() - began:.1f} s as {dict(Counter(row["status"] for row in shown.values()))}')
+    print(
+        f'KILLED {daemon} while {dict(doing)}: back after {back - began:.1f} s, all ended after '
+        f'{time.monotonic() - began:.1f} s as {dict(Counter(row["status"] for row in shown.values()))}'
+    )
     for row in shown.values():
         if 'fault' in row:
             print(f'  {row["status"]}: {row["fault"]["message"]}')

@@ -1,5 +1,6 @@
 """Real libvirtd and real QEMU, by TCG: what libvirt's test driver takes without a word, and what a daemon does that
 dies, comes back, or stands still. The guest's console and its disk are the witnesses."""
+
 from __future__ import annotations
 
 import contextlib
@@ -37,9 +38,9 @@ from kilonova.states import PowerState
 from kilonova.virt.hardware import constraints, numa
 from kilonova.virt.hardware.offer import Offer
 from kilonova.virt.libvirt import connection as connection_module
-from kilonova.virt.libvirt.devices.openvswitch import OpenVSwitch
+from kilonova.virt.libvirt.devices.vif.openvswitch import OpenVSwitch
 from kilonova.virt.libvirt.domain import interface
-from kilonova.virt.libvirt.xml import MemoryBacking
+from kilonova.virt.libvirt.xml.base import MemoryBacking
 from kilonova.virt.parts.guests import GuestFailed
 from kilonova.virt.parts.host import DriverMisconfigured, HypervisorUnavailable
 from kilonova.virt.parts.volume_snapshots import Merge
@@ -74,22 +75,38 @@ SHAPES: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
     'plain-q35': ({}, {}, 'q35'),
     'usb': ({'hw_disk_bus': 'usb'}, {}, 'pc'),
     'usb-old': ({'hw_disk_bus': 'usb', 'hw_sound_model': 'sb16'}, {'hw:usb_model': 'ich9-ehci1'}, 'pc'),
-    'usb-q35': ({'hw_disk_bus': 'usb', 'hw_cdrom_bus': 'usb', 'hw_usb_model': 'qemu-xhci'},
-                {'hw:sound_model': 'usb'}, 'q35'),
+    'usb-q35': (
+        {'hw_disk_bus': 'usb', 'hw_cdrom_bus': 'usb', 'hw_usb_model': 'qemu-xhci'},
+        {'hw:sound_model': 'usb'},
+        'q35',
+    ),
     'scsi': ({'hw_disk_bus': 'scsi', 'hw_scsi_model': 'virtio-scsi'}, {'hw:virtio_packed_ring': 'true'}, 'pc'),
-    'ide': ({'hw_disk_bus': 'ide', 'hw_sound_model': 'ac97'},
-            {'hw:maxphysaddr_mode': 'emulate', 'hw:maxphysaddr_bits': '40'}, 'pc'),
+    'ide': (
+        {'hw_disk_bus': 'ide', 'hw_sound_model': 'ac97'},
+        {'hw:maxphysaddr_mode': 'emulate', 'hw:maxphysaddr_bits': '40'},
+        'pc',
+    ),
     'sata': ({'hw_disk_bus': 'sata', 'hw_sound_model': 'ich9'}, {'hw:viommu_model': 'auto'}, 'q35'),
     'virtio-q35': ({'hw_viommu_model': 'virtio', 'hw_virtio_packed_ring': 'true'}, {}, 'q35'),
     'windows': ({'os_type': 'windows'}, {}, 'pc'),
     'windows-hidden': ({'os_type': 'windows', 'img_hide_hypervisor_id': 'true'}, {}, 'q35'),
     'hidden': ({}, {'hw:hide_hypervisor_id': 'true', 'hw:pmu': 'false', 'hw_rng:allowed': 'False'}, 'pc'),
-    'rated': ({'hw_time_hpet': 'true'}, {'hw_rng:rate_bytes': '10', 'hw_rng:rate_period': '1000',
-                                         'hw:cpu_sockets': '1'}, 'pc'),
-    'watched': ({'hw_video_model': 'vga', 'hw_video_ram': '32', 'hw_qemu_guest_agent': 'yes'},
-                {'hw:watchdog_action': 'reset', 'hw_video:ram_max_mb': '32'}, 'pc'),
-    'watched-q35': ({'hw_video_model': 'virtio', 'hw_qemu_guest_agent': 'yes'},
-                    {'hw:watchdog_action': 'pause', 'quota:disk_read_iops_sec': '500'}, 'q35')}
+    'rated': (
+        {'hw_time_hpet': 'true'},
+        {'hw_rng:rate_bytes': '10', 'hw_rng:rate_period': '1000', 'hw:cpu_sockets': '1'},
+        'pc',
+    ),
+    'watched': (
+        {'hw_video_model': 'vga', 'hw_video_ram': '32', 'hw_qemu_guest_agent': 'yes'},
+        {'hw:watchdog_action': 'reset', 'hw_video:ram_max_mb': '32'},
+        'pc',
+    ),
+    'watched-q35': (
+        {'hw_video_model': 'virtio', 'hw_qemu_guest_agent': 'yes'},
+        {'hw:watchdog_action': 'pause', 'quota:disk_read_iops_sec': '500'},
+        'q35',
+    ),
+}
 
 
 def until(met: Callable[[], Any]) -> Any:
@@ -120,10 +137,19 @@ class Rig(Listener):
         self.driver = daemon.driver(name, **options)
         self.servers: list[Any] = []
 
-    def boot(self, properties: dict[str, str] | None = None, extra_specs: dict[str, str] | None = None,
-             vcpus: int = 1, plugged: Callable[[Any], None] | None = None, **values: Any) -> Any:
-        server = new_instance(id=len(self.servers) + 1, flavor=new_flavor(
-            vcpus=vcpus, memory_mb=64, extra_specs=extra_specs or {}), **values)
+    def boot(
+        self,
+        properties: dict[str, str] | None = None,
+        extra_specs: dict[str, str] | None = None,
+        vcpus: int = 1,
+        plugged: Callable[[Any], None] | None = None,
+        **values: Any,
+    ) -> Any:
+        server = new_instance(
+            id=len(self.servers) + 1,
+            flavor=new_flavor(vcpus=vcpus, memory_mb=64, extra_specs=extra_specs or {}),
+            **values,
+        )
         self.servers.append(server)
         self.driver.guests.spawn(server, self.image(properties), plugged=(lambda: plugged(server)) if plugged else None)
         return server
@@ -168,14 +194,21 @@ def bridge() -> Iterator[str]:
 
 
 # -- guests ------------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(('properties', 'datapath'), [
-    ({}, 'system'), ({'hw_vif_multiqueue_enabled': 'yes', 'hw_virtio_packed_ring': 'yes'}, 'netdev'),
-    *(({'hw_vif_model': model}, 'netdev') for model in interface.models('x86_64') if model != 'virtio')])
-def test_a_guest_is_plugged_in_and_runs_when_it_may(rig: Rig, bridge: str, properties: dict[str, str],
-                                                    datapath: str) -> None:
+@pytest.mark.parametrize(
+    ('properties', 'datapath'),
+    [
+        ({}, 'system'),
+        ({'hw_vif_multiqueue_enabled': 'yes', 'hw_virtio_packed_ring': 'yes'}, 'netdev'),
+        *(({'hw_vif_model': model}, 'netdev') for model in interface.models('x86_64') if model != 'virtio'),
+    ],
+)
+def test_a_guest_is_plugged_in_and_runs_when_it_may(
+    rig: Rig, bridge: str, properties: dict[str, str], datapath: str
+) -> None:
     details = {'bridge_name': bridge, 'datapath_type': datapath}
-    vifs = [new_vif(id=str(uuid4()), mac=f'fa:16:3e:00:00:0{number}', type='bridge', details=details)
-            for number in range(2)]
+    vifs = [
+        new_vif(id=str(uuid4()), mac=f'fa:16:3e:00:00:0{number}', type='bridge', details=details) for number in range(2)
+    ]
     taps = {vif.device_name for vif in vifs}
     seen = []
 
@@ -183,6 +216,7 @@ def test_a_guest_is_plugged_in_and_runs_when_it_may(rig: Rig, bridge: str, prope
         seen.append((rig.driver.guests.get_info(server), set(os.listdir(f'/sys/class/net/{bridge}/brif'))))
         time.sleep(2)
         seen.append(rig.daemon.console(rig.name, server.uuid))
+
     server = rig.boot(properties, vcpus=2, plugged=plugged, vifs=vifs)
     assert seen == [(PowerState.PAUSED, taps), '']
     rig.says(server, 'GUEST-BOOT 1')
@@ -193,23 +227,41 @@ def test_a_guest_is_plugged_in_and_runs_when_it_may(rig: Rig, bridge: str, prope
 
 
 @pytest.mark.parametrize(('machine', 'ports'), [('pc', 0), ('q35', 16)])
-def test_a_running_guest_gets_an_interface_and_keeps_it(daemon: Libvirtd, bridge: str, machine: str,
-                                                        ports: int) -> None:
+def test_a_running_guest_gets_an_interface_and_keeps_it(
+    daemon: Libvirtd, bridge: str, machine: str, ports: int
+) -> None:
     """The host's end comes. These guests have no system that lets a card go: it stays until they are off. Where a card
     with a tag is was noted before the guest was started, and is noted anew."""
-    vifs = [new_vif(id=str(uuid4()), mac=f'fa:16:3e:00:00:0{number}', type='bridge', tag=f'nic{number}',
-                    details={'bridge_name': bridge, 'datapath_type': 'system'}) for number in range(2)]
+    vifs = [
+        new_vif(
+            id=str(uuid4()),
+            mac=f'fa:16:3e:00:00:0{number}',
+            type='bridge',
+            tag=f'nic{number}',
+            details={'bridge_name': bridge, 'datapath_type': 'system'},
+        )
+        for number in range(2)
+    ]
 
     def there() -> set[str]:
         return set(os.listdir(f'/sys/class/net/{bridge}/brif'))
 
     def noted() -> list[tuple[str, str]]:
         found = [(device.tags[0], device.bus.address) for device in server.device_metadata.devices]
-        assert found == [(f'nic{mac[-1]}', f'0000:{bus:02x}:{slot:02x}.0') for mac, bus, slot in _cards(
-            _Again(daemon, server.uuid).XMLDesc(0))]
+        assert found == [
+            (f'nic{mac[-1]}', f'0000:{bus:02x}:{slot:02x}.0')
+            for mac, bus, slot in _cards(_Again(daemon, server.uuid).XMLDesc(0))
+        ]
         return found
-    with rig_of(daemon, f'cards-{machine}', hw_machine_type=[f'x86_64={machine}'], num_pcie_ports=ports,
-                device_detach_attempts=2, device_detach_timeout=1) as rig:
+
+    with rig_of(
+        daemon,
+        f'cards-{machine}',
+        hw_machine_type=[f'x86_64={machine}'],
+        num_pcie_ports=ports,
+        device_detach_attempts=2,
+        device_detach_timeout=1,
+    ) as rig:
         server = rig.boot(vifs=vifs[:1])
         rig.says(server, 'GUEST-BOOT 1')
         assert len(noted()) == 1
@@ -235,15 +287,35 @@ def test_a_running_guest_gets_an_interface_and_keeps_it(daemon: Libvirtd, bridge
 def switch() -> Iterator[str]:
     """Open vSwitch's database; the switch itself, which would make devices of this machine by fixed names, isn't there,
     and has done all that is asked of it."""
-    directory = Path(tempfile.mkdtemp(prefix='kn-ovs-'))         # short enough for a socket
+    directory = Path(tempfile.mkdtemp(prefix='kn-ovs-'))  # short enough for a socket
     schema, database = '/usr/share/openvswitch/vswitch.ovsschema', f'unix:{directory}/db'
     subprocess.run(['ovsdb-tool', 'create', directory / 'conf.db', schema], check=True)
-    with subprocess.Popen(['ovsdb-server', directory / 'conf.db', f'--remote=p{database}', '--log-file=/dev/null',
-                           f'--unixctl={directory}/ctl'], stderr=subprocess.DEVNULL) as server:
+    with subprocess.Popen(
+        [
+            'ovsdb-server',
+            directory / 'conf.db',
+            f'--remote=p{database}',
+            '--log-file=/dev/null',
+            f'--unixctl={directory}/ctl',
+        ],
+        stderr=subprocess.DEVNULL,
+    ) as server:
         try:
             until((directory / 'db').exists)
-            subprocess.run(['ovs-vsctl', f'--db={database}', '--no-wait', 'init', '--', 'set', 'Open_vSwitch', '.',
-                            'cur_cfg=1000'], check=True)
+            subprocess.run(
+                [
+                    'ovs-vsctl',
+                    f'--db={database}',
+                    '--no-wait',
+                    'init',
+                    '--',
+                    'set',
+                    'Open_vSwitch',
+                    '.',
+                    'cur_cfg=1000',
+                ],
+                check=True,
+            )
             yield database
         finally:
             server.terminate()
@@ -276,7 +348,7 @@ def _answer(path: Path, ended: threading.Event) -> None:
                         break
                     request, _flags, size = struct.unpack('<III', head)
                     body = line.recv(size) if size else b''
-                    if request in (1, 11):      # its features: virtio 1.0; where it is in a ring
+                    if request in (1, 11):  # its features: virtio 1.0; where it is in a ring
                         line.sendall(struct.pack('<IIIQ', request, 5, 8, 1 << 32 if request == 1 else body[0]))
         time.sleep(0.1)
 
@@ -287,21 +359,31 @@ def test_ports_that_the_host_connects_itself(daemon: Libvirtd, switch: str) -> N
     details = {'bridge_name': 'br-kn', 'datapath_type': 'system'}
     hybrid = new_vif(id=name, details={**details, 'ovs_hybrid_plug': True})
     end, path = f'qvo{name[:11]}', Path(switch.removeprefix('unix:')).with_name('vhu')
-    user = new_vif(id=str(uuid4()), mac='fa:16:3e:00:00:02', type='vhostuser', details={
-        **details, 'datapath_type': 'netdev', 'vhostuser_ovs_plug': True, 'vhostuser_mode': 'server',
-        'vhostuser_socket': str(path)})
+    user = new_vif(
+        id=str(uuid4()),
+        mac='fa:16:3e:00:00:02',
+        type='vhostuser',
+        details={
+            **details,
+            'datapath_type': 'netdev',
+            'vhostuser_ovs_plug': True,
+            'vhostuser_mode': 'server',
+            'vhostuser_socket': str(path),
+        },
+    )
 
     def known(*words: str) -> str:
-        return subprocess.run(['ovs-vsctl', f'--db={switch}', '--no-wait', *words], check=True, capture_output=True,
-                              text=True).stdout
+        return subprocess.run(
+            ['ovs-vsctl', f'--db={switch}', '--no-wait', *words], check=True, capture_output=True, text=True
+        ).stdout
+
     with answered(path), rig_of(daemon, 'plugging', switch=switch) as rig:
         server = rig.boot(vifs=[hybrid, user])
         rig.says(server, 'GUEST-BOOT 1')
         assert known('list-ports', 'br-kn').split() == [end, f'vhu{user.id[:11]}']
         assert f'iface-id="{name}"' in known('get', 'Interface', end, 'external_ids')
         assert f'"{path}"' in known('get', 'Interface', f'vhu{user.id[:11]}', 'options')
-        assert set(os.listdir(f'/sys/class/net/{hybrid.own_bridge}/brif')) == {
-            hybrid.device_name, f'qvb{name[:11]}'}
+        assert set(os.listdir(f'/sys/class/net/{hybrid.own_bridge}/brif')) == {hybrid.device_name, f'qvb{name[:11]}'}
         assert Path(f'/sys/class/net/{end}/mtu').read_text() == '1442\n' and path.is_socket()
         rig.driver.power.reboot(server, 'HARD', rig.image())
         rig.says(server, 'GUEST-BOOT 2')
@@ -312,9 +394,25 @@ def test_ports_that_the_host_connects_itself(daemon: Libvirtd, switch: str) -> N
 
 def test_a_representor_is_a_port_of_open_vswitch(switch: str, tmp_path: Path) -> None:
     """By os-vif, which finds it in /sys by the address of its function."""
-    said = subprocess.run(['unshare', '--mount', '--net', sys.executable, '-W', 'ignore', '-m',
-                           'tests.integration.eswitch', tmp_path, switch, str(uuid4())],
-                          check=True, capture_output=True, text=True, timeout=60)
+    said = subprocess.run(
+        [
+            'unshare',
+            '--mount',
+            '--net',
+            sys.executable,
+            '-W',
+            'ignore',
+            '-m',
+            'tests.integration.eswitch',
+            tmp_path,
+            switch,
+            str(uuid4()),
+        ],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert said.stdout.splitlines() == ['plug True True'] * 2 + ['unplug False False'] * 2
 
 
@@ -360,11 +458,35 @@ def lock(path: Path, size: int, image: Path | None = None) -> None:
     """Make an encrypted volume with so many bytes for a guest, and an image on it."""
     with path.open('wb') as file:
         file.truncate(HEADER + size)
-    subprocess.run(['cryptsetup', '--batch-mode', 'luksFormat', '--type=luks1', '--pbkdf-force-iterations=1000',
-                    '--key-file=-', path], input=KEY.encode(), check=True)
+    subprocess.run(
+        [
+            'cryptsetup',
+            '--batch-mode',
+            'luksFormat',
+            '--type=luks1',
+            '--pbkdf-force-iterations=1000',
+            '--key-file=-',
+            path,
+        ],
+        input=KEY.encode(),
+        check=True,
+    )
     if image is not None:
-        subprocess.run(['qemu-img', 'convert', '-n', '-f', 'raw', '--object', f'secret,id=key,data={KEY}',
-                        '--target-image-opts', image, f'driver=luks,key-secret=key,file.filename={path}'], check=True)
+        subprocess.run(
+            [
+                'qemu-img',
+                'convert',
+                '-n',
+                '-f',
+                'raw',
+                '--object',
+                f'secret,id=key,data={KEY}',
+                '--target-image-opts',
+                image,
+                f'driver=luks,key-secret=key,file.filename={path}',
+            ],
+            check=True,
+        )
 
 
 def secrets(daemon: Libvirtd) -> set[str]:
@@ -382,9 +504,16 @@ def test_a_guest_boots_from_a_volume(daemon: Libvirtd) -> None:
     it does with them, and decrypts the one that it boots from."""
     host = 'roots'
     with share(daemon, host) as path, rig_of(daemon, host) as rig:
-        data, root = (new(volume_id=str(uuid4()), host=host, device=device, boot_index=index, connection={
-            'driver_volume_type': 'nfs', 'export': 'filer:/v', 'name': device[5:], 'format': 'raw'})
-            for new, index, device in ((new_volume, None, '/dev/vdb'), (new_locked_volume, 0, '/dev/vda')))
+        data, root = (
+            new(
+                volume_id=str(uuid4()),
+                host=host,
+                device=device,
+                boot_index=index,
+                connection={'driver_volume_type': 'nfs', 'export': 'filer:/v', 'name': device[5:], 'format': 'raw'},
+            )
+            for new, index, device in ((new_volume, None, '/dev/vdb'), (new_locked_volume, 0, '/dev/vda'))
+        )
         with (path / 'vdb').open('wb') as file:
             file.truncate(1 << 20)
         lock(path / 'vda', daemon.image.stat().st_size, daemon.image)
@@ -408,8 +537,10 @@ def test_a_guest_boots_from_a_volume(daemon: Libvirtd) -> None:
         strange, left = str(uuid4()), str(uuid4())
         with contextlib.closing(libvirt.open(daemon.uri)) as connection:
             for uuid, usage in ((strange, 'of another'), (left, left)):
-                connection.secretDefineXML(f"<secret ephemeral='yes' private='yes'><uuid>{uuid}</uuid><usage "
-                                           f"type='volume'><volume>{usage}</volume></usage></secret>")
+                connection.secretDefineXML(
+                    f"<secret ephemeral='yes' private='yes'><uuid>{uuid}</uuid><usage "
+                    f"type='volume'><volume>{usage}</volume></usage></secret>"
+                )
             rig.driver.host.init_host()
             assert secrets(daemon) == {strange, root.volume_id}
             rig.driver.guests.destroy(server)
@@ -422,9 +553,16 @@ def test_a_running_guest_gets_a_volume_and_gives_it_up(daemon: Libvirtd) -> None
     and the system of these guests doesn't answer."""
     host, properties = 'volumes', {'hw_disk_bus': 'scsi', 'hw_scsi_model': 'virtio-scsi'}
     with share(daemon, host) as path, rig_of(daemon, host, device_detach_attempts=1, device_detach_timeout=1) as rig:
-        scsi, virtio = (new(volume_id=str(uuid4()), host=host, bus=bus, device=device, connection={
-            'driver_volume_type': 'nfs', 'export': 'filer:/v', 'name': device[5:], 'format': 'raw'})
-            for new, bus, device in ((new_locked_volume, None, '/dev/sdb'), (new_volume, 'virtio', '/dev/vda')))
+        scsi, virtio = (
+            new(
+                volume_id=str(uuid4()),
+                host=host,
+                bus=bus,
+                device=device,
+                connection={'driver_volume_type': 'nfs', 'export': 'filer:/v', 'name': device[5:], 'format': 'raw'},
+            )
+            for new, bus, device in ((new_locked_volume, None, '/dev/sdb'), (new_volume, 'virtio', '/dev/vda'))
+        )
         lock(path / 'sdb', 1 << 30)
         with (path / 'vda').open('wb') as file:
             file.truncate(1 << 30)
@@ -436,6 +574,7 @@ def test_a_running_guest_gets_a_volume_and_gives_it_up(daemon: Libvirtd) -> None
                 return int(domain.blockInfo(target)[0])
             except libvirt.libvirtError:
                 return None
+
         rig.says(server, 'GUEST-BOOT 1')
         for _again in range(2):
             volumes.attach(server, image, scsi)
@@ -466,10 +605,17 @@ def test_a_running_guest_goes_along_with_its_volume(daemon: Libvirtd) -> None:
     nothing of it is written to the first."""
     host = 'moves'
     with share(daemon, host) as path, rig_of(daemon, host) as rig:
-        old, new = (new_volume(
-            volume_id=str(uuid4()), host=host, device='/dev/vda', boot_index=0, size=size,
-            connection={'driver_volume_type': 'nfs', 'export': 'filer:/v', 'name': name, 'format': 'raw'})
-            for name, size in (('old', 1), ('new', 2)))
+        old, new = (
+            new_volume(
+                volume_id=str(uuid4()),
+                host=host,
+                device='/dev/vda',
+                boot_index=0,
+                size=size,
+                connection={'driver_volume_type': 'nfs', 'export': 'filer:/v', 'name': name, 'format': 'raw'},
+            )
+            for name, size in (('old', 1), ('new', 2))
+        )
         shutil.copy(daemon.image, path / 'old')
         with (path / 'new').open('wb') as file:
             file.truncate((path / 'old').stat().st_size)
@@ -479,6 +625,7 @@ def test_a_running_guest_goes_along_with_its_volume(daemon: Libvirtd) -> None:
         def files() -> list[str]:
             texts = domain.XMLDesc(), domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)
             return [re.findall(r"<source file='[^']*/(\w+)'", text)[0] for text in texts]
+
         rig.says(server, 'GUEST-BOOT 1')
         for end in (lambda: volumes.end_copy(server, old, new), lambda: rig.driver.power.power_off(server)):
             volumes.copy(server, image, old, new, lambda: None)
@@ -508,8 +655,12 @@ def test_a_guest_goes_on_in_another_file_when_a_snapshot_is_taken(daemon: Libvir
     host = 'assisted'
     with share(daemon, host) as path, rig_of(daemon, host) as rig:
         volume = new_volume(
-            volume_id=str(uuid4()), host=host, device='/dev/vda', boot_index=0,
-            connection={'driver_volume_type': 'nfs', 'export': 'filer:/v', 'name': 'v', 'format': 'raw'})
+            volume_id=str(uuid4()),
+            host=host,
+            device='/dev/vda',
+            boot_index=0,
+            connection={'driver_volume_type': 'nfs', 'export': 'filer:/v', 'name': 'v', 'format': 'raw'},
+        )
         shutil.copy(daemon.image, path / 'v')
         server, image, numbers = rig.boot(volumes=[volume], image_ref=''), rig.image(), itertools.count(1)
         snapshots, power, domain = rig.driver.volume_snapshots, rig.driver.power, _Again(daemon, server.uuid)
@@ -528,8 +679,11 @@ def test_a_guest_goes_on_in_another_file_when_a_snapshot_is_taken(daemon: Libvir
             """As the volume service does it: an empty file that reads from the one before, by its name."""
             old = server.volumes[0]
             new = old.in_file(name, 'qcow2')
-            subprocess.run(['qemu-img', 'create', '-q', '-f', 'qcow2', '-b', old.file[0], '-F', old.file[1],
-                            path / name], check=True, stdout=subprocess.DEVNULL)
+            subprocess.run(
+                ['qemu-img', 'create', '-q', '-f', 'qcow2', '-b', old.file[0], '-F', old.file[1], path / name],
+                check=True,
+                stdout=subprocess.DEVNULL,
+            )
             for _again in range(2):
                 snapshots.take(server, image, old, new)
                 assert snapshots.has(server, new) and not snapshots.has(server, old)
@@ -541,10 +695,14 @@ def test_a_guest_goes_on_in_another_file_when_a_snapshot_is_taken(daemon: Libvir
             texts = domain.XMLDesc(), domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)
             # Files may be merged before its next start.
             assert 'backingStore' not in texts[1]
-            first, = {re.findall(r"<source file='[^']*/([.\w]+)'", text)[0] for text in texts}
-            found = json.loads(subprocess.run(
-                ['qemu-img', 'info', '-U', '--output=json', '--backing-chain', path / first], check=True,
-                capture_output=True).stdout)
+            (first,) = {re.findall(r"<source file='[^']*/([.\w]+)'", text)[0] for text in texts}
+            found = json.loads(
+                subprocess.run(
+                    ['qemu-img', 'info', '-U', '--output=json', '--backing-chain', path / first],
+                    check=True,
+                    capture_output=True,
+                ).stdout
+            )
             # By its name alone: shares are mounted elsewhere on other hosts.
             assert all(one.get('backing-filename', '').count('/') == 0 for one in found), found
             return [os.path.basename(one['filename']) for one in found]
@@ -553,6 +711,7 @@ def test_a_guest_goes_on_in_another_file_when_a_snapshot_is_taken(daemon: Libvir
             for _again in range(2):
                 snapshots.merge(server, server.volumes[0], Merge(file, into), lambda: None)
                 assert snapshots.end_merge(server, server.volumes[0], Merge(file, into))
+
         boots()
         take('v.1')
         assert chain() == ['v.1', 'v']
@@ -598,14 +757,22 @@ def test_a_guest_goes_on_in_another_file_when_a_snapshot_is_taken(daemon: Libvir
 def test_guests_of_all_shapes_boot(daemon: Libvirtd) -> None:
     """Findings 4.1 (disks on USB) and 4.2 (Windows without KVM) among them."""
     for machine in ('pc', 'q35'):
-        with rig_of(daemon, f'shapes-{machine}', hw_machine_type=[f'x86_64={machine}'],
-                    num_pcie_ports=4 if machine == 'q35' else 0) as rig:
-            booted = {name: rig.boot(properties, extra_specs, config_drive='True')
-                      for name, (properties, extra_specs, host) in SHAPES.items() if host == machine}
+        with rig_of(
+            daemon,
+            f'shapes-{machine}',
+            hw_machine_type=[f'x86_64={machine}'],
+            num_pcie_ports=4 if machine == 'q35' else 0,
+        ) as rig:
+            booted = {
+                name: rig.boot(properties, extra_specs, config_drive='True')
+                for name, (properties, extra_specs, host) in SHAPES.items()
+                if host == machine
+            }
             for server in booted.values():
                 rig.says(server, 'GUEST-BOOT 1')
             assert {name: rig.driver.guests.get_info(server) for name, server in booted.items()} == dict.fromkeys(
-                booted, PowerState.RUNNING)
+                booted, PowerState.RUNNING
+            )
 
 
 def test_a_guest_has_the_first_cpu_with_what_it_requires(daemon: Libvirtd) -> None:
@@ -636,15 +803,18 @@ def test_the_kernel_runs_realtime_cpus_before_all_else(rig: Rig, monkeypatch: py
         monkeypatch.setattr(MemoryBacking, 'element', lambda self: element(replace(self, locked=False)))
     ours = sorted(os.sched_getaffinity(0))[:2]
     specs = {'hw:cpu_policy': 'dedicated', 'hw:cpu_realtime': 'yes', 'hw:cpu_realtime_mask': '1'}
-    host = numa.topology_of([numa.HostCell(0, frozenset(ours), 1024, (), 0, {4: 262144})],
-                            Offer(shared=frozenset(), dedicated=frozenset(ours), said=True))
+    host = numa.topology_of(
+        [numa.HostCell(0, frozenset(ours), 1024, (), 0, {4: 262144})],
+        Offer(shared=frozenset(), dedicated=frozenset(ours), said=True),
+    )
     wanted = constraints.of(Flavor(vcpus=2, memory_mb=64, extra_specs=specs))
     assert host is not None and wanted is not None
     server = rig.boot(extra_specs=specs, vcpus=2, numa_topology=numa.fit(host, wanted))
     rig.says(server, 'GUEST-BOOT 1')
     pid = rig.daemon.pid_of(f'instance-{server.id:08x}')
-    threads = {Path(f'/proc/{pid}/task/{tid}/comm').read_text().strip(): int(tid)
-               for tid in os.listdir(f'/proc/{pid}/task')}
+    threads = {
+        Path(f'/proc/{pid}/task/{tid}/comm').read_text().strip(): int(tid) for tid in os.listdir(f'/proc/{pid}/task')
+    }
     first = [name for name, tid in threads.items() if os.sched_getscheduler(tid) == os.SCHED_FIFO]
     assert first == ['CPU 1/TCG'] and os.sched_getparam(threads[first[0]]).sched_priority == 1
     own, other = (os.sched_getaffinity(threads[name]) for name in ('CPU 1/TCG', 'CPU 0/TCG'))
@@ -797,14 +967,16 @@ def test_an_image_is_made_while_the_guest_runs(rig: Rig, tmp_path: Path) -> None
             seen.append((domain.jobInfo()[0], rig.driver.guests.get_info(server)))
             if seen == [(libvirt.VIR_DOMAIN_JOB_UNBOUNDED, PowerState.RUNNING)]:
                 look()
+
         rig.driver.snapshots.snapshot(server, image, check, lambda: None)
 
     def is_whole(image: str) -> bool:
         sent = tmp_path / 'sent'
         sent.write_bytes(rig.daemon.images.sent[image])
-        for what in ('read -P 0x5a 8M 200M', 'read -P 2 512 1'):      # the guest's own count of its boots
-            done = subprocess.run(['qemu-io', '-f', 'qcow2', '-r', '-c', what, str(sent)], check=True,
-                                  capture_output=True, text=True)
+        for what in ('read -P 0x5a 8M 200M', 'read -P 2 512 1'):  # the guest's own count of its boots
+            done = subprocess.run(
+                ['qemu-io', '-f', 'qcow2', '-r', '-c', what, str(sent)], check=True, capture_output=True, text=True
+            )
             assert 'verification failed' not in done.stdout, what
         return b'backing' not in subprocess.run(['qemu-img', 'info', str(sent)], check=True, capture_output=True).stdout
 
@@ -816,6 +988,7 @@ def test_an_image_is_made_while_the_guest_runs(rig: Rig, tmp_path: Path) -> None
     # 2. Nobody wants it any more.
     def stop() -> None:
         raise errors.Cancelled(key='x')
+
     with pytest.raises(errors.Cancelled):
         make('two', stop)
     assert domain.jobInfo()[0] == 0 and 'two' not in rig.daemon.images.sent
@@ -836,6 +1009,7 @@ def test_an_image_is_made_while_the_guest_runs(rig: Rig, tmp_path: Path) -> None
     def restart() -> None:
         rig.daemon.kill()
         rig.daemon.start()
+
     domain = _Again(rig.daemon, server.uuid)
     make('four', restart)
     assert is_whole('four') and server.uuid not in rig.heard
@@ -853,6 +1027,7 @@ class _Again:
         def call(*args: Any) -> Any:
             with contextlib.closing(libvirt.open(self._daemon.uri)) as connection:
                 return getattr(connection.lookupByUUIDString(self._uuid), name)(*args)
+
         return call
 
 
@@ -911,6 +1086,7 @@ def test_a_daemon_that_hangs_holds_nobody_up(daemon: Libvirtd, monkeypatch: pyte
                 rig.driver.guests.get_info(server)
             except HypervisorUnavailable as error:
                 failed.append(error)
+
         daemon.hang()
         try:
             callers = [threading.Thread(target=ask) for _ in range(2 * connection_module.CALLS)]
@@ -932,8 +1108,11 @@ def test_what_guests_and_others_do_is_told(rig: Rig) -> None:
     """Finding 4.6."""
     server = rig.boot()
     virsh = libvirt.open(rig.daemon.uri).lookupByUUIDString(server.uuid)
-    for act, state in ((virsh.suspend, PowerState.PAUSED), (virsh.resume, PowerState.RUNNING),
-                       (lambda: os.kill(rig.daemon.pid_of(virsh.name()), signal.SIGKILL), PowerState.SHUTDOWN)):
+    for act, state in (
+        (virsh.suspend, PowerState.PAUSED),
+        (virsh.resume, PowerState.RUNNING),
+        (lambda: os.kill(rig.daemon.pid_of(virsh.name()), signal.SIGKILL), PowerState.SHUTDOWN),
+    ):
         rig.heard.clear()
         act()
         until(lambda: server.uuid in rig.heard)
@@ -956,7 +1135,8 @@ def test_a_compute_and_its_libvirtd(daemon: Libvirtd, caplog: pytest.LogCaptureF
         manager, service = cloud.managers['gpu1'], cloud.cell.services['gpu1']
         server = cloud.cell.new_instance(0, flavor(vcpus=1, memory_mb=64, root_gb=1), image_ref='image-1')
         manager.endpoint.build_and_run_instance(
-            new_context(), order=build_order(server, image_meta(disk_format='raw')), key='boot/3.build/1')
+            new_context(), order=build_order(server, image_meta(disk_format='raw')), key='boot/3.build/1'
+        )
         row = cloud.cell.instances[server.uuid]
         assert (row['vm_state'], row['power_state']) == ('active', PowerState.RUNNING)
         until(lambda: 'GUEST-BOOT 1' in daemon.console('compute', server.uuid))
@@ -1000,23 +1180,36 @@ def test_h100s_from_discovery_to_a_guest_and_back(h100s: tuple[Pretended, Libvir
     the build, and the ledger has it as free."""
     machine, libvirtd = h100s
     conf = new_conf('gpus')
-    conf.set_override('device_spec', [json.dumps({'vendor_id': '10de', 'product_id': '2330', 'address': address})
-                                      for address in ({'bus': '3[ab]', 'slot': '00', 'function': '0'}, '0000:ba:00.*')],
-                      group='pci')
+    conf.set_override(
+        'device_spec',
+        [
+            json.dumps({'vendor_id': '10de', 'product_id': '2330', 'address': address})
+            for address in ({'bus': '3[ab]', 'slot': '00', 'function': '0'}, '0000:ba:00.*')
+        ],
+        group='pci',
+    )
     conf.set_override('enabled_mdev_types', ['nvidia-1145'], group='devices')
     hypervisor, cloud = libvirtd.driver('gpus', pci={'device_spec': conf.pci.device_spec}), Cloud()
     base.set_indirection(cloud.cell)
     try:
         # 1. Found: cards, a PF, its VFs, and where they are.
-        manager = cloud.managers['gpus'] = ComputeManager(conf, driver=hypervisor, conductor=cloud.cell, placement=None,
-                                                          pauses=(0.0,))
+        manager = cloud.managers['gpus'] = ComputeManager(
+            conf, driver=hypervisor, conductor=cloud.cell, placement=None, pauses=(0.0,)
+        )
         manager.start()
         found = {row['address']: row for row in hypervisor.host.get_available_resource()['pci_passthrough_devices']}
         assert list(found) == sorted([*CARDS, *VFS, DIVIDED]) + VGPUS
         assert {(row['vendor_id'], row['product_id'], row['label']) for row in found.values()} == {
-            ('10de', '2330', 'label_10de_2330')}
+            ('10de', '2330', 'label_10de_2330')
+        }
         assert [row['dev_type'] for row in found.values()] == [
-            *['type-PCI'] * 4, 'type-PF', 'type-VF', 'type-VF', 'mdev', 'mdev']
+            *['type-PCI'] * 4,
+            'type-PF',
+            'type-VF',
+            'type-VF',
+            'mdev',
+            'mdev',
+        ]
         assert [row['numa_node'] for row in found.values()] == [0, 0, 0, 1, 1, 1, 1, 0, 0]
         assert found[DIVIDED]['mdev_types'] == {'nvidia-1145': {'available': 0, 'api': 'vfio-pci'}}
         assert {(found[one]['parent_addr'], found[one]['mdev_type']) for one in VGPUS} == {(DIVIDED, 'nvidia-1145')}
@@ -1032,13 +1225,25 @@ def test_h100s_from_discovery_to_a_guest_and_back(h100s: tuple[Pretended, Libvir
             """A server with so many devices of a kind."""
             server = cloud.cell.new_instance(0, flavor(vcpus=1, memory_mb=64, root_gb=1), image_ref='image-1')
             cloud.cell.instances[server.uuid]['extra']['pci_requests'] = InstancePCIRequests(
-                instance_uuid=server.uuid, requests=[InstancePCIRequest(
-                    count=count, spec=[{'vendor_id': '10de', 'product_id': '2330', 'dev_type': kind}],
-                    alias_name='h100', is_new=False, request_id=str(uuid4()), requester_id=None,
-                    numa_policy='preferred') for kind, count in wanted]).to_column()
+                instance_uuid=server.uuid,
+                requests=[
+                    InstancePCIRequest(
+                        count=count,
+                        spec=[{'vendor_id': '10de', 'product_id': '2330', 'dev_type': kind}],
+                        alias_name='h100',
+                        is_new=False,
+                        request_id=str(uuid4()),
+                        requester_id=None,
+                        numa_policy='preferred',
+                    )
+                    for kind, count in wanted
+                ],
+            ).to_column()
             manager.endpoint.build_and_run_instance(
-                new_context(), order=build_order(cloud.cell.instance(server.uuid), image_meta(disk_format='raw')),
-                key=f'{key}/3.build/1')
+                new_context(),
+                order=build_order(cloud.cell.instance(server.uuid), image_meta(disk_format='raw')),
+                key=f'{key}/3.build/1',
+            )
             return server.uuid
 
         # 3. Claimed, and given to a guest that runs.
@@ -1068,8 +1273,9 @@ def test_h100s_from_discovery_to_a_guest_and_back(h100s: tuple[Pretended, Libvir
         taken.driver.guests.destroy(stranger)
         manager.endpoint.set_device_disabled(new_context(), address=other, reason=None)
         # 5. Given back, to the kernel's driver as well.
-        manager.endpoint.terminate_instance(new_context(), instance=cloud.cell.instance(server),
-                                   key='end/1.terminate/1')
+        manager.endpoint.terminate_instance(
+            new_context(), instance=cloud.cell.instance(server), key='end/1.terminate/1'
+        )
         assert set(statuses().values()) == {'available'} and cloud.cell.held(server) == {}
         until(lambda: machine.driver_of(card) == machine.driver_of(other) == 'nvidia')
         assert machine.driver_of(function) is None
@@ -1094,10 +1300,12 @@ class Real:
 
     def until_service(self, status: str, reason: str | None) -> None:
         """It stays up all the time, whatever its libvirtd does."""
+
         def shows() -> bool:
             row = self.service()
             assert row['state'] == 'up'
             return (row['status'], row['disabled_reason']) == (status, reason)
+
         self.compute.until(shows, f'{status}: {reason}')
 
     def until_power(self, server: str, state: PowerState) -> None:
@@ -1107,15 +1315,18 @@ class Real:
         def says() -> bool:
             reply = self.site.action(server, 'os-getConsoleOutput', {})
             return reply.status == 200 and text in reply.data['output']
+
         self.compute.until(says, text)
 
 
 @pytest.fixture
 def real(site: Site, daemon: Libvirtd, tmp_path: Path) -> Iterator[Real]:
     home = daemon.directory / 'hosts' / HOST
-    settings = (f'[DEFAULT]\nhost = {HOST}\nstate_path = {home}\ninstances_path = {home}/instances\n'
-                f'shutdown_timeout = 1\nsync_power_state_interval = 600\n[libvirt]\nconnection_uri = {daemon.uri}\n'
-                'virt_type = qemu\nkeepalive_interval = 2\n')
+    settings = (
+        f'[DEFAULT]\nhost = {HOST}\nstate_path = {home}\ninstances_path = {home}/instances\n'
+        f'shutdown_timeout = 1\nsync_power_state_interval = 600\n[libvirt]\nconnection_uri = {daemon.uri}\n'
+        'virt_type = qemu\nkeepalive_interval = 2\n'
+    )
     home.mkdir()
     with Beside(site, 'kilonova-compute', directory=tmp_path, settings=settings) as compute:
         made = Real(site, daemon, compute)
@@ -1133,11 +1344,18 @@ def test_a_real_guest_in_a_whole_cloud(site: Site, real: Real) -> None:
     """Findings 4.3 to 4.6: libvirtd is killed and hung under a compute that lives, its guest paused and killed by
     others; what the guest says on its console is the witness."""
     token = site.token('admin')
-    image = http.call('POST', site.url('glance') + '/v2/images', {
-        'name': 'boots', 'disk_format': 'raw', 'container_format': 'bare', 'visibility': 'public'},
-        token=token).data['id']
-    http.send('PUT', f'{site.url("glance")}/v2/images/{image}/file', data=real.daemon.image.read_bytes(),
-              headers={'X-Auth-Token': token, 'Content-Type': 'application/octet-stream'})
+    image = http.call(
+        'POST',
+        site.url('glance') + '/v2/images',
+        {'name': 'boots', 'disk_format': 'raw', 'container_format': 'bare', 'visibility': 'public'},
+        token=token,
+    ).data['id']
+    http.send(
+        'PUT',
+        f'{site.url("glance")}/v2/images/{image}/file',
+        data=real.daemon.image.read_bytes(),
+        headers={'X-Auth-Token': token, 'Content-Type': 'application/octet-stream'},
+    )
     (server,) = site.boot(1, site.flavor('real', ram=64), user='admin', host=HOST, imageRef=image)
     real.until_console(server, 'GUEST-BOOT 1')
     # 1. What others do to it is seen.

@@ -3,6 +3,7 @@ its boots, which it counts on its disk, and then a dot twice a second for as lon
 
 Nothing here depends on how fast a migration is: where it may be over before it is disturbed, both ends are looked at.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -31,8 +32,8 @@ from kilonova import errors
 from kilonova.objects import InstanceNUMACell, InstanceNUMATopology
 from kilonova.objects.volume import AttachedVolume
 from kilonova.states import PowerState
-from kilonova.virt.libvirt import transfer
 from kilonova.virt.libvirt.driver import LibvirtDriver
+from kilonova.virt.libvirt.migration import transfer
 from kilonova.virt.parts.live_migrations import LiveProgress
 from tests.integration import certificates
 from tests.integration.libvirtd import Libvirtd
@@ -94,13 +95,16 @@ class Machines:
                 conf.write(f'host_uuid = "{uuid4()}"\n')
             shutil.copytree(directory / 'pki', etc / 'pki')
             with (etc / 'qemu.conf').open('a') as conf:
-                conf.write(f'migration_port_min = {first}\nmigration_port_max = {first + PORTS}\n'
-                           'migrate_tls_x509_cert_dir = "/etc/libvirt/pki"\n')
+                conf.write(
+                    f'migration_port_min = {first}\nmigration_port_max = {first + PORTS}\n'
+                    'migrate_tls_x509_cert_dir = "/etc/libvirt/pki"\n'
+                )
             daemon.start()
 
     def driver(self, host: str, **options: Any) -> LibvirtDriver:
-        made = self.daemons[host].driver(host, live_migration_uri=self.daemons[host].uri,
-                                         live_migration_inbound_addr='127.0.0.1', **options)
+        made = self.daemons[host].driver(
+            host, live_migration_uri=self.daemons[host].uri, live_migration_inbound_addr='127.0.0.1', **options
+        )
         made.host.init_host()
         return made
 
@@ -111,8 +115,11 @@ class Machines:
         """Bytes a second of QEMU's own, less than libvirt lets anybody say: a migration that surely still runs."""
         connection = libvirt.open(self.daemons[host].uri)
         try:
-            libvirt_qemu.qemuMonitorCommand(connection.lookupByUUIDString(uuid), json.dumps(
-                {'execute': 'migrate-set-parameters', 'arguments': limits}), 0)
+            libvirt_qemu.qemuMonitorCommand(
+                connection.lookupByUUIDString(uuid),
+                json.dumps({'execute': 'migrate-set-parameters', 'arguments': limits}),
+                0,
+            )
         finally:
             connection.close()
 
@@ -134,15 +141,32 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
 
 
 # What comes with a guest, besides what all have.
-ASKED = {'hw:sound_model': 'ich9', 'hw:usb_model': 'qemu-xhci', 'hw:virtio_packed_ring': 'true',
-         'hw:maxphysaddr_mode': 'emulate', 'hw:maxphysaddr_bits': '40'}
+ASKED = {
+    'hw:sound_model': 'ich9',
+    'hw:usb_model': 'qemu-xhci',
+    'hw:virtio_packed_ring': 'true',
+    'hw:maxphysaddr_mode': 'emulate',
+    'hw:maxphysaddr_bits': '40',
+}
 
 
 def place(cpu: int) -> InstanceNUMATopology:
     """A guest's one vCPU on a host CPU of its own, and its memory on the cell there."""
-    return InstanceNUMATopology(emulator_threads_policy=None, cells=[InstanceNUMACell(
-        id=0, cpuset=set(), pcpuset={0}, cpuset_reserved=None, memory=64, pagesize=None, cpu_topology=None,
-        cpu_pinning_raw={'0': cpu})])
+    return InstanceNUMATopology(
+        emulator_threads_policy=None,
+        cells=[
+            InstanceNUMACell(
+                id=0,
+                cpuset=set(),
+                pcpuset={0},
+                cpuset_reserved=None,
+                memory=64,
+                pagesize=None,
+                cpu_topology=None,
+                cpu_pinning_raw={'0': cpu},
+            )
+        ],
+    )
 
 
 class Moving:
@@ -151,8 +175,12 @@ class Moving:
     def __init__(self, machines: Machines, volumes: Sequence[AttachedVolume] = (), **options: Any) -> None:
         self.machines = machines
         self.here, self.there = machines.driver('one', **options), machines.driver('two')
-        self.instance = new_instance(flavor=new_flavor(vcpus=1, memory_mb=64, root_gb=1, extra_specs=ASKED),
-                                     numa_topology=place(FIRST), volumes=list(volumes), device_metadata=None)
+        self.instance = new_instance(
+            flavor=new_flavor(vcpus=1, memory_mb=64, root_gb=1, extra_specs=ASKED),
+            numa_topology=place(FIRST),
+            volumes=list(volumes),
+            device_metadata=None,
+        )
         self.uuid = self.instance.uuid
         self.here.guests.spawn(self.instance, image_meta(disk_format='raw'))
         until(lambda: 'GUEST-BOOT 1' in machines.console('one', self.uuid))
@@ -162,8 +190,9 @@ class Moving:
         guest = json.loads(json.dumps(self.here.live_migrations.describe(self.instance)))
         offer = self.there.live_migrations.offer(self.instance, guest, None, True)
         self.instance.numa_topology = place(LAST)
-        self.offer = json.loads(json.dumps({
-            **offer, 'place': self.there.live_migrations.place(self.instance, image_meta())}))
+        self.offer = json.loads(
+            json.dumps({**offer, 'place': self.there.live_migrations.place(self.instance, image_meta())})
+        )
         self.offer['volumes'] = self.there.live_migrations.prepare(self.instance, guest, self.offer)
 
     def devices(self, driver: LibvirtDriver) -> list[str | None]:
@@ -171,9 +200,15 @@ class Moving:
         guest = driver.host._libvirt.find(self.uuid)
         assert guest is not None
         domain = ElementTree.fromstring(guest.xml())
-        return [found.get(name) if (found := domain.find(path)) is not None else None for path, name in (
-            ('devices/sound', 'model'), ("devices/controller[@type='usb']", 'model'), ('devices/disk/driver', 'packed'),
-            ('cpu/maxphysaddr', 'bits'))]
+        return [
+            found.get(name) if (found := domain.find(path)) is not None else None
+            for path, name in (
+                ('devices/sound', 'model'),
+                ("devices/controller[@type='usb']", 'model'),
+                ('devices/disk/driver', 'packed'),
+                ('cpu/maxphysaddr', 'bits'),
+            )
+        ]
 
     def runs_on(self, host: str) -> tuple[set[int], list[Any]]:
         """The CPUs of the host that its vCPU may run on, and what libvirt holds of its place there, now and from its
@@ -181,13 +216,18 @@ class Moving:
         driver = {'one': self.here, 'two': self.there}[host]
         guest = driver.host._libvirt.find(self.uuid)
         assert guest is not None
-        domains = [ElementTree.fromstring(guest.call('XMLDesc', flags)) for flags in (
-            0, libvirt.VIR_DOMAIN_XML_INACTIVE)]
+        domains = [
+            ElementTree.fromstring(guest.call('XMLDesc', flags)) for flags in (0, libvirt.VIR_DOMAIN_XML_INACTIVE)
+        ]
         (vcpu,) = guest.call('vcpus')[1]
         return {cpu for cpu, may in enumerate(vcpu) if may}, [
-            [one.get('cpuset') or one.get('nodeset') for path in ('cputune/vcpupin', 'cputune/emulatorpin',
-                                                                  'numatune/memory', 'numatune/memnode')
-             for one in domain.iterfind(path)] for domain in domains]
+            [
+                one.get('cpuset') or one.get('nodeset')
+                for path in ('cputune/vcpupin', 'cputune/emulatorpin', 'numatune/memory', 'numatune/memnode')
+                for one in domain.iterfind(path)
+            ]
+            for domain in domains
+        ]
 
     def check_arrived(self) -> None:
         """It is there, has never stood still for good, and nothing of it is here."""
@@ -252,6 +292,7 @@ def moving(machines: Machines) -> Iterator[Callable[..., Moving]]:
         made.append(Moving(machines, volumes, **options))
         made[-1].prepare()
         return made[-1]
+
     yield move
     for one in made:
         one.end()
@@ -277,24 +318,37 @@ def test_a_guest_goes_on_counting_on_another_host(machines: Machines, moving: Ca
     machines.says_more('two', move.uuid)
 
 
-def test_a_guest_keeps_its_volume_on_another_host(device: tuple[str, str], machines: Machines,
-                                                  moving: Callable[..., Moving]) -> None:
+def test_a_guest_keeps_its_volume_on_another_host(
+    device: tuple[str, str], machines: Machines, moving: Callable[..., Moving]
+) -> None:
     """It is found there under another name, and isn't copied: both QEMUs have it."""
     here, there = ({'driver_volume_type': 'local', 'device_path': path} for path in device)
-    volume = new_volume(host='one', connection=here, known_at={'two': {
-        'connector': {}, 'connection': there, 'attachment_id': 'another'}})
+    volume = new_volume(
+        host='one',
+        connection=here,
+        known_at={'two': {'connector': {}, 'connection': there, 'attachment_id': 'another'}},
+    )
     told: list[Any] = []
     move = moving([volume])
 
     def sources(driver: LibvirtDriver) -> list[str | None]:
         guest = driver.host._libvirt.find(move.uuid)
         assert guest is not None
-        return [one.get('dev') for flags in (0, libvirt.VIR_DOMAIN_XML_INACTIVE) for one in ElementTree.fromstring(
-            guest.call('XMLDesc', flags)).iterfind(f"devices/disk[serial='{volume.volume_id}']/source")]
+        return [
+            one.get('dev')
+            for flags in (0, libvirt.VIR_DOMAIN_XML_INACTIVE)
+            for one in ElementTree.fromstring(guest.call('XMLDesc', flags)).iterfind(
+                f"devices/disk[serial='{volume.volume_id}']/source"
+            )
+        ]
+
     assert sources(move.here) == [device[0]] * 2
     move.here.live_migrations.migrate(move.instance, move.offer, told.append)
-    move.instance.volumes = [dataclasses.replace(volume, host='two', connection=there, known_at={'one': {
-        'connector': {}, 'connection': here}})]
+    move.instance.volumes = [
+        dataclasses.replace(
+            volume, host='two', connection=there, known_at={'one': {'connector': {}, 'connection': here}}
+        )
+    ]
     move.check_arrived()
     assert sources(move.there) == [device[1]] * 2
     machines.says_more('two', move.uuid)
@@ -325,6 +379,7 @@ def test_a_migration_that_is_ended_leaves_the_guest_where_it_is(moving: Callable
 
     def stop(progress: Any) -> None:
         raise errors.MigrationError(reason='enough')
+
     ended = ''
     try:
         move.here.live_migrations.migrate(move.instance, move.offer, stop)
@@ -339,8 +394,9 @@ def test_a_migration_that_is_ended_leaves_the_guest_where_it_is(moving: Callable
 
 def test_a_compute_that_was_restarted_follows_what_goes_on(moving: Callable[..., Moving], machines: Machines) -> None:
     move, begun = moving(live_migration_bandwidth=100), threading.Event()
-    first = threading.Thread(target=move.here.live_migrations.migrate, args=(
-        move.instance, move.offer, functools.partial(note_begin, begun)))
+    first = threading.Thread(
+        target=move.here.live_migrations.migrate, args=(move.instance, move.offer, functools.partial(note_begin, begun))
+    )
     first.start()
     until(lambda: begun.is_set() or not first.is_alive())
     again = machines.driver('one')
@@ -368,6 +424,7 @@ class Switched:
         def migrate() -> None:
             move.here.live_migrations.migrate(move.instance, move.offer, told)
             self.ended.set()
+
         threading.Thread(target=migrate).start()
 
 
@@ -378,8 +435,9 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer, 'MENDING', 3)
 
 
-def test_forced_to_its_end_it_runs_there_before_its_memory_has_come(machines: Machines, moving: Callable[..., Moving],
-                                                                    impatient: None) -> None:
+def test_forced_to_its_end_it_runs_there_before_its_memory_has_come(
+    machines: Machines, moving: Callable[..., Moving], impatient: None
+) -> None:
     move = moving(live_migration_permit_post_copy=True, live_migration_bandwidth=300)
     until(Switched(move).ended.is_set)
     move.check_arrived()
@@ -387,14 +445,15 @@ def test_forced_to_its_end_it_runs_there_before_its_memory_has_come(machines: Ma
     assert 'GUEST-BOOT' not in machines.console('two', move.uuid), 'it was started anew'
 
 
-def test_half_a_guest_is_lost_with_its_qemu_and_starts_anew_there(machines: Machines, moving: Callable[..., Moving],
-                                                                  impatient: None) -> None:
+def test_half_a_guest_is_lost_with_its_qemu_and_starts_anew_there(
+    machines: Machines, moving: Callable[..., Moving], impatient: None
+) -> None:
     """Its disk came before; the half that is still at the source never runs again."""
     move = moving(live_migration_permit_post_copy=True, live_migration_bandwidth=300)
     switched = Switched(move, 200 << 10)
     live, there = move.here.live_migrations, move.there.live_migrations
     until(lambda: live.has_switched(move.instance) and there.has_arrived(move.instance))
-    name = move.there.guests._libvirt.find(move.uuid).name     # type: ignore[union-attr]
+    name = move.there.guests._libvirt.find(move.uuid).name  # type: ignore[union-attr]
     os.kill(machines.daemons['two'].pid_of(name), signal.SIGKILL)
     until(switched.ended.is_set)
     assert live.has_switched(move.instance) and not live.abort(move.instance)
@@ -421,13 +480,26 @@ def test_with_tls_only_certificates_let_it_pass(machines: Machines, moving: Call
     machines.says_more('two', move.uuid)
 
 
-@pytest.mark.parametrize(('cpu', 'why'), [
-    ('<model>qemu64</model>', None), ('<model>of-next-year</model>', 'of-next-year'),
-    ('<model>qemu64</model><feature name="avx512-4fmaps" policy="require"/>', 'avx512-4fmaps')])
+@pytest.mark.parametrize(
+    ('cpu', 'why'),
+    [
+        ('<model>qemu64</model>', None),
+        ('<model>of-next-year</model>', 'of-next-year'),
+        ('<model>qemu64</model><feature name="avx512-4fmaps" policy="require"/>', 'avx512-4fmaps'),
+    ],
+)
 def test_a_cpu_that_a_host_does_not_have_is_refused_there(machines: Machines, cpu: str, why: str | None) -> None:
-    guest: Any = {'host': 'one', 'storage_id': 'of one', 'instances_path': '/one', 'disks': [], 'asked': {},
-                  'arch': 'x86_64', 'virt_type': 'qemu', 'machine': 'pc',
-                  'cpu': f'<cpu mode="custom" match="exact">{cpu}</cpu>'}
+    guest: Any = {
+        'host': 'one',
+        'storage_id': 'of one',
+        'instances_path': '/one',
+        'disks': [],
+        'asked': {},
+        'arch': 'x86_64',
+        'virt_type': 'qemu',
+        'machine': 'pc',
+        'cpu': f'<cpu mode="custom" match="exact">{cpu}</cpu>',
+    }
     live = machines.driver('two').live_migrations
     if why is None:
         assert live.offer(new_instance(), guest, None, True)['block']
@@ -445,6 +517,7 @@ def test_a_libvirtd_dies_in_the_middle(host: str, moving: Callable[..., Moving],
         with contextlib.suppress(errors.KilonovaError):
             move.here.live_migrations.migrate(move.instance, move.offer, functools.partial(note_begin, begun))
         ended.set()
+
     threading.Thread(target=migrate).start()
     until(lambda: begun.is_set() or ended.is_set())
     machines.daemons[host].kill()
@@ -467,5 +540,6 @@ def until_known(move: Moving) -> bool:
         with contextlib.suppress(errors.KilonovaError):
             answers.append(move.here.live_migrations.abort(move.instance))
         return bool(answers)
+
     until(ask)
     return answers[0]

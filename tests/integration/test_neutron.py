@@ -1,4 +1,5 @@
 """The real Neutron in the one-machine cloud (``make up NETWORK=1``): our client of it, and servers with ports."""
+
 from __future__ import annotations
 
 import contextlib
@@ -30,7 +31,7 @@ from kilonova.clients.neutron.refusals import (
     PortQuotaFull,
     SecurityGroupNotFound,
 )
-from kilonova.cmd import parts
+from kilonova.cmd.daemon import parts
 from kilonova.context import RequestContext
 from tests.integration.openstack_shell import Shells
 from tests.integration.site import Site
@@ -79,10 +80,17 @@ def until(done: Callable[[], bool], within: float = 120.0) -> None:
         time.sleep(0.2)
 
 
-def create(client: NetworkClient, user: RequestContext, network_id: str, host: str | None, *, server: str = '',
-           **more: object) -> Port:
-    return client.create_port(network_id, project_id=user.project_id, device_id=server or str(uuid.uuid4()),
-                              device_owner='compute:nova', host=host, **more)  # type: ignore[arg-type]
+def create(
+    client: NetworkClient, user: RequestContext, network_id: str, host: str | None, *, server: str = '', **more: object
+) -> Port:
+    return client.create_port(
+        network_id,
+        project_id=user.project_id,
+        device_id=server or str(uuid.uuid4()),
+        device_owner='compute:nova',
+        host=host,
+        **more,
+    )  # type: ignore[arg-type]
 
 
 def active(client: NetworkClient, port: Port) -> bool:
@@ -137,16 +145,23 @@ def test_a_host_that_is_not_there_fails_to_bind(client: NetworkClient, user: Req
 
 def test_a_user_s_port_is_given_back(client: NetworkClient, site: Site, user: RequestContext, private: str) -> None:
     """With its address, and without what we wrote into its profile."""
-    made = http.call('POST', site.url('neutron') + '/v2.0/ports', {'port': {'network_id': private}},
-                     token=site.token('demo')).data['port']
+    made = http.call(
+        'POST', site.url('neutron') + '/v2.0/ports', {'port': {'network_id': private}}, token=site.token('demo')
+    ).data['port']
     port = client.port(None, made['id'])
-    bound = client.bind(port, host='gpu1', device_id=str(uuid.uuid4()), device_owner='compute:nova',
-                        profile={'migrating_to': 'gpu1'})
+    bound = client.bind(
+        port, host='gpu1', device_id=str(uuid.uuid4()), device_owner='compute:nova', profile={'migrating_to': 'gpu1'}
+    )
     assert (bound.vif_type, bound.profile) == ('ovs', {'migrating_to': 'gpu1'})
     client.unbind(bound)
     back = client.port(None, port.id)
     assert (back.vif_type, back.host, back.device_id, back.profile, back.fixed_ips) == (
-        'unbound', None, '', {}, port.fixed_ips)
+        'unbound',
+        None,
+        '',
+        {},
+        port.fixed_ips,
+    )
     until(lambda: client.port(None, port.id).status == 'DOWN')
     client.delete_port(port.id)
     client.unbind(bound)
@@ -168,25 +183,46 @@ def test_ports_have_names_in_dns(client: NetworkClient, site: Site, user: Reques
     client.unbind(client.port(None, port.id))
     bare = client.port(None, port.id)
     assert bare.dns_name == ''
-    assert client.bind(bare, host='gpu1', device_id=port.device_id, device_owner='compute:nova',
-                       name='db').dns_name == 'db'
+    assert (
+        client.bind(bare, host='gpu1', device_id=port.device_id, device_owner='compute:nova', name='db').dns_name
+        == 'db'
+    )
     client.delete_port(port.id)
 
 
 def test_a_network_is_made_for_a_project(client: NetworkClient, site: Site, user: RequestContext) -> None:
     """Once there is what it is made of: a default external network, and a default pool of subnets."""
-    url, token = f"{site.url('neutron')}/v2.0", site.token('admin')
+    url, token = f'{site.url("neutron")}/v2.0', site.token('admin')
     with pytest.raises(NetworkConflict, match='No default router:external network'):
         client.check_topology(user)
-    outer = http.call('POST', f'{url}/networks', {'network': {
-        'name': 'outer', 'router:external': True, 'is_default': True}}, token=token).data['network']['id']
-    http.call('POST', f'{url}/subnets', {'subnet': {'network_id': outer, 'ip_version': 4, 'cidr': '203.0.113.0/24'}},
-              token=token)
+    outer = http.call(
+        'POST',
+        f'{url}/networks',
+        {'network': {'name': 'outer', 'router:external': True, 'is_default': True}},
+        token=token,
+    ).data['network']['id']
+    http.call(
+        'POST',
+        f'{url}/subnets',
+        {'subnet': {'network_id': outer, 'ip_version': 4, 'cidr': '203.0.113.0/24'}},
+        token=token,
+    )
     with pytest.raises(NetworkConflict, match='No default subnetpools'):
         client.check_topology(user)
-    pool = http.call('POST', f'{url}/subnetpools', {'subnetpool': {
-        'name': 'pool', 'is_default': True, 'shared': True, 'prefixes': ['10.200.0.0/16'], 'default_prefixlen': 26}},
-        token=token).data['subnetpool']['id']
+    pool = http.call(
+        'POST',
+        f'{url}/subnetpools',
+        {
+            'subnetpool': {
+                'name': 'pool',
+                'is_default': True,
+                'shared': True,
+                'prefixes': ['10.200.0.0/16'],
+                'default_prefixlen': 26,
+            }
+        },
+        token=token,
+    ).data['subnetpool']['id']
     client.check_topology(user)
     made = client.topology(user.project_id)
     assert client.topology(user.project_id) == made
@@ -271,13 +307,22 @@ def test_many_ids_are_asked_for(client: NetworkClient, private: str) -> None:
 def know_agent(site: Site, host: str) -> None:
     """Neutron binds functions of network devices on hosts where it knows an agent of theirs that is alive."""
     mappings = json.dumps({'device_mappings': {neutron.PHYSICAL_NETWORK: ['nic0']}, 'devices': 2, 'extensions': []})
-    row = {'id': str(uuid.uuid4()), 'agent_type': 'NIC Switch agent', 'binary': 'neutron-sriov-nic-agent',
-           'topic': 'N/A', 'host': host, 'admin_state_up': 1, 'configurations': mappings, 'load': 0,
-           **dict.fromkeys(('created_at', 'started_at'), '2026-01-01 00:00:00'),
-           'heartbeat_timestamp': '2099-01-01 00:00:00'}
+    row = {
+        'id': str(uuid.uuid4()),
+        'agent_type': 'NIC Switch agent',
+        'binary': 'neutron-sriov-nic-agent',
+        'topic': 'N/A',
+        'host': host,
+        'admin_state_up': 1,
+        'configurations': mappings,
+        'load': 0,
+        **dict.fromkeys(('created_at', 'started_at'), '2026-01-01 00:00:00'),
+        'heartbeat_timestamp': '2099-01-01 00:00:00',
+    }
     with contextlib.closing(sqlite3.connect(site.layout.data('neutron') / 'neutron.sqlite', timeout=60)) as database:
-        database.execute(f'INSERT INTO agents ({", ".join(row)}) VALUES ({", ".join("?" * len(row))})',
-                         tuple(row.values()))
+        database.execute(
+            f'INSERT INTO agents ({", ".join(row)}) VALUES ({", ".join("?" * len(row))})', tuple(row.values())
+        )
         database.commit()
 
 
@@ -285,26 +330,51 @@ def test_functions_of_network_devices(site: Site, client: NetworkClient) -> None
     """Bound with the device that their profile names, to another one of another host, and to none again; a physical one
     takes its MAC address over. Where no agent is known the binding fails."""
     url = site.url('neutron') + '/v2.0'
-    wire = http.call('POST', f'{url}/networks', {'network': {
-        'name': 'wire', 'shared': True, 'provider:network_type': 'vlan',
-        'provider:physical_network': neutron.PHYSICAL_NETWORK}}, token=site.token('admin')).data['network']
-    http.call('POST', f'{url}/subnets', {'subnet': {'network_id': wire['id'], 'ip_version': 4, 'cidr': '10.50.0.0/24'}},
-              token=site.token('admin'))
+    wire = http.call(
+        'POST',
+        f'{url}/networks',
+        {
+            'network': {
+                'name': 'wire',
+                'shared': True,
+                'provider:network_type': 'vlan',
+                'provider:physical_network': neutron.PHYSICAL_NETWORK,
+            }
+        },
+        token=site.token('admin'),
+    ).data['network']
+    http.call(
+        'POST',
+        f'{url}/subnets',
+        {'subnet': {'network_id': wire['id'], 'ip_version': 4, 'cidr': '10.50.0.0/24'}},
+        token=site.token('admin'),
+    )
     assert client.networks(None, [wire['id']])[wire['id']].physical_network == neutron.PHYSICAL_NETWORK
     know_agent(site, 'gpu1')
     server = str(uuid.uuid4())
 
     def profile(number: int) -> dict[str, Any]:
-        return {'pci_slot': f'0000:81:00.{number}', 'pci_vendor_info': '8086:1520', 'pf_mac_address':
-                '52:54:00:00:00:01', 'physical_network': neutron.PHYSICAL_NETWORK, 'vf_num': number}
+        return {
+            'pci_slot': f'0000:81:00.{number}',
+            'pci_vendor_info': '8086:1520',
+            'pf_mac_address': '52:54:00:00:00:01',
+            'physical_network': neutron.PHYSICAL_NETWORK,
+            'vf_num': number,
+        }
+
     for vnic_type in ('direct', 'macvtap'):
-        made = http.call('POST', f'{url}/ports', {'port': {'network_id': wire['id'], 'binding:vnic_type': vnic_type}},
-                         token=site.token('demo')).data['port']
+        made = http.call(
+            'POST',
+            f'{url}/ports',
+            {'port': {'network_id': wire['id'], 'binding:vnic_type': vnic_type}},
+            token=site.token('demo'),
+        ).data['port']
         owned = client.bind(client.port(None, made['id']), host=None, device_id=server, device_owner='compute:nova')
         assert (owned.vif_type, owned.host, owned.device_id) == ('unbound', None, server)
         for number in (1, 2):
-            owned = client.bind(owned, host='gpu1', device_id=server, device_owner='compute:nova',
-                                profile=profile(number))
+            owned = client.bind(
+                owned, host='gpu1', device_id=server, device_owner='compute:nova', profile=profile(number)
+            )
             assert (owned.vif_type, owned.vnic_type, owned.profile) == ('hw_veb', vnic_type, profile(number))
             assert 100 <= int(owned.vif_details['vlan']) < 200
         failed = client.bind(owned, host='gpu2', device_id=server, device_owner='compute:nova', profile=profile(3))
@@ -313,10 +383,19 @@ def test_functions_of_network_devices(site: Site, client: NetworkClient) -> None
         assert (left.vif_type, left.host, left.profile, left.device_id) == ('unbound', None, {}, server)
         client.unbind(left)
         client.delete_port(left.id)
-    made = http.call('POST', f'{url}/ports', {'port': {
-        'network_id': wire['id'], 'binding:vnic_type': 'direct-physical'}}, token=site.token('demo')).data['port']
-    bound = client.bind(client.port(None, made['id']), host='gpu1', device_id=server, device_owner='compute:nova',
-                        profile={**profile(0), 'device_mac_address': '52:54:00:00:00:01'})
+    made = http.call(
+        'POST',
+        f'{url}/ports',
+        {'port': {'network_id': wire['id'], 'binding:vnic_type': 'direct-physical'}},
+        token=site.token('demo'),
+    ).data['port']
+    bound = client.bind(
+        client.port(None, made['id']),
+        host='gpu1',
+        device_id=server,
+        device_owner='compute:nova',
+        profile={**profile(0), 'device_mac_address': '52:54:00:00:00:01'},
+    )
     assert (bound.vif_type, bound.mac, bound.active) == ('hostdev_physical', '52:54:00:00:00:01', True)
     client.unbind(bound)
     assert client.port(None, made['id']).profile == {}
@@ -328,15 +407,30 @@ def test_functions_that_ovn_binds(site: Site, client: NetworkClient, private: st
     """Those of a DPU where a chassis has the serial number of their card, whatever host they are on; their profile is
     there whole, or not at all. And those whose owner asks for switchdev, and those that are vDPA."""
     chassis = [str(neutron.SBCTL), f'--db={neutron.remote(site.layout, "sb")}']
-    subprocess.run([*chassis, 'set', 'Chassis', 'gpu2', 'other_config:ovn-cms-options="card-serial-number=MT1"'],
-                   check=True, timeout=30)
+    subprocess.run(
+        [*chassis, 'set', 'Chassis', 'gpu2', 'other_config:ovn-cms-options="card-serial-number=MT1"'],
+        check=True,
+        timeout=30,
+    )
     server = {'device_id': str(uuid.uuid4()), 'device_owner': 'compute:nova'}
-    device = {'pci_slot': '0000:81:00.3', 'pci_vendor_info': '15b3:101e', 'physical_network': None,
-              'pf_mac_address': '52:54:00:00:00:01', 'vf_num': 1}
-    for vnic_type, theirs, more in (('remote-managed', {}, {'card_serial_number': 'MT1'}),
-                                    ('direct', {'capabilities': ['switchdev']}, {}), ('vdpa', {}, {})):
-        made = http.call('POST', f"{site.url('neutron')}/v2.0/ports", {'port': {
-            'network_id': private, 'binding:vnic_type': vnic_type}}, token=site.token('demo')).data['port']
+    device = {
+        'pci_slot': '0000:81:00.3',
+        'pci_vendor_info': '15b3:101e',
+        'physical_network': None,
+        'pf_mac_address': '52:54:00:00:00:01',
+        'vf_num': 1,
+    }
+    for vnic_type, theirs, more in (
+        ('remote-managed', {}, {'card_serial_number': 'MT1'}),
+        ('direct', {'capabilities': ['switchdev']}, {}),
+        ('vdpa', {}, {}),
+    ):
+        made = http.call(
+            'POST',
+            f'{site.url("neutron")}/v2.0/ports',
+            {'port': {'network_id': private, 'binding:vnic_type': vnic_type}},
+            token=site.token('demo'),
+        ).data['port']
         owned = client.bind(client.port(None, made['id']), host=None, **server, profile=theirs)
         assert (owned.vif_type, owned.profile) == ('unbound', theirs)
         if vnic_type != 'vdpa':
@@ -382,11 +476,24 @@ def test_a_member_makes_a_server_with_the_openstack_command(site: Site, client: 
         done = shells.run('kilonova-demo', '2.90', *arguments, '-f', 'json')
         assert done.code == 0, done.errors
         return done.data
+
     try:
         (group,) = [row['ID'] for row in command('security', 'group', 'list') if row['Name'] == 'default']
         size = site.log_size('neutron')
-        made = command('server', 'create', '--flavor', flavor, '--image', 'demo', '--network', neutron.NETWORK,
-                       '--security-group', group, '--wait', 'one')
+        made = command(
+            'server',
+            'create',
+            '--flavor',
+            flavor,
+            '--image',
+            'demo',
+            '--network',
+            neutron.NETWORK,
+            '--security-group',
+            group,
+            '--wait',
+            'one',
+        )
         server = made['id']
         (port,) = command('port', 'list', '--server', server)
         attached = site.call('GET', f'/servers/{server}/os-interface')['interfaceAttachments']
@@ -395,8 +502,11 @@ def test_a_member_makes_a_server_with_the_openstack_command(site: Site, client: 
         for verb in ('add', 'remove'):
             done = shells.run('kilonova-demo', '2.90', 'server', verb, 'security', 'group', server, 'web')
             assert done.code == 0, done.errors
-            groups.append(sorted(one['name'] for one in site.call(
-                'GET', f'/servers/{server}/os-security-groups')['security_groups']))
+            groups.append(
+                sorted(
+                    one['name'] for one in site.call('GET', f'/servers/{server}/os-security-groups')['security_groups']
+                )
+            )
         assert groups == [['default', 'web'], ['default']]
         until(lambda: site.call('GET', f'/servers/{server}')['server']['security_groups'] == [{'name': 'default'}])
         assert shells.run('kilonova-demo', '2.90', 'security', 'group', 'delete', 'web').code == 0
@@ -420,20 +530,29 @@ def test_a_member_makes_a_server_with_the_openstack_command(site: Site, client: 
 
 def events(site: Site, size: int, name: str, port: str) -> set[str]:
     """How the compute API answered Neutron's events of this kind."""
-    return {code for line in site.log_after('neutron', size).splitlines()
-            if 'Nova event matching' in line and name in line and port in line
-            for code in re.findall(r"'code': (\d+)", line)}
+    return {
+        code
+        for line in site.log_after('neutron', size).splitlines()
+        if 'Nova event matching' in line and name in line and port in line
+        for code in re.findall(r"'code': (\d+)", line)
+    }
 
 
-def test_ports_come_in_order_and_a_user_s_own_stays(site: Site, client: NetworkClient, private: str,
-                                                    flavor: str) -> None:
+def test_ports_come_in_order_and_a_user_s_own_stays(
+    site: Site, client: NetworkClient, private: str, flavor: str
+) -> None:
     url, token = site.url('neutron') + '/v2.0', site.token('demo')
     own = http.call('POST', f'{url}/ports', {'port': {'network_id': private}}, token=token).data['port']
     second = http.call('POST', f'{url}/networks', {'network': {'name': 'second'}}, token=token).data['network']['id']
-    http.call('POST', f'{url}/subnets', {'subnet': {'network_id': second, 'ip_version': 4, 'cidr': '10.30.0.0/24'}},
-              token=token)
-    (server,) = site.boot(1, flavor, networks=[
-        {'uuid': second, 'fixed_ip': '10.30.0.77'}, {'port': own['id']}, {'uuid': private}])
+    http.call(
+        'POST',
+        f'{url}/subnets',
+        {'subnet': {'network_id': second, 'ip_version': 4, 'cidr': '10.30.0.0/24'}},
+        token=token,
+    )
+    (server,) = site.boot(
+        1, flavor, networks=[{'uuid': second, 'fixed_ip': '10.30.0.77'}, {'port': own['id']}, {'uuid': private}]
+    )
     attached = site.call('GET', f'/servers/{server}/os-interface')['interfaceAttachments']
     assert [one['net_id'] for one in attached] == [second, private, private] and attached[1]['port_id'] == own['id']
     assert {one['port_state'] for one in attached} == {'ACTIVE'}
@@ -468,8 +587,13 @@ def test_addresses_and_groups_for_old_clients(site: Site, flavor: str) -> None:
 
     def act(action: str, **body: str) -> None:
         site.call('POST', f'/servers/{server}/action', {action: body}, version='2.43')
-    outside = make('network', admin, name='outside', **{
-        'router:external': True, 'provider:network_type': 'flat', 'provider:physical_network': 'outside'})
+
+    outside = make(
+        'network',
+        admin,
+        name='outside',
+        **{'router:external': True, 'provider:network_type': 'flat', 'provider:physical_network': 'outside'},
+    )
     make('subnet', admin, network_id=outside, ip_version=4, cidr='203.0.113.0/24', enable_dhcp=False)
     inside = make('network', token, name='inside')
     subnet = make('subnet', token, network_id=inside, ip_version=4, cidr='10.31.0.0/24')
@@ -481,14 +605,18 @@ def test_addresses_and_groups_for_old_clients(site: Site, flavor: str) -> None:
     def shown(count: int) -> set[str]:
         until(lambda: len(addresses(site, server)['inside']) == count)
         return {address for address, _ in addresses(site, server)['inside']}
+
     assert {'outside', 'inside'} <= {one['label'] for one in ask('GET', '/os-networks')['networks']}
     assert ask('GET', f'/os-tenant-networks/{inside}')['network'] == {'id': inside, 'label': 'inside', 'cidr': 'None'}
     assert {'name': 'outside'} in ask('GET', '/os-floating-ip-pools')['floating_ip_pools']
     floating = ask('POST', '/os-floating-ips', {'pool': 'outside'})['floating_ip']
     act('addFloatingIp', address=floating['ip'])
     assert shown(2) == {first, floating['ip']}
-    assert ask('GET', f"/os-floating-ips/{floating['id']}")['floating_ip'] == {
-        **floating, 'fixed_ip': first, 'instance_id': server}
+    assert ask('GET', f'/os-floating-ips/{floating["id"]}')['floating_ip'] == {
+        **floating,
+        'fixed_ip': first,
+        'instance_id': server,
+    }
     act('removeFloatingIp', address=floating['ip'])
     assert shown(1) == {first} and floating in ask('GET', '/os-floating-ips')['floating_ips']
     act('addFixedIp', networkId=inside)
@@ -496,19 +624,20 @@ def test_addresses_and_groups_for_old_clients(site: Site, flavor: str) -> None:
     act('removeFixedIp', address=first)
     assert shown(1) == both - {first}
     group = ask('POST', '/os-security-groups', {'security_group': {'name': 'web', 'description': 'd'}})[
-        'security_group']['id']
+        'security_group'
+    ]['id']
     rule = {'security_group_rule': {'parent_group_id': group, 'ip_protocol': 'tcp', 'from_port': 80, 'to_port': 80}}
     made = ask('POST', '/os-security-group-rules', rule)['security_group_rule']
     assert ask('GET', f'/os-security-groups/{group}')['security_group']['rules'] == [made]
     assert made['ip_range'] == {'cidr': '0.0.0.0/0'}
     assert site.send('POST', '/os-security-group-rules', rule, version='2.35').status == 400
-    ask('DELETE', f"/os-security-group-rules/{made['id']}")
+    ask('DELETE', f'/os-security-group-rules/{made["id"]}')
     act('addSecurityGroup', name='web')
     assert site.send('DELETE', f'/os-security-groups/{group}', version='2.35').status == 400
     site.call('DELETE', f'/servers/{server}')
     until(lambda: gone(site, server))
     until(lambda: site.send('DELETE', f'/os-security-groups/{group}', version='2.35').status == 202)
-    ask('DELETE', f"/os-floating-ips/{floating['id']}")
+    ask('DELETE', f'/os-floating-ips/{floating["id"]}')
     http.call('PUT', f'{url}/routers/{router}/remove_router_interface', {'subnet_id': subnet}, token=token)
     for path, by in ((f'routers/{router}', token), (f'networks/{inside}', token), (f'networks/{outside}', admin)):
         http.call('DELETE', f'{url}/{path}', token=by)
@@ -523,12 +652,20 @@ def test_what_a_boot_asks(site: Site, client: NetworkClient, private: str, flavo
     size = site.log_size('neutron')
     (server,) = site.boot(1, flavor, networks=[{'uuid': private}])
     # Once in ten minutes a conductor asks for the extensions, too.
-    asked = [one for one in re.findall(r'"(\S+) /v2.0/([a-z]+)\S* HTTP/1.1" (\d+)', site.log_after('neutron', size))
-             if one[1] != 'extensions']
+    asked = [
+        one
+        for one in re.findall(r'"(\S+) /v2.0/([a-z]+)\S* HTTP/1.1" (\d+)', site.log_after('neutron', size))
+        if one[1] != 'extensions'
+    ]
     # The host looks when it hears of the port, or after a while.
     looks = asked.count(('GET', 'ports', '200'))
-    assert asked[:5] == [('GET', 'networks', '200'), ('GET', 'quotas', '200'), ('POST', 'ports', '201'),
-                         ('GET', 'networks', '200'), ('GET', 'subnets', '200')]
+    assert asked[:5] == [
+        ('GET', 'networks', '200'),
+        ('GET', 'quotas', '200'),
+        ('POST', 'ports', '201'),
+        ('GET', 'networks', '200'),
+        ('GET', 'subnets', '200'),
+    ]
     assert len(asked) == 5 + looks and 1 <= looks <= 3
     port = of(client, server)
     site.clean()
@@ -540,9 +677,19 @@ def offer_bandwidth(site: Site, host: str) -> str:
     """A host's chassis says that its bridge is in the physical network, and has so much; the name of what Neutron
     reports of it to Placement."""
     options = f'resource_provider_bandwidths=br-ex:1000:1000,resource_provider_hypervisors=br-ex:{host}'
-    subprocess.run([str(neutron.SBCTL), f'--db={neutron.remote(site.layout, "sb")}', 'set', 'Chassis', host,
-                    f'other_config:ovn-bridge-mappings={neutron.PHYSICAL_NETWORK}:br-ex',
-                    f'other_config:ovn-cms-options="{options}"'], check=True, timeout=30)
+    subprocess.run(
+        [
+            str(neutron.SBCTL),
+            f'--db={neutron.remote(site.layout, "sb")}',
+            'set',
+            'Chassis',
+            host,
+            f'other_config:ovn-bridge-mappings={neutron.PHYSICAL_NETWORK}:br-ex',
+            f'other_config:ovn-cms-options="{options}"',
+        ],
+        check=True,
+        timeout=30,
+    )
     return f'{host}:OVN Controller agent:br-ex'
 
 
@@ -555,22 +702,31 @@ def test_a_port_that_guarantees_a_bandwidth(site: Site, client: NetworkClient, f
         return http.call('POST', f'{url}/{path}', {noun: fields}, token=token).data[noun]
 
     def providers(**query: str) -> list[Any]:
-        found: list[Any] = http.call('GET', f'{site.url("placement")}/resource_providers?{urlencode(query)}',
-                                     token=token).data['resource_providers']
+        found: list[Any] = http.call(
+            'GET', f'{site.url("placement")}/resource_providers?{urlencode(query)}', token=token
+        ).data['resource_providers']
         return found
+
     names = {host: offer_bandwidth(site, host) for host in ('gpu1', 'gpu2')}
     until(lambda: all(providers(name=name) for name in names.values()))
     bridges = {providers(name=name)[0]['uuid']: host for host, name in names.items()}
     policy = make('policy', 'qos/policies', name='gold', shared=True)['id']
     make('minimum_bandwidth_rule', f'qos/policies/{policy}/minimum_bandwidth_rules', min_kbps=600, direction='egress')
     assert client.rules_of(policy) == {BANDWIDTH}
-    wire = make('network', 'networks', name='gold-wire', shared=True, qos_policy_id=policy, **{
-        'provider:network_type': 'vlan', 'provider:physical_network': neutron.PHYSICAL_NETWORK})['id']
+    wire = make(
+        'network',
+        'networks',
+        name='gold-wire',
+        shared=True,
+        qos_policy_id=policy,
+        **{'provider:network_type': 'vlan', 'provider:physical_network': neutron.PHYSICAL_NETWORK},
+    )['id']
     make('subnet', 'subnets', network_id=wire, ip_version=4, cidr='10.51.0.0/24')
     refused = site.ask_create('refused', flavor, networks=[{'uuid': wire}])
     assert refused.status == 400 and policy in str(refused.data)
-    port = http.call('POST', f'{url}/ports', {'port': {'network_id': wire}},
-                     token=site.token('demo')).data['port']['id']
+    port = http.call('POST', f'{url}/ports', {'port': {'network_id': wire}}, token=site.token('demo')).data['port'][
+        'id'
+    ]
     (server,) = site.boot(1, flavor, networks=[{'port': port}])
 
     def is_held() -> None:
@@ -578,6 +734,7 @@ def test_a_port_that_guarantees_a_bandwidth(site: Site, client: NetworkClient, f
         assert [bridges[uuid] for uuid in found.profile['allocation'].values()] == [site.at(server)]
         until(lambda: active(client, found))
         site.audit()
+
     is_held()
     site.act(server, 'migrate')
     site.await_status([server], 'VERIFY_RESIZE')

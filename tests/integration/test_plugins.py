@@ -1,4 +1,5 @@
 """A scheduler with filters and a weigher of a package that was written for Nova (seed rows 3.18 to 3.21, 3.28)."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -19,18 +20,27 @@ def test_a_boot_prints_every_field_and_passes(site: Site, tmp_path: Path) -> Non
     python = environment.with_plugins(tmp_path)
     site.stop('scheduler')
     try:
-        with Beside(site, str(python), '-m', 'kilonova.cmd.scheduler', directory=tmp_path,
-                    settings=SETTINGS) as scheduler:
+        with Beside(
+            site, str(python), '-m', 'kilonova.cmd.scheduler', directory=tmp_path, settings=SETTINGS
+        ) as scheduler:
             scheduler.await_log('Filters: ')
-            server, = site.boot(1, site.flavor('dumped', gpus=1))
+            (server,) = site.boot(1, site.flavor('dumped', gpus=1))
             log = scheduler.log()
             scheduler.terminate()
     finally:
         site.start('scheduler')
     assert 'DumpFilter' in log and 'EmptyRackWeigher' in log
-    for line in ('host_state: (gpu1, gpu1) ram: ', 'host_state.free_ram_mb: ', 'host_state.limits: {}',
-                 'host_state.service: ', 'host_state.metrics: ', 'host_state.pci_stats: ', 'spec_obj.memory_mb: 512',
-                 'spec_obj.vcpus: 1', f'spec_obj.instance_uuid: {server}'):
+    for line in (
+        'host_state: (gpu1, gpu1) ram: ',
+        'host_state.free_ram_mb: ',
+        'host_state.limits: {}',
+        'host_state.service: ',
+        'host_state.metrics: ',
+        'host_state.pci_stats: ',
+        'spec_obj.memory_mb: 512',
+        'spec_obj.vcpus: 1',
+        f'spec_obj.instance_uuid: {server}',
+    ):
         assert line in log, line
     for what, cls in (('spec_obj', objects.RequestSpec), ('flavor', objects.Flavor)):
         for name in cls.fields:

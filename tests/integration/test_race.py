@@ -1,4 +1,5 @@
 """Fifty creates at once against eight GPUs."""
+
 from __future__ import annotations
 
 from collections import Counter
@@ -20,8 +21,9 @@ def test_fifty_creates_race_for_eight_gpus(site: Site) -> None:
     winners = {name: row['OS-EXT-SRV-ATTR:host'] for name, row in shown.items() if row['status'] == 'ACTIVE'}
     used = [(host, address) for name, host in winners.items() for address in site.hostdevs(host, name)]
     assert len(used) == len(set(used)) == GPUS
-    owned = {(row['host'], row['address']): row['instance_uuid'] for row in site.devices()
-             if row['status'] == 'allocated'}
+    owned = {
+        (row['host'], row['address']): row['instance_uuid'] for row in site.devices() if row['status'] == 'allocated'
+    }
     assert owned == {(host, address): name for name, host in winners.items() for address in site.hostdevs(host, name)}
     site.audit()
     site.clean()
@@ -34,8 +36,9 @@ def test_four_resizes_race_for_four_gpus(site: Site) -> None:
     larger = site.flavor('race-large', gpus=1, vcpus=2, ram=1024)
     site.at_once(lambda name: site.act(name, 'resize', {'flavorRef': larger}), servers)
     shown = site.settle(servers)
-    assert {(row['status'], row['OS-EXT-SRV-ATTR:host']) for row in shown.values()} == {('VERIFY_RESIZE', 'gpu2')}, \
+    assert {(row['status'], row['OS-EXT-SRV-ATTR:host']) for row in shown.values()} == {('VERIFY_RESIZE', 'gpu2')}, (
         site.tell(shown)
+    )
     assert len({site.hostdevs('gpu2', name) for name in servers}) == 4
     site.audit()
 

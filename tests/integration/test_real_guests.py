@@ -1,5 +1,6 @@
 """Servers that are real QEMU guests on two machines with a libvirtd each (``make test-qemu``): what they were given and
 what became of them, in their own words."""
+
 from __future__ import annotations
 
 import base64
@@ -22,8 +23,13 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason='machines of namespace
 
 def test_the_hosts_are_two_machines(guests: RealGuests) -> None:
     """Nothing is shared: not ids, addresses, disks, processes; each has its libvirtd, and they reach each other."""
-    seen = {host: [guests.machine(host).run('cat', path).strip() for path in
-                   ('/etc/machine-id', '/proc/sys/kernel/random/boot_id')] for host in HOSTS}
+    seen = {
+        host: [
+            guests.machine(host).run('cat', path).strip()
+            for path in ('/etc/machine-id', '/proc/sys/kernel/random/boot_id')
+        ]
+        for host in HOSTS
+    }
     assert not set(seen['gpu1']) & set(seen['gpu2'])
     for host, other in (HOSTS, HOSTS[::-1]):
         machine, peer = guests.machine(host), guests.machine(other)
@@ -35,20 +41,27 @@ def test_the_hosts_are_two_machines(guests: RealGuests) -> None:
         # libvirtd is open to the machines' network, and to no other address.
         listening = {line.split()[3] for line in machine.run('ss', '-Hltn').splitlines()}
         assert f'{machine.address}:16509' in listening and not any(
-            address.startswith(('0.0.0.0', '[::]', '*')) for address in listening)
+            address.startswith(('0.0.0.0', '[::]', '*')) for address in listening
+        )
 
 
 def test_guests_have_what_was_asked_for(guests: RealGuests) -> None:
     """From their own boot loader, and from kernel_id, ramdisk_id and os_command_line. A config drive is what its host
     makes, and says where the disk with a tag is."""
     flavor = guests.flavor('large', vcpus=2, ram=160, disk=2)
-    wanted = {'config_drive': True, 'metadata': {'purpose': 'witness'},
-              'user_data': base64.b64encode(b'#!/bin/echo from the user\n').decode()}
+    wanted = {
+        'config_drive': True,
+        'metadata': {'purpose': 'witness'},
+        'user_data': base64.b64encode(b'#!/bin/echo from the user\n').decode(),
+    }
     before = [guests.emulators(host) for host in HOSTS]
     root = {'source_type': 'image', 'destination_type': 'local', 'boot_index': 0, 'tag': 'system'}
-    servers = {image: guests.start_boot(host, flavor, image, block_device_mapping_v2=[
-        {**root, 'uuid': guests.image(image)}], **wanted)
-               for host, image in zip(HOSTS, ('guest', 'guest-direct'), strict=True)}
+    servers = {
+        image: guests.start_boot(
+            host, flavor, image, block_device_mapping_v2=[{**root, 'uuid': guests.image(image)}], **wanted
+        )
+        for host, image in zip(HOSTS, ('guest', 'guest-direct'), strict=True)
+    }
     for image, server in servers.items():
         guests.ends(server, 'ACTIVE')
         said = guests.say(server, 'GUEST-READY')
@@ -119,8 +132,10 @@ def test_a_snapshot_and_a_backup_boot_where_their_guest_left_off(guests: RealGue
     # What is too old goes by an operation of its own, soon after the backup has ended.
     guests.until(lambda: not guests.images_named('first'), 'the oldest backup is gone')
     assert [len(guests.images_named(name)) for name in ('left-off', 'first', 'second', 'third')] == [1, 0, 1, 1]
-    copies = [guests.start_boot(host, guests.flavor('small'), imageRef=guests.images_named(name)[0])
-              for host, name in (('gpu2', 'left-off'), ('gpu1', 'third'))]
+    copies = [
+        guests.start_boot(host, guests.flavor('small'), imageRef=guests.images_named(name)[0])
+        for host, name in (('gpu2', 'left-off'), ('gpu1', 'third'))
+    ]
     for copy in copies:
         guests.ends(copy, 'ACTIVE')
         assert fact(guests.boots(copy, one.boots + 1), 'MARK') == one.mark
@@ -183,8 +198,26 @@ def test_consoles_are_carried_out_of_the_machines(guests: RealGuests, tmp_path: 
                 break
     environment = {'OS_CLIENT_CONFIG_FILE': str(site.layout.clouds), 'HOME': str(tmp_path), 'PATH': os.environ['PATH']}
     url = subprocess.run(
-        [site.layout.bin('openstack'), '--os-cloud', 'kilonova-admin', 'console', 'url', 'show', '--novnc', one.server,
-         '-f', 'value', '-c', 'url'], check=True, capture_output=True, text=True, cwd=tmp_path, env=environment).stdout
+        [
+            site.layout.bin('openstack'),
+            '--os-cloud',
+            'kilonova-admin',
+            'console',
+            'url',
+            'show',
+            '--novnc',
+            one.server,
+            '-f',
+            'value',
+            '-c',
+            'url',
+        ],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment,
+    ).stdout
     lines: list[str] = []
     with Browser(tmp_path) as browser:
         browser.open(url.strip())
@@ -195,6 +228,7 @@ def test_consoles_are_carried_out_of_the_machines(guests: RealGuests, tmp_path: 
                 (tmp_path / 'screen.png').write_bytes(picture.png)
                 lines[:] = text(picture)
             return f'GUEST-MARK {one.mark}' in lines and 'GUEST-READY' in lines
+
         try:
             guests.until(shows, "the guest's words on the screen")
         except AssertionError as error:
@@ -267,8 +301,10 @@ def test_guests_outlive_libvirtd_and_compute(guests: RealGuests) -> None:
 def standing(guests: RealGuests) -> tuple[object, ...]:
     """What servers there are, where and in which state; the guests of each machine."""
     keys = ('status', 'OS-EXT-STS:task_state', 'OS-EXT-STS:power_state', 'OS-EXT-SRV-ATTR:host')
-    return ({server: [row[key] for key in keys] for server, row in guests.site.servers().items()},
-            [guests.emulators(host) for host in HOSTS])
+    return (
+        {server: [row[key] for key in keys] for server, row in guests.site.servers().items()},
+        [guests.emulators(host) for host in HOSTS],
+    )
 
 
 def test_two_machines_restart(guests: RealGuests) -> None:

@@ -3,6 +3,7 @@ ends within a minute of the daemon's return, the audit finds nothing, and no ser
 
 ``make test-qemu`` has each operation and each daemon once, ``make test-qemu FULL=1`` all of them in each phase.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -28,14 +29,26 @@ PHASES = {
     'evacuate': ('', 'pre-migrating', 'building'),
 }
 # Which computes have a part in it.
-COMPUTES = {'live migration': ('source', 'destination'), 'shelve': ('source',), 'rebuild': ('source',),
-            'evacuate': ('destination',)}
+COMPUTES = {
+    'live migration': ('source', 'destination'),
+    'shelve': ('source',),
+    'rebuild': ('source',),
+    'evacuate': ('destination',),
+}
 CONTROL = ('conductor', 'scheduler', 'api')
-CASES = [(operation, daemon, phase) for operation, phases in PHASES.items()
-         for daemon in (*CONTROL, *COMPUTES[operation]) for phase in phases]
-FEW = [('live migration', 'destination', 'running'), ('live migration', 'api', 'preparing'),
-       ('shelve', 'conductor', 'shelving'), ('rebuild', 'source', 'rebuild_spawning'),
-       ('evacuate', 'scheduler', '')]
+CASES = [
+    (operation, daemon, phase)
+    for operation, phases in PHASES.items()
+    for daemon in (*CONTROL, *COMPUTES[operation])
+    for phase in phases
+]
+FEW = [
+    ('live migration', 'destination', 'running'),
+    ('live migration', 'api', 'preparing'),
+    ('shelve', 'conductor', 'shelving'),
+    ('rebuild', 'source', 'rebuild_spawning'),
+    ('evacuate', 'scheduler', ''),
+]
 # Seconds after the phase began in which the daemon is killed.
 SOON = 0.1
 
@@ -114,7 +127,7 @@ class Story:
     def await_phase(self, phase: str) -> None:
         """Returns when that one has begun, or a later one, or all is over."""
         phases = PHASES[self.operation]
-        late = (*phases[phases.index(phase):], None)
+        late = (*phases[phases.index(phase) :], None)
         self.guests.until(lambda: self.phase() in late, f'{self.operation} at {phase!r}', pause=0.01)
 
     def strike(self, daemon: str) -> dict[str, Any]:
@@ -128,9 +141,11 @@ class Story:
         site.start(name)
         back = time.monotonic()
         shown = site.settle([self.server])[self.server]
-        print(f'KILLED {name} in {self.operation} at {doing!r}: back after {back - killed:.1f} s, ended '
-              f'{time.monotonic() - back:.1f} s later as {shown["status"]} on {shown["OS-EXT-SRV-ATTR:host"]} '
-              f'{shown.get("fault", {}).get("message", "")}')
+        print(
+            f'KILLED {name} in {self.operation} at {doing!r}: back after {back - killed:.1f} s, ended '
+            f'{time.monotonic() - back:.1f} s later as {shown["status"]} on {shown["OS-EXT-SRV-ATTR:host"]} '
+            f'{shown.get("fault", {}).get("message", "")}'
+        )
         return shown
 
     # -- how it ended --------------------------------------------------------------------------------------------------
@@ -140,8 +155,9 @@ class Story:
         done = 'SHELVED_OFFLOADED' if self.operation == 'shelve' else 'ACTIVE'
         where = {'live migration': self.destination, 'evacuate': self.destination, 'rebuild': self.source}
         host = where.get(self.operation)
-        assert (shown['status'], shown['OS-EXT-SRV-ATTR:host']) == (done, host), \
+        assert (shown['status'], shown['OS-EXT-SRV-ATTR:host']) == (done, host), (
             f'{guests.site.tell({server: shown})} {guests.site.last_message(server)}'
+        )
         for name in HOSTS:
             if guests.machine(name).pid() is not None:
                 assert guests.emulators(name) == (name == host)

@@ -1,4 +1,5 @@
 """Consoles of real guests, opened as users do: an address from the API, a websocket to a proxy, and the guest."""
+
 from __future__ import annotations
 
 import struct
@@ -21,11 +22,18 @@ WAIT = 60.0
 def server(site: Site, real: Real) -> Iterator[str]:
     """A guest that writes dots to its console for ever."""
     token = site.token('admin')
-    image = http.call('POST', site.url('glance') + '/v2/images', {
-        'name': 'boots', 'disk_format': 'raw', 'container_format': 'bare', 'visibility': 'public'},
-        token=token).data['id']
-    http.send('PUT', f'{site.url("glance")}/v2/images/{image}/file', data=real.daemon.image.read_bytes(),
-              headers={'X-Auth-Token': token, 'Content-Type': 'application/octet-stream'})
+    image = http.call(
+        'POST',
+        site.url('glance') + '/v2/images',
+        {'name': 'boots', 'disk_format': 'raw', 'container_format': 'bare', 'visibility': 'public'},
+        token=token,
+    ).data['id']
+    http.send(
+        'PUT',
+        f'{site.url("glance")}/v2/images/{image}/file',
+        data=real.daemon.image.read_bytes(),
+        headers={'X-Auth-Token': token, 'Content-Type': 'application/octet-stream'},
+    )
     (made,) = site.boot(1, site.flavor('real', ram=64), user='admin', host=HOST, imageRef=image)
     real.until_console(made, 'GUEST-BOOT 1')
     yield made
@@ -43,8 +51,15 @@ def opened(url: str) -> ClientConnection:
     parts = urlsplit(url)
     query = parse_qs(parts.query)
     target = query['path'][0] if 'path' in query else f'?{parts.query}'
-    return connect(f'ws://{parts.netloc}/{target}', subprotocols=['binary'], compression=None,  # type: ignore[list-item]
-                   open_timeout=WAIT, close_timeout=WAIT, max_size=None, origin=None)
+    return connect(
+        f'ws://{parts.netloc}/{target}',
+        subprotocols=['binary'],
+        compression=None,  # type: ignore[list-item]
+        open_timeout=WAIT,
+        close_timeout=WAIT,
+        max_size=None,
+        origin=None,
+    )
 
 
 def is_refused(url: str) -> bool:
@@ -98,7 +113,7 @@ class Rfb:
             _x, _y, width, height, encoding = struct.unpack('>HHHHi', self._take(12))
             assert encoding == 0
             data = self._take(width * height * 4)
-            found |= {data[place:place + 3] for place in range(0, len(data), 4)}
+            found |= {data[place : place + 3] for place in range(0, len(data), 4)}
         return found
 
 

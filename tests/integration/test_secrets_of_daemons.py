@@ -1,6 +1,7 @@
 """Real daemons on native threads, with a scheduler of two workers, all logs at DEBUG: the main job goes through, and
 what messages, files of RabbitMQ and of databases, logs, command lines and modes of files tell of a boot with a password
 and a file. Finding 3.11."""
+
 from __future__ import annotations
 
 import base64
@@ -92,8 +93,15 @@ def test_nothing_of_a_boot_is_to_be_read(loud: Site) -> None:
     keys = [key.encode() for key in sealing.read_file(str(loud.layout.keys))]
     flavor, token = loud.flavor('sealed-gpu', gpus=1), loud.token('demo')
     needles = {PASSWORD.encode(), CONTENT, ENCODED.encode(), token.encode(), *keys}
-    body = {'server': {'name': 'sealed', 'flavorRef': flavor, 'imageRef': loud.image, 'adminPass': PASSWORD,
-                       'personality': [{'path': '/etc/thing', 'contents': ENCODED}]}}
+    body = {
+        'server': {
+            'name': 'sealed',
+            'flavorRef': flavor,
+            'imageRef': loud.image,
+            'adminPass': PASSWORD,
+            'personality': [{'path': '/etc/thing', 'contents': ENCODED}],
+        }
+    }
     lines: set[bytes] = set()
     with listening(loud) as bodies:
         server = loud.call('POST', '/servers', body, version='2.36')['server']['id']
@@ -139,8 +147,9 @@ def test_the_main_job_on_native_threads(loud: Site) -> None:
     shown = site.await_status([moved], 'ACTIVE')[moved]
     assert len(site.hostdevs(shown['OS-EXT-SRV-ATTR:host'], moved)) == 2
     site.boot(3, one)
-    worker, *_ = subprocess.run(['pgrep', '-P', str(site.pid('scheduler'))], capture_output=True, text=True,
-                                check=True).stdout.split()
+    worker, *_ = subprocess.run(
+        ['pgrep', '-P', str(site.pid('scheduler'))], capture_output=True, text=True, check=True
+    ).stdout.split()
     created = site.at_once(lambda number: site.create(f'native-{number}', one), range(4))
     os.kill(int(worker), signal.SIGKILL)
     # Eight devices, of which five are taken.

@@ -1,4 +1,5 @@
 """The four daemons and their signals."""
+
 from __future__ import annotations
 
 import os
@@ -38,7 +39,8 @@ def test_sighup_takes_over_the_log_level(site: Site) -> None:
         told = {name: ' DEBUG ' in site.log_after(name, size) for name, size in sizes.items()}
         # The API has nothing to tell in the good case.
         assert {name: found for name, found in told.items() if name != 'api'} == dict.fromkeys(
-            [name for name in DAEMONS if name != 'api'], debug)
+            [name for name in DAEMONS if name != 'api'], debug
+        )
     assert site.pids() == before
 
 
@@ -48,8 +50,12 @@ def test_sigusr2_writes_a_report_without_passwords(site: Site) -> None:
     for name, pid in before.items():
         size = site.log_size(name)
         os.kill(pid, signal.SIGUSR2)
-        await_true(lambda name=name, size=size: 'Guru Meditation' in site.log_after(name, size)
-                   and 'service_down_time' in site.log_after(name, size), f'{name}: no report')
+        await_true(
+            lambda name=name, size=size: (
+                'Guru Meditation' in site.log_after(name, size) and 'service_down_time' in site.log_after(name, size)
+            ),
+            f'{name}: no report',
+        )
         time.sleep(0.2)
         report = site.log_after(name, size)
         assert 'Threads' in report

@@ -4,6 +4,7 @@ resizes, and then goes on as if nothing had been: no guest and no device is ther
 That is what a machine does that is frozen, migrated live or out of memory: whoever took its work over is at work when
 it wakes up. SEED=… repeats the choices: ``KILONOVA_STILL_SEED``.
 """
+
 from __future__ import annotations
 
 import os
@@ -55,8 +56,9 @@ def test_a_transaction_that_rests_is_ended(dialect: str) -> None:
     """Or the operations of a conductor that stands still in the middle of one would be nobody's for ever."""
     with getattr(database_servers, dialect)() as server:
         server.create('still')
-        still, awake = (engine.Database(server.url('still'), 'main', engine.Options(statement_timeout=1))
-                        for _ in range(2))
+        still, awake = (
+            engine.Database(server.url('still'), 'main', engine.PoolOptions(statement_timeout=1)) for _ in range(2)
+        )
         with still.write() as connection:
             connection.execute(sa.text('CREATE TABLE rows_of_one (taken INTEGER)'))
             connection.execute(sa.text('INSERT INTO rows_of_one VALUES (0)'))
@@ -77,6 +79,7 @@ def test_a_transaction_that_rests_is_ended(dialect: str) -> None:
                 connection.execute(take)
                 unrest.until(taken_over, 'the row is free')
                 connection.execute(take)
+
         with pytest.raises(sa.exc.DBAPIError) as caught:
             stand_still()
         assert engine.is_unreachable(caught.value)

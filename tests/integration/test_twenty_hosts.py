@@ -1,5 +1,6 @@
 """Twenty hosts, two schedulers, many creates at once: each server runs or is told truly why not, and no host is
 overrun while the others stand idle."""
+
 from __future__ import annotations
 
 import random
@@ -75,9 +76,13 @@ class Wide:
         """A server's id; it is being built."""
         hints = {'os:scheduler_hints': body['hints']} if 'hints' in body else {}
         server = {'name': body['name'], 'flavorRef': body['flavor'], 'imageRef': self.site.image, 'networks': 'none'}
-        reply = client.post('/servers', json={'server': server, **hints}, raise_exc=False,
-                            endpoint_override=self.site.url('api'),
-                            headers={'OpenStack-API-Version': f'compute {MICROVERSION}'})
+        reply = client.post(
+            '/servers',
+            json={'server': server, **hints},
+            raise_exc=False,
+            endpoint_override=self.site.url('api'),
+            headers={'OpenStack-API-Version': f'compute {MICROVERSION}'},
+        )
         assert reply.status_code == 202, f'{reply.status_code} {reply.text}'
         identifier: str = reply.json()['server']['id']
         return identifier
@@ -131,8 +136,9 @@ def wide(running_site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         # The second scheduler afterwards: ``up`` ends what the cloud doesn't know.
         site.cloud = control.up(site.layout, hosts=directory / 'hosts', extra=site.extra)
         assert len(site.cloud.hosts) == HOSTS
-        with Beside(site, 'kilonova-scheduler', directory=directory,
-                    settings=_SECOND.format(port=free_port())) as second:
+        with Beside(
+            site, 'kilonova-scheduler', directory=directory, settings=_SECOND.format(port=free_port())
+        ) as second:
             second.await_log('Weighers: ')
             # Asked for once, not by each of many clients at the same time.
             assert site.image
@@ -157,8 +163,9 @@ def state_of(site: Site, members: Mapping[str, Mapping[str, Any]]) -> State:
     gpus.update(row['host'] for row in site.devices() if row['status'] == 'available' and row['product_id'] == '13f1')
     nodes = site.call('GET', '/os-hypervisors/detail', user='admin', version='2.87')['hypervisors']
     memory = {row['hypervisor_hostname']: row['memory_mb'] - row['memory_mb_used'] for row in nodes}
-    return State(gpus, memory, Counter(row['OS-EXT-SRV-ATTR:host'] for row in members.values()
-                                       if row['status'] == 'ACTIVE'))
+    return State(
+        gpus, memory, Counter(row['OS-EXT-SRV-ATTR:host'] for row in members.values() if row['status'] == 'ACTIVE')
+    )
 
 
 def fewer(has: Mapping[str, int], words: re.Match[str]) -> int:
@@ -169,15 +176,19 @@ def fewer(has: Mapping[str, int], words: re.Match[str]) -> int:
 
 # {what a refusal may say of hosts: of how many it is true}
 REASONS: Mapping[str, Callable[[State, re.Match[str]], int]] = {
-    rf'ha(s|ve) fewer than (?P<wanted>\d+) free {ALIAS} \(best: (?P<best>\d+) free\)':
-        lambda state, words: fewer(state.gpus, words),
-    r'ha(s|ve) less than (?P<wanted>\d+) MiB free memory \(best: (?P<best>\d+) MiB\)':
-        lambda state, words: fewer(state.memory, words),
-    r'ha(s|ve) too many servers of the server group':
-        lambda state, words: sum(number > 0 for number in state.group.values()),
+    rf'ha(s|ve) fewer than (?P<wanted>\d+) free {ALIAS} \(best: (?P<best>\d+) free\)': lambda state, words: fewer(
+        state.gpus, words
+    ),
+    r'ha(s|ve) less than (?P<wanted>\d+) MiB free memory \(best: (?P<best>\d+) MiB\)': lambda state, words: fewer(
+        state.memory, words
+    ),
+    r'ha(s|ve) too many servers of the server group': lambda state, words: sum(
+        number > 0 for number in state.group.values()
+    ),
     # Rare: every choice lost its race. What was taken then is still taken.
-    r'claimed by other requests at the same time':
-        lambda state, words: sum(not state.gpus[host] or state.group[host] > 0 for host in state.memory),
+    r'claimed by other requests at the same time': lambda state, words: sum(
+        not state.gpus[host] or state.group[host] > 0 for host in state.memory
+    ),
 }
 
 
@@ -202,8 +213,9 @@ def mixture(site: Site) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """A hundred requests in random order, and the group that some are of."""
     group = site.call('POST', '/os-server-groups', {'server_group': {'name': 'apart', 'policy': 'anti-affinity'}})
     group = group['server_group']
-    site.call('PUT', f'/os-quota-sets/{group["project_id"]}', {'quota_set': {'server_group_members': 100}},
-              user='admin')
+    site.call(
+        'PUT', f'/os-quota-sets/{group["project_id"]}', {'quota_set': {'server_group_members': 100}}, user='admin'
+    )
     kinds = {
         'flat': (26, site.flavor('twenty-flat')),
         'apart': (22, site.flavor('twenty-flat')),
@@ -213,18 +225,26 @@ def mixture(site: Site) -> tuple[list[dict[str, Any]], dict[str, str]]:
         'many': (3, site.flavor('twenty-many', gpus=5)),
         'huge': (3, site.flavor('twenty-huge', ram=512 * 1024)),
     }
-    requests = [{'name': kind, 'flavor': flavor, **({'hints': {'group': group['id']}} if kind == 'apart' else {})}
-                for kind, (count, flavor) in kinds.items() for _ in range(count)]
+    requests = [
+        {'name': kind, 'flavor': flavor, **({'hints': {'group': group['id']}} if kind == 'apart' else {})}
+        for kind, (count, flavor) in kinds.items()
+        for _ in range(count)
+    ]
     random.shuffle(requests)
     return requests, group
 
 
 def assert_devices_are_owned_once(site: Site, shown: Mapping[str, Mapping[str, Any]]) -> None:
     """What libvirt gives the servers is what the database says, and none is given twice."""
-    given = [(row['OS-EXT-SRV-ATTR:host'], address, name) for name, row in shown.items() if row['status'] == 'ACTIVE'
-             for address in site.hostdevs(row['OS-EXT-SRV-ATTR:host'], name)]
-    assert sorted(given) == sorted((row['host'], row['address'], row['instance_uuid']) for row in site.devices()
-                                   if row['status'] == 'allocated')
+    given = [
+        (row['OS-EXT-SRV-ATTR:host'], address, name)
+        for name, row in shown.items()
+        if row['status'] == 'ACTIVE'
+        for address in site.hostdevs(row['OS-EXT-SRV-ATTR:host'], name)
+    ]
+    assert sorted(given) == sorted(
+        (row['host'], row['address'], row['instance_uuid']) for row in site.devices() if row['status'] == 'allocated'
+    )
     assert len({(host, address) for host, address, _ in given}) == len(given)
 
 
@@ -236,6 +256,7 @@ def test_a_hundred_mixed_creates_of_eight_clients(wide: Wide, capsys: pytest.Cap
 
     def client(number: int, http: session.Session) -> dict[str, str]:
         return {wide.create(http, request): request['name'] for request in requests[number::CLIENTS]}
+
     kinds: dict[str, str] = {}
     for made in site.at_once(lambda item: client(*item), enumerate(wide.sessions(CLIENTS)), threads=CLIENTS):
         kinds |= made
@@ -245,9 +266,11 @@ def test_a_hundred_mixed_creates_of_eight_clients(wide: Wide, capsys: pytest.Cap
     ends = Counter((kinds[name], row['status']) for name, row in shown.items())
     faults = Counter((kinds[name], row['fault']['message']) for name, row in shown.items() if row['status'] == 'ERROR')
     with capsys.disabled():
-        print(f'\n{HOSTS} hosts up after {wide.seconds:.0f} s; {len(shown)} creates of {CLIENTS} clients: accepted '
-              f'after {asked:.1f} s, ended after {took:.1f} s; the second scheduler was asked '
-              f'{wide.asked_of_second() - before} times')
+        print(
+            f'\n{HOSTS} hosts up after {wide.seconds:.0f} s; {len(shown)} creates of {CLIENTS} clients: accepted '
+            f'after {asked:.1f} s, ended after {took:.1f} s; the second scheduler was asked '
+            f'{wide.asked_of_second() - before} times'
+        )
         for kind in sorted(set(kinds.values())):
             print(f'  {kind}: {ends[kind, "ACTIVE"]} run, {ends[kind, "ERROR"]} refused')
         for (kind, message), count in sorted(faults.items()):
@@ -279,6 +302,7 @@ def test_a_hundred_equal_creates(wide: Wide, capsys: pytest.CaptureFixture[str])
         assert reply.status == 202, f'{reply.status} {reply.body.decode(errors="replace")}'
         identifier: str = reply.data['server']['id']
         return identifier
+
     servers = site.at_once(insist, range(EQUAL), threads=EQUAL)
     asked = time.monotonic() - began
     shown = wide.settle(servers)
@@ -287,8 +311,10 @@ def test_a_hundred_equal_creates(wide: Wide, capsys: pytest.CaptureFixture[str])
     share.update(row['OS-EXT-SRV-ATTR:host'] for row in shown.values())
     second = wide.asked_of_second() - before
     with capsys.disabled():
-        print(f'\n{EQUAL} equal creates: accepted after {asked:.1f} s, ended after {took:.1f} s; the second scheduler '
-              f'was asked {second} times; servers a host: {sorted(share.values())}')
+        print(
+            f'\n{EQUAL} equal creates: accepted after {asked:.1f} s, ended after {took:.1f} s; the second scheduler '
+            f'was asked {second} times; servers a host: {sorted(share.values())}'
+        )
     assert {row['status'] for row in shown.values()} == {'ACTIVE'}, site.tell(shown)
     assert max(share.values()) <= 2 * EQUAL / HOSTS, share
     assert EQUAL / 5 <= second <= EQUAL * 4 / 5

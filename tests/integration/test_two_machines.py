@@ -1,5 +1,6 @@
 """Resize, revert and confirm between two machines that share nothing but the network, or their storage as well: real
 ssh, rsync and qemu-img. Finding 3.1."""
+
 from __future__ import annotations
 
 import os
@@ -43,13 +44,17 @@ def site(running_site: Site, machines: Machines) -> Site:
 
 def qemu_io(site: Site, host: str, server: str, command: str, size: int = MARKED) -> str:
     path = site.layout.instances(host) / server / 'disk'
-    return subprocess.run(['qemu-io', '-f', 'qcow2', '-c', f'{command} -P 0x5a 8M {size}M', str(path)], check=True,
-                          capture_output=True, text=True).stdout
+    return subprocess.run(
+        ['qemu-io', '-f', 'qcow2', '-c', f'{command} -P 0x5a 8M {size}M', str(path)],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
 
 
 def boot(site: Site, size: int = MARKED) -> str:
     """A server on gpu1 with a GPU and a marker in its disk."""
-    server, = site.boot(1, site.flavor('machine-one', gpus=1), user='admin', host='gpu1')
+    (server,) = site.boot(1, site.flavor('machine-one', gpus=1), user='admin', host='gpu1')
     qemu_io(site, 'gpu1', server, 'write', size)
     return server
 
@@ -65,8 +70,7 @@ def host_of(site: Site, server: str) -> str:
 def marked(site: Site, server: str) -> bool:
     """The marker is in the disk, on the host where the server is, and its GPUs in the guest."""
     host = host_of(site, server)
-    owned = sorted(row['address'] for row in site.devices()
-                   if row['instance_uuid'] == server and row['host'] == host)
+    owned = sorted(row['address'] for row in site.devices() if row['instance_uuid'] == server and row['host'] == host)
     assert sorted(site.hostdevs(host, server)) == owned
     return 'verification failed' not in qemu_io(site, host, server, 'read')
 
@@ -115,6 +119,7 @@ def test_progress_is_in_the_record_of_the_migration(site: Site, machines: Machin
             seen.append((row['disk_processed'], row['disk_total']))
             looks.append((round(time.monotonic() - began, 1), *seen[-1]))
         return site.servers()[server]['status'] == 'VERIFY_RESIZE'
+
     wait_for(look)
     assert any(0 < done < total and total >= 3 * MARKED << 20 for done, total in seen), looks
     assert seen == sorted(seen)
@@ -141,8 +146,12 @@ def test_machines_that_cannot_reach_each_other(site: Site, machines: Machines) -
 
 def carrying(site: Site, server: str) -> None:
     """Returns when the disk is on its way."""
-    wait_for(lambda: any(path.stat().st_blocks > 8 << 11 for path in
-                         (site.layout.instances('gpu2') / f'{server}_incoming').glob('disk')))
+    wait_for(
+        lambda: any(
+            path.stat().st_blocks > 8 << 11
+            for path in (site.layout.instances('gpu2') / f'{server}_incoming').glob('disk')
+        )
+    )
 
 
 def wait_for(look: Callable[[], bool], seconds: float = 60) -> None:
@@ -202,10 +211,12 @@ def test_by_rsync(site: Site, machines: Machines) -> None:
 @pytest.fixture
 def storage(site: Site, machines: Machines) -> Iterator[Path]:
     """Both computes have their servers there."""
+
     def use(**settings: object) -> None:
         for host in ('gpu1', 'gpu2'):
             machines.kill(host)
             machines.start(host, **settings)
+
     use(shared=True)
     yield machines.storage
     site.clean()
@@ -217,16 +228,23 @@ def of(storage: Path, server: str) -> list[str]:
     return sorted(path.name.removeprefix(server) for path in storage.iterdir() if path.name.startswith(server))
 
 
-def holds(storage: Path, server: str, pattern: int = 0x5a) -> bool:
-    done = subprocess.run(['qemu-io', '-f', 'qcow2', '-c', f'read -P {pattern} 8M 1M', str(storage / server / 'disk')],
-                          check=True, capture_output=True, text=True)
+def holds(storage: Path, server: str, pattern: int = 0x5A) -> bool:
+    done = subprocess.run(
+        ['qemu-io', '-f', 'qcow2', '-c', f'read -P {pattern} 8M 1M', str(storage / server / 'disk')],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     return 'verification failed' not in done.stdout
 
 
-def written(storage: Path, server: str, pattern: int = 0x5a) -> None:
+def written(storage: Path, server: str, pattern: int = 0x5A) -> None:
     """By its guest."""
-    subprocess.run(['qemu-io', '-f', 'qcow2', '-c', f'write -P {pattern} 8M 1M', str(storage / server / 'disk')],
-                   check=True, capture_output=True)
+    subprocess.run(
+        ['qemu-io', '-f', 'qcow2', '-c', f'write -P {pattern} 8M 1M', str(storage / server / 'disk')],
+        check=True,
+        capture_output=True,
+    )
 
 
 def test_one_storage(site: Site, machines: Machines, storage: Path) -> None:
@@ -245,11 +263,13 @@ def test_one_storage(site: Site, machines: Machines, storage: Path) -> None:
             assert host_of(site, server) == 'gpu2' and of(storage, server) == ['', '_resize']
             assert holds(storage, server) and (storage / f'{server}_resize' / 'disk').stat().st_ino == inode
             devices = demo.read_guest((storage / server / 'libvirt.xml').read_text()).devices
-            assert sorted(devices) == sorted(row['address'] for row in site.devices()
-                                             if row['instance_uuid'] == server and row['host'] == 'gpu2')
+            assert sorted(devices) == sorted(
+                row['address'] for row in site.devices() if row['instance_uuid'] == server and row['host'] == 'gpu2'
+            )
             assert len(devices) == 2
             written(storage, server, 0x77)
             site.audit()
+
         # 1. Revert.
         there()
         site.act(server, 'revertResize')

@@ -1,4 +1,5 @@
 """``make up`` again, ``make down``, and up after ``var/`` was removed."""
+
 from __future__ import annotations
 
 import shutil
@@ -10,8 +11,17 @@ from tools.cloud import ports, process
 def test_up_again_changes_nothing(site: Site) -> None:
     """Every process is the one that ran before. Row 1.1: each daemon is one of its own."""
     before = {name: site.pid(name) for name in process.recorded(site.layout)}
-    assert {'rabbitmq', 'keystone', 'glance', 'placement', 'api', 'conductor', 'scheduler', 'compute-gpu1',
-            'compute-gpu2'} <= set(before)
+    assert {
+        'rabbitmq',
+        'keystone',
+        'glance',
+        'placement',
+        'api',
+        'conductor',
+        'scheduler',
+        'compute-gpu1',
+        'compute-gpu2',
+    } <= set(before)
     assert len(set(before.values())) == len(before)
     site.up()
     assert {name: site.pid(name) for name in process.recorded(site.layout)} == before

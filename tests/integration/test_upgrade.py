@@ -1,4 +1,5 @@
 """A compute of the release before under the control plane of this one ([upgrade_levels], seed rows 0.13, 1.12, 3.8)."""
+
 from __future__ import annotations
 
 import os
@@ -61,16 +62,26 @@ def test_a_compute_of_the_release_before(site: Site, old_source: Path, tmp_path:
     site.stop('compute-gpu1')
     began = time.time()
     try:
-        with Beside(site, 'python', '-P', '-m', 'kilonova.cmd.compute', directory=tmp_path,
-                    files=[site.layout.compute_conf('gpu1')], env={'PYTHONPATH': str(old_source)}) as old:
+        with Beside(
+            site,
+            'python',
+            '-P',
+            '-m',
+            'kilonova.cmd.compute',
+            directory=tmp_path,
+            files=[site.layout.compute_conf('gpu1')],
+            env={'PYTHONPATH': str(old_source)},
+        ) as old:
             # The new compute's last report may be written after it ended.
             old.until(lambda: control.serves(site.cloud, 'compute-gpu1') and reported(site) > began, 'a report')
             size = site.log_size('conductor')
             refresh(site)
             (server,) = site.boot(1, gpu, user='admin', host='gpu1')
             assert len(site.hostdevs('gpu1', server)) == 1
-            assert (f'Automatically selected compute RPC version {HISTORY["compute"]} from minimum service version '
-                    f'{versions.SERVICE_VERSION - 1}') in site.log_after('conductor', size)
+            assert (
+                f'Automatically selected compute RPC version {HISTORY["compute"]} from minimum service version '
+                f'{versions.SERVICE_VERSION - 1}'
+            ) in site.log_after('conductor', size)
             site.act(server, 'os-stop')
             site.await_status([server], 'SHUTOFF')
             site.audit()

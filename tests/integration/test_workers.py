@@ -1,4 +1,5 @@
 """Daemons of several processes: one socket, restarts, signals; seed rows 3.1 and 3.28 on the way."""
+
 from __future__ import annotations
 
 import os
@@ -13,10 +14,13 @@ def test_workers_of_the_api_share_a_socket(site: Site, tmp_path: Path) -> None:
     """A worker that is killed is replaced, and meanwhile the other one answers everything. On native threads; the next
     test's daemon is on green ones. Row 3.5."""
     port, health = free_port(), free_port()
-    settings = (f'[DEFAULT]\nhost = ctl2\nosapi_compute_listen_port = {port}\nosapi_compute_workers = 2\n'
-                f'[health]\napi_port = {health}\n')
-    with Beside(site, 'kilonova-api', directory=tmp_path, settings=settings,
-                env={'KILONOVA_CONCURRENCY': 'threading'}) as api:
+    settings = (
+        f'[DEFAULT]\nhost = ctl2\nosapi_compute_listen_port = {port}\nosapi_compute_workers = 2\n'
+        f'[health]\napi_port = {health}\n'
+    )
+    with Beside(
+        site, 'kilonova-api', directory=tmp_path, settings=settings, env={'KILONOVA_CONCURRENCY': 'threading'}
+    ) as api:
         api.await_log('Listening on 127.0.0.1', times=2)
         before = api.workers()
         assert len(before) == 2
@@ -42,15 +46,19 @@ def test_workers_of_the_api_share_a_socket(site: Site, tmp_path: Path) -> None:
 def test_a_conductor_of_two_workers_loses_one_in_the_middle_of_boots(site: Site, tmp_path: Path) -> None:
     """The other one takes over what it had; every boot ends well."""
     gpu, plain = site.flavor('workers-gpu', gpus=1), site.flavor('workers-plain')
-    settings = ('[DEFAULT]\nhost = ctl2\n[conductor]\nworkers = 2\nlease_time = 5\nsweep_interval = 2\n'
-                f'[health]\nconductor_port = {free_port()}\n')
-    with Beside(site, 'kilonova-conductor', directory=tmp_path, settings=settings,
-                env={'KILONOVA_CONCURRENCY': 'eventlet'}) as conductor:
+    settings = (
+        '[DEFAULT]\nhost = ctl2\n[conductor]\nworkers = 2\nlease_time = 5\nsweep_interval = 2\n'
+        f'[health]\nconductor_port = {free_port()}\n'
+    )
+    with Beside(
+        site, 'kilonova-conductor', directory=tmp_path, settings=settings, env={'KILONOVA_CONCURRENCY': 'eventlet'}
+    ) as conductor:
         conductor.await_log('Starting conductor node', times=2)
         site.stop('conductor')
         try:
-            servers = site.at_once(lambda number: site.create(f'workers-{number}', gpu if number % 2 else plain),
-                                   range(8))
+            servers = site.at_once(
+                lambda number: site.create(f'workers-{number}', gpu if number % 2 else plain), range(8)
+            )
             os.kill(conductor.workers()[0], signal.SIGKILL)
             shown = site.settle(servers)
             assert {row['status'] for row in shown.values()} == {'ACTIVE'}, site.tell(shown)

@@ -8,6 +8,7 @@ are killed or stand still meanwhile.
         cloud.await_all()
         calm(site, story)                           # all has ended well, nothing disagrees
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -93,8 +94,11 @@ class Larger:
         argv = [site.layout.bin(f'kilonova-{daemon}')]
         for path in (site.layout.conf, site.extra, own):
             argv += ['--config-file', str(path)]
-        return Service(f'{daemon}-{SECOND}', (*argv, '--log-file', str(site.layout.log(f'{daemon}-{SECOND}'))),
-                       reports=(f'nova-{daemon}', SECOND))
+        return Service(
+            f'{daemon}-{SECOND}',
+            (*argv, '--log-file', str(site.layout.log(f'{daemon}-{SECOND}'))),
+            reports=(f'nova-{daemon}', SECOND),
+        )
 
     def start(self, name: str) -> None:
         """Start a daemon that doesn't run; doesn't wait until it serves."""
@@ -146,6 +150,7 @@ def larger(site: Site, directory: Path, settings: str) -> Iterator[Larger]:
         (site.layout.data('kilonova') / 'mapped').unlink(missing_ok=True)
         site.forget()
         site.configure(text)
+
     try:
         move(settings)
         site.cloud = control.up(site.layout, hosts=hosts, extra=site.extra)
@@ -173,8 +178,10 @@ class Users:
 
     def __init__(self, site: Site, number: int = 3, pause: float = 0.5) -> None:
         self._site, self._pause = site, pause
-        self._flavors = {name: site.flavor(f'unrest-{name}', gpus=gpus, vcpus=vcpus, ram=512 * vcpus)
-                         for name, gpus, vcpus in (('plain', 0, 1), ('large', 0, 2), ('gpu', 1, 1), ('gpus', 2, 2))}
+        self._flavors = {
+            name: site.flavor(f'unrest-{name}', gpus=gpus, vcpus=vcpus, ram=512 * vcpus)
+            for name, gpus, vcpus in (('plain', 0, 1), ('large', 0, 2), ('gpu', 1, 1), ('gpus', 2, 2))
+        }
         self._ending = threading.Event()
         self._pool, self._number = ThreadPoolExecutor(number), number
         self._asking: list[Future[None]] = []
@@ -189,8 +196,9 @@ class Users:
         self._asking = [self._pool.submit(self._ask, number) for number in range(self._number)]
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self._ending.set()
         self._pool.shutdown()
         if kind is None:
@@ -217,8 +225,15 @@ class Users:
     def _resize(self, mine: list[str], number: int) -> None:
         if server := self._one(mine, 'ACTIVE'):
             self._ended.discard(server['id'])
-            self._act(server, 'resize', {'flavorRef': random.choice([
-                name for name in self._flavors.values() if name != server['flavor']['original_name']])})
+            self._act(
+                server,
+                'resize',
+                {
+                    'flavorRef': random.choice(
+                        [name for name in self._flavors.values() if name != server['flavor']['original_name']]
+                    )
+                },
+            )
 
     def _end(self, mine: list[str], number: int) -> None:
         if server := self._one([one for one in mine if one not in self._ended], 'VERIFY_RESIZE'):
@@ -296,6 +311,7 @@ def await_agreement(site: Site, story: Story) -> None:
         if done.returncode not in (0, 2):
             pytest.fail(f'audit ended with {done.returncode}:\n{done.stdout}{done.stderr[-2000:]}')
         return done.returncode == 0 and 'in flight' not in done.stdout
+
     until(agreed, 'an audit with nothing in flight')
 
 
@@ -307,20 +323,30 @@ def await_rest(site: Site, without: Collection[str] = (), lost: str | None = Non
     def at_rest() -> bool:
         nonlocal shown
         shown = site.servers()
-        busy = {name: row for name, row in shown.items() if (under_way(row) or row['status'] in without) and not (
-            lost is not None and row['OS-EXT-SRV-ATTR:host'] == lost and row['status'] == 'RESIZE')}
+        busy = {
+            name: row
+            for name, row in shown.items()
+            if (under_way(row) or row['status'] in without)
+            and not (lost is not None and row['OS-EXT-SRV-ATTR:host'] == lost and row['status'] == 'RESIZE')
+        }
         assert not busy, site.tell(busy)
         return True
+
     until(at_rest, 'nothing is under way')
     return shown
 
 
 def assert_owned_once(site: Site, shown: dict[str, dict[str, Any]]) -> None:
     """What libvirt gives the servers is what the database says, and none is given twice."""
-    given = [(row['OS-EXT-SRV-ATTR:host'], address, name) for name, row in shown.items() if row['status'] == 'ACTIVE'
-             for address in site.hostdevs(row['OS-EXT-SRV-ATTR:host'], name)]
-    assert sorted(given) == sorted((row['host'], row['address'], row['instance_uuid']) for row in site.devices()
-                                   if row['status'] == 'allocated')
+    given = [
+        (row['OS-EXT-SRV-ATTR:host'], address, name)
+        for name, row in shown.items()
+        if row['status'] == 'ACTIVE'
+        for address in site.hostdevs(row['OS-EXT-SRV-ATTR:host'], name)
+    ]
+    assert sorted(given) == sorted(
+        (row['host'], row['address'], row['instance_uuid']) for row in site.devices() if row['status'] == 'allocated'
+    )
     assert len({(host, address) for host, address, _ in given}) == len(given)
 
 

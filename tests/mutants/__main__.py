@@ -1,4 +1,5 @@
 """``make mutants``: breaks chosen by chance; with ``RULES=1`` the rules of operations, each broken by hand."""
+
 from __future__ import annotations
 
 import os

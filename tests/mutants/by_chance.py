@@ -10,6 +10,7 @@ imported is written into a copy of the tree, where a process of its own starts. 
 and those that survived, each with its difference. A break that hangs its tests counts as noticed, and is printed apart.
 What no test runs through has survived.
 """
+
 from __future__ import annotations
 
 import concurrent.futures
@@ -34,8 +35,8 @@ from tests.mutants.trees import ROOT, copy
 
 # Wall-clock seconds that a test may take: so many, and so many for each second that it took when lines were noted.
 PATIENCE, FACTOR = 30, 10
-SHARE = 90   # per cent that must die in each package
-Answer = dict[str, str]   # {'verdict', 'why'}: see ``worker``
+SHARE = 90  # per cent that must die in each package
+Answer = dict[str, str]  # {'verdict', 'why'}: see ``worker``
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Verdict:
 
 def main() -> int:
     """0 when enough die in each package."""
-    seed = int(os.environ.get('SEED') or random.randrange(10 ** 6))
+    seed = int(os.environ.get('SEED') or random.randrange(10**6))
     number, seconds = int(os.environ.get('N') or 400), float(os.environ.get('SECONDS') or 30)
     all_ = mutants(ROOT, os.environ.get('ONLY', ''))
     chosen = choose(all_, number, seed, lambda each: compiles(each.change.apply((ROOT / each.path).read_text())))
@@ -139,6 +140,7 @@ def judge_all(chosen: Sequence[Mutant], known: Map, tree: pathlib.Path, seconds:
                 return one.judge(mutant)
             finally:
                 judges.put(one)
+
         with concurrent.futures.ThreadPoolExecutor(count) as pool:
             for future in concurrent.futures.as_completed([pool.submit(judge, mutant) for mutant in chosen]):
                 yield future.result()
@@ -172,7 +174,7 @@ class Judge(contextlib.AbstractContextManager['Judge']):
                 self._tests = None
                 answer = {'verdict': 'ERROR', 'why': str(ended)}
         word = {'failed': 'died', 'passed': 'SURVIVED', 'GONE': 'ERROR'}.get(answer['verdict'], answer['verdict'])
-        return Verdict(mutant, word, f"({len(tests)} tests, {time.monotonic() - began:.0f} s) {answer['why']}")
+        return Verdict(mutant, word, f'({len(tests)} tests, {time.monotonic() - began:.0f} s) {answer["why"]}')
 
     def _show(self, mutant: Mutant, tests: Sequence[Test]) -> Answer:
         path = self._tree / mutant.path
@@ -216,14 +218,38 @@ class Tests(contextlib.AbstractContextManager['Tests']):
         self._log = tree / 'tests.log'
         (requests, write), (read, answers) = os.pipe(), os.pipe()
         # A source that changes within a second must be compiled again: no compiled files are written.
-        environment = {**os.environ, 'PYTHONDONTWRITEBYTECODE': '1', 'PYTHONPATH': str(tree), 'COLUMNS': '200',
-                       'KILONOVA_CONCURRENCY': 'threading', 'KILONOVA_BREAKS': str(requests),
-                       'KILONOVA_VERDICTS': str(answers)}
-        command = [sys.executable, '-m', 'pytest', '-p', 'tests.mutants.worker', '-p', 'no:cacheprovider', '-p',
-                   'no:randomly', f'--basetemp={tree}/tmp', *files]
+        environment = {
+            **os.environ,
+            'PYTHONDONTWRITEBYTECODE': '1',
+            'PYTHONPATH': str(tree),
+            'COLUMNS': '200',
+            'KILONOVA_CONCURRENCY': 'threading',
+            'KILONOVA_BREAKS': str(requests),
+            'KILONOVA_VERDICTS': str(answers),
+        }
+        command = [
+            sys.executable,
+            '-m',
+            'pytest',
+            '-p',
+            'tests.mutants.worker',
+            '-p',
+            'no:cacheprovider',
+            '-p',
+            'no:randomly',
+            f'--basetemp={tree}/tmp',
+            *files,
+        ]
         with self._log.open('w') as log:
-            self._process = subprocess.Popen(command, cwd=tree, env=environment, pass_fds=(requests, answers),
-                                             stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self._process = subprocess.Popen(
+                command,
+                cwd=tree,
+                env=environment,
+                pass_fds=(requests, answers),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
         os.close(requests)
         os.close(answers)
         self._requests, self._answers = os.fdopen(write, 'w'), os.fdopen(read)
@@ -237,8 +263,16 @@ class Tests(contextlib.AbstractContextManager['Tests']):
     def run(self, tests: Sequence[Test], path: pathlib.Path | str = '', text: str = '') -> Answer:
         """``text``: what the file at ``path`` becomes."""
         try:
-            self._requests.write(json.dumps({'path': str(path), 'text': text, 'tests': [
-                [test.name, round(PATIENCE + FACTOR * test.seconds)] for test in tests]}) + '\n')
+            self._requests.write(
+                json.dumps(
+                    {
+                        'path': str(path),
+                        'text': text,
+                        'tests': [[test.name, round(PATIENCE + FACTOR * test.seconds)] for test in tests],
+                    }
+                )
+                + '\n'
+            )
             self._requests.flush()
         except BrokenPipeError:
             raise Ended(self._last_line()) from None
@@ -284,5 +318,7 @@ def summary(found: Sequence[Verdict], texts: dict[str, str]) -> Iterator[str]:
             yield verdict.mutant.difference(texts[verdict.mutant.path])
     for package, (died, judged) in sorted(counts(found).items()):
         hung = sum(each.word == 'HANGS' and each.mutant.package == package for each in found)
-        yield (f'{package:10} {died} of {judged} died ({100 * died / judged:.0f} %)'
-               + (f', {hung} of them by hanging' if hung else ''))
+        yield (
+            f'{package:10} {died} of {judged} died ({100 * died / judged:.0f} %)'
+            + (f', {hung} of them by hanging' if hung else '')
+        )

@@ -4,6 +4,7 @@ A mutant is a small replacement in a copy of the tree; the tests that ``rules`` 
 them must fail. Before that all of them must pass in the tree as it is. A mutant whose text isn't found any more, that
 no test notices, or that is noticed by nothing but the time that its tests take, makes the run fail.
 """
+
 from __future__ import annotations
 
 import os
@@ -53,11 +54,28 @@ def judge(mutant: Mutant, whole: pathlib.Path) -> tuple[str, str]:
 
 def run(tree: pathlib.Path, tests: Iterable[str], longest: float) -> tuple[str, str]:
     """('passed' | 'failed' | 'HANGS' | 'ERROR', the line of its output that says why)."""
-    command = [sys.executable, '-m', 'pytest', '-x', '-p', 'no:cacheprovider', '-p', 'no:hypothesispytest',
-               f'--basetemp={tree}/tmp', *tests]
+    command = [
+        sys.executable,
+        '-m',
+        'pytest',
+        '-x',
+        '-p',
+        'no:cacheprovider',
+        '-p',
+        'no:hypothesispytest',
+        f'--basetemp={tree}/tmp',
+        *tests,
+    ]
     try:
-        found = subprocess.run(command, check=False, cwd=tree, timeout=longest, capture_output=True, text=True,
-                               env={**os.environ, 'PYTHONPATH': str(tree), 'COLUMNS': '200'})
+        found = subprocess.run(
+            command,
+            check=False,
+            cwd=tree,
+            timeout=longest,
+            capture_output=True,
+            text=True,
+            env={**os.environ, 'PYTHONPATH': str(tree), 'COLUMNS': '200'},
+        )
     except subprocess.TimeoutExpired:
         return 'HANGS', f'no answer in {longest} s'
     lines = [line for line in (found.stdout + found.stderr).splitlines() if line.strip()]

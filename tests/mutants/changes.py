@@ -9,6 +9,7 @@ as a test could only repeat them or nobody could notice: ``__repr__`` and ``__st
 capitals stands for (pauses, limits of a batch), the names of threads (``name=``, ``daemon=``), ``strict=`` of ``zip``
 and ``repr=`` of a field.
 """
+
 from __future__ import annotations
 
 import ast
@@ -16,18 +17,41 @@ import itertools
 from dataclasses import dataclass
 
 COMPARISONS: dict[type[ast.cmpop], str] = {
-    ast.Eq: '!=', ast.NotEq: '==', ast.Lt: '<=', ast.LtE: '<', ast.Gt: '>=', ast.GtE: '>', ast.Is: 'is not',
-    ast.IsNot: 'is', ast.In: 'not in', ast.NotIn: 'in'}
+    ast.Eq: '!=',
+    ast.NotEq: '==',
+    ast.Lt: '<=',
+    ast.LtE: '<',
+    ast.Gt: '>=',
+    ast.GtE: '>',
+    ast.Is: 'is not',
+    ast.IsNot: 'is',
+    ast.In: 'not in',
+    ast.NotIn: 'in',
+}
 OPERATORS: dict[type[ast.operator], str] = {
-    ast.Add: '-', ast.Sub: '+', ast.Mult: '//', ast.FloorDiv: '*', ast.Div: '*', ast.Mod: '*', ast.BitOr: '&',
-    ast.BitAnd: '|', ast.LShift: '>>', ast.RShift: '<<'}
+    ast.Add: '-',
+    ast.Sub: '+',
+    ast.Mult: '//',
+    ast.FloorDiv: '*',
+    ast.Div: '*',
+    ast.Mod: '*',
+    ast.BitOr: '&',
+    ast.BitAnd: '|',
+    ast.LShift: '>>',
+    ast.RShift: '<<',
+}
 NAMES = {'min': 'max', 'max': 'min', 'any': 'all', 'all': 'any'}
 # Calls for logs, and for texts and types only.
 LOGGERS = ('LOG', 'LOGGER', 'logging', 'warnings')
 # Functions that say how something is shown; arguments that nobody notices, by the name of what is called.
 SHOWN = ('__repr__', '__str__')
-UNSEEN = {'Thread': ('name', 'daemon'), 'ThreadPoolExecutor': ('thread_name_prefix',), 'zip': ('strict',),
-          'field': ('repr',), 'spawn': ('name',)}
+UNSEEN = {
+    'Thread': ('name', 'daemon'),
+    'ThreadPoolExecutor': ('thread_name_prefix',),
+    'zip': ('strict',),
+    'field': ('repr',),
+    'spawn': ('name',),
+}
 WORDS = ('_', 'cast', 'TypeVar', 'ParamSpec', 'TypedDict', 'NamedTuple')
 
 
@@ -44,7 +68,7 @@ class Change:
     lines: tuple[int, ...]
 
     def apply(self, text: str) -> str:
-        return text[:self.start] + self.new + text[self.start + len(self.old):]
+        return text[: self.start] + self.new + text[self.start + len(self.old) :]
 
 
 def changes(text: str) -> list[Change]:
@@ -147,8 +171,10 @@ class _Walk(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_BinOp(self, node: ast.BinOp) -> None:
-        text = any(isinstance(side, ast.JoinedStr) or (isinstance(side, ast.Constant) and isinstance(side.value, str))
-                   for side in (node.left, node.right))
+        text = any(
+            isinstance(side, ast.JoinedStr) or (isinstance(side, ast.Constant) and isinstance(side.value, str))
+            for side in (node.left, node.right)
+        )
         if type(node.op) in OPERATORS and not text:
             self._between('operator', node.left, node.right, OPERATORS[type(node.op)])
         self.generic_visit(node)
@@ -197,7 +223,8 @@ class _Walk(ast.NodeVisitor):
         numbers = (ast.Tuple, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop, ast.Load)
         return all(isinstance(one, ast.Name) and one.id.isupper() for one in named) and all(
             isinstance(part, numbers) or (isinstance(part, ast.Constant) and type(part.value) in {int, float})
-            for part in ast.walk(value))
+            for part in ast.walk(value)
+        )
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
         self._replace('removed statement', node, 'pass')
@@ -223,14 +250,18 @@ class _Walk(ast.NodeVisitor):
         for one, two in itertools.pairwise(node.args):
             if not any(isinstance(arg, ast.Starred) for arg in (one, two)) and ast.dump(one) != ast.dump(two):
                 start, end = self._start(one), self._end(two)
-                between = self._text[self._end(one):self._start(two)]
+                between = self._text[self._end(one) : self._start(two)]
                 if '(' not in between and ')' not in between:
-                    self._add('swapped arguments', one, start, end,
-                              f'{self._source(two)}{between}{self._source(one)}')
+                    self._add('swapped arguments', one, start, end, f'{self._source(two)}{between}{self._source(one)}')
         for keyword in node.keywords:
             # True and False change as constants: None in place of False is as good.
-            if keyword.arg is not None and not isinstance(keyword.value, ast.JoinedStr) and not (
-                    isinstance(keyword.value, ast.Constant) and isinstance(keyword.value.value, (bool, type(None)))):
+            if (
+                keyword.arg is not None
+                and not isinstance(keyword.value, ast.JoinedStr)
+                and not (
+                    isinstance(keyword.value, ast.Constant) and isinstance(keyword.value.value, (bool, type(None)))
+                )
+            ):
                 self._replace('argument', keyword.value, 'None')
         self.generic_visit(node)
 
@@ -246,7 +277,7 @@ class _Walk(ast.NodeVisitor):
         return self._starts[line - 1] + len(self._lines[line - 1][:column].decode())
 
     def _source(self, node: ast.expr) -> str:
-        return self._text[self._start(node):self._end(node)]
+        return self._text[self._start(node) : self._end(node)]
 
     def _negate(self, test: ast.expr) -> None:
         # Of comparisons and negations the opposite is made already.
@@ -271,5 +302,6 @@ class _Walk(ast.NodeVisitor):
         body = getattr(whole, 'body', None)
         last = body[0].lineno - 1 if body else whole.end_lineno or whole.lineno
         lines = (node.lineno, *range(whole.lineno, max(last, whole.lineno) + 1))
-        self.found.append(Change(kind, '.'.join(self._names), start, self._text[start:end], new,
-                                 tuple(dict.fromkeys(lines))))
+        self.found.append(
+            Change(kind, '.'.join(self._names), start, self._text[start:end], new, tuple(dict.fromkeys(lines)))
+        )

@@ -8,6 +8,7 @@ line that stands as it was keeps its tests, a new line takes those of the lines 
 it. Tests that don't pass in the tree as it is are left out, and printed. As a plug-in of pytest (``-p``) this module
 writes what one file of tests ran through to ``$KILONOVA_COVERS``.
 """
+
 from __future__ import annotations
 
 import concurrent.futures
@@ -33,8 +34,12 @@ from tests.mutants.trees import MEMORY
 
 # What is broken, and the tests that may notice.
 PACKAGES = {name: f'kilonova/{name}' for name in ('states.py', 'pci', 'scheduler', 'compute', 'conductor')}
-TESTS = ('tests/unit/test_states.py', *(f'tests/unit/{name}' for name in (
-    'pci', 'scheduler', 'compute', 'conductor', 'objects', 'rpc', 'db')), 'tests/functional', 'tests/flows')
+TESTS = (
+    'tests/unit/test_states.py',
+    *(f'tests/unit/{name}' for name in ('pci', 'scheduler', 'compute', 'conductor', 'objects', 'rpc', 'db')),
+    'tests/functional',
+    'tests/flows',
+)
 KEPT = 'build/mutants'
 # What runs at import is shown to so many tests besides those that have the file's name.
 MOST_AT_IMPORT = 25
@@ -101,7 +106,8 @@ class Map:
                 if through == [-1]:
                     self.imported.setdefault(path, set()).add(int(line))
             self.files.setdefault(path, {}).update(
-                {tests[index]: count / tests[index].lines for index, count in whole.items()})
+                {tests[index]: count / tests[index].lines for index, count in whole.items()}
+            )
 
     def every(self) -> Iterator[Test]:
         """Each test, as often as there are files of its name."""
@@ -131,8 +137,11 @@ def select(tests: Iterable[Test], seconds: float, path: str) -> list[Test]:
     half = sum(spent <= seconds / 2 for spent in itertools.accumulate(test.seconds for test in fastest))
     for test in fastest[half:]:
         by_file[test.file].append(test)
-    ranked = [(rank, test.seconds, test) for group in by_file.values()
-              for rank, test in enumerate(sorted(group, key=lambda each: (each.lines, each.seconds)))]
+    ranked = [
+        (rank, test.seconds, test)
+        for group in by_file.values()
+        for rank, test in enumerate(sorted(group, key=lambda each: (each.lines, each.seconds)))
+    ]
     chosen = fastest[:half]
     left = seconds - sum(test.seconds for test in chosen)
     for _, cost, test in sorted(ranked, key=lambda each: (each[0], each[1], each[2].name)):
@@ -148,10 +157,14 @@ def select(tests: Iterable[Test], seconds: float, path: str) -> list[Test]:
 
 # Making it.
 
+
 def _reports(root: pathlib.Path, kept: pathlib.Path) -> Iterator[dict[str, Any]]:
     kept.mkdir(parents=True, exist_ok=True)
-    files = [file for name in TESTS for file in (
-        [root / name] if name.endswith('.py') else sorted((root / name).rglob('test_*.py')))]
+    files = [
+        file
+        for name in TESTS
+        for file in ([root / name] if name.endswith('.py') else sorted((root / name).rglob('test_*.py')))
+    ]
     reports = {file: kept / (hashlib.sha256(_content(file, root)).hexdigest()[:24] + '.json') for file in files}
     missing = [file for file in files if not reports[file].exists()]
     if missing:
@@ -165,16 +178,24 @@ def _reports(root: pathlib.Path, kept: pathlib.Path) -> Iterator[dict[str, Any]]
     for report in reports.values():
         if report.exists():
             found = json.loads(report.read_text())
-            yield {**found, 'lines': {path: carried(found['texts'][path], (root / path).read_text(), lines)
-                                      for path, lines in found['lines'].items() if (root / path).exists()}}
+            yield {
+                **found,
+                'lines': {
+                    path: carried(found['texts'][path], (root / path).read_text(), lines)
+                    for path, lines in found['lines'].items()
+                    if (root / path).exists()
+                },
+            }
 
 
 def carried(old: str, new: str, lines: dict[str, list[int]]) -> dict[str, list[int]]:
     """What ran through the lines of a text, for the text that it became."""
     if old == new:
         return lines
-    return {str(line): sorted({index for source in sources for index in lines.get(str(source), ())})
-            for line, sources in _origins(old, new).items()}
+    return {
+        str(line): sorted({index for source in sources for index in lines.get(str(source), ())})
+        for line, sources in _origins(old, new).items()
+    }
 
 
 @functools.lru_cache(maxsize=256)
@@ -182,7 +203,8 @@ def _origins(old: str, new: str) -> dict[int, list[int]]:
     """{line of the new text: lines of the old one}, from 1 on."""
     found: dict[int, list[int]] = {}
     for what, before, until, start, end in difflib.SequenceMatcher(
-            None, old.splitlines(), new.splitlines(), autojunk=False).get_opcodes():
+        None, old.splitlines(), new.splitlines(), autojunk=False
+    ).get_opcodes():
         for line in range(start, end):
             found[line + 1] = [before + 1 + line - start] if what == 'equal' else list(range(before, until + 1))
     return found
@@ -196,11 +218,27 @@ def _run(root: pathlib.Path, file: pathlib.Path, report: pathlib.Path) -> str:
     """Run a file of tests with this module as a plug-in; '' or what was the matter."""
     with tempfile.TemporaryDirectory(prefix='covers-', dir=MEMORY if MEMORY.is_dir() else None) as scratch:
         written = pathlib.Path(scratch) / 'report.json'
-        command = [sys.executable, '-m', 'pytest', '-p', 'no:cacheprovider', '-p', 'tests.mutants.covers',
-                   f'--basetemp={scratch}/tmp', str(file.relative_to(root))]
+        command = [
+            sys.executable,
+            '-m',
+            'pytest',
+            '-p',
+            'no:cacheprovider',
+            '-p',
+            'tests.mutants.covers',
+            f'--basetemp={scratch}/tmp',
+            str(file.relative_to(root)),
+        ]
         try:
-            done = subprocess.run(command, check=False, cwd=root, timeout=LONGEST, capture_output=True, text=True,
-                                  env={**os.environ, 'PYTHONPATH': str(root), 'KILONOVA_COVERS': str(written)})
+            done = subprocess.run(
+                command,
+                check=False,
+                cwd=root,
+                timeout=LONGEST,
+                capture_output=True,
+                text=True,
+                env={**os.environ, 'PYTHONPATH': str(root), 'KILONOVA_COVERS': str(written)},
+            )
         except subprocess.TimeoutExpired:
             return f'not done in {LONGEST} s'
         if not written.exists():
@@ -216,10 +254,15 @@ class _Noting:
 
     def __init__(self, target: str) -> None:
         import coverage
+
         self._target = target
         # Without a file: nothing is left beside the report. C tracer: several times faster than one in Python.
-        self._coverage = coverage.Coverage(data_file=None, config_file=False, include=[
-            f'*/{path}' if path.endswith('.py') else f'*/{path}/*' for path in PACKAGES.values()], messages=False)
+        self._coverage = coverage.Coverage(
+            data_file=None,
+            config_file=False,
+            include=[f'*/{path}' if path.endswith('.py') else f'*/{path}/*' for path in PACKAGES.values()],
+            messages=False,
+        )
         self._coverage.start()
         self._tests: dict[str, tuple[float, bool]] = {}
 
@@ -233,18 +276,21 @@ class _Noting:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         seconds, good = self._tests.get(report.nodeid, (0.0, True))
-        self._tests[report.nodeid] = (seconds + report.duration,
-                                      good and report.passed)
+        self._tests[report.nodeid] = (seconds + report.duration, good and report.passed)
 
     def pytest_sessionfinish(self) -> None:
         self._coverage.stop()
         with warnings.catch_warnings():
-            warnings.simplefilter('ignore')   # that a file of tests runs through none of the lines is no fault
+            warnings.simplefilter('ignore')  # that a file of tests runs through none of the lines is no fault
             data = self._coverage.get_data()
         numbers = {name: number for number, name in enumerate(self._tests)}
-        lines = {path[path.rindex('/kilonova/') + 1:]: {
-            line: sorted(numbers.get(name, -1) for name in names)
-            for line, names in data.contexts_by_lineno(path).items()} for path in data.measured_files()}
+        lines = {
+            path[path.rindex('/kilonova/') + 1 :]: {
+                line: sorted(numbers.get(name, -1) for name in names)
+                for line, names in data.contexts_by_lineno(path).items()
+            }
+            for path in data.measured_files()
+        }
         tests = [[name, round(seconds, 3), good] for name, (seconds, good) in self._tests.items()]
         pathlib.Path(self._target).write_text(json.dumps({'tests': tests, 'lines': lines}))
 

@@ -1,4 +1,5 @@
 """Copies of the tree, to be broken."""
+
 from __future__ import annotations
 
 import contextlib

@@ -11,6 +11,7 @@ it is. Out
 ``GONE``     the process ended on its way
 ``AT START`` the break is in what runs when the file is imported: it needs a process that starts with the broken file
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -27,7 +28,7 @@ from typing import TextIO
 import pytest
 from _pytest.runner import runtestprotocol
 
-OPTIMIZED = 1   # of the flags of code: that of a function, not of a class or a module
+OPTIMIZED = 1  # of the flags of code: that of a function, not of a class or a module
 # By file, name in it and first line.
 Functions = dict[tuple[str, str, int], list[FunctionType]]
 
@@ -53,8 +54,11 @@ class Worker:
         for line in self._requests:
             request = json.loads(line)
             # A test for each row of a table, one of which has another name now: all of them.
-            tests = [(item, seconds) for name, seconds in request['tests']
-                     for item in items.get(name) or items.get(name.partition('[')[0], ())]
+            tests = [
+                (item, seconds)
+                for name, seconds in request['tests']
+                for item in items.get(name) or items.get(name.partition('[')[0], ())
+            ]
             if request['text'] and not change(request['path'], request['text'], live, really=False):
                 self._say(verdict='AT START', why='')
             elif not tests:
@@ -74,7 +78,7 @@ class Worker:
                 _run(request, tests, live, note.fileno())
             status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(child, signal.SIGKILL)   # what the tests started
+                os.killpg(child, signal.SIGKILL)  # what the tests started
             name = os.pread(note.fileno(), 10_000, 0).decode()
         if status == -signal.SIGALRM:
             self._say(verdict='HANGS', why=name)
@@ -161,5 +165,6 @@ def _shell(code: CodeType) -> tuple[object, ...]:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     if 'KILONOVA_BREAKS' in os.environ:
-        config.pluginmanager.register(Worker(os.fdopen(int(os.environ['KILONOVA_BREAKS'])),
-                                             os.fdopen(int(os.environ['KILONOVA_VERDICTS']), 'w')))
+        config.pluginmanager.register(
+            Worker(os.fdopen(int(os.environ['KILONOVA_BREAKS'])), os.fdopen(int(os.environ['KILONOVA_VERDICTS']), 'w'))
+        )

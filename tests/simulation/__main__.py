@@ -1,8 +1,9 @@
 """Run seeds: see docs/contributor/simulation.md.
 
-    python -m tests.simulation --seeds 1-200 --jobs 2
-    python -m tests.simulation --seeds 17 --twice --show
+python -m tests.simulation --seeds 1-200 --jobs 2
+python -m tests.simulation --seeds 17 --twice --show
 """
+
 from __future__ import annotations
 
 import os
@@ -14,6 +15,7 @@ def _start_again() -> None:
     if os.environ.get('PYTHONHASHSEED') == '0':
         return
     import ctypes
+
     # personality(ADDR_NO_RANDOMIZE); where it isn't allowed, runs still are the same nearly always.
     ctypes.CDLL(None).personality(0x0040000)
     os.environ['PYTHONHASHSEED'] = '0'
@@ -23,4 +25,5 @@ def _start_again() -> None:
 if __name__ == '__main__':
     _start_again()
     from tests.simulation import nursery
+
     sys.exit(nursery.main(sys.argv[1:]))

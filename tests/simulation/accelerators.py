@@ -7,6 +7,7 @@
 Some devices are programmed before they are bound, which takes seconds and may fail. Events come later or never. A
 mediated device is made when its handle is bound, and removed when it is free, as Cyborg's agent does it.
 """
+
 from __future__ import annotations
 
 import json as jsonlib
@@ -62,8 +63,11 @@ class Cyborg(cyborg.FakeCyborg):
         providers = {row['uuid']: row['name'] for row in placement.list_providers()}
         for handle in self._all():
             handle.info['physical_network'] = 'physnet1'
-        self.devices = {(providers[provider].partition('_')[0], name_of(handle)): handle
-                        for provider, handles in self.handles.items() for handle in handles}
+        self.devices = {
+            (providers[provider].partition('_')[0], name_of(handle)): handle
+            for provider, handles in self.handles.items()
+            for handle in handles
+        }
 
     def begin(self, seed: str) -> None:
         """From here on some devices must be programmed, and everything depends on this seed."""
@@ -107,7 +111,9 @@ class Cyborg(cyborg.FakeCyborg):
         if bound and one['attach_handle_type'] == 'MDEV':
             handle = one['attach_handle_info']
             self._machines[one['hostname']].mdevs[one['attach_handle_uuid']] = (
-                cyborg.address_of(one), handle['asked_type'])
+                cyborg.address_of(one),
+                handle['asked_type'],
+            )
         return bound
 
     def freed(self, handle: cyborg.Handle) -> None:
@@ -120,11 +126,20 @@ class Cyborg(cyborg.FakeCyborg):
         chance = self._chance
         if not ended or chance.random() >= SENT:
             return
-        events = [{'name': 'accelerator-request-bound', 'server_uuid': one['instance_uuid'], 'tag': one['uuid'],
-                   'status': cyborg.RESOLVED[one['state']]} for one in ended]
+        events = [
+            {
+                'name': 'accelerator-request-bound',
+                'server_uuid': one['instance_uuid'],
+                'tag': one['uuid'],
+                'status': cyborg.RESOLVED[one['state']],
+            }
+            for one in ended
+        ]
         seed = chance.getrandbits(64)
-        self._timeline.after(LATER * chance.random(), lambda: self._timeline.spawn(
-            self._process, lambda: self._post({'events': events}), 'events', seed))
+        self._timeline.after(
+            LATER * chance.random(),
+            lambda: self._timeline.spawn(self._process, lambda: self._post({'events': events}), 'events', seed),
+        )
 
     # -- the wire -----------------------------------------------------------------------------------------------------
     def client_by(self, stores: Any) -> AcceleratorClient:
@@ -135,8 +150,9 @@ class Cyborg(cyborg.FakeCyborg):
         """One request as it gets here."""
         url = parse.urlsplit(path)
         try:
-            status, body = self.answer(method, url.path, dict(parse.parse_qsl(url.query)),
-                                       jsonlib.loads(jsonlib.dumps(given)), True)
+            status, body = self.answer(
+                method, url.path, dict(parse.parse_qsl(url.query)), jsonlib.loads(jsonlib.dumps(given)), True
+            )
         except cyborg.Refused as error:
             status, text = error.args
             body = {'error_message': text}

@@ -1,10 +1,11 @@
 """The account of Cyborg's accelerators: its requests, the servers, their guests and Placement say the same.
 
-    accounts = Accounts(cloud, query, wrong)
-    accounts.guest('gpu1', domain)      # always: a running guest has only what is bound to its server
-    accounts.settled()                  # when nothing is under way: each request is a server's, and nothing is missing
-    accounts.empty()                    # when all servers are deleted
+accounts = Accounts(cloud, query, wrong)
+accounts.guest('gpu1', domain)      # always: a running guest has only what is bound to its server
+accounts.settled()                  # when nothing is under way: each request is a server's, and nothing is missing
+accounts.empty()                    # when all servers are deleted
 """
+
 from __future__ import annotations
 
 import json
@@ -14,7 +15,7 @@ from typing import Any
 
 from kilonova.accel import holder
 from kilonova.accel import profile as device_profile
-from kilonova.conductor.audit_rows import flavors
+from kilonova.conductor.audit.rows import flavors
 from kilonova.objects.vif import ACCELERATED
 from kilonova.virt.fakes.state import FakeDomain
 from tests.simulation.accelerators import PORT_PROFILE, name_of
@@ -45,14 +46,18 @@ class Accounts:
                 continue
             bound_to = cyborg.holder_of(host, device)
             if bound_to != domain.uuid and self._mover(bound_to) != domain.uuid:
-                self._wrong(f'{host} accelerator {device} is in the running guest of {domain.uuid}, Cyborg has it '
-                            f'bound to {self._mover(bound_to) or bound_to}')
+                self._wrong(
+                    f'{host} accelerator {device} is in the running guest of {domain.uuid}, Cyborg has it '
+                    f'bound to {self._mover(bound_to) or bound_to}'
+                )
 
     def _mover(self, uuid: str | None) -> str | None:
         """The server of a migration; None: it is none."""
         if uuid is not None and uuid not in self._movers:
-            self._movers.update((row['uuid'], row['instance_uuid']) for row in self._query(
-                'cell1', 'SELECT uuid, instance_uuid FROM migrations'))
+            self._movers.update(
+                (row['uuid'], row['instance_uuid'])
+                for row in self._query('cell1', 'SELECT uuid, instance_uuid FROM migrations')
+            )
         return self._movers.get(uuid or '')
 
     def settled(self) -> None:
@@ -63,8 +68,10 @@ class Accounts:
         marks: dict[str, dict[str, str]] = defaultdict(dict)
         for row in self._query('cell1', _MARKS):
             marks[row['instance_uuid']][row['key']] = row['value']
-        moving = {row['instance_uuid']: row['uuid'] for row in self._query(
-            'cell1', "SELECT uuid, instance_uuid FROM migrations WHERE status = 'finished'")}
+        moving = {
+            row['instance_uuid']: row['uuid']
+            for row in self._query('cell1', "SELECT uuid, instance_uuid FROM migrations WHERE status = 'finished'")
+        }
         due: dict[str, tuple[str, Wanted]] = {}
         held: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for one in cyborg.requests.values():
@@ -88,26 +95,42 @@ class Accounts:
     def _of_flavor(self, flavor: Any) -> Wanted:
         profile = device_profile.name_of(flavor.extra_specs)
         groups = self._cloud.shape.profiles[profile] if profile else []
-        return Counter({(profile or '', number): sum(int(value) for key, value in group.items()
-                                                     if key.startswith('resources'))
-                        for number, group in enumerate(groups)})
+        return Counter(
+            {
+                (profile or '', number): sum(int(value) for key, value in group.items() if key.startswith('resources'))
+                for number, group in enumerate(groups)
+            }
+        )
 
-    def _server(self, due: dict[str, tuple[str, Wanted]], uuid: str, wanted: Wanted, bound_to: str,
-                consumer: str) -> None:
-        """What a server must have: with its flavor and ports, or with the flavor before a move. Placement says so, too.
-        """
+    def _server(
+        self, due: dict[str, tuple[str, Wanted]], uuid: str, wanted: Wanted, bound_to: str, consumer: str
+    ) -> None:
+        """What a server must have: with its flavor and ports, or with the flavor before a move. Placement agrees."""
         if wanted:
             due[bound_to] = uuid, wanted
-        requests: Counter[tuple[str, str]] = Counter(
-            (one['device_rp_uuid'], self._class(one)) for one in self._cloud.cyborg.requests.values()
-            if one['instance_uuid'] == bound_to) if wanted else Counter()
+        requests: Counter[tuple[str, str]] = (
+            Counter(
+                (one['device_rp_uuid'], self._class(one))
+                for one in self._cloud.cyborg.requests.values()
+                if one['instance_uuid'] == bound_to
+            )
+            if wanted
+            else Counter()
+        )
         providers = self._cloud.cyborg.handles
-        allocated = Counter({(provider, name): amount
-                             for provider, amounts in self._cloud.model.allocations().get(consumer, {}).items()
-                             if provider in providers for name, amount in amounts.items()})
+        allocated = Counter(
+            {
+                (provider, name): amount
+                for provider, amounts in self._cloud.model.allocations().get(consumer, {}).items()
+                if provider in providers
+                for name, amount in amounts.items()
+            }
+        )
         if allocated != requests:
-            self._wrong(f'accelerators: {uuid} holds {dict(allocated)} in Placement as {consumer}, and Cyborg has '
-                        f'{dict(requests)} bound to {bound_to}')
+            self._wrong(
+                f'accelerators: {uuid} holds {dict(allocated)} in Placement as {consumer}, and Cyborg has '
+                f'{dict(requests)} bound to {bound_to}'
+            )
 
     def _class(self, one: dict[str, Any]) -> str:
         group = self._cloud.shape.profiles[one['device_profile_name']][one['device_profile_group_id']]
@@ -127,8 +150,9 @@ class Accounts:
     def _requests(self, bound_to: str, ones: Sequence[dict[str, Any]], due: tuple[str, Wanted] | None) -> None:
         """What is bound to one uuid, and what should be."""
         if due is None:
-            self._wrong(f'accelerators: {len(ones)} requests are bound to {bound_to or "nothing"}, which is '
-                        f'not a server')
+            self._wrong(
+                f'accelerators: {len(ones)} requests are bound to {bound_to or "nothing"}, which is not a server'
+            )
             return
         uuid, wanted = due
         if Counter((one['device_profile_name'], one['device_profile_group_id']) for one in ones) != wanted:

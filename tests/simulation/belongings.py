@@ -5,6 +5,7 @@ that the volume service asks for.
     belongings.request(Act(3.1, 0, 'attach', 'wired', 'api1'), uuid)        # (method, path, body) for the compute API
     belongings.beside(Act(3.2, 0, 'drop', 'wired', 'api1'), uuid)           # no request to it, or one of Cinder's
 """
+
 from __future__ import annotations
 
 import json
@@ -37,10 +38,13 @@ class Belongings:
         """Of a server that has none that was made for it some uuid."""
         neutron = self._cloud.neutron
         if act.argument in ('network', 'first'):
-            mine = set(neutron.owned.values()) - {neutron.owned.get((f'{act.server}/first', kind)) for kind in (
-                'guaranteed', 'function', 'wired', 'accelerator')}
-            found = [port['id'] for port in neutron.ports.values() if port['device_id'] == uuid
-                     and port['id'] not in mine]
+            mine = set(neutron.owned.values()) - {
+                neutron.owned.get((f'{act.server}/first', kind))
+                for kind in ('guaranteed', 'function', 'wired', 'accelerator')
+            }
+            found = [
+                port['id'] for port in neutron.ports.values() if port['device_id'] == uuid and port['id'] not in mine
+            ]
             return (found or [uuid])[0 if act.argument == 'first' else -1]
         if act.argument == 'common':
             return neutron.own('everybody')
@@ -57,40 +61,60 @@ class Belongings:
         """An attach or a detach."""
         if self._is_volume(act):
             volume, path = self._volume(act), f'/servers/{uuid}/os-volume_attachments'
-            return ('DELETE', f'{path}/{volume}', None) if act.kind == 'detach' else (
-                'POST', path, {'volumeAttachment': {'volumeId': volume}})
+            return (
+                ('DELETE', f'{path}/{volume}', None)
+                if act.kind == 'detach'
+                else ('POST', path, {'volumeAttachment': {'volumeId': volume}})
+            )
         path = f'/servers/{uuid}/os-interface'
         if act.kind == 'detach':
             return 'DELETE', f'{path}/{self._port(act, uuid)}', None
-        wish = {'net_id': self._cloud.neutron.network} if act.argument == 'network' else {
-            'port_id': self._port(act, uuid)}
+        wish = (
+            {'net_id': self._cloud.neutron.network} if act.argument == 'network' else {'port_id': self._port(act, uuid)}
+        )
         return 'POST', path, {'interfaceAttachment': wish}
 
     def beside(self, act: Act, uuid: str) -> None:
         """Something is deleted, or a snapshot is begun or deleted."""
         cloud = self._cloud
         if act.kind == 'drop':
-            done = cloud.cinder.drop(self._volume(act)) if self._is_volume(act) else (
-                cloud.neutron.drop(self._port(act, uuid)))
+            done = (
+                cloud.cinder.drop(self._volume(act))
+                if self._is_volume(act)
+                else (cloud.neutron.drop(self._port(act, uuid)))
+            )
             cloud.timeline.tell(f'drop {act.argument} of s{act.server}: {done}')
             return
         volume_id, cinder = self._volume(act), cloud.cinder
         snapshots = cinder.snapshots_of(volume_id)
         # It works on one of a volume at a time.
         if cinder.volumes[volume_id]['attach_status'] != 'attached' or any(
-                cinder.snapshots[one]['status'] in ('creating', 'deleting') for one in snapshots):
+            cinder.snapshots[one]['status'] in ('creating', 'deleting') for one in snapshots
+        ):
             return
         if act.kind == 'snapshot':
             made = cinder.begin_snapshot(volume_id)
-            self._ask(act, made, 'error', 'POST', '', {'snapshot': {'volume_id': volume_id, 'create_info': {
-                'snapshot_id': made, 'type': 'qcow2', 'new_file': made}}})
+            self._ask(
+                act,
+                made,
+                'error',
+                'POST',
+                '',
+                {
+                    'snapshot': {
+                        'volume_id': volume_id,
+                        'create_info': {'snapshot_id': made, 'type': 'qcow2', 'new_file': made},
+                    }
+                },
+            )
         elif whole := [one for one in snapshots if cinder.snapshots[one]['status'] != 'error']:
             chosen = whole[self._begun % len(whole)]
             cinder.begin_delete(chosen)
             file, into = cinder.merge_of(chosen)
             info = {'volume_id': volume_id, 'type': 'qcow2', 'file_to_merge': file, 'merge_target_file': into}
-            self._ask(act, chosen, 'error_deleting', 'DELETE',
-                      f'/{chosen}?delete_info={parse.quote(json.dumps(info))}', None)
+            self._ask(
+                act, chosen, 'error_deleting', 'DELETE', f'/{chosen}?delete_info={parse.quote(json.dumps(info))}', None
+            )
 
     def _ask(self, act: Act, snapshot: str, failed: str, method: str, path: str, body: Any) -> None:
         """As the volume service does it, which gives up some time later."""

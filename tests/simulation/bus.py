@@ -7,6 +7,7 @@ A queue for each topic and each server of it. Messages outlive a dead receiver, 
 time-out, a receiver acknowledges a message before it handles it and handles a bounded number at once, replies may be
 lost. Arguments travel as JSON, as on the real bus.
 """
+
 from __future__ import annotations
 
 import itertools
@@ -21,7 +22,7 @@ from kilonova import objects
 from kilonova.context import RequestContext
 from kilonova.db import engine
 from kilonova.errors import KilonovaError, Unanswered, Unsent
-from kilonova.rpc.interface import Interface
+from kilonova.rpc.interface import RpcInterface
 from kilonova.rpc.transport import DirectTransport, with_base
 from tests.simulation.links import OPEN, Links
 from tests.simulation.timeline import Process, Timeline, Waiter
@@ -129,6 +130,7 @@ class Bus:
                 if not engine.is_unreachable(error):
                     raise
                 timeline.tell(f'the report of {host} is lost: no database')
+
         timeline.after(chance.random(), lambda: timeline.spawn(taker, work, 'report', background=True), taker)
 
     # -- the broker ---------------------------------------------------------------------------------------------------
@@ -176,6 +178,7 @@ class Bus:
                 if server in self.servers:
                     for name in (server.topic, _queue(server.topic, server.name)):
                         self.queues.setdefault(name, [])
+
             self.timeline.after(1.0 + self.timeline.random().random() * 4, again)
 
     def pump(self) -> None:
@@ -192,13 +195,19 @@ class Bus:
                 message = waiting.pop(0)
                 server.busy += 1
                 server.taken.append((name, message))
-                self.timeline.after(TRAVEL * 0.2, lambda server=server, message=message: self._handle(server, message),
-                                    server.process)
+                self.timeline.after(
+                    TRAVEL * 0.2, lambda server=server, message=message: self._handle(server, message), server.process
+                )
 
     def _receiver(self, queue: str) -> Server | None:
-        ready = [server for server in self.servers if queue in (server.topic, _queue(server.topic, server.name))
-                 and server.busy < HANDLERS and not (server.process.stopped and len(server.taken) > 3)
-                 and self.links.state(server.process.name, 'broker') == OPEN]
+        ready = [
+            server
+            for server in self.servers
+            if queue in (server.topic, _queue(server.topic, server.name))
+            and server.busy < HANDLERS
+            and not (server.process.stopped and len(server.taken) > 3)
+            and self.links.state(server.process.name, 'broker') == OPEN
+        ]
         return ready[next(self._turn) % len(ready)] if ready else None
 
     def _handle(self, server: Server, message: Message) -> None:
@@ -208,8 +217,13 @@ class Bus:
             return
         server.taken.remove(entry)
         message.handled_by, message.handling = server.process, True
-        self.timeline.spawn(server.process, lambda: self._work(server, message), message.method, seed=message.seed,
-                            background=message.method in BACKGROUND)
+        self.timeline.spawn(
+            server.process,
+            lambda: self._work(server, message),
+            message.method,
+            seed=message.seed,
+            background=message.method in BACKGROUND,
+        )
 
     # -- the receiver -------------------------------------------------------------------------------------------------
     def _work(self, server: Server, message: Message) -> None:
@@ -230,8 +244,9 @@ class Bus:
         self.prepare(server.topic, server.name, ctxt)
         entities = server.transport.entities
         try:
-            handle = DirectTransport.handler(server.endpoints, message.namespace, message.version, message.topic,
-                                             message.method)
+            handle = DirectTransport.handler(
+                server.endpoints, message.namespace, message.version, message.topic, message.method
+            )
             kwargs = {arg: entities.deserialize_entity(ctxt, value) for arg, value in args.items()}
             result = handle(ctxt, **kwargs)
         except KilonovaError as error:
@@ -258,6 +273,7 @@ class Bus:
             if message.answer is None and self.links.state(message.sender, 'broker') == OPEN:
                 message.answer = answer
                 message.reply.set()
+
         self.timeline.after(delay, arrive)
 
 
@@ -274,8 +290,7 @@ class _Listening:
 
     def start(self) -> None:
         bus = self._transport.bus
-        bus.declare(Server(bus.timeline.current().process, self._topic, self._server, self._endpoints,
-                           self._transport))
+        bus.declare(Server(bus.timeline.current().process, self._topic, self._server, self._endpoints, self._transport))
 
     def stop(self) -> None:
         bus = self._transport.bus
@@ -292,7 +307,7 @@ class Transport:
         self.bus, self._process, self._conf = bus, process, conf
         self.entities = objects.base.Serializer()
 
-    def serve(self, topic: str, server: str, endpoints: Sequence[tuple[type[Interface], object]]) -> _Listening:
+    def serve(self, topic: str, server: str, endpoints: Sequence[tuple[type[RpcInterface], object]]) -> _Listening:
         for interface, implementation in endpoints:
             interface.check_server(implementation)
         return _Listening(self, topic, server, with_base(topic, endpoints))
@@ -300,11 +315,21 @@ class Transport:
     def close(self) -> None:
         """Nothing is open."""
 
-    def send(self, kind: str, topic: str, namespace: str | None, server: str | None, version: str,
-             ctxt: Any, method: str, args: dict[str, Any]) -> Any:
+    def send(
+        self,
+        kind: str,
+        topic: str,
+        namespace: str | None,
+        server: str | None,
+        version: str,
+        ctxt: Any,
+        method: str,
+        args: dict[str, Any],
+    ) -> Any:
         bus, timeline = self.bus, self.bus.timeline
-        wire = jsonutils.dumps([ctxt.to_dict(), {name: self.entities.serialize_entity(ctxt, value)
-                                                 for name, value in args.items()}])
+        wire = jsonutils.dumps(
+            [ctxt.to_dict(), {name: self.entities.serialize_entity(ctxt, value) for name, value in args.items()}]
+        )
         who = f'{topic} {server or ""}'.strip()
         timeline.step()
         if bus.links.reach(self._process, 'broker', SEND_PATIENCE) != OPEN:
@@ -313,8 +338,9 @@ class Transport:
                 return None
             raise Unsent(who=who, reason=f'{method}: no broker')
         chance, weather = timeline.random(), bus.weather
-        message = Message(kind, topic, namespace, server, version, method, wire, self._process,
-                          chance.getrandbits(64), next(bus.sent))
+        message = Message(
+            kind, topic, namespace, server, version, method, wire, self._process, chance.getrandbits(64), next(bus.sent)
+        )
         bus.messages += 1
         if kind != 'cast':
             if _queue(topic, server) not in bus.queues:
@@ -348,8 +374,9 @@ class Transport:
         echo = next((one for one in bus.echoes if one[0] == message.method), None)
         if echo is not None:
             bus.echoes.remove(echo)
-            copy = Message(**{**vars(message), 'seed': bus.timeline.random().getrandbits(64), 'reply': None,
-                              'expires': None})
+            copy = Message(
+                **{**vars(message), 'seed': bus.timeline.random().getrandbits(64), 'reply': None, 'expires': None}
+            )
             bus.timeline.tell(f'{message} comes again in {echo[1]:.0f} s', 'broker')
             bus.timeline.after(echo[1], lambda: bus.arrive(copy))
 
@@ -374,6 +401,11 @@ class Transport:
     def _is_worked_on(self, message: Message) -> bool:
         """Whether heartbeats of a long call come."""
         worker = message.handled_by
-        return (worker is not None and message.handling and not worker.dead and not worker.stopped
-                and self.bus.links.state(worker.name, 'broker') == OPEN
-                and self.bus.links.state(self._process, 'broker') == OPEN)
+        return (
+            worker is not None
+            and message.handling
+            and not worker.dead
+            and not worker.stopped
+            and self.bus.links.state(worker.name, 'broker') == OPEN
+            and self.bus.links.state(self._process, 'broker') == OPEN
+        )

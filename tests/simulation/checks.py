@@ -7,6 +7,7 @@
 
 Databases are read with plain SQLite connections, guests and Placement from their models.
 """
+
 from __future__ import annotations
 
 import json
@@ -15,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from kilonova.conductor.audit import Audit
+from kilonova.conductor.audit.compare import Audit
 from kilonova.conductor.flows import accelerators
 from kilonova.context import get_admin_context
 from kilonova.db.queries import cells as cell_queries
@@ -37,11 +38,11 @@ BOUND_TWICE = 'already has accelerator requests'
 OWNING = frozenset(('update:pci_devices', 'insert:pci_devices', 'update:instance_extra'))
 
 
-
 def _pinned(topology: dict[str, Any] | None) -> list[int]:
     """Host CPUs of a server's NUMA topology, as its object is stored."""
     cells = topology['nova_object.data']['cells'] if topology else []
     return [cpu for cell in cells for cpu in (cell['nova_object.data'].get('cpu_pinning_raw') or {}).values()]
+
 
 class Checks:
     """``wrong(text)`` is called with what doesn't hold."""
@@ -80,13 +81,20 @@ class Checks:
 
     def _read_pins(self) -> None:
         """Of a server in a move each end's; of one that is being undone, or given back, only what it has at home."""
-        undone = {row['instance_uuid'] for row in self._query(
-            'cell1', 'SELECT instance_uuid FROM operations WHERE failed OR undoing')}
-        moves = {row['id']: row for row in self._query(
-            'cell1', 'SELECT id, source_compute, dest_compute, status FROM migrations')}
+        undone = {
+            row['instance_uuid']
+            for row in self._query('cell1', 'SELECT instance_uuid FROM operations WHERE failed OR undoing')
+        }
+        moves = {
+            row['id']: row
+            for row in self._query('cell1', 'SELECT id, source_compute, dest_compute, status FROM migrations')
+        }
         users: dict[tuple[str, int], str] = {}
-        for row in self._query('cell1', 'SELECT i.uuid, i.host, e.numa_topology, e.migration_context FROM instances i '
-                                        'JOIN instance_extra e ON e.instance_uuid = i.uuid WHERE i.deleted = 0'):
+        for row in self._query(
+            'cell1',
+            'SELECT i.uuid, i.host, e.numa_topology, e.migration_context FROM instances i '
+            'JOIN instance_extra e ON e.instance_uuid = i.uuid WHERE i.deleted = 0',
+        ):
             context = json.loads(row['migration_context'] or '{}').get('nova_object.data')
             held = [(row['host'], json.loads(row['numa_topology'] or 'null'))]
             if context:
@@ -103,16 +111,21 @@ class Checks:
         self.pins = max(self.pins, len(users))
 
     def _read_devices(self) -> None:
-        rows = self._query('cell1', 'SELECT n.host, d.address, d.status, d.instance_uuid, d.dev_type, d.parent_addr'
-                                    ' FROM pci_devices d JOIN compute_nodes n ON n.id = d.compute_node_id'
-                                    ' WHERE d.deleted = 0')
+        rows = self._query(
+            'cell1',
+            'SELECT n.host, d.address, d.status, d.instance_uuid, d.dev_type, d.parent_addr'
+            ' FROM pci_devices d JOIN compute_nodes n ON n.id = d.compute_node_id'
+            ' WHERE d.deleted = 0',
+        )
         self._owners = {(row['host'], row['address']): (row['instance_uuid'], row['status']) for row in rows}
         for row in rows:
             if row['parent_addr'] and row['instance_uuid']:
                 parent = self._owners.get((row['host'], row['parent_addr']), (None, ''))
                 if parent[0] is not None:
-                    self._wrong(f"{row['host']} {row['address']} belongs to {row['instance_uuid']}, "
-                                f'its physical function to {parent[0]}')
+                    self._wrong(
+                        f'{row["host"]} {row["address"]} belongs to {row["instance_uuid"]}, '
+                        f'its physical function to {parent[0]}'
+                    )
 
     def _guests(self) -> None:
         where: dict[str, str] = {}
@@ -130,15 +143,20 @@ class Checks:
                         continue
                     owner, status = self._owners.get((host, address), (None, 'missing'))
                     if owner != domain.uuid:
-                        self._wrong(f'{host} {address} is in the running guest of {domain.uuid}, its row says {status} '
-                                    f'by {owner}')
+                        self._wrong(
+                            f'{host} {address} is in the running guest of {domain.uuid}, its row says {status} '
+                            f'by {owner}'
+                        )
                 self._accounts.guest(host, domain)
 
     # -- at the end ---------------------------------------------------------------------------------------------------
     def operations(self) -> list[str]:
         """What is under way."""
-        return [f"{row['kind']} of {row['instance_uuid']}" for name in DATABASES
-                for row in self._query(name, 'SELECT kind, instance_uuid FROM operations')]
+        return [
+            f'{row["kind"]} of {row["instance_uuid"]}'
+            for name in DATABASES
+            for row in self._query(name, 'SELECT kind, instance_uuid FROM operations')
+        ]
 
     def rests(self, uuid: str) -> bool:
         """Whether no operation works on a server."""
@@ -154,8 +172,11 @@ class Checks:
         """Until nothing is under way."""
         cloud = self._cloud
         end = cloud.timeline.now + BOUND
-        while rows := self.operations() + [f'start of {name}' for name in cloud.names() if name not in cloud.apps] + (
-                self._unbound()):
+        while (
+            rows := self.operations()
+            + [f'start of {name}' for name in cloud.names() if name not in cloud.apps]
+            + (self._unbound())
+        ):
             if cloud.timeline.now > end:
                 self._wrong(f'{BOUND:.0f} s after the last trouble there is still: {"; ".join(rows)}')
                 return
@@ -179,20 +200,27 @@ class Checks:
             elif told not in {(state.status, state.flavor) for state in known.may_be}:
                 states = ', '.join(sorted(f'{state.status} {state.flavor}'.strip() for state in known.may_be))
                 self._wrong(f's{known.number} is {" ".join(told)}; by what was accepted it can be: {states}')
-        for row in self._query('cell1', 'SELECT f.instance_uuid, f.message FROM instance_faults f JOIN instances i ON '
-                                        "i.uuid = f.instance_uuid WHERE i.vm_state = 'error' AND i.deleted = 0"):
+        for row in self._query(
+            'cell1',
+            'SELECT f.instance_uuid, f.message FROM instance_faults f JOIN instances i ON '
+            "i.uuid = f.instance_uuid WHERE i.vm_state = 'error' AND i.deleted = 0",
+        ):
             if UNKNOWN_FAULT in row['message']:
-                self._wrong(f"{row['instance_uuid']} is in ERROR: {row['message']}")
-        for row in self._query('cell1', 'SELECT instance_uuid, message FROM instance_faults '
-                                        f"WHERE message LIKE '%{BOUND_TWICE}%'"):
-            self._wrong(f"{row['instance_uuid']} failed: {row['message']}")
+                self._wrong(f'{row["instance_uuid"]} is in ERROR: {row["message"]}')
+        for row in self._query(
+            'cell1', f"SELECT instance_uuid, message FROM instance_faults WHERE message LIKE '%{BOUND_TWICE}%'"
+        ):
+            self._wrong(f'{row["instance_uuid"]} failed: {row["message"]}')
         self.agree()
 
     def fault(self, uuid: str) -> str:
         """What failed last with a server."""
-        rows = self._query('cell1', 'SELECT e.event, e.details FROM instance_actions_events e JOIN instance_actions a '
-                                    f"ON a.id = e.action_id WHERE a.instance_uuid = '{uuid}' AND e.result = 'Error' "
-                                    'ORDER BY e.id DESC LIMIT 1')
+        rows = self._query(
+            'cell1',
+            'SELECT e.event, e.details FROM instance_actions_events e JOIN instance_actions a '
+            f"ON a.id = e.action_id WHERE a.instance_uuid = '{uuid}' AND e.result = 'Error' "
+            'ORDER BY e.id DESC LIMIT 1',
+        )
         return f'{rows[0]["event"]}: {rows[0]["details"]}' if rows else ''
 
     def agree(self) -> None:
@@ -202,8 +230,11 @@ class Checks:
         ports.settled(cloud, self._wrong)
         volumes.settled(cloud, self._wrong)
         report = self.audit()
-        for line in [*report.disagreements, *(f'silent: {line}' for line in report.silent),
-                     *(f'in flight: {line}' for line in report.in_flight)]:
+        for line in [
+            *report.disagreements,
+            *(f'silent: {line}' for line in report.silent),
+            *(f'in flight: {line}' for line in report.in_flight),
+        ]:
             if not self._is_known(line):
                 self._wrong(f'audit: {line}')
 
@@ -213,12 +244,14 @@ class Checks:
         cloud = self._cloud
         if cloud.cinder is not None and 'which does not exist in Cinder' in line:
             return any(volume in line for volume in cloud.cinder.dropped)
-        if cloud.neutron is None or not any(part in line for part in (
-                'in flight: ports', 'libvirt: domain')):
+        if cloud.neutron is None or not any(part in line for part in ('in flight: ports', 'libvirt: domain')):
             return False
-        for row in self._query('cell1', 'SELECT i.uuid, i.vm_state, c.network_info, e.pci_requests FROM instances i '
-                                        'JOIN instance_info_caches c ON c.instance_uuid = i.uuid '
-                                        'JOIN instance_extra e ON e.instance_uuid = i.uuid WHERE i.deleted = 0'):
+        for row in self._query(
+            'cell1',
+            'SELECT i.uuid, i.vm_state, c.network_info, e.pci_requests FROM instances i '
+            'JOIN instance_info_caches c ON c.instance_uuid = i.uuid '
+            'JOIN instance_extra e ON e.instance_uuid = i.uuid WHERE i.deleted = 0',
+        ):
             if row['uuid'] in line and row['vm_state'] not in ('active', 'stopped'):
                 has = f'{row["network_info"]} {row["pci_requests"]}'
                 return any(port in has for port in cloud.neutron.dropped)
@@ -229,15 +262,24 @@ class Checks:
         cloud = self._cloud
         conf = cloud.confs['api1']
         databases = cloud.databases()
-        return Audit(databases, cell_queries.Cells(databases), cloud.placement(),
-                     Client(Compute, cloud.bus.transport('operator', conf)), get_admin_context(),
-                     accelerators=cloud.accelerators(), networks=cloud.networks(),
-                     volumes=cloud.volumes()).run()
+        return Audit(
+            databases,
+            cell_queries.CellDatabases(databases),
+            cloud.placement(),
+            Client(Compute, cloud.bus.transport('operator', conf)),
+            get_admin_context(),
+            accelerators=cloud.accelerators(),
+            networks=cloud.networks(),
+            volumes=cloud.volumes(),
+        ).run()
 
     def servers(self) -> list[str]:
         """All that aren't deleted."""
-        return [row['uuid'] for name in ('cell0', 'cell1')
-                for row in self._query(name, 'SELECT uuid FROM instances WHERE deleted = 0 ORDER BY id')]
+        return [
+            row['uuid']
+            for name in ('cell0', 'cell1')
+            for row in self._query(name, 'SELECT uuid FROM instances WHERE deleted = 0 ORDER BY id')
+        ]
 
     def empty(self) -> None:
         """After all servers were deleted nothing is left."""

@@ -6,6 +6,7 @@
 ``install`` replaces what the standard library offers. Time is the timeline's plus the offset of the process that asks
 (a machine's clock may be wrong).
 """
+
 from __future__ import annotations
 
 import datetime
@@ -74,8 +75,11 @@ class Datetime(_Real, metaclass=_Meta):
 
     @classmethod
     def now(cls, tz: datetime.tzinfo | None = None) -> Any:
-        return _Real.fromtimestamp(wall(), tz) if tz is not None else _Real.fromtimestamp(wall(), datetime.UTC).replace(
-            tzinfo=None)
+        return (
+            _Real.fromtimestamp(wall(), tz)
+            if tz is not None
+            else _Real.fromtimestamp(wall(), datetime.UTC).replace(tzinfo=None)
+        )
 
     @classmethod
     def utcnow(cls) -> Any:
@@ -108,6 +112,7 @@ def install() -> None:
     uuid.uuid4 = _uuid4
     import queue
     import threading
+
     threading._time = monotonic  # type: ignore[attr-defined]
     queue.time = monotonic  # type: ignore[attr-defined]
 
@@ -115,4 +120,5 @@ def install() -> None:
 def _of_source(name: str) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
         return getattr(source.random(), name)(*args, **kwargs)
+
     return call

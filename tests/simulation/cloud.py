@@ -7,6 +7,7 @@
 Each daemon has databases (connection pools), a transport and a Placement client of its own. ``kill``, ``start`` and
 ``reboot`` are what happens to them.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -99,30 +100,58 @@ class Shape:
     @property
     def processes(self) -> list[str]:
         """All daemons, in the order in which they start."""
-        return [*(f'conductor{n + 1}' for n in range(self.conductors)),
-                *(f'scheduler{n + 1}' for n in range(self.schedulers)),
-                *(f'api{n + 1}' for n in range(self.apis)), *self.devices]
+        return [
+            *(f'conductor{n + 1}' for n in range(self.conductors)),
+            *(f'scheduler{n + 1}' for n in range(self.schedulers)),
+            *(f'api{n + 1}' for n in range(self.apis)),
+            *self.devices,
+        ]
 
 
 def _gpus(count: int, each: int) -> dict[str, list[dict[str, Any]]]:
-    return {f'gpu{host}': [hosts.gpu(f'0000:{host:02x}:{slot:02x}.0') for slot in range(each)]
-            for host in range(1, count + 1)}
+    return {
+        f'gpu{host}': [hosts.gpu(f'0000:{host:02x}:{slot:02x}.0') for slot in range(each)]
+        for host in range(1, count + 1)
+    }
 
 
 def _functions(count: int, each: int) -> dict[str, list[dict[str, Any]]]:
-    return {f'gpu{host}': [
-        hosts.gpu(f'0000:{host:02x}:00.0', '20b0', dev_type='type-PF'),
-        *(hosts.gpu(f'0000:{host:02x}:00.{function + 1}', '20b1', dev_type='type-VF',
-                    parent_addr=f'0000:{host:02x}:00.0') for function in range(each))]
-        for host in range(1, count + 1)}
+    return {
+        f'gpu{host}': [
+            hosts.gpu(f'0000:{host:02x}:00.0', '20b0', dev_type='type-PF'),
+            *(
+                hosts.gpu(
+                    f'0000:{host:02x}:00.{function + 1}',
+                    '20b1',
+                    dev_type='type-VF',
+                    parent_addr=f'0000:{host:02x}:00.0',
+                )
+                for function in range(each)
+            ),
+        ]
+        for host in range(1, count + 1)
+    }
 
 
 def _wires(count: int, each: int) -> dict[str, list[dict[str, Any]]]:
     """So many GPUs, and a network card with one virtual function more."""
-    return {name: [*gpus, hosts.gpu(f'0000:{host:02x}:1f.0', '1521', vendor_id='8086', dev_type='type-PF'),
-                   *(hosts.gpu(f'0000:{host:02x}:1f.{function + 1}', '1520', vendor_id='8086', dev_type='type-VF',
-                               parent_addr=f'0000:{host:02x}:1f.0') for function in range(each + 1))]
-            for host, (name, gpus) in enumerate(_gpus(count, each).items(), 1)}
+    return {
+        name: [
+            *gpus,
+            hosts.gpu(f'0000:{host:02x}:1f.0', '1521', vendor_id='8086', dev_type='type-PF'),
+            *(
+                hosts.gpu(
+                    f'0000:{host:02x}:1f.{function + 1}',
+                    '1520',
+                    vendor_id='8086',
+                    dev_type='type-VF',
+                    parent_addr=f'0000:{host:02x}:1f.0',
+                )
+                for function in range(each + 1)
+            ),
+        ]
+        for host, (name, gpus) in enumerate(_gpus(count, each).items(), 1)
+    }
 
 
 def _kinds(count: int, each: int) -> dict[str, list[dict[str, Any]]]:
@@ -130,101 +159,216 @@ def _kinds(count: int, each: int) -> dict[str, list[dict[str, Any]]]:
     with its audio function; and what Cyborg gives away: a card with one function more, and one with so many parts."""
     types = {'nvidia-35': {'available': each, 'api': 'vfio-pci'}}
     parts = {'nvidia-36': {'available': each, 'api': 'vfio-pci'}}
-    return {f'gpu{host}': [
-        hosts.gpu(f'0000:{host:02x}:00.0'),
-        *(hosts.gpu(f'0000:{host:02x}:{slot:02x}.0', '2235', mdev_types=types) for slot in (1, 2)),
-        hosts.gpu(f'0000:{host:02x}:03.0', '20b0', dev_type='type-PF'),
-        *(hosts.gpu(f'0000:{host:02x}:03.{function + 1}', '20b1', dev_type='type-VF',
-                    parent_addr=f'0000:{host:02x}:03.0') for function in range(each)),
-        *(hosts.gpu(f'0000:{host:02x}:{slot:02x}.{function}', product)
-          for slot in (4, 5) for function, product in enumerate(('26b9', '22ba'))),
-        *(hosts.gpu(f'0000:{host:02x}:06.{function}', '5020', vendor_id='10ee') for function in range(each + 1)),
-        hosts.gpu(f'0000:{host:02x}:07.0', '2236', mdev_types=parts)]
-        for host in range(1, count + 1)}
+    return {
+        f'gpu{host}': [
+            hosts.gpu(f'0000:{host:02x}:00.0'),
+            *(hosts.gpu(f'0000:{host:02x}:{slot:02x}.0', '2235', mdev_types=types) for slot in (1, 2)),
+            hosts.gpu(f'0000:{host:02x}:03.0', '20b0', dev_type='type-PF'),
+            *(
+                hosts.gpu(
+                    f'0000:{host:02x}:03.{function + 1}',
+                    '20b1',
+                    dev_type='type-VF',
+                    parent_addr=f'0000:{host:02x}:03.0',
+                )
+                for function in range(each)
+            ),
+            *(
+                hosts.gpu(f'0000:{host:02x}:{slot:02x}.{function}', product)
+                for slot in (4, 5)
+                for function, product in enumerate(('26b9', '22ba'))
+            ),
+            *(hosts.gpu(f'0000:{host:02x}:06.{function}', '5020', vendor_id='10ee') for function in range(each + 1)),
+            hosts.gpu(f'0000:{host:02x}:07.0', '2236', mdev_types=parts),
+        ]
+        for host in range(1, count + 1)
+    }
 
 
 def _mixed(count: int, each: int) -> dict[str, list[dict[str, Any]]]:
     """The same as ``_wires``, whose cards have names, and what Cyborg gives away: a card, and functions of another."""
-    return {name: [*({**one, 'parent_ifname': CARD} if one['vendor_id'] == '8086' else one for one in devices),
-                   *(hosts.gpu(f'0000:{host:02x}:06.{function}', '5020', vendor_id='10ee') for function in range(each)),
-                   *(hosts.gpu(f'0000:{host:02x}:08.{function}', '5021', vendor_id='10ee') for function in range(each))]
-            for host, (name, devices) in enumerate(_wires(count, each).items(), 1)}
+    return {
+        name: [
+            *({**one, 'parent_ifname': CARD} if one['vendor_id'] == '8086' else one for one in devices),
+            *(hosts.gpu(f'0000:{host:02x}:06.{function}', '5020', vendor_id='10ee') for function in range(each)),
+            *(hosts.gpu(f'0000:{host:02x}:08.{function}', '5021', vendor_id='10ee') for function in range(each)),
+        ]
+        for host, (name, devices) in enumerate(_wires(count, each).items(), 1)
+    }
 
 
 def _offers(count: int, each: int) -> Offers:
     """Of the hosts of ``_kinds``."""
-    return {f'gpu{host}': [
-        ('fpga', 'FPGA', [('PCI', f'0000:{host:02x}:06.{function}') for function in range(each + 1)]),
-        ('part', 'CUSTOM_PART', [('MDEV', f'0000:{host:02x}:07.0', 'nvidia-36')] * each)]
-        for host in range(1, count + 1)}
+    return {
+        f'gpu{host}': [
+            ('fpga', 'FPGA', [('PCI', f'0000:{host:02x}:06.{function}') for function in range(each + 1)]),
+            ('part', 'CUSTOM_PART', [('MDEV', f'0000:{host:02x}:07.0', 'nvidia-36')] * each),
+        ]
+        for host in range(1, count + 1)
+    }
 
 
 def _mixed_offers(count: int, each: int) -> Offers:
     """Of the hosts of ``_mixed``."""
-    return {f'gpu{host}': [
-        (name, resource_class, [('PCI', f'0000:{host:02x}:{slot}.{function}') for function in range(each)])
-        for name, resource_class, slot in (('fpga', 'FPGA', '06'), ('nic', 'CUSTOM_NIC', '08'))]
-        for host in range(1, count + 1)}
+    return {
+        f'gpu{host}': [
+            (name, resource_class, [('PCI', f'0000:{host:02x}:{slot}.{function}') for function in range(each)])
+            for name, resource_class, slot in (('fpga', 'FPGA', '06'), ('nic', 'CUSTOM_NIC', '08'))
+        ]
+        for host in range(1, count + 1)
+    }
 
 
 _WHOLE = hosts.alias('gpu', '13f1', 'type-PCI')
 _SPEC = json.dumps({'vendor_id': '10de', 'product_id': '13f1'})
-_FLAVORS = (('none', 1, {}), ('one', 2, {'pci_passthrough:alias': 'gpu:1'}),
-            ('two', 4, {'pci_passthrough:alias': 'gpu:2'}))
+_FLAVORS = (
+    ('none', 1, {}),
+    ('one', 2, {'pci_passthrough:alias': 'gpu:1'}),
+    ('two', 4, {'pci_passthrough:alias': 'gpu:2'}),
+)
 SHAPES = {
     'gpus': Shape('gpus', _gpus(3, 2), _FLAVORS, (_WHOLE,), (_SPEC,)),
     'tight': Shape('tight', _gpus(2, 2), _FLAVORS, (_WHOLE,), (_SPEC,), conductors=2, schedulers=1, apis=1),
-    'soft': Shape('soft', _gpus(2, 3), _FLAVORS, (_WHOLE,), (_SPEC,), conductors=2,
-                  options={'reclaim_instance_interval': 600, 'allow_resize_to_same_host': True}),
-    'narrow': Shape('narrow', _gpus(2, 2), _FLAVORS, (_WHOLE,), (_SPEC,), conductors=1, schedulers=1, apis=1,
-                    options={'conductor__flow_slots': 4, 'conductor__flow_slots_per_host': 1}),
+    'soft': Shape(
+        'soft',
+        _gpus(2, 3),
+        _FLAVORS,
+        (_WHOLE,),
+        (_SPEC,),
+        conductors=2,
+        options={'reclaim_instance_interval': 600, 'allow_resize_to_same_host': True},
+    ),
+    'narrow': Shape(
+        'narrow',
+        _gpus(2, 2),
+        _FLAVORS,
+        (_WHOLE,),
+        (_SPEC,),
+        conductors=1,
+        schedulers=1,
+        apis=1,
+        options={'conductor__flow_slots': 4, 'conductor__flow_slots_per_host': 1},
+    ),
     # A physical function with virtual ones, which Placement doesn't know: hosts and rows decide.
-    'functions': Shape('functions', _functions(2, 3), (
-        ('none', 1, {}), ('one', 2, {'pci_passthrough:alias': 'vf:1'}), ('two', 4, {'pci_passthrough:alias': 'vf:2'}),
-        ('whole', 4, {'pci_passthrough:alias': 'pf:1'})),
-        (hosts.alias('pf', '20b0', 'type-PF'), hosts.alias('vf', '20b1', 'type-VF')), (
+    'functions': Shape(
+        'functions',
+        _functions(2, 3),
+        (
+            ('none', 1, {}),
+            ('one', 2, {'pci_passthrough:alias': 'vf:1'}),
+            ('two', 4, {'pci_passthrough:alias': 'vf:2'}),
+            ('whole', 4, {'pci_passthrough:alias': 'pf:1'}),
+        ),
+        (hosts.alias('pf', '20b0', 'type-PF'), hosts.alias('vf', '20b1', 'type-VF')),
+        (
             json.dumps({'vendor_id': '10de', 'product_id': '20b0'}),
-            json.dumps({'vendor_id': '10de', 'product_id': '20b1'})),
-        conductors=2, options={'filter_scheduler__pci_in_placement': False, 'pci__report_in_placement': False}),
+            json.dumps({'vendor_id': '10de', 'product_id': '20b1'}),
+        ),
+        conductors=2,
+        options={'filter_scheduler__pci_in_placement': False, 'pci__report_in_placement': False},
+    ),
     # CPUs of one's own on two NUMA cells.
-    'pins': Shape('pins', _gpus(2, 2), tuple(
-        (name, vcpus, {**extra, 'hw:cpu_policy': 'dedicated'}) for name, vcpus, extra in _FLAVORS), (_WHOLE,), (_SPEC,),
-        conductors=2, vcpus=12, cells=2, options={'compute__cpu_dedicated_set': '0-11'}),
+    'pins': Shape(
+        'pins',
+        _gpus(2, 2),
+        tuple((name, vcpus, {**extra, 'hw:cpu_policy': 'dedicated'}) for name, vcpus, extra in _FLAVORS),
+        (_WHOLE,),
+        (_SPEC,),
+        conductors=2,
+        vcpus=12,
+        cells=2,
+        options={'compute__cpu_dedicated_set': '0-11'},
+    ),
     # Each kind of device, alone and together: GPUs, mediated devices (two of any card, or one each of two cards),
     # virtual functions that Placement counts, groups, accelerators of Cyborg.
-    'kinds': Shape('kinds', _kinds(2, 2), (
-        ('none', 1, {}), ('one', 2, {'resources:VGPU': '1'}),
-        ('two', 4, {'resources:VGPU': '2'}), ('both', 4, {'resources:VGPU': '1', 'pci_passthrough:alias': 'gpu:1'}),
-        ('apart', 4, {'resources1:VGPU': '1', 'resources2:VGPU': '1', 'group_policy': 'isolate'}),
-        ('vf', 2, {'pci_passthrough:alias': 'vf:1'}), ('group', 2, {'pci_passthrough:alias': 'audible:1'}),
-        ('groups', 2, {'pci_passthrough:alias': 'audible:2'}),
-        ('mixed', 2, {'pci_passthrough:alias': 'audible:1,vf:1', 'resources:VGPU': '1'}),
-        ('accel', 2, {'accel:device_profile': 'card'}), ('accels', 4, {'accel:device_profile': 'cards'}),
-        ('part', 2, {'accel:device_profile': 'part'}),
-        ('beside', 4, {'accel:device_profile': 'all', 'pci_passthrough:alias': 'gpu:1'})),
+    'kinds': Shape(
+        'kinds',
+        _kinds(2, 2),
+        (
+            ('none', 1, {}),
+            ('one', 2, {'resources:VGPU': '1'}),
+            ('two', 4, {'resources:VGPU': '2'}),
+            ('both', 4, {'resources:VGPU': '1', 'pci_passthrough:alias': 'gpu:1'}),
+            ('apart', 4, {'resources1:VGPU': '1', 'resources2:VGPU': '1', 'group_policy': 'isolate'}),
+            ('vf', 2, {'pci_passthrough:alias': 'vf:1'}),
+            ('group', 2, {'pci_passthrough:alias': 'audible:1'}),
+            ('groups', 2, {'pci_passthrough:alias': 'audible:2'}),
+            ('mixed', 2, {'pci_passthrough:alias': 'audible:1,vf:1', 'resources:VGPU': '1'}),
+            ('accel', 2, {'accel:device_profile': 'card'}),
+            ('accels', 4, {'accel:device_profile': 'cards'}),
+            ('part', 2, {'accel:device_profile': 'part'}),
+            ('beside', 4, {'accel:device_profile': 'all', 'pci_passthrough:alias': 'gpu:1'}),
+        ),
         (_WHOLE, hosts.alias('vf', '20b1', 'type-VF'), json.dumps({'name': 'audible', 'group': 'audible'})),
-        (_SPEC, json.dumps({'vendor_id': '10de', 'product_id': '20b1'}), *(
-            json.dumps({'vendor_id': '10de', 'product_id': product, 'group': 'audible', 'group_by': 'slot',
-                        'group_size': 2}) for product in ('26b9', '22ba'))),
-        conductors=2, lives=True, offers=_offers(2, 2), profiles={
-            'card': [{'resources:FPGA': '1'}], 'cards': [{'resources:FPGA': '2'}],
+        (
+            _SPEC,
+            json.dumps({'vendor_id': '10de', 'product_id': '20b1'}),
+            *(
+                json.dumps(
+                    {
+                        'vendor_id': '10de',
+                        'product_id': product,
+                        'group': 'audible',
+                        'group_by': 'slot',
+                        'group_size': 2,
+                    }
+                )
+                for product in ('26b9', '22ba')
+            ),
+        ),
+        conductors=2,
+        lives=True,
+        offers=_offers(2, 2),
+        profiles={
+            'card': [{'resources:FPGA': '1'}],
+            'cards': [{'resources:FPGA': '2'}],
             'part': [{'resources:CUSTOM_PART': '1'}],
-            'all': [{'resources:FPGA': '1'}, {'resources:CUSTOM_PART': '1'}]},
-        options={'devices__enabled_mdev_types': ['nvidia-35'], 'arq_binding_timeout': 60}),
-    'ports': Shape('ports', _gpus(2, 3), _FLAVORS, (_WHOLE,), (_SPEC,), conductors=2, lives=True, has_network=True,
-                   options={'vif_plugging_timeout': 60}),
+            'all': [{'resources:FPGA': '1'}, {'resources:CUSTOM_PART': '1'}],
+        },
+        options={'devices__enabled_mdev_types': ['nvidia-35'], 'arq_binding_timeout': 60},
+    ),
+    'ports': Shape(
+        'ports',
+        _gpus(2, 3),
+        _FLAVORS,
+        (_WHOLE,),
+        (_SPEC,),
+        conductors=2,
+        lives=True,
+        has_network=True,
+        options={'vif_plugging_timeout': 60},
+    ),
     # Ports that are virtual functions; another one is attached and detached.
-    'wires': Shape('wires', _wires(2, 3), _FLAVORS, (_WHOLE,), (
-        _SPEC, json.dumps({'vendor_id': '8086', 'physical_network': 'physnet1'})), conductors=2, lives=True,
-        has_network=True, has_functions=True, options={'vif_plugging_timeout': 60, 'allow_resize_to_same_host': True}),
+    'wires': Shape(
+        'wires',
+        _wires(2, 3),
+        _FLAVORS,
+        (_WHOLE,),
+        (_SPEC, json.dumps({'vendor_id': '8086', 'physical_network': 'physnet1'})),
+        conductors=2,
+        lives=True,
+        has_network=True,
+        has_functions=True,
+        options={'vif_plugging_timeout': 60, 'allow_resize_to_same_host': True},
+    ),
     'volumes': Shape('volumes', _gpus(2, 3), _FLAVORS, (_WHOLE,), (_SPEC,), conductors=2, lives=True, has_volumes=True),
     # Ports of each kind, accelerators among them, and volumes of NFS; users attach, detach and delete them.
     'mixed': Shape(
-        'mixed', _mixed(2, 4), (*_FLAVORS, ('accel', 2, {'accel:device_profile': 'card'})), (_WHOLE,), (
-            _SPEC, json.dumps({'vendor_id': '8086', 'physical_network': 'physnet1'})), conductors=2, lives=True,
-        has_network=True, has_functions=True, has_volumes=True, has_all=True, offers=_mixed_offers(2, 4),
+        'mixed',
+        _mixed(2, 4),
+        (*_FLAVORS, ('accel', 2, {'accel:device_profile': 'card'})),
+        (_WHOLE,),
+        (_SPEC, json.dumps({'vendor_id': '8086', 'physical_network': 'physnet1'})),
+        conductors=2,
+        lives=True,
+        has_network=True,
+        has_functions=True,
+        has_volumes=True,
+        has_all=True,
+        offers=_mixed_offers(2, 4),
         profiles={'card': [{'resources:FPGA': '1'}], PORT_PROFILE: [{'resources:CUSTOM_NIC': '1'}]},
-        options={'vif_plugging_timeout': 60, 'arq_binding_timeout': 60, 'allow_resize_to_same_host': True}),
+        options={'vif_plugging_timeout': 60, 'arq_binding_timeout': 60, 'allow_resize_to_same_host': True},
+    ),
     'large': Shape('large', _gpus(20, 4), _FLAVORS, (_WHOLE,), (_SPEC,)),
 }
 
@@ -250,10 +394,23 @@ class Images:
             return dict(self.made[image_id])
         if image_id != IMAGE:
             raise ImageNotFound(image_id=image_id)
-        return {'id': IMAGE, 'name': 'demo', 'status': 'active', 'disk_format': 'qcow2', 'container_format': 'bare',
-                'size': 1000, 'min_disk': 0, 'min_ram': 0, 'visibility': 'public', 'protected': False, 'tags': [],
-                'owner': PROJECT, 'created_at': '2026-01-01T00:00:00Z', 'updated_at': '2026-01-01T00:00:00Z',
-                'checksum': None}
+        return {
+            'id': IMAGE,
+            'name': 'demo',
+            'status': 'active',
+            'disk_format': 'qcow2',
+            'container_format': 'bare',
+            'size': 1000,
+            'min_disk': 0,
+            'min_ram': 0,
+            'visibility': 'public',
+            'protected': False,
+            'tags': [],
+            'owner': PROJECT,
+            'created_at': '2026-01-01T00:00:00Z',
+            'updated_at': '2026-01-01T00:00:00Z',
+            'checksum': None,
+        }
 
     def url(self, image_id: str, ctxt: Any = None) -> str:
         return f'http://image.test/images/{image_id}'
@@ -278,8 +435,9 @@ class Cloud:
         self.neutron: Neutron | None = None
         self.cinder = Cinder(timeline, PROJECT, IMAGE, shape.has_all) if shape.has_volumes else None
         self.disks = FakeMachine()
-        self.machines = {name: hosts.Machine(name, devices, shape.vcpus, shape.cells)
-                         for name, devices in shape.devices.items()}
+        self.machines = {
+            name: hosts.Machine(name, devices, shape.vcpus, shape.cells) for name, devices in shape.devices.items()
+        }
         if shape.profiles:
             self.cyborg = Cyborg(timeline, self.machines, self.told)
             self.cyborg.profiles.update(shape.profiles)
@@ -318,8 +476,9 @@ class Cloud:
         databases = self.databases()
         engine.install(databases)
         cell_queries.map_cell0(databases, URL.format('cell0'))
-        cell_queries.create_cell(databases, transport_url='fake://cell1/', database_connection=URL.format('cell1'),
-                                 name='cell1')
+        cell_queries.create_cell(
+            databases, transport_url='fake://cell1/', database_connection=URL.format('cell1'), name='cell1'
+        )
         databases.dispose()
         for name in self.names():
             self.confs[name] = self._conf(name)
@@ -350,8 +509,9 @@ class Cloud:
         for host in self.shape.devices if self.neutron is not None else ():
             self.neutron.report(self.placement(), host, cards=[CARD] if self.shape.has_all else [])
         for name, vcpus, extra in self.shape.flavors:
-            flavor = self.request('POST', '/flavors', {'flavor': {
-                'name': name, 'vcpus': vcpus, 'ram': 512, 'disk': 1}}).json['flavor']['id']
+            flavor = self.request(
+                'POST', '/flavors', {'flavor': {'name': name, 'vcpus': vcpus, 'ram': 512, 'disk': 1}}
+            ).json['flavor']['id']
             if extra:
                 self.request('POST', f'/flavors/{flavor}/os-extra_specs', {'extra_specs': extra})
             self.flavors.append(flavor)
@@ -359,13 +519,30 @@ class Cloud:
     def warm_up(self) -> None:
         """Each kind of request once: what the first one of a process costs is paid before the seeds."""
         first, second = self.flavors[:2]
-        for number, acts in enumerate((
+        for number, acts in enumerate(
+            (
                 ({'os-stop': None}, {'os-start': None}, {'resize': {'flavorRef': second}}, {'confirmResize': None}),
                 ({'reboot': {'type': 'HARD'}}, {'resize': {'flavorRef': second}}, {'revertResize': None}),
                 ({'migrate': None}, {'confirmResize': None}),
-                *([({'resize': {'flavorRef': self.flavors[-1]}}, {'confirmResize': None}, {'suspend': None},
-                    {'resume': None}, {'rescue': None}, {'unrescue': None}, {'rebuild': {'imageRef': IMAGE}},
-                    {'shelve': None}, {'unshelve': None})] if self.shape.profiles else []))):
+                *(
+                    [
+                        (
+                            {'resize': {'flavorRef': self.flavors[-1]}},
+                            {'confirmResize': None},
+                            {'suspend': None},
+                            {'resume': None},
+                            {'rescue': None},
+                            {'unrescue': None},
+                            {'rebuild': {'imageRef': IMAGE}},
+                            {'shelve': None},
+                            {'unshelve': None},
+                        )
+                    ]
+                    if self.shape.profiles
+                    else []
+                ),
+            )
+        ):
             body = {'name': f'warm{number}', 'flavorRef': first, **self.wishes(number)}
             server = self.request('POST', '/servers', {'server': body}).json['server']['id']
             for act in acts:
@@ -399,8 +576,15 @@ class Cloud:
         process = self.processes[name] = Process(name)
         if old is not None:
             process.offset, process.slowness = old.offset, old.slowness
-        make = (self._conductor if name.startswith('conductor') else self._scheduler if name.startswith('scheduler')
-                else self._api if name.startswith('api') else self._compute)
+        make = (
+            self._conductor
+            if name.startswith('conductor')
+            else self._scheduler
+            if name.startswith('scheduler')
+            else self._api
+            if name.startswith('api')
+            else self._compute
+        )
         self.timeline.tell(f'{name} starts')
 
         def run() -> None:
@@ -413,6 +597,7 @@ class Cloud:
                 self.timeline.tell(f'{name} finds no database')
                 self.timeline.after(0, lambda: self.kill(name))
                 self.timeline.after(START_AGAIN, lambda: self.start(name))
+
         self.timeline.spawn(process, run, 'main')
 
     def kill(self, name: str) -> None:
@@ -435,15 +620,29 @@ class Cloud:
         # oslo.messaging's, which registers it with a transport.
         conf.register_opt(cfg.IntOpt('rpc_response_timeout', default=60))
         conf([], project='kilonova', default_config_files=[], default_config_dirs=[])
-        values = {'host': host, 'api__auth_strategy': 'noauth2', 'pci__alias': list(self.shape.aliases),
-                  'filter_scheduler__pci_in_placement': True, 'pci__report_in_placement': True,
-                  'pci__device_spec': list(self.shape.specs),
-                  'quota__instances': -1, 'quota__cores': -1, 'quota__ram': -1, 'disk_allocation_ratio': 1000.0,
-                  'conductor__flow_slots': 8, 'conductor__lease_time': 45, 'conductor__sweep_interval': 15,
-                  'report_interval': 30, 'service_down_time': 100, 'update_resources_interval': 120,
-                  'sync_power_state_interval': 300, 'my_ip': '192.0.2.1',
-                  'state_path': f'/nonexistent/{host}', 'resume_guests_state_on_host_boot': True,
-                  **self.shape.options}
+        values = {
+            'host': host,
+            'api__auth_strategy': 'noauth2',
+            'pci__alias': list(self.shape.aliases),
+            'filter_scheduler__pci_in_placement': True,
+            'pci__report_in_placement': True,
+            'pci__device_spec': list(self.shape.specs),
+            'quota__instances': -1,
+            'quota__cores': -1,
+            'quota__ram': -1,
+            'disk_allocation_ratio': 1000.0,
+            'conductor__flow_slots': 8,
+            'conductor__lease_time': 45,
+            'conductor__sweep_interval': 15,
+            'report_interval': 30,
+            'service_down_time': 100,
+            'update_resources_interval': 120,
+            'sync_power_state_interval': 300,
+            'my_ip': '192.0.2.1',
+            'state_path': f'/nonexistent/{host}',
+            'resume_guests_state_on_host_boot': True,
+            **self.shape.options,
+        }
         for name, value in values.items():
             group, _, option = name.rpartition('__')
             conf.set_override(option, value, group or None)
@@ -468,16 +667,34 @@ class Cloud:
     def wishes(self, number: int) -> dict[str, Any]:
         """What server ``number`` asks for besides name and flavor; every other one boots from a volume where there are
         any. The same of ports that guarantee something."""
-        found: dict[str, Any] = {'networks': 'none' if self.neutron is None else [
-            self.neutron.of_create(number)] if self.shape.has_all else [
-            {'port': self.neutron.function()} if self.shape.has_functions else
-            {'port': self.neutron.guaranteed(number // 2)} if number % 2 else {'uuid': self.neutron.network}]}
+        found: dict[str, Any] = {
+            'networks': 'none'
+            if self.neutron is None
+            else [self.neutron.of_create(number)]
+            if self.shape.has_all
+            else [
+                {'port': self.neutron.function()}
+                if self.shape.has_functions
+                else {'port': self.neutron.guaranteed(number // 2)}
+                if number % 2
+                else {'uuid': self.neutron.network}
+            ]
+        }
         if self.cinder is None:
             return {'imageRef': IMAGE, **found}
         if self.shape.has_all and number % 4 == 1:
-            return {'imageRef': '', 'block_device_mapping_v2': [{
-                'source_type': 'volume', 'destination_type': 'volume', 'uuid': self.cinder.own(f'{number}/boot'),
-                'boot_index': 0}], **found}
+            return {
+                'imageRef': '',
+                'block_device_mapping_v2': [
+                    {
+                        'source_type': 'volume',
+                        'destination_type': 'volume',
+                        'uuid': self.cinder.own(f'{number}/boot'),
+                        'boot_index': 0,
+                    }
+                ],
+                **found,
+            }
         new = {'source_type': 'blank', 'destination_type': 'volume', 'volume_size': 1, 'delete_on_termination': True}
         if number % 2:
             return {'imageRef': '', 'block_device_mapping_v2': [{**new, 'boot_index': 0}], **found}
@@ -500,9 +717,18 @@ class Cloud:
         conf, databases = self.confs[name], self.databases()
         transport = self.bus.transport(name, conf)
         manager = ConductorManager(
-            conf, databases=databases, cells=cell_queries.Cells(databases), transport=transport,
-            scheduler=Client(Scheduler, transport), compute=Client(Compute, transport), placement=self.placement(),
-            images=self.images, accelerators=self.accelerators(), networks=self.networks(), volumes=self.volumes())
+            conf,
+            databases=databases,
+            cells=cell_queries.CellDatabases(databases),
+            transport=transport,
+            scheduler=Client(Scheduler, transport),
+            compute=Client(Compute, transport),
+            placement=self.placement(),
+            images=self.images,
+            accelerators=self.accelerators(),
+            networks=self.networks(),
+            volumes=self.volumes(),
+        )
         # Longer than the options allow: an idle second of the cloud shall cost little.
         manager.runner.sweep_interval, manager.runner._renew_interval = SWEEP, RENEW
         manager.start()
@@ -511,7 +737,7 @@ class Cloud:
 
     def _scheduler(self, name: str) -> Any:
         conf, databases = self.confs[name], self.databases()
-        manager = SchedulerManager(conf, databases, cell_queries.Cells(databases), self.placement())
+        manager = SchedulerManager(conf, databases, cell_queries.CellDatabases(databases), self.placement())
         manager.start()
         self.bus.transport(name, conf).serve('scheduler', name, manager.endpoints()).start()
         return manager
@@ -519,26 +745,42 @@ class Cloud:
     def _api(self, name: str) -> Any:
         conf, databases = self.confs[name], self.databases()
         transport = self.bus.transport(name, conf)
-        return make_app(conf, databases=databases, cells=cell_queries.Cells(databases),
-                        conductor=Client(ComputeTask, transport), image_client=self.images,
-                        compute=Client(Compute, transport), placement=self.placement(),
-                        accelerators=self.accelerators(), networks=self.networks(), volumes=self.volumes())
+        return make_app(
+            conf,
+            databases=databases,
+            cells=cell_queries.CellDatabases(databases),
+            conductor=Client(ComputeTask, transport),
+            image_client=self.images,
+            compute=Client(Compute, transport),
+            placement=self.placement(),
+            accelerators=self.accelerators(),
+            networks=self.networks(),
+            volumes=self.volumes(),
+        )
 
     def _compute(self, name: str) -> Any:
         conf = self.confs[name]
         transport = self.bus.transport(name, conf)
         client = self.clients[name] = Client(Conductor, transport)
-        driver = hosts.Driver(conf, self.images, self.machines[name], self.disks, self.timeline,
-                              self._guests_changed, self.cinder)
+        driver = hosts.Driver(
+            conf, self.images, self.machines[name], self.disks, self.timeline, self._guests_changed, self.cinder
+        )
 
         def context() -> Any:
             ctxt = get_admin_context()
             ctxt.indirection = client
             return ctxt
+
         manager = ComputeManager(
-            conf, driver=driver, conductor=client, placement=self.placement(), ctxt=context,
-            accelerators=self.accelerators(), networks=self.networks(),
-            report=lambda service_id, host: self.bus.report(name, service_id, host))
+            conf,
+            driver=driver,
+            conductor=client,
+            placement=self.placement(),
+            ctxt=context,
+            accelerators=self.accelerators(),
+            networks=self.networks(),
+            report=lambda service_id, host: self.bus.report(name, service_id, host),
+        )
         manager.start(transport.serve('compute', name, [(Compute, manager.endpoint)]).start)
         return manager
 
@@ -568,6 +810,7 @@ class Cloud:
             self.timeline.step()
             answer.append(request.get_response(app))
             answered.set()
+
         self.timeline.spawn(process, serve, f'{method} {path}')
         if not answered.wait(PATIENCE):
             raise Refused(f'{api}: no answer')

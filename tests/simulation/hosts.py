@@ -5,6 +5,7 @@
 
 A call of the driver takes virtual time before and after its work, so that anybody may die in between.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -32,8 +33,17 @@ from kilonova.virt.parts.volume_snapshots import Merge
 from tests.simulation.timeline import Timeline
 
 # Usual steps that a call of the driver takes before and after its work; all others take one.
-LASTS = {'spawn': 2000, 'migrate_disk_and_power_off': 3000, 'finish_migration': 1500, 'destroy': 300, 'power_off': 1500,
-         'power_on': 800, 'reboot': 1500, 'finish_revert_migration': 1200, 'confirm_migration': 100}
+LASTS = {
+    'spawn': 2000,
+    'migrate_disk_and_power_off': 3000,
+    'finish_migration': 1500,
+    'destroy': 300,
+    'power_off': 1500,
+    'power_on': 800,
+    'reboot': 1500,
+    'finish_revert_migration': 1200,
+    'confirm_migration': 100,
+}
 # Calls that a hypervisor refuses, and how often, whichever host is asked: {'spawn': 1}. One run a process.
 REFUSALS: dict[str, int] = {}
 # Calls that read the disk, and that write to it.
@@ -43,9 +53,17 @@ WRITING = frozenset(('spawn', 'migrate_disk_and_power_off', 'finish_migration', 
 
 def gpu(address: str, product: str = '13f1', **values: Any) -> dict[str, Any]:
     """A whole PCI device as libvirt's driver tells of it."""
-    return {'dev_id': 'pci_' + address.replace(':', '_').replace('.', '_'), 'address': address, 'vendor_id': '10de',
-            'product_id': product, 'numa_node': 0, 'label': f'label_10de_{product}', 'dev_type': 'type-PCI',
-            'capabilities': {}, **values}
+    return {
+        'dev_id': 'pci_' + address.replace(':', '_').replace('.', '_'),
+        'address': address,
+        'vendor_id': '10de',
+        'product_id': product,
+        'numa_node': 0,
+        'label': f'label_10de_{product}',
+        'dev_type': 'type-PCI',
+        'capabilities': {},
+        **values,
+    }
 
 
 class Machine:
@@ -80,8 +98,16 @@ class Driver(FakeDriver):
     """FakeDriver on a Machine. ``disks``: those of all hosts, which share a store; ``share``: whose ``files`` volumes
     may be, if there are volumes."""
 
-    def __init__(self, conf: Any, images: Any, machine: Machine, disks: FakeMachine, timeline: Timeline,
-                 changed: Any, share: Any = None) -> None:
+    def __init__(
+        self,
+        conf: Any,
+        images: Any,
+        machine: Machine,
+        disks: FakeMachine,
+        timeline: Timeline,
+        changed: Any,
+        share: Any = None,
+    ) -> None:
         super().__init__(conf, images, machine=disks)
         self.box, self.timeline, self._changed, self.share = machine, timeline, changed, share
         self.domains, self.copies, self.mdevs = machine.domains, machine.copies, machine.mdevs

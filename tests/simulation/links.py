@@ -6,6 +6,7 @@
 
 Parties are processes by name, 'broker', 'placement', and the databases 'api', 'cell0', 'cell1'.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable

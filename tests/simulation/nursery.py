@@ -7,6 +7,7 @@
 
 Green threads survive a fork; databases are files, which each child copies. The parent only collects results.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -42,10 +43,20 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument('--jobs', type=int, default=os.cpu_count() or 1, help='seeds at once')
     parser.add_argument('--fault', action='append', default=[], help='put a fault of tests/simulation/faults back')
     parser.add_argument('--plot', action='append', default=[], help='a plot of plots.py in each story')
-    parser.add_argument('--having', action='append', default=[], metavar='PLOT',
-                        help='leave out seeds whose stories have none of these plots')
-    parser.add_argument('--prove', action='append', default=[], metavar='FAULT=[SHAPE:]SEED',
-                        help='this seed must find the fault, and be well without it')
+    parser.add_argument(
+        '--having',
+        action='append',
+        default=[],
+        metavar='PLOT',
+        help='leave out seeds whose stories have none of these plots',
+    )
+    parser.add_argument(
+        '--prove',
+        action='append',
+        default=[],
+        metavar='FAULT=[SHAPE:]SEED',
+        help='this seed must find the fault, and be well without it',
+    )
     parser.add_argument('--twice', action='store_true', help='run each seed twice and compare')
     parser.add_argument('--shrink', action='store_true', help='make the first failing story small and tell it')
     parser.add_argument('--show', action='store_true', help='print the whole trace of each failing seed')
@@ -62,8 +73,9 @@ def main(arguments: Sequence[str]) -> int:
     if not nursery.has_faults():
         return 2
     if options.hours is None:
-        return nursery.run([seed for one in seeds for seed in _range(one)],
-                           [tuple(one.split('=')) for one in options.prove])
+        return nursery.run(
+            [seed for one in seeds for seed in _range(one)], [tuple(one.split('=')) for one in options.prove]
+        )
     (number, *_), end = map(int, _range(seeds[0])), _clock() + options.hours * 3600
     while _clock() < end:
         if nursery.run([str(one) for one in range(number, number + ROUND)]):
@@ -99,13 +111,17 @@ class _Nursery:
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
         self._imported()
-        self._faults = {name: importlib.import_module(f'tests.simulation.faults.{name}')
-                        for name in (*options.fault, *(one.partition('=')[0] for one in options.prove))}
+        self._faults = {
+            name: importlib.import_module(f'tests.simulation.faults.{name}')
+            for name in (*options.fault, *(one.partition('=')[0] for one in options.prove))
+        }
 
     def _imported(self) -> None:
         from tests.simulation import clock
+
         clock.install()
         from kilonova import concurrency
+
         concurrency.setup('eventlet')
         concurrency.native = lambda func, *args, **kwargs: func(*args, **kwargs)  # type: ignore[assignment]
         import threading
@@ -113,13 +129,14 @@ class _Nursery:
         from eventlet import hubs
 
         from tests.simulation import timeline
+
         hubs.use_hub(timeline.Timeline)
         self.timeline: timeline.Timeline = hubs.get_hub()
         clock.source = self.timeline
         default = threading.excepthook
-        threading.excepthook = lambda args: (
-            None if issubclass(args.exc_type, timeline.Crash) else default(args))
+        threading.excepthook = lambda args: None if issubclass(args.exc_type, timeline.Crash) else default(args)
         from tests.simulation import cloud, run, shrink, story
+
         self.cloud, self.story, self.runner, self.shrinker = cloud, story, run, shrink
 
     def has_faults(self) -> bool:
@@ -134,10 +151,16 @@ class _Nursery:
         else:
             stories = [self._story(seed) for seed in seeds]
         having = set(self._options.having)
-        return self._in_clouds([
-            *(_Run(story, tuple(self._options.fault)) for story in stories
-              if not having or having.intersection(story.plots)),
-            *(_Run(self._story(seed), faults, fault) for fault, seed in proofs or () for faults in ((fault,), ()))])
+        return self._in_clouds(
+            [
+                *(
+                    _Run(story, tuple(self._options.fault))
+                    for story in stories
+                    if not having or having.intersection(story.plots)
+                ),
+                *(_Run(self._story(seed), faults, fault) for fault, seed in proofs or () for faults in ((fault,), ())),
+            ]
+        )
 
     def _story(self, text: str) -> Any:
         named, _, seed = text.rpartition(':')
@@ -199,7 +222,8 @@ class _Nursery:
             if trace := os.environ.get('SIMULATION_TRACE'):
                 number = 1 + (which in digests)
                 pathlib.Path('-'.join((trace, *run.faults, result['seed'], str(number)))).write_text(
-                    '\n'.join(result['lines']))
+                    '\n'.join(result['lines'])
+                )
             other = digests.setdefault(which, result['digest'])
             if other != result['digest']:
                 result['wrong'] = f'two runs differ: {other} and {result["digest"]}'
@@ -211,6 +235,7 @@ class _Nursery:
     def _quiet(self) -> None:
         """Until no connection is in use; then all are closed."""
         from kilonova.db import engine
+
         while any(database._engine.pool.checkedout() for database in engine._databases_of_process):
             self.timeline.sleep(0.001)
         for database in engine._databases_of_process:
@@ -275,14 +300,28 @@ class _Nursery:
         story, bad = run.story, run.is_bad(result['wrong'])
         if self._options.json:
             with self._options.json.open('a') as file:
-                file.write(json.dumps({**result, 'lines': None, 'shape': story.shape, 'faults': run.faults,
-                                       'proves': run.proves, 'story': story.dump()}) + '\n')
+                file.write(
+                    json.dumps(
+                        {
+                            **result,
+                            'lines': None,
+                            'shape': story.shape,
+                            'faults': run.faults,
+                            'proves': run.proves,
+                            'story': story.dump(),
+                        }
+                    )
+                    + '\n'
+                )
         told = f'WRONG: {result["wrong"]}' if result['wrong'] is not None else 'NOT FOUND' if bad else ''
-        print(f'seed {result["seed"]:>6} {self.shape.name:6} {result["digest"]} {len(story.acts):4} acts '
-              f'{result["accepted"]:4} accepted {len(story.troubles):2} troubles {result["virtual"]:7.0f} s '
-              f'{result["steps"]:7} steps '
-              f'{result["statements"]:6} statements {result["messages"]:5} messages {result["cpu"]:6.2f} CPU-s '
-              f'{" ".join([*run.faults, told])}', flush=True)
+        print(
+            f'seed {result["seed"]:>6} {self.shape.name:6} {result["digest"]} {len(story.acts):4} acts '
+            f'{result["accepted"]:4} accepted {len(story.troubles):2} troubles {result["virtual"]:7.0f} s '
+            f'{result["steps"]:7} steps '
+            f'{result["statements"]:6} statements {result["messages"]:5} messages {result["cpu"]:6.2f} CPU-s '
+            f'{" ".join([*run.faults, told])}',
+            flush=True,
+        )
         if result['wrong'] is None:
             return int(bad)
         if self._options.shrink:
@@ -299,14 +338,17 @@ class _Nursery:
         def try_out(candidate: Any) -> str | None:
             _, found = next(iter(self._all([_Run(candidate, run.faults)])))
             if found['wrong'] is not None and self.shrinker.kind_of(found['wrong']) == self.shrinker.kind_of(
-                    result['wrong']):
+                result['wrong']
+            ):
                 last['result'] = found
             return found['wrong']  # type: ignore[no-any-return]
+
         small = self.shrinker.shrink(run.story, try_out)
         return small, last['result']
 
     def _log(self) -> None:
         import logging
+
         if not self._options.log:
             logging.disable(logging.CRITICAL)
             return
@@ -314,9 +356,13 @@ class _Nursery:
 
         class Lines(logging.Handler):
             def emit(self, record: logging.LogRecord) -> None:
-                print(f'{timeline.now:9.3f} {timeline.current().process.name:11} {record.levelname} '
-                      f'{record.getMessage()}', file=sys.stderr)
+                print(
+                    f'{timeline.now:9.3f} {timeline.current().process.name:11} {record.levelname} '
+                    f'{record.getMessage()}',
+                    file=sys.stderr,
+                )
                 if record.exc_info and record.exc_info[0]:
                     traceback.print_exception(*record.exc_info)
+
         logging.getLogger().addHandler(Lines())
         logging.getLogger('kilonova').setLevel(logging.INFO)

@@ -1,8 +1,9 @@
 """What a story is made of: requests of users and things that go wrong.
 
-    Act(time=3.1, server=0, kind='create', argument='one', api='api1')
-    Trouble(time=9.2, kind='kill', target='conductor1', lasts=30.0, argument=4)
+Act(time=3.1, server=0, kind='create', argument='one', api='api1')
+Trouble(time=9.2, kind='kill', target='conductor1', lasts=30.0, argument=4)
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -8,6 +8,7 @@ nothing, and not that a name is unknown. So the checks below stand in its order.
 the unnamed group and a named one ask for the same class without ``group_policy=none``, the service gives candidates
 with too large amounts, which ones by chance.
 """
+
 from __future__ import annotations
 
 import itertools
@@ -43,8 +44,12 @@ class Group:
 
     def suits(self, one: Provider) -> bool:
         """Whether a provider is all that the group asks for, but for resources and trees."""
-        return (self.required <= one.traits and self.forbidden.isdisjoint(one.traits)
-                and is_member(one, self.member_of) and self.outside.isdisjoint(one.aggregates))
+        return (
+            self.required <= one.traits
+            and self.forbidden.isdisjoint(one.traits)
+            and is_member(one, self.member_of)
+            and self.outside.isdisjoint(one.aggregates)
+        )
 
 
 @dataclass(slots=True)
@@ -63,11 +68,11 @@ def is_member(provider: Provider, members: list[set[str]]) -> bool:
 
 # Reading the query
 
+
 def read_group(pairs: Pairs, more: Iterable[str] = ()) -> tuple[Group, dict[str, str]]:
     """The group that these parameters, without suffix, describe; and all that come only once."""
     asked = _single(pairs, {'resources', 'required', 'in_tree', *more}, {'member_of'})
-    group = Group(resources=_amounts(asked['resources']) if 'resources' in asked else {},
-                  in_tree=asked.get('in_tree'))
+    group = Group(resources=_amounts(asked['resources']) if 'resources' in asked else {}, in_tree=asked.get('in_tree'))
     if 'in_tree' in asked and not is_uuid(asked['in_tree']):
         raise Refusal(400, f'Invalid query string parameters: in_tree {asked["in_tree"]}')
     if 'required' in asked:
@@ -81,8 +86,11 @@ def read_group(pairs: Pairs, more: Iterable[str] = ()) -> tuple[Group, dict[str,
 def read_question(pairs: Pairs) -> Question:
     """Refusal: it is malformed."""
     question = Question()
-    wide = _single([pair for pair in pairs if not _GROUP_KEY.fullmatch(pair[0])],
-                   {'limit', 'group_policy', 'root_required'}, {'same_subtree'})
+    wide = _single(
+        [pair for pair in pairs if not _GROUP_KEY.fullmatch(pair[0])],
+        {'limit', 'group_policy', 'root_required'},
+        {'same_subtree'},
+    )
     if 'limit' in wide:
         if not _LIMIT.fullmatch(wide['limit']):
             raise Refusal(400, f'Invalid query string parameters: limit {wide["limit"]}')
@@ -113,15 +121,19 @@ def _check_groups(question: Question) -> None:
     if len(without) == len(question.groups):
         raise Refusal(400, 'There must be at least one resources or resources[$S] parameter.', MISSING_VALUE)
     if without - bound:
-        raise Refusal(400, 'Resourceless suffixed group request should be specified in `same_subtree`: '
-                           f'{sorted(without - bound)}', BAD_VALUE)
+        raise Refusal(
+            400,
+            f'Resourceless suffixed group request should be specified in `same_subtree`: {sorted(without - bound)}',
+            BAD_VALUE,
+        )
     if bound - question.groups.keys():
         raise Refusal(400, f'Real suffixes should be specified in `same_subtree`, not {sorted(bound)}', BAD_VALUE)
     if any(group.required & group.forbidden for group in question.groups.values()):
         raise Refusal(400, 'Conflicting required and forbidden traits found')
     if question.policy is None and sum(map(bool, question.groups)) > 1:
-        raise Refusal(400, 'The "group_policy" parameter is required when specifying more than one "resources{N}" '
-                           'parameter.')
+        raise Refusal(
+            400, 'The "group_policy" parameter is required when specifying more than one "resources{N}" parameter.'
+        )
 
 
 def _single(pairs: Pairs, keys: set[str], repeated: set[str]) -> dict[str, str]:
@@ -172,6 +184,7 @@ def _amounts(value: str) -> Amounts:
 
 # Answering it
 
+
 def candidates(state: State, question: Question) -> Iterator[dict[str, Any]]:
     """All ways to serve the question, without its limit. Refusal: a name in it doesn't exist."""
     roots = None
@@ -206,8 +219,10 @@ def _offers(state: State, suffix: str, group: Group, roots: set[str] | None) -> 
         if group.in_tree not in state.providers:
             return {}
         among = state.trees[state.providers[group.in_tree].root].values()
-    able = {name: [one for one in among if name in one.inventory and one.fits(name, amount)]
-            for name, amount in group.resources.items()}
+    able = {
+        name: [one for one in among if name in one.inventory and one.fits(name, amount)]
+        for name, amount in group.resources.items()
+    }
     if not all(able.values()):
         return {}
     if not suffix and len(state.trees) < len(everyone):
@@ -224,23 +239,31 @@ def _alone(group: Group, found: list[Provider], roots: set[str] | None) -> dict[
     """Providers that serve the group each by itself."""
     offers: dict[str, list[Offer]] = {}
     for one in found:
-        if ((roots is None or one.root in roots) and group.suits(one)
-                and all(one.fits(name, amount) for name, amount in group.resources.items())):
+        if (
+            (roots is None or one.root in roots)
+            and group.suits(one)
+            and all(one.fits(name, amount) for name, amount in group.resources.items())
+        ):
             taken = [(one.uuid, name, amount) for name, amount in group.resources.items()]
             offers.setdefault(one.root, []).append((taken, [one.uuid]))
     return offers
 
 
-def _spread(state: State, group: Group, able: dict[str, list[Provider]],
-            roots: set[str] | None) -> dict[str, list[Offer]]:
+def _spread(
+    state: State, group: Group, able: dict[str, list[Provider]], roots: set[str] | None
+) -> dict[str, list[Offer]]:
     """Providers of one tree that serve the group together; each of them is in its root's aggregates, too."""
     by_root: dict[str, dict[str, list[Provider]]] = {}
     for name, found in able.items():
         for one in found:
             top = state.providers[one.root]
-            if ((roots is None or one.root in roots) and group.forbidden.isdisjoint(one.traits)
-                    and (is_member(one, group.member_of) or is_member(top, group.member_of))
-                    and group.outside.isdisjoint(one.aggregates) and group.outside.isdisjoint(top.aggregates)):
+            if (
+                (roots is None or one.root in roots)
+                and group.forbidden.isdisjoint(one.traits)
+                and (is_member(one, group.member_of) or is_member(top, group.member_of))
+                and group.outside.isdisjoint(one.aggregates)
+                and group.outside.isdisjoint(top.aggregates)
+            ):
                 by_root.setdefault(one.root, {}).setdefault(name, []).append(one)
     offers: dict[str, list[Offer]] = {}
     for root, by_name in by_root.items():
@@ -254,8 +277,9 @@ def _spread(state: State, group: Group, able: dict[str, list[Provider]],
     return offers
 
 
-def _combined(state: State, question: Question, offers: dict[str, list[Offer]],
-              shared: bool) -> Iterator[dict[str, Any]]:
+def _combined(
+    state: State, question: Question, offers: dict[str, list[Offer]], shared: bool
+) -> Iterator[dict[str, Any]]:
     """One offer a group, of one tree, in all ways that go together; ``shared``: groups ask for the same class."""
     named = sum(map(bool, offers))
     for chosen in itertools.product(*offers.values()):
@@ -263,8 +287,9 @@ def _combined(state: State, question: Question, offers: dict[str, list[Offer]],
         if question.policy == 'isolate' and len({rps[0] for suffix, rps in mappings.items() if suffix}) < named:
             continue
         if question.same_subtree and not all(
-                _is_subtree(state, {rp for suffix in suffixes for rp in mappings[suffix]})
-                for suffixes in question.same_subtree):
+            _is_subtree(state, {rp for suffix in suffixes for rp in mappings[suffix]})
+            for suffixes in question.same_subtree
+        ):
             continue
         allocations: dict[str, Any] = {}
         for taken, _ in chosen:
@@ -277,10 +302,12 @@ def _combined(state: State, question: Question, offers: dict[str, list[Offer]],
 
 def _has_room(state: State, allocations: dict[str, Any]) -> bool:
     """Whether the sums fit; min_unit and step_size are the business of each group."""
-    return all(amount <= provider.inventory[name]['max_unit']
-               and provider.used.get(name, 0) + amount <= provider.capacity(name)
-               for provider, given in ((state.providers[rp], given) for rp, given in allocations.items())
-               for name, amount in given['resources'].items())
+    return all(
+        amount <= provider.inventory[name]['max_unit']
+        and provider.used.get(name, 0) + amount <= provider.capacity(name)
+        for provider, given in ((state.providers[rp], given) for rp, given in allocations.items())
+        for name, amount in given['resources'].items()
+    )
 
 
 def _is_subtree(state: State, rps: set[str]) -> bool:

@@ -17,6 +17,7 @@ connection fails) or raise a ``Refusal`` (the service answers so: ``Refusal(503,
 order open, names come sorted and providers in the order in which they were made. Left out of the answers: links, times
 and the request's id, which Kilonova doesn't read.
 """
+
 from __future__ import annotations
 
 import itertools
@@ -55,9 +56,15 @@ DUPLICATE_NAME = 'placement.duplicate_name'
 
 SHARING = 'MISC_SHARES_VIA_AGGREGATE'
 MAX_INT = 2147483647
-MAX_RATIO = 3.40282e+38
-INVENTORY_DEFAULTS = {'total': 0, 'reserved': 0, 'min_unit': 1, 'max_unit': MAX_INT, 'step_size': 1,
-                      'allocation_ratio': 1.0}
+MAX_RATIO = 3.40282e38
+INVENTORY_DEFAULTS = {
+    'total': 0,
+    'reserved': 0,
+    'min_unit': 1,
+    'max_unit': MAX_INT,
+    'step_size': 1,
+    'allocation_ratio': 1.0,
+}
 LEAST = {'total': 1, 'reserved': 0, 'min_unit': 1, 'max_unit': 1, 'step_size': 1}
 
 _UUID_KEY = re.compile('[0-9a-fA-F-]{36}')
@@ -98,8 +105,9 @@ class ModelAdapter:
         self._model = model
         self.session = ks_session.Session()
 
-    def request(self, path: str, method: str, *, raise_exc: bool, headers: dict[str, str] | None = None,
-                json: Any = None) -> Answer:
+    def request(
+        self, path: str, method: str, *, raise_exc: bool, headers: dict[str, str] | None = None, json: Any = None
+    ) -> Answer:
         model = self._model
         model.requests.append((method, path))
         if raise_exc:
@@ -151,8 +159,11 @@ class PlacementModel:
 
     def allocations(self) -> dict[str, Allocations]:
         """All there are: {consumer: {provider uuid: {resource class: amount}}}."""
-        return {uuid: {rp: dict(amounts) for rp, amounts in consumer.allocations.items()}
-                for uuid, consumer in self._state.consumers.items() if consumer.allocations}
+        return {
+            uuid: {rp: dict(amounts) for rp, amounts in consumer.allocations.items()}
+            for uuid, consumer in self._state.consumers.items()
+            if consumer.allocations
+        }
 
     def used(self, provider: str) -> Amounts:
         """{resource class: amount in use} of a provider."""
@@ -197,9 +208,13 @@ class PlacementModel:
         group, asked = read_group(pairs, {'name', 'uuid'})
         if 'uuid' in asked and not is_uuid(asked['uuid']):
             raise Refusal(400, f'Invalid query string parameters: {asked["uuid"]} is not a uuid')
-        return 200, {'resource_providers': [
-            one.row() for one in self._filtered(group)
-            if asked.get('name') in {None, '', one.name} and asked.get('uuid') in {None, one.uuid}]}
+        return 200, {
+            'resource_providers': [
+                one.row()
+                for one in self._filtered(group)
+                if asked.get('name') in {None, '', one.name} and asked.get('uuid') in {None, one.uuid}
+            ]
+        }
 
     def _filtered(self, group: Group) -> list[Provider]:
         state = self._state
@@ -218,8 +233,11 @@ class PlacementModel:
             return []
         for name in group.resources:
             state.check_class(name)
-        return [one for one in found
-                if group.suits(one) and all(one.fits(name, amount) for name, amount in group.resources.items())]
+        return [
+            one
+            for one in found
+            if group.suits(one) and all(one.fits(name, amount) for name, amount in group.resources.items())
+        ]
 
     def _create_provider(self, name: str, pairs: Pairs, body: Any) -> tuple[int, dict[str, Any]]:
         _check_keys(body, {'name'}, {'uuid', 'parent_provider_uuid'})
@@ -248,11 +266,15 @@ class PlacementModel:
         state, gone = self._state, self._provider(uuid)
         tree = state.trees[gone.root]
         if any(one.parent == uuid for one in tree.values()):
-            raise Refusal(409, f'Unable to delete parent resource provider {uuid}: It has child resource providers.',
-                          PROVIDER_HAS_CHILDREN)
+            raise Refusal(
+                409,
+                f'Unable to delete parent resource provider {uuid}: It has child resource providers.',
+                PROVIDER_HAS_CHILDREN,
+            )
         if gone.holders:
-            raise Refusal(409, f'Unable to delete resource provider {uuid}: Resource provider has allocations.',
-                          PROVIDER_IN_USE)
+            raise Refusal(
+                409, f'Unable to delete resource provider {uuid}: Resource provider has allocations.', PROVIDER_IN_USE
+            )
         del state.providers[uuid], state.uuids[gone.name], tree[uuid]
         if not tree:
             del state.trees[gone.root]
@@ -262,8 +284,10 @@ class PlacementModel:
 
     def _get_inventories(self, uuid: str, pairs: Pairs, body: None) -> tuple[int, dict[str, Any]]:
         found = self._provider(uuid)
-        return 200, {'resource_provider_generation': found.generation,
-                     'inventories': {name: dict(given) for name, given in found.inventory.items()}}
+        return 200, {
+            'resource_provider_generation': found.generation,
+            'inventories': {name: dict(given) for name, given in found.inventory.items()},
+        }
 
     def _put_inventories(self, uuid: str, pairs: Pairs, body: Any) -> tuple[int, dict[str, Any]]:
         found = self._provider(uuid)
@@ -278,8 +302,11 @@ class PlacementModel:
             self._state.check_class(name)
         busy = sorted(found.used.keys() & (found.inventory.keys() - wanted.keys()))
         if busy:
-            raise Refusal(409, f"update conflict: Inventory for '{', '.join(busy)}' on resource provider '{uuid}' in "
-                               f'use.', INVENTORY_IN_USE)
+            raise Refusal(
+                409,
+                f"update conflict: Inventory for '{', '.join(busy)}' on resource provider '{uuid}' in use.",
+                INVENTORY_IN_USE,
+            )
         found.inventory = wanted
         found.generation += 1
         return self._get_inventories(uuid, pairs, None)
@@ -322,9 +349,16 @@ class PlacementModel:
 
     def _get_holders(self, uuid: str, pairs: Pairs, body: None) -> tuple[int, dict[str, Any]]:
         found = self._provider(uuid)
-        return 200, {'resource_provider_generation': found.generation, 'allocations': {
-            consumer: {'resources': dict(amounts), 'consumer_generation': self._state.consumers[consumer].generation}
-            for consumer, amounts in found.holders.items()}}
+        return 200, {
+            'resource_provider_generation': found.generation,
+            'allocations': {
+                consumer: {
+                    'resources': dict(amounts),
+                    'consumer_generation': self._state.consumers[consumer].generation,
+                }
+                for consumer, amounts in found.holders.items()
+            },
+        }
 
     # Names
 
@@ -355,10 +389,15 @@ class PlacementModel:
         state, consumer = self._state, self._state.consumers.get(uuid)
         if consumer is None or not consumer.allocations:
             return 200, {'allocations': {}}
-        return 200, {'allocations': {rp: {'resources': dict(amounts), 'generation': state.providers[rp].generation}
-                                     for rp, amounts in consumer.allocations.items()},
-                     'project_id': consumer.project_id, 'user_id': consumer.user_id,
-                     'consumer_generation': consumer.generation}
+        return 200, {
+            'allocations': {
+                rp: {'resources': dict(amounts), 'generation': state.providers[rp].generation}
+                for rp, amounts in consumer.allocations.items()
+            },
+            'project_id': consumer.project_id,
+            'user_id': consumer.user_id,
+            'consumer_generation': consumer.generation,
+        }
 
     def _put_allocations(self, uuid: str, pairs: Pairs, body: Any) -> tuple[int, None]:
         if not is_uuid(uuid):
@@ -395,8 +434,11 @@ class PlacementModel:
                 if rp not in self._state.providers:
                     raise Refusal(400, f"Allocation for resource provider '{rp}' that does not exist.")
         try:
-            changes = [(uuid, self._state.providers[rp], name, amount) for uuid, one in wanted.items()
-                       for rp, name, amount in self._changes(uuid, one['allocations'])]
+            changes = [
+                (uuid, self._state.providers[rp], name, amount)
+                for uuid, one in wanted.items()
+                for rp, name, amount in self._changes(uuid, one['allocations'])
+            ]
             for _, _, name, _ in changes:
                 self._state.check_class(name)
             self._check_room(changes)
@@ -433,8 +475,12 @@ class PlacementModel:
             if given != expected:
                 for other in made:
                     del consumers[other]
-                raise Refusal(409, 'consumer generation conflict - expected '
-                                   f'{"null" if expected is None else expected} but got {given}', CONCURRENT_UPDATE)
+                raise Refusal(
+                    409,
+                    'consumer generation conflict - expected '
+                    f'{"null" if expected is None else expected} but got {given}',
+                    CONCURRENT_UPDATE,
+                )
             if known is None:
                 consumers[uuid] = Consumer(one['project_id'], one['user_id'])
                 made.append(uuid)
@@ -491,9 +537,12 @@ class PlacementModel:
         question = read_question(pairs)
         found = list(itertools.islice(candidates(self._state, question), question.limit))
         roots = dict.fromkeys(self._state.providers[rp].root for one in found for rp in one['allocations'])
-        return 200, {'allocation_requests': found,
-                     'provider_summaries': {uuid: provider.summary() for root in roots
-                                            for uuid, provider in self._state.trees[root].items()}}
+        return 200, {
+            'allocation_requests': found,
+            'provider_summaries': {
+                uuid: provider.summary() for root in roots for uuid, provider in self._state.trees[root].items()
+            },
+        }
 
 
 def _no_room(text: str) -> Refusal:
@@ -501,6 +550,7 @@ def _no_room(text: str) -> Refusal:
 
 
 # Bodies
+
 
 def _check_keys(body: Any, needed: set[str], optional: Iterable[str] = ()) -> None:
     if not isinstance(body, dict) or not needed <= body.keys() <= needed.union(optional):
@@ -510,8 +560,12 @@ def _check_keys(body: Any, needed: set[str], optional: Iterable[str] = ()) -> No
 def _integer(value: Any, least: int | None = None, most: int | None = None) -> None:
     if isinstance(value, float):
         raise NotModelled(f'{value} as an integer')
-    if (not isinstance(value, int) or isinstance(value, bool) or (least is not None and value < least)
-            or (most is not None and value > most)):
+    if (
+        not isinstance(value, int)
+        or isinstance(value, bool)
+        or (least is not None and value < least)
+        or (most is not None and value > most)
+    ):
         raise Refusal(400, f'JSON does not validate: {value!r} is no integer, or too small or large')
 
 

@@ -1,9 +1,10 @@
 """What the Placement model keeps: providers, consumers, names; and how it says no.
 
-    state = State()
-    state.check_class('VCPU')                           # Refusal: there is no such class
-    state.providers[uuid].fits('VCPU', 2)
+state = State()
+state.check_class('VCPU')                           # Refusal: there is no such class
+state.providers[uuid].fits('VCPU', 2)
 """
+
 from __future__ import annotations
 
 import re
@@ -20,9 +21,11 @@ STANDARD_TRAITS = frozenset(os_traits.get_traits())
 STANDARD_CLASSES = frozenset(os_resource_classes.STANDARDS)
 
 _MALFORMED = 'The server could not comply with the request since it is either malformed or otherwise incorrect.'
-_TITLES = {400: ('Bad Request', _MALFORMED),
-           404: ('Not Found', 'The resource could not be found.'),
-           409: ('Conflict', 'There was a conflict when trying to complete your request.')}
+_TITLES = {
+    400: ('Bad Request', _MALFORMED),
+    404: ('Not Found', 'The resource could not be found.'),
+    409: ('Conflict', 'There was a conflict when trying to complete your request.'),
+}
 _UUID = re.compile('[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}')
 
 Amounts = dict[str, int]
@@ -42,8 +45,11 @@ class Refusal(Exception):
 
     def body(self) -> dict[str, Any]:
         title, explanation = _TITLES.get(self.status, ('Error', 'The service failed.'))
-        return {'errors': [{'status': self.status, 'title': title, 'detail': f'{explanation}\n\n {self.text}  ',
-                            'code': self.code}]}
+        return {
+            'errors': [
+                {'status': self.status, 'title': title, 'detail': f'{explanation}\n\n {self.text}  ', 'code': self.code}
+            ]
+        }
 
 
 @dataclass(slots=True)
@@ -68,17 +74,26 @@ class Provider:
     def fits(self, name: str, amount: int) -> bool:
         """Whether a consumer may take so much more."""
         given = self.inventory.get(name)
-        return (given is not None and is_unit(given, amount)
-                and self.used.get(name, 0) + amount <= self.capacity(name))
+        return given is not None and is_unit(given, amount) and self.used.get(name, 0) + amount <= self.capacity(name)
 
     def row(self) -> dict[str, Any]:
-        return {'uuid': self.uuid, 'name': self.name, 'generation': self.generation,
-                'parent_provider_uuid': self.parent, 'root_provider_uuid': self.root}
+        return {
+            'uuid': self.uuid,
+            'name': self.name,
+            'generation': self.generation,
+            'parent_provider_uuid': self.parent,
+            'root_provider_uuid': self.root,
+        }
 
     def summary(self) -> dict[str, Any]:
-        return {'resources': {name: {'capacity': int(self.capacity(name)), 'used': self.used.get(name, 0)}
-                              for name in self.inventory},
-                'traits': sorted(self.traits), 'parent_provider_uuid': self.parent, 'root_provider_uuid': self.root}
+        return {
+            'resources': {
+                name: {'capacity': int(self.capacity(name)), 'used': self.used.get(name, 0)} for name in self.inventory
+            },
+            'traits': sorted(self.traits),
+            'parent_provider_uuid': self.parent,
+            'root_provider_uuid': self.root,
+        }
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@
 
 A trouble with ``at`` strikes when a line of the trace is told, so it meets the moment that it is made for.
 """
+
 from __future__ import annotations
 
 import random
@@ -17,20 +18,51 @@ from tests.simulation.parts import Act, Trouble
 # Seconds after which an owner's lease has run out and a sweep found its rows, and how much longer it may last.
 LEASE, LONGER = 80.0, 60.0
 # Messages of which a late copy may do harm.
-ORDERS = ('prep_resize', 'prep_resize', 'prep_resize', 'build_and_run_instance', 'resize_instance', 'finish_resize',
-          'undo_build', 'undo_prep_resize', 'claim_instance', 'save_instance', 'terminate_instance', 'confirm_resize',
-          'revert_resize', 'finish_revert_resize', 'stop_instance', 'start_instance', 'select_destinations',
-          'run_operation')
+ORDERS = (
+    'prep_resize',
+    'prep_resize',
+    'prep_resize',
+    'build_and_run_instance',
+    'resize_instance',
+    'finish_resize',
+    'undo_build',
+    'undo_prep_resize',
+    'claim_instance',
+    'save_instance',
+    'terminate_instance',
+    'confirm_resize',
+    'revert_resize',
+    'finish_revert_resize',
+    'stop_instance',
+    'start_instance',
+    'select_destinations',
+    'run_operation',
+)
 # Calls to hosts in whose midst a conductor may stand still, and what the user asks for.
-CALLS = (('build_and_run_instance', ()), ('build_and_run_instance', ()), ('prep_resize', ('resize',)),
-         ('resize_instance', ('resize',)), ('finish_resize', ('resize',)), ('terminate_instance', ('force_delete',)),
-         ('revert_resize', ('resize', 'revert')), ('confirm_resize', ('resize', 'confirm')),
-         ('stop_instance', ('stop',)), ('undo_build', ()), ('undo_prep_resize', ('resize',)),
-         ('undo_prep_resize', ('resize',)), ('undo_prep_resize', ('migrate',)), ('undo_resize_instance', ('resize',)),
-         ('undo_finish_resize', ('resize',)))
+CALLS = (
+    ('build_and_run_instance', ()),
+    ('build_and_run_instance', ()),
+    ('prep_resize', ('resize',)),
+    ('resize_instance', ('resize',)),
+    ('finish_resize', ('resize',)),
+    ('terminate_instance', ('force_delete',)),
+    ('revert_resize', ('resize', 'revert')),
+    ('confirm_resize', ('resize', 'confirm')),
+    ('stop_instance', ('stop',)),
+    ('undo_build', ()),
+    ('undo_prep_resize', ('resize',)),
+    ('undo_prep_resize', ('resize',)),
+    ('undo_prep_resize', ('migrate',)),
+    ('undo_resize_instance', ('resize',)),
+    ('undo_finish_resize', ('resize',)),
+)
 # Calls of hypervisors that must be refused, or usually are, for such a call to come.
-REFUSED = {'build_and_run_instance': 'spawn', 'prep_resize': 'prepare_move', 'finish_resize': 'finish_migration',
-           'resize_instance': 'migrate_disk_and_power_off'}
+REFUSED = {
+    'build_and_run_instance': 'spawn',
+    'prep_resize': 'prepare_move',
+    'finish_resize': 'finish_migration',
+    'resize_instance': 'migrate_disk_and_power_off',
+}
 
 
 class Stage:
@@ -54,24 +86,37 @@ class Stage:
     def create(self, after: float = 0.0, flavor: str | None = None) -> int:
         """A new server."""
         self.sizes[self.server] = flavor or self.flavor()
-        self.acts.append(Act(self.start + after, self.server, 'create', self.sizes[self.server],
-                             self.chance.choice(self.apis)))
+        self.acts.append(
+            Act(self.start + after, self.server, 'create', self.sizes[self.server], self.chance.choice(self.apis))
+        )
         self.server += 1
         return self.server - 1
 
-    def ask(self, server: int, kinds: Sequence[str], after: float = 0.01, gap: float = 0.01,
-            patient: bool = True) -> None:
+    def ask(
+        self, server: int, kinds: Sequence[str], after: float = 0.01, gap: float = 0.01, patient: bool = True
+    ) -> None:
         """Requests for a server, one after the other."""
         for number, kind in enumerate(kinds):
             argument = ''
             if kind == 'resize':
                 argument = self.sizes[server] = self.chance.choice(
-                    [name for name in ('one', 'two', 'none') if name != self.sizes[server]])
-            self.acts.append(Act(self.start + after + number * gap, server, kind, argument,
-                                 self.chance.choice(self.apis), patient))
+                    [name for name in ('one', 'two', 'none') if name != self.sizes[server]]
+                )
+            self.acts.append(
+                Act(self.start + after + number * gap, server, kind, argument, self.chance.choice(self.apis), patient)
+            )
 
-    def trouble(self, kind: str, target: str, lasts: float, argument: Any = None, *, after: float = 0.0,
-                at: str | None = None, wait: float = 0.0) -> None:
+    def trouble(
+        self,
+        kind: str,
+        target: str,
+        lasts: float,
+        argument: Any = None,
+        *,
+        after: float = 0.0,
+        at: str | None = None,
+        wait: float = 0.0,
+    ) -> None:
         """``after``: seconds after the start."""
         self.troubles.append(Trouble(self.start + after, kind, target, lasts, argument, at, wait))
 
@@ -94,8 +139,19 @@ def echo(stage: Stage) -> Stage:
     for _ in range(chance.choice((1, 2))):
         flavor = chance.choice(('one', 'two'))
         one = stage.create(flavor=flavor)
-        stage.ask(one, chance.choice((('resize',), ('resize', 'confirm'), ('resize', 'revert', 'resize'), ('migrate',),
-                                      ('resize', 'confirm', 'stop', 'start'), ('resize', 'confirm', 'resize'))))
+        stage.ask(
+            one,
+            chance.choice(
+                (
+                    ('resize',),
+                    ('resize', 'confirm'),
+                    ('resize', 'revert', 'resize'),
+                    ('migrate',),
+                    ('resize', 'confirm', 'stop', 'start'),
+                    ('resize', 'confirm', 'resize'),
+                )
+            ),
+        )
     delay = chance.choice((4.0, 15.0, 40.0, 90.0)) * (0.5 + chance.random())
     stage.trouble('echo', 'broker', delay, method)
     stage.ask(stage.server - 1, (chance.choice(('stop', 'start', 'reboot', 'resize')),), delay + 30.0)
@@ -122,8 +178,12 @@ def stale_owner(stage: Stage) -> Stage:
         wait, lasts = stage.moment(), stage.beyond_lease()
     stage.trouble('stop', 'teller', lasts, 0, at=f'long compute.{method}', wait=wait)
     if chance.random() < 0.4:
-        stage.ask(one, (chance.choice(('delete', 'stop', 'resize', 'reboot')),), 100.0 + 80.0 * chance.random(),
-                  patient=chance.random() < 0.7)
+        stage.ask(
+            one,
+            (chance.choice(('delete', 'stop', 'resize', 'reboot')),),
+            100.0 + 80.0 * chance.random(),
+            patient=chance.random() < 0.7,
+        )
     stage.until(220.0 if undoes else 170.0)
     return stage
 
@@ -134,12 +194,17 @@ def stale_scheduler(stage: Stage) -> Stage:
     one = stage.create()
     lasts = chance.choice((61.0, 65.0, 80.0, 130.0)) + 10 * chance.random()
     if chance.random() < 0.4:
-        stage.trouble('stop', 'teller', lasts, 0, at='takes scheduler.select_destinations',
-                      wait=0.03 * chance.random())
+        stage.trouble('stop', 'teller', lasts, 0, at='takes scheduler.select_destinations', wait=0.03 * chance.random())
     else:
         # Before it has the answer, or soon after.
-        stage.trouble('stop', 'teller', lasts, 0, at='Placement: PUT /allocations',
-                      wait=chance.choice((0.0, 0.0, 0.005 * chance.random())))
+        stage.trouble(
+            'stop',
+            'teller',
+            lasts,
+            0,
+            at='Placement: PUT /allocations',
+            wait=chance.choice((0.0, 0.0, 0.005 * chance.random())),
+        )
     stage.ask(one, (chance.choice(('delete', 'stop', 'resize')),), 10.0 + 100.0 * chance.random())
     return stage
 
@@ -196,8 +261,13 @@ def lost_casts(stage: Stage) -> Stage:
     stage.create(6 * chance.random(), 'none')
     what = chance.choice(('clock', 'clock', 'cell0', 'cell0', 'none'))
     if what == 'clock':
-        stage.trouble('clock', chance.choice(('conductor1', 'scheduler1', 'scheduler1', 'api1')), 200.0,
-                      chance.choice((-1, 1)) * chance.choice((70.0, 400.0)), after=-stage.start)
+        stage.trouble(
+            'clock',
+            chance.choice(('conductor1', 'scheduler1', 'scheduler1', 'api1')),
+            200.0,
+            chance.choice((-1, 1)) * chance.choice((70.0, 400.0)),
+            after=-stage.start,
+        )
     elif what == 'cell0':
         stage.trouble('database', 'cell0', 220.0, 'hang', after=15.0)
     stage.trouble('casts', 'broker', 20.0, chance.choice((0.3, 0.6, 1.0)), after=chance.choice((0.0, 20.0)))
@@ -209,9 +279,19 @@ def lost_casts(stage: Stage) -> Stage:
 
 
 PLOTS: dict[str, Callable[[Stage], Stage]] = {
-    'echo': echo, 'stale_owner': stale_owner, 'stale_scheduler': stale_scheduler, 'undone': undone,
-    'dead_host': dead_host, 'long_calls': long_calls, 'lost_casts': lost_casts}
+    'echo': echo,
+    'stale_owner': stale_owner,
+    'stale_scheduler': stale_scheduler,
+    'undone': undone,
+    'dead_host': dead_host,
+    'long_calls': long_calls,
+    'lost_casts': lost_casts,
+}
 # The clouds in which a plot does most harm: with few slots, with one scheduler or two, with two hosts to go to.
 SUITS: dict[str, tuple[str, ...]] = {
-    'dead_host': ('narrow',), 'long_calls': ('narrow',), 'stale_owner': ('gpus', 'soft'),
-    'stale_scheduler': ('gpus', 'soft'), 'lost_casts': ('tight', 'narrow')}
+    'dead_host': ('narrow',),
+    'long_calls': ('narrow',),
+    'stale_owner': ('gpus', 'soft'),
+    'stale_scheduler': ('gpus', 'soft'),
+    'lost_casts': ('tight', 'narrow'),
+}

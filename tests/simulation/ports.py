@@ -7,6 +7,7 @@
 A port becomes ACTIVE some time after it was bound to a host, and is told of by an event, now and then by none. Hosts
 whose agents are away for a while bind nothing.
 """
+
 from __future__ import annotations
 
 import json as jsonlib
@@ -36,8 +37,9 @@ CARD = 'wire0'
 class Neutron(neutron.FakeNeutron):
     """``post(body)`` sends the compute API events."""
 
-    def __init__(self, timeline: Timeline, post: Callable[[Any], object], hosts: Sequence[str], project: str,
-                 token: str) -> None:
+    def __init__(
+        self, timeline: Timeline, post: Callable[[Any], object], hosts: Sequence[str], project: str, token: str
+    ) -> None:
         self._chance = random.Random('ports')
         super().__init__(hosts)
         self._timeline, self._post, self._process = timeline, post, Process('neutron')
@@ -59,8 +61,9 @@ class Neutron(neutron.FakeNeutron):
 
     def function(self) -> str:
         """A user's new port that is to be a function of a network device."""
-        return self.add_port(self.wire, self.project, **{'binding:vnic_type': 'direct',
-                                                         'binding:profile': {'note': 'mine'}})
+        return self.add_port(
+            self.wire, self.project, **{'binding:vnic_type': 'direct', 'binding:profile': {'note': 'mine'}}
+        )
 
     def guaranteed(self, number: int) -> str:
         """A user's new port that guarantees a bandwidth: in the older form, or with a packet rate beside it."""
@@ -85,8 +88,12 @@ class Neutron(neutron.FakeNeutron):
                 self.guarantee(made, 100)
                 return made
             case 'accelerator':
-                return self.add_port(self.wire, self.project, device_profile=PORT_PROFILE, **{
-                    'binding:vnic_type': 'accelerator-direct', 'binding:profile': {'note': 'mine'}})
+                return self.add_port(
+                    self.wire,
+                    self.project,
+                    device_profile=PORT_PROFILE,
+                    **{'binding:vnic_type': 'accelerator-direct', 'binding:profile': {'note': 'mine'}},
+                )
         return self.function()
 
     def of_create(self, number: int) -> dict[str, str]:
@@ -110,6 +117,7 @@ class Neutron(neutron.FakeNeutron):
         def plug() -> None:
             if self.ports.get(port['id']) is port and port['binding:host_id'] == host and port['status'] == 'DOWN':
                 self.plug(port['id'])
+
         self._timeline.after(PLUGGED * self._chance.random(), plug)
 
     def _later(self, events: list[dict[str, str]]) -> None:
@@ -117,8 +125,10 @@ class Neutron(neutron.FakeNeutron):
         if self._chance.random() >= SENT:
             return
         seed = self._chance.getrandbits(64)
-        self._timeline.after(LATER * self._chance.random(), lambda: self._timeline.spawn(
-            self._process, lambda: self._post({'events': events}), 'events', seed))
+        self._timeline.after(
+            LATER * self._chance.random(),
+            lambda: self._timeline.spawn(self._process, lambda: self._post({'events': events}), 'events', seed),
+        )
 
     def client_by(self, stores: Any) -> NetworkClient:
         """A process's own client."""
@@ -132,11 +142,15 @@ class _Adapter:
         self._service = service
         self.session = ks_session.Session()
 
-    def request(self, path: str, method: str, *, json: Any = None, headers: Mapping[str, str] | None = None,
-                **kwargs: Any) -> requests.Response:
+    def request(
+        self, path: str, method: str, *, json: Any = None, headers: Mapping[str, str] | None = None, **kwargs: Any
+    ) -> requests.Response:
         """One request and its answer."""
-        return self._service.send(types.SimpleNamespace(
-            method=method, url=f'{neutron.URL}{path}', body=jsonlib.dumps(json), headers=dict(headers or {})))
+        return self._service.send(
+            types.SimpleNamespace(
+                method=method, url=f'{neutron.URL}{path}', body=jsonlib.dumps(json), headers=dict(headers or {})
+            )
+        )
 
 
 def settled(cloud: Cloud, wrong: Callable[[str], None]) -> None:
@@ -150,17 +164,20 @@ def settled(cloud: Cloud, wrong: Callable[[str], None]) -> None:
         if domain is not None and port['id'] not in domain.vifs:
             wrong(f'ports: the guest of {port["device_id"]} has {domain.vifs}, and not its port {port["id"]}')
         elif domain is not None and domain.slots.get(port['id']) != port['binding:profile'].get('pci_slot'):
-            wrong(f'ports: the guest of {port["device_id"]} has {domain.slots}, and its port {port["id"]} says '
-                  f'{port["binding:profile"]}')
-
+            wrong(
+                f'ports: the guest of {port["device_id"]} has {domain.slots}, and its port {port["id"]} says '
+                f'{port["binding:profile"]}'
+            )
 
     for host, machine in cloud.machines.items() if cloud.neutron is not None else ():
         for server, domain in machine.domains.items():
             for port_id in domain.vifs:
                 port = cloud.neutron.ports.get(port_id)
                 if port is not None and port['device_id'] != server:
-                    wrong(f'ports: the guest of {server} on {host} has port {port_id}, which is of '
-                          f'{port["device_id"] or "nobody"}')
+                    wrong(
+                        f'ports: the guest of {server} on {host} has port {port_id}, which is of '
+                        f'{port["device_id"] or "nobody"}'
+                    )
 
 
 def empty(cloud: Cloud, wrong: Callable[[str], None]) -> None:

@@ -7,6 +7,7 @@
 A minute after the last part is back every server that was at rest is as it was before, unless its user asked for
 something since; and whatever waits meanwhile says why.
 """
+
 from __future__ import annotations
 
 import datetime
@@ -33,8 +34,16 @@ Query = Callable[[str, str], list[sqlite3.Row]]
 
 def parts(shape: Shape, processes: list[str]) -> list[str]:
     """Return what comes back by itself, by name: daemons, services, each host's libvirtd and storage."""
-    services = ['api', 'cell0', 'cell1', 'broker', 'placement', *(['cyborg'] if shape.profiles else []),
-                *(['neutron'] if shape.has_network else []), *(['cinder'] if shape.has_volumes else [])]
+    services = [
+        'api',
+        'cell0',
+        'cell1',
+        'broker',
+        'placement',
+        *(['cyborg'] if shape.profiles else []),
+        *(['neutron'] if shape.has_network else []),
+        *(['cinder'] if shape.has_volumes else []),
+    ]
     return [*processes, *services, *(f'{what} {host}' for host in shape.devices for what in (LIBVIRTD, STORAGE))]
 
 
@@ -49,8 +58,16 @@ def make(seed: str, shape: Shape, processes: list[str]) -> tuple[list[Act], list
         acts.append(Act(moment, server, 'create', chance.choice(flavors), chance.choice(apis)))
         if chance.random() < 0.5:
             kind = chance.choice(follows)
-            acts.append(Act(moment + 20.0, server, kind, chance.choice(flavors) if kind == 'resize' else '',
-                            chance.choice(apis), patient=True))
+            acts.append(
+                Act(
+                    moment + 20.0,
+                    server,
+                    kind,
+                    chance.choice(flavors) if kind == 'resize' else '',
+                    chance.choice(apis),
+                    patient=True,
+                )
+            )
     cut = 90.0 + 10.0 * chance.random()
     late = {part: chance.choice(LATE) for part in parts(shape, processes)}
     if chance.random() < 0.4:
@@ -60,14 +77,29 @@ def make(seed: str, shape: Shape, processes: list[str]) -> tuple[list[Act], list
     last = max(late.values())
     for _ in range(chance.choice((0, 1, 1, 2))):
         # One is in the middle of something when the power goes.
-        acts.append(Act(cut - chance.choice((0.05, 0.5, 3.0)) * chance.random(), chance.choice(acts).server,
-                        chance.choice(('stop', 'hard_reboot', 'resize', 'delete')), chance.choice(flavors),
-                        chance.choice(apis)))
+        acts.append(
+            Act(
+                cut - chance.choice((0.05, 0.5, 3.0)) * chance.random(),
+                chance.choice(acts).server,
+                chance.choice(('stop', 'hard_reboot', 'resize', 'delete')),
+                chance.choice(flavors),
+                chance.choice(apis),
+            )
+        )
     for _ in range(chance.choice((0, 0, 1, 2))):
-        acts.append(Act(cut + 2.0 + (last + 20.0) * chance.random(), chance.choice(acts).server,
-                        chance.choice(('stop', 'start', 'hard_reboot', 'force_delete')), '', chance.choice(apis)))
+        acts.append(
+            Act(
+                cut + 2.0 + (last + 20.0) * chance.random(),
+                chance.choice(acts).server,
+                chance.choice(('stop', 'start', 'hard_reboot', 'force_delete')),
+                '',
+                chance.choice(apis),
+            )
+        )
     return sorted(acts, key=lambda act: act.time), [
-        Trouble(cut, 'power_cut', 'all', last, late), Trouble(cut + last + SOON + 1.0, 'calm', 'nobody', 0.0)]
+        Trouble(cut, 'power_cut', 'all', last, late),
+        Trouble(cut + last + SOON + 1.0, 'calm', 'nobody', 0.0),
+    ]
 
 
 class PowerCut:
@@ -117,11 +149,16 @@ class PowerCut:
     def _states(self) -> dict[str, tuple[str, int, str, int]]:
         """Return {server: (vm state, power state, host, the state of its guest there)} of those at rest."""
         found = {}
-        for row in self._query('cell1', 'SELECT uuid, vm_state, power_state, host FROM instances WHERE deleted = 0 AND '
-                                        'task_state IS NULL'):
+        for row in self._query(
+            'cell1', 'SELECT uuid, vm_state, power_state, host FROM instances WHERE deleted = 0 AND task_state IS NULL'
+        ):
             domain = self._cloud.machines[row['host']].domains.get(row['uuid']) if row['host'] else None
-            found[row['uuid']] = (row['vm_state'], row['power_state'], row['host'] or '',
-                                  int(domain.state if domain is not None else PowerState.SHUTDOWN))
+            found[row['uuid']] = (
+                row['vm_state'],
+                row['power_state'],
+                row['host'] or '',
+                int(domain.state if domain is not None else PowerState.SHUTDOWN),
+            )
         return found
 
     def _at_rest(self) -> dict[str, tuple[str, int, str, int]]:
@@ -133,27 +170,38 @@ class PowerCut:
         for row in self._query('cell1', f"SELECT instance_uuid, outputs FROM operations WHERE kind = '{KIND}'"):
             if not json.loads(row['outputs']).get('reason'):
                 self._wrong(f"{row['instance_uuid']} waits, and its operation doesn't say why: {row['outputs']}")
-        for row in self._query('cell1', 'SELECT a.instance_uuid, e.details FROM instance_actions a LEFT JOIN '
-                                        'instance_actions_events e ON e.action_id = a.id WHERE '
-                                        f"a.action = '{KIND}'"):
+        for row in self._query(
+            'cell1',
+            'SELECT a.instance_uuid, e.details FROM instance_actions a LEFT JOIN '
+            'instance_actions_events e ON e.action_id = a.id WHERE '
+            f"a.action = '{KIND}'",
+        ):
             if not row['details']:
                 self._wrong(f"{row['instance_uuid']} waits, and its action doesn't say why")
 
     def check(self) -> None:
         """All servers are as before, in the hub; but those of which somebody wanted something since."""
         self._reasons()
-        asked = {row['instance_uuid'] for row in self._query(
-            'cell1', f"SELECT instance_uuid FROM instance_actions WHERE action != '{KIND}' AND "
-                     f"start_time > '{self._at}'")}
+        asked = {
+            row['instance_uuid']
+            for row in self._query(
+                'cell1',
+                f"SELECT instance_uuid FROM instance_actions WHERE action != '{KIND}' AND start_time > '{self._at}'",
+            )
+        }
         after = self._states()
-        waiting = {row['instance_uuid']: row['outputs'] for row in self._query(
-            'cell1', f"SELECT instance_uuid, outputs FROM operations WHERE kind = '{KIND}'")}
+        waiting = {
+            row['instance_uuid']: row['outputs']
+            for row in self._query('cell1', f"SELECT instance_uuid, outputs FROM operations WHERE kind = '{KIND}'")
+        }
         for uuid, before in self._before.items():
             if uuid in asked:
                 continue
             if after.get(uuid) != before:
-                self._wrong(f'a minute after all is back {uuid} is {after.get(uuid)}, and was {before} before the '
-                            f'power was cut: {waiting.get(uuid, "nothing waits")}')
+                self._wrong(
+                    f'a minute after all is back {uuid} is {after.get(uuid)}, and was {before} before the '
+                    f'power was cut: {waiting.get(uuid, "nothing waits")}'
+                )
             elif uuid in waiting:
                 self._wrong(f'a minute after all is back {uuid} still waits: {waiting[uuid]}')
         self._cloud.timeline.tell(f'{len(self._before) - len(asked & set(self._before))} servers are as before the cut')

@@ -3,6 +3,7 @@ after the other, so that there is room for it.
 
     Probe(cloud, users, checks, wrong).go()
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -12,9 +13,12 @@ from tests.simulation.cloud import Cloud
 from tests.simulation.users import Known, Users
 
 # What is asked of a server in a status, and what it must be then; of one in another status nothing is.
-STEPS = {'ACTIVE': (('shelve', 'SHELVED_OFFLOADED'), ('unshelve', 'ACTIVE')),
-         'SHUTOFF': (('shelve', 'SHELVED_OFFLOADED'), ('unshelve', 'ACTIVE')),
-         'VERIFY_RESIZE': (('confirmResize', 'ACTIVE SHUTOFF'),), 'SHELVED_OFFLOADED': (('unshelve', 'ACTIVE'),)}
+STEPS = {
+    'ACTIVE': (('shelve', 'SHELVED_OFFLOADED'), ('unshelve', 'ACTIVE')),
+    'SHUTOFF': (('shelve', 'SHELVED_OFFLOADED'), ('unshelve', 'ACTIVE')),
+    'VERIFY_RESIZE': (('confirmResize', 'ACTIVE SHUTOFF'),),
+    'SHELVED_OFFLOADED': (('unshelve', 'ACTIVE'),),
+}
 # Servers with accelerators behind their ports stay where they are.
 REFUSED = 'Feature not supported with Ports that have accelerators'
 
@@ -44,8 +48,10 @@ class Probe:
             self._rest()
             found = self._users.status(known)
             if answer.status_int >= 300 or found is None or found[0] not in statuses.split():
-                self._wrong(f'probe: s{known.number} is {found} after {act}, which was answered '
-                            f'{answer.status_int}: {answer.text[:200]} {self._checks.fault(known.uuid or "")}')
+                self._wrong(
+                    f'probe: s{known.number} is {found} after {act}, which was answered '
+                    f'{answer.status_int}: {answer.text[:200]} {self._checks.fault(known.uuid or "")}'
+                )
                 return
             self._checks.agree()
         cloud.request('POST', path, {'forceDelete': None})

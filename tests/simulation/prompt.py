@@ -6,6 +6,7 @@
 A dead host holds up no other, a guest that takes minutes to be made only its own server, a lost cast is made good by
 the next sweep, cell0 concerns no server of a cell, and clocks may differ.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -26,8 +27,14 @@ NEVER = frozenset(('clock', 'echo', 'refuse', 'forget', 'calm'))
 class Prompt:
     """One a run. ``spans``: (trouble, begin, end) of what goes wrong."""
 
-    def __init__(self, cloud: Cloud, story: Story, spans: list[tuple[Trouble, float, float]], checks: Any,
-                 wrong: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        cloud: Cloud,
+        story: Story,
+        spans: list[tuple[Trouble, float, float]],
+        checks: Any,
+        wrong: Callable[[str], None],
+    ) -> None:
         self._cloud, self._spans, self._checks, self._wrong = cloud, spans, checks, wrong
         self._off = bool(story.slow)
         self.over = False
@@ -52,8 +59,10 @@ class Prompt:
             return
         rows = self._checks.running(uuid)
         if rows and (kind != 'create' or rows == ['boot']):
-            self._wrong(f'{kind} of {uuid} has not ended after {LIMITS[kind]:.0f} s, and nothing that it needs is '
-                        f'disturbed: {", ".join(rows)}')
+            self._wrong(
+                f'{kind} of {uuid} has not ended after {LIMITS[kind]:.0f} s, and nothing that it needs is '
+                f'disturbed: {", ".join(rows)}'
+            )
 
     def _holds_up(self, kind: str, begun: float, trouble: Trouble, start: float, end: float) -> bool:
         now = self._cloud.timeline.now
@@ -72,5 +81,9 @@ class Prompt:
 
     def _is_dead(self, begun: float, trouble: Trouble, start: float, end: float) -> bool:
         """A host that was known to be dead all the time."""
-        return (trouble.kind == 'kill' and trouble.target in self._cloud.machines and start <= begun - KNOWN
-                and end >= self._cloud.timeline.now)
+        return (
+            trouble.kind == 'kill'
+            and trouble.target in self._cloud.machines
+            and start <= begun - KNOWN
+            and end >= self._cloud.timeline.now
+        )

@@ -1,8 +1,9 @@
 """One story in one process: the cloud stands, users act, things go wrong, everything works again, all is checked.
 
-    result = run(cloud, story)
-    result.wrong, result.digest, result.lines
+result = run(cloud, story)
+result.wrong, result.digest, result.lines
 """
+
 from __future__ import annotations
 
 import os
@@ -65,6 +66,7 @@ def run(cloud: Cloud, story: Story) -> Result:
             result.wrong = text
             timeline.tell(f'WRONG: {text}', 'checks')
             timeline.after(0, _stop)
+
     checks = Checks(cloud, wrong)
     users = Users(cloud, wrong, checks.rests)
     checks.install()
@@ -111,17 +113,27 @@ def _play(cloud: Cloud, story: Story, users: Users, checks: Checks) -> None:
     troubles.cut = checks.power_cut.begin
 
     def send(act: Act) -> None:
-        timeline.after(act.time, lambda: timeline.spawn(
-            user, lambda: users.act(act), act.kind, seed=f'{story.seed}/{act.server}/{act.kind}/{act.time}'))
+        timeline.after(
+            act.time,
+            lambda: timeline.spawn(
+                user, lambda: users.act(act), act.kind, seed=f'{story.seed}/{act.server}/{act.kind}/{act.time}'
+            ),
+        )
 
     def break_(trouble: Trouble) -> None:
         timeline.after(trouble.time, lambda: troubles.begin(trouble))
+
     for trouble in story.troubles:
         break_(trouble)
     for act in story.acts:
         send(act)
-    end = max([0.0, *(act.time + 5.0 for act in story.acts),
-               *(one.time + min(one.lasts, 120.0) for one in story.troubles if one.kind != 'clock')])
+    end = max(
+        [
+            0.0,
+            *(act.time + 5.0 for act in story.acts),
+            *(one.time + min(one.lasts, 120.0) for one in story.troubles if one.kind != 'clock'),
+        ]
+    )
     cloud.pause(end)
     timeline.tell('the troubles are over')
     prompt.over = True

@@ -1,7 +1,8 @@
 """Make a failing story small: fewer troubles, fewer acts, as long as the same kind of thing goes wrong.
 
-    small = shrink(story, lambda story: run_in_a_child(story).wrong, limit=120)
+small = shrink(story, lambda story: run_in_a_child(story).wrong, limit=120)
 """
+
 from __future__ import annotations
 
 import re
@@ -31,6 +32,7 @@ def shrink(story: Story, try_out: Callable[[Story], str | None], limit: int = 15
         left[0] -= 1
         found = try_out(candidate)
         return found is not None and kind_of(found) == kind
+
     before = None
     while before != story and left[0] > 0:
         before = story
@@ -50,7 +52,7 @@ def _fewer(parts: list[tuple[str, Any]], fails: Callable[[list[tuple[str, Any]]]
     while parts:
         position = 0
         while position < len(parts):
-            fewer = parts[:position] + parts[position + size:]
+            fewer = parts[:position] + parts[position + size :]
             if fails(fewer):
                 parts = fewer
             else:

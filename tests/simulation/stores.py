@@ -6,6 +6,7 @@ is lost.
 
 Whatever opens an ``engine.Database`` afterwards gets one of these. Faults: ``links``, and ``Faults`` here.
 """
+
 from __future__ import annotations
 
 import datetime
@@ -70,6 +71,7 @@ class Stores:
         def init(database: engine.Database, *args: Any, **kwargs: Any) -> None:
             original(database, *args, **kwargs)
             stores.attach(database)
+
         engine.Database.__init__ = init  # type: ignore[method-assign]
 
     def attach(self, database: engine.Database) -> None:
@@ -121,7 +123,8 @@ class Stores:
         dialect.do_execute, dialect.do_executemany = do_execute, do_executemany
         dialect.do_commit, dialect.do_rollback = do_commit, do_rollback
         dialect.is_disconnect = lambda error, connection, cursor: (
-            LOST in str(error) or is_disconnect(error, connection, cursor))
+            LOST in str(error) or is_disconnect(error, connection, cursor)
+        )
 
     def _connected(self, connection: sqlite3.Connection, name: str) -> None:
         def now() -> float:
@@ -129,6 +132,7 @@ class Stores:
 
         def utcnow() -> str:
             return datetime.datetime.fromtimestamp(now(), datetime.UTC).strftime('%Y-%m-%d %H:%M:%S.%f')
+
         connection.create_function('sim_now', 0, now)
         connection.create_function('sim_utcnow', 0, utcnow)
 
@@ -179,8 +183,10 @@ def _note(written: dict[int, list[str]], cursor: Any, statement: str) -> None:
 
 def _virtual_clock() -> None:
     for element, texts, text in (
-            (db_clock.db_now, db_clock.NOW, 'sim_now()'), (db_clock.db_utcnow, db_clock.UTCNOW, 'sim_utcnow()'),
-            (db_clock.db_age, db_clock.AGE, '(sim_now() - (julianday({time}) - 2440587.5) * 86400.0)')):
+        (db_clock.db_now, db_clock.NOW, 'sim_now()'),
+        (db_clock.db_utcnow, db_clock.UTCNOW, 'sim_utcnow()'),
+        (db_clock.db_age, db_clock.AGE, '(sim_now() - (julianday({time}) - 2440587.5) * 86400.0)'),
+    ):
         db_clock._register(element, {**texts, 'sqlite': text})
 
 

@@ -7,6 +7,7 @@
 
 Times are seconds after the cloud stood. Leaving an act or a trouble out gives a story that can be run as well.
 """
+
 from __future__ import annotations
 
 import json
@@ -42,8 +43,13 @@ class Story:
     def load(cls, text: str) -> Story:
         """From JSON."""
         values = json.loads(text)
-        return cls(**{**values, 'acts': [Act(**one) for one in values['acts']],
-                      'troubles': [Trouble(**one) for one in values['troubles']]})
+        return cls(
+            **{
+                **values,
+                'acts': [Act(**one) for one in values['acts']],
+                'troubles': [Trouble(**one) for one in values['troubles']],
+            }
+        )
 
     def with_only(self, acts: list[Act], troubles: list[Trouble]) -> Story:
         """The same with fewer parts."""
@@ -55,15 +61,34 @@ class Story:
 
 
 # What users do next: (kind, weight).
-_NEXT = (('resize', 9), ('migrate', 4), ('confirm', 8), ('revert', 8), ('stop', 4), ('start', 4), ('reboot', 2),
-         ('hard_reboot', 2), ('delete', 6), ('restore', 2), ('force_delete', 2))
+_NEXT = (
+    ('resize', 9),
+    ('migrate', 4),
+    ('confirm', 8),
+    ('revert', 8),
+    ('stop', 4),
+    ('start', 4),
+    ('reboot', 2),
+    ('hard_reboot', 2),
+    ('delete', 6),
+    ('restore', 2),
+    ('force_delete', 2),
+)
 # What usually follows, so that most requests find the server in a state for them.
-_FOLLOWS = {'create': ('resize', 'resize', 'stop', 'migrate', 'delete', 'reboot'), 'resize': ('confirm', 'revert'),
-            'migrate': ('confirm', 'revert'), 'confirm': ('resize', 'stop', 'delete', 'migrate'),
-            'revert': ('resize', 'stop', 'delete', 'migrate'), 'stop': ('start', 'resize', 'delete'),
-            'start': ('resize', 'stop', 'delete'), 'reboot': ('resize', 'delete'),
-            'hard_reboot': ('resize', 'stop'), 'delete': ('restore', 'force_delete', 'delete'),
-            'restore': ('resize', 'delete'), 'force_delete': ('delete',)}
+_FOLLOWS = {
+    'create': ('resize', 'resize', 'stop', 'migrate', 'delete', 'reboot'),
+    'resize': ('confirm', 'revert'),
+    'migrate': ('confirm', 'revert'),
+    'confirm': ('resize', 'stop', 'delete', 'migrate'),
+    'revert': ('resize', 'stop', 'delete', 'migrate'),
+    'stop': ('start', 'resize', 'delete'),
+    'start': ('resize', 'stop', 'delete'),
+    'reboot': ('resize', 'delete'),
+    'hard_reboot': ('resize', 'stop'),
+    'delete': ('restore', 'force_delete', 'delete'),
+    'restore': ('resize', 'delete'),
+    'force_delete': ('delete',),
+}
 # Usual seconds between two requests for one server.
 _GAPS = (0.02, 0.4, 2.0, 5.0)
 
@@ -111,18 +136,31 @@ def make(seed: str, shape: Shape, length: int = 20, named: Sequence[str] = ()) -
         for _ in range(chance.randint(1, 7)):
             moment += chance.choice(_GAPS) * chance.expovariate(1.0)
             usual = chance.random() < 0.88
-            kind = chance.choice(_FOLLOWS[last]) if usual else chance.choices(
-                [name for name, _ in _NEXT], [weight for _, weight in _NEXT])[0]
-            acts.append(Act(moment, server, kind, chance.choice(flavors) if kind == 'resize' else '',
-                            chance.choice(apis), usual and chance.random() < 0.93))
+            kind = (
+                chance.choice(_FOLLOWS[last])
+                if usual
+                else chance.choices([name for name, _ in _NEXT], [weight for _, weight in _NEXT])[0]
+            )
+            acts.append(
+                Act(
+                    moment,
+                    server,
+                    kind,
+                    chance.choice(flavors) if kind == 'resize' else '',
+                    chance.choice(apis),
+                    usual and chance.random() < 0.93,
+                )
+            )
             if usual:
                 last = kind
         server += 1
     acts.sort(key=lambda act: act.time)
     if shape.lives:
         # In place of half of these.
-        acts = [replace(act, kind='live') if act.kind in ('migrate', 'confirm', 'stop') and chance.random() < 0.5
-                else act for act in acts]
+        acts = [
+            replace(act, kind='live') if act.kind in ('migrate', 'confirm', 'stop') and chance.random() < 0.5 else act
+            for act in acts
+        ]
         acts = _widened(chance, acts)
         more, lost = _evacuation(chance, shape, acts)
         acts, plotted = sorted(acts + more, key=lambda act: act.time), plotted + lost
@@ -136,16 +174,28 @@ def make(seed: str, shape: Shape, length: int = 20, named: Sequence[str] = ()) -
     if shape.has_network:
         others += _of_service(chance, acts, 'neutron')
     if shape.has_volumes or shape.has_functions:
-        acts = [replace(act, kind=chance.choice(('attach', 'detach'))) if act.kind in ('reboot', 'hard_reboot')
-                and chance.random() < 0.6 else act for act in acts]
+        acts = [
+            replace(act, kind=chance.choice(('attach', 'detach')))
+            if act.kind in ('reboot', 'hard_reboot') and chance.random() < 0.6
+            else act
+            for act in acts
+        ]
     if shape.has_volumes:
         others += _of_service(chance, acts, 'cinder')
     if shape.has_all:
         acts, lost = tours.made(seed, shape, acts)
         acts.sort(key=lambda act: act.time)
         others += lost
-    return Story(seed, shape.name, slow, chance.choice((2.0, 20.0, 90.0)), chance.choice((0.0002, 0.001, 0.004)), acts,
-                 sorted(plotted + others, key=lambda each: each.time), names)
+    return Story(
+        seed,
+        shape.name,
+        slow,
+        chance.choice((2.0, 20.0, 90.0)),
+        chance.choice((0.0002, 0.001, 0.004)),
+        acts,
+        sorted(plotted + others, key=lambda each: each.time),
+        names,
+    )
 
 
 def _cut(seed: str, shape: Shape) -> Story:
@@ -156,8 +206,11 @@ def _cut(seed: str, shape: Shape) -> Story:
 
 
 # In place of a stop and a reboot, and what brings the server back.
-_BESIDES = {'stop': (('suspend', 'resume'), ('rescue', 'unrescue'), ('shelve', 'unshelve')),
-            'reboot': (('rebuild', ''),), 'hard_reboot': (('rebuild', ''),)}
+_BESIDES = {
+    'stop': (('suspend', 'resume'), ('rescue', 'unrescue'), ('shelve', 'unshelve')),
+    'reboot': (('rebuild', ''),),
+    'hard_reboot': (('rebuild', ''),),
+}
 # Flavors in place of those that plots know.
 _ACCELERATED = {'one': 'accel', 'two': 'accels'}
 
@@ -186,9 +239,20 @@ def _evacuation(chance: random.Random, shape: Shape, acts: list[Act]) -> tuple[l
         return [], []
     moment = chance.choice(acts).time + 10.0 * chance.random()
     there = dict.fromkeys(act.server for act in acts if act.kind == 'create' and act.time < moment)
-    return ([Act(moment + 6.0 + 10.0 * chance.random(), server, 'evacuate', '', chance.choice(
-        [f'api{number + 1}' for number in range(shape.apis)])) for server in there for _ in range(2)],
-            [Trouble(moment, 'lose', chance.choice(list(shape.devices)), 30.0 + 40.0 * chance.random())])
+    return (
+        [
+            Act(
+                moment + 6.0 + 10.0 * chance.random(),
+                server,
+                'evacuate',
+                '',
+                chance.choice([f'api{number + 1}' for number in range(shape.apis)]),
+            )
+            for server in there
+            for _ in range(2)
+        ],
+        [Trouble(moment, 'lose', chance.choice(list(shape.devices)), 30.0 + 40.0 * chance.random())],
+    )
 
 
 def _accelerated(chance: random.Random, acts: list[Act], names: Sequence[str]) -> list[Act]:
@@ -197,14 +261,30 @@ def _accelerated(chance: random.Random, acts: list[Act], names: Sequence[str]) -
         return acts
     # The servers that are deleted while their host is dead.
     early = {act.server for act in acts if 'dead_host' in names and act.kind == 'create' and act.time < 40.0}
-    return [replace(act, argument='accel' if act.server in early and act.argument == 'none'
-                    else _ACCELERATED.get(act.argument, act.argument)) for act in acts]
+    return [
+        replace(
+            act,
+            argument='accel'
+            if act.server in early and act.argument == 'none'
+            else _ACCELERATED.get(act.argument, act.argument),
+        )
+        for act in acts
+    ]
 
 
 # What a user does with a running server, and what ends that.
-_STEPS = (('resize', ('confirm', 'revert')), ('resize', ('confirm', 'revert')), ('migrate', ('confirm', 'revert')),
-          ('stop', ('start',)), ('suspend', ('resume',)), ('rescue', ('unrescue',)), ('shelve', ('unshelve',)),
-          ('rebuild', ()), ('hard_reboot', ()), ('reboot', ()))
+_STEPS = (
+    ('resize', ('confirm', 'revert')),
+    ('resize', ('confirm', 'revert')),
+    ('migrate', ('confirm', 'revert')),
+    ('stop', ('start',)),
+    ('suspend', ('resume',)),
+    ('rescue', ('unrescue',)),
+    ('shelve', ('unshelve',)),
+    ('rebuild', ()),
+    ('hard_reboot', ()),
+    ('reboot', ()),
+)
 
 
 def _walk(chance: random.Random, shape: Shape, acts: list[Act]) -> list[Act]:
@@ -229,8 +309,15 @@ def _of_service(chance: random.Random, acts: list[Act], service: str) -> list[Tr
     moment = max(0.0, chance.choice(acts).time + chance.expovariate(0.4) - 0.5)
     if chance.random() < 0.5:
         return [Trouble(moment, 'answers', service, 10.0 + 40.0 * chance.random(), chance.choice((0.1, 0.4)))]
-    return [Trouble(moment, 'service', service, chance.choice((5.0, 30.0, 90.0)) * (0.5 + chance.random()),
-                    chance.choice(('hang', 'refuse')))]
+    return [
+        Trouble(
+            moment,
+            'service',
+            service,
+            chance.choice((5.0, 30.0, 90.0)) * (0.5 + chance.random()),
+            chance.choice(('hang', 'refuse')),
+        )
+    ]
 
 
 def _troubles(chance: random.Random, shape: Shape, acts: list[Act], span: float) -> list[Trouble]:
@@ -241,9 +328,25 @@ def _troubles(chance: random.Random, shape: Shape, acts: list[Act], span: float)
     daemons = conductors * 3 + schedulers + apis + hosts * 2
 
     def one() -> Trouble:
-        kind = chance.choices(('kill', 'stop', 'reboot', 'cut', 'database', 'placement', 'broker', 'weather', 'commits',
-                               'answers', 'disk', 'clock', 'slow', 'forget'),
-                              (12, 10, 3, 7, 4, 4, 1, 6, 3, 3, 2, 3, 3, 4))[0]
+        kind = chance.choices(
+            (
+                'kill',
+                'stop',
+                'reboot',
+                'cut',
+                'database',
+                'placement',
+                'broker',
+                'weather',
+                'commits',
+                'answers',
+                'disk',
+                'clock',
+                'slow',
+                'forget',
+            ),
+            (12, 10, 3, 7, 4, 4, 1, 6, 3, 3, 2, 3, 3, 4),
+        )[0]
         moment = max(0.0, chance.choice(acts).time + chance.expovariate(0.4) - 0.5)
         short, middle, long = 5 * chance.expovariate(1.0), 10 + 30 * chance.random(), 50 + 80 * chance.random()
         lasts = chance.choice((short, middle, long))
@@ -268,16 +371,32 @@ def _troubles(chance: random.Random, shape: Shape, acts: list[Act], span: float)
         if kind == 'placement':
             return Trouble(moment, kind, 'placement', lasts, chance.choice(('hang', 'refuse')))
         if kind == 'weather':
-            return Trouble(moment, kind, 'broker', middle, {
-                'lost': chance.choice((0.0, 0.05, 0.3)), 'doubled': chance.choice((0.0, 0.1)),
-                'late': chance.choice((0.0, 0.1, 0.3)), 'late_by': chance.choice((1.0, 20.0, 80.0))})
+            return Trouble(
+                moment,
+                kind,
+                'broker',
+                middle,
+                {
+                    'lost': chance.choice((0.0, 0.05, 0.3)),
+                    'doubled': chance.choice((0.0, 0.1)),
+                    'late': chance.choice((0.0, 0.1, 0.3)),
+                    'late_by': chance.choice((1.0, 20.0, 80.0)),
+                },
+            )
         if kind in ('commits', 'answers'):
-            return Trouble(moment, kind, 'databases' if kind == 'commits' else 'placement', long,
-                           chance.choice((0.03, 0.2)))
+            return Trouble(
+                moment, kind, 'databases' if kind == 'commits' else 'placement', long, chance.choice((0.03, 0.2))
+            )
         if kind == 'clock':
-            return Trouble(0.0, kind, chance.choice([*daemons, *DATABASES]), span,
-                           chance.choice((-1, 1)) * chance.choice((2.0, 40.0, 400.0)))
+            return Trouble(
+                0.0,
+                kind,
+                chance.choice([*daemons, *DATABASES]),
+                span,
+                chance.choice((-1, 1)) * chance.choice((2.0, 40.0, 400.0)),
+            )
         if kind == 'slow':
             return Trouble(moment, kind, chance.choice(daemons), long, chance.choice((5.0, 50.0)))
         return Trouble(moment, kind, 'broker', lasts)
+
     return sorted((one() for _ in range(chance.choice((0, 1, 2, 3, 4, 6)))), key=lambda each: each.time)

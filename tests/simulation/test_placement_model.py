@@ -3,6 +3,7 @@
 Requests are drawn by chance, many of them stale, malformed, too large or about what isn't there; then Kilonova's own
 client does its work with both, and loses requests and answers on the way.
 """
+
 from __future__ import annotations
 
 import random
@@ -17,7 +18,7 @@ from kilonova import errors
 from kilonova.clients import placement as placement_client
 from kilonova.clients import session
 from kilonova.clients.placement import MICROVERSION, PlacementClient
-from kilonova.scheduler.query import Group, Query
+from kilonova.scheduler.placement.query import CandidateQuery, Group
 from tests.fixtures.modelled import ModelledPlacement
 from tests.fixtures.placement import Placement, app
 from tests.simulation.placement_model import INVENTORY_DEFAULTS, ModelAdapter, NotModelled, PlacementModel, Refusal
@@ -58,8 +59,10 @@ class Both:
     def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         """Send it to both; their answer, which must be equal, and so must be all that they know afterwards."""
         given = {} if body is None else {'json': body}
-        answers = [_readable(adapter.request(path, method, raise_exc=False, headers=dict(HEADERS), **given))
-                   for adapter in (self.service.adapter, self.adapter)]
+        answers = [
+            _readable(adapter.request(path, method, raise_exc=False, headers=dict(HEADERS), **given))
+            for adapter in (self.service.adapter, self.adapter)
+        ]
         if 'limit=' in path and answers[0][0] == answers[1][0] == 200:
             self._check_cut(path, *answers)
         else:
@@ -76,16 +79,18 @@ class Both:
         """Which candidates are the first ones is open: there must be as many, all of them among those of the uncut
         answer, with the trees that they name."""
         pairs = [pair for pair in parse.parse_qsl(path.partition('?')[2]) if pair[0] != 'limit']
-        uncut = self.adapter.request(f'/allocation_candidates?{parse.urlencode(pairs)}', 'GET', raise_exc=False,
-                                     headers=HEADERS)
+        uncut = self.adapter.request(
+            f'/allocation_candidates?{parse.urlencode(pairs)}', 'GET', raise_exc=False, headers=HEADERS
+        )
         whole = _readable(uncut)[1]
         roots = {uuid: one['root_provider_uuid'] for uuid, one in whole['provider_summaries'].items()}
         assert len(real[1]['allocation_requests']) == len(ours[1]['allocation_requests']), path
         for answer in (real[1], ours[1]):
             assert all(one in whole['allocation_requests'] for one in answer['allocation_requests']), path
             named = {roots[rp] for one in answer['allocation_requests'] for rp in one['allocations']}
-            assert answer['provider_summaries'] == {uuid: one for uuid, one in whole['provider_summaries'].items()
-                                                    if roots[uuid] in named}, path
+            assert answer['provider_summaries'] == {
+                uuid: one for uuid, one in whole['provider_summaries'].items() if roots[uuid] in named
+            }, path
 
 
 def _readable(answer: Any) -> tuple[int, Any]:
@@ -108,6 +113,7 @@ def _sorted(body: Any) -> Any:
 
 # What both know
 
+
 def state_of_model(model: PlacementModel) -> dict[str, Any]:
     """All that there is, as ``state_of_service`` gives it."""
     providers = model.providers.values()
@@ -118,55 +124,80 @@ def state_of_model(model: PlacementModel) -> dict[str, Any]:
         'inventories': {(one.uuid, name): given for one in providers for name, given in one.inventory.items()},
         'traits': {(one.uuid, name) for one in providers for name in one.traits},
         'aggregates': {(one.uuid, name) for one in providers for name in one.aggregates},
-        'allocations': {(consumer, rp, name): amount for consumer, held in model.allocations().items()
-                        for rp, amounts in held.items() for name, amount in amounts.items()},
+        'allocations': {
+            (consumer, rp, name): amount
+            for consumer, held in model.allocations().items()
+            for rp, amounts in held.items()
+            for name, amount in amounts.items()
+        },
         'used': {(one.uuid, name): amount for one in providers for name, amount in one.used.items()},
-        'consumers': {uuid: (one.generation, one.project_id, one.user_id) for uuid, one in model.consumers.items()}}
+        'consumers': {uuid: (one.generation, one.project_id, one.user_id) for uuid, one in model.consumers.items()},
+    }
 
 
 def state_of_service() -> dict[str, Any]:
     """The same of the real one, from its database."""
     with app().lock, app().engine.connect() as connection:
+
         def rows(statement: str) -> list[Any]:
             return [tuple(row) for row in connection.exec_driver_sql(statement)]
 
-        providers = rows('SELECT p.uuid, p.name, p.generation, parent.uuid, root.uuid FROM resource_providers p'
-                         ' JOIN resource_providers root ON root.id = p.root_provider_id'
-                         ' LEFT JOIN resource_providers parent ON parent.id = p.parent_provider_id')
-        inventories = rows(f'SELECT p.uuid, c.name, {", ".join(INVENTORY_DEFAULTS)} FROM inventories i'
-                           ' JOIN resource_providers p ON p.id = i.resource_provider_id'
-                           ' JOIN resource_classes c ON c.id = i.resource_class_id')
-        traits = rows('SELECT p.uuid, t.name FROM resource_provider_traits r'
-                      ' JOIN resource_providers p ON p.id = r.resource_provider_id JOIN traits t ON t.id = r.trait_id')
-        aggregates = rows('SELECT p.uuid, a.uuid FROM resource_provider_aggregates r'
-                          ' JOIN resource_providers p ON p.id = r.resource_provider_id'
-                          ' JOIN placement_aggregates a ON a.id = r.aggregate_id')
-        allocations = rows('SELECT a.consumer_id, p.uuid, c.name, a.used FROM allocations a'
-                           ' JOIN resource_providers p ON p.id = a.resource_provider_id'
-                           ' JOIN resource_classes c ON c.id = a.resource_class_id')
-        consumers = rows('SELECT c.uuid, c.generation, p.external_id, u.external_id FROM consumers c'
-                         ' JOIN projects p ON p.id = c.project_id JOIN users u ON u.id = c.user_id')
+        providers = rows(
+            'SELECT p.uuid, p.name, p.generation, parent.uuid, root.uuid FROM resource_providers p'
+            ' JOIN resource_providers root ON root.id = p.root_provider_id'
+            ' LEFT JOIN resource_providers parent ON parent.id = p.parent_provider_id'
+        )
+        inventories = rows(
+            f'SELECT p.uuid, c.name, {", ".join(INVENTORY_DEFAULTS)} FROM inventories i'
+            ' JOIN resource_providers p ON p.id = i.resource_provider_id'
+            ' JOIN resource_classes c ON c.id = i.resource_class_id'
+        )
+        traits = rows(
+            'SELECT p.uuid, t.name FROM resource_provider_traits r'
+            ' JOIN resource_providers p ON p.id = r.resource_provider_id JOIN traits t ON t.id = r.trait_id'
+        )
+        aggregates = rows(
+            'SELECT p.uuid, a.uuid FROM resource_provider_aggregates r'
+            ' JOIN resource_providers p ON p.id = r.resource_provider_id'
+            ' JOIN placement_aggregates a ON a.id = r.aggregate_id'
+        )
+        allocations = rows(
+            'SELECT a.consumer_id, p.uuid, c.name, a.used FROM allocations a'
+            ' JOIN resource_providers p ON p.id = a.resource_provider_id'
+            ' JOIN resource_classes c ON c.id = a.resource_class_id'
+        )
+        consumers = rows(
+            'SELECT c.uuid, c.generation, p.external_id, u.external_id FROM consumers c'
+            ' JOIN projects p ON p.id = c.project_id JOIN users u ON u.id = c.user_id'
+        )
     used: dict[tuple[str, str], int] = {}
     for _, rp, name, amount in allocations:
         used[rp, name] = used.get((rp, name), 0) + amount
-    return {'providers': {uuid: tuple(row) for uuid, *row in providers},
-            'inventories': {(rp, name): dict(zip(INVENTORY_DEFAULTS, row, strict=True))
-                            for rp, name, *row in inventories},
-            'traits': set(traits), 'aggregates': set(aggregates),
-            'allocations': {(consumer, rp, name): amount for consumer, rp, name, amount in allocations},
-            'used': used, 'consumers': {uuid: tuple(row) for uuid, *row in consumers}}
+    return {
+        'providers': {uuid: tuple(row) for uuid, *row in providers},
+        'inventories': {(rp, name): dict(zip(INVENTORY_DEFAULTS, row, strict=True)) for rp, name, *row in inventories},
+        'traits': set(traits),
+        'aggregates': set(aggregates),
+        'allocations': {(consumer, rp, name): amount for consumer, rp, name, amount in allocations},
+        'used': used,
+        'consumers': {uuid: tuple(row) for uuid, *row in consumers},
+    }
 
 
 def read_all(client: PlacementClient) -> dict[str, Any]:
     """What there is, as Kilonova can read it."""
     found = {row['uuid']: row for row in client.list_providers()}
-    return {'names': _sorted(found), 'inventories': {uuid: client.get_inventory(uuid) for uuid in found},
-            'traits': {uuid: client.get_traits(uuid) for uuid in found},
-            'holders': {uuid: client.provider_allocations(uuid) for uuid in found},
-            'consumers': {uuid: client.get_allocations(uuid) for uuid in CONSUMERS}}
+    return {
+        'names': _sorted(found),
+        'inventories': {uuid: client.get_inventory(uuid) for uuid in found},
+        'traits': {uuid: client.get_traits(uuid) for uuid in found},
+        'holders': {uuid: client.provider_allocations(uuid) for uuid in found},
+        'consumers': {uuid: client.get_allocations(uuid) for uuid in CONSUMERS},
+    }
 
 
 # Requests by chance
+
 
 class Requests:
     """Draws the next request with an eye on what the model knows, so that most of them make sense."""
@@ -174,9 +205,19 @@ class Requests:
     def __init__(self, seed: int, model: PlacementModel, flat: bool = False) -> None:
         self._random, self._model, self._flat = random.Random(seed), model, flat
         self._kinds: list[tuple[int, Callable[[], Request]]] = [
-            (6, self._create), (6, self._delete), (12, self._inventory), (6, self._traits), (4, self._aggregates),
-            (20, self._claim), (20, self._post), (4, self._drop), (6, self._read), (11, self._list),
-            (22, self._candidates), (2, self._name)]
+            (6, self._create),
+            (6, self._delete),
+            (12, self._inventory),
+            (6, self._traits),
+            (4, self._aggregates),
+            (20, self._claim),
+            (20, self._post),
+            (4, self._drop),
+            (6, self._read),
+            (11, self._list),
+            (22, self._candidates),
+            (2, self._name),
+        ]
 
     def draw(self) -> Request:
         weights = [weight for weight, _ in self._kinds]
@@ -209,8 +250,20 @@ class Requests:
         elif self._may(0.3):
             body['parent_provider_uuid'] = None
         if self._may(0.15):
-            body.update(self._one([{'name': ''}, {'name': 3}, {'uuid': 'x'}, {'name': 'n' * 201}, {'uuid': NOBODY},
-                                   {'parent_provider_uuid': NOBODY}, {'more': 1}, {'parent_provider_uuid': 'x'}]))
+            body.update(
+                self._one(
+                    [
+                        {'name': ''},
+                        {'name': 3},
+                        {'uuid': 'x'},
+                        {'name': 'n' * 201},
+                        {'uuid': NOBODY},
+                        {'parent_provider_uuid': NOBODY},
+                        {'more': 1},
+                        {'parent_provider_uuid': 'x'},
+                    ]
+                )
+            )
         return 'POST', '/resource_providers', body
 
     def _delete(self) -> Request:
@@ -224,10 +277,19 @@ class Requests:
         for name in self._some(CLASSES, 1):
             total = self._random.randint(1, 10)
             given = inventories[name] = {'total': total}
-            given.update({key: value for key, value in {
-                'reserved': self._random.randint(0, total), 'min_unit': self._random.randint(1, 3),
-                'max_unit': self._random.randint(1, 10), 'step_size': self._random.randint(1, 2),
-                'allocation_ratio': self._one([1, 1.0, 1.5, 16.0, 0.4])}.items() if self._may(0.2)})
+            given.update(
+                {
+                    key: value
+                    for key, value in {
+                        'reserved': self._random.randint(0, total),
+                        'min_unit': self._random.randint(1, 3),
+                        'max_unit': self._random.randint(1, 10),
+                        'step_size': self._random.randint(1, 2),
+                        'allocation_ratio': self._one([1, 1.0, 1.5, 16.0, 0.4]),
+                    }.items()
+                    if self._may(0.2)
+                }
+            )
         known = self._model.providers.get(uuid)
         if known is not None and self._may(0.3):
             # As it is, or less than is in use.
@@ -238,11 +300,23 @@ class Requests:
         elif self._may(0.1):
             inventories = {}
         elif self._may(0.12):
-            inventories[self._one(inventories)] = self._one([
-                {}, {'total': 0}, {'total': 4, 'reserved': 5}, {'total': 1, 'more': 1}, {'total': '4'}, [],
-                {'total': 3, 'reserved': -1}, {'total': 2, 'min_unit': 0}, {'total': 2, 'step_size': 0},
-                {'total': 2, 'max_unit': 0}, {'total': 2 ** 31}, {'total': 2, 'allocation_ratio': 1e39},
-                {'total': 2, 'allocation_ratio': '1'}])
+            inventories[self._one(inventories)] = self._one(
+                [
+                    {},
+                    {'total': 0},
+                    {'total': 4, 'reserved': 5},
+                    {'total': 1, 'more': 1},
+                    {'total': '4'},
+                    [],
+                    {'total': 3, 'reserved': -1},
+                    {'total': 2, 'min_unit': 0},
+                    {'total': 2, 'step_size': 0},
+                    {'total': 2, 'max_unit': 0},
+                    {'total': 2**31},
+                    {'total': 2, 'allocation_ratio': 1e39},
+                    {'total': 2, 'allocation_ratio': '1'},
+                ]
+            )
         if self._may(0.05):
             inventories[UNKNOWN_CLASS] = {'total': 1}
         body = {'resource_provider_generation': self._generation(uuid), 'inventories': inventories}
@@ -271,8 +345,9 @@ class Requests:
         for uuid in self._some(stocked, 1, 2) if stocked else [self._provider()]:
             known = self._model.providers.get(uuid)
             names = known.inventory if known and known.inventory and self._may(0.95) else CLASSES
-            found[uuid] = {'resources': {name: self._random.choice([1, 1, 1, 2, 2, 3, 5, 9])
-                                         for name in self._some(names, 1, 2)}}
+            found[uuid] = {
+                'resources': {name: self._random.choice([1, 1, 1, 2, 2, 3, 5, 9]) for name in self._some(names, 1, 2)}
+            }
         if self._may(0.03):
             found[NOBODY] = {'resources': {'VCPU': 1}}
         if self._may(0.03):
@@ -295,16 +370,34 @@ class Requests:
         generation: int | None = known.generation if known else None
         if self._may(0.12):
             generation = self._one([None, 0, 1, 2])
-        body: dict[str, Any] = {'allocations': allocations, 'consumer_generation': generation,
-                                'project_id': self._one(['demo', 'other']), 'user_id': self._one(['alice', 'bob'])}
+        body: dict[str, Any] = {
+            'allocations': allocations,
+            'consumer_generation': generation,
+            'project_id': self._one(['demo', 'other']),
+            'user_id': self._one(['alice', 'bob']),
+        }
         if self._may(0.3):
             body['mappings'] = {'': list(allocations) or [NOBODY], 'a-0': [NOBODY]}
         if self._may(0.04):
-            body.update(self._one([
-                {'project_id': ''}, {'user_id': None}, {'consumer_generation': 'x'}, {'mappings': {}}, {'more': 1},
-                {'mappings': {'a': []}}, {'mappings': {'a': ['x']}}, {'allocations': {'x': {'resources': {'VCPU': 1}}}},
-                {'allocations': {NOBODY: {'resources': {}}}}, {'allocations': {NOBODY: {'resources': {'VCPU': 0}}}},
-                {'allocations': {NOBODY: {'resources': {'vcpu': 1}}}}, {'allocations': []}, {'user_id': 'u' * 256}]))
+            body.update(
+                self._one(
+                    [
+                        {'project_id': ''},
+                        {'user_id': None},
+                        {'consumer_generation': 'x'},
+                        {'mappings': {}},
+                        {'more': 1},
+                        {'mappings': {'a': []}},
+                        {'mappings': {'a': ['x']}},
+                        {'allocations': {'x': {'resources': {'VCPU': 1}}}},
+                        {'allocations': {NOBODY: {'resources': {}}}},
+                        {'allocations': {NOBODY: {'resources': {'VCPU': 0}}}},
+                        {'allocations': {NOBODY: {'resources': {'vcpu': 1}}}},
+                        {'allocations': []},
+                        {'user_id': 'u' * 256},
+                    ]
+                )
+            )
         return body
 
     def _claim(self) -> Request:
@@ -362,33 +455,51 @@ class Requests:
             pairs.append(('required', self._words()))
         if self._may(0.4):
             names = [*CLASSES, UNKNOWN_CLASS] if self._may(0.1) else CLASSES
-            pairs.append(('resources', ','.join(f'{name}:{self._random.randint(1, 4)}'
-                                                for name in self._some(names, 1, 2))))
+            pairs.append(
+                ('resources', ','.join(f'{name}:{self._random.randint(1, 4)}' for name in self._some(names, 1, 2)))
+            )
         for _ in range(self._one([0, 0, 1, 2])):
             pairs.append(('member_of', self._one(['', 'in:', '!', '!in:'])))
             several = self._some([*AGGREGATES, NOBODY], 1) if pairs[-1][1].endswith('in:') else [self._one(AGGREGATES)]
             pairs[-1] = 'member_of', pairs[-1][1] + ','.join(several)
         if self._may(0.08):
-            pairs = [pair for pair in pairs if pair[0] == 'name'] + [self._one([
-                ('uuid', 'x'), ('in_tree', 'x'), ('required', ''), ('required', 'A,,B'), ('required', '!'),
-                ('resources', 'VCPU'), ('resources', 'VCPU:x'), ('resources', 'VCPU:0'), ('resources', ''),
-                ('member_of', 'x'), ('member_of', f'{AGGREGATES[0]},{AGGREGATES[1]}'), ('more', '1')])]
+            pairs = [pair for pair in pairs if pair[0] == 'name'] + [
+                self._one(
+                    [
+                        ('uuid', 'x'),
+                        ('in_tree', 'x'),
+                        ('required', ''),
+                        ('required', 'A,,B'),
+                        ('required', '!'),
+                        ('resources', 'VCPU'),
+                        ('resources', 'VCPU:x'),
+                        ('resources', 'VCPU:0'),
+                        ('resources', ''),
+                        ('member_of', 'x'),
+                        ('member_of', f'{AGGREGATES[0]},{AGGREGATES[1]}'),
+                        ('more', '1'),
+                    ]
+                )
+            ]
         return 'GET', f'/resource_providers?{parse.urlencode(pairs)}' if pairs else '/resource_providers', None
 
     def _candidates(self) -> Request:
-        """What the scheduler's Query can say, and now and then what it can't."""
-        query = Query(groups={'': self._group()} if self._may(0.85) else {})
+        """What the scheduler's CandidateQuery can say, and now and then what it can't."""
+        query = CandidateQuery(groups={'': self._group()} if self._may(0.85) else {})
         for suffix in self._some(['1', '_GPU', 'd7b6-0', 'd7b6-1'], 0, 2 if self._may(0.8) else 3):
             query.groups[suffix] = self._group(named=True)
         if self._may(0.2):
-            query.groups['_EMPTY'] = Group(required=set(self._some(TRAITS, 0, 1)),
-                                           aggregates=[[self._one(AGGREGATES)]] if self._may(0.4) else [],
-                                           forbidden={self._one(TRAITS)} if self._may(0.3) else set(),
-                                           in_tree=self._provider() if self._may(0.2) else None)
+            query.groups['_EMPTY'] = Group(
+                required=set(self._some(TRAITS, 0, 1)),
+                aggregates=[[self._one(AGGREGATES)]] if self._may(0.4) else [],
+                forbidden={self._one(TRAITS)} if self._may(0.3) else set(),
+                in_tree=self._provider() if self._may(0.2) else None,
+            )
         named = [suffix for suffix in query.groups if suffix]
         # Placement reckons wrongly where the unnamed group and a named one ask for the same, but for this policy.
         shared = '' in query.groups and any(
-            query.groups[''].resources.keys() & query.groups[suffix].resources.keys() for suffix in named)
+            query.groups[''].resources.keys() & query.groups[suffix].resources.keys() for suffix in named
+        )
         query.policy = 'none' if shared else self._one(['none', 'isolate', 'isolate'])
         if not shared and self._may(0.1):
             query.policy = None
@@ -403,10 +514,22 @@ class Requests:
             query.limit = self._random.randint(1, 4)
         pairs = query.pairs()
         if self._may(0.05):
-            more = self._one([
-                ('limit', '0'), ('limit', 'x'), ('group_policy', 'x'), ('same_subtree', 'nobody'), ('more', '1'),
-                ('same_subtree', ''), ('requiredX', 'OWNER_NOVA'), ('resourcesX', 'VCPU:x'), ('member_ofX', 'x'),
-                ('in_treeX', 'x'), ('root_required', 'OWNER_NOVA,!OWNER_NOVA'), ('required1', 'A,!A')])
+            more = self._one(
+                [
+                    ('limit', '0'),
+                    ('limit', 'x'),
+                    ('group_policy', 'x'),
+                    ('same_subtree', 'nobody'),
+                    ('more', '1'),
+                    ('same_subtree', ''),
+                    ('requiredX', 'OWNER_NOVA'),
+                    ('resourcesX', 'VCPU:x'),
+                    ('member_ofX', 'x'),
+                    ('in_treeX', 'x'),
+                    ('root_required', 'OWNER_NOVA,!OWNER_NOVA'),
+                    ('required1', 'A,!A'),
+                ]
+            )
             pairs = [*(pair for pair in pairs if pair[0] != more[0] or more[0] == 'same_subtree'), more]
         return 'GET', f'/allocation_candidates?{parse.urlencode(pairs)}', None
 
@@ -414,8 +537,9 @@ class Requests:
         names = CLASSES[2:] if named and self._may(0.6) else CLASSES
         if self._may(0.02):
             names = [*names, UNKNOWN_CLASS]
-        group = Group(resources={name: self._random.choice([1, 1, 1, 2, 3])
-                                 for name in self._some(names, 1, 1 if named else 2)})
+        group = Group(
+            resources={name: self._random.choice([1, 1, 1, 2, 3]) for name in self._some(names, 1, 1 if named else 2)}
+        )
         if self._may(0.25):
             group.required = set(self._some([*TRAITS, UNKNOWN_TRAIT] if self._may(0.05) else TRAITS, 1, 2))
         if self._may(0.2):
@@ -441,10 +565,16 @@ def build(both: Both, seed: int, flat: bool = False) -> None:
         parent = {'parent_provider_uuid': NODES[number - 3]} if number > 2 and not flat else {}
         both.ask('POST', '/resource_providers', {'name': f'node {number}', 'uuid': uuid, **parent})
         names = CLASSES[:2] if number < 3 else rng.sample(CLASSES[2:], rng.randint(1, 2))
-        both.ask('PUT', f'/resource_providers/{uuid}/inventories', {'resource_provider_generation': 0, 'inventories': {
-            name: {'total': rng.randint(3, 9)} for name in names}})
-        both.ask('PUT', f'/resource_providers/{uuid}/traits', {
-            'resource_provider_generation': 1, 'traits': rng.sample(TRAITS, rng.randint(0, 3))})
+        both.ask(
+            'PUT',
+            f'/resource_providers/{uuid}/inventories',
+            {'resource_provider_generation': 0, 'inventories': {name: {'total': rng.randint(3, 9)} for name in names}},
+        )
+        both.ask(
+            'PUT',
+            f'/resource_providers/{uuid}/traits',
+            {'resource_provider_generation': 1, 'traits': rng.sample(TRAITS, rng.randint(0, 3))},
+        )
 
 
 @pytest.fixture
@@ -471,7 +601,8 @@ CLOUD: dict[int, tuple[int | None, dict[str, dict[str, int]], list[str], list[st
     6: (3, {OTHER_GPU: {'total': 1}}, [], []),
     5: (0, {GPU: {'total': 1}}, [], []),
     1: (None, {'VCPU': {'total': 4}}, ['OWNER_NOVA'], []),
-    4: (1, {GPU: {'total': 1}}, ['CUSTOM_FAST'], [AGGREGATES[1]])}
+    4: (1, {GPU: {'total': 1}}, ['CUSTOM_FAST'], [AGGREGATES[1]]),
+}
 # What is asked, and how many candidates there are.
 RULES: list[tuple[dict[str, str], int]] = [
     ({'resources': 'VCPU:1'}, 2),
@@ -503,21 +634,44 @@ RULES: list[tuple[dict[str, str], int]] = [
     # All providers of the groups are below one of them.
     ({'resources_A': f'{GPU}:1', 'resources_B': f'{OTHER_GPU}:1', 'group_policy': 'none'}, 2),
     ({'resources_A': f'{GPU}:1', 'resources_B': f'{OTHER_GPU}:1', 'group_policy': 'none', 'same_subtree': '_A,_B'}, 1),
-    ({'resources_A': f'{OTHER_GPU}:1', 'required_B': 'CUSTOM_FAST', 'group_policy': 'none',
-      'same_subtree': '_A,_B'}, 1),
+    (
+        {'resources_A': f'{OTHER_GPU}:1', 'required_B': 'CUSTOM_FAST', 'group_policy': 'none', 'same_subtree': '_A,_B'},
+        1,
+    ),
     # A group without resources finds nobody by what it forbids alone, and doesn't look at trees.
-    ({'resources_A': f'{OTHER_GPU}:1', 'required_B': '!CUSTOM_GOLD', 'group_policy': 'none',
-      'same_subtree': '_A,_B'}, 0),
-    ({'resources_A': f'{GPU}:1', 'member_of_B': AGGREGATES[1], 'in_tree_B': NODES[0], 'group_policy': 'none',
-      'same_subtree': '_A,_B'}, 1),
+    (
+        {
+            'resources_A': f'{OTHER_GPU}:1',
+            'required_B': '!CUSTOM_GOLD',
+            'group_policy': 'none',
+            'same_subtree': '_A,_B',
+        },
+        0,
+    ),
+    (
+        {
+            'resources_A': f'{GPU}:1',
+            'member_of_B': AGGREGATES[1],
+            'in_tree_B': NODES[0],
+            'group_policy': 'none',
+            'same_subtree': '_A,_B',
+        },
+        1,
+    ),
     # After what nobody passes no names are looked at.
     ({'resources': 'VCPU:99', 'resources_A': f'{UNKNOWN_CLASS}:1'}, 0),
-    ({'resources': 'VCPU:1', 'member_of': NOBODY, 'required': UNKNOWN_TRAIT}, 0)]
+    ({'resources': 'VCPU:1', 'member_of': NOBODY, 'required': UNKNOWN_TRAIT}, 0),
+]
 WRONG: list[dict[str, str]] = [
-    {}, {'required': 'CUSTOM_FAST'}, {'resources': 'VCPU:1', 'required_A': 'CUSTOM_FAST'},
-    {'resources': f'{UNKNOWN_CLASS}:1'}, {'resources': 'VCPU:1', 'required': UNKNOWN_TRAIT},
+    {},
+    {'required': 'CUSTOM_FAST'},
+    {'resources': 'VCPU:1', 'required_A': 'CUSTOM_FAST'},
+    {'resources': f'{UNKNOWN_CLASS}:1'},
+    {'resources': 'VCPU:1', 'required': UNKNOWN_TRAIT},
     {'resources': 'VCPU:1', 'root_required': f'!{UNKNOWN_TRAIT}'},
-    {'resources_A': f'{GPU}:1', 'resources_B': f'{GPU}:1'}, {'resources': 'VCPU:1', 'same_subtree': '_A'}]
+    {'resources_A': f'{GPU}:1', 'resources_B': f'{GPU}:1'},
+    {'resources': 'VCPU:1', 'same_subtree': '_A'},
+]
 
 
 def test_rules_of_candidates(both: Both) -> None:
@@ -526,19 +680,32 @@ def test_rules_of_candidates(both: Both) -> None:
     for name in TRAITS[:2]:
         both.ask('PUT', f'/traits/{name}')
     for number, (parent, inventories, traits, aggregates) in CLOUD.items():
-        both.ask('POST', '/resource_providers', {'name': f'node {number}', 'uuid': NODES[number],
-                                                 'parent_provider_uuid': None if parent is None else NODES[parent]})
+        both.ask(
+            'POST',
+            '/resource_providers',
+            {
+                'name': f'node {number}',
+                'uuid': NODES[number],
+                'parent_provider_uuid': None if parent is None else NODES[parent],
+            },
+        )
         for what, given in (('inventories', inventories), ('traits', traits), ('aggregates', aggregates)):
-            both.ask('PUT', f'/resource_providers/{NODES[number]}/{what}', {
-                'resource_provider_generation': both.model.providers[NODES[number]].generation, what: given})
-    found = [(asked, len(both.ask('GET', f'/allocation_candidates?{parse.urlencode(asked)}')[1]['allocation_requests']))
-             for asked, _ in RULES]
+            both.ask(
+                'PUT',
+                f'/resource_providers/{NODES[number]}/{what}',
+                {'resource_provider_generation': both.model.providers[NODES[number]].generation, what: given},
+            )
+    found = [
+        (asked, len(both.ask('GET', f'/allocation_candidates?{parse.urlencode(asked)}')[1]['allocation_requests']))
+        for asked, _ in RULES
+    ]
     assert found == RULES
     for asked in WRONG:
         assert both.ask('GET', f'/allocation_candidates?{parse.urlencode(asked)}')[0] == 400
 
 
 # Kilonova's own work
+
 
 class Work:
     """Kilonova's client at both, doing the same, with the same mishaps."""
@@ -547,8 +714,17 @@ class Work:
         self._both, self._random = both, random.Random(seed)
         self._restart()
         self._kinds: list[tuple[int, Callable[[], None]]] = [
-            (1, self._restart), (8, self._sync), (10, self._claim), (8, self._move), (6, self._move_back),
-            (5, self._drop), (3, self._member), (2, self._disable), (1, self._leave), (4, self._ask)]
+            (1, self._restart),
+            (8, self._sync),
+            (10, self._claim),
+            (8, self._move),
+            (6, self._move_back),
+            (5, self._drop),
+            (3, self._member),
+            (2, self._disable),
+            (1, self._leave),
+            (4, self._ask),
+        ]
 
     def step(self) -> None:
         self._random.choices(self._kinds, [weight for weight, _ in self._kinds])[0][1]()
@@ -557,8 +733,10 @@ class Work:
         """Call a method of both clients; what came of it, which must be the same, as must be what was sent for it."""
         mishap_at, kind = self._random.randint(1, 4), self._random.choice(['before', 'after', 'meanwhile'])
         both, outcomes = self._both, []
-        for client, side, broken in ((self._clients[0], both.service, both.service.broken),
-                                     (self._clients[1], both.model, both.model.broken)):
+        for client, side, broken in (
+            (self._clients[0], both.service, both.service.broken),
+            (self._clients[1], both.model, both.model.broken),
+        ):
             side.requests.clear()
             if mishap:
                 self._arrange(side, kind, mishap_at, client._adapter, args, broken)
@@ -576,8 +754,9 @@ class Work:
         return outcomes[0]
 
     @staticmethod
-    def _arrange(side: Placement | PlacementModel, kind: str, at: int, adapter: Any, args: tuple,
-                 broken: Callable[[], Exception]) -> None:
+    def _arrange(
+        side: Placement | PlacementModel, kind: str, at: int, adapter: Any, args: tuple, broken: Callable[[], Exception]
+    ) -> None:
         """The ``at``-th write is lost, or its answer, or just before it somebody else changes what it is about."""
         left = [at]
 
@@ -590,12 +769,15 @@ class Work:
             side.before = None
             if path.startswith('/resource_providers/') and method == 'PUT':
                 uuid = path.split('/')[2]
-                found = adapter.request(f'/resource_providers/{uuid}/inventories', 'GET', raise_exc=False,
-                                        headers=HEADERS).json()
-                adapter.request(f'/resource_providers/{uuid}/inventories', 'PUT', raise_exc=False, headers=HEADERS,
-                                json=found)
+                found = adapter.request(
+                    f'/resource_providers/{uuid}/inventories', 'GET', raise_exc=False, headers=HEADERS
+                ).json()
+                adapter.request(
+                    f'/resource_providers/{uuid}/inventories', 'PUT', raise_exc=False, headers=HEADERS, json=found
+                )
             elif 'allocations' in path:
                 adapter.request(f'/allocations/{args[0]}', 'DELETE', raise_exc=False, headers=HEADERS)
+
         if kind == 'after':
             side.after = hook
         else:
@@ -612,23 +794,44 @@ class Work:
         """A host reports itself; devices come and go."""
         node = self._random.randrange(3)
         vcpus = self._random.choice([4, 8])
-        inventory = {'VCPU': {'total': vcpus, 'max_unit': vcpus, 'allocation_ratio': 2.0},
-                     'MEMORY_MB': {'total': 4096, 'max_unit': 4096, 'reserved': 512}}
+        inventory = {
+            'VCPU': {'total': vcpus, 'max_unit': vcpus, 'allocation_ratio': 2.0},
+            'MEMORY_MB': {'total': 4096, 'max_unit': 4096, 'reserved': 512},
+        }
         if self._may(0.3):
             inventory['CUSTOM_BAREMETAL'] = {'total': 1}
-        view = {f'host{node}_{address}': {
-            'resource_class': self._random.choice([GPU, GPU, OTHER_GPU]), 'total': self._random.choice([1, 1, 2]),
-            'traits': {'COMPUTE_MANAGED_PCI_DEVICE', *self._random.sample(TRAITS, 1)},
-            'reserved': self._random.choice([None, None, 0, 1])} for address in ('08', '88', 'c1') if self._may(0.8)}
+        view = {
+            f'host{node}_{address}': {
+                'resource_class': self._random.choice([GPU, GPU, OTHER_GPU]),
+                'total': self._random.choice([1, 1, 2]),
+                'traits': {'COMPUTE_MANAGED_PCI_DEVICE', *self._random.sample(TRAITS, 1)},
+                'reserved': self._random.choice([None, None, 0, 1]),
+            }
+            for address in ('08', '88', 'c1')
+            if self._may(0.8)
+        }
         traits = {'COMPUTE_NODE', 'HW_CPU_X86_VMX', *self._random.sample([*TRAITS, UNKNOWN_TRAIT], 2)}
-        self.do('sync_compute', NODES[node], f'host{node}', inventory, traits, view, refresh=self._may(0.5),
-                mishap=self._may(0.3))
+        self.do(
+            'sync_compute',
+            NODES[node],
+            f'host{node}',
+            inventory,
+            traits,
+            view,
+            refresh=self._may(0.5),
+            mishap=self._may(0.3),
+        )
 
     def _wanted(self) -> dict[str, Any]:
         """What the scheduler would choose; sometimes more than there is."""
-        found = self.do('allocation_candidates', [
-            ('resources', f'VCPU:{self._random.randint(1, 3)}'), ('resources_R-0', f'{GPU}:1'),
-            ('root_required', '!COMPUTE_STATUS_DISABLED')])
+        found = self.do(
+            'allocation_candidates',
+            [
+                ('resources', f'VCPU:{self._random.randint(1, 3)}'),
+                ('resources_R-0', f'{GPU}:1'),
+                ('root_required', '!COMPUTE_STATUS_DISABLED'),
+            ],
+        )
         if isinstance(found, dict) and found['allocation_requests'] and self._may(0.8):
             return self._random.choice(found['allocation_requests'])
         rp = self._random.choice([*self._both.model.providers, NOBODY])
@@ -639,8 +842,14 @@ class Work:
 
     def _move(self) -> None:
         wanted = self._wanted()
-        self.do('move_allocation', *self._pair(), new=wanted['allocations'], mappings=wanted['mappings'], **OWNER,
-                mishap=self._may(0.4))
+        self.do(
+            'move_allocation',
+            *self._pair(),
+            new=wanted['allocations'],
+            mappings=wanted['mappings'],
+            **OWNER,
+            mishap=self._may(0.4),
+        )
 
     def _move_back(self) -> None:
         self.do('move_back', *self._pair(), mishap=self._may(0.4))
@@ -657,8 +866,13 @@ class Work:
             self.do('drop', consumer, lambda: None, mishap=self._may(0.4))
 
     def _member(self) -> None:
-        self.do('set_member', self._random.choice(NODES[:3]), self._random.choice(AGGREGATES), self._may(0.7),
-                mishap=self._may(0.3))
+        self.do(
+            'set_member',
+            self._random.choice(NODES[:3]),
+            self._random.choice(AGGREGATES),
+            self._may(0.7),
+            mishap=self._may(0.3),
+        )
 
     def _disable(self) -> None:
         self.do('set_host_disabled', self._random.choice(NODES[:3]), self._may(0.5), mishap=self._may(0.3))
@@ -684,6 +898,7 @@ def test_kilonovas_work(both: Both, seed: int) -> None:
 
 
 # What the simulator does with it
+
 
 @pytest.fixture
 def model() -> PlacementModel:
@@ -711,6 +926,7 @@ def test_hooks_stand_before_and_after_what_is_done(model: PlacementModel) -> Non
 def test_a_request_or_its_answer_is_lost(model: PlacementModel, trouble: Exception, done: bool) -> None:
     def lose(method: str, path: str) -> None:
         raise trouble
+
     if done:
         model.after = lose
     else:
@@ -728,6 +944,7 @@ def test_others_run_between_receipt_and_act(model: PlacementModel) -> None:
     def other(method: str, path: str) -> None:
         model.before = None
         client.claim(CONSUMERS[2], wanted, **OWNER)
+
     model.before = other
     with pytest.raises(errors.PlacementConflict):
         client.claim(CONSUMERS[1], wanted, **OWNER)
@@ -748,22 +965,31 @@ def test_snapshot(model: PlacementModel) -> None:
         assert one.used(NODES[0]) == {'VCPU': 4}
 
 
-@pytest.mark.parametrize(('method', 'path', 'body', 'headers'), [
-    ('GET', '/usages?project_id=demo', None, HEADERS),
-    ('POST', '/reshaper', {}, HEADERS),
-    ('PUT', f'/resource_providers/{NODES[0]}', {'name': 'x'}, HEADERS),
-    ('PUT', f'/resource_providers/{NODES[0]}/inventories/VCPU', {}, HEADERS),
-    ('PUT', f'/resource_providers/{NODES[0]}/traits', None, HEADERS),
-    ('PUT', f'/resource_providers/{NODES[0]}/traits',
-     {'resource_provider_generation': 2, 'traits': ['MISC_SHARES_VIA_AGGREGATE']}, HEADERS),
-    ('GET', f'/allocations/{CONSUMERS[0]}?more=1', None, HEADERS),
-    ('GET', f'/allocations/{CONSUMERS[0]}', None, {'OpenStack-API-Version': 'placement 1.38'}),
-    ('GET', f'/allocations/{CONSUMERS[0]}', None, {}),
-    ('GET', '/traits', None, HEADERS),
-    ('GET', f'/resource_providers?in_tree={NODES[0].upper()}', None, HEADERS),
-    ('GET', '/allocation_candidates?resources=VCPU:1&resources=VCPU:2', None, HEADERS)])
-def test_what_kilonova_never_sends_is_refused_loudly(model: PlacementModel, method: str, path: str, body: Any,
-                                                     headers: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ('method', 'path', 'body', 'headers'),
+    [
+        ('GET', '/usages?project_id=demo', None, HEADERS),
+        ('POST', '/reshaper', {}, HEADERS),
+        ('PUT', f'/resource_providers/{NODES[0]}', {'name': 'x'}, HEADERS),
+        ('PUT', f'/resource_providers/{NODES[0]}/inventories/VCPU', {}, HEADERS),
+        ('PUT', f'/resource_providers/{NODES[0]}/traits', None, HEADERS),
+        (
+            'PUT',
+            f'/resource_providers/{NODES[0]}/traits',
+            {'resource_provider_generation': 2, 'traits': ['MISC_SHARES_VIA_AGGREGATE']},
+            HEADERS,
+        ),
+        ('GET', f'/allocations/{CONSUMERS[0]}?more=1', None, HEADERS),
+        ('GET', f'/allocations/{CONSUMERS[0]}', None, {'OpenStack-API-Version': 'placement 1.38'}),
+        ('GET', f'/allocations/{CONSUMERS[0]}', None, {}),
+        ('GET', '/traits', None, HEADERS),
+        ('GET', f'/resource_providers?in_tree={NODES[0].upper()}', None, HEADERS),
+        ('GET', '/allocation_candidates?resources=VCPU:1&resources=VCPU:2', None, HEADERS),
+    ],
+)
+def test_what_kilonova_never_sends_is_refused_loudly(
+    model: PlacementModel, method: str, path: str, body: Any, headers: dict[str, str]
+) -> None:
     with pytest.raises(NotModelled, match=method):
         ModelAdapter(model).request(path, method, raise_exc=False, headers=headers, json=body)
 
@@ -776,9 +1002,17 @@ def test_what_clouds_have_of_both(placement: Placement) -> None:
     """Their fixture gives the same with the model in it: what is held, what audits read, what was kept and asked."""
     found = []
     for one in (placement, ModelledPlacement()):
+
         def report(client: PlacementClient) -> None:
-            client.sync_compute(NODES[0], 'gpu1', {'VCPU': {'total': 4}}, {'COMPUTE_NODE'}, {
-                'gpu1_a': {'resource_class': GPU, 'total': 1, 'traits': {'OWNER_NOVA'}}}, has_pci=True)
+            client.sync_compute(
+                NODES[0],
+                'gpu1',
+                {'VCPU': {'total': 4}},
+                {'COMPUTE_NODE'},
+                {'gpu1_a': {'resource_class': GPU, 'total': 1, 'traits': {'OWNER_NOVA'}}},
+                has_pci=True,
+            )
+
         report(one.client)
         one.client.sync_compute(NODES[1], 'gpu2', {'VCPU': {'total': 4}}, set())
         one.keep('two hosts')
@@ -795,6 +1029,9 @@ def test_what_clouds_have_of_both(placement: Placement) -> None:
         one.reset()
         assert (one.client.list_providers(), one.requests) == ([], [('GET', '/resource_providers')])
     assert found[0] == found[1]
-    assert found[0][:4] == ({CONSUMERS[0]: {'gpu1': {'VCPU': 2}, 'gpu1_a': {GPU: 1}}},
-                            [{CONSUMERS[0]: {'VCPU': 2}}, {CONSUMERS[0]: {GPU: 1}}],
-                            [['gpu1', 'gpu1_a'], ['gpu2'], []], {})
+    assert found[0][:4] == (
+        {CONSUMERS[0]: {'gpu1': {'VCPU': 2}, 'gpu1_a': {GPU: 1}}},
+        [{CONSUMERS[0]: {'VCPU': 2}}, {CONSUMERS[0]: {GPU: 1}}],
+        [['gpu1', 'gpu1_a'], ['gpu2'], []],
+        {},
+    )

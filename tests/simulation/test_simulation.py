@@ -2,6 +2,7 @@
 
 Each ``python -m tests.simulation`` is a process of its own: its clock and its hub can't be shared.
 """
+
 from __future__ import annotations
 
 import json
@@ -19,8 +20,25 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 def simulate(path: pathlib.Path, *arguments: str, jobs: int = 1) -> list[dict[str, Any]]:
     """The results of all seeds."""
-    done = subprocess.run([sys.executable, '-W', 'ignore', '-m', 'tests.simulation', *arguments, '--jobs', str(jobs),
-                           '--json', str(path)], cwd=ROOT, capture_output=True, text=True, timeout=4500, check=False)
+    done = subprocess.run(
+        [
+            sys.executable,
+            '-W',
+            'ignore',
+            '-m',
+            'tests.simulation',
+            *arguments,
+            '--jobs',
+            str(jobs),
+            '--json',
+            str(path),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=4500,
+        check=False,
+    )
     assert path.exists(), done.stdout + done.stderr
     return [json.loads(line) for line in path.read_text().splitlines()]
 
@@ -41,10 +59,15 @@ def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     for item in request.session.items:
         if isinstance(item, pytest.Function) and item.module is request.module and 'results' in item.fixturenames:
             (faulty if item.function is test_faults_that_are_put_back_are_found else healthy).add(
-                item.callspec.params['shape'] if hasattr(item, 'callspec') else 'functions')
+                item.callspec.params['shape'] if hasattr(item, 'callspec') else 'functions'
+            )
     wanted = [f'--seeds={named(shape, f"1-{count}")}' for shape, count in HEALTHY.items() if shape in healthy]
-    wanted += [f'--prove={fault}={named(shape, seeds[0])}' for shape, proofs in PROOFS.items() if shape in faulty
-               for fault, (_, seeds) in proofs.items()]
+    wanted += [
+        f'--prove={fault}={named(shape, seeds[0])}'
+        for shape, proofs in PROOFS.items()
+        if shape in faulty
+        for fault, (_, seeds) in proofs.items()
+    ]
     return simulate(tmp_path_factory.mktemp('simulation') / 'results', *wanted, '--keep-going', jobs=2)
 
 
@@ -54,9 +77,17 @@ def named(shape: str, seeds: str) -> str:
 
 def of(results: list[dict[str, Any]], shape: str, seeds: int) -> list[dict[str, Any]]:
     """The results of the first seeds of a cloud without a fault, in their order."""
-    return sorted((one for one in results if (one['shape'] if one['shape'] in HEALTHY else '') == shape
-                   and not one['faults'] and not one['proves'] and int(one['seed']) <= seeds),
-                  key=lambda one: int(one['seed']))
+    return sorted(
+        (
+            one
+            for one in results
+            if (one['shape'] if one['shape'] in HEALTHY else '') == shape
+            and not one['faults']
+            and not one['proves']
+            and int(one['seed']) <= seeds
+        ),
+        key=lambda one: int(one['seed']),
+    )
 
 
 @pytest.mark.parametrize('shape', HEALTHY, ids=[shape or ORDINARY for shape in HEALTHY])
@@ -79,37 +110,43 @@ def test_a_seed_is_the_same_run_each_time(results: list[dict[str, Any]], tmp_pat
 
 # Of the ordinary mix and of clouds: what a run must say that finds the fault, and seeds that find it. The first will
 # do, the others are for the day when a change of the code moves what happens in it.
-PROOFS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {'': {
-    'late_order': ('is in the running guest of', ('125', '310')),
-    'stale_owner': ('elsewhere', ('28', '124', '190')),
-    'dead_host': ('create of', ('20', '38')),
-    'late_select': ('and holds nothing', ('123', '158', '83', '129')),
-    'unmarked_undo': ('its row says available by None', ('10', '19')),
-    'silent_database': ('force_delete of', ('5', '55', '63')),
-    'parked_delete': ('boot, delete', ('23', '25', '45', '58')),
-    'blind_sweep': ('force_delete of', ('162', '181', '140')),
-    'lost_cancel': ('boot, delete', ('162', '181', '140', '191')),
-    'wall_clock': ('there is still: boot of', ('79', '113')),
-}, 'kinds': {
-    'kept_accelerators': ('which is not a server', ('7', '13', '20')),
-    'deleted_with_accelerators': ('left over in Cyborg', ('2', '3', '4')),
-    'unasked_binding': ('already has accelerator requests', ('29', '66', '51')),
-    'swapped_holder': ('and Cyborg has {} bound to', ('19', '32', '39')),
-    'silent_host': ('Cyborg has it bound to', ('20', '21', '38', '43')),
-}, 'ports': {
-    'kept_ports': ('which is not a server', ('21', '50', '54')),
-    'blind_ports': ('is not in its info cache', ('14', '15', '19')),
-    'unmoved_ports': ('and the server is on', ('70', '10', '66')),
-}, 'volumes': {
-    'kept_volumes': ('which is not a server', ('21', '78')),
-    'blind_volumes': ('which has no row for it', ('10', '11', '36')),
-    'unplanned_volumes': ('left over in Cinder', ('9', '26')),
-    'unmoved_volumes': ('revert of', ('10', '32', '8')),
-}, 'mixed': {
-    'kept_cards': ('its rows say', ('1',)),
-    'kept_functions': ('its rows say []', ('3',)),
-    'stale_ports': ('probe: ', ('6',)),
-}}
+PROOFS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
+    '': {
+        'late_order': ('is in the running guest of', ('125', '310')),
+        'stale_owner': ('elsewhere', ('28', '124', '190')),
+        'dead_host': ('create of', ('20', '38')),
+        'late_select': ('and holds nothing', ('123', '158', '83', '129')),
+        'unmarked_undo': ('its row says available by None', ('10', '19')),
+        'silent_database': ('force_delete of', ('5', '55', '63')),
+        'parked_delete': ('boot, delete', ('23', '25', '45', '58')),
+        'blind_sweep': ('force_delete of', ('162', '181', '140')),
+        'lost_cancel': ('boot, delete', ('162', '181', '140', '191')),
+        'wall_clock': ('there is still: boot of', ('79', '113')),
+    },
+    'kinds': {
+        'kept_accelerators': ('which is not a server', ('7', '13', '20')),
+        'deleted_with_accelerators': ('left over in Cyborg', ('2', '3', '4')),
+        'unasked_binding': ('already has accelerator requests', ('29', '66', '51')),
+        'swapped_holder': ('and Cyborg has {} bound to', ('19', '32', '39')),
+        'silent_host': ('Cyborg has it bound to', ('20', '21', '38', '43')),
+    },
+    'ports': {
+        'kept_ports': ('which is not a server', ('21', '50', '54')),
+        'blind_ports': ('is not in its info cache', ('14', '15', '19')),
+        'unmoved_ports': ('and the server is on', ('70', '10', '66')),
+    },
+    'volumes': {
+        'kept_volumes': ('which is not a server', ('21', '78')),
+        'blind_volumes': ('which has no row for it', ('10', '11', '36')),
+        'unplanned_volumes': ('left over in Cinder', ('9', '26')),
+        'unmoved_volumes': ('revert of', ('10', '32', '8')),
+    },
+    'mixed': {
+        'kept_cards': ('its rows say', ('1',)),
+        'kept_functions': ('its rows say []', ('3',)),
+        'stale_ports': ('probe: ', ('6',)),
+    },
+}
 
 
 @pytest.mark.parametrize('shape', PROOFS, ids=[shape or ORDINARY for shape in PROOFS])
@@ -121,8 +158,9 @@ def test_faults_that_are_put_back_are_found(results: list[dict[str, Any]], shape
         if not tried:
             break
         if turn:
-            results = simulate(tmp_path / f'results{turn}', *(
-                f'--prove={fault}={named(shape, seed)}' for fault, seed in tried.items()))
+            results = simulate(
+                tmp_path / f'results{turn}', *(f'--prove={fault}={named(shape, seed)}' for fault, seed in tried.items())
+            )
         mine = [one for one in results if one['proves'] in tried]
         assert [(one['seed'], one['wrong']) for one in mine if not one['faults'] and one['wrong']] == []
         assert len(mine) == 2 * len(tried)
@@ -140,8 +178,13 @@ def test_everything_comes_back_after_a_power_cut(tmp_path: pathlib.Path) -> None
     """Found 1.3: each part 1 s, 1 min or 10 min late, in any order: a minute after the last one all servers are as
     before, and whatever waits says why. Without a second try they are not."""
     results = simulate(
-        tmp_path / 'results', *(f'--seeds={shape}:1-{count}' for shape, count in CUTS.items()),
-        f'--prove=forgotten_resume={CUT_PROOF}', '--plot=power_cut', '--keep-going', jobs=2)
+        tmp_path / 'results',
+        *(f'--seeds={shape}:1-{count}' for shape, count in CUTS.items()),
+        f'--prove=forgotten_resume={CUT_PROOF}',
+        '--plot=power_cut',
+        '--keep-going',
+        jobs=2,
+    )
     healthy = [one for one in results if not one['faults']]
     assert [(one['shape'], one['seed'], one['wrong']) for one in healthy if one['wrong']] == []
     assert len(healthy) == sum(CUTS.values()) + 1
@@ -151,12 +194,14 @@ def test_everything_comes_back_after_a_power_cut(tmp_path: pathlib.Path) -> None
 
 def test_a_fault_that_replaces_what_is_gone_is_refused() -> None:
     """It would prove nothing."""
+
     class Owner:
         def act(self, seconds: float) -> None:
             """What is there."""
 
     def act(self: Owner, minutes: float) -> None:
         """Another."""
+
     with pytest.raises(Gone, match='seconds'):
         replace(Owner, 'act', act)
     with pytest.raises(Gone, match='no other'):

@@ -10,6 +10,7 @@ may run: it costs a little virtual time, drawn from the thread's own random numb
 the order of their times; so the seed chooses who is first at each statement, message and lock, and a part that is left
 out of a story changes little of the rest.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -141,8 +142,14 @@ class Timeline(eventlet_hub.BaseHub):
                 sim.random = random.Random(f'{seed}/{sim.process.name}/{sim.name}')
         self._hash = hashlib.sha256(seed.encode())
 
-    def spawn(self, process: Process, act: Callable[[], Any], name: str, seed: int | str | None = None,
-              background: bool = False) -> Any:
+    def spawn(
+        self,
+        process: Process,
+        act: Callable[[], Any],
+        name: str,
+        seed: int | str | None = None,
+        background: bool = False,
+    ) -> Any:
         """A green thread of this process. ``seed``: of its random numbers, else of the spawning thread's."""
         made = greenlet.greenlet(lambda *_: self._body(act), self.greenlet)
         made.sim = Thread(process, self.random().getrandbits(64) if seed is None else seed, background, name)
@@ -320,6 +327,7 @@ class Timeline(eventlet_hub.BaseHub):
             finally:
                 ended.append(True)
                 self.after(0, main.switch)
+
         self.spawn(self.world, body, 'story', background=True)
         while not ended:
             self.switch()

@@ -3,6 +3,7 @@ what it has by then; some of it is deleted at its own service while an operation
 
     acts, troubles = made('17', shape, acts)        # besides what the story has
 """
+
 from __future__ import annotations
 
 import random
@@ -15,9 +16,17 @@ from tests.simulation.parts import Act, Trouble
 
 # What a server goes through, and what brings it back.
 _OPERATIONS = (
-    *(('shelve', ('unshelve',)),) * 4, *(('resize', ('confirm', 'revert')),) * 3,
-    *(('migrate', ('confirm', 'revert')),) * 2, *(('live', ()),) * 3, *(('evacuate', ()),) * 3, ('stop', ('start',)),
-    ('suspend', ('resume',)), ('rescue', ('unrescue',)), ('rebuild', ()), ('hard_reboot', ()))
+    *(('shelve', ('unshelve',)),) * 4,
+    *(('resize', ('confirm', 'revert')),) * 3,
+    *(('migrate', ('confirm', 'revert')),) * 2,
+    *(('live', ()),) * 3,
+    *(('evacuate', ()),) * 3,
+    ('stop', ('start',)),
+    ('suspend', ('resume',)),
+    ('rescue', ('unrescue',)),
+    ('rebuild', ()),
+    ('hard_reboot', ()),
+)
 # How many seconds after an operation something is deleted, or asked by the volume service.
 _AMID = (0.02, 0.3, 1.5, 4.0)
 
@@ -66,8 +75,9 @@ class _Tour:
             self._moment += 4.0 * chance.expovariate(1.0)
             self._break()
             if kind == 'evacuate':
-                self.troubles.append(Trouble(self._moment, 'lose', chance.choice(list(shape.devices)),
-                                             40.0 + 40.0 * chance.random()))
+                self.troubles.append(
+                    Trouble(self._moment, 'lose', chance.choice(list(shape.devices)), 40.0 + 40.0 * chance.random())
+                )
                 self._moment += 6.0
             self._ask(kind, chance.choice(flavors) if kind == 'resize' else '', patient=kind != 'evacuate')
             self._amid()
@@ -101,26 +111,40 @@ class _Tour:
         chance, shape = self._chance, self._shape
         if chance.random() < 0.85:
             return
-        daemon = chance.choice([*(f'conductor{number + 1}' for number in range(shape.conductors)), *shape.devices,
-                                *shape.devices])
-        self.troubles.append(Trouble(
-            self._moment, chance.choice(('kill', 'stop')), daemon, chance.choice((5.0, 30.0, 100.0)) * chance.random(),
-            int(chance.expovariate(0.06))))
+        daemon = chance.choice(
+            [*(f'conductor{number + 1}' for number in range(shape.conductors)), *shape.devices, *shape.devices]
+        )
+        self.troubles.append(
+            Trouble(
+                self._moment,
+                chance.choice(('kill', 'stop')),
+                daemon,
+                chance.choice((5.0, 30.0, 100.0)) * chance.random(),
+                int(chance.expovariate(0.06)),
+            )
+        )
 
     def _snapshot(self, after: float = 0.0, *, patient: bool = True) -> None:
         """Of a volume that it has, or the deletion of one."""
         chance = self._chance
-        self._ask(chance.choice(('snapshot', 'snapshot', 'merge')),
-                  'boot' if self._boots and ('volume' not in self._has or chance.random() < 0.5) else 'volume',
-                  after=after, patient=patient)
+        self._ask(
+            chance.choice(('snapshot', 'snapshot', 'merge')),
+            'boot' if self._boots and ('volume' not in self._has or chance.random() < 0.5) else 'volume',
+            after=after,
+            patient=patient,
+        )
 
     def _amid(self) -> None:
         """While the last operation runs, or when it has ended."""
         chance = self._chance
         if chance.random() < 0.3:
             first = FIRST if self._boots else FIRST[:1]
-            self._ask('drop', chance.choice((*self._has, *self._has, *first)), after=chance.choice(_AMID),
-                      patient=chance.random() < 0.3)
+            self._ask(
+                'drop',
+                chance.choice((*self._has, *self._has, *first)),
+                after=chance.choice(_AMID),
+                patient=chance.random() < 0.3,
+            )
         while chance.random() < 0.35:
             self._moment += chance.expovariate(1.0)
             self._snapshot(chance.choice(_AMID), patient=chance.random() < 0.6)

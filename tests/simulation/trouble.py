@@ -9,6 +9,7 @@ compute.prep_resize'), and then strikes ``wait`` seconds later; its target 'tell
 
 ``kill`` and ``stop`` strike when the process makes its ``argument``-th step of real work after the time, or 20 s later.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -109,6 +110,7 @@ class Troubles:
             if left[0] < 0:
                 process.at_step = None
                 self._timeline.after(0, strike)
+
         process.at_step = step
         self._timeline.after(ARMED, strike)
 
@@ -117,6 +119,7 @@ class Troubles:
         def act(process: Process) -> None:
             self._cloud.kill(trouble.target)
             self._timeline.after(trouble.lasts, lambda: self._cloud.start(trouble.target))
+
         self._at_work(trouble, act)
 
     def _stop(self, trouble: Trouble) -> None:
@@ -136,7 +139,9 @@ class Troubles:
                 if process.stopped:
                     self._say(trouble, 'goes on')
                     self._timeline.go_on(process)
+
             self._timeline.after(trouble.lasts, go_on)
+
         self._at_work(trouble, act)
 
     def _reboot(self, trouble: Trouble) -> None:
@@ -166,6 +171,7 @@ class Troubles:
             self._cloud.off.discard(host)
             self._cloud.start(host)
             self._force_down(host, False)
+
         return end
 
     def _force_down(self, host: str, down: bool) -> None:
@@ -178,6 +184,7 @@ class Troubles:
                     self._cloud.pause(2.0)
             finally:
                 self.busy -= 1
+
         self._timeline.spawn(self._operator, ask, 'force down')
 
     def _forced(self, host: str, down: bool) -> bool:
@@ -203,6 +210,7 @@ class Troubles:
         def end() -> None:
             self._say(trouble, f'reaches {trouble.argument} again')
             self._cloud.links.mend(trouble.target, trouble.argument)
+
         return end
 
     def _database(self, trouble: Trouble) -> Callable[[], None]:
@@ -212,6 +220,7 @@ class Troubles:
         def end() -> None:
             self._say(trouble, 'is well again')
             self._cloud.links.calm(trouble.target, trouble.argument)
+
         return end
 
     _placement = _service = _database
@@ -226,6 +235,7 @@ class Troubles:
 
         def end() -> None:
             self._cloud.bus.weather = Weather()
+
         return end
 
     def _calm(self, trouble: Trouble) -> None:
@@ -237,6 +247,7 @@ class Troubles:
 
         def end() -> None:
             self._cloud.bus.weather = Weather()
+
         return end
 
     def _echo(self, trouble: Trouble) -> None:
@@ -252,6 +263,7 @@ class Troubles:
 
         def end() -> None:
             self._cloud.machines[trouble.target].long = 0.0
+
         return end
 
     def _commits(self, trouble: Trouble) -> Callable[[], None]:
@@ -260,6 +272,7 @@ class Troubles:
 
         def end() -> None:
             self._cloud.stores.lost_commits = 0.0
+
         return end
 
     def _answers(self, trouble: Trouble) -> Callable[[], None]:
@@ -268,6 +281,7 @@ class Troubles:
 
         def end() -> None:
             self._cloud.stores.lost_answers.pop(trouble.target, None)
+
         return end
 
     def _disk(self, trouble: Trouble) -> Callable[[], None]:
@@ -277,6 +291,7 @@ class Troubles:
 
         def end() -> None:
             machine.full = False
+
         return end
 
     def _forget(self, trouble: Trouble) -> None:
@@ -299,4 +314,5 @@ class Troubles:
 
         def end() -> None:
             self._cloud.processes[trouble.target].slowness = 1.0
+
         return end

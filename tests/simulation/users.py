@@ -6,6 +6,7 @@
 
 What an accepted request can lead to is a set of states; a request without an answer adds what it would have led to.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -71,33 +72,48 @@ _AFTER: dict[str, tuple[frozenset[str] | None, Callable[[State], set[State]]]] =
     'stop': (frozenset(('ACTIVE', 'ERROR')), lambda state: {replace(state, status='SHUTOFF'), state}),
     'start': (frozenset(('SHUTOFF',)), lambda state: {replace(state, status='ACTIVE'), state}),
     'reboot': (frozenset(('ACTIVE',)), lambda state: {state}),
-    'hard_reboot': (frozenset(('ACTIVE', 'SHUTOFF', 'SUSPENDED', 'ERROR')),
-                    lambda state: {replace(state, status='ACTIVE'), state}),
+    'hard_reboot': (
+        frozenset(('ACTIVE', 'SHUTOFF', 'SUSPENDED', 'ERROR')),
+        lambda state: {replace(state, status='ACTIVE'), state},
+    ),
     # SHUTOFF: its host was off meanwhile, and left the guest to the operation.
     'suspend': (frozenset(('ACTIVE',)), lambda state: {*_each(state, 'SUSPENDED', 'SHUTOFF'), state}),
     'resume': (frozenset(('SUSPENDED',)), lambda state: {*_each(state, 'ACTIVE', 'SHUTOFF'), state}),
     'rescue': (frozenset(('ACTIVE', 'SHUTOFF', 'ERROR')), lambda state: {*_each(state, 'RESCUE', 'SHUTOFF'), state}),
     'unrescue': (frozenset(('RESCUE',)), lambda state: {*_each(state, 'ACTIVE', 'SHUTOFF'), state}),
     # Its disk may be lost.
-    'rebuild': (frozenset(('ACTIVE', 'SHUTOFF', 'ERROR')),
-                lambda state: {*_each(state, 'ACTIVE', 'SHUTOFF', 'ERROR'), state}),
+    'rebuild': (
+        frozenset(('ACTIVE', 'SHUTOFF', 'ERROR')),
+        lambda state: {*_each(state, 'ACTIVE', 'SHUTOFF', 'ERROR'), state},
+    ),
     # So may the memory of a suspended guest.
-    'shelve': (frozenset(('ACTIVE', 'SHUTOFF', 'SUSPENDED')),
-               lambda state: {*_each(state, 'SHELVED_OFFLOADED', 'SHUTOFF'), state}),
+    'shelve': (
+        frozenset(('ACTIVE', 'SHUTOFF', 'SUSPENDED')),
+        lambda state: {*_each(state, 'SHELVED_OFFLOADED', 'SHUTOFF'), state},
+    ),
     'unshelve': (frozenset(('SHELVED_OFFLOADED',)), lambda state: {replace(state, status='ACTIVE'), state}),
     'evacuate': (frozenset(('ACTIVE', 'SHUTOFF', 'ERROR')), lambda state: {replace(state, status='SHUTOFF'), state}),
-    **dict.fromkeys(('attach', 'detach'), (frozenset(('ACTIVE', 'SHUTOFF', 'SHELVED_OFFLOADED')),
-                                           lambda state: {state})),
+    **dict.fromkeys(
+        ('attach', 'detach'), (frozenset(('ACTIVE', 'SHUTOFF', 'SHELVED_OFFLOADED')), lambda state: {state})
+    ),
     'restore': (frozenset((SOFT,)), lambda state: {State('ACTIVE', state.flavor), state}),
     'force_delete': (None, lambda state: {State(GONE, '')}),
 }
-_BODIES = {'migrate': {'migrate': None}, 'confirm': {'confirmResize': None}, 'revert': {'revertResize': None},
-           'live': {'os-migrateLive': {'host': None, 'block_migration': 'auto'}},
-           'stop': {'os-stop': None}, 'start': {'os-start': None}, 'reboot': {'reboot': {'type': 'SOFT'}},
-           'hard_reboot': {'reboot': {'type': 'HARD'}}, 'restore': {'restore': None},
-           **{kind: {kind: None} for kind in ('suspend', 'resume', 'rescue', 'unrescue', 'shelve', 'unshelve')},
-           'rebuild': {'rebuild': {'imageRef': IMAGE}}, 'evacuate': {'evacuate': {}},
-           'force_delete': {'forceDelete': None}}
+_BODIES = {
+    'migrate': {'migrate': None},
+    'confirm': {'confirmResize': None},
+    'revert': {'revertResize': None},
+    'live': {'os-migrateLive': {'host': None, 'block_migration': 'auto'}},
+    'stop': {'os-stop': None},
+    'start': {'os-start': None},
+    'reboot': {'reboot': {'type': 'SOFT'}},
+    'hard_reboot': {'reboot': {'type': 'HARD'}},
+    'restore': {'restore': None},
+    **{kind: {kind: None} for kind in ('suspend', 'resume', 'rescue', 'unrescue', 'shelve', 'unshelve')},
+    'rebuild': {'rebuild': {'imageRef': IMAGE}},
+    'evacuate': {'evacuate': {}},
+    'force_delete': {'forceDelete': None},
+}
 
 
 class Users:
@@ -186,14 +202,23 @@ class Users:
     def _request(self, act: Act, known: Known, api: str) -> webob.Response:
         cloud = self._cloud
         if act.kind == 'create':
-            return cloud.request('POST', '/servers', {'server': {
-                'name': f's{act.server}', 'flavorRef': self._flavor(act.argument), **cloud.wishes(act.server)}}, api)
+            return cloud.request(
+                'POST',
+                '/servers',
+                {
+                    'server': {
+                        'name': f's{act.server}',
+                        'flavorRef': self._flavor(act.argument),
+                        **cloud.wishes(act.server),
+                    }
+                },
+                api,
+            )
         if act.kind == 'delete':
             return cloud.request('DELETE', f'/servers/{known.uuid}', None, api)
         if act.kind in ('attach', 'detach'):
             return cloud.request(*self._belongings.request(act, known.uuid or ''), api)
-        body = ({'resize': {'flavorRef': self._flavor(act.argument)}} if act.kind == 'resize'
-                else _BODIES[act.kind])
+        body = {'resize': {'flavorRef': self._flavor(act.argument)}} if act.kind == 'resize' else _BODIES[act.kind]
         return cloud.request('POST', f'/servers/{known.uuid}/action', body, api)
 
     def _flavor(self, name: str) -> str:
@@ -206,16 +231,17 @@ class Users:
         if act.kind == 'delete':
             if not self._soft:
                 return {State(GONE, '')}
-            flavors = {state.flavor for state in may_be} | {
-                state.back.flavor for state in may_be if state.back}
+            flavors = {state.flavor for state in may_be} | {state.back.flavor for state in may_be if state.back}
             # One that has no host yet is gone at once.
             return {State(GONE, ''), *(State(SOFT, flavor) for flavor in flavors if flavor)}
-        statuses, after = (frozenset(('ACTIVE', 'SHUTOFF')), _resized(act.argument)) if act.kind == 'resize' \
-            else _AFTER[act.kind]
+        statuses, after = (
+            (frozenset(('ACTIVE', 'SHUTOFF')), _resized(act.argument)) if act.kind == 'resize' else _AFTER[act.kind]
+        )
         return {new for state in may_be if statuses is None or state.status in statuses for new in after(state)}
 
-    def _accepted(self, known: Known, act: Act, response: webob.Response, before: set[State],
-                  others: Sequence[Act]) -> None:
+    def _accepted(
+        self, known: Known, act: Act, response: webob.Response, before: set[State], others: Sequence[Act]
+    ) -> None:
         """``before``: what it could be when this was asked; ``others`` were answered since, and accepted before it or
         after it."""
         if act.kind == 'create':

@@ -9,6 +9,7 @@
 
 A volume that is made or deleted, or gets an image, is so some time later; now and then one can't be made.
 """
+
 from __future__ import annotations
 
 import json as jsonlib
@@ -84,8 +85,10 @@ class Cinder(cinder.FakeCinder):
         """It is there later."""
         made = self._add(project, size=size, **fields)
         status = 'error' if self._chance.random() < BROKEN else 'available'
-        self._timeline.after(MADE * self._chance.random(), lambda: self.finish(made, status)
-                             if self.volumes[made]['status'] == 'creating' else None)
+        self._timeline.after(
+            MADE * self._chance.random(),
+            lambda: self.finish(made, status) if self.volumes[made]['status'] == 'creating' else None,
+        )
         return made
 
     def _add(self, project: str, **fields: Any) -> str:
@@ -119,7 +122,7 @@ class Cinder(cinder.FakeCinder):
         volume = self.volumes[self.snapshots[snapshot_id]['volume_id']]
         chain, file = self.chain(volume['file'][0]), self.frozen[snapshot_id]
         if file not in chain[2:]:
-            return next(iter(chain[chain.index(file) + 1:] if file in chain else chain[1:]), None), None
+            return next(iter(chain[chain.index(file) + 1 :] if file in chain else chain[1:]), None), None
         if file != chain[-1]:
             return file, chain[chain.index(file) + 1]
         # The last of all takes up the one that reads from it, and is what that was.
@@ -131,8 +134,14 @@ class Cinder(cinder.FakeCinder):
         """What is told of one that is taken is known some time later."""
         super()._update(snapshot_id, status, progress)
         if progress is not None and snapshot_id in self.snapshots:
-            self._timeline.after(MADE * self._chance.random(), lambda: self.finish_snapshot(snapshot_id)
-                                 if self.snapshots.get(snapshot_id, {}).get('status') == 'creating' else None)
+            self._timeline.after(
+                MADE * self._chance.random(),
+                lambda: (
+                    self.finish_snapshot(snapshot_id)
+                    if self.snapshots.get(snapshot_id, {}).get('status') == 'creating'
+                    else None
+                ),
+            )
 
     def give_up(self, snapshot_id: str, status: str) -> None:
         """It waits no longer for a compute service."""
@@ -142,8 +151,9 @@ class Cinder(cinder.FakeCinder):
 
     def _delete(self, volume: dict[str, Any]) -> None:
         super()._delete(volume)
-        self._timeline.after(MADE * self._chance.random(), lambda: self.finish(volume['id'])
-                             if volume['id'] in self.volumes else None)
+        self._timeline.after(
+            MADE * self._chance.random(), lambda: self.finish(volume['id']) if volume['id'] in self.volumes else None
+        )
 
     def _reimage(self, volume: dict[str, Any], image: str) -> None:
         super()._reimage(volume, image)
@@ -161,11 +171,15 @@ class _Adapter:
         self._service = service
         self.session = ks_session.Session()
 
-    def request(self, path: str, method: str, *, json: Any = None, headers: Mapping[str, str] | None = None,
-                **kwargs: Any) -> requests.Response:
+    def request(
+        self, path: str, method: str, *, json: Any = None, headers: Mapping[str, str] | None = None, **kwargs: Any
+    ) -> requests.Response:
         """One request and its answer."""
-        return self._service.send(types.SimpleNamespace(
-            method=method, url=f'{cinder.URL}{path}', body=jsonlib.dumps(json), headers=dict(headers or {})))
+        return self._service.send(
+            types.SimpleNamespace(
+                method=method, url=f'{cinder.URL}{path}', body=jsonlib.dumps(json), headers=dict(headers or {})
+            )
+        )
 
 
 def _files(cloud: Cloud, wrong: Callable[[str], None]) -> None:
@@ -179,8 +193,10 @@ def _files(cloud: Cloud, wrong: Callable[[str], None]) -> None:
             for volume_id, names in domain.files.items():
                 expected = cinder.chain(cinder.volumes[volume_id]['file'][0]) if volume_id in cinder.volumes else []
                 if volume_id in cinder.volumes and names != expected:
-                    wrong(f'volumes: the guest of {server} on {host} has {volume_id} in {names}, and Cinder says '
-                          f'{expected}')
+                    wrong(
+                        f'volumes: the guest of {server} on {host} has {volume_id} in {names}, and Cinder says '
+                        f'{expected}'
+                    )
 
 
 def settled(cloud: Cloud, wrong: Callable[[str], None]) -> None:
@@ -201,8 +217,9 @@ def settled(cloud: Cloud, wrong: Callable[[str], None]) -> None:
             # A guest doesn't hear of what is deleted by force.
             has -= cloud.cinder.dropped
             if server in of and has != of[server]:
-                wrong(f'volumes: the guest of {server} on {host} has {sorted(has)}, and Cinder says '
-                      f'{sorted(of[server])}')
+                wrong(
+                    f'volumes: the guest of {server} on {host} has {sorted(has)}, and Cinder says {sorted(of[server])}'
+                )
 
 
 def empty(cloud: Cloud, wrong: Callable[[str], None]) -> None:

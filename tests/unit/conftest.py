@@ -1,5 +1,6 @@
 """What holds for all unit tests: none leaves the logging of the process otherwise than it was, none fails for want of
 time on a busy machine."""
+
 from __future__ import annotations
 
 import logging

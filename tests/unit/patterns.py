@@ -10,6 +10,7 @@ from a place back to itself, or from one loop to a later one. What only may stan
 nothing, a counted repetition as an endless one: an expression can be told weak that isn't, never the other way round.
 Back references are always weak.
 """
+
 from __future__ import annotations
 
 import functools
@@ -24,10 +25,13 @@ from typing import Any, NamedTuple
 # Characters that stand for all others.
 _ALPHABET = frozenset(chr(number) for number in (*range(0x180), 0x0660, 0x2003, 0x4E2D, 0x1F4A9))
 _CATEGORIES: dict[Any, Callable[[str], bool]] = {
-    sre.CATEGORY_DIGIT: str.isdecimal, sre.CATEGORY_SPACE: str.isspace,
+    sre.CATEGORY_DIGIT: str.isdecimal,
+    sre.CATEGORY_SPACE: str.isspace,
     sre.CATEGORY_WORD: lambda char: char.isalnum() or char == '_',
-    sre.CATEGORY_NOT_DIGIT: lambda char: not char.isdecimal(), sre.CATEGORY_NOT_SPACE: lambda char: not char.isspace(),
-    sre.CATEGORY_NOT_WORD: lambda char: not (char.isalnum() or char == '_')}
+    sre.CATEGORY_NOT_DIGIT: lambda char: not char.isdecimal(),
+    sre.CATEGORY_NOT_SPACE: lambda char: not char.isspace(),
+    sre.CATEGORY_NOT_WORD: lambda char: not (char.isalnum() or char == '_'),
+}
 
 Pair = tuple[int, int]
 
@@ -66,8 +70,11 @@ class _Automaton:
         for item in items:
             part = self._item(*item)
             self._join(whole.last, part.first)
-            whole = _Part(whole.empty and part.empty, whole.first + part.first if whole.empty else whole.first,
-                          whole.last + part.last if part.empty else part.last)
+            whole = _Part(
+                whole.empty and part.empty,
+                whole.first + part.first if whole.empty else whole.first,
+                whole.last + part.last if part.empty else part.last,
+            )
         return whole
 
     def _item(self, kind: Any, what: Any) -> _Part:
@@ -75,8 +82,11 @@ class _Automaton:
             return self._place(_chars(kind, what))
         if kind is sre.BRANCH:
             parts = [self._row(branch) for branch in what[1]]
-            return _Part(any(part.empty for part in parts), sum((part.first for part in parts), ()),
-                         sum((part.last for part in parts), ()))
+            return _Part(
+                any(part.empty for part in parts),
+                sum((part.first for part in parts), ()),
+                sum((part.last for part in parts), ()),
+            )
         if kind is sre.SUBPATTERN:
             return self._row(what[3])
         if kind in (sre.MAX_REPEAT, sre.MIN_REPEAT, sre.POSSESSIVE_REPEAT):
@@ -113,8 +123,12 @@ class _Automaton:
         """Where paths that are at these places are after one character that all of them read."""
         found: list[tuple[int, ...]] = [()]
         for place in places:
-            found = [(*row, step) for row in found for step in self.after[place]
-                     if frozenset.intersection(*(self.texts[each] for each in (*row, step)))]
+            found = [
+                (*row, step)
+                for row in found
+                for step in self.after[place]
+                if frozenset.intersection(*(self.texts[each] for each in (*row, step)))
+            ]
         return iter(found)
 
 
@@ -174,6 +188,7 @@ def _two_ways(automaton: _Automaton) -> bool:
 
         def pairs(now: Any, inside: set[int] = inside) -> Iterator[Any]:
             return (row for row in automaton.together(*now) if inside.issuperset(row))
+
         if any(row[0] != row[1] and (place, place) in _reach(row, pairs) for row in _reach((place, place), pairs)):
             return True
     return False
@@ -188,8 +203,12 @@ def _in_a_row(automaton: _Automaton, found: frozenset[int]) -> bool:
             continue
 
         def triples(now: Any, one: int = one, two: int = two) -> Iterator[Any]:
-            return (row for row in automaton.together(*now) if one in reached[row[0]] and two in reached[row[2]]
-                    and (row[1] == two or two in reached[row[1]]))
+            return (
+                row
+                for row in automaton.together(*now)
+                if one in reached[row[0]] and two in reached[row[2]] and (row[1] == two or two in reached[row[1]])
+            )
+
         if (one, two, two) in _reach((one, one, two), triples):
             return True
     return False

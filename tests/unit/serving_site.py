@@ -1,5 +1,6 @@
 """A server and its clients in one process, for test_serving: ``python -m tests.unit.serving_site eventlet`` prints what
 came of each of them as JSON."""
+
 from __future__ import annotations
 
 import contextlib
@@ -84,8 +85,11 @@ def read(sock: socket.socket) -> str:
         found += b'RESET'
     except TimeoutError:
         found += b'OPEN'
-    lines = [line for line in found.decode('latin-1').split('\r\n')
-             if not line.startswith(('Date:', 'Content-Type:', 'Content-Length:'))]
+    lines = [
+        line
+        for line in found.decode('latin-1').split('\r\n')
+        if not line.startswith(('Date:', 'Content-Type:', 'Content-Length:'))
+    ]
     return '|'.join(lines)
 
 
@@ -100,7 +104,8 @@ def post(headers: bytes, body: bytes = b'') -> bytes:
 def words(site: Site) -> dict[str, str]:
     """What is understood, and what is refused."""
     asked = {
-        'two': GET % b'one' + LAST, 'old': b'GET /old HTTP/1.0\r\n\r\n',
+        'two': GET % b'one' + LAST,
+        'old': b'GET /old HTTP/1.0\r\n\r\n',
         'head': b'HEAD /h HTTP/1.1\r\nHost: x\r\n\r\n' + LAST,
         'whole url': b'GET http://host:1/a%20b?q HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n',
         'body': post(b'Content-Length: 3\r\n', b'abc'),
@@ -112,23 +117,34 @@ def words(site: Site) -> dict[str, str]:
         'too long and never sent': post(b'Content-Length: 999999999999\r\n'),
         'too long in chunks': post(b'Transfer-Encoding: chunked\r\n', b'3e9\r\n' + b'x' * 1001 + b'\r\n0\r\n\r\n'),
         'two lengths': post(b'Content-Length: 3\r\nContent-Length: 30\r\n', b'abc' + LAST),
-        'plus': post(b'Content-Length: +2\r\n', b'ab'), 'negative': post(b'Content-Length: -1\r\n'),
-        'list': post(b'Content-Length: 2, 3\r\n', b'ab'), 'word': post(b'Content-Length: abc\r\n'),
+        'plus': post(b'Content-Length: +2\r\n', b'ab'),
+        'negative': post(b'Content-Length: -1\r\n'),
+        'list': post(b'Content-Length: 2, 3\r\n', b'ab'),
+        'word': post(b'Content-Length: abc\r\n'),
         'both': post(b'Content-Length: 3\r\nTransfer-Encoding: chunked\r\n', b'0\r\n\r\n' + LAST),
         'unknown coding': post(b'Transfer-Encoding: gzip, chunked\r\n', b'0\r\n\r\n'),
         'bad chunk': post(b'Transfer-Encoding: chunked\r\n', b'-1\r\nabc\r\n'),
         'long line': b'GET /' + b'x' * 9000 + b' HTTP/1.1\r\nHost: x\r\n\r\n',
         'long head': b'GET / HTTP/1.1\r\nHost: x\r\nX-A: ' + b'x' * 70000 + b'\r\n\r\n',
-        'no host': b'GET / HTTP/1.1\r\n\r\n', 'nonsense': b'\x16\x03\x01\x02\x00\r\n\r\n',
-        'space': b'GET / HTTP/1.1\r\nHost : x\r\n\r\n'}
+        'no host': b'GET / HTTP/1.1\r\n\r\n',
+        'nonsense': b'\x16\x03\x01\x02\x00\r\n\r\n',
+        'space': b'GET / HTTP/1.1\r\nHost : x\r\n\r\n',
+    }
     return {name: site.ask(data, end=False) for name, data in asked.items()}
 
 
 def hung_up(site: Site) -> dict[str, Any]:
     """Clients that go in the middle of a head, of a body, of an answer."""
     before = len(site.app.asked)
-    told = [site.ask(data) for data in (b'', b'GET', post(b'Content-Length: 9\r\n', b'abc'),
-                                        post(b'Transfer-Encoding: chunked\r\n', b'9\r\nabc'))]
+    told = [
+        site.ask(data)
+        for data in (
+            b'',
+            b'GET',
+            post(b'Content-Length: 9\r\n', b'abc'),
+            post(b'Transfer-Encoding: chunked\r\n', b'9\r\nabc'),
+        )
+    ]
     with site.connect(b'GET /large?9000000 HTTP/1.1\r\nHost: x\r\n\r\n'):
         pass
     return {'told': told, 'asked': len(site.app.asked) - before, 'next': site.ask(LAST)}
@@ -136,8 +152,14 @@ def hung_up(site: Site) -> dict[str, Any]:
 
 def half(site: Site) -> dict[str, Any]:
     """Heads and bodies that never end, and answers that nobody reads, ten of each; somebody else asks."""
-    parts = (b'', b'GET / HT', b'GET / HTTP/1.1\r\nHost: x\r\n', post(b'Content-Length: 9\r\n', b'abc'),
-             post(b'Transfer-Encoding: chunked\r\n', b'9\r\nabc'), b'GET /large?3000000 HTTP/1.1\r\nHost: x\r\n\r\n')
+    parts = (
+        b'',
+        b'GET / HT',
+        b'GET / HTTP/1.1\r\nHost: x\r\n',
+        post(b'Content-Length: 9\r\n', b'abc'),
+        post(b'Transfer-Encoding: chunked\r\n', b'9\r\nabc'),
+        b'GET /large?3000000 HTTP/1.1\r\nHost: x\r\n\r\n',
+    )
     held = [site.connect(part) for part in parts for _ in range(10)]
     # Kept for its next request, used while all the others are there.
     kept = site.connect()
@@ -145,8 +167,13 @@ def half(site: Site) -> dict[str, Any]:
     for _ in range(5):
         kept.sendall(GET % b'kept')
         answers.append(kept.recv(65536).split(b'\r\n')[0].decode())
-    told = {'kept': answers, 'new': site.ask(LAST), 'no delay': all(
-        each.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for each in list(site.server.channels.values()))}
+    told = {
+        'kept': answers,
+        'new': site.ask(LAST),
+        'no delay': all(
+            each.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for each in list(site.server.channels.values())
+        ),
+    }
     for sock in (*held, kept):
         sock.close()
     return told
@@ -181,10 +208,16 @@ def full(site: Site) -> dict[str, Any]:
 def late(site: Site) -> dict[str, Any]:
     """Each part has its time; a byte now and then gains none."""
     kept = dict(serving.SECONDS)
-    serving.SECONDS.update(dict.fromkeys((serving.State.IDLE, serving.State.HEAD, serving.State.BODY,
-                                          serving.State.ANSWER), 0.3))
-    kinds = {'silent': b'', 'head': b'GET /', 'body': post(b'Content-Length: 99\r\n', b'a'), 'idle': GET % b'idle',
-             'answer': b'GET /large?9000000 HTTP/1.1\r\nHost: x\r\n\r\n'}
+    serving.SECONDS.update(
+        dict.fromkeys((serving.State.IDLE, serving.State.HEAD, serving.State.BODY, serving.State.ANSWER), 0.3)
+    )
+    kinds = {
+        'silent': b'',
+        'head': b'GET /',
+        'body': post(b'Content-Length: 99\r\n', b'a'),
+        'idle': GET % b'idle',
+        'answer': b'GET /large?9000000 HTTP/1.1\r\nHost: x\r\n\r\n',
+    }
     socks = {name: site.connect(data) for name, data in kinds.items()}
     ended = {}
 
@@ -208,6 +241,7 @@ def late(site: Site) -> dict[str, Any]:
         else:
             return
         ended[name] = True
+
     threads = [threading.Thread(target=drip, args=item) for item in socks.items()]
     for thread in threads:
         thread.start()
@@ -225,6 +259,7 @@ def idle(site: Site) -> list[float | None]:
     def recorded(self: concurrency.Epoll, seconds: float | None, most: int) -> list[int]:
         waits.append(seconds)
         return wait(self, seconds, most)
+
     deadline = time.monotonic() + 30
     while site.server.channels and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -1,4 +1,5 @@
 """docs/admin/guests.md says of every extra spec and image property what becomes of it; here its list meets the code."""
+
 from __future__ import annotations
 
 import ast
@@ -12,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from kilonova.api.schemas.extra_specs import SPECS
-from kilonova.api.services import refusals
+from kilonova.api.services import unsupported
 from kilonova.objects.image_properties import LEGACY_NAMES, PROPERTIES
 
 ROOT = Path(__file__).parents[2]
@@ -45,12 +46,12 @@ def names_of(*kinds: str) -> list[str]:
 def spelled(pattern: str) -> set[str]:
     """The names that a pattern of extra specs allows; of one that allows any number its beginning with '*'."""
     if match := re.search(r'\[|\.\+|\\d', pattern):
-        return {re.split(r'[(:]?[(\[\\.]', pattern[:match.start() + 1])[0] + '*'}
+        return {re.split(r'[(:]?[(\[\\.]', pattern[: match.start() + 1])[0] + '*'}
     choice = re.search(r'\(([^()]*)\)(\??)', pattern)
     if choice is None:
         return {pattern}
     words = choice[1].split('|') + ([''] if choice[2] else [])
-    return {name for word in words for name in spelled(pattern[:choice.start()] + word + pattern[choice.end():])}
+    return {name for word in words for name in spelled(pattern[: choice.start()] + word + pattern[choice.end() :])}
 
 
 def in_code() -> set[str]:
@@ -65,10 +66,17 @@ def in_code() -> set[str]:
 
 def known() -> set[str]:
     """Every name that the code knows: those that a row of the refusals covers by a pattern are that pattern."""
-    refused = refusals.names(refusals.EXTRA_SPECS) | refusals.names(refusals.IMAGE_PROPERTIES) | refusals.names(
-        refusals.SNAPSHOTS)
-    names = {*in_code(), *(name for spec in SPECS for name in spelled(spec.name)), *LEGACY_NAMES,
-             *(SPELLED.get(name, name) for name in PROPERTIES)}
+    refused = (
+        unsupported.names(unsupported.EXTRA_SPECS)
+        | unsupported.names(unsupported.IMAGE_PROPERTIES)
+        | unsupported.names(unsupported.SNAPSHOTS)
+    )
+    names = {
+        *in_code(),
+        *(name for spec in SPECS for name in spelled(spec.name)),
+        *LEGACY_NAMES,
+        *(SPELLED.get(name, name) for name in PROPERTIES),
+    }
     return refused | {name for name in names if not any(fnmatch.fnmatchcase(name, pattern) for pattern in refused)}
 
 
@@ -82,7 +90,8 @@ def written(name: str) -> str:
 def test_patterns_are_spelled_out() -> None:
     assert spelled('hw:a_(max_)?(b|c)') == {'hw:a_b', 'hw:a_c', 'hw:a_max_b', 'hw:a_max_c'}
     assert spelled('q:(a|b)_sec(_max(_length)?)?') == {
-        f'q:{one}_sec{end}' for one in 'ab' for end in ('', '_max', '_max_length')}
+        f'q:{one}_sec{end}' for one in 'ab' for end in ('', '_max', '_max_length')
+    }
     assert spelled(r'hw:numa_cpus\.\d+') == {'hw:numa_cpus*'} and spelled(r'capabilities:.+') == {'capabilities*'}
     assert spelled(r'resources([a-z_-]{1,64})?:(VCPU|CUSTOM_[A-Z]+)') == {'resources*'}
 
@@ -107,7 +116,7 @@ def source(path: str, name: str) -> str:
     for part in ast.parse(text).body:
         if isinstance(part, ast.FunctionDef) and part.name == name:
             first = min([part.lineno, *(mark.lineno for mark in part.decorator_list)])
-            return '\n'.join(text.splitlines()[first - 1:part.end_lineno])
+            return '\n'.join(text.splitlines()[first - 1 : part.end_lineno])
     return ''
 
 
@@ -117,14 +126,20 @@ def test_what_is_done_is_shown_by_a_test_that_names_it(row: Row) -> None:
     assert shown and all(shown), row.why
     text = '\n'.join(shown)
     for name in row.names:
-        stem, end = (re.sub(r'(\.N|:\*)$', lambda found: found[0][0], name), '') if name.endswith(('.N', ':*')) else (
-            name, r'(?![\w:])')
+        stem, end = (
+            (re.sub(r'(\.N|:\*)$', lambda found: found[0][0], name), '')
+            if name.endswith(('.N', ':*'))
+            else (name, r'(?![\w:])')
+        )
         assert re.search(rf'(?<![\w:]){re.escape(stem)}{end}', text), name
 
 
 def test_what_is_refused_is_refused_with_that_reason() -> None:
-    reasons = {name: row.reason for row in (*refusals.EXTRA_SPECS, *refusals.IMAGE_PROPERTIES, *refusals.SNAPSHOTS)
-               for name in row.names}
+    reasons = {
+        name: row.reason
+        for row in (*unsupported.EXTRA_SPECS, *unsupported.IMAGE_PROPERTIES, *unsupported.SNAPSHOTS)
+        for name in row.names
+    }
     assert {name: row.why for row in rows() if row.what == REFUSED for name in row.names} == reasons
 
 

@@ -1,4 +1,5 @@
 """What ``python -m tests.bench`` is asked for."""
+
 from __future__ import annotations
 
 import pytest
@@ -15,18 +16,25 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-@pytest.mark.parametrize(('arguments', 'parts'), [
-    ([], ['servers', 'devices', 'ports']), (['devices'], ['devices']), (['ports', 'servers'], ['ports', 'servers'])])
+@pytest.mark.parametrize(
+    ('arguments', 'parts'),
+    [([], ['servers', 'devices', 'ports']), (['devices'], ['devices']), (['ports', 'servers'], ['ports', 'servers'])],
+)
 def test_parts_by_name(ran: list[str], arguments: list[str], parts: list[str]) -> None:
     assert bench.main(arguments) == 0
     assert ran == parts
 
 
-@pytest.mark.parametrize(('arguments', 'code', 'said'), [
-    (['--help'], 0, 'parts:\n  servers'),
-    (['nosuch'], 2, "'nosuch' is no part of it; accepted: servers, devices, ports")])
-def test_help_and_what_is_no_part_start_nothing(ran: list[str], capsys: pytest.CaptureFixture[str],
-                                                arguments: list[str], code: int, said: str) -> None:
+@pytest.mark.parametrize(
+    ('arguments', 'code', 'said'),
+    [
+        (['--help'], 0, 'parts:\n  servers'),
+        (['nosuch'], 2, "'nosuch' is no part of it; accepted: servers, devices, ports"),
+    ],
+)
+def test_help_and_what_is_no_part_start_nothing(
+    ran: list[str], capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, said: str
+) -> None:
     with pytest.raises(SystemExit) as ended:
         bench.main(arguments)
     assert ended.value.code == code and ran == []

@@ -1,4 +1,5 @@
 """The pages that a newcomer reads first: links lead somewhere, in-house words are not used. Finding 7.13."""
+
 from __future__ import annotations
 
 import re
@@ -12,8 +13,10 @@ ROOT = Path(__file__).parents[2]
 FIRST = ('README.md', 'CONTRIBUTING.md', 'CHANGELOG.md')
 PAGES = [path for path in sorted((ROOT / 'docs').rglob('*.md')) if path.name not in ('regressions.md', 'seed-map.md')]
 # Nova was "the field" and the code base "the house" among those who wrote it.
-JARGON = re.compile(r"\bthe field's (?!value)|\b[Tt]he field (?:has|have|does|wants|checks|itself|took|writes|stores)\b"
-                    r"|\bfrom the field\b|\b(?:the|own) house\b|Is it well")
+JARGON = re.compile(
+    r"\bthe field's (?!value)|\b[Tt]he field (?:has|have|does|wants|checks|itself|took|writes|stores)\b"
+    r'|\bfrom the field\b|\b(?:the|own) house\b|Is it well'
+)
 
 
 @pytest.mark.parametrize('name', FIRST)
@@ -26,8 +29,19 @@ def test_links_lead_to_files(name: str) -> None:
 def test_the_readme_is_one_screen_that_says_what_is_not_there_and_where_to_go_on() -> None:
     lines = (ROOT / 'README.md').read_text().splitlines()
     assert len(lines) <= 45
-    for word in ('Not there', 'make demo', 'make test', 'Neutron', 'Cinder', 'Cyborg', 'docs/admin/limitations.md',
-                 'docs/user/', 'docs/admin/install.md', 'docs/index.md', 'LICENSE'):
+    for word in (
+        'Not there',
+        'make demo',
+        'make test',
+        'Neutron',
+        'Cinder',
+        'Cyborg',
+        'docs/admin/limitations.md',
+        'docs/user/',
+        'docs/admin/install.md',
+        'docs/index.md',
+        'LICENSE',
+    ):
         assert word in '\n'.join(lines)
 
 
@@ -41,10 +55,17 @@ def test_every_page_is_in_a_table_of_contents() -> None:
 
 
 def test_no_jargon_in_pages_and_options() -> None:
-    found = [f'{path.name}: {match.group()}' for path in [*PAGES, *(ROOT / name for name in FIRST)]
-             for match in JARGON.finditer(path.read_text())]
-    found += [f'[{group}]{opt.name}: {match.group()}' for group, opts in kilonova.conf.list_opts() for opt in opts
-              for match in JARGON.finditer(opt.help or '')]
+    found = [
+        f'{path.name}: {match.group()}'
+        for path in [*PAGES, *(ROOT / name for name in FIRST)]
+        for match in JARGON.finditer(path.read_text())
+    ]
+    found += [
+        f'[{group}]{opt.name}: {match.group()}'
+        for group, opts in kilonova.conf.list_opts()
+        for opt in opts
+        for match in JARGON.finditer(opt.help or '')
+    ]
     assert found == []
 
 

@@ -1,4 +1,5 @@
 """Faults that the simulator puts back: what each of them replaces is still there, with the same arguments."""
+
 from __future__ import annotations
 
 import pkgutil
@@ -21,7 +22,12 @@ for name in sys.argv[1:]:
 
 def test_faults_can_be_put_back() -> None:
     names = sorted(module.name for module in pkgutil.iter_modules(faults.__path__))
-    done = subprocess.run([sys.executable, '-W', 'ignore', '-c', INSTALL, *names], capture_output=True, text=True,
-                          timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, '-W', 'ignore', '-c', INSTALL, *names],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert (done.returncode, done.stdout) == (0, ''), done.stderr
     assert names

@@ -1,4 +1,5 @@
 """``make mutants``: what it breaks, whom it shows the breaks to, and what it says of them."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -30,8 +31,13 @@ class Bag:
 BREAKS = [
     ('constant', '', 2, '3', '4'),
     ('constant', 'Bag.add', 8, 'False', 'True'),
-    ('condition', 'Bag.add', 9, 'len(things) < limit and (\n                not wanted)',
-     '(not (len(things) < limit and (\n                not wanted)))'),
+    (
+        'condition',
+        'Bag.add',
+        9,
+        'len(things) < limit and (\n                not wanted)',
+        '(not (len(things) < limit and (\n                not wanted)))',
+    ),
     ('boolean', 'Bag.add', 10, 'and', 'or'),
     ('comparison', 'Bag.add', 9, '<', '<='),
     ('not', 'Bag.add', 10, 'not wanted', '(wanted)'),
@@ -46,8 +52,11 @@ BREAKS = [
 
 def test_what_a_rule_mutant_replaces_stands_once() -> None:
     assert len(MUTANTS) > 40
-    assert [(mutant.name, mutant.path) for mutant in MUTANTS
-            if (ROOT / mutant.path).read_text(encoding='utf-8').count(mutant.old) != 1] == []
+    assert [
+        (mutant.name, mutant.path)
+        for mutant in MUTANTS
+        if (ROOT / mutant.path).read_text(encoding='utf-8').count(mutant.old) != 1
+    ] == []
 
 
 def test_breaks_of_a_file() -> None:
@@ -66,17 +75,26 @@ def test_breaks_of_a_file() -> None:
 def test_places_are_found_behind_letters_of_two_bytes() -> None:
     assert changes.changes('x = (a) < (b)\n')[0].apply('x = (a) < (b)\n') == 'x = (a) <= (b)\n'
     assert not changes.compiles('x = = 1\n')
-    change, = changes.changes("x = f('ä ö', wide)[3]\n")[-1:]
+    (change,) = changes.changes("x = f('ä ö', wide)[3]\n")[-1:]
     assert change.apply("x = f('ä ö', wide)[3]\n") == "x = f('ä ö', wide)[4]\n"
 
 
 def test_the_choice() -> None:
     """The same for the same seed; as many of each package as there are, the rest from the others; rare kinds, too."""
+
     def some(package: str, kind: str, number: int) -> list[by_chance.Mutant]:
-        return [by_chance.Mutant(package, f'kilonova/{package}', changes.Change(kind, '', start, '1', '2', (1,)))
-                for start in range(number)]
-    all_ = [*some('pci', 'constant', 300), *some('pci', 'loop', 9), *some('compute', 'constant', 300),
-            *some('states.py', 'constant', 4)]
+        return [
+            by_chance.Mutant(package, f'kilonova/{package}', changes.Change(kind, '', start, '1', '2', (1,)))
+            for start in range(number)
+        ]
+
+    all_ = [
+        *some('pci', 'constant', 300),
+        *some('pci', 'loop', 9),
+        *some('compute', 'constant', 300),
+        *some('states.py', 'constant', 4),
+    ]
+
     def good(mutant: by_chance.Mutant) -> bool:
         return mutant.change.start != 5
 
@@ -93,20 +111,29 @@ def test_tests_of_a_line() -> None:
     """The first line that tests run through decides; what runs at import is shown to the tests of that name, even if
     they run through none of its lines, and to those that run through most of the file."""
     known = covers.Map()
-    known.add({'tests': [['a.py::one', 1.0, True], ['a.py::two', 2.0, True], ['a.py::bad', 1.0, False]],
-               'lines': {'kilonova/x.py': {'1': [-1], '5': [0, 1, 2], '6': [1], '7': [2]}}})
+    known.add(
+        {
+            'tests': [['a.py::one', 1.0, True], ['a.py::two', 2.0, True], ['a.py::bad', 1.0, False]],
+            'lines': {'kilonova/x.py': {'1': [-1], '5': [0, 1, 2], '6': [1], '7': [2]}},
+        }
+    )
     known.add({'tests': [['b.py::three', 0.5, True]], 'lines': {'kilonova/x.py': {'1': [-1], '7': [0]}}})
 
     def names(*lines: int) -> set[str]:
         return {test.name for test in known.tests('kilonova/x.py', lines)}
+
     known.add({'tests': [['c/test_x.py::four', 0.5, True]], 'lines': {}})
     assert known.count == 4
     assert names(5, 6) == {'a.py::one', 'a.py::two'}
     assert names(9, 7) == {'b.py::three'}
     assert names(1) == {'a.py::one', 'a.py::two', 'b.py::three', 'c/test_x.py::four'}
     everyone = list(range(99))
-    known.add({'tests': [[f'd.py::{number}', 0.1, True] for number in everyone], 'lines': {
-        'kilonova/x.py': {'20': everyone, '21': everyone}, 'kilonova/z.py': {'3': everyone[:50]}}})
+    known.add(
+        {
+            'tests': [[f'd.py::{number}', 0.1, True] for number in everyone],
+            'lines': {'kilonova/x.py': {'20': everyone, '21': everyone}, 'kilonova/z.py': {'3': everyone[:50]}},
+        }
+    )
     # Those that run through nothing else come first.
     assert len(names(1)) == covers.MOST_AT_IMPORT + 1
     assert {f'd.py::{number}' for number in range(50)} & names(1) == set()
@@ -115,8 +142,15 @@ def test_tests_of_a_line() -> None:
 
 def test_tests_that_a_break_is_shown_to() -> None:
     """The fastest, and of each file those that run through few lines; no more seconds than allowed, but one test."""
-    wide, narrow, other, slow = (covers.Test(name, seconds, lines) for name, seconds, lines in (
-        ('a.py::wide', 1.0, 900), ('a.py::narrow', 2.0, 10), ('b.py::other', 3.0, 50), ('c.py::slow', 60.0, 5)))
+    wide, narrow, other, slow = (
+        covers.Test(name, seconds, lines)
+        for name, seconds, lines in (
+            ('a.py::wide', 1.0, 900),
+            ('a.py::narrow', 2.0, 10),
+            ('b.py::other', 3.0, 50),
+            ('c.py::slow', 60.0, 5),
+        )
+    )
     assert covers.select([wide, narrow, other, slow], 5, 'x.py') == [wide, narrow]
     assert covers.select([wide, narrow, other, slow], 100, 'x.py') == [wide, narrow, other, slow]
     assert covers.select([slow], 5, 'x.py') == [slow]
@@ -175,7 +209,7 @@ def small(tmp_path: Path) -> Path:
 
 def judgement(judge: by_chance.Judge, old: str, new: str) -> tuple[str, str]:
     """The word for the break, and why."""
-    line = SMALL[:SMALL.index(old)].count('\n') + 1
+    line = SMALL[: SMALL.index(old)].count('\n') + 1
     broken = changes.Change('some', '', SMALL.index(old), old, new, (line,))
     verdict = judge.judge(by_chance.Mutant('pci', 'kilonova_small.py', broken))
     return verdict.word, verdict.why
@@ -186,8 +220,12 @@ def test_breaks_are_shown_to_tests(small: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(by_chance, 'PATIENCE', 3)
     known = covers.Map()
     names = [f'test_small.py::{name}' for name in ('test_it', 'test_row[3]', 'test_that_fails_always')]
-    known.add({'tests': [[name, 0.0, True] for name in names],
-               'lines': {'kilonova_small.py': {'1': [0, 1], '6': [0, 2], '10': [-1, 0]}}})
+    known.add(
+        {
+            'tests': [[name, 0.0, True] for name in names],
+            'lines': {'kilonova_small.py': {'1': [0, 1], '6': [0, 2], '10': [-1, 0]}},
+        }
+    )
     text = 'return LIMIT[0] + ZERO'
     with by_chance.Judge(small, known, 10, {}) as judge:
         word, why = judgement(judge, text, 'return 4')
@@ -234,14 +272,15 @@ def test_what_is_known_of_a_text_is_carried_over() -> None:
     lines = {'1': [0], '2': [1], '3': [2, 3]}
     assert covers.carried('a\nb\nc\n', 'a\nb\nc\n', lines) == lines
     assert covers.carried('a\nb\nc\n', 'z\na\nc\n', lines) == {'1': [], '2': [0], '3': [2, 3]}
-    assert covers.carried('a\nb\nc\n', 'a\nb\nx\ny\n', lines) == {
-        '1': [0], '2': [1], '3': [1, 2, 3], '4': [1, 2, 3]}
+    assert covers.carried('a\nb\nc\n', 'a\nb\nx\ny\n', lines) == {'1': [0], '2': [1], '3': [1, 2, 3], '4': [1, 2, 3]}
 
 
 def test_what_nobody_notices_is_not_changed() -> None:
     """By the kind of node."""
+
     def kinds(text: str) -> set[tuple[str, str]]:
         return {(each.kind, each.old) for each in changes.changes(text)}
+
     assert kinds('PAUSE: float = 30\nONE, OTHER = 5, 4 * 60\n') == set()
     assert kinds('class A:\n    def __repr__(self):\n        return self.name[3]\n') == set()
     assert kinds("x = Thread(name='a', daemon=True)\nz = spawn(f, name='b')\ny = zip(a, strict=True)\n") == set()
@@ -252,11 +291,10 @@ def test_what_nobody_notices_is_not_changed() -> None:
 def test_the_summary() -> None:
     """Percentages by package; what hangs counts as noticed, what could not be tried doesn't count."""
     text = 'a = 1\n'
-    change, = changes.changes(text)
+    (change,) = changes.changes(text)
     mutant = by_chance.Mutant('pci', 'kilonova/x.py', change)
     found = [by_chance.Verdict(mutant, word, '') for word in ('died', 'died', 'HANGS', 'SURVIVED', 'NO TEST', 'ERROR')]
     assert by_chance.counts(found) == {'pci': (3, 5)}
     lines = list(by_chance.summary(found, {'kilonova/x.py': text}))
     assert lines[-1] == 'pci        3 of 5 died (60 %), 1 of them by hanging'
     assert 'SURVIVED kilonova/x.py:1 constant in the file' in lines and '    -a = 1\n    +a = 2' in lines
-

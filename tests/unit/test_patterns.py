@@ -2,6 +2,7 @@
 
 Findings 6.2 and 6.10.
 """
+
 from __future__ import annotations
 
 import ast
@@ -40,14 +41,33 @@ FINE = {
 }
 
 
-@pytest.mark.parametrize(('pattern', 'search', 'weak'), [
-    ('(a+)+$', False, True), ('(a*)*', False, True), ('(a|aa)*b', False, True), ('(a|ab|b)*c', False, True),
-    ('(a?b?)*', False, True), ('(a*b?)*c', False, True), (r'^[a-z0-9]+[a-z0-9-]*[a-z0-9]+$', False, True),
-    (r'^[a-z0-9][a-z0-9-]*[a-z0-9]$', False, False), (r'\d+(-\d+)?(,\d+(-\d+)?)*', False, False),
-    (r'\^?\d+((-\d+)?(,\^?\d+(-\d+)?)?)*', False, True), (r'(.*)\1', False, True), ('a*b*a*', False, True),
-    ('a*ba*', False, False), (r'\s+x', False, False), (r'\s+x', True, True), (r'\s+', True, False),
-    (r'\s+$', True, True), ('<[^>]*>', True, True), ('<[^<>]*>', True, False), ('(?i)[a-c]+B+', False, True),
-    (r'(\w+\s?)*$', False, True), ('^(([a-z])+.)+[A-Z]', False, True)])
+@pytest.mark.parametrize(
+    ('pattern', 'search', 'weak'),
+    [
+        ('(a+)+$', False, True),
+        ('(a*)*', False, True),
+        ('(a|aa)*b', False, True),
+        ('(a|ab|b)*c', False, True),
+        ('(a?b?)*', False, True),
+        ('(a*b?)*c', False, True),
+        (r'^[a-z0-9]+[a-z0-9-]*[a-z0-9]+$', False, True),
+        (r'^[a-z0-9][a-z0-9-]*[a-z0-9]$', False, False),
+        (r'\d+(-\d+)?(,\d+(-\d+)?)*', False, False),
+        (r'\^?\d+((-\d+)?(,\^?\d+(-\d+)?)?)*', False, True),
+        (r'(.*)\1', False, True),
+        ('a*b*a*', False, True),
+        ('a*ba*', False, False),
+        (r'\s+x', False, False),
+        (r'\s+x', True, True),
+        (r'\s+', True, False),
+        (r'\s+$', True, True),
+        ('<[^>]*>', True, True),
+        ('<[^<>]*>', True, False),
+        ('(?i)[a-c]+B+', False, True),
+        (r'(\w+\s?)*$', False, True),
+        ('^(([a-z])+.)+[A-Z]', False, True),
+    ],
+)
 def test_the_checker(pattern, search, weak):
     assert bool(weakness(pattern, search=search)) is weak
 
@@ -77,8 +97,13 @@ def parts(schema):
 
 
 PARTS = {repr(part): part for _, schema in schemas() for part in parts(schema)}
-OF_SCHEMAS = sorted({pattern for part in PARTS.values() for pattern in (
-    *([part['pattern']] if 'pattern' in part else ()), *part.get('patternProperties', ()))})
+OF_SCHEMAS = sorted(
+    {
+        pattern
+        for part in PARTS.values()
+        for pattern in (*([part['pattern']] if 'pattern' in part else ()), *part.get('patternProperties', ()))
+    }
+)
 
 
 def test_patterns_of_schemas():
@@ -93,8 +118,9 @@ def test_patterns_of_schemas_end_with_the_text():
     for pattern in OF_SCHEMAS:
         assert '$' not in pattern[:-1].replace(r'\$', ''), pattern
         assert not base.compiled(pattern).pattern.endswith('$')
-    body = base.Obj(base.Prop('a', {'type': 'string', 'pattern': '^[a-z]*$', 'maxLength': 9}),
-                    patternProperties={'^[0-9]+$': {}})
+    body = base.Obj(
+        base.Prop('a', {'type': 'string', 'pattern': '^[a-z]*$', 'maxLength': 9}), patternProperties={'^[0-9]+$': {}}
+    )
     body.check({'a': 'x', '1': 1}, 1)
     body.check({'a': 'x', '1': 1}, 1, relaxed=True)
     for bad in ({'a': 'x\n'}, {'1\n': 1}):
@@ -120,8 +146,13 @@ def literals():
     """(file, function, first argument) of each call of re in the tree."""
     for path in sorted(ROOT.rglob('*.py')):
         for node in ast.walk(ast.parse(path.read_text())):
-            if (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in FUNCTIONS
-                    and isinstance(node.func.value, ast.Name) and node.func.value.id == 're'):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr in FUNCTIONS
+                and isinstance(node.func.value, ast.Name)
+                and node.func.value.id == 're'
+            ):
                 yield str(path.relative_to(ROOT)), node
 
 
@@ -142,8 +173,10 @@ def test_patterns_of_the_code():
 
 def _is_global(name, text):
     """Whether it is compiled while its module is loaded: then the attribute is looked at."""
-    return any(f'= re.compile({text}' in line.replace('"', "'") and not line.startswith(' ')
-               for line in (ROOT / name).read_text().splitlines())
+    return any(
+        f'= re.compile({text}' in line.replace('"', "'") and not line.startswith(' ')
+        for line in (ROOT / name).read_text().splitlines()
+    )
 
 
 def test_patterns_that_modules_hold():

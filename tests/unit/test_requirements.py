@@ -1,4 +1,5 @@
 """The requirements of setup.cfg: each is imported, and constraints.txt has a version of each that it allows."""
+
 from __future__ import annotations
 
 import configparser
@@ -22,9 +23,12 @@ def test_each_requirement_is_imported() -> None:
     setup.read(ROOT / 'setup.cfg')
     required = {name_of(line) for line in setup['options']['install_requires'].splitlines() if line.strip()} - BY_NAME
     assert 'oslo-messaging' in required
-    imported = {module for path in (ROOT / 'kilonova').rglob('*.py')
-                for line in re.findall(r'^\s*(?:from|import) ([\w.]+)', path.read_text(), re.MULTILINE)
-                for module in [line, line.split('.')[0]]}
+    imported = {
+        module
+        for path in (ROOT / 'kilonova').rglob('*.py')
+        for line in re.findall(r'^\s*(?:from|import) ([\w.]+)', path.read_text(), re.MULTILINE)
+        for module in [line, line.split('.')[0]]
+    }
     provided: dict[str, set[str]] = {}
     for module, distributions in importlib.metadata.packages_distributions().items():
         for distribution in distributions:
@@ -35,11 +39,15 @@ def test_each_requirement_is_imported() -> None:
 def test_constraints_have_an_allowed_version_of_each_requirement() -> None:
     setup = configparser.ConfigParser()
     setup.read(ROOT / 'setup.cfg')
-    required = [Requirement(line) for text in (
-        setup['options']['install_requires'], *setup['options.extras_require'].values())
-        for line in text.splitlines() if line.strip()]
-    locked = {name_of(str(line.name)): line for line in map(
-        Requirement, (ROOT / 'constraints.txt').read_text().splitlines())}
+    required = [
+        Requirement(line)
+        for text in (setup['options']['install_requires'], *setup['options.extras_require'].values())
+        for line in text.splitlines()
+        if line.strip()
+    ]
+    locked = {
+        name_of(str(line.name)): line for line in map(Requirement, (ROOT / 'constraints.txt').read_text().splitlines())
+    }
     assert len(required) > 50
     wrong = []
     for requirement in required:

@@ -1,4 +1,5 @@
 """Secrets of new servers: sealed, opened, keys that change, files that may not be used."""
+
 from __future__ import annotations
 
 import os
@@ -7,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from kilonova import sealing
-from kilonova.sealing import Keys, NoKeys, NotOpened, Secrets
+from kilonova.sealing import NoKeys, NotOpened, SealingKeys, ServerSecrets
 
 UUID, OTHER = '11111111-2222-3333-4444-555555555555', '66666666-2222-3333-4444-555555555555'
-SECRETS = Secrets('correct horse', [('/etc/motd', 'aGVsbG8=')])
+SECRETS = ServerSecrets('correct horse', [('/etc/motd', 'aGVsbG8=')])
 
 
 @pytest.fixture
@@ -27,57 +28,60 @@ def keys_of(path: str) -> list[str]:
 
 def test_what_is_sealed_comes_back(path: str) -> None:
     """Finding 3.11: nothing of a password or a file is to be read in what is stored and sent."""
-    sealed = Keys.read(path).seal(SECRETS, UUID)
+    sealed = SealingKeys.read(path).seal(SECRETS, UUID)
     for clear in ('correct', 'horse', 'motd', 'aGVsbG8', UUID):
         assert clear not in sealed
-    opened = Keys.read(path).open(sealed, UUID)
+    opened = SealingKeys.read(path).open(sealed, UUID)
     assert opened == SECRETS
-    assert Keys.read(path).open(Keys.read(path).seal(Secrets(), UUID), UUID) == Secrets(None, [])
+    assert SealingKeys.read(path).open(SealingKeys.read(path).seal(ServerSecrets(), UUID), UUID) == ServerSecrets(
+        None, []
+    )
     assert 'horse' not in repr(opened) and 'aGVsbG8' not in repr(opened)
 
 
 def test_only_for_its_server(path: str) -> None:
     """A row's text put into another server's row opens nothing."""
-    sealed = Keys.read(path).seal(SECRETS, UUID)
+    sealed = SealingKeys.read(path).seal(SECRETS, UUID)
     with pytest.raises(NotOpened, match=OTHER):
-        Keys.read(path).open(sealed, OTHER)
+        SealingKeys.read(path).open(sealed, OTHER)
 
 
-@pytest.mark.parametrize('damage', [lambda text: text[:-8], lambda text: text.swapcase(), lambda text: 'clear text',
-                                    lambda text: ''])
+@pytest.mark.parametrize(
+    'damage', [lambda text: text[:-8], lambda text: text.swapcase(), lambda text: 'clear text', lambda text: '']
+)
 def test_damaged_text_is_refused(path: str, damage) -> None:
     with pytest.raises(NotOpened):
-        Keys.read(path).open(damage(Keys.read(path).seal(SECRETS, UUID)), UUID)
+        SealingKeys.read(path).open(damage(SealingKeys.read(path).seal(SECRETS, UUID)), UUID)
 
 
 def test_another_deployments_key_opens_nothing(path: str, tmp_path: Path) -> None:
     other = str(tmp_path / 'other.keys')
     sealing.create_file(other)
     with pytest.raises(NotOpened, match=r'\[secrets\]key_file of this host has no key .* ' + UUID):
-        Keys.read(other).open(Keys.read(path).seal(SECRETS, UUID), UUID)
+        SealingKeys.read(other).open(SealingKeys.read(path).seal(SECRETS, UUID), UUID)
 
 
 def test_rotation(path: str) -> None:
     """Copies of a rotated file may arrive in any order: old ones open what new ones seal, and the other way round."""
     before = keys_of(path)
-    old, sealed_before = Keys.read(path), Keys.read(path).seal(SECRETS, UUID)
+    old, sealed_before = SealingKeys.read(path), SealingKeys.read(path).seal(SECRETS, UUID)
     assert sealing.rotate_file(path) == 3
-    after, new = keys_of(path), Keys.read(path)
+    after, new = keys_of(path), SealingKeys.read(path)
     assert after[:2] == [before[1], before[0]] and after[2] not in before
     assert new.open(sealed_before, UUID) == SECRETS
     sealed_after = new.seal(SECRETS, UUID)
     assert old.open(sealed_after, UUID) == SECRETS
     # It is the second key that sealed.
-    assert Keys([before[1]]).open(sealed_after, UUID) == SECRETS
+    assert SealingKeys([before[1]]).open(sealed_after, UUID) == SECRETS
     with pytest.raises(NotOpened):
-        Keys([before[0]]).open(sealed_after, UUID)
+        SealingKeys([before[0]]).open(sealed_after, UUID)
     # The next rotation drops the key that hasn't sealed for a whole one.
     assert sealing.rotate_file(path) == 3
     third = keys_of(path)
     assert third[:2] == [after[2], before[1]] and before[0] not in third
     with pytest.raises(NotOpened):
-        Keys.read(path).open(sealed_before, UUID)
-    assert Keys.read(path).open(sealed_after, UUID) == SECRETS
+        SealingKeys.read(path).open(sealed_before, UUID)
+    assert SealingKeys.read(path).open(sealed_after, UUID) == SECRETS
 
 
 def test_a_file_of_one_key_gets_its_next_one(path: str) -> None:
@@ -113,14 +117,20 @@ def test_a_link_stays_a_link(path: str, tmp_path: Path) -> None:
     assert link.is_symlink() and keys_of(path)[0] == before[1]
 
 
-@pytest.mark.parametrize(('text', 'mode', 'words'), [
-    ('# nothing\n\n', 0o600, 'contains no key'), ('short\n', 0o600, 'has a line that is not a key'),
-    ('schlüssel\n', 0o600, 'cannot be read'), (None, 0o604, r'is accessible to all users \(mode 0604\)')])
+@pytest.mark.parametrize(
+    ('text', 'mode', 'words'),
+    [
+        ('# nothing\n\n', 0o600, 'contains no key'),
+        ('short\n', 0o600, 'has a line that is not a key'),
+        ('schlüssel\n', 0o600, 'cannot be read'),
+        (None, 0o604, r'is accessible to all users \(mode 0604\)'),
+    ],
+)
 def test_files_that_may_not_be_used(path: str, text: str | None, mode: int, words: str) -> None:
     if text is not None:
         Path(path).write_text(text)
     os.chmod(path, mode)
-    for use in (Keys.read, sealing.rotate_file):
+    for use in (SealingKeys.read, sealing.rotate_file):
         with pytest.raises(NoKeys, match=r'\[secrets\]key_file: .*secrets\.keys ' + words) as caught:
             use(path)
         assert not caught.value.missing and 'short' not in str(caught.value)
@@ -130,5 +140,5 @@ def test_files_that_may_not_be_used(path: str, text: str | None, mode: int, word
 def test_no_file_is_told_from_a_bad_one(tmp_path: Path) -> None:
     for path, words in ((str(tmp_path / 'none'), 'does not exist'), ('', r'\[secrets\]key_file is empty')):
         with pytest.raises(NoKeys, match=words) as caught:
-            Keys.read(path)
+            SealingKeys.read(path)
         assert caught.value.missing

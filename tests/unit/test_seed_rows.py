@@ -3,6 +3,7 @@
 Every row is there, names test functions that exist and name the row in their own docstrings, or says that nothing shows
 it. `faults(table, files, rows)` tells what is wrong; the table is tested with it, and it with tables made up.
 """
+
 from __future__ import annotations
 
 import ast
@@ -53,7 +54,8 @@ def test_a_compute_task_on_the_bus(bus):
     instance = objects.Instance(uuid='3b7d22a7-6d1f-4ccb-8a6f-3b0d1e4a0c11', memory_mb=65536)
     Client(ComputeTask, transport).migrate_server(RequestContext(overwrite=False), operation='o')
     Client(Compute, transport).external_instance_event(
-        RequestContext(overwrite=False), instances=[instance], events=[], server='gpu1')
+        RequestContext(overwrite=False), instances=[instance], events=[], server='gpu1'
+    )
     (target, message), (host, event) = sent
     assert (target.topic, target.server, target.fanout) == ('conductor', None, None)
     assert transport._transport._driver._default_exchange == 'nova'
@@ -80,8 +82,16 @@ def test_a_server_takes_messages_up_to_its_version(version, accepted):
     runner: Any = SimpleNamespace(wake=lambda database, uuids, urgent: woken.extend(uuids))
     tasks = ComputeTaskEndpoint(runner, SimpleNamespace(main=lambda: None))
     dispatcher = messaging.rpc.dispatcher.RPCDispatcher([_endpoint(ComputeTask, tasks)], messaging.NoOpSerializer())
-    incoming = SimpleNamespace(ctxt={}, client_timeout=None, message={
-        'namespace': 'compute_task', 'method': 'run_operation', 'version': version, 'args': {'operation': 'o'}})
+    incoming = SimpleNamespace(
+        ctxt={},
+        client_timeout=None,
+        message={
+            'namespace': 'compute_task',
+            'method': 'run_operation',
+            'version': version,
+            'args': {'operation': 'o'},
+        },
+    )
     if accepted:
         dispatcher.dispatch(incoming)
     else:
@@ -120,8 +130,9 @@ def rows_named(text: str) -> set[str]:
     test shows."""
     found = set()
     number = r'\d\.\d+(?!\d|(?:–|-| to )\d)'
-    for listed in re.findall(rf'\b(?:rows?|seed[ -]map) ({number}(?:(?:, and |, | and ){number})*)', text,
-                             re.IGNORECASE):
+    for listed in re.findall(
+        rf'\b(?:rows?|seed[ -]map) ({number}(?:(?:, and |, | and ){number})*)', text, re.IGNORECASE
+    ):
         found |= set(re.findall(r'\d\.\d+', listed))
     return found
 
@@ -129,10 +140,16 @@ def rows_named(text: str) -> set[str]:
 def rows_of_tests(text: str) -> dict[str, set[str]]:
     """Test function → the rows that its own docstring tells of. What the file's docstring says shows nothing: whichever
     test of it was meant may be gone. Neither does a function without a statement."""
-    return {node.name: rows_named(ast.get_docstring(node) or '') for node in ast.parse(text).body
-            if isinstance(node, ast.FunctionDef) and node.name.startswith('test_')
-            and not all(isinstance(one, ast.Pass) or (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))
-                        for one in node.body)}
+    return {
+        node.name: rows_named(ast.get_docstring(node) or '')
+        for node in ast.parse(text).body
+        if isinstance(node, ast.FunctionDef)
+        and node.name.startswith('test_')
+        and not all(
+            isinstance(one, ast.Pass) or (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))
+            for one in node.body
+        )
+    }
 
 
 def faults(table: str, files: Mapping[str, str], wanted: Sequence[str]) -> list[str]:
@@ -142,8 +159,11 @@ def faults(table: str, files: Mapping[str, str], wanted: Sequence[str]) -> list[
     found = [f'{number}: no such row' for number in wanted if number not in numbers]
     found += [f'{number}: more than one row' for number, count in Counter(numbers).items() if count > 1]
     named = {test for row in rows for test in row.tests}
-    found += [f'{path}::{name}: named outside of a row' for path, name in NAMED_TEST.findall(table)
-              if (path, name) not in named]
+    found += [
+        f'{path}::{name}: named outside of a row'
+        for path, name in NAMED_TEST.findall(table)
+        if (path, name) not in named
+    ]
     tests = {path: rows_of_tests(files[path]) for path, _ in named if path in files}
     for row in rows:
         found += [f'{row.number}: {fault}' for fault in _faults_of(row, tests)]
@@ -200,36 +220,43 @@ def test_outer():
 ONE = '`unit/test_a.py::test_one`'
 
 
-@pytest.mark.parametrize(('line', 'fault'), [
-    (f'| 1.1 | x | {ONE} |  |', None),
-    (f'| 1.1 | x | {ONE} | in part: y needs z |', None),
-    ('| 1.1 |  |  | not: comes with z |', None),
-    # Neither the file's docstring, nor a range, nor a fixture's stands for a test.
-    ('| 1.1 | x |  |  |', 'no test'),
-    ('| 1.1 | x | `unit/test_a.py` |  |', 'no test'),
-    ('| 1.1 | x | with the real CLI: `make demo` | otherwise: by hand |', 'no test'),
-    ('| 1.1 | x | `unit/test_a.py::test_silent` |  |', 'not in the docstring of unit/test_a.py::test_silent'),
-    ('| 1.1 | x | `unit/test_a.py::test_range` |  |', 'not in the docstring of unit/test_a.py::test_range'),
-    ('| 1.1 | x | `unit/test_a.py::test_outer` |  |', 'not in the docstring of unit/test_a.py::test_outer'),
-    (f'| 1.1 | x | {ONE}, `unit/test_a.py::test_silent` |  |', 'not in the docstring of unit/test_a.py::test_silent'),
-    ('| 1.1 | x | `unit/test_a.py::test_gone` |  |', 'no test unit/test_a.py::test_gone'),
-    ('| 1.1 | x | `unit/test_gone.py::test_one` |  |', 'no test unit/test_gone.py::test_one'),
-    ('| 1.1 | x | `unit/test_a.py::boot` |  |', 'no test unit/test_a.py::boot'),
-    ('| 1.1 | x | `unit/test_a.py::test_inner` |  |', 'no test unit/test_a.py::test_inner'),
-    ('| 1.1 | x | `unit/test_a.py::test_empty` |  |', 'no test unit/test_a.py::test_empty'),
-    # What isn't shown is said in one of three ways.
-    (f'| 1.1 | x | {ONE} | mostly |', 'the last column begins otherwise'),
-    (f'| 1.1 |  | {ONE} |  |', 'does not say what is shown'),
-    ('| 1.1 |  |  |  |', 'does not say what is shown'),
-    (f'| 1.1 |  | {ONE} | not: comes with z |', 'says that nothing shows it, and yet something'),
-    ('| 1.1 | x |  | not: comes with z |', 'says that nothing shows it, and yet something'),
-    ('', 'no such row'),
-    (f'| 1.1 | x | {ONE} |  |\n| 1.1 | x | {ONE} |  |', 'more than one row'),
-])
+@pytest.mark.parametrize(
+    ('line', 'fault'),
+    [
+        (f'| 1.1 | x | {ONE} |  |', None),
+        (f'| 1.1 | x | {ONE} | in part: y needs z |', None),
+        ('| 1.1 |  |  | not: comes with z |', None),
+        # Neither the file's docstring, nor a range, nor a fixture's stands for a test.
+        ('| 1.1 | x |  |  |', 'no test'),
+        ('| 1.1 | x | `unit/test_a.py` |  |', 'no test'),
+        ('| 1.1 | x | with the real CLI: `make demo` | otherwise: by hand |', 'no test'),
+        ('| 1.1 | x | `unit/test_a.py::test_silent` |  |', 'not in the docstring of unit/test_a.py::test_silent'),
+        ('| 1.1 | x | `unit/test_a.py::test_range` |  |', 'not in the docstring of unit/test_a.py::test_range'),
+        ('| 1.1 | x | `unit/test_a.py::test_outer` |  |', 'not in the docstring of unit/test_a.py::test_outer'),
+        (
+            f'| 1.1 | x | {ONE}, `unit/test_a.py::test_silent` |  |',
+            'not in the docstring of unit/test_a.py::test_silent',
+        ),
+        ('| 1.1 | x | `unit/test_a.py::test_gone` |  |', 'no test unit/test_a.py::test_gone'),
+        ('| 1.1 | x | `unit/test_gone.py::test_one` |  |', 'no test unit/test_gone.py::test_one'),
+        ('| 1.1 | x | `unit/test_a.py::boot` |  |', 'no test unit/test_a.py::boot'),
+        ('| 1.1 | x | `unit/test_a.py::test_inner` |  |', 'no test unit/test_a.py::test_inner'),
+        ('| 1.1 | x | `unit/test_a.py::test_empty` |  |', 'no test unit/test_a.py::test_empty'),
+        # What isn't shown is said in one of three ways.
+        (f'| 1.1 | x | {ONE} | mostly |', 'the last column begins otherwise'),
+        (f'| 1.1 |  | {ONE} |  |', 'does not say what is shown'),
+        ('| 1.1 |  |  |  |', 'does not say what is shown'),
+        (f'| 1.1 |  | {ONE} | not: comes with z |', 'says that nothing shows it, and yet something'),
+        ('| 1.1 | x |  | not: comes with z |', 'says that nothing shows it, and yet something'),
+        ('', 'no such row'),
+        (f'| 1.1 | x | {ONE} |  |\n| 1.1 | x | {ONE} |  |', 'more than one row'),
+    ],
+)
 def test_the_guard_refuses(line, fault):
     """Rows without a test of their own passed once: each of these tables but the first three is refused."""
-    told = faults(f'| row | what is shown | where | what is not |\n|---|---|---|---|\n{line}\n',
-                  {'unit/test_a.py': FILE}, ['1.1'])
+    told = faults(
+        f'| row | what is shown | where | what is not |\n|---|---|---|---|\n{line}\n', {'unit/test_a.py': FILE}, ['1.1']
+    )
     assert (f'1.1: {fault}' in told) if fault else told == []
 
 
@@ -243,7 +270,8 @@ def test_each_row_needs_its_tests():
     """The real table, its tests taken away: the guard names every row that doesn't say that nothing shows it."""
     shown = {row.number for row in table_rows(TABLE) if row.shown}
     assert {fault for fault in faults(NAMED_TEST.sub('', TABLE), {}, []) if fault.endswith('no test')} == {
-        f'{number}: no test' for number in shown}
+        f'{number}: no test' for number in shown
+    }
     assert len(shown) > 100
 
 

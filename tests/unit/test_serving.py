@@ -1,4 +1,5 @@
 """The server of our applications: requests at once are bounded, connections without a whole one cost nothing."""
+
 from __future__ import annotations
 
 import functools
@@ -63,11 +64,19 @@ print(json.dumps(told))
 
 @pytest.mark.parametrize('backend', ['eventlet', 'threading'])
 def test_idle_connections_take_no_slot_of_requests_and_end_with_the_server(backend):
-    done = subprocess.run([sys.executable, '-W', 'ignore', '-c', SERVER, backend], capture_output=True, text=True,
-                          timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, '-W', 'ignore', '-c', SERVER, backend], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {'idle': ['ok'] * IDLE, 'while idle': 'ok', 'slow': ['ok'] * IDLE, 'most': SLOTS,
-                                       'under way at stop': ['ok'], 'ended': [True] * IDLE, 'after stop': 'refused'}
+    assert json.loads(done.stdout) == {
+        'idle': ['ok'] * IDLE,
+        'while idle': 'ok',
+        'slow': ['ok'] * IDLE,
+        'most': SLOTS,
+        'under way at stop': ['ok'],
+        'ended': [True] * IDLE,
+        'after stop': 'refused',
+    }
 
 
 BACKENDS = pytest.mark.parametrize('backend', ['eventlet', 'threading'])
@@ -76,8 +85,13 @@ BACKENDS = pytest.mark.parametrize('backend', ['eventlet', 'threading'])
 @functools.cache
 def site(backend: str) -> dict[str, Any]:
     """What came of all clients of tests/unit/serving_site.py."""
-    done = subprocess.run([sys.executable, '-W', 'ignore', '-m', 'tests.unit.serving_site', backend],
-                          capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, '-W', 'ignore', '-m', 'tests.unit.serving_site', backend],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -91,13 +105,31 @@ UNDERSTOOD = {
     'two': answer('200 OK', 'GET /one ') + answer('200 OK', 'GET /last ', CLOSED),
     'old': answer('200 OK', 'GET /old ', CLOSED),
     'head': answer('200 OK', '') + answer('200 OK', 'GET /last ', CLOSED),
-    'whole url': answer('200 OK', 'GET /a b ', CLOSED), 'body': answer('200 OK', 'abc', CLOSED),
-    'chunked': answer('200 OK', 'abc', CLOSED), 'twice': answer('200 OK', 'POST /post 1,2', CLOSED),
-    'expect': answer('100 ', '') + answer('200 OK', 'a', CLOSED)}
+    'whole url': answer('200 OK', 'GET /a b ', CLOSED),
+    'body': answer('200 OK', 'abc', CLOSED),
+    'chunked': answer('200 OK', 'abc', CLOSED),
+    'twice': answer('200 OK', 'POST /post 1,2', CLOSED),
+    'expect': answer('100 ', '') + answer('200 OK', 'a', CLOSED),
+}
 REFUSED = {
-    'two lengths': 400, 'plus': 400, 'negative': 400, 'list': 400, 'word': 400, 'both': 400, 'unknown coding': 501,
-    'bad chunk': 400, 'long line': 414, 'long head': 431, 'no host': 400, 'nonsense': 400, 'space': 400, 'fails': 500,
-    'too long': 413, 'too long and never sent': 413, 'too long in chunks': 413}
+    'two lengths': 400,
+    'plus': 400,
+    'negative': 400,
+    'list': 400,
+    'word': 400,
+    'both': 400,
+    'unknown coding': 501,
+    'bad chunk': 400,
+    'long line': 414,
+    'long head': 431,
+    'no host': 400,
+    'nonsense': 400,
+    'space': 400,
+    'fails': 500,
+    'too long': 413,
+    'too long and never sent': 413,
+    'too long in chunks': 413,
+}
 
 
 @BACKENDS

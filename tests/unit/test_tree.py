@@ -1,4 +1,5 @@
 """What ``make house`` found and what shall not come back: circles of imports, classes that are too wide, ``Any``."""
+
 from __future__ import annotations
 
 from pathlib import Path

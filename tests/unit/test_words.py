@@ -1,4 +1,5 @@
 """The words of docstrings, log lines and faults: no figures of speech, no fragments, one form of log lines."""
+
 from __future__ import annotations
 
 import ast
@@ -23,22 +24,39 @@ BANNED = {
 # A summary that begins with a noun clause says what is returned, and not that it is.
 NOUN_CLAUSE = re.compile(r'(?:What|Whatever|Those|Whoever|Who|Where|When|How)\b(?!.*\?)')
 # Lines that Nova's operators search for end as they do there.
-NOVA = frozenset((
-    'Recovered from being unable to report status.', 'Start spawning the instance on the hypervisor.',
-    'Took %0.2f seconds to spawn the instance on the hypervisor.', 'Took %0.2f seconds to build instance.',
-    'Running instance usage audit for host %s from %s to %s. %d instances.', 'Binding ARQs.',
-    'There are %(hosts)d hosts available but %(num_instances)d instances requested to build.',
-    "Invalid group_policy '%s'. Valid values are 'none' and 'isolate'.", 'Created mdev: %s on pGPU: %s.',
-    "Only (required, forbidden) are supported as trait values. Received '%s' for %s.",
-    'Resource amounts must be integers. Received %s=%s.', 'Instance destroyed successfully.',
-    'Instance shutdown successfully after %d seconds.', 'Instance failed to shutdown in %d seconds.',
-    'Instance spawned successfully.', 'Instance running successfully.',
-    'Failed to soft reboot instance. Trying hard reboot.',
-    ('Got no allocation candidates from the Placement API. This could be due to insufficient resources or a temporary '
-     'occurrence as compute nodes start up.')))
+NOVA = frozenset(
+    (
+        'Recovered from being unable to report status.',
+        'Start spawning the instance on the hypervisor.',
+        'Took %0.2f seconds to spawn the instance on the hypervisor.',
+        'Took %0.2f seconds to build instance.',
+        'Running instance usage audit for host %s from %s to %s. %d instances.',
+        'Binding ARQs.',
+        'There are %(hosts)d hosts available but %(num_instances)d instances requested to build.',
+        "Invalid group_policy '%s'. Valid values are 'none' and 'isolate'.",
+        'Created mdev: %s on pGPU: %s.',
+        "Only (required, forbidden) are supported as trait values. Received '%s' for %s.",
+        'Resource amounts must be integers. Received %s=%s.',
+        'Instance destroyed successfully.',
+        'Instance shutdown successfully after %d seconds.',
+        'Instance failed to shutdown in %d seconds.',
+        'Instance spawned successfully.',
+        'Instance running successfully.',
+        'Failed to soft reboot instance. Trying hard reboot.',
+        (
+            'Got no allocation candidates from the Placement API. This could be due to insufficient resources or '
+            'a temporary '
+            'occurrence as compute nodes start up.'
+        ),
+    )
+)
 # Faults that clients of Nova know.
-KNOWN = ('Can not start or end with whitespace', 'Can not add access to a public flavor',
-         'Can not find requested image', 'Block migration can not be used with shared storage')
+KNOWN = (
+    'Can not start or end with whitespace',
+    'Can not add access to a public flavor',
+    'Can not find requested image',
+    'Block migration can not be used with shared storage',
+)
 
 
 def trees() -> Iterator[tuple[str, ast.Module]]:
@@ -60,8 +78,13 @@ def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
 def log_lines(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Yield line and format of each log line that has a literal one."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LEVELS \
-                and ast.unparse(node.func.value).endswith('LOG') and node.args:
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in LEVELS
+            and ast.unparse(node.func.value).endswith('LOG')
+            and node.args
+        ):
             text = literal(node.args[0])
             if text:
                 yield node.lineno, text
@@ -99,28 +122,53 @@ def banned(text: str) -> list[str]:
 
 @pytest.mark.parametrize('find', [docstrings, log_lines, faults])
 def test_no_figures_of_speech(find: object) -> None:
-    found = [f'{path}:{line}: {phrase}' for path, tree in trees() for line, text in find(tree)  # type: ignore[operator]
-             for phrase in banned(text)]
+    found = [
+        f'{path}:{line}: {phrase}'
+        for path, tree in trees()
+        for line, text in find(tree)  # type: ignore[operator]
+        for phrase in banned(text)
+    ]
     assert found == []
 
 
 def test_no_docstring_begins_with_a_noun_clause() -> None:
-    found = [f'{path}:{line}: {text.splitlines()[0]}' for path, tree in trees() for line, text in docstrings(tree)
-             if NOUN_CLAUSE.match(text)]
+    found = [
+        f'{path}:{line}: {text.splitlines()[0]}'
+        for path, tree in trees()
+        for line, text in docstrings(tree)
+        if NOUN_CLAUSE.match(text)
+    ]
     assert found == []
 
 
 def test_log_lines_begin_with_a_capital_letter_and_end_without_a_full_stop() -> None:
-    found = [f'{path}:{line}: {text}' for path, tree in trees() for line, text in log_lines(tree)
-             if text not in NOVA and not text.startswith('libvirt ')
-             and (not re.match(r'[A-Z%\[\'"{]', text) or (text.endswith('.') and not text.endswith('...')))]
+    found = [
+        f'{path}:{line}: {text}'
+        for path, tree in trees()
+        for line, text in log_lines(tree)
+        if text not in NOVA
+        and not text.startswith('libvirt ')
+        and (not re.match(r'[A-Z%\[\'"{]', text) or (text.endswith('.') and not text.endswith('...')))
+    ]
     assert found == []
 
 
-@pytest.mark.parametrize(('text', 'phrase'), [
-    ('Return what the host is told.', 'is told'), ('The database is silent.', 'is silent'),
-    ('It can not be had', 'can not'), ("The field's name", "The field's "), ('Lets go of the volume', 'Lets go')])
+@pytest.mark.parametrize(
+    ('text', 'phrase'),
+    [
+        ('Return what the host is told.', 'is told'),
+        ('The database is silent.', 'is silent'),
+        ('It can not be had', 'can not'),
+        ("The field's name", "The field's "),
+        ('Lets go of the volume', 'Lets go'),
+    ],
+)
 def test_a_banned_phrase_is_found(text: str, phrase: str) -> None:
     assert banned(text) == [phrase]
-    assert [found for find in (docstrings, log_lines, faults) for _, found in find(ast.parse(
-        f'def f():\n    """{text}"""\n    LOG.info({text!r})\n    raise Invalid({text!r})\n'))] == [text] * 3
+    assert [
+        found
+        for find in (docstrings, log_lines, faults)
+        for _, found in find(
+            ast.parse(f'def f():\n    """{text}"""\n    LOG.info({text!r})\n    raise Invalid({text!r})\n')
+        )
+    ] == [text] * 3

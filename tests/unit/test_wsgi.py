@@ -1,4 +1,5 @@
 """The API as a plain WSGI application."""
+
 from __future__ import annotations
 
 import subprocess
@@ -8,7 +9,8 @@ import threading
 import pytest
 
 from kilonova import wsgi
-from kilonova.cmd import api, caps, options
+from kilonova.cmd import api, options
+from kilonova.cmd.daemon import caps
 
 
 def request(application):
@@ -17,13 +19,19 @@ def request(application):
     return told[0], body
 
 
-@pytest.mark.parametrize(('environment', 'files'), [
-    ({}, []),
-    ({'KILONOVA_CONFIG_FILES': '/a.conf;/b.conf'}, ['/a.conf', '/b.conf']),
-    ({'OS_KILONOVA_CONFIG_FILES': 'nova.conf; gpu.conf'}, ['/etc/kilonova/nova.conf', '/etc/kilonova/gpu.conf']),
-    ({'OS_KILONOVA_CONFIG_DIR': '/opt/etc'}, ['/opt/etc/kilonova.conf']),
-    ({'OS_KILONOVA_CONFIG_DIR': '/opt/etc', 'KILONOVA_CONFIG_FILES': 'a.conf;/b.conf'}, ['/opt/etc/a.conf', '/b.conf']),
-])
+@pytest.mark.parametrize(
+    ('environment', 'files'),
+    [
+        ({}, []),
+        ({'KILONOVA_CONFIG_FILES': '/a.conf;/b.conf'}, ['/a.conf', '/b.conf']),
+        ({'OS_KILONOVA_CONFIG_FILES': 'nova.conf; gpu.conf'}, ['/etc/kilonova/nova.conf', '/etc/kilonova/gpu.conf']),
+        ({'OS_KILONOVA_CONFIG_DIR': '/opt/etc'}, ['/opt/etc/kilonova.conf']),
+        (
+            {'OS_KILONOVA_CONFIG_DIR': '/opt/etc', 'KILONOVA_CONFIG_FILES': 'a.conf;/b.conf'},
+            ['/opt/etc/a.conf', '/b.conf'],
+        ),
+    ],
+)
 def test_configuration_files(environment, files):
     assert wsgi.config_arguments(environment) == [part for path in files for part in ('--config-file', path)]
 
@@ -88,9 +96,11 @@ def test_the_application_is_the_daemons(monkeypatch, tmp_path):
 
 def test_a_process_ends_whose_application_a_thread_has_built():
     """gunicorn's workers waited for that thread at their end until they were killed."""
-    code = ('import concurrent.futures\nfrom kilonova import wsgi\n'
-            'with concurrent.futures.ThreadPoolExecutor(1) as pool:\n'
-            '    mistake = pool.submit(wsgi.build, {"KILONOVA_CONFIG_FILES": "/nonexistent"}).exception()\n'
-            'assert isinstance(mistake, SystemExit)\nprint("built")\n')
+    code = (
+        'import concurrent.futures\nfrom kilonova import wsgi\n'
+        'with concurrent.futures.ThreadPoolExecutor(1) as pool:\n'
+        '    mistake = pool.submit(wsgi.build, {"KILONOVA_CONFIG_FILES": "/nonexistent"}).exception()\n'
+        'assert isinstance(mistake, SystemExit)\nprint("built")\n'
+    )
     done = subprocess.run([sys.executable, '-c', code], timeout=60, check=True, capture_output=True, text=True)
     assert done.stdout == 'built\n'

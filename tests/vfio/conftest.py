@@ -1,4 +1,5 @@
 """The cloud on the nested machine: started once."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -5,6 +5,7 @@ and say on their consoles what they have. Asked through the REST API and by the 
     cloud.sees(server, [CARD, CARD])        # waits until its newest boot has listed these; the lines are printed
     cloud.held(server)                      # addresses and uuids in the domain that runs
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -68,11 +69,17 @@ class Passthrough:
         vendor, product = CARD.split(':')
         nvme_vendor, nvme_product = NVME.split(':')
         specs = [{'vendor_id': vendor, 'product_id': product}, *({'address': address} for address in VIRTUAL)]
-        (hosts / f'{HOST}.conf').write_text(_SETTINGS.format(
-            uri=self.nested.uri, specs='\n'.join(f'device_spec = {json.dumps(spec)}' for spec in specs),
-            mdev_type=next(iter(vgpu.TYPES))))
-        aliases = [{'name': 'card', 'vendor_id': vendor, 'product_id': product, 'device_type': 'type-PCI'},
-                   {'name': 'vf', 'vendor_id': nvme_vendor, 'product_id': nvme_product, 'device_type': 'type-VF'}]
+        (hosts / f'{HOST}.conf').write_text(
+            _SETTINGS.format(
+                uri=self.nested.uri,
+                specs='\n'.join(f'device_spec = {json.dumps(spec)}' for spec in specs),
+                mdev_type=next(iter(vgpu.TYPES)),
+            )
+        )
+        aliases = [
+            {'name': 'card', 'vendor_id': vendor, 'product_id': product, 'device_type': 'type-PCI'},
+            {'name': 'vf', 'vendor_id': nvme_vendor, 'product_id': nvme_product, 'device_type': 'type-VF'},
+        ]
         self.site.configure(_EXTRA.format(aliases='\n'.join(f'alias = {json.dumps(alias)}' for alias in aliases)))
         self.guests = RealGuests(self.site)
         self._shells: Shells | None = None
@@ -84,8 +91,10 @@ class Passthrough:
         began = time.monotonic()
         if not self.nested.is_on():
             self.nested.start()
-            print(f'the nested machine is up after {time.monotonic() - began:.0f} s: '
-                  f'{self.nested.console.splitlines()[-1]}')
+            print(
+                f'the nested machine is up after {time.monotonic() - began:.0f} s: '
+                f'{self.nested.console.splitlines()[-1]}'
+            )
         # What runs where is no news each time.
         with (self._home / 'up.log').open('a') as log, contextlib.redirect_stdout(log):
             self.site.up()
@@ -123,8 +132,21 @@ class Passthrough:
 
     def boot(self, name: str, flavor: str) -> str:
         """A server's id; it is ACTIVE."""
-        shown = json.loads(self.openstack('server', 'create', '--image', 'guest-direct', '--flavor', flavor,
-                                          '--no-network', '--wait', name, '-f', 'json'))
+        shown = json.loads(
+            self.openstack(
+                'server',
+                'create',
+                '--image',
+                'guest-direct',
+                '--flavor',
+                flavor,
+                '--no-network',
+                '--wait',
+                name,
+                '-f',
+                'json',
+            )
+        )
         assert shown['status'] == 'ACTIVE', shown
         return str(shown['id'])
 
@@ -137,15 +159,18 @@ class Passthrough:
             nonlocal said
             said = self.guests.console(server).rpartition('GUEST-UP')[2]
             return 'GUEST-READY' in said and f'GUEST-BOOTS {boots}\n' in said
+
         self.guests.until(listed, f'boot {boots} of {server}')
         print(self.openstack('console', 'log', 'show', server, '--lines', '60'))
         assert _given(said.partition('GUEST-READY')[0]) == sorted(wanted)
 
     def sees_now(self, server: str, wanted: list[str]) -> None:
         """Wait until it lists these as what it has now, since they came or went while it ran."""
+
         def lists() -> bool:
             said = self.guests.console(server).rpartition('GUEST-CHANGED')[2]
             return 'GUEST-LISTED' in said and _given(said.partition('GUEST-LISTED')[0]) == sorted(wanted)
+
         self.guests.until(lists, f'{server} lists {wanted}')
         print(self.openstack('console', 'log', 'show', server, '--lines', '30'))
 

@@ -1,4 +1,5 @@
 """Real vfio-pci on the nested machine (``make test-vfio``), with the guests' own list of devices as the witness."""
+
 from __future__ import annotations
 
 import contextlib
@@ -77,8 +78,10 @@ def test_a_virtual_function(cloud: Passthrough) -> None:
 
 def test_the_host_reboots(cloud: Passthrough) -> None:
     """Servers with devices of each kind, one of them stopped: they are as before, with the same devices."""
-    servers = {cloud.boot(f'reboot-{name}', cloud.flavor(name, asked)): seen for name, asked, seen in (
-        (*TWO, [CARD, CARD]), (*VF, [NVME]), (*VGPU, [vgpu.SEEN]))}
+    servers = {
+        cloud.boot(f'reboot-{name}', cloud.flavor(name, asked)): seen
+        for name, asked, seen in ((*TWO, [CARD, CARD]), (*VF, [NVME]), (*VGPU, [vgpu.SEEN]))
+    }
     for server, seen in servers.items():
         cloud.sees(server, seen, boots=1)
     stopped = cloud.boot('reboot-stopped', cloud.flavor(*ONE))
@@ -146,10 +149,12 @@ def test_suspended_and_resumed(cloud: Passthrough) -> None:
 def test_a_device_that_another_domain_has(cloud: Passthrough) -> None:
     """Not Kilonova's, on the same host: the server is an error that names the device, and holds none."""
     with contextlib.closing(libvirt.open(cloud.nested.uri)) as connection:
-        other = connection.createXML(FOREIGN.format(devices=''.join(map(hostdev, CARDS))),
-                                     libvirt.VIR_DOMAIN_START_PAUSED)
-        server = cloud.site.create('refused', cloud.flavor(*ONE), user='admin',
-                                   imageRef=cloud.guests.image('guest-direct'))
+        other = connection.createXML(
+            FOREIGN.format(devices=''.join(map(hostdev, CARDS))), libvirt.VIR_DOMAIN_START_PAUSED
+        )
+        server = cloud.site.create(
+            'refused', cloud.flavor(*ONE), user='admin', imageRef=cloud.guests.image('guest-direct')
+        )
         shown = cloud.site.settle([server])[server]
         other.destroy()
     assert shown['status'] == 'ERROR' and cloud.devices_of(server) == [], shown
@@ -164,15 +169,20 @@ FOREIGN = """<domain type='kvm'><name>foreign</name><memory unit='MiB'>32</memor
 def hostdev(address: str) -> str:
     domain, bus, rest = address.split(':')
     slot, _, function = rest.partition('.')
-    return (f"<hostdev mode='subsystem' type='pci' managed='yes'><source><address domain='0x{domain}' bus='0x{bus}' "
-            f"slot='0x{slot}' function='0x{function}'/></source></hostdev>")
+    return (
+        f"<hostdev mode='subsystem' type='pci' managed='yes'><source><address domain='0x{domain}' bus='0x{bus}' "
+        f"slot='0x{slot}' function='0x{function}'/></source></hostdev>"
+    )
 
 
 # -- a compute that dies -----------------------------------------------------------------------------------------------
 def bound(connection: libvirt.virConnect) -> int:
     """How many cards are with vfio-pci."""
-    return sum('<name>vfio-pci</name>' in connection.nodeDeviceLookupByName(
-        'pci_' + address.replace(':', '_').replace('.', '_')).XMLDesc() for address in CARDS)
+    return sum(
+        '<name>vfio-pci</name>'
+        in connection.nodeDeviceLookupByName('pci_' + address.replace(':', '_').replace('.', '_')).XMLDesc()
+        for address in CARDS
+    )
 
 
 def running(connection: libvirt.virConnect) -> int:
@@ -182,8 +192,9 @@ def running(connection: libvirt.virConnect) -> int:
 
 def made(connection: libvirt.virConnect) -> int:
     """How many vGPUs there are that work."""
-    return sum(device.isActive() for device in connection.listAllDevices(
-        libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_MDEV))
+    return sum(
+        device.isActive() for device in connection.listAllDevices(libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_MDEV)
+    )
 
 
 def kill_when(cloud: Passthrough, begin: Callable[[], None], count: Callable[[libvirt.virConnect], int]) -> None:
@@ -198,17 +209,24 @@ def kill_when(cloud: Passthrough, begin: Callable[[], None], count: Callable[[li
     cloud.site.start(COMPUTE)
 
 
-@pytest.mark.parametrize(('wanted', 'seen', 'moment'), [
-    (TWO, [CARD, CARD], bound), (TWO, [CARD, CARD], running), (VGPU, [vgpu.SEEN], made)])
-def test_a_compute_dies_while_it_gives_devices(cloud: Passthrough, wanted: tuple[str, str], seen: list[str],
-                                               moment: Callable[[libvirt.virConnect], int]) -> None:
+@pytest.mark.parametrize(
+    ('wanted', 'seen', 'moment'), [(TWO, [CARD, CARD], bound), (TWO, [CARD, CARD], running), (VGPU, [vgpu.SEEN], made)]
+)
+def test_a_compute_dies_while_it_gives_devices(
+    cloud: Passthrough, wanted: tuple[str, str], seen: list[str], moment: Callable[[libvirt.virConnect], int]
+) -> None:
     """At its return the server runs with its devices, or is an error that says why and has none."""
     flavor = cloud.flavor(*wanted)
     cloud.nested.run('for one in /sys/bus/mdev/devices/*; do [ ! -e $one ] || echo 1 > $one/remove; done')
     servers: list[str] = []
-    kill_when(cloud, lambda: servers.append(cloud.site.create(
-        'killed', flavor, user='admin', imageRef=cloud.guests.image('guest-direct'))), moment)
-    server, = servers
+    kill_when(
+        cloud,
+        lambda: servers.append(
+            cloud.site.create('killed', flavor, user='admin', imageRef=cloud.guests.image('guest-direct'))
+        ),
+        moment,
+    )
+    (server,) = servers
     shown = cloud.site.settle([server])[server]
     print(f'killed when {moment.__name__}: {shown["status"]} {shown.get("fault", "")}')
     cloud.site.audit()

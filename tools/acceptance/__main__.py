@@ -8,6 +8,7 @@ they run on the machine ``outside``, which reaches guests by their floating addr
 name one of these regular expressions is found. The last line counts; the exit code is 0 only if all that ran passed: a
 test that Tempest skipped by itself counts as failed, as it belongs into exclusions.txt with its reason.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -57,15 +58,21 @@ def prepare_results() -> None:
     """An empty ``build/tempest`` with stestr's configuration."""
     shutil.rmtree(RESULTS, ignore_errors=True)
     RESULTS.mkdir(parents=True)
-    where = subprocess.run([program('python'), '-c', 'import tempest; print(tempest.__path__[0])'], cwd='/',
-                           capture_output=True, text=True, check=False)
+    where = subprocess.run(
+        [program('python'), '-c', 'import tempest; print(tempest.__path__[0])'],
+        cwd='/',
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if where.returncode:
         raise CloudError(f'{program("python")} has no Tempest; make tempest installs it')
     package = Path(where.stdout.strip())
     (RESULTS / '.stestr.conf').write_text(
         f'[DEFAULT]\ntest_path={package / "test_discover"}\ntop_dir={package.parent}\n'
         # The tests of a class share what their class made: they stay together.
-        'group_regex=([^\\.]*\\.)*\n')
+        'group_regex=([^\\.]*\\.)*\n'
+    )
     ask([program('stestr'), 'init'])
 
 
@@ -106,10 +113,15 @@ def outcomes(lines: str, wanted: Sequence[str]) -> dict[str, str]:
     single = {row['test']: row['status'] for row in rows}
     whole = {found[1]: row['status'] for row in rows if (found := re.match(r'setUpClass \((.+)\)$', row['test']))}
     of_class = {identifier: exclusions.plain(identifier).rpartition('.')[0] for identifier in wanted}
-    torn = {found[1] for row in rows if row['status'] != 'success'
-            and (found := re.match(r'tearDownClass \((.+)\)$', row['test']))}
-    return {identifier: 'failure' if name in torn else single.get(identifier) or whole.get(name, 'missing')
-            for identifier, name in of_class.items()}
+    torn = {
+        found[1]
+        for row in rows
+        if row['status'] != 'success' and (found := re.match(r'tearDownClass \((.+)\)$', row['test']))
+    }
+    return {
+        identifier: 'failure' if name in torn else single.get(identifier) or whole.get(name, 'missing')
+        for identifier, name in of_class.items()
+    }
 
 
 def suite(started: Cloud, wanted: Sequence[str]) -> dict[str, str]:
@@ -117,18 +129,29 @@ def suite(started: Cloud, wanted: Sequence[str]) -> dict[str, str]:
     chosen, outside = RESULTS / 'chosen.txt', started.outside_machine
     chosen.write_text('\n'.join(wanted) + '\n')
     argv = (program('stestr'), 'run', '--concurrency', str(AT_ONCE), '--load-list', str(chosen))
-    subprocess.run(outside.inside(*argv) if outside else argv, cwd=RESULTS,
-                   env=environment() | (outside.environment if outside else {}), check=False)
+    subprocess.run(
+        outside.inside(*argv) if outside else argv,
+        cwd=RESULTS,
+        env=environment() | (outside.environment if outside else {}),
+        check=False,
+    )
     return outcomes(table(), wanted)
 
 
 def table() -> str:
     """What the last run came to, as lines of CSV. Both programs end with 1 where a test failed: that is no error here,
     and a test without a line is missing."""
-    stream = subprocess.run([program('stestr'), 'last', '--subunit'], cwd=RESULTS, env=environment(),
-                            capture_output=True, check=False).stdout
-    return subprocess.run([program('subunit2csv'), '--no-passthrough'], cwd=RESULTS, env=environment(), input=stream,
-                          capture_output=True, check=False).stdout.decode(errors='replace')
+    stream = subprocess.run(
+        [program('stestr'), 'last', '--subunit'], cwd=RESULTS, env=environment(), capture_output=True, check=False
+    ).stdout
+    return subprocess.run(
+        [program('subunit2csv'), '--no-passthrough'],
+        cwd=RESULTS,
+        env=environment(),
+        input=stream,
+        capture_output=True,
+        check=False,
+    ).stdout.decode(errors='replace')
 
 
 def report(found: dict[str, str], left: dict[str, exclusions.Exclusion]) -> int:
@@ -153,8 +176,7 @@ def main(argv: Sequence[str]) -> int:
         prepare_results()
         excluded = exclusions.of_guests(exclusions.parse(exclusions.PATH.read_text()), guests)
         with cloud(guests) as started:
-            write_private(RESULTS / 'tempest.conf',
-                          settings.tempest_conf(started, settings.prepare(started), RESULTS))
+            write_private(RESULTS / 'tempest.conf', settings.tempest_conf(started, settings.prepare(started), RESULTS))
             # Identifiers of some tests depend on the settings.
             run, left = exclusions.split(listed(guests), excluded)
             if words:

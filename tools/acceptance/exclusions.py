@@ -9,6 +9,7 @@ Under ``guests`` and ``elsewhere`` an entry may end in ``.*`` (all below a packa
 title is its reason; under the others it names one test and says its reason after ``#``. Entries of some sections count
 only for one kind of guests (SECTIONS).
 """
+
 from __future__ import annotations
 
 import re
@@ -23,15 +24,36 @@ PATH = Path(__file__).with_name('exclusions.txt')
 _BOOT = 'tempest.scenario.test_volume_boot_pattern.TestVolumeBootPattern.test_'
 _ADMIN, _SERVERS = 'tempest.api.compute.admin.test_', 'tempest.api.compute.servers.test_'
 PREFIXES = {
-    'test': ('tempest.api.compute.', f'{_BOOT}bootable_volume_', f'{_BOOT}create_server_from_volume_snapshot',
-             f'{_BOOT}image_defined_boot_from_volume', 'tempest.scenario.test_server_advanced_ops.',
-             'tempest.scenario.test_server_multinode.', 'tempest.scenario.test_server_volume_attachment.'),
-    'qemu': ('tempest.scenario.', 'tempest.api.compute.volumes.test_attach_volume.',
-             'tempest.api.compute.volumes.test_volume_snapshots.',
-             *(f'{_ADMIN}{name}' for name in ('assisted_volume_snapshots.', 'create_server.', 'live_migration.',
-                                              'volume.', 'volume_swap.')),
-             *(f'{_SERVERS}{name}' for name in ('attach_interfaces.', 'create_server.', 'device_tagging.', 'novnc.',
-                                                'server_actions.', 'server_personality.', 'server_rescue.'))),
+    'test': (
+        'tempest.api.compute.',
+        f'{_BOOT}bootable_volume_',
+        f'{_BOOT}create_server_from_volume_snapshot',
+        f'{_BOOT}image_defined_boot_from_volume',
+        'tempest.scenario.test_server_advanced_ops.',
+        'tempest.scenario.test_server_multinode.',
+        'tempest.scenario.test_server_volume_attachment.',
+    ),
+    'qemu': (
+        'tempest.scenario.',
+        'tempest.api.compute.volumes.test_attach_volume.',
+        'tempest.api.compute.volumes.test_volume_snapshots.',
+        *(
+            f'{_ADMIN}{name}'
+            for name in ('assisted_volume_snapshots.', 'create_server.', 'live_migration.', 'volume.', 'volume_swap.')
+        ),
+        *(
+            f'{_SERVERS}{name}'
+            for name in (
+                'attach_interfaces.',
+                'create_server.',
+                'device_tagging.',
+                'novnc.',
+                'server_actions.',
+                'server_personality.',
+                'server_rescue.',
+            )
+        ),
+    ),
 }
 # The kind of guests for which the entries of a section count; of the others they count for each.
 SECTIONS = {'guests': 'test', 'pretended': 'test', 'elsewhere': 'qemu', 'real': 'qemu'}
@@ -78,8 +100,9 @@ def parse(text: str) -> list[Exclusion]:
         if entry is None or not section:
             raise ExclusionsError(f'line {number}: cannot read {line!r}')
         if section not in WHOLE and (entry['all'] or not entry['why']):
-            raise ExclusionsError(f'line {number}: outside of {" and ".join(WHOLE)} an entry names one test, and '
-                                  'after # what is missing')
+            raise ExclusionsError(
+                f'line {number}: outside of {" and ".join(WHOLE)} an entry names one test, and after # what is missing'
+            )
         test = entry['test'].removesuffix('.*')
         if test in found:
             raise ExclusionsError(f'line {number}: {test} stands here twice')
@@ -89,8 +112,11 @@ def parse(text: str) -> list[Exclusion]:
 
 def of_guests(exclusions: Iterable[Exclusion], guests: str) -> list[Exclusion]:
     """Return the entries that count where guests are of this kind (``test`` or ``qemu``) and tests of theirs run."""
-    return [entry for entry in exclusions if SECTIONS.get(entry.section, guests) == guests
-            and f'{entry.test}.'.startswith(PREFIXES[guests])]
+    return [
+        entry
+        for entry in exclusions
+        if SECTIONS.get(entry.section, guests) == guests and f'{entry.test}.'.startswith(PREFIXES[guests])
+    ]
 
 
 def split(identifiers: Iterable[str], exclusions: Iterable[Exclusion]) -> tuple[list[str], dict[str, Exclusion]]:

@@ -1,8 +1,9 @@
 """tempest.conf for a one-machine cloud, as text, and the images and flavors that it names.
 
-    seen = prepare(cloud)
-    text = tempest_conf(cloud, seen, Path('build/tempest'))
+seen = prepare(cloud)
+text = tempest_conf(cloud, seen, Path('build/tempest'))
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -18,9 +19,12 @@ from tools.guest import system
 # What the tests need beside the cloud's own configuration: filters of hints, and guests that can be migrated live,
 # which serial consoles on ports of their host forbid.
 _NEEDED: dict[str, render.Section] = {
-    'filter_scheduler': {'enabled_filters': (
-        'ComputeFilter,ComputeCapabilitiesFilter,ImagePropertiesFilter,ServerGroupAntiAffinityFilter,'
-        'ServerGroupAffinityFilter,PciPassthroughFilter,NUMATopologyFilter,SameHostFilter,DifferentHostFilter')},
+    'filter_scheduler': {
+        'enabled_filters': (
+            'ComputeFilter,ComputeCapabilitiesFilter,ImagePropertiesFilter,ServerGroupAntiAffinityFilter,'
+            'ServerGroupAffinityFilter,PciPassthroughFilter,NUMATopologyFilter,SameHostFilter,DifferentHostFilter'
+        )
+    },
     'serial_console': {'enabled': 'false'},
 }
 # Emulated guests leave little of the CPU to services: what waits for another one waits longer.
@@ -65,14 +69,20 @@ def prepare(cloud: Cloud) -> Seen:
         first, other = (image.ensure_system(glance, keystone.token, disk, name) for name in SYSTEMS)
     else:
         image.ensure_image(glance, keystone.token, cloud.layout, OTHER_IMAGE)
-        images = {row['name']: str(row['id'])
-                  for row in call('GET', f'{glance}/v2/images', token=keystone.token).data['images']}
+        images = {
+            row['name']: str(row['id'])
+            for row in call('GET', f'{glance}/v2/images', token=keystone.token).data['images']
+        }
         first, other = images[image.NAME], images[OTHER_IMAGE]
     for name, (ram, size) in FLAVORS.items():
         reply = send('GET', f'{compute}/flavors/{name}', headers={'X-Auth-Token': keystone.token})
         if reply.status == 404:
-            call('POST', f'{compute}/flavors', {'flavor': {'id': name, 'name': name, 'vcpus': 1, 'ram': ram,
-                                                           'disk': size}}, token=keystone.token)
+            call(
+                'POST',
+                f'{compute}/flavors',
+                {'flavor': {'id': name, 'name': name, 'vcpus': 1, 'ram': ram, 'disk': size}},
+                token=keystone.token,
+            )
         elif reply.status != 200:
             raise CloudError(f'flavor {name}: {reply.status} {reply.body[:300].decode(errors="replace")}')
     outside = external_network(keystone, render.url(cloud.ports, 'neutron'))
@@ -88,13 +98,25 @@ def external_network(keystone: identity.Keystone, url: str) -> str:
     there = call('GET', f'{url}/v2.0/networks?name={EXTERNAL}', token=keystone.token).data['networks']
     if there:
         return str(there[0]['id'])
-    made = call('POST', f'{url}/v2.0/networks', {'network': {'name': EXTERNAL, 'router:external': True,
-                                                             'provider:network_type': 'flat',
-                                                             'provider:physical_network': EXTERNAL}},
-                token=keystone.token).data['network']
-    call('POST', f'{url}/v2.0/subnets', {'subnet': {
-        'network_id': made['id'], 'ip_version': 4, 'cidr': '203.0.113.0/24', 'enable_dhcp': False}},
-        token=keystone.token)
+    made = call(
+        'POST',
+        f'{url}/v2.0/networks',
+        {
+            'network': {
+                'name': EXTERNAL,
+                'router:external': True,
+                'provider:network_type': 'flat',
+                'provider:physical_network': EXTERNAL,
+            }
+        },
+        token=keystone.token,
+    ).data['network']
+    call(
+        'POST',
+        f'{url}/v2.0/subnets',
+        {'subnet': {'network_id': made['id'], 'ip_version': 4, 'cidr': '203.0.113.0/24', 'enable_dhcp': False}},
+        token=keystone.token,
+    )
     return str(made['id'])
 
 
@@ -110,18 +132,36 @@ def _sections(cloud: Cloud, seen: Seen, directory: Path) -> Mapping[str, render.
     return {
         'DEFAULT': {'log_dir': str(directory), 'log_file': 'tempest.log'},
         'oslo_concurrency': {'lock_path': str(directory / 'lock')},
-        'auth': {'use_dynamic_credentials': 'true', 'create_isolated_networks': 'true', 'admin_username': 'admin',
-                 'admin_password': cloud.secrets['admin'], 'admin_project_name': 'admin',
-                 'admin_domain_name': 'Default'},
-        'identity': {'auth_version': 'v3', 'uri_v3': keystone, 'region': 'RegionOne',
-                     'v3_endpoint_type': 'public'},
+        'auth': {
+            'use_dynamic_credentials': 'true',
+            'create_isolated_networks': 'true',
+            'admin_username': 'admin',
+            'admin_password': cloud.secrets['admin'],
+            'admin_project_name': 'admin',
+            'admin_domain_name': 'Default',
+        },
+        'identity': {'auth_version': 'v3', 'uri_v3': keystone, 'region': 'RegionOne', 'v3_endpoint_type': 'public'},
         'identity-feature-enabled': {'api_v2': 'false', 'api_v3': 'true'},
-        'service_available': {'nova': 'true', 'glance': 'true', 'neutron': 'true', 'cinder': 'true',
-                              'swift': 'false', 'horizon': 'false'},
-        'network': {'public_network_id': seen.outside, 'floating_network_name': EXTERNAL,
-                    'project_network_cidr': '10.100.0.0/16'},
-        'volume': {'catalog_type': 'block-storage', 'min_microversion': '3.0', 'max_microversion': '3.71',
-                   'volume_type_multiattach': 'shared', 'build_timeout': patience},
+        'service_available': {
+            'nova': 'true',
+            'glance': 'true',
+            'neutron': 'true',
+            'cinder': 'true',
+            'swift': 'false',
+            'horizon': 'false',
+        },
+        'network': {
+            'public_network_id': seen.outside,
+            'floating_network_name': EXTERNAL,
+            'project_network_cidr': '10.100.0.0/16',
+        },
+        'volume': {
+            'catalog_type': 'block-storage',
+            'min_microversion': '3.0',
+            'max_microversion': '3.71',
+            'volume_type_multiattach': 'shared',
+            'build_timeout': patience,
+        },
         'volume-feature-enabled': {'backup': 'false'},
         'enforce_scope': {'nova': 'true'},
         'validation': _validation() if real else {'run_validation': 'false'},
@@ -129,11 +169,20 @@ def _sections(cloud: Cloud, seen: Seen, directory: Path) -> Mapping[str, render.
         'service-clients': {'http_timeout': patience},
         'scenario': {'img_file': str(seen.disk), 'img_disk_format': 'qcow2', 'dhcp_client': 'udhcpc'} if real else {},
         'image': {'build_timeout': patience},
-        'compute': {'image_ref': seen.images[0], 'image_ref_alt': seen.images[1], 'flavor_ref': seen.flavors[0],
-                    'flavor_ref_alt': seen.flavors[1], 'min_microversion': '2.1', 'max_microversion': seen.newest,
-                    'min_compute_nodes': len(cloud.hosts), 'hypervisor_type': 'QEMU', 'build_timeout': patience,
-                    # [DEFAULT]shelved_offload_time of Kilonova is 0 by default, as here.
-                    'shelved_offload_time': 0, **(_between(cloud) if real else {})},
+        'compute': {
+            'image_ref': seen.images[0],
+            'image_ref_alt': seen.images[1],
+            'flavor_ref': seen.flavors[0],
+            'flavor_ref_alt': seen.flavors[1],
+            'min_microversion': '2.1',
+            'max_microversion': seen.newest,
+            'min_compute_nodes': len(cloud.hosts),
+            'hypervisor_type': 'QEMU',
+            'build_timeout': patience,
+            # [DEFAULT]shelved_offload_time of Kilonova is 0 by default, as here.
+            'shelved_offload_time': 0,
+            **(_between(cloud) if real else {}),
+        },
         'network-feature-enabled': {'port_security': 'true'},
         'compute-feature-enabled': _features(real=real),
     }
@@ -147,21 +196,62 @@ def _between(cloud: Cloud) -> dict[str, str]:
 
 def _validation() -> dict[str, str | int]:
     """Return how tests get into guests: by a floating address, with the key of the server."""
-    return {'run_validation': 'true', 'connect_method': 'floating', 'image_ssh_user': system.USER,
-            'image_alt_ssh_user': system.USER, 'ssh_timeout': REAL_PATIENCE, 'ping_timeout': REAL_PATIENCE,
-            # Emulated guests of a busy machine move in more than five seconds.
-            'allowed_network_downtime': 60, 'allowed_metadata_downtime': 60}
+    return {
+        'run_validation': 'true',
+        'connect_method': 'floating',
+        'image_ssh_user': system.USER,
+        'image_alt_ssh_user': system.USER,
+        'ssh_timeout': REAL_PATIENCE,
+        'ping_timeout': REAL_PATIENCE,
+        # Emulated guests of a busy machine move in more than five seconds.
+        'allowed_network_downtime': 60,
+        'allowed_metadata_downtime': 60,
+    }
 
 
 def _features(*, real: bool) -> dict[str, str]:
     """Return what the compute service has, as options. Pretended volumes have no data that could be swapped."""
-    on = ('disk_config', 'hostname_fqdn_sanitization', 'console_output', 'resize', 'pause', 'shelve',
-          'shelve_migrate', 'suspend', 'cold_migration', 'live_migration', 'live_migrate_back_and_forth',
-          'metadata_service', 'block_migration_for_live_migration', 'can_migrate_between_any_hosts', 'vnc_console',
-          'rescue', 'stable_rescue', 'enable_instance_password', 'snapshot', 'personality',
-          'config_drive', 'ide_bus', 'interface_attach', 'volume_backed_live_migration', 'volume_multiattach')
-    off = ('change_password', 'serial_console', 'spice_console', 'attach_encrypted_volume', 'unified_limits',
-           'vtpm_live_migration')
-    return dict.fromkeys(on, 'true') | dict.fromkeys(off, 'false') | {
-        'swap_volume': str(real).lower(),
-        'scheduler_enabled_filters': 'all', 'nova_policy_roles': 'admin,manager,member,reader'}
+    on = (
+        'disk_config',
+        'hostname_fqdn_sanitization',
+        'console_output',
+        'resize',
+        'pause',
+        'shelve',
+        'shelve_migrate',
+        'suspend',
+        'cold_migration',
+        'live_migration',
+        'live_migrate_back_and_forth',
+        'metadata_service',
+        'block_migration_for_live_migration',
+        'can_migrate_between_any_hosts',
+        'vnc_console',
+        'rescue',
+        'stable_rescue',
+        'enable_instance_password',
+        'snapshot',
+        'personality',
+        'config_drive',
+        'ide_bus',
+        'interface_attach',
+        'volume_backed_live_migration',
+        'volume_multiattach',
+    )
+    off = (
+        'change_password',
+        'serial_console',
+        'spice_console',
+        'attach_encrypted_volume',
+        'unified_limits',
+        'vtpm_live_migration',
+    )
+    return (
+        dict.fromkeys(on, 'true')
+        | dict.fromkeys(off, 'false')
+        | {
+            'swap_volume': str(real).lower(),
+            'scheduler_enabled_filters': 'all',
+            'nova_policy_roles': 'admin,manager,member,reader',
+        }
+    )

@@ -1,5 +1,6 @@
 """Command line of the one-machine cloud: ``python3 -m tools.cloud VERB``: up, demo, host, down, restart, start,
 stop, logs, audit, manage."""
+
 from __future__ import annotations
 
 import argparse
@@ -21,8 +22,12 @@ def parser() -> argparse.ArgumentParser:
         started.add_argument('--network', action='store_true', help='with Neutron, the network service')
         started.add_argument('--volume', action='store_true', help='with Cinder, the volume service')
         if verb == 'up':
-            started.add_argument('--guests', choices=control.GUESTS, help="what servers are: those of libvirt's test "
-                                 'driver (test), or QEMU guests on machines of their own, as root (qemu)')
+            started.add_argument(
+                '--guests',
+                choices=control.GUESTS,
+                help="what servers are: those of libvirt's test "
+                'driver (test), or QEMU guests on machines of their own, as root (qemu)',
+            )
             started.add_argument('--cyborg', action='store_true', help='with Cyborg, the accelerator service')
             started.add_argument('--only-services', action='store_true', help='leave the four daemons out')
     for verb in ('restart', 'start', 'stop'):
@@ -47,7 +52,7 @@ def main(argv: list[str]) -> int:
     args, rest = known.parse_known_args(argv)
     if rest and args.verb != 'manage':
         known.error(f'unrecognized arguments: {" ".join(rest)}')
-    args.rest = argv[argv.index('manage') + 1:] if args.verb == 'manage' else []
+    args.rest = argv[argv.index('manage') + 1 :] if args.verb == 'manage' else []
     layout = Layout.at(args.var)
     try:
         return run(args, layout)
@@ -61,8 +66,16 @@ def main(argv: list[str]) -> int:
 def run(args: argparse.Namespace, layout: Layout) -> int:
     match args.verb:
         case 'up':
-            control.up(layout, hosts=args.hosts, extra=args.conf, only_services=args.only_services,
-                       kind=args.guests, accelerators=args.cyborg, network=args.network, volume=args.volume)
+            control.up(
+                layout,
+                hosts=args.hosts,
+                extra=args.conf,
+                only_services=args.only_services,
+                kind=args.guests,
+                accelerators=args.cyborg,
+                network=args.network,
+                volume=args.volume,
+            )
         case 'down':
             control.down(layout)
         case 'restart' | 'start':
@@ -79,12 +92,15 @@ def run(args: argparse.Namespace, layout: Layout) -> int:
             directory = (args.hosts or layout.var / 'described').resolve()
             host.describe(directory, args.name, gpus=args.gpus, device=args.id, vgpus=args.vgpus)
             shown = layout.shown(directory)
-            print(f'{shown}/{args.name}.xml and .conf describe {args.gpus} devices {args.id}. To have it:\n'
-                  f'  make up HOSTS={shown} CONF={shown}/{host.ALIAS_FILE}\n'
-                  f'A flavor gets one with --property pci_passthrough:alias={host.alias_name(args.id)}:1'
-                  + (', a vGPU with --property resources:VGPU=1' if args.vgpus else ''))
+            print(
+                f'{shown}/{args.name}.xml and .conf describe {args.gpus} devices {args.id}. To have it:\n'
+                f'  make up HOSTS={shown} CONF={shown}/{host.ALIAS_FILE}\n'
+                f'A flavor gets one with --property pci_passthrough:alias={host.alias_name(args.id)}:1'
+                + (', a vGPU with --property resources:VGPU=1' if args.vgpus else '')
+            )
         case 'demo':
             from tools.cloud import demo
+
             return demo.run(layout, hosts=args.hosts, extra=args.conf, network=args.network, volume=args.volume)
     return 0
 

@@ -8,6 +8,7 @@ It is one process (``cinder_process``) with a back end that stores nothing (``pr
 state that Cinder gives them, and no data. Where guests are real, volumes are files (``volume_files``) in a directory
 that all hosts have, which each takes for a share of NFS.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -29,8 +30,9 @@ TYPES: dict[str, dict[str, str]] = {
     'encrypted': {'connection:kind': 'rbd'},
     'fast': {'connection:kind': 'rbd', 'connection:pool': 'fast'},
 }
-ENCRYPTED = {'encrypted': {'provider': 'luks', 'cipher': 'aes-xts-plain64', 'key_size': 256,
-                           'control_location': 'front-end'}}
+ENCRYPTED = {
+    'encrypted': {'provider': 'luks', 'cipher': 'aes-xts-plain64', 'key_size': 256, 'control_location': 'front-end'}
+}
 DEFAULT_TYPE = next(iter(TYPES))
 # The same of volumes in files.
 STORED_TYPES: dict[str, dict[str, str]] = {'files': {}, 'shared': {'multiattach': '<is> True'}, 'encrypted': {}}
@@ -46,46 +48,56 @@ def conf(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str], *
     backend = FILES if stored else BACKEND
     account = render.account(ports, secrets, 'cinder')
     data = layout.data('cinder')
-    return render.ini({
-        'DEFAULT': {
-            'host': 'volumes',
-            'my_ip': '127.0.0.1',
-            'log_file': str(layout.log('cinder')),
-            'state_path': str(data),
-            'api_paste_config': str(layout.cinder_venv / 'etc' / 'cinder' / 'api-paste.ini'),
-            'resource_query_filters_file': str(layout.cinder_venv / 'etc' / 'cinder' / 'resource_filters.json'),
-            'osapi_volume_listen': '127.0.0.1',
-            'osapi_volume_listen_port': ports['cinder'],
-            # Within the process.
-            'transport_url': 'fake:/',
-            'glance_api_servers': render.url(ports, 'glance'),
-            'enabled_backends': backend,
-            'default_volume_type': next(iter(types(stored=stored))),
-            # The scheduler waits so long for the back end's report at the start.
-            'scheduler_driver_init_wait_time': 1,
-            'report_interval': 5,
-            'service_down_time': 20,
-        },
-        backend: (_files(layout) if stored else {'volume_driver': 'tools.cloud.pretended_volumes.Driver'}) | {
-            'volume_backend_name': backend},
-        'database': render.services_database(layout, 'cinder'),
-        'keystone_authtoken': render.token_check(ports, secrets, 'cinder') | {'service_token_roles_required': 'true'},
-        # It asks the compute API in the catalog whose an attachment is that a user deletes.
-        'nova': account,
-        'service_user': account | {'send_service_user_token': 'true'},
-        'key_manager': {'backend': 'cinder.keymgr.conf_key_mgr.ConfKeyManager',
-                        'fixed_key': render.volume_key(secrets)},
-        'coordination': {'backend_url': f'file://{data}'},
-        'oslo_concurrency': {'lock_path': str(layout.var / 'lock')},
-        'oslo_messaging_notifications': {'driver': 'noop'},
-    })
+    return render.ini(
+        {
+            'DEFAULT': {
+                'host': 'volumes',
+                'my_ip': '127.0.0.1',
+                'log_file': str(layout.log('cinder')),
+                'state_path': str(data),
+                'api_paste_config': str(layout.cinder_venv / 'etc' / 'cinder' / 'api-paste.ini'),
+                'resource_query_filters_file': str(layout.cinder_venv / 'etc' / 'cinder' / 'resource_filters.json'),
+                'osapi_volume_listen': '127.0.0.1',
+                'osapi_volume_listen_port': ports['cinder'],
+                # Within the process.
+                'transport_url': 'fake:/',
+                'glance_api_servers': render.url(ports, 'glance'),
+                'enabled_backends': backend,
+                'default_volume_type': next(iter(types(stored=stored))),
+                # The scheduler waits so long for the back end's report at the start.
+                'scheduler_driver_init_wait_time': 1,
+                'report_interval': 5,
+                'service_down_time': 20,
+            },
+            backend: (_files(layout) if stored else {'volume_driver': 'tools.cloud.pretended_volumes.Driver'})
+            | {'volume_backend_name': backend},
+            'database': render.services_database(layout, 'cinder'),
+            'keystone_authtoken': render.token_check(ports, secrets, 'cinder')
+            | {'service_token_roles_required': 'true'},
+            # It asks the compute API in the catalog whose an attachment is that a user deletes.
+            'nova': account,
+            'service_user': account | {'send_service_user_token': 'true'},
+            'key_manager': {
+                'backend': 'cinder.keymgr.conf_key_mgr.ConfKeyManager',
+                'fixed_key': render.volume_key(secrets),
+            },
+            'coordination': {'backend_url': f'file://{data}'},
+            'oslo_concurrency': {'lock_path': str(layout.var / 'lock')},
+            'oslo_messaging_notifications': {'driver': 'noop'},
+        }
+    )
 
 
 def _files(layout: Layout) -> dict[str, str]:
     """Return the options of volumes in files."""
-    return {'volume_driver': 'tools.cloud.volume_files.Driver', 'nfs_shares_config': str(shares_path(layout)),
-            'nfs_mount_point_base': str(shares(layout)), 'nfs_snapshot_support': 'true',
-            'nas_secure_file_operations': 'false', 'nas_secure_file_permissions': 'false'}
+    return {
+        'volume_driver': 'tools.cloud.volume_files.Driver',
+        'nfs_shares_config': str(shares_path(layout)),
+        'nfs_mount_point_base': str(shares(layout)),
+        'nfs_snapshot_support': 'true',
+        'nas_secure_file_operations': 'false',
+        'nas_secure_file_permissions': 'false',
+    }
 
 
 def shares(layout: Layout) -> Path:
@@ -116,8 +128,9 @@ def seed(url: str, token: str, wanted: Mapping[str, dict[str, str]] = TYPES) -> 
     """Make the types of volumes that are missing; return whether any was."""
     there = {row['name'] for row in http.call('GET', f'{url}/types?is_public=None', token=token).data['volume_types']}
     for name in wanted.keys() - there:
-        made = http.call('POST', f'{url}/types', {'volume_type': {'name': name, 'extra_specs': wanted[name]}},
-                         token=token).data['volume_type']
+        made = http.call(
+            'POST', f'{url}/types', {'volume_type': {'name': name, 'extra_specs': wanted[name]}}, token=token
+        ).data['volume_type']
         if name in ENCRYPTED:
-            http.call('POST', f"{url}/types/{made['id']}/encryption", {'encryption': ENCRYPTED[name]}, token=token)
+            http.call('POST', f'{url}/types/{made["id"]}/encryption', {'encryption': ENCRYPTED[name]}, token=token)
     return not there.issuperset(wanted)

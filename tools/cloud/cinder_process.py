@@ -4,6 +4,7 @@
 
 With ``transport_url = fake:/`` the three talk within it. It runs in Cinder's virtual environment.
 """
+
 from __future__ import annotations
 
 import os
@@ -31,9 +32,15 @@ def main() -> None:
     rpc.init(conf)
     # The last one reports: a process has one id. It must be the volume service's, as nobody asks whether a scheduler
     # is up.
-    for one in (service.Service.create(binary=constants.SCHEDULER_BINARY),
-                *(service.Service.create(host=f'{conf.host}@{name}', service_name=name, binary=constants.VOLUME_BINARY,
-                                         coordination=True) for name in conf.enabled_backends)):
+    for one in (
+        service.Service.create(binary=constants.SCHEDULER_BINARY),
+        *(
+            service.Service.create(
+                host=f'{conf.host}@{name}', service_name=name, binary=constants.VOLUME_BINARY, coordination=True
+            )
+            for name in conf.enabled_backends
+        ),
+    ):
         one.start()
     api = service.WSGIService('osapi_volume')
     api.start()

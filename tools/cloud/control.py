@@ -1,7 +1,8 @@
 """Starting, stopping and watching the cloud: what ``make up``, ``down``, ``restart`` and ``logs`` do.
 
-    up(Layout.at(), hosts=DEFAULT_HOSTS, extra=None)
+up(Layout.at(), hosts=DEFAULT_HOSTS, extra=None)
 """
+
 from __future__ import annotations
 
 import fcntl
@@ -72,8 +73,9 @@ def kept(layout: Layout) -> dict[str, Any]:
     return found
 
 
-def assemble(layout: Layout, hosts: Path, extra: Path | None, kind: str, *, accelerators: bool, network: bool,
-             volume: bool) -> Cloud:
+def assemble(
+    layout: Layout, hosts: Path, extra: Path | None, kind: str, *, accelerators: bool, network: bool, volume: bool
+) -> Cloud:
     """The cloud as its arguments describe it, with ports and passwords settled."""
     if extra is not None and not extra.is_file():
         raise CloudError(f'there is no configuration file {extra}')
@@ -85,8 +87,12 @@ def assemble(layout: Layout, hosts: Path, extra: Path | None, kind: str, *, acce
     # One process holds both.
     ours |= {other for name, other in (('rabbitmq', 'rabbitmq-dist'), ('api', 'metadata')) if name in ours}
     settled = ports.settle(layout.var / 'ports.json', layout.var, described, ours=ours)
-    return with_machines(Cloud(layout, settled, load_secrets(layout), described, extra, cyborg=accelerators,
-                               network=network, volume=volume), kind)
+    return with_machines(
+        Cloud(
+            layout, settled, load_secrets(layout), described, extra, cyborg=accelerators, network=network, volume=volume
+        ),
+        kind,
+    )
 
 
 def with_machines(cloud: Cloud, kind: str) -> Cloud:
@@ -100,25 +106,68 @@ def with_machines(cloud: Cloud, kind: str) -> Cloud:
     found = machine.addresses(kept, [*cloud.hosts, CONSOLES, *((OUTSIDE,) if cloud.network else ())])
     if found != kept:
         write_private(path, json.dumps(kept | found, indent=1) + '\n')
-    served = tuple(cloud.ports[name] for name in ('rabbitmq', 'keystone', 'placement', 'glance',
-                                                  *(('neutron', 'ovn-sb', 'metadata') if cloud.network else ()),
-                                                  *(('cinder',) if cloud.volume else ())))
+    served = tuple(
+        cloud.ports[name]
+        for name in (
+            'rabbitmq',
+            'keystone',
+            'placement',
+            'glance',
+            *(('neutron', 'ovn-sb', 'metadata') if cloud.network else ()),
+            *(('cinder',) if cloud.volume else ()),
+        )
+    )
     hidden = tuple(str(path) for path in (layout.var / 'hosts', layout.var / 'data', layout.machines))
-    made = {host: machine.Machine(str(layout.machines / host), host, found[host], hidden, (str(layout.host(host)),),
-                                  served, (cloud.ports[f'health-compute-{host}'],), cloud.network, cloud.network,
-                                  routes=cloud.network and host == next(iter(cloud.hosts)),
-                                  shares=(str(cinder.share_path(layout)),) if cloud.volume else ())
-            for host in cloud.hosts}
-    consoles = machine.Machine(str(layout.machines / CONSOLES), CONSOLES, found[CONSOLES], services=served,
-                               offers=tuple(cloud.ports[name] for name in services.PROXIES))
-    outside = machine.Machine(
-        str(layout.machines / OUTSIDE), OUTSIDE, found[OUTSIDE], outside=True, outer_address=OUTER_ADDRESS,
-        services=tuple(cloud.ports[name] for name in (
-            'keystone', 'placement', 'glance', 'api', 'neutron', *(('cinder',) if cloud.volume else ()),
-            *services.PROXIES))) if cloud.network else None
+    made = {
+        host: machine.Machine(
+            str(layout.machines / host),
+            host,
+            found[host],
+            hidden,
+            (str(layout.host(host)),),
+            served,
+            (cloud.ports[f'health-compute-{host}'],),
+            cloud.network,
+            cloud.network,
+            routes=cloud.network and host == next(iter(cloud.hosts)),
+            shares=(str(cinder.share_path(layout)),) if cloud.volume else (),
+        )
+        for host in cloud.hosts
+    }
+    consoles = machine.Machine(
+        str(layout.machines / CONSOLES),
+        CONSOLES,
+        found[CONSOLES],
+        services=served,
+        offers=tuple(cloud.ports[name] for name in services.PROXIES),
+    )
+    outside = (
+        machine.Machine(
+            str(layout.machines / OUTSIDE),
+            OUTSIDE,
+            found[OUTSIDE],
+            outside=True,
+            outer_address=OUTER_ADDRESS,
+            services=tuple(
+                cloud.ports[name]
+                for name in (
+                    'keystone',
+                    'placement',
+                    'glance',
+                    'api',
+                    'neutron',
+                    *(('cinder',) if cloud.volume else ()),
+                    *services.PROXIES,
+                )
+            ),
+        )
+        if cloud.network
+        else None
+    )
     works = guests.kvm_works(guests.build(GUEST_DIRECTORY), GUEST_DIRECTORY)
-    return replace(cloud, machines=made, console_machine=consoles, outside_machine=outside,
-                   virt_type='kvm' if works else 'qemu')
+    return replace(
+        cloud, machines=made, console_machine=consoles, outside_machine=outside, virt_type='kvm' if works else 'qemu'
+    )
 
 
 def kind_of(layout: Layout, asked: str | None) -> str:
@@ -126,8 +175,10 @@ def kind_of(layout: Layout, asked: str | None) -> str:
     there = kept(layout)
     has = there.get('guests', 'test') if there else ''
     if has and asked and has != asked:
-        raise CloudError(f'this cloud has guests of kind {has!r}, and its servers with them; remove '
-                         f'{layout.shown(layout.var)}/ for another kind, or name another directory: VAR=…')
+        raise CloudError(
+            f'this cloud has guests of kind {has!r}, and its servers with them; remove '
+            f'{layout.shown(layout.var)}/ for another kind, or name another directory: VAR=…'
+        )
     return has or asked or 'test'
 
 
@@ -140,13 +191,30 @@ def remembered(layout: Layout) -> Cloud:
     if not set(ports.names_for(hosts)) <= set(kept_ports):
         raise CloudError('the cloud is described anew; bring it up to date with: make up')
     extra = Path(settings['extra']) if settings['extra'] else None
-    made = Cloud(layout, kept_ports, load_secrets(layout), hosts, extra, cyborg=settings.get('cyborg', False),
-                 network=settings.get('network', False), volume=settings.get('volume', False))
+    made = Cloud(
+        layout,
+        kept_ports,
+        load_secrets(layout),
+        hosts,
+        extra,
+        cyborg=settings.get('cyborg', False),
+        network=settings.get('network', False),
+        volume=settings.get('volume', False),
+    )
     return with_machines(made, settings.get('guests', 'test'))
 
 
-def up(layout: Layout, *, hosts: Path = DEFAULT_HOSTS, extra: Path | None = None, only_services: bool = False,
-       kind: str | None = None, accelerators: bool = False, network: bool = False, volume: bool = False) -> Cloud:
+def up(
+    layout: Layout,
+    *,
+    hosts: Path = DEFAULT_HOSTS,
+    extra: Path | None = None,
+    only_services: bool = False,
+    kind: str | None = None,
+    accelerators: bool = False,
+    network: bool = False,
+    volume: bool = False,
+) -> Cloud:
     """Bring everything up that is not; nothing is restarted whose configuration is as it was.
 
     ``only_services`` leaves the four daemons out. ``kind``: of GUESTS; None: those that the cloud has.
@@ -155,19 +223,40 @@ def up(layout: Layout, *, hosts: Path = DEFAULT_HOSTS, extra: Path | None = None
     began = time.monotonic()
     with exclusive(layout):
         kind = kind_of(layout, kind)
-        cloud = assemble(layout, hosts.resolve(), extra.resolve() if extra else None, kind,
-                         accelerators=accelerators or kept(layout).get('cyborg', False),
-                         network=network or kept(layout).get('network', False),
-                         volume=volume or kept(layout).get('volume', False))
+        cloud = assemble(
+            layout,
+            hosts.resolve(),
+            extra.resolve() if extra else None,
+            kind,
+            accelerators=accelerators or kept(layout).get('cyborg', False),
+            network=network or kept(layout).get('network', False),
+            volume=volume or kept(layout).get('volume', False),
+        )
         check_requirements(cloud, only_services=only_services)
         say(f'Kilonova on one machine, under {layout.shown(layout.var)}/')
         services.write_configuration(cloud)
-        write_private(settings_path(layout), json.dumps(
-            {'hosts': str(hosts.resolve()), 'extra': str(extra.resolve()) if extra else None, 'guests': kind,
-             'cyborg': cloud.cyborg, 'network': cloud.network, 'volume': cloud.volume}) + '\n')
+        write_private(
+            settings_path(layout),
+            json.dumps(
+                {
+                    'hosts': str(hosts.resolve()),
+                    'extra': str(extra.resolve()) if extra else None,
+                    'guests': kind,
+                    'cyborg': cloud.cyborg,
+                    'network': cloud.network,
+                    'volume': cloud.volume,
+                }
+            )
+            + '\n',
+        )
         if cloud.machines:
-            machine.prepare(layout.machines, [*cloud.machines.values(), *(
-                other for other in (cloud.console_machine, cloud.outside_machine) if other)])
+            machine.prepare(
+                layout.machines,
+                [
+                    *cloud.machines.values(),
+                    *(other for other in (cloud.console_machine, cloud.outside_machine) if other),
+                ],
+            )
         if cloud.stored:
             cinder.share_path(layout).mkdir(parents=True, exist_ok=True)
         end_undescribed(cloud)
@@ -188,8 +277,9 @@ def check_requirements(cloud: Cloud, *, only_services: bool) -> None:
     layout = cloud.layout
     needed = [str(RABBITMQ_SERVER), layout.services_bin('gunicorn'), layout.services_bin('keystone-manage')]
     if cloud.cyborg:
-        needed += [layout.cyborg_bin(name)
-                   for name in ('gunicorn', 'cyborg-dbsync', 'cyborg-conductor', 'cyborg-agent')]
+        needed += [
+            layout.cyborg_bin(name) for name in ('gunicorn', 'cyborg-dbsync', 'cyborg-conductor', 'cyborg-agent')
+        ]
     if cloud.network:
         needed += [layout.neutron_bin('gunicorn'), layout.neutron_bin('neutron-status')]
     if cloud.volume:
@@ -201,8 +291,11 @@ def check_requirements(cloud: Cloud, *, only_services: bool) -> None:
     missing += [name for name in programs if not shutil.which(name)]
     missing += neutron.missing_programs(data_path=cloud.data_path) if cloud.network else []
     if missing:
-        wanted = [name for name, there in (('cyborg', cloud.cyborg), ('network', cloud.network),
-                                           ('volume', cloud.volume)) if there] or ['']
+        wanted = [
+            name
+            for name, there in (('cyborg', cloud.cyborg), ('network', cloud.network), ('volume', cloud.volume))
+            if there
+        ] or ['']
         targets = ' '.join(f'bootstrap-{name}'.removesuffix('-') for name in wanted)
         raise CloudError(f'not installed: {", ".join(missing)}; make {targets} installs it')
 
@@ -294,20 +387,31 @@ def fill_services(cloud: Cloud) -> None:
     mark = layout.data('keystone') / 'filled'
     served = {name: cloud.ports[name] for name in ports.NAMES}
     guest = guests.build(GUEST_DIRECTORY) if cloud.machines else None
-    wanted = json.dumps([served, identity.SERVICES, identity.ACCOUNTS, str(guest.directory) if guest else None,
-                         cloud.cyborg, cloud.network, cloud.volume])
+    wanted = json.dumps(
+        [
+            served,
+            identity.SERVICES,
+            identity.ACCOUNTS,
+            str(guest.directory) if guest else None,
+            cloud.cyborg,
+            cloud.network,
+            cloud.volume,
+        ]
+    )
     if mark.exists() and mark.read_text() == wanted:
         return
     keystone = identity.Keystone(render.url(cloud.ports, 'keystone'), cloud.secrets['admin'])
-    identity.reconcile(keystone, cloud.ports, cloud.secrets, accelerators=cloud.cyborg, networks=cloud.network,
-                       volumes=cloud.volume)
+    identity.reconcile(
+        keystone, cloud.ports, cloud.secrets, accelerators=cloud.cyborg, networks=cloud.network, volumes=cloud.volume
+    )
     say('  made projects, users and the catalog in Keystone')
     if ensure_image(render.url(cloud.ports, 'glance'), keystone.token, layout):
         say('  uploaded the image demo to Glance')
     if guest is not None and ensure_guest(render.url(cloud.ports, 'glance'), keystone.token, guest):
         say('  uploaded the images guest and guest-direct (with guest-kernel and guest-ramdisk) to Glance')
-    if cloud.network and neutron.seed(render.url(cloud.ports, 'neutron'), keystone.token,
-                                      keystone.named('projects')['demo']['id']):
+    if cloud.network and neutron.seed(
+        render.url(cloud.ports, 'neutron'), keystone.token, keystone.named('projects')['demo']['id']
+    ):
         say(f'  made the network {neutron.NETWORK}')
     kinds = cinder.types(stored=cloud.stored)
     if cloud.volume and cinder.seed(render.url(cloud.ports, 'cinder'), keystone.token, kinds):
@@ -339,8 +443,10 @@ def start_accelerators(cloud: Cloud) -> None:
 
     def unheard() -> list[str]:
         known = cyborg.hosts_known(url, keystone.token, cloud.hosts, kind)
-        return sorted({service.name for service in started} & {
-            f'cyborg-agent-{host}' for host in set(cloud.hosts) - known})
+        return sorted(
+            {service.name for service in started} & {f'cyborg-agent-{host}' for host in set(cloud.hosts) - known}
+        )
+
     for service in services.accelerators(cloud):
         start_all(cloud, [service])
         started.append(service)
@@ -368,8 +474,8 @@ class Compute:
 
     def _get(self, path: str, version: str = '2.1') -> dict[str, list[dict[str, Any]]]:
         found: dict[str, list[dict[str, Any]]] = http.call(
-            'GET', self.url + path, token=self._keystone.token,
-            headers={'OpenStack-API-Version': f'compute {version}'}).data
+            'GET', self.url + path, token=self._keystone.token, headers={'OpenStack-API-Version': f'compute {version}'}
+        ).data
         return found
 
 
@@ -384,9 +490,14 @@ def silent(cloud: Cloud, wanted: Iterable[Service], rows: Iterable[dict[str, Any
             continue
         record = process.running(cloud.layout, service.name)
         binary, host = service.reports
-        if record is None or (host is not None and not serves(cloud, service.name)) or not any(
+        if (
+            record is None
+            or (host is not None and not serves(cloud, service.name))
+            or not any(
                 row['binary'] == binary and host in (None, row['host']) and reported(row) > record.began
-                for row in up_now):
+                for row in up_now
+            )
+        ):
             names.append(service.name)
     return names
 
@@ -449,14 +560,18 @@ def down(layout: Layout) -> None:
     with exclusive(layout):
         names = set(process.recorded(layout)) | set(process.marked(layout.var).values())
         waves: list[set[str]] = [
-            {name for name in names
-             if name.startswith(('compute-', 'cyborg-agent-')) or name in ('api', 'scheduler', *services.PROXIES)},
+            {
+                name
+                for name in names
+                if name.startswith(('compute-', 'cyborg-agent-')) or name in ('api', 'scheduler', *services.PROXIES)
+            },
             # Before the broker: without it Cyborg's conductor tries for seconds to reach it.
             {'conductor', 'cyborg', 'cyborg-conductor'} & names,
             {name for name in names if name.startswith(('libvirtd-', 'metadata-', 'switch-'))},
             {name for name in names if name.startswith('machine-')},
             {'placement', 'glance', 'keystone', 'neutron', 'ovn-hosts', 'ovn-northd', 'cinder'} & names,
-            {'rabbitmq'} & names]
+            {'rabbitmq'} & names,
+        ]
         waves.append(names.difference(*waves))
         ended: list[str] = []
         for wave in waves:

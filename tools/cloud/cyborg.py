@@ -7,6 +7,7 @@ Its API and conductor are services of the table in ``services``, and so is an ag
 Cyborg's fake driver makes up, whose handles no hypervisor attaches, and the FPGA cards of its host's description
 (``described/``).
 """
+
 from __future__ import annotations
 
 from collections import Counter
@@ -28,39 +29,45 @@ DRIVERS = {'test': 'fake_driver,described', 'qemu': 'fake_driver'}
 def conf(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str]) -> str:
     """cyborg.conf, read by its API, conductor and agents."""
     account = render.account(ports, secrets, 'cyborg')
-    return render.ini({
-        'DEFAULT': {
-            'transport_url': render.broker(ports, secrets),
-            'state_path': str(layout.data('cyborg')),
-            # Seconds between two reports of an agent.
-            'periodic_interval': 10,
-        },
-        'api': {'api_paste_config': str(layout.cyborg_venv / 'etc' / 'cyborg' / 'api-paste.ini')},
-        'database': render.services_database(layout, 'cyborg'),
-        'keystone_authtoken': render.token_check(ports, secrets, 'cyborg') | {'service_token_roles_required': 'true'},
-        'placement': account,
-        'nova': account,
-        'service_user': account | {'send_service_user_token': 'true'},
-        'oslo_concurrency': {'lock_path': str(layout.var / 'lock')},
-        'oslo_messaging_notifications': {'driver': 'noop'},
-    })
+    return render.ini(
+        {
+            'DEFAULT': {
+                'transport_url': render.broker(ports, secrets),
+                'state_path': str(layout.data('cyborg')),
+                # Seconds between two reports of an agent.
+                'periodic_interval': 10,
+            },
+            'api': {'api_paste_config': str(layout.cyborg_venv / 'etc' / 'cyborg' / 'api-paste.ini')},
+            'database': render.services_database(layout, 'cyborg'),
+            'keystone_authtoken': render.token_check(ports, secrets, 'cyborg')
+            | {'service_token_roles_required': 'true'},
+            'placement': account,
+            'nova': account,
+            'service_user': account | {'send_service_user_token': 'true'},
+            'oslo_concurrency': {'lock_path': str(layout.var / 'lock')},
+            'oslo_messaging_notifications': {'driver': 'noop'},
+        }
+    )
 
 
 def agent(layout: Layout, host: str, node_file: Path, kind: str) -> str:
     """cyborg-agent-HOST.conf: what is that host's own. ``kind`` of its guests: test or qemu."""
-    return render.ini({
-        'DEFAULT': {'host': host},
-        'agent': {'enabled_drivers': DRIVERS[kind], 'resource_provider_name': host},
-        'described': {'node_file': str(node_file), 'card': ':'.join(part.removeprefix('0x') for part in CARD)},
-    })
+    return render.ini(
+        {
+            'DEFAULT': {'host': host},
+            'agent': {'enabled_drivers': DRIVERS[kind], 'resource_provider_name': host},
+            'described': {'node_file': str(node_file), 'card': ':'.join(part.removeprefix('0x') for part in CARD)},
+        }
+    )
 
 
 def gunicorn(layout: Layout, ports: Mapping[str, int]) -> str:
     """gunicorn.conf.py of its API, which takes the path of its configuration from the command line alone: and that is
     gunicorn's until the worker is there."""
     arguments = ['--config-file', str(conf_path(layout)), '--log-file', str(layout.log('cyborg'))]
-    return (f'import sys\n\n\ndef post_fork(server, worker):\n    sys.argv[1:] = {arguments!r}\n\n\n'
-            + render.gunicorn(ports, 'cyborg'))
+    return f'import sys\n\n\ndef post_fork(server, worker):\n    sys.argv[1:] = {arguments!r}\n\n\n' + render.gunicorn(
+        ports, 'cyborg'
+    )
 
 
 def conf_path(layout: Layout) -> Path:
@@ -85,7 +92,11 @@ def hosts_known(url: str, token: str, hosts: Mapping[str, Path], kind: str) -> s
 
 def cards(node_file: Path) -> int:
     """How many FPGA cards a host's description has."""
-    ids = [tuple(found.get('id', '') if (found := capability.find(name)) is not None else ''
-                 for name in ('vendor', 'product'))
-           for capability in ElementTree.parse(node_file).findall("./device/capability[@type='pci']")]
+    ids = [
+        tuple(
+            found.get('id', '') if (found := capability.find(name)) is not None else ''
+            for name in ('vendor', 'product')
+        )
+        for capability in ElementTree.parse(node_file).findall("./device/capability[@type='pci']")
+    ]
     return ids.count(CARD)

@@ -2,6 +2,7 @@
 
 Each step leaves a mark when it is done; a step without a mark is done again from the start, so each is repeatable.
 """
+
 from __future__ import annotations
 
 import base64
@@ -22,7 +23,7 @@ PREPARE = ('api_db sync', 'cell_v2 simple_cell_setup', 'db sync', 'secrets creat
 # Several of them in one process: each start takes a second, and these do little.
 _SEVERAL = """
 import json, sys
-from kilonova.cmd import manage
+from kilonova.cmd.manage import main as manage
 configuration, *commands = sys.argv[1:]
 for command in commands:
     code = manage.main([*json.loads(configuration), *command.split()])
@@ -31,12 +32,19 @@ for command in commands:
 """
 
 
-def run(layout: Layout, argv: Sequence[str], *, env: Mapping[str, str] | None = None, log: str,
-        shown: str | None = None) -> str:
+def run(
+    layout: Layout, argv: Sequence[str], *, env: Mapping[str, str] | None = None, log: str, shown: str | None = None
+) -> str:
     """Run a command to its end; its output goes to the log of that service. CloudError with its last lines when it
     fails, which names it as it is ``shown``."""
-    done = subprocess.run(list(argv), capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
-                          env=child_environment(layout, log, env or {}))
+    done = subprocess.run(
+        list(argv),
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        env=child_environment(layout, log, env or {}),
+    )
     with layout.log(log).open('a') as file:
         file.write(done.stdout + done.stderr)
     if done.returncode:
@@ -49,8 +57,13 @@ def run(layout: Layout, argv: Sequence[str], *, env: Mapping[str, str] | None = 
 def prepare_services(cloud: Cloud) -> bool:
     """Schemas, keys and the first administrator of Keystone, Glance, Cyborg, Neutron and Cinder; says whether
     there was anything to do. (Placement makes its tables when it starts.)"""
-    wanted = (_prepare_keystone, _prepare_glance, *((_prepare_cyborg,) if cloud.cyborg else ()),
-              *((_prepare_neutron,) if cloud.network else ()), *((_prepare_cinder,) if cloud.volume else ()))
+    wanted = (
+        _prepare_keystone,
+        _prepare_glance,
+        *((_prepare_cyborg,) if cloud.cyborg else ()),
+        *((_prepare_neutron,) if cloud.network else ()),
+        *((_prepare_cinder,) if cloud.volume else ()),
+    )
     steps = [step for step in wanted if step(cloud, ask=True)]
     with ThreadPoolExecutor(2) as pool:
         for future in [pool.submit(step, cloud, ask=False) for step in steps]:
@@ -69,9 +82,23 @@ def _prepare_keystone(cloud: Cloud, *, ask: bool) -> bool:
             make_keys(layout.data('keystone') / repository)
         run(layout, [*manage, 'db_sync'], log='keystone')
     # The password goes by the environment: a command line is there for everybody to read.
-    run(layout, [*manage, 'bootstrap', '--bootstrap-region-id', 'RegionOne', '--bootstrap-public-url', url,
-                 '--bootstrap-internal-url', url, '--bootstrap-admin-url', url],
-        env={'OS_BOOTSTRAP_PASSWORD': cloud.secrets['admin']}, log='keystone')
+    run(
+        layout,
+        [
+            *manage,
+            'bootstrap',
+            '--bootstrap-region-id',
+            'RegionOne',
+            '--bootstrap-public-url',
+            url,
+            '--bootstrap-internal-url',
+            url,
+            '--bootstrap-admin-url',
+            url,
+        ],
+        env={'OS_BOOTSTRAP_PASSWORD': cloud.secrets['admin']},
+        log='keystone',
+    )
     mark.write_text(url)
     return True
 
@@ -93,8 +120,17 @@ def _prepare_glance(cloud: Cloud, *, ask: bool) -> bool:
         return not mark.exists()
     for directory in ('images', 'staging', 'tasks'):
         (layout.data('glance') / directory).mkdir(parents=True, exist_ok=True)
-    run(layout, [layout.services_bin('glance-manage'), '--config-file', str(layout.etc / 'glance' / 'glance-api.conf'),
-                 'db', 'sync'], log='glance')
+    run(
+        layout,
+        [
+            layout.services_bin('glance-manage'),
+            '--config-file',
+            str(layout.etc / 'glance' / 'glance-api.conf'),
+            'db',
+            'sync',
+        ],
+        log='glance',
+    )
     mark.touch()
     return True
 
@@ -106,8 +142,11 @@ def _prepare_cyborg(cloud: Cloud, *, ask: bool) -> bool:
         return not mark.exists()
     # Not ``upgrade``: its revisions are not written for SQLite. An earlier try may have left some tables.
     (layout.data('cyborg') / 'cyborg.sqlite').unlink(missing_ok=True)
-    run(layout, [layout.cyborg_bin('cyborg-dbsync'), '--config-file', str(cyborg.conf_path(layout)), 'create_schema'],
-        log='cyborg')
+    run(
+        layout,
+        [layout.cyborg_bin('cyborg-dbsync'), '--config-file', str(cyborg.conf_path(layout)), 'create_schema'],
+        log='cyborg',
+    )
     mark.touch()
     return True
 
@@ -126,8 +165,12 @@ def _prepare_neutron(cloud: Cloud, *, ask: bool) -> bool:
     # With its journal, if an earlier try left some.
     for left in directory.glob(f'{database.name}*'):
         left.unlink()
-    run(layout, [layout.neutron_bin('python'), '-W', 'ignore', '-c', neutron.MAKE_TABLES, render.sqlite(database)],
-        log='neutron', shown="making Neutron's tables")
+    run(
+        layout,
+        [layout.neutron_bin('python'), '-W', 'ignore', '-c', neutron.MAKE_TABLES, render.sqlite(database)],
+        log='neutron',
+        shown="making Neutron's tables",
+    )
     mark.touch()
     return True
 
@@ -137,8 +180,11 @@ def _prepare_cinder(cloud: Cloud, *, ask: bool) -> bool:
     mark = layout.data('cinder') / 'ready'
     if ask:
         return not mark.exists()
-    run(layout, [layout.cinder_bin('cinder-manage'), '--config-file', str(cinder.conf_path(layout)), 'db', 'sync'],
-        log='cinder')
+    run(
+        layout,
+        [layout.cinder_bin('cinder-manage'), '--config-file', str(cinder.conf_path(layout)), 'db', 'sync'],
+        log='cinder',
+    )
     mark.touch()
     return True
 
@@ -150,8 +196,12 @@ def manage(cloud: Cloud, *arguments: str) -> str:
 
 def prepare_kilonova(cloud: Cloud) -> None:
     """The api database, the cells cell0 and cell1, their schemas, and the keys; done again it changes nothing."""
-    run(cloud.layout, [cloud.layout.bin('python'), '-c', _SEVERAL, json.dumps(cloud.config_arguments), *PREPARE],
-        log='manage', shown=f'kilonova-manage {", ".join(PREPARE)}')
+    run(
+        cloud.layout,
+        [cloud.layout.bin('python'), '-c', _SEVERAL, json.dumps(cloud.config_arguments), *PREPARE],
+        log='manage',
+        shown=f'kilonova-manage {", ".join(PREPARE)}',
+    )
 
 
 def executable(path: str) -> bool:

@@ -4,6 +4,7 @@ Each command is printed before it runs. The first result that is not as it shoul
 the cloud stays up either way. Other servers keep what they have: what the demo gives back is compared with what was
 taken before it, and where these leave too few GPUs free, it doesn't begin.
 """
+
 from __future__ import annotations
 
 import json
@@ -110,8 +111,15 @@ class Demo:
         control.say(f'\n$ {command}')
         env = child_environment(self.layout, 'demo', {'OS_CLIENT_CONFIG_FILE': str(self.layout.clouds)})
         try:
-            done = subprocess.run([self.layout.bin('openstack'), '--os-cloud', name, *arguments], env=env, text=True,
-                                  capture_output=True, check=False, stdin=subprocess.DEVNULL, timeout=COMMAND_WITHIN)
+            done = subprocess.run(
+                [self.layout.bin('openstack'), '--os-cloud', name, *arguments],
+                env=env,
+                text=True,
+                capture_output=True,
+                check=False,
+                stdin=subprocess.DEVNULL,
+                timeout=COMMAND_WITHIN,
+            )
         except subprocess.TimeoutExpired:
             raise CloudError(f'NOT SO: {command} ends within {COMMAND_WITHIN:.0f} s') from None
         if done.returncode:
@@ -126,8 +134,9 @@ class Demo:
 
     def server(self, name: str) -> dict[str, Any]:
         """A server as the administrator sees it: with its host."""
-        row: dict[str, Any] = self.rows('server', 'show', name, '-c', 'id', '-c', 'status', '-c', 'fault',
-                                        '-c', 'OS-EXT-SRV-ATTR:host', admin=True)
+        row: dict[str, Any] = self.rows(
+            'server', 'show', name, '-c', 'id', '-c', 'status', '-c', 'fault', '-c', 'OS-EXT-SRV-ATTR:host', admin=True
+        )
         return row
 
     def await_status(self, identifier: str, wanted: str) -> dict[str, Any]:
@@ -166,13 +175,21 @@ class Demo:
         """What is held now; ``rows``: the GPUs."""
         return Taken(
             devices={(row['host'], row['address']): (row['status'], row['instance_uuid']) for row in rows},
-            directories={host: sorted(path.name for path in self.layout.instances(host).iterdir()
-                                      if path.is_dir() and path.name not in OWN_DIRECTORIES)
-                         for host in self.cloud.hosts},
+            directories={
+                host: sorted(
+                    path.name
+                    for path in self.layout.instances(host).iterdir()
+                    if path.is_dir() and path.name not in OWN_DIRECTORIES
+                )
+                for host in self.cloud.hosts
+            },
             allocations=allocations(self.cloud),
             # Last, as it takes a second, and the rest is to be given back at once.
-            migrations=sorted(row['UUID'] for row in self.rows('server', 'migration', 'list', admin=True)
-                              if row['Status'] not in ENDED_MIGRATIONS),
+            migrations=sorted(
+                row['UUID']
+                for row in self.rows('server', 'migration', 'list', admin=True)
+                if row['Status'] not in ENDED_MIGRATIONS
+            ),
         )
 
     def audit(self) -> tuple[list[str], str]:
@@ -207,12 +224,16 @@ class Demo:
         """What others hold before the demo begins; Refused where that is in motion or leaves too little."""
         flying, wrong = self.audit()
         if flying or wrong:
-            raise Refused('the demo needs a cloud at rest, or it cannot tell what it has to give back: '
-                          + (wrong or f'in flight: {", ".join(flying)}; start it again when this has ended'))
+            raise Refused(
+                'the demo needs a cloud at rest, or it cannot tell what it has to give back: '
+                + (wrong or f'in flight: {", ".join(flying)}; start it again when this has ended')
+            )
         rows = self.devices()
         self.before = self.taken(rows)
-        names = {row['ID']: row['Name'] for row in self.rows('server', 'list', '--all-projects', '-c', 'ID',
-                                                             '-c', 'Name', admin=True)}
+        names = {
+            row['ID']: row['Name']
+            for row in self.rows('server', 'list', '--all-projects', '-c', 'ID', '-c', 'Name', admin=True)
+        }
         owners = sorted({row['instance_uuid'] for row in rows if row['instance_uuid']})
         # Where even all GPUs are too few, deleting servers doesn't help; the scene that fails tells.
         if not starts(count_free(rows), len(SERVERS)) and starts(count_free(rows, owners), len(SERVERS)):
@@ -221,7 +242,8 @@ class Demo:
             raise Refused(
                 f'too few GPUs are free for the demo: {free}. Its two servers hold up to five at once, and each of '
                 f'their resizes needs two on another host. The others belong to {held}. Delete some of these servers '
-                f'(openstack --os-cloud kilonova-admin server delete ID) and start the demo again.')
+                f'(openstack --os-cloud kilonova-admin server delete ID) and start the demo again.'
+            )
         others = f'{len(names)} other servers' if len(names) != 1 else '1 other server'
         control.say(f'    {others}, {len(rows) - sum(count_free(rows).values())} of {len(rows)} GPUs taken')
 
@@ -231,24 +253,46 @@ class Demo:
         for name, (vcpus, memory, gpus) in FLAVORS.items():
             alias = f'{ALIAS}:{gpus}'
             if row := there.get(name):
-                if ((row['VCPUs'], row['RAM'], row['Disk'], row['Is Public']) == (vcpus, memory, 16, True)
-                        and properties(row['Properties']) == {'pci_passthrough:alias': alias}):
+                if (row['VCPUs'], row['RAM'], row['Disk'], row['Is Public']) == (
+                    vcpus,
+                    memory,
+                    16,
+                    True,
+                ) and properties(row['Properties']) == {'pci_passthrough:alias': alias}:
                     continue
                 self.cli('flavor', 'delete', name, admin=True)
-            self.cli('flavor', 'create', '--vcpus', str(vcpus), '--ram', str(memory), '--disk', '16',
-                     '--property', f'pci_passthrough:alias={alias}', name, admin=True, quiet=True)
+            self.cli(
+                'flavor',
+                'create',
+                '--vcpus',
+                str(vcpus),
+                '--ram',
+                str(memory),
+                '--disk',
+                '16',
+                '--property',
+                f'pci_passthrough:alias={alias}',
+                name,
+                admin=True,
+                quiet=True,
+            )
         for name, (vcpus, memory, gpus) in FLAVORS.items():
             shown = self.rows('flavor', 'show', name)
-            self.check((shown['vcpus'], shown['ram'], shown['disk']) == (vcpus, memory, 16),
-                       f'{name} has {vcpus} vCPU, {memory} MB and 16 GB')
-            self.check(properties(shown['properties']) == {'pci_passthrough:alias': f'{ALIAS}:{gpus}'},
-                       f'{name} asks for {gpus} GPU')
+            self.check(
+                (shown['vcpus'], shown['ram'], shown['disk']) == (vcpus, memory, 16),
+                f'{name} has {vcpus} vCPU, {memory} MB and 16 GB',
+            )
+            self.check(
+                properties(shown['properties']) == {'pci_passthrough:alias': f'{ALIAS}:{gpus}'},
+                f'{name} asks for {gpus} GPU',
+            )
 
     def boot(self, name: str) -> tuple[str, str, Guest]:
         """Boot on tmp1; gives id, host and what the domain XML says."""
         # The client takes "--network none" for a network of that name; this is its way to ask for no ports.
-        identifier = self.rows('server', 'create', '--image', 'demo', '--flavor', 'tmp1', '--no-network', '--wait',
-                               name, '-c', 'id')['id']
+        identifier = self.rows(
+            'server', 'create', '--image', 'demo', '--flavor', 'tmp1', '--no-network', '--wait', name, '-c', 'id'
+        )['id']
         host = self.await_status(identifier, 'ACTIVE')['OS-EXT-SRV-ATTR:host']
         guest, rows = self.look(identifier, host)
         # The scheduler doesn't know that a resize comes, and other servers may leave no room for it elsewhere.
@@ -265,8 +309,10 @@ class Demo:
         self.check((guest.vcpus, guest.memory) == (8, 32768), 'the domain has 8 vCPU and 32 GiB')
         self.check(len(guest.devices) == 1, f'one hostdev: {" ".join(guest.devices)} on {host}')
         rows = self.devices()
-        self.check(any(row['host'] == host and row['address'] in guest.devices for row in rows),
-                   'its source is a device of the spec')
+        self.check(
+            any(row['host'] == host and row['address'] in guest.devices for row in rows),
+            'its source is a device of the spec',
+        )
         self.check(self.owned(rows, identifier) == {host: guest.devices}, 'the database says the same')
         return guest, rows
 
@@ -291,8 +337,10 @@ class Demo:
     def confirm(self, identifier: str, host: str, guest: Guest) -> None:
         self.cli('server', 'resize', 'confirm', identifier)
         self.await_status(identifier, 'ACTIVE')
-        self.check(self.owned(self.devices(), identifier) == {host: guest.devices},
-                   'the two devices are all it owns; the old one is free')
+        self.check(
+            self.owned(self.devices(), identifier) == {host: guest.devices},
+            'the two devices are all it owns; the old one is free',
+        )
 
     def revert(self, identifier: str, host: str, before: Guest) -> None:
         self.cli('server', 'resize', 'revert', identifier)
@@ -322,18 +370,27 @@ class Demo:
         rows, before = self.devices(), self.before
         now = self.taken(rows)
         idle = all(held == ('available', None) for held in before.devices.values())
-        self.check(len(rows) > 0 and now.devices == before.devices,
-                   f'all {len(rows)} GPUs are ' + ('available' if idle else 'what they were before'),
-                   told_apart(before.devices, now.devices))
+        self.check(
+            len(rows) > 0 and now.devices == before.devices,
+            f'all {len(rows)} GPUs are ' + ('available' if idle else 'what they were before'),
+            told_apart(before.devices, now.devices),
+        )
         for host, kept in before.directories.items():
-            self.check(now.directories[host] == kept,
-                       f'{host} keeps no instance directory' + (' but those of other servers' if kept else ''),
-                       ', '.join(sorted(set(kept) ^ set(now.directories[host]))))
-        self.check(now.allocations == before.allocations,
-                   'Placement keeps no allocation' + (' but those of other servers' if before.allocations else ''),
-                   told_apart(before.allocations, now.allocations))
-        self.check(now.migrations == before.migrations, 'no migration is under way',
-                   ', '.join(sorted(set(now.migrations) ^ set(before.migrations))))
+            self.check(
+                now.directories[host] == kept,
+                f'{host} keeps no instance directory' + (' but those of other servers' if kept else ''),
+                ', '.join(sorted(set(kept) ^ set(now.directories[host]))),
+            )
+        self.check(
+            now.allocations == before.allocations,
+            'Placement keeps no allocation' + (' but those of other servers' if before.allocations else ''),
+            told_apart(before.allocations, now.allocations),
+        )
+        self.check(
+            now.migrations == before.migrations,
+            'no migration is under way',
+            ', '.join(sorted(set(now.migrations) ^ set(before.migrations))),
+        )
         flying, wrong = self.audit()
         self.check(not wrong, 'the audit finds database, Placement, domains and files in agreement', wrong)
         self.check(not flying, 'no operation is in flight', ', '.join(flying))
@@ -346,10 +403,21 @@ class Demo:
             ('Boot with one GPU, resize to two, confirm', self._first_server),
             ('Boot another, resize, revert; stop and start', self._second_server),
             ('Delete both: everything is given back', lambda: self.delete_all(*SERVERS)),
-            *([('A server on a network: its port goes along with a resize', self._networked_server)]
-              if self.cloud.network else []),
-            *([('A server with a volume: it is attached, goes along with a resize, and is detached',
-                self._stored_server)] if self.cloud.volume else []),
+            *(
+                [('A server on a network: its port goes along with a resize', self._networked_server)]
+                if self.cloud.network
+                else []
+            ),
+            *(
+                [
+                    (
+                        'A server with a volume: it is attached, goes along with a resize, and is detached',
+                        self._stored_server,
+                    )
+                ]
+                if self.cloud.volume
+                else []
+            ),
         ]
         for number, (title, scene) in enumerate(scenes, 1):
             control.say(f'\n=== {number}. {title}')
@@ -368,8 +436,20 @@ class Demo:
         self.stop_and_start(identifier, host, before)
 
     def _networked_server(self) -> None:
-        identifier = self.rows('server', 'create', '--image', 'demo', '--flavor', 'tmp1', '--network', neutron.NETWORK,
-                               '--wait', NETWORKED, '-c', 'id')['id']
+        identifier = self.rows(
+            'server',
+            'create',
+            '--image',
+            'demo',
+            '--flavor',
+            'tmp1',
+            '--network',
+            neutron.NETWORK,
+            '--wait',
+            NETWORKED,
+            '-c',
+            'id',
+        )['id']
         before = self.await_status(identifier, 'ACTIVE')['OS-EXT-SRV-ATTR:host']
         port = self.port(identifier, before)
         host, _ = self.resize(identifier)
@@ -380,8 +460,9 @@ class Demo:
         self.check(self.ports(identifier) == [], 'Neutron keeps no port of it')
 
     def ports(self, identifier: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.rows('port', 'list', '--device-id', identifier, '-c', 'ID', '-c',
-                                                'Fixed IP Addresses', '-c', 'Status')
+        found: list[dict[str, Any]] = self.rows(
+            'port', 'list', '--device-id', identifier, '-c', 'ID', '-c', 'Fixed IP Addresses', '-c', 'Status'
+        )
         return found
 
     def port(self, identifier: str, host: str) -> tuple[str, tuple[str, ...]]:
@@ -397,8 +478,9 @@ class Demo:
 
     def _stored_server(self) -> None:
         volume = self.rows('volume', 'create', '--size', '1', VOLUME, '-c', 'id')['id']
-        identifier = self.rows('server', 'create', '--image', 'demo', '--flavor', 'tmp1', '--no-network', '--wait',
-                               STORED, '-c', 'id')['id']
+        identifier = self.rows(
+            'server', 'create', '--image', 'demo', '--flavor', 'tmp1', '--no-network', '--wait', STORED, '-c', 'id'
+        )['id']
         before = self.await_status(identifier, 'ACTIVE')['OS-EXT-SRV-ATTR:host']
         self.await_volume(volume, 'available')
         self.cli('server', 'add', 'volume', identifier, volume)
@@ -425,8 +507,9 @@ class Demo:
 
     def is_attached(self, volume: str, identifier: str, host: str) -> None:
         found = [(one['server_id'], one['host_name']) for one in self.await_volume(volume, 'in-use')]
-        self.check(found == [(identifier, host)], f'the volume is attached to it on {host}, and nowhere else',
-                   str(found))
+        self.check(
+            found == [(identifier, host)], f'the volume is attached to it on {host}, and nowhere else', str(found)
+        )
 
 
 def count_free(rows: Iterable[Mapping[str, Any]], owners: Collection[str] = ()) -> dict[str, int]:
@@ -448,16 +531,22 @@ def starts(free: Mapping[str, int], servers: int) -> list[str]:
     for host, count in free.items():
         booted = {**free, host: count - 1}
         ends = [end for end in free if (end != host or len(free) == 1) and booted[end] >= 2]
-        if count > 0 and ends and (
-                servers == 1 or all(starts({**free, end: free[end] - 2}, servers - 1) for end in ends)):
+        if (
+            count > 0
+            and ends
+            and (servers == 1 or all(starts({**free, end: free[end] - 2}, servers - 1) for end in ends))
+        ):
             found.append(host)
     return found
 
 
 def told_apart(before: Mapping[Any, object], now: Mapping[Any, object]) -> str:
     """What differs, as a person reads it."""
-    return ', '.join(f'{key} was {before.get(key)} and is {now.get(key)}'
-                     for key in sorted(before.keys() | now.keys()) if before.get(key) != now.get(key))
+    return ', '.join(
+        f'{key} was {before.get(key)} and is {now.get(key)}'
+        for key in sorted(before.keys() | now.keys())
+        if before.get(key) != now.get(key)
+    )
 
 
 def properties(shown: object) -> dict[str, str]:
@@ -480,8 +569,7 @@ def allocations(cloud: Cloud) -> dict[str, list[str]]:
     return found
 
 
-def run(layout: Layout, *, hosts: Path, extra: Path | None, network: bool = False,
-        volume: bool = False) -> int:
+def run(layout: Layout, *, hosts: Path, extra: Path | None, network: bool = False, volume: bool = False) -> int:
     """Bring the cloud up, play the scenario, say how to go on. 0 only if everything held."""
     began = time.monotonic()
     cloud = control.up(layout, hosts=hosts, extra=extra, network=network, volume=volume)
@@ -494,8 +582,10 @@ def run(layout: Layout, *, hosts: Path, extra: Path | None, network: bool = Fals
     except CloudError as error:
         control.say(f'\n{error}\n\ndemo failed; the cloud is still up: make logs shows what it did, make down ends it')
         return 1
-    control.say(f'\ndemo passed: {demo.checks} checks in {time.monotonic() - began:.0f} s. The cloud is still up.\n'
-                f'go on:  export OS_CLIENT_CONFIG_FILE={layout.clouds} OS_CLOUD=kilonova-demo\n'
-                f'        {layout.bin("openstack")} server create --image demo --flavor tmp1 --no-network mine\n'
-                'stop:   make down')
+    control.say(
+        f'\ndemo passed: {demo.checks} checks in {time.monotonic() - began:.0f} s. The cloud is still up.\n'
+        f'go on:  export OS_CLIENT_CONFIG_FILE={layout.clouds} OS_CLOUD=kilonova-demo\n'
+        f'        {layout.bin("openstack")} server create --image demo --flavor tmp1 --no-network mine\n'
+        'stop:   make down'
+    )
     return 0

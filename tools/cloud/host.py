@@ -6,6 +6,7 @@ vGPUs are those of one card more, and exist already: libvirt's test driver makes
 driver (docs/admin/gpu-passthrough.md explains it). The directory begins with the shipped hosts, so that a cloud that
 runs keeps them; ``aliases.conf`` in it is for all daemons.
 """
+
 from __future__ import annotations
 
 import json
@@ -104,16 +105,34 @@ def describe(directory: Path, name: str, *, gpus: int, device: str, vgpus: int =
     if (directory / f'{name}.xml').exists():
         raise CloudError(f'{directory / name}.xml is there already; remove it, or choose another NAME')
     vendor, product = parts.groups()
-    devices = ''.join(_DEVICE.format(bus=FIRST_BUS[number % NODES] + number // NODES, node=number % NODES,
-                                     vendor=vendor, product=product, more='') for number in range(gpus))
+    devices = ''.join(
+        _DEVICE.format(
+            bus=FIRST_BUS[number % NODES] + number // NODES,
+            node=number % NODES,
+            vendor=vendor,
+            product=product,
+            more='',
+        )
+        for number in range(gpus)
+    )
     if vgpus:
         devices += _divided(name, vgpus)
     node_file, settings = directory / f'{name}.xml', directory / f'{name}.conf'
-    node_file.write_text(_NODE.format(name=name, gpus=gpus, vgpus=vgpus, device=device.lower(), devices=devices,
-                                      uuid=uuid.uuid5(uuid.NAMESPACE_DNS, name)))
+    node_file.write_text(
+        _NODE.format(
+            name=name,
+            gpus=gpus,
+            vgpus=vgpus,
+            device=device.lower(),
+            devices=devices,
+            uuid=uuid.uuid5(uuid.NAMESPACE_DNS, name),
+        )
+    )
     ids = {'vendor_id': vendor, 'product_id': product}
-    settings.write_text(f'# Settings of the compute "{name}" alone.\n[pci]\ndevice_spec = {json.dumps(ids)}\n'
-                        + (f'[devices]\nenabled_mdev_types = {VGPU_TYPE}\n' if vgpus else ''))
+    settings.write_text(
+        f'# Settings of the compute "{name}" alone.\n[pci]\ndevice_spec = {json.dumps(ids)}\n'
+        + (f'[devices]\nenabled_mdev_types = {VGPU_TYPE}\n' if vgpus else '')
+    )
     return [node_file, settings, _alias(directory / ALIAS_FILE, ids)]
 
 
@@ -122,20 +141,23 @@ def _divided(name: str, number: int) -> str:
     vendor, product = VGPU_CARD
     card = _DEVICE.format(bus=VGPU_BUS, node=0, vendor=vendor, product=product, more=_MDEV_TYPES)
     uuids = [uuid.uuid5(uuid.NAMESPACE_DNS, f'{name}-vgpu-{count}') for count in range(number)]
-    return card + ''.join(_MDEV.format(name=str(one).replace('-', '_'), bus=VGPU_BUS, mdev_type=VGPU_TYPE, uuid=one,
-                                       group=1000 + count) for count, one in enumerate(uuids))
+    return card + ''.join(
+        _MDEV.format(name=str(one).replace('-', '_'), bus=VGPU_BUS, mdev_type=VGPU_TYPE, uuid=one, group=1000 + count)
+        for count, one in enumerate(uuids)
+    )
 
 
 def alias_name(device: str) -> str:
     """What a flavor asks for."""
     vendor, product = device.lower().split(':')
     whole = [one for one in ALIASES if one['device_type'] == 'type-PCI']
-    return next((one['name'] for one in whole if (one['vendor_id'], one['product_id']) == (vendor, product)),
-                f'gpu-{product}')
+    return next(
+        (one['name'] for one in whole if (one['vendor_id'], one['product_id']) == (vendor, product)), f'gpu-{product}'
+    )
 
 
 def _alias(path: Path, ids: dict[str, str]) -> Path:
-    name = alias_name(f"{ids['vendor_id']}:{ids['product_id']}")
+    name = alias_name(f'{ids["vendor_id"]}:{ids["product_id"]}')
     line = 'alias = ' + json.dumps({'name': name, **ids, 'device_type': 'type-PCI'}) + '\n'
     text = path.read_text() if path.exists() else '# Aliases of the hosts that make host described.\n[pci]\n'
     if line not in text and all(one['name'] != name for one in ALIASES):

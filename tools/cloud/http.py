@@ -1,8 +1,9 @@
 """JSON over HTTP to the services of this cloud, on the loopback address and past any proxy.
 
-    reply = call('GET', f'{url}/v3/projects', token=token)
-    reply.data['projects']
+reply = call('GET', f'{url}/v3/projects', token=token)
+reply.data['projects']
 """
+
 from __future__ import annotations
 
 import json
@@ -35,8 +36,9 @@ def _lower(headers: Message) -> dict[str, str]:
     return {name.lower(): value for name, value in headers.items()}
 
 
-def send(method: str, url: str, *, data: bytes | None = None, headers: Mapping[str, str] | None = None,
-         timeout: float = 30.0) -> Reply:
+def send(
+    method: str, url: str, *, data: bytes | None = None, headers: Mapping[str, str] | None = None, timeout: float = 30.0
+) -> Reply:
     """Send a request; any answer is a reply. OSError where nobody answers."""
     request = urllib.request.Request(url, data=data, method=method, headers=dict(headers or {}))
     try:
@@ -47,8 +49,15 @@ def send(method: str, url: str, *, data: bytes | None = None, headers: Mapping[s
             return Reply(error.code, _lower(error.headers), error.read())
 
 
-def call(method: str, url: str, body: object = None, *, token: str | None = None,
-         headers: Mapping[str, str] | None = None, expect: tuple[int, ...] = (200, 201, 202, 204)) -> Reply:
+def call(
+    method: str,
+    url: str,
+    body: object = None,
+    *,
+    token: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    expect: tuple[int, ...] = (200, 201, 202, 204),
+) -> Reply:
     """Send JSON and get a reply whose status is one of ``expect``; CloudError otherwise."""
     sent = {'Accept': 'application/json', **(headers or {})}
     if token:

@@ -1,8 +1,9 @@
 """Projects, users, roles, services and endpoints in Keystone: creates what is missing, corrects what differs.
 
-    keystone = Keystone(url, password)
-    reconcile(keystone, ports, secrets)
+keystone = Keystone(url, password)
+reconcile(keystone, ports, secrets)
 """
+
 from __future__ import annotations
 
 import time
@@ -73,20 +74,39 @@ class Keystone:
 def issue_token(url: str, user: str, project: str, password: str) -> str:
     """A token of a user of the default domain, scoped to a project."""
     default = {'name': 'Default'}
-    body = {'auth': {
-        'identity': {'methods': ['password'],
-                     'password': {'user': {'name': user, 'domain': default, 'password': password}}},
-        'scope': {'project': {'name': project, 'domain': default}},
-    }}
+    body = {
+        'auth': {
+            'identity': {
+                'methods': ['password'],
+                'password': {'user': {'name': user, 'domain': default, 'password': password}},
+            },
+            'scope': {'project': {'name': project, 'domain': default}},
+        }
+    }
     return call('POST', f'{url}/auth/tokens', body).headers['x-subject-token']
 
 
-def reconcile(keystone: Keystone, ports: Mapping[str, int], secrets: Mapping[str, str], *,
-              accelerators: bool = False, networks: bool = False, volumes: bool = False) -> None:
+def reconcile(
+    keystone: Keystone,
+    ports: Mapping[str, int],
+    secrets: Mapping[str, str],
+    *,
+    accelerators: bool = False,
+    networks: bool = False,
+    volumes: bool = False,
+) -> None:
     """Bring Keystone to what this cloud needs; nothing is written where nothing differs."""
     _accounts(keystone, secrets)
-    _catalog(keystone, ports, (*SERVICES, *((ACCELERATORS,) if accelerators else ()),
-                               *((NETWORKS,) if networks else ()), *((VOLUMES,) if volumes else ())))
+    _catalog(
+        keystone,
+        ports,
+        (
+            *SERVICES,
+            *((ACCELERATORS,) if accelerators else ()),
+            *((NETWORKS,) if networks else ()),
+            *((VOLUMES,) if volumes else ()),
+        ),
+    )
 
 
 def _accounts(keystone: Keystone, secrets: Mapping[str, str]) -> None:

@@ -1,8 +1,9 @@
 """Where everything of the one-machine cloud lives.
 
-    layout = Layout.at(Path('var'))
-    layout.log('compute-gpu1')      # var/log/compute-gpu1.log
+layout = Layout.at(Path('var'))
+layout.log('compute-gpu1')      # var/log/compute-gpu1.log
 """
+
 from __future__ import annotations
 
 import json
@@ -13,8 +14,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULT_HOSTS = ROOT / 'etc' / 'kilonova' / 'dev' / 'hosts'
-SECRET_NAMES = ('rabbitmq', 'admin', 'demo', 'kilonova', 'glance', 'placement', 'cyborg', 'neutron', 'cinder',
-                'metadata')
+SECRET_NAMES = (
+    'rabbitmq',
+    'admin',
+    'demo',
+    'kilonova',
+    'glance',
+    'placement',
+    'cyborg',
+    'neutron',
+    'cinder',
+    'metadata',
+)
 
 
 class CloudError(Exception):
@@ -111,8 +122,15 @@ class Layout:
         return str(self.cinder_venv / 'bin' / script)
 
     def make_directories(self) -> None:
-        for path in (self.etc, self.var / 'log', self.var / 'run', self.var / 'hosts', self.var / 'data',
-                     self.var / 'lock', self.var / 'tmp'):
+        for path in (
+            self.etc,
+            self.var / 'log',
+            self.var / 'run',
+            self.var / 'hosts',
+            self.var / 'data',
+            self.var / 'lock',
+            self.var / 'tmp',
+        ):
             path.mkdir(parents=True, exist_ok=True)
         # The databases of Keystone, Glance and Placement are open to whoever gets there.
         (self.var / 'data').chmod(0o700)

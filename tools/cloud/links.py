@@ -10,6 +10,7 @@ closes nothing.
 A relay for each link, so that nothing of the machine (firewall, routes, namespaces) is touched and no privilege is
 needed. It differs from a dead switch in one thing: a new connection seems to open, and then hears nothing.
 """
+
 from __future__ import annotations
 
 import asyncio
@@ -45,8 +46,9 @@ class Links:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self._run(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -91,17 +93,22 @@ class Links:
             assert task is not None
             self._carrying.add(task)
             try:
-                with contextlib.suppress(asyncio.CancelledError):      # the links end
+                with contextlib.suppress(asyncio.CancelledError):  # the links end
                     await _carry(reader, writer, far, whole)
             finally:
                 writer.transport.abort()
                 self._carrying.discard(task)
-        self._servers.append(await (asyncio.start_server(carry, *near) if isinstance(near, tuple)
-                                    else asyncio.start_server(carry, sock=near)))
+
+        self._servers.append(
+            await (
+                asyncio.start_server(carry, *near)
+                if isinstance(near, tuple)
+                else asyncio.start_server(carry, sock=near)
+            )
+        )
 
 
-async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, far: Far,
-                 whole: asyncio.Event) -> None:
+async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, far: Far, whole: asyncio.Event) -> None:
     """Both ways until either side ends; that, too, is told only over a whole link."""
     await whole.wait()
     try:
@@ -158,6 +165,7 @@ def _made_in(pid: int, make: Callable[[], socket.socket]) -> socket.socket:
             made.append(make())
         except OSError as error:
             made.append(error)
+
     thread = threading.Thread(target=enter_and_make)
     thread.start()
     thread.join()

@@ -10,6 +10,7 @@ nor its processes; they reach each other by the machines' network, which this ma
 ``python -m tools.cloud.machine boot|init|enter DIRECTORY …`` are these processes. Services of the cloud answer there
 under the addresses that they have here, 127.0.0.1: relays carry the connections.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -152,8 +153,9 @@ class Machine:
 
     def run(self, *argv: str) -> str:
         """What a program prints there."""
-        return subprocess.run(self.inside(*argv), check=True, capture_output=True, text=True,
-                              env={**os.environ, **self.environment}).stdout
+        return subprocess.run(
+            self.inside(*argv), check=True, capture_output=True, text=True, env={**os.environ, **self.environment}
+        ).stdout
 
 
 _OURSELVES = (sys.executable, '-P', '-m', 'tools.cloud.machine')
@@ -175,16 +177,20 @@ def prepare(directory: Path, machines: Iterable[Machine]) -> None:
     needed = (*NEEDED, *(_SHARING[:1] if any(machine.shares for machine in machines) else ()))
     missing = [name for name in needed if shutil.which(name, path=_PATH) is None]
     if missing or os.geteuid() != 0:
-        raise CloudError(f'not installed: {", ".join(missing)}' if missing else
-                         'machines of namespaces, libvirtd and QEMU in system mode need root')
+        raise CloudError(
+            f'not installed: {", ".join(missing)}'
+            if missing
+            else 'machines of namespaces, libvirtd and QEMU in system mode need root'
+        )
     directory.mkdir(parents=True, exist_ok=True)
     directory.chmod(0o700)
     for path in (directory / 'cloud', *(machine.path / 'host' for machine in machines)):
         path.parent.mkdir(exist_ok=True)
         if not path.with_suffix('.pub').exists():
             path.unlink(missing_ok=True)
-            subprocess.run(['ssh-keygen', '-q', '-t', 'ed25519', '-N', '', '-C', 'kilonova', '-f', str(path)],
-                           check=True)
+            subprocess.run(
+                ['ssh-keygen', '-q', '-t', 'ed25519', '-N', '', '-C', 'kilonova', '-f', str(path)], check=True
+            )
     known = ''.join(f'{machine.address} {(machine.path / "host.pub").read_text()}' for machine in machines)
     (directory / 'known_hosts').write_text(known)
     for machine in machines:
@@ -209,8 +215,24 @@ def boot(directory: Path) -> int:
     """Run the machine until it ends. It is up when pid.json names its first process."""
     machine = Machine.load(directory)
     (directory / 'pid.json').unlink(missing_ok=True)
-    with subprocess.Popen(['setpriv', '--pdeathsig', 'KILL', 'unshare', '--mount', '--uts', '--net', '--pid', '--fork',
-                           '--kill-child', *_OURSELVES, 'init', str(directory)], stdout=subprocess.PIPE) as child:
+    with subprocess.Popen(
+        [
+            'setpriv',
+            '--pdeathsig',
+            'KILL',
+            'unshare',
+            '--mount',
+            '--uts',
+            '--net',
+            '--pid',
+            '--fork',
+            '--kill-child',
+            *_OURSELVES,
+            'init',
+            str(directory),
+        ],
+        stdout=subprocess.PIPE,
+    ) as child:
         assert child.stdout is not None
         if child.stdout.readline() != b'up\n':
             child.kill()
@@ -220,6 +242,7 @@ def boot(directory: Path) -> int:
         def shut_down(number: int, frame: FrameType | None) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(first, signal.SIGTERM)
+
         signal.signal(signal.SIGTERM, shut_down)
         with Links() as links:
             for port in machine.services:
@@ -255,8 +278,10 @@ def _connect(machine: Machine, first: int) -> None:
         _lay((first, ours), (other, theirs))
         for pid, name, near, far in ((first, ours, machine, peer), (other, theirs, peer, machine)):
             _do(*_in_network(pid, 'ip', 'route', 'add', far.address, 'dev', name, 'src', near.address))
-        for letter, bridge, wanted in (('t', CABLES, machine.tunnels and peer.tunnels),
-                                       ('o', OUTER, machine.outside and peer.outside)):
+        for letter, bridge, wanted in (
+            ('t', CABLES, machine.tunnels and peer.tunnels),
+            ('o', OUTER, machine.outside and peer.outside),
+        ):
             if wanted:
                 _lay_to_bridges((first, f'{letter}{peer.number}'), (other, f'{letter}{machine.number}'), bridge)
 
@@ -387,8 +412,12 @@ def _write_etc(etc: Path, machine: Machine) -> None:
     ssh = etc / 'ssh'
     (ssh / 'sshd_config').write_text(_SSHD_CONF.format(address=machine.address))
     (ssh / 'ssh_config').write_text(_SSH_CONF)
-    for path in (machine.path / 'host', machine.path.parent / 'cloud', machine.path.parent / 'cloud.pub',
-                 machine.path.parent / 'known_hosts'):
+    for path in (
+        machine.path / 'host',
+        machine.path.parent / 'cloud',
+        machine.path.parent / 'cloud.pub',
+        machine.path.parent / 'known_hosts',
+    ):
         shutil.copy(path, ssh / path.name)
 
 
@@ -426,6 +455,7 @@ def enter(directory: Path, argv: Sequence[str]) -> int:
     def pass_on(number: int, frame: FrameType | None) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, number)
+
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, pass_on)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -7,6 +7,7 @@ It is the agent itself but for two things. It does as root what it would have pr
 MB each). And it tells the kernel not to leave checksums to a network card, as Open vSwitch in user space passes such
 frames on; the agent would have iptables write them, for which few kernels have the module.
 """
+
 from __future__ import annotations
 
 import subprocess
@@ -20,9 +21,10 @@ from oslo_privsep.priv_context import PrivContext  # noqa: TID253 - Neutron's ow
 
 def fill_checksums(agent: Any, namespace: str) -> None:
     """Of what a network's namespace sends."""
-    device = agent._get_veth_name(agent._get_network_name(namespace))[1]   # noqa: SLF001 - it has no other name
-    subprocess.run(['ip', 'netns', 'exec', namespace, 'ethtool', '-K', device, 'tx', 'off'], check=True,
-                   stdout=subprocess.DEVNULL)
+    device = agent._get_veth_name(agent._get_network_name(namespace))[1]  # noqa: SLF001 - it has no other name
+    subprocess.run(
+        ['ip', 'netns', 'exec', namespace, 'ethtool', '-K', device, 'tx', 'off'], check=True, stdout=subprocess.DEVNULL
+    )
 
 
 if __name__ == '__main__':

@@ -8,6 +8,7 @@ Its API, the two databases, northd, which translates from one to the other, and 
 services of the table in ``services``. With them nothing carries packets: ports get addresses, and become ACTIVE. Real
 guests have real hosts (``switch``) and the agents by which they ask for their metadata (``metadata_agent``).
 """
+
 from __future__ import annotations
 
 import subprocess
@@ -28,9 +29,16 @@ PHYSICAL_NETWORK = 'physnet1'
 # What a new project's default group allows: everything out, and in from the group itself. (Neutron's migrations write
 # these, and they are not written for SQLite.)
 DEFAULT_RULES = tuple(
-    {'direction': direction, 'ethertype': ethertype, 'used_in_default_sg': True,
-     'used_in_non_default_sg': direction == 'egress', 'remote_group_id': None if direction == 'egress' else 'PARENT'}
-    for direction in ('egress', 'ingress') for ethertype in ('IPv4', 'IPv6'))
+    {
+        'direction': direction,
+        'ethertype': ethertype,
+        'used_in_default_sg': True,
+        'used_in_non_default_sg': direction == 'egress',
+        'remote_group_id': None if direction == 'egress' else 'PARENT',
+    }
+    for direction in ('egress', 'ingress')
+    for ethertype in ('IPv4', 'IPv6')
+)
 # Its tables: a program, as neutron-db-manage knows only the migrations. WAL: readers don't wait for the threads that
 # note what OVN did.
 MAKE_TABLES = """
@@ -47,51 +55,68 @@ head.get_metadata().create_all(engine)
 def conf(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str], *, data_path: bool = False) -> str:
     """neutron.conf, its plug-in's part included. ``data_path``: hosts carry packets."""
     account = render.account(ports, secrets, 'neutron')
-    return render.ini({
-        'DEFAULT': {
-            'log_file': str(layout.log('neutron')),
-            'state_path': str(layout.data('neutron')),
-            'api_paste_config': str(layout.neutron_venv / 'etc' / 'neutron' / 'api-paste.ini'),
-            'core_plugin': 'ml2',
-            # Ports keep their names in DNS only where it is another one than the default.
-            'dns_domain': 'kilonova.test.',
-            'service_plugins': 'ovn-router,trunk,tag,auto_allocate,qos,placement',
-            # No agents that it would speak to.
-            'transport_url': 'fake:/',
-            # Emulated guests leave little of the CPU to hosts, which count as gone when they are late.
-            **({'agent_down_time': 600} if data_path else {}),
-        },
-        'database': render.services_database(layout, 'neutron'),
-        'keystone_authtoken': render.token_check(ports, secrets, 'neutron') | {'service_token_roles_required': 'true'},
-        # Events about ports go to the compute API in the catalog.
-        'nova': account,
-        # What ports guarantee, of hosts whose chassis says how much there is.
-        'placement': account,
-        'oslo_concurrency': {'lock_path': str(layout.var / 'lock')},
-        'oslo_messaging_notifications': {'driver': 'noop'},
-        'ml2': {'type_drivers': 'geneve,flat,vlan,local', 'project_network_types': 'geneve',
-                'mechanism_drivers': 'ovn,sriovnicswitch', 'extension_drivers': 'port_security,dns,qos'},
-        # Of SR-IOV ports, where an agent of theirs is known.
-        'ml2_type_vlan': {'network_vlan_ranges': f'{PHYSICAL_NETWORK}:100:199'},
-        'ml2_type_geneve': {'vni_ranges': '1:65535', 'max_header_size': 38},
-        'ovn': {'ovn_nb_connection': remote(layout, 'nb'), 'ovn_sb_connection': remote(layout, 'sb'),
+    return render.ini(
+        {
+            'DEFAULT': {
+                'log_file': str(layout.log('neutron')),
+                'state_path': str(layout.data('neutron')),
+                'api_paste_config': str(layout.neutron_venv / 'etc' / 'neutron' / 'api-paste.ini'),
+                'core_plugin': 'ml2',
+                # Ports keep their names in DNS only where it is another one than the default.
+                'dns_domain': 'kilonova.test.',
+                'service_plugins': 'ovn-router,trunk,tag,auto_allocate,qos,placement',
+                # No agents that it would speak to.
+                'transport_url': 'fake:/',
+                # Emulated guests leave little of the CPU to hosts, which count as gone when they are late.
+                **({'agent_down_time': 600} if data_path else {}),
+            },
+            'database': render.services_database(layout, 'neutron'),
+            'keystone_authtoken': render.token_check(ports, secrets, 'neutron')
+            | {'service_token_roles_required': 'true'},
+            # Events about ports go to the compute API in the catalog.
+            'nova': account,
+            # What ports guarantee, of hosts whose chassis says how much there is.
+            'placement': account,
+            'oslo_concurrency': {'lock_path': str(layout.var / 'lock')},
+            'oslo_messaging_notifications': {'driver': 'noop'},
+            'ml2': {
+                'type_drivers': 'geneve,flat,vlan,local',
+                'project_network_types': 'geneve',
+                'mechanism_drivers': 'ovn,sriovnicswitch',
+                'extension_drivers': 'port_security,dns,qos',
+            },
+            # Of SR-IOV ports, where an agent of theirs is known.
+            'ml2_type_vlan': {'network_vlan_ranges': f'{PHYSICAL_NETWORK}:100:199'},
+            'ml2_type_geneve': {'vni_ranges': '1:65535', 'max_header_size': 38},
+            'ovn': {
+                'ovn_nb_connection': remote(layout, 'nb'),
+                'ovn_sb_connection': remote(layout, 'sb'),
                 # Each network has a port for it, and an address.
-                'ovn_metadata_enabled': str(data_path).lower()},
-    })
+                'ovn_metadata_enabled': str(data_path).lower(),
+            },
+        }
+    )
 
 
 def agent(ports: Mapping[str, int], secrets: Mapping[str, str], host: str) -> str:
     """metadata-HOST.conf: the metadata agent of a machine. What it keeps goes with that."""
     kept = '/run/neutron'
-    return render.ini({
-        'DEFAULT': {'host': host, 'state_path': kept, 'nova_metadata_host': '127.0.0.1',
-                    'nova_metadata_port': ports['metadata'], 'metadata_proxy_shared_secret': secrets['metadata'],
-                    'metadata_workers': 1},
-        'agent': {'root_helper': ''},
-        'ovs': {'ovsdb_connection': f'unix:{switch.SOCKET}'},
-        'ovn': {'ovn_sb_connection': f'tcp:127.0.0.1:{ports["ovn-sb"]}'},
-        'oslo_concurrency': {'lock_path': kept},
-    })
+    return render.ini(
+        {
+            'DEFAULT': {
+                'host': host,
+                'state_path': kept,
+                'nova_metadata_host': '127.0.0.1',
+                'nova_metadata_port': ports['metadata'],
+                'metadata_proxy_shared_secret': secrets['metadata'],
+                'metadata_workers': 1,
+            },
+            'agent': {'root_helper': ''},
+            'ovs': {'ovsdb_connection': f'unix:{switch.SOCKET}'},
+            'ovn': {'ovn_sb_connection': f'tcp:127.0.0.1:{ports["ovn-sb"]}'},
+            'oslo_concurrency': {'lock_path': kept},
+        }
+    )
 
 
 def agent_path(layout: Layout, host: str) -> Path:
@@ -154,13 +179,26 @@ def database_argv(layout: Layout, ports: Mapping[str, int], database: str) -> tu
     """The server of one of DATABASES; that of the southbound one has a port, too, for hosts."""
     directory = layout.data('neutron')
     more = (f'--remote=ptcp:{ports["ovn-sb"]}:127.0.0.1',) if database == 'sb' else ()
-    return (str(OVSDB_SERVER), '--no-chdir', f'--unixctl={directory / database}.ctl', *_QUIET,
-            f'--remote=p{remote(layout, database)}', *more, f'{directory / database}.db')
+    return (
+        str(OVSDB_SERVER),
+        '--no-chdir',
+        f'--unixctl={directory / database}.ctl',
+        *_QUIET,
+        f'--remote=p{remote(layout, database)}',
+        *more,
+        f'{directory / database}.db',
+    )
 
 
 def northd_argv(layout: Layout) -> tuple[str, ...]:
-    return (str(NORTHD), '--no-chdir', f'--unixctl={layout.data("neutron") / "northd.ctl"}', *_QUIET,
-            f'--ovnnb-db={remote(layout, "nb")}', f'--ovnsb-db={remote(layout, "sb")}')
+    return (
+        str(NORTHD),
+        '--no-chdir',
+        f'--unixctl={layout.data("neutron") / "northd.ctl"}',
+        *_QUIET,
+        f'--ovnnb-db={remote(layout, "nb")}',
+        f'--ovnsb-db={remote(layout, "sb")}',
+    )
 
 
 # Warnings go to the terminal, that is to the service's log; nothing to the machine's.
@@ -184,14 +222,29 @@ def hosts_known(layout: Layout, hosts: Iterable[str]) -> bool:
 
 def agents_known(layout: Layout, hosts: Iterable[str]) -> bool:
     """Whether the metadata agents of all of these hosts have said that they are there."""
-    return all('neutron:ovn-metadata-id' in ' '.join(_southbound(layout, 'Chassis_Private', 'external_ids', host))
-               for host in hosts)
+    return all(
+        'neutron:ovn-metadata-id' in ' '.join(_southbound(layout, 'Chassis_Private', 'external_ids', host))
+        for host in hosts
+    )
 
 
 def _southbound(layout: Layout, table: str, column: str, *rows: str) -> list[str]:
     """A column of these rows, else of all; empty: nobody answers."""
-    done = subprocess.run([str(SBCTL), '--timeout=5', f'--db={remote(layout, "sb")}', '--bare', f'--columns={column}',
-                           'list', table, *rows], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [
+            str(SBCTL),
+            '--timeout=5',
+            f'--db={remote(layout, "sb")}',
+            '--bare',
+            f'--columns={column}',
+            'list',
+            table,
+            *rows,
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return done.stdout.split()
 
 
@@ -204,13 +257,31 @@ def seed(url: str, token: str, project: str) -> bool:
     for rule in missing:
         http.call('POST', f'{url}/default-security-group-rules', {'default_security_group_rule': rule}, token=token)
     networks = http.call('GET', f'{url}/networks?name={NETWORK}', token=token).data['networks']
-    network = networks[0] if networks else http.call(
-        'POST', f'{url}/networks', {'network': {'name': NETWORK, 'project_id': project, 'shared': True}},
-        token=token).data['network']
+    network = (
+        networks[0]
+        if networks
+        else http.call(
+            'POST',
+            f'{url}/networks',
+            {'network': {'name': NETWORK, 'project_id': project, 'shared': True}},
+            token=token,
+        ).data['network']
+    )
     if not network['subnets']:
-        http.call('POST', f'{url}/subnets', {'subnet': {
-            'name': NETWORK, 'network_id': network['id'], 'project_id': project, 'ip_version': 4, 'cidr': CIDR}},
-            token=token)
+        http.call(
+            'POST',
+            f'{url}/subnets',
+            {
+                'subnet': {
+                    'name': NETWORK,
+                    'network_id': network['id'],
+                    'project_id': project,
+                    'ip_version': 4,
+                    'cidr': CIDR,
+                }
+            },
+            token=token,
+        )
     return not network['subnets'] or bool(missing)
 
 
@@ -222,7 +293,8 @@ def missing_programs(*, data_path: bool = False) -> list[str]:
 
 def make_database(path: Path, schema: Path) -> None:
     """An empty one. CloudError."""
-    done = subprocess.run([str(OVSDB_TOOL), 'create', str(path), str(schema)], capture_output=True, text=True,
-                          check=False)
+    done = subprocess.run(
+        [str(OVSDB_TOOL), 'create', str(path), str(schema)], capture_output=True, text=True, check=False
+    )
     if done.returncode:
         raise CloudError(f'ovsdb-tool create {path}: {done.stderr.strip()}')

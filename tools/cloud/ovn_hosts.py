@@ -5,6 +5,7 @@
 Each host is a chassis that is alive, and a port that Neutron binds to it is up soon after: Neutron then says ACTIVE,
 and notifies the compute API. Needs the package ``ovs``, so it runs in Neutron's virtual environment.
 """
+
 from __future__ import annotations
 
 import sys
@@ -23,8 +24,12 @@ COLUMNS = {
     'Encap': ['type', 'ip', 'chassis_name'],
     'Port_Binding': ['logical_port', 'type', 'chassis', 'up', 'options', 'additional_chassis'],
 }
-CONFIG = {'datapath-type': 'netdev', 'iface-types': 'geneve,internal,tap', 'port-up-notif': 'true',
-          'ovn-bridge-mappings': ''}
+CONFIG = {
+    'datapath-type': 'netdev',
+    'iface-types': 'geneve,internal,tap',
+    'port-up-notif': 'true',
+    'ovn-bridge-mappings': '',
+}
 # Kinds of ports that belong to guests: on the overlay, and on a VF.
 KINDS = ('', 'external')
 # Seconds between a binding and the guest's interface. Neutron writes the host of a port here before it has stored the
@@ -120,8 +125,14 @@ def claim(database: Any, hosts: Sequence[str], bindings: Bindings) -> None:
             asked = []
         else:
             bindings.waiting.pop(name, None)
-        _write(port, {'chassis': [chassis[host] for host in asked[:1]],
-                      'additional_chassis': [chassis[host] for host in asked[1:]], 'up': [bool(asked)]})
+        _write(
+            port,
+            {
+                'chassis': [chassis[host] for host in asked[:1]],
+                'additional_chassis': [chassis[host] for host in asked[1:]],
+                'up': [bool(asked)],
+            },
+        )
 
 
 def _write(row: Any, wanted: Mapping[str, list[Any]]) -> None:

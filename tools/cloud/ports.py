@@ -1,7 +1,8 @@
 """Free ports, chosen once and kept.
 
-    ports = choose({'keystone': 21001}, ['keystone', 'api'], ours=set(), start=21000)
+ports = choose({'keystone': 21001}, ['keystone', 'api'], ours=set(), start=21000)
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -12,8 +13,22 @@ from pathlib import Path
 
 from tools.cloud.layout import CloudError, write_private
 
-NAMES = ('epmd', 'rabbitmq-dist', 'rabbitmq', 'keystone', 'glance', 'placement', 'api', 'novncproxy', 'serialproxy',
-         'cyborg', 'neutron', 'cinder', 'ovn-sb', 'metadata')
+NAMES = (
+    'epmd',
+    'rabbitmq-dist',
+    'rabbitmq',
+    'keystone',
+    'glance',
+    'placement',
+    'api',
+    'novncproxy',
+    'serialproxy',
+    'cyborg',
+    'neutron',
+    'cinder',
+    'ovn-sb',
+    'metadata',
+)
 # The daemons that answer /health, beside a compute for each host.
 WATCHED = ('api', 'conductor', 'scheduler')
 # Below the kernel's range for outgoing connections (32768 and up), so that none of those takes a port of
@@ -69,8 +84,9 @@ def claim(var: Path) -> int:
     return _held[var][0]
 
 
-def choose(kept: Mapping[str, int], names: Iterable[str], *, ours: set[str], start: int,
-           free: Callable[[int], bool] = is_free) -> dict[str, int]:
+def choose(
+    kept: Mapping[str, int], names: Iterable[str], *, ours: set[str], start: int, free: Callable[[int], bool] = is_free
+) -> dict[str, int]:
     """A port for each name: the kept one when it is ``ours`` (in use by our own service) or free, else the
     next free one from ``start`` on."""
     chosen: dict[str, int] = {}

@@ -8,6 +8,7 @@ the pool ``connection:pool``. Nothing is
 at its other end: libvirt's test driver doesn't look. Metadata ``fail`` of a volume names a step that fails for it:
 create, connect, disconnect or delete.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -19,15 +20,31 @@ from cinder.volume import driver
 
 def rbd(volume: Any) -> dict[str, Any]:
     pool = volume.volume_type.extra_specs.get('connection:pool', 'volumes')
-    return {'name': f'{pool}/{volume.name}', 'hosts': ['192.0.2.1', '192.0.2.2'], 'ports': ['6789', '6789'],
-            'cluster_name': 'ceph', 'auth_enabled': True, 'auth_username': 'cinder', 'secret_type': 'ceph',
-            'secret_uuid': '457eb676-33da-42ec-9a8c-9293d545c337', 'volume_id': volume.id, 'discard': True}
+    return {
+        'name': f'{pool}/{volume.name}',
+        'hosts': ['192.0.2.1', '192.0.2.2'],
+        'ports': ['6789', '6789'],
+        'cluster_name': 'ceph',
+        'auth_enabled': True,
+        'auth_username': 'cinder',
+        'secret_type': 'ceph',
+        'secret_uuid': '457eb676-33da-42ec-9a8c-9293d545c337',
+        'volume_id': volume.id,
+        'discard': True,
+    }
 
 
 def iscsi(volume: Any) -> dict[str, Any]:
-    return {'target_discovered': False, 'target_iqn': f'iqn.2010-10.org.openstack:{volume.name}',
-            'target_portal': '192.0.2.1:3260', 'target_lun': 0, 'volume_id': volume.id, 'auth_method': 'CHAP',
-            'auth_username': 'pretended', 'auth_password': 'secret'}
+    return {
+        'target_discovered': False,
+        'target_iqn': f'iqn.2010-10.org.openstack:{volume.name}',
+        'target_portal': '192.0.2.1:3260',
+        'target_lun': 0,
+        'volume_id': volume.id,
+        'auth_method': 'CHAP',
+        'auth_username': 'pretended',
+        'auth_password': 'secret',
+    }
 
 
 KINDS = {'rbd': rbd, 'iscsi': iscsi}
@@ -60,14 +77,16 @@ class Driver(driver.VolumeDriver):  # type: ignore[misc]  # Cinder comes without
     def create_cloned_volume(self, volume: Any, source: Any) -> None:
         _step(volume, 'create')
 
-    def clone_image(self, context: Any, volume: Any, image_location: Any, image_meta: Any,
-                    image_service: Any) -> tuple[dict[str, Any], bool]:
+    def clone_image(
+        self, context: Any, volume: Any, image_location: Any, image_meta: Any, image_service: Any
+    ) -> tuple[dict[str, Any], bool]:
         """Says that the image is in it, so that none is fetched."""
         _step(volume, 'create')
         return {}, True
 
-    def copy_image_to_volume(self, context: Any, volume: Any, image_service: Any, image_id: str,
-                             disable_sparse: bool = False) -> None:
+    def copy_image_to_volume(
+        self, context: Any, volume: Any, image_service: Any, image_id: str, disable_sparse: bool = False
+    ) -> None:
         """The same, of a volume that is there."""
         _step(volume, 'reimage')
 
@@ -90,10 +109,16 @@ class Driver(driver.VolumeDriver):  # type: ignore[misc]  # Cinder comes without
 
     def _update_volume_stats(self) -> None:
         self._stats = {
-            'volume_backend_name': self.configuration.safe_get('volume_backend_name'), 'vendor_name': 'pretended',
-            'driver_version': self.VERSION, 'storage_protocol': 'pretended', 'multiattach': True,
-            'online_extend_support': True, 'total_capacity_gb': 'infinite', 'free_capacity_gb': 'infinite',
-            'reserved_percentage': 0}
+            'volume_backend_name': self.configuration.safe_get('volume_backend_name'),
+            'vendor_name': 'pretended',
+            'driver_version': self.VERSION,
+            'storage_protocol': 'pretended',
+            'multiattach': True,
+            'online_extend_support': True,
+            'total_capacity_gb': 'infinite',
+            'free_capacity_gb': 'infinite',
+            'reserved_percentage': 0,
+        }
 
 
 def _step(volume: Any, name: str) -> None:

@@ -3,6 +3,7 @@
 A process is known by its pid *and* its start time (a pid alone may have gone to somebody else), and carries two
 marks in its environment, so that it is found even when ``var/`` was removed under it.
 """
+
 from __future__ import annotations
 
 import json
@@ -80,8 +81,14 @@ def start(layout: Layout, service: str, argv: Iterable[str], *, env: Mapping[str
     layout.log(service).parent.mkdir(parents=True, exist_ok=True)
     with layout.log(service).open('ab') as log:
         child = subprocess.Popen(
-            list(argv), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-            cwd=layout.var, env=child_environment(layout, service, env))
+            list(argv),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            cwd=layout.var,
+            env=child_environment(layout, service, env),
+        )
     record = Record(child.pid, start_time(child.pid) or 'ended', digest, began)
     # The parent ends long before the child does; its exit status is nobody's concern then.
     child.returncode = 0

@@ -1,7 +1,8 @@
 """The configuration files of the cloud, as text: pure functions from ports and passwords.
 
-    text = ini({'DEFAULT': {'debug': 'false'}, 'pci': {'alias': ['{...}', '{...}']}})
+text = ini({'DEFAULT': {'debug': 'false'}, 'pci': {'alias': ['{...}', '{...}']}})
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -19,10 +20,20 @@ Section = Mapping[str, str | int | Sequence[str]]
 # one card have the same product id.
 ALIASES: tuple[dict[str, str], ...] = (
     {'name': 'QuadroM4000-video', 'vendor_id': '10de', 'product_id': '13f1', 'device_type': 'type-PCI'},
-    {'name': 'A16-VF', 'vendor_id': '10de', 'product_id': '25b6', 'device_type': 'type-VF',
-     'resource_class': 'CUSTOM_A16_VF'},
-    {'name': 'A16', 'vendor_id': '10de', 'product_id': '25b6', 'device_type': 'type-PF',
-     'resource_class': 'CUSTOM_A16'},
+    {
+        'name': 'A16-VF',
+        'vendor_id': '10de',
+        'product_id': '25b6',
+        'device_type': 'type-VF',
+        'resource_class': 'CUSTOM_A16_VF',
+    },
+    {
+        'name': 'A16',
+        'vendor_id': '10de',
+        'product_id': '25b6',
+        'device_type': 'type-PF',
+        'resource_class': 'CUSTOM_A16',
+    },
 )
 
 
@@ -75,60 +86,68 @@ def token_check(ports: Mapping[str, int], secrets: Mapping[str, str], user: str)
 def services_database(layout: Layout, service: str) -> dict[str, str | int]:
     """Options of the SQLite file of a service."""
     # Without fsync a write costs a hundredth; what a killed process wrote is still there.
-    return {'connection': f'{sqlite(layout.data(service) / f"{service}.sqlite")}?timeout=60',
-            'sqlite_synchronous': 'false'}
+    return {
+        'connection': f'{sqlite(layout.data(service) / f"{service}.sqlite")}?timeout=60',
+        'sqlite_synchronous': 'false',
+    }
 
 
 def keystone(layout: Layout) -> str:
     """keystone.conf"""
     data = layout.data('keystone')
-    return ini({
-        'DEFAULT': {'log_file': str(layout.log('keystone')), 'notification_format': 'basic'},
-        'database': services_database(layout, 'keystone'),
-        'token': {'provider': 'fernet', 'expiration': 86400},
-        'fernet_tokens': {'key_repository': str(data / 'fernet-keys')},
-        'fernet_receipts': {'key_repository': str(data / 'fernet-keys')},
-        'credential': {'key_repository': str(data / 'credential-keys')},
-        'cache': {'enabled': 'true', 'backend': 'dogpile.cache.memory'},
-        # The passwords are random; the lowest cost keeps each log-in in milliseconds.
-        'identity': {'password_hash_rounds': 4},
-        'oslo_messaging_notifications': {'driver': 'noop'},
-    })
+    return ini(
+        {
+            'DEFAULT': {'log_file': str(layout.log('keystone')), 'notification_format': 'basic'},
+            'database': services_database(layout, 'keystone'),
+            'token': {'provider': 'fernet', 'expiration': 86400},
+            'fernet_tokens': {'key_repository': str(data / 'fernet-keys')},
+            'fernet_receipts': {'key_repository': str(data / 'fernet-keys')},
+            'credential': {'key_repository': str(data / 'credential-keys')},
+            'cache': {'enabled': 'true', 'backend': 'dogpile.cache.memory'},
+            # The passwords are random; the lowest cost keeps each log-in in milliseconds.
+            'identity': {'password_hash_rounds': 4},
+            'oslo_messaging_notifications': {'driver': 'noop'},
+        }
+    )
 
 
 def glance(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str]) -> str:
     """glance-api.conf"""
     data = layout.data('glance')
-    return ini({
-        'DEFAULT': {
-            'log_file': str(layout.log('glance')),
-            'enabled_backends': 'local:file',
-            'node_staging_uri': f'file://{data / "staging"}',
-            'worker_self_reference_url': url(ports, 'glance'),
-        },
-        'database': services_database(layout, 'glance'),
-        'glance_store': {'default_backend': 'local'},
-        'local': {'filesystem_store_datadir': str(data / 'images')},
-        'os_glance_staging_store': {'filesystem_store_datadir': str(data / 'staging')},
-        'os_glance_tasks_store': {'filesystem_store_datadir': str(data / 'tasks')},
-        'keystone_authtoken': token_check(ports, secrets, 'glance'),
-        'paste_deploy': {
-            'flavor': 'keystone',
-            'config_file': str(layout.services_venv / 'etc' / 'glance' / 'glance-api-paste.ini'),
-        },
-        'oslo_concurrency': {'lock_path': str(layout.var / 'lock')},
-        'oslo_messaging_notifications': {'driver': 'noop'},
-    })
+    return ini(
+        {
+            'DEFAULT': {
+                'log_file': str(layout.log('glance')),
+                'enabled_backends': 'local:file',
+                'node_staging_uri': f'file://{data / "staging"}',
+                'worker_self_reference_url': url(ports, 'glance'),
+            },
+            'database': services_database(layout, 'glance'),
+            'glance_store': {'default_backend': 'local'},
+            'local': {'filesystem_store_datadir': str(data / 'images')},
+            'os_glance_staging_store': {'filesystem_store_datadir': str(data / 'staging')},
+            'os_glance_tasks_store': {'filesystem_store_datadir': str(data / 'tasks')},
+            'keystone_authtoken': token_check(ports, secrets, 'glance'),
+            'paste_deploy': {
+                'flavor': 'keystone',
+                'config_file': str(layout.services_venv / 'etc' / 'glance' / 'glance-api-paste.ini'),
+            },
+            'oslo_concurrency': {'lock_path': str(layout.var / 'lock')},
+            'oslo_messaging_notifications': {'driver': 'noop'},
+        }
+    )
 
 
 def placement(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str]) -> str:
     """placement.conf"""
-    return ini({
-        'DEFAULT': {'log_file': str(layout.log('placement'))},
-        'api': {'auth_strategy': 'keystone'},
-        'placement_database': services_database(layout, 'placement') | {'sync_on_startup': 'true'},
-        'keystone_authtoken': token_check(ports, secrets, 'placement'),
-    })
+    return ini(
+        {
+            'DEFAULT': {'log_file': str(layout.log('placement'))},
+            'api': {'auth_strategy': 'keystone'},
+            'placement_database': services_database(layout, 'placement') | {'sync_on_startup': 'true'},
+            'keystone_authtoken': token_check(ports, secrets, 'placement'),
+        }
+    )
 
 
 def gunicorn(ports: Mapping[str, int], service: str) -> str:
@@ -147,8 +166,9 @@ def gunicorn(ports: Mapping[str, int], service: str) -> str:
         'loglevel': 'warning',
         'control_socket_disable': True,
     }
-    return ((_LOCK_FIRST if service == 'glance' else '')
-            + ''.join(f'{name} = {value!r}\n' for name, value in settings.items()))
+    return (_LOCK_FIRST if service == 'glance' else '') + ''.join(
+        f'{name} = {value!r}\n' for name, value in settings.items()
+    )
 
 
 # Of two threads that read and then write, SQLite refuses one at once ("database is locked"), and Glance doesn't try a
@@ -166,18 +186,20 @@ _LOCK_FIRST = """def post_fork(server, worker):
 
 def rabbitmq(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str]) -> str:
     """rabbitmq.conf"""
-    return '\n'.join([
-        f'listeners.tcp.1 = 127.0.0.1:{ports["rabbitmq"]}',
-        'default_user = kilonova',
-        f'default_pass = {secrets["rabbitmq"]}',
-        'log.console = false',
-        f'log.file = {layout.log("rabbitmq")}',
-        'log.file.level = warning',
-        # One machine that others use too: stop publishers only when it is nearly full.
-        'vm_memory_high_watermark.relative = 0.8',
-        'disk_free_limit.absolute = 100MB',
-        '',
-    ])
+    return '\n'.join(
+        [
+            f'listeners.tcp.1 = 127.0.0.1:{ports["rabbitmq"]}',
+            'default_user = kilonova',
+            f'default_pass = {secrets["rabbitmq"]}',
+            'log.console = false',
+            f'log.file = {layout.log("rabbitmq")}',
+            'log.file.level = warning',
+            # One machine that others use too: stop publishers only when it is nearly full.
+            'vm_memory_high_watermark.relative = 0.8',
+            'disk_free_limit.absolute = 100MB',
+            '',
+        ]
+    )
 
 
 def volume_key(secrets: Mapping[str, str]) -> str:
@@ -185,58 +207,95 @@ def volume_key(secrets: Mapping[str, str]) -> str:
     return hashlib.sha256(secrets['cinder'].encode()).hexdigest()
 
 
-def kilonova(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str], *,
-             accelerators: bool = False, networks: bool = False, volumes: bool = False, metadata: bool = False) -> str:
+def kilonova(
+    layout: Layout,
+    ports: Mapping[str, int],
+    secrets: Mapping[str, str],
+    *,
+    accelerators: bool = False,
+    networks: bool = False,
+    volumes: bool = False,
+    metadata: bool = False,
+) -> str:
     """kilonova.conf, read by all four daemons and by kilonova-manage. ``accelerators``: there is Cyborg; ``networks``:
     there is Neutron; ``volumes``: there is Cinder; ``metadata``: Neutron's agents ask for it."""
     databases = layout.data('kilonova')
     proxy: dict[str, str | int] = {
-        'service_metadata_proxy': 'true', 'metadata_proxy_shared_secret': secrets['metadata']}
-    return ini({
-        'DEFAULT': {
-            'transport_url': broker(ports, secrets),
-            'my_ip': '127.0.0.1',
-            'state_path': str(layout.data('kilonova')),
-            'osapi_compute_listen': '127.0.0.1',
-            'osapi_compute_listen_port': ports['api'],
-            # One process each: more of them cost memory, and on one machine nobody needs them.
-            'osapi_compute_workers': 1,
-            'compute_driver': 'libvirt.LibvirtDriver',
-            # Short, so that a daemon that dies is noticed while somebody watches.
-            'rpc_response_timeout': 10,
-            'long_rpc_timeout': 120,
-            'report_interval': 2,
-            'service_down_time': 10,
-            'initial_disk_allocation_ratio': '100.0',
-            **({'enabled_apis': 'osapi_compute, metadata', 'metadata_listen': '127.0.0.1',
-                'metadata_listen_port': ports['metadata']} if metadata else {}),
-        },
-        'conductor': {'workers': 1},
-        'scheduler': {'workers': 1},
-        'health': {f'{name}_port': ports[f'health-{name}'] for name in WATCHED},
-        'api': {'auth_strategy': 'keystone'},
-        'api_database': {'connection': sqlite(databases / 'api.sqlite')},
-        'database': {'connection': sqlite(databases / 'cell1.sqlite')},
-        'keystone_authtoken': token_check(ports, secrets, 'kilonova'),
-        'placement': account(ports, secrets, 'kilonova'),
-        'glance': account(ports, secrets, 'kilonova'),
-        **({'cyborg': account(ports, secrets, 'kilonova')} if accelerators else {}),
-        **({'neutron': account(ports, secrets, 'kilonova') | (proxy if metadata else {})} if networks else {}),
-        **({'cinder': account(ports, secrets, 'kilonova'), 'key_manager': {'fixed_key': volume_key(secrets)}}
-           if volumes else {}),
-        'pci': {'alias': [json.dumps(alias) for alias in ALIASES]},
-        'secrets': {'key_file': str(layout.keys)},
-        'filter_scheduler': {'pci_in_placement': 'true'},
-        'vnc': {'novncproxy_host': '127.0.0.1', 'novncproxy_port': ports['novncproxy'],
-                'novncproxy_base_url': f'http://127.0.0.1:{ports["novncproxy"]}/vnc_lite.html'},
-        'serial_console': {'enabled': 'true', 'serialproxy_host': '127.0.0.1', 'serialproxy_port': ports['serialproxy'],
-                           'base_url': f'ws://127.0.0.1:{ports["serialproxy"]}/'},
-        'quota': {'instances': 1000, 'cores': 10000, 'ram': 64 * 1024 * 1024},
-    })
+        'service_metadata_proxy': 'true',
+        'metadata_proxy_shared_secret': secrets['metadata'],
+    }
+    return ini(
+        {
+            'DEFAULT': {
+                'transport_url': broker(ports, secrets),
+                'my_ip': '127.0.0.1',
+                'state_path': str(layout.data('kilonova')),
+                'osapi_compute_listen': '127.0.0.1',
+                'osapi_compute_listen_port': ports['api'],
+                # One process each: more of them cost memory, and on one machine nobody needs them.
+                'osapi_compute_workers': 1,
+                'compute_driver': 'libvirt.LibvirtDriver',
+                # Short, so that a daemon that dies is noticed while somebody watches.
+                'rpc_response_timeout': 10,
+                'long_rpc_timeout': 120,
+                'report_interval': 2,
+                'service_down_time': 10,
+                'initial_disk_allocation_ratio': '100.0',
+                **(
+                    {
+                        'enabled_apis': 'osapi_compute, metadata',
+                        'metadata_listen': '127.0.0.1',
+                        'metadata_listen_port': ports['metadata'],
+                    }
+                    if metadata
+                    else {}
+                ),
+            },
+            'conductor': {'workers': 1},
+            'scheduler': {'workers': 1},
+            'health': {f'{name}_port': ports[f'health-{name}'] for name in WATCHED},
+            'api': {'auth_strategy': 'keystone'},
+            'api_database': {'connection': sqlite(databases / 'api.sqlite')},
+            'database': {'connection': sqlite(databases / 'cell1.sqlite')},
+            'keystone_authtoken': token_check(ports, secrets, 'kilonova'),
+            'placement': account(ports, secrets, 'kilonova'),
+            'glance': account(ports, secrets, 'kilonova'),
+            **({'cyborg': account(ports, secrets, 'kilonova')} if accelerators else {}),
+            **({'neutron': account(ports, secrets, 'kilonova') | (proxy if metadata else {})} if networks else {}),
+            **(
+                {'cinder': account(ports, secrets, 'kilonova'), 'key_manager': {'fixed_key': volume_key(secrets)}}
+                if volumes
+                else {}
+            ),
+            'pci': {'alias': [json.dumps(alias) for alias in ALIASES]},
+            'secrets': {'key_file': str(layout.keys)},
+            'filter_scheduler': {'pci_in_placement': 'true'},
+            'vnc': {
+                'novncproxy_host': '127.0.0.1',
+                'novncproxy_port': ports['novncproxy'],
+                'novncproxy_base_url': f'http://127.0.0.1:{ports["novncproxy"]}/vnc_lite.html',
+            },
+            'serial_console': {
+                'enabled': 'true',
+                'serialproxy_host': '127.0.0.1',
+                'serialproxy_port': ports['serialproxy'],
+                'base_url': f'ws://127.0.0.1:{ports["serialproxy"]}/',
+            },
+            'quota': {'instances': 1000, 'cores': 10000, 'ram': 64 * 1024 * 1024},
+        }
+    )
 
 
-def compute(layout: Layout, ports: Mapping[str, int], host: str, node_file: Path, settings: str,
-            machine: tuple[str, str] | None = None, *, share: Path | None = None) -> str:
+def compute(
+    layout: Layout,
+    ports: Mapping[str, int],
+    host: str,
+    node_file: Path,
+    settings: str,
+    machine: tuple[str, str] | None = None,
+    *,
+    share: Path | None = None,
+) -> str:
     """Return compute-HOST.conf: what is that host's own, then ``settings``, the text of its description's ``.conf``.
     ``machine``: its address and the kind of its guests, where these are real; ``share``: the directory of the shares
     with their volumes."""
@@ -245,26 +304,30 @@ def compute(layout: Layout, ports: Mapping[str, int], host: str, node_file: Path
         libvirt['connection_uri'] = f'test://{quote(str(node_file))}'
     if share is not None:
         libvirt['nfs_mount_point_base'] = str(share)
-    own = ini({
-        'DEFAULT': {
-            'host': host,
-            'state_path': str(layout.host(host)),
-            'instances_path': str(layout.instances(host)),
-            'resume_guests_state_on_host_boot': 'true',
-            **({'my_ip': machine[0]} if machine else {}),
-        },
-        'libvirt': libvirt,
-        **(_consoles(machine[0]) if machine else {}),
-        'pci': {'report_in_placement': 'true'},
-        'health': {'compute_port': ports[f'health-compute-{host}']},
-    })
+    own = ini(
+        {
+            'DEFAULT': {
+                'host': host,
+                'state_path': str(layout.host(host)),
+                'instances_path': str(layout.instances(host)),
+                'resume_guests_state_on_host_boot': 'true',
+                **({'my_ip': machine[0]} if machine else {}),
+            },
+            'libvirt': libvirt,
+            **(_consoles(machine[0]) if machine else {}),
+            'pci': {'report_in_placement': 'true'},
+            'health': {'compute_port': ports[f'health-compute-{host}']},
+        }
+    )
     return own + (f'\n{settings}' if settings else '')
 
 
 def _consoles(address: str) -> dict[str, dict[str, str]]:
     """Where the consoles of a machine's guests listen."""
-    return {'vnc': {'server_listen': address, 'server_proxyclient_address': address},
-            'serial_console': {'proxyclient_address': address}}
+    return {
+        'vnc': {'server_listen': address, 'server_proxyclient_address': address},
+        'serial_console': {'proxyclient_address': address},
+    }
 
 
 def clouds(ports: Mapping[str, int], secrets: Mapping[str, str]) -> str:

@@ -6,6 +6,7 @@ ovn-controller on each machine, with tunnels between them. No kernel module is n
 
 libvirt plugs guests into the bridge br-int, and ovn-controller does what OVN's southbound database says about them.
 """
+
 from __future__ import annotations
 
 import os
@@ -37,9 +38,19 @@ _WITHIN = 60.0
 
 def argv(machine: Machine, southbound: int) -> tuple[str, ...]:
     """``southbound``: the port of OVN's southbound database."""
-    return machine.inside('env', f'PYTHONPATH={ROOT}', sys.executable, '-P', '-m', 'tools.cloud.switch', machine.name,
-                          tunnel_address(machine), f'tcp:127.0.0.1:{southbound}',
-                          *(('outside',) if machine.outside else ()), *(('routes',) if machine.routes else ()))
+    return machine.inside(
+        'env',
+        f'PYTHONPATH={ROOT}',
+        sys.executable,
+        '-P',
+        '-m',
+        'tools.cloud.switch',
+        machine.name,
+        tunnel_address(machine),
+        f'tcp:127.0.0.1:{southbound}',
+        *(('outside',) if machine.outside else ()),
+        *(('routes',) if machine.routes else ()),
+    )
 
 
 def tunnel_address(machine: Machine) -> str:
@@ -78,17 +89,45 @@ def _switch(name: str, address: str, southbound: str, roles: Sequence[str]) -> s
     """Open vSwitch, with its bridges."""
     child = _start(SWITCH, f'unix:{SOCKET}')
     _wait_for(
-        'set', 'Open_vSwitch', '.', *(f'external_ids:{key}={value}' for key, value in (
-            ('system-id', name), ('hostname', name), ('ovn-remote', southbound), ('ovn-encap-type', 'geneve'),
-            ('ovn-encap-ip', address), ('ovn-bridge-datapath-type', 'netdev'),
-            *((('ovn-bridge-mappings', f'{OUTSIDE}:{OUTER}'),) if 'outside' in roles else ()),
-            *((('ovn-cms-options', 'enable-chassis-as-gw'),) if 'routes' in roles else ()))),
-        *(part for bridge in (GUESTS, TUNNELS, *((OUTER,) if 'outside' in roles else ())) for part in (
-            '--', '--may-exist', 'add-br', bridge, '--', 'set', 'Bridge', bridge, 'datapath_type=netdev')),
-        '--', 'set', 'Bridge', GUESTS, 'fail_mode=secure', '--', '--may-exist', 'add-port', TUNNELS, UPLINK,
-        *(('--', '--may-exist', 'add-port', OUTER, OUTWARD) if 'outside' in roles else ()))
-    for command in (('address', 'replace', f'{address}/24', 'dev', TUNNELS), ('link', 'set', TUNNELS, 'up'),
-                    ('link', 'set', GUESTS, 'up'), *((('link', 'set', OUTER, 'up'),) if 'outside' in roles else ())):
+        'set',
+        'Open_vSwitch',
+        '.',
+        *(
+            f'external_ids:{key}={value}'
+            for key, value in (
+                ('system-id', name),
+                ('hostname', name),
+                ('ovn-remote', southbound),
+                ('ovn-encap-type', 'geneve'),
+                ('ovn-encap-ip', address),
+                ('ovn-bridge-datapath-type', 'netdev'),
+                *((('ovn-bridge-mappings', f'{OUTSIDE}:{OUTER}'),) if 'outside' in roles else ()),
+                *((('ovn-cms-options', 'enable-chassis-as-gw'),) if 'routes' in roles else ()),
+            )
+        ),
+        *(
+            part
+            for bridge in (GUESTS, TUNNELS, *((OUTER,) if 'outside' in roles else ()))
+            for part in ('--', '--may-exist', 'add-br', bridge, '--', 'set', 'Bridge', bridge, 'datapath_type=netdev')
+        ),
+        '--',
+        'set',
+        'Bridge',
+        GUESTS,
+        'fail_mode=secure',
+        '--',
+        '--may-exist',
+        'add-port',
+        TUNNELS,
+        UPLINK,
+        *(('--', '--may-exist', 'add-port', OUTER, OUTWARD) if 'outside' in roles else ()),
+    )
+    for command in (
+        ('address', 'replace', f'{address}/24', 'dev', TUNNELS),
+        ('link', 'set', TUNNELS, 'up'),
+        ('link', 'set', GUESTS, 'up'),
+        *((('link', 'set', OUTER, 'up'),) if 'outside' in roles else ()),
+    ):
         _do('ip', *command)
     return child
 
@@ -96,8 +135,11 @@ def _switch(name: str, address: str, southbound: str, roles: Sequence[str]) -> s
 def _start(program: str, *arguments: str) -> subprocess.Popen[bytes]:
     """It ends with this process."""
     places = {f'{name}_RUNDIR': str(RUN) for name in ('OVS', 'OVN')}
-    return subprocess.Popen(['setpriv', '--pdeathsig', 'KILL', program, '--no-chdir', *_QUIET, *arguments],
-                            stdin=subprocess.DEVNULL, env={**os.environ, **places})
+    return subprocess.Popen(
+        ['setpriv', '--pdeathsig', 'KILL', program, '--no-chdir', *_QUIET, *arguments],
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, **places},
+    )
 
 
 def _wait_for(*arguments: str) -> None:

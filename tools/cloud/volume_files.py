@@ -6,6 +6,7 @@
 Nothing is mounted: the directory is where the share would be. All programs run as who runs Cinder. Runs in Cinder's
 virtual environment.
 """
+
 from __future__ import annotations
 
 from pathlib import Path

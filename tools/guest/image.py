@@ -7,6 +7,7 @@
 The kernel is Debian's for clouds, downloaded and unpacked below the directory (26 MB), never installed; the ramdisk has
 a static busybox, the modules that its devices need and ``init``, which see. Nothing of it needs root.
 """
+
 from __future__ import annotations
 
 import fcntl
@@ -28,15 +29,71 @@ from tools.cloud.layout import CloudError
 
 INIT, NET = Path(__file__).with_name('init'), Path(__file__).with_name('net')
 BUSYBOX = Path('/bin/busybox')
-NEEDED = ('apt-get', 'apt-cache', 'dpkg-deb', 'depmod', 'modprobe', 'cpio', 'syslinux', 'mcopy', 'mkfs.vfat',
-          'qemu-img', 'qemu-system-x86_64')
+NEEDED = (
+    'apt-get',
+    'apt-cache',
+    'dpkg-deb',
+    'depmod',
+    'modprobe',
+    'cpio',
+    'syslinux',
+    'mcopy',
+    'mkfs.vfat',
+    'qemu-img',
+    'qemu-system-x86_64',
+)
 PACKAGE = 'linux-image-cloud-amd64'
-MODULES = ('virtio_pci', 'virtio_blk', 'virtio_scsi', 'virtio_net', 'virtio_balloon', 'virtio-rng', 'sr_mod', 'sd_mod',
-           'ata_piix', 'isofs', 'vfat', 'nls_cp437', 'nls_iso8859-1', 'nls_utf8', 'nls_ascii', 'button',
-           'evdev')
-COMMANDS = ('sh', 'mount', 'umount', 'mkdir', 'ls', 'cat', 'echo', 'sleep', 'poweroff', 'insmod', 'grep', 'sed', 'awk',
-            'dd', 'head', 'sort', 'tr', 'wc', 'basename', 'sync', 'printf', 'acpid', 'find', 'uname', 'chmod', 'ip',
-            'udhcpc', 'ping', 'nc', 'timeout')
+MODULES = (
+    'virtio_pci',
+    'virtio_blk',
+    'virtio_scsi',
+    'virtio_net',
+    'virtio_balloon',
+    'virtio-rng',
+    'sr_mod',
+    'sd_mod',
+    'ata_piix',
+    'isofs',
+    'vfat',
+    'nls_cp437',
+    'nls_iso8859-1',
+    'nls_utf8',
+    'nls_ascii',
+    'button',
+    'evdev',
+)
+COMMANDS = (
+    'sh',
+    'mount',
+    'umount',
+    'mkdir',
+    'ls',
+    'cat',
+    'echo',
+    'sleep',
+    'poweroff',
+    'insmod',
+    'grep',
+    'sed',
+    'awk',
+    'dd',
+    'head',
+    'sort',
+    'tr',
+    'wc',
+    'basename',
+    'sync',
+    'printf',
+    'acpid',
+    'find',
+    'uname',
+    'chmod',
+    'ip',
+    'udhcpc',
+    'ping',
+    'nc',
+    'timeout',
+)
 COMMAND_LINE = 'console=tty0 console=ttyS0 quiet panic=1'
 # MiB of the disk and of its boot partition; the guest's record of its boots stands between their ends.
 DISK, BOOT = 32, 22
@@ -113,8 +170,15 @@ def alone(directory: Path) -> Iterator[None]:
 def run(argv: Sequence[str], cwd: Path, text: str | None = None) -> str:
     """What a program prints; CloudError with its words where it fails."""
     path = f'{os.environ.get("PATH", "")}:/usr/sbin:/sbin'
-    done = subprocess.run(list(argv), cwd=cwd, input=text, capture_output=True, text=True, check=False,
-                          env={**os.environ, 'PATH': path, 'LC_ALL': 'C'})
+    done = subprocess.run(
+        list(argv),
+        cwd=cwd,
+        input=text,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, 'PATH': path, 'LC_ALL': 'C'},
+    )
     if done.returncode:
         raise CloudError(f'{" ".join(argv[:4])} failed: {(done.stderr or done.stdout).strip()[-800:]}')
     return done.stdout
@@ -146,7 +210,7 @@ def unpacked_kernel(directory: Path, name: str) -> Path:
 def unpack(name: str, scratch: Path) -> None:
     """Download a package of Debian's and unpack it as ``scratch``/unpacked."""
     run(['apt-get', 'download', name], scratch)
-    package, = scratch.glob('*.deb')
+    (package,) = scratch.glob('*.deb')
     run(['dpkg-deb', '-x', package.name, 'unpacked'], scratch)
     package.unlink()
 
@@ -179,8 +243,9 @@ def module_files(kernel: Path, modules: Iterable[str]) -> list[Path]:
     return list(found)
 
 
-def ramdisk(kernel: Path, where: Path, programs: Mapping[str, Path], modules: Iterable[str],
-            commands: Iterable[str]) -> bytes:
+def ramdisk(
+    kernel: Path, where: Path, programs: Mapping[str, Path], modules: Iterable[str], commands: Iterable[str]
+) -> bytes:
     """A compressed cpio archive with a busybox. ``programs``: {name there: file}, ``init`` among them; its /mod/order
     lists the modules in /mod."""
     with tempfile.TemporaryDirectory(dir=where) as scratch:
@@ -219,9 +284,29 @@ def kvm_works(guest: Guest, directory: Path) -> bool:
 def boots(guest: Guest, accelerator: str, within: float) -> bool:
     """Whether kernel and ramdisk come up in QEMU ``within`` so many seconds."""
     child = subprocess.Popen(
-        ['qemu-system-x86_64', '-accel', accelerator, '-m', '128', '-nodefaults', '-display', 'none', '-no-reboot',
-         '-serial', 'stdio', '-kernel', str(guest.kernel), '-initrd', str(guest.ramdisk), '-append', COMMAND_LINE],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        [
+            'qemu-system-x86_64',
+            '-accel',
+            accelerator,
+            '-m',
+            '128',
+            '-nodefaults',
+            '-display',
+            'none',
+            '-no-reboot',
+            '-serial',
+            'stdio',
+            '-kernel',
+            str(guest.kernel),
+            '-initrd',
+            str(guest.ramdisk),
+            '-append',
+            COMMAND_LINE,
+        ],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
     assert child.stdout is not None
     seen, deadline = b'', time.monotonic() + within
     try:

@@ -7,6 +7,7 @@ partition (ext4) with a busybox, dropbear, and the tools that acceptance suites 
 What it does when it boots stands in ``files/rc``. ``make tempest GUESTS=qemu`` has it as its image. The root file
 system is on the disk, so what is written there is in each copy of the disk.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -28,8 +29,20 @@ PROGRAMS = ('dropbear', 'lsblk', 'blkid', 'mkfs.ext4', 'mkfs.vfat')
 NEEDED = (*image.NEEDED, *PROGRAMS, 'dropbearkey', 'ldd')
 # What the root partition is found with, and what the rest of the guest needs.
 _FIRST = ('virtio_pci', 'virtio_blk', 'virtio_scsi', 'sd_mod', 'ata_piix')
-_THEN = ('virtio_net', 'virtio_balloon', 'virtio-rng', 'sr_mod', 'isofs', 'vfat', 'nls_cp437', 'nls_iso8859-1',
-         'nls_utf8', 'nls_ascii', 'button', 'evdev')
+_THEN = (
+    'virtio_net',
+    'virtio_balloon',
+    'virtio-rng',
+    'sr_mod',
+    'isofs',
+    'vfat',
+    'nls_cp437',
+    'nls_iso8859-1',
+    'nls_utf8',
+    'nls_ascii',
+    'button',
+    'evdev',
+)
 _COMMANDS = ('sh', 'mount', 'cat', 'echo', 'sleep', 'insmod', 'switch_root', 'poweroff')
 COMMAND_LINE = f'{image.COMMAND_LINE} mitigations=off'
 _SYSLINUX = f"""SERIAL 0 115200
@@ -77,16 +90,32 @@ def _make(where: Path, kernel: Path) -> Path:
     shutil.copyfile(next((kernel / 'boot').glob('vmlinuz-*')), where / 'vmlinuz')
     (where / 'initrd.gz').write_bytes(image.ramdisk(kernel, where, {'init': FILES / 'init'}, _FIRST, _COMMANDS))
     (where / 'syslinux.cfg').write_text(_SYSLINUX)
-    image.run(['mkfs.vfat', '-F', '16', '-h', str(_sectors(_FRONT)), '-n', 'BOOT', '-C', 'boot', str(_BOOT << 10)],
-              where)
+    image.run(
+        ['mkfs.vfat', '-F', '16', '-h', str(_sectors(_FRONT)), '-n', 'BOOT', '-C', 'boot', str(_BOOT << 10)], where
+    )
     for name in ('vmlinuz', 'initrd.gz', 'syslinux.cfg'):
         image.run(['mcopy', '-i', 'boot', name, f'::{name}'], where)
     image.run(['syslinux', '--install', 'boot'], where)
     root = where / 'tree'
     _furnish(root, kernel)
     # Without checksums of metadata: a guest of emulated processors computes them for long.
-    image.run(['mkfs.ext4', '-q', '-O', '^metadata_csum', '-L', 'root', '-E', 'root_owner=0:0', '-d', str(root), 'root',
-               f'{_ROOT}M'], where)
+    image.run(
+        [
+            'mkfs.ext4',
+            '-q',
+            '-O',
+            '^metadata_csum',
+            '-L',
+            'root',
+            '-E',
+            'root_owner=0:0',
+            '-d',
+            str(root),
+            'root',
+            f'{_ROOT}M',
+        ],
+        where,
+    )
     with (where / 'disk').open('wb') as disk:
         disk.write(_first_sector())
         for name, start in (('boot', _FRONT), ('root', _FRONT + _BOOT)):
@@ -104,24 +133,55 @@ def _sectors(mebibytes: int) -> int:
 def _first_sector() -> bytes:
     """Return the master boot record: the code that starts the active partition, and the table of both."""
     code = _MBR.read_bytes()[:440].ljust(446, b'\0')
-    table = b''.join(struct.pack('<B3sB3sII', active, b'\xfe\xff\xff', kind, b'\xfe\xff\xff', _sectors(start),
-                                 _sectors(size))
-                     for active, kind, start, size in ((0x80, 0x0e, _FRONT, _BOOT), (0, 0x83, _FRONT + _BOOT, _ROOT)))
+    table = b''.join(
+        struct.pack('<B3sB3sII', active, b'\xfe\xff\xff', kind, b'\xfe\xff\xff', _sectors(start), _sectors(size))
+        for active, kind, start, size in ((0x80, 0x0E, _FRONT, _BOOT), (0, 0x83, _FRONT + _BOOT, _ROOT))
+    )
     return code + table.ljust(64, b'\0') + b'\x55\xaa'
 
 
 def _furnish(root: Path, kernel: Path) -> None:
     """Write the tree of the root file system into ``root``, which must not exist."""
-    for name in ('bin', 'sbin', 'dev', 'proc', 'sys', 'run', 'tmp', 'mnt', 'media', 'mod', 'etc/acpi/PWRF', 'root/.ssh',
-                 'var/lib', 'var/log', 'usr', 'lib64', 'home'):
+    for name in (
+        'bin',
+        'sbin',
+        'dev',
+        'proc',
+        'sys',
+        'run',
+        'tmp',
+        'mnt',
+        'media',
+        'mod',
+        'etc/acpi/PWRF',
+        'root/.ssh',
+        'var/lib',
+        'var/log',
+        'usr',
+        'lib64',
+        'home',
+    ):
         (root / name).mkdir(parents=True)
     (root / 'tmp').chmod(0o1777)
-    for name, target in (('usr/bin', '../bin'), ('usr/sbin', '../sbin'), ('var/run', '../run'), ('lib', 'lib64'),
-                         ('etc/resolv.conf', '/run/resolv.conf'), ('etc/mtab', '/proc/mounts')):
+    for name, target in (
+        ('usr/bin', '../bin'),
+        ('usr/sbin', '../sbin'),
+        ('var/run', '../run'),
+        ('lib', 'lib64'),
+        ('etc/resolv.conf', '/run/resolv.conf'),
+        ('etc/mtab', '/proc/mounts'),
+    ):
         (root / name).symlink_to(target)
     shutil.copy(image.BUSYBOX, root / 'bin' / 'busybox')
-    ours = {'rc': 'etc/rc', 'lease': 'etc/lease', 'inittab': 'etc/inittab', 'power': 'etc/acpi/PWRF/00000080',
-            'sudo': 'bin/sudo', 'mkfs': 'sbin/mkfs', 'curl': 'bin/curl'}
+    ours = {
+        'rc': 'etc/rc',
+        'lease': 'etc/lease',
+        'inittab': 'etc/inittab',
+        'power': 'etc/acpi/PWRF/00000080',
+        'sudo': 'bin/sudo',
+        'mkfs': 'sbin/mkfs',
+        'curl': 'bin/curl',
+    }
     _programs(root)
     for name, there in ours.items():
         shutil.copy(FILES / name, root / there)
@@ -136,9 +196,13 @@ def _furnish(root: Path, kernel: Path) -> None:
         shutil.copy(path, root / 'mod' / path.name)
     loaded = {path.name for path in image.module_files(kernel, _FIRST)}
     (root / 'mod' / 'order').write_text(''.join(f'{path.name}\n' for path in order if path.name not in loaded))
-    for name, text in (('passwd', f'{USER}:*:0:0::/root:/bin/sh\n'), ('group', 'root:x:0:\n'),
-                       ('shells', '/bin/sh\n'), ('hostname', 'guest\n'),
-                       ('profile', 'export PATH=/sbin:/bin\n')):
+    for name, text in (
+        ('passwd', f'{USER}:*:0:0::/root:/bin/sh\n'),
+        ('group', 'root:x:0:\n'),
+        ('shells', '/bin/sh\n'),
+        ('hostname', 'guest\n'),
+        ('profile', 'export PATH=/sbin:/bin\n'),
+    ):
         (root / 'etc' / name).write_text(text)
     image.run(['dropbearkey', '-t', 'ed25519', '-f', 'etc/host.key'], root)
 

@@ -6,6 +6,7 @@
 Debian's kernel of the installed headers, with a module of mediated devices (vgpu.py) from its own sources; the root is
 debootstrap's. What takes minutes is the disk: the ramdisk brings the programs of this directory into it. Needs root.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -25,17 +26,54 @@ from tools.vfio import vgpu
 OURS = Path(__file__).parent
 PROGRAMS = {'init': OURS / 'ramdisk-init', 'nested-init': OURS / 'init'}
 # What the target installs by bindep.txt's profile vfio: program, package.
-NEEDED = {'apt-get': 'apt', 'apt-cache': 'apt', 'dpkg-deb': 'dpkg', 'depmod': 'kmod', 'modprobe': 'kmod',
-          'cpio': 'cpio', 'debootstrap': 'debootstrap', 'gcc': 'gcc', 'make': 'make', 'strip': 'binutils', 'tar': 'tar',
-          'xz': 'xz-utils', 'mke2fs': 'e2fsprogs', 'qemu-img': 'qemu-utils', 'qemu-system-x86_64': 'qemu-system-x86',
-          'setpriv': 'util-linux', 'chroot': 'coreutils'}
+NEEDED = {
+    'apt-get': 'apt',
+    'apt-cache': 'apt',
+    'dpkg-deb': 'dpkg',
+    'depmod': 'kmod',
+    'modprobe': 'kmod',
+    'cpio': 'cpio',
+    'debootstrap': 'debootstrap',
+    'gcc': 'gcc',
+    'make': 'make',
+    'strip': 'binutils',
+    'tar': 'tar',
+    'xz': 'xz-utils',
+    'mke2fs': 'e2fsprogs',
+    'qemu-img': 'qemu-utils',
+    'qemu-system-x86_64': 'qemu-system-x86',
+    'setpriv': 'util-linux',
+    'chroot': 'coreutils',
+}
 HEADERS, SOURCES = 'linux-headers-amd64', 'linux-source'
 RELEASE = 'bookworm'
-PACKAGES = ('libvirt-daemon', 'libvirt-daemon-driver-qemu', 'libvirt-clients', 'qemu-system-x86', 'qemu-utils', 'kmod',
-            'iproute2', 'pciutils', 'udev', 'mdevctl')
+PACKAGES = (
+    'libvirt-daemon',
+    'libvirt-daemon-driver-qemu',
+    'libvirt-clients',
+    'qemu-system-x86',
+    'qemu-utils',
+    'kmod',
+    'iproute2',
+    'pciutils',
+    'udev',
+    'mdevctl',
+)
 # Those of its root, and those by which the ramdisk gets there.
-MODULES = ('vfio-pci', 'vfio_iommu_type1', 'vfio', 'mdev', 'kvm-amd', 'nvme', 'virtio_net', 'virtio_blk', 'virtio_pci',
-           '9p', '9pnet_virtio', 'ext4')
+MODULES = (
+    'vfio-pci',
+    'vfio_iommu_type1',
+    'vfio',
+    'mdev',
+    'kvm-amd',
+    'nvme',
+    'virtio_net',
+    'virtio_blk',
+    'virtio_pci',
+    '9p',
+    '9pnet_virtio',
+    'ext4',
+)
 FIRST_MODULES = ('virtio_pci', 'virtio_blk', 'ext4')
 COMMANDS = ('sh', 'mount', 'mkdir', 'cat', 'echo', 'sleep', 'insmod', 'cp', 'poweroff', 'switch_root')
 # MiB of the root disk (sparse), and what the building needs beside it, free.
@@ -108,8 +146,11 @@ def check_programs() -> None:
 
 def _headers() -> list[str]:
     """Versions whose headers are installed, such as 6.1.0-56-amd64, the newest first."""
-    found = [path.name.removeprefix('linux-headers-') for path in Path('/usr/src').glob('linux-headers-6.1.*-amd64')
-             if 'cloud' not in path.name and 'rt' not in path.name]
+    found = [
+        path.name.removeprefix('linux-headers-')
+        for path in Path('/usr/src').glob('linux-headers-6.1.*-amd64')
+        if 'cloud' not in path.name and 'rt' not in path.name
+    ]
     return sorted(found, key=lambda name: [int(part) for part in re.findall(r'\d+', name)], reverse=True)
 
 
@@ -149,8 +190,10 @@ def _make_disk(kernel: Path, scratch: Path, disk: Path) -> None:
     # 2. Modules.
     theirs, ours = kernel / 'lib/modules' / version, root / 'lib/modules' / version
     shutil.rmtree(root / 'lib/modules', ignore_errors=True)
-    for path in (*module_files(kernel, MODULES), *(theirs / f'modules.{name}' for name in ('builtin', 'order',
-                                                                                          'builtin.modinfo'))):
+    for path in (
+        *module_files(kernel, MODULES),
+        *(theirs / f'modules.{name}' for name in ('builtin', 'order', 'builtin.modinfo')),
+    ):
         kept = ours / path.relative_to(theirs)
         kept.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, kept)
@@ -182,7 +225,7 @@ def _module(version: str, scratch: Path) -> Path:
     if match is None:
         raise CloudError(f'apt has no {SOURCES}: the mediated devices are built from it (apt-get update first?)')
     unpack(match[1], scratch)
-    sources, = (scratch / 'unpacked/usr/src').glob('linux-source-*.tar.xz')
+    (sources,) = (scratch / 'unpacked/usr/src').glob('linux-source-*.tar.xz')
     sample = f'{match[1]}/samples/vfio-mdev/mtty.c'
     run(['tar', '-xJf', str(sources), '--occurrence=1', sample], scratch)
     where = scratch / 'module'

@@ -10,6 +10,7 @@
 The compute runs here, its guests there: ``shared`` has the same path on both. By TCG, which emulates AMD's SVM, too, so
 that no KVM is needed on this machine, and guests there run by KVM.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -37,14 +38,23 @@ FREE = 2600
 # Seconds; 25 to 40 on an idle machine of two cores.
 UP_WITHIN, DONE_WITHIN = 300.0, 120.0
 _DEVICES = (
-    'edu,bus=pcie.0,addr=0x10', 'edu,bus=pcie.0,addr=0x11',
-    'pcie-root-port,id=rp1,slot=1,chassis=1,bus=pcie.0,addr=0x14', 'nvme-subsys,id=subsystem,nqn=subsystem',
-    ('nvme,id=pf,serial=NESTED,subsys=subsystem,bus=rp1,sriov_max_vfs=4,sriov_vq_flexible=8,sriov_vi_flexible=4,'
-     'max_ioqpairs=10,msix_qsize=9'), 'nvme-ns,drive=nvme,bus=pf,nsid=1',
-    'pcie-root-port,id=rp2,slot=2,chassis=2,bus=pcie.0,addr=0x15', 'edu,bus=rp2',
+    'edu,bus=pcie.0,addr=0x10',
+    'edu,bus=pcie.0,addr=0x11',
+    'pcie-root-port,id=rp1,slot=1,chassis=1,bus=pcie.0,addr=0x14',
+    'nvme-subsys,id=subsystem,nqn=subsystem',
+    (
+        'nvme,id=pf,serial=NESTED,subsys=subsystem,bus=rp1,sriov_max_vfs=4,sriov_vq_flexible=8,sriov_vi_flexible=4,'
+        'max_ioqpairs=10,msix_qsize=9'
+    ),
+    'nvme-ns,drive=nvme,bus=pf,nsid=1',
+    'pcie-root-port,id=rp2,slot=2,chassis=2,bus=pcie.0,addr=0x15',
+    'edu,bus=rp2',
     'pxb-pcie,id=far,bus_nr=0x40,numa_node=1,bus=pcie.0,addr=0x16',
-    'pcie-root-port,id=rp3,slot=3,chassis=3,bus=far,addr=0x0', 'pci-testdev,bus=rp3',
-    'pcie-root-port,id=rp4,slot=4,chassis=4,bus=far,addr=0x1', 'edu,bus=rp4')
+    'pcie-root-port,id=rp3,slot=3,chassis=3,bus=far,addr=0x0',
+    'pci-testdev,bus=rp3',
+    'pcie-root-port,id=rp4,slot=4,chassis=4,bus=far,addr=0x1',
+    'edu,bus=rp4',
+)
 
 
 class Nested:
@@ -96,15 +106,17 @@ class Nested:
         (self._orders / 'vfs').write_text(str(vfs))
         (self._directory / 'console.log').unlink(missing_ok=True)
         with (self._directory / 'qemu.log').open('ab') as log:
-            self._process = subprocess.Popen(self._argv(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                             start_new_session=True)
+            self._process = subprocess.Popen(
+                self._argv(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
         deadline = time.monotonic() + UP_WITHIN
         while 'NESTED-READY' not in (said := self.console):
             if not self.is_on() or time.monotonic() > deadline:
                 self.end()
                 words = [*said.splitlines()[-20:], *(self._directory / 'qemu.log').read_text().splitlines()[-5:]]
-                raise CloudError('\n'.join([f'the nested machine does not come up within {UP_WITHIN:.0f} s; it said:',
-                                            *words]))
+                raise CloudError(
+                    '\n'.join([f'the nested machine does not come up within {UP_WITHIN:.0f} s; it said:', *words])
+                )
             time.sleep(0.2)
         if lacks := lacking(said):
             self.end()
@@ -153,25 +165,64 @@ class Nested:
 
     def _argv(self) -> list[str]:
         half = f'{MEMORY // 2}M'
-        argv = ['setpriv', '--pdeathsig', 'KILL', 'qemu-system-x86_64', '-name', 'nested', '-machine', 'q35',
-                '-accel', 'tcg,thread=multi,tb-size=512', '-cpu', 'EPYC', '-smp', '2', '-m', str(MEMORY),
-                '-nodefaults', '-no-user-config', '-display', 'none', '-no-reboot',
-                '-serial', f'file:{self._directory}/console.log',
-                '-kernel', str(self._image.kernel), '-initrd', str(self._image.ramdisk),
-                # On a busy machine the timer's interrupts come later than the kernel's own check waits.
-                '-append', 'console=ttyS0 quiet intel_iommu=on iommu=nopt panic=1 net.ifnames=0 no_timer_check',
-                '-device', 'intel-iommu,intremap=on',
-                '-drive', f'if=none,id=root,file={self._disk},format=qcow2,cache=unsafe',
-                '-device', 'virtio-blk-pci,drive=root,bus=pcie.0,addr=0x2',
-                '-drive', f'if=none,id=nvme,file={self._nvme},format=raw',
-                '-netdev', f'user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:{self._port}-:16509',
-                '-device', 'virtio-net-pci,netdev=net,bus=pcie.0,addr=0x4']
+        argv = [
+            'setpriv',
+            '--pdeathsig',
+            'KILL',
+            'qemu-system-x86_64',
+            '-name',
+            'nested',
+            '-machine',
+            'q35',
+            '-accel',
+            'tcg,thread=multi,tb-size=512',
+            '-cpu',
+            'EPYC',
+            '-smp',
+            '2',
+            '-m',
+            str(MEMORY),
+            '-nodefaults',
+            '-no-user-config',
+            '-display',
+            'none',
+            '-no-reboot',
+            '-serial',
+            f'file:{self._directory}/console.log',
+            '-kernel',
+            str(self._image.kernel),
+            '-initrd',
+            str(self._image.ramdisk),
+            # On a busy machine the timer's interrupts come later than the kernel's own check waits.
+            '-append',
+            'console=ttyS0 quiet intel_iommu=on iommu=nopt panic=1 net.ifnames=0 no_timer_check',
+            '-device',
+            'intel-iommu,intremap=on',
+            '-drive',
+            f'if=none,id=root,file={self._disk},format=qcow2,cache=unsafe',
+            '-device',
+            'virtio-blk-pci,drive=root,bus=pcie.0,addr=0x2',
+            '-drive',
+            f'if=none,id=nvme,file={self._nvme},format=raw',
+            '-netdev',
+            f'user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:{self._port}-:16509',
+            '-device',
+            'virtio-net-pci,netdev=net,bus=pcie.0,addr=0x4',
+        ]
         for node in range(2):
-            argv += ['-object', f'memory-backend-ram,id=memory{node},size={half}',
-                     '-numa', f'node,nodeid={node},cpus={node},memdev=memory{node}']
+            argv += [
+                '-object',
+                f'memory-backend-ram,id=memory{node},size={half}',
+                '-numa',
+                f'node,nodeid={node},cpus={node},memdev=memory{node}',
+            ]
         for place, (name, path) in enumerate((('orders', self._orders), ('shared', self._shared)), 5):
-            argv += ['-fsdev', f'local,id={name},path={path},security_model=none',
-                     '-device', f'virtio-9p-pci,fsdev={name},mount_tag={name},bus=pcie.0,addr={place:#x}']
+            argv += [
+                '-fsdev',
+                f'local,id={name},path={path},security_model=none',
+                '-device',
+                f'virtio-9p-pci,fsdev={name},mount_tag={name},bus=pcie.0,addr={place:#x}',
+            ]
         for device in _DEVICES:
             argv += ['-device', device]
         return argv
@@ -188,4 +239,3 @@ def check_memory() -> None:
     free = next(int(line.split()[1]) >> 10 for line in lines if line.startswith('MemAvailable:'))
     if free < FREE:
         raise CloudError(f'the nested machine needs {FREE} MiB of memory, {free} MiB are free')
-

@@ -7,6 +7,7 @@ of it. This changes it: the types are those of any PCI function that is bound to
 function has room of its own, and a guest sees a 3D controller 1234:fa4e. The result is GPL-2 as the sample is; it is
 built beside the nested machine's image and is no part of this tree.
 """
+
 from __future__ import annotations
 
 from tools.cloud.layout import CloudError
@@ -106,17 +107,25 @@ _CHANGES = (
     ('#define MTTY_NAME       "mtty"', f'#define MTTY_NAME       "{NAME}"'),
     ('#define MAX_MTTYS\t24', '#define MAX_MTTYS\t8'),
     # Room is counted by card.
-    ('int avail_ports = atomic_read(&mdev_avail_ports);',
-     'struct card *card = card_of(mdev->type);\n\tint avail_ports = atomic_read(&card->avail);'),
+    (
+        'int avail_ports = atomic_read(&mdev_avail_ports);',
+        'struct card *card = card_of(mdev->type);\n\tint avail_ports = atomic_read(&card->avail);',
+    ),
     ('atomic_try_cmpxchg(&mdev_avail_ports,', 'atomic_try_cmpxchg(&card->avail,'),
     ('atomic_add(type->nr_ports, &mdev_avail_ports);', 'atomic_add(type->nr_ports, &card->avail);'),
-    ('atomic_add(mdev_state->nr_ports, &mdev_avail_ports);',
-     'atomic_add(mdev_state->nr_ports, &card_of(mdev_state->mdev->type)->avail);'),
-    ('return atomic_read(&mdev_avail_ports) / type->nr_ports;',
-     'return atomic_read(&card_of(mtype)->avail) / type->nr_ports;'),
+    (
+        'atomic_add(mdev_state->nr_ports, &mdev_avail_ports);',
+        'atomic_add(mdev_state->nr_ports, &card_of(mdev_state->mdev->type)->avail);',
+    ),
+    (
+        'return atomic_read(&mdev_avail_ports) / type->nr_ports;',
+        'return atomic_read(&card_of(mtype)->avail) / type->nr_ports;',
+    ),
     # What a guest sees: vendor and product, class 0302.
-    ('STORE_LE32((u32 *) &mdev_state->vconfig[0x0], 0x32534348);',
-     'STORE_LE32((u32 *) &mdev_state->vconfig[0x0], 0xfa4e1234);'),
+    (
+        'STORE_LE32((u32 *) &mdev_state->vconfig[0x0], 0x32534348);',
+        'STORE_LE32((u32 *) &mdev_state->vconfig[0x0], 0xfa4e1234);',
+    ),
     ('mdev_state->vconfig[0x9] =  0x02;', 'mdev_state->vconfig[0x9] =  0x00;'),
     ('mdev_state->vconfig[0xa] =  0x00;', 'mdev_state->vconfig[0xa] =  0x02;'),
     ('mdev_state->vconfig[0xb] =  0x07;', 'mdev_state->vconfig[0xb] =  0x03;'),
@@ -129,8 +138,9 @@ def source(mtty: str) -> str:
     """The module's C. CloudError: this is the sample of another kernel."""
     text = _between(mtty, 'static struct mtty_type {', 'static const struct file_operations vd_fops', _OF_TYPE)
     text = _between(text, 'static struct mtty_dev {', 'struct mdev_region_info {')
-    text = _between(text, 'static const struct file_operations vd_fops',
-                    'static const struct vfio_device_ops mtty_dev_ops;')
+    text = _between(
+        text, 'static const struct file_operations vd_fops', 'static const struct vfio_device_ops mtty_dev_ops;'
+    )
     for old, new in _CHANGES:
         if old not in text:
             raise _other(old)

@@ -5,6 +5,7 @@
 
 The schema of a microversion has the properties whose range includes it. So no code has to compare microversions.
 """
+
 from __future__ import annotations
 
 import functools
@@ -98,6 +99,7 @@ def _bounds_first(keyword: Callable[..., Any]) -> Callable[..., Errors]:
     def check(validator: Validator, argument: Any, value: Json, schema: dict[str, Any]) -> Errors:
         if not _is_long(value, schema):
             yield from keyword(validator, argument, value, schema) or ()
+
     return check
 
 
@@ -116,7 +118,8 @@ def _unique(validator: Validator, wanted: bool, value: Json, schema: dict[str, A
 def is_known(name: str, schema: dict[str, Any]) -> bool:
     """Return whether a schema has a property of this name, or a pattern that matches the name."""
     return name in schema.get('properties', ()) or any(
-        compiled(pattern).search(name) for pattern in schema.get('patternProperties', ()))
+        compiled(pattern).search(name) for pattern in schema.get('patternProperties', ())
+    )
 
 
 def _by_pattern(validator: Validator, patterns: dict[str, Any], value: Json, schema: dict[str, Any]) -> Errors:
@@ -138,14 +141,17 @@ def _additional(validator: Validator, allowed: bool, value: Json, schema: dict[s
     if 'patternProperties' in schema:
         patterns = ', '.join(map(repr, sorted(schema['patternProperties'])))
         yield jsonschema.ValidationError(
-            f'{listed} {"does" if len(extras) == 1 else "do"} not match any of the regexes: {patterns}')
+            f'{listed} {"does" if len(extras) == 1 else "do"} not match any of the regexes: {patterns}'
+        )
     else:
-        yield jsonschema.ValidationError(f'Additional properties are not allowed ({listed} '
-                                         f'{"was" if len(extras) == 1 else "were"} unexpected)')
+        yield jsonschema.ValidationError(
+            f'Additional properties are not allowed ({listed} {"was" if len(extras) == 1 else "were"} unexpected)'
+        )
 
 
 def _limit(compare: Callable[[float, float], bool], word: str) -> Callable[..., Errors]:
     """Return the check of minimum or maximum, which also applies to numbers that are written as text."""
+
     def check(validator: Validator, limit: float, value: Json, schema: dict[str, Any]) -> Errors:
         try:
             number = float(value) if isinstance(value, str) else value
@@ -153,6 +159,7 @@ def _limit(compare: Callable[[float, float], bool], word: str) -> Callable[..., 
             return
         if isinstance(number, (int, float)) and not isinstance(number, bool) and not compare(number, limit):
             yield jsonschema.ValidationError(f'{value!r} is {word} of {limit!r}')
+
     return check
 
 
@@ -169,14 +176,22 @@ def _bytes(validator: Validator, limit: int, value: Json, schema: dict[str, Any]
 
 
 _THEIRS = jsonschema.Draft4Validator.VALIDATORS
-VALIDATOR = jsonschema.validators.extend(jsonschema.Draft4Validator, {
-    'pattern': _bounds_first(_pattern), 'format': _bounds_first(_THEIRS['format']),
-    'items': _bounds_first(_THEIRS['items']), 'uniqueItems': _bounds_first(_unique),
-    'properties': _bounds_first(_THEIRS['properties']), 'patternProperties': _bounds_first(_by_pattern),
-    'additionalProperties': _bounds_first(_additional), 'maxBytes': _bounds_first(_bytes),
-    'largest': _largest,
-    'minimum': _bounds_first(_limit(lambda number, limit: number >= limit, 'less than the minimum')),
-    'maximum': _bounds_first(_limit(lambda number, limit: number <= limit, 'greater than the maximum'))})
+VALIDATOR = jsonschema.validators.extend(
+    jsonschema.Draft4Validator,
+    {
+        'pattern': _bounds_first(_pattern),
+        'format': _bounds_first(_THEIRS['format']),
+        'items': _bounds_first(_THEIRS['items']),
+        'uniqueItems': _bounds_first(_unique),
+        'properties': _bounds_first(_THEIRS['properties']),
+        'patternProperties': _bounds_first(_by_pattern),
+        'additionalProperties': _bounds_first(_additional),
+        'maxBytes': _bounds_first(_bytes),
+        'largest': _largest,
+        'minimum': _bounds_first(_limit(lambda number, limit: number >= limit, 'less than the minimum')),
+        'maximum': _bounds_first(_limit(lambda number, limit: number <= limit, 'greater than the maximum')),
+    },
+)
 
 
 # --- schemas ---------------------------------------------------------------------------------------------------------
@@ -229,8 +244,12 @@ class Obj(Schema):
     def at(self, version: int) -> dict[str, Any]:
         """Return the plain JSON schema of the object in a microversion."""
         rows = [prop for prop in self.props if prop.holds(version)]
-        schema = {'type': 'object', 'properties': {prop.name: at(prop.schema, version) for prop in rows},
-                  'additionalProperties': self.additional, **self.more}
+        schema = {
+            'type': 'object',
+            'properties': {prop.name: at(prop.schema, version) for prop in rows},
+            'additionalProperties': self.additional,
+            **self.more,
+        }
         required = [prop.name for prop in rows if prop.required]
         return {**schema, 'required': required} if required else schema
 
@@ -247,7 +266,7 @@ class Windows(Schema):
 
 
 @dataclass(frozen=True)
-class Query:
+class QuerySchema:
     """The schema of a query string. The schema of a property applies to each of its values.
 
     If ``private`` is true, parameters whose name begins with an underscore are accepted. Unknown parameters are refused
@@ -260,17 +279,25 @@ class Query:
     _validators: dict[int, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
-    def of(cls, *props: Prop, strict_since: int = STRICT_SINCE, private: bool = False) -> Query:
+    def of(cls, *props: Prop, strict_since: int = STRICT_SINCE, private: bool = False) -> QuerySchema:
         """Return the schema of a query with these properties."""
         return cls(props, strict_since, private)
 
     def at(self, version: int) -> dict[str, Any]:
         """Return the plain JSON schema of the query in a microversion."""
         schema: dict[str, Any] = {
-            'type': 'object', 'additionalProperties': version < self.strict_since,
-            'properties': {prop.name: {'type': 'array', 'items': at(prop.schema, version),
-                                       **({'maxItems': 1} if prop.single else {})}
-                           for prop in self.props if prop.holds(version)}}
+            'type': 'object',
+            'additionalProperties': version < self.strict_since,
+            'properties': {
+                prop.name: {
+                    'type': 'array',
+                    'items': at(prop.schema, version),
+                    **({'maxItems': 1} if prop.single else {}),
+                }
+                for prop in self.props
+                if prop.holds(version)
+            },
+        }
         return {**schema, 'patternProperties': {'^_': {}}} if self.private else schema
 
     def check(self, values: Mapping[str, list[str]], version: int) -> None:
@@ -292,7 +319,8 @@ def _raise(validator: Validator, value: object, what: str) -> None:
     if not names or (names[-1] == 'name' and isinstance(error.cause, BadName)):
         raise ValidationError(detail=_cut(message))
     raise ValidationError(
-        detail=f'Invalid input for {what} {names[-1]}. Value: {_cut(str(error.instance))}. {_cut(message)}')
+        detail=f'Invalid input for {what} {names[-1]}. Value: {_cut(str(error.instance))}. {_cut(message)}'
+    )
 
 
 def _cut(text: str) -> str:
@@ -300,7 +328,7 @@ def _cut(text: str) -> str:
 
     An error message repeats the sent value, but not all of a large body. The reason is at the end of the message.
     """
-    return text if len(text) <= MOST_SAID else f'{text[:MOST_SAID // 2]}...{text[-MOST_SAID // 2:]}'
+    return text if len(text) <= MOST_SAID else f'{text[: MOST_SAID // 2]}...{text[-MOST_SAID // 2 :]}'
 
 
 def _relax(value: Any, schema: Any) -> Any:
@@ -312,11 +340,15 @@ def _relax(value: Any, schema: Any) -> Any:
     properties = schema.get('properties')
     if not isinstance(value, dict) or properties is None:
         return value
-    kept = value if schema.get('additionalProperties', True) else {
-        key: item for key, item in value.items() if is_known(key, schema)}
+    kept = (
+        value
+        if schema.get('additionalProperties', True)
+        else {key: item for key, item in value.items() if is_known(key, schema)}
+    )
     return {key: _relax(item, properties[key]) if key in properties else item for key, item in kept.items()}
 
 
 def _is_name(schema: Any) -> bool:
     return schema.get('format') == 'name' or any(
-        _is_name(part) for word in ('allOf', 'anyOf', 'oneOf') for part in schema.get(word, ()))
+        _is_name(part) for word in ('allOf', 'anyOf', 'oneOf') for part in schema.get(word, ())
+    )

@@ -8,6 +8,7 @@ Namespaces without a row in the table belong to operators, and are not checked. 
 may add rows: an entry point in the group ``kilonova.api.extra_spec_validators`` names a function that returns an
 iterable of ``Spec``. Its namespaces are then checked like those of the table.
 """
+
 from __future__ import annotations
 
 import functools
@@ -65,6 +66,7 @@ def _whole(minimum: int | None = None, maximum: int | None = None) -> Callable[[
         if maximum is not None and number > maximum:
             return f"'{value}' is greater than the maximum of '{maximum}'."
         return None
+
     return check
 
 
@@ -80,6 +82,7 @@ def _limit(part: str, *, off: bool = False) -> Callable[[str], str | None]:
 def _form(pattern: str) -> Callable[[str], str | None]:
     def check(value: str) -> str | None:
         return None if re.fullmatch(pattern, value) else f"'{value}' is not of the format '{pattern}'."
+
     return check
 
 
@@ -98,6 +101,7 @@ def _word(*words: str) -> Callable[[str], str | None]:
 
     def check(value: str) -> str | None:
         return None if value in words else f"'{value}' is not one of [{listed}]."
+
     return check
 
 
@@ -156,8 +160,10 @@ SPECS: tuple[Spec, ...] = (
     Spec('hw:tpm_model', _word('tpm-tis', 'tpm-crb')),
     Spec('hw:tpm_secret_security', _word('user', 'host', 'deployment')),
     Spec('hw:tpm_version', _word('1.2', '2.0')),
-    Spec('hw:usb_model', _word('piix3-uhci', 'piix4-uhci', 'ehci', 'ich9-ehci1', 'vt82c686b-uhci', 'pci-ohci',
-                               'nec-xhci', 'qemu-xhci')),
+    Spec(
+        'hw:usb_model',
+        _word('piix3-uhci', 'piix4-uhci', 'ehci', 'ich9-ehci1', 'vt82c686b-uhci', 'pci-ohci', 'nec-xhci', 'qemu-xhci'),
+    ),
     Spec('hw:vif_multiqueue_enabled', _boolean),
     Spec('hw:viommu_model', _word('intel', 'smmuv3', 'virtio', 'auto')),
     Spec('hw:virtio_packed_ring', _boolean),
@@ -181,7 +187,7 @@ SPECS: tuple[Spec, ...] = (
 _NAMESPACES = 'accel|hw|hw_rng|hw_video|os|pci_passthrough|quota|(resources|trait)([0-9_].*)?'
 
 
-class _Table(NamedTuple):
+class _SpecTable(NamedTuple):
     """The table of extra specs with compiled names.
 
     ``rows`` are pairs of a compiled name and its row. ``namespaces`` matches the namespaces in which unknown names are
@@ -192,21 +198,25 @@ class _Table(NamedTuple):
     namespaces: re.Pattern[str]
 
 
-def _compile(more: Iterable[Spec] = ()) -> _Table:
+def _compile(more: Iterable[Spec] = ()) -> _SpecTable:
     more = tuple(more)
     theirs = [spec.name.partition(':')[0] for spec in more if ':' in spec.name]
-    return _Table(tuple((re.compile(spec.name), spec) for spec in (*SPECS, *more)),
-                  re.compile('|'.join(f'({name})' for name in (_NAMESPACES, *theirs))))
+    return _SpecTable(
+        tuple((re.compile(spec.name), spec) for spec in (*SPECS, *more)),
+        re.compile('|'.join(f'({name})' for name in (_NAMESPACES, *theirs))),
+    )
 
 
 @functools.cache
-def _table() -> _Table:
+def _table() -> _SpecTable:
     """Return the table of our rows and those of plug-ins, which is read once.
 
     A plug-in that can't be loaded is logged and left out.
     """
+
     def failed(manager: stevedore.ExtensionManager[Any], entry_point: EntryPoint, error: BaseException) -> None:
         LOG.error('Extra spec validator %s could not be loaded: %s', entry_point.name, error)
+
     found: Any = stevedore.ExtensionManager(NAMESPACE, invoke_on_load=True, on_load_failure_callback=failed)
     return _compile(spec for extension in found for spec in extension.obj)
 

@@ -5,6 +5,7 @@
 Each text has a maximum length, and each list a maximum number of items. The cost of formats and patterns depends on it.
 A test checks all schemas for this.
 """
+
 from __future__ import annotations
 
 import binascii
@@ -23,7 +24,7 @@ from kilonova.db import expressions
 # The type of a parsed JSON body.
 Json: TypeAlias = 'bool | int | float | str | list[Json] | dict[str, Json] | None'
 MAX_INT = 0x7FFFFFFF
-MAX_FLOAT = 3.40282e+38
+MAX_FLOAT = 3.40282e38
 # The maximum number of key-value pairs in one request. Quotas have smaller limits, if there are any.
 MAX_PAIRS = 1000
 
@@ -51,8 +52,12 @@ BOOLEAN = {'type': ['boolean', 'string'], 'enum': BOOLEANS}
 DISK_CONFIG = {'type': 'string', 'enum': ['AUTO', 'MANUAL']}
 IPV4 = {'type': 'string', 'format': 'ipv4', 'maxLength': 64}
 IPV6 = {'type': 'string', 'format': 'ipv6', 'maxLength': 64}
-METADATA = {'type': 'object', 'additionalProperties': False, 'maxProperties': MAX_PAIRS, 'patternProperties': {
-    r'^[a-zA-Z0-9-_:. ]{1,255}$': {'type': 'string', 'maxLength': 255}}}
+METADATA = {
+    'type': 'object',
+    'additionalProperties': False,
+    'maxProperties': MAX_PAIRS,
+    'patternProperties': {r'^[a-zA-Z0-9-_:. ]{1,255}$': {'type': 'string', 'maxLength': 255}},
+}
 
 # Query parameters arrive as text.
 ANY_TEXT = {'type': 'string', 'maxLength': 4096}
@@ -63,8 +68,14 @@ REGEX_TEXT = {'type': 'string', 'maxLength': 255, 'format': 'regex'}
 
 def integer(minimum: int = 0, maximum: int = MAX_INT) -> dict[str, Any]:
     """Return the schema of an integer, which clients may also write as text."""
-    return {'type': ['integer', 'string'], 'pattern': '^[0-9]+$', 'minimum': minimum, 'maximum': maximum,
-            'minLength': 1, 'maxLength': 20}
+    return {
+        'type': ['integer', 'string'],
+        'pattern': '^[0-9]+$',
+        'minimum': minimum,
+        'maximum': maximum,
+        'minLength': 1,
+        'maxLength': 20,
+    }
 
 
 def one_of(*values: str) -> dict[str, Any]:
@@ -127,8 +138,10 @@ def _regex(value: Json) -> bool:
 
 def _address(version: int) -> Any:
     def check(value: Json) -> bool:
-        return not isinstance(value, str) or (netaddr.valid_ipv4(value, netaddr.core.INET_PTON) if version == 4
-                                              else netaddr.valid_ipv6(value))
+        return not isinstance(value, str) or (
+            netaddr.valid_ipv4(value, netaddr.core.INET_PTON) if version == 4 else netaddr.valid_ipv6(value)
+        )
+
     return check
 
 
@@ -137,15 +150,16 @@ FORMATS.checks('ipv6')(_address(6))
 
 
 def _printable(value: str, also: str = '') -> bool:
-    return all(char in also or unicodedata.category(char) not in ('Cc', 'Cf', 'Cs', 'Cn', 'Zl', 'Zp')
-               for char in value)
+    return all(char in also or unicodedata.category(char) not in ('Cc', 'Cf', 'Cs', 'Cn', 'Zl', 'Zp') for char in value)
 
 
 @FORMATS.checks('name', raises=BadName)
 def _name(value: Json) -> bool:
     if isinstance(value, str) and (value != value.strip() or not value.strip() or not _printable(value)):
-        raise BadName("An invalid 'name' value was provided. The name must be: printable characters. "
-                      'Can not start or end with whitespace.')
+        raise BadName(
+            "An invalid 'name' value was provided. The name must be: printable characters. "
+            'Can not start or end with whitespace.'
+        )
     return True
 
 

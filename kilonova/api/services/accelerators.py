@@ -3,6 +3,7 @@
 The create, resize, shelve and live migration services call these functions. They carry the device profile's request
 groups in the request spec.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -12,9 +13,9 @@ from kilonova.accel import holder
 from kilonova.accel import profile as device_profile
 from kilonova.accel.client import AcceleratorRequestOpFailed, NoAccelerators
 from kilonova.accel.request import BOUND, MOVES_LIVE
-from kilonova.api.services import accept
-from kilonova.api.services.accept import Found
+from kilonova.api.services import server_operations
 from kilonova.api.services.backend import Backend
+from kilonova.api.services.server_operations import ServerRef
 from kilonova.context import RequestContext
 from kilonova.db.queries import instances
 from kilonova.errors import Invalid
@@ -27,8 +28,12 @@ class AcceleratorsRefused(Invalid):
     msg_fmt = 'Feature not supported with instances that have accelerators: accelerator request %(request)s %(reason)s.'
 
 
-def groups(backend: Backend, ctxt: RequestContext, extra_specs: Mapping[str, str],
-           ports: Mapping[str, str] = MappingProxyType({})) -> list[RequestGroup] | None:
+def groups(
+    backend: Backend,
+    ctxt: RequestContext,
+    extra_specs: Mapping[str, str],
+    ports: Mapping[str, str] = MappingProxyType({}),
+) -> list[RequestGroup] | None:
     """Return the Placement request groups of the flavor's device profile and of the ports' device profiles.
 
     ``ports`` is a dict from port id to the name of its device profile. Return None if neither the flavor nor a port has
@@ -48,16 +53,16 @@ def groups(backend: Backend, ctxt: RequestContext, extra_specs: Mapping[str, str
     return found + [group for port, profile in ports.items() for group in profiles[profile].of_port(port)]
 
 
-def specs_of(ctxt: RequestContext, server: Found) -> dict[str, str]:
+def specs_of(ctxt: RequestContext, server: ServerRef) -> dict[str, str]:
     """Return the extra specs of the server's current flavor."""
     row, extra = instances.split(server.row)
     found: dict[str, str] = Instance.from_row(ctxt, row, extra).flavor.extra_specs
     return found
 
 
-def may_be_bound(ctxt: RequestContext, server: Found) -> bool:
+def may_be_bound(ctxt: RequestContext, server: ServerRef) -> bool:
     """Return whether the server can have accelerators, by its flavor or by its ports."""
-    return accept.has_accelerated_ports(server) or are_wanted(specs_of(ctxt, server))
+    return server_operations.has_accelerated_ports(server) or are_wanted(specs_of(ctxt, server))
 
 
 def are_wanted(extra_specs: Mapping[str, str]) -> bool:
@@ -88,5 +93,7 @@ def check_moves_live(backend: Backend, instance: Instance) -> None:
             raise AcceleratorsRefused(request=one.uuid, reason=f'is {one.state}, not {BOUND}')
         if one.handle_kind not in MOVES_LIVE:
             raise AcceleratorsRefused(
-                request=one.uuid, reason=f'has an attach handle of type {one.handle_kind}, which cannot be live '
-                                         f"migrated; only those of types {' and '.join(MOVES_LIVE)} can")
+                request=one.uuid,
+                reason=f'has an attach handle of type {one.handle_kind}, which cannot be live '
+                f'migrated; only those of types {" and ".join(MOVES_LIVE)} can',
+            )

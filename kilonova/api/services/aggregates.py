@@ -5,6 +5,7 @@ requested in that zone. Placement stores which compute nodes are in an aggregate
 transaction that changes the members of an aggregate also writes an operation row. If the update of Placement fails, a
 conductor repeats it by this row.
 """
+
 from __future__ import annotations
 
 import re
@@ -97,16 +98,18 @@ def create(backend: Backend, ctxt: RequestContext, name: str, zone: Zone) -> dic
     Raises AggregateNameExists (409) if another aggregate has this name.
     """
     uuid, metadata = uuidutils.generate_uuid(), {ZONE: zone} if zone is not None else {}
-    backend.notify.emit(ctxt, 'aggregate.create.start', aggregate={'name': name, 'uuid': uuid, 'hosts': [],
-                                                                   'metadata': metadata})
+    backend.notify.emit(
+        ctxt, 'aggregate.create.start', aggregate={'name': name, 'uuid': uuid, 'hosts': [], 'metadata': metadata}
+    )
     with backend.api_db.write() as conn:
         row = aggregates.create(conn, name, metadata, uuid)
     backend.notify.emit(ctxt, 'aggregate.create.end', aggregate=row)
     return row
 
 
-def update(backend: Backend, ctxt: RequestContext, identifier: str, name: str | None,
-           zone: Mapping[str, Zone]) -> dict[str, Any]:
+def update(
+    backend: Backend, ctxt: RequestContext, identifier: str, name: str | None, zone: Mapping[str, Zone]
+) -> dict[str, Any]:
     """Change an aggregate's name or availability zone, and return the aggregate.
 
     ``name`` None keeps the name. ``zone`` is empty, or has the key ``availability_zone``.
@@ -131,8 +134,9 @@ def update(backend: Backend, ctxt: RequestContext, identifier: str, name: str | 
     return row
 
 
-def set_metadata(backend: Backend, ctxt: RequestContext, identifier: str,
-                 metadata: Mapping[str, str | None]) -> dict[str, Any]:
+def set_metadata(
+    backend: Backend, ctxt: RequestContext, identifier: str, metadata: Mapping[str, str | None]
+) -> dict[str, Any]:
     """Set these metadata keys of an aggregate, and return the aggregate.
 
     A value of None deletes its key. Other keys stay.
@@ -258,8 +262,12 @@ def _check_zone(backend: Backend, number: int, metadata: Mapping[str, Zone], err
     with backend.api_db.read() as conn:
         row = aggregates.get(conn, number)
         rows = aggregates.snapshot(conn, hosts=row['hosts']) if row['hosts'] else []
-    changed = {**row, 'metadata': {name: value for name, value in {**row['metadata'], ZONE: metadata[ZONE]}.items()
-                                   if value is not None}}
+    changed = {
+        **row,
+        'metadata': {
+            name: value for name, value in {**row['metadata'], ZONE: metadata[ZONE]}.items() if value is not None
+        },
+    }
     moved = []
     for host in row['hosts']:
         before = [other for other in rows if host in other['hosts']]
@@ -280,8 +288,9 @@ def _change(conn: engine.Connection, number: int, metadata: Mapping[str, str | N
     aggregates.set_metadata(conn, number, dict(metadata))
 
 
-def _refuse_second_zone(row: Mapping[str, Any], neighbours: Iterable[Mapping[str, Any]], zone: Zone,
-                        error: type[KilonovaError]) -> None:
+def _refuse_second_zone(
+    row: Mapping[str, Any], neighbours: Iterable[Mapping[str, Any]], zone: Zone, error: type[KilonovaError]
+) -> None:
     """Raise ``error`` if hosts of the aggregate ``row`` are in an availability zone other than ``zone``.
 
     ``neighbours`` are all aggregates of the hosts that are or will be in ``row``. Do nothing if ``zone`` is None.
@@ -305,18 +314,24 @@ def _have_servers(backend: Backend, hosts: list[str]) -> bool:
 
 
 # --- Placement -------------------------------------------------------------------------------------------------------
-def _remember(conn: engine.Connection, ctxt: RequestContext, aggregate_uuid: str, host: str) -> operations.Operation:
+def _remember(conn: engine.Connection, ctxt: RequestContext, aggregate_uuid: str, host: str) -> operations.OperationRow:
     """Insert and return the operation row by which a conductor updates Placement if this process doesn't do it.
 
     The row becomes due after ``MEND_AFTER`` seconds.
     """
-    row = operations.Operation.new(ctxt, mirror.KIND, aggregate_uuid, {'aggregate': aggregate_uuid, 'host': host},
-                                   beside=True, not_before=engine.now(conn) + MEND_AFTER)
+    row = operations.OperationRow.new(
+        ctxt,
+        mirror.KIND,
+        aggregate_uuid,
+        {'aggregate': aggregate_uuid, 'host': host},
+        beside=True,
+        not_before=engine.now(conn) + MEND_AFTER,
+    )
     operations.insert(conn, [row])
     return row
 
 
-def _mirror(backend: Backend, row: operations.Operation) -> None:
+def _mirror(backend: Backend, row: operations.OperationRow) -> None:
     """Update the aggregate's members in Placement and delete the operation row ``row``.
 
     If an error occurs, only log it and keep the row for a conductor.
@@ -326,8 +341,14 @@ def _mirror(backend: Backend, row: operations.Operation) -> None:
         if backend.placement is not None:
             mirror.bring_up_to_date(backend.placement, backend.api_db, backend.cells, aggregate, host)
     except KilonovaError as error:
-        LOG.warning('Could not update the membership of host %s in aggregate %s in Placement; a conductor will do it '
-                    '(operation %s): %s', host, aggregate, row.uuid, error)
+        LOG.warning(
+            'Could not update the membership of host %s in aggregate %s in Placement; a conductor will do it '
+            '(operation %s): %s',
+            host,
+            aggregate,
+            row.uuid,
+            error,
+        )
         return
     with backend.api_db.write() as conn:
         operations.end(conn, row.uuid, row.instance_uuid)

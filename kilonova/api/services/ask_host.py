@@ -1,10 +1,11 @@
 """Requests that only the server's host can answer: one RPC call, while the API request waits."""
+
 from __future__ import annotations
 
 from typing import Any
 
-from kilonova.api.services.accept import Found, check_ready
 from kilonova.api.services.backend import Backend
+from kilonova.api.services.server_operations import ServerRef, check_ready
 from kilonova.context import RequestContext
 from kilonova.db.queries import instances, services
 from kilonova.errors import Conflict, Unavailable
@@ -24,7 +25,7 @@ class HostTooOld(Conflict):
     msg_fmt = 'The compute service of the server is too old for this request.'
 
 
-def ask(backend: Backend, ctxt: RequestContext, server: Found, method: str, **kwargs: Any) -> Any:
+def ask(backend: Backend, ctxt: RequestContext, server: ServerRef, method: str, **kwargs: Any) -> Any:
     """Call an RPC method of the server's host and return its result. ``server`` must have been found for WORK.
 
     Raises:

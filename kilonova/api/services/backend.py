@@ -1,4 +1,5 @@
 """The databases, clients and options that the modules of ``api.services`` work with."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -12,12 +13,22 @@ from kilonova.clients.volume import VolumeClient
 from kilonova.rpc.notify import OFF, Notifications
 
 # The resources that quotas limit.
-QUOTAS = ('instances', 'cores', 'ram', 'metadata_items', 'injected_files', 'injected_file_content_bytes',
-          'injected_file_path_length', 'key_pairs', 'server_groups', 'server_group_members')
+QUOTAS = (
+    'instances',
+    'cores',
+    'ram',
+    'metadata_items',
+    'injected_files',
+    'injected_file_content_bytes',
+    'injected_file_path_length',
+    'key_pairs',
+    'server_groups',
+    'server_group_members',
+)
 
 
 @dataclass(frozen=True)
-class Options:
+class ApiOptions:
     """The configuration options that the API uses, read once.
 
     Times are in seconds. ``quotas`` is a dict from resource to limit, where -1 means no limit. ``answer_seconds`` is
@@ -54,18 +65,23 @@ class Options:
     quotas: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, conf: cfg.ConfigOpts) -> Options:
+    def of(cls, conf: cfg.ConfigOpts) -> ApiOptions:
         """Return the options of a parsed configuration."""
         return cls(
-            max_limit=conf.api.max_limit, max_servers_per_request=conf.api.max_servers_per_request,
+            max_limit=conf.api.max_limit,
+            max_servers_per_request=conf.api.max_servers_per_request,
             compute_link_prefix=conf.api.compute_link_prefix,
             glance_link_prefix=conf.api.glance_link_prefix,
             skip_down_cells=conf.api.list_records_by_skipping_down_cells,
             enable_instance_password=conf.api.enable_instance_password,
-            default_zone=conf.default_availability_zone, internal_zone=conf.internal_service_availability_zone,
-            schedule_zone=conf.default_schedule_zone, password_length=conf.password_length,
-            service_down_time=conf.service_down_time, allow_resize_to_same_host=conf.allow_resize_to_same_host,
-            instance_name_template=conf.instance_name_template, host=conf.host,
+            default_zone=conf.default_availability_zone,
+            internal_zone=conf.internal_service_availability_zone,
+            schedule_zone=conf.default_schedule_zone,
+            password_length=conf.password_length,
+            service_down_time=conf.service_down_time,
+            allow_resize_to_same_host=conf.allow_resize_to_same_host,
+            instance_name_template=conf.instance_name_template,
+            host=conf.host,
             max_local_block_devices=conf.max_local_block_devices,
             max_disk_devices_to_attach=conf.compute.max_disk_devices_to_attach,
             non_inheritable_image_properties=tuple(conf.non_inheritable_image_properties),
@@ -74,10 +90,13 @@ class Options:
             unified_limits_strategy=conf.quota.unified_limits_resource_strategy,
             unified_limits_list=tuple(conf.quota.unified_limits_resource_list),
             pcpu_as_vcpu=conf.workarounds.unified_limits_count_pcpu_as_vcpu,
-            recheck_quota=conf.quota.recheck_quota, usage_audit_period=conf.instance_usage_audit_period,
-            key_file=conf.secrets.key_file, console_seconds=conf.consoleauth.token_ttl,
+            recheck_quota=conf.quota.recheck_quota,
+            usage_audit_period=conf.instance_usage_audit_period,
+            key_file=conf.secrets.key_file,
+            console_seconds=conf.consoleauth.token_ttl,
             answer_seconds=getattr(conf, 'rpc_response_timeout', cls.answer_seconds),
-            quotas={name: conf.quota[name] for name in QUOTAS})
+            quotas={name: conf.quota[name] for name in QUOTAS},
+        )
 
 
 @dataclass(frozen=True)
@@ -102,7 +121,7 @@ class Backend:
     conductor: Any
     images: Any
     aliases: Any
-    options: Options
+    options: ApiOptions
     compute: Any = None
     placement: Any = None
     limits: Any = None

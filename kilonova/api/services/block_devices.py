@@ -10,6 +10,7 @@ Local disks are the root disk, made from the image, and blank disks (ephemeral i
 names ephemeral or swap disks gets these instead of the flavor's, but not more than the flavor has. Volumes exist
 already, or are made from a snapshot or an image, or are blank.
 """
+
 from __future__ import annotations
 
 import json
@@ -31,11 +32,23 @@ DEVICE_TYPES = frozenset(('disk', 'cdrom'))
 # Properties of an image that names block devices, and the maximum number of these.
 DEVICES, _SECOND, MOST_OF_IMAGE = 'block_device_mapping', 'bdm_v2', 64
 OF_DEVICES = (DEVICES, _SECOND, 'root_device_name')
-MOST_GIB = 2 ** 31 - 1
+MOST_GIB = 2**31 - 1
 _OF_IMAGE: dict[str, type] = {
-    'source_type': str, 'destination_type': str, 'snapshot_id': str, 'volume_id': str, 'image_id': str,
-    'volume_size': int, 'boot_index': int, 'delete_on_termination': bool, 'guest_format': str, 'device_type': str,
-    'disk_bus': str, 'tag': str, 'volume_type': str, 'no_device': bool}
+    'source_type': str,
+    'destination_type': str,
+    'snapshot_id': str,
+    'volume_id': str,
+    'image_id': str,
+    'volume_size': int,
+    'boot_index': int,
+    'delete_on_termination': bool,
+    'guest_format': str,
+    'device_type': str,
+    'disk_bus': str,
+    'tag': str,
+    'volume_type': str,
+    'no_device': bool,
+}
 _COPIED = ('guest_format', 'device_type', 'disk_bus', 'device_name', 'tag')
 # The member of a block device that has the id of its source, if ``uuid`` does not have it.
 _SOURCE_IDS = {VOLUME: 'volume_id', SNAPSHOT: 'snapshot_id', IMAGE: 'image_id'}
@@ -63,15 +76,15 @@ class BootSequence(InvalidBlockDevice):
     """Error 400: the boot indexes of the block devices are not 0, 1, 2 and so on."""
 
     def __init__(self) -> None:
-        super().__init__(reason='Boot sequence for the instance and image/block device mapping combination is not '
-                                'valid.')
+        super().__init__(
+            reason='Boot sequence for the instance and image/block device mapping combination is not valid.'
+        )
 
 
 class TooManyDisks(Forbidden):
     """Error 403: the server would have more disks than [compute]max_disk_devices_to_attach allows."""
 
-    msg_fmt = ('The maximum allowed number of disk devices (%(most)d) to attach to a single instance has been '
-               'exceeded.')
+    msg_fmt = 'The maximum allowed number of disk devices (%(most)d) to attach to a single instance has been exceeded.'
 
 
 @dataclass(frozen=True)
@@ -100,12 +113,17 @@ class VolumeWish:
         ``columns`` are added to the values of the request. The device name is None, because the host chooses it.
         """
         source = {} if self.source == BLANK else {_SOURCE_IDS[self.source]: self.source_id}
-        return _row({'delete_on_termination': False, **self.device, 'device_name': None}, self.source, VOLUME,
-                    **source | {'volume_id': volume_id}, **columns)
+        return _row(
+            {'delete_on_termination': False, **self.device, 'device_name': None},
+            self.source,
+            VOLUME,
+            **source | {'volume_id': volume_id},
+            **columns,
+        )
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedDisks:
     """The disks that a request asks for.
 
     ``root`` is the block device of the root disk, None if the request has none. ``blanks`` are the blank local disks,
@@ -147,9 +165,16 @@ def is_volume(device: Mapping[str, Any]) -> bool:
     return device.get('source_type') in (VOLUME, SNAPSHOT) or device.get('destination_type') == VOLUME
 
 
-def read(devices: Sequence[Mapping[str, Any]], old_devices: Sequence[Mapping[str, Any]], flavor: Mapping[str, Any],
-         limit: int, *, volumes: bool, has_image: bool) -> Wanted:
-    """Check the block devices of a request, and return them as ``Wanted``.
+def read(
+    devices: Sequence[Mapping[str, Any]],
+    old_devices: Sequence[Mapping[str, Any]],
+    flavor: Mapping[str, Any],
+    limit: int,
+    *,
+    volumes: bool,
+    has_image: bool,
+) -> WantedDisks:
+    """Check the block devices of a request, and return them as ``WantedDisks``.
 
     ``devices`` are in the syntax of block_device_mapping_v2, and ``old_devices`` in the older one. ``flavor`` is the
     flavor's row. ``limit`` is the maximum number of local disks (-1: no limit). ``volumes`` says whether there is a
@@ -177,11 +202,12 @@ def read(devices: Sequence[Mapping[str, Any]], old_devices: Sequence[Mapping[str
         raise InvalidBlockDevice(reason='You specified more local devices than the limit allows')
     sized = [{**blank, 'volume_size': _size(blank, flavor['ephemeral_gb'])} for blank in ephemerals]
     sized += [{**blank, 'volume_size': _size(blank, flavor['swap'])} for blank in swaps]
-    return Wanted(roots[0] if roots else None, sized, wishes, disks)
+    return WantedDisks(roots[0] if roots else None, sized, wishes, disks)
 
 
-def local_disks(ephemerals: Sequence[object], swaps: Sequence[object], flavor: Mapping[str, Any], *,
-                has_root: bool) -> int:
+def local_disks(
+    ephemerals: Sequence[object], swaps: Sequence[object], flavor: Mapping[str, Any], *, has_root: bool
+) -> int:
     """Return the number of local disks of a server for which these ephemeral and swap disks are requested.
 
     The flavor's disks count if none are requested. ``has_root`` says whether the root disk is local.
@@ -204,16 +230,28 @@ def of_snapshot(row: Mapping[str, Any], snapshot_id: str) -> dict[str, Any]:
 
     ``row`` is the volume's block_device_mapping row, and ``snapshot_id`` the snapshot of the volume.
     """
-    return {'source_type': SNAPSHOT, 'destination_type': VOLUME, 'snapshot_id': snapshot_id,
-            'volume_size': row['volume_size'], 'delete_on_termination': bool(row['delete_on_termination']),
-            'volume_id': None, 'image_id': None, 'no_device': None,
-            **{name: row[name] for name in (*_COPIED, 'boot_index', 'volume_type')}}
+    return {
+        'source_type': SNAPSHOT,
+        'destination_type': VOLUME,
+        'snapshot_id': snapshot_id,
+        'volume_size': row['volume_size'],
+        'delete_on_termination': bool(row['delete_on_termination']),
+        'volume_id': None,
+        'image_id': None,
+        'no_device': None,
+        **{name: row[name] for name in (*_COPIED, 'boot_index', 'volume_type')},
+    }
 
 
 def as_properties(devices: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Return the properties of an image that names these block devices."""
-    return {DEVICES: json.dumps(devices), _SECOND: 'True', 'root_device_name': next(
-        (device['device_name'] for device in devices if device['boot_index'] == 0 and device['device_name']), '')}
+    return {
+        DEVICES: json.dumps(devices),
+        _SECOND: 'True',
+        'root_device_name': next(
+            (device['device_name'] for device in devices if device['boot_index'] == 0 and device['device_name']), ''
+        ),
+    }
 
 
 def of_image(properties: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -246,8 +284,9 @@ def _of_image(device: Mapping[str, Any]) -> dict[str, Any]:
     return read
 
 
-def beside_image(devices: Sequence[Mapping[str, Any]], of_image: Sequence[Mapping[str, Any]],
-                 image_id: str | None) -> list[Mapping[str, Any]]:
+def beside_image(
+    devices: Sequence[Mapping[str, Any]], of_image: Sequence[Mapping[str, Any]], image_id: str | None
+) -> list[Mapping[str, Any]]:
     """Return the block devices of a request together with those that its image names.
 
     The request may name another root disk, which replaces the image's. A block device of the request for the image
@@ -286,8 +325,13 @@ def _one_from_old(device: Mapping[str, Any]) -> dict[str, Any]:
     if device.get('no_device') or not (name == SWAP or name.startswith('ephemeral')):
         return {**device, 'source_type': SNAPSHOT if device.get('snapshot_id') else VOLUME}
     found = {key: device[key] for key in ('device_name', 'volume_size', 'delete_on_termination') if key in device}
-    return {**found, 'source_type': BLANK, 'destination_type': LOCAL, 'boot_index': -1,
-            'guest_format': SWAP if name == SWAP else None}
+    return {
+        **found,
+        'source_type': BLANK,
+        'destination_type': LOCAL,
+        'boot_index': -1,
+        'guest_format': SWAP if name == SWAP else None,
+    }
 
 
 def _check(device: Mapping[str, Any], volumes: bool) -> None:
@@ -349,11 +393,22 @@ def _wish(device: Mapping[str, Any]) -> VolumeWish:
 def _row(device: Mapping[str, Any], source: str, destination: str, **more: Any) -> dict[str, Any]:
     """Return a row with all columns, because rows with different columns can't be inserted together."""
     index = device.get('boot_index')
-    return {'uuid': uuidutils.generate_uuid(), 'source_type': source, 'destination_type': destination,
-            'image_id': None, 'snapshot_id': None, 'volume_id': None, 'volume_type': None, 'volume_size': None,
-            'connection_info': None, 'boot_index': None if index is None else int(index), 'no_device': False,
-            'delete_on_termination': strutils.bool_from_string(device.get('delete_on_termination', True)),
-            **{name: device.get(name) or None for name in _COPIED}, **more}
+    return {
+        'uuid': uuidutils.generate_uuid(),
+        'source_type': source,
+        'destination_type': destination,
+        'image_id': None,
+        'snapshot_id': None,
+        'volume_id': None,
+        'volume_type': None,
+        'volume_size': None,
+        'connection_info': None,
+        'boot_index': None if index is None else int(index),
+        'no_device': False,
+        'delete_on_termination': strutils.bool_from_string(device.get('delete_on_termination', True)),
+        **{name: device.get(name) or None for name in _COPIED},
+        **more,
+    }
 
 
 # --- all of them -----------------------------------------------------------------------------------------------------
@@ -377,14 +432,17 @@ def _check_volumes(wishes: Sequence[VolumeWish]) -> None:
             raise InvalidBlockDevice(reason=f'volume {volume_id} is named more than once.')
 
 
-def _check_sizes(ephemerals: Sequence[Mapping[str, Any]], swaps: Sequence[Mapping[str, Any]],
-                 flavor: Mapping[str, Any]) -> None:
+def _check_sizes(
+    ephemerals: Sequence[Mapping[str, Any]], swaps: Sequence[Mapping[str, Any]], flavor: Mapping[str, Any]
+) -> None:
     room = flavor['ephemeral_gb'] or 0
     # An ephemeral disk without a size has the flavor's size, so the flavor must have one.
     if ephemerals and (not room or sum(_size(blank, room) for blank in ephemerals) > room):
-        raise InvalidBlockDevice(reason='Ephemeral disks requested are larger than the instance type allows. If no '
-                                        'size is given in one block device mapping, flavor ephemeral size will be '
-                                        'used.')
+        raise InvalidBlockDevice(
+            reason='Ephemeral disks requested are larger than the instance type allows. If no '
+            'size is given in one block device mapping, flavor ephemeral size will be '
+            'used.'
+        )
     if len(swaps) > 1:
         raise InvalidBlockDevice(reason='More than one swap drive requested.')
     if swaps and (not flavor['swap'] or _size(swaps[0], flavor['swap']) > flavor['swap']):

@@ -1,19 +1,26 @@
 """Paginated lists of rows that are read from all cells, one cell after the other."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from kilonova.api.services.silence import ask_cells, refuse_if_any
+from kilonova.api.services.scatter_gather import ask_cells, refuse_if_any
 from kilonova.db.engine import Connection, Database
 from kilonova.errors import MarkerNotFound
 
 Row = Mapping[str, Any]
 
 
-def page(cells: Iterable[Database], limit: int, marker: str | None, silent: list[Database], *,
-         find: Callable[[Connection, str], int | None],
-         read: Callable[[Connection, int | None, int], Iterable[Row]]) -> list[Row]:
+def page(
+    cells: Iterable[Database],
+    limit: int,
+    marker: str | None,
+    silent: list[Database],
+    *,
+    find: Callable[[Connection, str], int | None],
+    read: Callable[[Connection, int | None, int], Iterable[Row]],
+) -> list[Row]:
     """Return at most ``limit`` rows after ``marker``, in the order of the cells.
 
     ``find(conn, marker)`` returns the id of the marker's row, or None if it is not in this cell. ``read(conn, after,
@@ -37,6 +44,7 @@ def page(cells: Iterable[Database], limit: int, marker: str | None, silent: list
                     return
                 skip = False
             found.extend(read(conn, after, limit - len(found)))
+
     ask_cells(cells, ask, silent)
     if skip:
         refuse_if_any(silent)

@@ -4,6 +4,7 @@ SQL statements: one for the flavor, one for zones or hosts if the request names 
 each database to count the usage, and the four of ``accept_create``. Their number does not depend on the number of
 servers.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -29,13 +30,13 @@ from kilonova.api.services import (
     networks,
     passwords,
     quota,
-    refusals,
     server_groups,
+    unsupported,
     volumes,
 )
-from kilonova.api.services.accept import WORK, find_server
 from kilonova.api.services.backend import Backend
-from kilonova.api.services.silence import ask_cells, refuse_if_any
+from kilonova.api.services.scatter_gather import ask_cells, refuse_if_any
+from kilonova.api.services.server_operations import WORK, find_server
 from kilonova.context import RequestContext
 from kilonova.db.engine import Database
 from kilonova.db.queries import cells, compute_nodes, flavors, instances, operations, owners, withdrawals
@@ -149,7 +150,7 @@ class _Shared:
     flavor: Flavor
     image: dict[str, Any]
     key: KeyPair | None
-    disks: block_devices.Wanted
+    disks: block_devices.WantedDisks
     files: list[tuple[str, str]] = field(repr=False)
     pci_requests: list[Any]
     numa_topology: InstanceNUMATopology | None
@@ -159,8 +160,8 @@ class _Shared:
     count: int
     automatic_disk: bool
     kernels: images.Kernels
-    networks: networks.Found
-    volumes: list[volumes.Chosen]
+    networks: networks.FoundNetworks
+    volumes: list[volumes.ChosenVolume]
     group: dict[str, Any] | None = None
     accelerators: list[RequestGroup] | None = None
 
@@ -190,10 +191,14 @@ def create(backend: Backend, ctxt: RequestContext, request: CreateRequest) -> Cr
     # 2. Flavor, disks, image, devices and networks.
     flavor = find_flavor(backend, ctxt, request.flavor_ref)
     named, devices = _image_of_ref(backend, ctxt, request)
-    disks = block_devices.read(block_devices.beside_image(request.block_devices, devices, request.image_ref),
-                               request.old_block_devices, flavor, backend.options.max_local_block_devices,
-                               volumes=backend.volumes is not None,
-                               has_image=named is not None and not block_devices.has_root(devices))
+    disks = block_devices.read(
+        block_devices.beside_image(request.block_devices, devices, request.image_ref),
+        request.old_block_devices,
+        flavor,
+        backend.options.max_local_block_devices,
+        volumes=backend.volumes is not None,
+        has_image=named is not None and not block_devices.has_root(devices),
+    )
     block_devices.check_count(backend.options.max_disk_devices_to_attach, disks.local + len(disks.volumes))
     chosen = volumes.find(backend, ctxt, disks.volumes, request.max_count, multiattach=request.multiattach_allowed)
     image = _image(backend, ctxt, request, named, disks, chosen, flavor)
@@ -201,15 +206,16 @@ def create(backend: Backend, ctxt: RequestContext, request: CreateRequest) -> Cr
     pci_requests = pci_requests_of(backend, flavor['extra_specs'], image)
     made = Flavor.from_row(ctxt, flavor)
     numa_topology = numa_topology_of(made, image)
-    refusals.check_flavor(made.extra_specs)
+    unsupported.check_flavor(made.extra_specs)
     check_board(made, image)
     kernels = images.find_kernels(backend, ctxt, image, made.memory_mb)
     key = keypairs.for_server(backend, ctxt, request.key_name)
     interfaces = networks.find(backend, ctxt, asked, external=request.external_network_allowed)
     interfaces.check_version(guarantees=request.guarantees_allowed)
     groups = accelerators.groups(backend, ctxt, made.extra_specs, interfaces.profiles)
-    pci_requests += interfaces.devices(pci_request.numa_affinity_policy(
-        flavor['extra_specs'], image.get('properties') or {}))
+    pci_requests += interfaces.devices(
+        pci_request.numa_affinity_policy(flavor['extra_specs'], image.get('properties') or {})
+    )
     # 3. The requested zone, host and server group.
     zone, destination = _place(backend, ctxt, request)
     group = server_groups.asked_for(backend, ctxt, request.hints.get('group'))
@@ -222,12 +228,30 @@ def create(backend: Backend, ctxt: RequestContext, request: CreateRequest) -> Cr
     if count > backend.options.max_servers_per_request:
         raise TooManyServers(wanted=count, most=backend.options.max_servers_per_request)
     if count < request.max_count:
-        LOG.info('Max count reduced from %d to %d by the quota of project %s', request.max_count, count,
-                 ctxt.project_id)
+        LOG.info(
+            'Max count reduced from %d to %d by the quota of project %s', request.max_count, count, ctxt.project_id
+        )
     server_groups.check_members(allowed, group, count)
-    shared = _Shared(request, made, image, key, disks, files, pci_requests, numa_topology, zone,
-                     destination, 'r-' + passwords.random_text(8, _RESERVATION), count, automatic, kernels,
-                     interfaces, chosen, group, groups)
+    shared = _Shared(
+        request,
+        made,
+        image,
+        key,
+        disks,
+        files,
+        pci_requests,
+        numa_topology,
+        zone,
+        destination,
+        'r-' + passwords.random_text(8, _RESERVATION),
+        count,
+        automatic,
+        kernels,
+        interfaces,
+        chosen,
+        group,
+        groups,
+    )
     keys = passwords.keys(backend, request.admin_password or request.personality)
     # 5. Write the rows and wake a conductor.
     return _accept(backend, ctxt, shared, allowed, keys)
@@ -249,18 +273,21 @@ def check_request(request: CreateRequest) -> None:
 def check_user_data(text: str | None) -> None:
     """Raise Invalid if the user data is longer than 65,535 characters."""
     if len(text or '') > MAX_USER_DATA:
-        raise Invalid(f'User data too large. User data must be no larger than {MAX_USER_DATA} bytes once base64 '
-                      f'encoded. Your data is {len(text or "")} bytes')
+        raise Invalid(
+            f'User data too large. User data must be no larger than {MAX_USER_DATA} bytes once base64 '
+            f'encoded. Your data is {len(text or "")} bytes'
+        )
 
 
 def check_certificates(ids: Sequence[str]) -> None:
     """Raise CertificatesUnverified if certificates are given: this cloud does not verify signatures."""
     if ids:
-        raise refusals.CertificatesUnverified
+        raise unsupported.CertificatesUnverified
 
 
-def _image_of_ref(backend: Backend, ctxt: RequestContext,
-                  request: CreateRequest) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
+def _image_of_ref(
+    backend: Backend, ctxt: RequestContext, request: CreateRequest
+) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
     """Return the image that imageRef names, and the block devices that the image names.
 
     Return (None, []) if the request has no imageRef.
@@ -271,8 +298,15 @@ def _image_of_ref(backend: Backend, ctxt: RequestContext,
     return images.find_with_devices(backend, ctxt, request.image_ref)
 
 
-def _image(backend: Backend, ctxt: RequestContext, request: CreateRequest, named: dict[str, Any] | None,
-           disks: block_devices.Wanted, chosen: Sequence[volumes.Chosen], flavor: dict[str, Any]) -> dict[str, Any]:
+def _image(
+    backend: Backend,
+    ctxt: RequestContext,
+    request: CreateRequest,
+    named: dict[str, Any] | None,
+    disks: block_devices.WantedDisks,
+    chosen: Sequence[volumes.ChosenVolume],
+    flavor: dict[str, Any],
+) -> dict[str, Any]:
     """Return the image of the root disk, after checking that it fits the flavor.
 
     ``named`` is the image of imageRef. If the server boots from a volume, the returned image has no id. It is the image
@@ -292,7 +326,8 @@ def _image(backend: Backend, ctxt: RequestContext, request: CreateRequest, named
     if named is None:
         _check_id(disks.image)
         raise block_devices.InvalidBlockDevice(
-            reason=f'Mapping image {disks.image} to local needs an imageRef with the same image.')
+            reason=f'Mapping image {disks.image} to local needs an imageRef with the same image.'
+        )
     images.check_fits(named, flavor, request.zero_disk_allowed)
     return named
 
@@ -382,8 +417,10 @@ def check_zone(backend: Backend, zone: str) -> None:
     Raises ZoneUnavailable if it has none, and Unanswered if one may be in a cell that does not answer.
     """
     silent: list[Any] = []
-    if not any(service.row['zone'] == zone and not service.row['disabled']
-               for service in hosts.list_services(backend, binary=hosts.COMPUTE, silent=silent)):
+    if not any(
+        service.row['zone'] == zone and not service.row['disabled']
+        for service in hosts.list_services(backend, binary=hosts.COMPUTE, silent=silent)
+    ):
         refuse_if_any(silent)
         raise ZoneUnavailable
 
@@ -399,6 +436,7 @@ def _host_of_node(backend: Backend, node: str) -> str:
     def ask(cell: Database) -> dict[str, Any] | None:
         with cell.read() as conn:
             return compute_nodes.get(conn, hypervisor_hostname=node)
+
     silent: list[Any] = []
     for _, found in ask_cells(backend.compute_cells(), ask, silent):
         if found is not None:
@@ -409,51 +447,100 @@ def _host_of_node(backend: Backend, node: str) -> str:
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
-def _accept(backend: Backend, ctxt: RequestContext, shared: _Shared, allowed: quota.Limits,
-            keys: sealing.Keys | None) -> Created:
+def _accept(
+    backend: Backend, ctxt: RequestContext, shared: _Shared, allowed: quota.UserLimits, keys: sealing.SealingKeys | None
+) -> Created:
     password = passwords.choose(backend, keys, shared.request.admin_password)
     servers = [_server(ctxt, shared, index) for index in range(shared.count)]
     uuids, specs = [server.uuid for server in servers], [_spec(ctxt, shared, server) for server in servers]
 
     def withdraw() -> bool:
         return _withdraw(backend, ctxt, uuids)
-    with volumes.made(backend, ctxt, shared.volumes, uuids,
-                      multiattach=shared.request.multiattach_allowed) as found:
+
+    with volumes.made(backend, ctxt, shared.volumes, uuids, multiattach=shared.request.multiattach_allowed) as found:
         devices = [shared.disks.rows(shared.image['id']) + found.rows[uuid] for uuid in uuids]
-        rows = _write(backend, ctxt, shared, servers, specs, devices,
-                      [passwords.seal(keys, password, shared.files, uuid) for uuid in uuids], found.notes)
+        rows = _write(
+            backend,
+            ctxt,
+            shared,
+            servers,
+            specs,
+            devices,
+            [passwords.seal(keys, password, shared.files, uuid) for uuid in uuids],
+            found.notes,
+        )
         wanted = quota.of_servers(backend, shared.count, quota.sizes(shared.flavor, shared.image))
         quota.recheck(backend, allowed, wanted, withdraw)
         server_groups.recheck(backend, allowed, shared.group, withdraw)
     server_groups.tell_members(backend, ctxt, shared.group)
     backend.conductor.schedule_and_build_instances(ctxt, operations=rows)
-    return Created([{'uuid': server.uuid, 'auto_disk_config': server.auto_disk_config} for server in servers],
-                   shared.reservation_id, password)
+    return Created(
+        [{'uuid': server.uuid, 'auto_disk_config': server.auto_disk_config} for server in servers],
+        shared.reservation_id,
+        password,
+    )
 
 
-def _write(backend: Backend, ctxt: RequestContext, shared: _Shared, servers: Sequence[Instance],
-           specs: Sequence[RequestSpec], devices: Sequence[list[dict[str, Any]]], sealed: Sequence[Any],
-           notes: Sequence[str]) -> list[str]:
+def _write(
+    backend: Backend,
+    ctxt: RequestContext,
+    shared: _Shared,
+    servers: Sequence[Instance],
+    specs: Sequence[RequestSpec],
+    devices: Sequence[list[dict[str, Any]]],
+    sealed: Sequence[Any],
+    notes: Sequence[str],
+) -> list[str]:
     """Write the rows of all servers in one transaction, and return the uuids of the operations.
 
     ``devices`` are the block_device_mapping rows of each server, and ``sealed`` its sealed password and files.
     ``notes`` are the operations that would delete the new volumes: the transaction deletes them.
     """
-    requests = [{'instance_uuid': server.uuid, 'project_id': ctxt.project_id, 'instance': server.to_json(),
-                 'block_device_mappings': BlockDeviceMappingList.of_server(ctxt, server.uuid, disks).to_json(),
-                 'tags': TagList.from_words(ctxt, server.uuid, shared.request.tags).to_json()}
-                for server, disks in zip(servers, devices, strict=True)]
-    rows = [operations.Operation.new(ctxt, 'boot', server.uuid, {
-        'request_spec': spec.obj_to_primitive(), 'instance': server.obj_to_primitive(), 'image': shared.image,
-        'sealed': secrets, 'bdms': bdms, 'tags': shared.request.tags})
-        for server, spec, bdms, secrets in zip(servers, specs, devices, sealed, strict=True)]
+    requests = [
+        {
+            'instance_uuid': server.uuid,
+            'project_id': ctxt.project_id,
+            'instance': server.to_json(),
+            'block_device_mappings': BlockDeviceMappingList.of_server(ctxt, server.uuid, disks).to_json(),
+            'tags': TagList.from_words(ctxt, server.uuid, shared.request.tags).to_json(),
+        }
+        for server, disks in zip(servers, devices, strict=True)
+    ]
+    rows = [
+        operations.OperationRow.new(
+            ctxt,
+            'boot',
+            server.uuid,
+            {
+                'request_spec': spec.obj_to_primitive(),
+                'instance': server.obj_to_primitive(),
+                'image': shared.image,
+                'sealed': secrets,
+                'bdms': bdms,
+                'tags': shared.request.tags,
+            },
+        )
+        for server, spec, bdms, secrets in zip(servers, specs, devices, sealed, strict=True)
+    ]
     with server_groups.refused_as_asked():
         operations.accept_create(
-            backend.api_db, specs=[(spec.instance_uuid, spec.to_json()) for spec in specs], requests=requests,
-            mappings=[{'instance_uuid': server.uuid, 'project_id': ctxt.project_id, 'user_id': ctxt.user_id,
-                       'cell_id': None, 'queued_for_delete': False} for server in servers],
-            operations=rows, group=(shared.group['id'], shared.group['uuid']) if shared.group is not None else None,
-            instead_of=notes)
+            backend.api_db,
+            specs=[(spec.instance_uuid, spec.to_json()) for spec in specs],
+            requests=requests,
+            mappings=[
+                {
+                    'instance_uuid': server.uuid,
+                    'project_id': ctxt.project_id,
+                    'user_id': ctxt.user_id,
+                    'cell_id': None,
+                    'queued_for_delete': False,
+                }
+                for server in servers
+            ],
+            operations=rows,
+            group=(shared.group['id'], shared.group['uuid']) if shared.group is not None else None,
+            instead_of=notes,
+        )
     return [row.uuid for row in rows]
 
 
@@ -472,46 +559,79 @@ def _withdraw(backend: Backend, ctxt: RequestContext, uuids: list[str]) -> bool:
 def _server(ctxt: RequestContext, shared: _Shared, index: int) -> Instance:
     request, flavor, uuid = shared.request, shared.flavor, uuidutils.generate_uuid()
     suffix = f'-{index + 1}' if shared.count > 1 else ''
-    name = request.name[:255 - len(suffix)] + suffix
-    hostname = (numbered(request.hostname, suffix) if request.hostname
-                else hostname_of(request.name, uuid, suffix))
+    name = request.name[: 255 - len(suffix)] + suffix
+    hostname = numbered(request.hostname, suffix) if request.hostname else hostname_of(request.name, uuid, suffix)
     return Instance(
-        ctxt, uuid=uuid, user_id=ctxt.user_id, project_id=ctxt.project_id, display_name=name,
-        display_description=request.description, hostname=hostname, launch_index=index,
-        **columns_of_image(shared.image, shared.kernels, shared.disks.root), **columns_of_key(shared.key),
-        power_state=int(states.PowerState.NOSTATE), vm_state=states.VmState.BUILDING.value,
-        task_state=states.TaskState.SCHEDULING.value, memory_mb=flavor.memory_mb, vcpus=flavor.vcpus,
-        root_gb=flavor.root_gb, ephemeral_gb=flavor.ephemeral_gb, instance_type_id=flavor.id, flavor=flavor,
-        old_flavor=None, new_flavor=None, user_data=request.user_data, reservation_id=shared.reservation_id,
-        availability_zone=shared.zone, locked=False, progress=0, hidden=False,
+        ctxt,
+        uuid=uuid,
+        user_id=ctxt.user_id,
+        project_id=ctxt.project_id,
+        display_name=name,
+        display_description=request.description,
+        hostname=hostname,
+        launch_index=index,
+        **columns_of_image(shared.image, shared.kernels, shared.disks.root),
+        **columns_of_key(shared.key),
+        power_state=int(states.PowerState.NOSTATE),
+        vm_state=states.VmState.BUILDING.value,
+        task_state=states.TaskState.SCHEDULING.value,
+        memory_mb=flavor.memory_mb,
+        vcpus=flavor.vcpus,
+        root_gb=flavor.root_gb,
+        ephemeral_gb=flavor.ephemeral_gb,
+        instance_type_id=flavor.id,
+        flavor=flavor,
+        old_flavor=None,
+        new_flavor=None,
+        user_data=request.user_data,
+        reservation_id=shared.reservation_id,
+        availability_zone=shared.zone,
+        locked=False,
+        progress=0,
+        hidden=False,
         # A config drive is the only way in which files of a request reach the guest.
         config_drive='True' if request.config_drive or shared.files else '',
-        access_ip_v4=request.access_ip_v4, access_ip_v6=request.access_ip_v6,
-        auto_disk_config=shared.automatic_disk, shutdown_terminate=False, disable_terminate=False,
-        metadata=request.metadata, system_metadata={
-            **_system_metadata(ctxt, shared.image), **(holder.for_ports(uuid) if shared.networks.profiles else {})},
+        access_ip_v4=request.access_ip_v4,
+        access_ip_v6=request.access_ip_v6,
+        auto_disk_config=shared.automatic_disk,
+        shutdown_terminate=False,
+        disable_terminate=False,
+        metadata=request.metadata,
+        system_metadata={
+            **_system_metadata(ctxt, shared.image),
+            **(holder.for_ports(uuid) if shared.networks.profiles else {}),
+        },
         numa_topology=shared.numa_topology.replaced(instance_uuid=uuid) if shared.numa_topology is not None else None,
         # All servers of one request have the same request ids: the scheduler's answer maps them to providers for all.
         pci_requests=InstancePCIRequests(instance_uuid=uuid, requests=shared.pci_requests),
         created_at=instances.utcnow(),
         # Certificates are refused (check_request), because signatures are not verified.
         trusted_certs=None,
-        keypairs=keys_of(ctxt, shared.key))
+        keypairs=keys_of(ctxt, shared.key),
+    )
 
 
-def columns_of_image(image: dict[str, Any], kernels: images.Kernels,
-                     root: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def columns_of_image(
+    image: dict[str, Any], kernels: images.Kernels, root: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Return the columns of a server that depend on its image.
 
     ``root`` is the block device of the root disk, if the request names one. The bus of the root disk, which ``root`` or
     the image names, determines the device name if they name none.
     """
     properties, asked = image['properties'], root or {}
-    device = asked.get('device_name') or properties.get('root_device_name') or disk_names.root(
-        asked.get('disk_bus') or properties.get('hw_disk_bus'))
-    return {'image_ref': image['id'] or '', 'kernel_id': kernels.kernel, 'ramdisk_id': kernels.ramdisk,
-            'root_device_name': device,
-            **{name: properties.get(name) for name in ('os_type', 'architecture', 'vm_mode')}}
+    device = (
+        asked.get('device_name')
+        or properties.get('root_device_name')
+        or disk_names.root(asked.get('disk_bus') or properties.get('hw_disk_bus'))
+    )
+    return {
+        'image_ref': image['id'] or '',
+        'kernel_id': kernels.kernel,
+        'ramdisk_id': kernels.ramdisk,
+        'root_device_name': device,
+        **{name: properties.get(name) for name in ('os_type', 'architecture', 'vm_mode')},
+    }
 
 
 def columns_of_key(key: KeyPair | None) -> dict[str, str | None]:
@@ -527,22 +647,34 @@ def keys_of(ctxt: RequestContext, key: KeyPair | None) -> KeyPairList:
 def _spec(ctxt: RequestContext, shared: _Shared, server: Instance) -> RequestSpec:
     request = shared.request
     spec = RequestSpec.from_components(
-        ctxt, instance_uuid=server.uuid, flavor=shared.flavor, image=shared.image, scheduler_hints=request.hints,
-        num_instances=shared.count, availability_zone=shared.zone, pci_requests=server.pci_requests,
+        ctxt,
+        instance_uuid=server.uuid,
+        flavor=shared.flavor,
+        image=shared.image,
+        scheduler_hints=request.hints,
+        num_instances=shared.count,
+        availability_zone=shared.zone,
+        pci_requests=server.pci_requests,
         numa_topology=server.numa_topology,
         instance_group=server_groups.as_object(ctxt, shared.group),
-        security_groups=shared.networks.security_groups(ctxt), requested_networks=shared.networks.requests(ctxt),
+        security_groups=shared.networks.security_groups(ctxt),
+        requested_networks=shared.networks.requests(ctxt),
         force_hosts=[request.force_host] if request.force_host else None,
-        force_nodes=[request.force_node] if request.force_node else None, requested_destination=shared.destination,
+        force_nodes=[request.force_node] if request.force_node else None,
+        requested_destination=shared.destination,
         is_bfv=server.is_from_volume,
-        requested_resources=shared.accelerators)
+        requested_resources=shared.accelerators,
+    )
     port_resources.ask(spec, shared.networks.resources)
     return spec
 
 
 def _system_metadata(ctxt: RequestContext, image: dict[str, Any]) -> dict[str, str]:
-    about = {'boot_roles': ','.join(ctxt.roles), 'owner_user_name': ctxt.user_name,
-             'owner_project_name': ctxt.project_name}
+    about = {
+        'boot_roles': ','.join(ctxt.roles),
+        'owner_user_name': ctxt.user_name,
+        'owner_project_name': ctxt.project_name,
+    }
     return {**system_metadata(image), **{name: value[:255] for name, value in about.items() if value}}
 
 
@@ -555,7 +687,7 @@ def hostname_of(name: str, uuid: str, suffix: str = '') -> str:
     """
     text = re.sub(r'[\s_.]', '-', name)
     text = re.sub(r'[^a-zA-Z0-9-]+', '', text).lower().strip('-')
-    text = text[:MAX_HOSTNAME - len(suffix)].rstrip('-')
+    text = text[: MAX_HOSTNAME - len(suffix)].rstrip('-')
     return text + suffix if text else f'server-{uuid}'
 
 

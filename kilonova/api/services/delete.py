@@ -1,15 +1,16 @@
 """Delete servers, at once or as a soft delete, restore soft-deleted servers, and reset a server's state."""
+
 from __future__ import annotations
 
 from typing import Any
 
 from kilonova import states
-from kilonova.api.services import accept, images, quota
-from kilonova.api.services.accept import WORK, Found, check_lock, find_server
+from kilonova.api.services import images, quota, server_operations
 from kilonova.api.services.backend import Backend
+from kilonova.api.services.server_operations import WORK, ServerRef, check_lock, find_server
 from kilonova.context import RequestContext
 from kilonova.db.queries import instances, operations, withdrawals
-from kilonova.db.queries.operations import Operation
+from kilonova.db.queries.operations import OperationRow
 from kilonova.errors import InstanceInvalidState, InstanceNotFound, InstanceNotReady
 from kilonova.objects import Instance
 
@@ -17,7 +18,7 @@ from kilonova.objects import Instance
 RESETS = {'active': 'reset.active', 'error': 'reset.error'}
 
 
-def delete(backend: Backend, ctxt: RequestContext, server: Found, *, at_once: bool = False) -> None:
+def delete(backend: Backend, ctxt: RequestContext, server: ServerRef, *, at_once: bool = False) -> None:
     """Delete a server, whatever its state.
 
     A running operation is cancelled and undone. If the server has no cell yet, only its build request is deleted. If
@@ -43,9 +44,10 @@ def delete(backend: Backend, ctxt: RequestContext, server: Found, *, at_once: bo
     if not at_once and _is_kept(backend, server.row):
         _soft_delete(backend, ctxt, server)
         return
-    row = Operation.new(ctxt, 'delete', server.uuid, {})
-    wake = operations.accept_delete(server.cell, instance_uuid=server.uuid, operation=row,
-                                    action=accept.action(ctxt, 'delete'))
+    row = OperationRow.new(ctxt, 'delete', server.uuid, {})
+    wake = operations.accept_delete(
+        server.cell, instance_uuid=server.uuid, operation=row, action=server_operations.action(ctxt, 'delete')
+    )
     if wake is not None:
         backend.conductor.terminate_instance(ctxt, operation=wake)
 
@@ -55,32 +57,38 @@ def _is_kept(backend: Backend, row: dict[str, Any]) -> bool:
 
     It is if [DEFAULT]reclaim_instance_interval is set, and the server ran once, is on a host, and is not offloaded.
     """
-    return bool(backend.options.reclaim_instance_interval and row['launched_at'] and row['host']
-                and row['vm_state'] != states.VmState.SHELVED_OFFLOADED)
+    return bool(
+        backend.options.reclaim_instance_interval
+        and row['launched_at']
+        and row['host']
+        and row['vm_state'] != states.VmState.SHELVED_OFFLOADED
+    )
 
 
-def _soft_delete(backend: Backend, ctxt: RequestContext, server: Found) -> None:
+def _soft_delete(backend: Backend, ctxt: RequestContext, server: ServerRef) -> None:
     row = server.row
     if row['task_state'] == states.TaskState.RESTORING:
         # The server is still soft-deleted, but its restore has begun.
-        raise InstanceInvalidState(method='soft_delete', instance_uuid=server.uuid, attr='task_state',
-                                   state=row['task_state'])
+        raise InstanceInvalidState(
+            method='soft_delete', instance_uuid=server.uuid, attr='task_state', state=row['task_state']
+        )
     if row['vm_state'] == states.VmState.SOFT_DELETED or row['task_state'] == states.TaskState.SOFT_DELETING:
         return
-    operation = Operation.new(ctxt, 'soft_delete', server.uuid, {})
-    wake = operations.accept_soft_delete(server.cell, instance_uuid=server.uuid, operation=operation,
-                                         action=accept.action(ctxt, 'delete'))
+    operation = OperationRow.new(ctxt, 'soft_delete', server.uuid, {})
+    wake = operations.accept_soft_delete(
+        server.cell, instance_uuid=server.uuid, operation=operation, action=server_operations.action(ctxt, 'delete')
+    )
     backend.conductor.terminate_instance(ctxt, operation=wake)
 
 
 @quota.settled
-def restore(backend: Backend, ctxt: RequestContext, server: Found) -> None:
+def restore(backend: Backend, ctxt: RequestContext, server: ServerRef) -> None:
     """Accept the restore of a soft-deleted server, which becomes ACTIVE.
 
     Raises OverQuota if the quota has no room for the server, because it counts again, and the errors of
     ``accept.check`` and ``accept.accept``.
     """
-    accept.check(ctxt, server, 'restore.start')
+    server_operations.check(ctxt, server, 'restore.start')
     allowed = quota.limits(backend, server.row['project_id'], server.row['user_id'])
     instance = Instance.from_row(ctxt, *instances.split(server.row))
     with server.cell.read() as conn:
@@ -88,23 +96,33 @@ def restore(backend: Backend, ctxt: RequestContext, server: Found) -> None:
     image = images.of_server(kept, instance.image_ref)
     more = quota.of_servers(backend, 1, quota.sizes(instance.flavor, image))
     quota.check(backend, allowed, more)
-    row = Operation.new(ctxt, 'restore', server.uuid, {})
-    accept.accept(ctxt, server, 'restore.start', row, 'restore')
-    quota.recheck(backend, allowed, more, lambda: withdrawals.operation(
-        server.cell, uuid=row.uuid, instance_uuid=server.uuid, event='restore.failed',
-        request_id=ctxt.request_id))
+    row = OperationRow.new(ctxt, 'restore', server.uuid, {})
+    server_operations.accept(ctxt, server, 'restore.start', row, 'restore')
+    quota.recheck(
+        backend,
+        allowed,
+        more,
+        lambda: withdrawals.operation(
+            server.cell, uuid=row.uuid, instance_uuid=server.uuid, event='restore.failed', request_id=ctxt.request_id
+        ),
+    )
     backend.conductor.run_operation(ctxt, operation=row.uuid)
 
 
-def reset_state(backend: Backend, ctxt: RequestContext, server: Found, state: str) -> None:
+def reset_state(backend: Backend, ctxt: RequestContext, server: ServerRef, state: str) -> None:
     """Set a server's state to ``active`` or ``error``, and cancel what runs on it, except a delete.
 
     A move that waits for confirm or revert is confirmed. Raises InstanceNotFound if the server is in no cell.
     """
     if server.cell is None:
         raise InstanceNotFound(instance_id=server.uuid)
-    row = Operation.new(ctxt, 'confirm', server.uuid, {})
-    wake = operations.reset_state(server.cell, instance_uuid=server.uuid, event=RESETS[state],
-                                  action=accept.action(ctxt, 'resetState'), operation=row)
+    row = OperationRow.new(ctxt, 'confirm', server.uuid, {})
+    wake = operations.reset_state(
+        server.cell,
+        instance_uuid=server.uuid,
+        event=RESETS[state],
+        action=server_operations.action(ctxt, 'resetState'),
+        operation=row,
+    )
     if wake is not None:
         backend.conductor.run_operation(ctxt, operation=wake)

@@ -3,18 +3,19 @@
 A compute service that does not report says nothing about its hypervisor. So only servers of a host that an operator has
 forced down are evacuated. Otherwise two guests of one server could run.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from oslo_utils import uuidutils
 
-from kilonova.api.services import accept, images, passwords, resize
-from kilonova.api.services.accept import Found
+from kilonova.api.services import images, passwords, resize, server_operations
 from kilonova.api.services.backend import Backend
+from kilonova.api.services.server_operations import ServerRef
 from kilonova.context import RequestContext
 from kilonova.db.queries import cells, host_losses, services
-from kilonova.db.queries.operations import Operation
+from kilonova.db.queries.operations import OperationRow
 from kilonova.errors import ComputeHostNotFound, Conflict, Invalid
 
 
@@ -27,8 +28,10 @@ class ServiceInUse(Invalid):
 class MayStillRun(Conflict):
     """Error 409: the compute service does not report, but no operator has forced it down."""
 
-    msg_fmt = ('The compute service of %(host)s is down, but its hypervisor may still run the server. Make sure that '
-               'the host is off and force the service down, then evacuate.')
+    msg_fmt = (
+        'The compute service of %(host)s is down, but its hypervisor may still run the server. Make sure that '
+        'the host is off and force the service down, then evacuate.'
+    )
 
 
 class SameHost(Invalid):
@@ -54,7 +57,7 @@ class EvacuateRequest:
     stays_off: bool = False
 
 
-def evacuate(backend: Backend, ctxt: RequestContext, server: Found, request: EvacuateRequest) -> str | None:
+def evacuate(backend: Backend, ctxt: RequestContext, server: ServerRef, request: EvacuateRequest) -> str | None:
     """Accept an evacuation, wake a conductor, and return the guest's new password.
 
     Return None if there are no keys to seal a password: the guest gets none then. Operations that run on the server are
@@ -68,7 +71,7 @@ def evacuate(backend: Backend, ctxt: RequestContext, server: Found, request: Eva
         SameHost: The destination is the server's host.
         ComputeHostNotFound: The destination does not exist.
     """
-    accept.check(ctxt, server, 'evacuate.start')
+    server_operations.check(ctxt, server, 'evacuate.start')
     source = server.row['host']
     _check_down(backend, server, source)
     if request.host is not None:
@@ -83,19 +86,35 @@ def evacuate(backend: Backend, ctxt: RequestContext, server: Found, request: Eva
     spec, _ = resize.specs_of(backend, ctxt, instance, instance.flavor, image)
     resize.send_to(ctxt, server, spec, request.host, force=request.force)
     password = passwords.choose(backend, keys, request.admin_password)
-    row = Operation.new(ctxt, 'evacuate', server.uuid, {
-        'migration_uuid': uuidutils.generate_uuid(), 'migration_type': 'evacuation',
-        'flavor': instance.flavor.stored_primitive(), 'request_spec': spec.obj_to_primitive(), 'image': image,
-        'sealed': passwords.seal(keys, password, (), server.uuid), 'shared': request.shared,
-        'stays_off': request.stays_off, 'power_state': server.row['power_state']})
-    host_losses.accept_evacuation(server.cell, instance_uuid=server.uuid, host=source, operation=row,
-                                  action=accept.action(ctxt, 'evacuate'))
+    row = OperationRow.new(
+        ctxt,
+        'evacuate',
+        server.uuid,
+        {
+            'migration_uuid': uuidutils.generate_uuid(),
+            'migration_type': 'evacuation',
+            'flavor': instance.flavor.stored_primitive(),
+            'request_spec': spec.obj_to_primitive(),
+            'image': image,
+            'sealed': passwords.seal(keys, password, (), server.uuid),
+            'shared': request.shared,
+            'stays_off': request.stays_off,
+            'power_state': server.row['power_state'],
+        },
+    )
+    host_losses.accept_evacuation(
+        server.cell,
+        instance_uuid=server.uuid,
+        host=source,
+        operation=row,
+        action=server_operations.action(ctxt, 'evacuate'),
+    )
     backend.notify.emit(ctxt, 'instance.evacuate', instance=instance, moved='evacuate.start')
     backend.conductor.rebuild_instance(ctxt, operation=row.uuid)
     return password
 
 
-def _check_down(backend: Backend, server: Found, source: str) -> None:
+def _check_down(backend: Backend, server: ServerRef, source: str) -> None:
     """Check that the compute service of the host ``source`` is down and forced down.
 
     Raises ServiceInUse if it is up, and MayStillRun if it is down, but no operator has forced it down.

@@ -1,4 +1,5 @@
 """Flavors: get, create and delete them, and change their extra specs, description and project access."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -53,9 +54,19 @@ def create(backend: Backend, ctxt: RequestContext, values: dict[str, Any]) -> di
     ``values`` are columns. Without flavorid the flavor gets a uuid. Raises FlavorExists if the name is taken, and
     FlavorIdExists if the flavorid is taken.
     """
-    made = flavors.create(backend.api_db, {
-        'swap': 0, 'ephemeral_gb': 0, 'rxtx_factor': 1.0, 'vcpu_weight': 0, 'disabled': False, 'is_public': True,
-        **values, 'flavorid': values.get('flavorid') or uuidutils.generate_uuid()})
+    made = flavors.create(
+        backend.api_db,
+        {
+            'swap': 0,
+            'ephemeral_gb': 0,
+            'rxtx_factor': 1.0,
+            'vcpu_weight': 0,
+            'disabled': False,
+            'is_public': True,
+            **values,
+            'flavorid': values.get('flavorid') or uuidutils.generate_uuid(),
+        },
+    )
     backend.notify.emit(ctxt, 'flavor.create', flavor=made)
     return made
 
@@ -91,9 +102,11 @@ def _with_projects(backend: Backend, flavor_id: str) -> dict[str, Any] | None:
 
 def _notify(backend: Backend, ctxt: RequestContext, flavor_id: str) -> None:
     """Send the notification ``flavor.update`` after a change of extra specs, access or description."""
+
     def read() -> dict[str, Any] | None:
         found = _with_projects(backend, flavor_id)
         return found and {'flavor': found}
+
     backend.notify.later(ctxt, 'flavor.update', read)
 
 

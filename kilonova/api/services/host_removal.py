@@ -4,6 +4,7 @@ One transaction of the cell deletes the service with its nodes and devices, and 
 mapping, its memberships of aggregates and its resource providers are deleted right after it. If that fails, a conductor
 completes it by the operation row.
 """
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -12,13 +13,13 @@ from oslo_log import log as logging
 
 from kilonova.api.services import hosts
 from kilonova.api.services.backend import Backend
-from kilonova.api.services.silence import is_silence
+from kilonova.api.services.scatter_gather import is_silence
 from kilonova.clients import host_removal as removal
 from kilonova.context import RequestContext
 from kilonova.db import engine
 from kilonova.db.engine import Connection, Database
 from kilonova.db.queries import host_removals, migrations, operations, servers, services
-from kilonova.db.queries.operations import Operation
+from kilonova.db.queries.operations import OperationRow
 from kilonova.db.queries.servers import Filters
 from kilonova.db.rows import Row
 from kilonova.errors import Conflict, KilonovaError, LeaseLost
@@ -45,8 +46,9 @@ def delete_service(backend: Backend, ctxt: RequestContext, service: hosts.InCell
     row, cell = service.row, service.cell
     wanted = None
     if row['binary'] == hosts.COMPUTE:
-        wanted = Operation.new(ctxt, host_removals.KIND, row['uuid'], {'host': row['host']}, beside=True,
-                               host=row['host'])
+        wanted = OperationRow.new(
+            ctxt, host_removals.KIND, row['uuid'], {'host': row['host']}, beside=True, host=row['host']
+        )
     operation = _destroy(cell, row, wanted)
     backend.notify.emit(ctxt, 'service.delete', service=row)
     if operation is not None:
@@ -55,7 +57,7 @@ def delete_service(backend: Backend, ctxt: RequestContext, service: hosts.InCell
 
 
 @engine.retried
-def _destroy(cell: Database, row: Row, wanted: Operation | None) -> Operation | None:
+def _destroy(cell: Database, row: Row, wanted: OperationRow | None) -> OperationRow | None:
     """Delete the service with its nodes and devices, and insert and return the operation that completes the removal.
 
     Return None if ``wanted`` is None: the service is no compute service, and nothing else is to be removed.
@@ -71,8 +73,11 @@ def _destroy(cell: Database, row: Row, wanted: Operation | None) -> Operation | 
         _refuse_in_use(conn, row['host'])
         nodes = services.destroy(conn, row['id'])
         released = operations.end_releases(conn, row['host'])
-        operation = replace(wanted, args={**wanted.args, 'nodes': [node['uuid'] for node in nodes]},
-                            not_before=engine.now(conn) + MEND_AFTER)
+        operation = replace(
+            wanted,
+            args={**wanted.args, 'nodes': [node['uuid'] for node in nodes]},
+            not_before=engine.now(conn) + MEND_AFTER,
+        )
         operations.insert(conn, [operation])
     if released:
         LOG.info('Compute service on host %s was deleted with %d pending releases', row['host'], released)
@@ -81,14 +86,18 @@ def _destroy(cell: Database, row: Row, wanted: Operation | None) -> Operation | 
 
 def _refuse_in_use(conn: Connection, host: str) -> None:
     if servers.names(conn, Filters(equal={'host': [host]}), (), 1):
-        raise HostInUse(reason=f'Unable to delete compute service that is hosting instances. Migrate or delete '
-                               f'the instances of {host} first.')
+        raise HostInUse(
+            reason=f'Unable to delete compute service that is hosting instances. Migrate or delete '
+            f'the instances of {host} first.'
+        )
     if migrations.unended_on_host(conn, host):
-        raise HostInUse(reason='Unable to delete compute service that has in-progress migrations. Complete the '
-                               f'migrations of {host} or delete the instances first.')
+        raise HostInUse(
+            reason='Unable to delete compute service that has in-progress migrations. Complete the '
+            f'migrations of {host} or delete the instances first.'
+        )
 
 
-def _complete(backend: Backend, cell: Database, operation: Operation) -> None:
+def _complete(backend: Backend, cell: Database, operation: OperationRow) -> None:
     """Remove the host from the API database and Placement, and delete the operation row.
 
     If that fails, log a warning and leave the row to a conductor.
@@ -100,6 +109,7 @@ def _complete(backend: Backend, cell: Database, operation: Operation) -> None:
         with cell.read() as conn:
             if operations.get(conn, operation.uuid) is None:
                 raise LeaseLost(operation=operation.uuid)
+
     try:
         removal.forget(backend.api_db, cell, host)
         if backend.placement is None:
@@ -110,5 +120,9 @@ def _complete(backend: Backend, cell: Database, operation: Operation) -> None:
     except Exception as error:
         if not isinstance(error, KilonovaError) and not is_silence(error):
             raise
-        LOG.warning('The removal of host %s is not complete; a conductor will complete it (operation %s): %s', host,
-                    operation.uuid, error)
+        LOG.warning(
+            'The removal of host %s is not complete; a conductor will complete it (operation %s): %s',
+            host,
+            operation.uuid,
+            error,
+        )

@@ -3,6 +3,7 @@
 ``host_removal`` deletes services. A compute host without a host mapping is not part of the cloud yet: its services are
 listed, but it is not shown as a hypervisor.
 """
+
 from __future__ import annotations
 
 import re
@@ -13,7 +14,7 @@ from oslo_log import log as logging
 
 from kilonova import concurrency
 from kilonova.api.services.backend import Backend
-from kilonova.api.services.silence import ask_cells, is_silence, refuse_if_any
+from kilonova.api.services.scatter_gather import ask_cells, is_silence, refuse_if_any
 from kilonova.context import RequestContext
 from kilonova.db.engine import Connection, Database
 from kilonova.db.queries import aggregates, cells, compute_nodes, host_losses, migrations, servers, services
@@ -74,8 +75,10 @@ class HostIsDown(Invalid):
 class EvacuatedServersLeft(Invalid):
     """Error 400: the host must clean up after evacuations before forced_down can be removed."""
 
-    msg_fmt = ('Unable to set forced_down to false: %(count)s evacuations from host %(host)s are done, but its compute '
-               'service has not cleaned up after them. Restart it first.')
+    msg_fmt = (
+        'Unable to set forced_down to false: %(count)s evacuations from host %(host)s are done, but its compute '
+        'service has not cleaned up after them. Restart it first.'
+    )
 
 
 class NotSupported(KilonovaError):
@@ -94,8 +97,9 @@ class InCell(NamedTuple):
 
 
 # --- services --------------------------------------------------------------------------------------------------------
-def list_services(backend: Backend, host: str | None = None, binary: str | None = None,
-                  silent: list[Any] | None = None) -> list[InCell]:
+def list_services(
+    backend: Backend, host: str | None = None, binary: str | None = None, silent: list[Any] | None = None
+) -> list[InCell]:
     """Return the services of all cells, each row with its availability zone under ``zone``.
 
     Services that have no heartbeat (``HIDDEN``) are left out. Runs one SQL statement for each cell. Cells whose
@@ -108,6 +112,7 @@ def list_services(backend: Backend, host: str | None = None, binary: str | None 
     def ask(cell: Database) -> list[dict[str, Any]]:
         with cell.read() as conn:
             return services.list_services(conn, down_time=backend.options.service_down_time, host=host, binary=binary)
+
     for cell, rows in ask_cells(backend.all_cells(), ask, silent):
         for row in rows:
             if row['binary'] not in HIDDEN:
@@ -145,8 +150,15 @@ def _zone(backend: Backend, row: dict[str, Any], zone_of: dict[str, str]) -> str
     return zone_of.get(row['host'], backend.options.default_zone)
 
 
-def find_service(backend: Backend, *, uuid: str | None = None, number: int | None = None, host: str | None = None,
-                 binary: str | None = None, missing: Exception | None = None) -> InCell:
+def find_service(
+    backend: Backend,
+    *,
+    uuid: str | None = None,
+    number: int | None = None,
+    host: str | None = None,
+    binary: str | None = None,
+    missing: Exception | None = None,
+) -> InCell:
     """Return the one service that has this uuid, number, or host and binary.
 
     Raises:
@@ -154,10 +166,18 @@ def find_service(backend: Backend, *, uuid: str | None = None, number: int | Non
         ServiceUnique: Services of several cells have this number (error 400).
         Unanswered: The service may be in a cell whose database does not answer.
     """
+
     def ask(cell: Database) -> dict[str, Any] | None:
         with cell.read() as conn:
-            return services.get(conn, uuid=uuid, service_id=number, host=host, binary=binary,
-                                down_time=backend.options.service_down_time)
+            return services.get(
+                conn,
+                uuid=uuid,
+                service_id=number,
+                host=host,
+                binary=binary,
+                down_time=backend.options.service_down_time,
+            )
+
     silent: list[Any] = []
     found = [InCell(row, cell) for cell, row in ask_cells(backend.all_cells(), ask, silent) if row is not None]
     if number is not None or not found:
@@ -220,8 +240,9 @@ def hurry(backend: Backend, ctxt: RequestContext, cell: Database, host: str) -> 
     except Exception as error:
         if not isinstance(error, KilonovaError) and not is_silence(error):
             raise
-        LOG.warning('Could not wake the operations that wait for host %s; they continue at their next retry: %s', host,
-                    error)
+        LOG.warning(
+            'Could not wake the operations that wait for host %s; they continue at their next retry: %s', host, error
+        )
 
 
 def _refuse_to_come_back(conn: Connection, row: dict[str, Any], values: dict[str, Any]) -> None:
@@ -231,8 +252,9 @@ def _refuse_to_come_back(conn: Connection, row: dict[str, Any], values: dict[str
     """
     if row['binary'] != COMPUTE or not row['forced_down'] or values.get('forced_down', True):
         return
-    left = migrations.list_migrations(conn, filters={'source_compute': row['host'], 'migration_type': 'evacuation',
-                                                     'status': 'done'})
+    left = migrations.list_migrations(
+        conn, filters={'source_compute': row['host'], 'migration_type': 'evacuation', 'status': 'done'}
+    )
     if left:
         raise EvacuatedServersLeft(count=len(left), host=row['host'])
 
@@ -240,8 +262,11 @@ def _refuse_to_come_back(conn: Connection, row: dict[str, Any], values: dict[str
 def _tell(backend: Backend, ctxt: RequestContext, row: dict[str, Any]) -> None:
     change = 'disabled' if row['disabled'] else 'enabled'
     if not row['up']:
-        LOG.info('Compute service on host %s was %s while it is down; it will read the change when it is up again',
-                 row['host'], change)
+        LOG.info(
+            'Compute service on host %s was %s while it is down; it will read the change when it is up again',
+            row['host'],
+            change,
+        )
         return
     try:
         if backend.compute is not None:
@@ -257,8 +282,14 @@ def with_zone(backend: Backend, row: dict[str, Any]) -> dict[str, Any]:
 
 
 # --- hypervisors -----------------------------------------------------------------------------------------------------
-def list_nodes(backend: Backend, *, pattern: str | None = None, limit: int | None = None, marker: str | None = None,
-               marker_is_number: bool = False) -> list[InCell]:
+def list_nodes(
+    backend: Backend,
+    *,
+    pattern: str | None = None,
+    limit: int | None = None,
+    marker: str | None = None,
+    marker_is_number: bool = False,
+) -> list[InCell]:
     """Return the compute nodes of all cells that answer, ordered by cell and id, starting after ``marker``.
 
     Each row has its compute service under ``service``. ``pattern`` and ``limit`` restrict the list. The marker is an id
@@ -283,9 +314,19 @@ def list_nodes(backend: Backend, *, pattern: str | None = None, limit: int | Non
                 if last is None:
                     return
                 skip, after = False, last['id']
-            found.extend(InCell(row, cell) for row in compute_nodes.list_nodes(
-                conn, backend.options.service_down_time, pattern=pattern, after_id=after, limit=left, served=True,
-                hosts=hosts_of.get(cell.cell.id, ())))
+            found.extend(
+                InCell(row, cell)
+                for row in compute_nodes.list_nodes(
+                    conn,
+                    backend.options.service_down_time,
+                    pattern=pattern,
+                    after_id=after,
+                    limit=left,
+                    served=True,
+                    hosts=hosts_of.get(cell.cell.id, ()),
+                )
+            )
+
     silent: list[Any] = []
     ask_cells(backend.compute_cells(), ask, silent)
     if skip:
@@ -318,8 +359,10 @@ def find_node(backend: Backend, identifier: str, is_number: bool) -> InCell:
 
     def ask(cell: Database) -> dict[str, Any] | None:
         with cell.read() as conn:
-            return compute_nodes.show(conn, backend.options.service_down_time, node_id=number,
-                                      uuid=None if is_number else identifier)
+            return compute_nodes.show(
+                conn, backend.options.service_down_time, node_id=number, uuid=None if is_number else identifier
+            )
+
     silent: list[Any] = []
     for cell, row in ask_cells(backend.compute_cells(), ask, silent):
         if row is not None and row['service'] is not None and _is_mapped(backend, row['host'], cell):
@@ -383,6 +426,7 @@ def uptimes(backend: Backend, ctxt: RequestContext, nodes: Iterable[InCell]) -> 
         except KilonovaError as error:
             LOG.debug('Could not get the uptime of host %s: %s', node.row['host'], error)
             return None
+
     if not asked:
         return {}
     with concurrency.pool(min(len(asked), ASKED_AT_ONCE), 'uptime') as pool:
@@ -408,9 +452,11 @@ def resources(backend: Backend, host: str) -> tuple[list[dict[str, Any]], list[d
 
 def statistics(backend: Backend) -> dict[str, int]:
     """Return the resource sums over all enabled compute nodes of the cells that answer."""
+
     def ask(cell: Database) -> dict[str, Any]:
         with cell.read() as conn:
             return compute_nodes.statistics(conn)
+
     total: dict[str, int] = {}
     for _, found in ask_cells(backend.compute_cells(), ask, []):
         for name, value in found.items():

@@ -2,6 +2,7 @@
 
 An image is passed on as the "plain image dict" that ``plain`` returns.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -11,27 +12,55 @@ from typing import Any, NamedTuple
 
 from oslo_utils import strutils, uuidutils
 
-from kilonova.api.services import block_devices, refusals
+from kilonova.api.services import block_devices, unsupported
 from kilonova.api.services.backend import Backend
 from kilonova.context import RequestContext
 from kilonova.errors import Forbidden, ImageNotFound, Invalid
 from kilonova.objects import ImageMeta
 from kilonova.objects.image_meta import SYSMETA_PREFIX, check_texts
 
-_MEMBERS = ('id', 'name', 'status', 'visibility', 'protected', 'checksum', 'owner', 'size', 'container_format',
-            'disk_format', 'created_at', 'updated_at', 'tags', 'min_ram', 'min_disk')
+_MEMBERS = (
+    'id',
+    'name',
+    'status',
+    'visibility',
+    'protected',
+    'checksum',
+    'owner',
+    'size',
+    'container_format',
+    'disk_format',
+    'created_at',
+    'updated_at',
+    'tags',
+    'min_ram',
+    'min_disk',
+)
 # Members of the image service's record that are not properties of the image.
-_OTHERS = frozenset(('file', 'schema', 'self', 'locations', 'direct_url', 'virtual_size', 'os_hash_algo',
-                     'os_hash_value', 'os_hidden', 'stores', 'owner_specified'))
+_OTHERS = frozenset(
+    (
+        'file',
+        'schema',
+        'self',
+        'locations',
+        'direct_url',
+        'virtual_size',
+        'os_hash_algo',
+        'os_hash_value',
+        'os_hidden',
+        'stores',
+        'owner_specified',
+    )
+)
 # Names that a property can't have.
 NO_PROPERTIES = frozenset((*_MEMBERS, *_OTHERS))
-GIB = 2 ** 30
+GIB = 2**30
 _SIZE = re.compile(r'[0-9]{1,9}')
 # The values of kernel_id and ramdisk_id that mean "none".
 _NO_KERNEL = ('', 'none', 'nokernel')
 
 
-class NoSuchImage(Invalid):
+class ImageRefInvalid(Invalid):
     """Error 400: the user can't see such an image."""
 
     msg_fmt = 'Can not find requested image'
@@ -52,22 +81,27 @@ class FlavorMemoryTooSmall(Invalid):
 class FlavorDiskTooSmall(Invalid):
     """Error 400: the image is larger than the flavor's root disk."""
 
-    msg_fmt = ("Flavor's disk is too small for requested image. Flavor disk is %(flavor)s bytes, image is %(image)s "
-               'bytes.')
+    msg_fmt = (
+        "Flavor's disk is too small for requested image. Flavor disk is %(flavor)s bytes, image is %(image)s bytes."
+    )
 
 
 class FlavorDiskSmallerThanMinimum(Invalid):
     """Error 400: the flavor's root disk is smaller than the image's min_disk."""
 
-    msg_fmt = ('Flavor disk is smaller than the minimum size specified in image metadata. Flavor disk is %(flavor)s '
-               'bytes, minimum size is %(minimum)s bytes.')
+    msg_fmt = (
+        'Flavor disk is smaller than the minimum size specified in image metadata. Flavor disk is %(flavor)s '
+        'bytes, minimum size is %(minimum)s bytes.'
+    )
 
 
 class VolumeSmallerThanMinimum(Invalid):
     """Error 400: the root volume is smaller than the image's min_disk."""
 
-    msg_fmt = ('Volume is smaller than the minimum size specified in image metadata. Volume size is %(volume)s bytes, '
-               'minimum size is %(minimum)s bytes.')
+    msg_fmt = (
+        'Volume is smaller than the minimum size specified in image metadata. Volume size is %(volume)s bytes, '
+        'minimum size is %(minimum)s bytes.'
+    )
 
 
 class VolumeTooSmall(Invalid):
@@ -103,8 +137,11 @@ def plain(record: dict[str, Any]) -> dict[str, Any]:
     image['size'] = image['size'] or 0
     image['min_ram'], image['min_disk'] = image['min_ram'] or 0, image['min_disk'] or 0
     image['is_public'], image['deleted'] = image['visibility'] == 'public', False
-    image['properties'] = {name: value for name, value in record.items()
-                           if name not in _OTHERS and name not in image and isinstance(value, (str, int, bool))}
+    image['properties'] = {
+        name: value
+        for name, value in record.items()
+        if name not in _OTHERS and name not in image and isinstance(value, (str, int, bool))
+    }
     return image
 
 
@@ -112,7 +149,7 @@ def find(backend: Backend, ctxt: RequestContext, image_id: str) -> dict[str, Any
     """Return the image as the plain image dict, read with the user's token.
 
     Raises:
-        NoSuchImage: The user can't see such an image.
+        ImageRefInvalid: The user can't see such an image.
         NoDisk: The image has no disk of its own.
         Invalid: The image is not active, or its properties are malformed or not supported.
     """
@@ -122,29 +159,33 @@ def find(backend: Backend, ctxt: RequestContext, image_id: str) -> dict[str, Any
     return image
 
 
-def find_with_devices(backend: Backend, ctxt: RequestContext,
-                      image_id: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def find_with_devices(
+    backend: Backend, ctxt: RequestContext, image_id: str
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return the image as the plain image dict, and the block devices that it names.
 
     The image of a server that boots from a volume names block devices. For other images the list is empty. Raises
-    NoSuchImage if the user can't see such an image, and Invalid if it is not active, or if its properties are malformed
-    or not supported.
+    ImageRefInvalid if the user can't see such an image, and Invalid if it is not active, or if its properties are
+    malformed or not supported.
     """
     try:
         image = plain(backend.images.get(image_id, ctxt))
     except ImageNotFound:
-        raise NoSuchImage from None
+        raise ImageRefInvalid from None
     if image['status'] != 'active':
         raise Invalid(f'Image {image_id} is not active.')
     devices = block_devices.of_image(image['properties'])
-    image['properties'] = {name: value for name, value in image['properties'].items()
-                           if not devices or name not in block_devices.OF_DEVICES}
+    image['properties'] = {
+        name: value
+        for name, value in image['properties'].items()
+        if not devices or name not in block_devices.OF_DEVICES
+    }
     return _checked(image), devices
 
 
 def _checked(image: dict[str, Any]) -> dict[str, Any]:
     # Refuse properties that are malformed or have no effect here, before a host is involved.
-    refusals.check_image(image['properties'])
+    unsupported.check_image(image['properties'])
     check_texts(image['properties'])
     ImageMeta.from_dict(image)
     return image
@@ -183,8 +224,12 @@ def find_kernels(backend: Backend, ctxt: RequestContext, image: dict[str, Any], 
     of ``memory_mb`` MiB, or if there is a ramdisk or a kernel command line without a kernel.
     """
     properties = image['properties']
-    found = Kernels(*('' if str(properties.get(name, '')).lower() in _NO_KERNEL else str(properties[name])
-                      for name in ('kernel_id', 'ramdisk_id')))
+    found = Kernels(
+        *(
+            '' if str(properties.get(name, '')).lower() in _NO_KERNEL else str(properties[name])
+            for name in ('kernel_id', 'ramdisk_id')
+        )
+    )
     if not found.kernel:
         for name, value in (('ramdisk_id', found.ramdisk), ('os_command_line', properties.get('os_command_line'))):
             if value:
@@ -234,8 +279,11 @@ def disk_config_of_server(kept: Mapping[str, Any], image_id: str | None, wanted:
 
     ``kept`` is the server's system metadata. Otherwise like ``disk_config``.
     """
-    return disk_config({name.removeprefix(SYSMETA_PREFIX): value for name, value in kept.items()
-                        if name.startswith(SYSMETA_PREFIX)}, image_id, wanted)
+    return disk_config(
+        {name.removeprefix(SYSMETA_PREFIX): value for name, value in kept.items() if name.startswith(SYSMETA_PREFIX)},
+        image_id,
+        wanted,
+    )
 
 
 def check_fits(image: dict[str, Any], flavor: dict[str, Any], zero_disk_allowed: bool) -> None:

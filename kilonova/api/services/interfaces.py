@@ -5,21 +5,22 @@
 
 Conductors and computes do the work. The handlers of ``/servers/{id}/os-interface`` call this module.
 """
+
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
 from typing import Any
 
-from kilonova.api.services import accept, images, networks, refusals, resize
-from kilonova.api.services.accept import Found
+from kilonova.api.services import images, networks, resize, server_operations, unsupported
 from kilonova.api.services.backend import Backend
+from kilonova.api.services.server_operations import ServerRef
 from kilonova.clients.neutron.ports import FixedIp, Port
 from kilonova.clients.neutron.refusals import PortNotFound
 from kilonova.context import RequestContext
 from kilonova.db.engine import Connection
 from kilonova.db.queries import instances, operations
-from kilonova.db.queries.operations import Operation
+from kilonova.db.queries.operations import OperationRow
 from kilonova.errors import Conflict, Invalid, Unanswered, Unavailable
 from kilonova.objects import InstancePCIRequest
 from kilonova.objects.vif import ACCELERATED, Vif
@@ -46,21 +47,23 @@ class NoNetwork(Invalid):
     msg_fmt = "No specific network was requested and none are available for project '%(project)s'."
 
 
-class AttachFailed(Conflict):
+class InterfaceAttachFailed(Conflict):
     """Error 409: the interface could not be attached."""
 
     msg_fmt = 'Failed to attach the interface to server %(server)s: %(reason)s'
 
 
-class AttachGoesOn(Unavailable):
+class InterfaceAttachContinues(Unavailable):
     """Error 503: the interface is not attached within the response timeout, and the operation continues."""
 
-    msg_fmt = ('The interface of server %(server)s was not attached within %(seconds)g s. The request continues; its '
-               'result will be in the instance action %(action)s of request %(request)s.')
+    msg_fmt = (
+        'The interface of server %(server)s was not attached within %(seconds)g s. The request continues; its '
+        'result will be in the instance action %(action)s of request %(request)s.'
+    )
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedInterface:
     """A requested interface: an existing port of the user, or a new port in a network.
 
     If ``network_id`` and ``port_id`` are None, the new port is in the only network that the project can use.
@@ -96,7 +99,9 @@ class Wanted:
 
 
 # --- attach ----------------------------------------------------------------------------------------------------------
-def attach(backend: Backend, ctxt: RequestContext, server: Found, wanted: Wanted, *, external: bool) -> Port:
+def attach(
+    backend: Backend, ctxt: RequestContext, server: ServerRef, wanted: WantedInterface, *, external: bool
+) -> Port:
     """Attach an interface to a server, wait for the end of the operation, and return the interface's port.
 
     If the network service does not answer in the end, the port is built from the server's info cache. ``external`` says
@@ -105,39 +110,69 @@ def attach(backend: Backend, ctxt: RequestContext, server: Found, wanted: Wanted
     Raises:
         NoNetworkService: This cloud has no network service.
         NoNetwork: No network is named, and the project has none.
-        AttachFailed: The attach failed, or the port was detached again at once.
-        AttachGoesOn: The attach is not complete within the RPC response timeout.
+        InterfaceAttachFailed: The attach failed, or the port was detached again at once.
+        InterfaceAttachContinues: The attach is not complete within the RPC response timeout.
 
-    Also raises the errors of ``Wanted.check``, ``networks.look_up``, ``networks.fit``, ``accept.check`` and
+    Also raises the errors of ``WantedInterface.check``, ``networks.look_up``, ``networks.fit``, ``accept.check`` and
     ``accept.accept_in_turn``.
     """
     wanted.check()
     if backend.networks is None:
-        raise refusals.NoNetworkService(wanted=f'port {wanted.port_id}' if wanted.port_id
-                                        else f'network {wanted.network_id}')
-    accept.check(ctxt, server, f'{ATTACH}.start')
+        raise unsupported.NoNetworkService(
+            wanted=f'port {wanted.port_id}' if wanted.port_id else f'network {wanted.network_id}'
+        )
+    server_operations.check(ctxt, server, f'{ATTACH}.start')
     interface = _look_up(backend, ctxt, wanted, external)
     request = _request(ctxt, server, interface)
-    row = Operation.new(ctxt, ATTACH, server.uuid, {
-        'wish': {'network_id': interface.network_id, 'port_id': interface.port_id, 'address': interface.address,
-                 'device': request.request_id if request is not None else None, 'tag': wanted.tag},
-        'request': request.obj_to_primitive() if request is not None else None,
-        'resources': interface.resource_request})
+    row = OperationRow.new(
+        ctxt,
+        ATTACH,
+        server.uuid,
+        {
+            'wish': {
+                'network_id': interface.network_id,
+                'port_id': interface.port_id,
+                'address': interface.address,
+                'device': request.request_id if request is not None else None,
+                'tag': wanted.tag,
+            },
+            'request': request.obj_to_primitive() if request is not None else None,
+            'resources': interface.resource_request,
+        },
+    )
     before: set[str] = set()
-    accept.accept_in_turn(backend, ctxt, server, f'{ATTACH}.start', row, ATTACH,
-                          write=lambda conn: before.update(vif['id'] for vif in _cached(conn, server.uuid)))
+    server_operations.accept_in_turn(
+        backend,
+        ctxt,
+        server,
+        f'{ATTACH}.start',
+        row,
+        ATTACH,
+        write=lambda conn: before.update(vif['id'] for vif in _cached(conn, server.uuid)),
+    )
     backend.conductor.run_operation(ctxt, operation=row.uuid)
     vif = Vif.read(_attached(backend, ctxt, server, row, before))
     try:
         return backend.networks.port(ctxt, vif.id)
     except Unanswered:
-        return Port(id=vif.id, network_id=vif.network_id, project_id=vif.project_id, mac=vif.mac, admin_state_up=True,
-                    status='ACTIVE' if vif.active else 'DOWN', device_id=server.uuid, device_owner='',
-                    fixed_ips=tuple(FixedIp(subnet.id or '', one.address) for subnet in vif.subnets
-                                    for one in subnet.addresses))
+        return Port(
+            id=vif.id,
+            network_id=vif.network_id,
+            project_id=vif.project_id,
+            mac=vif.mac,
+            admin_state_up=True,
+            status='ACTIVE' if vif.active else 'DOWN',
+            device_id=server.uuid,
+            device_owner='',
+            fixed_ips=tuple(
+                FixedIp(subnet.id or '', one.address) for subnet in vif.subnets for one in subnet.addresses
+            ),
+        )
 
 
-def _look_up(backend: Backend, ctxt: RequestContext, wanted: Wanted, external: bool) -> networks.Interface:
+def _look_up(
+    backend: Backend, ctxt: RequestContext, wanted: WantedInterface, external: bool
+) -> networks.RequestedInterface:
     asked = networks.read(backend, ctxt, wanted.asked(), (), 1)
     try:
         found = networks.look_up(backend, ctxt, asked, external=external)
@@ -149,11 +184,13 @@ def _look_up(backend: Backend, ctxt: RequestContext, wanted: Wanted, external: b
     networks.fit(backend, ctxt, found, 1, 1)
     (interface,) = found.interfaces
     if interface.profile:
-        raise accept.PortAccelerated
+        raise server_operations.PortAccelerated
     return interface
 
 
-def _request(ctxt: RequestContext, server: Found, interface: networks.Interface) -> InstancePCIRequest | None:
+def _request(
+    ctxt: RequestContext, server: ServerRef, interface: networks.RequestedInterface
+) -> InstancePCIRequest | None:
     """Return the PCI request of a port that is a function of a PCI device, or None for another port.
 
     The request has the NUMA affinity policy of the port, or else of the flavor or image.
@@ -166,26 +203,31 @@ def _request(ctxt: RequestContext, server: Found, interface: networks.Interface)
     return interface.device.replaced(numa_policy=interface.device.numa_policy or policy)
 
 
-def _attached(backend: Backend, ctxt: RequestContext, server: Found, row: Operation,
-              before: set[str]) -> dict[str, Any]:
+def _attached(
+    backend: Backend, ctxt: RequestContext, server: ServerRef, row: OperationRow, before: set[str]
+) -> dict[str, Any]:
     """Wait for the end of the operation, and return the info cache's entry of the new interface.
 
-    The new interface is the one whose id is not in ``before``. Raises AttachFailed and AttachGoesOn.
+    The new interface is the one whose id is not in ``before``. Raises InterfaceAttachFailed and
+    InterfaceAttachContinues.
     """
+
     def look(conn: Connection) -> dict[str, Any] | None:
         if operations.get(conn, row.uuid) is not None:
             return None
-        reason = accept.failure(conn, server, ctxt.request_id)
+        reason = server_operations.failure(conn, server, ctxt.request_id)
         if reason is not None:
-            raise AttachFailed(server=server.uuid, reason=reason)
+            raise InterfaceAttachFailed(server=server.uuid, reason=reason)
         new = [vif for vif in _cached(conn, server.uuid) if vif['id'] not in before]
         if not new:
-            raise AttachFailed(server=server.uuid, reason='its port was detached again at once')
+            raise InterfaceAttachFailed(server=server.uuid, reason='its port was detached again at once')
         return new[0]
-    vif = accept.wait(backend, server, look)
+
+    vif = server_operations.wait(backend, server, look)
     if vif is None:
-        raise AttachGoesOn(server=server.uuid, seconds=backend.options.answer_seconds, action=ATTACH,
-                           request=ctxt.request_id)
+        raise InterfaceAttachContinues(
+            server=server.uuid, seconds=backend.options.answer_seconds, action=ATTACH, request=ctxt.request_id
+        )
     return vif
 
 
@@ -197,7 +239,7 @@ def _cached(conn: Connection, uuid: str) -> list[dict[str, Any]]:
 
 
 # --- detach ----------------------------------------------------------------------------------------------------------
-def detach(backend: Backend, ctxt: RequestContext, server: Found, port_id: str) -> None:
+def detach(backend: Backend, ctxt: RequestContext, server: ServerRef, port_id: str) -> None:
     """Accept the detach of an interface from a server, and wake a conductor.
 
     Raises PortNotFound if the server does not have the port, PortAccelerated if the port is an accelerator, and the
@@ -208,9 +250,10 @@ def detach(backend: Backend, ctxt: RequestContext, server: Found, port_id: str) 
     if vif is None:
         raise PortNotFound(port_id=port_id)
     if vif.get('vnic_type') in ACCELERATED:
-        raise accept.PortAccelerated
+        raise server_operations.PortAccelerated
 
     def check(conn: Connection) -> None:
         if not any(one['id'] == vif['id'] for one in _cached(conn, server.uuid)):
             raise PortNotFound(port_id=port_id)
-    accept.run(backend, ctxt, server, DETACH, f'{DETACH}.start', {'vif': vif}, write=check)
+
+    server_operations.run(backend, ctxt, server, DETACH, f'{DETACH}.start', {'vif': vif}, write=check)

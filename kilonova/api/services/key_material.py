@@ -5,6 +5,7 @@
 
 The module ``keypairs`` calls these functions.
 """
+
 from __future__ import annotations
 
 import base64
@@ -67,8 +68,9 @@ def fingerprint(kind: str, public_key: str) -> str:
 
 def _ssh() -> Material:
     key = ed25519.Ed25519PrivateKey.generate()
-    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH,
-                                serialization.NoEncryption())
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+    )
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     return Material(private.decode(), f'{public.decode()} {_COMMENT}')
 
@@ -79,13 +81,20 @@ def _certificate(user_id: str) -> Material:
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, user_id[:_MAX_COMMON_NAME])])
     now = datetime.datetime.now(datetime.UTC)
     certificate = (
-        x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
-        .serial_number(x509.random_serial_number()).not_valid_before(now)
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now)
         .not_valid_after(now + datetime.timedelta(days=_CERTIFICATE_DAYS))
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([
-            x509.OtherName(_PRINCIPAL_NAME, _utf8_string(f'{user_id}@localhost'))]), critical=False)
-        .sign(key, hashes.SHA256()))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.OtherName(_PRINCIPAL_NAME, _utf8_string(f'{user_id}@localhost'))]),
+            critical=False,
+        )
+        .sign(key, hashes.SHA256())
+    )
     archive = pkcs12.serialize_key_and_certificates(None, key, certificate, None, serialization.NoEncryption())
     return Material(base64.b64encode(archive).decode(), certificate.public_bytes(serialization.Encoding.PEM).decode())
 
@@ -118,4 +127,4 @@ def _x509_fingerprint(certificate: str) -> str:
 
 
 def _colons(digits: str) -> str:
-    return ':'.join(digits[start:start + 2] for start in range(0, len(digits), 2))
+    return ':'.join(digits[start : start + 2] for start in range(0, len(digits), 2))

@@ -1,4 +1,5 @@
 """Key pairs of users: list, get, create, import and delete, and the key pair that a new server gets."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -32,7 +33,7 @@ class KeypairLimitExceeded(Forbidden):
 
 
 @dataclass(frozen=True)
-class Made:
+class NewKeypair:
     """The row of a new key pair, and the private key if this service generated it.
 
     The private key is neither stored nor logged.
@@ -42,8 +43,9 @@ class Made:
     private_key: str | None = field(default=None, repr=False)
 
 
-def list_keypairs(backend: Backend, user_id: str, limit: int | None = None,
-                  marker: str | None = None) -> list[dict[str, Any]]:
+def list_keypairs(
+    backend: Backend, user_id: str, limit: int | None = None, marker: str | None = None
+) -> list[dict[str, Any]]:
     """Return at most ``limit`` key pairs of a user, ordered by name, starting after ``marker``.
 
     Raises UnknownMarker (400) if the user has no key pair named ``marker``.
@@ -66,8 +68,9 @@ def get(backend: Backend, user_id: str, name: str) -> dict[str, Any]:
     return row
 
 
-def create(backend: Backend, ctxt: RequestContext, user_id: str, name: str, kind: str = SSH,
-           public_key: str | None = None) -> Made:
+def create(
+    backend: Backend, ctxt: RequestContext, user_id: str, name: str, kind: str = SSH, public_key: str | None = None
+) -> NewKeypair:
     """Import a user's public key, or generate a key pair if ``public_key`` is None.
 
     Raises:
@@ -96,7 +99,7 @@ def create(backend: Backend, ctxt: RequestContext, user_id: str, name: str, kind
             keypairs.delete(backend.api_db, user_id, name)
             raise
     backend.notify.emit(ctxt, f'{verb}.end', keypair=row)
-    return Made(row, made.private_key if made is not None else None)
+    return NewKeypair(row, made.private_key if made is not None else None)
 
 
 def _check_count(backend: Backend, user_id: str, limit: int, added: int = 0) -> None:

@@ -2,24 +2,25 @@
 
 An accepted request becomes an operation row that has all arguments for the conductor.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from oslo_utils import uuidutils
 
-from kilonova.api.services import accelerators, accept, create, images, resize
-from kilonova.api.services.accept import Found
+from kilonova.api.services import accelerators, create, images, resize, server_operations
 from kilonova.api.services.backend import Backend
+from kilonova.api.services.server_operations import ServerRef
 from kilonova.context import RequestContext
-from kilonova.db.queries.operations import Operation
+from kilonova.db.queries.operations import OperationRow
 from kilonova.errors import Invalid, UnableToMigrateToSelf
 from kilonova.objects import Instance
 from kilonova.pci.device import PF
 from kilonova.pci.request import as_list
 
 
-class NotLive(Invalid):
+class DeviceNotMovable(Invalid):
     """Error 400: the server has a device that can't move while the guest runs."""
 
     msg_fmt = 'Migration pre-check error: instance %(uuid)s cannot be live migrated: %(reason)s.'
@@ -32,7 +33,7 @@ class NoHostToForce(Invalid):
 
 
 @dataclass(frozen=True)
-class Wanted:
+class LiveMigrationOptions:
     """The parameters of a live migration.
 
     ``host`` is the destination, or None to let the scheduler choose. With ``force`` the scheduler's filters and the
@@ -46,14 +47,14 @@ class Wanted:
     over_commit: bool
 
 
-def live_migrate(backend: Backend, ctxt: RequestContext, server: Found, wanted: Wanted) -> None:
+def live_migrate(backend: Backend, ctxt: RequestContext, server: ServerRef, wanted: LiveMigrationOptions) -> None:
     """Accept a live migration, and wake a conductor.
 
     At all microversions the hosts check the migration only after this request is answered. If they refuse it, the
     events of the instance action tell the reason.
 
     Raises:
-        NotLive: A PCI device of the server can't move while the guest runs (error 400).
+        DeviceNotMovable: A PCI device of the server can't move while the guest runs (error 400).
         NoHostToForce: ``force`` is set without a host (error 400).
         UnableToMigrateToSelf: The destination is the server's host (error 400).
         HostUnknown: The destination does not exist (error 400).
@@ -61,7 +62,7 @@ def live_migrate(backend: Backend, ctxt: RequestContext, server: Found, wanted: 
 
     Also raises the errors of ``accept.check`` and ``accept.accept``.
     """
-    accept.check(ctxt, server, 'live_migrate.start')
+    server_operations.check(ctxt, server, 'live_migrate.start')
     instance = resize.instance_of(ctxt, server)
     _check(instance)
     if wanted.force and wanted.host is None:
@@ -76,16 +77,25 @@ def live_migrate(backend: Backend, ctxt: RequestContext, server: Found, wanted: 
     # Keep the running guest's topology: the guest sees its NUMA cells, and its memory needs pages of the same size.
     spec.numa_topology = instance.numa_topology
     resize.send_to(ctxt, server, spec, wanted.host, force=wanted.force)
-    row = Operation.new(ctxt, 'live_migrate', server.uuid, {
-        'migration_uuid': uuidutils.generate_uuid(), 'migration_type': 'live-migration', 'block': wanted.block,
-        'over_commit': wanted.over_commit, 'flavor': instance.flavor.stored_primitive(),
-        'request_spec': spec.obj_to_primitive()})
-    accept.accept(ctxt, server, 'live_migrate.start', row, 'live-migration')
+    row = OperationRow.new(
+        ctxt,
+        'live_migrate',
+        server.uuid,
+        {
+            'migration_uuid': uuidutils.generate_uuid(),
+            'migration_type': 'live-migration',
+            'block': wanted.block,
+            'over_commit': wanted.over_commit,
+            'flavor': instance.flavor.stored_primitive(),
+            'request_spec': spec.obj_to_primitive(),
+        },
+    )
+    server_operations.accept(ctxt, server, 'live_migrate.start', row, 'live-migration')
     backend.conductor.live_migrate_instance(ctxt, operation=row.uuid)
 
 
 def _check(instance: Instance) -> None:
-    """Raise NotLive if the server has PCI devices that can't move, before anything is done.
+    """Raise DeviceNotMovable if the server has PCI devices that can't move, before anything is done.
 
     The source host checks mediated devices (vGPUs). Virtual functions of ports are detached from the guest before the
     migration and attached again after it.
@@ -93,9 +103,14 @@ def _check(instance: Instance) -> None:
     for request in as_list(instance.pci_requests):
         if request.source == request.NEUTRON_PORT:
             if request.spec[0]['dev_type'] == PF:
-                raise NotLive(uuid=instance.uuid, reason=f'its port {request.requester_id} is a physical function, '
-                                                         'which cannot be live migrated')
+                raise DeviceNotMovable(
+                    uuid=instance.uuid,
+                    reason=f'its port {request.requester_id} is a physical function, which cannot be live migrated',
+                )
         elif request.source != request.FLAVOR_RESOURCES and not all(
-                spec.get('live_migratable') == 'true' for spec in request.spec):
-            raise NotLive(uuid=instance.uuid, reason=f'it has PCI devices of alias {request.alias_name}, which '
-                                                     'is not configured as live_migratable')
+            spec.get('live_migratable') == 'true' for spec in request.spec
+        ):
+            raise DeviceNotMovable(
+                uuid=instance.uuid,
+                reason=f'it has PCI devices of alias {request.alias_name}, which is not configured as live_migratable',
+            )

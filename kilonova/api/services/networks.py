@@ -17,6 +17,7 @@ number of servers: one for networks, and one for the quota. In addition:
 
 A cloud without a network service has no networks, and only the security group default in each project.
 """
+
 from __future__ import annotations
 
 import ipaddress
@@ -27,7 +28,7 @@ from typing import Any
 
 from oslo_utils import uuidutils
 
-from kilonova.api.services import refusals
+from kilonova.api.services import unsupported
 from kilonova.api.services.backend import Backend
 from kilonova.clients.network import NetworkClient
 from kilonova.clients.neutron.networks import GUARANTEES, PACKET_RATE, Network
@@ -41,7 +42,7 @@ from kilonova.clients.neutron.refusals import (
     PortQuotaFull,
     SecurityGroupNotApplicable,
 )
-from kilonova.clients.neutron.security_groups import SecurityGroup
+from kilonova.clients.neutron.security_groups import SecurityGroupRules
 from kilonova.context import RequestContext
 from kilonova.errors import Conflict, Forbidden, Invalid, NotFound
 from kilonova.objects import InstancePCIRequest, NetworkRequest, NetworkRequestList, SecurityGroupList
@@ -65,8 +66,9 @@ class BadNetwork(Invalid):
 class FixedIpOfPort(Invalid):
     """Error 400: a fixed address is requested for an existing port."""
 
-    msg_fmt = ("Specified Fixed IP '%(address)s' cannot be used with port '%(port_id)s': the two cannot be specified "
-               'together.')
+    msg_fmt = (
+        "Specified Fixed IP '%(address)s' cannot be used with port '%(port_id)s': the two cannot be specified together."
+    )
 
 
 class FixedIpOfMany(Invalid):
@@ -78,8 +80,10 @@ class FixedIpOfMany(Invalid):
 class PortOfMany(Invalid):
     """Error 400: an existing port is requested for more than one server."""
 
-    msg_fmt = ('Failed to launch instances: Unable to launch multiple instances with a single configured port ID. '
-               'Please launch your instance one by one with different ports.')
+    msg_fmt = (
+        'Failed to launch instances: Unable to launch multiple instances with a single configured port ID. '
+        'Please launch your instance one by one with different ports.'
+    )
 
 
 class PortTwice(Invalid):
@@ -130,8 +134,10 @@ class ExternalNetwork(Forbidden):
 class NetworkGuarantees(Invalid):
     """Error 400: the network's QoS policy guarantees resources, so the user must create the port first."""
 
-    msg_fmt = ('Network %(network_id)s gives its ports a guaranteed bandwidth or packet rate by its QoS policy '
-               '%(policy)s: create a port in it and use that port.')
+    msg_fmt = (
+        'Network %(network_id)s gives its ports a guaranteed bandwidth or packet rate by its QoS policy '
+        '%(policy)s: create a port in it and use that port.'
+    )
 
 
 class GuaranteeTooNew(Invalid):
@@ -140,8 +146,10 @@ class GuaranteeTooNew(Invalid):
     Only clients of newer microversions know that ports can request resources.
     """
 
-    msg_fmt = ('Creating servers with ports having resource requests, like port %(port_id)s with a QoS minimum '
-               'bandwidth policy, is not supported until microversion 2.72.')
+    msg_fmt = (
+        'Creating servers with ports having resource requests, like port %(port_id)s with a QoS minimum '
+        'bandwidth policy, is not supported until microversion 2.72.'
+    )
 
 
 class PortNotServed(Invalid):
@@ -151,7 +159,7 @@ class PortNotServed(Invalid):
 
 
 @dataclass(frozen=True)
-class Interface:
+class RequestedInterface:
     """A requested interface: an existing port of the user, or a new port in a network.
 
     ``network_id`` is '' while only the port is known, and AUTO if the network is created later. ``address`` is the
@@ -176,7 +184,7 @@ class Interface:
 
 
 @dataclass(frozen=True)
-class Asked:
+class RequestedNetworks:
     """The networks and security groups that a request asks for, before they are looked up.
 
     ``interfaces`` are in the order of the request. None means one interface in the only network of the project. If the
@@ -184,21 +192,21 @@ class Asked:
     ``groups`` are names or ids of security groups.
     """
 
-    interfaces: tuple[Interface, ...] | None = ()
+    interfaces: tuple[RequestedInterface, ...] | None = ()
     needed: bool = False
     groups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundNetworks:
     """The looked-up networks and security groups of a request.
 
     ``interfaces`` have their networks. ``groups`` are security groups that were looked up. ``names`` are names of
     groups that were not looked up, such as default.
     """
 
-    interfaces: tuple[Interface, ...] = ()
-    groups: tuple[SecurityGroup, ...] = ()
+    interfaces: tuple[RequestedInterface, ...] = ()
+    groups: tuple[SecurityGroupRules, ...] = ()
     names: tuple[str, ...] = ()
 
     @property
@@ -208,10 +216,22 @@ class Found:
 
     def requests(self, ctxt: RequestContext) -> NetworkRequestList:
         """Return the interfaces as a NetworkRequestList, for the request spec."""
-        return NetworkRequestList(ctxt, objects=[NetworkRequest(
-            ctxt, network_id=one.network_id, port_id=one.port_id, address=one.address, tag=one.tag,
-            pci_request_id=one.device.request_id if one.device is not None else None,
-            arq_uuid=None, device_profile=one.profile) for one in self.interfaces])
+        return NetworkRequestList(
+            ctxt,
+            objects=[
+                NetworkRequest(
+                    ctxt,
+                    network_id=one.network_id,
+                    port_id=one.port_id,
+                    address=one.address,
+                    tag=one.tag,
+                    pci_request_id=one.device.request_id if one.device is not None else None,
+                    arq_uuid=None,
+                    device_profile=one.profile,
+                )
+                for one in self.interfaces
+            ],
+        )
 
     @property
     def resources(self) -> list[PortResources]:
@@ -235,8 +255,11 @@ class Found:
         ``numa_policy`` is the NUMA affinity policy of flavor or image. It applies to ports that have no policy of their
         own.
         """
-        return [one.device.replaced(numa_policy=one.device.numa_policy or numa_policy)
-                for one in self.interfaces if one.device is not None]
+        return [
+            one.device.replaced(numa_policy=one.device.numa_policy or numa_policy)
+            for one in self.interfaces
+            if one.device is not None
+        ]
 
     def security_groups(self, ctxt: RequestContext) -> SecurityGroupList:
         """Return the security groups as a SecurityGroupList, for the request spec.
@@ -245,12 +268,13 @@ class Found:
         """
         if self.names:
             return SecurityGroupList.from_names(ctxt, self.names)
-        return SecurityGroupList(ctxt, objects=[SecurityGroupObject(ctxt, uuid=group.id, name=group.name)
-                                                for group in self.groups])
+        return SecurityGroupList(
+            ctxt, objects=[SecurityGroupObject(ctxt, uuid=group.id, name=group.name) for group in self.groups]
+        )
 
 
 # --- checks without a request ----------------------------------------------------------------------------------------
-def read(backend: Backend, ctxt: RequestContext, networks: Any, groups: Sequence[str], most: int) -> Asked:
+def read(backend: Backend, ctxt: RequestContext, networks: Any, groups: Sequence[str], most: int) -> RequestedNetworks:
     """Check the ``networks`` and security groups of a request without the network service, and return them.
 
     ``networks`` is the member of the request's body: a list, 'auto', 'none' or None. ``groups`` are names or ids of
@@ -263,37 +287,40 @@ def read(backend: Backend, ctxt: RequestContext, networks: Any, groups: Sequence
     """
     if backend.networks is None:
         _refuse_all(ctxt, networks, groups)
-        return Asked(groups=tuple(groups))
+        return RequestedNetworks(groups=tuple(groups))
     if networks == NONE:
-        return Asked(groups=tuple(groups))
+        return RequestedNetworks(groups=tuple(groups))
     if not networks or networks == AUTO:
-        return Asked(None, networks == AUTO, tuple(groups))
+        return RequestedNetworks(None, networks == AUTO, tuple(groups))
     interfaces = tuple(_interface(one) for one in networks)
     _check_addresses(interfaces, most)
     _check_ports(interfaces, most)
-    return Asked(interfaces, groups=tuple(groups))
+    return RequestedNetworks(interfaces, groups=tuple(groups))
 
 
 def _refuse_all(ctxt: RequestContext, networks: Any, groups: Sequence[str]) -> None:
     for name in groups:
         if name != DEFAULT_GROUP:
-            raise refusals.NoSuchSecurityGroup(name=name, project=ctxt.project_id)
+            raise unsupported.NoSuchSecurityGroup(name=name, project=ctxt.project_id)
     if isinstance(networks, list) and networks:
-        named = [f'port {network["port"]}' if network.get('port') else f'network {network.get("uuid")}'
-                 for network in networks]
-        raise refusals.NoNetworkService(wanted=', '.join(named))
+        named = [
+            f'port {network["port"]}' if network.get('port') else f'network {network.get("uuid")}'
+            for network in networks
+        ]
+        raise unsupported.NoNetworkService(wanted=', '.join(named))
 
 
-def _interface(body: dict[str, Any]) -> Interface:
+def _interface(body: dict[str, Any]) -> RequestedInterface:
     port, address, tag = body.get('port'), body.get('fixed_ip'), body.get('tag')
     if port and address:
         raise FixedIpOfPort(address=address, port_id=port)
     if port:
-        return Interface('', _as_neutron_writes(port), tag=tag)
+        return RequestedInterface('', _as_neutron_writes(port), tag=tag)
     if not body.get('uuid'):
         raise BadNetwork
-    return Interface(_as_neutron_writes(body['uuid']), None, str(ipaddress.ip_address(address)) if address else None,
-                     tag=tag)
+    return RequestedInterface(
+        _as_neutron_writes(body['uuid']), None, str(ipaddress.ip_address(address)) if address else None, tag=tag
+    )
 
 
 def _as_neutron_writes(text: str) -> str:
@@ -301,7 +328,7 @@ def _as_neutron_writes(text: str) -> str:
     return str(uuid.UUID(text)) if uuidutils.is_uuid_like(text) else text
 
 
-def _check_addresses(interfaces: Sequence[Interface], most: int) -> None:
+def _check_addresses(interfaces: Sequence[RequestedInterface], most: int) -> None:
     named = [(one.network_id, one.address) for one in interfaces if one.address is not None]
     if named and most > 1:
         raise FixedIpOfMany
@@ -309,7 +336,7 @@ def _check_addresses(interfaces: Sequence[Interface], most: int) -> None:
         raise FixedIpTwice(network_id=twice[0], address=twice[1])
 
 
-def _check_ports(interfaces: Sequence[Interface], most: int) -> None:
+def _check_ports(interfaces: Sequence[RequestedInterface], most: int) -> None:
     named = [one.port_id for one in interfaces if one.port_id is not None]
     if named and most > 1:
         raise PortOfMany
@@ -322,7 +349,7 @@ def _repeated(values: Sequence[Any]) -> Any:
 
 
 # --- looking up ------------------------------------------------------------------------------------------------------
-def find(backend: Backend, ctxt: RequestContext, asked: Asked, *, external: bool) -> Found:
+def find(backend: Backend, ctxt: RequestContext, asked: RequestedNetworks, *, external: bool) -> FoundNetworks:
     """Look everything up for a create, like ``look_up``.
 
     Raises Invalid (400) instead of NotFound if something does not exist.
@@ -333,7 +360,7 @@ def find(backend: Backend, ctxt: RequestContext, asked: Asked, *, external: bool
         raise Invalid(error.message) from None
 
 
-def look_up(backend: Backend, ctxt: RequestContext, asked: Asked, *, external: bool) -> Found:
+def look_up(backend: Backend, ctxt: RequestContext, asked: RequestedNetworks, *, external: bool) -> FoundNetworks:
     """Look up the networks, ports and security groups of a request in the network service.
 
     ``external`` says whether the user may have interfaces in external networks.
@@ -346,9 +373,10 @@ def look_up(backend: Backend, ctxt: RequestContext, asked: Asked, *, external: b
     """
     client = backend.networks
     if client is None:
-        return Found(names=asked.groups)
-    interfaces, networks = (_chosen(client, ctxt, asked.needed) if asked.interfaces is None
-                            else _named(client, ctxt, asked.interfaces))
+        return FoundNetworks(names=asked.groups)
+    interfaces, networks = (
+        _chosen(client, ctxt, asked.needed) if asked.interfaces is None else _named(client, ctxt, asked.interfaces)
+    )
     new = [one for one in interfaces if one.port_id is None and one.network_id != AUTO]
     for one in new:
         _check_network(networks[one.network_id], external)
@@ -356,23 +384,27 @@ def look_up(backend: Backend, ctxt: RequestContext, asked: Asked, *, external: b
     _check_free(client, ctxt, networks, [one for one in new if one.address is not None])
     # The network service applies the group default by itself.
     if set(asked.groups) <= {DEFAULT_GROUP}:
-        return Found(interfaces, names=asked.groups)
+        return FoundNetworks(interfaces, names=asked.groups)
     groups = client.security_groups(ctxt, asked.groups)
     if not all(networks[one.network_id].port_security_enabled for one in new):
         raise SecurityGroupNotApplicable
-    return Found(interfaces, tuple(groups))
+    return FoundNetworks(interfaces, tuple(groups))
 
 
-def _chosen(client: NetworkClient, ctxt: RequestContext, needed: bool) -> tuple[tuple[Interface, ...],
-                                                                                 dict[str, Network]]:
+def _chosen(
+    client: NetworkClient, ctxt: RequestContext, needed: bool
+) -> tuple[tuple[RequestedInterface, ...], dict[str, Network]]:
     """Return one interface in the only network that the project can use, and the project's networks by id.
 
     If the project has no network, return no interface. If ``needed`` is true then, return an interface in a network
     that the network service will create (AUTO). Raises NetworkAmbiguous, or NothingAllocated if no network can be
     created.
     """
-    networks = {one.id: one for one in client.available_networks(ctxt, ctxt.project_id or '')
-                if one.admin_state_up and not one.external}
+    networks = {
+        one.id: one
+        for one in client.available_networks(ctxt, ctxt.project_id or '')
+        if one.admin_state_up and not one.external
+    }
     if len(networks) > 1:
         raise NetworkAmbiguous
     if needed and not networks:
@@ -380,19 +412,28 @@ def _chosen(client: NetworkClient, ctxt: RequestContext, needed: bool) -> tuple[
             client.check_topology(ctxt)
         except (Conflict, Forbidden, Invalid) as error:
             raise NothingAllocated(project_id=ctxt.project_id, reason=error.message) from None
-        return (Interface(AUTO),), {}
-    return tuple(Interface(network_id) for network_id in networks), networks
+        return (RequestedInterface(AUTO),), {}
+    return tuple(RequestedInterface(network_id) for network_id in networks), networks
 
 
-def _named(client: NetworkClient, ctxt: RequestContext,
-           asked: Iterable[Interface]) -> tuple[tuple[Interface, ...], dict[str, Network]]:
+def _named(
+    client: NetworkClient, ctxt: RequestContext, asked: Iterable[RequestedInterface]
+) -> tuple[tuple[RequestedInterface, ...], dict[str, Network]]:
     """Return the requested interfaces with their networks, and a dict from id to network."""
     ports = _ports(client, ctxt, [one.port_id for one in asked if one.port_id is not None])
     devices = _devices(client, ports.values())
-    interfaces = tuple(one if one.port_id is None else replace(
-        one, network_id=ports[one.port_id].network_id, device=devices.get(one.port_id),
-        resource_request=ports[one.port_id].resource_request, profile=ports[one.port_id].device_profile)
-        for one in asked)
+    interfaces = tuple(
+        one
+        if one.port_id is None
+        else replace(
+            one,
+            network_id=ports[one.port_id].network_id,
+            device=devices.get(one.port_id),
+            resource_request=ports[one.port_id].resource_request,
+            profile=ports[one.port_id].device_profile,
+        )
+        for one in asked
+    )
     wanted = list(dict.fromkeys(one.network_id for one in interfaces))
     networks = client.networks(ctxt, wanted)
     if missing := [network_id for network_id in wanted if network_id not in networks]:
@@ -431,9 +472,14 @@ def _devices(client: NetworkClient, ports: Iterable[Port]) -> dict[str, Instance
     for port in functions:
         wanted = PortResources.read(port.id, port.resource_request)
         found[port.id] = pci_ports.request_of(
-            port.id, port.vnic_type, networks[port.network_id].physical_network, port.numa_policy,
-            trusted=trusts(port.profile), offloaded=has_representor(port.vnic_type, port.profile),
-            groups=wanted.groups if wanted is not None else ())
+            port.id,
+            port.vnic_type,
+            networks[port.network_id].physical_network,
+            port.numa_policy,
+            trusted=trusts(port.profile),
+            offloaded=has_representor(port.vnic_type, port.profile),
+            groups=wanted.groups if wanted is not None else (),
+        )
     return found
 
 
@@ -441,26 +487,38 @@ def _check_port(port: Port) -> None:
     if port.device_id:
         raise PortInUse(port_id=port.id)
     if port.vnic_type not in SERVED:
-        raise PortNotServed(port_id=port.id, reason=f"its vnic_type is '{port.vnic_type}'; supported are "
-                                                    f"{', '.join(SERVED)}")
+        raise PortNotServed(
+            port_id=port.id, reason=f"its vnic_type is '{port.vnic_type}'; supported are {', '.join(SERVED)}"
+        )
     if port.vnic_type in (*FUNCTIONS, *ACCELERATED):
         _check_profile(port)
     if port.resource_request and (port.vnic_type in (REMOTE, VDPA, *ACCELERATED) or offloads(port.profile)):
         # The interface of the function's card does not tell which provider guarantees the resources.
         switched = ' with the capability switchdev' if offloads(port.profile) else ''
-        raise PortNotServed(port_id=port.id, reason="it has a resource request (such as a guaranteed bandwidth), but "
-                                                    f"its vnic_type is '{port.vnic_type}'{switched}")
+        raise PortNotServed(
+            port_id=port.id,
+            reason='it has a resource request (such as a guaranteed bandwidth), but '
+            f"its vnic_type is '{port.vnic_type}'{switched}",
+        )
     if bool(port.device_profile) != (port.vnic_type in ACCELERATED):
-        raise PortNotServed(port_id=port.id, reason=(
-            f"it has the device profile '{port.device_profile}', but its vnic_type is '{port.vnic_type}'"
-            if port.device_profile else f"its vnic_type is '{port.vnic_type}', but it has no device profile"))
+        raise PortNotServed(
+            port_id=port.id,
+            reason=(
+                f"it has the device profile '{port.device_profile}', but its vnic_type is '{port.vnic_type}'"
+                if port.device_profile
+                else f"its vnic_type is '{port.vnic_type}', but it has no device profile"
+            ),
+        )
 
 
 def _check_profile(port: Port) -> None:
     """Raise PortNotServed if the binding profile asks for switchdev and the vnic_type does not support it."""
     if offloads(port.profile) and port.vnic_type not in (DIRECT, REMOTE, VDPA):
-        raise PortNotServed(port_id=port.id, reason='its binding:profile asks for the capability switchdev, but its '
-                                                    f"vnic_type is '{port.vnic_type}', not {DIRECT}")
+        raise PortNotServed(
+            port_id=port.id,
+            reason='its binding:profile asks for the capability switchdev, but its '
+            f"vnic_type is '{port.vnic_type}', not {DIRECT}",
+        )
 
 
 def _check_network(network: Network, external: bool) -> None:
@@ -483,12 +541,14 @@ def _check_policies(client: NetworkClient, networks: Iterable[Network]) -> None:
     seen = client.networks(None, wanted) if wanted else {}
     for network_id in wanted:
         if PACKET_RATE in rules[policies[network_id]] or (
-                network_id in seen and seen[network_id].physical_network is not None):
+            network_id in seen and seen[network_id].physical_network is not None
+        ):
             raise NetworkGuarantees(network_id=network_id, policy=policies[network_id])
 
 
-def _check_free(client: NetworkClient, ctxt: RequestContext, networks: dict[str, Network],
-                wanted: Sequence[Interface]) -> None:
+def _check_free(
+    client: NetworkClient, ctxt: RequestContext, networks: dict[str, Network], wanted: Sequence[RequestedInterface]
+) -> None:
     """Check that each requested fixed address belongs to its network and is free.
 
     Raises FixedIpNotOfNetwork, FixedIpOfServer and FixedIpInUse.
@@ -496,8 +556,11 @@ def _check_free(client: NetworkClient, ctxt: RequestContext, networks: dict[str,
     subnets = client.subnets(subnet_id for one in wanted for subnet_id in networks[one.network_id].subnet_ids)
     for one in wanted:
         address = one.address or ''
-        if not any(ipaddress.ip_address(address) in ipaddress.ip_network(subnet.cidr) for subnet in subnets.values()
-                   if subnet.network_id == one.network_id):
+        if not any(
+            ipaddress.ip_address(address) in ipaddress.ip_network(subnet.cidr)
+            for subnet in subnets.values()
+            if subnet.network_id == one.network_id
+        ):
             raise FixedIpNotOfNetwork(address=address, network_id=one.network_id)
         for port in client.ports_at(one.network_id, address):
             # Don't name the server of another project, which may use the same shared network.
@@ -506,7 +569,7 @@ def _check_free(client: NetworkClient, ctxt: RequestContext, networks: dict[str,
             raise FixedIpInUse(address=address)
 
 
-def fit(backend: Backend, ctxt: RequestContext, found: Found, minimum: int, maximum: int) -> int:
+def fit(backend: Backend, ctxt: RequestContext, found: FoundNetworks, minimum: int, maximum: int) -> int:
     """Return the number of servers, from ``minimum`` to ``maximum``, for which the project's quota of ports has room.
 
     Only new ports count, because the user's own ports exist already. Raises PortQuotaFull if there is no room for

@@ -7,6 +7,7 @@
 
 Create, rebuild, evacuate, rescue and the change of a password use this module.
 """
+
 from __future__ import annotations
 
 import base64
@@ -30,8 +31,10 @@ _ALPHABET = string.ascii_letters + string.digits
 class NothingToSealWith(Unavailable):
     """Error 503: the request brings a password or files, but this cloud has no keys to seal them."""
 
-    msg_fmt = ('This cloud has no keys to encrypt the passwords and files of new servers (its operator can set '
-               '%(option)s). Leave out adminPass and personality.')
+    msg_fmt = (
+        'This cloud has no keys to encrypt the passwords and files of new servers (its operator can set '
+        '%(option)s). Leave out adminPass and personality.'
+    )
 
 
 class TooManyFiles(Forbidden):
@@ -52,14 +55,14 @@ class PathTooLong(Forbidden):
     msg_fmt = 'Personality file path exceeds maximum %(allowed)s'
 
 
-def keys(backend: Backend, asked: object) -> sealing.Keys | None:
+def keys(backend: Backend, asked: object) -> sealing.SealingKeys | None:
     """Return the keys that encrypt ("seal") a server's password and files, or None if there are none.
 
     ``asked`` is true if the request brings a password or files. Raises NothingToSealWith if ``asked`` is true and there
     are no usable keys.
     """
     try:
-        return sealing.Keys.read(backend.options.key_file)
+        return sealing.SealingKeys.read(backend.options.key_file)
     except sealing.NoKeys as error:
         if not asked:
             return None
@@ -67,7 +70,7 @@ def keys(backend: Backend, asked: object) -> sealing.Keys | None:
         raise NothingToSealWith(option=sealing.OPTION) from error
 
 
-def choose(backend: Backend, sealed_by: sealing.Keys | None, given: str | None) -> str | None:
+def choose(backend: Backend, sealed_by: sealing.SealingKeys | None, given: str | None) -> str | None:
     """Return the password that the user gave, or a new random one.
 
     Return None if there are no keys (``sealed_by`` is None): a password can't be sent to the host then.
@@ -104,14 +107,15 @@ def read_files(personality: Sequence[Mapping[str, Any]], allowed: Mapping[str, i
     return found
 
 
-def seal(sealed_by: sealing.Keys | None, password: str | None, files: Sequence[tuple[str, str]],
-         uuid: str) -> str | None:
+def seal(
+    sealed_by: sealing.SealingKeys | None, password: str | None, files: Sequence[tuple[str, str]], uuid: str
+) -> str | None:
     """Encrypt a password and files for the server ``uuid``, and return the text that its operation row stores.
 
     Only a holder of the same keys can decrypt the text, and only for this server. Return None if there are no keys
     (``sealed_by`` is None).
     """
-    return None if sealed_by is None else sealed_by.seal(sealing.Secrets(password, files), uuid)
+    return None if sealed_by is None else sealed_by.seal(sealing.ServerSecrets(password, files), uuid)
 
 
 def random_text(length: int, alphabet: str) -> str:

@@ -9,6 +9,7 @@ Nothing is reserved: usage is counted from the rows. Two concurrent requests may
 each request counts again after its write, and withdraws its rows if the limit is exceeded. The decorator ``settled``
 then repeats the whole request.
 """
+
 from __future__ import annotations
 
 import functools
@@ -22,7 +23,7 @@ from oslo_log import log as logging
 
 from kilonova.api.services import unified_limits
 from kilonova.api.services.backend import Backend
-from kilonova.api.services.silence import ask_cells
+from kilonova.api.services.scatter_gather import ask_cells
 from kilonova.db.engine import Database
 from kilonova.db.queries import quotas
 from kilonova.errors import Forbidden, Invalid, OverQuota
@@ -55,8 +56,9 @@ class MetadataLimitExceeded(Forbidden):
 class LimitTooSmall(Invalid):
     """Error 400: the new limit is below the current usage, or below the limits of the project's users."""
 
-    msg_fmt = ('Quota limit %(limit)s for %(resource)s must be greater than or equal to already used and reserved '
-               '%(minimum)s.')
+    msg_fmt = (
+        'Quota limit %(limit)s for %(resource)s must be greater than or equal to already used and reserved %(minimum)s.'
+    )
 
 
 class LimitTooLarge(Invalid):
@@ -70,7 +72,7 @@ class LostRace(OverQuota):
 
 
 @dataclass(frozen=True, eq=False)
-class Limits(Mapping[str, int]):
+class UserLimits(Mapping[str, int]):
     """The limits that apply to a user, by resource (-1: no limit).
 
     ``own`` are limits that the user was given. For other resources ``shared``, the project's limits, apply.
@@ -108,21 +110,24 @@ class _Named(Mapping[str, int]):
 
 
 # --- limits and usage ------------------------------------------------------------------------------------------------
-def limits(backend: Backend, project_id: str | None, user_id: str | None = None) -> Limits:
+def limits(backend: Backend, project_id: str | None, user_id: str | None = None) -> UserLimits:
     """Return the limits of a project and, if ``user_id`` is given, of this user in it.
 
     ``project_id`` None returns the default limits. Raises Unanswered if the limits are in Keystone and it does not
     answer.
     """
     if backend.options.quota_driver == UNIFIED:
-        return Limits(project_id, user_id, _Named(unified_limits.limits(backend, project_id)), {})
+        return UserLimits(project_id, user_id, _Named(unified_limits.limits(backend, project_id)), {})
     if backend.options.quota_driver == NOOP:
-        return Limits(project_id, user_id, dict.fromkeys(_defaults(backend), -1), {})
+        return UserLimits(project_id, user_id, dict.fromkeys(_defaults(backend), -1), {})
     with backend.api_db.read() as conn:
         found = quotas.limits(conn, project_id, user_id)
-    own = {name: found.own[_RESOURCES.get(name, name)] for name in _defaults(backend)
-           if _RESOURCES.get(name, name) in found.own}
-    return Limits(project_id, user_id, _over_defaults(backend, found.shared), own)
+    own = {
+        name: found.own[_RESOURCES.get(name, name)]
+        for name in _defaults(backend)
+        if _RESOURCES.get(name, name) in found.own
+    }
+    return UserLimits(project_id, user_id, _over_defaults(backend, found.shared), own)
 
 
 def class_limits(backend: Backend, name: str) -> dict[str, int]:
@@ -154,13 +159,18 @@ def usage(backend: Backend, project_id: str, user_id: str | None = None) -> quot
     # is left out of the sum of its cell.
     with backend.api_db.read() as conn:
         rows = quotas.waiting(conn, project_id)
-    total = quotas.Parts(*({name: sum(row[name] for row in each) for name in COUNTED} for each in (
-        rows, [row for row in rows if row['user_id'] == user_id])))
+    total = quotas.Parts(
+        *(
+            {name: sum(row[name] for row in each) for name in COUNTED}
+            for each in (rows, [row for row in rows if row['user_id'] == user_id])
+        )
+    )
     besides = [row['uuid'] for row in rows]
 
     def ask(cell: Database) -> quotas.Parts:
         with cell.read() as conn:
             return quotas.usage(conn, project_id, user_id, besides)
+
     silent: list[Any] = []
     answers = [found for _, found in ask_cells(backend.all_cells(), ask, silent)]
     if silent:
@@ -205,7 +215,7 @@ def sizes(flavor: Flavor, image: Mapping[str, Any]) -> dict[str, Any]:
     return {**{name: getattr(flavor, name) for name in names}, 'image': image.get('properties') or {}}
 
 
-def check_create(backend: Backend, allowed: Limits, flavor: Mapping[str, Any], minimum: int, maximum: int) -> int:
+def check_create(backend: Backend, allowed: UserLimits, flavor: Mapping[str, Any], minimum: int, maximum: int) -> int:
     """Return the number of servers, from ``minimum`` to ``maximum``, that fit into the limits.
 
     Raises OverQuota if ``minimum`` servers don't fit.
@@ -214,15 +224,18 @@ def check_create(backend: Backend, allowed: Limits, flavor: Mapping[str, Any], m
     if not _bounded(allowed, each):
         return maximum
     used = _used(backend, allowed)
-    rooms = [max(limit - used_of.get(name, 0), 0) // each[name] for limits_of, used_of in _sides(allowed, used)
-             for name, limit in _bounds(limits_of, each)]
+    rooms = [
+        max(limit - used_of.get(name, 0), 0) // each[name]
+        for limits_of, used_of in _sides(allowed, used)
+        for name, limit in _bounds(limits_of, each)
+    ]
     count = min([maximum, *rooms])
     if count < max(minimum, 1):
         _refuse(allowed, {name: needed * minimum for name, needed in each.items()}, used)
     return count
 
 
-def check(backend: Backend, allowed: Limits, wanted: Mapping[str, int]) -> None:
+def check(backend: Backend, allowed: UserLimits, wanted: Mapping[str, int]) -> None:
     """Raise OverQuota if ``wanted``, resources in the form of ``of_servers``, does not fit into the limits."""
     if _bounded(allowed, wanted):
         _refuse(allowed, wanted, _used(backend, allowed))
@@ -244,7 +257,7 @@ def check_metadata(allowed: Mapping[str, int], metadata: Mapping[str, str]) -> N
         raise MetadataLimitExceeded(allowed=limit)
 
 
-def recheck(backend: Backend, allowed: Limits, wanted: Mapping[str, int], withdraw: Callable[[], bool]) -> None:
+def recheck(backend: Backend, allowed: UserLimits, wanted: Mapping[str, int], withdraw: Callable[[], bool]) -> None:
     """Count the usage again after a request has written rows that use ``wanted``, and withdraw them if it is too much.
 
     ``withdraw`` removes the rows and returns whether nothing of the request is left.
@@ -256,8 +269,12 @@ def recheck(backend: Backend, allowed: Limits, wanted: Mapping[str, int], withdr
     if not backend.options.recheck_quota or not _bounded(allowed, wanted):
         return
     used = _used(backend, allowed)
-    before = quotas.Parts(*({name: part.get(name, 0) - wanted.get(name, 0) for name in {**part, **wanted}} if part
-                            else part for part in used))
+    before = quotas.Parts(
+        *(
+            {name: part.get(name, 0) - wanted.get(name, 0) for name in {**part, **wanted}} if part else part
+            for part in used
+        )
+    )
     try:
         _refuse(allowed, wanted, before)
     except OverQuota as error:
@@ -270,6 +287,7 @@ def settled(function: Callable[P, R]) -> Callable[P, R]:
 
     The last call's LostRace is raised.
     """
+
     @functools.wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         for _ in range(TRIES - 1):
@@ -279,16 +297,17 @@ def settled(function: Callable[P, R]) -> Callable[P, R]:
                 # All concurrent requests have withdrawn their rows. The first one that repeats has room.
                 time.sleep(random.uniform(*PAUSES))
         return function(*args, **kwargs)
+
     return wrapper
 
 
-def _used(backend: Backend, allowed: Limits) -> quotas.Parts:
+def _used(backend: Backend, allowed: UserLimits) -> quotas.Parts:
     if backend.options.quota_driver == UNIFIED:
         return quotas.Parts(unified_limits.usage(backend, allowed.project_id or ''), {})
     return usage(backend, allowed.project_id or '', allowed.user_id if allowed.own else None)
 
 
-def _sides(allowed: Limits, used: quotas.Parts) -> list[tuple[Mapping[str, int], dict[str, int]]]:
+def _sides(allowed: UserLimits, used: quotas.Parts) -> list[tuple[Mapping[str, int], dict[str, int]]]:
     return [(allowed.shared, used.shared), (allowed.own, used.own)]
 
 
@@ -297,23 +316,27 @@ def _bounds(limits_of: Mapping[str, int], wanted: Mapping[str, int]) -> list[tup
     return [(name, limits_of[name]) for name in sorted(wanted) if wanted[name] and limits_of.get(name, -1) >= 0]
 
 
-def _bounded(allowed: Limits, wanted: Mapping[str, int]) -> bool:
+def _bounded(allowed: UserLimits, wanted: Mapping[str, int]) -> bool:
     return bool(_bounds(allowed.shared, wanted) or _bounds(allowed.own, wanted))
 
 
-def _refuse(allowed: Limits, wanted: Mapping[str, int], used: quotas.Parts) -> None:
+def _refuse(allowed: UserLimits, wanted: Mapping[str, int], used: quotas.Parts) -> None:
     """Raise OverQuota if ``wanted`` does not fit into the limits together with ``used``.
 
     The project's limits are checked before the user's.
     """
     for limits_of, used_of in _sides(allowed, used):
-        overs = {name: limit for name, limit in _bounds(limits_of, wanted)
-                 if limit < used_of.get(name, 0) + wanted[name]}
+        overs = {
+            name: limit for name, limit in _bounds(limits_of, wanted) if limit < used_of.get(name, 0) + wanted[name]
+        }
         if overs:
             names = ', '.join(overs)
-            raise OverQuota(overs=names, req=', '.join(str(wanted[name]) for name in overs),
-                            used=', '.join(str(used_of.get(name, 0)) for name in overs),
-                            allowed=', '.join(str(limit) for limit in overs.values()))
+            raise OverQuota(
+                overs=names,
+                req=', '.join(str(wanted[name]) for name in overs),
+                used=', '.join(str(used_of.get(name, 0)) for name in overs),
+                allowed=', '.join(str(limit) for limit in overs.values()),
+            )
 
 
 # --- setting limits --------------------------------------------------------------------------------------------------
@@ -328,8 +351,9 @@ def give(backend: Backend, project_id: str, user_id: str | None, values: Mapping
         LimitTooLarge: A user's limit is above what the project has left (error 400).
     """
     if not is_ours(backend):
-        LOG.warning('Limits of project %s are not changed: [quota]driver is %s', project_id,
-                    backend.options.quota_driver)
+        LOG.warning(
+            'Limits of project %s are not changed: [quota]driver is %s', project_id, backend.options.quota_driver
+        )
         return
     if not force:
         _check_limits(backend, project_id, user_id, values)

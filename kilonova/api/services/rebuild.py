@@ -6,19 +6,20 @@ far as the request allows that.
 All checks come first. The changes of the server's row are written when the request is accepted. The old values are
 stored in the operation row, and are written back if the rebuild fails before it changed the disks.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
-from kilonova.api.services import accept, block_devices, create, images, keypairs, passwords, quota
-from kilonova.api.services.accept import Found
+from kilonova.api.services import block_devices, create, images, keypairs, passwords, quota, server_operations
 from kilonova.api.services.backend import Backend
+from kilonova.api.services.server_operations import ServerRef
 from kilonova.clients.volume import Volume
 from kilonova.context import RequestContext
 from kilonova.db.engine import Connection
 from kilonova.db.queries import instances, metadata, operations, rebuilds, request_specs
-from kilonova.db.queries.operations import Operation
+from kilonova.db.queries.operations import OperationRow
 from kilonova.errors import Conflict, Invalid
 from kilonova.objects import ImageMeta, Instance, RequestSpec
 from kilonova.objects.image_meta import SYSMETA_PREFIX, system_metadata
@@ -26,8 +27,14 @@ from kilonova.pci import request as pci_request
 from kilonova.pci.request import as_list
 
 # The column of the server for each member of a request that is stored unchanged.
-COLUMNS = {'name': 'display_name', 'description': 'display_description', 'access_ip_v4': 'access_ip_v4',
-           'access_ip_v6': 'access_ip_v6', 'hostname': 'hostname', 'user_data': 'user_data'}
+COLUMNS = {
+    'name': 'display_name',
+    'description': 'display_description',
+    'access_ip_v4': 'access_ip_v4',
+    'access_ip_v6': 'access_ip_v6',
+    'hostname': 'hostname',
+    'user_data': 'user_data',
+}
 
 
 # The kind of the operation if the root volume gets the image.
@@ -43,8 +50,10 @@ class ImageNotFoundForRebuild(Invalid):
 class NumaTopologyChanges(Invalid):
     """Error 400: the new image would give the server another NUMA topology."""
 
-    msg_fmt = ("An instance's NUMA topology cannot be changed as part of a rebuild. The image provided is invalid for "
-               'this instance.')
+    msg_fmt = (
+        "An instance's NUMA topology cannot be changed as part of a rebuild. The image provided is invalid for "
+        'this instance.'
+    )
 
 
 class OtherImageOfVolume(Invalid):
@@ -62,8 +71,10 @@ class RootVolumeShared(Conflict):
 class PciPolicyChanges(Invalid):
     """Error 400: the new image would change the NUMA policy of the server's PCI devices."""
 
-    msg_fmt = ("An instance's PCI NUMA policy cannot be changed as part of a rebuild. The image provided is invalid "
-               'for this instance.')
+    msg_fmt = (
+        "An instance's PCI NUMA policy cannot be changed as part of a rebuild. The image provided is invalid "
+        'for this instance.'
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +95,7 @@ class RebuildRequest:
     preserve_ephemeral: bool = False
 
 
-def rebuild(backend: Backend, ctxt: RequestContext, server: Found, request: RebuildRequest) -> str | None:
+def rebuild(backend: Backend, ctxt: RequestContext, server: ServerRef, request: RebuildRequest) -> str | None:
     """Accept a rebuild, wake a conductor, and return the guest's new password.
 
     Return None if there are no keys to seal a password: the guest gets none then.
@@ -94,7 +105,7 @@ def rebuild(backend: Backend, ctxt: RequestContext, server: Found, request: Rebu
     the image does not fit, a quota is exceeded, or a service is missing.
     """
     # 1. Checks that need no other service.
-    accept.check(ctxt, server, 'rebuild.start')
+    server_operations.check(ctxt, server, 'rebuild.start')
     create.check_certificates(request.certificates)
     create.check_user_data(request.given.get('user_data'))
     # 2. The image, the root volume and the kernel.
@@ -124,33 +135,48 @@ def rebuild(backend: Backend, ctxt: RequestContext, server: Found, request: Rebu
     old = _before(server.row, instance, new)
     spec, old_spec = _specs(backend, ctxt, server, image)
     password = passwords.choose(backend, keys, request.admin_password)
-    row = Operation.new(ctxt, REIMAGE if reimaged else 'rebuild', server.uuid, {
-        'image': image, 'old': old, 'preserve_ephemeral': request.preserve_ephemeral,
-        'sealed': passwords.seal(keys, password, files, server.uuid),
-        'check_host': check_host, **({'reimage': reimaged} if reimaged else {}),
-        'request_spec': spec.obj_to_primitive() if spec is not None else None,
-        'old_request_spec': old_spec.obj_to_primitive() if old_spec is not None else None})
-    renaming = accept.Renaming(backend, ctxt, server)
+    row = OperationRow.new(
+        ctxt,
+        REIMAGE if reimaged else 'rebuild',
+        server.uuid,
+        {
+            'image': image,
+            'old': old,
+            'preserve_ephemeral': request.preserve_ephemeral,
+            'sealed': passwords.seal(keys, password, files, server.uuid),
+            'check_host': check_host,
+            **({'reimage': reimaged} if reimaged else {}),
+            'request_spec': spec.obj_to_primitive() if spec is not None else None,
+            'old_request_spec': old_spec.obj_to_primitive() if old_spec is not None else None,
+        },
+    )
+    renaming = server_operations.Renaming(backend, ctxt, server)
 
     def write(conn: Connection) -> None:
         rebuilds.write(conn, server.uuid, new)
         if 'hostname' in request.given:
             renaming.write(conn)
-    accept.accept(ctxt, server, 'rebuild.start', row, 'rebuild', write=write)
+
+    server_operations.accept(ctxt, server, 'rebuild.start', row, 'rebuild', write=write)
     backend.conductor.rebuild_instance(ctxt, operation=row.uuid)
     renaming.wake()
     return password
 
 
-def _instance(ctxt: RequestContext, server: Found) -> Instance:
+def _instance(ctxt: RequestContext, server: ServerRef) -> Instance:
     """Return the server as an Instance, with its metadata and system metadata."""
     row, extra = instances.split(server.row)
     with server.cell.read() as conn:
-        return Instance.from_row(ctxt, row, extra, system_metadata=instances.get_system_metadata(conn, server.uuid),
-                                 metadata=metadata.get(conn, server.uuid))
+        return Instance.from_row(
+            ctxt,
+            row,
+            extra,
+            system_metadata=instances.get_system_metadata(conn, server.uuid),
+            metadata=metadata.get(conn, server.uuid),
+        )
 
 
-def look_again(backend: Backend, ctxt: RequestContext, server: Found) -> None:
+def look_again(backend: Backend, ctxt: RequestContext, server: ServerRef) -> None:
     """Have a conductor continue now with a rebuild that waits until the volume service has written the image.
 
     Do nothing if the server has no such operation.
@@ -159,18 +185,18 @@ def look_again(backend: Backend, ctxt: RequestContext, server: Found) -> None:
         backend.conductor.run_operation(ctxt, operation=waiting)
 
 
-def _root_volume(backend: Backend, ctxt: RequestContext, server: Found) -> Volume:
+def _root_volume(backend: Backend, ctxt: RequestContext, server: ServerRef) -> Volume:
     """Return the volume that the server boots from, read with the user's token.
 
     Raises NoVolumeService if this cloud has no volume service, and VolumeNotFound if the volume does not exist.
     """
     (row,) = (row for row in server.row['extra_volumes'] if row['boot_index'] == 0)
     if backend.volumes is None:
-        raise block_devices.NoVolumeService(wanted=f"root volume {row['volume_id']}")
+        raise block_devices.NoVolumeService(wanted=f'root volume {row["volume_id"]}')
     return backend.volumes.volume(ctxt, row['volume_id'])
 
 
-def _check_volume(server: Found, root: Volume, image: dict[str, Any], reimaged: str | None) -> None:
+def _check_volume(server: ServerRef, root: Volume, image: dict[str, Any], reimaged: str | None) -> None:
     """Check that the root volume can get the image ``reimaged``, or has the image if ``reimaged`` is None.
 
     Raises OtherImageOfVolume, RootVolumeShared, or VolumeTooSmall if the image does not fit on the volume.
@@ -188,7 +214,7 @@ def _check_volume(server: Found, root: Volume, image: dict[str, Any], reimaged: 
 def _image(backend: Backend, ctxt: RequestContext, image_ref: str) -> dict[str, Any]:
     try:
         return images.find(backend, ctxt, image_ref)
-    except images.NoSuchImage:
+    except images.ImageRefInvalid:
         raise ImageNotFoundForRebuild from None
 
 
@@ -209,15 +235,22 @@ def _check_image(backend: Backend, instance: Instance, image: dict[str, Any], ro
     old, new = (create.numa_topology_of(flavor, each) for each in (before, image))
     if (None if old is None else old.stored_primitive()) != (None if new is None else new.stored_primitive()):
         raise NumaTopologyChanges
-    policies = {pci_request.numa_affinity_policy(flavor.extra_specs, each.get('properties') or {})
-                for each in (before, image)}
+    policies = {
+        pci_request.numa_affinity_policy(flavor.extra_specs, each.get('properties') or {}) for each in (before, image)
+    }
     has_devices = any(request.source == request.FLAVOR_ALIAS for request in as_list(instance.pci_requests))
     if len(policies) > 1 and has_devices:
         raise PciPolicyChanges
 
 
-def _changed(backend: Backend, ctxt: RequestContext, instance: Instance, request: RebuildRequest,
-             image: dict[str, Any], values: dict[str, Any]) -> rebuilds.Changed:
+def _changed(
+    backend: Backend,
+    ctxt: RequestContext,
+    instance: Instance,
+    request: RebuildRequest,
+    image: dict[str, Any],
+    values: dict[str, Any],
+) -> rebuilds.RebuildChanges:
     """Return the changes of the server's rows that this rebuild makes.
 
     ``values`` are the new values of the columns that depend on the image.
@@ -236,17 +269,20 @@ def _changed(backend: Backend, ctxt: RequestContext, instance: Instance, request
     return {'values': values, 'extra': extra, 'system_metadata': {**gone, **kept}, 'metadata': given.get('metadata')}
 
 
-def _before(row: dict[str, Any], instance: Instance, new: rebuilds.Changed) -> rebuilds.Changed:
+def _before(row: dict[str, Any], instance: Instance, new: rebuilds.RebuildChanges) -> rebuilds.RebuildChanges:
     """Return the current values of everything that ``new`` changes, in the same form."""
     _, extra = instances.split(row)
-    return {'values': {name: row[name] for name in new['values']},
-            'extra': {name: extra[name] for name in new['extra']},
-            'system_metadata': {name: instance.system_metadata.get(name) for name in new['system_metadata']},
-            'metadata': dict(instance.metadata) if new['metadata'] is not None else None}
+    return {
+        'values': {name: row[name] for name in new['values']},
+        'extra': {name: extra[name] for name in new['extra']},
+        'system_metadata': {name: instance.system_metadata.get(name) for name in new['system_metadata']},
+        'metadata': dict(instance.metadata) if new['metadata'] is not None else None,
+    }
 
 
-def _specs(backend: Backend, ctxt: RequestContext, server: Found,
-           image: dict[str, Any]) -> tuple[RequestSpec | None, RequestSpec | None]:
+def _specs(
+    backend: Backend, ctxt: RequestContext, server: ServerRef, image: dict[str, Any]
+) -> tuple[RequestSpec | None, RequestSpec | None]:
     """Return the server's request spec with the new image, and the stored one.
 
     Return (None, None) if the server's request spec is lost: there is nothing to change then.

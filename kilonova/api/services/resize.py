@@ -3,6 +3,7 @@
 An accepted request becomes an operation row that has all arguments for the conductor. The modules of other moves
 (evacuate, live migrate, unshelve) use the helper functions for request specs.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -11,12 +12,12 @@ from typing import Any
 
 from oslo_utils import uuidutils
 
-from kilonova.api.services import accelerators, accept, create, images, quota, refusals
-from kilonova.api.services.accept import Found
+from kilonova.api.services import accelerators, create, images, quota, server_operations, unsupported
 from kilonova.api.services.backend import Backend
+from kilonova.api.services.server_operations import ServerRef
 from kilonova.context import RequestContext
 from kilonova.db.queries import instances, migrations, operations, request_specs, withdrawals
-from kilonova.db.queries.operations import Operation
+from kilonova.db.queries.operations import OperationRow
 from kilonova.errors import FlavorNotFound, Invalid
 from kilonova.objects import (
     CellMapping,
@@ -73,15 +74,16 @@ class _Move:
     old_spec: RequestSpec
     image: dict[str, Any]
     host: str | None = None
-    allowed: quota.Limits | None = None
+    allowed: quota.UserLimits | None = None
     more: dict[str, int] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
 
 
 # --- requesting a move -----------------------------------------------------------------------------------------------
 @quota.settled
-def resize(backend: Backend, ctxt: RequestContext, server: Found, flavor_ref: str,
-           disk_config: str | None = None) -> None:
+def resize(
+    backend: Backend, ctxt: RequestContext, server: ServerRef, flavor_ref: str, disk_config: str | None = None
+) -> None:
     """Accept a resize of a server to another flavor, after which the server is VERIFY_RESIZE.
 
     The scheduler chooses the host. It may choose the server's own host only if [DEFAULT]allow_resize_to_same_host is
@@ -95,10 +97,15 @@ def resize(backend: Backend, ctxt: RequestContext, server: Found, flavor_ref: st
 
     Also raises the errors of ``accept.check`` and ``accept.accept``.
     """
-    accept.check(ctxt, server, 'resize.start')
+    server_operations.check(ctxt, server, 'resize.start')
     instance = instance_of(ctxt, server)
-    values = {} if disk_config is None else {'auto_disk_config': images.disk_config_of_server(
-        instance.system_metadata, instance.image_ref, disk_config)}
+    values = (
+        {}
+        if disk_config is None
+        else {
+            'auto_disk_config': images.disk_config_of_server(instance.system_metadata, instance.image_ref, disk_config)
+        }
+    )
     new = _new_flavor(backend, ctxt, instance, flavor_ref)
     image, flavor = images.of_server(instance.system_metadata, instance.image_ref), Flavor.from_row(ctxt, new)
     more = quota.more(backend, quota.sizes(instance.flavor, image), quota.sizes(flavor, image))
@@ -109,24 +116,30 @@ def resize(backend: Backend, ctxt: RequestContext, server: Found, flavor_ref: st
     else:
         images.check_fits(image, new, zero_disk_allowed=True)
     # The image is not checked again: the server has what it asks for, or has run without it since its creation.
-    refusals.check_flavor(flavor.extra_specs)
+    unsupported.check_flavor(flavor.extra_specs)
     create.check_board(flavor, image)
     spec, old_spec = specs_of(backend, ctxt, instance, flavor, image)
     if not backend.options.allow_resize_to_same_host:
         spec.ignore_hosts = [instance.host]
     spec.requested_destination = destination_of(ctxt, server)
-    _accept(backend, ctxt, server, _Move('resize.start', 'resize', 'resize', flavor, spec, old_spec, image,
-                                         allowed=allowed, more=more, values=values))
+    _accept(
+        backend,
+        ctxt,
+        server,
+        _Move(
+            'resize.start', 'resize', 'resize', flavor, spec, old_spec, image, allowed=allowed, more=more, values=values
+        ),
+    )
 
 
-def migrate(backend: Backend, ctxt: RequestContext, server: Found, host: str | None) -> None:
+def migrate(backend: Backend, ctxt: RequestContext, server: ServerRef, host: str | None) -> None:
     """Accept a cold migration of a server to another host, with the same flavor.
 
     ``host`` is the requested destination, which the scheduler must accept, or None. Raises CannotMigrateToSameHost if
     ``host`` is the server's host, HostUnknown if it does not exist, and the errors of ``accept.check`` and
     ``accept.accept``.
     """
-    accept.check(ctxt, server, 'migrate.start')
+    server_operations.check(ctxt, server, 'migrate.start')
     instance = instance_of(ctxt, server)
     if host is not None:
         if host == instance.host:
@@ -136,11 +149,15 @@ def migrate(backend: Backend, ctxt: RequestContext, server: Found, host: str | N
     spec, old_spec = specs_of(backend, ctxt, instance, instance.flavor, image)
     # A migration never has the server's own host as destination, even if a resize may have it.
     spec.ignore_hosts, spec.requested_destination = [instance.host], destination_of(ctxt, server, host)
-    _accept(backend, ctxt, server, _Move('migrate.start', 'migrate', 'migration', instance.flavor, spec, old_spec,
-                                         image, host))
+    _accept(
+        backend,
+        ctxt,
+        server,
+        _Move('migrate.start', 'migrate', 'migration', instance.flavor, spec, old_spec, image, host),
+    )
 
 
-def destination_of(ctxt: RequestContext, server: Found, host: str | None = None) -> Destination:
+def destination_of(ctxt: RequestContext, server: ServerRef, host: str | None = None) -> Destination:
     """Return the Destination of a move: ``host``, or any host of the server's cell if ``host`` is None.
 
     A move never leaves the cell. The CellMapping in the destination does not have the URLs of the cell's database and
@@ -153,7 +170,7 @@ def destination_of(ctxt: RequestContext, server: Found, host: str | None = None)
     return found
 
 
-def send_to(ctxt: RequestContext, server: Found, spec: RequestSpec, host: str | None, *, force: bool) -> None:
+def send_to(ctxt: RequestContext, server: ServerRef, spec: RequestSpec, host: str | None, *, force: bool) -> None:
     """Set the destination of a move in the request spec ``spec``.
 
     Without ``force`` the scheduler must accept ``host`` by its filters. With ``force`` the filters, and disabled, zone
@@ -167,7 +184,7 @@ def send_to(ctxt: RequestContext, server: Found, spec: RequestSpec, host: str | 
         spec.scheduler_hints = {**(spec.scheduler_hints or {}), '_nova_forced_move': ['true']}
 
 
-def instance_of(ctxt: RequestContext, server: Found) -> Instance:
+def instance_of(ctxt: RequestContext, server: ServerRef) -> Instance:
     """Return the server as an Instance with its system metadata. Runs one SQL statement."""
     row, extra = instances.split(server.row)
     with server.cell.read() as conn:
@@ -186,8 +203,9 @@ def _new_flavor(backend: Backend, ctxt: RequestContext, instance: Instance, flav
     return flavor
 
 
-def specs_of(backend: Backend, ctxt: RequestContext, instance: Instance, flavor: Flavor,
-             image: dict[str, Any]) -> tuple[RequestSpec, RequestSpec]:
+def specs_of(
+    backend: Backend, ctxt: RequestContext, instance: Instance, flavor: Flavor, image: dict[str, Any]
+) -> tuple[RequestSpec, RequestSpec]:
     """Return the request spec of a move to this flavor, and the request spec that is stored now.
 
     If the flavor is a new one, the PCI requests are built from it. With the old PCI requests the server would get its
@@ -216,8 +234,12 @@ def specs_of(backend: Backend, ctxt: RequestContext, instance: Instance, flavor:
     # A host or node that the create forced does not count for a move.
     spec.force_hosts = spec.force_nodes = None
     spec.pci_requests = InstancePCIRequests(
-        instance_uuid=instance.uuid, requests=[request.replaced(request_id=uuidutils.generate_uuid())
-                                               for request in (*of_flavor, *requests_of_ports(instance))])
+        instance_uuid=instance.uuid,
+        requests=[
+            request.replaced(request_id=uuidutils.generate_uuid())
+            for request in (*of_flavor, *requests_of_ports(instance))
+        ],
+    )
     return spec, old
 
 
@@ -228,8 +250,11 @@ def _requests_kept(instance: Instance) -> list[InstancePCIRequest] | None:
     """
     if instance.pci_requests is None:
         return None
-    return [request for request in instance.pci_requests.without_providers().requests
-            if request.source == request.FLAVOR_ALIAS]
+    return [
+        request
+        for request in instance.pci_requests.without_providers().requests
+        if request.source == request.FLAVOR_ALIAS
+    ]
 
 
 def requests_of_ports(instance: Instance) -> list[InstancePCIRequest]:
@@ -249,58 +274,98 @@ def stored_spec(backend: Backend, ctxt: RequestContext, instance: Instance, imag
     with backend.api_db.read() as conn:
         stored = request_specs.get(conn, instance.uuid)
     kept = RequestSpec.from_json(stored['spec'], ctxt) if stored else None
-    return kept if kept is not None else RequestSpec.from_components(
-        ctxt, instance_uuid=instance.uuid, flavor=instance.flavor, image=image, project_id=instance.project_id,
-        user_id=instance.user_id, is_bfv=instance.is_from_volume,
-        pci_requests=None if instance.pci_requests is None else instance.pci_requests.without_providers())
+    return (
+        kept
+        if kept is not None
+        else RequestSpec.from_components(
+            ctxt,
+            instance_uuid=instance.uuid,
+            flavor=instance.flavor,
+            image=image,
+            project_id=instance.project_id,
+            user_id=instance.user_id,
+            is_bfv=instance.is_from_volume,
+            pci_requests=None if instance.pci_requests is None else instance.pci_requests.without_providers(),
+        )
+    )
 
 
-def _accept(backend: Backend, ctxt: RequestContext, server: Found, move: _Move) -> None:
-    row = Operation.new(ctxt, 'resize', server.uuid, {
-        'migration_uuid': uuidutils.generate_uuid(), 'migration_type': move.kind, 'host': move.host,
-        'flavor': move.flavor.stored_primitive(), 'request_spec': move.spec.obj_to_primitive(),
-        'old_request_spec': move.old_spec.obj_to_primitive(), 'image': move.image, 'clean_shutdown': True})
-    operations.accept(server.cell, instance_uuid=server.uuid, event=move.event, operation=row,
-                      action=accept.action(ctxt, move.action), values=move.values or None)
+def _accept(backend: Backend, ctxt: RequestContext, server: ServerRef, move: _Move) -> None:
+    row = OperationRow.new(
+        ctxt,
+        'resize',
+        server.uuid,
+        {
+            'migration_uuid': uuidutils.generate_uuid(),
+            'migration_type': move.kind,
+            'host': move.host,
+            'flavor': move.flavor.stored_primitive(),
+            'request_spec': move.spec.obj_to_primitive(),
+            'old_request_spec': move.old_spec.obj_to_primitive(),
+            'image': move.image,
+            'clean_shutdown': True,
+        },
+    )
+    operations.accept(
+        server.cell,
+        instance_uuid=server.uuid,
+        event=move.event,
+        operation=row,
+        action=server_operations.action(ctxt, move.action),
+        values=move.values or None,
+    )
     if move.allowed is not None:
-        quota.recheck(backend, move.allowed, move.more, lambda: withdrawals.operation(
-            server.cell, uuid=row.uuid, instance_uuid=server.uuid, event='resize.failed',
-            request_id=ctxt.request_id))
+        quota.recheck(
+            backend,
+            move.allowed,
+            move.more,
+            lambda: withdrawals.operation(
+                server.cell, uuid=row.uuid, instance_uuid=server.uuid, event='resize.failed', request_id=ctxt.request_id
+            ),
+        )
     backend.conductor.migrate_server(ctxt, operation=row.uuid)
 
 
 # --- ending a move ---------------------------------------------------------------------------------------------------
-def confirm(backend: Backend, ctxt: RequestContext, server: Found) -> None:
+def confirm(backend: Backend, ctxt: RequestContext, server: ServerRef) -> None:
     """Accept the confirmation of a finished resize or migration.
 
     If a confirm and a revert are requested at the same time, one of them is refused with error 409. Raises NotResized
     (400) if no move waits for confirmation, and the errors of ``accept.check`` and ``accept.accept``.
     """
     uuid = _finished(ctxt, server, 'confirm.start')
-    row = Operation.new(ctxt, 'confirm', server.uuid, {'migration_uuid': uuid})
-    accept.accept(ctxt, server, 'confirm.start', row, 'confirmResize', migration=(uuid, 'finished', 'confirming'))
+    row = OperationRow.new(ctxt, 'confirm', server.uuid, {'migration_uuid': uuid})
+    server_operations.accept(
+        ctxt, server, 'confirm.start', row, 'confirmResize', migration=(uuid, 'finished', 'confirming')
+    )
     backend.conductor.confirm_resize(ctxt, operation=row.uuid)
 
 
-def revert(backend: Backend, ctxt: RequestContext, server: Found) -> None:
+def revert(backend: Backend, ctxt: RequestContext, server: ServerRef) -> None:
     """Accept the revert of a finished resize or migration: the server returns to its old host and flavor.
 
     Raises NotResized (400) if no move waits for confirmation, and the errors of ``accept.check`` and ``accept.accept``.
     """
     uuid = _finished(ctxt, server, 'revert.start')
     spec = _spec_before(backend, ctxt, server)
-    row = Operation.new(ctxt, 'revert', server.uuid, {
-        'migration_uuid': uuid, 'request_spec': spec.obj_to_primitive() if spec is not None else None})
-    accept.accept(ctxt, server, 'revert.start', row, 'revertResize', migration=(uuid, 'finished', 'reverting'))
+    row = OperationRow.new(
+        ctxt,
+        'revert',
+        server.uuid,
+        {'migration_uuid': uuid, 'request_spec': spec.obj_to_primitive() if spec is not None else None},
+    )
+    server_operations.accept(
+        ctxt, server, 'revert.start', row, 'revertResize', migration=(uuid, 'finished', 'reverting')
+    )
     backend.conductor.revert_resize(ctxt, operation=row.uuid)
 
 
-def _finished(ctxt: RequestContext, server: Found, event: str) -> str:
+def _finished(ctxt: RequestContext, server: ServerRef, event: str) -> str:
     """Check the server's state, and return the uuid of the migration that waits for a confirm or revert.
 
     Raises NotResized (400) if there is no such migration, and the errors of ``accept.check``.
     """
-    accept.check(ctxt, server, event)
+    server_operations.check(ctxt, server, event)
     with server.cell.read() as conn:
         found = migrations.by_instance(conn, server.uuid, statuses=['finished'], types=['resize', 'migration'])
     if not found:
@@ -309,7 +374,7 @@ def _finished(ctxt: RequestContext, server: Found, event: str) -> str:
     return answer
 
 
-def _spec_before(backend: Backend, ctxt: RequestContext, server: Found) -> RequestSpec | None:
+def _spec_before(backend: Backend, ctxt: RequestContext, server: ServerRef) -> RequestSpec | None:
     """Return the request spec that the server gets by a revert, or None if its spec or old flavor is lost."""
     row, extra = instances.split(server.row)
     instance = Instance.from_row(ctxt, row, extra)

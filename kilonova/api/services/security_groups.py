@@ -7,18 +7,19 @@
 The handlers of the server actions addSecurityGroup and removeSecurityGroup and of ``/servers/{id}/os-security-groups``
 call this module.
 """
+
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
 
-from kilonova.api.services import accept, refusals
-from kilonova.api.services.accept import Found
+from kilonova.api.services import server_operations, unsupported
 from kilonova.api.services.backend import Backend
+from kilonova.api.services.server_operations import ServerRef
 from kilonova.clients.network import NetworkClient
 from kilonova.clients.neutron.ports import Port
 from kilonova.clients.neutron.refusals import PortChanged, PortNotFound, SecurityGroupNotApplicable
-from kilonova.clients.neutron.security_groups import SecurityGroup
+from kilonova.clients.neutron.security_groups import SecurityGroupRules
 from kilonova.context import RequestContext
 from kilonova.errors import InstanceNotReady, Invalid, NotFound
 
@@ -32,13 +33,13 @@ class NoPorts(Invalid):
     msg_fmt = 'Server %(server)s has no ports, so it cannot have security groups.'
 
 
-class NotOfServer(NotFound):
+class GroupNotOfServer(NotFound):
     """Error 404: none of the server's ports has the security group."""
 
     msg_fmt = 'Security group %(name)s is not associated with server %(server)s: none of its ports has it.'
 
 
-def add(backend: Backend, ctxt: RequestContext, server: Found, name: str) -> None:
+def add(backend: Backend, ctxt: RequestContext, server: ServerRef, name: str) -> None:
     """Add a security group, given by its name or id, to all ports of a server that can have groups.
 
     If the network service returns an error, some ports may have the group already. The call may be repeated.
@@ -59,21 +60,22 @@ def add(backend: Backend, ctxt: RequestContext, server: Found, name: str) -> Non
     _change_all(backend, networks, ctxt, server, ports, group, wanted=True)
 
 
-def remove(backend: Backend, ctxt: RequestContext, server: Found, name: str) -> None:
+def remove(backend: Backend, ctxt: RequestContext, server: ServerRef, name: str) -> None:
     """Remove a security group, given by its name or id, from all ports of a server.
 
-    Raises NotOfServer (404) if no port has the group. Also raises the errors of ``add``, except
+    Raises GroupNotOfServer (404) if no port has the group. Also raises the errors of ``add``, except
     SecurityGroupNotApplicable.
     """
     networks, group, ports = _find(backend, ctxt, server, name)
     ports = [port for port in ports if group.id in port.security_groups]
     if not ports:
-        raise NotOfServer(name=name, server=server.uuid)
+        raise GroupNotOfServer(name=name, server=server.uuid)
     _change_all(backend, networks, ctxt, server, ports, group, wanted=False)
 
 
-def listed(backend: Backend, ctxt: RequestContext, uuid: str) -> tuple[Sequence[SecurityGroup],
-                                                                      dict[str, SecurityGroup]]:
+def listed(
+    backend: Backend, ctxt: RequestContext, uuid: str
+) -> tuple[Sequence[SecurityGroupRules], dict[str, SecurityGroupRules]]:
     """Return the security groups of a server's ports, and a dict from id to security group.
 
     The dict has these groups and the groups that their rules name as remote groups. The groups are read with the user's
@@ -89,10 +91,11 @@ def listed(backend: Backend, ctxt: RequestContext, uuid: str) -> tuple[Sequence[
     return groups, known | networks.security_groups_of(sorted(others), ctxt)
 
 
-def _find(backend: Backend, ctxt: RequestContext, server: Found,
-          name: str) -> tuple[NetworkClient, SecurityGroup, list[Port]]:
+def _find(
+    backend: Backend, ctxt: RequestContext, server: ServerRef, name: str
+) -> tuple[NetworkClient, SecurityGroupRules, list[Port]]:
     if backend.networks is None:
-        raise refusals.NoNetworkService(wanted=f'security group {name}')
+        raise unsupported.NoNetworkService(wanted=f'security group {name}')
     if server.cell is None:
         raise InstanceNotReady(instance_id=server.uuid)
     (group,) = backend.networks.security_groups(ctxt, [name])
@@ -102,14 +105,23 @@ def _find(backend: Backend, ctxt: RequestContext, server: Found,
     return backend.networks, group, ports
 
 
-def _change_all(backend: Backend, networks: NetworkClient, ctxt: RequestContext, server: Found, ports: Sequence[Port],
-                group: SecurityGroup, *, wanted: bool) -> None:
+def _change_all(
+    backend: Backend,
+    networks: NetworkClient,
+    ctxt: RequestContext,
+    server: ServerRef,
+    ports: Sequence[Port],
+    group: SecurityGroupRules,
+    *,
+    wanted: bool,
+) -> None:
     """Add the group to these ports of a server, or remove it, and change the server's info cache."""
     for port in ports:
         _change(networks, ctxt, port, group.id, wanted=wanted)
     changed = {port.id for port in ports}
-    accept.ports_changed(backend, ctxt, server, lambda vif: (
-        vif.with_group(group.name, wanted=wanted) if vif.id in changed else vif))
+    server_operations.ports_changed(
+        backend, ctxt, server, lambda vif: vif.with_group(group.name, wanted=wanted) if vif.id in changed else vif
+    )
 
 
 def _change(networks: NetworkClient, ctxt: RequestContext, port: Port, group: str, *, wanted: bool) -> None:

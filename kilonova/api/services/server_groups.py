@@ -3,6 +3,7 @@
 A group belongs to a project, and users of other projects don't learn that it exists. The group's policy applies to a
 server from its creation on.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -101,7 +102,7 @@ def delete(backend: Backend, ctxt: RequestContext, uuid: str) -> None:
     backend.notify.emit(ctxt, 'server_group.delete', group=group)
 
 
-def _check_count(backend: Backend, allowed: quota.Limits, added: int = 0) -> None:
+def _check_count(backend: Backend, allowed: quota.UserLimits, added: int = 0) -> None:
     """Raise TooManyGroups if ``added`` more groups exceed the project's limit or the user's own limit."""
     sides = (allowed.shared.get('server_groups', -1), allowed.own.get('server_groups', -1))
     if max(sides) < 0:
@@ -140,9 +141,18 @@ def as_object(ctxt: RequestContext, group: Mapping[str, Any] | None) -> Instance
     """
     if group is None:
         return None
-    return InstanceGroup(ctxt, id=group['id'], uuid=group['uuid'], name=group['name'], user_id=group['user_id'],
-                         project_id=group['project_id'], policy=group['policy'], _rules=group['rules'], members=[],
-                         hosts=[])
+    return InstanceGroup(
+        ctxt,
+        id=group['id'],
+        uuid=group['uuid'],
+        name=group['name'],
+        user_id=group['user_id'],
+        project_id=group['project_id'],
+        policy=group['policy'],
+        _rules=group['rules'],
+        members=[],
+        hosts=[],
+    )
 
 
 @contextlib.contextmanager
@@ -157,14 +167,15 @@ def refused_as_asked() -> Iterator[None]:
         raise Invalid(error.message) from error
 
 
-def check_members(allowed: quota.Limits, group: Mapping[str, Any] | None, count: int) -> None:
+def check_members(allowed: quota.UserLimits, group: Mapping[str, Any] | None, count: int) -> None:
     """Raise TooManyMembers (403) if the quota has no room for ``count`` more servers in the group."""
     if group is not None and 0 <= allowed[MEMBERS] < len(group['members']) + count:
         raise TooManyMembers
 
 
-def recheck(backend: Backend, allowed: quota.Limits, group: Mapping[str, Any] | None,
-            withdraw: Callable[[], bool]) -> None:
+def recheck(
+    backend: Backend, allowed: quota.UserLimits, group: Mapping[str, Any] | None, withdraw: Callable[[], bool]
+) -> None:
     """Count the group's members again after new servers were written, and withdraw the servers if there are too many.
 
     ``withdraw`` removes the servers and returns whether nothing of the request is left. Raises quota.LostRace if it
@@ -188,4 +199,5 @@ def tell_members(backend: Backend, ctxt: RequestContext, group: Mapping[str, Any
         with backend.api_db.read() as conn:
             found = instance_groups.get(conn, uuid)
         return None if found is None else {'group': found}
+
     backend.notify.later(ctxt, 'server_group.add_member', read)

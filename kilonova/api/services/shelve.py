@@ -2,17 +2,18 @@
 
 An accepted request becomes an operation row that has all arguments for the conductor.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
 from kilonova import states
-from kilonova.api.services import accelerators, accept, create, hosts, images, resize, snapshot
-from kilonova.api.services.accept import Found
+from kilonova.api.services import accelerators, create, hosts, images, resize, server_operations, snapshot
 from kilonova.api.services.backend import Backend
+from kilonova.api.services.server_operations import ServerRef
 from kilonova.context import RequestContext
-from kilonova.db.queries.operations import Operation
+from kilonova.db.queries.operations import OperationRow
 from kilonova.errors import Conflict, Invalid
 from kilonova.objects import InstancePCIRequests
 from kilonova.pci.request import as_list
@@ -21,8 +22,10 @@ from kilonova.pci.request import as_list
 class UnshelveToRefused(Conflict):
     """Error 409: a zone or host is requested for a server that is still on its host."""
 
-    msg_fmt = ('Specifying an availability zone or a host when unshelving server "%(uuid)s" with status "%(status)s" '
-               'is not supported. The server status must be SHELVED_OFFLOADED.')
+    msg_fmt = (
+        'Specifying an availability zone or a host when unshelving server "%(uuid)s" with status "%(status)s" '
+        'is not supported. The server status must be SHELVED_OFFLOADED.'
+    )
 
 
 class HostNotInZone(Invalid):
@@ -49,32 +52,32 @@ class Where:
         return self.has_zone or self.host is not None
 
 
-def shelve(backend: Backend, ctxt: RequestContext, server: Found) -> None:
+def shelve(backend: Backend, ctxt: RequestContext, server: ServerRef) -> None:
     """Accept a shelve: the server becomes SHELVED or SHELVED_OFFLOADED.
 
     A server that boots from an image is first saved as a new image. Raises the errors of ``snapshot.make``.
     """
-    accept.check(ctxt, server, 'shelve.start')
+    server_operations.check(ctxt, server, 'shelve.start')
     if not server.row['image_ref']:
         # The root disk is a volume, which is kept, so no image is needed.
-        accept.run(backend, ctxt, server, 'shelve', 'shelve.start', {'image_id': None})
+        server_operations.run(backend, ctxt, server, 'shelve', 'shelve.start', {'image_id': None})
         return
-    name = f"{server.row['display_name'] or server.uuid}"[:255 - len('-shelved')] + '-shelved'
+    name = f'{server.row["display_name"] or server.uuid}'[: 255 - len('-shelved')] + '-shelved'
     snapshot.make(backend, ctxt, server, snapshot.Making('shelve.start', 'shelve', 'shelve', name))
 
 
-def offload(backend: Backend, ctxt: RequestContext, server: Found) -> None:
+def offload(backend: Backend, ctxt: RequestContext, server: ServerRef) -> None:
     """Accept a shelve offload: a shelved server is removed from its host, and its resources there become free.
 
     Raises the errors of ``accept.check`` and ``accept.accept``.
     """
-    accept.check(ctxt, server, 'shelve_offload.start')
-    row = Operation.new(ctxt, 'shelve_offload', server.uuid, {})
-    accept.accept(ctxt, server, 'shelve_offload.start', row, 'shelveOffload')
+    server_operations.check(ctxt, server, 'shelve_offload.start')
+    row = OperationRow.new(ctxt, 'shelve_offload', server.uuid, {})
+    server_operations.accept(ctxt, server, 'shelve_offload.start', row, 'shelveOffload')
     backend.conductor.run_operation(ctxt, operation=row.uuid)
 
 
-def unshelve(backend: Backend, ctxt: RequestContext, server: Found, where: Where) -> None:
+def unshelve(backend: Backend, ctxt: RequestContext, server: ServerRef, where: Where) -> None:
     """Accept an unshelve, after which the server is ACTIVE.
 
     The server starts on its host or, if it is offloaded, on a host that the scheduler chooses.
@@ -88,20 +91,21 @@ def unshelve(backend: Backend, ctxt: RequestContext, server: Found, where: Where
     Also raises the errors of ``accept.check`` and ``accept.accept``.
     """
     if server.row['vm_state'] != states.VmState.SHELVED_OFFLOADED.value:
-        accept.check(ctxt, server, 'unshelve_start.start')
+        server_operations.check(ctxt, server, 'unshelve_start.start')
         if where.is_said:
-            raise UnshelveToRefused(uuid=server.uuid, status=states.status(
-                server.row['vm_state'], server.row['task_state']))
-        row, event = Operation.new(ctxt, 'unshelve_start', server.uuid, {}), 'unshelve_start.start'
+            raise UnshelveToRefused(
+                uuid=server.uuid, status=states.status(server.row['vm_state'], server.row['task_state'])
+            )
+        row, event = OperationRow.new(ctxt, 'unshelve_start', server.uuid, {}), 'unshelve_start.start'
     else:
         event = 'unshelve.start'
-        accept.check(ctxt, server, event, hosted=False)
-        row = Operation.new(ctxt, 'unshelve', server.uuid, _args(backend, ctxt, server, where))
-    accept.accept(ctxt, server, event, row, 'unshelve')
+        server_operations.check(ctxt, server, event, hosted=False)
+        row = OperationRow.new(ctxt, 'unshelve', server.uuid, _args(backend, ctxt, server, where))
+    server_operations.accept(ctxt, server, event, row, 'unshelve')
     backend.conductor.run_operation(ctxt, operation=row.uuid)
 
 
-def _args(backend: Backend, ctxt: RequestContext, server: Found, where: Where) -> dict[str, Any]:
+def _args(backend: Backend, ctxt: RequestContext, server: ServerRef, where: Where) -> dict[str, Any]:
     """Return the arguments of the operation row.
 
     ``request_spec`` is the spec for this scheduling. If the server's zone changes, ``new_request_spec`` is the spec to
@@ -121,10 +125,14 @@ def _args(backend: Backend, ctxt: RequestContext, server: Found, where: Where) -
     # A host or node that the create forced does not count for an unshelve.
     spec.force_hosts = spec.force_nodes = None
     spec.requested_destination = resize.destination_of(ctxt, server, where.host)
-    of_flavor = [request for request in as_list(kept.pci_requests if 'pci_requests' in kept else None)
-                 if request.source != request.NEUTRON_PORT]
+    of_flavor = [
+        request
+        for request in as_list(kept.pci_requests if 'pci_requests' in kept else None)
+        if request.source != request.NEUTRON_PORT
+    ]
     spec.pci_requests = InstancePCIRequests(
-        instance_uuid=instance.uuid, requests=[*of_flavor, *resize.requests_of_ports(instance)])
+        instance_uuid=instance.uuid, requests=[*of_flavor, *resize.requests_of_ports(instance)]
+    )
     args: dict[str, Any] = {'request_spec': spec.obj_to_primitive()}
     if where.has_zone:
         args.update(new_request_spec=wanted.obj_to_primitive(), old_request_spec=kept.obj_to_primitive())
@@ -143,4 +151,3 @@ def _check_place(backend: Backend, zone: str | None, where: Where) -> None:
     create.check_host(backend, where.host)
     if zone is not None and hosts.zone_of(backend, where.host) != zone:
         raise HostNotInZone(host=where.host, zone=zone)
-

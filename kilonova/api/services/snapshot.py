@@ -5,6 +5,7 @@
 The image of a server that boots from a volume has no data. It names snapshots of all the server's volumes, which the
 API creates with the user's token. A server that is created from such an image gets volumes made from these snapshots.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -14,15 +15,15 @@ from oslo_log import log as logging
 from oslo_utils import uuidutils
 
 from kilonova import states
-from kilonova.api.services import accept, block_devices, images, refusals, volumes
-from kilonova.api.services.accept import Found
+from kilonova.api.services import block_devices, images, server_operations, unsupported, volumes
 from kilonova.api.services.backend import Backend
-from kilonova.api.services.silence import is_silence
+from kilonova.api.services.scatter_gather import is_silence
+from kilonova.api.services.server_operations import ServerRef
 from kilonova.clients.volume import MADE_FOR_IMAGE
 from kilonova.context import RequestContext
 from kilonova.db.engine import Connection
 from kilonova.db.queries import instances, operations
-from kilonova.db.queries.operations import Operation
+from kilonova.db.queries.operations import OperationRow
 from kilonova.errors import Invalid, KilonovaError
 from kilonova.objects.image_meta import SYSMETA_MEMBERS, SYSMETA_PREFIX
 from kilonova.objects.volume import SNAPSHOTS_OF
@@ -63,7 +64,7 @@ class Making:
     args: dict[str, Any] = field(default_factory=dict)
 
 
-def make(backend: Backend, ctxt: RequestContext, server: Found, making: Making) -> str:
+def make(backend: Backend, ctxt: RequestContext, server: ServerRef, making: Making) -> str:
     """Create an image of the server, and return the image's id.
 
     The image stays queued until the host has uploaded the data. The image of a server that boots from a volume is
@@ -85,18 +86,19 @@ def make(backend: Backend, ctxt: RequestContext, server: Found, making: Making) 
     if not server.row['image_ref']:
         _make_of_volumes(backend, ctxt, server, making, image_id)
         return image_id
-    row = Operation.new(ctxt, making.kind, server.uuid, {'image_id': image_id, **making.args})
+    row = OperationRow.new(ctxt, making.kind, server.uuid, {'image_id': image_id, **making.args})
     record = _record(backend, ctxt, server, making)
     # This operation deletes the image unless the request is accepted, even if this process dies.
-    note = Operation.new(ctxt, 'release', server.uuid, {'image_id': image_id}, beside=True)
+    note = OperationRow.new(ctxt, 'release', server.uuid, {'image_id': image_id}, beside=True)
     operations.plan(server.cell, [note], LATE)
 
     def write(conn: Connection) -> None:
         if not operations.end_planned(conn, [note.uuid]):
             raise operations.TookTooLong
+
     try:
         backend.images.create({**record, 'id': image_id}, ctxt)
-        accept.accept(ctxt, server, making.event, row, making.action, write=write)
+        server_operations.accept(ctxt, server, making.event, row, making.action, write=write)
     except Exception:
         _take_back(backend, ctxt, server, image_id, note.uuid)
         raise
@@ -104,7 +106,7 @@ def make(backend: Backend, ctxt: RequestContext, server: Found, making: Making) 
     return image_id
 
 
-def _record(backend: Backend, ctxt: RequestContext, server: Found, making: Making) -> dict[str, Any]:
+def _record(backend: Backend, ctxt: RequestContext, server: ServerRef, making: Making) -> dict[str, Any]:
     """Return the members and properties of the new image.
 
     The image inherits the properties of the server's image that the server stores. Its min_disk is at least the size of
@@ -112,22 +114,36 @@ def _record(backend: Backend, ctxt: RequestContext, server: Found, making: Makin
     """
     with server.cell.read() as conn:
         system_metadata = instances.get_system_metadata(conn, server.uuid)
-    kept = {key.removeprefix(SYSMETA_PREFIX): value for key, value in system_metadata.items()
-            if key.startswith(SYSMETA_PREFIX)}
+    kept = {
+        key.removeprefix(SYSMETA_PREFIX): value
+        for key, value in system_metadata.items()
+        if key.startswith(SYSMETA_PREFIX)
+    }
     if server.row['vm_state'] != states.VmState.STOPPED.value:
-        refusals.check_snapshot(kept)
+        unsupported.check_snapshot(kept)
     members = {member: kept.pop(member, None) for member in SYSMETA_MEMBERS}
     row, not_inherited = server.row, {*backend.options.non_inheritable_image_properties, *images.NO_PROPERTIES}
     properties = {key: value for key, value in kept.items() if key not in not_inherited}
-    properties.update(base_image_ref=row['image_ref'] or '', image_type='snapshot', instance_uuid=server.uuid,
-                      user_id=ctxt.user_id or '')
-    return {**properties, **making.metadata, **making.properties, 'name': making.name, 'disk_format': 'qcow2',
-            'container_format': 'bare', 'min_ram': int(members['min_ram'] or 0),
-            'min_disk': max(int(members['min_disk'] or 0), (row['root_gb'] or 0) if row['image_ref'] else 0),
-            'visibility': 'private' if ctxt.project_id == row['project_id'] else 'shared'}
+    properties.update(
+        base_image_ref=row['image_ref'] or '',
+        image_type='snapshot',
+        instance_uuid=server.uuid,
+        user_id=ctxt.user_id or '',
+    )
+    return {
+        **properties,
+        **making.metadata,
+        **making.properties,
+        'name': making.name,
+        'disk_format': 'qcow2',
+        'container_format': 'bare',
+        'min_ram': int(members['min_ram'] or 0),
+        'min_disk': max(int(members['min_disk'] or 0), (row['root_gb'] or 0) if row['image_ref'] else 0),
+        'visibility': 'private' if ctxt.project_id == row['project_id'] else 'shared',
+    }
 
 
-def _make_of_volumes(backend: Backend, ctxt: RequestContext, server: Found, making: Making, image_id: str) -> None:
+def _make_of_volumes(backend: Backend, ctxt: RequestContext, server: ServerRef, making: Making, image_id: str) -> None:
     """Snapshot all volumes of the server, and create an active image that names the snapshots.
 
     If this fails or this process dies, a conductor deletes the snapshots and the image. Raises BackupOfVolume,
@@ -143,31 +159,38 @@ def _make_of_volumes(backend: Backend, ctxt: RequestContext, server: Found, maki
     try:
         devices = []
         for row in volumes.of_server(server):
-            made = client.create_snapshot(ctxt, row['volume_id'], name=f'snapshot for {making.name}'[:255],
-                                          metadata={MADE_FOR_IMAGE: image_id})
+            made = client.create_snapshot(
+                ctxt, row['volume_id'], name=f'snapshot for {making.name}'[:255], metadata={MADE_FOR_IMAGE: image_id}
+            )
             devices.append(block_devices.of_snapshot(row, made.id))
-        backend.images.create({**record, 'id': image_id, 'disk_format': 'raw', **block_devices.as_properties(devices)},
-                              ctxt)
+        backend.images.create(
+            {**record, 'id': image_id, 'disk_format': 'raw', **block_devices.as_properties(devices)}, ctxt
+        )
         backend.images.activate(image_id, ctxt)
         operations.unplan(backend.api_db, [note])
     except BaseException:
         _note(backend, ctxt, server, image_id, 0.0)
         raise
-    LOG.info('Image %s was created from %d volumes of server %s', image_id, len(devices), server.uuid,
-             instance_uuid=server.uuid)
+    LOG.info(
+        'Image %s was created from %d volumes of server %s',
+        image_id,
+        len(devices),
+        server.uuid,
+        instance_uuid=server.uuid,
+    )
 
 
-def _note(backend: Backend, ctxt: RequestContext, server: Found, image_id: str, delay: float) -> str:
+def _note(backend: Backend, ctxt: RequestContext, server: ServerRef, image_id: str, delay: float) -> str:
     """Insert an operation that deletes the image and its volume snapshots, and return the operation's uuid.
 
     The operation is due after ``delay`` seconds.
     """
-    row = Operation.new(ctxt, 'release', server.uuid, {SNAPSHOTS_OF: image_id}, beside=True)
+    row = OperationRow.new(ctxt, 'release', server.uuid, {SNAPSHOTS_OF: image_id}, beside=True)
     operations.plan(backend.api_db, [row], delay)
     return row.uuid
 
 
-def _take_back(backend: Backend, ctxt: RequestContext, server: Found, image_id: str, note: str) -> None:
+def _take_back(backend: Backend, ctxt: RequestContext, server: ServerRef, image_id: str, note: str) -> None:
     """Delete the image and the operation row ``note``, which would delete the image later.
 
     Do nothing if the row does not exist: then the operation that uploads the image was accepted.
@@ -179,13 +202,24 @@ def _take_back(backend: Backend, ctxt: RequestContext, server: Found, image_id: 
         try:
             backend.images.delete(image_id, ctxt)
         except KilonovaError as error:
-            LOG.warning('Could not delete image %s, whose snapshot was refused; a conductor will do it (operation %s): '
-                        '%s', image_id, note, error, instance_uuid=server.uuid)
+            LOG.warning(
+                'Could not delete image %s, whose snapshot was refused; a conductor will do it (operation %s): %s',
+                image_id,
+                note,
+                error,
+                instance_uuid=server.uuid,
+            )
             operations.hasten(server.cell, note)
         else:
             operations.unplan(server.cell, [note])
     except Exception as error:
         if not isinstance(error, KilonovaError) and not is_silence(error):
             raise
-        LOG.warning('Image %s will be deleted by a conductor in %d s (operation %s), unless its snapshot was '
-                    'accepted: %s', image_id, LATE, note, error, instance_uuid=server.uuid)
+        LOG.warning(
+            'Image %s will be deleted by a conductor in %d s (operation %s), unless its snapshot was accepted: %s',
+            image_id,
+            LATE,
+            note,
+            error,
+            instance_uuid=server.uuid,
+        )

@@ -5,6 +5,7 @@
 The names are Nova's (``servers``, ``class:<resource class>``, ``server_groups`` …). In addition, ``alias:<name>``
 counts the devices of a PCI alias: GPUs can be limited by type even if Placement does not have the devices yet.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -13,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from kilonova.api.services.backend import Backend
-from kilonova.api.services.silence import ask_cells
+from kilonova.api.services.scatter_gather import ask_cells
 from kilonova.db.engine import Database
 from kilonova.db.queries import flavor_usage
 from kilonova.errors import Invalid, KilonovaError
@@ -24,11 +25,18 @@ from kilonova.virt.hardware import constraints
 
 SERVERS, CLASS, ALIAS = 'servers', 'class:', 'alias:'
 # A dict from the names of limits in the compute API to their names in Keystone.
-NAMES = {'instances': SERVERS, 'cores': f'{CLASS}VCPU', 'ram': f'{CLASS}MEMORY_MB',
-         'metadata_items': 'server_metadata_items', 'injected_files': 'server_injected_files',
-         'injected_file_content_bytes': 'server_injected_file_content_bytes',
-         'injected_file_path_length': 'server_injected_file_path_bytes', 'key_pairs': 'server_key_pairs',
-         'server_groups': 'server_groups', 'server_group_members': 'server_group_members'}
+NAMES = {
+    'instances': SERVERS,
+    'cores': f'{CLASS}VCPU',
+    'ram': f'{CLASS}MEMORY_MB',
+    'metadata_items': 'server_metadata_items',
+    'injected_files': 'server_injected_files',
+    'injected_file_content_bytes': 'server_injected_file_content_bytes',
+    'injected_file_path_length': 'server_injected_file_path_bytes',
+    'key_pairs': 'server_key_pairs',
+    'server_groups': 'server_groups',
+    'server_group_members': 'server_group_members',
+}
 REQUIRE, IGNORE = 'require', 'ignore'
 
 
@@ -82,14 +90,21 @@ def amounts(flavor: Mapping[str, Any], aliases: Aliases, pcpu_as_vcpu: bool = Fa
         resources[name] = resources.get(name, 0) + number
     if pcpu_as_vcpu and resources.get('PCPU'):
         resources['VCPU'] = resources.get('VCPU', 0) + resources.pop('PCPU')
-    found = {SERVERS: 1, **{f'{CLASS}{name}': number for name, number in resources.items()},
-             **{f'{ALIAS}{name}': number for name, number in devices.items()}}
+    found = {
+        SERVERS: 1,
+        **{f'{CLASS}{name}': number for name, number in resources.items()},
+        **{f'{ALIAS}{name}': number for name, number in devices.items()},
+    }
     return {name: number for name, number in found.items() if number}
 
 
 def _resources(flavor: Mapping[str, Any], extra_specs: Mapping[str, str]) -> dict[str, int]:
-    shape = SimpleNamespace(vcpus=flavor['vcpus'], memory_mb=flavor['memory_mb'], extra_specs=extra_specs,
-                            **{name: flavor.get(name) or 0 for name in ('root_gb', 'ephemeral_gb', 'swap')})
+    shape = SimpleNamespace(
+        vcpus=flavor['vcpus'],
+        memory_mb=flavor['memory_mb'],
+        extra_specs=extra_specs,
+        **{name: flavor.get(name) or 0 for name in ('root_gb', 'ephemeral_gb', 'swap')},
+    )
     image, cpus = flavor.get('image') or {}, (flavor['vcpus'], 0)
     with contextlib.suppress(Invalid):
         # Contradictory values are refused when a server is created. An older server may still have them.
@@ -105,8 +120,9 @@ def _devices(extra_specs: Mapping[str, str], aliases: Aliases) -> tuple[dict[str
     for name, number in pci_request.parse_value(value) if value else ():
         by_alias[name] = by_alias.get(name, 0) + number
         try:
-            groups = pci_request.request_groups(pci_request.requests_from_flavor(
-                {pci_request.EXTRA_SPEC: f'{name}:{number}'}, aliases))
+            groups = pci_request.request_groups(
+                pci_request.requests_from_flavor({pci_request.EXTRA_SPEC: f'{name}:{number}'}, aliases)
+            )
         except KilonovaError:
             # The alias was removed from the configuration, or has several classes. Then only the alias is counted.
             continue
@@ -132,6 +148,7 @@ def usage(backend: Backend, project_id: str) -> dict[str, int]:
     def ask(cell: Database) -> list[flavor_usage.Alike]:
         with cell.read() as conn:
             return flavor_usage.in_cell(conn, project_id, besides)
+
     silent: list[Any] = []
     for _, found in ask_cells(backend.all_cells(), ask, silent):
         rows += found

@@ -6,19 +6,20 @@
 The volume service sends these requests. The functions return when the operation is accepted. A conductor reports the
 result to the volume service later.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from kilonova.api.services import accept, block_devices
-from kilonova.api.services.accept import WORK, Found
+from kilonova.api.services import block_devices, server_operations
 from kilonova.api.services.backend import Backend
+from kilonova.api.services.server_operations import WORK, ServerRef
 from kilonova.api.services.volumes import NotAttached, one_of
 from kilonova.context import RequestContext
 from kilonova.db.engine import Connection
 from kilonova.db.queries import volumes as queries
-from kilonova.db.queries.operations import Operation
+from kilonova.db.queries.operations import OperationRow
 from kilonova.errors import Conflict, Invalid, NotFound
 from kilonova.objects.volume import NFS, AttachedVolume
 
@@ -40,8 +41,10 @@ class AttachedToMany(Invalid):
 class NotAFile(Invalid):
     """Error 400: the volume is not an unencrypted file on an NFS share."""
 
-    msg_fmt = ('Invalid volume: the host cannot take snapshots of volume %(volume)s, because it is %(reason)s; '
-               'supported are unencrypted files on NFS shares')
+    msg_fmt = (
+        'Invalid volume: the host cannot take snapshots of volume %(volume)s, because it is %(reason)s; '
+        'supported are unencrypted files on NFS shares'
+    )
 
 
 class SnapshotUnknown(Invalid):
@@ -79,12 +82,14 @@ def create(backend: Backend, ctxt: RequestContext, volume_id: str, snapshot_id: 
     """
     server, volume = _find(backend, ctxt, volume_id, snapshot_id, 'creating')
     name, format_ = volume.file
-    _accept(backend, ctxt, server, volume, CREATE, snapshot_id, {
-        'files': {'name': name, 'format': format_, 'new': file}})
+    _accept(
+        backend, ctxt, server, volume, CREATE, snapshot_id, {'files': {'name': name, 'format': format_, 'new': file}}
+    )
 
 
-def delete(backend: Backend, ctxt: RequestContext, volume_id: str, snapshot_id: str,
-           merge: Mapping[str, str | None]) -> None:
+def delete(
+    backend: Backend, ctxt: RequestContext, volume_id: str, snapshot_id: str, merge: Mapping[str, str | None]
+) -> None:
     """Accept the deletion of a snapshot: two files of the volume are merged into one.
 
     ``merge`` has the members ``file`` and ``into`` of ``virt.parts.volume_snapshots.Merge``. Raises the same errors as
@@ -94,8 +99,9 @@ def delete(backend: Backend, ctxt: RequestContext, volume_id: str, snapshot_id: 
     _accept(backend, ctxt, server, volume, DELETE, snapshot_id, {'merge': dict(merge)})
 
 
-def _find(backend: Backend, ctxt: RequestContext, volume_id: str, snapshot_id: str,
-          status: str) -> tuple[Found, AttachedVolume]:
+def _find(
+    backend: Backend, ctxt: RequestContext, volume_id: str, snapshot_id: str, status: str
+) -> tuple[ServerRef, AttachedVolume]:
     """Return the server that has the volume, and the volume as it is attached.
 
     The snapshot in the volume service must have ``status``, which the volume service sets before its request. So
@@ -112,7 +118,7 @@ def _find(backend: Backend, ctxt: RequestContext, volume_id: str, snapshot_id: s
         raise AttachedToNone(volume=volume_id)
     if len(uuids) > 1:
         raise AttachedToMany(volume=volume_id, servers=', '.join(sorted(uuids)))
-    server = accept.find_server(backend, ctxt, uuids[0], purpose=WORK, for_services=True)
+    server = server_operations.find_server(backend, ctxt, uuids[0], purpose=WORK, for_services=True)
     try:
         volume = AttachedVolume.read(one_of(server, volume_id))
     except NotAttached:
@@ -130,20 +136,29 @@ def _find(backend: Backend, ctxt: RequestContext, volume_id: str, snapshot_id: s
     return server, volume
 
 
-def _accept(backend: Backend, ctxt: RequestContext, server: Found, volume: AttachedVolume, kind: str,
-            snapshot_id: str, args: dict[str, Any]) -> None:
+def _accept(
+    backend: Backend,
+    ctxt: RequestContext,
+    server: ServerRef,
+    volume: AttachedVolume,
+    kind: str,
+    snapshot_id: str,
+    args: dict[str, Any],
+) -> None:
     """Accept the operation after short operations of the server, such as attaches, have ended.
 
     In the transaction check again that the volume is attached with the same file, and raise MovedOn if not.
     """
     event = f'{kind}.start'
-    accept.check(ctxt, server, event, locked=True)
+    server_operations.check(ctxt, server, event, locked=True)
 
     def check(conn: Connection) -> None:
         found = [AttachedVolume.read(row) for row in queries.of_servers(conn, [server.uuid]).get(server.uuid, ())]
-        if not any((one.uuid, one.attachment_id, one.file) == (volume.uuid, volume.attachment_id, volume.file)
-                   for one in found):
+        if not any(
+            (one.uuid, one.attachment_id, one.file) == (volume.uuid, volume.attachment_id, volume.file) for one in found
+        ):
             raise MovedOn(volume=volume.volume_id, file=volume.file[0])
-    row = Operation.new(ctxt, kind, server.uuid, {'volume_id': volume.volume_id, 'snapshot_id': snapshot_id, **args})
-    accept.accept_in_turn(backend, ctxt, server, event, row, kind, write=check)
+
+    row = OperationRow.new(ctxt, kind, server.uuid, {'volume_id': volume.volume_id, 'snapshot_id': snapshot_id, **args})
+    server_operations.accept_in_turn(backend, ctxt, server, event, row, kind, write=check)
     backend.conductor.run_operation(ctxt, operation=row.uuid)

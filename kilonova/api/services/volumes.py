@@ -12,6 +12,7 @@
 Requests to the volume service have the token of the user, who must be allowed to see the volume. Only a swap uses the
 service's account. Conductors create and delete the attachments.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -21,16 +22,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kilonova import states
-from kilonova.api.services import accept, block_devices, images
-from kilonova.api.services.accept import Found
+from kilonova.api.services import block_devices, images, server_operations
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.block_devices import BLANK, IMAGE, SNAPSHOT, VOLUME, VolumeWish
+from kilonova.api.services.server_operations import ServerRef
 from kilonova.clients.volume import MADE_FOR, Volume, VolumeClient, VolumeNotFound
 from kilonova.context import RequestContext
 from kilonova.db import engine
 from kilonova.db.queries import instances, operations
 from kilonova.db.queries import volumes as queries
-from kilonova.db.queries.operations import Operation
+from kilonova.db.queries.operations import OperationRow
 from kilonova.errors import Conflict, Invalid, NotFound, Unavailable
 from kilonova.objects.volume import VOLUMES_DELETED, VOLUMES_MADE, VOLUMES_OF, AttachedVolume
 
@@ -63,8 +64,9 @@ class AttachedElsewhere(Invalid):
 class NotAvailable(Invalid):
     """Error 400: the volume's status is not 'available'."""
 
-    msg_fmt = ('Invalid volume: Volume %(volume)s status must be available to reserve, but the current status is '
-               '%(status)s.')
+    msg_fmt = (
+        'Invalid volume: Volume %(volume)s status must be available to reserve, but the current status is %(status)s.'
+    )
 
 
 class MultiattachUnknown(Invalid):
@@ -115,21 +117,23 @@ class SwapNotServed(Invalid):
     msg_fmt = 'Volume %(volume)s cannot be swapped: it is %(reason)s.'
 
 
-class AttachFailed(Conflict):
+class VolumeAttachFailed(Conflict):
     """Error 409: the volume could not be attached."""
 
     msg_fmt = 'Failed to attach volume %(volume)s to server %(server)s: %(reason)s'
 
 
-class AttachGoesOn(Unavailable):
+class VolumeAttachContinues(Unavailable):
     """Error 503: the volume is not attached within the response timeout, and the operation continues."""
 
-    msg_fmt = ('Volume %(volume)s was not attached to server %(server)s within %(seconds)g s. The request continues; '
-               'its result will be in the instance action %(action)s of request %(request)s.')
+    msg_fmt = (
+        'Volume %(volume)s was not attached to server %(server)s within %(seconds)g s. The request continues; '
+        'its result will be in the instance action %(action)s of request %(request)s.'
+    )
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedAttachment:
     """A request to attach a volume to a server.
 
     ``delete_on_termination`` says whether the volume is deleted with the server.
@@ -141,7 +145,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Attach:
+class AcceptedAttach:
     """An accepted attach: the uuid of its operation, and the block_device_mapping row that it completes."""
 
     operation: str
@@ -149,7 +153,7 @@ class Attach:
 
 
 # --- volumes of a server ---------------------------------------------------------------------------------------------
-def of_server(server: Found) -> list[dict[str, Any]]:
+def of_server(server: ServerRef) -> list[dict[str, Any]]:
     """Return the server's volumes as rows of block_device_mapping, oldest first.
 
     Return an empty list while the server is in no cell. ``server`` must have been found for WORK.
@@ -158,7 +162,7 @@ def of_server(server: Found) -> list[dict[str, Any]]:
     return found
 
 
-def one_of(server: Found, volume_id: str) -> dict[str, Any]:
+def one_of(server: ServerRef, volume_id: str) -> dict[str, Any]:
     """Return the block_device_mapping row of one of the server's volumes.
 
     Raises NotAttached if the server does not have the volume.
@@ -170,7 +174,7 @@ def one_of(server: Found, volume_id: str) -> dict[str, Any]:
 
 
 @engine.retried
-def set_delete_on_termination(server: Found, volume_id: str, value: bool) -> None:
+def set_delete_on_termination(server: ServerRef, volume_id: str, value: bool) -> None:
     """Set whether the volume is deleted with its server.
 
     Raises NotAttached if the server does not have the volume.
@@ -181,7 +185,9 @@ def set_delete_on_termination(server: Found, volume_id: str, value: bool) -> Non
 
 
 # --- attach ----------------------------------------------------------------------------------------------------------
-def attach(backend: Backend, ctxt: RequestContext, server: Found, wanted: Wanted, *, multiattach: bool) -> Attach:
+def attach(
+    backend: Backend, ctxt: RequestContext, server: ServerRef, wanted: WantedAttachment, *, multiattach: bool
+) -> AcceptedAttach:
     """Accept an attach of a volume to a server, and wake a conductor.
 
     ``multiattach`` says whether the volume may be one that several servers can have.
@@ -200,27 +206,33 @@ def attach(backend: Backend, ctxt: RequestContext, server: Found, wanted: Wanted
     client = backend.volumes
     if client is None:
         raise block_devices.NoVolumeService(wanted=f'volume {wanted.volume_id}')
-    accept.check(ctxt, server, f'{ATTACH}.start', hosted=not _is_offloaded(server))
+    server_operations.check(ctxt, server, f'{ATTACH}.start', hosted=not _is_offloaded(server))
     volume = client.volume(ctxt, wanted.volume_id)
     if any(row['volume_id'] == volume.id for row in of_server(server)):
         raise AlreadyAttached(volume=volume.id)
     _check_kind(volume, multiattach)
     _check_free(volume)
-    row = queries.new_row(volume.id, size=volume.size, connection_info=_connection(volume, server.uuid),
-                          delete_on_termination=wanted.delete_on_termination, tag=wanted.tag,
-                          volume_type=volume.volume_type)
-    operation = Operation.new(ctxt, ATTACH, server.uuid, {'volume_id': volume.id, 'row': row['uuid']})
+    row = queries.new_row(
+        volume.id,
+        size=volume.size,
+        connection_info=_connection(volume, server.uuid),
+        delete_on_termination=wanted.delete_on_termination,
+        tag=wanted.tag,
+        volume_type=volume.volume_type,
+    )
+    operation = OperationRow.new(ctxt, ATTACH, server.uuid, {'volume_id': volume.id, 'row': row['uuid']})
 
     def write(conn: engine.Connection) -> None:
         _check_count(backend, conn, server)
         if not queries.add(conn, server.uuid, row):
             raise AlreadyAttached(volume=volume.id)
-    accept.accept_in_turn(backend, ctxt, server, f'{ATTACH}.start', operation, ATTACH, write=write)
+
+    server_operations.accept_in_turn(backend, ctxt, server, f'{ATTACH}.start', operation, ATTACH, write=write)
     backend.conductor.run_operation(ctxt, operation=operation.uuid)
-    return Attach(operation.uuid, row)
+    return AcceptedAttach(operation.uuid, row)
 
 
-def _is_offloaded(server: Found) -> bool:
+def _is_offloaded(server: ServerRef) -> bool:
     """Return whether the server is shelved and on no host."""
     return bool(server.row['vm_state'] == states.VmState.SHELVED_OFFLOADED.value)
 
@@ -250,26 +262,27 @@ def _check_free(volume: Volume) -> None:
     raise NotAvailable(volume=volume.id, status=volume.status)
 
 
-def _check_count(backend: Backend, conn: engine.Connection, server: Found) -> None:
+def _check_count(backend: Backend, conn: engine.Connection, server: ServerRef) -> None:
     """Raise TooManyDisks if the server can't have one more disk."""
     rows = instances.get_bdms(conn, server.uuid)
     blanks = [row for row in rows if row['destination_type'] == block_devices.LOCAL and row['source_type'] == BLANK]
     swaps = [row for row in blanks if row['guest_format'] == block_devices.SWAP]
     flavor = json.loads(server.row['extra_flavor'])['cur']['nova_object.data']
     volumes = [row for row in rows if row['destination_type'] == VOLUME]
-    local = block_devices.local_disks(blanks[len(swaps):], swaps, flavor,
-                                      has_root=not any(row['boot_index'] == 0 for row in volumes))
+    local = block_devices.local_disks(
+        blanks[len(swaps) :], swaps, flavor, has_root=not any(row['boot_index'] == 0 for row in volumes)
+    )
     block_devices.check_count(backend.options.max_disk_devices_to_attach, local + len(volumes) + 1)
 
 
-def attached(backend: Backend, ctxt: RequestContext, server: Found, attach: Attach) -> dict[str, Any]:
+def attached(backend: Backend, ctxt: RequestContext, server: ServerRef, attach: AcceptedAttach) -> dict[str, Any]:
     """Wait until an accepted attach is complete, and return the volume's block_device_mapping row.
 
     The row then has an attachment id and a device name.
 
     Raises:
-        AttachFailed: The attach failed, or the volume was detached again at once.
-        AttachGoesOn: The attach is not complete within the RPC response timeout.
+        VolumeAttachFailed: The attach failed, or the volume was detached again at once.
+        VolumeAttachContinues: The attach is not complete within the RPC response timeout.
     """
     volume_id = attach.row['volume_id']
 
@@ -279,19 +292,26 @@ def attached(backend: Backend, ctxt: RequestContext, server: Found, attach: Atta
             if row['uuid'] == attach.row['uuid'] and row['attachment_id'] and row['device_name']:
                 return row
         if ended:
-            reason = accept.failure(conn, server, ctxt.request_id)
-            raise AttachFailed(volume=volume_id, server=server.uuid,
-                               reason=reason or 'it was detached again at once')
+            reason = server_operations.failure(conn, server, ctxt.request_id)
+            raise VolumeAttachFailed(
+                volume=volume_id, server=server.uuid, reason=reason or 'it was detached again at once'
+            )
         return None
-    row = accept.wait(backend, server, look)
+
+    row = server_operations.wait(backend, server, look)
     if row is None:
-        raise AttachGoesOn(volume=volume_id, server=server.uuid, seconds=backend.options.answer_seconds,
-                           action=ATTACH, request=ctxt.request_id)
+        raise VolumeAttachContinues(
+            volume=volume_id,
+            server=server.uuid,
+            seconds=backend.options.answer_seconds,
+            action=ATTACH,
+            request=ctxt.request_id,
+        )
     return row
 
 
 # --- detach ----------------------------------------------------------------------------------------------------------
-def detach(backend: Backend, ctxt: RequestContext, server: Found, volume_id: str) -> None:
+def detach(backend: Backend, ctxt: RequestContext, server: ServerRef, volume_id: str) -> None:
     """Accept a detach of a volume from a server, and wake a conductor.
 
     Raises NotAttached if the server does not have the volume, RootVolume if the server boots from it, and the errors of
@@ -304,12 +324,21 @@ def detach(backend: Backend, ctxt: RequestContext, server: Found, volume_id: str
     def check(conn: engine.Connection) -> None:
         if not any(one['uuid'] == row['uuid'] for one in queries.of_servers(conn, [server.uuid]).get(server.uuid, ())):
             raise NotAttached(server=server.uuid, volume=volume_id)
-    accept.run(backend, ctxt, server, DETACH, f'{DETACH}.start', {'volume_id': row['volume_id']},
-               hosted=not _is_offloaded(server), write=check)
+
+    server_operations.run(
+        backend,
+        ctxt,
+        server,
+        DETACH,
+        f'{DETACH}.start',
+        {'volume_id': row['volume_id']},
+        hosted=not _is_offloaded(server),
+        write=check,
+    )
 
 
 # --- swap ------------------------------------------------------------------------------------------------------------
-def swap(backend: Backend, ctxt: RequestContext, server: Found, volume_id: str, copy_id: str) -> None:
+def swap(backend: Backend, ctxt: RequestContext, server: ServerRef, volume_id: str, copy_id: str) -> None:
     """Accept the replacement of a volume by the volume ``copy_id``, to which the volume service is migrating it.
 
     The two volumes are read with the service's account, because only it can see a migration.
@@ -327,7 +356,7 @@ def swap(backend: Backend, ctxt: RequestContext, server: Found, volume_id: str, 
     Also raises the errors of ``accept.run``.
     """
     client, row = backend.volumes, one_of(server, volume_id)
-    accept.check(ctxt, server, f'{SWAP}.start')
+    server_operations.check(ctxt, server, f'{SWAP}.start')
     if client is None:
         raise block_devices.NoVolumeService(wanted=f'volume {copy_id}')
     old = client.volume(None, row['volume_id'])
@@ -337,30 +366,42 @@ def swap(backend: Backend, ctxt: RequestContext, server: Found, volume_id: str, 
     if not copy.is_target_of(old.id):
         raise NotItsTarget(volume=copy.id, old=old.id)
     for volume in (old, copy):
-        for is_so, reason in ((volume.multiattach, 'a multiattach volume'),
-                              (volume.encrypted, 'encrypted')):
+        for is_so, reason in ((volume.multiattach, 'a multiattach volume'), (volume.encrypted, 'encrypted')):
             if is_so:
                 raise SwapNotServed(volume=volume.id, reason=reason)
     if copy.size < old.size:
         raise TooSmall
     if copy.status != AVAILABLE:
         raise NotAvailable(volume=copy.id, status=copy.status)
-    accept.run(backend, ctxt, server, SWAP, f'{SWAP}.start', {
-        'volume_id': old.id, 'copy': copy.id, 'row': row['uuid'], 'attachment': row['attachment_id'],
-        'columns': {'volume_size': copy.size, 'volume_type': copy.volume_type}},
-        write=lambda conn: _check_attached(conn, server, row))
+    server_operations.run(
+        backend,
+        ctxt,
+        server,
+        SWAP,
+        f'{SWAP}.start',
+        {
+            'volume_id': old.id,
+            'copy': copy.id,
+            'row': row['uuid'],
+            'attachment': row['attachment_id'],
+            'columns': {'volume_size': copy.size, 'volume_type': copy.volume_type},
+        },
+        write=lambda conn: _check_attached(conn, server, row),
+    )
 
 
-def _check_attached(conn: engine.Connection, server: Found, row: Mapping[str, Any]) -> None:
+def _check_attached(conn: engine.Connection, server: ServerRef, row: Mapping[str, Any]) -> None:
     """Raise NotAttached if the volume was detached, or detached and attached again, since ``row`` was read."""
-    if not any(one['uuid'] == row['uuid'] and one['attachment_id'] == row['attachment_id']
-               for one in queries.of_servers(conn, [server.uuid]).get(server.uuid, ())):
+    if not any(
+        one['uuid'] == row['uuid'] and one['attachment_id'] == row['attachment_id']
+        for one in queries.of_servers(conn, [server.uuid]).get(server.uuid, ())
+    ):
         raise NotAttached(server=server.uuid, volume=row['volume_id'])
 
 
 # --- volumes of new servers ------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class Chosen:
+class ChosenVolume:
     """A requested volume together with the existing volume that the request names.
 
     ``volume`` is None if a new volume is created for each server. ``wish.size`` is the size of a new volume in GiB. If
@@ -377,8 +418,9 @@ class Chosen:
         return self.volume.size if self.volume is not None else self.wish.size or 0
 
 
-def find(backend: Backend, ctxt: RequestContext, wishes: Iterable[VolumeWish], most: int, *,
-         multiattach: bool) -> list[Chosen]:
+def find(
+    backend: Backend, ctxt: RequestContext, wishes: Iterable[VolumeWish], most: int, *, multiattach: bool
+) -> list[ChosenVolume]:
     """Look up the volumes, snapshots and images that the requested volumes name.
 
     ``most`` is the maximum number of servers of the create. Return an empty list if this cloud has no volume service.
@@ -392,8 +434,9 @@ def find(backend: Backend, ctxt: RequestContext, wishes: Iterable[VolumeWish], m
     return [_chosen(backend, client, ctxt, wish, most, multiattach) for wish in wishes]
 
 
-def _chosen(backend: Backend, client: VolumeClient, ctxt: RequestContext, wish: VolumeWish, most: int,
-            multiattach: bool) -> Chosen:
+def _chosen(
+    backend: Backend, client: VolumeClient, ctxt: RequestContext, wish: VolumeWish, most: int, multiattach: bool
+) -> ChosenVolume:
     if wish.source == VOLUME:
         try:
             volume = client.volume(ctxt, wish.source_id or '')
@@ -405,7 +448,7 @@ def _chosen(backend: Backend, client: VolumeClient, ctxt: RequestContext, wish: 
             raise VolumeOfMany
         if wish.is_root and not volume.bootable:
             raise NotBootable(volume=volume.id)
-        return Chosen(wish, volume, _image_of(volume, wish))
+        return ChosenVolume(wish, volume, _image_of(volume, wish))
     if wish.source == SNAPSHOT:
         try:
             snapshot = client.snapshot(ctxt, wish.source_id or '')
@@ -415,10 +458,10 @@ def _chosen(backend: Backend, client: VolumeClient, ctxt: RequestContext, wish: 
         if wish.is_root:
             with contextlib.suppress(VolumeNotFound):
                 origin = client.volume(ctxt, snapshot.volume_id)
-        return Chosen(replace(wish, size=wish.size or snapshot.size), image=_image_of(origin, wish))
+        return ChosenVolume(replace(wish, size=wish.size or snapshot.size), image=_image_of(origin, wish))
     if wish.source == IMAGE and wish.is_root:
-        return Chosen(wish, image={**images.find(backend, ctxt, wish.source_id or ''), 'id': None})
-    return Chosen(wish, image=_image_of(None, wish))
+        return ChosenVolume(wish, image={**images.find(backend, ctxt, wish.source_id or ''), 'id': None})
+    return ChosenVolume(wish, image=_image_of(None, wish))
 
 
 def _image_of(volume: Volume | None, wish: VolumeWish) -> dict[str, Any] | None:
@@ -428,7 +471,7 @@ def _image_of(volume: Volume | None, wish: VolumeWish) -> dict[str, Any] | None:
 
 
 @dataclass(frozen=True)
-class Made:
+class MadeVolumes:
     """The volumes of new servers.
 
     ``rows`` is a dict from a server's uuid to the block_device_mapping rows of its volumes. ``notes`` are the uuids of
@@ -441,15 +484,16 @@ class Made:
 
 
 @contextlib.contextmanager
-def made(backend: Backend, ctxt: RequestContext, chosen: Sequence[Chosen], uuids: Sequence[str], *,
-         multiattach: bool) -> Iterator[Made]:
-    """Create the missing volumes of new servers and yield all their volumes as ``Made``, in a context manager.
+def made(
+    backend: Backend, ctxt: RequestContext, chosen: Sequence[ChosenVolume], uuids: Sequence[str], *, multiattach: bool
+) -> Iterator[MadeVolumes]:
+    """Create the missing volumes of new servers and yield all their volumes as ``MadeVolumes``, in a context manager.
 
     The volume service may still be creating the new volumes while the block runs. A conductor deletes the new volumes
     if the block fails, if this process dies, or if the volume service does not answer the creation of one.
     """
     if all(one.volume is not None for one in chosen):
-        yield Made({uuid: [_row(one, one.volume, uuid) for one in chosen if one.volume] for uuid in uuids})
+        yield MadeVolumes({uuid: [_row(one, one.volume, uuid) for one in chosen if one.volume] for uuid in uuids})
         return
     notes = _note(backend, ctxt, uuids, LATE)
     try:
@@ -459,15 +503,16 @@ def made(backend: Backend, ctxt: RequestContext, chosen: Sequence[Chosen], uuids
             for volume in volumes:
                 _check_kind(volume, multiattach)
             rows[uuid] = [_row(one, volume, uuid) for one, volume in zip(chosen, volumes, strict=True)]
-        yield Made(rows, notes)
+        yield MadeVolumes(rows, notes)
     except BaseException:
         _note(backend, ctxt, uuids, 0.0)
         raise
 
 
-def _row(one: Chosen, volume: Volume, uuid: str) -> dict[str, Any]:
-    return one.wish.row(volume.id, volume_size=volume.size, volume_type=volume.volume_type,
-                        connection_info=_connection(volume, uuid))
+def _row(one: ChosenVolume, volume: Volume, uuid: str) -> dict[str, Any]:
+    return one.wish.row(
+        volume.id, volume_size=volume.size, volume_type=volume.volume_type, connection_info=_connection(volume, uuid)
+    )
 
 
 def _note(backend: Backend, ctxt: RequestContext, uuids: Iterable[str], delay: float) -> list[str]:
@@ -476,8 +521,12 @@ def _note(backend: Backend, ctxt: RequestContext, uuids: Iterable[str], delay: f
     The operations are due after ``delay`` seconds. They are inserted before any volume is created, so that no volume is
     left if this process dies.
     """
-    rows = [Operation.new(ctxt, 'release', uuid, {VOLUMES_OF: uuid, VOLUMES_DELETED: [], VOLUMES_MADE: True},
-                          beside=True) for uuid in uuids]
+    rows = [
+        OperationRow.new(
+            ctxt, 'release', uuid, {VOLUMES_OF: uuid, VOLUMES_DELETED: [], VOLUMES_MADE: True}, beside=True
+        )
+        for uuid in uuids
+    ]
     operations.plan(backend.api_db, rows, delay)
     return [row.uuid for row in rows]
 
@@ -485,10 +534,14 @@ def _note(backend: Backend, ctxt: RequestContext, uuids: Iterable[str], delay: f
 def _make(client: Any, ctxt: RequestContext, wish: VolumeWish, uuid: str) -> Volume:
     try:
         found: Volume = client.create_volume(
-            ctxt, size=wish.size, name=f'{uuid}-blank-vol' if wish.source == BLANK else '',
+            ctxt,
+            size=wish.size,
+            name=f'{uuid}-blank-vol' if wish.source == BLANK else '',
             image_id=wish.source_id if wish.source == IMAGE else None,
-            snapshot_id=wish.source_id if wish.source == SNAPSHOT else None, volume_type=wish.volume_type,
-            metadata={MADE_FOR: uuid})
+            snapshot_id=wish.source_id if wish.source == SNAPSHOT else None,
+            volume_type=wish.volume_type,
+            metadata={MADE_FOR: uuid},
+        )
     except NotFound as error:
         raise Invalid(error.message) from None
     return found

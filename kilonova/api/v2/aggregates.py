@@ -2,6 +2,7 @@
 
 An aggregate whose metadata names an availability zone makes that zone.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -16,8 +17,9 @@ from kilonova.api.wsgi import Call, Route
 
 # --- rules -----------------------------------------------------------------------------------------------------------
 INDEX, SHOW, CREATE, UPDATE, DELETE, ADD_HOST, REMOVE_HOST, SET_METADATA = (
-    f'{PREFIX}os-aggregates:{verb}' for verb in ('index', 'show', 'create', 'update', 'delete', 'add_host',
-                                                 'remove_host', 'set_metadata'))
+    f'{PREFIX}os-aggregates:{verb}'
+    for verb in ('index', 'show', 'create', 'update', 'delete', 'add_host', 'remove_host', 'set_metadata')
+)
 RULES = (
     rule(INDEX, ADMIN, 'List aggregates.'),
     rule(SHOW, ADMIN, 'Show an aggregate.'),
@@ -40,13 +42,18 @@ def _zone_name(value: object) -> bool:
 
 
 _ZONE = {'anyOf': [t.NULL, {'allOf': [t.ZONE, {'type': 'string', 'format': 'zone_name', 'maxLength': 255}]}]}
-_METADATA = {'type': 'object', 'additionalProperties': False, 'maxProperties': t.MAX_PAIRS,
-             'properties': {'availability_zone': _ZONE},
-             'patternProperties': {r'^[a-zA-Z0-9-_:. ]{1,255}$': {'type': ['string', 'null'], 'maxLength': 255}}}
+_METADATA = {
+    'type': 'object',
+    'additionalProperties': False,
+    'maxProperties': t.MAX_PAIRS,
+    'properties': {'availability_zone': _ZONE},
+    'patternProperties': {r'^[a-zA-Z0-9-_:. ]{1,255}$': {'type': ['string', 'null'], 'maxLength': 255}},
+}
 _NAME_AND_ZONE = (Prop('name', t.NAME), Prop('availability_zone', _ZONE))
 
-CREATE_BODY = Obj(Prop('aggregate', Obj(Prop('name', t.NAME, required=True), Prop('availability_zone', _ZONE)),
-                       required=True))
+CREATE_BODY = Obj(
+    Prop('aggregate', Obj(Prop('name', t.NAME, required=True), Prop('availability_zone', _ZONE)), required=True)
+)
 UPDATE_BODY = Obj(Prop('aggregate', Obj(*_NAME_AND_ZONE, minProperties=1), required=True))
 ADD_HOST_BODY = Obj(Prop('add_host', Obj(Prop('host', t.HOST, required=True)), required=True))
 REMOVE_HOST_BODY = Obj(Prop('remove_host', Obj(Prop('host', t.HOST, required=True)), required=True))

@@ -2,6 +2,7 @@
 
 The volume service sends these requests for volumes that are files of an NFS share and attached to a server.
 """
+
 from __future__ import annotations
 
 import json
@@ -9,7 +10,7 @@ from typing import Any
 
 from kilonova.api.rules import PREFIX, SERVICE, rule
 from kilonova.api.schemas import types as t
-from kilonova.api.schemas.base import Obj, Prop, Query
+from kilonova.api.schemas.base import Obj, Prop, QuerySchema
 from kilonova.api.services import volume_snapshots
 from kilonova.api.wsgi import Call, Route
 from kilonova.errors import Invalid
@@ -28,15 +29,33 @@ RULES = (
 _FILE = {'type': 'string', 'minLength': 1, 'maxLength': 255, 'pattern': r'^[A-Za-z0-9_-][A-Za-z0-9._-]*$'}
 _FILE_OR_NONE = {'anyOf': [t.NULL, _FILE]}
 _QCOW2 = t.one_of('qcow2')
-CREATE_BODY = Obj(Prop('snapshot', Obj(
-    Prop('volume_id', t.UUID, required=True),
-    Prop('create_info', Obj(
-        Prop('snapshot_id', t.UUID, required=True), Prop('type', _QCOW2, required=True),
-        Prop('new_file', _FILE, required=True), Prop('id', t.UUID)), required=True)), required=True))
-QUERY = Query.of(Prop('delete_info', t.ANY_TEXT))
+CREATE_BODY = Obj(
+    Prop(
+        'snapshot',
+        Obj(
+            Prop('volume_id', t.UUID, required=True),
+            Prop(
+                'create_info',
+                Obj(
+                    Prop('snapshot_id', t.UUID, required=True),
+                    Prop('type', _QCOW2, required=True),
+                    Prop('new_file', _FILE, required=True),
+                    Prop('id', t.UUID),
+                ),
+                required=True,
+            ),
+        ),
+        required=True,
+    )
+)
+QUERY = QuerySchema.of(Prop('delete_info', t.ANY_TEXT))
 # The schema of the parameter delete_info, which is a JSON text.
-DELETE_INFO = Obj(Prop('volume_id', t.UUID, required=True), Prop('type', _QCOW2), Prop('file_to_merge', _FILE_OR_NONE),
-                  Prop('merge_target_file', _FILE_OR_NONE))
+DELETE_INFO = Obj(
+    Prop('volume_id', t.UUID, required=True),
+    Prop('type', _QCOW2),
+    Prop('file_to_merge', _FILE_OR_NONE),
+    Prop('merge_target_file', _FILE_OR_NONE),
+)
 
 
 class BadDeleteInfo(Invalid):
@@ -60,7 +79,7 @@ def _delete_info(call: Call) -> dict[str, Any]:
         raise BadDeleteInfo(reason=f'{texts[0]} is not JSON: {error}') from None
     checked: dict[str, Any] = DELETE_INFO.check(found, call.version)
     if checked.get('merge_target_file') is not None and checked.get('file_to_merge') is None:
-        raise BadDeleteInfo(reason=f"merge_target_file is {checked['merge_target_file']}, but file_to_merge is missing")
+        raise BadDeleteInfo(reason=f'merge_target_file is {checked["merge_target_file"]}, but file_to_merge is missing')
     return checked
 
 
@@ -82,8 +101,13 @@ def delete(call: Call) -> None:
     A conductor reports the result to the volume service later.
     """
     info = _delete_info(call)
-    volume_snapshots.delete(call.backend, call.ctxt, info['volume_id'], call.path['snapshot_id'], {
-        'file': info.get('file_to_merge'), 'into': info.get('merge_target_file')})
+    volume_snapshots.delete(
+        call.backend,
+        call.ctxt,
+        info['volume_id'],
+        call.path['snapshot_id'],
+        {'file': info.get('file_to_merge'), 'into': info.get('merge_target_file')},
+    )
 
 
 # --- routes ----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
 """Availability zones (``/os-availability-zone``)."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -28,17 +29,33 @@ def _plain(zones: Zones, internal: str) -> list[dict[str, Any]]:
 
     The internal zone has the services that are not nova-compute.
     """
-    return [{'zoneName': zone, 'zoneState': {'available': _available(hosts)}, 'hosts': None}
-            for zone, hosts in sorted(zones.items()) if zone != internal]
+    return [
+        {'zoneName': zone, 'zoneState': {'available': _available(hosts)}, 'hosts': None}
+        for zone, hosts in sorted(zones.items())
+        if zone != internal
+    ]
 
 
 def _detailed(zones: Zones) -> list[dict[str, Any]]:
     """Return the zones with their hosts and the hosts' services."""
-    return [{'zoneName': zone, 'zoneState': {'available': _available(hosts)},
-             'hosts': {host: {row['binary']: {'active': not row['disabled'], 'available': bool(row['up']),
-                                              'updated_at': micro(row['last_seen_up'] or row['updated_at'])}
-                              for row in rows} for host, rows in hosts.items()}}
-            for zone, hosts in sorted(zones.items())]
+    return [
+        {
+            'zoneName': zone,
+            'zoneState': {'available': _available(hosts)},
+            'hosts': {
+                host: {
+                    row['binary']: {
+                        'active': not row['disabled'],
+                        'available': bool(row['up']),
+                        'updated_at': micro(row['last_seen_up'] or row['updated_at']),
+                    }
+                    for row in rows
+                }
+                for host, rows in hosts.items()
+            },
+        }
+        for zone, hosts in sorted(zones.items())
+    ]
 
 
 def index(call: Call) -> Any:

@@ -1,4 +1,5 @@
 """The server action os-getConsoleOutput: read the end of a server's console log."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -13,8 +14,13 @@ READ = f'{PREFIX}os-console-output'
 RULES = (rule(READ, MEMBER, 'Read the console log of a server.'),)
 
 # -1 means the whole log.
-_LENGTH = {'type': ['integer', 'string', 'null'], 'pattern': '^-?[0-9]+$', 'minimum': -1, 'maximum': t.MAX_INT,
-           'maxLength': 20}
+_LENGTH = {
+    'type': ['integer', 'string', 'null'],
+    'pattern': '^-?[0-9]+$',
+    'minimum': -1,
+    'maximum': t.MAX_INT,
+    'maxLength': 20,
+}
 BODY = Obj(Prop('os-getConsoleOutput', Obj(Prop('length', _LENGTH)), required=True))
 
 

@@ -1,4 +1,5 @@
 """The server action createBackup: create an image, and delete older backups of the same type."""
+
 from __future__ import annotations
 
 from kilonova.api.rules import MEMBER, PREFIX, rule
@@ -11,9 +12,18 @@ from kilonova.api.wsgi import Call, Reply, server_action
 CREATE_BACKUP = f'{PREFIX}os-create-backup'
 RULES = (rule(CREATE_BACKUP, MEMBER, 'Create a backup of a server, and delete its oldest backups.'),)
 
-BODY = Obj(Prop('createBackup', Obj(
-    Prop('name', t.NAME, required=True), Prop('backup_type', {'type': 'string', 'maxLength': 255}, required=True),
-    Prop('rotation', t.integer(), required=True), Prop('metadata', t.METADATA)), required=True))
+BODY = Obj(
+    Prop(
+        'createBackup',
+        Obj(
+            Prop('name', t.NAME, required=True),
+            Prop('backup_type', {'type': 'string', 'maxLength': 255}, required=True),
+            Prop('rotation', t.integer(), required=True),
+            Prop('metadata', t.METADATA),
+        ),
+        required=True,
+    )
+)
 
 
 def create_backup(call: Call) -> Reply:
@@ -24,10 +34,18 @@ def create_backup(call: Call) -> Reply:
     """
     body = call.body['createBackup']
     backup_type, rotation = body['backup_type'], int(body['rotation'])
-    reply = made(call, Making(
-        'backup.start', 'backup', 'createBackup', body['name'], metadata=body.get('metadata') or {},
-        properties={'image_type': 'backup', 'backup_type': backup_type},
-        args={'backup_type': backup_type, 'rotation': rotation}))
+    reply = made(
+        call,
+        Making(
+            'backup.start',
+            'backup',
+            'createBackup',
+            body['name'],
+            metadata=body.get('metadata') or {},
+            properties={'image_type': 'backup', 'backup_type': backup_type},
+            args={'backup_type': backup_type, 'rotation': rotation},
+        ),
+    )
     return reply if rotation else Reply()
 
 

@@ -1,10 +1,11 @@
 """The server action createImage: create an image without data, and an operation by which the host uploads the data."""
+
 from __future__ import annotations
 
 from kilonova.api.rules import MEMBER, PREFIX, rule
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Obj, Prop
-from kilonova.api.services import accept, quota, snapshot
+from kilonova.api.services import quota, server_operations, snapshot
 from kilonova.api.wsgi import Call, Reply, server_action
 
 METADATA_COUNTED_UNTIL = 38
@@ -13,15 +14,16 @@ BODY_SINCE = 45
 CREATE_IMAGE = f'{PREFIX}servers:create_image'
 RULES = (rule(CREATE_IMAGE, MEMBER, 'Create an image of a server.'),)
 
-BODY = Obj(Prop('createImage', Obj(Prop('name', t.NAME, required=True), Prop('metadata', t.METADATA)),
-                required=True))
+BODY = Obj(Prop('createImage', Obj(Prop('name', t.NAME, required=True), Prop('metadata', t.METADATA)), required=True))
 
 
 def create_image(call: Call) -> Reply:
     """Accept the action createImage: create an image of the server."""
     body = call.body['createImage']
-    return made(call, snapshot.Making('snapshot.start', 'snapshot', 'createImage', body['name'],
-                                      metadata=body.get('metadata') or {}))
+    return made(
+        call,
+        snapshot.Making('snapshot.start', 'snapshot', 'createImage', body['name'], metadata=body.get('metadata') or {}),
+    )
 
 
 def made(call: Call, making: snapshot.Making) -> Reply:
@@ -32,7 +34,7 @@ def made(call: Call, making: snapshot.Making) -> Reply:
 
     Raises MetadataLimitExceeded (403) if the image would have more metadata items than that quota.
     """
-    accept.check(call.ctxt, call.server, making.event)
+    server_operations.check(call.ctxt, call.server, making.event)
     if call.version <= METADATA_COUNTED_UNTIL:
         quota.check_metadata(quota.limits(call.backend, call.ctxt.project_id), making.metadata)
     image_id = snapshot.make(call.backend, call.ctxt, call.server, making)

@@ -1,4 +1,5 @@
 """The server actions restore and forceDelete, for soft-deleted servers."""
+
 from __future__ import annotations
 
 from kilonova.api.rules import MEMBER, PREFIX, rule

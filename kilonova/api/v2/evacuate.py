@@ -1,4 +1,5 @@
 """The server action evacuate: rebuild a server of a dead host on another host."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -18,10 +19,18 @@ RULES = (rule(EVACUATE, ADMIN, 'Evacuate a server from a dead host.'),)
 # FORCED_UNTIL a host can no longer be forced. Up to PASSWORD_UNTIL the answer has the password. From OFF_SINCE on the
 # guest is not started on its new host.
 ASKED_SINCE, FORCED_UNTIL, PASSWORD_UNTIL, OFF_SINCE = 29, 67, 13, 95
-BODY = Obj(Prop('evacuate', Obj(
-    Prop('host', t.HOST), Prop('adminPass', t.PASSWORD),
-    Prop('onSharedStorage', t.BOOLEAN, required=True, until=PASSWORD_UNTIL),
-    Prop('force', t.BOOLEAN, since=ASKED_SINCE, until=FORCED_UNTIL)), required=True))
+BODY = Obj(
+    Prop(
+        'evacuate',
+        Obj(
+            Prop('host', t.HOST),
+            Prop('adminPass', t.PASSWORD),
+            Prop('onSharedStorage', t.BOOLEAN, required=True, until=PASSWORD_UNTIL),
+            Prop('force', t.BOOLEAN, since=ASKED_SINCE, until=FORCED_UNTIL),
+        ),
+        required=True,
+    )
+)
 
 
 def evacuate(call: Call) -> Any:
@@ -31,10 +40,18 @@ def evacuate(call: Call) -> Any:
     """
     body = call.body['evacuate']
     shared = body.get('onSharedStorage')
-    password = evacuating.evacuate(call.backend, call.ctxt, call.server, evacuating.EvacuateRequest(
-        host=body.get('host'), admin_password=body.get('adminPass'), stays_off=call.version >= OFF_SINCE,
-        force=call.version < ASKED_SINCE or strutils.bool_from_string(body.get('force')),
-        shared=None if shared is None else strutils.bool_from_string(shared)))
+    password = evacuating.evacuate(
+        call.backend,
+        call.ctxt,
+        call.server,
+        evacuating.EvacuateRequest(
+            host=body.get('host'),
+            admin_password=body.get('adminPass'),
+            stays_off=call.version >= OFF_SINCE,
+            force=call.version < ASKED_SINCE or strutils.bool_from_string(body.get('force')),
+            shared=None if shared is None else strutils.bool_from_string(shared),
+        ),
+    )
     if call.version > PASSWORD_UNTIL:
         return None
     shown = password is not None and call.backend.options.enable_instance_password

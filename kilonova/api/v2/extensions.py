@@ -3,6 +3,7 @@
 The list is the same in every cloud. An entry tells nothing about microversions, nor that the named function exists:
 clients find that out by using the function itself.
 """
+
 from __future__ import annotations
 
 from typing import Any, NamedTuple
@@ -12,9 +13,7 @@ from kilonova.api.wsgi import Call, Route
 from kilonova.errors import NotFound
 
 READ = f'{PREFIX}extensions'
-RULES = (
-    rule(READ, ANY, 'List the extensions of the API, or show one.'),
-)
+RULES = (rule(READ, ANY, 'List the extensions of the API, or show one.'),)
 
 
 class Extension(NamedTuple):
@@ -32,8 +31,9 @@ EXTENSIONS: tuple[Extension, ...] = (
     Extension('OS-EXT-IMG-SIZE', 'ImageSize', 'Sizes of images.'),
     Extension('OS-EXT-IPS', 'ExtendedIps', 'Types (fixed or floating) of the addresses of servers.'),
     Extension('OS-EXT-IPS-MAC', 'ExtendedIpsMac', 'MAC addresses of servers.'),
-    Extension('OS-EXT-SRV-ATTR', 'ExtendedServerAttributes',
-              'Hosts and internal names of servers, for administrators.'),
+    Extension(
+        'OS-EXT-SRV-ATTR', 'ExtendedServerAttributes', 'Hosts and internal names of servers, for administrators.'
+    ),
     Extension('OS-EXT-STS', 'ExtendedStatus', 'VM state, task state and power state of servers.'),
     Extension('OS-FLV-DISABLED', 'FlavorDisabled', 'Whether a flavor is disabled.'),
     Extension('OS-FLV-EXT-DATA', 'FlavorExtraData', 'Ephemeral disks of flavors.'),
@@ -50,8 +50,11 @@ EXTENSIONS: tuple[Extension, ...] = (
     Extension('os-baremetal-ext-status', 'BareMetalExtStatus', 'Additional information about bare metal nodes.'),
     Extension('os-baremetal-nodes', 'BareMetalNodes', 'Bare metal nodes.'),
     Extension('os-block-device-mapping', 'BlockDeviceMapping', 'Disks of new servers.'),
-    Extension('os-block-device-mapping-v2-boot', 'BlockDeviceMappingV2Boot',
-              'Disks of new servers (block device mapping, version 2).'),
+    Extension(
+        'os-block-device-mapping-v2-boot',
+        'BlockDeviceMappingV2Boot',
+        'Disks of new servers (block device mapping, version 2).',
+    ),
     Extension('os-cell-capacities', 'CellCapacities', 'Capacities of cells (removed).'),
     Extension('os-cells', 'Cells', 'Cells, version 1 (removed).'),
     Extension('os-certificates', 'Certificates', 'X.509 certificates (removed).'),
@@ -65,8 +68,9 @@ EXTENSIONS: tuple[Extension, ...] = (
     Extension('os-create-server-ext', 'Createserverext', 'Networks and security groups of new servers.'),
     Extension('os-deferred-delete', 'DeferredDelete', 'Restores soft-deleted servers.'),
     Extension('os-evacuate', 'Evacuate', 'Rebuilds servers of failed hosts on other hosts.'),
-    Extension('os-extended-evacuate-find-host', 'ExtendedEvacuateFindHost',
-              'Evacuates to a host that the scheduler selects.'),
+    Extension(
+        'os-extended-evacuate-find-host', 'ExtendedEvacuateFindHost', 'Evacuates to a host that the scheduler selects.'
+    ),
     Extension('os-extended-floating-ips', 'ExtendedFloatingIps', 'Fixed addresses of floating IPs.'),
     Extension('os-extended-hypervisors', 'ExtendedHypervisors', 'Additional information about hypervisors.'),
     Extension('os-extended-networks', 'ExtendedNetworks', 'Additional information about networks.'),
@@ -99,8 +103,11 @@ EXTENSIONS: tuple[Extension, ...] = (
     Extension('os-migrations', 'Migrations', 'Migrations of servers.'),
     Extension('os-multiple-create', 'MultipleCreate', 'Several servers from one request.'),
     Extension('os-networks', 'Networks', 'Networks.'),
-    Extension('os-networks-associate', 'NetworkAssociationSupport',
-              'Association of networks with hosts and projects (removed).'),
+    Extension(
+        'os-networks-associate',
+        'NetworkAssociationSupport',
+        'Association of networks with hosts and projects (removed).',
+    ),
     Extension('os-pause-server', 'PauseServer', 'Pauses servers.'),
     Extension('os-personality', 'Personality', 'Files that are injected into new servers.'),
     Extension('os-preserve-ephemeral-rebuild', 'PreserveEphemeralOnRebuild', 'Rebuilds that keep the ephemeral disk.'),
@@ -108,8 +115,11 @@ EXTENSIONS: tuple[Extension, ...] = (
     Extension('os-quota-sets', 'Quotas', 'Quotas.'),
     Extension('os-remote-consoles', 'Consoles', 'Consoles of servers.'),
     Extension('os-rescue', 'Rescue', 'Rescues servers.'),
-    Extension('os-security-group-default-rules', 'SecurityGroupDefaultRules',
-              'Default rules of new security groups (removed).'),
+    Extension(
+        'os-security-group-default-rules',
+        'SecurityGroupDefaultRules',
+        'Default rules of new security groups (removed).',
+    ),
     Extension('os-security-groups', 'SecurityGroups', 'Security groups.'),
     Extension('os-server-diagnostics', 'ServerDiagnostics', 'Diagnostics of servers.'),
     Extension('os-server-external-events', 'ServerExternalEvents', 'Events of servers that other services report.'),
@@ -125,8 +135,9 @@ EXTENSIONS: tuple[Extension, ...] = (
     Extension('os-suspend-server', 'SuspendServer', 'Suspends servers.'),
     Extension('os-tenant-networks', 'TenantNetworks', 'Networks of a project.'),
     Extension('os-used-limits', 'UsedLimits', 'Usage of the limits.'),
-    Extension('os-used-limits-for-admin', 'UsedLimitsForAdmin',
-              'Usage of the limits of other projects, for administrators.'),
+    Extension(
+        'os-used-limits-for-admin', 'UsedLimitsForAdmin', 'Usage of the limits of other projects, for administrators.'
+    ),
     Extension('os-user-data', 'UserData', 'User data of servers.'),
     Extension('os-user-quotas', 'UserQuotas', 'Quotas of users.'),
     Extension('os-virtual-interfaces', 'VirtualInterfaces', 'Virtual interfaces (removed).'),
@@ -142,8 +153,14 @@ def _body(row: Extension) -> dict[str, Any]:
     The members 'namespace' and 'updated' have no meaning any more. They are constant and present because clients expect
     them.
     """
-    return {'alias': row.alias, 'name': row.name, 'description': row.description, 'links': [],
-            'namespace': 'http://docs.openstack.org/compute/ext/fake_xml', 'updated': '2014-12-03T00:00:00Z'}
+    return {
+        'alias': row.alias,
+        'name': row.name,
+        'description': row.description,
+        'links': [],
+        'namespace': 'http://docs.openstack.org/compute/ext/fake_xml',
+        'updated': '2014-12-03T00:00:00Z',
+    }
 
 
 def index(call: Call) -> Any:

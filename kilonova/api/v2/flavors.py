@@ -1,4 +1,5 @@
 """Flavors, their extra specs, and the access of projects to private flavors (``/flavors``)."""
+
 from __future__ import annotations
 
 import re
@@ -12,7 +13,7 @@ from kilonova.api.fields import ABSENT, Field, Fields, column
 from kilonova.api.rules import ADMIN, PREFIX, READER, rule
 from kilonova.api.schemas import extra_specs
 from kilonova.api.schemas import types as t
-from kilonova.api.schemas.base import Obj, Prop, Query
+from kilonova.api.schemas.base import Obj, Prop, QuerySchema
 from kilonova.api.services import flavors as service
 from kilonova.api.wsgi import ANYBODY, Call, Route
 from kilonova.db import expressions
@@ -24,7 +25,8 @@ from kilonova.errors import Invalid, MarkerNotFound
 # --- rules -----------------------------------------------------------------------------------------------------------
 CREATE, UPDATE, DELETE = (f'{PREFIX}os-flavor-manage:{verb}' for verb in ('create', 'update', 'delete'))
 SPECS_INDEX, SPECS_SHOW, SPECS_CREATE, SPECS_UPDATE, SPECS_DELETE = (
-    f'{PREFIX}os-flavor-extra-specs:{verb}' for verb in ('index', 'show', 'create', 'update', 'delete'))
+    f'{PREFIX}os-flavor-extra-specs:{verb}' for verb in ('index', 'show', 'create', 'update', 'delete')
+)
 ACCESS = f'{PREFIX}os-flavor-access'
 ADD_ACCESS, REMOVE_ACCESS = f'{ACCESS}:add_tenant_access', f'{ACCESS}:remove_tenant_access'
 RULES = (
@@ -43,30 +45,63 @@ RULES = (
 
 
 # --- request schemas -------------------------------------------------------------------------------------------------
-_ID = {'type': ['string', 'integer', 'null'], 'pattern': r'^(?! )[a-zA-Z0-9. _-]+(?<! )$', 'minLength': 1,
-       'maxLength': 255, 'minimum': 0, 'maximum': t.MAX_INT}
-_FACTOR = {'type': ['number', 'string'], 'pattern': r'^[0-9]+(\.[0-9]+)?$', 'minimum': 1e-10, 'maximum': t.MAX_FLOAT,
-           'maxLength': 40}
+_ID = {
+    'type': ['string', 'integer', 'null'],
+    'pattern': r'^(?! )[a-zA-Z0-9. _-]+(?<! )$',
+    'minLength': 1,
+    'maxLength': 255,
+    'minimum': 0,
+    'maximum': t.MAX_INT,
+}
+_FACTOR = {
+    'type': ['number', 'string'],
+    'pattern': r'^[0-9]+(\.[0-9]+)?$',
+    'minimum': 1e-10,
+    'maximum': t.MAX_FLOAT,
+    'maxLength': 40,
+}
 
-CREATE_BODY = Obj(Prop('flavor', Obj(
-    Prop('name', t.NAME, required=True), Prop('id', _ID), Prop('ram', t.integer(1), required=True),
-    Prop('vcpus', t.integer(1), required=True), Prop('disk', t.integer(0), required=True),
-    Prop('OS-FLV-EXT-DATA:ephemeral', t.integer(0)), Prop('swap', t.integer(0)),
-    Prop('rxtx_factor', _FACTOR, until=101), Prop('os-flavor-access:is_public', t.BOOLEAN),
-    Prop('description', t.LONG_TEXT, since=55)), required=True))
+CREATE_BODY = Obj(
+    Prop(
+        'flavor',
+        Obj(
+            Prop('name', t.NAME, required=True),
+            Prop('id', _ID),
+            Prop('ram', t.integer(1), required=True),
+            Prop('vcpus', t.integer(1), required=True),
+            Prop('disk', t.integer(0), required=True),
+            Prop('OS-FLV-EXT-DATA:ephemeral', t.integer(0)),
+            Prop('swap', t.integer(0)),
+            Prop('rxtx_factor', _FACTOR, until=101),
+            Prop('os-flavor-access:is_public', t.BOOLEAN),
+            Prop('description', t.LONG_TEXT, since=55),
+        ),
+        required=True,
+    )
+)
 
 UPDATE_BODY = Obj(Prop('flavor', Obj(Prop('description', t.LONG_TEXT, required=True)), required=True))
 
-_LIST = (Prop('limit', t.NUMBER_TEXT), Prop('marker', t.ANY_TEXT), Prop('is_public', t.ANY_TEXT),
-         Prop('minRam', t.ANY_TEXT), Prop('minDisk', t.ANY_TEXT),
-         Prop('sort_key', t.one_of(*SORT_KEYS)), Prop('sort_dir', t.one_of('asc', 'desc')))
-INDEX_QUERY = Query.of(*_LIST, Prop('name', t.REGEX_TEXT, since=102))
+_LIST = (
+    Prop('limit', t.NUMBER_TEXT),
+    Prop('marker', t.ANY_TEXT),
+    Prop('is_public', t.ANY_TEXT),
+    Prop('minRam', t.ANY_TEXT),
+    Prop('minDisk', t.ANY_TEXT),
+    Prop('sort_key', t.one_of(*SORT_KEYS)),
+    Prop('sort_dir', t.one_of('asc', 'desc')),
+)
+INDEX_QUERY = QuerySchema.of(*_LIST, Prop('name', t.REGEX_TEXT, since=102))
 
 _KEY = r'^[a-zA-Z0-9-_:. ]{1,255}$'
 # Numbers are accepted, and stored as text.
-_VALUE = {'type': ['string', 'number'], 'maxLength': 255, 'largest': 2 ** 63}
-_PAIRS = {'type': 'object', 'additionalProperties': False, 'maxProperties': t.MAX_PAIRS,
-          'patternProperties': {_KEY: _VALUE}}
+_VALUE = {'type': ['string', 'number'], 'maxLength': 255, 'largest': 2**63}
+_PAIRS = {
+    'type': 'object',
+    'additionalProperties': False,
+    'maxProperties': t.MAX_PAIRS,
+    'patternProperties': {_KEY: _VALUE},
+}
 
 SPECS_CREATE_BODY = Obj(Prop('extra_specs', _PAIRS, required=True))
 SPECS_UPDATE_BODY = Obj(additional=False, patternProperties={_KEY: _VALUE}, minProperties=1, maxProperties=1)
@@ -81,7 +116,7 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Viewer:
+class FlavorView:
     """The values that the response fields need in addition to a flavor's row.
 
     ``specs``: whether the caller may see extra specs.
@@ -110,12 +145,12 @@ FIELDS = Fields(
 )
 
 
-def _body(row: Row, viewer: Viewer) -> dict[str, Any]:
+def _body(row: Row, viewer: FlavorView) -> dict[str, Any]:
     """Return the whole body of a flavor."""
     return FIELDS.render(row, viewer, viewer.version)
 
 
-def _brief(row: Row, viewer: Viewer) -> dict[str, Any]:
+def _brief(row: Row, viewer: FlavorView) -> dict[str, Any]:
     """Return the body of a flavor in the list without details."""
     body = {'id': row['flavorid'], 'name': row['name'], 'links': viewer.links.of('flavors', row['flavorid'])}
     return {**body, 'description': row['description']} if viewer.version >= 55 else body
@@ -125,8 +160,8 @@ def _brief(row: Row, viewer: Viewer) -> dict[str, Any]:
 VALIDATED_SPECS_SINCE, NAME_FILTER_SINCE, STRICT_ACCESS_SINCE = 86, 102, 7
 
 
-def _look(call: Call, detailed: bool = True) -> Viewer:
-    return Viewer(links=call.links, version=call.version, specs=detailed and call.may(SPECS_INDEX))
+def _look(call: Call, detailed: bool = True) -> FlavorView:
+    return FlavorView(links=call.links, version=call.version, specs=detailed and call.may(SPECS_INDEX))
 
 
 # --- lists -----------------------------------------------------------------------------------------------------------
@@ -151,13 +186,25 @@ def _list(call: Call, detailed: bool) -> Any:
             marker = queries.get(conn, call.one('marker') or '', owner)
             if marker is None:
                 raise MarkerNotFound(marker=call.one('marker'))
-        rows = queries.page(
-            conn, owner=owner, is_public=is_public, min_ram=min_ram,
-            min_disk=min_disk, name=name, order=order, limit=limit, marker=marker, disabled=None if is_admin else False,
-            specs=detailed and call.version >= 61) if limit else []
+        rows = (
+            queries.page(
+                conn,
+                owner=owner,
+                is_public=is_public,
+                min_ram=min_ram,
+                min_disk=min_disk,
+                name=name,
+                order=order,
+                limit=limit,
+                marker=marker,
+                disabled=None if is_admin else False,
+                specs=detailed and call.version >= 61,
+            )
+            if limit
+            else []
+        )
     viewer = _look(call, detailed)
-    body: dict[str, Any] = {'flavors': [_body(row, viewer) if detailed else _brief(row, viewer)
-                                        for row in rows]}
+    body: dict[str, Any] = {'flavors': [_body(row, viewer) if detailed else _brief(row, viewer) for row in rows]}
     if rows and len(rows) == limit:
         path = 'flavors/detail' if detailed else 'flavors'
         body['flavors_links'] = call.links.next(path, call.query, rows[-1]['flavorid'])
@@ -208,12 +255,22 @@ def show(call: Call) -> Any:
 def create(call: Call) -> Any:
     """Create a flavor (``POST /flavors``)."""
     body = call.body['flavor']
-    row = service.create(call.backend, call.ctxt, {
-        'name': body['name'], 'memory_mb': int(body['ram']), 'vcpus': int(body['vcpus']), 'root_gb': int(body['disk']),
-        'flavorid': None if body.get('id') is None else str(body['id']), 'swap': int(body.get('swap', 0)),
-        'ephemeral_gb': int(body.get('OS-FLV-EXT-DATA:ephemeral', 0)),
-        'rxtx_factor': float(body.get('rxtx_factor', 1.0)), 'description': body.get('description'),
-        'is_public': strutils.bool_from_string(body.get('os-flavor-access:is_public', True))})
+    row = service.create(
+        call.backend,
+        call.ctxt,
+        {
+            'name': body['name'],
+            'memory_mb': int(body['ram']),
+            'vcpus': int(body['vcpus']),
+            'root_gb': int(body['disk']),
+            'flavorid': None if body.get('id') is None else str(body['id']),
+            'swap': int(body.get('swap', 0)),
+            'ephemeral_gb': int(body.get('OS-FLV-EXT-DATA:ephemeral', 0)),
+            'rxtx_factor': float(body.get('rxtx_factor', 1.0)),
+            'description': body.get('description'),
+            'is_public': strutils.bool_from_string(body.get('os-flavor-access:is_public', True)),
+        },
+    )
     return {'flavor': _body(row, _look(call))}
 
 
@@ -277,15 +334,23 @@ def list_access(call: Call) -> Any:
 
 def add_access(call: Call) -> Any:
     """Accept the action addTenantAccess: let a project use a private flavor."""
-    return _access(call, service.grant(
-        call.backend, call.ctxt, call.path['flavor_id'], _tenant(call, 'addTenantAccess'),
-        refuse_public=call.version >= STRICT_ACCESS_SINCE))
+    return _access(
+        call,
+        service.grant(
+            call.backend,
+            call.ctxt,
+            call.path['flavor_id'],
+            _tenant(call, 'addTenantAccess'),
+            refuse_public=call.version >= STRICT_ACCESS_SINCE,
+        ),
+    )
 
 
 def remove_access(call: Call) -> Any:
     """Accept the action removeTenantAccess: no longer let a project use a private flavor."""
-    return _access(call, service.revoke(call.backend, call.ctxt, call.path['flavor_id'],
-                                        _tenant(call, 'removeTenantAccess')))
+    return _access(
+        call, service.revoke(call.backend, call.ctxt, call.path['flavor_id'], _tenant(call, 'removeTenantAccess'))
+    )
 
 
 def _tenant(call: Call, action: str) -> str:
@@ -315,6 +380,5 @@ ROUTES = (
     Route('DELETE', _ONE_SPEC, delete_spec, SPECS_DELETE),
     Route('GET', f'{_ONE}/os-flavor-access', list_access, ACCESS),
     Route('POST', f'{_ONE}/action', add_access, ADD_ACCESS, body=ADD_ACCESS_BODY, action='addTenantAccess'),
-    Route('POST', f'{_ONE}/action', remove_access, REMOVE_ACCESS, body=REMOVE_ACCESS_BODY,
-          action='removeTenantAccess'),
+    Route('POST', f'{_ONE}/action', remove_access, REMOVE_ACCESS, body=REMOVE_ACCESS_BODY, action='removeTenantAccess'),
 )

@@ -4,11 +4,12 @@ A resource that was removed for good is answered with 410 in every microversion.
 certain microversion on is answered with 404. Only the methods that are listed in this module have such routes. Another
 method on the same path does not exist, like any unknown path.
 """
+
 from __future__ import annotations
 
 from typing import Any
 
-from kilonova.api.schemas.base import Query
+from kilonova.api.schemas.base import QuerySchema
 from kilonova.api.versions import MAX
 from kilonova.api.wsgi import ANYBODY, Call, NoRoute, Route
 from kilonova.errors import KilonovaError, NotFound
@@ -20,42 +21,75 @@ class Gone(KilonovaError):
     msg_fmt = 'This resource is no longer available. No forwarding address is given.'
     code = 410
     safe = True
+
+
 RULES = ()
 # Accept any query parameter: the answer does not depend on it.
-ANY = Query.of(strict_since=MAX + 1)
+ANY = QuerySchema.of(strict_since=MAX + 1)
 
 PATHS: tuple[tuple[str, str], ...] = (
-    ('GET', '/os-agents'), ('POST', '/os-agents'), ('PUT', '/os-agents/{id}'), ('DELETE', '/os-agents/{id}'),
-    ('GET', '/os-cells'), ('POST', '/os-cells'), ('GET', '/os-cells/detail'), ('GET', '/os-cells/info'),
-    ('GET', '/os-cells/capacities'), ('POST', '/os-cells/sync_instances'), ('GET', '/os-cells/{id}'),
-    ('PUT', '/os-cells/{id}'), ('DELETE', '/os-cells/{id}'), ('GET', '/os-cells/{id}/capacities'),
-    ('POST', '/os-certificates'), ('GET', '/os-certificates/{id}'),
-    ('GET', '/os-cloudpipe'), ('POST', '/os-cloudpipe'), ('PUT', '/os-cloudpipe/{id}'),
-    ('GET', '/os-fixed-ips/{id}'), ('POST', '/os-fixed-ips/{id}/action'),
-    ('GET', '/os-floating-ip-dns'), ('PUT', '/os-floating-ip-dns/{id}'), ('DELETE', '/os-floating-ip-dns/{id}'),
-    ('GET', '/os-floating-ip-dns/{id}/entries/{name}'), ('PUT', '/os-floating-ip-dns/{id}/entries/{name}'),
+    ('GET', '/os-agents'),
+    ('POST', '/os-agents'),
+    ('PUT', '/os-agents/{id}'),
+    ('DELETE', '/os-agents/{id}'),
+    ('GET', '/os-cells'),
+    ('POST', '/os-cells'),
+    ('GET', '/os-cells/detail'),
+    ('GET', '/os-cells/info'),
+    ('GET', '/os-cells/capacities'),
+    ('POST', '/os-cells/sync_instances'),
+    ('GET', '/os-cells/{id}'),
+    ('PUT', '/os-cells/{id}'),
+    ('DELETE', '/os-cells/{id}'),
+    ('GET', '/os-cells/{id}/capacities'),
+    ('POST', '/os-certificates'),
+    ('GET', '/os-certificates/{id}'),
+    ('GET', '/os-cloudpipe'),
+    ('POST', '/os-cloudpipe'),
+    ('PUT', '/os-cloudpipe/{id}'),
+    ('GET', '/os-fixed-ips/{id}'),
+    ('POST', '/os-fixed-ips/{id}/action'),
+    ('GET', '/os-floating-ip-dns'),
+    ('PUT', '/os-floating-ip-dns/{id}'),
+    ('DELETE', '/os-floating-ip-dns/{id}'),
+    ('GET', '/os-floating-ip-dns/{id}/entries/{name}'),
+    ('PUT', '/os-floating-ip-dns/{id}/entries/{name}'),
     ('DELETE', '/os-floating-ip-dns/{id}/entries/{name}'),
-    ('GET', '/os-floating-ips-bulk'), ('POST', '/os-floating-ips-bulk'), ('GET', '/os-floating-ips-bulk/{id}'),
+    ('GET', '/os-floating-ips-bulk'),
+    ('POST', '/os-floating-ips-bulk'),
+    ('GET', '/os-floating-ips-bulk/{id}'),
     ('PUT', '/os-floating-ips-bulk/{id}'),
-    ('GET', '/os-fping'), ('GET', '/os-fping/{id}'),
-    ('GET', '/os-security-group-default-rules'), ('POST', '/os-security-group-default-rules'),
-    ('GET', '/os-security-group-default-rules/{id}'), ('DELETE', '/os-security-group-default-rules/{id}'),
-    ('POST', '/os-networks'), ('POST', '/os-networks/add'), ('DELETE', '/os-networks/{id}'),
-    ('POST', '/os-tenant-networks'), ('DELETE', '/os-tenant-networks/{id}'),
-    ('GET', '/servers/{id}/consoles'), ('POST', '/servers/{id}/consoles'),
-    ('GET', '/servers/{id}/consoles/{console_id}'), ('DELETE', '/servers/{id}/consoles/{console_id}'),
+    ('GET', '/os-fping'),
+    ('GET', '/os-fping/{id}'),
+    ('GET', '/os-security-group-default-rules'),
+    ('POST', '/os-security-group-default-rules'),
+    ('GET', '/os-security-group-default-rules/{id}'),
+    ('DELETE', '/os-security-group-default-rules/{id}'),
+    ('POST', '/os-networks'),
+    ('POST', '/os-networks/add'),
+    ('DELETE', '/os-networks/{id}'),
+    ('POST', '/os-tenant-networks'),
+    ('DELETE', '/os-tenant-networks/{id}'),
+    ('GET', '/servers/{id}/consoles'),
+    ('POST', '/servers/{id}/consoles'),
+    ('GET', '/servers/{id}/consoles/{console_id}'),
+    ('DELETE', '/servers/{id}/consoles/{console_id}'),
     ('GET', '/servers/{id}/os-virtual-interfaces'),
 )
 # Pairs of an action path and the key that names the action in the request body.
 ACTIONS: tuple[tuple[str, str], ...] = (
     ('/servers/{server_id}/action', 'resetNetwork'),
-    *(('/os-networks/{id}/action', key) for key in (
-        'disassociate', 'disassociate_host', 'disassociate_project', 'associate_host')),
+    *(
+        ('/os-networks/{id}/action', key)
+        for key in ('disassociate', 'disassociate_host', 'disassociate_project', 'associate_host')
+    ),
 )
 # Resources that Nova removed from a microversion on and that Kilonova does not implement: (method, path, microversion
 # that removed it). In earlier microversions the answer is the same.
 REMOVED: tuple[tuple[str, str, int], ...] = (
-    ('GET', '/os-baremetal-nodes', 36), ('GET', '/os-baremetal-nodes/{id}', 36))
+    ('GET', '/os-baremetal-nodes', 36),
+    ('GET', '/os-baremetal-nodes/{id}', 36),
+)
 
 
 def answer(call: Call) -> Any:

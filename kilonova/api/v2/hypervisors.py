@@ -1,4 +1,5 @@
 """Hypervisors (``/os-hypervisors``): the compute nodes of all cells."""
+
 from __future__ import annotations
 
 import json
@@ -11,7 +12,7 @@ from oslo_utils import strutils, uuidutils
 from kilonova.api.fields import ABSENT, Field, Fields, column
 from kilonova.api.rules import ADMIN, PREFIX, rule
 from kilonova.api.schemas import types as t
-from kilonova.api.schemas.base import Prop, Query
+from kilonova.api.schemas.base import Prop, QuerySchema
 from kilonova.api.services import hosts
 from kilonova.api.v2.servers.show import instance_name
 from kilonova.api.wsgi import Call, Route
@@ -20,7 +21,8 @@ from kilonova.errors import Invalid, NotFound
 # --- rules -----------------------------------------------------------------------------------------------------------
 LIST, DETAIL, SHOW, STATISTICS, UPTIME, SEARCH, SERVERS = (
     f'{PREFIX}os-hypervisors:{verb}'
-    for verb in ('list', 'list-detail', 'show', 'statistics', 'uptime', 'search', 'servers'))
+    for verb in ('list', 'list-detail', 'show', 'statistics', 'uptime', 'search', 'servers')
+)
 RULES = (
     rule(LIST, ADMIN, 'List hypervisors.'),
     rule(DETAIL, ADMIN, 'List hypervisors with details.'),
@@ -34,11 +36,14 @@ RULES = (
 
 # --- request schemas -------------------------------------------------------------------------------------------------
 _HOSTNAME = {'type': 'string', 'minLength': 1, 'maxLength': 255}
-INDEX_QUERY = Query.of(
-    Prop('limit', t.NUMBER_TEXT, since=33), Prop('marker', t.ANY_TEXT, since=33),
-    Prop('hypervisor_hostname_pattern', _HOSTNAME, since=53), Prop('with_servers', t.BOOLEAN, since=53))
-SHOW_QUERY = Query.of(Prop('with_servers', t.BOOLEAN, since=53))
-NO_QUERY = Query.of()
+INDEX_QUERY = QuerySchema.of(
+    Prop('limit', t.NUMBER_TEXT, since=33),
+    Prop('marker', t.ANY_TEXT, since=33),
+    Prop('hypervisor_hostname_pattern', _HOSTNAME, since=53),
+    Prop('with_servers', t.BOOLEAN, since=53),
+)
+SHOW_QUERY = QuerySchema.of(Prop('with_servers', t.BOOLEAN, since=53))
+NO_QUERY = QuerySchema.of()
 
 
 # --- response fields -------------------------------------------------------------------------------------------------
@@ -48,7 +53,7 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Viewer:
+class HypervisorView:
     """The values that the response fields need in addition to a node's row.
 
     ``servers``: the servers of each host, None if the request does not list servers. ``uptimes``: the output of
@@ -61,24 +66,29 @@ class Viewer:
     uptimes: Mapping[str, str] = field(default_factory=dict)
 
 
-def _cpu_info(row: Row, viewer: Viewer) -> Any:
+def _cpu_info(row: Row, viewer: HypervisorView) -> Any:
     try:
         return json.loads(row['cpu_info'] or '{}')
     except ValueError:
         return {}
 
 
-def _service(row: Row, viewer: Viewer) -> dict[str, Any]:
+def _service(row: Row, viewer: HypervisorView) -> dict[str, Any]:
     service = row['service']
-    return {'host': row['host'], 'id': service['uuid'] if viewer.version >= 53 else service['id'],
-            'disabled_reason': service['disabled_reason']}
+    return {
+        'host': row['host'],
+        'id': service['uuid'] if viewer.version >= 53 else service['id'],
+        'disabled_reason': service['disabled_reason'],
+    }
 
 
-def _servers(row: Row, viewer: Viewer) -> Any:
+def _servers(row: Row, viewer: HypervisorView) -> Any:
     if viewer.servers is None:
         return ABSENT
-    found = [{'name': instance_name(viewer.instance_name_template, server), 'uuid': server['uuid']}
-             for server in viewer.servers.get(row['host'], ())]
+    found = [
+        {'name': instance_name(viewer.instance_name_template, server), 'uuid': server['uuid']}
+        for server in viewer.servers.get(row['host'], ())
+    ]
     # Before 2.75 the body of a hypervisor without servers has no field 'servers'.
     return found if found or viewer.version >= 75 else ABSENT
 
@@ -97,9 +107,22 @@ FIELDS = Fields(
     Field('hypervisor_version', column('hypervisor_version'), kinds=_WHOLE),
     Field('host_ip', lambda row, viewer: None if row['host_ip'] is None else str(row['host_ip']), kinds=_WHOLE),
     Field('service', _service, kinds=_WHOLE),
-    *(_number(name) for name in (
-        'vcpus', 'memory_mb', 'local_gb', 'vcpus_used', 'memory_mb_used', 'local_gb_used', 'free_ram_mb',
-        'free_disk_gb', 'current_workload', 'running_vms', 'disk_available_least')),
+    *(
+        _number(name)
+        for name in (
+            'vcpus',
+            'memory_mb',
+            'local_gb',
+            'vcpus_used',
+            'memory_mb_used',
+            'local_gb_used',
+            'free_ram_mb',
+            'free_disk_gb',
+            'current_workload',
+            'running_vms',
+            'disk_available_least',
+        )
+    ),
     Field('cpu_info', column('cpu_info', ''), until=27, kinds=_WHOLE),
     Field('cpu_info', _cpu_info, since=28, until=87, kinds=_WHOLE),
     Field('uptime', lambda row, viewer: viewer.uptimes.get(row['host']), since=88, kinds=_WHOLE),
@@ -107,7 +130,7 @@ FIELDS = Fields(
 )
 
 
-def _body(row: Row, viewer: Viewer, kind: str) -> dict[str, Any]:
+def _body(row: Row, viewer: HypervisorView, kind: str) -> dict[str, Any]:
     """Return the body of a compute node; its row has the additional member ``service``."""
     return FIELDS.render(row, viewer, viewer.version, kind)
 
@@ -135,8 +158,13 @@ def _list(call: Call, kind: str) -> Any:
     if marker is not None and call.version >= UUIDS_SINCE and not uuidutils.is_uuid_like(marker):
         raise Invalid(f'marker [{marker}] not found')
     limit = call.limit() if paged else None
-    nodes = [] if limit == 0 else hosts.list_nodes(call.backend, pattern=pattern, limit=limit, marker=marker,
-                                                   marker_is_number=call.version < UUIDS_SINCE)
+    nodes = (
+        []
+        if limit == 0
+        else hosts.list_nodes(
+            call.backend, pattern=pattern, limit=limit, marker=marker, marker_is_number=call.version < UUIDS_SINCE
+        )
+    )
     if pattern is not None and not nodes:
         raise NotFound(f"No hypervisor matching '{pattern}' could be found.")
     body: dict[str, Any] = {'hypervisors': _bodies(call, nodes, kind, _with_servers(call))}
@@ -144,7 +172,8 @@ def _list(call: Call, kind: str) -> Any:
         last = nodes[-1].row
         path = 'os-hypervisors/detail' if kind == WHOLE else 'os-hypervisors'
         body['hypervisors_links'] = call.links.next(
-            path, call.query, last['uuid'] if call.version >= UUIDS_SINCE else last['id'])
+            path, call.query, last['uuid'] if call.version >= UUIDS_SINCE else last['id']
+        )
     return body
 
 
@@ -156,7 +185,7 @@ def _bodies(call: Call, nodes: list[hosts.InCell], kind: str, with_servers: bool
     servers = hosts.servers_of(call.backend, nodes) if with_servers else None
     told = kind == WHOLE and call.version >= UPTIME_SINCE
     uptimes = hosts.uptimes(call.backend, call.ctxt, nodes) if told else {}
-    viewer = Viewer(call.version, call.backend.options.instance_name_template, servers, uptimes)
+    viewer = HypervisorView(call.version, call.backend.options.instance_name_template, servers, uptimes)
     return [_body(node.row, viewer, kind) for node in nodes]
 
 

@@ -1,4 +1,5 @@
 """The history of a server (``os-instance-actions``): which request did what, when, and with which result."""
+
 from __future__ import annotations
 
 import datetime as dt
@@ -10,9 +11,9 @@ from typing import Any
 from kilonova.api.fields import ABSENT, Field, Fields, column, micro
 from kilonova.api.rules import ADMIN, PREFIX, READER, rule
 from kilonova.api.schemas import types as t
-from kilonova.api.schemas.base import Prop, Query
-from kilonova.api.services.accept import HISTORY
+from kilonova.api.schemas.base import Prop, QuerySchema
 from kilonova.api.services.backend import Backend
+from kilonova.api.services.server_operations import HISTORY
 from kilonova.api.v2.servers.show import host_id
 from kilonova.api.wsgi import SERVER, Call, Route
 from kilonova.db.engine import Database
@@ -33,10 +34,13 @@ RULES = (
 
 # --- request schemas -------------------------------------------------------------------------------------------------
 # Before microversion 2.58 the list has no parameters and ignores those that are sent.
-QUERY = Query.of(
-    Prop('limit', t.NUMBER_TEXT, since=58, single=True), Prop('marker', t.ANY_TEXT, since=58, single=True),
+QUERY = QuerySchema.of(
+    Prop('limit', t.NUMBER_TEXT, since=58, single=True),
+    Prop('marker', t.ANY_TEXT, since=58, single=True),
     Prop('changes-since', t.DATE_TEXT, since=58, single=True),
-    Prop('changes-before', t.DATE_TEXT, since=66, single=True), strict_since=58)
+    Prop('changes-before', t.DATE_TEXT, since=66, single=True),
+    strict_since=58,
+)
 
 
 # --- response fields -------------------------------------------------------------------------------------------------
@@ -55,7 +59,7 @@ ACTION = Fields(
 
 
 @dataclass(frozen=True)
-class Viewer:
+class EventRights:
     """The rights of the caller that decide which fields of an event are shown.
 
     ``inside``: the caller sees tracebacks and hosts. ``details``: the caller sees the details of events.
@@ -86,24 +90,35 @@ def _decision(row: Mapping[str, Any]) -> dict[str, Any]:
     """
     body = row['body'] or {}
     began = row['created_at'] - dt.timedelta(seconds=body.get('seconds') or 0)
-    return {'event': 'select_destinations', 'start_time': began, 'finish_time': row['created_at'],
-            'created_at': row['created_at'], 'result': 'Success' if row['chosen'] else 'Error',
-            'traceback': None, 'host': None, 'details': '\n'.join(_lines(body))}
+    return {
+        'event': 'select_destinations',
+        'start_time': began,
+        'finish_time': row['created_at'],
+        'created_at': row['created_at'],
+        'result': 'Success' if row['chosen'] else 'Error',
+        'traceback': None,
+        'host': None,
+        'details': '\n'.join(_lines(body)),
+    }
 
 
 def _lines(body: Mapping[str, Any]) -> list[str]:
     """Return a scheduler decision as lines of text: the request, the choice, and the reasons host by host."""
-    said = ['asked for: ' + _pairs({name: value for name, value in (body.get('asked') or {}).items() if value}),
-            f'{body.get("considered")} hosts considered; chosen: {body.get("chosen") or "none"}'
-            + (f'; alternates: {", ".join(body["alternates"])}' if body.get('alternates') else '')]
+    said = [
+        'asked for: ' + _pairs({name: value for name, value in (body.get('asked') or {}).items() if value}),
+        f'{body.get("considered")} hosts considered; chosen: {body.get("chosen") or "none"}'
+        + (f'; alternates: {", ".join(body["alternates"])}' if body.get('alternates') else ''),
+    ]
     if body.get('failure'):
         said.append(body['failure'])
     if body.get('hosts'):
         said += [f'{one["host"]}: {"; ".join(one["why"])}' for one in body['hosts']]
     else:
-        said += [f'{step["filter"]}: {step["before"]} to {step["after"]} hosts'
-                 + (f', rejected {"; ".join(map(_host, step["fell"]))}' if step['fell'] else '')
-                 for step in body.get('filters') or ()]
+        said += [
+            f'{step["filter"]}: {step["before"]} to {step["after"]} hosts'
+            + (f', rejected {"; ".join(map(_host, step["fell"]))}' if step['fell'] else '')
+            for step in body.get('filters') or ()
+        ]
     said += [f'weight {round(one["weight"], 4)}: {_host(one)}' for one in body.get('weighed') or ()]
     if body.get('claims_refused'):
         said.append(f'claims refused: {", ".join(body["claims_refused"])}')
@@ -211,7 +226,7 @@ def show(call: Call) -> Any:
     _explain(call.backend, server.cell, [row], hidden=not inside)
     body = ACTION.render(row, None, call.version)
     if seen:
-        viewer = Viewer(server.row['project_id'], inside, call.may(DETAILS))
+        viewer = EventRights(server.row['project_id'], inside, call.may(DETAILS))
         if viewer.details and call.version >= DETAILS_SINCE:
             with call.backend.api_db.read() as conn:
                 told = decisions.of_action(conn, server.uuid, request_id)

@@ -1,4 +1,5 @@
 """The log of usage audits (``/os-instance_usage_audit_log``): which hosts have audited the last complete period."""
+
 from __future__ import annotations
 
 import datetime
@@ -7,7 +8,7 @@ from typing import Any
 
 from kilonova.api.rules import ADMIN, PREFIX, rule
 from kilonova.api.services.backend import Backend
-from kilonova.api.services.silence import ask_cells
+from kilonova.api.services.scatter_gather import ask_cells
 from kilonova.api.wsgi import Call, Route
 from kilonova.db.engine import Database
 from kilonova.db.queries import usages
@@ -56,7 +57,8 @@ def _read_time(text: str) -> datetime.datetime:
     try:
         # The result is in naive UTC, as the database stores it.
         return datetime.datetime.strptime(  # noqa: DTZ007
-            text, '%Y-%m-%d %H:%M:%S.%f' if '.' in text else '%Y-%m-%d %H:%M:%S')
+            text, '%Y-%m-%d %H:%M:%S.%f' if '.' in text else '%Y-%m-%d %H:%M:%S'
+        )
     except ValueError:
         raise InvalidTimestamp(text=text) from None
 
@@ -79,6 +81,7 @@ def _read(backend: Backend, before: datetime.datetime) -> Log:
         with cell.read() as conn:
             runs.extend(usages.audits(conn, TASK, begin, end))
             hosts.update(usages.hosts(conn, 'nova-compute'))
+
     ask_cells(backend.compute_cells(), ask, [])
     return Log(begin, end, runs, frozenset(hosts))
 
@@ -94,12 +97,26 @@ def _body(found: Log) -> dict[str, Any]:
     errors = sum(run['errors'] for run in found.runs)
     who = 'ALL' if len(done) == len(found.hosts) else f'{len(done)} of {len(found.hosts)}'
     return {
-        'period_beginning': str(found.begin), 'period_ending': str(found.end), 'num_hosts': len(found.hosts),
-        'num_hosts_done': len(done), 'num_hosts_running': len(running), 'num_hosts_not_run': len(missing),
-        'hosts_not_run': missing, 'total_instances': sum(run['task_items'] for run in found.runs),
-        'total_errors': errors, 'overall_status': f'{who} hosts done. {errors} errors.',
-        'log': {run['host']: {'state': run['state'], 'instances': run['task_items'], 'errors': run['errors'],
-                              'message': run['message']} for run in found.runs}}
+        'period_beginning': str(found.begin),
+        'period_ending': str(found.end),
+        'num_hosts': len(found.hosts),
+        'num_hosts_done': len(done),
+        'num_hosts_running': len(running),
+        'num_hosts_not_run': len(missing),
+        'hosts_not_run': missing,
+        'total_instances': sum(run['task_items'] for run in found.runs),
+        'total_errors': errors,
+        'overall_status': f'{who} hosts done. {errors} errors.',
+        'log': {
+            run['host']: {
+                'state': run['state'],
+                'instances': run['task_items'],
+                'errors': run['errors'],
+                'message': run['message'],
+            }
+            for run in found.runs
+        },
+    }
 
 
 # --- handlers --------------------------------------------------------------------------------------------------------

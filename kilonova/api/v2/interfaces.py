@@ -2,6 +2,7 @@
 
 The ports are read from the network service with each request.
 """
+
 from __future__ import annotations
 
 import json
@@ -12,8 +13,8 @@ from oslo_utils import uuidutils
 from kilonova.api.rules import MEMBER, PREFIX, READER, rule
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Obj, Prop
-from kilonova.api.services import interfaces, refusals
-from kilonova.api.services.accept import VIEW, WORK
+from kilonova.api.services import interfaces, unsupported
+from kilonova.api.services.server_operations import VIEW, WORK
 from kilonova.api.v2.servers.create import ATTACH_EXTERNAL
 from kilonova.api.wsgi import SERVER, Call, Route
 from kilonova.clients.neutron.ports import Port
@@ -29,11 +30,25 @@ RULES = (
 )
 
 FIXED_IP = {'type': 'string', 'maxLength': 64, 'oneOf': [{'format': 'ipv4'}, {'format': 'ipv6'}]}
-CREATE_BODY = Obj(Prop('interfaceAttachment', Obj(
-    Prop('net_id', t.UUID), Prop('port_id', t.UUID),
-    Prop('fixed_ips', {'type': 'array', 'minItems': 1, 'maxItems': 1,
-                       'items': Obj(Prop('ip_address', FIXED_IP, required=True))}),
-    Prop('tag', t.TAG, since=49))))
+CREATE_BODY = Obj(
+    Prop(
+        'interfaceAttachment',
+        Obj(
+            Prop('net_id', t.UUID),
+            Prop('port_id', t.UUID),
+            Prop(
+                'fixed_ips',
+                {
+                    'type': 'array',
+                    'minItems': 1,
+                    'maxItems': 1,
+                    'items': Obj(Prop('ip_address', FIXED_IP, required=True)),
+                },
+            ),
+            Prop('tag', t.TAG, since=49),
+        ),
+    )
+)
 
 _TAG_SINCE = 70
 
@@ -54,7 +69,7 @@ def ports_of(call: Call) -> list[Port]:
     in a cell yet.
     """
     if call.backend.networks is None:
-        raise refusals.NoNetworkService(wanted=f'the address of {call.route.action}')
+        raise unsupported.NoNetworkService(wanted=f'the address of {call.route.action}')
     if call.server.cell is None:
         raise InstanceNotReady(instance_id=call.server.uuid)
     return _listed(call, _cached(call, 'extra_network_info'))
@@ -88,9 +103,15 @@ def create(call: Call) -> dict[str, Any]:
     """
     asked = call.body.get('interfaceAttachment') or {}
     addresses = asked.get('fixed_ips') or [{}]
-    port = interfaces.attach(call.backend, call.ctxt, call.server, interfaces.Wanted(
-        asked.get('net_id'), asked.get('port_id'), addresses[0].get('ip_address'), asked.get('tag')),
-        external=call.may(ATTACH_EXTERNAL))
+    port = interfaces.attach(
+        call.backend,
+        call.ctxt,
+        call.server,
+        interfaces.WantedInterface(
+            asked.get('net_id'), asked.get('port_id'), addresses[0].get('ip_address'), asked.get('tag')
+        ),
+        external=call.may(ATTACH_EXTERNAL),
+    )
     return {'interfaceAttachment': _body(call, port, [{'id': port.id, 'tag': asked.get('tag')}])}
 
 
@@ -115,9 +136,14 @@ def _body(call: Call, port: Port, known: list[dict[str, Any]]) -> dict[str, Any]
     store it.
     """
     tag = next((vif.get('tag') for vif in known if vif['id'] == port.id), None)
-    return {'fixed_ips': [{'subnet_id': one.subnet_id, 'ip_address': one.address} for one in port.fixed_ips],
-            'mac_addr': port.mac, 'net_id': port.network_id, 'port_id': port.id, 'port_state': port.status,
-            **({'tag': tag} if call.version >= _TAG_SINCE else {})}
+    return {
+        'fixed_ips': [{'subnet_id': one.subnet_id, 'ip_address': one.address} for one in port.fixed_ips],
+        'mac_addr': port.mac,
+        'net_id': port.network_id,
+        'port_id': port.id,
+        'port_state': port.status,
+        **({'tag': tag} if call.version >= _TAG_SINCE else {}),
+    }
 
 
 _PATH = f'{SERVER}/os-interface'

@@ -1,10 +1,11 @@
 """The IP addresses of a server, grouped by network label (``/servers/{server_id}/ips``)."""
+
 from __future__ import annotations
 
 from typing import Any
 
 from kilonova.api.rules import PREFIX, READER, rule
-from kilonova.api.services.accept import VIEW
+from kilonova.api.services.server_operations import VIEW
 from kilonova.api.v2.servers.show import plain_addresses
 from kilonova.api.wsgi import SERVER, Call, Route
 from kilonova.errors import NotFound

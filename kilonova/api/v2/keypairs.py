@@ -1,4 +1,5 @@
 """Key pairs (``/os-keypairs``): list, create or import, show and delete them. They belong to users, not to projects."""
+
 from __future__ import annotations
 
 import string
@@ -8,7 +9,7 @@ from typing import Any
 from kilonova.api.fields import ABSENT, Field, Fields, column, micro
 from kilonova.api.rules import ADMIN, PREFIX, rule
 from kilonova.api.schemas import types as t
-from kilonova.api.schemas.base import Obj, Prop, Query
+from kilonova.api.schemas.base import Obj, Prop, QuerySchema
 from kilonova.api.schemas.types import Json
 from kilonova.api.services import keypairs as service
 from kilonova.api.services.key_material import SSH
@@ -35,6 +36,7 @@ def _safe(characters: frozenset[str]) -> Any:
         if isinstance(value, str) and not characters.issuperset(value):
             raise ValueError('Keypair data is invalid: Keypair name contains unsafe characters')
         return True
+
     return check
 
 
@@ -47,14 +49,24 @@ _NAME_292 = {'allOf': [t.NAME, {'type': 'string', 'format': 'keypair_name_292', 
 _KEY = {'type': 'string', 'maxLength': 65535, 'maxBytes': 65535}
 _USER = {'type': 'string', 'minLength': 1, 'maxLength': 255}
 
-BODY = Obj(Prop('keypair', Obj(
-    Prop('name', _NAME, required=True, until=91), Prop('name', _NAME_292, required=True, since=92),
-    Prop('public_key', _KEY, until=91), Prop('public_key', _KEY, required=True, since=92),
-    Prop('type', t.one_of('ssh', 'x509'), since=2), Prop('user_id', _USER, since=10)), required=True))
+BODY = Obj(
+    Prop(
+        'keypair',
+        Obj(
+            Prop('name', _NAME, required=True, until=91),
+            Prop('name', _NAME_292, required=True, since=92),
+            Prop('public_key', _KEY, until=91),
+            Prop('public_key', _KEY, required=True, since=92),
+            Prop('type', t.one_of('ssh', 'x509'), since=2),
+            Prop('user_id', _USER, since=10),
+        ),
+        required=True,
+    )
+)
 
 _OF_USER = Prop('user_id', t.ANY_TEXT, since=10)
-INDEX_QUERY = Query.of(_OF_USER, Prop('limit', t.NUMBER_TEXT, since=35), Prop('marker', t.ANY_TEXT, since=35))
-QUERY = Query.of(_OF_USER)
+INDEX_QUERY = QuerySchema.of(_OF_USER, Prop('limit', t.NUMBER_TEXT, since=35), Prop('marker', t.ANY_TEXT, since=35))
+QUERY = QuerySchema.of(_OF_USER)
 
 
 # --- response fields -------------------------------------------------------------------------------------------------
@@ -104,8 +116,7 @@ def create(call: Call) -> Any:
     body = call.body['keypair']
     user_id = body.get('user_id', call.ctxt.user_id)
     _authorise(call, CREATE, user_id)
-    made = service.create(call.backend, call.ctxt, user_id, body['name'], body.get('type', SSH),
-                          body.get('public_key'))
+    made = service.create(call.backend, call.ctxt, user_id, body['name'], body.get('type', SSH), body.get('public_key'))
     return _body(made.row, call.version, CREATED, made.private_key)
 
 

@@ -1,4 +1,5 @@
 """The limits of a project and what the project uses of them (``/limits``)."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -7,9 +8,9 @@ from typing import Any
 from kilonova.api.fields import Field, Fields, column
 from kilonova.api.rules import ADMIN, ANY, PREFIX, rule
 from kilonova.api.schemas import types as t
-from kilonova.api.schemas.base import Prop, Query
+from kilonova.api.schemas.base import Prop, QuerySchema
 from kilonova.api.services import quota
-from kilonova.api.services.quota import Limits
+from kilonova.api.services.quota import UserLimits
 from kilonova.api.wsgi import Call, Route
 
 SHOW = f'{PREFIX}limits'
@@ -20,7 +21,7 @@ RULES = (
 )
 
 # There are no quota reservations any more: the parameter ``reserved`` is accepted and has no effect.
-QUERY = Query.of(Prop('tenant_id', t.ANY_TEXT), Prop('reserved', t.ANY_TEXT))
+QUERY = QuerySchema.of(Prop('tenant_id', t.ANY_TEXT), Prop('reserved', t.ANY_TEXT))
 
 
 def _used(name: str) -> Any:
@@ -50,7 +51,7 @@ _FIELDS = Fields(
 )
 
 
-def _body(limits: Limits, used: Mapping[str, int], version: int) -> dict[str, int]:
+def _body(limits: UserLimits, used: Mapping[str, int], version: int) -> dict[str, int]:
     """Return the body of ``GET /limits``: the project's limits and its usage."""
     return _FIELDS.render(limits, used, version)
 

@@ -1,10 +1,11 @@
 """The server actions lock and unlock: protect a server from changes by users who are not administrators."""
+
 from __future__ import annotations
 
 from kilonova.api.rules import ADMIN, MEMBER, PREFIX, rule
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Obj, Prop, Window, Windows
-from kilonova.api.services import accept
+from kilonova.api.services import server_operations
 from kilonova.api.wsgi import Call, server_action
 from kilonova.db.queries import instances
 from kilonova.errors import InstanceNotReady
@@ -20,10 +21,28 @@ RULES = (
     rule(UNLOCK_OVERRIDE, ADMIN, 'Unlock a server that a user of another kind (owner or administrator) has locked.'),
 )
 
-LOCK_BODY = Obj(Prop('lock', Windows(
-    Window(t.ANYTHING, until=REASON_SINCE - 1),
-    Window({'oneOf': [t.NULL, Obj(Prop('locked_reason', {
-        'type': 'string', 'minLength': 1, 'maxLength': 255, 'format': 'text'}))]}, since=REASON_SINCE)), required=True))
+LOCK_BODY = Obj(
+    Prop(
+        'lock',
+        Windows(
+            Window(t.ANYTHING, until=REASON_SINCE - 1),
+            Window(
+                {
+                    'oneOf': [
+                        t.NULL,
+                        Obj(
+                            Prop(
+                                'locked_reason', {'type': 'string', 'minLength': 1, 'maxLength': 255, 'format': 'text'}
+                            )
+                        ),
+                    ]
+                },
+                since=REASON_SINCE,
+            ),
+        ),
+        required=True,
+    )
+)
 UNLOCK_BODY = Obj(Prop('unlock', t.ANYTHING, required=True))
 
 
@@ -38,8 +57,15 @@ def lock(call: Call) -> None:
     if server.cell is None:
         raise InstanceNotReady(instance_id=server.uuid)
     kind = _kind(call)
-    instances.lock(server.cell, server.uuid, locked_by=kind, reason=(body or {}).get('locked_reason'),
-               again=kind != 'owner', action=accept.action(call.ctxt, 'lock'), host=backend.options.host)
+    instances.lock(
+        server.cell,
+        server.uuid,
+        locked_by=kind,
+        reason=(body or {}).get('locked_reason'),
+        again=kind != 'owner',
+        action=server_operations.action(call.ctxt, 'lock'),
+        host=backend.options.host,
+    )
     updates.server_changed(backend.notify, call.ctxt, server.cell, server.uuid, 'instance.lock')
 
 
@@ -56,8 +82,13 @@ def unlock(call: Call) -> None:
         call.authorise(UNLOCK_OVERRIDE)
     if server.cell is None:
         raise InstanceNotReady(instance_id=server.uuid)
-    instances.unlock(server.cell, server.uuid, locked_by=locked_by, action=accept.action(call.ctxt, 'unlock'),
-                 host=backend.options.host)
+    instances.unlock(
+        server.cell,
+        server.uuid,
+        locked_by=locked_by,
+        action=server_operations.action(call.ctxt, 'unlock'),
+        host=backend.options.host,
+    )
     updates.server_changed(backend.notify, call.ctxt, server.cell, server.uuid, 'instance.unlock')
 
 

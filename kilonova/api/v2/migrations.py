@@ -1,4 +1,5 @@
 """Migrations of servers (``/os-migrations``): those of one project or of all, in all cells, newest first."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -10,9 +11,9 @@ from oslo_utils import strutils
 from kilonova.api.fields import ABSENT, Field, Fields, column, micro
 from kilonova.api.rules import ADMIN, MANAGER, PREFIX, rule
 from kilonova.api.schemas import types as t
-from kilonova.api.schemas.base import Prop, Query
+from kilonova.api.schemas.base import Prop, QuerySchema
 from kilonova.api.services.backend import Backend
-from kilonova.api.services.silence import ask_cells, refuse_if_any
+from kilonova.api.services.scatter_gather import ask_cells, refuse_if_any
 from kilonova.api.wsgi import Call, Route
 from kilonova.db.engine import Database
 from kilonova.db.queries import migrations
@@ -29,13 +30,21 @@ RULES = (
 
 
 # --- request schemas -------------------------------------------------------------------------------------------------
-QUERY = Query.of(
-    Prop('hidden', t.ANY_TEXT), Prop('host', t.ANY_TEXT), Prop('instance_uuid', t.ANY_TEXT),
-    Prop('source_compute', t.ANY_TEXT), Prop('status', t.ANY_TEXT), Prop('migration_type', t.ANY_TEXT),
-    Prop('limit', t.NUMBER_TEXT, since=59, single=True), Prop('marker', t.UUID, since=59, single=True),
+QUERY = QuerySchema.of(
+    Prop('hidden', t.ANY_TEXT),
+    Prop('host', t.ANY_TEXT),
+    Prop('instance_uuid', t.ANY_TEXT),
+    Prop('source_compute', t.ANY_TEXT),
+    Prop('status', t.ANY_TEXT),
+    Prop('migration_type', t.ANY_TEXT),
+    Prop('limit', t.NUMBER_TEXT, since=59, single=True),
+    Prop('marker', t.UUID, since=59, single=True),
     Prop('changes-since', t.DATE_TEXT, since=59, single=True),
     Prop('changes-before', t.DATE_TEXT, since=66, single=True),
-    Prop('user_id', t.ANY_TEXT, since=80), Prop('project_id', t.ANY_TEXT, since=80), strict_since=59)
+    Prop('user_id', t.ANY_TEXT, since=80),
+    Prop('project_id', t.ANY_TEXT, since=80),
+    strict_since=59,
+)
 
 
 # --- response fields -------------------------------------------------------------------------------------------------
@@ -43,7 +52,7 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Viewer:
+class MigrationView:
     """The rights and links that the response fields need.
 
     ``hosts``: the caller sees source and destination of a migration. ``links``: the ``Links`` of the request.
@@ -57,13 +66,13 @@ class Viewer:
 _UNDER_WAY = frozenset(('queued', 'preparing', 'running', 'post-migrating'))
 
 
-def _links(row: Row, viewer: Viewer) -> Any:
+def _links(row: Row, viewer: MigrationView) -> Any:
     if row['migration_type'] != 'live-migration' or row['status'] not in _UNDER_WAY:
         return ABSENT
-    return viewer.links.of(f"servers/{row['instance_uuid']}/migrations", row['id'])
+    return viewer.links.of(f'servers/{row["instance_uuid"]}/migrations', row['id'])
 
 
-def _host(name: str) -> Callable[[Row, Viewer], Any]:
+def _host(name: str) -> Callable[[Row, MigrationView], Any]:
     return lambda row, viewer: row[name] if viewer.hosts else None
 
 
@@ -89,8 +98,14 @@ FIELDS = Fields(
 
 
 # --- use cases -------------------------------------------------------------------------------------------------------
-def _page(backend: Backend, filters: dict[str, Any], *, limit: int | None,
-          marker: str | None = None, seen_by: str | None = None) -> list[dict[str, Any]]:
+def _page(
+    backend: Backend,
+    filters: dict[str, Any],
+    *,
+    limit: int | None,
+    marker: str | None = None,
+    seen_by: str | None = None,
+) -> list[dict[str, Any]]:
     """Return one page of migrations, or all if ``limit`` is None. Cells that do not answer are left out.
 
     ``marker`` is the uuid of the last migration of the page before. It must belong to the project ``seen_by``, or to
@@ -106,9 +121,11 @@ def _page(backend: Backend, filters: dict[str, Any], *, limit: int | None,
     def ask(cell: Database) -> list[dict[str, Any]]:
         with cell.read() as conn:
             known = last is not None and migrations.get(conn, uuid=marker) is not None
-            found = migrations.list_migrations(conn, filters=filters, limit=None if last and not known else limit,
-                                               marker=marker if known else None)
+            found = migrations.list_migrations(
+                conn, filters=filters, limit=None if last and not known else limit, marker=marker if known else None
+            )
         return [row for row in found if known or last is None or _rank(row) < _rank(last)]
+
     for _, found in ask_cells(backend.compute_cells(), ask, []):
         rows.extend(found)
     rows.sort(key=_rank, reverse=True)
@@ -119,6 +136,7 @@ def _find(backend: Backend, uuid: str, seen_by: str | None) -> dict[str, Any]:
     def ask(cell: Database) -> dict[str, Any] | None:
         with cell.read() as conn:
             return migrations.get(conn, uuid=uuid)
+
     silent: list[Any] = []
     for _, found in ask_cells(backend.compute_cells(), ask, silent):
         if found is not None and seen_by in (None, found['project_id']):
@@ -144,10 +162,18 @@ def index(call: Call) -> Any:
     filters.update(_owner(call, everything))
     paged = call.version >= PAGED_SINCE
     limit = call.limit() if paged else None
-    rows = [] if limit == 0 else _page(call.backend, filters, limit=limit,
-                                       marker=call.one('marker') if paged else None,
-                                       seen_by=None if everything else call.ctxt.project_id)
-    viewer = Viewer(hosts=call.may(HOST), links=call.links)
+    rows = (
+        []
+        if limit == 0
+        else _page(
+            call.backend,
+            filters,
+            limit=limit,
+            marker=call.one('marker') if paged else None,
+            seen_by=None if everything else call.ctxt.project_id,
+        )
+    )
+    viewer = MigrationView(hosts=call.may(HOST), links=call.links)
     body: dict[str, Any] = {'migrations': [FIELDS.render(row, viewer, call.version) for row in rows]}
     if paged and rows and len(rows) == limit:
         body['migrations_links'] = call.links.next('os-migrations', call.query, rows[-1]['uuid'])

@@ -2,6 +2,7 @@
 
 Only the class 'default' has an effect. Other classes are stored and shown.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -21,8 +22,7 @@ RULES = (
     rule(UPDATE, ADMIN, 'Change the quotas of a class; "default" is the class of projects without own quotas.'),
 )
 
-BODY = Obj(Prop('quota_class_set', Obj(*RESOURCES, *(Prop(name, LIMIT, until=49) for name in NETWORK)),
-                required=True))
+BODY = Obj(Prop('quota_class_set', Obj(*RESOURCES, *(Prop(name, LIMIT, until=49) for name in NETWORK)), required=True))
 
 _FIELDS = Fields(
     *(Field(name, column(name)) for name in ('cores', 'instances', 'ram', 'key_pairs', 'metadata_items')),

@@ -1,4 +1,5 @@
 """Quotas of projects and, with the query parameter user_id, of one of their users (``/os-quota-sets``)."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -9,14 +10,15 @@ from oslo_utils import strutils
 from kilonova.api.fields import Field, Fields, column
 from kilonova.api.rules import ADMIN, ANY, PREFIX, READER, rule
 from kilonova.api.schemas import types as t
-from kilonova.api.schemas.base import Obj, Prop, Query
+from kilonova.api.schemas.base import Obj, Prop, QuerySchema
 from kilonova.api.services import quota
-from kilonova.api.services.quota import NETWORK, Limits
+from kilonova.api.services.quota import NETWORK, UserLimits
 from kilonova.api.wsgi import Call, Route
 
 # --- rules -----------------------------------------------------------------------------------------------------------
 SHOW, DETAIL, DEFAULTS, UPDATE, DELETE = (
-    f'{PREFIX}os-quota-sets:{verb}' for verb in ('show', 'detail', 'defaults', 'update', 'delete'))
+    f'{PREFIX}os-quota-sets:{verb}' for verb in ('show', 'detail', 'defaults', 'update', 'delete')
+)
 RULES = (
     rule(SHOW, READER, 'Show the quotas of a project.'),
     rule(DETAIL, READER, 'Show the quotas and the usage of a project.'),
@@ -27,23 +29,57 @@ RULES = (
 
 
 # --- request schemas -------------------------------------------------------------------------------------------------
-LIMIT = {'type': ['integer', 'string'], 'pattern': '^-?[0-9]+$', 'minimum': -1, 'maximum': t.MAX_INT, 'minLength': 1,
-         'maxLength': 20}
+LIMIT = {
+    'type': ['integer', 'string'],
+    'pattern': '^-?[0-9]+$',
+    'minimum': -1,
+    'maximum': t.MAX_INT,
+    'minLength': 1,
+    'maxLength': 20,
+}
 RESOURCES = (
-    *(Prop(name, LIMIT) for name in ('cores', 'instances', 'ram', 'key_pairs', 'metadata_items', 'server_groups',
-                                     'server_group_members')),
-    *(Prop(name, LIMIT, until=56) for name in ('injected_files', 'injected_file_content_bytes',
-                                               'injected_file_path_bytes')))
+    *(
+        Prop(name, LIMIT)
+        for name in (
+            'cores',
+            'instances',
+            'ram',
+            'key_pairs',
+            'metadata_items',
+            'server_groups',
+            'server_group_members',
+        )
+    ),
+    *(
+        Prop(name, LIMIT, until=56)
+        for name in ('injected_files', 'injected_file_content_bytes', 'injected_file_path_bytes')
+    ),
+)
 
-QUERY = Query.of(Prop('user_id', t.ANY_TEXT))
-BODY = Obj(Prop('quota_set', Obj(*RESOURCES, *(Prop(name, LIMIT, until=35) for name in NETWORK),
-                                 Prop('force', t.BOOLEAN)), required=True))
+QUERY = QuerySchema.of(Prop('user_id', t.ANY_TEXT))
+BODY = Obj(
+    Prop(
+        'quota_set',
+        Obj(*RESOURCES, *(Prop(name, LIMIT, until=35) for name in NETWORK), Prop('force', t.BOOLEAN)),
+        required=True,
+    )
+)
 
 
 # --- response fields -------------------------------------------------------------------------------------------------
 _FIELDS = Fields(
-    *(Field(name, column(name)) for name in ('cores', 'instances', 'ram', 'key_pairs', 'metadata_items',
-                                             'server_groups', 'server_group_members')),
+    *(
+        Field(name, column(name))
+        for name in (
+            'cores',
+            'instances',
+            'ram',
+            'key_pairs',
+            'metadata_items',
+            'server_groups',
+            'server_group_members',
+        )
+    ),
     *(Field(name, column(name), until=35) for name in NETWORK),
     Field('injected_files', column('injected_files'), until=56),
     Field('injected_file_content_bytes', column('injected_file_content_bytes'), until=56),
@@ -51,12 +87,12 @@ _FIELDS = Fields(
 )
 
 
-def _shown(limits: Limits, version: int) -> dict[str, Any]:
+def _shown(limits: UserLimits, version: int) -> dict[str, Any]:
     """Return the limits that this microversion shows, by resource."""
     return _FIELDS.render(limits, None, version)
 
 
-def _detailed(limits: Limits, used: Mapping[str, int], version: int) -> dict[str, Any]:
+def _detailed(limits: UserLimits, used: Mapping[str, int], version: int) -> dict[str, Any]:
     """Return limit, usage and reservations by resource; reservations are always 0."""
     rows = {name: {'limit': limit, 'in_use': used.get(name, 0), 'reserved': 0} for name, limit in limits.items()}
     return _FIELDS.render(rows, None, version)

@@ -2,6 +2,7 @@
 
 A console proxy accepts each token once.
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -11,8 +12,8 @@ from kilonova import states
 from kilonova.api.rules import ADMIN, MEMBER, PREFIX, rule
 from kilonova.api.schemas.base import Obj, Prop, Window, Windows
 from kilonova.api.services import ask_host
-from kilonova.api.services.accept import WORK, check_ready
-from kilonova.api.services.silence import ask_cells, refuse_if_any
+from kilonova.api.services.scatter_gather import ask_cells, refuse_if_any
+from kilonova.api.services.server_operations import WORK, check_ready
 from kilonova.api.wsgi import ANYBODY, SERVER, Call, Route, server_action
 from kilonova.db.engine import Database
 from kilonova.db.queries import console_tokens
@@ -39,15 +40,21 @@ def _one_of(*words: str) -> dict[str, Any]:
 
 
 def _body(protocols: tuple[str, ...], kinds: tuple[str, ...]) -> Obj:
-    return Obj(Prop('remote_console', Obj(Prop('protocol', _one_of(*protocols), required=True),
-                                          Prop('type', _one_of(*kinds), required=True)), required=True))
+    return Obj(
+        Prop(
+            'remote_console',
+            Obj(Prop('protocol', _one_of(*protocols), required=True), Prop('type', _one_of(*kinds), required=True)),
+            required=True,
+        )
+    )
 
 
 _PROTOCOLS, _KINDS = ('vnc', 'spice', 'rdp', 'serial'), ('novnc', 'xvpvnc', 'rdp-html5', 'spice-html5', 'serial')
 BODY = Windows(
     Window(_body(_PROTOCOLS, _KINDS), until=_MKS - 1),
     Window(_body((*_PROTOCOLS, 'mks'), (*_KINDS, 'webmks')), since=_MKS, until=_DIRECT - 1),
-    Window(_body((*_PROTOCOLS, 'mks'), (*_KINDS, 'webmks', 'spice-direct')), since=_DIRECT))
+    Window(_body((*_PROTOCOLS, 'mks'), (*_KINDS, 'webmks', 'spice-direct')), since=_DIRECT),
+)
 
 
 def _old_body(key: str, *kinds: str) -> Obj:
@@ -89,13 +96,23 @@ def _open(call: Call, protocol: str, kind: str) -> str:
     check_ready(server)
     task = server.row['task_state']
     if task in states.NO_CONSOLE:
-        raise InstanceInvalidState(method=f'get_{protocol}_console', instance_uuid=server.uuid, attr='task_state',
-                                   state=task)
+        raise InstanceInvalidState(
+            method=f'get_{protocol}_console', instance_uuid=server.uuid, attr='task_state', state=task
+        )
     offer: ConsoleOffer = ask_host.ask(call.backend, call.ctxt, server, f'get_{protocol}_console', console_type=kind)
     token = console_tokens.add(
-        server.cell, {'console_type': offer.console_type, 'host': offer.host, 'port': offer.port,
-                      'tls_port': offer.tls_port, 'access_url_base': offer.access_url_base},
-        compute_host=server.row['host'], instance_uuid=server.uuid, lifetime=call.backend.options.console_seconds)
+        server.cell,
+        {
+            'console_type': offer.console_type,
+            'host': offer.host,
+            'port': offer.port,
+            'tls_port': offer.tls_port,
+            'access_url_base': offer.access_url_base,
+        },
+        compute_host=server.row['host'],
+        instance_uuid=server.uuid,
+        lifetime=call.backend.options.console_seconds,
+    )
     return address(offer.access_url_base, kind, token)
 
 
@@ -113,9 +130,11 @@ def _find(call: Call) -> dict[str, Any]:
 
     Raises TokenNotFound (404) if no cell has it, and Unanswered (503) if a cell that may have it does not answer.
     """
+
     def ask(cell: Database) -> dict[str, Any] | None:
         with cell.read() as conn:
             return console_tokens.find(conn, call.path['console_token'])
+
     silent: list[Any] = []
     for _, found in ask_cells(call.backend.compute_cells(), ask, silent):
         if found is not None:
@@ -174,8 +193,16 @@ ROUTES = (
     server_action('os-getVNCConsole', vnc, OPEN, _old_body('os-getVNCConsole', 'novnc', 'xvpvnc'), 200, until=_OLD),
     server_action('os-getSPICEConsole', spice, OPEN, _old_body('os-getSPICEConsole', 'spice-html5'), 200, until=_OLD),
     server_action('os-getSerialConsole', serial, OPEN, _old_body('os-getSerialConsole', 'serial'), 200, until=_OLD),
-    Route('POST', f'{SERVER}/action', rdp, ANYBODY, body=_old_body('os-getRDPConsole', 'rdp-html5'), status=400,
-          action='os-getRDPConsole', until=_OLD),
+    Route(
+        'POST',
+        f'{SERVER}/action',
+        rdp,
+        ANYBODY,
+        body=_old_body('os-getRDPConsole', 'rdp-html5'),
+        status=400,
+        action='os-getRDPConsole',
+        until=_OLD,
+    ),
     Route('POST', f'{SERVER}/remote-consoles', create, OPEN, body=BODY, server=WORK, since=_OLD + 1),
     Route('GET', '/os-console-auth-tokens/{console_token}', show, SHOW),
 )

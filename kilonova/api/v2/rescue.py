@@ -1,4 +1,5 @@
 """The server actions rescue and unrescue."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -6,7 +7,7 @@ from typing import Any
 from kilonova.api.rules import MEMBER, PREFIX, rule
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Obj, Prop
-from kilonova.api.services import accept, images, passwords
+from kilonova.api.services import images, passwords, server_operations
 from kilonova.api.wsgi import Call, server_action
 from kilonova.errors import Invalid
 
@@ -18,16 +19,23 @@ RULES = (
 )
 # Servers that boot from a volume can be rescued from microversion 2.87 on.
 VOLUMES_SINCE = 87
-RESCUE_BODY = Obj(Prop('rescue', {'oneOf': [t.NULL, Obj(
-    Prop('adminPass', t.PASSWORD), Prop('rescue_image_ref', t.UUID))]}, required=True))
+RESCUE_BODY = Obj(
+    Prop(
+        'rescue',
+        {'oneOf': [t.NULL, Obj(Prop('adminPass', t.PASSWORD), Prop('rescue_image_ref', t.UUID))]},
+        required=True,
+    )
+)
 UNRESCUE_BODY = Obj(Prop('unrescue', t.ANYTHING, required=True))
 
 
 class CannotRescueVolume(Invalid):
     """Error 400: a volume-backed server cannot be rescued with this microversion or this rescue image."""
 
-    msg_fmt = ('Cannot rescue a volume-backed instance: this needs API 2.87, and a rescue image with the property '
-               'hw_rescue_device or hw_rescue_bus.')
+    msg_fmt = (
+        'Cannot rescue a volume-backed instance: this needs API 2.87, and a rescue image with the property '
+        'hw_rescue_device or hw_rescue_bus.'
+    )
 
 
 def rescue(call: Call) -> dict[str, Any]:
@@ -45,7 +53,7 @@ def rescue(call: Call) -> dict[str, Any]:
         NothingToSealWith: a password is given, but there are no keys to seal it with (503).
     """
     backend, server, asked = call.backend, call.server, call.body['rescue'] or {}
-    accept.check(call.ctxt, server, EVENT)
+    server_operations.check(call.ctxt, server, EVENT)
     image = None
     if not server.row['image_ref'] and (call.version < VOLUMES_SINCE or asked.get('rescue_image_ref') is None):
         raise CannotRescueVolume
@@ -59,8 +67,14 @@ def rescue(call: Call) -> dict[str, Any]:
         images.find_kernels(backend, call.ctxt, image, server.row['memory_mb'])
     keys = passwords.keys(backend, asked.get('adminPass'))
     password = passwords.choose(backend, keys, asked.get('adminPass'))
-    accept.run(backend, call.ctxt, server, 'rescue', EVENT, {
-        'image': image, 'sealed': passwords.seal(keys, password, (), server.uuid)})
+    server_operations.run(
+        backend,
+        call.ctxt,
+        server,
+        'rescue',
+        EVENT,
+        {'image': image, 'sealed': passwords.seal(keys, password, (), server.uuid)},
+    )
     return {'adminPass': password} if password is not None and backend.options.enable_instance_password else {}
 
 
@@ -75,7 +89,7 @@ def _check_stable(properties: dict[str, Any]) -> None:
 
 def unrescue(call: Call) -> None:
     """Accept the action unrescue: the guest boots from its own disk again."""
-    accept.run(call.backend, call.ctxt, call.server, 'unrescue', 'unrescue.start')
+    server_operations.run(call.backend, call.ctxt, call.server, 'unrescue', 'unrescue.start')
 
 
 ROUTES = (

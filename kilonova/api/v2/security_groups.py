@@ -3,6 +3,7 @@
 The groups of a server are those of its ports. They are read from the network service with each request. Requests of the
 proxy (``/os-security-groups``) are sent to the network service with the caller's token.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -14,18 +15,20 @@ from oslo_utils import strutils
 
 from kilonova.api.rules import MEMBER, PREFIX, READER, rule
 from kilonova.api.schemas import types as t
-from kilonova.api.schemas.base import Obj, Prop, Query
+from kilonova.api.schemas.base import Obj, Prop, QuerySchema
 from kilonova.api.services import security_groups
-from kilonova.api.services.accept import VIEW
-from kilonova.api.v2.networks import UNTIL, service
+from kilonova.api.services.server_operations import VIEW
+from kilonova.api.v2.legacy.networks import UNTIL, service
 from kilonova.api.wsgi import SERVER, Call, Route, server_action
 from kilonova.clients.neutron.refusals import NetworkConflict
-from kilonova.clients.neutron.security_groups import SecurityGroup, SecurityGroupRule
+from kilonova.clients.neutron.security_groups import SecurityGroupRule, SecurityGroupRules
 from kilonova.errors import Invalid
 
 LIST, ADD, REMOVE = (f'{PREFIX}os-security-groups:{verb}' for verb in ('list', 'add', 'remove'))
-GET, SHOW, CREATE, UPDATE, DELETE, CREATE_RULE, DELETE_RULE = (f'{PREFIX}os-security-groups:{verb}' for verb in (
-    'get', 'show', 'create', 'update', 'delete', 'rule:create', 'rule:delete'))
+GET, SHOW, CREATE, UPDATE, DELETE, CREATE_RULE, DELETE_RULE = (
+    f'{PREFIX}os-security-groups:{verb}'
+    for verb in ('get', 'show', 'create', 'update', 'delete', 'rule:create', 'rule:delete')
+)
 RULES = (
     rule(LIST, READER, 'List the security groups of a server.'),
     rule(ADD, MEMBER, 'Add a security group to a server.'),
@@ -62,20 +65,37 @@ def remove(call: Call) -> None:
 
 
 # --- security groups of the network service --------------------------------------------------------------------------
-QUERY = Query.of(Prop('limit', t.NUMBER_TEXT), Prop('offset', t.NUMBER_TEXT), Prop('all_tenants', t.ANY_TEXT))
+QUERY = QuerySchema.of(Prop('limit', t.NUMBER_TEXT), Prop('offset', t.NUMBER_TEXT), Prop('all_tenants', t.ANY_TEXT))
 _NAME = {'type': 'string', 'minLength': 1, 'maxLength': 255}
-CREATE_BODY = Obj(Prop('security_group', Obj(
-    Prop('name', _NAME, required=True), Prop('description', t.TEXT)), required=True))
-UPDATE_BODY = Obj(Prop('security_group', Obj(
-    Prop('name', _NAME), Prop('description', t.TEXT), minProperties=1), required=True))
+CREATE_BODY = Obj(
+    Prop('security_group', Obj(Prop('name', _NAME, required=True), Prop('description', t.TEXT)), required=True)
+)
+UPDATE_BODY = Obj(
+    Prop('security_group', Obj(Prop('name', _NAME), Prop('description', t.TEXT), minProperties=1), required=True)
+)
 # -1 means any type or code of ICMP.
-_PORT = {'type': ['integer', 'string', 'null'], 'pattern': '^(-1|[0-9]+)$', 'minimum': -1, 'maximum': 65535,
-         'minLength': 1, 'maxLength': 5}
-RULE_BODY = Obj(Prop('security_group_rule', Obj(
-    Prop('parent_group_id', t.UUID, required=True), Prop('group_id', {'anyOf': [t.NULL, t.UUID]}),
-    Prop('cidr', {'type': ['string', 'null'], 'maxLength': 64}),
-    Prop('ip_protocol', {'type': ['string', 'null'], 'maxLength': 255}),
-    Prop('from_port', _PORT), Prop('to_port', _PORT)), required=True))
+_PORT = {
+    'type': ['integer', 'string', 'null'],
+    'pattern': '^(-1|[0-9]+)$',
+    'minimum': -1,
+    'maximum': 65535,
+    'minLength': 1,
+    'maxLength': 5,
+}
+RULE_BODY = Obj(
+    Prop(
+        'security_group_rule',
+        Obj(
+            Prop('parent_group_id', t.UUID, required=True),
+            Prop('group_id', {'anyOf': [t.NULL, t.UUID]}),
+            Prop('cidr', {'type': ['string', 'null'], 'maxLength': 64}),
+            Prop('ip_protocol', {'type': ['string', 'null'], 'maxLength': 255}),
+            Prop('from_port', _PORT),
+            Prop('to_port', _PORT),
+        ),
+        required=True,
+    )
+)
 
 
 class NoCidr(Invalid):
@@ -175,30 +195,47 @@ def _rule_fields(wanted: dict[str, Any]) -> dict[str, Any]:
     first, last = (None if port is None else int(port) for port in (wanted.get('from_port'), wanted.get('to_port')))
     if -1 in (first, last) and protocol not in ('icmp', 'icmpv6', 'ipv6-icmp'):
         raise PortsOfIcmp(protocol=protocol)
-    return {'protocol': protocol, 'ethertype': f'IPv{version}', 'remote_ip_prefix': cidr, 'remote_group_id': group,
-            'port_range_min': None if first == -1 else first, 'port_range_max': None if last == -1 else last}
+    return {
+        'protocol': protocol,
+        'ethertype': f'IPv{version}',
+        'remote_ip_prefix': cidr,
+        'remote_group_id': group,
+        'port_range_min': None if first == -1 else first,
+        'port_range_max': None if last == -1 else last,
+    }
 
 
 # --- response fields -------------------------------------------------------------------------------------------------
-def _bodies(call: Call, *groups: SecurityGroup) -> list[dict[str, Any]]:
+def _bodies(call: Call, *groups: SecurityGroupRules) -> list[dict[str, Any]]:
     known = {group.id: group for group in groups}
     others = {rule.remote_group for group in groups for rule in group.rules if rule.remote_group} - set(known)
     known |= service(call).security_groups_of(sorted(others), call.ctxt)
     return [_body(group, known) for group in groups]
 
 
-def _body(group: SecurityGroup, known: dict[str, SecurityGroup]) -> dict[str, Any]:
-    return {'id': group.id, 'name': group.name, 'description': group.description, 'tenant_id': group.project_id,
-            'rules': [_rule(rule, known) for rule in group.rules]}
+def _body(group: SecurityGroupRules, known: dict[str, SecurityGroupRules]) -> dict[str, Any]:
+    return {
+        'id': group.id,
+        'name': group.name,
+        'description': group.description,
+        'tenant_id': group.project_id,
+        'rules': [_rule(rule, known) for rule in group.rules],
+    }
 
 
-def _rule(rule: SecurityGroupRule, known: dict[str, SecurityGroup]) -> dict[str, Any]:
-    return {'id': rule.id, 'parent_group_id': rule.group_id, 'ip_protocol': rule.protocol,
-            'from_port': rule.first_port, 'to_port': rule.last_port,
-            'ip_range': {'cidr': rule.cidr} if rule.cidr else {}, 'group': _remote(known.get(rule.remote_group or ''))}
+def _rule(rule: SecurityGroupRule, known: dict[str, SecurityGroupRules]) -> dict[str, Any]:
+    return {
+        'id': rule.id,
+        'parent_group_id': rule.group_id,
+        'ip_protocol': rule.protocol,
+        'from_port': rule.first_port,
+        'to_port': rule.last_port,
+        'ip_range': {'cidr': rule.cidr} if rule.cidr else {},
+        'group': _remote(known.get(rule.remote_group or '')),
+    }
 
 
-def _remote(group: SecurityGroup | None) -> dict[str, str]:
+def _remote(group: SecurityGroupRules | None) -> dict[str, str]:
     """Return name and project of a rule's remote group.
 
     Returns an empty dict if the rule has no remote group, or if the user may not see that group.

@@ -3,6 +3,7 @@
 The actions are start, stop, reboot, pause, suspend, resize, migrate (cold and live), with their opposites,
 changePassword, trigger_crash_dump, os-resetState and injectNetworkInfo.
 """
+
 from __future__ import annotations
 
 from oslo_utils import strutils
@@ -10,10 +11,10 @@ from oslo_utils import strutils
 from kilonova.api.rules import ADMIN, MANAGER, MEMBER, PREFIX, rule
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Obj, Prop, Window, Windows
-from kilonova.api.services import accept, delete, live_migrate, passwords, resize
+from kilonova.api.services import delete, live_migrate, passwords, resize, server_operations
 from kilonova.api.wsgi import Call, server_action
 from kilonova.db.queries import instances
-from kilonova.db.queries.operations import Operation
+from kilonova.db.queries.operations import OperationRow
 from kilonova.errors import GuestAgentNotEnabled
 from kilonova.objects.image_meta import SYSMETA_PREFIX
 
@@ -22,8 +23,9 @@ START, STOP, REBOOT = (f'{PREFIX}servers:{verb}' for verb in ('start', 'stop', '
 PAUSE, UNPAUSE = (f'{PREFIX}os-pause-server:{verb}' for verb in ('pause', 'unpause'))
 SUSPEND, RESUME = (f'{PREFIX}os-suspend-server:{verb}' for verb in ('suspend', 'resume'))
 TRIGGER_CRASH_DUMP = f'{PREFIX}servers:trigger_crash_dump'
-RESIZE, CONFIRM_RESIZE, REVERT_RESIZE = (f'{PREFIX}servers:{verb}'
-                                         for verb in ('resize', 'confirm_resize', 'revert_resize'))
+RESIZE, CONFIRM_RESIZE, REVERT_RESIZE = (
+    f'{PREFIX}servers:{verb}' for verb in ('resize', 'confirm_resize', 'revert_resize')
+)
 MIGRATE, MIGRATE_HOST = f'{PREFIX}os-migrate-server:migrate', f'{PREFIX}os-migrate-server:migrate:host'
 MIGRATE_LIVE = f'{PREFIX}os-migrate-server:migrate_live'
 MIGRATE_LIVE_HOST = f'{MIGRATE_LIVE}:host'
@@ -54,44 +56,79 @@ RULES = (
 # --- request schemas -------------------------------------------------------------------------------------------------
 START_BODY = Obj(Prop('os-start', t.ANYTHING, required=True))
 STOP_BODY = Obj(Prop('os-stop', t.ANYTHING, required=True))
-REBOOT_BODY = Obj(Prop('reboot', Obj(
-    Prop('type', t.one_of('HARD', 'Hard', 'hard', 'SOFT', 'Soft', 'soft'), required=True)), required=True))
+REBOOT_BODY = Obj(
+    Prop(
+        'reboot',
+        Obj(Prop('type', t.one_of('HARD', 'Hard', 'hard', 'SOFT', 'Soft', 'soft'), required=True)),
+        required=True,
+    )
+)
 PAUSE_BODY = Obj(Prop('pause', t.ANYTHING, required=True))
 UNPAUSE_BODY = Obj(Prop('unpause', t.ANYTHING, required=True))
 SUSPEND_BODY = Obj(Prop('suspend', t.ANYTHING, required=True))
 RESUME_BODY = Obj(Prop('resume', t.ANYTHING, required=True))
 TRIGGER_CRASH_DUMP_BODY = Obj(Prop('trigger_crash_dump', t.NULL, required=True))
-RESIZE_BODY = Obj(Prop('resize', Obj(
-    Prop('flavorRef', {'type': ['string', 'integer'], 'minLength': 1, 'maxLength': 255, 'minimum': 0,
-                       'maximum': t.MAX_INT}, required=True),
-    Prop('OS-DCF:diskConfig', t.DISK_CONFIG)), required=True))
+RESIZE_BODY = Obj(
+    Prop(
+        'resize',
+        Obj(
+            Prop(
+                'flavorRef',
+                {'type': ['string', 'integer'], 'minLength': 1, 'maxLength': 255, 'minimum': 0, 'maximum': t.MAX_INT},
+                required=True,
+            ),
+            Prop('OS-DCF:diskConfig', t.DISK_CONFIG),
+        ),
+        required=True,
+    )
+)
 CONFIRM_RESIZE_BODY = Obj(Prop('confirmResize', t.ANYTHING, required=True))
 REVERT_RESIZE_BODY = Obj(Prop('revertResize', t.ANYTHING, required=True))
-MIGRATE_BODY = Obj(Prop('migrate', Windows(
-    Window(t.ANYTHING, until=55),
-    Window({'oneOf': [t.NULL, Obj(Prop('host', t.HOST_OR_NONE, required=True))]}, since=56)), required=True))
-MIGRATE_LIVE_BODY = Obj(Prop('os-migrateLive', Obj(
-    Prop('host', t.HOST_OR_NONE, required=True),
-    Prop('block_migration', Windows(
-        Window(t.BOOLEAN, until=24),
-        Window({'type': ['boolean', 'string'], 'enum': [*t.BOOLEANS, 'auto']}, since=25)), required=True),
-    Prop('disk_over_commit', t.BOOLEAN, required=True, until=24),
-    Prop('force', t.BOOLEAN, since=30, until=67)), required=True))
+MIGRATE_BODY = Obj(
+    Prop(
+        'migrate',
+        Windows(
+            Window(t.ANYTHING, until=55),
+            Window({'oneOf': [t.NULL, Obj(Prop('host', t.HOST_OR_NONE, required=True))]}, since=56),
+        ),
+        required=True,
+    )
+)
+MIGRATE_LIVE_BODY = Obj(
+    Prop(
+        'os-migrateLive',
+        Obj(
+            Prop('host', t.HOST_OR_NONE, required=True),
+            Prop(
+                'block_migration',
+                Windows(
+                    Window(t.BOOLEAN, until=24),
+                    Window({'type': ['boolean', 'string'], 'enum': [*t.BOOLEANS, 'auto']}, since=25),
+                ),
+                required=True,
+            ),
+            Prop('disk_over_commit', t.BOOLEAN, required=True, until=24),
+            Prop('force', t.BOOLEAN, since=30, until=67),
+        ),
+        required=True,
+    )
+)
 CHANGE_PASSWORD_BODY = Obj(Prop('changePassword', Obj(Prop('adminPass', t.PASSWORD, required=True)), required=True))
-RESET_STATE_BODY = Obj(Prop('os-resetState', Obj(Prop('state', t.one_of('active', 'error'), required=True)),
-                            required=True))
+RESET_STATE_BODY = Obj(
+    Prop('os-resetState', Obj(Prop('state', t.one_of('active', 'error'), required=True)), required=True)
+)
 INJECT_BODY = Obj(Prop('injectNetworkInfo', t.ANYTHING, required=True))
 
 
 # --- handlers --------------------------------------------------------------------------------------------------------
 def start(call: Call) -> None:
     """Accept the action os-start: start the guest with the same devices as before."""
-    accept.run(call.backend, call.ctxt, call.server, 'start', 'start.start')
+    server_operations.run(call.backend, call.ctxt, call.server, 'start', 'start.start')
 
 
 def stop(call: Call) -> None:
     """Accept the action os-stop: shut the guest down. The server keeps its devices and disks."""
-    accept.run(call.backend, call.ctxt, call.server, 'stop', 'stop.start', {'clean_shutdown': True})
+    server_operations.run(call.backend, call.ctxt, call.server, 'stop', 'stop.start', {'clean_shutdown': True})
 
 
 def reboot(call: Call) -> None:
@@ -101,27 +138,27 @@ def reboot(call: Call) -> None:
     """
     kind = call.body['reboot']['type'].upper()
     event = 'reboot_hard.start' if kind == 'HARD' else 'reboot.start'
-    accept.run(call.backend, call.ctxt, call.server, 'reboot', event, {'reboot_type': kind})
+    server_operations.run(call.backend, call.ctxt, call.server, 'reboot', event, {'reboot_type': kind})
 
 
 def pause(call: Call) -> None:
     """Accept the action pause: stop the guest's CPUs. The server keeps its memory, disks and devices."""
-    accept.run(call.backend, call.ctxt, call.server, 'pause', 'pause.start')
+    server_operations.run(call.backend, call.ctxt, call.server, 'pause', 'pause.start')
 
 
 def unpause(call: Call) -> None:
     """Accept the action unpause: let the CPUs of a paused guest run again."""
-    accept.run(call.backend, call.ctxt, call.server, 'unpause', 'unpause.start')
+    server_operations.run(call.backend, call.ctxt, call.server, 'unpause', 'unpause.start')
 
 
 def suspend(call: Call) -> None:
     """Accept the action suspend: save the guest's memory on the host's disk. The server keeps its devices."""
-    accept.run(call.backend, call.ctxt, call.server, 'suspend', 'suspend.start')
+    server_operations.run(call.backend, call.ctxt, call.server, 'suspend', 'suspend.start')
 
 
 def resume(call: Call) -> None:
     """Accept the action resume: restore a suspended guest from its saved memory, with the same devices."""
-    accept.run(call.backend, call.ctxt, call.server, 'resume', 'resume.start')
+    server_operations.run(call.backend, call.ctxt, call.server, 'resume', 'resume.start')
 
 
 def trigger_crash_dump(call: Call) -> None:
@@ -129,7 +166,7 @@ def trigger_crash_dump(call: Call) -> None:
 
     The reaction of the guest depends on its operating system.
     """
-    accept.run(call.backend, call.ctxt, call.server, 'trigger_crash_dump', 'trigger_crash_dump.start')
+    server_operations.run(call.backend, call.ctxt, call.server, 'trigger_crash_dump', 'trigger_crash_dump.start')
 
 
 def resize_server(call: Call) -> None:
@@ -163,9 +200,17 @@ def migrate_live(call: Call) -> None:
         call.authorise(MIGRATE_LIVE_HOST)
     block, over_commit = body['block_migration'], body.get('disk_over_commit')
     forced = strutils.bool_from_string(body.get('force', False)) if call.version >= 30 else host is not None
-    live_migrate.live_migrate(call.backend, call.ctxt, call.server, live_migrate.Wanted(
-        host=host, force=forced, block=None if block == 'auto' else strutils.bool_from_string(block),
-        over_commit=over_commit is None or strutils.bool_from_string(over_commit)))
+    live_migrate.live_migrate(
+        call.backend,
+        call.ctxt,
+        call.server,
+        live_migrate.LiveMigrationOptions(
+            host=host,
+            force=forced,
+            block=None if block == 'auto' else strutils.bool_from_string(block),
+            over_commit=over_commit is None or strutils.bool_from_string(over_commit),
+        ),
+    )
 
 
 def confirm(call: Call) -> None:
@@ -189,15 +234,15 @@ def change_admin_password(call: Call) -> None:
         NothingToSealWith: there are no keys to seal the password with (503).
     """
     server, event = call.server, 'set_admin_password.start'
-    accept.check(call.ctxt, server, event)
+    server_operations.check(call.ctxt, server, event)
     with server.cell.read() as conn:
         kept = instances.get_system_metadata(conn, server.uuid)
     if not strutils.bool_from_string(kept.get(f'{SYSMETA_PREFIX}hw_qemu_guest_agent')):
         raise GuestAgentNotEnabled
     password = call.body['changePassword']['adminPass']
     sealed = passwords.seal(passwords.keys(call.backend, True), password, (), server.uuid)
-    row = Operation.new(call.ctxt, 'set_admin_password', server.uuid, {'sealed': sealed})
-    accept.accept(call.ctxt, server, event, row, 'changePassword')
+    row = OperationRow.new(call.ctxt, 'set_admin_password', server.uuid, {'sealed': sealed})
+    server_operations.accept(call.ctxt, server, event, row, 'changePassword')
     call.backend.conductor.run_operation(call.ctxt, operation=row.uuid)
 
 
@@ -211,10 +256,10 @@ def inject_network_info(call: Call) -> None:
 
     The guest's metadata about its networks changes accordingly. Without a network service nothing happens.
     """
-    accept.check_lock(call.ctxt, call.server)
-    accept.check_ready(call.server)
+    server_operations.check_lock(call.ctxt, call.server)
+    server_operations.check_ready(call.server)
     if call.backend.networks is not None:
-        accept.run_beside(call.backend, call.ctxt, call.server, 'network_changed', {})
+        server_operations.run_beside(call.backend, call.ctxt, call.server, 'network_changed', {})
 
 
 # --- routes ----------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ The response contains the result of each event:
 
 All other events are refused.
 """
+
 from __future__ import annotations
 
 from collections import defaultdict
@@ -25,13 +26,13 @@ from kilonova import states
 from kilonova.api.rules import PREFIX, SERVICE, rule
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Obj, Prop
-from kilonova.api.services import accelerators, accept, rebuild
-from kilonova.api.services.accept import Found
+from kilonova.api.services import accelerators, rebuild, server_operations
 from kilonova.api.services.backend import Backend
+from kilonova.api.services.server_operations import ServerRef
 from kilonova.api.wsgi import Call, Reply, Route
 from kilonova.context import RequestContext
 from kilonova.db.queries import instance_mappings, instances, migrations
-from kilonova.db.queries.operations import Operation
+from kilonova.db.queries.operations import OperationRow
 from kilonova.errors import Conflict, NotFound, Unanswered
 from kilonova.objects import Instance, InstanceExternalEvent
 
@@ -50,15 +51,27 @@ _POWER = (*_VOLUMES, 'power-update')
 _ACCELERATORS = (*_POWER, 'accelerator-request-bound')
 _REIMAGED = (*_ACCELERATORS, 'volume-reimaged')
 
-BODY = Obj(Prop('events', {'type': 'array', 'minItems': 1, 'maxItems': 1000, 'items': Obj(
-    Prop('name', t.one_of(*_FIRST), required=True, until=50),
-    Prop('name', t.one_of(*_VOLUMES), required=True, since=51, until=75),
-    Prop('name', t.one_of(*_POWER), required=True, since=76, until=81),
-    Prop('name', t.one_of(*_ACCELERATORS), required=True, since=82, until=92),
-    Prop('name', t.one_of(*_REIMAGED), required=True, since=93),
-    Prop('server_uuid', t.UUID, required=True),
-    Prop('status', t.one_of('failed', 'completed', 'in-progress')),
-    Prop('tag', {'type': 'string', 'maxLength': 255}))}, required=True))
+BODY = Obj(
+    Prop(
+        'events',
+        {
+            'type': 'array',
+            'minItems': 1,
+            'maxItems': 1000,
+            'items': Obj(
+                Prop('name', t.one_of(*_FIRST), required=True, until=50),
+                Prop('name', t.one_of(*_VOLUMES), required=True, since=51, until=75),
+                Prop('name', t.one_of(*_POWER), required=True, since=76, until=81),
+                Prop('name', t.one_of(*_ACCELERATORS), required=True, since=82, until=92),
+                Prop('name', t.one_of(*_REIMAGED), required=True, since=93),
+                Prop('server_uuid', t.UUID, required=True),
+                Prop('status', t.one_of('failed', 'completed', 'in-progress')),
+                Prop('tag', {'type': 'string', 'maxLength': 255}),
+            ),
+        },
+        required=True,
+    )
+)
 
 
 # --- use cases -------------------------------------------------------------------------------------------------------
@@ -69,8 +82,10 @@ PLUGGING = frozenset(('network-vif-plugged', 'network-vif-unplugged'))
 # These events say that the server's info cache is outdated.
 CHANGES = frozenset(('network-changed', 'network-vif-deleted'))
 # By tag: (kind of the operation, event of the state machine, vm state before the operation, operation's arguments).
-POWER = {'POWER_ON': ('start', 'start.start', states.VmState.STOPPED, {}),
-         'POWER_OFF': ('stop', 'stop.start', states.VmState.ACTIVE, {'clean_shutdown': True})}
+POWER = {
+    'POWER_ON': ('start', 'start.start', states.VmState.STOPPED, {}),
+    'POWER_OFF': ('stop', 'stop.start', states.VmState.ACTIVE, {'clean_shutdown': True}),
+}
 # Events that need a tag: the id of a volume or of an accelerator request.
 TAGGED = frozenset((GROWN, REIMAGED, ACCELERATOR))
 # Codes of the response. NOTHING_THERE: the server has no host, or does not have the object of the event.
@@ -84,11 +99,17 @@ def _dispatch(backend: Backend, ctxt: RequestContext, events: Sequence[dict[str,
     event).
     """
     servers = _find(backend, {event['server_uuid'] for event in events})
-    moves = _moves(backend, {event['server_uuid'] for event in events
-                             if event['name'] == ACCELERATOR and event['server_uuid'] not in servers})
+    moves = _moves(
+        backend,
+        {
+            event['server_uuid']
+            for event in events
+            if event['name'] == ACCELERATOR and event['server_uuid'] not in servers
+        },
+    )
     ends = _ends(backend, servers, {event['server_uuid'] for event in events if event['name'] in PLUGGING})
     answers = []
-    changed: dict[str, Found] = {}
+    changed: dict[str, ServerRef] = {}
     of_host: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for asked in events:
         event = {'status': 'completed', **asked}
@@ -103,7 +124,7 @@ def _dispatch(backend: Backend, ctxt: RequestContext, events: Sequence[dict[str,
             elif event['name'] in CHANGES:
                 changed[uuid] = server
             elif event['name'] == GROWN:
-                accept.run_beside(backend, ctxt, server, 'volume_extended', {'volume_id': event['tag']})
+                server_operations.run_beside(backend, ctxt, server, 'volume_extended', {'volume_id': event['tag']})
             elif event['name'] == REIMAGED:
                 rebuild.look_again(backend, ctxt, server)
             else:
@@ -113,12 +134,17 @@ def _dispatch(backend: Backend, ctxt: RequestContext, events: Sequence[dict[str,
     for host, told in of_host.items():
         _hand_on(backend, ctxt, host, told, servers)
     for server in changed.values():
-        accept.run_beside(backend, ctxt, server, 'network_changed', {})
+        server_operations.run_beside(backend, ctxt, server, 'network_changed', {})
     return answers
 
 
-def _hand_on(backend: Backend, ctxt: RequestContext, host: str, events: Sequence[dict[str, Any]],
-             servers: dict[str, Found | None]) -> None:
+def _hand_on(
+    backend: Backend,
+    ctxt: RequestContext,
+    host: str,
+    events: Sequence[dict[str, Any]],
+    servers: dict[str, ServerRef | None],
+) -> None:
     """Send events to a host in one message.
 
     A message that gets lost does no harm: a host that waits for an event also polls from time to time.
@@ -128,27 +154,42 @@ def _hand_on(backend: Backend, ctxt: RequestContext, host: str, events: Sequence
     about = {event['server_uuid']: server for event in events if (server := servers.get(event['server_uuid']))}
     try:
         backend.compute.external_instance_event(
-            ctxt, server=host, instances=[_instance(ctxt, server) for server in about.values()],
-            events=[InstanceExternalEvent(instance_uuid=event['server_uuid'], name=event['name'],
-                                          status=event['status'], tag=event['tag'], data={}) for event in events])
+            ctxt,
+            server=host,
+            instances=[_instance(ctxt, server) for server in about.values()],
+            events=[
+                InstanceExternalEvent(
+                    instance_uuid=event['server_uuid'],
+                    name=event['name'],
+                    status=event['status'],
+                    tag=event['tag'],
+                    data={},
+                )
+                for event in events
+            ],
+        )
     except Unanswered as error:
-        LOG.warning('Could not send events of servers %s to host %s; if it waits for them, it also polls: %s',
-                    ', '.join(about), host, error)
+        LOG.warning(
+            'Could not send events of servers %s to host %s; if it waits for them, it also polls: %s',
+            ', '.join(about),
+            host,
+            error,
+        )
 
 
-def _instance(ctxt: RequestContext, server: Found) -> Instance:
+def _instance(ctxt: RequestContext, server: ServerRef) -> Instance:
     row, extra = instances.split(server.row)
     return Instance.from_row(ctxt, row, extra)
 
 
-def _find(backend: Backend, uuids: Iterable[str]) -> dict[str, Found | None]:
+def _find(backend: Backend, uuids: Iterable[str]) -> dict[str, ServerRef | None]:
     """Return a dict from uuid to server; the value is None for a server that is not in a cell yet.
 
     Unknown uuids are left out. Runs one SQL statement in the API database and one per cell.
     """
     with backend.api_db.read() as conn:
         cells = instance_mappings.cells_of(conn, uuids)
-    found: dict[str, Found | None] = {uuid: None for uuid, cell_id in cells.items() if cell_id is None}
+    found: dict[str, ServerRef | None] = {uuid: None for uuid, cell_id in cells.items() if cell_id is None}
     of_cell = defaultdict(list)
     for uuid, cell_id in cells.items():
         if cell_id is not None:
@@ -157,7 +198,7 @@ def _find(backend: Backend, uuids: Iterable[str]) -> dict[str, Found | None]:
         cell = backend.cells.by_id(cell_id)
         with cell.read() as conn:
             rows = instances.by_uuids(conn, members)
-        found.update({uuid: Found(uuid, cell, row) for uuid, row in rows.items()})
+        found.update({uuid: ServerRef(uuid, cell, row) for uuid, row in rows.items()})
     return found
 
 
@@ -174,7 +215,7 @@ def _moves(backend: Backend, uuids: set[str]) -> dict[str, str | None]:
     return found
 
 
-def _ends(backend: Backend, servers: Mapping[str, Found | None], uuids: set[str]) -> dict[str, set[str]]:
+def _ends(backend: Backend, servers: Mapping[str, ServerRef | None], uuids: set[str]) -> dict[str, set[str]]:
     """Return a dict from the uuid of a server to the source and destination hosts of its moves that have not ended.
 
     The guest may wait for its ports on a host that is not the server's host yet, or is no longer its host. Runs one SQL
@@ -192,8 +233,13 @@ def _ends(backend: Backend, servers: Mapping[str, Found | None], uuids: set[str]
     return found
 
 
-def _code(backend: Backend, ctxt: RequestContext, event: dict[str, Any], servers: dict[str, Found | None],
-          moves: dict[str, str | None]) -> int:
+def _code(
+    backend: Backend,
+    ctxt: RequestContext,
+    event: dict[str, Any],
+    servers: dict[str, ServerRef | None],
+    moves: dict[str, str | None],
+) -> int:
     uuid, name, tag = event['server_uuid'], event['name'], event.get('tag')
     if uuid not in servers and uuid not in moves:
         return UNKNOWN
@@ -209,15 +255,18 @@ def _code(backend: Backend, ctxt: RequestContext, event: dict[str, Any], servers
         return NOTHING_THERE
     if name in PLUGGING and backend.networks is not None:
         return ACCEPTED if tag else BAD_TAG
-    if name in (GROWN, REIMAGED) and backend.volumes is not None and any(
-            row['volume_id'] == tag for row in server.row['extra_volumes']):
+    if (
+        name in (GROWN, REIMAGED)
+        and backend.volumes is not None
+        and any(row['volume_id'] == tag for row in server.row['extra_volumes'])
+    ):
         return ACCEPTED
     if name == POWER_UPDATE or (name == ACCELERATOR and accelerators.may_be_bound(ctxt, server)):
         return ACCEPTED
     return NOTHING_THERE
 
 
-def _switch(backend: Backend, ctxt: RequestContext, server: Found, tag: str) -> None:
+def _switch(backend: Backend, ctxt: RequestContext, server: ServerRef, tag: str) -> None:
     """Start or stop the server if its state is the opposite.
 
     A server that has another operation, or is in the right state already, is left alone. The lock of the server is
@@ -225,15 +274,19 @@ def _switch(backend: Backend, ctxt: RequestContext, server: Found, tag: str) -> 
     """
     kind, event, vm_state, args = POWER[tag]
     if server.row['vm_state'] != vm_state:
-        LOG.info('Ignoring event power-update %s of server %s: its state is %s', tag, server.uuid,
-                 server.row['vm_state'], instance_uuid=server.uuid)
+        LOG.info(
+            'Ignoring event power-update %s of server %s: its state is %s',
+            tag,
+            server.uuid,
+            server.row['vm_state'],
+            instance_uuid=server.uuid,
+        )
         return
-    row = Operation.new(ctxt, kind, server.uuid, args)
+    row = OperationRow.new(ctxt, kind, server.uuid, args)
     try:
-        accept.accept(ctxt, server, event, row, kind)
+        server_operations.accept(ctxt, server, event, row, kind)
     except (Conflict, NotFound) as error:
-        LOG.info('Ignoring event power-update %s of server %s: %s', tag, server.uuid, error,
-                 instance_uuid=server.uuid)
+        LOG.info('Ignoring event power-update %s of server %s: %s', tag, server.uuid, error, instance_uuid=server.uuid)
         return
     backend.conductor.run_operation(ctxt, operation=row.uuid)
 

@@ -1,4 +1,5 @@
 """Server groups (``/os-server-groups``): servers that share a host or must be on different hosts."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -7,7 +8,7 @@ from typing import Any
 from kilonova.api.fields import Field, Fields, column
 from kilonova.api.rules import ADMIN, MEMBER, PREFIX, READER, rule
 from kilonova.api.schemas import types as t
-from kilonova.api.schemas.base import Obj, Prop, Query
+from kilonova.api.schemas.base import Obj, Prop, QuerySchema
 from kilonova.api.services import server_groups as service
 from kilonova.api.wsgi import Call, Route
 from kilonova.db.queries import owners
@@ -34,13 +35,20 @@ def _policies(*names: str) -> dict[str, Any]:
 
 _LIMITS = Obj(Prop('max_server_per_host', t.integer(minimum=1)))
 
-QUERY = Query.of(Prop('all_projects', t.ANY_TEXT), Prop('limit', t.NUMBER_TEXT), Prop('offset', t.NUMBER_TEXT))
-BODY = Obj(Prop('server_group', Obj(
-    Prop('name', t.NAME, required=True),
-    Prop('policies', _policies(*HARD), required=True, until=14),
-    Prop('policies', _policies(*HARD, *SOFT), required=True, since=15, until=63),
-    Prop('policy', t.one_of(*HARD, *SOFT), required=True, since=64),
-    Prop('rules', _LIMITS, since=64)), required=True))
+QUERY = QuerySchema.of(Prop('all_projects', t.ANY_TEXT), Prop('limit', t.NUMBER_TEXT), Prop('offset', t.NUMBER_TEXT))
+BODY = Obj(
+    Prop(
+        'server_group',
+        Obj(
+            Prop('name', t.NAME, required=True),
+            Prop('policies', _policies(*HARD), required=True, until=14),
+            Prop('policies', _policies(*HARD, *SOFT), required=True, since=15, until=63),
+            Prop('policy', t.one_of(*HARD, *SOFT), required=True, since=64),
+            Prop('rules', _LIMITS, since=64),
+        ),
+        required=True,
+    )
+)
 
 
 # --- response fields -------------------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
 """Metadata of a server: list, merge, replace and delete items (``/servers/{server_id}/metadata``)."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -8,8 +9,8 @@ from kilonova.api.rules import MEMBER, PREFIX, READER, rule
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Obj, Prop
 from kilonova.api.services import quota
-from kilonova.api.services.accept import VIEW, Found, check_editable, check_lock
 from kilonova.api.services.backend import Backend
+from kilonova.api.services.server_operations import VIEW, ServerRef, check_editable, check_lock
 from kilonova.api.wsgi import SERVER, Call, Route
 from kilonova.context import RequestContext
 from kilonova.db.queries import metadata
@@ -46,7 +47,7 @@ class MetadataNotFound(NotFound):
     msg_fmt = 'Metadata item was not found'
 
 
-def _read(server: Found) -> dict[str, str]:
+def _read(server: ServerRef) -> dict[str, str]:
     """Return all metadata items of the server."""
     if server.cell is None:
         found: dict[str, str] = server.row['metadata']
@@ -55,7 +56,7 @@ def _read(server: Found) -> dict[str, str]:
         return metadata.get(conn, server.uuid)
 
 
-def _item(server: Found, key: str) -> str:
+def _item(server: ServerRef, key: str) -> str:
     """Return the value of one metadata item.
 
     Raises MetadataNotFound (404) if the server has no such item.
@@ -66,7 +67,7 @@ def _item(server: Found, key: str) -> str:
     return pairs[key]
 
 
-def _merge(backend: Backend, ctxt: RequestContext, server: Found, pairs: dict[str, str]) -> dict[str, str]:
+def _merge(backend: Backend, ctxt: RequestContext, server: ServerRef, pairs: dict[str, str]) -> dict[str, str]:
     """Set the given items, keep the server's other items, and return all items.
 
     Raises MetadataLimitExceeded (403) if the server would have more items than the quota allows.
@@ -74,7 +75,7 @@ def _merge(backend: Backend, ctxt: RequestContext, server: Found, pairs: dict[st
     return _write(backend, ctxt, server, lambda before: {**before, **pairs})
 
 
-def _replace(backend: Backend, ctxt: RequestContext, server: Found, pairs: dict[str, str]) -> dict[str, str]:
+def _replace(backend: Backend, ctxt: RequestContext, server: ServerRef, pairs: dict[str, str]) -> dict[str, str]:
     """Replace all metadata items of the server by the given ones, and return them.
 
     Raises MetadataLimitExceeded (403) if there are more items than the quota allows.
@@ -82,8 +83,9 @@ def _replace(backend: Backend, ctxt: RequestContext, server: Found, pairs: dict[
     return _write(backend, ctxt, server, lambda before: dict(pairs))
 
 
-def _write(backend: Backend, ctxt: RequestContext, server: Found,
-           make: Callable[[dict[str, str]], dict[str, str]]) -> dict[str, str]:
+def _write(
+    backend: Backend, ctxt: RequestContext, server: ServerRef, make: Callable[[dict[str, str]], dict[str, str]]
+) -> dict[str, str]:
     check_lock(ctxt, server)
     check_editable(server, UPDATING)
     allowed = quota.limits(backend, server.row['project_id'])
@@ -92,17 +94,18 @@ def _write(backend: Backend, ctxt: RequestContext, server: Found,
         after = make(before)
         quota.check_metadata(allowed, after)
         return after
+
     after = metadata.change(server.cell, server.uuid, decide, method=UPDATING)
     _notify(backend, ctxt, server)
     return after
 
 
-def _notify(backend: Backend, ctxt: RequestContext, server: Found) -> None:
+def _notify(backend: Backend, ctxt: RequestContext, server: ServerRef) -> None:
     if backend.notify.on_states is not None:
         updates.server_changed(backend.notify, ctxt, server.cell, server.uuid)
 
 
-def _forget(backend: Backend, ctxt: RequestContext, server: Found, key: str) -> None:
+def _forget(backend: Backend, ctxt: RequestContext, server: ServerRef, key: str) -> None:
     """Delete one metadata item.
 
     Raises MetadataNotFound (404) if the server has no such item.
@@ -114,6 +117,7 @@ def _forget(backend: Backend, ctxt: RequestContext, server: Found, key: str) -> 
         if key not in before:
             raise MetadataNotFound
         return {name: value for name, value in before.items() if name != key}
+
     metadata.change(server.cell, server.uuid, decide, method=DELETING)
     _notify(backend, ctxt, server)
 

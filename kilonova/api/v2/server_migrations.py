@@ -1,4 +1,5 @@
 """The live migrations of a server that are in progress (``/servers/{server_id}/migrations``)."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -8,8 +9,8 @@ from typing import Any
 from kilonova.api.fields import Field, Fields, column, micro
 from kilonova.api.rules import ADMIN, MANAGER, PREFIX, rule
 from kilonova.api.schemas.base import Obj, Prop
-from kilonova.api.services import accept, ask_host
-from kilonova.api.services.accept import VIEW, WORK, Found
+from kilonova.api.services import ask_host, server_operations
+from kilonova.api.services.server_operations import VIEW, WORK, ServerRef
 from kilonova.api.wsgi import SERVER, Call, Route
 from kilonova.db import engine
 from kilonova.db.queries import instances, migrations, operations
@@ -38,13 +39,13 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Viewer:
+class ServerMigrationView:
     """The rights of the caller: with ``hosts`` source and destination of a migration are shown."""
 
     hosts: bool
 
 
-def _host(name: str) -> Callable[[Row, Viewer], Any]:
+def _host(name: str) -> Callable[[Row, ServerMigrationView], Any]:
     return lambda row, viewer: row[name] if viewer.hosts else None
 
 
@@ -78,7 +79,7 @@ _EARLY = 65
 
 
 # --- use cases -------------------------------------------------------------------------------------------------------
-class NotLive(NotFound):
+class NotLiveMigration(NotFound):
     """Error 404: the migration is not a live migration."""
 
     msg_fmt = 'Migration %(id)s for server %(uuid)s is not live-migration.'
@@ -90,7 +91,7 @@ class NotUnderWay(NotFound):
     msg_fmt = 'Migration %(id)s for server %(uuid)s is not in progress.'
 
 
-class MigrationNotFound(NotFound):
+class ServerMigrationNotFound(NotFound):
     """Error 404: the server has no migration with this id."""
 
     msg_fmt = 'Migration %(migration_id)s not found for instance %(instance_id)s'
@@ -99,14 +100,16 @@ class MigrationNotFound(NotFound):
 class NoMigrationToForce(Invalid):
     """Error 400: the server has no migration with this id to force to its end."""
 
-    msg_fmt = MigrationNotFound.msg_fmt
+    msg_fmt = ServerMigrationNotFound.msg_fmt
 
 
 class InvalidMigrationState(Invalid):
     """Error 400: the migration's status does not allow the request."""
 
-    msg_fmt = ('Migration %(migration_id)s state of instance %(instance_uuid)s is %(state)s. Cannot %(method)s while '
-               'the migration is in this state.')
+    msg_fmt = (
+        'Migration %(migration_id)s state of instance %(instance_uuid)s is %(state)s. Cannot %(method)s while '
+        'the migration is in this state.'
+    )
 
 
 class Unknown(NotFound):
@@ -115,7 +118,7 @@ class Unknown(NotFound):
     msg_fmt = 'In-progress live migration %(id)s is not found for server %(uuid)s.'
 
 
-def _under_way(server: Found) -> list[dict[str, Any]]:
+def _under_way(server: ServerRef) -> list[dict[str, Any]]:
     """Return the rows of the server's live migrations that are in progress, newest first."""
     if server.cell is None:
         return []
@@ -123,7 +126,7 @@ def _under_way(server: Found) -> list[dict[str, Any]]:
         return migrations.by_instance(conn, server.uuid, statuses=migrations.LIVE_RUNNING, types=(LIVE,))
 
 
-def _find(server: Found, identifier: str) -> dict[str, Any] | None:
+def _find(server: ServerRef, identifier: str) -> dict[str, Any] | None:
     """Return the row of a migration of the server by its id, or None if the server has no such migration."""
     row = None
     # Ids of rows have fewer than 10 digits. A text that is no number is the id of no migration.
@@ -133,17 +136,17 @@ def _find(server: Found, identifier: str) -> dict[str, Any] | None:
     return row if row is not None and row['instance_uuid'] == server.uuid else None
 
 
-def _one(server: Found, identifier: str) -> dict[str, Any]:
+def _one(server: ServerRef, identifier: str) -> dict[str, Any]:
     """Return the row of a live migration of the server that is in progress.
 
-    Raises Unknown if there is no such migration, NotLive if it is not a live migration, and NotUnderWay if it has
-    ended. All are answered with 404.
+    Raises Unknown if there is no such migration, NotLiveMigration if it is not a live migration, and NotUnderWay if it
+    has ended. All are answered with 404.
     """
     row = _find(server, identifier)
     if row is None:
         raise Unknown(id=identifier, uuid=server.uuid)
     if row['migration_type'] != LIVE:
-        raise NotLive(id=identifier, uuid=server.uuid)
+        raise NotLiveMigration(id=identifier, uuid=server.uuid)
     if row['status'] not in migrations.LIVE_RUNNING:
         raise NotUnderWay(id=identifier, uuid=server.uuid)
     return row
@@ -151,21 +154,22 @@ def _one(server: Found, identifier: str) -> dict[str, Any]:
 
 def _check(row: Mapping[str, Any], statuses: tuple[str, ...], method: str) -> None:
     if row['migration_type'] != LIVE or row['status'] not in statuses:
-        raise InvalidMigrationState(migration_id=row['id'], instance_uuid=row['instance_uuid'], state=row['status'],
-                                    method=method)
+        raise InvalidMigrationState(
+            migration_id=row['id'], instance_uuid=row['instance_uuid'], state=row['status'], method=method
+        )
 
 
 # --- handlers --------------------------------------------------------------------------------------------------------
 def index(call: Call) -> Any:
     """List the live migrations of a server that are in progress (``GET /servers/{server_id}/migrations``)."""
-    viewer = Viewer(hosts=call.may(SEE_HOSTS))
+    viewer = ServerMigrationView(hosts=call.may(SEE_HOSTS))
     return {'migrations': [FIELDS.render(row, viewer, call.version) for row in _under_way(call.server)]}
 
 
 def show(call: Call) -> Any:
     """Return a live migration that is in progress (``GET /servers/{server_id}/migrations/{migration_id}``)."""
     row = _one(call.server, call.path['migration_id'])
-    return {'migration': FIELDS.render(row, Viewer(hosts=True), call.version)}
+    return {'migration': FIELDS.render(row, ServerMigrationView(hosts=True), call.version)}
 
 
 def abort(call: Call) -> None:
@@ -174,30 +178,43 @@ def abort(call: Call) -> None:
     The conductor and the hosts that work on the migration undo it, unless the guest runs on its destination already.
 
     Raises:
-        MigrationNotFound: the server has no such migration (404).
+        ServerMigrationNotFound: the server has no such migration (404).
         InvalidMigrationState: it is not a live migration, or its status does not allow an abort (400).
         InstanceInvalidState: the server's state does not allow it (409).
     """
     backend, ctxt, server, identifier = call.backend, call.ctxt, call.server, call.path['migration_id']
-    accept.check(ctxt, server, 'live_migrate.abort')
+    server_operations.check(ctxt, server, 'live_migrate.abort')
     row = _find(server, identifier)
     if row is None:
-        raise MigrationNotFound(migration_id=identifier, instance_id=server.uuid)
+        raise ServerMigrationNotFound(migration_id=identifier, instance_id=server.uuid)
     _check(row, ABORTED if call.version >= _EARLY else RUNNING, 'abort live migration')
     error = LiveMigrationAborted()
-    reason = {'class': type(error).__name__, 'message': str(error), 'code': error.code, 'details': None,
-              'request_id': ctxt.request_id}
+    reason = {
+        'class': type(error).__name__,
+        'message': str(error),
+        'code': error.code,
+        'details': None,
+        'request_id': ctxt.request_id,
+    }
     cancelled: list[str] = []
 
     def cancel(conn: engine.Connection) -> None:
         uuid = operations.cancel_kind(conn, server.uuid, 'live_migrate', reason)
         if uuid is None:
             found = migrations.get(conn, migration_id=row['id']) or row
-            raise InvalidMigrationState(migration_id=row['id'], instance_uuid=server.uuid, state=found['status'],
-                                        method='abort live migration')
+            raise InvalidMigrationState(
+                migration_id=row['id'], instance_uuid=server.uuid, state=found['status'], method='abort live migration'
+            )
         cancelled[:] = [uuid]
-    operations.accept(server.cell, instance_uuid=server.uuid, event='live_migrate.abort', operation=None,
-                      action=accept.action(ctxt, 'live_migration_cancel'), write=cancel)
+
+    operations.accept(
+        server.cell,
+        instance_uuid=server.uuid,
+        event='live_migrate.abort',
+        operation=None,
+        action=server_operations.action(ctxt, 'live_migration_cancel'),
+        write=cancel,
+    )
     # These messages only save time: without them a conductor finds the cancelled row later.
     for uuid in cancelled:
         for host in sorted({row['source_compute'], row['dest_compute']} - {None}):
@@ -219,13 +236,18 @@ def force_complete(call: Call) -> None:
         KilonovaError: the host refuses.
     """
     backend, ctxt, server, identifier = call.backend, call.ctxt, call.server, call.path['migration_id']
-    accept.check(ctxt, server, 'live_migrate.force')
+    server_operations.check(ctxt, server, 'live_migrate.force')
     row = _find(server, identifier)
     if row is None:
         raise NoMigrationToForce(migration_id=identifier, instance_id=server.uuid)
     _check(row, RUNNING, 'force complete')
-    operations.accept(server.cell, instance_uuid=server.uuid, event='live_migrate.force', operation=None,
-                      action=accept.action(ctxt, 'live_migration_force_complete'))
+    operations.accept(
+        server.cell,
+        instance_uuid=server.uuid,
+        event='live_migrate.force',
+        operation=None,
+        action=server_operations.action(ctxt, 'live_migration_force_complete'),
+    )
     began, problem = instances.utcnow(), 'Unknown error'
     try:
         ask_host.ask(backend, ctxt, server, 'live_migration_force_complete')
@@ -234,9 +256,15 @@ def force_complete(call: Call) -> None:
         problem = str(error)
         raise
     finally:
-        event = {'event': 'compute_live_migration_force_complete', 'result': 'Error' if problem else 'Success',
-                 'host': row['source_compute'], 'start_time': began, 'finish_time': instances.utcnow(),
-                 'details': problem or None, 'traceback': None}
+        event = {
+            'event': 'compute_live_migration_force_complete',
+            'result': 'Error' if problem else 'Success',
+            'host': row['source_compute'],
+            'start_time': began,
+            'finish_time': instances.utcnow(),
+            'details': problem or None,
+            'traceback': None,
+        }
         with server.cell.write() as conn:
             instances.add_events(conn, server.uuid, ctxt.request_id, [event])
             instances.finish_action(conn, server.uuid, ctxt.request_id, 'Error' if problem else None)
@@ -248,6 +276,15 @@ ROUTES = (
     Route('GET', _PATH, index, INDEX, server=VIEW, asks=(SEE_HOSTS,), since=23),
     Route('GET', f'{_PATH}/{{migration_id}}', show, SHOW, server=VIEW, since=23),
     Route('DELETE', f'{_PATH}/{{migration_id}}', abort, ABORT, status=202, server=WORK, since=24),
-    Route('POST', f'{_PATH}/{{migration_id}}/action', force_complete, FORCE, body=FORCE_BODY, status=202,
-          action='force_complete', server=WORK, since=22),
+    Route(
+        'POST',
+        f'{_PATH}/{{migration_id}}/action',
+        force_complete,
+        FORCE,
+        body=FORCE_BODY,
+        status=202,
+        action='force_complete',
+        server=WORK,
+        since=22,
+    ),
 )

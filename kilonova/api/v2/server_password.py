@@ -2,12 +2,13 @@
 
 The server's system metadata contain it in the keys password_0 to password_3.
 """
+
 from __future__ import annotations
 
 from typing import Any
 
 from kilonova.api.rules import MEMBER, PREFIX, READER, rule
-from kilonova.api.services.accept import VIEW, Found
+from kilonova.api.services.server_operations import VIEW, ServerRef
 from kilonova.api.wsgi import SERVER, Call, Route
 from kilonova.db import engine
 from kilonova.db.queries import instances
@@ -39,7 +40,7 @@ def clear(call: Call) -> None:
 
 
 @engine.retried
-def _forget(server: Found) -> None:
+def _forget(server: ServerRef) -> None:
     with server.cell.write() as conn:
         instances.set_system_metadata(conn, server.uuid, dict.fromkeys(guest_password.KEYS))
 

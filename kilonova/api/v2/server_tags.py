@@ -1,4 +1,5 @@
 """Tags of a server (``/servers/{server_id}/tags``). As in Nova, tags of a locked server can be changed."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -6,8 +7,8 @@ from typing import Any
 from kilonova.api.rules import MEMBER, PREFIX, READER, rule
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Obj, Prop, ValidationError, Window, Windows
-from kilonova.api.services.accept import VIEW, Found, check_editable
 from kilonova.api.services.backend import Backend
+from kilonova.api.services.server_operations import VIEW, ServerRef, check_editable
 from kilonova.api.wsgi import SERVER, Call, Reply, Route
 from kilonova.context import RequestContext
 from kilonova.db.queries import tags
@@ -46,7 +47,7 @@ class TagNotFound(NotFound):
     msg_fmt = "Server %(uuid)s has no tag '%(tag)s'"
 
 
-def _read(server: Found) -> list[str]:
+def _read(server: ServerRef) -> list[str]:
     """Return all tags of the server, sorted."""
     if server.cell is None:
         found: list[str] = server.row['tags']
@@ -55,13 +56,13 @@ def _read(server: Found) -> list[str]:
         return tags.words(conn, server.uuid)
 
 
-def _check(server: Found, tag: str) -> None:
+def _check(server: ServerRef, tag: str) -> None:
     """Raise TagNotFound (404) unless the server has the tag."""
     if tag not in _read(server):
         raise TagNotFound(uuid=server.uuid, tag=tag)
 
 
-def _replace(backend: Backend, ctxt: RequestContext, server: Found, wanted: list[str]) -> list[str]:
+def _replace(backend: Backend, ctxt: RequestContext, server: ServerRef, wanted: list[str]) -> list[str]:
     """Replace all tags of the server by the given ones, and return them sorted and without duplicates."""
     check_editable(server, 'update tags')
     tags.replace(server.cell, server.uuid, wanted)
@@ -69,7 +70,7 @@ def _replace(backend: Backend, ctxt: RequestContext, server: Found, wanted: list
     return sorted(set(wanted))
 
 
-def _add(backend: Backend, ctxt: RequestContext, server: Found, tag: str) -> bool:
+def _add(backend: Backend, ctxt: RequestContext, server: ServerRef, tag: str) -> bool:
     """Add a tag, and return whether it is new.
 
     Raises TooManyTags (400) if the server has LIMIT tags already.
@@ -81,7 +82,7 @@ def _add(backend: Backend, ctxt: RequestContext, server: Found, tag: str) -> boo
     return True
 
 
-def _remove(backend: Backend, ctxt: RequestContext, server: Found, tag: str) -> None:
+def _remove(backend: Backend, ctxt: RequestContext, server: ServerRef, tag: str) -> None:
     """Delete a tag.
 
     Raises TagNotFound (404) if the server does not have it.
@@ -92,14 +93,14 @@ def _remove(backend: Backend, ctxt: RequestContext, server: Found, tag: str) -> 
     _notify(backend, ctxt, server)
 
 
-def _clear(backend: Backend, ctxt: RequestContext, server: Found) -> None:
+def _clear(backend: Backend, ctxt: RequestContext, server: ServerRef) -> None:
     """Delete all tags of the server."""
     check_editable(server, 'delete tags')
     tags.clear(server.cell, server.uuid)
     _notify(backend, ctxt, server)
 
 
-def _notify(backend: Backend, ctxt: RequestContext, server: Found) -> None:
+def _notify(backend: Backend, ctxt: RequestContext, server: ServerRef) -> None:
     """Send the notification instance.update, even if notifications of state changes are switched off."""
     updates.server_changed(backend.notify, ctxt, server.cell, server.uuid, binary=API)
 
@@ -108,8 +109,10 @@ def _notify(backend: Backend, ctxt: RequestContext, server: Found) -> None:
 class InvalidTag(Invalid):
     """Error 400: the tag in the path is empty, too long, or has a forbidden character."""
 
-    msg_fmt = ("Tag '%(tag)s' is invalid. It must be a non empty string without characters '/' and ','. "
-               'Validation error message: %(reason)s')
+    msg_fmt = (
+        "Tag '%(tag)s' is invalid. It must be a non empty string without characters '/' and ','. "
+        'Validation error message: %(reason)s'
+    )
 
 
 def index(call: Call) -> Any:

@@ -1,10 +1,11 @@
 """The NUMA topology of a server (``/servers/{server_id}/topology``)."""
+
 from __future__ import annotations
 
 from typing import Any
 
 from kilonova.api.rules import ADMIN, READER, rule
-from kilonova.api.services.accept import WORK
+from kilonova.api.services.server_operations import WORK
 from kilonova.api.wsgi import SERVER, Call, Route
 from kilonova.objects import InstanceNUMACell
 from kilonova.objects.base import KilonovaObject
@@ -31,8 +32,10 @@ def _body(text: str | None, host: bool) -> dict[str, Any]:
     found: Any = KilonovaObject.from_json(text, None) if text else None
     cells = found.cells if found is not None else []
     # All NUMA cells of a server have pages of the same size.
-    return {'nodes': [_node(cell, host) for cell in cells],
-            'pagesize_kb': next((cell.pagesize for cell in cells if _value(cell, 'pagesize')), None)}
+    return {
+        'nodes': [_node(cell, host) for cell in cells],
+        'pagesize_kb': next((cell.pagesize for cell in cells if _value(cell, 'pagesize')), None),
+    }
 
 
 def _node(cell: InstanceNUMACell, host: bool) -> dict[str, Any]:
@@ -40,8 +43,10 @@ def _node(cell: InstanceNUMACell, host: bool) -> dict[str, Any]:
     body: dict[str, Any] = {'memory_mb': cell.memory, 'vcpu_set': cpus, 'siblings': _siblings(cell)}
     if host:
         body['host_node'] = cell.id
-        body['cpu_pinning'] = {str(guest): cpu for guest, cpu in sorted((_value(cell, 'cpu_pinning_raw') or {}).items(),
-                                                                        key=lambda pair: int(pair[0]))}
+        body['cpu_pinning'] = {
+            str(guest): cpu
+            for guest, cpu in sorted((_value(cell, 'cpu_pinning_raw') or {}).items(), key=lambda pair: int(pair[0]))
+        }
     return body
 
 
@@ -52,7 +57,7 @@ def _siblings(cell: InstanceNUMACell) -> list[list[int]]:
     cpus = sorted(cell.total_cpus)
     if not threads or threads < 2:
         return []
-    return [cpus[first:first + threads] for first in range(0, len(cpus), threads)]
+    return [cpus[first : first + threads] for first in range(0, len(cpus), threads)]
 
 
 def _value(cell: InstanceNUMACell, name: str) -> Any:

@@ -1,4 +1,5 @@
 """The services of the cloud's daemons (``/os-services``): list, enable, disable, force down and delete them."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ from oslo_utils import strutils, uuidutils
 from kilonova.api.fields import Field, Fields, column, micro
 from kilonova.api.rules import ADMIN, PREFIX, rule
 from kilonova.api.schemas import types as t
-from kilonova.api.schemas.base import Obj, Prop, Query
+from kilonova.api.schemas.base import Obj, Prop, QuerySchema
 from kilonova.api.services import host_removal, hosts
 from kilonova.api.v2 import gone
 from kilonova.api.wsgi import Call, Route
@@ -29,14 +30,15 @@ _REASON = {'type': 'string', 'minLength': 1, 'maxLength': 255, 'format': 'text'}
 _BINARY = {'type': 'string', 'minLength': 1, 'maxLength': 255}
 _OF_HOST = (Prop('host', t.HOST, required=True), Prop('binary', _BINARY, required=True))
 
-QUERY = Query.of(Prop('host', t.ANY_TEXT), Prop('binary', t.ANY_TEXT))
+QUERY = QuerySchema.of(Prop('host', t.ANY_TEXT), Prop('binary', t.ANY_TEXT))
 ENABLE_BODY = Obj(*_OF_HOST)
 ANY_VERB_BODY = Obj(*_OF_HOST, Prop('disabled_reason', _REASON), Prop('forced_down', t.BOOLEAN, since=11))
 DISABLE_BODY = Obj(*_OF_HOST)
 DISABLE_LOG_REASON_BODY = Obj(*_OF_HOST, Prop('disabled_reason', _REASON, required=True))
 FORCE_DOWN_BODY = Obj(*_OF_HOST, Prop('forced_down', t.BOOLEAN, required=True))
-UPDATE_BODY = Obj(Prop('status', t.one_of('enabled', 'disabled')), Prop('disabled_reason', _REASON),
-                  Prop('forced_down', t.BOOLEAN))
+UPDATE_BODY = Obj(
+    Prop('status', t.one_of('enabled', 'disabled')), Prop('disabled_reason', _REASON), Prop('forced_down', t.BOOLEAN)
+)
 
 
 # --- response fields -------------------------------------------------------------------------------------------------
@@ -107,8 +109,13 @@ def disable(call: Call) -> Any:
 def disable_log_reason(call: Call) -> Any:
     """Disable a service and store the reason (``PUT /os-services/disable-log-reason``)."""
     reason = call.body['disabled_reason']
-    return {'service': {**_change(call, {'disabled': True, 'disabled_reason': reason}), 'status': 'disabled',
-                        'disabled_reason': reason}}
+    return {
+        'service': {
+            **_change(call, {'disabled': True, 'disabled_reason': reason}),
+            'status': 'disabled',
+            'disabled_reason': reason,
+        }
+    }
 
 
 def force_down(call: Call) -> Any:
@@ -126,8 +133,9 @@ def update(call: Call) -> Any:
     values = _values(call.body)
     service = _find(call)
     if service.row['binary'] != hosts.COMPUTE:
-        raise Invalid(f"Updating a {service.row['binary']} service is not supported. Only nova-compute services can be "
-                      'updated.')
+        raise Invalid(
+            f'Updating a {service.row["binary"]} service is not supported. Only nova-compute services can be updated.'
+        )
     row = hosts.change(call.backend, call.ctxt, service, values)
     return {'service': _body(hosts.with_zone(call.backend, row), call.version)}
 
@@ -138,8 +146,11 @@ def _values(body: dict[str, Any]) -> dict[str, Any]:
     if status is not None:
         values = {'disabled': status == 'disabled', 'disabled_reason': reason}
     if reason is not None and status != 'disabled':
-        raise Invalid("Specifying disabled_reason requires that status is 'disabled'."
-                      if status is None else "Specifying disabled_reason with status 'enabled' is invalid.")
+        raise Invalid(
+            "Specifying disabled_reason requires that status is 'disabled'."
+            if status is None
+            else "Specifying disabled_reason with status 'enabled' is invalid."
+        )
     if body.get('forced_down') is not None:
         values['forced_down'] = strutils.bool_from_string(body['forced_down'], strict=True)
     if not values:

@@ -1,4 +1,5 @@
 """The server actions shelve, shelveOffload and unshelve."""
+
 from __future__ import annotations
 
 from kilonova.api.rules import ADMIN, MEMBER, PREFIX, rule
@@ -9,8 +10,9 @@ from kilonova.api.wsgi import Call, server_action
 
 ZONE_SINCE, HOST_SINCE = 77, 91
 
-SHELVE, OFFLOAD, UNSHELVE, TO_HOST = (f'{PREFIX}os-shelve:{verb}' for verb in (
-    'shelve', 'shelve_offload', 'unshelve', 'unshelve_to_host'))
+SHELVE, OFFLOAD, UNSHELVE, TO_HOST = (
+    f'{PREFIX}os-shelve:{verb}' for verb in ('shelve', 'shelve_offload', 'unshelve', 'unshelve_to_host')
+)
 RULES = (
     rule(SHELVE, MEMBER, 'Shelve a server.'),
     rule(OFFLOAD, ADMIN, 'Offload a shelved server from its host.'),
@@ -20,12 +22,33 @@ RULES = (
 
 SHELVE_BODY = Obj(Prop('shelve', t.ANYTHING, required=True))
 OFFLOAD_BODY = Obj(Prop('shelveOffload', t.ANYTHING, required=True))
-UNSHELVE_BODY = Obj(Prop('unshelve', Windows(
-    Window(t.ANYTHING, until=ZONE_SINCE - 1),
-    Window({'oneOf': [t.NULL, Obj(Prop('availability_zone', t.ZONE, required=True))]}, since=ZONE_SINCE,
-           until=HOST_SINCE - 1),
-    Window({'oneOf': [t.NULL, Obj(Prop('availability_zone', {'oneOf': [t.NULL, t.ZONE]}), Prop('host', t.HOST),
-                                  minProperties=1)]}, since=HOST_SINCE)), required=True))
+UNSHELVE_BODY = Obj(
+    Prop(
+        'unshelve',
+        Windows(
+            Window(t.ANYTHING, until=ZONE_SINCE - 1),
+            Window(
+                {'oneOf': [t.NULL, Obj(Prop('availability_zone', t.ZONE, required=True))]},
+                since=ZONE_SINCE,
+                until=HOST_SINCE - 1,
+            ),
+            Window(
+                {
+                    'oneOf': [
+                        t.NULL,
+                        Obj(
+                            Prop('availability_zone', {'oneOf': [t.NULL, t.ZONE]}),
+                            Prop('host', t.HOST),
+                            minProperties=1,
+                        ),
+                    ]
+                },
+                since=HOST_SINCE,
+            ),
+        ),
+        required=True,
+    )
+)
 
 
 def shelve_server(call: Call) -> None:

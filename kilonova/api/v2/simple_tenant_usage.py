@@ -2,6 +2,7 @@
 
 A report contains the servers of the period, their hours, and their flavors' resources multiplied by these hours.
 """
+
 from __future__ import annotations
 
 import datetime
@@ -12,9 +13,9 @@ from typing import Any
 from kilonova.api.fields import Field, Fields, column, micro
 from kilonova.api.rules import ADMIN, PREFIX, READER, rule
 from kilonova.api.schemas import types as t
-from kilonova.api.schemas.base import Prop, Query
+from kilonova.api.schemas.base import Prop, QuerySchema
 from kilonova.api.services.backend import Backend
-from kilonova.api.services.silence import ask_cells, refuse_if_any
+from kilonova.api.services.scatter_gather import ask_cells, refuse_if_any
 from kilonova.api.wsgi import Call, Route
 from kilonova.db.engine import Database
 from kilonova.db.queries import owners, usages
@@ -34,8 +35,8 @@ RULES = (
 _PERIOD = (Prop('start', t.ANY_TEXT), Prop('end', t.ANY_TEXT))
 _PAGE = (Prop('limit', t.NUMBER_TEXT, since=40), Prop('marker', t.ANY_TEXT, since=40))
 
-INDEX_QUERY = Query.of(*_PERIOD, Prop('detailed', t.ANY_TEXT), *_PAGE)
-SHOW_QUERY = Query.of(*_PERIOD, *_PAGE)
+INDEX_QUERY = QuerySchema.of(*_PERIOD, Prop('detailed', t.ANY_TEXT), *_PAGE)
+SHOW_QUERY = QuerySchema.of(*_PERIOD, *_PAGE)
 
 
 # --- use cases -------------------------------------------------------------------------------------------------------
@@ -103,8 +104,9 @@ def _time(text: str | None, now: datetime.datetime) -> datetime.datetime:
     raise InvalidStrTime
 
 
-def _servers(backend: Backend, period: Period, *, owner: Owner, limit: int, marker: str | None = None,
-             detailed: bool = False) -> list[dict[str, Any]]:
+def _servers(
+    backend: Backend, period: Period, *, owner: Owner, limit: int, marker: str | None = None, detailed: bool = False
+) -> list[dict[str, Any]]:
     """Return at most ``limit`` servers that existed in the period, ordered by cell and then by id.
 
     With ``marker`` (the uuid of a server) the list begins after that server. Servers of a cell that does not answer are
@@ -127,8 +129,18 @@ def _servers(backend: Backend, period: Period, *, owner: Owner, limit: int, mark
                 if after is None:
                     return
                 marker = None
-            found.extend(usages.active(conn, period.start, period.stop, owner=owner,
-                                       limit=limit - len(found), after=after or 0, with_flavor=detailed))
+            found.extend(
+                usages.active(
+                    conn,
+                    period.start,
+                    period.stop,
+                    owner=owner,
+                    limit=limit - len(found),
+                    after=after or 0,
+                    with_flavor=detailed,
+                )
+            )
+
     silent: list[Any] = []
     ask_cells(backend.all_cells(), ask, silent)
     if marker is not None and limit:
@@ -149,9 +161,15 @@ def _totals(rows: Iterable[dict[str, Any]], period: Period) -> list[Total]:
         total.memory_mb += (row['memory_mb'] or 0) * hours
         total.local_gb += local_gb * hours
         ended = row['terminated_at']
-        total.servers.append({
-            **row, 'hours': hours, 'local_gb': local_gb, 'state': 'terminated' if ended else row['vm_state'],
-            'uptime': int(((ended or period.now) - row['launched_at']).total_seconds())})
+        total.servers.append(
+            {
+                **row,
+                'hours': hours,
+                'local_gb': local_gb,
+                'state': 'terminated' if ended else row['vm_state'],
+                'uptime': int(((ended or period.now) - row['launched_at']).total_seconds()),
+            }
+        )
     return list(found.values())
 
 
@@ -182,9 +200,14 @@ _SERVER = Fields(
 def _body(total: Total, period: Period, version: int, detailed: bool) -> dict[str, Any]:
     """Return the body for one project's usage; with ``detailed`` it also contains the project's servers."""
     body: dict[str, Any] = {
-        'tenant_id': total.tenant_id, 'total_hours': total.hours, 'total_vcpus_usage': total.vcpus,
-        'total_memory_mb_usage': total.memory_mb, 'total_local_gb_usage': total.local_gb,
-        'start': micro(period.start), 'stop': micro(period.stop)}
+        'tenant_id': total.tenant_id,
+        'total_hours': total.hours,
+        'total_vcpus_usage': total.vcpus,
+        'total_memory_mb_usage': total.memory_mb,
+        'total_local_gb_usage': total.local_gb,
+        'start': micro(period.start),
+        'stop': micro(period.stop),
+    }
     if detailed:
         body['server_usages'] = [_SERVER.render(row, None, version) for row in total.servers]
     return body
@@ -217,8 +240,9 @@ def _report(call: Call, owner: owners.Owner, detailed: bool, path: str) -> tuple
     # Microversions before 2.40 have no paging: the answer is cut after max_limit servers.
     paged = call.version >= PAGES_SINCE
     limit = call.limit() if paged else call.backend.options.max_limit
-    rows = _servers(call.backend, period, owner=owner, limit=limit, detailed=detailed,
-                    marker=call.one('marker') if paged else None)
+    rows = _servers(
+        call.backend, period, owner=owner, limit=limit, detailed=detailed, marker=call.one('marker') if paged else None
+    )
     usages = [_body(total, period, call.version, detailed) for total in _totals(rows, period)]
     full = paged and rows and len(rows) == limit
     return usages, call.links.next(path, call.query, rows[-1]['uuid']) if full else None

@@ -2,6 +2,7 @@
 
 Lists are read from the server's rows of block_device_mapping.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -12,15 +13,16 @@ from oslo_utils import strutils
 from kilonova.api.fields import ABSENT, Field, Fields, column
 from kilonova.api.rules import MEMBER, PREFIX, READER, SERVICE, rule
 from kilonova.api.schemas import types as t
-from kilonova.api.schemas.base import Obj, Prop, Query
+from kilonova.api.schemas.base import Obj, Prop, QuerySchema
 from kilonova.api.services import volumes
-from kilonova.api.services.accept import WORK
+from kilonova.api.services.server_operations import WORK
 from kilonova.api.wsgi import SERVER, Call, Reply, Route
 from kilonova.errors import Invalid
 
 # --- rules -----------------------------------------------------------------------------------------------------------
 INDEX, SHOW, CREATE, UPDATE, SWAP, DELETE = (
-    f'{PREFIX}os-volumes-attachments:{verb}' for verb in ('index', 'show', 'create', 'update', 'swap', 'delete'))
+    f'{PREFIX}os-volumes-attachments:{verb}' for verb in ('index', 'show', 'create', 'update', 'swap', 'delete')
+)
 RULES = (
     rule(INDEX, READER, 'List the volumes of a server.'),
     rule(SHOW, READER, 'Show a volume of a server.'),
@@ -33,16 +35,37 @@ RULES = (
 
 # --- request schemas -------------------------------------------------------------------------------------------------
 _DEVICE = {'type': ['string', 'null'], 'maxLength': 255, 'pattern': r'^/dev/x?[a-z]?d?[a-z]+[0-9]*$'}
-QUERY = Query.of(Prop('limit', t.NUMBER_TEXT), Prop('offset', t.NUMBER_TEXT))
+QUERY = QuerySchema.of(Prop('limit', t.NUMBER_TEXT), Prop('offset', t.NUMBER_TEXT))
 # The name of a device is accepted and has no effect: the host names the disks.
-CREATE_BODY = Obj(Prop('volumeAttachment', Obj(
-    Prop('volumeId', t.UUID, required=True), Prop('device', _DEVICE), Prop('tag', t.TAG, since=49),
-    Prop('delete_on_termination', t.BOOLEAN, since=79)), required=True))
-SWAP_BODY = Obj(Prop('volumeAttachment', Obj(
-    Prop('volumeId', t.UUID, required=True), Prop('device', _DEVICE)), required=True))
-UPDATE_BODY = Obj(Prop('volumeAttachment', Obj(
-    Prop('volumeId', t.UUID, required=True), Prop('device', _DEVICE), Prop('tag', t.TAG),
-    Prop('delete_on_termination', t.BOOLEAN), Prop('id', t.UUID), Prop('serverId', t.UUID)), required=True))
+CREATE_BODY = Obj(
+    Prop(
+        'volumeAttachment',
+        Obj(
+            Prop('volumeId', t.UUID, required=True),
+            Prop('device', _DEVICE),
+            Prop('tag', t.TAG, since=49),
+            Prop('delete_on_termination', t.BOOLEAN, since=79),
+        ),
+        required=True,
+    )
+)
+SWAP_BODY = Obj(
+    Prop('volumeAttachment', Obj(Prop('volumeId', t.UUID, required=True), Prop('device', _DEVICE)), required=True)
+)
+UPDATE_BODY = Obj(
+    Prop(
+        'volumeAttachment',
+        Obj(
+            Prop('volumeId', t.UUID, required=True),
+            Prop('device', _DEVICE),
+            Prop('tag', t.TAG),
+            Prop('delete_on_termination', t.BOOLEAN),
+            Prop('id', t.UUID),
+            Prop('serverId', t.UUID),
+        ),
+        required=True,
+    )
+)
 MULTIATTACH_SINCE, ASYNC_SINCE, UPDATE_SINCE = 60, 101, 85
 
 
@@ -83,7 +106,7 @@ def _body(call: Call, row: Mapping[str, Any], kind: str = LISTED) -> dict[str, A
 def index(call: Call) -> dict[str, Any]:
     """List the volumes of a server, oldest attachment first (``GET /servers/{server_id}/os-volume_attachments``)."""
     first = call.offset()
-    rows = volumes.of_server(call.server)[first:first + (call.limit() or call.backend.options.max_limit)]
+    rows = volumes.of_server(call.server)[first : first + (call.limit() or call.backend.options.max_limit)]
     return {'volumeAttachments': [_body(call, row) for row in rows]}
 
 
@@ -99,10 +122,10 @@ def create(call: Call) -> Any:
     on it is sent at once, without a body.
     """
     asked = call.body['volumeAttachment']
-    wanted = volumes.Wanted(asked['volumeId'], asked.get('tag'),
-                            strutils.bool_from_string(asked.get('delete_on_termination', False)))
-    attach = volumes.attach(call.backend, call.ctxt, call.server, wanted,
-                            multiattach=call.version >= MULTIATTACH_SINCE)
+    wanted = volumes.WantedAttachment(
+        asked['volumeId'], asked.get('tag'), strutils.bool_from_string(asked.get('delete_on_termination', False))
+    )
+    attach = volumes.attach(call.backend, call.ctxt, call.server, wanted, multiattach=call.version >= MULTIATTACH_SINCE)
     if call.version >= ASYNC_SINCE:
         return Reply(status=202)
     row = volumes.attached(call.backend, call.ctxt, call.server, attach)
@@ -128,15 +151,20 @@ def update(call: Call) -> None:
     is_another = asked['volumeId'].lower() != row['volume_id']
     if is_another:
         call.authorise(SWAP)
-    for name, value in (('id', row['volume_id']), ('serverId', call.server.uuid), ('device', row['device_name']),
-                        ('tag', row['tag'])):
+    for name, value in (
+        ('id', row['volume_id']),
+        ('serverId', call.server.uuid),
+        ('device', row['device_name']),
+        ('tag', row['tag']),
+    ):
         if name in asked and asked[name] != value:
             raise NotMutable(name=name, value=value)
     if is_another:
         swap(call)
     if 'delete_on_termination' in asked:
-        volumes.set_delete_on_termination(call.server, row['volume_id'],
-                                          strutils.bool_from_string(asked['delete_on_termination']))
+        volumes.set_delete_on_termination(
+            call.server, row['volume_id'], strutils.bool_from_string(asked['delete_on_termination'])
+        )
 
 
 def delete(call: Call) -> None:

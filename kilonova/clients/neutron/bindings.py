@@ -1,4 +1,5 @@
 """Additional bindings of ports, for the destination of a live migration."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -8,7 +9,7 @@ from urllib.parse import quote
 
 from kilonova.clients.neutron.ports import Port, theirs
 from kilonova.clients.neutron.refusals import body_of, kind_and_text
-from kilonova.clients.neutron.request import Requests
+from kilonova.clients.neutron.request import NeutronRequests
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Binding:
         return cls(body['host'], body['vif_type'], body.get('vif_details') or {}, body.get('profile') or {})
 
 
-class Bindings(Requests):
+class Bindings(NeutronRequests):
     """The client's calls for bindings of ports."""
 
     def add_binding(self, port: Port, host: str, profile: Mapping[str, Any]) -> Binding:

@@ -1,4 +1,5 @@
 """Floating IPs of Neutron, for users who manage them through this API, and for the info cache."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
@@ -6,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kilonova.clients.neutron.refusals import FloatingIpNotFound
-from kilonova.clients.neutron.request import Requests
+from kilonova.clients.neutron.request import NeutronRequests
 from kilonova.context import RequestContext
 
 
@@ -24,11 +25,16 @@ class FloatingIp:
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> FloatingIp:
         """Return the floating IP of a response body."""
-        return cls(body['id'], body['floating_ip_address'], body['port_id'], body['fixed_ip_address'],
-                   body['floating_network_id'])
+        return cls(
+            body['id'],
+            body['floating_ip_address'],
+            body['port_id'],
+            body['fixed_ip_address'],
+            body['floating_network_id'],
+        )
 
 
-class FloatingIps(Requests):
+class FloatingIps(NeutronRequests):
     """The client's calls for floating IPs."""
 
     def floating_ips(self, port_ids: Iterable[str]) -> list[FloatingIp]:
@@ -37,11 +43,11 @@ class FloatingIps(Requests):
 
     def floating_ip(self, ctxt: RequestContext, floating_id: str) -> FloatingIp:
         """Return a floating IP. Raises FloatingIpNotFound if this user can see no such floating IP."""
-        return FloatingIp.from_body(self._one('GET', 'floatingips', floating_id, ctxt,
-                                              FloatingIpNotFound(name=f'ID {floating_id}')))
+        return FloatingIp.from_body(
+            self._one('GET', 'floatingips', floating_id, ctxt, FloatingIpNotFound(name=f'ID {floating_id}'))
+        )
 
-    def floating_ips_of_project(self, ctxt: RequestContext, limit: int,
-                                address: str | None = None) -> list[FloatingIp]:
+    def floating_ips_of_project(self, ctxt: RequestContext, limit: int, address: str | None = None) -> list[FloatingIp]:
         """Return at most ``limit`` floating IPs of the user's project.
 
         With ``address``, return those with this address that the user can see, of any project.
@@ -60,8 +66,9 @@ class FloatingIps(Requests):
         body = {'floating_network_id': network_id, 'tenant_id': ctxt.project_id}
         return FloatingIp.from_body(self._made('floatingips', body, ctxt, network_id=network_id))
 
-    def lead_to(self, ctxt: RequestContext, floating: FloatingIp, port_id: str | None,
-                fixed_ip: str | None = None) -> None:
+    def lead_to(
+        self, ctxt: RequestContext, floating: FloatingIp, port_id: str | None, fixed_ip: str | None = None
+    ) -> None:
         """Let a floating IP lead to an address of a port, or to nothing if ``port_id`` is None.
 
         Raises:
@@ -71,8 +78,15 @@ class FloatingIps(Requests):
             NetworkConflict: Another floating IP leads to that address.
         """
         body = {'port_id': port_id, **({'fixed_ip_address': fixed_ip} if fixed_ip else {})}
-        self._one('PUT', 'floatingips', floating.id, ctxt, FloatingIpNotFound(name=f'ID {floating.id}'), body,
-                  port_id=port_id or '')
+        self._one(
+            'PUT',
+            'floatingips',
+            floating.id,
+            ctxt,
+            FloatingIpNotFound(name=f'ID {floating.id}'),
+            body,
+            port_id=port_id or '',
+        )
 
     def delete_floating_ip(self, ctxt: RequestContext, floating_id: str) -> None:
         """Delete a floating IP. Raises FloatingIpNotFound if this user can see no such floating IP."""

@@ -1,4 +1,5 @@
 """Networks and subnets of Neutron, and the guarantees that QoS policies request for ports."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
@@ -7,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from kilonova.clients.neutron.refusals import NetworkNotFound, body_of
-from kilonova.clients.neutron.request import Requests
+from kilonova.clients.neutron.request import NeutronRequests
 from kilonova.context import RequestContext
 
 # Types of QoS policy rules that request resources of Placement.
@@ -36,15 +37,23 @@ class Network:
     def from_body(cls, body: Mapping[str, Any]) -> Network:
         """Return the network of a response body."""
         return cls(
-            id=body['id'], name=body['name'], project_id=body['project_id'], mtu=body.get('mtu'),
-            shared=body['shared'], external=body.get('router:external', False),
-            admin_state_up=body['admin_state_up'], port_security_enabled=body.get('port_security_enabled', True),
-            subnet_ids=tuple(body['subnets']), network_type=body.get('provider:network_type'),
-            physical_network=body.get('provider:physical_network'), qos_policy_id=body.get('qos_policy_id'))
+            id=body['id'],
+            name=body['name'],
+            project_id=body['project_id'],
+            mtu=body.get('mtu'),
+            shared=body['shared'],
+            external=body.get('router:external', False),
+            admin_state_up=body['admin_state_up'],
+            port_security_enabled=body.get('port_security_enabled', True),
+            subnet_ids=tuple(body['subnets']),
+            network_type=body.get('provider:network_type'),
+            physical_network=body.get('provider:physical_network'),
+            qos_policy_id=body.get('qos_policy_id'),
+        )
 
 
 @dataclass(frozen=True)
-class Route:
+class SubnetRoute:
     """A static route that a subnet's hosts get by DHCP."""
 
     destination: str
@@ -62,21 +71,26 @@ class Subnet:
     gateway_ip: str | None
     enable_dhcp: bool
     dns_nameservers: tuple[str, ...] = ()
-    host_routes: tuple[Route, ...] = ()
+    host_routes: tuple[SubnetRoute, ...] = ()
     ipv6_address_mode: str | None = None
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> Subnet:
         """Return the subnet of a response body."""
         return cls(
-            id=body['id'], network_id=body['network_id'], ip_version=body['ip_version'], cidr=body['cidr'],
-            gateway_ip=body['gateway_ip'], enable_dhcp=body['enable_dhcp'],
+            id=body['id'],
+            network_id=body['network_id'],
+            ip_version=body['ip_version'],
+            cidr=body['cidr'],
+            gateway_ip=body['gateway_ip'],
+            enable_dhcp=body['enable_dhcp'],
             dns_nameservers=tuple(body['dns_nameservers']),
-            host_routes=tuple(Route(one['destination'], one['nexthop']) for one in body['host_routes']),
-            ipv6_address_mode=body.get('ipv6_address_mode'))
+            host_routes=tuple(SubnetRoute(one['destination'], one['nexthop']) for one in body['host_routes']),
+            ipv6_address_mode=body.get('ipv6_address_mode'),
+        )
 
 
-class Networks(Requests):
+class Networks(NeutronRequests):
     """The client's calls for networks and subnets."""
 
     def networks(self, ctxt: RequestContext | None, ids: Iterable[str]) -> dict[str, Network]:
@@ -91,8 +105,10 @@ class Networks(Requests):
 
         They are the project's own networks and the shared ones.
         """
-        found = [*self._pages('networks', [('tenant_id', project_id), ('shared', 'False')], ctxt),
-                 *self._pages('networks', [('shared', 'True')], ctxt)]
+        found = [
+            *self._pages('networks', [('tenant_id', project_id), ('shared', 'False')], ctxt),
+            *self._pages('networks', [('shared', 'True')], ctxt),
+        ]
         return [Network.from_body(body) for body in found]
 
     def check_topology(self, ctxt: RequestContext) -> None:

@@ -1,4 +1,5 @@
 """Ports of Neutron: create them, bind them to servers on hosts, name them, release and delete them."""
+
 from __future__ import annotations
 
 import re
@@ -11,7 +12,7 @@ from urllib.parse import quote
 from keystoneauth1.adapter import Adapter
 
 from kilonova.clients.neutron.refusals import PortNotFound, body_of
-from kilonova.clients.neutron.request import Requests
+from kilonova.clients.neutron.request import NeutronRequests
 from kilonova.context import RequestContext
 
 _LABEL = re.compile('[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?', re.ASCII)
@@ -21,9 +22,20 @@ EXTENSIONS_KEPT, DNS = 600.0, 'dns-integration'
 PAGE = 1000
 # Keys of binding:profile that a compute service writes, and removes when it unbinds. Other keys belong to the port's
 # owner.
-OUR_PROFILE = frozenset((
-    'pci_vendor_info', 'pci_slot', 'physical_network', 'pf_mac_address', 'vf_num', 'card_serial_number', 'allocation',
-    'arq_uuid', 'device_mac_address', 'migrating_to'))
+OUR_PROFILE = frozenset(
+    (
+        'pci_vendor_info',
+        'pci_slot',
+        'physical_network',
+        'pf_mac_address',
+        'vf_num',
+        'card_serial_number',
+        'allocation',
+        'arq_uuid',
+        'device_mac_address',
+        'migrating_to',
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -71,17 +83,29 @@ class Port:
     def from_body(cls, body: Mapping[str, Any]) -> Port:
         """Return the port of a response body."""
         return cls(
-            id=body['id'], network_id=body['network_id'], project_id=body['project_id'], mac=body['mac_address'],
-            status=body['status'], admin_state_up=body['admin_state_up'], device_id=body['device_id'],
+            id=body['id'],
+            network_id=body['network_id'],
+            project_id=body['project_id'],
+            mac=body['mac_address'],
+            status=body['status'],
+            admin_state_up=body['admin_state_up'],
+            device_id=body['device_id'],
             device_owner=body['device_owner'],
             fixed_ips=tuple(FixedIp(one['subnet_id'], one['ip_address']) for one in body['fixed_ips']),
-            security_groups=tuple(body.get('security_groups') or ()), tags=tuple(body.get('tags') or ()),
-            vnic_type=body.get('binding:vnic_type') or 'normal', resource_request=body.get('resource_request') or None,
-            device_profile=body.get('device_profile') or None, numa_policy=body.get('numa_affinity_policy') or None,
+            security_groups=tuple(body.get('security_groups') or ()),
+            tags=tuple(body.get('tags') or ()),
+            vnic_type=body.get('binding:vnic_type') or 'normal',
+            resource_request=body.get('resource_request') or None,
+            device_profile=body.get('device_profile') or None,
+            numa_policy=body.get('numa_affinity_policy') or None,
             vif_type=body.get('binding:vif_type'),
-            vif_details=body.get('binding:vif_details') or {}, profile=body.get('binding:profile') or {},
-            host=body.get('binding:host_id') or None, port_security_enabled=body.get('port_security_enabled', True),
-            revision=body.get('revision_number'), dns_name=body.get('dns_name'))
+            vif_details=body.get('binding:vif_details') or {},
+            profile=body.get('binding:profile') or {},
+            host=body.get('binding:host_id') or None,
+            port_security_enabled=body.get('port_security_enabled', True),
+            revision=body.get('revision_number'),
+            dns_name=body.get('dns_name'),
+        )
 
     @property
     def binding_failed(self) -> bool:
@@ -123,21 +147,21 @@ class _Extensions:
         return alias in self._known
 
 
-class Ports(Requests):
+class PortCalls(NeutronRequests):
     """The client's calls for ports."""
 
     def __init__(self, adapter: Adapter) -> None:
         super().__init__(adapter)
-        self._extensions = _Extensions(lambda: frozenset(
-            body['alias'] for body in self._pages('extensions', (), None)))
+        self._extensions = _Extensions(lambda: frozenset(body['alias'] for body in self._pages('extensions', (), None)))
 
     def port(self, ctxt: RequestContext | None, port_id: str) -> Port:
         """Return a port. Raises PortNotFound if this user can see no such port."""
         path = f'/ports/{quote(port_id, safe="")}'
         return Port.from_body(body_of(self._send('GET', path, ctxt=ctxt), ctxt, port_id=port_id)['port'])
 
-    def ports(self, *, ids: Collection[str] | None = None, device_id: str | None = None,
-              ctxt: RequestContext | None = None) -> list[Port]:
+    def ports(
+        self, *, ids: Collection[str] | None = None, device_id: str | None = None, ctxt: RequestContext | None = None
+    ) -> list[Port]:
         """Return the ports with these ids, or the ports of the server ``device_id`` if ``ids`` is None.
 
         Ports that do not exist or that the user can't see are left out.
@@ -151,16 +175,31 @@ class Ports(Requests):
 
         Sends one request for each PAGE ports of the cloud.
         """
-        return [port for port in map(Port.from_body, self._pages('ports', [('limit', str(PAGE))], None))
-                if port.device_id and port.device_owner.startswith('compute:')]
+        return [
+            port
+            for port in map(Port.from_body, self._pages('ports', [('limit', str(PAGE))], None))
+            if port.device_id and port.device_owner.startswith('compute:')
+        ]
 
     def ports_at(self, network_id: str, address: str) -> list[Port]:
         """Return the ports that have a fixed IP address in a network."""
-        return [Port.from_body(body) for body in self._pages(
-            'ports', [('network_id', network_id), ('fixed_ips', f'ip_address={address}')], None)]
+        return [
+            Port.from_body(body)
+            for body in self._pages('ports', [('network_id', network_id), ('fixed_ips', f'ip_address={address}')], None)
+        ]
 
-    def create_port(self, network_id: str, *, project_id: str, device_id: str, device_owner: str, host: str | None,
-                    fixed_ip: str | None = None, security_groups: Sequence[str] = (), name: str = '') -> Port:
+    def create_port(
+        self,
+        network_id: str,
+        *,
+        project_id: str,
+        device_id: str,
+        device_owner: str,
+        host: str | None,
+        fixed_ip: str | None = None,
+        security_groups: Sequence[str] = (),
+        name: str = '',
+    ) -> Port:
         """Create a port that is bound to a host, or to none if ``host`` is None.
 
         Check ``binding_failed`` of the result. ``security_groups`` are ids. If there are none, the port gets the
@@ -177,8 +216,13 @@ class Ports(Requests):
             PortQuotaFull: The project's quota of ports is used up.
             NetworkInvalid, NetworkConflict: Neutron refuses the request for another reason.
         """
-        body: dict[str, Any] = {'network_id': network_id, 'tenant_id': project_id, 'admin_state_up': True,
-                                'device_id': device_id, 'device_owner': device_owner}
+        body: dict[str, Any] = {
+            'network_id': network_id,
+            'tenant_id': project_id,
+            'admin_state_up': True,
+            'device_id': device_id,
+            'device_owner': device_owner,
+        }
         if host is not None:
             body['binding:host_id'] = host
         if fixed_ip is not None:
@@ -190,8 +234,16 @@ class Ports(Requests):
         response = self._send('POST', '/ports', json={'port': body})
         return Port.from_body(body_of(response, None, network_id=network_id, address=fixed_ip or '')['port'])
 
-    def bind(self, port: Port, *, host: str | None, device_id: str, device_owner: str,
-             profile: Mapping[str, Any] | None = None, name: str = '') -> Port:
+    def bind(
+        self,
+        port: Port,
+        *,
+        host: str | None,
+        device_id: str,
+        device_owner: str,
+        profile: Mapping[str, Any] | None = None,
+        name: str = '',
+    ) -> Port:
         """Bind a port to a server on a host, or to a server without a host if ``host`` is None.
 
         ``port`` is the port as the service read it. ``profile`` is our part of its profile, and the part of the port's
@@ -203,8 +255,12 @@ class Ports(Requests):
             PortChanged: The port was changed since it was read. So two servers never get the same port.
             NetworkInvalid, NetworkConflict: Neutron refuses the request.
         """
-        return self._update(port, {'binding:host_id': host, 'device_id': device_id, 'device_owner': device_owner,
-                                   **_named(port, name)}, profile or {}, unchanged=True)
+        return self._update(
+            port,
+            {'binding:host_id': host, 'device_id': device_id, 'device_owner': device_owner, **_named(port, name)},
+            profile or {},
+            unchanged=True,
+        )
 
     def set_name(self, port: Port, name: str) -> None:
         """Set the name in DNS of a port, as the service read it.
@@ -272,8 +328,14 @@ class Ports(Requests):
         row = body_of(self._send('GET', path), None)['quota']['port']
         return PortQuota(None if row['limit'] < 0 else row['limit'], row['used'] + row['reserved'])
 
-    def _update(self, port: Port, fields: dict[str, Any], profile: Mapping[str, Any] | None, unchanged: bool = False,
-                ctxt: RequestContext | None = None) -> Port:
+    def _update(
+        self,
+        port: Port,
+        fields: dict[str, Any],
+        profile: Mapping[str, Any] | None,
+        unchanged: bool = False,
+        ctxt: RequestContext | None = None,
+    ) -> Port:
         """Write fields of a port and return the port.
 
         ``profile`` is our part of its profile, or None if the profile is kept. With ``unchanged`` the port is written
@@ -281,10 +343,10 @@ class Ports(Requests):
         """
         if profile is not None and (wanted := theirs(port.profile) | dict(profile)) != port.profile:
             fields = {**fields, 'binding:profile': wanted}
-        condition = ({'If-Match': f'revision_number={port.revision}'} if unchanged and port.revision is not None
-                     else {})
-        response = self._send('PUT', f'/ports/{quote(port.id, safe="")}', ctxt=ctxt, json={'port': fields},
-                              headers=condition)
+        condition = {'If-Match': f'revision_number={port.revision}'} if unchanged and port.revision is not None else {}
+        response = self._send(
+            'PUT', f'/ports/{quote(port.id, safe="")}', ctxt=ctxt, json={'port': fields}, headers=condition
+        )
         return Port.from_body(body_of(response, ctxt, port_id=port.id)['port'])
 
 

@@ -1,4 +1,5 @@
 """Convert Neutron's responses to bodies, or raise the error that corresponds to a refusal."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -50,7 +51,7 @@ class SecurityGroupNotUnique(errors.Conflict):
 class SecurityGroupNotApplicable(errors.Invalid):
     """The port or its network can't have security groups."""
 
-    msg_fmt = ('Network requires port_security_enabled and subnet associated in order to apply security groups.')
+    msg_fmt = 'Network requires port_security_enabled and subnet associated in order to apply security groups.'
 
 
 class PortInUse(errors.Conflict):
@@ -80,7 +81,7 @@ class FixedIpInUse(errors.Invalid):
 class FixedIpNotOfNetwork(errors.Invalid):
     """The requested fixed IP address is not in the network."""
 
-    msg_fmt = ('Invalid input received: Fixed IP %(address)s is not a valid ip address for network %(network_id)s.')
+    msg_fmt = 'Invalid input received: Fixed IP %(address)s is not a valid ip address for network %(network_id)s.'
 
 
 class NoMoreFixedIps(errors.Conflict):
@@ -160,8 +161,11 @@ def body_of(response: requests.Response, ctxt: RequestContext | None, **fields: 
     if response.status_code >= 500:
         raise errors.Unanswered(who=WHO, reason=detail)
     if response.status_code == 403:
-        raise NetworkForbidden(detail=detail) if getattr(ctxt, 'auth_token', None) else NetworkAccountRefused(
-            detail=detail)
+        raise (
+            NetworkForbidden(detail=detail)
+            if getattr(ctxt, 'auth_token', None)
+            else NetworkAccountRefused(detail=detail)
+        )
     raise (NetworkConflict if response.status_code == 409 else NetworkInvalid)(detail=detail)
 
 

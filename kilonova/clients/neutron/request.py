@@ -1,4 +1,5 @@
 """Send requests to Neutron as a user or as the service: for one object, some objects, or all in pages."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from kilonova.clients.query import encode, repeated
 from kilonova.context import RequestContext
 
 
-class Requests:
+class NeutronRequests:
     """The base class of the client's calls. It sends requests as a user or as the service."""
 
     def __init__(self, adapter: Adapter) -> None:
@@ -28,8 +29,16 @@ class Requests:
             adapter.session.auth = ServiceTokenAuthWrapper(user_auth=auth, service_auth=auth)
         self._adapter = adapter
 
-    def _one(self, method: str, collection: str, identifier: str, ctxt: RequestContext, missing: errors.NotFound,
-             fields: Mapping[str, Any] | None = None, **said: str) -> Any:
+    def _one(
+        self,
+        method: str,
+        collection: str,
+        identifier: str,
+        ctxt: RequestContext,
+        missing: errors.NotFound,
+        fields: Mapping[str, Any] | None = None,
+        **said: str,
+    ) -> Any:
         """Send a user's request for one object, and return the object, or None if the response has no body.
 
         Raises ``missing`` if the object does not exist. If the identifier is not a UUID, ``missing`` is raised without
@@ -50,14 +59,22 @@ class Requests:
         name = _singular(collection)
         return body_of(self._send('POST', f'/{collection}', ctxt=ctxt, json={name: dict(fields)}), ctxt, **said)[name]
 
-    def _some(self, collection: str, query: Sequence[tuple[str, str]], ctxt: RequestContext, limit: int,
-              offset: int = 0) -> list[Mapping[str, Any]]:
+    def _some(
+        self, collection: str, query: Sequence[tuple[str, str]], ctxt: RequestContext, limit: int, offset: int = 0
+    ) -> list[Mapping[str, Any]]:
         if not limit:
             return []
         return list(islice(self._pages(collection, [*query, ('limit', str(limit))], ctxt), offset, offset + limit))
 
-    def _list(self, collection: str, key: str, values: Iterable[str], more: Iterable[tuple[str, str]] = (), *,
-              ctxt: RequestContext | None = None) -> Iterator[Mapping[str, Any]]:
+    def _list(
+        self,
+        collection: str,
+        key: str,
+        values: Iterable[str],
+        more: Iterable[tuple[str, str]] = (),
+        *,
+        ctxt: RequestContext | None = None,
+    ) -> Iterator[Mapping[str, Any]]:
         """Yield all objects whose ``key`` has one of these values.
 
         Sends as many requests as the length of the URLs requires.
@@ -65,8 +82,9 @@ class Requests:
         for part in repeated(key, values):
             yield from self._pages(collection, [*more, *part], ctxt)
 
-    def _pages(self, collection: str, query: Sequence[tuple[str, str]],
-               ctxt: RequestContext | None) -> Iterator[Mapping[str, Any]]:
+    def _pages(
+        self, collection: str, query: Sequence[tuple[str, str]], ctxt: RequestContext | None
+    ) -> Iterator[Mapping[str, Any]]:
         name, path = collection.replace('-', '_'), f'/{collection}'
         asked: str | None = encode(query)
         while asked is not None:
@@ -77,8 +95,15 @@ class Requests:
             following = [link['href'] for link in answer.get(f'{name}_links', ()) if link['rel'] == 'next']
             asked = urlsplit(following[0]).query if following else None
 
-    def _send(self, method: str, path: str, *, ctxt: RequestContext | None = None,
-              headers: Mapping[str, str] = MappingProxyType({}), **kwargs: Any) -> requests.Response:
+    def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        ctxt: RequestContext | None = None,
+        headers: Mapping[str, str] = MappingProxyType({}),
+        **kwargs: Any,
+    ) -> requests.Response:
         headers, token = dict(headers), getattr(ctxt, 'auth_token', None)
         if token:
             # Only the token is the user's. The endpoint may still come from the service's own catalog.
@@ -89,8 +114,12 @@ class Requests:
 
 
 # Values of NeutronError.type for an object that does not exist, by collection.
-_MISSING = {'networks': ('NetworkNotFound',), 'floatingips': ('FloatingIPNotFound',),
-            'security-groups': ('SecurityGroupNotFound',), 'security-group-rules': ('SecurityGroupRuleNotFound',)}
+_MISSING = {
+    'networks': ('NetworkNotFound',),
+    'floatingips': ('FloatingIPNotFound',),
+    'security-groups': ('SecurityGroupNotFound',),
+    'security-group-rules': ('SecurityGroupRuleNotFound',),
+}
 
 
 def _singular(collection: str) -> str:

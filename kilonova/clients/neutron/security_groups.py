@@ -1,4 +1,5 @@
 """Security groups of Neutron and their rules."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kilonova.clients.neutron.refusals import SecurityGroupNotFound, SecurityGroupNotUnique, SecurityGroupRuleNotFound
-from kilonova.clients.neutron.request import Requests
+from kilonova.clients.neutron.request import NeutronRequests
 from kilonova.context import RequestContext
 
 
@@ -32,12 +33,19 @@ class SecurityGroupRule:
         cidr, group = body['remote_ip_prefix'], body['remote_group_id']
         if not (cidr or group or body.get('remote_address_group_id')):
             cidr = '::/0' if body['ethertype'] == 'IPv6' else '0.0.0.0/0'
-        return cls(body['id'], body['security_group_id'], body['protocol'], body['port_range_min'],
-                   body['port_range_max'], cidr, group)
+        return cls(
+            body['id'],
+            body['security_group_id'],
+            body['protocol'],
+            body['port_range_min'],
+            body['port_range_max'],
+            cidr,
+            group,
+        )
 
 
 @dataclass(frozen=True)
-class SecurityGroup:
+class SecurityGroupRules:
     """A security group. ``rules`` are only its rules for incoming traffic."""
 
     id: str
@@ -47,40 +55,58 @@ class SecurityGroup:
     rules: tuple[SecurityGroupRule, ...] = ()
 
     @classmethod
-    def from_body(cls, body: Mapping[str, Any]) -> SecurityGroup:
+    def from_body(cls, body: Mapping[str, Any]) -> SecurityGroupRules:
         """Return the security group of a response body."""
-        return cls(body['id'], body['name'], body['project_id'], body['description'], tuple(
-            SecurityGroupRule.from_body(rule) for rule in body['security_group_rules']
-            if rule['direction'] == 'ingress'))
+        return cls(
+            body['id'],
+            body['name'],
+            body['project_id'],
+            body['description'],
+            tuple(
+                SecurityGroupRule.from_body(rule)
+                for rule in body['security_group_rules']
+                if rule['direction'] == 'ingress'
+            ),
+        )
 
 
-class SecurityGroups(Requests):
+class SecurityGroups(NeutronRequests):
     """The client's calls for security groups and their rules."""
 
-    def listed_security_groups(self, ctxt: RequestContext, limit: int, offset: int, *,
-                               all_projects: bool) -> list[SecurityGroup]:
+    def listed_security_groups(
+        self, ctxt: RequestContext, limit: int, offset: int, *, all_projects: bool
+    ) -> list[SecurityGroupRules]:
         """Return a page of the security groups of the user's project, or of all that the user can see."""
         query = [] if all_projects else [('tenant_id', ctxt.project_id or '')]
-        return [SecurityGroup.from_body(body) for body in self._some('security-groups', query, ctxt, limit, offset)]
+        return [
+            SecurityGroupRules.from_body(body) for body in self._some('security-groups', query, ctxt, limit, offset)
+        ]
 
-    def security_group(self, ctxt: RequestContext, group_id: str) -> SecurityGroup:
+    def security_group(self, ctxt: RequestContext, group_id: str) -> SecurityGroupRules:
         """Return a security group. Raises SecurityGroupNotFound if this user can see no such group."""
-        return SecurityGroup.from_body(self._one('GET', 'security-groups', group_id, ctxt,
-                                                 SecurityGroupNotFound(name=group_id)))
+        return SecurityGroupRules.from_body(
+            self._one('GET', 'security-groups', group_id, ctxt, SecurityGroupNotFound(name=group_id))
+        )
 
-    def create_security_group(self, ctxt: RequestContext, name: str, description: str) -> SecurityGroup:
+    def create_security_group(self, ctxt: RequestContext, name: str, description: str) -> SecurityGroupRules:
         """Create a security group in the user's project. Raises NetworkQuotaFull if the quota is used up."""
-        return SecurityGroup.from_body(self._made(
-            'security-groups', {'name': name, 'description': description, 'tenant_id': ctxt.project_id}, ctxt))
+        return SecurityGroupRules.from_body(
+            self._made(
+                'security-groups', {'name': name, 'description': description, 'tenant_id': ctxt.project_id}, ctxt
+            )
+        )
 
-    def update_security_group(self, ctxt: RequestContext, group_id: str, fields: Mapping[str, str]) -> SecurityGroup:
+    def update_security_group(
+        self, ctxt: RequestContext, group_id: str, fields: Mapping[str, str]
+    ) -> SecurityGroupRules:
         """Change the name or the description of a security group, and return the group.
 
         Raises SecurityGroupNotFound if this user can see no such group, and NetworkConflict if the group is a project's
         default group and would get another name.
         """
-        return SecurityGroup.from_body(self._one('PUT', 'security-groups', group_id, ctxt,
-                                                 SecurityGroupNotFound(name=group_id), fields))
+        return SecurityGroupRules.from_body(
+            self._one('PUT', 'security-groups', group_id, ctxt, SecurityGroupNotFound(name=group_id), fields)
+        )
 
     def delete_security_group(self, ctxt: RequestContext, group_id: str) -> None:
         """Delete a security group.
@@ -90,8 +116,9 @@ class SecurityGroups(Requests):
         """
         self._one('DELETE', 'security-groups', group_id, ctxt, SecurityGroupNotFound(name=group_id))
 
-    def create_security_group_rule(self, ctxt: RequestContext, group_id: str,
-                                   fields: Mapping[str, Any]) -> SecurityGroupRule:
+    def create_security_group_rule(
+        self, ctxt: RequestContext, group_id: str, fields: Mapping[str, Any]
+    ) -> SecurityGroupRule:
         """Create a rule for incoming traffic and return it. ``fields`` have Neutron's names.
 
         Raises:
@@ -107,16 +134,16 @@ class SecurityGroups(Requests):
         """Delete a rule. Raises SecurityGroupRuleNotFound if this user can see no such rule."""
         self._one('DELETE', 'security-group-rules', rule_id, ctxt, SecurityGroupRuleNotFound(name=rule_id))
 
-    def security_groups(self, ctxt: RequestContext, wanted: Sequence[str]) -> list[SecurityGroup]:
+    def security_groups(self, ctxt: RequestContext, wanted: Sequence[str]) -> list[SecurityGroupRules]:
         """Return security groups of the user's project by name or id, in this order.
 
         A name takes precedence over an id. Raises SecurityGroupNotFound if there is no such group, and
         SecurityGroupNotUnique if several groups have the name.
         """
         own = [('tenant_id', ctxt.project_id)]
-        by_name: dict[str, list[SecurityGroup]] = {}
+        by_name: dict[str, list[SecurityGroupRules]] = {}
         for body in self._list('security-groups', 'name', wanted, own, ctxt=ctxt):
-            by_name.setdefault(body['name'], []).append(SecurityGroup.from_body(body))
+            by_name.setdefault(body['name'], []).append(SecurityGroupRules.from_body(body))
         rest = [name for name in wanted if name not in by_name]
         by_id = self.security_groups_of(rest, ctxt)
         found = []
@@ -129,10 +156,14 @@ class SecurityGroups(Requests):
             found += matches
         return found
 
-    def security_groups_of(self, ids: Iterable[str], ctxt: RequestContext | None = None) -> dict[str, SecurityGroup]:
+    def security_groups_of(
+        self, ids: Iterable[str], ctxt: RequestContext | None = None
+    ) -> dict[str, SecurityGroupRules]:
         """Return the security groups with these ids as a dict from id to group.
 
         Groups that do not exist or that the user can't see are left out.
         """
-        return {body['id']: SecurityGroup.from_body(body)
-                for body in self._list('security-groups', 'id', ids, ctxt=ctxt)}
+        return {
+            body['id']: SecurityGroupRules.from_body(body)
+            for body in self._list('security-groups', 'id', ids, ctxt=ctxt)
+        }

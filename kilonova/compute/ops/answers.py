@@ -2,6 +2,7 @@
 
 They change nothing, so they take no lock.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
@@ -10,8 +11,8 @@ from typing import TypeVar
 from oslo_log import log as logging
 
 from kilonova import errors, objects
-from kilonova.compute.endpoint import answer
-from kilonova.compute.host import Host
+from kilonova.compute.endpoint import query_method
+from kilonova.compute.host import ComputeHost
 from kilonova.compute.operation import Reply
 from kilonova.context import RequestContext
 from kilonova.rpc.compute import Compute
@@ -27,26 +28,31 @@ _KEPT = frozenset('\t\n\r')
 _Measured = TypeVar('_Measured')
 
 
-@answer(Compute.describe_host)
-def describe(host: Host, ctxt: RequestContext) -> Reply:
+@query_method(Compute.describe_host)
+def describe(host: ComputeHost, ctxt: RequestContext) -> Reply:
     """Return the host's domains with their devices, its server directories, and the missing devices that servers hold.
 
     The audit and administrators use it.
     """
     driver, held = host.driver, host.tracker.host_devices.held()
-    return {'missing_devices': driver.devices.missing_devices(held), 'host': host.name, 'node': host.tracker.nodename,
-            'instances_path': host.conf.instances_path, 'domains': driver.guests.describe(),
-            'directories': driver.disks.list_directories()}
+    return {
+        'missing_devices': driver.devices.missing_devices(held),
+        'host': host.name,
+        'node': host.tracker.nodename,
+        'instances_path': host.conf.instances_path,
+        'domains': driver.guests.describe(),
+        'directories': driver.disks.list_directories(),
+    }
 
 
-@answer(Compute.get_host_uptime)
-def uptime(host: Host, ctxt: RequestContext) -> str | None:
+@query_method(Compute.get_host_uptime)
+def uptime(host: ComputeHost, ctxt: RequestContext) -> str | None:
     """Return what the uptime command prints on this host, or None if the driver can't provide it."""
     return host.driver.host.uptime()
 
 
-@answer(Compute.get_console_output)
-def console_output(host: Host, ctxt: RequestContext, instance: objects.Instance, tail_length: int | None) -> str:
+@query_method(Compute.get_console_output)
+def console_output(host: ComputeHost, ctxt: RequestContext, instance: objects.Instance, tail_length: int | None) -> str:
     """Return the last ``tail_length`` lines that a guest wrote to its serial console.
 
     None returns all lines that the driver keeps. Raises ConsoleNotAvailable (404) if there is no console log to read.
@@ -57,8 +63,8 @@ def console_output(host: Host, ctxt: RequestContext, instance: objects.Instance,
     return '\n'.join(text.split('\n')[-tail_length:]) if tail_length else ''
 
 
-@answer(Compute.get_diagnostics)
-def diagnostics(host: Host, ctxt: RequestContext, instance: objects.Instance) -> Reply:
+@query_method(Compute.get_diagnostics)
+def diagnostics(host: ComputeHost, ctxt: RequestContext, instance: objects.Instance) -> Reply:
     """Return a guest's measurements under the driver's own names.
 
     Raises InstanceInvalidState (409) if the guest does not run.
@@ -66,8 +72,8 @@ def diagnostics(host: Host, ctxt: RequestContext, instance: objects.Instance) ->
     return _of_running(host, instance, host.driver.guests.get_diagnostics)
 
 
-@answer(Compute.get_instance_diagnostics)
-def instance_diagnostics(host: Host, ctxt: RequestContext, instance: objects.Instance) -> objects.Diagnostics:
+@query_method(Compute.get_instance_diagnostics)
+def instance_diagnostics(host: ComputeHost, ctxt: RequestContext, instance: objects.Instance) -> objects.Diagnostics:
     """Return a guest's measurements under names that are the same for all drivers.
 
     Raises InstanceInvalidState (409) if the guest does not run.
@@ -75,7 +81,9 @@ def instance_diagnostics(host: Host, ctxt: RequestContext, instance: objects.Ins
     return _of_running(host, instance, host.driver.guests.get_instance_diagnostics)
 
 
-def _of_running(host: Host, instance: objects.Instance, read: Callable[[objects.Instance], _Measured]) -> _Measured:
+def _of_running(
+    host: ComputeHost, instance: objects.Instance, read: Callable[[objects.Instance], _Measured]
+) -> _Measured:
     check_power(host, instance, 'get_diagnostics')
     try:
         return read(instance)
@@ -85,21 +93,27 @@ def _of_running(host: Host, instance: objects.Instance, read: Callable[[objects.
         raise
 
 
-def check_power(host: Host, instance: objects.Instance, method: str,
-                fit: Iterable[PowerState] = (PowerState.RUNNING,)) -> None:
+def check_power(
+    host: ComputeHost, instance: objects.Instance, method: str, fit: Iterable[PowerState] = (PowerState.RUNNING,)
+) -> None:
     """Check that the guest is in one of the power states ``fit``.
 
     Raises InstanceInvalidState (409) if not; ``method`` names the call in its text.
     """
     state = PowerState(host.driver.guests.get_info(instance))
     if state not in fit:
-        raise errors.InstanceInvalidState(method=method, instance_uuid=instance.uuid, attr='power_state',
-                                          state=POWER_WORDS[state])
+        raise errors.InstanceInvalidState(
+            method=method, instance_uuid=instance.uuid, attr='power_state', state=POWER_WORDS[state]
+        )
 
 
-@answer(Compute.external_instance_event)
-def external_events(host: Host, ctxt: RequestContext, instances: Iterable[objects.Instance],
-                    events: Iterable[objects.InstanceExternalEvent]) -> None:
+@query_method(Compute.external_instance_event)
+def external_events(
+    host: ComputeHost,
+    ctxt: RequestContext,
+    instances: Iterable[objects.Instance],
+    events: Iterable[objects.InstanceExternalEvent],
+) -> None:
     """Wake the threads that wait for these events. Log an event that no thread waits for.
 
     Events about ports are not logged.
@@ -114,6 +128,12 @@ def external_events(host: Host, ctxt: RequestContext, instances: Iterable[object
             host.ports.tell(event.instance_uuid)
             continue
         if instance is not None:
-            LOG.warning('Received unexpected event %s (%s) for instance with vm_state %s and task_state %s: no '
-                        'operation waits for it', event.key, event.status, instance.vm_state, instance.task_state,
-                        instance_uuid=instance.uuid)
+            LOG.warning(
+                'Received unexpected event %s (%s) for instance with vm_state %s and task_state %s: no '
+                'operation waits for it',
+                event.key,
+                event.status,
+                instance.vm_state,
+                instance.task_state,
+                instance_uuid=instance.uuid,
+            )

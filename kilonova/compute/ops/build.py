@@ -4,6 +4,7 @@ A build claims, spawns the guest and saves the end state. If all goes well it ma
 build is undone on this host: the guest and its files are deleted and the devices released. ``verdict`` decides whether
 another host may try.
 """
+
 from __future__ import annotations
 
 from typing import Unpack
@@ -12,14 +13,14 @@ from oslo_log import log as logging
 
 from kilonova import errors, objects, sealing
 from kilonova.compute import records
-from kilonova.compute.endpoint import order
+from kilonova.compute.endpoint import operation_method
 from kilonova.compute.host import metadata
 from kilonova.compute.operation import (
-    Check,
     ClaimFields,
-    Operation,
+    HostTask,
     Reply,
     SaveFields,
+    StepCheck,
     Undone,
     now,
     readable,
@@ -32,15 +33,15 @@ from kilonova.states import VmState
 LOG = logging.getLogger(__name__)
 
 # Errors that the flow receives unchanged.
-TOLD = (errors.HostRejected, errors.KeyGone, errors.Cancelled, errors.Conflict)
+PASSED_THROUGH = (errors.HostRejected, errors.KeyGone, errors.Cancelled, errors.Conflict)
 
 
-def verdict(op: Operation, error: Exception) -> Exception:
+def verdict(op: HostTask, error: Exception) -> Exception:
     """Return the error that the flow receives for a failed build.
 
     HostRejected makes the flow try the next host, BuildAbort makes it try none. Some errors are returned unchanged.
     """
-    if isinstance(error, (*TOLD, errors.BuildAbort)):
+    if isinstance(error, (*PASSED_THROUGH, errors.BuildAbort)):
         return error
     text = readable(error)
     # If ports are not plugged in time, another host would wait as long again, and the cause is not known.
@@ -49,11 +50,11 @@ def verdict(op: Operation, error: Exception) -> Exception:
     return errors.HostRejected(f'Build of instance {op.instance.uuid} was re-scheduled: {text}')
 
 
-@order(Compute.build_and_run_instance, checks=Check.WRITE, verdict=verdict)
-def build(op: Operation, order: objects.BuildOrder) -> Reply:
+@operation_method(Compute.build_and_run_instance, checks=StepCheck.WRITE, verdict=verdict)
+def build(op: HostTask, order: objects.BuildOrder) -> Reply:
     """Build and run the server that the order describes. ``verdict`` lists the errors."""
     host, instance = op.host, op.instance
-    with op.turn(), host.build_slots.hold(op.check):
+    with op.exclusive(), host.build_slots.hold(op.check):
         began = host.clock()
         LOG.info('Starting instance...', instance_uuid=instance.uuid)
         op.begin('compute__do_build_and_run_instance')
@@ -79,46 +80,67 @@ def build(op: Operation, order: objects.BuildOrder) -> Reply:
     return {'host': host.name, 'node': host.tracker.nodename}
 
 
-def _claim(op: Operation, order: objects.BuildOrder) -> list[objects.PciDevice]:
+def _claim(op: HostTask, order: objects.BuildOrder) -> list[objects.PciDevice]:
     host, instance, requests = op.host, op.instance, order.pci_requests
-    values = {'host': host.name, 'node': host.tracker.nodename, 'compute_id': host.tracker.node.id,
-              'launched_on': host.name}
+    values = {
+        'host': host.name,
+        'node': host.tracker.nodename,
+        'compute_id': host.tracker.node.id,
+        'launched_on': host.name,
+    }
     if 'availability_zone' in instance and instance.availability_zone:
         values['availability_zone'] = instance.availability_zone
     # The providers of the first attempt are stored with the server already. Those of an alternate host are written
     # here.
     extra = {'pci_requests': requests.to_column()} if requests is not None and order.attempt > 1 else {}
-    fields: ClaimFields = {'transition': 'build.claim', 'expect': {'host': [None, host.name]}, 'values': values,
-                           'migration': None, 'group': op.group_of(order.request_spec)}
+    fields: ClaimFields = {
+        'transition': 'build.claim',
+        'expect': {'host': [None, host.name]},
+        'values': values,
+        'migration': None,
+        'group': op.group_of(order.request_spec),
+    }
     return op.claim(RUN, instance.flavor, requests, order.numa_topology, order.limits, lambda _: extra, **fields)
 
 
-def _spawn(op: Operation, order: objects.BuildOrder, devices: list[objects.PciDevice]) -> None:
+def _spawn(op: HostTask, order: objects.BuildOrder, devices: list[objects.PciDevice]) -> None:
     host, instance, began = op.host, op.instance, op.host.clock()
     LOG.info('Start spawning the instance on the hypervisor.', instance_uuid=instance.uuid)
     secrets = opened(op, order.sealed)
-    host.driver.guests.spawn(instance, order.image, pci_devices=devices, admin_password=secrets.admin_password,
-                             files=secrets.files, block_devices=order.block_devices,
-                             plugged=host.ports.plugged(instance, op.check))
-    LOG.info('Took %0.2f seconds to spawn the instance on the hypervisor.', host.clock() - began,
-             instance_uuid=instance.uuid)
+    host.driver.guests.spawn(
+        instance,
+        order.image,
+        pci_devices=devices,
+        admin_password=secrets.admin_password,
+        files=secrets.files,
+        block_devices=order.block_devices,
+        plugged=host.ports.plugged(instance, op.check),
+    )
+    LOG.info(
+        'Took %0.2f seconds to spawn the instance on the hypervisor.', host.clock() - began, instance_uuid=instance.uuid
+    )
 
 
-def opened(op: Operation, sealed: str | None) -> sealing.Secrets:
+def opened(op: HostTask, sealed: str | None) -> sealing.ServerSecrets:
     """Return the admin password and files, decrypted for the driver. Raises HostRejected if this host lacks the key."""
     if sealed is None:
-        return sealing.Secrets()
+        return sealing.ServerSecrets()
     try:
-        return sealing.Keys.read(op.host.conf.secrets.key_file).open(sealed, op.instance.uuid)
+        return sealing.SealingKeys.read(op.host.conf.secrets.key_file).open(sealed, op.instance.uuid)
     except (sealing.NoKeys, sealing.NotOpened) as error:
         raise errors.HostRejected(f'{op.host.name} cannot decrypt the sealed password and files: {error}') from error
 
 
-def _save(op: Operation, order: objects.BuildOrder) -> None:
+def _save(op: HostTask, order: objects.BuildOrder) -> None:
     host, tracker, instance = op.host, op.host.tracker, op.instance
     values = {'power_state': host.driver.guests.get_info(instance), 'launched_at': now()}
-    fields: SaveFields = {'transition': 'build.done', 'expect': {'host': host.name}, 'event': op.event(), 'end': True,
-                          'values': values}
+    fields: SaveFields = {
+        'transition': 'build.done',
+        'expect': {'host': host.name},
+        'event': op.event(),
+        'end': True,
+        'values': values,
+    }
     if extra := tags_found(instance):
         fields['extra'] = extra
     if 'boot_roles' not in metadata(instance):
@@ -129,11 +151,15 @@ def _save(op: Operation, order: objects.BuildOrder) -> None:
         tracker.failed_builds = 0
         fields['usage'] = tracker.usage(plan)
         op.save(plan, **fields)
-    op.notify('instance.create.end', moved='build.done', bdms=order.block_devices, values={
-        'host': host.name, 'node': tracker.nodename, 'launched_on': host.name, **values})
+    op.notify(
+        'instance.create.end',
+        moved='build.done',
+        bdms=order.block_devices,
+        values={'host': host.name, 'node': tracker.nodename, 'launched_on': host.name, **values},
+    )
 
 
-def _refused(op: Operation) -> None:
+def _refused(op: HostTask) -> None:
     """Send the notification of the failed build. If the host refused the claim, also write the failed event.
 
     ``_release`` writes the event if the build failed after the claim.
@@ -144,48 +170,57 @@ def _refused(op: Operation) -> None:
         op.save(undo=True, event=op.event(op.error), undone=op.undone)
 
 
-def _release(op: Operation) -> None:
+def _release(op: HostTask) -> None:
     """Destroy the guest and files, free the devices, and leave the server without a host.
 
     Count a failed build, unless the request or a claim caused the failure.
     """
-    if (op.host.conf.compute.consecutive_build_service_disable_threshold and op.error is not None
-            and not isinstance(op.error, TOLD) and errors.cause_of(op.error) is not errors.Cause.REQUEST):
+    if (
+        op.host.conf.compute.consecutive_build_service_disable_threshold
+        and op.error is not None
+        and not isinstance(op.error, PASSED_THROUGH)
+        and errors.cause_of(op.error) is not errors.Cause.REQUEST
+    ):
         op.host.tracker.failed_builds += 1
     op.notify('instance.shutdown.start', moved='build.claim')
     destroy(op, event=op.event(op.error), undone=op.undone)
     op.notify('instance.shutdown.end', moved='build.claim')
 
 
-def destroy(op: Operation, **ended: Unpack[Undone]) -> None:
+def destroy(op: HostTask, **ended: Unpack[Undone]) -> None:
     """Undo a build that was complete, partial or never started.
 
     A server whose build was saved is left alone: its row says that it is on this host, and only the reply was lost.
     """
     fresh = records.instance(op.ctxt, op.instance.uuid)
     if fresh is not None and fresh.host == op.host.name and fresh.vm_state != VmState.BUILDING:
-        LOG.warning('Not undoing the build, because it has ended and the server is on this host',
-                    instance_uuid=op.instance.uuid)
+        LOG.warning(
+            'Not undoing the build, because it has ended and the server is on this host', instance_uuid=op.instance.uuid
+        )
         return
     op.host.driver.guests.destroy(op.instance)
-    op.give_back(undo=True, expect={'host': op.host.name, 'vm_state': VmState.BUILDING.value},
-                 values={'host': None, 'node': None, 'compute_id': None, 'launched_on': None}, **ended)
+    op.give_back(
+        undo=True,
+        expect={'host': op.host.name, 'vm_state': VmState.BUILDING.value},
+        values={'host': None, 'node': None, 'compute_id': None, 'launched_on': None},
+        **ended,
+    )
 
 
-@order(Compute.undo_build, checks=Check.UNDO, forward=True)
-def undo_build(op: Operation) -> Reply:
+@operation_method(Compute.undo_build, checks=StepCheck.UNDO, forward=True)
+def undo_build(op: HostTask) -> Reply:
     """Undo ``build`` for the flow.
 
     Safe if the build never ran, was already undone here, or was lost with an earlier process.
     """
-    with op.turn():
+    with op.exclusive():
         destroy(op)
     return {}
 
 
 # WRITE: a server that is being deleted never comes back, so its remains may be deleted. The save checks the key.
-@order(Compute.terminate_instance, checks=Check.WRITE, forward=True)
-def terminate(op: Operation) -> Reply:
+@operation_method(Compute.terminate_instance, checks=StepCheck.WRITE, forward=True)
+def terminate(op: HostTask) -> Reply:
     """Delete the server's guest and files on this host, and release all that it holds here.
 
     This includes the claims of both ends of an unconfirmed move. The flow writes the server's end state and sends the
@@ -193,7 +228,7 @@ def terminate(op: Operation) -> Reply:
     """
     op.begin('compute_terminate_instance')
     at_home = op.instance.host == op.host.name
-    with op.turn():
+    with op.exclusive():
         if at_home:
             op.notify('instance.shutdown.start')
         op.host.driver.guests.destroy(op.instance)

@@ -3,24 +3,25 @@
 Confirm: the source deletes what it kept of the server and frees the old devices. Revert: the source checks that it can
 take the server back, the destination releases what the move brought, then the source restores the server.
 """
+
 from __future__ import annotations
 
 from oslo_log import log as logging
 
 from kilonova import errors, objects
 from kilonova.accel import holder
-from kilonova.compute.endpoint import order
+from kilonova.compute.endpoint import operation_method
 from kilonova.compute.host import image_of, metadata, was_active
-from kilonova.compute.operation import Extra, Operation, Reply, tags_found
+from kilonova.compute.operation import Extra, HostTask, Reply, tags_found
 from kilonova.compute.ops import move
-from kilonova.compute.tracker import side_of
+from kilonova.compute.tracker import claim_key
 from kilonova.rpc.compute import Compute
 
 LOG = logging.getLogger(__name__)
 
 
-@order(Compute.confirm_resize, forward=True)
-def confirm_resize(op: Operation, migration: objects.Migration) -> Reply:
+@operation_method(Compute.confirm_resize, forward=True)
+def confirm_resize(op: HostTask, migration: objects.Migration) -> Reply:
     """Delete what the source kept of the server, and free the old devices there.
 
     If source and destination are one host, the guest stays untouched. The flow writes the server's end state and sends
@@ -28,9 +29,9 @@ def confirm_resize(op: Operation, migration: objects.Migration) -> Reply:
     """
     both = move.same_host(migration)
     op.begin('compute_confirm_resize')
-    with op.turn():
+    with op.exclusive():
         op.notify('instance.resize_confirm.start')
-        move.learn(op.host, op.instance, migration, op.instance.flavor)
+        move.restore_claims(op.host, op.instance, migration, op.instance.flavor)
         op.host.driver.moves.confirm_migration(op.instance, both)
         # On one host, a missing context means that the move is confirmed already. Without it, old and new devices can't
         # be told apart.
@@ -39,33 +40,33 @@ def confirm_resize(op: Operation, migration: objects.Migration) -> Reply:
     return {}
 
 
-@order(Compute.check_revert)
-def check_revert(op: Operation, migration: objects.Migration) -> Reply:
+@operation_method(Compute.check_revert)
+def check_revert(op: HostTask, migration: objects.Migration) -> Reply:
     """Check that this host, the source, can take the server back. Changes nothing.
 
     Raises HostRejected if this host no longer has all the devices that the server held here.
     """
-    with op.turn():
-        move.learn(op.host, op.instance, migration)
+    with op.exclusive():
+        move.restore_claims(op.host, op.instance, migration)
         _check_devices(op, *_old_devices(op, migration)[:2])
     return {}
 
 
-@order(Compute.revert_resize, forward=True)
-def revert_resize(op: Operation, migration: objects.Migration) -> Reply:
+@operation_method(Compute.revert_resize, forward=True)
+def revert_resize(op: HostTask, migration: objects.Migration) -> Reply:
     """Delete the new guest, the copied disks and the new claims at the destination."""
     op.begin('compute_revert_resize')
-    with op.turn():
+    with op.exclusive():
         op.notify('instance.exists')
         op.notify('instance.resize_revert.start')
-        move.learn(op.host, op.instance, migration)
+        move.restore_claims(op.host, op.instance, migration)
         move.clean_destination(op.host, op.instance, migration)
         op.give_back(move.of_destination(migration), unsided=not move.same_host(migration), event=op.event())
     return {}
 
 
-@order(Compute.finish_revert_resize, forward=True)
-def finish_revert_resize(op: Operation, migration: objects.Migration) -> Reply:
+@operation_method(Compute.finish_revert_resize, forward=True)
+def finish_revert_resize(op: HostTask, migration: objects.Migration) -> Reply:
     """Restore the server at the source with the kept disks, the old flavor and the old devices.
 
     The guest is started if it ran before the move and its devices are usable.
@@ -73,8 +74,8 @@ def finish_revert_resize(op: Operation, migration: objects.Migration) -> Reply:
     host, instance = op.host, op.instance
     op.begin('compute_finish_revert_resize')
     power_on, state = was_active(instance), metadata(instance).get('old_vm_state') or 'active'
-    with op.turn():
-        move.learn(host, instance, migration)
+    with op.exclusive():
+        move.restore_claims(host, instance, migration)
         devices, accelerators, extra = _old_devices(op, migration)
         try:
             _check_devices(op, devices, accelerators)
@@ -85,28 +86,42 @@ def finish_revert_resize(op: Operation, migration: objects.Migration) -> Reply:
             power_on = False
         LOG.info("Updating instance to original state: '%s'", state, instance_uuid=instance.uuid)
         host.driver.moves.finish_revert_migration(
-            instance, image_of(instance), devices + accelerators, power_on,
-            plugged=host.ports.plugged(instance, op.check, goes_on=True))
-        op.save(extra={**extra, **tags_found(instance)}, event=op.event(), values={
-            **instance.flavor_columns(), 'host': migration.source_compute, 'node': migration.source_node,
-            'compute_id': host.tracker.node.id, 'power_state': host.driver.guests.get_info(instance)})
+            instance,
+            image_of(instance),
+            devices + accelerators,
+            power_on,
+            plugged=host.ports.plugged(instance, op.check, goes_on=True),
+        )
+        op.save(
+            extra={**extra, **tags_found(instance)},
+            event=op.event(),
+            values={
+                **instance.flavor_columns(),
+                'host': migration.source_compute,
+                'node': migration.source_node,
+                'compute_id': host.tracker.node.id,
+                'power_state': host.driver.guests.get_info(instance),
+            },
+        )
     return {}
 
 
-def _check_devices(op: Operation, devices: list[objects.PciDevice], accelerators: list[objects.PciDevice]) -> None:
+def _check_devices(op: HostTask, devices: list[objects.PciDevice], accelerators: list[objects.PciDevice]) -> None:
     """Raise HostRejected or KilonovaError if this host can't give the server the devices that it held here."""
     op.host.check_devices(op.instance, devices)
     op.host.check_present(op.instance, accelerators)
 
 
-def _old_devices(op: Operation, migration: objects.Migration
-                 ) -> tuple[list[objects.PciDevice], list[objects.PciDevice], Extra]:
+def _old_devices(
+    op: HostTask, migration: objects.Migration
+) -> tuple[list[objects.PciDevice], list[objects.PciDevice], Extra]:
     """Change ``op.instance`` to the server as it was before the move.
 
     Return the devices and the accelerators that it held here, and the columns of instance_extra to write.
     """
-    devices = op.host.tracker.devices_without(op.instance.uuid, side_of(migration))
+    devices = op.host.tracker.devices_without(op.instance.uuid, claim_key(migration))
     extra = op.instance.go_back(move.context_of(op.instance, migration))
-    accelerators = op.host.accelerators.devices(op.instance.flavor, holder.before(
-        op.instance.uuid, metadata(op.instance)))
+    accelerators = op.host.accelerators.devices(
+        op.instance.flavor, holder.before(op.instance.uuid, metadata(op.instance))
+    )
     return devices, accelerators, extra

@@ -1,9 +1,10 @@
 """Addresses of this host's guest consoles for the API, and their validation for the console proxies."""
+
 from __future__ import annotations
 
 from kilonova import errors, objects
-from kilonova.compute.endpoint import answer
-from kilonova.compute.host import Host
+from kilonova.compute.endpoint import query_method
+from kilonova.compute.host import ComputeHost
 from kilonova.compute.ops.answers import check_power
 from kilonova.context import RequestContext
 from kilonova.objects import ConsoleOffer
@@ -20,8 +21,8 @@ TYPES: dict[str, tuple[str, str, str]] = {
 }
 
 
-@answer(Compute.get_vnc_console)
-def vnc(host: Host, ctxt: RequestContext, instance: objects.Instance, console_type: str) -> ConsoleOffer:
+@query_method(Compute.get_vnc_console)
+def vnc(host: ComputeHost, ctxt: RequestContext, instance: objects.Instance, console_type: str) -> ConsoleOffer:
     """Return the address of the guest's VNC console.
 
     Raises:
@@ -32,20 +33,22 @@ def vnc(host: Host, ctxt: RequestContext, instance: objects.Instance, console_ty
     return _offer(host, instance, 'vnc', console_type)
 
 
-@answer(Compute.get_spice_console)
-def spice(host: Host, ctxt: RequestContext, instance: objects.Instance, console_type: str) -> ConsoleOffer:
+@query_method(Compute.get_spice_console)
+def spice(host: ComputeHost, ctxt: RequestContext, instance: objects.Instance, console_type: str) -> ConsoleOffer:
     """Return the address of the guest's SPICE console. Raises the same errors as ``vnc``."""
     return _offer(host, instance, 'spice', console_type)
 
 
-@answer(Compute.get_serial_console)
-def serial(host: Host, ctxt: RequestContext, instance: objects.Instance, console_type: str) -> ConsoleOffer:
+@query_method(Compute.get_serial_console)
+def serial(host: ComputeHost, ctxt: RequestContext, instance: objects.Instance, console_type: str) -> ConsoleOffer:
     """Return the address of the guest's serial console. Raises the same errors as ``vnc``."""
     return _offer(host, instance, 'serial', console_type)
 
 
-@answer(Compute.validate_console_port)
-def validate(host: Host, ctxt: RequestContext, instance: objects.Instance, console_type: str, target: str) -> bool:
+@query_method(Compute.validate_console_port)
+def validate(
+    host: ComputeHost, ctxt: RequestContext, instance: objects.Instance, console_type: str, target: str
+) -> bool:
     """Return whether ``target`` ('address:port') is the current address of this guest's console.
 
     A proxy asks this after it has connected, because another guest may have got the port since the token was issued.
@@ -59,7 +62,7 @@ def _targets(found: ConsoleAddress) -> set[str]:
     return {f'{found.host}:{port}' for port in (found.port, found.tls_port) if port}
 
 
-def _offer(host: Host, instance: objects.Instance, protocol: str, console_type: str) -> ConsoleOffer:
+def _offer(host: ComputeHost, instance: objects.Instance, protocol: str, console_type: str) -> ConsoleOffer:
     shown_by, section, option = TYPES.get(console_type, ('', '', ''))
     if shown_by != protocol:
         raise errors.ConsoleTypeInvalid(console_type=console_type)
@@ -71,5 +74,10 @@ def _offer(host: Host, instance: objects.Instance, protocol: str, console_type: 
     if found is None:
         # The guest was started before the option was set, or has stopped meanwhile.
         raise errors.ConsoleTypeUnavailable(console_type=console_type)
-    return ConsoleOffer(console_type=console_type, host=found.host, port=found.port, tls_port=found.tls_port,
-                        access_url_base=options[option])
+    return ConsoleOffer(
+        console_type=console_type,
+        host=found.host,
+        port=found.port,
+        tls_port=found.tls_port,
+        access_url_base=options[option],
+    )

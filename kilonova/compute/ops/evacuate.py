@@ -4,17 +4,18 @@ The steps are: claim, take over the server's disks or create them again, and sav
 claim is that of an arriving server (``move.claim``): CPU, memory, disk, NUMA placement and devices for the same flavor,
 under the migration's claim key. ``compute.evacuated`` removes what the old host has when that host is back.
 """
+
 from __future__ import annotations
 
 from oslo_log import log as logging
 
 from kilonova import errors, objects
 from kilonova.compute import evacuated, records
-from kilonova.compute.endpoint import order
+from kilonova.compute.endpoint import operation_method
 from kilonova.compute.host import image_of
-from kilonova.compute.operation import Check, Extra, Operation, Reply, tags_found
+from kilonova.compute.operation import Extra, HostTask, Reply, StepCheck, tags_found
 from kilonova.compute.ops import build, move
-from kilonova.compute.tracker import side_of
+from kilonova.compute.tracker import claim_key
 from kilonova.rpc.compute import Compute
 from kilonova.states import TaskState
 
@@ -27,7 +28,7 @@ class SharedStorageDiffers(errors.BuildAbort):
     msg_fmt = 'Invalid state of instance files on shared storage'
 
 
-def verdict(op: Operation, error: Exception) -> Exception:
+def verdict(op: HostTask, error: Exception) -> Exception:
     """Return the error that the flow receives: that of ``build.verdict``, except that Unanswered is returned unchanged.
 
     The call is then sent again.
@@ -35,16 +36,16 @@ def verdict(op: Operation, error: Exception) -> Exception:
     return error if isinstance(error, errors.Unanswered) else build.verdict(op, error)
 
 
-@order(Compute.evacuate_instance, checks=Check.WRITE, verdict=verdict)
-def evacuate(op: Operation, order: objects.EvacuateOrder) -> Reply:
+@operation_method(Compute.evacuate_instance, checks=StepCheck.WRITE, verdict=verdict)
+def evacuate(op: HostTask, order: objects.EvacuateOrder) -> Reply:
     """Build the server that the order describes. Its row still names the old host.
 
     ``verdict`` lists the errors.
     """
     host, instance, migration = op.host, op.instance, order.migration
-    side, both = side_of(migration), [migration.source_compute, host.name]
+    side, both = claim_key(migration), [migration.source_compute, host.name]
     op.begin('compute_rebuild_instance')
-    with op.turn(), host.build_slots.hold(op.check), op.undoing('evacuate'):
+    with op.exclusive(), host.build_slots.hold(op.check), op.undoing('evacuate'):
         # 1. Claim. If this fails there is nothing to undo.
         op.check()
         op.undo(_failed, op)
@@ -62,17 +63,27 @@ def evacuate(op: Operation, order: objects.EvacuateOrder) -> Reply:
         _build(op, order, devices)
         op.check()
         # 3. Save that the server belongs to this host.
-        values = {'host': host.name, 'node': host.tracker.nodename, 'compute_id': host.tracker.node.id,
-                  'power_state': host.driver.guests.get_info(instance)}
+        values = {
+            'host': host.name,
+            'node': host.tracker.nodename,
+            'compute_id': host.tracker.node.id,
+            'power_state': host.driver.guests.get_info(instance),
+        }
         with host.tracker.writing(op.ctxt):
             plan = host.tracker.plan_allocate(instance.uuid, side)
-            op.save(plan, usage=host.tracker.usage(plan), expect={'host': both}, values=values,
-                    extra={**extra, **tags_found(instance)}, event=op.event(),
-                    migration={'uuid': migration.uuid, 'status': 'post-migrating'})
+            op.save(
+                plan,
+                usage=host.tracker.usage(plan),
+                expect={'host': both},
+                values=values,
+                extra={**extra, **tags_found(instance)},
+                event=op.event(),
+                migration={'uuid': migration.uuid, 'status': 'post-migrating'},
+            )
     return {'power_state': values['power_state']}
 
 
-def _become_here(op: Operation, order: objects.EvacuateOrder) -> Extra:
+def _become_here(op: HostTask, order: objects.EvacuateOrder) -> Extra:
     """Change the instance object to the server on this host, and return the changed columns of instance_extra."""
     instance, spec = op.instance, order.request_spec
     instance.pci_requests = spec.pci_requests if 'pci_requests' in spec else None
@@ -80,25 +91,36 @@ def _become_here(op: Operation, order: objects.EvacuateOrder) -> Extra:
     return instance.extra_values({'pci_requests', 'numa_topology'})
 
 
-def _build(op: Operation, order: objects.EvacuateOrder, devices: list[objects.PciDevice]) -> None:
+def _build(op: HostTask, order: objects.EvacuateOrder, devices: list[objects.PciDevice]) -> None:
     driver, instance, image = op.host.driver, op.instance, image_of(op.instance, order.image)
     shared = driver.moves.take_over(instance, order.migration.source_compute)
     if order.shared is not None and order.shared != shared:
         raise SharedStorageDiffers
-    LOG.info('disk on shared storage, evacuating using existing disk' if shared else
-             'disk not on shared storage, evacuating from the image', instance_uuid=instance.uuid)
+    LOG.info(
+        'disk on shared storage, evacuating using existing disk'
+        if shared
+        else 'disk not on shared storage, evacuating from the image',
+        instance_uuid=instance.uuid,
+    )
     if not shared:
         secrets = build.opened(op, order.sealed)
-        driver.guests.spawn(instance, image, pci_devices=devices, admin_password=secrets.admin_password,
-                            files=secrets.files, block_devices=order.block_devices, power_on=order.power_on,
-                            plugged=op.host.ports.plugged(instance, op.check))
+        driver.guests.spawn(
+            instance,
+            image,
+            pci_devices=devices,
+            admin_password=secrets.admin_password,
+            files=secrets.files,
+            block_devices=order.block_devices,
+            power_on=order.power_on,
+            plugged=op.host.ports.plugged(instance, op.check),
+        )
     elif order.power_on:
         driver.power.power_on(instance, image, devices)
     else:
         driver.power.define(instance, image, devices)
 
 
-def _failed(op: Operation) -> None:
+def _failed(op: HostTask) -> None:
     """Write the failed event of the action.
 
     Nothing is written after Unanswered, because the call is sent again under the same key.
@@ -109,7 +131,7 @@ def _failed(op: Operation) -> None:
     op.save(undo=True, event=op.event(op.error), undone=op.undone)
 
 
-def _put_back(op: Operation, migration: objects.Migration) -> None:
+def _put_back(op: HostTask, migration: objects.Migration) -> None:
     """Delete the guest, and its disks unless they are the source's, and make the old host the server's host again."""
     if not op.host.driver.moves.hand_back(op.instance, migration.source_compute):
         op.host.driver.guests.destroy(op.instance)
@@ -118,24 +140,29 @@ def _put_back(op: Operation, migration: objects.Migration) -> None:
     if fresh is None or context is None or fresh.host != op.host.name:
         op.give_back(move.of_destination(migration), undo=True, undone=op.undone)
         return
-    op.give_back(move.of_destination(migration), undo=True, undone=op.undone, expect={'host': op.host.name},
-                 extra=fresh.go_back(context), values={
-                     'host': migration.source_compute, 'node': migration.source_node, 'compute_id': None})
+    op.give_back(
+        move.of_destination(migration),
+        undo=True,
+        undone=op.undone,
+        expect={'host': op.host.name},
+        extra=fresh.go_back(context),
+        values={'host': migration.source_compute, 'node': migration.source_node, 'compute_id': None},
+    )
 
 
-@order(Compute.undo_evacuate_instance, checks=Check.UNDO, forward=True)
-def undo_evacuate(op: Operation, migration: objects.Migration) -> Reply:
+@operation_method(Compute.undo_evacuate_instance, checks=StepCheck.UNDO, forward=True)
+def undo_evacuate(op: HostTask, migration: objects.Migration) -> Reply:
     """Undo ``evacuate`` for the flow. Safe if this host claimed nothing."""
-    with op.turn():
+    with op.exclusive():
         if migration.dest_compute == op.host.name:
-            move.learn(op.host, op.instance, migration)
+            move.restore_claims(op.host, op.instance, migration)
             _put_back(op, migration)
     return {}
 
 
-@order(Compute.clean_evacuated, checks=Check.UNDO, forward=True)
-def clean_evacuated(op: Operation, migration: objects.Migration) -> Reply:
+@operation_method(Compute.clean_evacuated, checks=StepCheck.UNDO, forward=True)
+def clean_evacuated(op: HostTask, migration: objects.Migration) -> Reply:
     """Delete what the old host still has of the server, once that host can be reached again."""
-    with op.turn():
+    with op.exclusive():
         evacuated.clean(op, migration)
     return {}

@@ -4,6 +4,7 @@ A port that is a function of a PCI device (SR-IOV) is attached in three steps: `
 to the claimed device, then ``attach``. It is detached in three steps as well: ``detach``, then the flow unbinds the
 port, then ``free``. A guest can't take such a port along in a live migration.
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -11,9 +12,9 @@ from typing import Any
 from oslo_log import log as logging
 
 from kilonova import errors, objects
-from kilonova.compute.endpoint import order
+from kilonova.compute.endpoint import operation_method
 from kilonova.compute.host import image_of
-from kilonova.compute.operation import Check, Operation, Reply, tags_found
+from kilonova.compute.operation import HostTask, Reply, StepCheck, tags_found
 from kilonova.objects.vif import Vif
 from kilonova.pci import ports as pci_ports
 from kilonova.rpc.compute import Compute
@@ -22,42 +23,42 @@ from kilonova.virt.parts.guests import GuestFailed
 LOG = logging.getLogger(__name__)
 
 
-@order(Compute.claim_function, checks=Check.WRITE)
-def claim(op: Operation, request: objects.InstancePCIRequest) -> Reply:
+@operation_method(Compute.claim_function, checks=StepCheck.WRITE)
+def claim(op: HostTask, request: objects.InstancePCIRequest) -> Reply:
     """Claim one more device for a port of the server, and return the binding profile for the port.
 
     Raises HostRejected if no such device is free, or if it fails its health check.
     """
-    with op.turn():
+    with op.exclusive():
         device = op.claim_more(request)
         op.host.check_claimed(op.ctxt, op.instance, [device])
     return {'profile': pci_ports.profiles([request], [device])[request.requester_id]}
 
 
-@order(Compute.undo_claim_function, checks=Check.UNDO, forward=True)
-def undo_claim(op: Operation, request_id: str) -> Reply:
+@operation_method(Compute.undo_claim_function, checks=StepCheck.UNDO, forward=True)
+def undo_claim(op: HostTask, request_id: str) -> Reply:
     """Undo ``claim`` for the flow. Safe if nothing was claimed. The flow deletes the request."""
     _free(op, request_id, undo=True)
     return {}
 
 
-@order(Compute.free_function, forward=True)
-def free(op: Operation, request_id: str) -> Reply:
+@operation_method(Compute.free_function, forward=True)
+def free(op: HostTask, request_id: str) -> Reply:
     """Free the device of a port that the guest has released and that is unbound. The flow deletes the request."""
     _free(op, request_id, undo=False)
     return {}
 
 
-def _free(op: Operation, request_id: str, undo: bool) -> None:
+def _free(op: HostTask, request_id: str, undo: bool) -> None:
     tracker = op.host.tracker
-    with op.turn(), tracker.writing(op.ctxt):
+    with op.exclusive(), tracker.writing(op.ctxt):
         op.save(tracker.plan_less(op.instance.uuid, request_id), undo=undo)
 
 
-@order(Compute.attach_interface)
-def attach(op: Operation, vif: dict[str, Any]) -> Reply:
+@operation_method(Compute.attach_interface)
+def attach(op: HostTask, vif: dict[str, Any]) -> Reply:
     """Attach a port to the guest. ``vif`` is the port as the info cache will have it."""
-    with op.turn():
+    with op.exclusive():
         op.notify('instance.interface_attach.start')
         try:
             plug(op, Vif.read(vif))
@@ -73,19 +74,19 @@ def attach(op: Operation, vif: dict[str, Any]) -> Reply:
     return {}
 
 
-@order(Compute.undo_attach_interface, checks=Check.UNDO, forward=True)
-def undo_attach(op: Operation, vif: dict[str, Any]) -> Reply:
+@operation_method(Compute.undo_attach_interface, checks=StepCheck.UNDO, forward=True)
+def undo_attach(op: HostTask, vif: dict[str, Any]) -> Reply:
     """Undo ``attach`` for the flow. Safe if nothing was attached."""
-    with op.turn():
+    with op.exclusive():
         unplug(op, Vif.read(vif))
         op.save_tags()
     return {}
 
 
-@order(Compute.detach_interface)
-def detach(op: Operation, vif: dict[str, Any]) -> Reply:
+@operation_method(Compute.detach_interface)
+def detach(op: HostTask, vif: dict[str, Any]) -> Reply:
     """Detach a port from the guest. Returns after the guest has released it."""
-    with op.turn():
+    with op.exclusive():
         op.notify('instance.interface_detach.start')
         unplug(op, Vif.read(vif))
         op.save_tags()
@@ -93,35 +94,35 @@ def detach(op: Operation, vif: dict[str, Any]) -> Reply:
     return {}
 
 
-@order(Compute.undo_detach_interface, checks=Check.UNDO, forward=True)
-def undo_detach(op: Operation, vif: dict[str, Any]) -> Reply:
+@operation_method(Compute.undo_detach_interface, checks=StepCheck.UNDO, forward=True)
+def undo_detach(op: HostTask, vif: dict[str, Any]) -> Reply:
     """Undo ``detach``: attach the port to the guest again.
 
     Safe if the guest never released it. Nothing is done for a server that is on another host now.
     """
-    with op.turn():
+    with op.exclusive():
         if op.is_at_home():
             plug(op, Vif.read(vif))
             op.save_tags()
     return {}
 
 
-@order(Compute.unplug_functions)
-def unplug_functions(op: Operation, vifs: list[dict[str, Any]]) -> Reply:
+@operation_method(Compute.unplug_functions)
+def unplug_functions(op: HostTask, vifs: list[dict[str, Any]]) -> Reply:
     """Detach the ports that the guest can't take along, at the source of a live migration."""
-    with op.turn():
+    with op.exclusive():
         for vif in vifs:
             unplug(op, Vif.read(vif))
     return {}
 
 
-@order(Compute.undo_unplug_functions, checks=Check.UNDO, forward=True)
-def undo_unplug_functions(op: Operation, vifs: list[dict[str, Any]]) -> Reply:
+@operation_method(Compute.undo_unplug_functions, checks=StepCheck.UNDO, forward=True)
+def undo_unplug_functions(op: HostTask, vifs: list[dict[str, Any]]) -> Reply:
     """Undo ``unplug_functions``: attach all of these ports to the guest again.
 
     Nothing is done for a server that is on another host now.
     """
-    with op.turn():
+    with op.exclusive():
         if op.is_at_home():
             for vif in vifs:
                 plug(op, Vif.read(vif))
@@ -129,31 +130,34 @@ def undo_unplug_functions(op: Operation, vifs: list[dict[str, Any]]) -> Reply:
     return {}
 
 
-@order(Compute.plug_functions, forward=True)
-def plug_functions(op: Operation, vifs: list[dict[str, Any]]) -> Reply:
+@operation_method(Compute.plug_functions, forward=True)
+def plug_functions(op: HostTask, vifs: list[dict[str, Any]]) -> Reply:
     """Attach the PCI ports of this host to a guest that has arrived, at the destination of a live migration.
 
     A port that can't be attached now is attached at the guest's next start.
     """
-    with op.turn():
+    with op.exclusive():
         op.host.driver.live_migrations.receive(op.instance)
         for vif in map(Vif.read, vifs):
             try:
                 plug(op, vif)
             except (GuestFailed, errors.DevicesFailed) as error:
                 op.host.devices_failed(op.ctxt, op.instance.uuid, error)
-                LOG.exception('Port %s could not be attached to the guest; a hard reboot attaches it', vif.id,
-                              instance_uuid=op.instance.uuid)
+                LOG.exception(
+                    'Port %s could not be attached to the guest; a hard reboot attaches it',
+                    vif.id,
+                    instance_uuid=op.instance.uuid,
+                )
         op.save_tags(late=True)
     return {}
 
 
-def plug(op: Operation, vif: Vif) -> None:
+def plug(op: HostTask, vif: Vif) -> None:
     """Attach a port to the guest."""
     held = op.host.tracker.devices(op.instance.uuid) if vif.is_function else []
     op.host.driver.guests.attach_interface(op.instance, image_of(op.instance), vif, held)
 
 
-def unplug(op: Operation, vif: Vif) -> None:
+def unplug(op: HostTask, vif: Vif) -> None:
     """Detach a port from the guest. Returns after the guest has released it."""
     op.host.driver.guests.detach_interface(op.instance, vif, op.check)

@@ -7,17 +7,18 @@ the source, ``arrive`` at the destination, and ``leave`` at the source. The undo
 ``move`` defines which claims and devices belong to which end. A guest that has moved is not moved back: if the
 operation ends after that, ``rollback`` finds the guest at the destination and keeps it there.
 """
+
 from __future__ import annotations
 
 from oslo_log import log as logging
 
 from kilonova import errors, objects
 from kilonova.compute import records
-from kilonova.compute.endpoint import answer, order
-from kilonova.compute.host import Host, image_of
-from kilonova.compute.operation import Check, Operation, Reply, SaveFields
+from kilonova.compute.endpoint import operation_method, query_method
+from kilonova.compute.host import ComputeHost, image_of
+from kilonova.compute.operation import HostTask, Reply, SaveFields, StepCheck
 from kilonova.compute.ops import move
-from kilonova.compute.tracker import RUN, side_of
+from kilonova.compute.tracker import RUN, claim_key
 from kilonova.context import RequestContext
 from kilonova.pci.device import MDEV
 from kilonova.pci.ports import requests_of_ports
@@ -32,14 +33,14 @@ QUEUED, RUNNING = -1, -2
 
 
 # -- 1. both hosts check -----------------------------------------------------------------------------------------------
-@order(Compute.check_can_live_migrate_source)
-def check_source(op: Operation) -> Reply:
+@operation_method(Compute.check_can_live_migrate_source)
+def check_source(op: HostTask) -> Reply:
     """Return what a destination must know of the guest (``LiveGuest``), and its accelerators.
 
     Raises GuestFailed if the guest is off.
     """
     op.begin('compute_check_can_live_migrate_source')
-    with op.turn(), op.undoing('check_source'):
+    with op.exclusive(), op.undoing('check_source'):
         op.undo(move.failed, op)
         guest = op.host.driver.live_migrations.describe(op.instance)
         accelerators = [_described(one) for one in _identified(op, op.host.accelerators_of(op.instance))]
@@ -47,28 +48,30 @@ def check_source(op: Operation) -> Reply:
     return {**guest, 'accelerators': accelerators}
 
 
-@order(Compute.check_can_live_migrate_destination, checks=Check.WRITE, verdict=move.verdict)
-def check_destination(op: Operation, order: objects.LiveMigrationCheckOrder) -> Reply:
+@operation_method(Compute.check_can_live_migrate_destination, checks=StepCheck.WRITE, verdict=move.verdict)
+def check_destination(op: HostTask, order: objects.LiveMigrationCheckOrder) -> Reply:
     """Compare the guest with this host and claim for it. Return how it is transferred and placed (``PlacedOffer``).
 
     Raises HostRejected if this host can't take the guest; an alternate may.
     """
     live = op.host.driver.live_migrations
     op.begin('compute_check_can_live_migrate_destination')
-    with op.turn(), op.undoing('check_destination'):
+    with op.exclusive(), op.undoing('check_destination'):
         op.undo(move.failed, op)
         offer = live.offer(op.instance, order.guest, order.block, order.over_commit)
         devices = move.claim(op, order, TaskState.MIGRATING, status='preparing')
         # Registered after the claim, because a refused claim took nothing.
         op.undo(move.free, op, order.migration)
         op.host.check_claimed(op.ctxt, op.instance, devices)
-        accelerators = _identified(op, op.host.await_accelerators(
-            op.instance, op.instance.flavor, order.migration.uuid, op.check))
+        accelerators = _identified(
+            op, op.host.await_accelerators(op.instance, op.instance.flavor, order.migration.uuid, op.check)
+        )
         move.take_place(op, order.migration, order.request_spec)
         place = live.place(op.instance, image_of(op.instance))
         hostdevs = _counterparts(
             _taken_along(move.devices_before(op, order.migration), op.instance.pci_requests),
-            _taken_along(devices, order.request_spec.pci_requests))
+            _taken_along(devices, order.request_spec.pci_requests),
+        )
         hostdevs |= _counterparts(_accelerators_before(order.guest), accelerators)
         op.check()
         op.save(event=op.event())
@@ -85,27 +88,30 @@ def _counterparts(before: list[objects.PciDevice], here: list[objects.PciDevice]
         like = next((one for one in left if _seen(one) == _seen(device)), None)
         if like is None:
             raise errors.MigrationPreCheckError(
-                reason=f"this host claimed no device like {device.address} ({', '.join(filter(None, _seen(device)))})")
+                reason=f'this host claimed no device like {device.address} ({", ".join(filter(None, _seen(device)))})'
+            )
         left.remove(like)
         found[device.address] = like.address
     if left:
         raise errors.MigrationPreCheckError(
-            reason=f"the guest has no device that {', '.join(one.address for one in left)} could replace")
+            reason=f'the guest has no device that {", ".join(one.address for one in left)} could replace'
+        )
     return found
 
 
-def _taken_along(devices: list[objects.PciDevice],
-                 requests: objects.InstancePCIRequests | None) -> list[objects.PciDevice]:
+def _taken_along(
+    devices: list[objects.PciDevice], requests: objects.InstancePCIRequests | None
+) -> list[objects.PciDevice]:
     """Return the devices without those of ports, which are detached from the guest before it moves."""
     of_ports = {request.request_id for request in requests_of_ports(requests)}
     return [device for device in devices if device.request_id not in of_ports]
 
 
-def _claimed(op: Operation, migration: objects.Migration) -> list[objects.PciDevice]:
-    return op.host.tracker.devices(op.instance.uuid, side_of(migration))
+def _claimed(op: HostTask, migration: objects.Migration) -> list[objects.PciDevice]:
+    return op.host.tracker.devices(op.instance.uuid, claim_key(migration))
 
 
-def _identified(op: Operation, accelerators: list[objects.PciDevice]) -> list[objects.PciDevice]:
+def _identified(op: HostTask, accelerators: list[objects.PciDevice]) -> list[objects.PciDevice]:
     """Set the vendor and product id of the functions that these accelerators are on, and return the accelerators.
 
     Raises MigrationPreCheckError if an accelerator can't move while the guest runs, or if this host lacks its function.
@@ -113,19 +119,25 @@ def _identified(op: Operation, accelerators: list[objects.PciDevice]) -> list[ob
     for device in accelerators:
         if device.dev_type != MDEV:
             raise errors.MigrationPreCheckError(
-                reason=f'the accelerator {device.address} is a PCI function of its host and cannot be migrated live')
+                reason=f'the accelerator {device.address} is a PCI function of its host and cannot be migrated live'
+            )
     known = op.host.driver.devices.ids_of(device.parent_addr for device in accelerators)
     for device in accelerators:
         if device.parent_addr not in known:
             raise errors.MigrationPreCheckError(
-                reason=f'the accelerator {device.address} is on {device.parent_addr}, which does not exist on its host')
+                reason=f'the accelerator {device.address} is on {device.parent_addr}, which does not exist on its host'
+            )
         device.vendor_id, device.product_id = known[device.parent_addr]
     return accelerators
 
 
 def _described(accelerator: objects.PciDevice) -> LiveDevice:
-    return {'address': accelerator.address, 'vendor_id': accelerator.vendor_id, 'product_id': accelerator.product_id,
-            'mdev_type': accelerator.extra_info['mdev_type']}
+    return {
+        'address': accelerator.address,
+        'vendor_id': accelerator.vendor_id,
+        'product_id': accelerator.product_id,
+        'mdev_type': accelerator.extra_info['mdev_type'],
+    }
 
 
 def _accelerators_before(guest: LiveGuest) -> list[objects.PciDevice]:
@@ -133,9 +145,16 @@ def _accelerators_before(guest: LiveGuest) -> list[objects.PciDevice]:
 
     A source of the previous release does not list accelerators, and does not let a guest with accelerators migrate.
     """
-    return [objects.PciDevice(address=one['address'], dev_type=MDEV, vendor_id=one['vendor_id'],
-                              product_id=one['product_id'], extra_info={'mdev_type': one['mdev_type']})
-            for one in guest.get('accelerators', ())]
+    return [
+        objects.PciDevice(
+            address=one['address'],
+            dev_type=MDEV,
+            vendor_id=one['vendor_id'],
+            product_id=one['product_id'],
+            extra_info={'mdev_type': one['mdev_type']},
+        )
+        for one in guest.get('accelerators', ())
+    ]
 
 
 def _seen(device: objects.PciDevice) -> tuple[str | None, ...]:
@@ -144,19 +163,18 @@ def _seen(device: objects.PciDevice) -> tuple[str | None, ...]:
 
 
 # -- 2. the destination prepares ---------------------------------------------------------------------------------------
-@order(Compute.pre_live_migration, verdict=move.verdict)
-def prepare(op: Operation, order: objects.LiveMigrationOrder) -> Reply:
+@operation_method(Compute.pre_live_migration, verdict=move.verdict)
+def prepare(op: HostTask, order: objects.LiveMigrationOrder) -> Reply:
     """Create empty disks and mediated devices, and connect the server's volumes, at the destination.
 
     Return {'volumes': how guests find the volumes on this host}. If it fails, ``rollback`` deletes the disks, the
     volume connections and the claim.
     """
     op.begin('compute_pre_live_migration')
-    with op.turn(), op.undoing('prepare'):
+    with op.exclusive(), op.undoing('prepare'):
         op.undo(move.failed, op)
         op.notify('instance.live_migration_pre.start')
-        devices = _claimed(op, order.migration) + op.host.accelerators.devices(
-            op.instance.flavor, order.migration.uuid)
+        devices = _claimed(op, order.migration) + op.host.accelerators.devices(op.instance.flavor, order.migration.uuid)
         volumes = op.host.driver.live_migrations.prepare(op.instance, order.guest, order.offer, devices)
         op.save(event=op.event())
     op.notify('instance.live_migration_pre.end')
@@ -164,8 +182,8 @@ def prepare(op: Operation, order: objects.LiveMigrationOrder) -> Reply:
 
 
 # -- 3. the source migrates the guest ----------------------------------------------------------------------------------
-@order(Compute.live_migration)
-def migrate(op: Operation, order: objects.LiveMigrationOrder) -> Reply:
+@operation_method(Compute.live_migration)
+def migrate(op: HostTask, order: objects.LiveMigrationOrder) -> Reply:
     """Migrate the guest from the source to the destination.
 
     If the call is repeated after this process has forgotten it, the running migration is followed to its end.
@@ -175,7 +193,8 @@ def migrate(op: Operation, order: objects.LiveMigrationOrder) -> Reply:
 
     def say(mark: int, status: str) -> None:
         op.save(mark=mark, migration={'uuid': migration.uuid, 'status': status})
-    with op.turn(), op.undoing('live_migration'):
+
+    with op.exclusive(), op.undoing('live_migration'):
         op.undo(move.failed, op)
         with host.live_migration_slots.hold(op.check, lambda: say(QUEUED, 'queued')):
             op.check()
@@ -187,13 +206,13 @@ def migrate(op: Operation, order: objects.LiveMigrationOrder) -> Reply:
     return {}
 
 
-def _told(op: Operation, migration: objects.Migration) -> LiveTold:
+def _told(op: HostTask, migration: objects.Migration) -> LiveTold:
     note = move.noting(op, migration)
-    return lambda progress: note({name: int(value) for name, value in progress.items()})    # type: ignore[call-overload]
+    return lambda progress: note({name: int(value) for name, value in progress.items()})  # type: ignore[call-overload]
 
 
-@answer(Compute.live_migration_force_complete)
-def force_complete(host: Host, ctxt: RequestContext, instance: objects.Instance) -> None:
+@query_method(Compute.live_migration_force_complete)
+def force_complete(host: ComputeHost, ctxt: RequestContext, instance: objects.Instance) -> None:
     """Force the running migration to complete. ``migrate`` runs at the same time and sees its end.
 
     Raises MigrationError if no migration of the guest runs.
@@ -204,24 +223,24 @@ def force_complete(host: Host, ctxt: RequestContext, instance: objects.Instance)
 
 
 # -- 4. the destination takes over -------------------------------------------------------------------------------------
-@order(Compute.post_live_migration_at_destination)
-def arrive(op: Operation, migration: objects.Migration) -> Reply:
+@operation_method(Compute.post_live_migration_at_destination)
+def arrive(op: HostTask, migration: objects.Migration) -> Reply:
     """Make this host, the destination, the server's host. The flow writes the end state."""
     op.begin('compute_post_live_migration_at_destination')
-    with op.turn():
+    with op.exclusive():
         op.notify('instance.live_migration_post_dest.start')
         _receive(op, migration, {'event': op.event()})
     op.notify('instance.live_migration_post_dest.end', values={'host': op.host.name, 'node': op.host.tracker.nodename})
     return {}
 
 
-def _receive(op: Operation, migration: objects.Migration, fields: SaveFields) -> None:
+def _receive(op: HostTask, migration: objects.Migration, fields: SaveFields) -> None:
     host, uuid = op.host, op.instance.uuid
-    move.learn(host, op.instance, migration, op.instance.flavor)
+    move.restore_claims(host, op.instance, migration, op.instance.flavor)
     host.driver.live_migrations.receive(op.instance)
     with host.tracker.writing(op.ctxt):
         # A compute that started after the migration had ended has the server under ``RUN``.
-        side = side_of(migration)
+        side = claim_key(migration)
         plan = host.tracker.plan_allocate(uuid, side if side in host.tracker.sides(uuid) else RUN)
         # The usage now counts one running task less.
         fields['usage'] = host.tracker.usage(plan)
@@ -231,10 +250,10 @@ def _receive(op: Operation, migration: objects.Migration, fields: SaveFields) ->
 
 
 # -- 5. the source cleans up -------------------------------------------------------------------------------------------
-@order(Compute.post_live_migration, forward=True)
-def leave(op: Operation, order: objects.LiveMigrationOrder) -> Reply:
+@operation_method(Compute.post_live_migration, forward=True)
+def leave(op: HostTask, order: objects.LiveMigrationOrder) -> Reply:
     """Delete the domain, disks, volume connections and claim at the source, after the destination has them."""
-    with op.turn():
+    with op.exclusive():
         op.host.driver.live_migrations.leave(op.instance, order.offer)
         op.give_back(move.of_source(order.migration))
     op.notify('instance.live_migration_post.end')
@@ -242,15 +261,15 @@ def leave(op: Operation, order: objects.LiveMigrationOrder) -> Reply:
 
 
 # -- undo --------------------------------------------------------------------------------------------------------------
-@order(Compute.undo_live_migration, checks=Check.UNDO, forward=True)
-def abort(op: Operation, order: objects.LiveMigrationUndo) -> Reply:
+@operation_method(Compute.undo_live_migration, checks=StepCheck.UNDO, forward=True)
+def abort(op: HostTask, order: objects.LiveMigrationUndo) -> Reply:
     """Abort the migration at the source, so that none runs any more.
 
     Return {'active': whether the guest is on this host, 'switched': whether it runs at the destination and has arrived
     as far as it ever will}.
     """
     live = op.host.driver.live_migrations
-    with op.turn():
+    with op.exclusive():
         if not order.resume:
             op.notify('instance.live_migration_rollback.start')
         if order.aborted:
@@ -265,18 +284,20 @@ def abort(op: Operation, order: objects.LiveMigrationUndo) -> Reply:
     return {'active': active, 'switched': switched}
 
 
-@order(Compute.rollback_live_migration_at_destination, checks=Check.UNDO, forward=True)
-def rollback(op: Operation, order: objects.LiveMigrationUndo) -> Reply:
+@operation_method(Compute.rollback_live_migration_at_destination, checks=StepCheck.UNDO, forward=True)
+def rollback(op: HostTask, order: objects.LiveMigrationUndo) -> Reply:
     """Delete at the destination what has arrived of the guest, and its claim, and return {'arrived': False}.
 
     The guest is kept and {'arrived': True} returned if it has left the source, even if it is off now, or if it has
     arrived completely.
     """
     migration, gone = order.migration, order.gone
-    with op.turn():
+    with op.exclusive():
         if gone is not False and _is_here(op, migration, gone):
-            LOG.warning('The guest arrived on this host before its migration was undone, and stays on this host',
-                        instance_uuid=op.instance.uuid)
+            LOG.warning(
+                'The guest arrived on this host before its migration was undone, and stays on this host',
+                instance_uuid=op.instance.uuid,
+            )
             _receive(op, migration, {'undo': True})
             return {'arrived': True}
         op.notify('instance.live_migration_rollback_dest.start')
@@ -285,7 +306,7 @@ def rollback(op: Operation, order: objects.LiveMigrationUndo) -> Reply:
     return {'arrived': False}
 
 
-def _is_here(op: Operation, migration: objects.Migration, gone: bool | None) -> bool:
+def _is_here(op: HostTask, migration: objects.Migration, gone: bool | None) -> bool:
     if migration.dest_compute != op.host.name or records.instance(op.ctxt, op.instance.uuid) is None:
         return False
     return gone is True or op.host.driver.live_migrations.has_arrived(op.instance)

@@ -4,6 +4,7 @@ At the destination everything is held under the migration's claim key. At the so
 under ``RUN``, or under the claim key of the older move that brought it here. If source and destination are one host,
 both ends are on this host, and after a restart the migration context tells them apart.
 """
+
 from __future__ import annotations
 
 import time
@@ -13,9 +14,9 @@ from oslo_log import log as logging
 
 from kilonova import errors, objects
 from kilonova.compute import records
-from kilonova.compute.host import Host
-from kilonova.compute.operation import ClaimFields, Operation, readable
-from kilonova.compute.tracker import RUN, Plan, side_of
+from kilonova.compute.host import ComputeHost
+from kilonova.compute.operation import ClaimFields, HostTask, readable
+from kilonova.compute.tracker import RUN, ClaimPlan, claim_key
 from kilonova.states import TaskState
 
 LOG = logging.getLogger(__name__)
@@ -35,10 +36,11 @@ def context_of(instance: objects.Instance, migration: objects.Migration) -> obje
     return context if context is not None and context.migration_id == migration.id else None
 
 
-def is_over(op: Operation, instance: objects.Instance, migration: objects.Migration) -> bool:
+def is_over(op: HostTask, instance: objects.Instance, migration: objects.Migration) -> bool:
     """Return whether a move from or to this host has ended and the server is no longer part of it."""
     return context_of(instance, migration) is None and all(
-        one.uuid != migration.uuid for one in records.moves(op.ctxt, op.host.name, op.host.tracker.nodename))
+        one.uuid != migration.uuid for one in records.moves(op.ctxt, op.host.name, op.host.tracker.nodename)
+    )
 
 
 def old_flavor(instance: objects.Instance) -> objects.Flavor:
@@ -47,34 +49,49 @@ def old_flavor(instance: objects.Instance) -> objects.Flavor:
     return old or instance.flavor
 
 
-def learn(host: Host, instance: objects.Instance, migration: objects.Migration,
-          new_flavor: objects.Flavor | None = None) -> None:
+def restore_claims(
+    host: ComputeHost,
+    instance: objects.Instance,
+    migration: objects.Migration,
+    new_flavor: objects.Flavor | None = None,
+) -> None:
     """Make the tracker know both ends of this move that are on this host.
 
     After a restart of the compute service it may not know them.
     """
-    uuid, side, tracker, from_volume = instance.uuid, side_of(migration), host.tracker, instance.is_from_volume
+    uuid, side, tracker, from_volume = instance.uuid, claim_key(migration), host.tracker, instance.is_from_volume
     known = tracker.sides(uuid)
     if migration.dest_compute != host.name:
         return
     context = context_of(instance, migration)
     if not same_host(migration):
         if not known - {side}:
-            tracker.adopt(uuid, side, new_flavor, topology=context.new_numa_topology if context is not None else None,
-                          from_volume=from_volume)
+            tracker.adopt(
+                uuid,
+                side,
+                new_flavor,
+                topology=context.new_numa_topology if context is not None else None,
+                from_volume=from_volume,
+            )
         return
     if context is None:
         return
     arrived = {device.address for device in context.new_pci_devices or ()}
     if not known - {side}:
-        tracker.adopt(uuid, RUN, old_flavor(instance), {device.address for device in tracker.devices(uuid)} - arrived,
-                      context.old_numa_topology, from_volume)
+        tracker.adopt(
+            uuid,
+            RUN,
+            old_flavor(instance),
+            {device.address for device in tracker.devices(uuid)} - arrived,
+            context.old_numa_topology,
+            from_volume,
+        )
     tracker.adopt(uuid, side, new_flavor, arrived, context.new_numa_topology, from_volume)
 
 
 def of_destination(migration: objects.Migration) -> Callable[[str], bool]:
     """Return a function that is true for the claim key to release when this move is undone or reverted."""
-    side = side_of(migration)
+    side = claim_key(migration)
     return lambda name: name == side
 
 
@@ -90,13 +107,13 @@ def _number(side: str) -> int:
     return int(side.rpartition('-')[2])
 
 
-def clean_destination(host: Host, instance: objects.Instance, migration: objects.Migration) -> None:
+def clean_destination(host: ComputeHost, instance: objects.Instance, migration: objects.Migration) -> None:
     """Delete the guest and the copied disks at the destination of a move that is undone or reverted.
 
     Nothing is deleted if the server holds something else on this host, because then this is the server's own host.
     """
     both = same_host(migration)
-    if both or not host.tracker.sides(instance.uuid) - {side_of(migration)}:
+    if both or not host.tracker.sides(instance.uuid) - {claim_key(migration)}:
         host.driver.moves.cleanup_move_dest(instance, both)
 
 
@@ -105,22 +122,28 @@ def place_of(instance: objects.Instance) -> objects.InstanceNUMATopology | None:
     return instance.numa_topology if 'numa_topology' in instance else None
 
 
-def take_place(op: Operation, migration: objects.Migration, spec: objects.RequestSpec) -> None:
+def take_place(op: HostTask, migration: objects.Migration, spec: objects.RequestSpec) -> None:
     """Set the instance's NUMA placement to the one that this host claimed for ``spec``.
 
     Raises KilonovaError if the claim has no placement although one was requested, or the other way round. A guest must
     never be built with CPUs and pages that are not counted.
     """
     instance = op.instance
-    instance.numa_topology = op.host.tracker.topology(instance.uuid, side_of(migration))
+    instance.numa_topology = op.host.tracker.topology(instance.uuid, claim_key(migration))
     if (instance.numa_topology is None) != ('numa_topology' not in spec or spec.numa_topology is None):
-        raise errors.KilonovaError(f'The claim of instance {instance.uuid} on the NUMA cells of this host does not '
-                                   f'match its request.')
+        raise errors.KilonovaError(
+            f'The claim of instance {instance.uuid} on the NUMA cells of this host does not match its request.'
+        )
 
 
 # -- the destination's claim -------------------------------------------------------------------------------------------
-def claim(op: Operation, order: objects.PrepResizeOrder | objects.LiveMigrationCheckOrder | objects.EvacuateOrder,
-          task_state: TaskState, host_of_server: list[str] | None = None, **columns: str) -> list[objects.PciDevice]:
+def claim(
+    op: HostTask,
+    order: objects.PrepResizeOrder | objects.LiveMigrationCheckOrder | objects.EvacuateOrder,
+    task_state: TaskState,
+    host_of_server: list[str] | None = None,
+    **columns: str,
+) -> list[objects.PciDevice]:
     """Claim at the destination for the server as it is after the move, and return its devices.
 
     ``columns`` of the migration are written with the claim. ``host_of_server`` are the hosts that the server may be on;
@@ -133,15 +156,29 @@ def claim(op: Operation, order: objects.PrepResizeOrder | objects.LiveMigrationC
     group = op.group_of(spec) if migration.source_compute != host.name else None
     fields: ClaimFields = {
         'expect': {'host': host_of_server or migration.source_compute, 'task_state': [task_state.value]},
-        'values': {}, 'group': group,
-        'migration': {'uuid': migration.uuid, 'dest_compute': host.name, 'dest_node': host.tracker.nodename,
-                      'dest_compute_id': host.tracker.node.id, 'dest_host': host.conf.my_ip, **columns}}
+        'values': {},
+        'group': group,
+        'migration': {
+            'uuid': migration.uuid,
+            'dest_compute': host.name,
+            'dest_node': host.tracker.nodename,
+            'dest_compute_id': host.tracker.node.id,
+            'dest_host': host.conf.my_ip,
+            **columns,
+        },
+    }
     return op.claim(
-        side_of(migration), order.flavor, requests, spec.numa_topology if 'numa_topology' in spec else None,
-        order.limits, lambda plan: {'migration_context': _context(op, migration, requests, old, plan)}, **fields)
+        claim_key(migration),
+        order.flavor,
+        requests,
+        spec.numa_topology if 'numa_topology' in spec else None,
+        order.limits,
+        lambda plan: {'migration_context': _context(op, migration, requests, old, plan)},
+        **fields,
+    )
 
 
-def devices_before(op: Operation, migration: objects.Migration) -> list[objects.PciDevice]:
+def devices_before(op: HostTask, migration: objects.Migration) -> list[objects.PciDevice]:
     """Return the devices that the server holds at the source. Called at the destination."""
     tracker, instance = op.host.tracker, op.instance
     if migration.source_compute == op.host.name:
@@ -149,50 +186,62 @@ def devices_before(op: Operation, migration: objects.Migration) -> list[objects.
     requests = instance.pci_requests if 'pci_requests' in instance else None
     if requests is None or not requests.requests:
         return []
-    return [device for device in records.devices_of(op.ctxt, instance.uuid)
-            if device.compute_node_id != tracker.node.id]
+    return [
+        device for device in records.devices_of(op.ctxt, instance.uuid) if device.compute_node_id != tracker.node.id
+    ]
 
 
-def _context(op: Operation, migration: objects.Migration, requests: objects.InstancePCIRequests | None,
-             old: list[objects.PciDevice], plan: Plan) -> str:
+def _context(
+    op: HostTask,
+    migration: objects.Migration,
+    requests: objects.InstancePCIRequests | None,
+    old: list[objects.PciDevice],
+    plan: ClaimPlan,
+) -> str:
     instance = op.instance
     taken = {(device.compute_node_id, device.address) for device in plan.devices}
     before = [device for device in old if (device.compute_node_id, device.address) not in taken]
     return objects.MigrationContext(
-        instance_uuid=instance.uuid, migration_id=migration.id, old_numa_topology=place_of(instance),
-        new_numa_topology=plan.topology, old_pci_devices=objects.PciDeviceList(objects=before),
+        instance_uuid=instance.uuid,
+        migration_id=migration.id,
+        old_numa_topology=place_of(instance),
+        new_numa_topology=plan.topology,
+        old_pci_devices=objects.PciDeviceList(objects=before),
         new_pci_devices=objects.PciDeviceList(objects=plan.devices),
         old_pci_requests=instance.pci_requests if 'pci_requests' in instance else None,
-        new_pci_requests=None if requests is None else objects.InstancePCIRequests(
-            instance_uuid=instance.uuid, requests=requests.requests),
-        old_resources=None, new_resources=None).to_json()
+        new_pci_requests=None
+        if requests is None
+        else objects.InstancePCIRequests(instance_uuid=instance.uuid, requests=requests.requests),
+        old_resources=None,
+        new_resources=None,
+    ).to_json()
 
 
-def free(op: Operation, migration: objects.Migration) -> None:
+def free(op: HostTask, migration: objects.Migration) -> None:
     """Undo ``claim`` within the step that made the claim."""
     op.give_back(of_destination(migration), unsided=False, undo=True, undone=op.undone)
 
 
-def give_up(op: Operation, migration: objects.Migration) -> None:
+def give_up(op: HostTask, migration: objects.Migration) -> None:
     """Undo ``claim`` in a later step: release the claim and delete what has arrived of the disks.
 
     If source and destination are one host, the guest and disks are the source's and stay.
     """
     here = same_host(migration) or migration.dest_compute is None
-    learn(op.host, op.instance, migration)
+    restore_claims(op.host, op.instance, migration)
     if not here:
         clean_destination(op.host, op.instance, migration)
     op.give_back(of_destination(migration), unsided=not here, undo=True)
 
 
-def after(op: Operation, order: objects.PrepResizeOrder | objects.EvacuateOrder) -> objects.Instance:
+def after(op: HostTask, order: objects.PrepResizeOrder | objects.EvacuateOrder) -> objects.Instance:
     """Return a copy of the server as it is after the move, with the NUMA placement that it claimed here."""
-    found = op.instance.replaced(numa_topology=op.host.tracker.topology(op.instance.uuid, side_of(order.migration)))
+    found = op.instance.replaced(numa_topology=op.host.tracker.topology(op.instance.uuid, claim_key(order.migration)))
     found.set_flavor(order.flavor)
     return found
 
 
-def verdict(op: Operation, error: Exception) -> Exception:
+def verdict(op: HostTask, error: Exception) -> Exception:
     """Return the error that the flow receives if the destination fails before anything of the server was changed.
 
     It is HostRejected, so that the next host is tried, if the failure is this host's own. Other errors are returned
@@ -205,16 +254,15 @@ def verdict(op: Operation, error: Exception) -> Exception:
 
 
 # -- events and progress -----------------------------------------------------------------------------------------------
-def failed(op: Operation) -> None:
+def failed(op: HostTask) -> None:
     """Write the failed event of the action, and why this host undid the step.
 
     The reason is left out after Unanswered, because the call is sent again under the same key.
     """
-    op.save(undo=True, event=op.event(op.error),
-            undone=None if isinstance(op.error, errors.Unanswered) else op.undone)
+    op.save(undo=True, event=op.event(op.error), undone=None if isinstance(op.error, errors.Unanswered) else op.undone)
 
 
-def noting(op: Operation, migration: objects.Migration) -> Callable[[Mapping[str, int]], None]:
+def noting(op: HostTask, migration: objects.Migration) -> Callable[[Mapping[str, int]], None]:
     """Return a function that writes the progress of a migration to its row, at most every 5 seconds.
 
     Its argument is a dict from column of the migration to bytes; call it often. It raises an error if the operation has
@@ -228,7 +276,12 @@ def noting(op: Operation, migration: objects.Migration) -> Callable[[Mapping[str
         if time.monotonic() - said < EVERY:
             return
         said, mark = time.monotonic(), mark + 1
-        LOG.info('Migration to %s in progress: %s', migration.dest_compute, ', '.join(
-            f'{name} {value >> 20} MiB' for name, value in columns.items()), instance_uuid=op.instance.uuid)
+        LOG.info(
+            'Migration to %s in progress: %s',
+            migration.dest_compute,
+            ', '.join(f'{name} {value >> 20} MiB' for name, value in columns.items()),
+            instance_uuid=op.instance.uuid,
+        )
         op.save(mark=mark, migration={'uuid': migration.uuid, **columns})
+
     return note

@@ -4,6 +4,7 @@ Each is a whole operation on one host. The save ends the operation if the act fa
 reply only informs the conductor. Exceptions are ``resume_guest`` and ``soft_delete``. A soft delete is repeated until
 it succeeds, as a delete is.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -13,10 +14,10 @@ from oslo_log import log as logging
 
 from kilonova import errors, objects
 from kilonova.compute import records
-from kilonova.compute.endpoint import order
+from kilonova.compute.endpoint import operation_method
 from kilonova.compute.guests import WANTED_RUNNING, resume
 from kilonova.compute.host import image_of
-from kilonova.compute.operation import Facts, Operation, Reply, SaveFields, readable, tags_found
+from kilonova.compute.operation import HostTask, NotificationFacts, Reply, SaveFields, readable, tags_found
 from kilonova.compute.ops.build import opened
 from kilonova.rpc.compute import Compute
 from kilonova.states import PowerState
@@ -28,32 +29,36 @@ LOG = logging.getLogger(__name__)
 TOLD_AS: dict[str, str | None] = {'stop': 'power_off', 'start': 'power_on', 'set_admin_password': None}
 
 
-@order(Compute.stop_instance)
-def stop(op: Operation, clean_shutdown: bool) -> Reply:
+@operation_method(Compute.stop_instance)
+def stop(op: HostTask, clean_shutdown: bool) -> Reply:
     """Shut the guest down, or cut its power if it does not shut down in time."""
-    with _whole(op, 'stop') as reply:
+    with _single_host_operation(op, 'stop') as reply:
         op.host.driver.power.power_off(op.instance, *op.host.shutdown_wait(op.instance, clean_shutdown))
     return reply
 
 
-@order(Compute.start_instance)
-def start(op: Operation) -> Reply:
+@operation_method(Compute.start_instance)
+def start(op: HostTask) -> Reply:
     """Start the guest from a new domain with the devices that its server holds."""
-    with _whole(op, 'start') as reply:
+    with _single_host_operation(op, 'start') as reply:
         op.host.driver.power.power_on(op.instance, image_of(op.instance), op.host.devices_of(op.instance))
     return reply
 
 
-@order(Compute.resume_guest, forward=True)
-def resume_guest(op: Operation) -> Reply:
+@operation_method(Compute.resume_guest, forward=True)
+def resume_guest(op: HostTask) -> Reply:
     """Start a guest that ran when this host went down, unless it runs or its server is busy now.
 
     Return {'is_running': False} if the server is deleted, on another host, in another operation or no longer to run.
     """
-    with op.turn():
+    with op.exclusive():
         host, server = op.host, records.instance(op.ctxt, op.instance.uuid)
-        if (server is None or server.host != host.name or server.task_state is not None
-                or server.vm_state not in WANTED_RUNNING):
+        if (
+            server is None
+            or server.host != host.name
+            or server.task_state is not None
+            or server.vm_state not in WANTED_RUNNING
+        ):
             return {'is_running': False}
         state = host.driver.guests.get_info(server)
         if state not in (PowerState.RUNNING, PowerState.PAUSED):
@@ -62,86 +67,93 @@ def resume_guest(op: Operation) -> Reply:
         return {'is_running': True, 'power_state': state}
 
 
-@order(Compute.reboot_instance)
-def reboot(op: Operation, reboot_type: str) -> Reply:
+@operation_method(Compute.reboot_instance)
+def reboot(op: HostTask, reboot_type: str) -> Reply:
     """Reboot the guest. ``reboot_type`` is SOFT or HARD."""
-    with _whole(op, 'reboot') as reply:
+    with _single_host_operation(op, 'reboot') as reply:
         op.host.driver.power.reboot(op.instance, reboot_type, image_of(op.instance), op.host.devices_of(op.instance))
     return reply
 
 
-@order(Compute.pause_instance)
-def pause(op: Operation) -> Reply:
+@operation_method(Compute.pause_instance)
+def pause(op: HostTask) -> Reply:
     """Stop the guest's CPUs."""
-    with _whole(op, 'pause') as reply:
+    with _single_host_operation(op, 'pause') as reply:
         op.host.driver.power.pause(op.instance)
     return reply
 
 
-@order(Compute.unpause_instance)
-def unpause(op: Operation) -> Reply:
+@operation_method(Compute.unpause_instance)
+def unpause(op: HostTask) -> Reply:
     """Let the guest's CPUs continue."""
-    with _whole(op, 'unpause') as reply:
+    with _single_host_operation(op, 'unpause') as reply:
         op.host.driver.power.unpause(op.instance)
     return reply
 
 
-@order(Compute.suspend_instance)
-def suspend(op: Operation) -> Reply:
+@operation_method(Compute.suspend_instance)
+def suspend(op: HostTask) -> Reply:
     """Save the guest's memory. The devices that the guest releases stay claimed for its server."""
-    with _whole(op, 'suspend') as reply:
+    with _single_host_operation(op, 'suspend') as reply:
         op.host.driver.power.suspend(op.instance, op.check)
     return reply
 
 
-@order(Compute.resume_instance)
-def resume_instance(op: Operation) -> Reply:
+@operation_method(Compute.resume_instance)
+def resume_instance(op: HostTask) -> Reply:
     """Resume the guest from its saved memory with the devices that its server holds."""
-    with _whole(op, 'resume') as reply:
+    with _single_host_operation(op, 'resume') as reply:
         op.host.driver.power.resume(op.instance, op.host.devices_of(op.instance), op.check)
     return reply
 
 
-@order(Compute.trigger_crash_dump)
-def trigger_crash_dump(op: Operation) -> Reply:
+@operation_method(Compute.trigger_crash_dump)
+def trigger_crash_dump(op: HostTask) -> Reply:
     """Send the guest a non-maskable interrupt."""
-    with _whole(op, 'trigger_crash_dump', event='compute_trigger_crash_dump') as reply:
+    with _single_host_operation(op, 'trigger_crash_dump', event='compute_trigger_crash_dump') as reply:
         op.host.driver.power.trigger_crash_dump(op.instance)
     return reply
 
 
-@order(Compute.rescue_instance)
-def rescue(op: Operation, order: objects.RescueOrder) -> Reply:
+@operation_method(Compute.rescue_instance)
+def rescue(op: HostTask, order: objects.RescueOrder) -> Reply:
     """Start the guest from another system image, with its own disks and devices.
 
     Raises InstanceNotRescuable with the driver's text if that fails.
     """
     host, instance = op.host, op.instance
-    facts: Facts = {'rescue_image_ref': order.image_ref, 'rescue_image_name': order.image_name}
-    with _whole(op, 'rescue', facts) as reply:
+    facts: NotificationFacts = {'rescue_image_ref': order.image_ref, 'rescue_image_name': order.image_name}
+    with _single_host_operation(op, 'rescue', facts) as reply:
         try:
             secrets = opened(op, order.sealed)
             timeout, retry_interval = host.shutdown_wait(instance)
             host.driver.rescues.rescue(
-                instance, image_of(instance), order.image or None, op.host.devices_of(op.instance),
-                admin_password=secrets.admin_password, timeout=timeout, retry_interval=retry_interval)
+                instance,
+                image_of(instance),
+                order.image or None,
+                op.host.devices_of(op.instance),
+                admin_password=secrets.admin_password,
+                timeout=timeout,
+                retry_interval=retry_interval,
+            )
         except Exception as error:
-            raise errors.InstanceNotRescuable(instance_id=instance.uuid,
-                                              reason=f'Driver Error: {readable(error)}') from error
+            raise errors.InstanceNotRescuable(
+                instance_id=instance.uuid, reason=f'Driver Error: {readable(error)}'
+            ) from error
         op.notify('instance.exists')
     return reply
 
 
-@order(Compute.unrescue_instance)
-def unrescue(op: Operation) -> Reply:
+@operation_method(Compute.unrescue_instance)
+def unrescue(op: HostTask) -> Reply:
     """Start the guest from its own disk, even if it did not run before the rescue."""
-    with _whole(op, 'unrescue') as reply:
+    with _single_host_operation(op, 'unrescue') as reply:
         op.host.driver.power.power_on(op.instance, image_of(op.instance), op.host.devices_of(op.instance))
     return reply
 
 
-@order(Compute.set_admin_password)
-def set_admin_password(op: Operation, sealed: str) -> Reply:
+@operation_method(Compute.set_admin_password)
+def set_admin_password(op: HostTask, sealed: str) -> Reply:
     """Set the administrator's password through the guest's agent. Store it encrypted if the owner has an RSA key.
 
     ``sealed`` is the password (``sealing``). The error of a failure does not contain the agent's text, which might
@@ -149,7 +161,9 @@ def set_admin_password(op: Operation, sealed: str) -> Reply:
     """
     instance = op.instance
     kept: dict[str, str | None] = {}
-    with _whole(op, 'set_admin_password', event='compute_set_admin_password', system_metadata=kept) as reply:
+    with _single_host_operation(
+        op, 'set_admin_password', event='compute_set_admin_password', system_metadata=kept
+    ) as reply:
         password = opened(op, sealed).admin_password or ''
         user = guest_password.administrator(image_of(instance), instance.os_type)
         op.host.driver.guests.set_admin_password(instance, user, password)
@@ -159,31 +173,43 @@ def set_admin_password(op: Operation, sealed: str) -> Reply:
     return reply
 
 
-@order(Compute.soft_delete_instance, forward=True)
-def soft_delete(op: Operation) -> Reply:
+@operation_method(Compute.soft_delete_instance, forward=True)
+def soft_delete(op: HostTask) -> Reply:
     """Power the guest off and save that the server is soft-deleted. The guest keeps all it has."""
     op.begin('compute_soft_delete_instance')
-    with op.turn():
+    with op.exclusive():
         op.notify('instance.soft_delete.start')
         op.host.driver.power.power_off(op.instance, *op.host.shutdown_wait(op.instance))
         power_state = op.host.driver.guests.get_info(op.instance)
-        op.save(end=True, transition='soft_delete.done', expect={'host': op.host.name},
-                values={'power_state': power_state}, event=op.event())
+        op.save(
+            end=True,
+            transition='soft_delete.done',
+            expect={'host': op.host.name},
+            values={'power_state': power_state},
+            event=op.event(),
+        )
     op.notify('instance.soft_delete.end', moved='soft_delete.done', values={'power_state': power_state})
     return {'power_state': power_state}
 
 
-@order(Compute.restore_instance)
-def restore(op: Operation) -> Reply:
+@operation_method(Compute.restore_instance)
+def restore(op: HostTask) -> Reply:
     """Start the guest of a soft-deleted server with the devices that it kept."""
-    with _whole(op, 'restore', deleted_at=None) as reply:
+    with _single_host_operation(op, 'restore', deleted_at=None) as reply:
         op.host.driver.power.power_on(op.instance, image_of(op.instance), op.host.devices_of(op.instance))
     return reply
 
 
 @contextlib.contextmanager
-def _whole(op: Operation, verb: str, facts: Facts | None = None, *, event: str | None = None,
-          system_metadata: Mapping[str, str | None] | None = None, **when_done: object) -> Iterator[dict[str, object]]:
+def _single_host_operation(
+    op: HostTask,
+    verb: str,
+    facts: NotificationFacts | None = None,
+    *,
+    event: str | None = None,
+    system_metadata: Mapping[str, str | None] | None = None,
+    **when_done: object,
+) -> Iterator[dict[str, object]]:
     """Run a whole operation; the block is its act. An error of the block is saved as the end state, too.
 
     ``facts`` are sent in notifications. ``event`` is the name of the action's event if it is not the usual one.
@@ -192,9 +218,9 @@ def _whole(op: Operation, verb: str, facts: Facts | None = None, *, event: str |
     """
     op.begin(event or f'compute_{verb}_instance')
     reply: dict[str, object] = {}
-    told: Facts = facts or {}
+    told: NotificationFacts = facts or {}
     name = TOLD_AS.get(verb, verb)
-    with op.turn():
+    with op.exclusive():
         if name is not None:
             op.notify(f'instance.{name}.start', **told)
         failed: Exception | None = None
@@ -210,9 +236,14 @@ def _whole(op: Operation, verb: str, facts: Facts | None = None, *, event: str |
             op.host.devices_failed(op.ctxt, op.instance.uuid, failed)
         power_state = op.host.driver.guests.get_info(op.instance)
         values = {} if failed is not None and _is_to_run_again(op, power_state) else {'power_state': power_state}
-        fields: SaveFields = {'end': True, 'expect': {'host': op.host.name}, 'values': values,
-                              'event': op.event(failed), 'extra': tags_found(op.instance),
-                              'transition': f'{verb}.done' if failed is None else f'{verb}.failed'}
+        fields: SaveFields = {
+            'end': True,
+            'expect': {'host': op.host.name},
+            'values': values,
+            'event': op.event(failed),
+            'extra': tags_found(op.instance),
+            'transition': f'{verb}.done' if failed is None else f'{verb}.failed',
+        }
         if failed is None:
             fields['values'] = {**values, **when_done}
             if system_metadata:
@@ -225,17 +256,20 @@ def _whole(op: Operation, verb: str, facts: Facts | None = None, *, event: str |
     reply.update(power_state=power_state, error=None if failed is None else readable(failed))
 
 
-def _is_to_run_again(op: Operation, power_state: int) -> bool:
+def _is_to_run_again(op: HostTask, power_state: int) -> bool:
     """Return whether the guest must be started again because the host lost power during an operation of the server.
 
     That is so if the operation was running when this process started, and the guest ran then and is off now. The
     server's row keeps the power state with which ``Guests.look_again`` starts the guest.
     """
-    return (power_state == PowerState.SHUTDOWN and op.instance.uuid in op.host.interrupted
-            and op.instance.power_state == PowerState.RUNNING)
+    return (
+        power_state == PowerState.SHUTDOWN
+        and op.instance.uuid in op.host.interrupted
+        and op.instance.power_state == PowerState.RUNNING
+    )
 
 
-def _notify(op: Operation, name: str, saved: SaveFields, failed: Exception | None, told: Facts) -> None:
+def _notify(op: HostTask, name: str, saved: SaveFields, failed: Exception | None, told: NotificationFacts) -> None:
     """Send the notification of the end, as Nova does.
 
     Only a reboot sends one for its failure. It also sends the end notification if the guest runs nevertheless.
@@ -244,5 +278,5 @@ def _notify(op: Operation, name: str, saved: SaveFields, failed: Exception | Non
     if failed is not None and is_reboot:
         op.notify(f'{name}.error', moved='reboot.failed', fault=failed)
     if failed is None or (is_reboot and saved['values'].get('power_state') == PowerState.RUNNING):
-        facts: Facts = {**told, 'values': saved['values'], 'moved': saved['transition']}
+        facts: NotificationFacts = {**told, 'values': saved['values'], 'moved': saved['transition']}
         op.notify(f'{name}.end', **facts)

@@ -4,14 +4,15 @@ Devices, NUMA placement and allocation stay as they are. Nothing of the server i
 ``rebuild_spawning``; the conductor's flow relies on that. If the server boots from a volume that gets new content, a
 separate step before stops the guest.
 """
+
 from __future__ import annotations
 
 from oslo_log import log as logging
 
 from kilonova import errors, objects
 from kilonova.compute import records
-from kilonova.compute.endpoint import order
-from kilonova.compute.operation import Check, Operation, Reply, now, tags_found
+from kilonova.compute.endpoint import operation_method
+from kilonova.compute.operation import HostTask, Reply, StepCheck, now, tags_found
 from kilonova.compute.ops import build, shelve
 from kilonova.rpc.compute import Compute
 from kilonova.states import ENDING, PowerState, VmState
@@ -19,13 +20,13 @@ from kilonova.states import ENDING, PowerState, VmState
 LOG = logging.getLogger(__name__)
 
 
-@order(Compute.rebuild_instance)
-def rebuild(op: Operation, order: objects.RebuildOrder) -> Reply:
+@operation_method(Compute.rebuild_instance)
+def rebuild(op: HostTask, order: objects.RebuildOrder) -> Reply:
     """Rebuild the server with the image that the order names. A stopped server stays off."""
     host, instance, image = op.host, op.instance, order.image
     stopped = instance.vm_state == VmState.STOPPED
     op.begin('compute_rebuild_instance')
-    with op.turn(), host.build_slots.hold(op.check), op.undoing('rebuild'):
+    with op.exclusive(), host.build_slots.hold(op.check), op.undoing('rebuild'):
         LOG.info('Rebuilding instance', instance_uuid=instance.uuid)
         op.undo(_failed, op)
         # 1. Steps that may fail and leave the server as it is.
@@ -40,18 +41,30 @@ def rebuild(op: Operation, order: objects.RebuildOrder) -> Reply:
             op.save(transition='rebuild.spawning', expect={'host': host.name})
             host.driver.power.power_off(instance, *host.shutdown_wait(instance))
             host.driver.guests.rebuild(
-                instance, image, pci_devices=devices, power_on=not stopped, admin_password=secrets.admin_password,
-                files=secrets.files, preserve_ephemeral=order.preserve_ephemeral)
+                instance,
+                image,
+                pci_devices=devices,
+                power_on=not stopped,
+                admin_password=secrets.admin_password,
+                files=secrets.files,
+                preserve_ephemeral=order.preserve_ephemeral,
+            )
         # 3. Save the end state.
         values = {'power_state': host.driver.guests.get_info(instance), 'launched_at': now()}
         done = 'rebuild.stopped' if stopped else 'rebuild.active'
-        op.save(transition=done, expect={'host': host.name}, values=values, extra=tags_found(instance), end=True,
-                event=op.event())
+        op.save(
+            transition=done,
+            expect={'host': host.name},
+            values=values,
+            extra=tags_found(instance),
+            end=True,
+            event=op.event(),
+        )
     op.notify('instance.rebuild.end', moved=done, values=values, image_name=image.get('name') or '')
     return {'power_state': values['power_state']}
 
 
-def _failed(op: Operation) -> None:
+def _failed(op: HostTask) -> None:
     """Write the failed event of the action. The flow writes the server's state.
 
     Nothing is written after Unanswered, because the call is sent again under the same key.
@@ -62,14 +75,14 @@ def _failed(op: Operation) -> None:
     op.save(undo=True, event=op.event(op.error))
 
 
-@order(Compute.stop_to_reimage)
-def stop_to_reimage(op: Operation, order: objects.RebuildOrder) -> Reply:
+@operation_method(Compute.stop_to_reimage)
+def stop_to_reimage(op: HostTask, order: objects.RebuildOrder) -> Reply:
     """Stop the guest and disconnect its boot volume from this host, so that the volume can get new content.
 
     What is known to make a rebuild fail is checked before that.
     """
     host, instance = op.host, op.instance
-    with op.turn():
+    with op.exclusive():
         build.opened(op, order.sealed)
         host.driver.guests.prepare_rebuild(instance, order.image, host.devices_of(instance))
         op.check()
@@ -82,18 +95,19 @@ def stop_to_reimage(op: Operation, order: objects.RebuildOrder) -> Reply:
     return {'power_state': power_state}
 
 
-@order(Compute.undo_stop_to_reimage, checks=Check.UNDO, forward=True)
-def undo_stop_to_reimage(op: Operation) -> Reply:
+@operation_method(Compute.undo_stop_to_reimage, checks=StepCheck.UNDO, forward=True)
+def undo_stop_to_reimage(op: HostTask) -> Reply:
     """Undo ``stop_to_reimage`` for the flow: start the guest again if its server is to run.
 
     The guest is started only if its boot volume is attached to this host.
     """
     host = op.host
-    with op.turn():
+    with op.exclusive():
         fresh = records.instance(op.ctxt, op.instance.uuid)
         if fresh is None or fresh.host != host.name or fresh.task_state in ENDING or fresh.vm_state != VmState.ACTIVE:
             return {}
         if host.driver.guests.get_info(fresh) == PowerState.SHUTDOWN and all(
-                volume.host == host.name for volume in fresh.volumes if volume.is_root):
+            volume.host == host.name for volume in fresh.volumes if volume.is_root
+        ):
             shelve.start_again(op, fresh)
     return {}

@@ -4,6 +4,7 @@ The order is ``prep_resize`` at the destination, ``resize_instance`` at the sour
 destination. Each step has an undo. ``confirm_revert`` has the steps to confirm and revert. ``move`` defines which
 claims and devices belong to which end of a move.
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -12,25 +13,26 @@ from oslo_log import log as logging
 
 from kilonova import errors, objects
 from kilonova.compute import records
-from kilonova.compute.endpoint import order
+from kilonova.compute.endpoint import operation_method
 from kilonova.compute.host import image_of, was_active
-from kilonova.compute.operation import Check, Extra, Operation, Reply, tags_found
+from kilonova.compute.operation import Extra, HostTask, Reply, StepCheck, tags_found
 from kilonova.compute.ops import build, move
-from kilonova.compute.tracker import side_of
+from kilonova.compute.tracker import claim_key
 from kilonova.rpc.compute import Compute
 from kilonova.states import TaskState
 from kilonova.virt.parts.moves import Progress
 
 LOG = logging.getLogger(__name__)
 
-def _told_failed(op: Operation) -> None:
+
+def _told_failed(op: HostTask) -> None:
     op.notify('instance.resize.error', fault=op.error)
     move.failed(op)
 
 
 # -- 1. the destination claims -----------------------------------------------------------------------------------------
-@order(Compute.prep_resize, checks=Check.WRITE, verdict=move.verdict)
-def prep_resize(op: Operation, order: objects.PrepResizeOrder) -> Reply:
+@operation_method(Compute.prep_resize, checks=StepCheck.WRITE, verdict=move.verdict)
+def prep_resize(op: HostTask, order: objects.PrepResizeOrder) -> Reply:
     """Claim for the new flavor, and return {'disk': where the source must put the disk}.
 
     The devices are those that Placement allocated for the new flavor's requests. The migration context stores the
@@ -38,7 +40,7 @@ def prep_resize(op: Operation, order: objects.PrepResizeOrder) -> Reply:
     """
     host, instance, migration = op.host, op.instance, order.migration
     op.begin('compute_prep_resize')
-    with op.turn(), op.undoing('prep_resize'):
+    with op.exclusive(), op.undoing('prep_resize'):
         op.notify('instance.exists')
         op.notify('instance.resize_prep.start', new_flavor=order.flavor)
         op.undo(_prep_failed, op, order.flavor)
@@ -62,24 +64,29 @@ def prep_resize(op: Operation, order: objects.PrepResizeOrder) -> Reply:
     return {'disk': disk}
 
 
-def _check_host(op: Operation, migration: objects.Migration) -> None:
+def _check_host(op: HostTask, migration: objects.Migration) -> None:
     """Raise HostRejected if a cold migration to the server's own host is not possible with this driver."""
-    if (migration.migration_type == 'migration' and migration.source_compute == op.host.name
-            and not op.host.driver.capabilities.supports_migrate_to_same_host):
-        raise errors.HostRejected(errors.UnableToMigrateToSelf(
-            instance_id=op.instance.uuid, host=op.host.name).message)
+    if (
+        migration.migration_type == 'migration'
+        and migration.source_compute == op.host.name
+        and not op.host.driver.capabilities.supports_migrate_to_same_host
+    ):
+        raise errors.HostRejected(errors.UnableToMigrateToSelf(instance_id=op.instance.uuid, host=op.host.name).message)
 
 
-def _fetch_base(op: Operation, order: objects.PrepResizeOrder) -> None:
+def _fetch_base(op: HostTask, order: objects.PrepResizeOrder) -> None:
     """Fetch the server's image while the guest still runs. If that fails, the source transfers it with the disks."""
     try:
         op.host.driver.disks.fetch_base(op.instance, image_of(op.instance, order.image))
     except (errors.KilonovaError, OSError) as error:
-        LOG.warning('Could not fetch the image of the server; it is copied together with the disks: %s', error,
-                    instance_uuid=op.instance.uuid)
+        LOG.warning(
+            'Could not fetch the image of the server; it is copied together with the disks: %s',
+            error,
+            instance_uuid=op.instance.uuid,
+        )
 
 
-def _prep_failed(op: Operation, flavor: objects.Flavor) -> None:
+def _prep_failed(op: HostTask, flavor: objects.Flavor) -> None:
     """Write the failed event of the action, and also send the notification of the preparation's end, as Nova does."""
     if isinstance(op.error, (errors.KeyGone, errors.Unanswered)):
         # Another conductor has taken over the operation, or the call is sent again. Nothing has failed yet.
@@ -89,19 +96,19 @@ def _prep_failed(op: Operation, flavor: objects.Flavor) -> None:
     op.notify('instance.resize_prep.end', new_flavor=flavor)
 
 
-@order(Compute.undo_prep_resize, checks=Check.UNDO, forward=True)
-def undo_prep_resize(op: Operation, migration: objects.Migration) -> Reply:
+@operation_method(Compute.undo_prep_resize, checks=StepCheck.UNDO, forward=True)
+def undo_prep_resize(op: HostTask, migration: objects.Migration) -> Reply:
     """Undo ``prep_resize`` for the flow: release the claim and delete what has arrived of the disk.
 
     If source and destination are one host, the guest and disk are the source's and stay.
     """
-    with op.turn():
+    with op.exclusive():
         move.give_up(op, migration)
     return {}
 
 
 # -- 2. the source transfers the disks ---------------------------------------------------------------------------------
-def _progress(op: Operation, migration: objects.Migration) -> Progress:
+def _progress(op: HostTask, migration: objects.Migration) -> Progress:
     """Return a function that writes the progress of the disk transfer to the migration's row.
 
     It raises an error, which ends the transfer, if the operation has been cancelled or taken over.
@@ -110,8 +117,8 @@ def _progress(op: Operation, migration: objects.Migration) -> Progress:
     return lambda done, total: note({'disk_total': total, 'disk_processed': done, 'disk_remaining': total - done})
 
 
-@order(Compute.resize_instance)
-def resize_instance(op: Operation, order: objects.ResizeOrder) -> Reply:
+@operation_method(Compute.resize_instance)
+def resize_instance(op: HostTask, order: objects.ResizeOrder) -> Reply:
     """Power the guest off, keep its disks, transfer a copy, and make the destination the server's host.
 
     Return the ``disk_info`` for ``finish_resize``.
@@ -120,31 +127,38 @@ def resize_instance(op: Operation, order: objects.ResizeOrder) -> Reply:
     op.begin('compute_resize_instance')
     if disk is None:
         raise errors.ResizeError(reason='the destination did not return where to copy the disk to')
-    with op.turn(), op.undoing('resize_instance'):
+    with op.exclusive(), op.undoing('resize_instance'):
         op.notify('instance.resize.start')
         op.undo(_told_failed, op)
         op.undo(_put_back, op, instance, migration, order.image)
         op.undo(host.driver.moves.discard_copy, instance, disk)
         timeout, retry = host.shutdown_wait(instance, order.clean_shutdown)
         with host.tracker.at_work(instance.uuid, 'move'):
-            info = host.driver.moves.migrate_disk_and_power_off(instance, disk, order.flavor, timeout, retry,
-                                                                _progress(op, migration))
+            info = host.driver.moves.migrate_disk_and_power_off(
+                instance, disk, order.flavor, timeout, retry, _progress(op, migration)
+            )
         op.check()
         values = {'host': migration.dest_compute, 'node': migration.dest_node, 'compute_id': migration.dest_compute_id}
-        op.save(transition='resize.migrated', expect={'host': host.name}, values=values,
-                migration={'uuid': migration.uuid, 'status': 'post-migrating'}, event=op.event())
+        op.save(
+            transition='resize.migrated',
+            expect={'host': host.name},
+            values=values,
+            migration={'uuid': migration.uuid, 'status': 'post-migrating'},
+            event=op.event(),
+        )
     op.notify('instance.resize.end', moved='resize.migrated', values=values)
     return info
 
 
-def _put_back(op: Operation, instance: objects.Instance, migration: objects.Migration,
-              image: dict[str, Any] | None = None) -> None:
+def _put_back(
+    op: HostTask, instance: objects.Instance, migration: objects.Migration, image: dict[str, Any] | None = None
+) -> None:
     """Restore the guest as it was before ``resize_instance``. A guest that was not changed yet keeps running.
 
     A guest whose device has left the host stays off.
     """
-    move.learn(op.host, instance, migration)
-    devices, power_on = op.host.tracker.devices_without(instance.uuid, side_of(migration)), was_active(instance)
+    move.restore_claims(op.host, instance, migration)
+    devices, power_on = op.host.tracker.devices_without(instance.uuid, claim_key(migration)), was_active(instance)
     try:
         op.host.check_devices(instance, devices)
         # The move has not ended, so the server's metadata still names the accelerators of this host.
@@ -153,18 +167,22 @@ def _put_back(op: Operation, instance: objects.Instance, migration: objects.Migr
         LOG.error('The guest is not started: %s', error, instance_uuid=instance.uuid)
         power_on = False
     op.host.driver.moves.finish_revert_migration(
-        instance, image_of(instance, image), devices, power_on,
-        plugged=op.host.ports.plugged(instance, op.check, goes_on=True))
+        instance,
+        image_of(instance, image),
+        devices,
+        power_on,
+        plugged=op.host.ports.plugged(instance, op.check, goes_on=True),
+    )
 
 
-@order(Compute.undo_resize_instance, checks=Check.UNDO, forward=True)
-def undo_resize_instance(op: Operation, migration: objects.Migration) -> Reply:
+@operation_method(Compute.undo_resize_instance, checks=StepCheck.UNDO, forward=True)
+def undo_resize_instance(op: HostTask, migration: objects.Migration) -> Reply:
     """Undo ``resize_instance`` for the flow: make the source the server's host again, with disk, devices and power.
 
     A server that was deleted while this host could not be reached is destroyed instead. Nothing is done for a server
     that was evacuated meanwhile.
     """
-    with op.turn():
+    with op.exclusive():
         fresh = records.instance(op.ctxt, op.instance.uuid)
         if fresh is None:
             build.destroy(op)
@@ -174,31 +192,38 @@ def undo_resize_instance(op: Operation, migration: objects.Migration) -> Reply:
             return {}
         # Use the server as it was sent: if the move has ended meanwhile, its row no longer lists the devices of the
         # destination.
-        move.learn(op.host, op.instance, migration)
-        values = {'host': migration.source_compute, 'node': migration.source_node,
-                  'compute_id': op.host.tracker.node.id}
+        move.restore_claims(op.host, op.instance, migration)
+        values = {
+            'host': migration.source_compute,
+            'node': migration.source_node,
+            'compute_id': op.host.tracker.node.id,
+        }
         extra = _become_old(fresh, migration)
         if extra is not None:
             # Also undo what the destination wrote, in case the destination can't undo it itself.
             values.update(fresh.flavor_columns())
         _put_back(op, fresh, migration)
         values['power_state'] = op.host.driver.guests.get_info(fresh)
-        op.save(undo=True, values=values, extra={**(extra or {}), **tags_found(fresh)},
-                expect={'host': [migration.source_compute, migration.dest_compute]})
+        op.save(
+            undo=True,
+            values=values,
+            extra={**(extra or {}), **tags_found(fresh)},
+            expect={'host': [migration.source_compute, migration.dest_compute]},
+        )
     return {}
 
 
 # -- 3. the destination builds the guest -------------------------------------------------------------------------------
-@order(Compute.finish_resize)
-def finish_resize(op: Operation, order: objects.FinishResizeOrder) -> Reply:
+@operation_method(Compute.finish_resize)
+def finish_resize(op: HostTask, order: objects.FinishResizeOrder) -> Reply:
     """Create the guest with the new flavor (of the request spec) and the devices that ``prep_resize`` claimed here.
 
     It is started if it ran before the move.
     """
     host, instance, migration = op.host, op.instance, order.migration
     op.begin('compute_finish_resize')
-    power_on, side = was_active(instance), side_of(migration)
-    with op.turn(), op.undoing('finish_resize'):
+    power_on, side = was_active(instance), claim_key(migration)
+    with op.exclusive(), op.undoing('finish_resize'):
         extra = _become_new(op, migration, order.request_spec)
         devices = host.tracker.devices(instance.uuid, side)
         host.check_devices(instance, devices)
@@ -208,23 +233,35 @@ def finish_resize(op: Operation, order: objects.FinishResizeOrder) -> Reply:
         op.notify('instance.resize_finish.start', moved='resize.finishing')
         op.undo(_told_failed, op)
         op.undo(host.driver.moves.cleanup_move_dest, instance, move.same_host(migration))
-        host.driver.moves.finish_migration(instance, image_of(instance, order.image), devices, power_on,
-                                           order.disk_info, plugged=host.ports.plugged(instance, op.check))
+        host.driver.moves.finish_migration(
+            instance,
+            image_of(instance, order.image),
+            devices,
+            power_on,
+            order.disk_info,
+            plugged=host.ports.plugged(instance, op.check),
+        )
         op.check()
         power_state = host.driver.guests.get_info(instance)
         with host.tracker.writing(op.ctxt):
             plan = host.tracker.plan_allocate(instance.uuid, side)
             # The usage now counts one running task less.
-            op.save(plan, transition='resize.finishing', usage=host.tracker.usage(plan), expect={'host': host.name},
-                    extra={**extra, **tags_found(instance)}, event=op.event(),
-                    values={**instance.flavor_columns(), 'power_state': power_state})
+            op.save(
+                plan,
+                transition='resize.finishing',
+                usage=host.tracker.usage(plan),
+                expect={'host': host.name},
+                extra={**extra, **tags_found(instance)},
+                event=op.event(),
+                values={**instance.flavor_columns(), 'power_state': power_state},
+            )
     return {'power_state': power_state}
 
 
-def _become_new(op: Operation, migration: objects.Migration, spec: objects.RequestSpec) -> Extra:
+def _become_new(op: HostTask, migration: objects.Migration, spec: objects.RequestSpec) -> Extra:
     """Change the instance object to the server after the move, and return the changed columns of instance_extra."""
     instance, new, old = op.instance, spec.flavor, move.old_flavor(op.instance)
-    move.learn(op.host, instance, migration, new)
+    move.restore_claims(op.host, instance, migration, new)
     instance.set_flavor(new)
     instance.old_flavor, instance.new_flavor = old, new
     instance.pci_requests = spec.pci_requests if 'pci_requests' in spec else None
@@ -241,17 +278,21 @@ def _become_old(fresh: objects.Instance, migration: objects.Migration) -> Extra 
     return fresh.go_back(context) if context is not None and fresh.old_flavor is not None else None
 
 
-@order(Compute.undo_finish_resize, checks=Check.UNDO, forward=True)
-def undo_finish_resize(op: Operation, migration: objects.Migration) -> Reply:
+@operation_method(Compute.undo_finish_resize, checks=StepCheck.UNDO, forward=True)
+def undo_finish_resize(op: HostTask, migration: objects.Migration) -> Reply:
     """Undo ``finish_resize`` for the flow: delete the guest and its copied disks, and restore the old flavor's columns.
 
     ``undo_prep_resize`` releases the claim.
     """
-    with op.turn():
+    with op.exclusive():
         move.clean_destination(op.host, op.instance, migration)
         fresh = records.instance(op.ctxt, op.instance.uuid)
         extra = _become_old(fresh, migration) if fresh is not None else None
         if fresh is not None and extra is not None:
-            op.save(undo=True, values=fresh.flavor_columns(), extra=extra,
-                    expect={'instance_type_id': [migration.new_instance_type_id]})
+            op.save(
+                undo=True,
+                values=fresh.flavor_columns(),
+                extra=extra,
+                expect={'instance_type_id': [migration.new_instance_type_id]},
+            )
     return {}

@@ -3,15 +3,16 @@
 A paused or suspended guest is stopped after its disk is copied. Nothing writes to the disk meanwhile, and as long as
 nothing is lost the guest can be left as it was.
 """
+
 from __future__ import annotations
 
 from oslo_log import log as logging
 
 from kilonova import objects
 from kilonova.compute import records
-from kilonova.compute.endpoint import order
+from kilonova.compute.endpoint import operation_method
 from kilonova.compute.host import image_of
-from kilonova.compute.operation import Check, Operation, Reply, tags_found
+from kilonova.compute.operation import HostTask, Reply, StepCheck, tags_found
 from kilonova.compute.ops import snapshot
 from kilonova.rpc.compute import Compute
 from kilonova.states import ENDING, PowerState, VmState
@@ -22,8 +23,8 @@ LOG = logging.getLogger(__name__)
 HELD = (VmState.PAUSED, VmState.SUSPENDED)
 
 
-@order(Compute.shelve_instance, checks=Check.WRITE)
-def shelve(op: Operation, image_id: str | None) -> Reply:
+@operation_method(Compute.shelve_instance, checks=StepCheck.WRITE)
+def shelve(op: HostTask, image_id: str | None) -> Reply:
     """Stop the guest and upload its root disk as the data of image ``image_id``.
 
     ``image_id`` is None if the root disk is a volume, which stays. The flow writes the end state and undoes a failure
@@ -31,7 +32,7 @@ def shelve(op: Operation, image_id: str | None) -> Reply:
     """
     host, instance = op.host, op.instance
     op.begin('compute_shelve_instance')
-    with host.snapshot_slots.hold(op.check), op.turn(), host.tracker.at_work(instance.uuid, 'snapshot'):
+    with host.snapshot_slots.hold(op.check), op.exclusive(), host.tracker.at_work(instance.uuid, 'snapshot'):
         op.notify('instance.exists')
         op.notify('instance.shelve.start')
         if image_id is not None:
@@ -46,14 +47,14 @@ def shelve(op: Operation, image_id: str | None) -> Reply:
     return {'image_id': image_id, 'power_state': power_state}
 
 
-@order(Compute.undo_shelve_instance, checks=Check.UNDO, forward=True)
-def undo_shelve(op: Operation, image_id: str | None) -> Reply:
+@operation_method(Compute.undo_shelve_instance, checks=StepCheck.UNDO, forward=True)
+def undo_shelve(op: HostTask, image_id: str | None) -> Reply:
     """Undo ``shelve`` for the flow: delete the copied disk and start the guest again if its server is to run.
 
     A guest that was paused or suspended and has stopped stays off.
     """
     host = op.host
-    with op.turn():
+    with op.exclusive():
         if image_id is not None:
             host.driver.snapshots.forget_snapshot(op.instance, image_id)
         fresh = records.instance(op.ctxt, op.instance.uuid)
@@ -64,25 +65,30 @@ def undo_shelve(op: Operation, image_id: str | None) -> Reply:
             return {}
         if fresh.vm_state in HELD:
             LOG.warning('The guest was %s and is off: its memory is lost', fresh.vm_state, instance_uuid=fresh.uuid)
-            op.save(undo=True, transition='shelve.stopped', expect={'host': host.name},
-                    values={'power_state': power_state})
+            op.save(
+                undo=True, transition='shelve.stopped', expect={'host': host.name}, values={'power_state': power_state}
+            )
         elif fresh.vm_state == VmState.ACTIVE:
             start_again(op, fresh)
     return {}
 
 
-def start_again(op: Operation, instance: objects.Instance) -> None:
+def start_again(op: HostTask, instance: objects.Instance) -> None:
     """Start a guest that an undo found off, and save its power state."""
     op.host.driver.power.power_on(instance, image_of(instance), op.host.devices_of(instance))
-    op.save(undo=True, expect={'host': op.host.name}, extra=tags_found(instance),
-            values={'power_state': op.host.driver.guests.get_info(instance)})
+    op.save(
+        undo=True,
+        expect={'host': op.host.name},
+        extra=tags_found(instance),
+        values={'power_state': op.host.driver.guests.get_info(instance)},
+    )
 
 
 # WRITE: an offloaded server has its disk in an image, so its remains here may be deleted. The save checks the key.
-@order(Compute.shelve_offload_instance, checks=Check.WRITE, forward=True)
-def offload(op: Operation) -> Reply:
+@operation_method(Compute.shelve_offload_instance, checks=StepCheck.WRITE, forward=True)
+def offload(op: HostTask) -> Reply:
     """Delete the server's guest and files, and release all that it holds here. The flow writes the end state."""
-    with op.turn():
+    with op.exclusive():
         op.notify('instance.shelve_offload.start')
         op.host.driver.guests.destroy(op.instance)
         op.give_back(undo=True)

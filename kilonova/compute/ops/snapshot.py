@@ -4,27 +4,28 @@ The image exists already and waits for its data. A failure is undone here: the g
 The flow handles the image itself. If the image service does not answer, that is no failure, and the copy is kept for
 the next try.
 """
+
 from __future__ import annotations
 
 from oslo_log import log as logging
 
 from kilonova import errors
-from kilonova.compute.endpoint import order
-from kilonova.compute.operation import Check, Operation, Reply
+from kilonova.compute.endpoint import operation_method
+from kilonova.compute.operation import HostTask, Reply, StepCheck
 from kilonova.rpc.compute import Compute
 
 LOG = logging.getLogger(__name__)
 
 
-@order(Compute.snapshot_instance, checks=Check.WRITE)
-def snapshot(op: Operation, image_id: str) -> Reply:
+@operation_method(Compute.snapshot_instance, checks=StepCheck.WRITE)
+def snapshot(op: HostTask, image_id: str) -> Reply:
     """Upload the server's root disk as the data of image ``image_id``, and save the server's end state."""
     op.begin('compute_snapshot_instance')
     return _image(op, image_id, 'snapshot.copying', end=True)
 
 
-@order(Compute.backup_instance, checks=Check.WRITE)
-def backup(op: Operation, image_id: str) -> Reply:
+@operation_method(Compute.backup_instance, checks=StepCheck.WRITE)
+def backup(op: HostTask, image_id: str) -> Reply:
     """Upload the server's root disk as the data of image ``image_id``, for a backup.
 
     The flow writes the end state and deletes the oldest backups that are too many.
@@ -33,10 +34,10 @@ def backup(op: Operation, image_id: str) -> Reply:
     return _image(op, image_id, 'backup.copying', end=False)
 
 
-def _image(op: Operation, image_id: str, copying: str, end: bool) -> Reply:
+def _image(op: HostTask, image_id: str, copying: str, end: bool) -> Reply:
     host, instance = op.host, op.instance
     here = {'host': host.name}
-    with host.snapshot_slots.hold(op.check), op.turn(), host.tracker.at_work(instance.uuid, 'snapshot'):
+    with host.snapshot_slots.hold(op.check), op.exclusive(), host.tracker.at_work(instance.uuid, 'snapshot'):
         op.notify('instance.snapshot.start', snapshot_image_id=image_id)
         op.save(transition=copying, expect=here)
         send(op, image_id, 'snapshot.uploading')
@@ -48,13 +49,14 @@ def _image(op: Operation, image_id: str, copying: str, end: bool) -> Reply:
     return {'image_id': image_id}
 
 
-def send(op: Operation, image_id: str, uploading: str) -> None:
+def send(op: HostTask, image_id: str, uploading: str) -> None:
     """Copy the root disk and upload it. ``uploading`` is the event that changes the server's state between the two."""
     instance = op.instance
     LOG.info('Beginning snapshot process', instance_uuid=instance.uuid)
     try:
-        op.host.driver.snapshots.snapshot(instance, image_id, op.check, lambda: op.save(
-            transition=uploading, expect={'host': op.host.name}))
+        op.host.driver.snapshots.snapshot(
+            instance, image_id, op.check, lambda: op.save(transition=uploading, expect={'host': op.host.name})
+        )
     except errors.Unanswered:
         raise
     except Exception:
@@ -63,7 +65,7 @@ def send(op: Operation, image_id: str, uploading: str) -> None:
     LOG.info('Snapshot image upload complete', instance_uuid=instance.uuid)
 
 
-def _forget(op: Operation, image_id: str) -> None:
+def _forget(op: HostTask, image_id: str) -> None:
     """Delete the copied disk. An error is only logged, because the flow's undo does the same again."""
     try:
         op.host.driver.snapshots.forget_snapshot(op.instance, image_id)
@@ -71,9 +73,9 @@ def _forget(op: Operation, image_id: str) -> None:
         LOG.exception('Could not remove the files of snapshot %s', image_id, instance_uuid=op.instance.uuid)
 
 
-@order(Compute.undo_snapshot_instance, checks=Check.UNDO, forward=True)
-def undo_snapshot(op: Operation, image_id: str) -> Reply:
+@operation_method(Compute.undo_snapshot_instance, checks=StepCheck.UNDO, forward=True)
+def undo_snapshot(op: HostTask, image_id: str) -> Reply:
     """Undo ``snapshot`` or ``backup`` for the flow. Safe if nothing was begun."""
-    with op.turn():
+    with op.exclusive():
         op.host.driver.snapshots.forget_snapshot(op.instance, image_id)
     return {}

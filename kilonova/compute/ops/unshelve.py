@@ -3,6 +3,7 @@
 A failure is undone here: the guest and files are deleted, the devices released, and the server is without a host as
 before. The flow writes the end state.
 """
+
 from __future__ import annotations
 
 from typing import Unpack
@@ -11,9 +12,9 @@ from oslo_log import log as logging
 
 from kilonova import errors, objects
 from kilonova.compute import records
-from kilonova.compute.endpoint import order
+from kilonova.compute.endpoint import operation_method
 from kilonova.compute.host import image_of
-from kilonova.compute.operation import Check, ClaimFields, Operation, Reply, Undone, tags_found
+from kilonova.compute.operation import ClaimFields, HostTask, Reply, StepCheck, Undone, tags_found
 from kilonova.compute.ops import build
 from kilonova.compute.tracker import RUN
 from kilonova.rpc.compute import Compute
@@ -22,11 +23,11 @@ from kilonova.states import PowerState, VmState
 LOG = logging.getLogger(__name__)
 
 
-@order(Compute.unshelve_instance, checks=Check.WRITE, verdict=build.verdict)
-def unshelve(op: Operation, order: objects.UnshelveOrder) -> Reply:
+@operation_method(Compute.unshelve_instance, checks=StepCheck.WRITE, verdict=build.verdict)
+def unshelve(op: HostTask, order: objects.UnshelveOrder) -> Reply:
     """Build and run the server that the order describes. ``build.verdict`` lists the errors."""
     host, instance = op.host, op.instance
-    with op.turn(), host.build_slots.hold(op.check):
+    with op.exclusive(), host.build_slots.hold(op.check):
         op.begin('compute_unshelve_instance')
         with op.undoing('unshelve'):
             op.check()
@@ -39,31 +40,58 @@ def unshelve(op: Operation, order: objects.UnshelveOrder) -> Reply:
             host.check_claimed(op.ctxt, instance, devices)
             op.bind_ports(devices)
             devices = devices + host.await_accelerators(instance, instance.flavor, instance.uuid, op.check)
-            host.driver.guests.spawn(instance, order.image, pci_devices=devices, block_devices=order.block_devices,
-                                     plugged=host.ports.plugged(instance, op.check))
+            host.driver.guests.spawn(
+                instance,
+                order.image,
+                pci_devices=devices,
+                block_devices=order.block_devices,
+                plugged=host.ports.plugged(instance, op.check),
+            )
             op.check()
             values = {'power_state': host.driver.guests.get_info(instance)}
             with host.tracker.writing(op.ctxt):
                 plan = host.tracker.plan_allocate(instance.uuid, RUN)
                 # The usage now counts one running task less.
-                op.save(plan, expect={'host': host.name}, values=values, extra=tags_found(instance),
-                        usage=host.tracker.usage(plan), event=op.event())
+                op.save(
+                    plan,
+                    expect={'host': host.name},
+                    values=values,
+                    extra=tags_found(instance),
+                    usage=host.tracker.usage(plan),
+                    event=op.event(),
+                )
     return values
 
 
-def _claim(op: Operation, order: objects.UnshelveOrder) -> list[objects.PciDevice]:
+def _claim(op: HostTask, order: objects.UnshelveOrder) -> list[objects.PciDevice]:
     host, spec = op.host, order.request_spec
     requests = spec.pci_requests if 'pci_requests' in spec else None
-    values = {'host': host.name, 'node': host.tracker.nodename, 'compute_id': host.tracker.node.id,
-              'launched_on': host.name, 'availability_zone': op.instance.availability_zone}
-    fields: ClaimFields = {'transition': 'unshelve.claim', 'expect': {'host': [None, host.name]}, 'values': values,
-                           'group': op.group_of(spec)}
+    values = {
+        'host': host.name,
+        'node': host.tracker.nodename,
+        'compute_id': host.tracker.node.id,
+        'launched_on': host.name,
+        'availability_zone': op.instance.availability_zone,
+    }
+    fields: ClaimFields = {
+        'transition': 'unshelve.claim',
+        'expect': {'host': [None, host.name]},
+        'values': values,
+        'group': op.group_of(spec),
+    }
     extra = {'pci_requests': requests.to_column()} if requests is not None else {}
-    return op.claim(RUN, op.instance.flavor, requests, spec.numa_topology if 'numa_topology' in spec else None,
-                    order.limits, lambda _: extra, **fields)
+    return op.claim(
+        RUN,
+        op.instance.flavor,
+        requests,
+        spec.numa_topology if 'numa_topology' in spec else None,
+        order.limits,
+        lambda _: extra,
+        **fields,
+    )
 
 
-def _refused(op: Operation) -> None:
+def _refused(op: HostTask) -> None:
     """Write the failed event and the reason if the host refused the claim.
 
     ``_release`` writes them if the build failed after the claim.
@@ -72,49 +100,56 @@ def _refused(op: Operation) -> None:
         op.save(undo=True, event=op.event(op.error), undone=op.undone)
 
 
-def _release(op: Operation) -> None:
+def _release(op: HostTask) -> None:
     _destroy(op, event=op.event(op.error), undone=op.undone)
 
 
-def _destroy(op: Operation, **ended: Unpack[Undone]) -> None:
+def _destroy(op: HostTask, **ended: Unpack[Undone]) -> None:
     op.host.driver.guests.destroy(op.instance)
-    op.give_back(undo=True, expect={'host': op.host.name}, values={
-        'host': None, 'node': None, 'compute_id': None, 'power_state': int(PowerState.SHUTDOWN)}, **ended)
+    op.give_back(
+        undo=True,
+        expect={'host': op.host.name},
+        values={'host': None, 'node': None, 'compute_id': None, 'power_state': int(PowerState.SHUTDOWN)},
+        **ended,
+    )
 
 
-@order(Compute.undo_unshelve_instance, checks=Check.UNDO, forward=True)
-def undo_unshelve(op: Operation) -> Reply:
+@operation_method(Compute.undo_unshelve_instance, checks=StepCheck.UNDO, forward=True)
+def undo_unshelve(op: HostTask) -> Reply:
     """Undo ``unshelve`` for the flow. Safe if nothing was begun, or if it was undone here already."""
-    with op.turn():
+    with op.exclusive():
         _destroy(op)
     return {}
 
 
 # --- a server that is still on its host ------------------------------------------------------------------------------
-@order(Compute.start_shelved_instance)
-def start_shelved(op: Operation) -> Reply:
+@operation_method(Compute.start_shelved_instance)
+def start_shelved(op: HostTask) -> Reply:
     """Start the guest of a shelved server that is still on this host, with the devices that it kept."""
     host, instance = op.host, op.instance
     op.begin('compute_start_instance')
-    with op.turn():
+    with op.exclusive():
         op.notify('instance.power_on.start')
         op.save(transition='unshelve_start.starting', expect={'host': host.name})
         host.driver.power.power_on(instance, image_of(instance), host.devices_of(instance))
         op.check()
         power_state = host.driver.guests.get_info(instance)
-        op.save(expect={'host': host.name}, values={'power_state': power_state}, extra=tags_found(instance),
-                event=op.event())
+        op.save(
+            expect={'host': host.name},
+            values={'power_state': power_state},
+            extra=tags_found(instance),
+            event=op.event(),
+        )
     return {'power_state': power_state}
 
 
-@order(Compute.undo_start_shelved_instance, checks=Check.UNDO, forward=True)
-def undo_start_shelved(op: Operation) -> Reply:
+@operation_method(Compute.undo_start_shelved_instance, checks=StepCheck.UNDO, forward=True)
+def undo_start_shelved(op: HostTask) -> Reply:
     """Undo ``start_shelved`` for the flow: power the guest off if its server is still shelved."""
-    with op.turn():
+    with op.exclusive():
         fresh = records.instance(op.ctxt, op.instance.uuid)
         if fresh is None or fresh.host != op.host.name or fresh.vm_state != VmState.SHELVED:
             return {}
         op.host.driver.power.power_off(fresh)
-        op.save(undo=True, expect={'host': op.host.name},
-                values={'power_state': op.host.driver.guests.get_info(fresh)})
+        op.save(undo=True, expect={'host': op.host.name}, values={'power_state': op.host.driver.guests.get_info(fresh)})
     return {}

@@ -2,76 +2,76 @@
 
 The flow informs the volume service, and writes which file the volume is in.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from kilonova.compute.endpoint import order
+from kilonova.compute.endpoint import operation_method
 from kilonova.compute.host import image_of
-from kilonova.compute.operation import Check, Operation, Reply
+from kilonova.compute.operation import HostTask, Reply, StepCheck
 from kilonova.compute.ops.volumes import find_volume, volume_of
 from kilonova.objects.volume import QCOW2, AttachedVolume
 from kilonova.rpc.compute import Compute
 from kilonova.virt.parts.volume_snapshots import Merge
 
 
-@order(Compute.snapshot_volume)
-def take(op: Operation, files: Mapping[str, str]) -> Reply:
+@operation_method(Compute.snapshot_volume)
+def take(op: HostTask, files: Mapping[str, str]) -> Reply:
     """Make the guest write to the new file. Returns when it does."""
-    with op.turn():
+    with op.exclusive():
         op.host.driver.volume_snapshots.take(op.instance, image_of(op.instance), *_both(op, files))
     return {}
 
 
-@order(Compute.undo_snapshot_volume, checks=Check.UNDO, forward=True)
-def undo_take(op: Operation, files: Mapping[str, str]) -> Reply:
+@operation_method(Compute.undo_snapshot_volume, checks=StepCheck.UNDO, forward=True)
+def undo_take(op: HostTask, files: Mapping[str, str]) -> Reply:
     """Return {'taken': whether the guest writes to the new file}, for the undo of ``take``. Changes nothing.
 
     What the guest writes to the new file is in no other file, so the step can't simply be undone. The result is False
     if the server no longer has the volume.
     """
-    with op.turn():
+    with op.exclusive():
         if find_volume(op, files['volume_id']) is None:
             return {'taken': False}
         _old, new = _both(op, files)
         return {'taken': op.host.driver.volume_snapshots.has(op.instance, new)}
 
 
-@order(Compute.withdraw_volume_snapshot)
-def withdraw(op: Operation, files: Mapping[str, str]) -> Reply:
+@operation_method(Compute.withdraw_volume_snapshot)
+def withdraw(op: HostTask, files: Mapping[str, str]) -> Reply:
     """Make the guest write to the first file again. Returns when it does."""
-    with op.turn():
-        op.host.driver.volume_snapshots.withdraw(
-            op.instance, image_of(op.instance), *_both(op, files), op.check)
+    with op.exclusive():
+        op.host.driver.volume_snapshots.withdraw(op.instance, image_of(op.instance), *_both(op, files), op.check)
     return {}
 
 
-@order(Compute.merge_volume)
-def merge(op: Operation, merge: Mapping[str, Any]) -> Reply:
+@operation_method(Compute.merge_volume)
+def merge(op: HostTask, merge: Mapping[str, Any]) -> Reply:
     """Merge two files of the volume. Returns when the merge has ended."""
-    with op.turn():
+    with op.exclusive():
         op.host.driver.volume_snapshots.merge(op.instance, *_merge(op, merge), op.check)
     return {}
 
 
-@order(Compute.undo_merge_volume, checks=Check.UNDO, forward=True)
-def undo_merge(op: Operation, merge: Mapping[str, Any]) -> Reply:
+@operation_method(Compute.undo_merge_volume, checks=StepCheck.UNDO, forward=True)
+def undo_merge(op: HostTask, merge: Mapping[str, Any]) -> Reply:
     """Return {'merged': whether the files are merged}, after no job works on them any more. For the undo of ``merge``.
 
     The result is False if the server no longer has the volume.
     """
-    with op.turn():
+    with op.exclusive():
         if find_volume(op, merge['volume_id']) is None:
             return {'merged': False}
         return {'merged': op.host.driver.volume_snapshots.end_merge(op.instance, *_merge(op, merge))}
 
 
-def _both(op: Operation, files: Mapping[str, str]) -> tuple[AttachedVolume, AttachedVolume]:
+def _both(op: HostTask, files: Mapping[str, str]) -> tuple[AttachedVolume, AttachedVolume]:
     """Return the volume in the first file, and in the new file."""
     volume = volume_of(op, files['volume_id'])
     return volume.in_file(files['name'], files['format']), volume.in_file(files['new'], QCOW2)
 
 
-def _merge(op: Operation, merge: Mapping[str, Any]) -> tuple[AttachedVolume, Merge]:
+def _merge(op: HostTask, merge: Mapping[str, Any]) -> tuple[AttachedVolume, Merge]:
     return volume_of(op, merge['volume_id']), Merge(merge['file'], merge['into'])

@@ -2,6 +2,7 @@
 
 The flow attaches the volume to this host in the volume service first, and writes the end state.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
@@ -9,9 +10,9 @@ from contextlib import contextmanager
 from typing import Any, TypedDict
 
 from kilonova import errors, objects
-from kilonova.compute.endpoint import answer, order
-from kilonova.compute.host import Host, image_of
-from kilonova.compute.operation import Check, Operation, Reply
+from kilonova.compute.endpoint import operation_method, query_method
+from kilonova.compute.host import ComputeHost, image_of
+from kilonova.compute.operation import HostTask, Reply, StepCheck
 from kilonova.context import RequestContext
 from kilonova.objects.volume import AttachedVolume
 from kilonova.rpc.compute import Compute
@@ -20,21 +21,23 @@ from kilonova.rpc.compute import Compute
 class NotSwapped(errors.KilonovaError):
     """The guest could not be switched to the new volume."""
 
-    msg_fmt = ('Server %(server)s still has volume %(old_volume_id)s: its guest has stopped, or the copy '
-               '%(new_volume_id)s has failed.')
+    msg_fmt = (
+        'Server %(server)s still has volume %(old_volume_id)s: its guest has stopped, or the copy '
+        '%(new_volume_id)s has failed.'
+    )
 
 
-@answer(Compute.prepare_volumes)
-def prepare(host: Host, ctxt: RequestContext, instance: objects.Instance) -> Mapping[str, Any]:
+@query_method(Compute.prepare_volumes)
+def prepare(host: ComputeHost, ctxt: RequestContext, instance: objects.Instance) -> Mapping[str, Any]:
     """Return this host's connector and the device names of the server. See ``Compute.prepare_volumes``."""
     volumes = host.driver.volumes
     return {'connector': volumes.connector(), 'devices': volumes.names(instance, image_of(instance))}
 
 
-@order(Compute.attach_volume)
-def attach(op: Operation, volume_id: str) -> Reply:
+@operation_method(Compute.attach_volume)
+def attach(op: HostTask, volume_id: str) -> Reply:
     """Connect the volume to this host and attach it to the guest."""
-    with op.turn():
+    with op.exclusive():
         op.notify('instance.volume_attach.start', volume_id=volume_id)
         try:
             _plug(op, volume_id)
@@ -45,80 +48,80 @@ def attach(op: Operation, volume_id: str) -> Reply:
     return {}
 
 
-@order(Compute.undo_attach_volume, checks=Check.UNDO, forward=True)
-def undo_attach(op: Operation, volume_id: str) -> Reply:
+@operation_method(Compute.undo_attach_volume, checks=StepCheck.UNDO, forward=True)
+def undo_attach(op: HostTask, volume_id: str) -> Reply:
     """Undo ``attach`` for the flow. Safe if the guest never got the volume."""
-    with op.turn():
+    with op.exclusive():
         _unplug(op, volume_id)
     return {}
 
 
-@order(Compute.detach_volume)
-def detach(op: Operation, volume_id: str) -> Reply:
+@operation_method(Compute.detach_volume)
+def detach(op: HostTask, volume_id: str) -> Reply:
     """Detach the volume from the guest, then disconnect it from this host. Returns when it is disconnected."""
-    with op.turn():
+    with op.exclusive():
         op.notify('instance.volume_detach.start', volume_id=volume_id)
         _unplug(op, volume_id)
         op.notify('instance.volume_detach.end', volume_id=volume_id)
     return {}
 
 
-@order(Compute.undo_detach_volume, checks=Check.UNDO, forward=True)
-def undo_detach(op: Operation, volume_id: str) -> Reply:
+@operation_method(Compute.undo_detach_volume, checks=StepCheck.UNDO, forward=True)
+def undo_detach(op: HostTask, volume_id: str) -> Reply:
     """Undo ``detach``: attach the volume to the guest again. Safe if the guest never released it.
 
     Nothing is done for a server that is on another host now, or that no longer has the volume.
     """
-    with op.turn():
+    with op.exclusive():
         if op.is_at_home() and find_volume(op, volume_id) is not None:
             _plug(op, volume_id)
     return {}
 
 
-@order(Compute.copy_volume)
-def make_copy(op: Operation, copy: Mapping[str, Any]) -> Reply:
+@operation_method(Compute.copy_volume)
+def make_copy(op: HostTask, copy: Mapping[str, Any]) -> Reply:
     """Copy a volume to another. Returns when both are equal and stay equal while the guest writes."""
-    with op.turn(), _told(op, copy):
+    with op.exclusive(), _told(op, copy):
         op.notify('instance.volume_swap.start', **_ids(copy))
         old, new = _both(op, copy)
         op.host.driver.volumes.copy(op.instance, image_of(op.instance), old, new, op.check)
     return {}
 
 
-@order(Compute.undo_copy_volume, checks=Check.UNDO, forward=True)
-def undo_copy(op: Operation, copy: Mapping[str, Any]) -> Reply:
+@operation_method(Compute.undo_copy_volume, checks=StepCheck.UNDO, forward=True)
+def undo_copy(op: HostTask, copy: Mapping[str, Any]) -> Reply:
     """Undo ``make_copy``: detach the copy. Safe if there was none, or if the server no longer has the volume."""
-    with op.turn():
+    with op.exclusive():
         if find_volume(op, copy['of']) is not None:
             op.host.driver.volumes.end_copy(op.instance, *_both(op, copy))
     return {}
 
 
-@order(Compute.swap_volume)
-def swap(op: Operation, copy: Mapping[str, Any]) -> Reply:
+@operation_method(Compute.swap_volume)
+def swap(op: HostTask, copy: Mapping[str, Any]) -> Reply:
     """Switch the guest to the copy. Raises NotSwapped if that is not possible."""
-    with op.turn(), _told(op, copy):
+    with op.exclusive(), _told(op, copy):
         if not _swap(op, copy):
             raise NotSwapped(server=op.instance.uuid, **_ids(copy))
         op.notify('instance.volume_swap.end', **_ids(copy))
     return {}
 
 
-@order(Compute.undo_swap_volume, checks=Check.UNDO, forward=True)
-def undo_swap(op: Operation, copy: Mapping[str, Any]) -> Reply:
+@operation_method(Compute.undo_swap_volume, checks=StepCheck.UNDO, forward=True)
+def undo_swap(op: HostTask, copy: Mapping[str, Any]) -> Reply:
     """Complete the swap if that is still possible, because an operation that is cancelled after the copy is completed.
 
     Return {'swapped': whether the guest uses the copy}.
     """
-    with op.turn():
+    with op.exclusive():
         return {'swapped': find_volume(op, copy['of']) is not None and _swap(op, copy)}
 
 
-def _swap(op: Operation, copy: Mapping[str, Any]) -> bool:
+def _swap(op: HostTask, copy: Mapping[str, Any]) -> bool:
     return op.host.driver.volumes.swap(op.instance, image_of(op.instance), *_both(op, copy))
 
 
-def _both(op: Operation, copy: Mapping[str, Any]) -> tuple[AttachedVolume, AttachedVolume]:
+def _both(op: HostTask, copy: Mapping[str, Any]) -> tuple[AttachedVolume, AttachedVolume]:
     """Return the volume that the server has, and the one that replaces it."""
     old = volume_of(op, copy['of'])
     return old, old.successor(copy)
@@ -134,7 +137,7 @@ def _ids(copy: Mapping[str, Any]) -> _Ids:
 
 
 @contextmanager
-def _told(op: Operation, copy: Mapping[str, Any]) -> Iterator[None]:
+def _told(op: HostTask, copy: Mapping[str, Any]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
@@ -142,30 +145,30 @@ def _told(op: Operation, copy: Mapping[str, Any]) -> Iterator[None]:
         raise
 
 
-@order(Compute.extend_volume)
-def extend(op: Operation, volume_id: str) -> Reply:
+@operation_method(Compute.extend_volume)
+def extend(op: HostTask, volume_id: str) -> Reply:
     """Make the guest see the volume's new size."""
-    with op.turn():
+    with op.exclusive():
         op.host.driver.volumes.extend(op.instance, volume_of(op, volume_id))
     return {}
 
 
-def _plug(op: Operation, volume_id: str) -> None:
+def _plug(op: HostTask, volume_id: str) -> None:
     op.host.driver.volumes.attach(op.instance, image_of(op.instance), volume_of(op, volume_id))
     op.save_tags()
 
 
-def _unplug(op: Operation, volume_id: str) -> None:
+def _unplug(op: HostTask, volume_id: str) -> None:
     op.host.driver.volumes.detach(op.instance, volume_of(op, volume_id), op.check)
     op.save_tags()
 
 
-def find_volume(op: Operation, volume_id: str) -> AttachedVolume | None:
+def find_volume(op: HostTask, volume_id: str) -> AttachedVolume | None:
     """Return a volume of the server, or None if the server has lost it since the operation began."""
     return next((volume for volume in op.instance.volumes if volume.volume_id == volume_id), None)
 
 
-def volume_of(op: Operation, volume_id: str) -> AttachedVolume:
+def volume_of(op: HostTask, volume_id: str) -> AttachedVolume:
     """Return a volume of the server. Raises Invalid if the server does not have it.
 
     Undos of servers that may have lost the volume call ``find_volume`` first.

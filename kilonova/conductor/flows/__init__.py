@@ -2,6 +2,7 @@
 
 Each module of this package has the flows of related operations.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -10,33 +11,52 @@ from typing import Any
 from kilonova import texts
 from kilonova.conductor.flow import Flow
 from kilonova.conductor.flows import (
-    attachments,
     backup,
-    beside,
     boot,
+    confirm_revert,
     delete,
     evacuate,
     host_boot,
     host_removal,
-    interfaces,
     live_migrate,
-    network_changed,
     one_step,
     rebuild,
+    releases,
     resize,
-    resized,
     shelve,
-    swap,
     unshelve,
-    volume_snapshots,
 )
-from kilonova.conductor.row import Chosen
+from kilonova.conductor.flows.network import interfaces, network_changed
+from kilonova.conductor.flows.volume import volume_attach, volume_snapshots, volume_swap
+from kilonova.conductor.row import SelectOutputs
 
-FLOWS: dict[str, Flow[Any]] = {flow.name: flow for flow in (
-    boot.FLOW, evacuate.Evacuate(), *rebuild.FLOWS, resize.Resize(), resized.Confirm(), resized.Revert(),
-    live_migrate.FLOW, delete.Delete(), delete.SoftDelete(), *one_step.FLOWS, backup.Backup(), *shelve.FLOWS,
-    *unshelve.FLOWS, beside.Release(), beside.Mirror(), host_removal.HostRemoval(), network_changed.NetworkChanged(),
-    *interfaces.FLOWS, *attachments.FLOWS, swap.FLOW, *volume_snapshots.FLOWS, host_boot.Resume())}
+FLOWS: dict[str, Flow[Any]] = {
+    flow.name: flow
+    for flow in (
+        boot.FLOW,
+        evacuate.Evacuate(),
+        *rebuild.FLOWS,
+        resize.Resize(),
+        confirm_revert.Confirm(),
+        confirm_revert.Revert(),
+        live_migrate.FLOW,
+        delete.DeleteServer(),
+        delete.SoftDeleteServer(),
+        *one_step.FLOWS,
+        backup.Backup(),
+        *shelve.FLOWS,
+        *unshelve.FLOWS,
+        releases.Release(),
+        releases.SyncAggregate(),
+        host_removal.HostRemoval(),
+        network_changed.NetworkChanged(),
+        *interfaces.FLOWS,
+        *volume_attach.FLOWS,
+        volume_swap.FLOW,
+        *volume_snapshots.FLOWS,
+        host_boot.ResumeOnHostBoot(),
+    )
+}
 
 
 # Exceptions raised by reading outputs with a structure that no release writes.
@@ -66,7 +86,7 @@ def hosts_of(outputs: dict[str, Any], attempt: int) -> set[str]:
     Returns an empty set if no host is chosen yet, or if the outputs have a structure that no release writes.
     """
     try:
-        chosen = Chosen.read(outputs).hosts
+        chosen = SelectOutputs.read(outputs).hosts
     except _OTHER_FORM:
         return set()
     return {chosen[attempt - 1].host} if len(chosen) >= attempt else set()

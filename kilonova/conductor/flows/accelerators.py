@@ -9,6 +9,7 @@ takes the row finds them. If the accelerator service does not answer, an undo is
 to be deleted become a pending release. The same holds for requests that a guest may still use on a host which does not
 answer.
 """
+
 from __future__ import annotations
 
 import datetime
@@ -25,9 +26,9 @@ from kilonova.accel import profile as device_profile
 from kilonova.accel import request as accel_request
 from kilonova.accel.client import WHO, AcceleratorRequestBindingFailed, AcceleratorRequestOpFailed
 from kilonova.conductor.environment import Environment
-from kilonova.conductor.flows import beside
-from kilonova.conductor.row import Choice, Outputs
-from kilonova.conductor.work import GuestMayRun, Work
+from kilonova.conductor.flows import releases
+from kilonova.conductor.row import ChosenHost, Outputs
+from kilonova.conductor.work import HostNotFenced, Work
 from kilonova.db import engine
 from kilonova.db.queries import operations
 from kilonova.errors import KilonovaError, Unanswered
@@ -84,13 +85,19 @@ def _forget(work: Work[Any], uuids: Sequence[str]) -> None:
     A pending release does it if the accelerator service does not answer or refuses.
     """
     if uuids:
-        beside.now_or_later(work, 'Deleting accelerator requests', lambda: work.env.accelerators.delete(uuids),
-                            lambda: beside.add_release(work, {beside.ACCELERATOR_REQUESTS: list(uuids)},
-                                                       (beside.ACCELERATOR_REQUESTS,)))
+        releases.now_or_later(
+            work,
+            'Deleting accelerator requests',
+            lambda: work.env.accelerators.delete(uuids),
+            lambda: releases.add_release(
+                work, {releases.ACCELERATOR_REQUESTS: list(uuids)}, (releases.ACCELERATOR_REQUESTS,)
+            ),
+        )
 
 
-def bind(work: Work[Any], profile: str | None, host: Choice, holder: str,
-         ports: Mapping[str, str] = MappingProxyType({})) -> None:
+def bind(
+    work: Work[Any], profile: str | None, host: ChosenHost, holder: str, ports: Mapping[str, str] = MappingProxyType({})
+) -> None:
     """Bind accelerator requests to the devices that Placement chose, under the uuid ``holder``.
 
     Creates the requests for ``profile`` and ``ports`` first if there are none. ``accel.holder`` explains which uuid is
@@ -110,9 +117,12 @@ def bind(work: Work[Any], profile: str | None, host: Choice, holder: str,
     if not there:
         work.before_sending()
         LOG.debug('Binding ARQs.', instance_uuid=work.instance_uuid)
-        client.bind({request: _provider(host, group, outputs.accelerated.get(request, ''))
-                     for request, group in ours.items()}, instance_uuid=uuid, hostname=host.node or host.host,
-                    project_id=work.ctxt.project_id)
+        client.bind(
+            {request: _provider(host, group, outputs.accelerated.get(request, '')) for request, group in ours.items()},
+            instance_uuid=uuid,
+            hostname=host.node or host.host,
+            project_id=work.ctxt.project_id,
+        )
     elif there.keys() != ours.keys() or any(one.state in accel_request.FAILED for one in there.values()):
         # The reply to the binding request did not arrive.
         raise AcceleratorRequestBindingFailed(instance_uuid=uuid, msg='not all of them were bound')
@@ -128,16 +138,19 @@ def await_releases(work: Work[Any], holder: str) -> None:
         return
     with engine.silence(), work.db.read() as conn:
         rows = operations.of_instance(conn, work.instance_uuid)
-    if any(row.kind == 'release' and row.args.get(beside.ACCELERATORS_OF) == holder for row in rows):
+    if any(row.kind == 'release' and row.args.get(releases.ACCELERATORS_OF) == holder for row in rows):
         raise Unanswered(who=WHO, reason='accelerator requests that the server had before are not deleted yet')
 
 
-def _provider(host: Choice, group: int, port: str) -> str:
+def _provider(host: ChosenHost, group: int, port: str) -> str:
     providers = host.mappings.get(device_profile.group_name(group, port))
     if not providers:
         of = f'of port {port}' if port else 'of the flavor'
-        raise AcceleratorRequestOpFailed(op='bind', msg=f'Placement allocated nothing for group {group} of the device '
-                                                        f'profile {of}; the profile was changed meanwhile')
+        raise AcceleratorRequestOpFailed(
+            op='bind',
+            msg=f'Placement allocated nothing for group {group} of the device '
+            f'profile {of}; the profile was changed meanwhile',
+        )
     return providers[0]
 
 
@@ -151,14 +164,21 @@ def unbind(work: Work[Any]) -> None:
         return
     uuids, host = sorted(work.outputs.accelerators), work.outputs.hosts[work.attempt - 1].host
     try:
-        if host in beside.hosts_left(work):
-            raise GuestMayRun(host=host)
+        if host in releases.hosts_left(work):
+            raise HostNotFenced(host=host)
         work.env.accelerators.delete(uuids)
     except (Unanswered, AcceleratorRequestOpFailed) as error:
-        LOG.info('Failed to delete ARQs %s; a pending release will retry it: %s', ', '.join(uuids), error,
-                 instance_uuid=work.instance_uuid)
-        beside.add_release(work, {beside.ACCELERATOR_REQUESTS: uuids, beside.ACCELERATORS_AT: host},
-                           (beside.ACCELERATOR_REQUESTS,))
+        LOG.info(
+            'Failed to delete ARQs %s; a pending release will retry it: %s',
+            ', '.join(uuids),
+            error,
+            instance_uuid=work.instance_uuid,
+        )
+        releases.add_release(
+            work,
+            {releases.ACCELERATOR_REQUESTS: uuids, releases.ACCELERATORS_AT: host},
+            (releases.ACCELERATOR_REQUESTS,),
+        )
     work.outputs.accelerators, work.outputs.accelerated = None, {}
 
 
@@ -188,13 +208,17 @@ def drop(work: Work[Any], holder: str) -> None:
     """
     try:
         # The release finds out which requests are on that host.
-        if left := beside.hosts_left(work):
-            raise GuestMayRun(host=', '.join(left))
+        if left := releases.hosts_left(work):
+            raise HostNotFenced(host=', '.join(left))
         work.env.accelerators.delete_of_instance(holder)
     except (Unanswered, AcceleratorRequestOpFailed) as error:
-        LOG.info('Failed to delete ARQs of %s; a pending release will retry it: %s', holder, error,
-                 instance_uuid=work.instance_uuid)
-        beside.add_release(work, {beside.ACCELERATORS_OF: holder}, (beside.ACCELERATORS_OF,))
+        LOG.info(
+            'Failed to delete ARQs of %s; a pending release will retry it: %s',
+            holder,
+            error,
+            instance_uuid=work.instance_uuid,
+        )
+        releases.add_release(work, {releases.ACCELERATORS_OF: holder}, (releases.ACCELERATORS_OF,))
 
 
 def drop_all(work: Work[Any], instance: objects.Instance, moves: Iterable[str] = ()) -> None:
@@ -204,7 +228,8 @@ def drop_all(work: Work[Any], instance: objects.Instance, moves: Iterable[str] =
     """
     metadata = instance.system_metadata
     if not holders.has_ports(instance.uuid, metadata) and not any(
-            wanted_by(flavor) for flavor in (instance.flavor, instance.old_flavor, instance.new_flavor)):
+        wanted_by(flavor) for flavor in (instance.flavor, instance.old_flavor, instance.new_flavor)
+    ):
         return
     for uuid in dict.fromkeys((holders.of(instance.uuid, metadata), holders.before(instance.uuid, metadata), *moves)):
         drop(work, uuid)

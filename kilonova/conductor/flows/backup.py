@@ -4,34 +4,41 @@ It creates an image of the server and then deletes the oldest backups of its typ
 own (a pending release), which is inserted by the transaction that ends the backup. So a failing deletion is retried,
 and does not fail the backup.
 """
+
 from __future__ import annotations
 
-from kilonova.conductor.flows import beside
+from kilonova.conductor.flows import releases
 from kilonova.conductor.flows.one_step import OneStep
 from kilonova.conductor.row import Outputs
 from kilonova.conductor.work import Step, Work
 from kilonova.db.engine import Connection
 from kilonova.db.queries import instances, operations
-from kilonova.db.queries.operations import Operation
+from kilonova.db.queries.operations import OperationRow
 
 
 def backup_instance(work: Work[Outputs]) -> None:
     """Have the host copy the root disk and upload it."""
-    work.ask(work.instance_row()['host'], 'backup_instance', instance=work.instance(),
-             image_id=work.args['image_id'])
+    work.call_host(
+        work.instance_row()['host'], 'backup_instance', instance=work.instance(), image_id=work.args['image_id']
+    )
     work.changed()
 
 
 def undo_backup_instance(work: Work[Outputs]) -> None:
     """Have the host resume the guest and delete its copy, and delete the image."""
-    beside.undo_image(work, 'undo_snapshot_instance')
+    releases.undo_image(work, 'undo_snapshot_instance')
 
 
 def mark_backed_up(work: Work[Outputs]) -> None:
     """Write the end state of the server, and add the operation that deletes old backups."""
     row = work.instance()
-    rotation = Operation.new(work.ctxt, 'release', work.instance_uuid, {
-        name: work.args[name] for name in ('image_id', 'backup_type', 'rotation')}, beside=True)
+    rotation = OperationRow.new(
+        work.ctxt,
+        'release',
+        work.instance_uuid,
+        {name: work.args[name] for name in ('image_id', 'backup_type', 'rotation')},
+        beside=True,
+    )
 
     def end(conn: Connection) -> None:
         uuid = work.instance_uuid
@@ -39,9 +46,16 @@ def mark_backed_up(work: Work[Outputs]) -> None:
             raise instances.refuse(conn, uuid, 'snapshot.done')
         operations.insert(conn, [rotation])
         instances.finish_action(conn, uuid, work.request_id)
+
     work.end(end)
-    work.env.notify.emit(work.ctxt, 'instance.snapshot.end', instance=row, moved='snapshot.done', host=row.host,
-                         snapshot_image_id=work.args['image_id'])
+    work.env.notify.emit(
+        work.ctxt,
+        'instance.snapshot.end',
+        instance=row,
+        moved='snapshot.done',
+        host=row.host,
+        snapshot_image_id=work.args['image_id'],
+    )
     work.env.runner.wake(work.db, [rotation.uuid])
 
 

@@ -5,6 +5,7 @@ The operation row is in the API database until ``create_instance`` moves it into
 ports. If no host takes the server, it is recorded in cell0 as long as no cell is recorded for it. Otherwise it stays in
 its cell with the state ERROR. Its fault has the reason.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -15,11 +16,13 @@ from oslo_log import log as logging
 
 from kilonova import objects, states
 from kilonova.clients.placement import PlacementInvalid, same_allocations
-from kilonova.conductor.environment import HostsSilent
+from kilonova.conductor.environment import HostsNotReporting
 from kilonova.conductor.flow import Flow, reasons
-from kilonova.conductor.flows import accelerators, beside, port_releases, port_vifs, port_wishes, ports, volumes
-from kilonova.conductor.row import Choice, Chosen
-from kilonova.conductor.work import GuestMayRun, NotYet, Step, Work
+from kilonova.conductor.flows import accelerators, releases
+from kilonova.conductor.flows.network import port_releases, port_vifs, ports, requested_ports
+from kilonova.conductor.flows.volume import volumes
+from kilonova.conductor.row import ChosenHost, SelectOutputs
+from kilonova.conductor.work import HostNotFenced, RetryLater, Step, Work
 from kilonova.db import engine
 from kilonova.db.queries import (
     build_requests,
@@ -54,7 +57,7 @@ SELECT_DEADLINE = 60.0
 
 
 @dataclass
-class BootOutputs(Chosen, accelerators.AcceleratorOutputs, ports.PortOutputs):
+class BootOutputs(SelectOutputs, accelerators.AcceleratorOutputs, ports.PortOutputs):
     """Stored results of a boot.
 
     Attributes:
@@ -81,7 +84,7 @@ def spec_of(work: BootWork) -> objects.RequestSpec:
     return found
 
 
-def chosen(work: BootWork) -> Choice:
+def chosen(work: BootWork) -> ChosenHost:
     """Return the host of this attempt."""
     return work.outputs.hosts[work.attempt - 1]
 
@@ -91,17 +94,23 @@ def select(work: BootWork) -> None:
     (work.outputs.select,) = _select([work])
 
 
-def _select(works: Sequence[BootWork]) -> list[list[Choice]]:
+def _select(works: Sequence[BootWork]) -> list[list[ChosenHost]]:
     first = works[0]
     for work in works:
         work.before_sending()
     answered = True
     try:
         found = first.env.select_destinations(
-            first.ctxt, spec_obj=spec_of(first), instance_uuids=[work.instance_uuid for work in works],
-            return_objects=True, return_alternates=True, claim=True, time_left=SELECT_DEADLINE,
-            operations=[work.uuid for work in works])
-    except HostsSilent:
+            first.ctxt,
+            spec_obj=spec_of(first),
+            instance_uuids=[work.instance_uuid for work in works],
+            return_objects=True,
+            return_alternates=True,
+            claim=True,
+            time_left=SELECT_DEADLINE,
+            operations=[work.uuid for work in works],
+        )
+    except HostsNotReporting:
         raise
     except Unanswered:
         answered = False
@@ -109,7 +118,7 @@ def _select(works: Sequence[BootWork]) -> list[list[Choice]]:
     finally:
         for work in works:
             work.select_answered = answered
-    return [Choice.all_of(hosts) for hosts in found]
+    return [ChosenHost.all_of(hosts) for hosts in found]
 
 
 def choose_again(work: BootWork) -> None:
@@ -120,13 +129,20 @@ def choose_again(work: BootWork) -> None:
     """
     work.before_sending()
     found = work.env.select_destinations(
-        work.ctxt, spec_obj=spec_of(work), instance_uuids=[work.instance_uuid], return_objects=True,
-        return_alternates=True, claim=False, time_left=SELECT_DEADLINE)
-    cell, tried = chosen(work).cell_uuid, work.outputs.hosts[:work.attempt]
+        work.ctxt,
+        spec_obj=spec_of(work),
+        instance_uuids=[work.instance_uuid],
+        return_objects=True,
+        return_alternates=True,
+        claim=False,
+        time_left=SELECT_DEADLINE,
+    )
+    cell, tried = chosen(work).cell_uuid, work.outputs.hosts[: work.attempt]
     # If the user forces a host, the scheduler returns that host each time.
     closed = {tried[attempt - 1].host for attempt in work.outputs.overtaken}
-    work.outputs.select = tried + [choice for choice in Choice.all_of(found[0])
-                                   if choice.cell_uuid == cell and choice.host not in closed]
+    work.outputs.select = tried + [
+        choice for choice in ChosenHost.all_of(found[0]) if choice.cell_uuid == cell and choice.host not in closed
+    ]
 
 
 def undo_select(work: BootWork) -> None:
@@ -142,7 +158,7 @@ def undo_select(work: BootWork) -> None:
     if work.outputs.select is None and not work.select_answered:
         work.select_answered = True
         # Delete the allocation once more after the deadline.
-        beside.add_release(work, {'consumer': work.instance_uuid}, ('consumer',), delay=SELECT_DEADLINE)
+        releases.add_release(work, {'consumer': work.instance_uuid}, ('consumer',), delay=SELECT_DEADLINE)
 
 
 def create_instance(work: BootWork) -> None:
@@ -175,8 +191,11 @@ def _first_in_cell(work: BootWork) -> int:
 
 def _needs_others(work: BootWork) -> bool:
     """Return whether the server needs anything from services other than Placement."""
-    return (profile_of(work) is not None or bool(port_wishes.wishes(work.args['request_spec'])) or
-            bool(volumes.wanted(work.args.get('bdms'))))
+    return (
+        profile_of(work) is not None
+        or bool(requested_ports.wishes(work.args['request_spec']))
+        or bool(volumes.wanted(work.args.get('bdms')))
+    )
 
 
 @engine.retried
@@ -186,8 +205,15 @@ def _insert_server(work: BootWork, cell: engine.Database, owner: str) -> int:
     row = work.copy_for(owner, _first_in_cell(work))
     with cell.write() as conn:
         new_id, created = instances.create(
-            conn, 'build.start', rows.values, rows.extra, rows.system_metadata or {}, rows.metadata or {},
-            work.args.get('tags') or (), work.args.get('bdms') or ())
+            conn,
+            'build.start',
+            rows.values,
+            rows.extra,
+            rows.system_metadata or {},
+            rows.metadata or {},
+            work.args.get('tags') or (),
+            work.args.get('bdms') or (),
+        )
         if created:
             operations.insert(conn, [row])
             instances.start_action(conn, work.instance_uuid, action_of(work))
@@ -226,8 +252,12 @@ def cell_id(work: BootWork, cell: engine.Database) -> int:
 
 def action_of(work: BootWork) -> dict[str, Any]:
     """Return the column values of the create action."""
-    return {'action': 'create', 'request_id': work.request_id, 'user_id': work.ctxt.user_id,
-            'project_id': work.ctxt.project_id}
+    return {
+        'action': 'create',
+        'request_id': work.request_id,
+        'user_id': work.ctxt.user_id,
+        'project_id': work.ctxt.project_id,
+    }
 
 
 def _requested(work: BootWork) -> objects.Instance:
@@ -238,8 +268,14 @@ def _requested(work: BootWork) -> objects.Instance:
     instance: objects.Instance = objects.base.Serializer().deserialize_entity(work.ctxt, work.args['instance'])
     if work.outputs.select:
         host = chosen(work)
-        instance.pci_requests = pci_request.on_host(instance.pci_requests, work.instance_uuid, work.uuid,
-                                                    host.compute_node_uuid, host.allocations, host.mappings)
+        instance.pci_requests = pci_request.on_host(
+            instance.pci_requests,
+            work.instance_uuid,
+            work.uuid,
+            host.compute_node_uuid,
+            host.allocations,
+            host.mappings,
+        )
     return instance
 
 
@@ -281,12 +317,12 @@ def claim(work: BootWork) -> None:
     is_first = _await_volumes(work)
     if work.attempt > 1:
         claim_chosen(work)
-    profile, accelerated = profile_of(work), port_wishes.profiles(work.args['request_spec'])
+    profile, accelerated = profile_of(work), requested_ports.profiles(work.args['request_spec'])
     if profile is not None or accelerated:
         accelerators.make(work, profile, accelerated)
     if volumes.wanted(work.args.get('bdms')):
         volumes.attach_wanted(work, chosen(work), is_first)
-    if port_wishes.wishes(work.args['request_spec']):
+    if requested_ports.wishes(work.args['request_spec']):
         bound = ports.bind_wanted(work, chosen(work), is_first)
         vifs = work.outputs.vifs = [vif.stored() for vif in bound]
         access = _access_addresses(work, bound)
@@ -295,20 +331,22 @@ def claim(work: BootWork) -> None:
             info_caches.write(conn, work.instance_uuid, vifs)
             if access:
                 instances.update(conn, work.instance_uuid, access)
-        work.together(write)
+
+        work.write_with_checkpoint(write)
 
 
 def _await_volumes(work: BootWork) -> bool:
     """Check that the volumes that are created for the server are ready.
 
     Returns True if no request for the server was sent to the network and volume services yet, so that none of their
-    resources have to be looked up. Raises NotYet if a volume is not ready, and VolumeNotCreated if it never will be.
+    resources have to be looked up. Raises RetryLater if a volume is not ready, and VolumeNotCreated if it never will
+    be.
     """
     is_first, work.just_handed_over = work.just_handed_over or work.outputs.unasked, False
     if volumes.wanted(work.args.get('bdms')):
         try:
             volumes.await_created(work)
-        except NotYet:
+        except RetryLater:
             work.outputs.unasked = is_first
             raise
     if work.outputs.unasked:
@@ -339,8 +377,8 @@ def undo_claim(work: BootWork) -> None:
 
     If another host will be tried, the next attempt binds the ports to that host.
     """
-    if work.failed and port_wishes.wishes(work.args['request_spec']):
-        port_releases.drop(work, port_wishes.given(work.args['request_spec']))
+    if work.failed and requested_ports.wishes(work.args['request_spec']):
+        port_releases.drop(work, requested_ports.given(work.args['request_spec']))
     accelerators.unbind(work)
 
 
@@ -360,9 +398,14 @@ def claim_chosen(work: Work[Any]) -> None:
         return
     work.compare_now()
     try:
-        work.env.placement.claim(work.instance_uuid, host.allocations, host.mappings,
-                                 project_id=work.ctxt.project_id or '', user_id=work.ctxt.user_id or '',
-                                 generation=held.get('consumer_generation'))
+        work.env.placement.claim(
+            work.instance_uuid,
+            host.allocations,
+            host.mappings,
+            project_id=work.ctxt.project_id or '',
+            user_id=work.ctxt.user_id or '',
+            generation=held.get('consumer_generation'),
+        )
     except (PlacementConflict, PlacementInvalid) as error:
         # PlacementInvalid: Placement does not know one of the providers (any more).
         raise HostRejected(reason=f'{host.host}: {error}') from error
@@ -374,24 +417,40 @@ def build(work: BootWork) -> None:
     The transaction of the end state also deletes the operation row.
     """
     host, attempt = chosen(work), work.attempt
-    profile, accelerated = profile_of(work), port_wishes.profiles(work.args['request_spec'])
+    profile, accelerated = profile_of(work), requested_ports.profiles(work.args['request_spec'])
     if profile is not None or accelerated:
         accelerators.bind(work, profile, host, work.instance_uuid, accelerated)
     instance = _created(work)
     spec = spec_of(work)
     spec.pci_requests = instance.pci_requests
     alternates = [other.host for other in work.outputs.hosts[attempt:]]
-    LOG.debug('Selected host: %s; Selected node: %s; Alternates: %s', host.host, host.node, alternates,
-              instance_uuid=work.instance_uuid)
+    LOG.debug(
+        'Selected host: %s; Selected node: %s; Alternates: %s',
+        host.host,
+        host.node,
+        alternates,
+        instance_uuid=work.instance_uuid,
+    )
     instance.availability_zone = host.availability_zone or instance.availability_zone
     port_vifs.cached(instance, work.outputs.vifs or ())
     if work.env.notify.enabled:
         # Only notifications contain the tags.
         instance.tags = objects.TagList.from_words(work.ctxt, work.instance_uuid, work.args.get('tags') or ())
-    work.ask(host.host, 'build_and_run_instance', order=objects.BuildOrder(
-        instance=instance, image=work.args['image'] or {}, request_spec=spec, sealed=work.args.get('sealed'),
-        attempt=attempt, limits=host.scheduler_limits, block_devices=list(objects.BlockDeviceMappingList.of_server(
-            work.ctxt, work.instance_uuid, work.args.get('bdms') or ()))))
+    work.call_host(
+        host.host,
+        'build_and_run_instance',
+        order=objects.BuildOrder(
+            instance=instance,
+            image=work.args['image'] or {},
+            request_spec=spec,
+            sealed=work.args.get('sealed'),
+            attempt=attempt,
+            limits=host.scheduler_limits,
+            block_devices=list(
+                objects.BlockDeviceMappingList.of_server(work.ctxt, work.instance_uuid, work.args.get('bdms') or ())
+            ),
+        ),
+    )
     work.ended_by_host()
 
 
@@ -406,14 +465,16 @@ def undo_build(work: BootWork) -> None:
         # Claims of this attempt are refused by now, so a host without a claim can't have started the guest.
         if work.failed or work.instance_row(fresh=True)['host'] != host:
             return None
-        if work.env.hearing.is_fenced(work.db, host):
+        if work.env.liveness.is_fenced(work.db, host):
             return None
-        return MaxRetriesExceeded(reason=f'{GuestMayRun(host=host).message}. No other host was tried for instance '
-                                         f'{work.instance_uuid}')
+        return MaxRetriesExceeded(
+            reason=f'{HostNotFenced(host=host).message}. No other host was tried for instance {work.instance_uuid}'
+        )
 
     def leave(conn: engine.Connection) -> None:
         instances.leave_host(conn, work.instance_uuid, host, expect={'vm_state': states.VmState.BUILDING.value})
-    beside.ask_to_undo(work, host, 'undo_build', leave, may_run, instance=instance)
+
+    releases.ask_to_undo(work, host, 'undo_build', leave, may_run, instance=instance)
 
 
 class Boot(Flow[BootOutputs]):
@@ -427,8 +488,9 @@ class Boot(Flow[BootOutputs]):
     steps = (
         Step('select', select, undo_select),
         Step('create_instance', create_instance, undo_create_instance, saved=False),
-        Step('claim', claim, undo_claim, again_from='claim',
-             saved=lambda work: work.attempt > 1 or _needs_others(work)),
+        Step(
+            'claim', claim, undo_claim, again_from='claim', saved=lambda work: work.attempt > 1 or _needs_others(work)
+        ),
         Step('build', build, undo_build, again_from='claim'),
     )
 
@@ -457,8 +519,9 @@ class Boot(Flow[BootOutputs]):
                 work.outputs.select = plan
                 work.done(self.steps[0])
             except Cancelled:
-                LOG.info('Operation %s was cancelled while its host was chosen', work.uuid,
-                         instance_uuid=work.instance_uuid)
+                LOG.info(
+                    'Operation %s was cancelled while its host was chosen', work.uuid, instance_uuid=work.instance_uuid
+                )
             except (LeaseLost, Unanswered) as other:
                 LOG.info('Operation %s: %s', work.uuid, other, instance_uuid=work.instance_uuid)
                 work.position = 0
@@ -486,16 +549,22 @@ class Boot(Flow[BootOutputs]):
         uuid = work.instance_uuid
         # The column of a fault is short, so the reasons come first.
         said = reasons(uuid, [*work.outputs.refusals, str(error)])
-        return MaxRetriesExceeded(f'Hosts said: {said} (Exceeded maximum number of retries. Exhausted all hosts '
-                                  f'available for retrying build failures for instance {uuid}.)')
+        return MaxRetriesExceeded(
+            f'Hosts said: {said} (Exceeded maximum number of retries. Exhausted all hosts '
+            f'available for retrying build failures for instance {uuid}.)'
+        )
 
     def run(self, work: BootWork) -> None:
         """Run the boot, or delete its row if it was left in a cell that never became the server's home."""
         if work.db is not work.env.api:
             try:
                 if _is_orphan(work):
-                    LOG.warning("Deleting operation %s of server %s: this cell never became the server's home",
-                                work.uuid, work.instance_uuid, instance_uuid=work.instance_uuid)
+                    LOG.warning(
+                        "Deleting operation %s of server %s: this cell never became the server's home",
+                        work.uuid,
+                        work.instance_uuid,
+                        instance_uuid=work.instance_uuid,
+                    )
                     _take_out_of_cell(work, work.db)
                     work.lost()
                     return
@@ -534,8 +603,14 @@ def _notify(work: BootWork, state: str) -> None:
     """
     kind = (work.error or {}).get('class')
     if work.env.notify.enabled and kind not in (None, BuildAbort.__name__, Cancelled.__name__):
-        work.env.notify.emit(work.ctxt, 'compute_task.build_instances.error', instance_uuid=work.instance_uuid,
-                             request_spec=spec_of(work), state=state, record=work.error)
+        work.env.notify.emit(
+            work.ctxt,
+            'compute_task.build_instances.error',
+            instance_uuid=work.instance_uuid,
+            request_spec=spec_of(work),
+            state=state,
+            record=work.error,
+        )
 
 
 def _end_in_api(work: BootWork) -> str | None:
@@ -557,6 +632,7 @@ def _end_in_api(work: BootWork) -> str | None:
         instance_mappings.set_cell(conn, work.instance_uuid, cell_id(work, cell0))
         if not kept:
             work.outputs.early_delete = True
+
     work.end(end)
     if work.outputs.early_delete:
         with engine.silence(), cell0.write() as conn:
@@ -571,15 +647,34 @@ def _bury(work: BootWork, cell0: engine.Database) -> None:
     rows = instance.to_rows()
     moment = instances.utcnow()
     with cell0.write() as conn:
-        _, created = instances.create(conn, 'build.buried', rows.values, rows.extra, rows.system_metadata or {},
-                                      rows.metadata or {}, work.args.get('tags') or ())
+        _, created = instances.create(
+            conn,
+            'build.buried',
+            rows.values,
+            rows.extra,
+            rows.system_metadata or {},
+            rows.metadata or {},
+            work.args.get('tags') or (),
+        )
         if created:
-            instances.start_action(conn, work.instance_uuid, {**action_of(work), 'message': 'Error',
-                                                              'finish_time': moment})
-            instances.add_events(conn, work.instance_uuid, work.request_id, [{
-                'event': EVENT, 'result': 'Error', 'start_time': work.created_at,
-                'finish_time': moment, 'details': (work.error or {}).get('message'),
-                'traceback': (work.error or {}).get('details')}])
+            instances.start_action(
+                conn, work.instance_uuid, {**action_of(work), 'message': 'Error', 'finish_time': moment}
+            )
+            instances.add_events(
+                conn,
+                work.instance_uuid,
+                work.request_id,
+                [
+                    {
+                        'event': EVENT,
+                        'result': 'Error',
+                        'start_time': work.created_at,
+                        'finish_time': moment,
+                        'details': (work.error or {}).get('message'),
+                        'traceback': (work.error or {}).get('details'),
+                    }
+                ],
+            )
             instances.add_fault(conn, work.instance_uuid, work.fault())
 
 
@@ -611,6 +706,7 @@ def _end_in_cell(work: BootWork) -> str | None:
             info_caches.write(conn, uuid, [])
         if volumes.wanted(work.args.get('bdms')):
             volume_rows.remove_all(conn, uuid)
+
     work.end(end)
     return state
 

@@ -9,15 +9,18 @@ source and on the destination. The part of a host that is down becomes a pending
 host, disks, devices and allocation until it is reclaimed. A move that waits to be confirmed is confirmed before the
 soft delete, so that a later restore yields the server in its last visible form.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
 from kilonova.conductor.flow import Flow
-from kilonova.conductor.flows import accelerators, beside, port_releases, resized, shelve, volumes
+from kilonova.conductor.flows import accelerators, confirm_revert, releases, shelve
+from kilonova.conductor.flows.network import port_releases
+from kilonova.conductor.flows.volume import volumes
 from kilonova.conductor.row import Outputs
-from kilonova.conductor.work import HostGone, Step, Work
+from kilonova.conductor.work import HostDown, Step, Work
 from kilonova.db import engine
 from kilonova.db.queries import info_caches, instance_mappings, instances, migrations
 from kilonova.db.queries import volumes as volume_rows
@@ -59,9 +62,9 @@ def terminate(work: Work[DeleteOutputs]) -> None:
         hosts += [host for host in (row['source_compute'], row['dest_compute']) if host and host not in hosts]
     for host in hosts:
         try:
-            work.ask(host, 'terminate_instance', instance=instance)
-        except HostGone:
-            beside.pend(work, host, 'terminate_instance', instance=instance)
+            work.call_host(host, 'terminate_instance', instance=instance)
+        except HostDown:
+            releases.add_pending_release(work, host, 'terminate_instance', instance=instance)
     work.outputs.terminate = {'consumers': [row['uuid'] for row in unfinished]}
 
 
@@ -82,7 +85,7 @@ def drop_allocations(work: Work[DeleteOutputs]) -> None:
         volumes.drop(work, volumes.going_with(instance.volumes))
     image_id = instance.system_metadata.get(shelve.IMAGE)
     if image_id:
-        beside.drop_image(work, image_id)
+        releases.drop_image(work, image_id)
 
 
 def mark_deleted(work: Work[DeleteOutputs]) -> None:
@@ -103,18 +106,24 @@ def mark_deleted(work: Work[DeleteOutputs]) -> None:
         if work.outputs.consumers:
             migrations.end_all(conn, uuid, 'error')
         instances.finish_action(conn, uuid, work.request_id)
+
     row = work.instance() if work.env.notify.enabled else None
     had_ports = bool(work.instance_row()['extra_network_info'])
     had_volumes = bool(work.instance_row()['extra_volumes'])
     work.end(end)
     if row is not None:
         now = instances.utcnow()
-        work.env.notify.emit(work.ctxt, 'instance.delete.end', instance=row, host=row.host, moved='delete.done',
-                             values={'deleted_at': now, 'terminated_at': now, 'power_state': 0, 'host': None,
-                                     'node': None})
+        work.env.notify.emit(
+            work.ctxt,
+            'instance.delete.end',
+            instance=row,
+            host=row.host,
+            moved='delete.done',
+            values={'deleted_at': now, 'terminated_at': now, 'power_state': 0, 'host': None, 'node': None},
+        )
 
 
-class Delete(Flow[DeleteOutputs]):
+class DeleteServer(Flow[DeleteOutputs]):
     """The operation that deletes a server."""
 
     name, outputs = 'delete', DeleteOutputs
@@ -149,13 +158,13 @@ def _moved(work: Work[Outputs]) -> bool:
 def confirm_source(work: Work[Outputs]) -> None:
     """Have the source delete what it kept of the server, if a move waits to be confirmed."""
     if _moved(work):
-        resized.confirm_source(work)
+        confirm_revert.confirm_source(work)
 
 
 def drop_allocation(work: Work[Outputs]) -> None:
     """Delete the allocation of the migration, if a move waits to be confirmed."""
     if _moved(work):
-        resized.drop_allocation(work)
+        confirm_revert.drop_allocation(work)
 
 
 def settle_move(work: Work[Outputs]) -> None:
@@ -171,7 +180,7 @@ def settle_move(work: Work[Outputs]) -> None:
 
 @engine.retried
 def _write(work: Work[Outputs]) -> None:
-    settle = resized.settled(work)
+    settle = confirm_revert.settled(work)
     with work.db.write() as conn:
         settle(conn)
 
@@ -184,9 +193,9 @@ def soft_delete_instance(work: Work[Outputs]) -> None:
     host = work.instance_row()['host']
     try:
         if host is None:
-            raise HostGone(host='of the server')
-        work.ask(host, 'soft_delete_instance', instance=work.instance())
-    except HostGone:
+            raise HostDown(host='of the server')
+        work.call_host(host, 'soft_delete_instance', instance=work.instance())
+    except HostDown:
         row = work.instance()
         work.env.notify.emit(work.ctxt, 'instance.soft_delete.start', instance=row, host=host)
         moved = False
@@ -195,14 +204,16 @@ def soft_delete_instance(work: Work[Outputs]) -> None:
             nonlocal moved
             moved = instances.transition(conn, work.instance_uuid, 'soft_delete.done')
             instances.finish_action(conn, work.instance_uuid, work.request_id)
+
         work.end(end)
-        work.env.notify.emit(work.ctxt, 'instance.soft_delete.end', instance=row, host=host,
-                             moved='soft_delete.done' if moved else None)
+        work.env.notify.emit(
+            work.ctxt, 'instance.soft_delete.end', instance=row, host=host, moved='soft_delete.done' if moved else None
+        )
     else:
         work.ended_by_host()
 
 
-class SoftDelete(Flow[Outputs]):
+class SoftDeleteServer(Flow[Outputs]):
     """The operation that soft-deletes a server."""
 
     name, outputs = 'soft_delete', Outputs

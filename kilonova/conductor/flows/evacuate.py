@@ -4,11 +4,13 @@ It builds a server of a host that is down on another host. The host must be fenc
 guest runs there. The resources that the server has there become a pending release, which is done before the host is up
 again (``compute.evacuated``). A failure leaves the server unchanged on the host that is down.
 """
+
 from __future__ import annotations
 
 from kilonova import objects
 from kilonova.accel import holder
-from kilonova.conductor.flows import accelerators, beside, port_moves, volumes
+from kilonova.conductor.flows import accelerators, releases
+from kilonova.conductor.flows.network import port_moves
 from kilonova.conductor.flows.resize import (
     Choosing,
     ResizeOutputs,
@@ -24,11 +26,12 @@ from kilonova.conductor.flows.resize import (
     select,
     undo_claim_and_move,
 )
-from kilonova.conductor.work import GuestMayRun, Step
+from kilonova.conductor.flows.volume import volumes
+from kilonova.conductor.work import HostNotFenced, Step
 from kilonova.db import engine
 from kilonova.db.queries import instances, migrations
 from kilonova.db.queries import metadata as pairs
-from kilonova.db.queries.operations import Operation, insert
+from kilonova.db.queries.operations import OperationRow, insert
 from kilonova.errors import Conflict, NoValidHost
 from kilonova.virt.hardware import constraints
 
@@ -38,8 +41,10 @@ EVENT, ON_HOST = 'rebuild_server', 'compute_rebuild_instance'
 class NotFenced(Conflict):
     """The compute service of the source host is not forced down, so its hypervisor may still run the guest."""
 
-    msg_fmt = ('The compute service of host %(host)s is not forced down (any more): its hypervisor may still run the '
-               'server, so the server is not started on another host.')
+    msg_fmt = (
+        'The compute service of host %(host)s is not forced down (any more): its hypervisor may still run the '
+        'server, so the server is not started on another host.'
+    )
 
 
 def begin(work: ResizeWork) -> None:
@@ -93,16 +98,26 @@ def evacuate_instance(work: ResizeWork) -> None:
         instance.metadata = pairs.get(conn, work.instance_uuid)
         rows = instances.get_bdms(conn, work.instance_uuid)
     work.env.notify.emit(work.ctxt, 'instance.rebuild_scheduled', instance=instance)
-    work.ask(host.host, 'evacuate_instance', order=objects.EvacuateOrder(
-        instance=instance, image=image(work), migration=moved, request_spec=allocated_spec(work),
-        sealed=work.args.get('sealed'), limits=host.scheduler_limits, power_on=not _stays_off(work),
-        shared=work.args.get('shared'), block_devices=list(objects.BlockDeviceMappingList.of_server(
-            work.ctxt, work.instance_uuid, rows))))
+    work.call_host(
+        host.host,
+        'evacuate_instance',
+        order=objects.EvacuateOrder(
+            instance=instance,
+            image=image(work),
+            migration=moved,
+            request_spec=allocated_spec(work),
+            sealed=work.args.get('sealed'),
+            limits=host.scheduler_limits,
+            power_on=not _stays_off(work),
+            shared=work.args.get('shared'),
+            block_devices=list(objects.BlockDeviceMappingList.of_server(work.ctxt, work.instance_uuid, rows)),
+        ),
+    )
 
 
 def _check_fenced(work: ResizeWork, source: str) -> None:
     """Raise NotFenced if the host's service exists and is not forced down."""
-    if not work.env.hearing.is_fenced(work.db, source):
+    if not work.env.liveness.is_fenced(work.db, source):
         raise NotFenced(host=source)
 
 
@@ -124,9 +139,11 @@ def undo_evacuate_instance(work: ResizeWork) -> None:
         # Claims of this attempt are refused by now, so a host without a claim can't have started the guest.
         if moved.dest_compute != host or work.cancelled:
             return None
-        return None if work.env.hearing.is_fenced(work.db, host) else GuestMayRun(host=host)
-    beside.ask_to_undo(work, chosen(work).host, 'undo_evacuate_instance', as_before(work), may_run, instance=instance,
-                       migration=moved)
+        return None if work.env.liveness.is_fenced(work.db, host) else HostNotFenced(host=host)
+
+    releases.ask_to_undo(
+        work, chosen(work).host, 'undo_evacuate_instance', as_before(work), may_run, instance=instance, migration=moved
+    )
     if work.failed:
         port_moves.to_source(work, moved, instance.availability_zone, agent_away=True)
         volumes.to_host(work, moved.source_compute)
@@ -140,16 +157,33 @@ def mark_evacuated(work: ResizeWork) -> None:
     moved, instance = migration(work), work.instance(fresh=True)
     event = 'rebuild.stopped' if _stays_off(work) else 'rebuild.active'
     ours = objects.base.Serializer()
-    source = Operation.new(work.ctxt, 'release', work.instance_uuid, {
-        'host': moved.source_compute, 'method': 'clean_evacuated',
-        'kwargs': {name: ours.serialize_entity(work.ctxt, value)
-                   for name, value in (('instance', instance), ('migration', moved))}},
-        beside=True, host=moved.source_compute)
-    held = [Operation.new(work.ctxt, 'release', work.instance_uuid, {'consumer': moved.uuid}, beside=True)]
+    source = OperationRow.new(
+        work.ctxt,
+        'release',
+        work.instance_uuid,
+        {
+            'host': moved.source_compute,
+            'method': 'clean_evacuated',
+            'kwargs': {
+                name: ours.serialize_entity(work.ctxt, value)
+                for name, value in (('instance', instance), ('migration', moved))
+            },
+        },
+        beside=True,
+        host=moved.source_compute,
+    )
+    held = [OperationRow.new(work.ctxt, 'release', work.instance_uuid, {'consumer': moved.uuid}, beside=True)]
     bound: dict[str, str | None] = {}
     if accelerators.wanted_by(instance.flavor):
-        held.append(Operation.new(work.ctxt, 'release', work.instance_uuid, {
-            beside.ACCELERATORS_OF: holder.of(instance.uuid, instance.system_metadata)}, beside=True))
+        held.append(
+            OperationRow.new(
+                work.ctxt,
+                'release',
+                work.instance_uuid,
+                {releases.ACCELERATORS_OF: holder.of(instance.uuid, instance.system_metadata)},
+                beside=True,
+            )
+        )
         bound = holder.came(moved.uuid)
 
     def end(conn: engine.Connection) -> None:
@@ -161,6 +195,7 @@ def mark_evacuated(work: ResizeWork) -> None:
         instances.set_system_metadata(conn, uuid, bound)
         insert(conn, [source, *held])
         instances.finish_action(conn, uuid, work.request_id)
+
     work.end(end)
     work.env.runner.wake(work.db, [row.uuid for row in held], urgent=True)
     work.env.notify.emit(work.ctxt, 'instance.rebuild.end', instance=instance, moved=event, host=instance.host)
@@ -193,9 +228,14 @@ class Evacuate(Choosing[ResizeOutputs]):
             for event in (EVENT, ON_HOST) if work.position >= self.index('evacuate_instance') else (EVENT,):
                 instances.add_event_once(conn, uuid, work.request_id, work.event(event, 'Error', work.env.host))
             instances.finish_action(conn, uuid, work.request_id, 'Error')
+
         work.end(end)
         if (work.error or {}).get('class') == NoValidHost.__name__:
-            work.env.notify.emit(work.ctxt, 'compute_task.rebuild_server.error', instance_uuid=work.instance_uuid,
-                                 request_spec=request_spec(work), state=row['vm_state'], record=work.error)
-
-
+            work.env.notify.emit(
+                work.ctxt,
+                'compute_task.rebuild_server.error',
+                instance_uuid=work.instance_uuid,
+                request_spec=request_spec(work),
+                state=row['vm_state'],
+                record=work.error,
+            )

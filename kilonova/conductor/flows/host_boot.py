@@ -4,6 +4,7 @@ It is used if the host could not start the server at once. The step is repeated 
 runs at the same time as the server's others (``db.queries.resumes``). Each request of the user is accepted, and has
 priority.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -13,9 +14,10 @@ from oslo_log import log as logging
 
 from kilonova import objects
 from kilonova.conductor.flow import Flow
-from kilonova.conductor.flows import beside, port_moves
+from kilonova.conductor.flows import releases
+from kilonova.conductor.flows.network import port_moves
 from kilonova.conductor.row import Outputs
-from kilonova.conductor.work import HostGone, NotYet, Step, Work, readable
+from kilonova.conductor.work import HostDown, RetryLater, Step, Work, readable
 from kilonova.db import engine
 from kilonova.db.queries import instances, resumes
 from kilonova.errors import Cancelled, Cause, InstanceNotFound, KeyGone, KilonovaError, LeaseLost, Unanswered
@@ -60,14 +62,14 @@ def resume_guest(work: Work[ResumeOutputs]) -> None:
     if needless := _needless(server, host):
         _finish(work, needless)
         return
-    beside.at_rest(work)
+    releases.check_no_running_operation(work)
     try:
         # The network agent of a host that was down could not bind the ports.
         port_moves.bound_here(work)
-        answer = work.ask(host, 'resume_guest', instance=work.instance())
+        answer = work.call_host(host, 'resume_guest', instance=work.instance())
     except (LeaseLost, KeyGone, Cancelled):
         raise
-    except HostGone as error:
+    except HostDown as error:
         # The host may still be starting, or be off for long. The time limit counts from its next start.
         _tell(work, error)
         raise Unanswered(error.message) from error
@@ -81,12 +83,19 @@ def resume_guest(work: Work[ResumeOutputs]) -> None:
         _tell(work, error)
         raise Unanswered(error.message) from error
     if not answer['is_running']:
-        raise NotYet(f'server {work.instance_uuid}', 'it changed meanwhile', LOOK)
+        raise RetryLater(f'server {work.instance_uuid}', 'it changed meanwhile', LOOK)
     tries = work.outputs.failures
-    _finish(work, f'Started after {tries} failed tries; the last one: {work.outputs.told}' if tries else
-            f'Runs again. Reason of the delay: {work.outputs.told}' if work.outputs.told else 'Runs again.',
-            lambda conn: instances.transition(conn, work.instance_uuid, 'host.resumed',
-                                              {'power_state': answer['power_state']}, {'host': host}))
+    _finish(
+        work,
+        f'Started after {tries} failed tries; the last one: {work.outputs.told}'
+        if tries
+        else f'Runs again. Reason of the delay: {work.outputs.told}'
+        if work.outputs.told
+        else 'Runs again.',
+        lambda conn: instances.transition(
+            conn, work.instance_uuid, 'host.resumed', {'power_state': answer['power_state']}, {'host': host}
+        ),
+    )
 
 
 def _needless(server: objects.Instance, host: str) -> str | None:
@@ -113,17 +122,20 @@ def _tell(work: Work[ResumeOutputs], error: Exception) -> None:
         work.decide({}, write=lambda conn: resumes.tell(conn, work.instance_uuid, work.request_id, reason))
 
 
-def _finish(work: Work[ResumeOutputs], details: str, write: Callable[[engine.Connection], object] = lambda conn: None
-            ) -> None:
+def _finish(
+    work: Work[ResumeOutputs], details: str, write: Callable[[engine.Connection], object] = lambda conn: None
+) -> None:
     """End the row and its action with success, together with what ``write(conn)`` writes."""
+
     def end(conn: engine.Connection) -> None:
         write(conn)
         resumes.finish(conn, work.instance_uuid, work.request_id, 'Success', details)
+
     LOG.info('%s', details, instance_uuid=work.instance_uuid)
     work.end(end)
 
 
-class Resume(Flow[ResumeOutputs]):
+class ResumeOnHostBoot(Flow[ResumeOutputs]):
     """The operation that starts a server after its host went down.
 
     The server gets no task state, and keeps its state while the guest is off.
@@ -144,4 +156,5 @@ class Resume(Flow[ResumeOutputs]):
             if instances.transition(conn, uuid, 'host.stopped', off, {'host': work.args['host']}):
                 instances.add_fault(conn, uuid, fault)
             resumes.finish(conn, uuid, work.request_id, 'Error', fault['message'], fault['details'])
+
         work.end(end)

@@ -1,4 +1,5 @@
 """Flow that removes a host whose compute service was deleted, if the API process did not complete that."""
+
 from __future__ import annotations
 
 from kilonova.clients import host_removal

@@ -9,6 +9,7 @@ destination, and the remaining work is done (``settle``). Only the hypervisors k
 says whether it has the guest, and if not, the destination does. The operation waits for a host that must answer and is
 down, so that a server never has two guests.
 """
+
 from __future__ import annotations
 
 import functools
@@ -19,9 +20,11 @@ from oslo_log import log as logging
 
 from kilonova import objects
 from kilonova.accel import holder
-from kilonova.conductor.flows import accelerators, beside, port_moves, resize, volumes
+from kilonova.conductor.flows import accelerators, releases, resize
+from kilonova.conductor.flows.network import port_moves
 from kilonova.conductor.flows.resize import Choosing, Rechosen, allocated_spec, chosen, migration, second_guest
-from kilonova.conductor.work import HostGone, Parked, Step, Work
+from kilonova.conductor.flows.volume import volumes
+from kilonova.conductor.work import HostDown, Step, WaitingForHostSlot, Work
 from kilonova.db import engine
 from kilonova.db.queries import instances, migrations
 from kilonova.errors import (
@@ -60,10 +63,10 @@ LiveWork = Work[LiveOutputs]
 def check_source(work: LiveWork) -> None:
     """Have the source check that the guest runs there and return its needs.
 
-    Raises HostGone if the source is down, because then there is no guest to migrate.
+    Raises HostDown if the source is down, because then there is no guest to migrate.
     """
     source = migration(work).source_compute
-    guest = work.ask(source, 'check_can_live_migrate_source', instance=work.instance())
+    guest = work.call_host(source, 'check_can_live_migrate_source', instance=work.instance())
     _check_release(work, source, guest)
     work.outputs.guest = guest
 
@@ -74,8 +77,10 @@ def _check_release(work: LiveWork, host: str, said: dict[str, Any]) -> None:
     Computes of that release can't migrate a running guest with volumes.
     """
     if work.instance().volumes and 'volumes' not in said:
-        raise MigrationPreCheckError(reason=f'the compute service of host {host} is of an older release, which cannot '
-                                            f'live migrate a server with volumes')
+        raise MigrationPreCheckError(
+            reason=f'the compute service of host {host} is of an older release, which cannot '
+            f'live migrate a server with volumes'
+        )
 
 
 def undo_check_source(work: LiveWork) -> None:
@@ -88,32 +93,44 @@ def check_destination(work: LiveWork) -> None:
     """Have the destination compare the hosts, claim resources and return how the guest gets there."""
     host = chosen(work)
     order = objects.LiveMigrationCheckOrder(
-        instance=work.instance(), migration=migration(work), request_spec=allocated_spec(work),
-        limits=host.scheduler_limits, guest=work.outputs.guest, block=work.args['block'],
-        over_commit=work.args['over_commit'])
-    work.outputs.offer = work.ask(host.host, 'check_can_live_migrate_destination', order=order)
+        instance=work.instance(),
+        migration=migration(work),
+        request_spec=allocated_spec(work),
+        limits=host.scheduler_limits,
+        guest=work.outputs.guest,
+        block=work.args['block'],
+        over_commit=work.args['over_commit'],
+    )
+    work.outputs.offer = work.call_host(host.host, 'check_can_live_migrate_destination', order=order)
     work.changed()
 
 
 def undo_check_destination(work: LiveWork) -> None:
     """Have the destination delete the incoming guest, its disks and the claim."""
     if work.outputs.select is not None:
-        beside.ask_to_undo(work, chosen(work).host, 'rollback_live_migration_at_destination',
-                           order=_undo(work, gone=False))
+        releases.ask_to_undo(
+            work, chosen(work).host, 'rollback_live_migration_at_destination', order=_undo(work, gone=False)
+        )
         port_moves.renounce(work, chosen(work).host)
         volumes.renounce(work, chosen(work).host)
 
 
 def _order(work: LiveWork) -> objects.LiveMigrationOrder:
-    return objects.LiveMigrationOrder(instance=work.instance(), migration=migration(work), guest=work.outputs.guest,
-                                      offer=work.outputs.offer)
+    return objects.LiveMigrationOrder(
+        instance=work.instance(), migration=migration(work), guest=work.outputs.guest, offer=work.outputs.offer
+    )
 
 
 def _undo(work: LiveWork, resume: bool = False, gone: bool | None = None) -> objects.LiveMigrationUndo:
     # Sent only once, by the first call to the source.
     first = not resume or work.position < FLOW.index('live_migration')
-    return objects.LiveMigrationUndo(instance=work.instance(fresh=True), migration=migration(work), resume=resume,
-                                     aborted=first and _by_user(work), gone=gone)
+    return objects.LiveMigrationUndo(
+        instance=work.instance(fresh=True),
+        migration=migration(work),
+        resume=resume,
+        aborted=first and _by_user(work),
+        gone=gone,
+    )
 
 
 def _by_user(work: LiveWork) -> bool:
@@ -123,13 +140,20 @@ def _by_user(work: LiveWork) -> bool:
 
 def _end_actions(work: LiveWork, conn: engine.Connection, result: str) -> None:
     """Write the event and end the action of the migration, and of the request that aborted it."""
-    instances.add_events(conn, work.instance_uuid, work.request_id, [
-        work.event('conductor_live_migrate_instance', result, work.env.host)])
+    instances.add_events(
+        conn,
+        work.instance_uuid,
+        work.request_id,
+        [work.event('conductor_live_migrate_instance', result, work.env.host)],
+    )
     instances.finish_action(conn, work.instance_uuid, work.request_id, None if result == 'Success' else result)
     if work.error is not None and _by_user(work):
         request = work.error['request_id']
-        event = {**work.event('compute_live_migration_abort', host=migration(work).source_compute), 'details': None,
-                 'traceback': None}
+        event = {
+            **work.event('compute_live_migration_abort', host=migration(work).source_compute),
+            'details': None,
+            'traceback': None,
+        }
         instances.add_events(conn, work.instance_uuid, request, [event])
         instances.finish_action(conn, work.instance_uuid, request)
 
@@ -142,7 +166,7 @@ def pre_live_migration(work: LiveWork) -> None:
     host = chosen(work).host
     port_moves.announce(work, chosen(work), allocated_spec(work).pci_requests)
     volumes.announce(work, host)
-    said = work.ask(host, 'pre_live_migration', order=_order(work))
+    said = work.call_host(host, 'pre_live_migration', order=_order(work))
     _check_release(work, host, said)
     work.outputs.offer = {**(work.outputs.offer or {}), **said}
 
@@ -154,8 +178,8 @@ def live_migration(work: LiveWork) -> None:
     """
     source, vifs = migration(work).source_compute, _functions(work)
     if vifs:
-        work.ask(source, 'unplug_functions', instance=work.instance(), vifs=vifs)
-    work.ask(source, 'live_migration', order=_order(work))
+        work.call_host(source, 'unplug_functions', instance=work.instance(), vifs=vifs)
+    work.call_host(source, 'live_migration', order=_order(work))
     work.outputs.gone = True
 
 
@@ -164,8 +188,9 @@ def undo_live_migration(work: LiveWork) -> None:
     _ask_to_abort(work, resume=False)
     vifs = _functions(work)
     if vifs:
-        beside.ask_to_undo(work, migration(work).source_compute, 'undo_unplug_functions',
-                           instance=work.instance(fresh=True), vifs=vifs)
+        releases.ask_to_undo(
+            work, migration(work).source_compute, 'undo_unplug_functions', instance=work.instance(fresh=True), vifs=vifs
+        )
 
 
 def _functions(work: LiveWork) -> list[dict[str, Any]]:
@@ -183,7 +208,7 @@ def _arriving(work: LiveWork) -> objects.Instance:
 
 
 def _ask_to_abort(work: LiveWork, resume: bool) -> None:
-    beside.ask_to_undo(work, migration(work).source_compute, 'undo_live_migration', order=_undo(work, resume=resume))
+    releases.ask_to_undo(work, migration(work).source_compute, 'undo_live_migration', order=_undo(work, resume=resume))
 
 
 def post_live_migration_at_destination(work: LiveWork) -> None:
@@ -192,13 +217,13 @@ def post_live_migration_at_destination(work: LiveWork) -> None:
     New device functions are then plugged into the guest.
     """
     moved = migration(work)
-    work.ask(chosen(work).host, 'post_live_migration_at_destination', instance=work.instance(), migration=moved)
+    work.call_host(chosen(work).host, 'post_live_migration_at_destination', instance=work.instance(), migration=moved)
     port_moves.arrived(work, chosen(work).host, moved.source_compute)
     volumes.arrived(work, chosen(work).host)
     work.changed()
     vifs = _functions(work)
     if vifs:
-        work.ask(chosen(work).host, 'plug_functions', instance=_arriving(work), vifs=vifs)
+        work.call_host(chosen(work).host, 'plug_functions', instance=_arriving(work), vifs=vifs)
 
 
 def clean_source(work: LiveWork) -> None:
@@ -208,9 +233,9 @@ def clean_source(work: LiveWork) -> None:
     """
     order, host = _order(work), migration(work).source_compute
     try:
-        work.ask(host, 'post_live_migration', order=order)
-    except HostGone:
-        beside.pend(work, host, 'post_live_migration', order=order)
+        work.call_host(host, 'post_live_migration', order=order)
+    except HostDown:
+        releases.add_pending_release(work, host, 'post_live_migration', order=order)
     volumes.forget_source(work)
 
 
@@ -229,6 +254,7 @@ def mark_migrated(work: LiveWork) -> None:
     def end(conn: engine.Connection) -> None:
         _migrated(work, conn, extra, bound)
         _end_actions(work, conn, 'Success')
+
     work.end(end)
 
 
@@ -252,8 +278,9 @@ def _bound(work: LiveWork) -> dict[str, str | None]:
     return holder.came(work.args['migration_uuid']) if accelerators.wanted_by(work.instance().flavor) else {}
 
 
-def _migrated(work: LiveWork, conn: engine.Connection, extra: dict[str, str | None],
-              bound: dict[str, str | None]) -> None:
+def _migrated(
+    work: LiveWork, conn: engine.Connection, extra: dict[str, str | None], bound: dict[str, str | None]
+) -> None:
     instances.transition(conn, work.instance_uuid, 'live_migrate.done')
     instances.update_extra(conn, work.instance_uuid, extra)
     instances.set_system_metadata(conn, work.instance_uuid, bound)
@@ -284,14 +311,14 @@ def _at_source(work: LiveWork, order: objects.LiveMigrationUndo) -> dict[str, bo
     """
     nothing = {'active': False, 'switched': False}
     try:
-        answer = work.ask(order.migration.source_compute, 'undo_live_migration', order=order)
-    except (HostGone, VersionCapError):
+        answer = work.call_host(order.migration.source_compute, 'undo_live_migration', order=order)
+    except (HostDown, VersionCapError):
         return nothing
     except (Unanswered, LeaseLost):
         raise
     except KilonovaError:
         # The hypervisor of the source does not answer: after some tries only the destination is asked.
-        if work.outputs.tries < beside.UNDO_TRIES:
+        if work.outputs.tries < releases.UNDO_TRIES:
             raise
         return nothing
     # A compute of the previous release does not return 'switched'.
@@ -301,8 +328,8 @@ def _at_source(work: LiveWork, order: objects.LiveMigrationUndo) -> dict[str, bo
 def _has_arrived(work: LiveWork, order: objects.LiveMigrationUndo) -> bool:
     host = chosen(work).host
     try:
-        answer = work.ask(host, 'rollback_live_migration_at_destination', order=order)
-    except HostGone:
+        answer = work.call_host(host, 'rollback_live_migration_at_destination', order=order)
+    except HostDown:
         second = second_guest(work, order.instance, host)
         if second is not None:
             raise second from None
@@ -318,24 +345,26 @@ def settle(work: LiveWork) -> None:
     pending releases.
     """
     moved, host = migration(work), chosen(work)
-    beside.ask_to_undo(work, host.host, 'rollback_live_migration_at_destination', order=_undo(work, gone=True))
+    releases.ask_to_undo(work, host.host, 'rollback_live_migration_at_destination', order=_undo(work, gone=True))
     work.changed()
     port_moves.arrived(work, host.host, moved.source_compute)
     volumes.arrived(work, host.host)
     work.changed()
     vifs = _functions(work)
     if vifs:
-        beside.pend(work, host.host, 'plug_functions', instance=_arriving(work), vifs=vifs)
-    beside.pend(work, moved.source_compute, 'post_live_migration', order=_order(work))
+        releases.add_pending_release(work, host.host, 'plug_functions', instance=_arriving(work), vifs=vifs)
+    releases.add_pending_release(work, moved.source_compute, 'post_live_migration', order=_order(work))
     volumes.forget_source(work, later=True)
     drop_allocation(work)
     extra, bound = _arrived(work), _bound(work)
 
     def end(conn: engine.Connection) -> None:
-        instances.put_back(conn, work.instance_uuid, {'host': host.host, 'node': moved.dest_node},
-                           {moved.source_compute, host.host})
+        instances.put_back(
+            conn, work.instance_uuid, {'host': host.host, 'node': moved.dest_node}, {moved.source_compute, host.host}
+        )
         _migrated(work, conn, extra, bound)
         _end_actions(work, conn, 'Error')
+
     work.end(end)
 
 
@@ -381,11 +410,15 @@ class LiveMigrate(Choosing[LiveOutputs]):
             gone = has_gone(work)
             if gone:
                 settle(work)
-        except (LeaseLost, Unanswered, Parked):
+        except (LeaseLost, Unanswered, WaitingForHostSlot):
             raise
         except Exception as error:
-            LOG.exception('Operation %s (%s): could not find out whether the guest has moved; it will be retried',
-                          work.uuid, self.name, instance_uuid=work.instance_uuid)
+            LOG.exception(
+                'Operation %s (%s): could not find out whether the guest has moved; it will be retried',
+                work.uuid,
+                self.name,
+                instance_uuid=work.instance_uuid,
+            )
             work.give_back(error)
             return
         if gone:
@@ -402,9 +435,9 @@ class LiveMigrate(Choosing[LiveOutputs]):
             put_back(conn)
             if instances.transition(conn, uuid, 'live_migrate.failed') and not _by_user(work):
                 instances.add_fault(conn, uuid, work.fault())
-            migrations.update(conn, work.args['migration_uuid'],
-                              {'status': 'cancelled' if _by_user(work) else 'error'})
+            migrations.update(conn, work.args['migration_uuid'], {'status': 'cancelled' if _by_user(work) else 'error'})
             _end_actions(work, conn, 'Error')
+
         work.end(end)
 
 

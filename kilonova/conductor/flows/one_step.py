@@ -1,11 +1,14 @@
 """Flows of one step, such as stop, pause, suspend and snapshot: the server's host does it and writes the end state."""
+
 from __future__ import annotations
 
 from typing import Any
 
 from kilonova import objects
 from kilonova.conductor.flow import Flow
-from kilonova.conductor.flows import beside, port_moves, volumes
+from kilonova.conductor.flows import releases
+from kilonova.conductor.flows.network import port_moves
+from kilonova.conductor.flows.volume import volumes
 from kilonova.conductor.row import Outputs
 from kilonova.conductor.work import Step, Work
 from kilonova.db.engine import Connection
@@ -26,17 +29,19 @@ class OneStep(Flow[Outputs]):
 
     def ended_badly(self, work: Work[Outputs]) -> None:
         """Write the state after a failure, with the fault and the event."""
+
         def end(conn: Connection) -> None:
             uuid = work.instance_uuid
             if instances.transition(conn, uuid, self.failed):
                 instances.add_fault(conn, uuid, work.fault())
             instances.add_events(conn, uuid, work.request_id, [work.event(self.action_event, 'Error')])
             instances.finish_action(conn, uuid, work.request_id, 'Error')
+
         work.end(end)
 
 
 def _on_host(work: Work[Outputs], method: str, **kwargs: Any) -> None:
-    work.ask(work.instance_row()['host'], method, instance=work.instance(), **kwargs)
+    work.call_host(work.instance_row()['host'], method, instance=work.instance(), **kwargs)
     work.ended_by_host()
 
 
@@ -127,7 +132,7 @@ def resume_instance(work: Work[Outputs]) -> None:
     _on_host(work, 'resume_instance')
 
 
-class Resume(OneStep):
+class ResumeServer(OneStep):
     """The operation that resumes a suspended server."""
 
     name, failed, action_event = 'resume', 'resume.failed', 'compute_resume_instance'
@@ -149,12 +154,15 @@ class TriggerCrashDump(OneStep):
 # --- rescue ----------------------------------------------------------------------------------------------------------
 def rescue_instance(work: Work[Outputs]) -> None:
     """Have the host start the guest from a rescue image, with its own disks attached."""
-    work.ask(work.instance_row()['host'], 'rescue_instance', order=objects.RescueOrder(
-        instance=work.instance(), image=work.args['image'] or {}, sealed=work.args['sealed']))
+    work.call_host(
+        work.instance_row()['host'],
+        'rescue_instance',
+        order=objects.RescueOrder(instance=work.instance(), image=work.args['image'] or {}, sealed=work.args['sealed']),
+    )
     work.ended_by_host()
 
 
-class Rescue(OneStep):
+class RescueServer(OneStep):
     """The operation that rescues a server."""
 
     name, failed, action_event = 'rescue', 'rescue.failed', 'compute_rescue_instance'
@@ -197,10 +205,10 @@ def snapshot_instance(work: Work[Outputs]) -> None:
 
 def undo_snapshot_instance(work: Work[Outputs]) -> None:
     """Have the host resume the guest and delete its copy, and delete the image."""
-    beside.undo_image(work, 'undo_snapshot_instance')
+    releases.undo_image(work, 'undo_snapshot_instance')
 
 
-class Snapshot(OneStep):
+class SnapshotServer(OneStep):
     """The operation that creates an image of a server.
 
     The API has created the image record (queued, without data). A failure or a cancel deletes the image again.
@@ -226,5 +234,18 @@ class Restore(OneStep):
     steps = (Step('restore_instance', restore_instance),)
 
 
-FLOWS = (Stop(), Start(), Reboot(), Pause(), Unpause(), Suspend(), Resume(), TriggerCrashDump(), Rescue(),
-         Unrescue(), SetAdminPassword(), Snapshot(), Restore())
+FLOWS = (
+    Stop(),
+    Start(),
+    Reboot(),
+    Pause(),
+    Unpause(),
+    Suspend(),
+    ResumeServer(),
+    TriggerCrashDump(),
+    RescueServer(),
+    Unrescue(),
+    SetAdminPassword(),
+    SnapshotServer(),
+    Restore(),
+)

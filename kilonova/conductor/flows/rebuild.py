@@ -6,6 +6,7 @@ gets the image, the steps are check_host, save_spec, stop_guest, reserve, reimag
 The host writes the end state. A failure before the host has deleted the disks, or before the volume service was asked
 to write the image, leaves the server unchanged. A later failure leaves it in ERROR, and the user may rebuild it again.
 """
+
 from __future__ import annotations
 
 import datetime
@@ -17,13 +18,14 @@ from oslo_log import log as logging
 from kilonova import objects, states
 from kilonova.clients.volume import Volume
 from kilonova.conductor.flow import Flow
-from kilonova.conductor.flows import beside, boot, volumes
+from kilonova.conductor.flows import boot, releases
 from kilonova.conductor.flows.resize import image, request_spec, store_spec
+from kilonova.conductor.flows.volume import volumes
 from kilonova.conductor.row import Outputs, OutputsT
-from kilonova.conductor.work import NotYet, Step, Work
+from kilonova.conductor.work import RetryLater, Step, Work
 from kilonova.db import engine
 from kilonova.db.queries import claims, instances, metadata, operations, rebuilds
-from kilonova.db.queries.operations import Operation
+from kilonova.db.queries.operations import OperationRow
 from kilonova.errors import KilonovaError, NoValidHost, Unanswered
 from kilonova.objects.volume import AttachedVolume
 
@@ -39,8 +41,10 @@ LOOK = 5.0
 class NotReimaged(KilonovaError):
     """The volume service did not write the image to the volume in time."""
 
-    msg_fmt = ('Volume %(volume_id)s did not get image %(image_id)s even after we waited %(seconds).0f seconds. '
-               'And its status is %(status)s.')
+    msg_fmt = (
+        'Volume %(volume_id)s did not get image %(image_id)s even after we waited %(seconds).0f seconds. '
+        'And its status is %(status)s.'
+    )
 
 
 @dataclass
@@ -69,8 +73,14 @@ def check_host(work: Work[Any]) -> None:
     spec.scheduler_hints = {**(spec.scheduler_hints or {}), '_nova_check_type': ['rebuild']}
     work.before_sending()
     work.env.select_destinations(
-        work.ctxt, spec_obj=spec, instance_uuids=[work.instance_uuid], return_objects=True, return_alternates=False,
-        claim=False, time_left=boot.SELECT_DEADLINE)
+        work.ctxt,
+        spec_obj=spec,
+        instance_uuids=[work.instance_uuid],
+        return_objects=True,
+        return_alternates=False,
+        claim=False,
+        time_left=boot.SELECT_DEADLINE,
+    )
 
 
 def save_spec(work: Work[Any]) -> None:
@@ -93,7 +103,7 @@ def rebuild_instance(work: Work[Outputs]) -> None:
 
 def _make_anew(work: Work[Any]) -> None:
     order = _order(work)
-    work.ask(order.instance.host, 'rebuild_instance', order=order)
+    work.call_host(order.instance.host, 'rebuild_instance', order=order)
     work.ended_by_host()
 
 
@@ -102,8 +112,12 @@ def _order(work: Work[Any]) -> objects.RebuildOrder:
     with engine.silence(), work.db.read() as conn:
         # The host needs it for the config drive.
         instance.metadata = metadata.get(conn, work.instance_uuid)
-    return objects.RebuildOrder(instance=instance, image=image(work), sealed=work.args.get('sealed'),
-                                preserve_ephemeral=work.args['preserve_ephemeral'])
+    return objects.RebuildOrder(
+        instance=instance,
+        image=image(work),
+        sealed=work.args.get('sealed'),
+        preserve_ephemeral=work.args['preserve_ephemeral'],
+    )
 
 
 def _tell(work: Work[Any]) -> None:
@@ -131,7 +145,7 @@ def stop_guest(work: Work[ReimageOutputs]) -> None:
     """Have the host check what may fail, stop the guest and detach the root volume."""
     _tell(work)
     order = _order(work)
-    work.ask(order.instance.host, 'stop_to_reimage', order=order)
+    work.call_host(order.instance.host, 'stop_to_reimage', order=order)
     work.changed()
 
 
@@ -139,7 +153,7 @@ def undo_stop_guest(work: Work[ReimageOutputs]) -> None:
     """Have the host start the guest again, if it ran before and its root volume is unchanged and attached."""
     server = work.instance(fresh=True)
     if not work.outputs.asked and all(volume.host == server.host for volume in server.volumes if volume.is_root):
-        beside.ask_to_undo(work, server.host, 'undo_stop_to_reimage', instance=server)
+        releases.ask_to_undo(work, server.host, 'undo_stop_to_reimage', instance=server)
 
 
 def reserve(work: Work[ReimageOutputs]) -> None:
@@ -206,20 +220,26 @@ def _ask_to_write(work: Work[ReimageOutputs], volume_id: str, was_asked: bool) -
     except KilonovaError:
         found = work.env.volumes.volume(None, volume_id)
         if not found.is_written:
-            work.outputs.asked = was_asked and (found.status not in volumes.THERE or
-                                                found.image_metadata.get('image_id') == work.args['reimage'])
+            work.outputs.asked = was_asked and (
+                found.status not in volumes.THERE or found.image_metadata.get('image_id') == work.args['reimage']
+            )
             raise
-        LOG.warning('The volume service refused to write an image to volume %s, but an image is being written; waiting '
-                    'for its end', volume_id, exc_info=True, instance_uuid=work.instance_uuid)
+        LOG.warning(
+            'The volume service refused to write an image to volume %s, but an image is being written; waiting '
+            'for its end',
+            volume_id,
+            exc_info=True,
+            instance_uuid=work.instance_uuid,
+        )
 
 
 def _await_written(work: Work[Any], found: Volume, since: datetime.datetime) -> None:
-    """Raise NotYet while an image is being written to the volume, and NotReimaged if that takes too long."""
+    """Raise RetryLater while an image is being written to the volume, and NotReimaged if that takes too long."""
     if not found.is_written:
         return
     if _waited(since) >= work.env.conf.reimage_timeout_per_gb * found.size:
         raise _not_written(work, found, since)
-    raise NotYet(who=f'volume {found.id}', reason=f'it is {found.status}', pause=LOOK)
+    raise RetryLater(who=f'volume {found.id}', reason=f'it is {found.status}', pause=LOOK)
 
 
 def _waited(since: datetime.datetime) -> float:
@@ -255,8 +275,11 @@ class _Rebuilding(Flow[OutputsT]):
         is_lost = is_new or (at is not None and self.is_without_root(work))
         row = work.instance_row(fresh=True) if work.env.notify.enabled else None
         # Ports of the server may have the new name in DNS.
-        rename = ([Operation.new(work.ctxt, 'network_changed', work.instance_uuid, {'renamed': True}, beside=True)]
-                  if not is_new and 'hostname' in work.args['old']['values'] else [])
+        rename = (
+            [OperationRow.new(work.ctxt, 'network_changed', work.instance_uuid, {'renamed': True}, beside=True)]
+            if not is_new and 'hostname' in work.args['old']['values']
+            else []
+        )
 
         def end(conn: engine.Connection) -> None:
             uuid = work.instance_uuid
@@ -267,14 +290,21 @@ class _Rebuilding(Flow[OutputsT]):
             if instances.transition(conn, uuid, 'rebuild.lost' if is_lost else 'rebuild.failed'):
                 instances.add_fault(conn, uuid, work.fault())
             # Write the events that were not written when their parts ended, successfully or not.
-            for event, host in ((EVENT, work.env.host), (ON_HOST, at))[:1 if at is None else 2]:
+            for event, host in ((EVENT, work.env.host), (ON_HOST, at))[: 1 if at is None else 2]:
                 instances.add_event_once(conn, uuid, work.request_id, work.event(event, 'Error', host))
             instances.finish_action(conn, uuid, work.request_id, 'Error')
+
         work.end(end)
         work.env.runner.wake(work.db, [each.uuid for each in rename])
         if row is not None and (work.error or {}).get('class') == NoValidHost.__name__:
-            work.env.notify.emit(work.ctxt, 'compute_task.rebuild_server.error', instance_uuid=work.instance_uuid,
-                                 request_spec=request_spec(work), state=row['vm_state'], record=work.error)
+            work.env.notify.emit(
+                work.ctxt,
+                'compute_task.rebuild_server.error',
+                instance_uuid=work.instance_uuid,
+                request_spec=request_spec(work),
+                state=row['vm_state'],
+                record=work.error,
+            )
 
     def is_without_root(self, work: Work[OutputsT]) -> bool:
         """Return whether the guest is off and can't be started, because it has no root volume."""

@@ -6,6 +6,7 @@ event has the reason. The API has put the PCI requests of the new flavor into th
 providers that Placement allocated (``pci.request.on_host``), so that the host claims exactly those devices. The flows
 in ``resized`` confirm or revert the move.
 """
+
 from __future__ import annotations
 
 import functools
@@ -16,11 +17,13 @@ from typing import Any, TypeVar
 from kilonova import objects, states
 from kilonova.accel import holder
 from kilonova.clients.placement import PlacementInvalid
-from kilonova.conductor.audit_rows import flavors
+from kilonova.conductor.audit.rows import flavors
 from kilonova.conductor.flow import Flow, reasons
-from kilonova.conductor.flows import accelerators, beside, boot, guarantees, port_moves, volumes
-from kilonova.conductor.row import Choice, Chosen
-from kilonova.conductor.work import GuestMayRun, Step, Work
+from kilonova.conductor.flows import accelerators, boot, releases
+from kilonova.conductor.flows.network import guarantees, port_moves
+from kilonova.conductor.flows.volume import volumes
+from kilonova.conductor.row import ChosenHost, SelectOutputs
+from kilonova.conductor.work import HostNotFenced, Step, Work
 from kilonova.db import engine
 from kilonova.db.queries import instances, migrations, request_specs
 from kilonova.errors import HostRejected, MigrationNotFound, NoValidHost, PlacementConflict, Unanswered
@@ -34,7 +37,7 @@ SAVES = 5
 
 
 @dataclass
-class Rechosen(Chosen, accelerators.AcceleratorOutputs):
+class Rechosen(SelectOutputs, accelerators.AcceleratorOutputs):
     """Outputs of flows that may ask the scheduler again.
 
     ``choices`` is the number of times that the scheduler chose hosts.
@@ -100,8 +103,9 @@ def store_spec(work: Work[Any], spec: objects.RequestSpec) -> None:
         with engine.silence():
             if _save(work.env.api, seen, spec.to_json()):
                 return
-    raise Unanswered(f'The request spec of server {work.instance_uuid} was changed during each of {SAVES} attempts '
-                     f'to store it')
+    raise Unanswered(
+        f'The request spec of server {work.instance_uuid} was changed during each of {SAVES} attempts to store it'
+    )
 
 
 @engine.retried
@@ -119,12 +123,12 @@ def was_active(work: Work[Any]) -> bool:
 def second_guest(work: Work[Any], instance: objects.Instance, host: str) -> Exception | None:
     """Return the error to raise before the source starts the guest again, or None if the source may start it.
 
-    The error is GuestMayRun: the destination is down and may still run the guest. None is also returned if the source
+    The error is HostNotFenced: the destination is down and may still run the guest. None is also returned if the source
     will not start the guest.
     """
     if not was_active(work) or instance.task_state in states.ENDING:
         return None
-    return None if work.env.hearing.is_fenced(work.db, host) else GuestMayRun(host=host)
+    return None if work.env.liveness.is_fenced(work.db, host) else HostNotFenced(host=host)
 
 
 # --- the steps ------------------------------------------------------------------------------------------------------
@@ -135,10 +139,18 @@ def create_migration(work: Work[Any], status: str = 'pre-migrating') -> None:
     """
     row = work.instance_row()
     flavor = new_flavor(work)
-    values = {'uuid': work.args['migration_uuid'], 'instance_uuid': work.instance_uuid, 'status': status,
-              'migration_type': work.args['migration_type'], 'source_compute': row['host'],
-              'source_node': row['node'], 'old_instance_type_id': row['instance_type_id'],
-              'new_instance_type_id': flavor.id, 'user_id': work.ctxt.user_id, 'project_id': work.ctxt.project_id}
+    values = {
+        'uuid': work.args['migration_uuid'],
+        'instance_uuid': work.instance_uuid,
+        'status': status,
+        'migration_type': work.args['migration_type'],
+        'source_compute': row['host'],
+        'source_node': row['node'],
+        'old_instance_type_id': row['instance_type_id'],
+        'new_instance_type_id': flavor.id,
+        'user_id': work.ctxt.user_id,
+        'project_id': work.ctxt.project_id,
+    }
     with engine.silence():
         _write_migration(work, values)
 
@@ -160,14 +172,20 @@ def select(work: Work[Any]) -> None:
 
     The new hosts are appended to those that have refused. Nothing is claimed yet.
     """
-    refused = work.outputs.hosts[:work.attempt - 1]
+    refused = work.outputs.hosts[: work.attempt - 1]
     spec = request_spec(work)
     port_moves.ask(work, spec)
     work.before_sending()
     found = work.env.select_destinations(
-        work.ctxt, spec_obj=spec, instance_uuids=[work.instance_uuid], return_objects=True,
-        return_alternates=True, claim=False, time_left=boot.SELECT_DEADLINE)
-    work.outputs.select = refused + Choice.all_of(found[0])
+        work.ctxt,
+        spec_obj=spec,
+        instance_uuids=[work.instance_uuid],
+        return_objects=True,
+        return_alternates=True,
+        claim=False,
+        time_left=boot.SELECT_DEADLINE,
+    )
+    work.outputs.select = refused + ChosenHost.all_of(found[0])
 
 
 def claim_and_move(work: Work[Any]) -> None:
@@ -179,8 +197,14 @@ def claim_and_move(work: Work[Any]) -> None:
     host = chosen(work)
     try:
         work.env.placement.move_allocation(
-            work.instance_uuid, work.args['migration_uuid'], new=host.allocations, mappings=host.mappings,
-            project_id=work.ctxt.project_id or '', user_id=work.ctxt.user_id or '', check=work.compare_now)
+            work.instance_uuid,
+            work.args['migration_uuid'],
+            new=host.allocations,
+            mappings=host.mappings,
+            project_id=work.ctxt.project_id or '',
+            user_id=work.ctxt.user_id or '',
+            check=work.compare_now,
+        )
     except (PlacementConflict, PlacementInvalid) as error:
         # PlacementInvalid: Placement does not know one of the providers (any more).
         raise HostRejected(reason=f'{host.host}: {error}') from error
@@ -195,9 +219,9 @@ def undo_claim_and_move(work: Work[Any]) -> None:
         work.env.placement.move_back(work.instance_uuid, work.args['migration_uuid'], work.compare_now)
 
 
-def chosen(work: Work[Any]) -> Choice:
+def chosen(work: Work[Any]) -> ChosenHost:
     """Return the host of this attempt."""
-    found: Choice = work.outputs.hosts[work.attempt - 1]
+    found: ChosenHost = work.outputs.hosts[work.attempt - 1]
     return found
 
 
@@ -205,42 +229,62 @@ def allocated_spec(work: Work[Any]) -> objects.RequestSpec:
     """Return the request spec with the providers that this attempt has in Placement for its devices."""
     spec, host = request_spec(work), chosen(work)
     guarantees.with_groups(spec, work.outputs.port_groups)
-    spec.pci_requests = pci_request.on_host(spec.pci_requests, work.instance_uuid, work.uuid, host.compute_node_uuid,
-                                            host.allocations, host.mappings)
+    spec.pci_requests = pci_request.on_host(
+        spec.pci_requests, work.instance_uuid, work.uuid, host.compute_node_uuid, host.allocations, host.mappings
+    )
     return spec
 
 
 def prep_resize(work: ResizeWork) -> None:
     """Have the destination claim resources for the new flavor and return where the disks go."""
     host = chosen(work)
-    work.outputs.prep_resize = work.ask(host.host, 'prep_resize', order=objects.PrepResizeOrder(
-        instance=work.instance(), image=image(work), migration=migration(work), flavor=new_flavor(work),
-        request_spec=allocated_spec(work), limits=host.scheduler_limits))
+    work.outputs.prep_resize = work.call_host(
+        host.host,
+        'prep_resize',
+        order=objects.PrepResizeOrder(
+            instance=work.instance(),
+            image=image(work),
+            migration=migration(work),
+            flavor=new_flavor(work),
+            request_spec=allocated_spec(work),
+            limits=host.scheduler_limits,
+        ),
+    )
     work.changed()
 
 
 def undo_prep_resize(work: ResizeWork) -> None:
     """Have the destination release its claim."""
     if work.outputs.select is not None:
-        beside.ask_to_undo(work, chosen(work).host, 'undo_prep_resize', instance=work.instance(fresh=True),
-                           migration=migration(work))
+        releases.ask_to_undo(
+            work, chosen(work).host, 'undo_prep_resize', instance=work.instance(fresh=True), migration=migration(work)
+        )
 
 
 def resize_instance(work: ResizeWork) -> None:
     """Have the source power the guest off and copy its disk to the destination."""
     source = migration(work)
-    work.outputs.resize_instance = work.ask(source.source_compute, 'resize_instance', order=objects.ResizeOrder(
-        instance=work.instance(), image=image(work), migration=source, flavor=new_flavor(work),
-        clean_shutdown=work.args.get('clean_shutdown', True),
-        disk=(work.outputs.prep_resize or {}).get('disk')))
+    work.outputs.resize_instance = work.call_host(
+        source.source_compute,
+        'resize_instance',
+        order=objects.ResizeOrder(
+            instance=work.instance(),
+            image=image(work),
+            migration=source,
+            flavor=new_flavor(work),
+            clean_shutdown=work.args.get('clean_shutdown', True),
+            disk=(work.outputs.prep_resize or {}).get('disk'),
+        ),
+    )
     work.changed()
 
 
 def undo_resize_instance(work: ResizeWork) -> None:
     """Have the source restore the server: its disk, its devices and its power state."""
     source = migration(work)
-    beside.ask_to_undo(work, source.source_compute, 'undo_resize_instance', instance=work.instance(fresh=True),
-                       migration=source)
+    releases.ask_to_undo(
+        work, source.source_compute, 'undo_resize_instance', instance=work.instance(fresh=True), migration=source
+    )
 
 
 def finish_resize(work: ResizeWork) -> None:
@@ -255,9 +299,17 @@ def finish_resize(work: ResizeWork) -> None:
         port_moves.to_host(work, host, spec.pci_requests)
     if is_away:
         volumes.to_host(work, host.host)
-    work.ask(host.host, 'finish_resize', order=objects.FinishResizeOrder(
-        instance=work.instance(), image=image(work), migration=migration(work), request_spec=spec,
-        disk_info=work.outputs.resize_instance))
+    work.call_host(
+        host.host,
+        'finish_resize',
+        order=objects.FinishResizeOrder(
+            instance=work.instance(),
+            image=image(work),
+            migration=migration(work),
+            request_spec=spec,
+            disk_info=work.outputs.resize_instance,
+        ),
+    )
     work.changed()
 
 
@@ -267,8 +319,14 @@ def undo_finish_resize(work: ResizeWork) -> None:
     This happens before the source starts the old guest.
     """
     instance, moved = work.instance(fresh=True), migration(work)
-    beside.ask_to_undo(work, chosen(work).host, 'undo_finish_resize', instance=instance, migration=moved,
-                       may_run=functools.partial(second_guest, work, instance))
+    releases.ask_to_undo(
+        work,
+        chosen(work).host,
+        'undo_finish_resize',
+        instance=instance,
+        migration=moved,
+        may_run=functools.partial(second_guest, work, instance),
+    )
     is_away = chosen(work).host != moved.source_compute
     if is_away or port_moves.moves_here(work):
         port_moves.to_source(work, moved, instance.availability_zone)
@@ -298,9 +356,14 @@ def mark_resized(work: ResizeWork) -> None:
             raise instances.refuse(conn, work.instance_uuid, 'resize.done')
         instances.set_system_metadata(conn, work.instance_uuid, {'old_vm_state': vm_state, **bound})
         migrations.update(conn, work.args['migration_uuid'], {'status': 'finished'})
-        instances.add_events(conn, work.instance_uuid, work.request_id, [
-            work.event(name, host=work.env.host) for name in ('conductor_migrate_server', 'cold_migrate')])
+        instances.add_events(
+            conn,
+            work.instance_uuid,
+            work.request_id,
+            [work.event(name, host=work.env.host) for name in ('conductor_migrate_server', 'cold_migrate')],
+        )
         instances.finish_action(conn, work.instance_uuid, work.request_id)
+
     row = work.instance() if work.env.notify.enabled else None
     work.end(end)
     if row is not None:
@@ -325,6 +388,7 @@ def as_before(work: Work[Any]) -> Callable[[engine.Connection], None]:
     def write(conn: engine.Connection) -> None:
         instances.update_extra(conn, work.instance_uuid, {**extra, 'migration_context': None})
         instances.put_back(conn, work.instance_uuid, values, {row['source_compute'], row['dest_compute']})
+
     return write
 
 
@@ -378,11 +442,22 @@ class Resize(Choosing[ResizeOutputs]):
             if instances.transition(conn, uuid, 'resize.failed'):
                 instances.add_fault(conn, uuid, work.fault())
             migrations.update(conn, work.args['migration_uuid'], {'status': 'error'})
-            instances.add_events(conn, uuid, work.request_id, [
-                work.event(name, 'Error', work.env.host) for name in ('conductor_migrate_server', 'cold_migrate')])
+            instances.add_events(
+                conn,
+                uuid,
+                work.request_id,
+                [work.event(name, 'Error', work.env.host) for name in ('conductor_migrate_server', 'cold_migrate')],
+            )
             instances.finish_action(conn, uuid, work.request_id, 'Error')
+
         state = work.instance_row()['vm_state'] if work.env.notify.enabled else None
         work.end(end)
         if state is not None and (work.error or {}).get('class') == NoValidHost.__name__:
-            work.env.notify.emit(work.ctxt, 'compute_task.migrate_server.error', instance_uuid=work.instance_uuid,
-                                 request_spec=request_spec(work), state=state, record=work.error)
+            work.env.notify.emit(
+                work.ctxt,
+                'compute_task.migrate_server.error',
+                instance_uuid=work.instance_uuid,
+                request_spec=request_spec(work),
+                state=state,
+                record=work.error,
+            )

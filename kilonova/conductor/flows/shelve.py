@@ -8,19 +8,22 @@ image is the only copy of the disk. The transaction that ends the shelve starts 
 [DEFAULT]shelved_offload_time is 0, or if the server boots from a volume: then no image is needed, and nothing on the
 host is worth keeping.
 """
+
 from __future__ import annotations
 
 from typing import Any
 
 from kilonova.accel import holder
 from kilonova.conductor.flow import Flow
-from kilonova.conductor.flows import accelerators, beside, port_moves, volumes
+from kilonova.conductor.flows import accelerators, releases
+from kilonova.conductor.flows.network import port_moves
 from kilonova.conductor.flows.one_step import OneStep
+from kilonova.conductor.flows.volume import volumes
 from kilonova.conductor.row import Outputs
-from kilonova.conductor.work import HostGone, Step, Work
+from kilonova.conductor.work import HostDown, Step, Work
 from kilonova.db.engine import Connection
 from kilonova.db.queries import instances, operations
-from kilonova.db.queries.operations import Operation
+from kilonova.db.queries.operations import OperationRow
 from kilonova.errors import Cancelled
 from kilonova.rpc.interface import VersionCapError
 from kilonova.states import PowerState
@@ -34,25 +37,26 @@ def forgotten() -> dict[str, str | None]:
     return {AT: None, IMAGE: None, HOST: None}
 
 
-def release_of_image(work: Work[Any], image_id: str) -> Operation:
+def release_of_image(work: Work[Any], image_id: str) -> OperationRow:
     """Return an operation that deletes an image.
 
     Its row must not be inserted before the image is no longer needed.
     """
-    return Operation.new(work.ctxt, 'release', work.instance_uuid, {'image_id': image_id}, beside=True)
+    return OperationRow.new(work.ctxt, 'release', work.instance_uuid, {'image_id': image_id}, beside=True)
 
 
 # --- shelve ----------------------------------------------------------------------------------------------------------
 def shelve_instance(work: Work[Outputs]) -> None:
     """Have the host stop the guest and upload its disk, unless the disk is a volume."""
-    work.ask(work.instance_row()['host'], 'shelve_instance', instance=work.instance(),
-             image_id=work.args['image_id'])
+    work.call_host(
+        work.instance_row()['host'], 'shelve_instance', instance=work.instance(), image_id=work.args['image_id']
+    )
     work.changed()
 
 
 def undo_shelve_instance(work: Work[Outputs]) -> None:
     """Have the host start the guest again if it ran, and delete the host's copy and the image."""
-    beside.undo_image(work, 'undo_shelve_instance')
+    releases.undo_image(work, 'undo_shelve_instance')
 
 
 def mark_shelved(work: Work[Outputs]) -> None:
@@ -60,7 +64,7 @@ def mark_shelved(work: Work[Outputs]) -> None:
     row = work.instance()
     rows = []
     if work.env.conf.shelved_offload_time == 0 or work.args['image_id'] is None:
-        rows.append(Operation.new(work.ctxt, 'shelve_offload', work.instance_uuid, {'shelving': True}))
+        rows.append(OperationRow.new(work.ctxt, 'shelve_offload', work.instance_uuid, {'shelving': True}))
     event = 'shelve.offload' if rows else 'shelve.done'
     stale = row.system_metadata.get(IMAGE)
     if stale and stale != work.args['image_id']:
@@ -71,12 +75,14 @@ def mark_shelved(work: Work[Outputs]) -> None:
         uuid = work.instance_uuid
         if not instances.transition(conn, uuid, event):
             raise instances.refuse(conn, uuid, event)
-        instances.set_system_metadata(conn, uuid, {
-            AT: instances.utcnow().isoformat(), IMAGE: work.args['image_id'], HOST: row.host})
+        instances.set_system_metadata(
+            conn, uuid, {AT: instances.utcnow().isoformat(), IMAGE: work.args['image_id'], HOST: row.host}
+        )
         if rows:
             operations.insert(conn, rows)
         if event == 'shelve.done':
             instances.finish_action(conn, uuid, work.request_id)
+
     work.end(end)
     work.env.notify.emit(work.ctxt, 'instance.shelve.end', instance=row, moved=event, host=row.host)
     work.env.runner.wake(work.db, [row.uuid for row in rows])
@@ -105,9 +111,9 @@ def shelve_offload_instance(work: Work[Outputs]) -> None:
     if instance.host is None:
         return
     try:
-        work.ask(instance.host, 'shelve_offload_instance', instance=instance)
-    except HostGone:
-        beside.pend(work, instance.host, 'shelve_offload_instance', instance=instance)
+        work.call_host(instance.host, 'shelve_offload_instance', instance=instance)
+    except HostDown:
+        releases.add_pending_release(work, instance.host, 'shelve_offload_instance', instance=instance)
 
 
 def drop_allocation(work: Work[Outputs]) -> None:
@@ -134,12 +140,20 @@ def mark_offloaded(work: Work[Outputs]) -> None:
         uuid = work.instance_uuid
         moved = instances.transition(conn, uuid, 'shelve_offload.done', values)
         if not work.args.get('shelving'):
-            instances.add_events(conn, uuid, work.request_id, [
-                work.event('compute_shelve_offload_instance', host=row.host)])
+            instances.add_events(
+                conn, uuid, work.request_id, [work.event('compute_shelve_offload_instance', host=row.host)]
+            )
         instances.finish_action(conn, uuid, work.request_id)
+
     work.end(end)
-    work.env.notify.emit(work.ctxt, 'instance.shelve_offload.end', instance=row, host=row.host,
-                         moved='shelve_offload.done' if moved else None, values=values)
+    work.env.notify.emit(
+        work.ctxt,
+        'instance.shelve_offload.end',
+        instance=row,
+        host=row.host,
+        moved='shelve_offload.done' if moved else None,
+        values=values,
+    )
 
 
 class ShelveOffload(Flow[Outputs]):
@@ -173,9 +187,9 @@ class ShelveOffload(Flow[Outputs]):
             uuid = work.instance_uuid
             if instances.transition(conn, uuid, 'shelve_offload.failed'):
                 instances.add_fault(conn, uuid, work.fault())
-            instances.add_events(conn, uuid, work.request_id, [
-                work.event('compute_shelve_offload_instance', 'Error')])
+            instances.add_events(conn, uuid, work.request_id, [work.event('compute_shelve_offload_instance', 'Error')])
             instances.finish_action(conn, uuid, work.request_id, 'Error')
+
         work.end(end)
 
 

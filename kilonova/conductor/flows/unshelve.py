@@ -7,6 +7,7 @@ A failure leaves the server shelved. The image of the shelved server is deleted 
 operation that is inserted in the transaction which writes that state. Until then the image is the only copy of the
 disk.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -17,12 +18,14 @@ from typing import Any
 from kilonova import objects, states
 from kilonova.accel import holder
 from kilonova.accel import profile as device_profile
-from kilonova.conductor.flows import accelerators, beside, boot, port_moves, resize, volumes
+from kilonova.conductor.flows import accelerators, boot, releases, resize
+from kilonova.conductor.flows.network import port_moves
 from kilonova.conductor.flows.one_step import OneStep
 from kilonova.conductor.flows.resize import Choosing, Rechosen, chosen, request_spec, store_spec
 from kilonova.conductor.flows.shelve import IMAGE, forgotten, release_of_image
+from kilonova.conductor.flows.volume import volumes
 from kilonova.conductor.row import Outputs
-from kilonova.conductor.work import GuestMayRun, Step, Work
+from kilonova.conductor.work import HostNotFenced, Step, Work
 from kilonova.db import engine
 from kilonova.db.queries import instances, metadata, operations
 from kilonova.errors import ImageNotFound, NotFound, NoValidHost
@@ -65,8 +68,13 @@ def get_image_info(work: UnshelveWork) -> None:
         record = None
     if record is None or record['status'] != 'active':
         raise ShelvedImageMissing(image_id=image_id)
-    work.outputs.image = {**kept, **{name: record.get(name) for name in (
-        'id', 'name', 'status', 'disk_format', 'container_format', 'min_disk', 'min_ram', 'size')}}
+    work.outputs.image = {
+        **kept,
+        **{
+            name: record.get(name)
+            for name in ('id', 'name', 'status', 'disk_format', 'container_format', 'min_disk', 'min_ram', 'size')
+        },
+    }
 
 
 def claim(work: UnshelveWork) -> None:
@@ -99,9 +107,17 @@ def unshelve_instance(work: UnshelveWork) -> None:
     instance.availability_zone = host.availability_zone
     spec = resize.allocated_spec(work)
     instance.pci_requests = spec.pci_requests
-    work.ask(host.host, 'unshelve_instance', order=objects.UnshelveOrder(
-        instance=instance, image=work.outputs.image, request_spec=spec, limits=host.scheduler_limits,
-        block_devices=list(objects.BlockDeviceMappingList.of_server(work.ctxt, work.instance_uuid, disks))))
+    work.call_host(
+        host.host,
+        'unshelve_instance',
+        order=objects.UnshelveOrder(
+            instance=instance,
+            image=work.outputs.image,
+            request_spec=spec,
+            limits=host.scheduler_limits,
+            block_devices=list(objects.BlockDeviceMappingList.of_server(work.ctxt, work.instance_uuid, disks)),
+        ),
+    )
 
 
 def undo_unshelve_instance(work: UnshelveWork) -> None:
@@ -118,11 +134,12 @@ def undo_unshelve_instance(work: UnshelveWork) -> None:
         # Claims of this attempt are refused by now, so a host without a claim can't have started the guest.
         if instance.task_state in states.ENDING or instance.host != host:
             return None
-        return None if work.env.hearing.is_fenced(work.db, host) else GuestMayRun(host=host)
+        return None if work.env.liveness.is_fenced(work.db, host) else HostNotFenced(host=host)
 
     def leave(conn: engine.Connection) -> None:
         instances.leave_host(conn, work.instance_uuid, chosen(work).host, expect={})
-    beside.ask_to_undo(work, chosen(work).host, 'undo_unshelve_instance', leave, may_run, instance=instance)
+
+    releases.ask_to_undo(work, chosen(work).host, 'undo_unshelve_instance', leave, may_run, instance=instance)
     if work.failed:
         port_moves.off_host(work)
         volumes.off_host(work)
@@ -140,8 +157,9 @@ def undo_save_spec(work: UnshelveWork) -> None:
         store_spec(work, request_spec(work, 'old_request_spec'))
 
 
-def _end(work: Work[Any], event: str, *events: dict[str, Any],
-         bound: Mapping[str, str | None] = MappingProxyType({})) -> objects.Instance:
+def _end(
+    work: Work[Any], event: str, *events: dict[str, Any], bound: Mapping[str, str | None] = MappingProxyType({})
+) -> objects.Instance:
     """Write the state ACTIVE by the transition ``event``, and delete what remains of the shelving.
 
     Returns the server as it was before. ``bound`` are changes of its system metadata about accelerators (see
@@ -160,6 +178,7 @@ def _end(work: Work[Any], event: str, *events: dict[str, Any],
             operations.insert(conn, [release])
         instances.add_events(conn, uuid, work.request_id, events)
         instances.finish_action(conn, uuid, work.request_id)
+
     work.end(end)
     if release is not None:
         work.env.runner.wake(work.db, [release.uuid])
@@ -167,14 +186,20 @@ def _end(work: Work[Any], event: str, *events: dict[str, Any],
 
 
 def _conductor_events(work: UnshelveWork, *results: str) -> list[dict[str, Any]]:
-    return [work.event(name, result, work.env.host)
-            for name, result in zip(('get_image_info', 'schedule_instances'), results, strict=False)]
+    return [
+        work.event(name, result, work.env.host)
+        for name, result in zip(('get_image_info', 'schedule_instances'), results, strict=False)
+    ]
 
 
 def mark_unshelved(work: UnshelveWork) -> None:
     """Write the end state ACTIVE, whatever the server's state was before it was shelved."""
-    row = _end(work, 'unshelve.done', *_conductor_events(work, 'Success', 'Success'),
-               bound=holder.its_own(work.instance().system_metadata))
+    row = _end(
+        work,
+        'unshelve.done',
+        *_conductor_events(work, 'Success', 'Success'),
+        bound=holder.its_own(work.instance().system_metadata),
+    )
     work.env.notify.emit(work.ctxt, 'instance.unshelve.end', instance=row, host=row.host, moved='unshelve.done')
 
 
@@ -206,20 +231,21 @@ class Unshelve(Choosing[UnshelveOutputs]):
                 instances.add_fault(conn, uuid, work.fault())
             instances.add_events(conn, uuid, work.request_id, events)
             instances.finish_action(conn, uuid, work.request_id, 'Error')
+
         work.end(end)
 
 
 # --- a server that is still on its host ------------------------------------------------------------------------------
 def start_shelved_instance(work: Work[Outputs]) -> None:
     """Have the host start the guest with the devices that the server has kept."""
-    work.ask(work.instance_row()['host'], 'start_shelved_instance', instance=work.instance())
+    work.call_host(work.instance_row()['host'], 'start_shelved_instance', instance=work.instance())
 
 
 def undo_start_shelved_instance(work: Work[Outputs]) -> None:
     """Have the host stop the guest again."""
     host = work.instance_row(fresh=True)['host']
     if host is not None:
-        beside.ask_to_undo(work, host, 'undo_start_shelved_instance', instance=work.instance())
+        releases.ask_to_undo(work, host, 'undo_start_shelved_instance', instance=work.instance())
 
 
 def mark_started(work: Work[Outputs]) -> None:

@@ -1,4 +1,5 @@
 """Tables of the API database. Their rows are deleted without soft delete."""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
@@ -59,8 +60,12 @@ class HostMapping(Timestamps, Base):
     """The mapping of a compute host to its cell."""
 
     __tablename__ = 'host_mappings'
-    __table_args__ = (index('host_mappings', 'host'), unique('host_mappings', 'host'),
-                      index('host_mappings', 'cell_id'), TABLE_OPTIONS)
+    __table_args__ = (
+        index('host_mappings', 'host'),
+        unique('host_mappings', 'host'),
+        index('host_mappings', 'cell_id'),
+        TABLE_OPTIONS,
+    )
 
     id = mapped_column(sa.Integer, primary_key=True)
     cell_id = mapped_column(sa.Integer, sa.ForeignKey('cell_mappings.id'), nullable=False)
@@ -71,10 +76,14 @@ class InstanceMapping(Timestamps, Base):
     """The mapping of a server to its cell. ``cell_id`` is NULL as long as the server is a build request."""
 
     __tablename__ = 'instance_mappings'
-    __table_args__ = (index('instance_mappings', 'project_id'), index('instance_mappings', 'instance_uuid'),
-                      unique('instance_mappings', 'instance_uuid'),
-                      index('instance_mappings', 'user_id', 'project_id'),
-                      index('instance_mappings', 'cell_id'), TABLE_OPTIONS)
+    __table_args__ = (
+        index('instance_mappings', 'project_id'),
+        index('instance_mappings', 'instance_uuid'),
+        unique('instance_mappings', 'instance_uuid'),
+        index('instance_mappings', 'user_id', 'project_id'),
+        index('instance_mappings', 'cell_id'),
+        TABLE_OPTIONS,
+    )
 
     id = mapped_column(sa.Integer, primary_key=True)
     instance_uuid = mapped_column(sa.String(36), nullable=False)
@@ -88,8 +97,7 @@ class RequestSpec(Timestamps, Base):
     """The request spec of a server as JSON, with what its user requested."""
 
     __tablename__ = 'request_specs'
-    __table_args__ = (index('request_specs', 'instance_uuid'), unique('request_specs', 'instance_uuid'),
-                      TABLE_OPTIONS)
+    __table_args__ = (index('request_specs', 'instance_uuid'), unique('request_specs', 'instance_uuid'), TABLE_OPTIONS)
 
     id = mapped_column(sa.Integer, primary_key=True)
     instance_uuid = mapped_column(sa.String(36), nullable=False)
@@ -100,8 +108,12 @@ class BuildRequest(Timestamps, Base):
     """A requested server that has no cell yet."""
 
     __tablename__ = 'build_requests'
-    __table_args__ = (index('build_requests', 'instance_uuid'), index('build_requests', 'project_id'),
-                      unique('build_requests', 'instance_uuid'), TABLE_OPTIONS)
+    __table_args__ = (
+        index('build_requests', 'instance_uuid'),
+        index('build_requests', 'project_id'),
+        unique('build_requests', 'instance_uuid'),
+        TABLE_OPTIONS,
+    )
 
     id = mapped_column(sa.Integer, primary_key=True)
     instance_uuid = mapped_column(sa.String(36))
@@ -136,8 +148,11 @@ class FlavorExtraSpec(Timestamps, Base):
     """One extra spec of a flavor."""
 
     __tablename__ = 'flavor_extra_specs'
-    __table_args__ = (index('flavor_extra_specs', 'flavor_id', 'key'),
-                      unique('flavor_extra_specs', 'flavor_id', 'key'), TABLE_OPTIONS)
+    __table_args__ = (
+        index('flavor_extra_specs', 'flavor_id', 'key'),
+        unique('flavor_extra_specs', 'flavor_id', 'key'),
+        TABLE_OPTIONS,
+    )
 
     id = mapped_column(sa.Integer, primary_key=True)
     key = mapped_column(sa.String(255), nullable=False)
@@ -186,9 +201,12 @@ class ProjectUserQuota(Timestamps, Base):
     """The limit of one user within a project for one resource."""
 
     __tablename__ = 'project_user_quotas'
-    __table_args__ = (unique('project_user_quotas', 'user_id', 'project_id', 'resource'),
-                      index('project_user_quotas', 'project_id'), index('project_user_quotas', 'user_id'),
-                      TABLE_OPTIONS)
+    __table_args__ = (
+        unique('project_user_quotas', 'user_id', 'project_id', 'resource'),
+        index('project_user_quotas', 'project_id'),
+        index('project_user_quotas', 'user_id'),
+        TABLE_OPTIONS,
+    )
 
     id = mapped_column(sa.Integer, primary_key=True)
     project_id = mapped_column(sa.String(255), nullable=False)
@@ -213,8 +231,11 @@ class Aggregate(Timestamps, Base):
     """A host aggregate."""
 
     __tablename__ = 'aggregates'
-    __table_args__ = (index('aggregates', 'uuid'), sa.UniqueConstraint('name', name='uniq_aggregate0name'),
-                      TABLE_OPTIONS)
+    __table_args__ = (
+        index('aggregates', 'uuid'),
+        sa.UniqueConstraint('name', name='uniq_aggregate0name'),
+        TABLE_OPTIONS,
+    )
 
     id = mapped_column(sa.Integer, primary_key=True)
     uuid = mapped_column(sa.String(36))
@@ -225,8 +246,11 @@ class AggregateHost(Timestamps, Base):
     """A host of an aggregate."""
 
     __tablename__ = 'aggregate_hosts'
-    __table_args__ = (unique('aggregate_hosts', 'host', 'aggregate_id'),
-                      index('aggregate_hosts', 'aggregate_id'), TABLE_OPTIONS)
+    __table_args__ = (
+        unique('aggregate_hosts', 'host', 'aggregate_id'),
+        index('aggregate_hosts', 'aggregate_id'),
+        TABLE_OPTIONS,
+    )
 
     id = mapped_column(sa.Integer, primary_key=True)
     host = mapped_column(sa.String(255))
@@ -237,8 +261,11 @@ class AggregateMetadata(Timestamps, Base):
     """One metadata pair of an aggregate."""
 
     __tablename__ = 'aggregate_metadata'
-    __table_args__ = (unique('aggregate_metadata', 'aggregate_id', 'key'), index('aggregate_metadata', 'key'),
-                      TABLE_OPTIONS)
+    __table_args__ = (
+        unique('aggregate_metadata', 'aggregate_id', 'key'),
+        index('aggregate_metadata', 'key'),
+        TABLE_OPTIONS,
+    )
 
     id = mapped_column(sa.Integer, primary_key=True)
     key = mapped_column(sa.String(255), nullable=False)
@@ -263,8 +290,11 @@ class InstanceGroupMember(Timestamps, Base):
     """A server of a server group. The row is kept until the server is archived."""
 
     __tablename__ = 'instance_group_member'
-    __table_args__ = (index('instance_group_member', 'instance_uuid'), index('instance_group_member', 'group_id'),
-                      TABLE_OPTIONS)
+    __table_args__ = (
+        index('instance_group_member', 'instance_uuid'),
+        index('instance_group_member', 'group_id'),
+        TABLE_OPTIONS,
+    )
 
     id = mapped_column(sa.Integer, primary_key=True)
     instance_uuid = mapped_column(sa.String(255))
@@ -275,8 +305,11 @@ class InstanceGroupPolicy(Timestamps, Base):
     """The policy of a server group. ``rules`` is a JSON object."""
 
     __tablename__ = 'instance_group_policy'
-    __table_args__ = (index('instance_group_policy', 'policy'), index('instance_group_policy', 'group_id'),
-                      TABLE_OPTIONS)
+    __table_args__ = (
+        index('instance_group_policy', 'policy'),
+        index('instance_group_policy', 'group_id'),
+        TABLE_OPTIONS,
+    )
 
     id = mapped_column(sa.Integer, primary_key=True)
     policy = mapped_column(sa.String(255))
@@ -291,8 +324,12 @@ class SchedulerDecision(Base):
     """
 
     __tablename__ = 'scheduler_decisions'
-    __table_args__ = (index('scheduler_decisions', 'instance_uuid'), index('scheduler_decisions', 'request_id'),
-                      index('scheduler_decisions', 'created_at'), TABLE_OPTIONS)
+    __table_args__ = (
+        index('scheduler_decisions', 'instance_uuid'),
+        index('scheduler_decisions', 'request_id'),
+        index('scheduler_decisions', 'created_at'),
+        TABLE_OPTIONS,
+    )
 
     id = mapped_column(sa.Integer, primary_key=True)
     request_id = mapped_column(sa.String(255))

@@ -2,6 +2,7 @@
 
 Columns, indexes and constraint names are those of Nova.
 """
+
 from __future__ import annotations
 
 import datetime as dt
@@ -18,8 +19,14 @@ MediumText = sa.Text().with_variant(mysql.MEDIUMTEXT(), *_MYSQL)
 DateTime = sa.DateTime().with_variant(mysql.DATETIME(fsp=6), *_MYSQL)
 
 # MySQL's default collation ignores case. SQLite and PostgreSQL compare exactly, as UUIDs, keys and host names require.
-TABLE_OPTIONS = {'mysql_engine': 'InnoDB', 'mysql_charset': 'utf8mb4', 'mysql_collate': 'utf8mb4_bin',
-                 'mariadb_engine': 'InnoDB', 'mariadb_charset': 'utf8mb4', 'mariadb_collate': 'utf8mb4_bin'}
+TABLE_OPTIONS = {
+    'mysql_engine': 'InnoDB',
+    'mysql_charset': 'utf8mb4',
+    'mysql_collate': 'utf8mb4_bin',
+    'mariadb_engine': 'InnoDB',
+    'mariadb_charset': 'utf8mb4',
+    'mariadb_collate': 'utf8mb4_bin',
+}
 
 NAMING = {'fk': 'fk_%(table_name)s_%(column_0_name)s'}
 
@@ -34,8 +41,7 @@ def unique(table: str, *columns: str) -> sa.UniqueConstraint:
     return sa.UniqueConstraint(*columns, name='0'.join((f'uniq_{table}', *columns)))
 
 
-def index(table: str, *columns: str, name: str | None = None,
-          prefixes: dict[str, int] | None = None) -> sa.Index:
+def index(table: str, *columns: str, name: str | None = None, prefixes: dict[str, int] | None = None) -> sa.Index:
     """Return an index named ``<table>_<column>_idx``.
 
     ``prefixes`` limits columns that would make MySQL's key too long.
@@ -64,11 +70,20 @@ def shadow_of(table: sa.Table) -> sa.Table:
     It has the same columns, without constraints on their values. It has a primary key of its own, because SQLite uses
     the id of an archived row again.
     """
-    columns = [sa.Column(column.name, sa.String(255) if isinstance(column.type, sa.Enum) else column.type,
-                         nullable=column.nullable) for column in table.columns]
+    columns = [
+        sa.Column(
+            column.name, sa.String(255) if isinstance(column.type, sa.Enum) else column.type, nullable=column.nullable
+        )
+        for column in table.columns
+    ]
     options: dict[str, Any] = {**TABLE_OPTIONS}
-    return sa.Table(f'shadow_{table.name}', table.metadata, sa.Column('shadow_id', sa.Integer, primary_key=True),
-                    *columns, **options)
+    return sa.Table(
+        f'shadow_{table.name}',
+        table.metadata,
+        sa.Column('shadow_id', sa.Integer, primary_key=True),
+        *columns,
+        **options,
+    )
 
 
 class OperationColumns(Timestamps):
@@ -105,8 +120,13 @@ class OperationColumns(Timestamps):
 
     @declared_attr.directive
     def __table_args__(cls) -> tuple[Any, ...]:
-        return (unique('operations', 'uuid'), unique('operations', 'instance_uuid', 'slot'),
-                index('operations', 'owner'), index('operations', 'not_before'), TABLE_OPTIONS)
+        return (
+            unique('operations', 'uuid'),
+            unique('operations', 'instance_uuid', 'slot'),
+            index('operations', 'owner'),
+            index('operations', 'not_before'),
+            TABLE_OPTIONS,
+        )
 
 
 class LeaseColumns:

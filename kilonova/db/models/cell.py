@@ -1,4 +1,5 @@
 """Tables of a cell database."""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
@@ -61,10 +62,15 @@ class Service(Watched, Base):
     """
 
     __tablename__ = 'services'
-    __table_args__ = (unique('services', 'host', 'topic', 'deleted'),
-                      unique('services', 'host', 'binary', 'deleted'),
-                      unique('services', 'uuid'), index('services', 'updated_at'),
-                      index('services', 'created_at'), index('services', 'deleted_at'), TABLE_OPTIONS)
+    __table_args__ = (
+        unique('services', 'host', 'topic', 'deleted'),
+        unique('services', 'host', 'binary', 'deleted'),
+        unique('services', 'uuid'),
+        index('services', 'updated_at'),
+        index('services', 'created_at'),
+        index('services', 'deleted_at'),
+        TABLE_OPTIONS,
+    )
 
     id = mapped_column(sa.Integer, primary_key=True)
     uuid = mapped_column(sa.String(36))
@@ -83,10 +89,14 @@ class ComputeNode(Watched, Base):
     """A hypervisor. ``mapped`` is 0 until its host has a host mapping."""
 
     __tablename__ = 'compute_nodes'
-    __table_args__ = (unique('compute_nodes', 'uuid'),
-                      unique('compute_nodes', 'host', 'hypervisor_hostname', 'deleted'),
-                      index('compute_nodes', 'updated_at'), index('compute_nodes', 'created_at'),
-                      index('compute_nodes', 'deleted_at'), TABLE_OPTIONS)
+    __table_args__ = (
+        unique('compute_nodes', 'uuid'),
+        unique('compute_nodes', 'host', 'hypervisor_hostname', 'deleted'),
+        index('compute_nodes', 'updated_at'),
+        index('compute_nodes', 'created_at'),
+        index('compute_nodes', 'deleted_at'),
+        TABLE_OPTIONS,
+    )
 
     id = mapped_column(sa.Integer, primary_key=True)
     service_id = mapped_column(sa.Integer)
@@ -129,11 +139,14 @@ class PciDevice(SoftDelete, Base):
     """
 
     __tablename__ = 'pci_devices'
-    __table_args__ = (index('pci_devices', 'compute_node_id', 'deleted'),
-                      index('pci_devices', 'instance_uuid', 'deleted'),
-                      index('pci_devices', 'compute_node_id', 'parent_addr', 'deleted'),
-                      index('pci_devices', 'uuid'),
-                      unique('pci_devices', 'compute_node_id', 'address', 'deleted'), TABLE_OPTIONS)
+    __table_args__ = (
+        index('pci_devices', 'compute_node_id', 'deleted'),
+        index('pci_devices', 'instance_uuid', 'deleted'),
+        index('pci_devices', 'compute_node_id', 'parent_addr', 'deleted'),
+        index('pci_devices', 'uuid'),
+        unique('pci_devices', 'compute_node_id', 'address', 'deleted'),
+        TABLE_OPTIONS,
+    )
 
     id = mapped_column(sa.Integer, primary_key=True)
     uuid = mapped_column(sa.String(36))
@@ -164,8 +177,12 @@ class DeviceHistory(Base):
     """
 
     __tablename__ = 'device_history'
-    __table_args__ = (index('device_history', 'device_uuid'), index('device_history', 'instance_uuid'),
-                      index('device_history', 'ended_at'), TABLE_OPTIONS)
+    __table_args__ = (
+        index('device_history', 'device_uuid'),
+        index('device_history', 'instance_uuid'),
+        index('device_history', 'ended_at'),
+        TABLE_OPTIONS,
+    )
 
     id = mapped_column(sa.Integer, primary_key=True)
     device_uuid = mapped_column(sa.String(36), nullable=False)
@@ -184,19 +201,23 @@ class Instance(SoftDelete, Base):
     """A server. Its states are written only by the compare-and-swap of ``queries.instances``."""
 
     __tablename__ = 'instances'
-    __table_args__ = (index('instances', 'project_id'), index('instances', 'project_id', 'deleted'),
-                      # For the default sort order of a project's server list.
-                      index('instances', 'project_id', 'deleted', 'created_at'),
-                      index('instances', 'reservation_id'),
-                      index('instances', 'terminated_at', 'launched_at'),
-                      index('instances', 'uuid', 'deleted'),
-                      index('instances', 'task_state', 'updated_at'),
-                      index('instances', 'host', 'node', 'deleted'),
-                      index('instances', 'host', 'deleted', 'cleaned'),
-                      index('instances', 'deleted', 'created_at'),
-                      index('instances', 'updated_at', 'project_id'),
-                      index('instances', 'compute_id', 'deleted'),
-                      unique('instances', 'uuid'), TABLE_OPTIONS)
+    __table_args__ = (
+        index('instances', 'project_id'),
+        index('instances', 'project_id', 'deleted'),
+        # For the default sort order of a project's server list.
+        index('instances', 'project_id', 'deleted', 'created_at'),
+        index('instances', 'reservation_id'),
+        index('instances', 'terminated_at', 'launched_at'),
+        index('instances', 'uuid', 'deleted'),
+        index('instances', 'task_state', 'updated_at'),
+        index('instances', 'host', 'node', 'deleted'),
+        index('instances', 'host', 'deleted', 'cleaned'),
+        index('instances', 'deleted', 'created_at'),
+        index('instances', 'updated_at', 'project_id'),
+        index('instances', 'compute_id', 'deleted'),
+        unique('instances', 'uuid'),
+        TABLE_OPTIONS,
+    )
 
     id = mapped_column(sa.Integer, primary_key=True)
     user_id = mapped_column(sa.String(255))
@@ -311,8 +332,11 @@ class InstanceFault(SoftDelete, Base):
     """A fault of a server."""
 
     __tablename__ = 'instance_faults'
-    __table_args__ = (index('instance_faults', 'host'),
-                      index('instance_faults', 'instance_uuid', 'deleted', 'created_at'), TABLE_OPTIONS)
+    __table_args__ = (
+        index('instance_faults', 'host'),
+        index('instance_faults', 'instance_uuid', 'deleted', 'created_at'),
+        TABLE_OPTIONS,
+    )
 
     id = mapped_column(sa.Integer, primary_key=True)
     instance_uuid = mapped_column(sa.String(36), sa.ForeignKey('instances.uuid'))
@@ -326,8 +350,12 @@ class InstanceAction(SoftDelete, Base):
     """An action on a server, written for a request."""
 
     __tablename__ = 'instance_actions'
-    __table_args__ = (index('instance_actions', 'instance_uuid'), index('instance_actions', 'request_id'),
-                      index('instance_actions', 'instance_uuid', 'updated_at'), TABLE_OPTIONS)
+    __table_args__ = (
+        index('instance_actions', 'instance_uuid'),
+        index('instance_actions', 'request_id'),
+        index('instance_actions', 'instance_uuid', 'updated_at'),
+        TABLE_OPTIONS,
+    )
 
     id = mapped_column(sa.Integer, primary_key=True)
     action = mapped_column(sa.String(255))
@@ -363,21 +391,42 @@ class Migration(SoftDelete, Base):
 
     __tablename__ = 'migrations'
     __table_args__ = (
-        index('migrations', 'deleted', 'instance_uuid', 'status',
-              name='migrations_instance_uuid_and_status_idx'),
+        index('migrations', 'deleted', 'instance_uuid', 'status', name='migrations_instance_uuid_and_status_idx'),
         # Five names of 255 characters are longer than InnoDB's maximum key length.
-        index('migrations', 'deleted', 'source_compute', 'dest_compute', 'source_node', 'dest_node', 'status',
-              name='migrations_by_host_nodes_and_status_idx',
-              prefixes={'source_compute': 100, 'dest_compute': 100, 'source_node': 100, 'dest_node': 100,
-                        'status': 100}),
-        index('migrations', 'deleted', 'source_compute', 'source_node', 'status',
-              name='migrations_source_and_status_idx',
-              prefixes={'source_compute': 100, 'source_node': 100, 'status': 100}),
-        index('migrations', 'deleted', 'dest_compute', 'dest_node', 'status',
-              name='migrations_dest_and_status_idx',
-              prefixes={'dest_compute': 100, 'dest_node': 100, 'status': 100}),
-        unique('migrations', 'uuid'), index('migrations', 'updated_at'),
-        index('migrations', 'dest_compute_id', 'deleted'), TABLE_OPTIONS)
+        index(
+            'migrations',
+            'deleted',
+            'source_compute',
+            'dest_compute',
+            'source_node',
+            'dest_node',
+            'status',
+            name='migrations_by_host_nodes_and_status_idx',
+            prefixes={'source_compute': 100, 'dest_compute': 100, 'source_node': 100, 'dest_node': 100, 'status': 100},
+        ),
+        index(
+            'migrations',
+            'deleted',
+            'source_compute',
+            'source_node',
+            'status',
+            name='migrations_source_and_status_idx',
+            prefixes={'source_compute': 100, 'source_node': 100, 'status': 100},
+        ),
+        index(
+            'migrations',
+            'deleted',
+            'dest_compute',
+            'dest_node',
+            'status',
+            name='migrations_dest_and_status_idx',
+            prefixes={'dest_compute': 100, 'dest_node': 100, 'status': 100},
+        ),
+        unique('migrations', 'uuid'),
+        index('migrations', 'updated_at'),
+        index('migrations', 'dest_compute_id', 'deleted'),
+        TABLE_OPTIONS,
+    )
 
     id = mapped_column(sa.Integer, primary_key=True)
     source_compute = mapped_column(sa.String(255))
@@ -391,8 +440,9 @@ class Migration(SoftDelete, Base):
     instance_uuid = mapped_column(sa.String(36), sa.ForeignKey('instances.uuid'))
     uuid = mapped_column(sa.String(36))
     status = mapped_column(sa.String(255))
-    migration_type = mapped_column(sa.Enum('migration', 'resize', 'live-migration', 'evacuation',
-                                           name='migration_type'))
+    migration_type = mapped_column(
+        sa.Enum('migration', 'resize', 'live-migration', 'evacuation', name='migration_type')
+    )
     hidden = mapped_column(sa.Boolean, default=False)
     memory_total = mapped_column(sa.BigInteger)
     memory_processed = mapped_column(sa.BigInteger)
@@ -409,12 +459,15 @@ class BlockDeviceMapping(SoftDelete, Base):
     """A disk of a server, such as a volume."""
 
     __tablename__ = 'block_device_mapping'
-    __table_args__ = (index('block_device_mapping', 'snapshot_id'),
-                      index('block_device_mapping', 'volume_id'),
-                      index('block_device_mapping', 'instance_uuid', 'device_name'),
-                      index('block_device_mapping', 'instance_uuid', 'volume_id'),
-                      index('block_device_mapping', 'instance_uuid'),
-                      unique('block_device_mapping', 'uuid'), TABLE_OPTIONS)
+    __table_args__ = (
+        index('block_device_mapping', 'snapshot_id'),
+        index('block_device_mapping', 'volume_id'),
+        index('block_device_mapping', 'instance_uuid', 'device_name'),
+        index('block_device_mapping', 'instance_uuid', 'volume_id'),
+        index('block_device_mapping', 'instance_uuid'),
+        unique('block_device_mapping', 'uuid'),
+        TABLE_OPTIONS,
+    )
 
     id = mapped_column(sa.Integer, primary_key=True)
     instance_uuid = mapped_column(sa.String(36), sa.ForeignKey('instances.uuid'))
@@ -463,9 +516,12 @@ class ConsoleAuthToken(Timestamps, Base):
     """
 
     __tablename__ = 'console_auth_tokens'
-    __table_args__ = (unique('console_auth_tokens', 'token_hash'),
-                      index('console_auth_tokens', 'instance_uuid'), index('console_auth_tokens', 'expires'),
-                      TABLE_OPTIONS)
+    __table_args__ = (
+        unique('console_auth_tokens', 'token_hash'),
+        index('console_auth_tokens', 'instance_uuid'),
+        index('console_auth_tokens', 'expires'),
+        TABLE_OPTIONS,
+    )
 
     id = mapped_column(sa.Integer, primary_key=True)
     token_hash = mapped_column(sa.String(255), nullable=False)
@@ -484,9 +540,13 @@ class TaskLog(SoftDelete, Base):
     """One run of a host's periodic task over one period. Only the usage audit uses it."""
 
     __tablename__ = 'task_log'
-    __table_args__ = (unique('task_log', 'task_name', 'host', 'period_beginning', 'period_ending'),
-                      index('task_log', 'period_beginning'), index('task_log', 'host'),
-                      index('task_log', 'period_ending'), TABLE_OPTIONS)
+    __table_args__ = (
+        unique('task_log', 'task_name', 'host', 'period_beginning', 'period_ending'),
+        index('task_log', 'period_beginning'),
+        index('task_log', 'host'),
+        index('task_log', 'period_ending'),
+        TABLE_OPTIONS,
+    )
 
     id = mapped_column(sa.Integer, primary_key=True)
     task_name = mapped_column(sa.String(255), nullable=False)
@@ -508,8 +568,11 @@ class VolumeUsage(SoftDelete, Base):
     """
 
     __tablename__ = 'volume_usage_cache'
-    __table_args__ = (unique('volume_usage_cache', 'volume_id', 'instance_uuid'),
-                      index('volume_usage_cache', 'instance_uuid'), TABLE_OPTIONS)
+    __table_args__ = (
+        unique('volume_usage_cache', 'volume_id', 'instance_uuid'),
+        index('volume_usage_cache', 'instance_uuid'),
+        TABLE_OPTIONS,
+    )
 
     id = mapped_column(sa.Integer, primary_key=True)
     volume_id = mapped_column(sa.String(36), nullable=False)
@@ -532,4 +595,5 @@ class VolumeUsage(SoftDelete, Base):
 
 # The shadow tables, to which archiving moves deleted rows, by the name of their table.
 SHADOWS: dict[str, sa.Table] = {
-    table.name: shadow_of(table) for table in tuple(Base.metadata.sorted_tables) if 'deleted' in table.columns}
+    table.name: shadow_of(table) for table in tuple(Base.metadata.sorted_tables) if 'deleted' in table.columns
+}

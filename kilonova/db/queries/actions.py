@@ -1,4 +1,5 @@
 """Read instance actions and their events, the history of a server (cell database)."""
+
 from __future__ import annotations
 
 import datetime
@@ -14,9 +15,15 @@ events = models.InstanceActionEvent.__table__
 nodes, services = models.ComputeNode.__table__, models.Service.__table__
 
 
-def page(conn: sa.Connection, instance_uuid: str, *, limit: int, marker: str | None = None,
-         since: datetime.datetime | None = None,
-         before: datetime.datetime | None = None) -> list[dict[str, Any]] | None:
+def page(
+    conn: sa.Connection,
+    instance_uuid: str,
+    *,
+    limit: int,
+    marker: str | None = None,
+    since: datetime.datetime | None = None,
+    before: datetime.datetime | None = None,
+) -> list[dict[str, Any]] | None:
     """Return actions of a server, newest first, that come after the one of the request ``marker``.
 
     ``since`` and ``before`` (naive UTC) limit updated_at. Return None if the server has no action of the request
@@ -27,8 +34,12 @@ def page(conn: sa.Connection, instance_uuid: str, *, limit: int, marker: str | N
         last = get(conn, instance_uuid, marker)
         if last is None:
             return None
-        query = query.where(sa.or_(actions.c.created_at < last['created_at'], sa.and_(
-            actions.c.created_at == last['created_at'], actions.c.id < last['id'])))
+        query = query.where(
+            sa.or_(
+                actions.c.created_at < last['created_at'],
+                sa.and_(actions.c.created_at == last['created_at'], actions.c.id < last['id']),
+            )
+        )
     if since is not None:
         query = query.where(actions.c.updated_at >= since)
     if before is not None:
@@ -39,15 +50,23 @@ def page(conn: sa.Connection, instance_uuid: str, *, limit: int, marker: str | N
 
 def get(conn: sa.Connection, instance_uuid: str, request_id: str) -> dict[str, Any] | None:
     """Return the action of one request on a server, or None if there is none."""
-    row = conn.execute(sa.select(actions).where(actions.c.instance_uuid == instance_uuid,
-                                                actions.c.request_id == request_id)).mappings().first()
+    row = (
+        conn.execute(
+            sa.select(actions).where(actions.c.instance_uuid == instance_uuid, actions.c.request_id == request_id)
+        )
+        .mappings()
+        .first()
+    )
     return dict(row) if row else None
 
 
 def list_events(conn: sa.Connection, action_id: int) -> list[dict[str, Any]]:
     """Return the events of an action, newest first."""
-    rows = conn.execute(sa.select(events).where(events.c.action_id == action_id).order_by(
-        events.c.created_at.desc(), events.c.id.desc())).mappings()
+    rows = conn.execute(
+        sa.select(events)
+        .where(events.c.action_id == action_id)
+        .order_by(events.c.created_at.desc(), events.c.id.desc())
+    ).mappings()
     return [dict(row) for row in rows]
 
 
@@ -56,10 +75,15 @@ def reasons(conn: sa.Connection, action_ids: Iterable[int]) -> dict[int, str]:
 
     Actions whose events have no details are left out.
     """
-    rows = conn.execute(sa.select(events.c.action_id, events.c.details).where(
-        events.c.action_id.in_(list(action_ids)), events.c.details.is_not(None),
-        sa.or_(events.c.result == 'Error', events.c.result.is_(None)))
-        .order_by(events.c.id))
+    rows = conn.execute(
+        sa.select(events.c.action_id, events.c.details)
+        .where(
+            events.c.action_id.in_(list(action_ids)),
+            events.c.details.is_not(None),
+            sa.or_(events.c.result == 'Error', events.c.result.is_(None)),
+        )
+        .order_by(events.c.id)
+    )
     return {row.action_id: row.details for row in rows}
 
 

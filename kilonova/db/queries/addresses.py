@@ -7,6 +7,7 @@ cache. A user's expression may contain only what can occur in an address, so tha
 hexadecimal digits, dots and colons (escaped or not), ``\d``, sets of these, groups, alternatives and quantifiers.
 Anchors are allowed only at the ends of whole alternatives.
 """
+
 from __future__ import annotations
 
 import re
@@ -38,7 +39,7 @@ def _alternatives(pattern: str) -> list[list[str]]:
     while at < len(pattern):
         token = _TOKEN.match(pattern, at)
         if token is None:
-            raise BadExpression(f'{pattern[at:at + 2]!r} is not supported in address patterns')
+            raise BadExpression(f'{pattern[at : at + 2]!r} is not supported in address patterns')
         at, text = token.end(), token[0].lower()
         depth += {'(': 1, ')': -1}.get(text, 0)
         if text == '|' and not depth:
@@ -50,7 +51,7 @@ def _alternatives(pattern: str) -> list[list[str]]:
 
 def _within_quotes(tokens: list[str]) -> str:
     first, last = tokens[:1] == ['^'], tokens[-1:] == ['$']
-    inner = tokens[first:len(tokens) - last]
+    inner = tokens[first : len(tokens) - last]
     if '^' in inner or '$' in inner:
         raise BadExpression('^ and $ are supported only at the ends of alternatives')
     return ('' if first else f'{_ANY}*') + ''.join(inner) + ('' if last else f'{_ANY}*')

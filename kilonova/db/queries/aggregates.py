@@ -4,6 +4,7 @@
 
 An aggregate that has ``availability_zone`` in its metadata is an availability zone.
 """
+
 from __future__ import annotations
 
 import uuid as uuids
@@ -45,8 +46,9 @@ class AggregateHostExists(errors.Conflict):
     msg_fmt = 'Aggregate %(aggregate_id)s already has host %(host)s.'
 
 
-def snapshot(connection: sa.Connection, *, aggregate_ids: Iterable[int] | None = None,
-             hosts: Iterable[str] | None = None) -> list[Row]:
+def snapshot(
+    connection: sa.Connection, *, aggregate_ids: Iterable[int] | None = None, hosts: Iterable[str] | None = None
+) -> list[Row]:
     """Return aggregates with their ``hosts`` and ``metadata``, sorted by id.
 
     These are all aggregates, or those with these ids, or those with one of these hosts. Runs three SQL statements.
@@ -86,8 +88,9 @@ def get(connection: sa.Connection, aggregate_id: int) -> Row:
 
 def lock(connection: sa.Connection, aggregate_id: int) -> None:
     """Lock an aggregate against other changes until the transaction ends. Raises AggregateNotFound if there is none."""
-    if not connection.execute(sa.update(aggregates).where(aggregates.c.id == aggregate_id)
-                              .values(updated_at=db_utcnow())).rowcount:
+    if not connection.execute(
+        sa.update(aggregates).where(aggregates.c.id == aggregate_id).values(updated_at=db_utcnow())
+    ).rowcount:
         raise AggregateNotFound(aggregate_id=aggregate_id)
 
 
@@ -96,23 +99,36 @@ def lock_hosts(connection: sa.Connection, hosts: Iterable[str]) -> list[str]:
 
     Another transaction that adds these hosts to an aggregate waits for the lock.
     """
-    return list(connection.execute(sa.select(host_mappings.c.host).where(
-        host_mappings.c.host.in_(list(hosts))).order_by(host_mappings.c.id).with_for_update()).scalars())
+    return list(
+        connection.execute(
+            sa.select(host_mappings.c.host)
+            .where(host_mappings.c.host.in_(list(hosts)))
+            .order_by(host_mappings.c.id)
+            .with_for_update()
+        ).scalars()
+    )
 
 
 def has_host(connection: sa.Connection, uuid: str, host: str) -> bool:
     """Return whether a host is in the aggregate of this uuid."""
-    return connection.execute(sa.select(aggregate_hosts.c.id).join(
-        aggregates, aggregates.c.id == aggregate_hosts.c.aggregate_id).where(
-        aggregates.c.uuid == uuid, aggregate_hosts.c.host == host)).first() is not None
+    return (
+        connection.execute(
+            sa.select(aggregate_hosts.c.id)
+            .join(aggregates, aggregates.c.id == aggregate_hosts.c.aggregate_id)
+            .where(aggregates.c.uuid == uuid, aggregate_hosts.c.host == host)
+        ).first()
+        is not None
+    )
 
 
-def create(connection: sa.Connection, name: str, metadata: dict[str, str] | None = None,
-           uuid: str | None = None) -> Row:
+def create(
+    connection: sa.Connection, name: str, metadata: dict[str, str] | None = None, uuid: str | None = None
+) -> Row:
     """Insert an aggregate and return it. Raises AggregateNameExists if another one has this name."""
     try:
-        key = connection.execute(sa.insert(aggregates).values(
-            name=name, uuid=uuid or str(uuids.uuid4()))).inserted_primary_key
+        key = connection.execute(
+            sa.insert(aggregates).values(name=name, uuid=uuid or str(uuids.uuid4()))
+        ).inserted_primary_key
     except sa.exc.IntegrityError as error:
         if is_duplicate(error):
             raise AggregateNameExists(aggregate_name=name) from error
@@ -133,8 +149,8 @@ def rename(connection: sa.Connection, aggregate_id: int, name: str) -> None:
     """
     try:
         result = connection.execute(
-            sa.update(aggregates).where(aggregates.c.id == aggregate_id)
-            .values(name=name, updated_at=db_utcnow()))
+            sa.update(aggregates).where(aggregates.c.id == aggregate_id).values(name=name, updated_at=db_utcnow())
+        )
     except sa.exc.IntegrityError as error:
         if is_duplicate(error):
             raise AggregateNameExists(aggregate_name=name) from error
@@ -154,16 +170,25 @@ def _stamp(connection: sa.Connection, *criteria: sa.ColumnElement[bool]) -> None
 def set_metadata(connection: sa.Connection, aggregate_id: int, metadata: dict[str, str | None]) -> None:
     """Set these metadata keys of an aggregate. A key whose value is None is deleted."""
     if metadata:
-        connection.execute(sa.delete(aggregate_metadata).where(
-            aggregate_metadata.c.aggregate_id == aggregate_id, aggregate_metadata.c.key.in_(list(metadata))))
+        connection.execute(
+            sa.delete(aggregate_metadata).where(
+                aggregate_metadata.c.aggregate_id == aggregate_id, aggregate_metadata.c.key.in_(list(metadata))
+            )
+        )
     _insert_metadata(connection, aggregate_id, metadata)
     _stamp(connection, aggregates.c.id == aggregate_id)
 
 
 def _insert_metadata(connection: sa.Connection, aggregate_id: int, metadata: Mapping[str, str | None]) -> None:
-    insert_missing(connection, aggregate_metadata,
-                   [{'aggregate_id': aggregate_id, 'key': key, 'value': value}
-                    for key, value in metadata.items() if value is not None])
+    insert_missing(
+        connection,
+        aggregate_metadata,
+        [
+            {'aggregate_id': aggregate_id, 'key': key, 'value': value}
+            for key, value in metadata.items()
+            if value is not None
+        ],
+    )
 
 
 def add_host(connection: sa.Connection, aggregate_id: int, host: str) -> None:
@@ -202,8 +227,10 @@ def zones(conn: sa.Connection) -> dict[str, set[str]]:
     """Return a dict from availability zone to the set of its hosts, which may be empty. Runs one SQL statement."""
     found: dict[str, set[str]] = {}
     member, pair = aggregate_hosts.c, aggregate_metadata.c
-    for zone, host in conn.execute(sa.select(pair.value, member.host).join_from(
-            aggregate_metadata, aggregate_hosts, member.aggregate_id == pair.aggregate_id, isouter=True).where(
-            pair.key == ZONE)):
+    for zone, host in conn.execute(
+        sa.select(pair.value, member.host)
+        .join_from(aggregate_metadata, aggregate_hosts, member.aggregate_id == pair.aggregate_id, isouter=True)
+        .where(pair.key == ZONE)
+    ):
         found.setdefault(zone, set()).update([host] if host else [])
     return found

@@ -8,6 +8,7 @@ program dies between the two, the next run archives these servers. A server with
 archived. Pending releases are operations that do not need the server. They remain, and so do the devices that they hold
 (operations.md rule 23).
 """
+
 from __future__ import annotations
 
 import datetime
@@ -37,14 +38,24 @@ API = 'API_DB.'
 CHUNK = 1000
 SERVERS = 100
 # Tables that refer to a server. The events refer to the server's actions instead.
-DEPENDANTS = tuple(table for table in models.Base.metadata.sorted_tables
-                   if any(key.column.table is instances for key in table.foreign_keys))
+DEPENDANTS = tuple(
+    table
+    for table in models.Base.metadata.sorted_tables
+    if any(key.column.table is instances for key in table.foreign_keys)
+)
 # Tables whose deleted rows are archived although the row that they refer to is not deleted. Children come before
 # parents.
-LOOSE = tuple(table for table in reversed(models.Base.metadata.sorted_tables)
-              if table.name in models.SHADOWS and table is not instances and table is not task_logs)
-OF_SERVERS = (api_models.InstanceGroupMember.__table__, api_models.InstanceMapping.__table__,
-              api_models.RequestSpec.__table__, api_models.BuildRequest.__table__)
+LOOSE = tuple(
+    table
+    for table in reversed(models.Base.metadata.sorted_tables)
+    if table.name in models.SHADOWS and table is not instances and table is not task_logs
+)
+OF_SERVERS = (
+    api_models.InstanceGroupMember.__table__,
+    api_models.InstanceMapping.__table__,
+    api_models.RequestSpec.__table__,
+    api_models.BuildRequest.__table__,
+)
 
 
 def of_cells(moved: Mapping[str, int]) -> int:
@@ -52,8 +63,14 @@ def of_cells(moved: Mapping[str, int]) -> int:
     return sum(count for name, count in moved.items() if not name.startswith(API))
 
 
-def archive(api: engine.Database, cell: engine.Database, *, max_rows: int, before: datetime.datetime | None = None,
-            task_log: bool = False) -> Counter[str]:
+def archive(
+    api: engine.Database,
+    cell: engine.Database,
+    *,
+    max_rows: int,
+    before: datetime.datetime | None = None,
+    task_log: bool = False,
+) -> Counter[str]:
     """Move deleted rows of a cell's database to the shadow tables, and return the number of moved rows by table.
 
     With ``before``, only rows are moved that were deleted before that time. At most ``max_rows`` rows are moved, or the
@@ -76,8 +93,15 @@ def _servers(api: engine.Database, cell: engine.Database, limit: int, before: da
         uuids = _next_servers(conn, limit, before)
     with api.read() as conn:
         # While a boot is handed over to a cell, only its row in the API database is valid (operations.md rule 19).
-        busy = set(conn.execute(sa.select(operations.c.instance_uuid).where(
-            operations.c.instance_uuid.in_(uuids))).scalars()) if uuids else set()
+        busy = (
+            set(
+                conn.execute(
+                    sa.select(operations.c.instance_uuid).where(operations.c.instance_uuid.in_(uuids))
+                ).scalars()
+            )
+            if uuids
+            else set()
+        )
     uuids = [uuid for uuid in uuids if uuid not in busy]
     if not uuids:
         return Counter()
@@ -104,21 +128,34 @@ def _next_servers(conn: Connection, limit: int, before: datetime.datetime | None
 
 def _counts(conn: Connection, uuids: Sequence[str]) -> dict[str, int]:
     """Return a dict from server to the number of rows that refer to it. Runs one SQL statement."""
-    parts = [sa.select(table.c.instance_uuid, sa.func.count().label('rows')).where(table.c.instance_uuid.in_(uuids))
-             .group_by(table.c.instance_uuid) for table in DEPENDANTS]
-    parts.append(sa.select(actions.c.instance_uuid, sa.func.count().label('rows')).join_from(
-        events, actions, events.c.action_id == actions.c.id).where(actions.c.instance_uuid.in_(uuids))
-        .group_by(actions.c.instance_uuid))
+    parts = [
+        sa.select(table.c.instance_uuid, sa.func.count().label('rows'))
+        .where(table.c.instance_uuid.in_(uuids))
+        .group_by(table.c.instance_uuid)
+        for table in DEPENDANTS
+    ]
+    parts.append(
+        sa.select(actions.c.instance_uuid, sa.func.count().label('rows'))
+        .join_from(events, actions, events.c.action_id == actions.c.id)
+        .where(actions.c.instance_uuid.in_(uuids))
+        .group_by(actions.c.instance_uuid)
+    )
     every = sa.union_all(*parts).subquery()
-    return {uuid: int(rows) for uuid, rows in conn.execute(sa.select(every.c.instance_uuid, sa.func.sum(every.c.rows))
-                                                           .group_by(every.c.instance_uuid))}
+    return {
+        uuid: int(rows)
+        for uuid, rows in conn.execute(
+            sa.select(every.c.instance_uuid, sa.func.sum(every.c.rows)).group_by(every.c.instance_uuid)
+        )
+    }
 
 
 @engine.retried
 def _forget(api: engine.Database, uuids: Sequence[str]) -> Counter[str]:
     with api.write() as conn:
-        found = {table.name: conn.execute(sa.delete(table).where(table.c.instance_uuid.in_(uuids))).rowcount
-                 for table in OF_SERVERS}
+        found = {
+            table.name: conn.execute(sa.delete(table).where(table.c.instance_uuid.in_(uuids))).rowcount
+            for table in OF_SERVERS
+        }
     return +Counter({API + name: count for name, count in found.items()})
 
 
@@ -150,8 +187,9 @@ def _loose(api: engine.Database, cell: engine.Database, limit: int, before: date
     return Counter()
 
 
-def _task_log(api: engine.Database, cell: engine.Database, limit: int,
-              before: datetime.datetime | None) -> Counter[str]:
+def _task_log(
+    api: engine.Database, cell: engine.Database, limit: int, before: datetime.datetime | None
+) -> Counter[str]:
     stamp = sa.func.coalesce(task_logs.c.updated_at, task_logs.c.created_at)
     wanted = [stamp < before] if before is not None else []
     return +Counter({task_logs.name: _move_some(cell, task_logs, limit, wanted)})
@@ -171,14 +209,15 @@ def _move(conn: Connection, table: sa.Table, *wanted: sa.ColumnElement[bool], li
     ids = list(conn.execute(sa.select(table.c.id).where(*wanted).order_by(table.c.id).limit(limit)).scalars())
     shadow, names = models.SHADOWS[table.name], table.columns.keys()
     for chunk in _chunks(ids):
-        conn.execute(sa.insert(shadow).from_select(names, sa.select(table).where(table.c.id.in_(chunk)),
-                                                   include_defaults=False))
+        conn.execute(
+            sa.insert(shadow).from_select(names, sa.select(table).where(table.c.id.in_(chunk)), include_defaults=False)
+        )
         conn.execute(sa.delete(table).where(table.c.id.in_(chunk)))
     return len(ids)
 
 
 def _chunks(ids: Sequence[int]) -> Iterator[Sequence[int]]:
-    return (ids[start:start + CHUNK] for start in range(0, len(ids), CHUNK))
+    return (ids[start : start + CHUNK] for start in range(0, len(ids), CHUNK))
 
 
 # --- purge -----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
 """Read the rows that an audit compares, by a fixed number of SQL statements in each database."""
+
 from __future__ import annotations
 
 import json
@@ -37,33 +38,63 @@ SPECS_AT_ONCE = 500
 # The statements are built once, because they never change.
 _OF_CELL = {
     'instances': sa.select(
-        instances.c.uuid, instances.c.host, instances.c.node, instances.c.vm_state, instances.c.task_state,
-        instances.c.image_ref, instances.c.instance_type_id, instances.c.vcpus, instances.c.memory_mb,
-        instances.c.root_gb, instances.c.ephemeral_gb, instances.c.updated_at, extras.c.flavor,
-        extras.c.numa_topology, extras.c.migration_context, caches.c.network_info).select_from(
-        instances.outerjoin(extras, extras.c.instance_uuid == instances.c.uuid)
-        .outerjoin(caches, caches.c.instance_uuid == instances.c.uuid)).where(instances.c.deleted == 0),
+        instances.c.uuid,
+        instances.c.host,
+        instances.c.node,
+        instances.c.vm_state,
+        instances.c.task_state,
+        instances.c.image_ref,
+        instances.c.instance_type_id,
+        instances.c.vcpus,
+        instances.c.memory_mb,
+        instances.c.root_gb,
+        instances.c.ephemeral_gb,
+        instances.c.updated_at,
+        extras.c.flavor,
+        extras.c.numa_topology,
+        extras.c.migration_context,
+        caches.c.network_info,
+    )
+    .select_from(
+        instances.outerjoin(extras, extras.c.instance_uuid == instances.c.uuid).outerjoin(
+            caches, caches.c.instance_uuid == instances.c.uuid
+        )
+    )
+    .where(instances.c.deleted == 0),
     'devices': sa.select(
-        devices.c.address, devices.c.status, devices.c.instance_uuid, devices.c.dev_type, devices.c.parent_addr,
-        devices.c.extra_info, devices.c.updated_at, nodes.c.host, nodes.c.hypervisor_hostname.label('node')).join_from(
-        devices, nodes, nodes.c.id == devices.c.compute_node_id).where(devices.c.deleted == 0),
+        devices.c.address,
+        devices.c.status,
+        devices.c.instance_uuid,
+        devices.c.dev_type,
+        devices.c.parent_addr,
+        devices.c.extra_info,
+        devices.c.updated_at,
+        nodes.c.host,
+        nodes.c.hypervisor_hostname.label('node'),
+    )
+    .join_from(devices, nodes, nodes.c.id == devices.c.compute_node_id)
+    .where(devices.c.deleted == 0),
     'volumes': sa.select(bdms).where(bdms.c.deleted == 0, bdms.c.destination_type == 'volume'),
     'migrations': sa.select(migrations).where(migrations.c.deleted == 0, migrations.c.status.not_in(ENDED)),
     'operations': sa.select(operations.operations),
     'nodes': sa.select(
-        nodes.c.uuid, nodes.c.host, nodes.c.hypervisor_hostname.label('node'), nodes.c.pci_stats,
-        nodes.c.updated_at).where(nodes.c.deleted == 0),
+        nodes.c.uuid, nodes.c.host, nodes.c.hypervisor_hostname.label('node'), nodes.c.pci_stats, nodes.c.updated_at
+    ).where(nodes.c.deleted == 0),
     'services': sa.select(services.c.uuid, services.c.host, db_age(services.c.created_at).label('age')).where(
-        services.c.deleted == 0, services.c.binary == COMPUTE),
+        services.c.deleted == 0, services.c.binary == COMPUTE
+    ),
 }
 _MARKS = sa.select(metadata.c.instance_uuid, metadata.c.key, metadata.c.value).where(
-    metadata.c.deleted == 0, metadata.c.key.in_(sa.bindparam('keys', expanding=True)))
+    metadata.c.deleted == 0, metadata.c.key.in_(sa.bindparam('keys', expanding=True))
+)
 _BUILD_REQUESTS = sa.select(build_requests.c.instance_uuid)
 _UNMAPPED = sa.select(mappings.c.instance_uuid).where(mappings.c.cell_id.is_(None))
-_SPECS = sa.select(request_specs.c.instance_uuid, request_specs.c.spec).join_from(
-    request_specs, mappings, mappings.c.instance_uuid == request_specs.c.instance_uuid).where(
-    sa.func.coalesce(mappings.c.queued_for_delete, sa.false()) == sa.false()).execution_options(
-    yield_per=SPECS_AT_ONCE)
+_SPECS = (
+    sa.select(request_specs.c.instance_uuid, request_specs.c.spec)
+    .join_from(request_specs, mappings, mappings.c.instance_uuid == request_specs.c.instance_uuid)
+    .where(sa.func.coalesce(mappings.c.queued_for_delete, sa.false()) == sa.false())
+    .execution_options(yield_per=SPECS_AT_ONCE)
+)
 
 
 @dataclass(frozen=True)
@@ -117,7 +148,8 @@ def api(conn: Connection) -> OfApi:
         list(conn.execute(_UNMAPPED).scalars()),
         _specs(conn),
         cells.get_hosts(conn),
-        aggregates.snapshot(conn))
+        aggregates.snapshot(conn),
+    )
 
 
 def _specs(conn: Connection) -> dict[str, str]:

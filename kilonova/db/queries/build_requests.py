@@ -1,4 +1,5 @@
 """Read and write rows of ``build_requests`` (API database): requested servers that no cell holds yet."""
+
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
@@ -21,25 +22,39 @@ def exists(connection: sa.Connection, instance_uuid: str) -> bool:
 
     Return False if a cell holds the server, or if it was deleted early.
     """
-    return connection.execute(
-        sa.select(build_requests.c.id).where(build_requests.c.instance_uuid == instance_uuid)).first() is not None
+    return (
+        connection.execute(
+            sa.select(build_requests.c.id).where(build_requests.c.instance_uuid == instance_uuid)
+        ).first()
+        is not None
+    )
 
 
 def existing(connection: sa.Connection, instance_uuids: Collection[str]) -> set[str]:
     """Return the uuids of the servers that have a build request. Runs one SQL statement."""
-    return set(connection.execute(sa.select(build_requests.c.instance_uuid).where(
-        build_requests.c.instance_uuid.in_(list(instance_uuids)))).scalars())
+    return set(
+        connection.execute(
+            sa.select(build_requests.c.instance_uuid).where(build_requests.c.instance_uuid.in_(list(instance_uuids)))
+        ).scalars()
+    )
 
 
 def destroy(connection: sa.Connection, instance_uuid: str) -> bool:
     """Delete the server's build request. Return False if it has none any more."""
-    return connection.execute(
-        sa.delete(build_requests).where(build_requests.c.instance_uuid == instance_uuid)).rowcount == 1
+    return (
+        connection.execute(sa.delete(build_requests).where(build_requests.c.instance_uuid == instance_uuid)).rowcount
+        == 1
+    )
 
 
 def destroy_all(connection: sa.Connection, instance_uuids: Sequence[str]) -> list[str]:
     """Delete the build requests of these servers. Return the uuids of the servers that had one."""
-    found = list(connection.execute(sa.select(build_requests.c.instance_uuid).where(
-        build_requests.c.instance_uuid.in_(list(instance_uuids))).with_for_update()).scalars())
+    found = list(
+        connection.execute(
+            sa.select(build_requests.c.instance_uuid)
+            .where(build_requests.c.instance_uuid.in_(list(instance_uuids)))
+            .with_for_update()
+        ).scalars()
+    )
     connection.execute(sa.delete(build_requests).where(build_requests.c.instance_uuid.in_(found)))
     return found

@@ -5,6 +5,7 @@
 
 The functions return data and print nothing.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -46,11 +47,13 @@ class CellHasServers(CellInUse):
 class CellHasDeletedServers(CellInUse):
     """Only deleted servers are mapped to the cell, and must be archived first."""
 
-    msg_fmt = ('There are instance mappings to cell with uuid %(uuid)s, but all instances have been deleted in the '
-               "cell. So execute 'kilonova-manage db archive_deleted_rows' to delete the instance mappings.")
+    msg_fmt = (
+        'There are instance mappings to cell with uuid %(uuid)s, but all instances have been deleted in the '
+        "cell. So execute 'kilonova-manage db archive_deleted_rows' to delete the instance mappings."
+    )
 
 
-class HostNotMapped(errors.NotFound):
+class HostInNoCell(errors.NotFound):
     """The host is mapped to no cell."""
 
     msg_fmt = 'The host %(host)s was not found.'
@@ -84,8 +87,9 @@ def update_cell(databases: Databases, uuid: str, values: dict[str, Any]) -> None
     with databases.api().write() as connection:
         _row(connection, uuid)
         for other in cells.get_cells(connection):
-            if other['uuid'] != uuid and any(values.get(name) == other[name] for name in (
-                    'transport_url', 'database_connection')):
+            if other['uuid'] != uuid and any(
+                values.get(name) == other[name] for name in ('transport_url', 'database_connection')
+            ):
                 raise cells.CellExists(uuid=other['uuid'])
         connection.execute(sa.update(cell_mappings).where(cell_mappings.c.uuid == uuid).values(**values))
 
@@ -98,8 +102,12 @@ def delete_cell(databases: Databases, uuid: str, *, force: bool = False, transpo
     with databases.api().read() as connection:
         row = _row(connection, uuid)
         hosts = cells.get_hosts(connection, cell_uuid=uuid)
-        mapped = connection.execute(sa.select(instance_mappings.c.id).where(
-            instance_mappings.c.cell_id == row['id']).limit(1)).first() is not None
+        mapped = (
+            connection.execute(
+                sa.select(instance_mappings.c.id).where(instance_mappings.c.cell_id == row['id']).limit(1)
+            ).first()
+            is not None
+        )
     if hosts and not force:
         raise CellHasHosts(uuid=uuid)
     if mapped:
@@ -115,7 +123,7 @@ def delete_cell(databases: Databases, uuid: str, *, force: bool = False, transpo
 
 
 def _database(databases: Databases, uuid: str, transport_url: str | None) -> Database:
-    return cells.Cells(databases, transport_url).by_uuid(uuid)
+    return cells.CellDatabases(databases, transport_url).by_uuid(uuid)
 
 
 # --- hosts
@@ -124,7 +132,7 @@ def delete_host(databases: Databases, uuid: str, host: str, *, transport_url: st
 
     Raises:
         CellMappingNotFound: There is no such cell.
-        HostNotMapped: The host has no mapping.
+        HostInNoCell: The host has no mapping.
         HostElsewhere: The host is mapped to another cell.
         HostHasServers: The host has servers.
     """
@@ -132,12 +140,16 @@ def delete_host(databases: Databases, uuid: str, host: str, *, transport_url: st
         row = _row(connection, uuid)
         mapping = cells.get_host(connection, host)
     if mapping is None:
-        raise HostNotMapped(host=host)
+        raise HostInNoCell(host=host)
     if mapping['cell_id'] != row['id']:
         raise HostElsewhere(host=host, uuid=uuid)
     with _database(databases, uuid, transport_url).write() as connection:
-        if connection.execute(sa.select(instances.c.id).where(
-                instances.c.host == host, instances.c.deleted == 0).limit(1)).first() is not None:
+        if (
+            connection.execute(
+                sa.select(instances.c.id).where(instances.c.host == host, instances.c.deleted == 0).limit(1)
+            ).first()
+            is not None
+        ):
             raise HostHasServers(host=host)
         compute_nodes.set_mapped(connection, [host], False)
     with databases.api().write() as connection:
@@ -145,8 +157,9 @@ def delete_host(databases: Databases, uuid: str, host: str, *, transport_url: st
 
 
 # --- servers
-def map_instances(databases: Databases, uuid: str, max_count: int | None = None, *,
-                  transport_url: str | None = None) -> tuple[int, bool]:
+def map_instances(
+    databases: Databases, uuid: str, max_count: int | None = None, *, transport_url: str | None = None
+) -> tuple[int, bool]:
     """Create the missing mappings of a cell's servers that aren't deleted, at most ``max_count``.
 
     Return (number of new mappings, whether more are missing). Raises CellMappingNotFound if there is no such cell.
@@ -154,19 +167,38 @@ def map_instances(databases: Databases, uuid: str, max_count: int | None = None,
     database, mapped, last = _database(databases, uuid, transport_url), 0, 0
     while True:
         with database.read() as connection:
-            rows = connection.execute(sa.select(
-                instances.c.id, instances.c.uuid, instances.c.project_id, instances.c.user_id).where(
-                instances.c.id > last, instances.c.deleted == 0).order_by(instances.c.id).limit(BATCH)).all()
+            rows = connection.execute(
+                sa.select(instances.c.id, instances.c.uuid, instances.c.project_id, instances.c.user_id)
+                .where(instances.c.id > last, instances.c.deleted == 0)
+                .order_by(instances.c.id)
+                .limit(BATCH)
+            ).all()
         if not rows:
             return mapped, False
         with databases.api().write() as connection:
-            known = set(connection.execute(sa.select(instance_mappings.c.instance_uuid).where(
-                instance_mappings.c.instance_uuid.in_([row.uuid for row in rows]))).scalars())
+            known = set(
+                connection.execute(
+                    sa.select(instance_mappings.c.instance_uuid).where(
+                        instance_mappings.c.instance_uuid.in_([row.uuid for row in rows])
+                    )
+                ).scalars()
+            )
             missing = [row for row in rows if row.uuid not in known]
-            chosen = missing if max_count is None else missing[:max_count - mapped]
-            insert_missing(connection, instance_mappings, [
-                {'instance_uuid': row.uuid, 'cell_id': database.cell.id, 'project_id': row.project_id,
-                 'user_id': row.user_id, 'queued_for_delete': False} for row in chosen])
+            chosen = missing if max_count is None else missing[: max_count - mapped]
+            insert_missing(
+                connection,
+                instance_mappings,
+                [
+                    {
+                        'instance_uuid': row.uuid,
+                        'cell_id': database.cell.id,
+                        'project_id': row.project_id,
+                        'user_id': row.user_id,
+                        'queued_for_delete': False,
+                    }
+                    for row in chosen
+                ],
+            )
         mapped += len(chosen)
         if len(chosen) < len(missing):
             return mapped, True
@@ -178,7 +210,7 @@ class Located:
     """The location of a server, as ``locate`` finds it. ``cell`` is None if the server is in no cell."""
 
     state: str
-    cell: cells.Cell | None = None
+    cell: cells.CellRecord | None = None
 
 
 def locate(databases: Databases, server: str, transport_url: str | None = None) -> Located:
@@ -188,13 +220,14 @@ def locate(databases: Databases, server: str, transport_url: str | None = None) 
     'deleted' if its row there is marked as deleted, or 'archived' if the cell has no row of it.
     """
     with databases.api().read() as connection:
-        row = connection.execute(sa.select(instance_mappings.c.cell_id).where(
-            instance_mappings.c.instance_uuid == server)).first()
+        row = connection.execute(
+            sa.select(instance_mappings.c.cell_id).where(instance_mappings.c.instance_uuid == server)
+        ).first()
     if row is None:
         return Located('unknown')
     if row.cell_id is None:
         return Located('waiting')
-    database = cells.Cells(databases, transport_url).by_id(row.cell_id)
+    database = cells.CellDatabases(databases, transport_url).by_id(row.cell_id)
     with database.read() as connection:
         deleted = connection.execute(sa.select(instances.c.deleted).where(instances.c.uuid == server)).scalar()
     if deleted == 0:

@@ -1,12 +1,13 @@
 """Cells: their mappings, their databases, and the mappings of hosts to cells.
 
-    cells = Cells(databases)
+    cells = CellDatabases(databases)
     with cells.by_uuid(uuid).read() as connection: ...
     for database in cells.enabled(): ...                # cells that have hosts
     database.cell.transport_url                         # from its mapping, with templates filled in
 
-The functions that follow ``Cells`` do the work of kilonova-manage cell_v2. They return data and print nothing.
+The functions that follow ``CellDatabases`` do the work of kilonova-manage cell_v2. They return data and print nothing.
 """
+
 from __future__ import annotations
 
 import re
@@ -50,8 +51,10 @@ _IN_QUERY = re.compile(r'(?<=[?&])((?:password|passwd)=)[^&]*')
 class CellExists(errors.Conflict):
     """Another cell has the same transport URL or database URL."""
 
-    msg_fmt = ('The specified transport_url and/or database_connection combination already exists for '
-               'another cell with uuid %(uuid)s.')
+    msg_fmt = (
+        'The specified transport_url and/or database_connection combination already exists for '
+        'another cell with uuid %(uuid)s.'
+    )
 
 
 class HostMapped(errors.Conflict):
@@ -76,8 +79,9 @@ def get_host(connection: sa.Connection, host: str) -> Row | None:
     return one(connection.execute(_hosts().where(host_mappings.c.host == host)))
 
 
-def get_hosts(connection: sa.Connection, *, hosts: Iterable[str] | None = None,
-              cell_uuid: str | None = None) -> list[Row]:
+def get_hosts(
+    connection: sa.Connection, *, hosts: Iterable[str] | None = None, cell_uuid: str | None = None
+) -> list[Row]:
     """Return host mappings with ``cell_uuid`` and ``cell_name``, sorted by cell and host name."""
     query = _hosts().order_by(host_mappings.c.cell_id, host_mappings.c.host)
     if hosts is not None:
@@ -106,9 +110,9 @@ def unmap_host(connection: sa.Connection, host: str) -> bool:
 
 
 def _hosts() -> sa.Select[Any]:
-    return sa.select(host_mappings, cell_mappings.c.uuid.label('cell_uuid'),
-                     cell_mappings.c.name.label('cell_name')).join_from(
-        host_mappings, cell_mappings, cell_mappings.c.id == host_mappings.c.cell_id)
+    return sa.select(
+        host_mappings, cell_mappings.c.uuid.label('cell_uuid'), cell_mappings.c.name.label('cell_name')
+    ).join_from(host_mappings, cell_mappings, cell_mappings.c.id == host_mappings.c.cell_id)
 
 
 # --- template URLs
@@ -128,17 +132,26 @@ def fill(template: str, local_url: str | None) -> str:
         if name not in parts:
             raise errors.Invalid(f'The cell mapping contains {{{name}}}, but the local URL has no such part.')
         return parts[name]
+
     return _TEMPLATE.sub(value, template)
 
 
 def _parts(url: str) -> dict[str, str]:
     split = urllib.parse.urlsplit(url)
-    parts = {'scheme': split.scheme, 'path': split.path.removeprefix('/'), 'query': split.query,
-             'fragment': split.fragment}
+    parts = {
+        'scheme': split.scheme,
+        'path': split.path.removeprefix('/'),
+        'query': split.query,
+        'fragment': split.fragment,
+    }
     for number, host in enumerate(split.netloc.split(','), start=1):
         one_host = urllib.parse.urlsplit(f'//{host}')
-        found = {'username': one_host.username, 'password': one_host.password,
-                 'hostname': one_host.hostname, 'port': str(one_host.port) if one_host.port else None}
+        found = {
+            'username': one_host.username,
+            'password': one_host.password,
+            'hostname': one_host.hostname,
+            'port': str(one_host.port) if one_host.port else None,
+        }
         for name, value in found.items():
             if value is not None:
                 parts[f'{name}{number}'] = value
@@ -163,7 +176,7 @@ def cell0_url(main_url: str) -> str:
 
 # --- the cells of this cloud
 @dataclass(frozen=True)
-class Cell:
+class CellRecord:
     """A cell mapping with its templates filled in. ``Database.cell`` of the cell's database is this object."""
 
     id: int
@@ -174,7 +187,7 @@ class Cell:
     disabled: bool
 
 
-class Cells:
+class CellDatabases:
     """The databases of all cells, as the API database lists them.
 
     The mappings are read again if an unknown cell is requested, or if they are ``refresh`` seconds old (None: never).
@@ -182,8 +195,7 @@ class Cells:
     templates in the mappings.
     """
 
-    def __init__(self, databases: Databases, transport_url: str | None = None,
-                 refresh: float | None = REFRESH) -> None:
+    def __init__(self, databases: Databases, transport_url: str | None = None, refresh: float | None = REFRESH) -> None:
         self._databases = databases
         self._transport_url = transport_url
         self._refresh = refresh
@@ -272,7 +284,7 @@ class Cells:
             found = [database for database in self._known if database.cell.uuid != CELL0_UUID]
         return found
 
-    def _find(self, matches: Callable[[Cell], bool]) -> Database | None:
+    def _find(self, matches: Callable[[CellRecord], bool]) -> Database | None:
         for _ in range(2):
             for database in self._known:
                 if matches(database.cell):
@@ -285,7 +297,7 @@ class Cells:
         name = 'cell0' if row['uuid'] == CELL0_UUID else row['name'] or row['uuid']
         database = self._databases.open(url, name)
         transport_url = fill(row['transport_url'], self._transport_url)
-        database.cell = Cell(row['id'], row['uuid'], row['name'], transport_url, url, bool(row['disabled']))
+        database.cell = CellRecord(row['id'], row['uuid'], row['name'], transport_url, url, bool(row['disabled']))
         return database
 
 
@@ -295,21 +307,39 @@ def map_cell0(databases: Databases, database_connection: str | None = None) -> b
     with databases.api().write() as connection:
         if get_cell(connection, CELL0_UUID) is not None:
             return False
-        connection.execute(sa.insert(cell_mappings).values(
-            uuid=CELL0_UUID, name='cell0', transport_url=CELL0_TRANSPORT, disabled=False,
-            database_connection=database_connection or cell0_url(databases.main().url)))
+        connection.execute(
+            sa.insert(cell_mappings).values(
+                uuid=CELL0_UUID,
+                name='cell0',
+                transport_url=CELL0_TRANSPORT,
+                disabled=False,
+                database_connection=database_connection or cell0_url(databases.main().url),
+            )
+        )
     return True
 
 
-def create_cell(databases: Databases, *, transport_url: str, database_connection: str,
-                name: str | None = None, disabled: bool = False) -> str:
+def create_cell(
+    databases: Databases,
+    *,
+    transport_url: str,
+    database_connection: str,
+    name: str | None = None,
+    disabled: bool = False,
+) -> str:
     """Create the mapping of a cell and return its uuid. Raises CellExists if another cell has one of the URLs."""
     with databases.api().write() as connection:
         _refuse_known_urls(connection, transport_url, database_connection)
         uuid = str(uuids.uuid4())
-        connection.execute(sa.insert(cell_mappings).values(
-            uuid=uuid, name=name, transport_url=transport_url, database_connection=database_connection,
-            disabled=disabled))
+        connection.execute(
+            sa.insert(cell_mappings).values(
+                uuid=uuid,
+                name=name,
+                transport_url=transport_url,
+                database_connection=database_connection,
+                disabled=disabled,
+            )
+        )
     return uuid
 
 
@@ -341,29 +371,36 @@ def list_hosts(databases: Databases, cell_uuid: str | None = None) -> list[Row]:
 class Discovered:
     """The hosts that ``discover_hosts`` newly mapped in one cell."""
 
-    cell: Cell
+    cell: CellRecord
     hosts: tuple[str, ...]
 
 
-def discover_hosts(databases: Databases, *, cell_uuid: str | None = None, by_service: bool = False,
-                   transport_url: str | None = None) -> list[Discovered]:
+def discover_hosts(
+    databases: Databases, *, cell_uuid: str | None = None, by_service: bool = False, transport_url: str | None = None
+) -> list[Discovered]:
     """Map the hosts of compute nodes that aren't mapped yet, one cell after the other, without cell0.
 
     ``by_service`` finds hosts by their compute services instead of their nodes. Raises CellMappingNotFound for an
     unknown cell, and HostMapped if another cell has a host of the same name. Mappings of cells that were done before
     are kept.
     """
-    cells = Cells(databases, transport_url)
+    cells = CellDatabases(databases, transport_url)
     chosen = [cells.by_uuid(cell_uuid)] if cell_uuid is not None else cells.databases()
-    return [Discovered(database.cell, tuple(_discover(databases.api(), database, by_service)))
-            for database in chosen if database.cell.uuid != CELL0_UUID]
+    return [
+        Discovered(database.cell, tuple(_discover(databases.api(), database, by_service)))
+        for database in chosen
+        if database.cell.uuid != CELL0_UUID
+    ]
 
 
 def _discover(api: Database, database: Database, by_service: bool) -> Iterator[str]:
     with database.read() as connection:
         if by_service:
-            hosts = set(connection.execute(sa.select(services.c.host).where(
-                services.c.deleted == 0, services.c.binary == 'nova-compute')).scalars())
+            hosts = set(
+                connection.execute(
+                    sa.select(services.c.host).where(services.c.deleted == 0, services.c.binary == 'nova-compute')
+                ).scalars()
+            )
         else:
             hosts = {node['host'] for node in compute_nodes.unmapped(connection)}
     if not hosts:
@@ -386,7 +423,7 @@ class SetUp:
 
     cell0_created: bool
     cell_created: bool
-    cell: Cell | None
+    cell: CellRecord | None
     hosts: tuple[str, ...]
 
 

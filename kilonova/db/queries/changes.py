@@ -7,6 +7,7 @@ A row gets its timestamp from the database's clock when the statement starts, bu
 has committed. So a reader must look back further than a transaction takes. Heartbeats don't change timestamps, and
 ``down`` finds services that don't report.
 """
+
 from __future__ import annotations
 
 import datetime as dt
@@ -28,14 +29,27 @@ instances = Instance.__table__
 aggregates = Aggregate.__table__
 
 COMPUTE = services.c.binary == 'nova-compute'
-_SERVICE = [services.c[name] for name in ('id', 'uuid', 'host', 'binary', 'disabled', 'disabled_reason', 'forced_down',
-                                          'last_seen_up', 'version', 'deleted')]
+_SERVICE = [
+    services.c[name]
+    for name in (
+        'id',
+        'uuid',
+        'host',
+        'binary',
+        'disabled',
+        'disabled_reason',
+        'forced_down',
+        'last_seen_up',
+        'version',
+        'deleted',
+    )
+]
 
 # States of servers that have no host, and for which no host is chosen that still has to take them.
 _ON_NO_HOST = ('error', 'shelved_offloaded')
 
 
-class Changed(NamedTuple):
+class ChangedHosts(NamedTuple):
     """Changes of compute nodes and compute services since a scheduler last read them.
 
     Attributes:
@@ -58,18 +72,24 @@ def _changes() -> sa.CompoundSelect[Any]:
         # union.
         stamp = sa.func.coalesce(columns.deleted_at, columns.updated_at, columns.created_at)
         # These are separate selects instead of OR, because then each one reads a range of an index.
-        parts.extend(sa.select(sa.literal(kind), columns.id, stamp).where(columns[name] >= since, *criteria)
-                     for name in ('updated_at', 'created_at', 'deleted_at'))
+        parts.extend(
+            sa.select(sa.literal(kind), columns.id, stamp).where(columns[name] >= since, *criteria)
+            for name in ('updated_at', 'created_at', 'deleted_at')
+        )
     return sa.union_all(*parts)
 
 
 # The statement runs for each scheduling request, so it is built once.
 _CHANGES = _changes()
-_MARK = sa.select(sa.func.count(), sa.func.max(aggregates.c.id), sa.func.max(aggregates.c.updated_at),
-                  sa.func.max(aggregates.c.created_at))
+_MARK = sa.select(
+    sa.func.count(),
+    sa.func.max(aggregates.c.id),
+    sa.func.max(aggregates.c.updated_at),
+    sa.func.max(aggregates.c.created_at),
+)
 
 
-def changed(connection: sa.Connection, since: dt.datetime) -> Changed:
+def changed(connection: sa.Connection, since: dt.datetime) -> ChangedHosts:
     """Return the compute nodes and services whose timestamp is ``since`` or later, including deleted ones.
 
     Runs one SQL statement.
@@ -77,7 +97,7 @@ def changed(connection: sa.Connection, since: dt.datetime) -> Changed:
     found: list[dict[int, Any]] = [{}, {}, {}]
     for kind, row_id, stamp in connection.execute(_CHANGES, {'since': since}):
         found[kind][row_id] = stamp
-    return Changed(found[0][0], found[1], found[2])
+    return ChangedHosts(found[0][0], found[1], found[2])
 
 
 def everything(connection: sa.Connection) -> tuple[dt.datetime, list[Row], list[Row]]:
@@ -102,8 +122,11 @@ def services_by_id(connection: sa.Connection, ids: Collection[int]) -> list[Row]
 
 def down(connection: sa.Connection, down_time: float) -> set[int]:
     """Return the ids of the compute services that are not up. Runs one SQL statement."""
-    return set(connection.execute(
-        sa.select(services.c.id).where(COMPUTE, services.c.deleted == 0, sa.not_(up(down_time)))).scalars())
+    return set(
+        connection.execute(
+            sa.select(services.c.id).where(COMPUTE, services.c.deleted == 0, sa.not_(up(down_time)))
+        ).scalars()
+    )
 
 
 def settled(connection: sa.Connection, uuids: Collection[str]) -> set[str]:
@@ -111,22 +134,33 @@ def settled(connection: sa.Connection, uuids: Collection[str]) -> set[str]:
 
     They are on a host, were offloaded from one, are deleted, or are in ERROR without a host.
     """
-    return set(connection.execute(sa.select(instances.c.uuid).where(
-        instances.c.uuid.in_(list(uuids)), sa.or_(
-            instances.c.host.is_not(None), instances.c.deleted != 0, instances.c.vm_state.in_(_ON_NO_HOST)))).scalars())
+    return set(
+        connection.execute(
+            sa.select(instances.c.uuid).where(
+                instances.c.uuid.in_(list(uuids)),
+                sa.or_(instances.c.host.is_not(None), instances.c.deleted != 0, instances.c.vm_state.in_(_ON_NO_HOST)),
+            )
+        ).scalars()
+    )
 
 
 def unknown(connection: sa.Connection, uuids: Collection[str]) -> set[str]:
     """Return which of these servers were never in this cell. Runs one SQL statement."""
-    return set(uuids) - set(connection.execute(
-        sa.select(instances.c.uuid).where(instances.c.uuid.in_(list(uuids)))).scalars())
+    return set(uuids) - set(
+        connection.execute(sa.select(instances.c.uuid).where(instances.c.uuid.in_(list(uuids)))).scalars()
+    )
 
 
 def hosts_of(connection: sa.Connection, uuids: Collection[str]) -> dict[str, tuple[str, str | None]]:
     """Return {server: (host, node)} for those of these servers that are on a host. Runs one SQL statement."""
-    return {uuid: (host, node) for uuid, host, node in connection.execute(
-        sa.select(instances.c.uuid, instances.c.host, instances.c.node).where(
-            instances.c.uuid.in_(list(uuids)), instances.c.deleted == 0, instances.c.host.is_not(None)))}
+    return {
+        uuid: (host, node)
+        for uuid, host, node in connection.execute(
+            sa.select(instances.c.uuid, instances.c.host, instances.c.node).where(
+                instances.c.uuid.in_(list(uuids)), instances.c.deleted == 0, instances.c.host.is_not(None)
+            )
+        )
+    }
 
 
 def aggregates_mark(connection: sa.Connection) -> tuple[Any, ...]:

@@ -3,9 +3,10 @@
 This implements rules 13, 14 and 21 of docs/contributor/operations.md. A host works under a key,
 ``<operation uuid>/<position>.<step>/<attempt>``. Each write first marks the operation row with its key. It raises
 KeyGone if the row is deleted, cancelled, being undone, or at another step or attempt. The mark shows whether a write is
-new or was sent again, and whether the host has undone its work under the key. ``Claim`` and ``Save`` are the requests
-of the host (``objects.Claim``, ``objects.Save``), with the same fields.
+new or was sent again, and whether the host has undone its work under the key. ``ClaimWrite`` and ``SaveWrite`` are the
+requests of the host (``objects.Claim``, ``objects.Save``), with the same fields.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -60,7 +61,7 @@ class Written:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claim(Written):
+class ClaimWrite(Written):
     """A request to claim resources for a server on a host.
 
     ``group`` is {uuid, host} of its server group (``group_claims``).
@@ -72,7 +73,7 @@ class Claim(Written):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Save(Written):
+class SaveWrite(Written):
     """The result of a host's step.
 
     Attributes:
@@ -110,10 +111,17 @@ def make_key(operation: str, position: int, step: str, attempt: int) -> str:
 
 
 # The conditions that a row is at the step and attempt of a key. ``_parts`` returns their parameters.
-_AT = (operations.c.uuid == sa.bindparam('of_operation'), operations.c.position == sa.bindparam('of_position'),
-       operations.c.attempt == sa.bindparam('of_attempt'))
-_STANDING = (*_AT, operations.c.cancelled == sa.false(), operations.c.failed == sa.false(),
-             operations.c.undoing == sa.false())
+_AT = (
+    operations.c.uuid == sa.bindparam('of_operation'),
+    operations.c.position == sa.bindparam('of_position'),
+    operations.c.attempt == sa.bindparam('of_attempt'),
+)
+_STANDING = (
+    *_AT,
+    operations.c.cancelled == sa.false(),
+    operations.c.failed == sa.false(),
+    operations.c.undoing == sa.false(),
+)
 
 
 def _parts(key: str) -> dict[str, Any]:
@@ -132,21 +140,44 @@ _RELEASES = sa.alias(operations)
 # A host that an operator forced down gets no new work: the operation may go on elsewhere at once
 # (``Hearing.is_fenced``).
 _FORCED_DOWN = sa.exists().where(
-    services.LIVE, services.services.c.binary == services.COMPUTE, services.services.c.host == sa.bindparam('of_host'),
-    services.services.c.forced_down == sa.true())
-_CHECK = sa.select(operations.c.written, sa.exists().where(
-    _RELEASES.c.instance_uuid == operations.c.instance_uuid, _RELEASES.c.host == sa.bindparam('host'),
-    _RELEASES.c.kind == 'release', operations.c.kind.not_in(_BESIDE_RELEASES)).label('waiting'),
-    sa.and_(operations.c.kind.not_in(_BESIDE_RELEASES), _FORCED_DOWN).label('forced')).where(*_STANDING)
+    services.LIVE,
+    services.services.c.binary == services.COMPUTE,
+    services.services.c.host == sa.bindparam('of_host'),
+    services.services.c.forced_down == sa.true(),
+)
+_CHECK = sa.select(
+    operations.c.written,
+    sa.exists()
+    .where(
+        _RELEASES.c.instance_uuid == operations.c.instance_uuid,
+        _RELEASES.c.host == sa.bindparam('host'),
+        _RELEASES.c.kind == 'release',
+        operations.c.kind.not_in(_BESIDE_RELEASES),
+    )
+    .label('waiting'),
+    sa.and_(operations.c.kind.not_in(_BESIDE_RELEASES), _FORCED_DOWN).label('forced'),
+).where(*_STANDING)
 _CHECK_ATTEMPT = sa.select(operations.c.id).where(
-    operations.c.uuid == sa.bindparam('of_operation'), operations.c.attempt == sa.bindparam('of_attempt'))
+    operations.c.uuid == sa.bindparam('of_operation'), operations.c.attempt == sa.bindparam('of_attempt')
+)
 _WRITTEN = sa.select(operations.c.written).where(*_AT)
 _MARK, _END = operations.update().where(*_STANDING), operations.delete().where(*_STANDING)
 # The condition that no pending release of the server exists for a host, because it would release the new claim, too.
 # MySQL reads a table that it updates only from a derived table.
-_NO_RELEASE = sa.not_(sa.exists(sa.select(sa.select(_RELEASES.c.id).where(
-    _RELEASES.c.instance_uuid == sa.bindparam('of_instance'), _RELEASES.c.kind == 'release',
-    _RELEASES.c.host == sa.bindparam('of_host')).subquery().c.id)))
+_NO_RELEASE = sa.not_(
+    sa.exists(
+        sa.select(
+            sa.select(_RELEASES.c.id)
+            .where(
+                _RELEASES.c.instance_uuid == sa.bindparam('of_instance'),
+                _RELEASES.c.kind == 'release',
+                _RELEASES.c.host == sa.bindparam('of_host'),
+            )
+            .subquery()
+            .c.id
+        )
+    )
+)
 
 
 def was_moved(conn: sa.Connection, key: str, event: str) -> bool:
@@ -183,10 +214,14 @@ def check(conn: sa.Connection, key: str, undo: bool = False, host: str | None = 
 
 def _check_undo(conn: sa.Connection, key: str) -> None:
     operation, position, _step, attempt = parse(key)
-    if not conn.execute(sa.select(operations.c.id).where(
-            operations.c.uuid == operation, operations.c.attempt == attempt, operations.c.position >= position,
-            sa.or_(operations.c.failed == sa.true(), operations.c.undoing == sa.true(),
-                   operations.c.kind == 'release'))).first():
+    if not conn.execute(
+        sa.select(operations.c.id).where(
+            operations.c.uuid == operation,
+            operations.c.attempt == attempt,
+            operations.c.position >= position,
+            sa.or_(operations.c.failed == sa.true(), operations.c.undoing == sa.true(), operations.c.kind == 'release'),
+        )
+    ).first():
         raise KeyGone(key=key)
 
 
@@ -201,9 +236,12 @@ def _mark(conn: sa.Connection, key: str, mark: str, free_of: tuple[str, str] | N
     if free_of is not None:
         statement = statement.where(_NO_RELEASE, sa.not_(_FORCED_DOWN))
         values.update(of_instance=free_of[0], of_host=free_of[1])
-    if conn.execute(statement.where(
-            operations.c.written != mark, sa.not_(operations.c.written.startswith(key + _UNDONE, autoescape=True)))
-            .values(written=mark), values).rowcount:
+    if conn.execute(
+        statement.where(
+            operations.c.written != mark, sa.not_(operations.c.written.startswith(key + _UNDONE, autoescape=True))
+        ).values(written=mark),
+        values,
+    ).rowcount:
         return True
     # A write that was marked stays valid even if the operation was cancelled since: a host that repeats it must learn
     # that it holds the claim.
@@ -228,14 +266,16 @@ def _check_attempt(conn: sa.Connection, key: str) -> None:
         raise KeyGone(key=key)
 
 
-def _refuse(conn: sa.Connection, request: Claim) -> None:
+def _refuse(conn: sa.Connection, request: ClaimWrite) -> None:
     """Raise HostRejected for a claim that could not be marked, unless the claim was written before.
 
     A host that is forced down may not even go on with a claim that was written before. Its process may be another one
     than the one that wrote it, or the operation doesn't wait for it.
     """
-    row = conn.execute(sa.select(operations.c.written, _FORCED_DOWN.label('forced')).where(
-        operations.c.uuid == parse(request.key)[0]), {'of_host': request.host}).first()
+    row = conn.execute(
+        sa.select(operations.c.written, _FORCED_DOWN.label('forced')).where(operations.c.uuid == parse(request.key)[0]),
+        {'of_host': request.host},
+    ).first()
     if row is not None and row.forced:
         raise HostRejected(f'Host {request.host} is forced down: it accepts no servers until forced_down is unset.')
     if row is None or row.written != f'{request.key}:claim':
@@ -243,7 +283,9 @@ def _refuse(conn: sa.Connection, request: Claim) -> None:
 
 
 @engine.retried
-def claim(db: engine.Database, request: Claim, look: Callable[[sa.Connection], None] | None = None) -> dict[str, Any]:
+def claim(
+    db: engine.Database, request: ClaimWrite, look: Callable[[sa.Connection], None] | None = None
+) -> dict[str, Any]:
     """Claim CPUs, memory and PCI devices for a server on a host, and return {'written': True}.
 
     ``look(conn)`` may raise an exception to refuse the claim (see ``group_claims``). A claim that was written before,
@@ -269,7 +311,7 @@ def claim(db: engine.Database, request: Claim, look: Callable[[sa.Connection], N
 
 
 @engine.retried
-def save(db: engine.Database, request: Save) -> dict[str, Any]:
+def save(db: engine.Database, request: SaveWrite) -> dict[str, Any]:
     """Write the result of a host's step, and return {'written': True}.
 
     A save that was written before, and whose answer was lost, is not written again.
@@ -289,8 +331,8 @@ def save(db: engine.Database, request: Save) -> dict[str, Any]:
                 return _ended_before(conn, request, key)
         elif key and not request.undo:
             event = request.event or {}
-            what = request.transition or event.get('event') or f"save {request.mark or ''}"
-            if not _mark(conn, key, f"{key}:{what}:{event.get('host') or ''}"):
+            what = request.transition or event.get('event') or f'save {request.mark or ""}'
+            if not _mark(conn, key, f'{key}:{what}:{event.get("host") or ""}'):
                 _write_usage_again(conn, request.usage)
                 return {'written': True}
         elif key:
@@ -309,16 +351,22 @@ def save(db: engine.Database, request: Save) -> dict[str, Any]:
     return {'written': True}
 
 
-def _ended_before(conn: sa.Connection, request: Save, key: str) -> dict[str, Any]:
+def _ended_before(conn: sa.Connection, request: SaveWrite, key: str) -> dict[str, Any]:
     """Return {'written': True} if the server's end state was saved before and the reply was lost.
 
     Raises KeyGone if it was not saved, for example because the operation was cancelled.
     """
     rule = states.TRANSITIONS[request.transition or '']
-    row = conn.execute(sa.select(instances.c.vm_state, instances.c.task_state, operations.c.id.label('row')).join_from(
-        instances, operations, sa.and_(operations.c.instance_uuid == instances.c.uuid,
-                                       operations.c.uuid == parse(key)[0]), isouter=True)
-        .where(instances.c.uuid == request.instance_uuid)).first()
+    row = conn.execute(
+        sa.select(instances.c.vm_state, instances.c.task_state, operations.c.id.label('row'))
+        .join_from(
+            instances,
+            operations,
+            sa.and_(operations.c.instance_uuid == instances.c.uuid, operations.c.uuid == parse(key)[0]),
+            isouter=True,
+        )
+        .where(instances.c.uuid == request.instance_uuid)
+    ).first()
     wanted = rule.to_vm.value if rule.to_vm else (row.vm_state if row else None)
     if row is None or row.row is not None or row.vm_state != wanted:
         raise KeyGone(key=key)
@@ -363,8 +411,11 @@ def _write_devices(conn: sa.Connection, changes: list[dict[str, Any]], strict: b
         conditions = [table.c.id.in_(ids), table.c.deleted == 0]
         if after in _HELD:
             values['instance_uuid'] = owner
-            values['request_id'] = sa.case({change['id']: change.get('request_id') for change in group},
-                                           value=table.c.id) if any(c.get('request_id') for c in group) else None
+            values['request_id'] = (
+                sa.case({change['id']: change.get('request_id') for change in group}, value=table.c.id)
+                if any(c.get('request_id') for c in group)
+                else None
+            )
             if before in _HELD:
                 conditions.append(table.c.instance_uuid == owner)
                 del values['request_id']
@@ -406,11 +457,16 @@ def _write_usage_again(conn: sa.Connection, usage: dict[str, Any] | None) -> Non
 def _write_migration(conn: sa.Connection, migration: dict[str, Any] | None) -> None:
     if migration:
         values = {name: value for name, value in migration.items() if name != 'uuid'}
-        conn.execute(migrations.update().where(migrations.c.uuid == migration['uuid'])
-                     .values(updated_at=instance_queries.utcnow(), **values))
+        conn.execute(
+            migrations.update()
+            .where(migrations.c.uuid == migration['uuid'])
+            .values(updated_at=instance_queries.utcnow(), **values)
+        )
 
 
 def _columns(values: dict[str, Any] | None) -> dict[str, Any]:
     """Return JSON values as column values: ISO times become datetimes."""
-    return {name: instance_queries.parse_time(value) if name.endswith('_at') else value
-            for name, value in (values or {}).items()}
+    return {
+        name: instance_queries.parse_time(value) if name.endswith('_at') else value
+        for name, value in (values or {}).items()
+    }

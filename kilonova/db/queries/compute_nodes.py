@@ -8,6 +8,7 @@ JSON columns (cpu_info, stats, pci_stats, numa_topology and others) are returned
 'nova-compute' service of its host that isn't deleted. ``node['service']`` is None if there is none. Soft-deleted rows
 are never returned.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
@@ -35,8 +36,7 @@ class NodeExists(errors.Conflict):
 LIVE = compute_nodes.c.deleted == 0
 
 _NODE = [column.name for column in compute_nodes.columns]
-_SERVICE = ['id', 'uuid', 'host', 'binary', 'disabled', 'disabled_reason', 'forced_down', 'last_seen_up',
-            'version']
+_SERVICE = ['id', 'uuid', 'host', 'binary', 'disabled', 'disabled_reason', 'forced_down', 'last_seen_up', 'version']
 
 
 def snapshot(connection: sa.Connection, uuids: Sequence[str], down_time: float) -> list[Row]:
@@ -44,13 +44,19 @@ def snapshot(connection: sa.Connection, uuids: Sequence[str], down_time: float) 
 
     Runs one SQL statement.
     """
-    return _nested(connection.execute(
-        _with_service(down_time).where(LIVE, compute_nodes.c.uuid.in_(list(uuids)))))
+    return _nested(connection.execute(_with_service(down_time).where(LIVE, compute_nodes.c.uuid.in_(list(uuids)))))
 
 
-def list_nodes(connection: sa.Connection, down_time: float, *, pattern: str | None = None,
-               hosts: Iterable[str] | None = None, after_id: int | None = None,
-               limit: int | None = None, served: bool = False) -> list[Row]:
+def list_nodes(
+    connection: sa.Connection,
+    down_time: float,
+    *,
+    pattern: str | None = None,
+    hosts: Iterable[str] | None = None,
+    after_id: int | None = None,
+    limit: int | None = None,
+    served: bool = False,
+) -> list[Row]:
     """Return nodes, each with its ``service``, sorted by id.
 
     ``pattern`` is a part of hypervisor_hostname. ``after_id`` is the id (in this cell) of the last node of the previous
@@ -70,16 +76,23 @@ def list_nodes(connection: sa.Connection, down_time: float, *, pattern: str | No
     return _nested(connection.execute(query))
 
 
-def show(connection: sa.Connection, down_time: float, *, uuid: str | None = None,
-         node_id: int | None = None) -> Row | None:
+def show(
+    connection: sa.Connection, down_time: float, *, uuid: str | None = None, node_id: int | None = None
+) -> Row | None:
     """Return one node by uuid or id with its ``service``, or None if there is none."""
     criterion = compute_nodes.c.uuid == uuid if uuid is not None else compute_nodes.c.id == node_id
     rows = _nested(connection.execute(_with_service(down_time).where(LIVE, criterion)))
     return rows[0] if rows else None
 
 
-def get(connection: sa.Connection, *, uuid: str | None = None, node_id: int | None = None,
-        host: str | None = None, hypervisor_hostname: str | None = None) -> Row | None:
+def get(
+    connection: sa.Connection,
+    *,
+    uuid: str | None = None,
+    node_id: int | None = None,
+    host: str | None = None,
+    hypervisor_hostname: str | None = None,
+) -> Row | None:
     """Return one node that isn't deleted, without its service, or None if there is none."""
     wanted = {'uuid': uuid, 'id': node_id, 'host': host, 'hypervisor_hostname': hypervisor_hostname}
     criteria = [compute_nodes.c[name] == value for name, value in wanted.items() if value is not None]
@@ -91,14 +104,18 @@ def get(connection: sa.Connection, *, uuid: str | None = None, node_id: int | No
 
 def by_host(connection: sa.Connection, host: str) -> list[Row]:
     """Return the nodes of a host that aren't deleted, without their service, sorted by id."""
-    return many(connection.execute(
-        sa.select(compute_nodes).where(LIVE, compute_nodes.c.host == host).order_by(compute_nodes.c.id)))
+    return many(
+        connection.execute(
+            sa.select(compute_nodes).where(LIVE, compute_nodes.c.host == host).order_by(compute_nodes.c.id)
+        )
+    )
 
 
 def living(connection: sa.Connection, uuids: Sequence[str]) -> set[str]:
     """Return which of these uuids are nodes that aren't deleted. Runs one SQL statement."""
-    return set(connection.execute(sa.select(compute_nodes.c.uuid).where(
-        LIVE, compute_nodes.c.uuid.in_(list(uuids)))).scalars())
+    return set(
+        connection.execute(sa.select(compute_nodes.c.uuid).where(LIVE, compute_nodes.c.uuid.in_(list(uuids)))).scalars()
+    )
 
 
 def hosts_of_all(connection: sa.Connection) -> list[Row]:
@@ -117,9 +134,11 @@ def get_or_create(connection: sa.Connection, values: Row) -> Row:
     if found is not None:
         return found
     # The uuid is unique among deleted rows, too, so a host that comes back gets its old row.
-    brought_back = connection.execute(sa.update(compute_nodes).where(
-        compute_nodes.c.uuid == values['uuid'], compute_nodes.c.deleted != 0).values(
-            {**values, 'deleted': 0, 'deleted_at': None, 'mapped': 0}))
+    brought_back = connection.execute(
+        sa.update(compute_nodes)
+        .where(compute_nodes.c.uuid == values['uuid'], compute_nodes.c.deleted != 0)
+        .values({**values, 'deleted': 0, 'deleted_at': None, 'mapped': 0})
+    )
     if not brought_back.rowcount:
         insert_missing(connection, compute_nodes, [values])
     found = get(connection, uuid=values['uuid'])
@@ -130,8 +149,7 @@ def get_or_create(connection: sa.Connection, values: Row) -> Row:
 
 def update(connection: sa.Connection, node_id: int, values: Row) -> bool:
     """Update columns of a node. Return False if the node does not exist any more."""
-    result = connection.execute(
-        sa.update(compute_nodes).where(compute_nodes.c.id == node_id, LIVE).values(values))
+    result = connection.execute(sa.update(compute_nodes).where(compute_nodes.c.id == node_id, LIVE).values(values))
     return result.rowcount == 1
 
 
@@ -142,14 +160,29 @@ def destroy(connection: sa.Connection, node_id: int) -> bool:
 
 def statistics(connection: sa.Connection) -> Row:
     """Return sums over the nodes whose service is enabled, as GET /os-hypervisors/statistics returns them."""
-    names = ('vcpus', 'memory_mb', 'local_gb', 'vcpus_used', 'memory_mb_used', 'local_gb_used', 'free_ram_mb',
-             'free_disk_gb', 'current_workload', 'running_vms', 'disk_available_least')
-    sums = [sa.cast(sa.func.coalesce(sa.func.sum(compute_nodes.c[name]), 0), sa.BigInteger).label(name)
-            for name in names]
-    row = one(connection.execute(
-        sa.select(sa.func.count().label('count'), *sums)
-        .select_from(compute_nodes.join(services, _OF_HOST))
-        .where(LIVE, services.c.disabled == sa.false())))
+    names = (
+        'vcpus',
+        'memory_mb',
+        'local_gb',
+        'vcpus_used',
+        'memory_mb_used',
+        'local_gb_used',
+        'free_ram_mb',
+        'free_disk_gb',
+        'current_workload',
+        'running_vms',
+        'disk_available_least',
+    )
+    sums = [
+        sa.cast(sa.func.coalesce(sa.func.sum(compute_nodes.c[name]), 0), sa.BigInteger).label(name) for name in names
+    ]
+    row = one(
+        connection.execute(
+            sa.select(sa.func.count().label('count'), *sums)
+            .select_from(compute_nodes.join(services, _OF_HOST))
+            .where(LIVE, services.c.disabled == sa.false())
+        )
+    )
     if row is None:
         raise LookupError('an aggregate query returned no row')
     return row
@@ -158,14 +191,23 @@ def statistics(connection: sa.Connection) -> Row:
 def promised(connection: sa.Connection, host: str) -> list[Row]:
     """Return the sums of the flavors of a host's servers by project: project_id, vcpus, memory_mb, disk_gb."""
     # A root disk that is a volume does not use the host's disk.
-    root = sa.case((sa.func.coalesce(instances.c.image_ref, '') == '', 0),
-                   else_=sa.func.coalesce(instances.c.root_gb, 0))
+    root = sa.case(
+        (sa.func.coalesce(instances.c.image_ref, '') == '', 0), else_=sa.func.coalesce(instances.c.root_gb, 0)
+    )
     disk = root + sa.func.coalesce(instances.c.ephemeral_gb, 0)
-    return many(connection.execute(
-        sa.select(instances.c.project_id, sa.func.sum(instances.c.vcpus).label('vcpus'),
-                  sa.func.sum(instances.c.memory_mb).label('memory_mb'), sa.func.sum(disk).label('disk_gb'))
-        .where(instances.c.host == host, instances.c.deleted == 0)
-        .group_by(instances.c.project_id).order_by(instances.c.project_id)))
+    return many(
+        connection.execute(
+            sa.select(
+                instances.c.project_id,
+                sa.func.sum(instances.c.vcpus).label('vcpus'),
+                sa.func.sum(instances.c.memory_mb).label('memory_mb'),
+                sa.func.sum(disk).label('disk_gb'),
+            )
+            .where(instances.c.host == host, instances.c.deleted == 0)
+            .group_by(instances.c.project_id)
+            .order_by(instances.c.project_id)
+        )
+    )
 
 
 def any_nodes(connection: sa.Connection) -> bool:
@@ -175,26 +217,36 @@ def any_nodes(connection: sa.Connection) -> bool:
 
 def unmapped(connection: sa.Connection) -> list[Row]:
     """Return id, uuid, host and hypervisor_hostname of the nodes whose host has no host mapping yet."""
-    return many(connection.execute(
-        sa.select(compute_nodes.c.id, compute_nodes.c.uuid, compute_nodes.c.host,
-                  compute_nodes.c.hypervisor_hostname)
-        .where(LIVE, compute_nodes.c.mapped == 0).order_by(compute_nodes.c.id)))
+    return many(
+        connection.execute(
+            sa.select(
+                compute_nodes.c.id, compute_nodes.c.uuid, compute_nodes.c.host, compute_nodes.c.hypervisor_hostname
+            )
+            .where(LIVE, compute_nodes.c.mapped == 0)
+            .order_by(compute_nodes.c.id)
+        )
+    )
 
 
 def set_mapped(connection: sa.Connection, hosts: Iterable[str], mapped: bool) -> None:
     """Record whether these hosts have a host mapping. Schedulers notice it when they next read changes."""
-    connection.execute(sa.update(compute_nodes).where(LIVE, compute_nodes.c.host.in_(list(hosts))).values(
-        mapped=int(mapped), updated_at=db_utcnow()))
+    connection.execute(
+        sa.update(compute_nodes)
+        .where(LIVE, compute_nodes.c.host.in_(list(hosts)))
+        .values(mapped=int(mapped), updated_at=db_utcnow())
+    )
 
 
-_OF_HOST = sa.and_(services.c.host == compute_nodes.c.host, services.c.binary == 'nova-compute',
-                   services.c.deleted == 0)
+_OF_HOST = sa.and_(
+    services.c.host == compute_nodes.c.host, services.c.binary == 'nova-compute', services.c.deleted == 0
+)
 
 
 def _with_service(down_time: float) -> sa.Select[Any]:
     labelled = [services.c[name].label(f'service_of_{name}') for name in _SERVICE]
     return sa.select(compute_nodes, *labelled, up(down_time).label('service_of_up')).select_from(
-        compute_nodes.outerjoin(services, _OF_HOST))
+        compute_nodes.outerjoin(services, _OF_HOST)
+    )
 
 
 def _nested(result: sa.CursorResult[Any]) -> list[Row]:

@@ -8,6 +8,7 @@
 A token is valid only while its server is on the host for which it was made. So transactions that delete or move a
 server need no statement for its tokens, and ``purge`` deletes them later. Times are by the database's clock.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -26,10 +27,22 @@ instances = Instance.__table__
 # The number of tokens of a server that are kept. A new token replaces the oldest one.
 MOST = 64
 
-_HERE = sa.exists().where(instances.c.uuid == tokens.c.instance_uuid, instances.c.deleted == 0,
-                          instances.c.host == tokens.c.compute_host)
-_COLUMNS = [tokens.c[name] for name in ('console_type', 'compute_host', 'host', 'port', 'tls_port',
-                                        'internal_access_path', 'instance_uuid', 'access_url_base')]
+_HERE = sa.exists().where(
+    instances.c.uuid == tokens.c.instance_uuid, instances.c.deleted == 0, instances.c.host == tokens.c.compute_host
+)
+_COLUMNS = [
+    tokens.c[name]
+    for name in (
+        'console_type',
+        'compute_host',
+        'host',
+        'port',
+        'tls_port',
+        'internal_access_path',
+        'instance_uuid',
+        'access_url_base',
+    )
+]
 
 
 def digest(token: str) -> str:
@@ -38,21 +51,36 @@ def digest(token: str) -> str:
 
 
 @engine.retried
-def add(database: engine.Database, console: dict[str, Any], *, compute_host: str, instance_uuid: str,
-        lifetime: int) -> str:
+def add(
+    database: engine.Database, console: dict[str, Any], *, compute_host: str, instance_uuid: str, lifetime: int
+) -> str:
     """Create a token for a console that is valid for ``lifetime`` seconds, and return it (a uuid).
 
     ``console``: {console_type, host, port, tls_port, internal_access_path, access_url_base}.
     """
     token = str(uuids.uuid4())
     with database.write() as conn:
-        old = list(conn.execute(sa.select(tokens.c.id).where(tokens.c.instance_uuid == instance_uuid)
-                                .order_by(tokens.c.id.desc()).offset(MOST - 1).limit(MOST)).scalars())
+        old = list(
+            conn.execute(
+                sa.select(tokens.c.id)
+                .where(tokens.c.instance_uuid == instance_uuid)
+                .order_by(tokens.c.id.desc())
+                .offset(MOST - 1)
+                .limit(MOST)
+            ).scalars()
+        )
         if old:
             conn.execute(tokens.delete().where(tokens.c.id.in_(old)))
-        conn.execute(tokens.insert(), {
-            **console, 'token_hash': digest(token), 'compute_host': compute_host, 'instance_uuid': instance_uuid,
-            'expires': int(engine.now(conn)) + lifetime})
+        conn.execute(
+            tokens.insert(),
+            {
+                **console,
+                'token_hash': digest(token),
+                'compute_host': compute_host,
+                'instance_uuid': instance_uuid,
+                'expires': int(engine.now(conn)) + lifetime,
+            },
+        )
     return token
 
 
@@ -61,16 +89,25 @@ def find(conn: sa.Connection, token: str) -> Row | None:
 
     Return None if there is no such token, it has expired, or its server was moved or deleted.
     """
-    return one(conn.execute(sa.select(*_COLUMNS, (tokens.c.expires - engine.db_now()).label('seconds')).where(
-        tokens.c.token_hash == digest(token), tokens.c.expires > engine.db_now(), _HERE)))
+    return one(
+        conn.execute(
+            sa.select(*_COLUMNS, (tokens.c.expires - engine.db_now()).label('seconds')).where(
+                tokens.c.token_hash == digest(token), tokens.c.expires > engine.db_now(), _HERE
+            )
+        )
+    )
 
 
 @engine.retried
 def take(database: engine.Database, token: str) -> bool:
     """Use a token up, by deleting it. Return False if it was used before or is not valid any more."""
     with database.write() as conn:
-        return conn.execute(tokens.delete().where(
-            tokens.c.token_hash == digest(token), tokens.c.expires > engine.db_now(), _HERE)).rowcount == 1
+        return (
+            conn.execute(
+                tokens.delete().where(tokens.c.token_hash == digest(token), tokens.c.expires > engine.db_now(), _HERE)
+            ).rowcount
+            == 1
+        )
 
 
 @engine.retried

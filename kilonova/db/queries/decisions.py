@@ -6,6 +6,7 @@
 
 The table is in the API database.
 """
+
 from __future__ import annotations
 
 import base64
@@ -33,16 +34,25 @@ def find(connection: sa.Connection, which: str) -> list[Row]:
 
     ``which`` is the server's uuid or the request's id. The bodies are as ``told`` returns them.
     """
-    found = many(connection.execute(sa.select(decisions).where(
-        sa.or_(decisions.c.instance_uuid == which, decisions.c.request_id == which)).order_by(decisions.c.id)))
+    found = many(
+        connection.execute(
+            sa.select(decisions)
+            .where(sa.or_(decisions.c.instance_uuid == which, decisions.c.request_id == which))
+            .order_by(decisions.c.id)
+        )
+    )
     return [{**row, 'body': told(unpack(row['body']))} for row in found]
 
 
 def of_action(connection: sa.Connection, instance_uuid: str, request_id: str) -> list[Row]:
     """Return the decisions about a server in one request, newest first. Runs one SQL statement."""
-    found = many(connection.execute(sa.select(decisions).where(
-        decisions.c.instance_uuid == instance_uuid, decisions.c.request_id == request_id)
-        .order_by(decisions.c.id.desc())))
+    found = many(
+        connection.execute(
+            sa.select(decisions)
+            .where(decisions.c.instance_uuid == instance_uuid, decisions.c.request_id == request_id)
+            .order_by(decisions.c.id.desc())
+        )
+    )
     return [{**row, 'body': told(unpack(row['body']))} for row in found]
 
 
@@ -55,8 +65,9 @@ def prune(connection: sa.Connection, before: dt.datetime, keep: int) -> int:
     newest = connection.execute(sa.select(sa.func.max(decisions.c.id))).scalar()
     if newest is None:
         return 0
-    return connection.execute(sa.delete(decisions).where(
-        sa.or_(decisions.c.created_at < before, decisions.c.id <= newest - keep))).rowcount
+    return connection.execute(
+        sa.delete(decisions).where(sa.or_(decisions.c.created_at < before, decisions.c.id <= newest - keep))
+    ).rowcount
 
 
 def told(body: Any) -> Any:
@@ -78,8 +89,9 @@ def _hosts(columns: dict[str, list[Any]] | list[dict[str, Any]]) -> list[dict[st
     if isinstance(columns, list):
         # Decisions written by an old release have lists of hosts already.
         return columns
-    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)] \
-        if columns else []
+    return (
+        [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)] if columns else []
+    )
 
 
 def pack(body: Any) -> str:

@@ -1,4 +1,5 @@
 """Count the PCI devices of a cell. The metrics of the API and ``kilonova-manage`` use it."""
+
 from __future__ import annotations
 
 from typing import NamedTuple
@@ -37,10 +38,14 @@ class Barred(NamedTuple):
 def counts(conn: sa.Connection) -> list[Counted]:
     """Return the counts of all devices of a cell, sorted by host."""
     groups = (nodes.c.host, devices.c.dev_type, devices.c.status, servers.c.project_id)
-    query = (sa.select(*groups, sa.func.count()).join_from(
-        devices, nodes, nodes.c.id == devices.c.compute_node_id)
+    query = (
+        sa.select(*groups, sa.func.count())
+        .join_from(devices, nodes, nodes.c.id == devices.c.compute_node_id)
         .join(servers, sa.and_(servers.c.uuid == devices.c.instance_uuid, servers.c.deleted == 0), isouter=True)
-        .where(devices.c.deleted == 0, nodes.c.host.is_not(None)).group_by(*groups).order_by(*groups))
+        .where(devices.c.deleted == 0, nodes.c.host.is_not(None))
+        .group_by(*groups)
+        .order_by(*groups)
+    )
     return [Counted(*row) for row in conn.execute(query)]
 
 
@@ -49,9 +54,14 @@ def with_words(conn: sa.Connection, words: tuple[str, ...]) -> list[Barred]:
 
     The text may have the word elsewhere than as a key, so the caller must parse it.
     """
-    query = (sa.select(nodes.c.host, devices.c.dev_type, devices.c.extra_info)
-             .join_from(devices, nodes, nodes.c.id == devices.c.compute_node_id)
-             .where(devices.c.deleted == 0, nodes.c.host.is_not(None),
-                    sa.or_(*(devices.c.extra_info.contains(f'"{word}"') for word in words)))
-             .order_by(nodes.c.host, devices.c.id))
+    query = (
+        sa.select(nodes.c.host, devices.c.dev_type, devices.c.extra_info)
+        .join_from(devices, nodes, nodes.c.id == devices.c.compute_node_id)
+        .where(
+            devices.c.deleted == 0,
+            nodes.c.host.is_not(None),
+            sa.or_(*(devices.c.extra_info.contains(f'"{word}"') for word in words)),
+        )
+        .order_by(nodes.c.host, devices.c.id)
+    )
     return [Barred(*row) for row in conn.execute(query)]

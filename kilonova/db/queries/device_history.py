@@ -6,6 +6,7 @@
 The present holder, and the time since when it holds the device, are in the device's own row. Entries remain when
 devices, hosts and servers are deleted. ``purge`` deletes old entries.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -35,22 +36,28 @@ def add(conn: sa.Connection, device_ids: Iterable[int], instance_uuid: str) -> N
     """Insert a history entry that ends now for each of these devices that the server holds."""
     project = sa.select(servers.c.project_id).where(servers.c.uuid == instance_uuid).scalar_subquery()
     # No columns of compute_nodes are read: MySQL would lock those rows, which the same transaction changes soon after.
-    found = sa.select(devices.c.uuid, *(devices.c[name] for name in _COPIED), devices.c.held_since, project,
-                      sa.literal(utcnow(), DateTime)).where(
-        devices.c.id.in_(list(device_ids)), devices.c.instance_uuid == instance_uuid, devices.c.uuid.is_not(None))
-    conn.execute(history.insert().from_select(
-        ['device_uuid', *_COPIED, 'began_at', 'project_id', 'ended_at'], found))
+    found = sa.select(
+        devices.c.uuid,
+        *(devices.c[name] for name in _COPIED),
+        devices.c.held_since,
+        project,
+        sa.literal(utcnow(), DateTime),
+    ).where(devices.c.id.in_(list(device_ids)), devices.c.instance_uuid == instance_uuid, devices.c.uuid.is_not(None))
+    conn.execute(history.insert().from_select(['device_uuid', *_COPIED, 'began_at', 'project_id', 'ended_at'], found))
 
 
-def page(conn: sa.Connection, *, after: int | None, limit: int, host: str | None = None,
-         **filters: str | None) -> list[Row]:
+def page(
+    conn: sa.Connection, *, after: int | None, limit: int, host: str | None = None, **filters: str | None
+) -> list[Row]:
     """Return at most ``limit`` history entries with their ``host``, newest first, that come after the id ``after``.
 
     ``filters`` are columns and their values. The host is None if its node was deleted and archived.
     """
-    query = sa.select(history, nodes.c.host).join_from(
-        history, nodes, nodes.c.id == history.c.compute_node_id, isouter=True).where(*(
-            history.c[name] == value for name, value in filters.items() if value is not None))
+    query = (
+        sa.select(history, nodes.c.host)
+        .join_from(history, nodes, nodes.c.id == history.c.compute_node_id, isouter=True)
+        .where(*(history.c[name] == value for name, value in filters.items() if value is not None))
+    )
     if host is not None:
         query = query.where(nodes.c.host == host)
     if after is not None:
@@ -60,8 +67,12 @@ def page(conn: sa.Connection, *, after: int | None, limit: int, host: str | None
 
 def has(conn: sa.Connection, device_uuid: str, number: int) -> bool:
     """Return whether this database has a history entry with the id ``number`` for this device."""
-    return conn.execute(sa.select(history.c.id).where(
-        history.c.id == number, history.c.device_uuid == device_uuid)).first() is not None
+    return (
+        conn.execute(
+            sa.select(history.c.id).where(history.c.id == number, history.c.device_uuid == device_uuid)
+        ).first()
+        is not None
+    )
 
 
 @engine.retried
@@ -71,8 +82,14 @@ def purge(database: engine.Database, days: int) -> int:
     Return the number of deleted entries.
     """
     with database.read() as conn:
-        old = list(conn.execute(sa.select(history.c.id).where(db_age(history.c.ended_at) >= days * DAY)
-                                .order_by(history.c.ended_at).limit(BATCH)).scalars())
+        old = list(
+            conn.execute(
+                sa.select(history.c.id)
+                .where(db_age(history.c.ended_at) >= days * DAY)
+                .order_by(history.c.ended_at)
+                .limit(BATCH)
+            ).scalars()
+        )
     if not old:
         return 0
     with database.write() as conn:

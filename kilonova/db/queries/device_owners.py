@@ -6,6 +6,7 @@
 A device of a server with an operation isn't lost, because the operation releases it. This may be a pending release,
 which can remain after its server was deleted.
 """
+
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
@@ -28,9 +29,14 @@ HELD = ('claimed', 'allocated')
 
 def names(connection: sa.Connection, uuids: Iterable[str]) -> dict[str, str]:
     """Return {uuid: name} of those of these servers that exist and aren't deleted."""
-    return {row.uuid: row.display_name or '' for row in connection.execute(
-        sa.select(servers.c.uuid, servers.c.display_name).where(
-            servers.c.uuid.in_(sorted(set(uuids))), servers.c.deleted == 0))}
+    return {
+        row.uuid: row.display_name or ''
+        for row in connection.execute(
+            sa.select(servers.c.uuid, servers.c.display_name).where(
+                servers.c.uuid.in_(sorted(set(uuids))), servers.c.deleted == 0
+            )
+        )
+    }
 
 
 def at_work(connection: sa.Connection, uuid: str) -> Row | None:
@@ -38,8 +44,15 @@ def at_work(connection: sa.Connection, uuid: str) -> Row | None:
 
     Works in the API database and in a cell.
     """
-    row = connection.execute(sa.select(operations.c.uuid, operations.c.kind).where(
-        operations.c.instance_uuid == uuid).order_by(operations.c.id)).mappings().first()
+    row = (
+        connection.execute(
+            sa.select(operations.c.uuid, operations.c.kind)
+            .where(operations.c.instance_uuid == uuid)
+            .order_by(operations.c.id)
+        )
+        .mappings()
+        .first()
+    )
     return dict(row) if row is not None else None
 
 
@@ -48,19 +61,25 @@ def lost(connection: sa.Connection, busy: Collection[str]) -> list[Row]:
 
     ``busy`` are servers that have operations in the API database.
     """
-    held = [row for row in list_devices(connection, statuses=HELD)
-            if row['instance_uuid'] is None or row['instance_uuid'] not in busy]
+    held = [
+        row
+        for row in list_devices(connection, statuses=HELD)
+        if row['instance_uuid'] is None or row['instance_uuid'] not in busy
+    ]
     owners = {row['instance_uuid'] for row in held if row['instance_uuid'] is not None}
     there = set(names(connection, owners))
-    there.update(connection.execute(sa.select(operations.c.instance_uuid).where(
-        operations.c.instance_uuid.in_(sorted(owners)))).scalars())
+    there.update(
+        connection.execute(
+            sa.select(operations.c.instance_uuid).where(operations.c.instance_uuid.in_(sorted(owners)))
+        ).scalars()
+    )
     return [{**row, 'why': _why(row)} for row in held if row['instance_uuid'] not in there]
 
 
 def _why(row: Row) -> str:
     if row['instance_uuid'] is None:
-        return f"{row['status']} without a server"
-    return f"{row['status']} by {row['instance_uuid']}, which is not a server of this cell"
+        return f'{row["status"]} without a server'
+    return f'{row["status"]} by {row["instance_uuid"]}, which is not a server of this cell'
 
 
 def release(connection: sa.Connection, device_id: int, owner: str | None) -> bool:
@@ -70,13 +89,21 @@ def release(connection: sa.Connection, device_id: int, owner: str | None) -> boo
     """
     same: Any = devices.c.instance_uuid.is_(None)
     if owner is not None:
-        same = sa.and_(devices.c.instance_uuid == owner, ~sa.exists().where(operations.c.instance_uuid == owner),
-                       ~sa.exists().where(servers.c.uuid == owner, servers.c.deleted == 0))
+        same = sa.and_(
+            devices.c.instance_uuid == owner,
+            ~sa.exists().where(operations.c.instance_uuid == owner),
+            ~sa.exists().where(servers.c.uuid == owner, servers.c.deleted == 0),
+        )
     condition = (devices.c.id == device_id, devices.c.deleted == 0, devices.c.status.in_(HELD), same)
     if connection.execute(sa.select(devices.c.id).where(*condition).with_for_update()).first() is None:
         return False
     if owner is not None:
         device_history.add(connection, [device_id], owner)
-    return connection.execute(devices.update().where(*condition).values(
-        status='available', instance_uuid=None, request_id=None, held_since=None,
-        updated_at=db_utcnow())).rowcount == 1
+    return (
+        connection.execute(
+            devices.update()
+            .where(*condition)
+            .values(status='available', instance_uuid=None, request_id=None, held_since=None, updated_at=db_utcnow())
+        ).rowcount
+        == 1
+    )

@@ -5,6 +5,7 @@
 Each function runs one SQL statement, and returns a limited number, oldest first. A caller that acts on the result must
 use a compare-and-swap, because the row may have changed by then.
 """
+
 from __future__ import annotations
 
 import datetime
@@ -30,19 +31,38 @@ class Due(NamedTuple):
 def soft_deleted(conn: sa.Connection, seconds: float, limit: int) -> list[Due]:
     """Return servers that were soft-deleted at least ``seconds`` ago and have no task state."""
     when = sa.func.coalesce(instances.c.deleted_at, instances.c.updated_at)
-    return _due(conn, sa.select(instances.c.uuid).where(
-        instances.c.deleted == 0, instances.c.vm_state == states.VmState.SOFT_DELETED.value,
-        instances.c.task_state.is_(None)), when, seconds, limit)
+    return _due(
+        conn,
+        sa.select(instances.c.uuid).where(
+            instances.c.deleted == 0,
+            instances.c.vm_state == states.VmState.SOFT_DELETED.value,
+            instances.c.task_state.is_(None),
+        ),
+        when,
+        seconds,
+        limit,
+    )
 
 
 def unconfirmed(conn: sa.Connection, seconds: float, limit: int) -> list[Due]:
     """Return resized servers whose move (``row``) has waited for a confirm or revert for at least ``seconds``."""
     when = sa.func.coalesce(migrations.c.updated_at, migrations.c.created_at)
-    return _due(conn, sa.select(instances.c.uuid, migrations.c.uuid).join_from(
-        migrations, instances, instances.c.uuid == migrations.c.instance_uuid).where(
-        migrations.c.deleted == 0, migrations.c.status == 'finished', migrations.c.migration_type.in_(MOVES),
-        instances.c.deleted == 0, instances.c.vm_state == states.VmState.RESIZED.value,
-        instances.c.task_state.is_(None)), when, seconds, limit)
+    return _due(
+        conn,
+        sa.select(instances.c.uuid, migrations.c.uuid)
+        .join_from(migrations, instances, instances.c.uuid == migrations.c.instance_uuid)
+        .where(
+            migrations.c.deleted == 0,
+            migrations.c.status == 'finished',
+            migrations.c.migration_type.in_(MOVES),
+            instances.c.deleted == 0,
+            instances.c.vm_state == states.VmState.RESIZED.value,
+            instances.c.task_state.is_(None),
+        ),
+        when,
+        seconds,
+        limit,
+    )
 
 
 def shelved(conn: sa.Connection, seconds: float, limit: int) -> list[Due]:
@@ -52,30 +72,59 @@ def shelved(conn: sa.Connection, seconds: float, limit: int) -> list[Due]:
     """
     since = system_metadata.c.value
     latest = (instance_queries.utcnow() - datetime.timedelta(seconds=seconds)).isoformat()
-    return [Due(*row) for row in conn.execute(sa.select(instances.c.uuid).join_from(
-        instances, system_metadata, system_metadata.c.instance_uuid == instances.c.uuid).where(
-        instances.c.deleted == 0, instances.c.vm_state == states.VmState.SHELVED.value,
-        instances.c.task_state.is_(None), system_metadata.c.deleted == 0, system_metadata.c.key == 'shelved_at',
-        since <= latest).order_by(since).limit(limit))]
+    return [
+        Due(*row)
+        for row in conn.execute(
+            sa.select(instances.c.uuid)
+            .join_from(instances, system_metadata, system_metadata.c.instance_uuid == instances.c.uuid)
+            .where(
+                instances.c.deleted == 0,
+                instances.c.vm_state == states.VmState.SHELVED.value,
+                instances.c.task_state.is_(None),
+                system_metadata.c.deleted == 0,
+                system_metadata.c.key == 'shelved_at',
+                since <= latest,
+            )
+            .order_by(since)
+            .limit(limit)
+        )
+    ]
 
 
 def rescued(conn: sa.Connection, seconds: float, limit: int) -> list[Due]:
     """Return servers that were put into rescue at least ``seconds`` ago and have no task state."""
-    when = sa.select(sa.func.max(actions.c.start_time)).where(
-        actions.c.instance_uuid == instances.c.uuid, actions.c.action == 'rescue').scalar_subquery()
-    return _due(conn, sa.select(instances.c.uuid).where(
-        instances.c.deleted == 0, instances.c.vm_state == states.VmState.RESCUED.value,
-        instances.c.task_state.is_(None)), when, seconds, limit)
+    when = (
+        sa.select(sa.func.max(actions.c.start_time))
+        .where(actions.c.instance_uuid == instances.c.uuid, actions.c.action == 'rescue')
+        .scalar_subquery()
+    )
+    return _due(
+        conn,
+        sa.select(instances.c.uuid).where(
+            instances.c.deleted == 0,
+            instances.c.vm_state == states.VmState.RESCUED.value,
+            instances.c.task_state.is_(None),
+        ),
+        when,
+        seconds,
+        limit,
+    )
 
 
 def builds(conn: sa.Connection, seconds: float, limit: int) -> list[Due]:
     """Return boot operations (``row``) that are at least ``seconds`` old in this database and are not being undone."""
-    return _due(conn, sa.select(operations.c.instance_uuid, operations.c.uuid).where(
-        operations.c.kind == 'boot', operations.c.cancelled == sa.false(), operations.c.failed == sa.false()),
-        operations.c.created_at, seconds, limit)
+    return _due(
+        conn,
+        sa.select(operations.c.instance_uuid, operations.c.uuid).where(
+            operations.c.kind == 'boot', operations.c.cancelled == sa.false(), operations.c.failed == sa.false()
+        ),
+        operations.c.created_at,
+        seconds,
+        limit,
+    )
 
 
-def _due(conn: sa.Connection, query: sa.Select[Any], when: sa.ColumnElement[object], seconds: float,
-         limit: int) -> list[Due]:
-    return [Due(*row) for row in conn.execute(
-        query.where(engine.db_age(when) >= seconds).order_by(when).limit(limit))]
+def _due(
+    conn: sa.Connection, query: sa.Select[Any], when: sa.ColumnElement[object], seconds: float, limit: int
+) -> list[Due]:
+    return [Due(*row) for row in conn.execute(query.where(engine.db_age(when) >= seconds).order_by(when).limit(limit))]

@@ -4,6 +4,7 @@ The servers' own copies of their flavors are counted, so later changes of a flav
 for each combination of sizes, extra specs and image properties that change amounts, for any number of servers. Each
 function runs one SQL statement.
 """
+
 from __future__ import annotations
 
 import json
@@ -28,8 +29,10 @@ operations = cell_models.Operation.__table__
 
 # The condition that a server counts against quotas. One that waits to be reclaimed (soft-delete) counts only when it is
 # being restored.
-COUNTS = sa.or_(sa.func.coalesce(instances.c.vm_state, '') != VmState.SOFT_DELETED.value,
-                instances.c.task_state == TaskState.RESTORING.value)
+COUNTS = sa.or_(
+    sa.func.coalesce(instances.c.vm_state, '') != VmState.SOFT_DELETED.value,
+    instances.c.task_state == TaskState.RESTORING.value,
+)
 
 # Properties of a server's image that change amounts in addition to its flavor.
 IMAGE_PROPERTIES = ('hw_cpu_policy', 'hw_mem_encryption')
@@ -59,13 +62,20 @@ def in_cell(conn: Connection, project_id: str, besides: Sequence[str] = ()) -> l
     Only servers that count against quotas are included.
     """
     stored, args = (json_columns.of(conn.dialect.name, column) for column in (extras.c.flavor, operations.c.args))
-    columns = [*_columns(stored, ('cur', 'nova_object.data'), 'have'),
-               *_columns(args, ('flavor', 'nova_object.data'), 'want'), *image_columns()]
-    query = sa.select(*columns).select_from(
-        instances.outerjoin(extras, extras.c.instance_uuid == instances.c.uuid).outerjoin(
-            operations, sa.and_(operations.c.instance_uuid == instances.c.uuid, operations.c.kind == 'resize'))).where(
-        instances.c.project_id == project_id, instances.c.deleted == 0,
-        COUNTS)
+    columns = [
+        *_columns(stored, ('cur', 'nova_object.data'), 'have'),
+        *_columns(args, ('flavor', 'nova_object.data'), 'want'),
+        *image_columns(),
+    ]
+    query = (
+        sa.select(*columns)
+        .select_from(
+            instances.outerjoin(extras, extras.c.instance_uuid == instances.c.uuid).outerjoin(
+                operations, sa.and_(operations.c.instance_uuid == instances.c.uuid, operations.c.kind == 'resize')
+            )
+        )
+        .where(instances.c.project_id == project_id, instances.c.deleted == 0, COUNTS)
+    )
     if besides:
         query = query.where(instances.c.uuid.not_in(list(besides)))
     return _alike(conn, query)
@@ -74,10 +84,13 @@ def in_cell(conn: Connection, project_id: str, besides: Sequence[str] = ()) -> l
 def waiting(conn: Connection, project_id: str) -> list[tuple[str, Alike]]:
     """Return (uuid, its flavor) of each server that has no cell yet."""
     stored = json_columns.of(conn.dialect.name, requests.c.instance)
-    kept = [stored['nova_object.data', 'system_metadata', f'image_{name}'].as_string().label(f'image_{name}')
-            for name in IMAGE_PROPERTIES]
-    query = sa.select(requests.c.instance_uuid, *_columns(stored, (
-        'nova_object.data', 'flavor', 'nova_object.data'), 'have'), *kept).where(requests.c.project_id == project_id)
+    kept = [
+        stored['nova_object.data', 'system_metadata', f'image_{name}'].as_string().label(f'image_{name}')
+        for name in IMAGE_PROPERTIES
+    ]
+    query = sa.select(
+        requests.c.instance_uuid, *_columns(stored, ('nova_object.data', 'flavor', 'nova_object.data'), 'have'), *kept
+    ).where(requests.c.project_id == project_id)
     return [(row['instance_uuid'], Alike(1, _flavor(row, 'have') or {})) for row in conn.execute(query).mappings()]
 
 
@@ -90,10 +103,15 @@ def of_silent(conn: Connection, cell_ids: Sequence[int], project_id: str, beside
     properties = ('nova_object.data', 'image', 'nova_object.data', 'properties', 'nova_object.data')
     image = [stored[(*properties, name)].as_string().label(f'image_{name}') for name in IMAGE_PROPERTIES]
     have = _columns(stored, ('nova_object.data', 'flavor', 'nova_object.data'), 'have')
-    query = sa.select(*have, *image).select_from(
-        mappings.outerjoin(specs, specs.c.instance_uuid == mappings.c.instance_uuid)).where(
-        mappings.c.cell_id.in_(list(cell_ids)), mappings.c.project_id == project_id,
-        sa.func.coalesce(mappings.c.queued_for_delete, sa.false()) == sa.false())
+    query = (
+        sa.select(*have, *image)
+        .select_from(mappings.outerjoin(specs, specs.c.instance_uuid == mappings.c.instance_uuid))
+        .where(
+            mappings.c.cell_id.in_(list(cell_ids)),
+            mappings.c.project_id == project_id,
+            sa.func.coalesce(mappings.c.queued_for_delete, sa.false()) == sa.false(),
+        )
+    )
     if besides:
         query = query.where(mappings.c.instance_uuid.not_in(list(besides)))
     return _alike(conn, query)
@@ -103,9 +121,14 @@ def image_columns() -> list[Any]:
     """Return the columns with the IMAGE_PROPERTIES for a select from instances. ``image_of`` reads them."""
     table = system_metadata
     # Each value is a subquery, because with a join a duplicate metadata row would count its server twice.
-    return [sa.select(sa.func.max(table.c.value)).where(
-        table.c.instance_uuid == instances.c.uuid, table.c.key == f'image_{name}', table.c.deleted == 0)
-        .correlate(instances).scalar_subquery().label(f'image_{name}') for name in IMAGE_PROPERTIES]
+    return [
+        sa.select(sa.func.max(table.c.value))
+        .where(table.c.instance_uuid == instances.c.uuid, table.c.key == f'image_{name}', table.c.deleted == 0)
+        .correlate(instances)
+        .scalar_subquery()
+        .label(f'image_{name}')
+        for name in IMAGE_PROPERTIES
+    ]
 
 
 def image_of(row: Mapping[str, Any]) -> dict[str, str]:
@@ -114,8 +137,10 @@ def image_of(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _columns(stored: sa.ColumnElement[Any], path: tuple[str, ...], prefix: str) -> list[Any]:
-    return [*(stored[(*path, name)].as_integer().label(f'{prefix}_{name}') for name in SIZES),
-            stored[(*path, 'extra_specs')].as_string().label(f'{prefix}_extra_specs')]
+    return [
+        *(stored[(*path, name)].as_integer().label(f'{prefix}_{name}') for name in SIZES),
+        stored[(*path, 'extra_specs')].as_string().label(f'{prefix}_extra_specs'),
+    ]
 
 
 def _alike(conn: Connection, query: sa.Select[Any]) -> list[Alike]:

@@ -2,6 +2,7 @@
 
 A flavor is a dict of its columns plus ``extra_specs`` {key: value}.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -21,8 +22,23 @@ flavors = models.Flavor.__table__
 extra_specs = models.FlavorExtraSpec.__table__
 projects = models.FlavorProject.__table__
 
-SORT_KEYS = ('created_at', 'description', 'disabled', 'ephemeral_gb', 'flavorid', 'id', 'is_public', 'memory_mb',
-             'name', 'root_gb', 'rxtx_factor', 'swap', 'updated_at', 'vcpu_weight', 'vcpus')
+SORT_KEYS = (
+    'created_at',
+    'description',
+    'disabled',
+    'ephemeral_gb',
+    'flavorid',
+    'id',
+    'is_public',
+    'memory_mb',
+    'name',
+    'root_gb',
+    'rxtx_factor',
+    'swap',
+    'updated_at',
+    'vcpu_weight',
+    'vcpus',
+)
 
 
 def _visible(owner: Owner) -> Any:
@@ -38,9 +54,15 @@ def _visible(owner: Owner) -> Any:
 
 def get(conn: Connection, flavorid: str, owner: Owner) -> dict[str, Any] | None:
     """Return a flavor that the project may use, with its extra specs, or None. Runs one SQL statement."""
-    rows = conn.execute(sa.select(flavors, extra_specs.c.key.label('spec_key'), extra_specs.c.value.label('spec_value'))
-                        .join_from(flavors, extra_specs, extra_specs.c.flavor_id == flavors.c.id, isouter=True)
-                        .where(flavors.c.flavorid == flavorid, _visible(owner))).mappings().all()
+    rows = (
+        conn.execute(
+            sa.select(flavors, extra_specs.c.key.label('spec_key'), extra_specs.c.value.label('spec_value'))
+            .join_from(flavors, extra_specs, extra_specs.c.flavor_id == flavors.c.id, isouter=True)
+            .where(flavors.c.flavorid == flavorid, _visible(owner))
+        )
+        .mappings()
+        .all()
+    )
     if not rows:
         return None
     found = {name: value for name, value in rows[0].items() if not name.startswith('spec_')}
@@ -53,18 +75,31 @@ def id_of(conn: Connection, flavorid: str) -> int | None:
     return conn.execute(sa.select(flavors.c.id).where(flavors.c.flavorid == flavorid)).scalar()
 
 
-def page(conn: Connection, *, owner: Owner, is_public: bool | None = None, min_ram: int = 0,
-         min_disk: int = 0, name: str | None = None, order: Sequence[tuple[str, str]] = (), limit: int = 1000,
-         marker: Mapping[str, Any] | None = None, specs: bool = True,
-         disabled: bool | None = None) -> list[dict[str, Any]]:
+def page(
+    conn: Connection,
+    *,
+    owner: Owner,
+    is_public: bool | None = None,
+    min_ram: int = 0,
+    min_disk: int = 0,
+    name: str | None = None,
+    order: Sequence[tuple[str, str]] = (),
+    limit: int = 1000,
+    marker: Mapping[str, Any] | None = None,
+    specs: bool = True,
+    disabled: bool | None = None,
+) -> list[dict[str, Any]]:
     """Return a page of the flavors that the owner may see. Runs two SQL statements.
 
     ``name`` is a regular expression. Raises InvalidPattern or SlowPattern if the database rejects it or it takes too
     long.
     """
     full = [*order, *(() if any(key == 'id' for key, _ in order) else (('id', 'asc'),))]
-    query = sa.select(flavors).where(_visible(owner), flavors.c.memory_mb >= min_ram,
-                                     flavors.c.root_gb >= min_disk).limit(limit)
+    query = (
+        sa.select(flavors)
+        .where(_visible(owner), flavors.c.memory_mb >= min_ram, flavors.c.root_gb >= min_disk)
+        .limit(limit)
+    )
     if is_public is not None:
         query = query.where(flavors.c.is_public == sa.literal(is_public))
     if disabled is not None:
@@ -75,8 +110,12 @@ def page(conn: Connection, *, owner: Owner, is_public: bool | None = None, min_r
         query = query.where(_after(full, marker))
     for key, direction in full:
         column = flavors.c[key]
-        query = query.order_by(*(part.desc() if direction == 'desc' else part.asc()
-                                 for part in (sa.case((column.is_(None), 0), else_=1), column)))
+        query = query.order_by(
+            *(
+                part.desc() if direction == 'desc' else part.asc()
+                for part in (sa.case((column.is_(None), 0), else_=1), column)
+            )
+        )
     with patterns.from_user(*([name] if name is not None else ())):
         found = [dict(row) for row in conn.execute(query).mappings()]
     _add_specs(conn, found if specs else [])
@@ -88,9 +127,11 @@ def _add_specs(conn: Connection, rows: Sequence[dict[str, Any]]) -> None:
     for row in rows:
         row['extra_specs'] = {}
     if by_id:
-        for flavor_id, key, value in conn.execute(sa.select(
-                extra_specs.c.flavor_id, extra_specs.c.key, extra_specs.c.value).where(
-                extra_specs.c.flavor_id.in_(list(by_id)))):
+        for flavor_id, key, value in conn.execute(
+            sa.select(extra_specs.c.flavor_id, extra_specs.c.key, extra_specs.c.value).where(
+                extra_specs.c.flavor_id.in_(list(by_id))
+            )
+        ):
             by_id[flavor_id]['extra_specs'][key] = value
 
 
@@ -155,11 +196,14 @@ def set_specs(database: Database, flavorid: str, values: Mapping[str, str]) -> b
         flavor_id = id_of(conn, flavorid)
         if flavor_id is None:
             return False
-        conn.execute(extra_specs.delete().where(extra_specs.c.flavor_id == flavor_id,
-                                                extra_specs.c.key.in_(list(values))))
+        conn.execute(
+            extra_specs.delete().where(extra_specs.c.flavor_id == flavor_id, extra_specs.c.key.in_(list(values)))
+        )
         if values:
-            conn.execute(extra_specs.insert(), [{'flavor_id': flavor_id, 'key': key, 'value': value}
-                                                for key, value in values.items()])
+            conn.execute(
+                extra_specs.insert(),
+                [{'flavor_id': flavor_id, 'key': key, 'value': value} for key, value in values.items()],
+            )
     return True
 
 
@@ -167,14 +211,20 @@ def set_specs(database: Database, flavorid: str, values: Mapping[str, str]) -> b
 def delete_spec(database: Database, flavor_id: int, key: str) -> bool:
     """Delete one extra spec. Return False if the flavor did not have it."""
     with database.write() as conn:
-        return bool(conn.execute(extra_specs.delete().where(extra_specs.c.flavor_id == flavor_id,
-                                                            extra_specs.c.key == key)).rowcount)
+        return bool(
+            conn.execute(
+                extra_specs.delete().where(extra_specs.c.flavor_id == flavor_id, extra_specs.c.key == key)
+            ).rowcount
+        )
 
 
 def access(conn: Connection, flavor_id: int) -> list[str]:
     """Return the projects that may use a private flavor."""
-    return list(conn.execute(sa.select(projects.c.project_id).where(projects.c.flavor_id == flavor_id)
-                             .order_by(projects.c.id)).scalars())
+    return list(
+        conn.execute(
+            sa.select(projects.c.project_id).where(projects.c.flavor_id == flavor_id).order_by(projects.c.id)
+        ).scalars()
+    )
 
 
 @engine.retried
@@ -194,7 +244,8 @@ def grant(database: Database, flavor_id: int, project_id: str) -> list[str] | No
 def revoke(database: Database, flavor_id: int, project_id: str) -> list[str] | None:
     """Withdraw a project's access to a flavor. Return the remaining projects, or None if it had no access."""
     with database.write() as conn:
-        if not conn.execute(projects.delete().where(projects.c.flavor_id == flavor_id,
-                                                    projects.c.project_id == project_id)).rowcount:
+        if not conn.execute(
+            projects.delete().where(projects.c.flavor_id == flavor_id, projects.c.project_id == project_id)
+        ).rowcount:
             return None
         return access(conn, flavor_id)

@@ -5,6 +5,7 @@ other: each locks the group's row in the API database until its claim in the cel
 and their hosts under that lock. Of two servers that must be on different hosts, only one can be claimed on a host. If
 servers must be on the same host, the second one can be claimed only on the host of the first.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
@@ -14,15 +15,20 @@ import sqlalchemy as sa
 
 from kilonova.db import engine
 from kilonova.db.queries import claims, instance_groups
-from kilonova.db.queries.cells import Cells
+from kilonova.db.queries.cells import CellDatabases
 from kilonova.errors import GroupPolicyViolated
 
 AFFINITY, ANTI_AFFINITY = 'affinity', 'anti-affinity'
 
 
 @engine.retried
-def claim(api_db: engine.Database, cells: Cells, cell_db: engine.Database, request: claims.Claim,
-          group: Mapping[str, str]) -> dict[str, Any]:
+def claim(
+    api_db: engine.Database,
+    cells: CellDatabases,
+    cell_db: engine.Database,
+    request: claims.ClaimWrite,
+    group: Mapping[str, str],
+) -> dict[str, Any]:
     """Claim a host for a server of a ``group`` {uuid, host}, if the group's policy allows the host.
 
     This runs ``claims.claim`` while the group is locked. Raises GroupPolicyViolated if the policy doesn't allow the
@@ -39,6 +45,7 @@ def claim(api_db: engine.Database, cells: Cells, cell_db: engine.Database, reque
 
         def look(cell_conn: sa.Connection) -> None:
             refuse(row, {**elsewhere, **instance_groups.places(cell_conn, members)}, group['host'])
+
         return claims.claim(cell_db, request, look)
 
 
@@ -55,7 +62,7 @@ def refuse(group: Mapping[str, Any], places: Mapping[str, set[str]], host: str) 
         raise GroupPolicyViolated(policy='Affinity')
 
 
-def _elsewhere(cells: Cells, here: engine.Database, members: Mapping[str, int | None]) -> dict[str, set[str]]:
+def _elsewhere(cells: CellDatabases, here: engine.Database, members: Mapping[str, int | None]) -> dict[str, set[str]]:
     by_cell: dict[int, list[str]] = {}
     for server, cell_id in members.items():
         if cell_id is not None:

@@ -7,6 +7,7 @@
 The API calls these functions. A running operation ends by itself once its conductor checks whether the host is down
 (operations.md rule 15).
 """
+
 from __future__ import annotations
 
 import json
@@ -22,7 +23,7 @@ from kilonova.db.queries.operations import (
     FORWARD_KINDS,
     RUN,
     WAIT,
-    Operation,
+    OperationRow,
     accepted,
     busy,
     insert,
@@ -37,8 +38,9 @@ _servers, _moves = models.Instance.__table__, models.Migration.__table__
 
 
 @engine.retried
-def accept_evacuation(cell_db: engine.Database, *, instance_uuid: str, host: str, operation: Operation,
-                      action: dict[str, Any]) -> None:
+def accept_evacuation(
+    cell_db: engine.Database, *, instance_uuid: str, host: str, operation: OperationRow, action: dict[str, Any]
+) -> None:
     """Accept an evacuation of a server from ``host``, which is forced down, even while an operation runs on the server.
 
     The running operation is cancelled and undone, and the evacuation waits until that is done (operations.md rule 17).
@@ -64,8 +66,12 @@ def accept_evacuation(cell_db: engine.Database, *, instance_uuid: str, host: str
 
 def _end_what_runs(conn: sa.Connection, instance_uuid: str, host: str) -> int:
     """Cancel the running row of a server with a reason that its user can read. Return the number of cancelled rows."""
-    reason = {'class': 'Cancelled', 'message': f'Host {host} is forced down, and the server is evacuated from it.',
-              'code': 409, 'details': None}
+    reason = {
+        'class': 'Cancelled',
+        'message': f'Host {host} is forced down, and the server is evacuated from it.',
+        'code': 409,
+        'details': None,
+    }
     running = sa.and_(operations.c.instance_uuid == instance_uuid, operations.c.slot == RUN)
     conn.execute(operations.update().where(running, operations.c.error.is_(None)).values(error=json.dumps(reason)))
     return conn.execute(operations.update().where(running).values(cancelled=True, not_before=0)).rowcount
@@ -81,17 +87,28 @@ def hurry(cell_db: engine.Database, host: str) -> list[str]:
     """
     here = sa.select(_servers.c.uuid).where(_servers.c.host == host, _servers.c.deleted == 0)
     moving = sa.select(_moves.c.instance_uuid).where(
-        sa.or_(_moves.c.source_compute == host, _moves.c.dest_compute == host), _moves.c.deleted == 0,
-        _moves.c.status.not_in(migrations.ENDED))
+        sa.or_(_moves.c.source_compute == host, _moves.c.dest_compute == host),
+        _moves.c.deleted == 0,
+        _moves.c.status.not_in(migrations.ENDED),
+    )
     releases = sa.alias(operations)
     left = sa.select(releases.c.instance_uuid).where(releases.c.host == host)
     with cell_db.write() as conn:
-        found = conn.execute(sa.select(operations.c.id, operations.c.uuid).where(
-            operations.c.slot != WAIT, sa.or_(operations.c.host.is_(None), operations.c.host != host),
-            sa.or_(operations.c.instance_uuid.in_(here), operations.c.instance_uuid.in_(moving),
-                   operations.c.instance_uuid.in_(left),
-                   operations.c.outputs.contains(json.dumps(host), autoescape=True)))
-            .order_by(operations.c.id).limit(MOST_HURRIED)).all()
+        found = conn.execute(
+            sa.select(operations.c.id, operations.c.uuid)
+            .where(
+                operations.c.slot != WAIT,
+                sa.or_(operations.c.host.is_(None), operations.c.host != host),
+                sa.or_(
+                    operations.c.instance_uuid.in_(here),
+                    operations.c.instance_uuid.in_(moving),
+                    operations.c.instance_uuid.in_(left),
+                    operations.c.outputs.contains(json.dumps(host), autoescape=True),
+                ),
+            )
+            .order_by(operations.c.id)
+            .limit(MOST_HURRIED)
+        ).all()
         if found:
             conn.execute(operations.update().where(operations.c.id.in_([row.id for row in found])).values(not_before=0))
     return [row.uuid for row in found]

@@ -3,6 +3,7 @@
 The row is written in the transaction that deletes the service. It is deleted when the API database and Placement have
 no records of the host any more. Only then can a machine with the host's name register.
 """
+
 from __future__ import annotations
 
 import sqlalchemy as sa
@@ -16,8 +17,11 @@ KIND = 'host_removal'
 
 def refuse(conn: sa.Connection, host: str) -> None:
     """Raise HostIsBeingRemoved if this host's removal is not finished. Runs one SQL statement."""
-    row = conn.execute(sa.select(operations.c.uuid, operations.c.outputs).where(
-        operations.c.kind == KIND, operations.c.host == host).limit(1)).first()
+    row = conn.execute(
+        sa.select(operations.c.uuid, operations.c.outputs)
+        .where(operations.c.kind == KIND, operations.c.host == host)
+        .limit(1)
+    ).first()
     if row is not None:
         read, why = texts.split(row._mapping, ['outputs'])  # noqa: SLF001 - SQLAlchemy's name for it
         reason = read['outputs'].get('reason') or why

@@ -7,6 +7,7 @@
 Conductors write the cache in the transaction that records the progress of their operation. The API writes the changes
 of its own request, in the transaction that inserts an operation which reads the ports again.
 """
+
 from __future__ import annotations
 
 import datetime
@@ -29,8 +30,9 @@ def write(conn: sa.Connection, uuid: str, vifs: Sequence[Mapping[str, Any]]) -> 
     """Store the interfaces of a server, in the order in which its guest has them."""
     now = datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
     text = json.dumps(list(vifs))
-    written = conn.execute(caches.update().where(caches.c.instance_uuid == uuid).values(
-        network_info=text, updated_at=now))
+    written = conn.execute(
+        caches.update().where(caches.c.instance_uuid == uuid).values(network_info=text, updated_at=now)
+    )
     if not written.rowcount and vifs:
         conn.execute(caches.insert(), {'instance_uuid': uuid, 'network_info': text, 'created_at': now, 'deleted': 0})
 
@@ -45,9 +47,13 @@ def replace(conn: sa.Connection, uuid: str, seen: str | None, vifs: Sequence[Map
         write(conn, uuid, vifs)
         return True
     now = datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
-    return bool(conn.execute(caches.update().where(
-        caches.c.instance_uuid == uuid, caches.c.network_info == seen).values(
-        network_info=json.dumps(list(vifs)), updated_at=now)).rowcount)
+    return bool(
+        conn.execute(
+            caches.update()
+            .where(caches.c.instance_uuid == uuid, caches.c.network_info == seen)
+            .values(network_info=json.dumps(list(vifs)), updated_at=now)
+        ).rowcount
+    )
 
 
 def amend(conn: sa.Connection, uuid: str, change: Callable[[Any], dict[str, Any]]) -> None:
@@ -61,8 +67,12 @@ def amend(conn: sa.Connection, uuid: str, change: Callable[[Any], dict[str, Any]
         before = json.loads(seen or '[]')
         vifs = [change(vif) for vif in before]
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        LOG.error('Could not read the info cache of server %s (%r); a conductor will rebuild it from the ports', uuid,
-                  error, instance_uuid=uuid)
+        LOG.error(
+            'Could not read the info cache of server %s (%r); a conductor will rebuild it from the ports',
+            uuid,
+            error,
+            instance_uuid=uuid,
+        )
         return
     if vifs != before:
         replace(conn, uuid, seen, vifs)
@@ -70,7 +80,11 @@ def amend(conn: sa.Connection, uuid: str, change: Callable[[Any], dict[str, Any]
 
 def after(conn: sa.Connection, last: int) -> tuple[int, str] | None:
     """Return (id, server) of the next info cache after the id ``last`` whose server isn't deleted, or None."""
-    row = conn.execute(sa.select(caches.c.id, caches.c.instance_uuid).join_from(
-        caches, instances, instances.c.uuid == caches.c.instance_uuid).where(
-        caches.c.id > last, instances.c.deleted == 0).order_by(caches.c.id).limit(1)).first()
+    row = conn.execute(
+        sa.select(caches.c.id, caches.c.instance_uuid)
+        .join_from(caches, instances, instances.c.uuid == caches.c.instance_uuid)
+        .where(caches.c.id > last, instances.c.deleted == 0)
+        .order_by(caches.c.id)
+        .limit(1)
+    ).first()
     return (row.id, row.instance_uuid) if row is not None else None

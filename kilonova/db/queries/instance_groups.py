@@ -6,6 +6,7 @@
 A server is a member from its create to the end of its delete. Then its mapping is queued for deletion. Its row here is
 not read any more, and is deleted together with the mapping.
 """
+
 from __future__ import annotations
 
 import json
@@ -46,14 +47,17 @@ class GroupNotFound(errors.NotFound):
 
 # The condition that a member is a server that isn't deleted. The mapping of a deleted one is queued for deletion or
 # gone.
-_LIVING = sa.and_(mappings.c.instance_uuid == members.c.instance_uuid,
-                  sa.func.coalesce(mappings.c.queued_for_delete, sa.false()) == sa.false())
+_LIVING = sa.and_(
+    mappings.c.instance_uuid == members.c.instance_uuid,
+    sa.func.coalesce(mappings.c.queued_for_delete, sa.false()) == sa.false(),
+)
 
 
 # --- groups ----------------------------------------------------------------------------------------------------------
 def _groups() -> sa.Select[Any]:
     return sa.select(groups, policies.c.policy, policies.c.rules).select_from(
-        groups.outerjoin(policies, policies.c.group_id == groups.c.id))
+        groups.outerjoin(policies, policies.c.group_id == groups.c.id)
+    )
 
 
 def _read(row: Row) -> Row:
@@ -65,8 +69,13 @@ def _read(row: Row) -> Row:
     try:
         rules = {name: int(value) for name, value in texts.mapping(row['rules']).items()}
     except (ValueError, TypeError) as error:
-        LOG.error('Could not read the rules of server group %s (%s: %s); its policy %s is applied without them',
-                  row['uuid'], type(error).__name__, error, row['policy'])
+        LOG.error(
+            'Could not read the rules of server group %s (%s: %s); its policy %s is applied without them',
+            row['uuid'],
+            type(error).__name__,
+            error,
+            row['policy'],
+        )
     return {**row, 'rules': {name: str(value) for name, value in rules.items()}, 'members': []}
 
 
@@ -90,8 +99,12 @@ def page(conn: Connection, owner: owners.Owner, limit: int, offset: int = 0) -> 
 
 def _members(conn: Connection, group_ids: Sequence[int]) -> dict[int, list[str]]:
     found: dict[int, list[str]] = {}
-    for group_id, uuid in conn.execute(sa.select(members.c.group_id, members.c.instance_uuid).join(
-            mappings, _LIVING).where(members.c.group_id.in_(group_ids)).order_by(members.c.id)):
+    for group_id, uuid in conn.execute(
+        sa.select(members.c.group_id, members.c.instance_uuid)
+        .join(mappings, _LIVING)
+        .where(members.c.group_id.in_(group_ids))
+        .order_by(members.c.id)
+    ):
         found.setdefault(group_id, []).append(uuid)
     return found
 
@@ -141,14 +154,25 @@ def remove_members(conn: Connection, uuids: Iterable[str]) -> None:
 
 def count_members(conn: Connection, group_id: int) -> int:
     """Return the number of servers of a group."""
-    return int(conn.execute(sa.select(sa.func.count()).select_from(members.join(mappings, _LIVING)).where(
-        members.c.group_id == group_id)).scalar_one())
+    return int(
+        conn.execute(
+            sa.select(sa.func.count())
+            .select_from(members.join(mappings, _LIVING))
+            .where(members.c.group_id == group_id)
+        ).scalar_one()
+    )
 
 
 def of_server(conn: Connection, uuid: str) -> list[str]:
     """Return the uuids of the groups of a server. Runs one SQL statement."""
-    return list(conn.execute(sa.select(groups.c.uuid).join(members, members.c.group_id == groups.c.id).where(
-        members.c.instance_uuid == uuid).order_by(groups.c.id)).scalars())
+    return list(
+        conn.execute(
+            sa.select(groups.c.uuid)
+            .join(members, members.c.group_id == groups.c.id)
+            .where(members.c.instance_uuid == uuid)
+            .order_by(groups.c.id)
+        ).scalars()
+    )
 
 
 # --- hosts of members ------------------------------------------------------------------------------------------------
@@ -160,8 +184,12 @@ def cells_of_members(conn: Connection, uuid: str) -> tuple[Row, dict[str, int | 
     found = one(conn.execute(_groups().where(groups.c.uuid == uuid)))
     if found is None:
         return None
-    rows = conn.execute(sa.select(members.c.instance_uuid, mappings.c.cell_id).select_from(
-        members.join(mappings, _LIVING)).where(members.c.group_id == found['id']).order_by(members.c.id))
+    rows = conn.execute(
+        sa.select(members.c.instance_uuid, mappings.c.cell_id)
+        .select_from(members.join(mappings, _LIVING))
+        .where(members.c.group_id == found['id'])
+        .order_by(members.c.id)
+    )
     return _read(found), {row.instance_uuid: row.cell_id for row in rows}
 
 
@@ -182,15 +210,20 @@ def places(conn: Connection, uuids: Iterable[str]) -> dict[str, set[str]]:
     names = list(uuids)
     found: dict[str, set[str]] = {}
     for start in range(0, len(names), CHUNK):
-        some = names[start:start + CHUNK]
-        under_way = sa.and_(migrations.c.instance_uuid.in_(some), migrations.c.deleted == 0,
-                            migrations.c.status.not_in(ENDED))
+        some = names[start : start + CHUNK]
+        under_way = sa.and_(
+            migrations.c.instance_uuid.in_(some), migrations.c.deleted == 0, migrations.c.status.not_in(ENDED)
+        )
         # Each of the three selects uses an index. One select with OR would use none.
-        for uuid, host in conn.execute(sa.union_all(
-                sa.select(instances.c.uuid, instances.c.host).where(instances.c.uuid.in_(some),
-                                                                    instances.c.deleted == 0),
+        for uuid, host in conn.execute(
+            sa.union_all(
+                sa.select(instances.c.uuid, instances.c.host).where(
+                    instances.c.uuid.in_(some), instances.c.deleted == 0
+                ),
                 sa.select(migrations.c.instance_uuid, migrations.c.source_compute).where(under_way),
-                sa.select(migrations.c.instance_uuid, migrations.c.dest_compute).where(under_way))):
+                sa.select(migrations.c.instance_uuid, migrations.c.dest_compute).where(under_way),
+            )
+        ):
             if host is not None:
                 found.setdefault(uuid, set()).add(host)
     return found

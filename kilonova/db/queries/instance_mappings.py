@@ -5,6 +5,7 @@
 
 A row is written when a create request is accepted, and has no cell until one is chosen for the server.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
@@ -27,38 +28,57 @@ def cells_of(connection: sa.Connection, uuids: Iterable[str]) -> dict[str, int |
 
     Servers without a mapping are left out. Runs one SQL statement.
     """
-    found = connection.execute(sa.select(instance_mappings.c.instance_uuid, instance_mappings.c.cell_id).where(
-        instance_mappings.c.instance_uuid.in_(list(uuids))))
+    found = connection.execute(
+        sa.select(instance_mappings.c.instance_uuid, instance_mappings.c.cell_id).where(
+            instance_mappings.c.instance_uuid.in_(list(uuids))
+        )
+    )
     return {row.instance_uuid: row.cell_id for row in found}
 
 
 def set_cell(connection: sa.Connection, instance_uuid: str, cell_id: int) -> bool:
     """Write which cell holds the server. Return False if the server has no mapping."""
-    return connection.execute(
-        sa.update(instance_mappings).where(instance_mappings.c.instance_uuid == instance_uuid)
-        .values(cell_id=cell_id)).rowcount == 1
+    return (
+        connection.execute(
+            sa.update(instance_mappings)
+            .where(instance_mappings.c.instance_uuid == instance_uuid)
+            .values(cell_id=cell_id)
+        ).rowcount
+        == 1
+    )
 
 
 def set_queued_for_delete(connection: sa.Connection, instance_uuid: str) -> bool:
     """Mark a server as being deleted, which frees its quota at once. Return False if the server has no mapping."""
-    return connection.execute(
-        sa.update(instance_mappings).where(instance_mappings.c.instance_uuid == instance_uuid)
-        .values(queued_for_delete=True)).rowcount == 1
+    return (
+        connection.execute(
+            sa.update(instance_mappings)
+            .where(instance_mappings.c.instance_uuid == instance_uuid)
+            .values(queued_for_delete=True)
+        ).rowcount
+        == 1
+    )
 
 
 def is_queued_for_delete(connection: sa.Connection, instance_uuid: str) -> bool:
     """Return whether the server is marked as being deleted. Return False if it has no mapping."""
-    return bool(connection.execute(sa.select(instance_mappings.c.queued_for_delete).where(
-        instance_mappings.c.instance_uuid == instance_uuid)).scalar())
+    return bool(
+        connection.execute(
+            sa.select(instance_mappings.c.queued_for_delete).where(instance_mappings.c.instance_uuid == instance_uuid)
+        ).scalar()
+    )
 
 
 def destroy(connection: sa.Connection, instance_uuid: str) -> bool:
     """Delete the server's mapping. Return False if it has none."""
-    return connection.execute(
-        sa.delete(instance_mappings).where(instance_mappings.c.instance_uuid == instance_uuid)).rowcount == 1
+    return (
+        connection.execute(
+            sa.delete(instance_mappings).where(instance_mappings.c.instance_uuid == instance_uuid)
+        ).rowcount
+        == 1
+    )
 
 
 def destroy_all(connection: sa.Connection, instance_uuids: Iterable[str]) -> None:
     """Delete the mappings of several servers."""
-    connection.execute(sa.delete(instance_mappings).where(
-        instance_mappings.c.instance_uuid.in_(list(instance_uuids))))
+    connection.execute(sa.delete(instance_mappings).where(instance_mappings.c.instance_uuid.in_(list(instance_uuids))))

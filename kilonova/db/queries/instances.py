@@ -4,6 +4,7 @@ A function whose first argument is ``conn`` works in the caller's transaction. O
 new server) writes vm_state and task_state, as states.TRANSITIONS says. If it changes no row, another request has
 changed the state first.
 """
+
 from __future__ import annotations
 
 import datetime
@@ -32,8 +33,17 @@ action_events = models.InstanceActionEvent.__table__
 faults = models.InstanceFault.__table__
 operations_table = models.Operation.__table__
 
-EXTRA_COLUMNS = ('numa_topology', 'pci_requests', 'flavor', 'migration_context', 'trusted_certs', 'resources',
-                 'vcpu_model', 'keypairs', 'device_metadata')
+EXTRA_COLUMNS = (
+    'numa_topology',
+    'pci_requests',
+    'flavor',
+    'migration_context',
+    'trusted_certs',
+    'resources',
+    'vcpu_model',
+    'keypairs',
+    'device_metadata',
+)
 # The key of the system metadata that contains the reason why a server is locked.
 LOCKED_REASON = 'locked_reason'
 STATES = frozenset(('vm_state', 'task_state'))
@@ -69,15 +79,28 @@ def _one(deleted: bool) -> Any:
 
 @functools.cache
 def _with_extra() -> Any:
-    columns = [*instances.c, *(extras.c[name].label(f'extra_{name}') for name in EXTRA_COLUMNS),
-               caches.c.network_info.label('extra_network_info'),
-               *(column.label(f'{_VOLUME}{column.name}') for column in bdm_table.c)]
-    return sa.select(*columns).select_from(
-        instances.outerjoin(extras, extras.c.instance_uuid == instances.c.uuid)
-        .outerjoin(caches, caches.c.instance_uuid == instances.c.uuid)
-        .outerjoin(bdm_table, sa.and_(
-            bdm_table.c.instance_uuid == instances.c.uuid, bdm_table.c.destination_type == 'volume',
-            bdm_table.c.deleted == 0))).order_by(instances.c.id, bdm_table.c.id)
+    columns = [
+        *instances.c,
+        *(extras.c[name].label(f'extra_{name}') for name in EXTRA_COLUMNS),
+        caches.c.network_info.label('extra_network_info'),
+        *(column.label(f'{_VOLUME}{column.name}') for column in bdm_table.c),
+    ]
+    return (
+        sa.select(*columns)
+        .select_from(
+            instances.outerjoin(extras, extras.c.instance_uuid == instances.c.uuid)
+            .outerjoin(caches, caches.c.instance_uuid == instances.c.uuid)
+            .outerjoin(
+                bdm_table,
+                sa.and_(
+                    bdm_table.c.instance_uuid == instances.c.uuid,
+                    bdm_table.c.destination_type == 'volume',
+                    bdm_table.c.deleted == 0,
+                ),
+            )
+        )
+        .order_by(instances.c.id, bdm_table.c.id)
+    )
 
 
 def _servers(rows: sa.CursorResult[Any]) -> list[dict[str, Any]]:
@@ -113,21 +136,27 @@ def deleted_among(conn: sa.Connection, uuids: Iterable[str], seconds: float) -> 
     The servers were deleted at least ``seconds`` ago by the database's clock, and have no operation or pending release.
     Runs one SQL statement.
     """
-    rows = conn.execute(_with_extra().where(
-        instances.c.uuid.in_(list(uuids)), instances.c.deleted != 0, db_age(instances.c.deleted_at) >= seconds,
-        ~sa.exists().where(operations_table.c.instance_uuid == instances.c.uuid)))
+    rows = conn.execute(
+        _with_extra().where(
+            instances.c.uuid.in_(list(uuids)),
+            instances.c.deleted != 0,
+            db_age(instances.c.deleted_at) >= seconds,
+            ~sa.exists().where(operations_table.c.instance_uuid == instances.c.uuid),
+        )
+    )
     return _servers(rows)
 
 
 def split(row: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Split a row of ``get`` into (columns of instances, columns of instance_extra with network_info and volumes)."""
     prefix = 'extra_'
-    extra = {name[len(prefix):]: value for name, value in row.items() if name.startswith(prefix)}
+    extra = {name[len(prefix) :]: value for name, value in row.items() if name.startswith(prefix)}
     return {name: value for name, value in row.items() if not name.startswith(prefix)}, extra
 
 
 _SYSTEM_METADATA = sa.select(system_metadata_table.c.key, system_metadata_table.c.value).where(
-    system_metadata_table.c.instance_uuid == sa.bindparam('uuid'), system_metadata_table.c.deleted == 0)
+    system_metadata_table.c.instance_uuid == sa.bindparam('uuid'), system_metadata_table.c.deleted == 0
+)
 
 
 def get_system_metadata(conn: sa.Connection, uuid: str) -> dict[str, str]:
@@ -139,21 +168,37 @@ def get_system_metadata_of(conn: sa.Connection, uuids: Iterable[str]) -> dict[st
     """Return a dict from uuid to system metadata for several servers. Runs one SQL statement."""
     table = system_metadata_table
     found: dict[str, dict[str, str]] = {}
-    for uuid, key, value in conn.execute(sa.select(table.c.instance_uuid, table.c.key, table.c.value).where(
-            table.c.instance_uuid.in_(list(uuids)), table.c.deleted == 0)):
+    for uuid, key, value in conn.execute(
+        sa.select(table.c.instance_uuid, table.c.key, table.c.value).where(
+            table.c.instance_uuid.in_(list(uuids)), table.c.deleted == 0
+        )
+    ):
         found.setdefault(uuid, {})[key] = value
     return found
 
 
 def get_bdms(conn: sa.Connection, uuid: str) -> list[dict[str, Any]]:
     """Return the disks that a server's user requested (rows of block_device_mapping), sorted by id."""
-    return [dict(row) for row in conn.execute(sa.select(bdm_table).where(
-        bdm_table.c.instance_uuid == uuid, bdm_table.c.deleted == 0).order_by(bdm_table.c.id)).mappings()]
+    return [
+        dict(row)
+        for row in conn.execute(
+            sa.select(bdm_table)
+            .where(bdm_table.c.instance_uuid == uuid, bdm_table.c.deleted == 0)
+            .order_by(bdm_table.c.id)
+        ).mappings()
+    ]
 
 
-def create(conn: sa.Connection, event: str, values: dict[str, Any], extra: dict[str, Any],
-           system_metadata: Mapping[str, str | None], metadata: Mapping[str, str | None], tags: Iterable[str] = (),
-           bdms: Iterable[dict[str, Any]] = ()) -> tuple[int, bool]:
+def create(
+    conn: sa.Connection,
+    event: str,
+    values: dict[str, Any],
+    extra: dict[str, Any],
+    system_metadata: Mapping[str, str | None],
+    metadata: Mapping[str, str | None],
+    tags: Iterable[str] = (),
+    bdms: Iterable[dict[str, Any]] = (),
+) -> tuple[int, bool]:
     """Insert a server and its related rows, in the state to which ``event`` leads. Return (id of its row, True).
 
     If the server exists already, because the step is repeated, return (id, False) and insert nothing.
@@ -169,8 +214,10 @@ def create(conn: sa.Connection, event: str, values: dict[str, Any], extra: dict[
     conn.execute(extras.insert(), {'instance_uuid': uuid, **stamp, **extra})
     for table, pairs in ((system_metadata_table, system_metadata), (metadata_table, metadata)):
         if pairs:
-            conn.execute(table.insert(), [
-                {'instance_uuid': uuid, 'key': key, 'value': value, **stamp} for key, value in pairs.items()])
+            conn.execute(
+                table.insert(),
+                [{'instance_uuid': uuid, 'key': key, 'value': value, **stamp} for key, value in pairs.items()],
+            )
     tags = list(tags)
     if tags:
         conn.execute(tags_table.insert(), [{'resource_id': uuid, 'tag': tag} for tag in tags])
@@ -187,9 +234,11 @@ def update(conn: sa.Connection, uuid: str, values: dict[str, Any], expect: Mappi
     """
     if not values:
         return 1
-    return conn.execute(instances.update().where(
-        instances.c.uuid == uuid, instances.c.deleted == 0, *_as_expected(expect)).values(
-        updated_at=utcnow(), **_plain(values))).rowcount
+    return conn.execute(
+        instances.update()
+        .where(instances.c.uuid == uuid, instances.c.deleted == 0, *_as_expected(expect))
+        .values(updated_at=utcnow(), **_plain(values))
+    ).rowcount
 
 
 def update_extra(conn: sa.Connection, uuid: str, values: dict[str, Any]) -> None:
@@ -204,14 +253,22 @@ def set_system_metadata(conn: sa.Connection, uuid: str, changes: dict[str, str |
         return
     table = system_metadata_table
     conn.execute(table.delete().where(table.c.instance_uuid == uuid, table.c.key.in_(list(changes))))
-    kept = [{'instance_uuid': uuid, 'key': key, 'value': value, 'created_at': utcnow(), 'deleted': 0}
-            for key, value in changes.items() if value is not None]
+    kept = [
+        {'instance_uuid': uuid, 'key': key, 'value': value, 'created_at': utcnow(), 'deleted': 0}
+        for key, value in changes.items()
+        if value is not None
+    ]
     if kept:
         conn.execute(table.insert(), kept)
 
 
-def transition(conn: sa.Connection, uuid: str, event: str, values: dict[str, Any] | None = None,
-               expect: dict[str, Any] | None = None) -> bool:
+def transition(
+    conn: sa.Connection,
+    uuid: str,
+    event: str,
+    values: dict[str, Any] | None = None,
+    expect: dict[str, Any] | None = None,
+) -> bool:
     """Change a server's state by ``event`` in a compare-and-swap.
 
     Return False if its present state does not allow the event. ``values`` are further columns to write. ``expect`` are
@@ -263,9 +320,14 @@ def leave_host(conn: sa.Connection, uuid: str, host: str, expect: dict[str, Any]
     Return False if not.
     """
     conditions = [instances.c[name] == value for name, value in {'host': host, **expect}.items()]
-    return conn.execute(instances.update().where(
-        instances.c.uuid == uuid, instances.c.deleted == 0, *conditions).values(
-        host=None, node=None, compute_id=None, launched_on=None, updated_at=utcnow())).rowcount == 1
+    return (
+        conn.execute(
+            instances.update()
+            .where(instances.c.uuid == uuid, instances.c.deleted == 0, *conditions)
+            .values(host=None, node=None, compute_id=None, launched_on=None, updated_at=utcnow())
+        ).rowcount
+        == 1
+    )
 
 
 def put_back(conn: sa.Connection, uuid: str, values: dict[str, Any], hosts: Iterable[str | None]) -> bool:
@@ -274,11 +336,19 @@ def put_back(conn: sa.Connection, uuid: str, values: dict[str, Any], hosts: Iter
     ``compute_id`` is set to the id of the node.
     """
     nodes = models.ComputeNode.__table__
-    node = sa.select(nodes.c.id).where(nodes.c.host == values['host'], nodes.c.hypervisor_hostname == values['node'],
-                                       nodes.c.deleted == 0).scalar_subquery()
-    return conn.execute(instances.update().where(
-        instances.c.uuid == uuid, instances.c.deleted == 0, _one_of(instances.c.host, hosts)).values(
-        **values, compute_id=node, updated_at=utcnow())).rowcount == 1
+    node = (
+        sa.select(nodes.c.id)
+        .where(nodes.c.host == values['host'], nodes.c.hypervisor_hostname == values['node'], nodes.c.deleted == 0)
+        .scalar_subquery()
+    )
+    return (
+        conn.execute(
+            instances.update()
+            .where(instances.c.uuid == uuid, instances.c.deleted == 0, _one_of(instances.c.host, hosts))
+            .values(**values, compute_id=node, updated_at=utcnow())
+        ).rowcount
+        == 1
+    )
 
 
 def hold(conn: sa.Connection, uuid: str, vm_states: Iterable[str], method: str) -> None:
@@ -287,20 +357,31 @@ def hold(conn: sa.Connection, uuid: str, vm_states: Iterable[str], method: str) 
     ``method`` is the name of the request in the error. Raises InstanceNotFound if the server does not exist, and
     InstanceInvalidState (HTTP 409) if its state is in none of ``vm_states``.
     """
-    if conn.execute(instances.update().where(
-            instances.c.uuid == uuid, instances.c.deleted == 0, _one_of(instances.c.vm_state, vm_states))
-            .values(updated_at=utcnow())).rowcount:
+    if conn.execute(
+        instances.update()
+        .where(instances.c.uuid == uuid, instances.c.deleted == 0, _one_of(instances.c.vm_state, vm_states))
+        .values(updated_at=utcnow())
+    ).rowcount:
         return
-    state = conn.execute(sa.select(instances.c.vm_state).where(
-        instances.c.uuid == uuid, instances.c.deleted == 0)).first()
+    state = conn.execute(
+        sa.select(instances.c.vm_state).where(instances.c.uuid == uuid, instances.c.deleted == 0)
+    ).first()
     if state is None:
         raise InstanceNotFound(instance_id=uuid)
     raise InstanceInvalidState(method=method, instance_uuid=uuid, attr='vm_state', state=state.vm_state)
 
 
 @engine.retried
-def lock(database: engine.Database, uuid: str, *, locked_by: str, reason: str | None, again: bool,
-         action: dict[str, Any], host: str) -> bool:
+def lock(
+    database: engine.Database,
+    uuid: str,
+    *,
+    locked_by: str,
+    reason: str | None,
+    again: bool,
+    action: dict[str, Any],
+    host: str,
+) -> bool:
     """Lock a server for ``locked_by`` ('owner' or 'admin'), and write the action and its event.
 
     If ``again`` is False and the server is locked already, change nothing and return False. Raises InstanceNotFound if
@@ -345,14 +426,21 @@ def _living(conn: sa.Connection, uuid: str) -> None:
 def _note_lock(conn: sa.Connection, uuid: str, action: dict[str, Any], event: str, host: str) -> None:
     now = utcnow()
     start_action(conn, uuid, {**action, 'finish_time': now})
-    add_events(conn, uuid, action['request_id'], [
-        {'event': event, 'result': 'Success', 'host': host, 'start_time': now, 'finish_time': now}])
+    add_events(
+        conn,
+        uuid,
+        action['request_id'],
+        [{'event': event, 'result': 'Success', 'host': host, 'start_time': now, 'finish_time': now}],
+    )
 
 
 def refuse(conn: sa.Connection, uuid: str, event: str) -> Exception:
     """Return the error to raise if ``transition`` changed no row: InstanceNotFound or InstanceInvalidState."""
-    row = conn.execute(sa.select(instances.c.vm_state, instances.c.task_state).where(
-        instances.c.uuid == uuid, instances.c.deleted == 0)).first()
+    row = conn.execute(
+        sa.select(instances.c.vm_state, instances.c.task_state).where(
+            instances.c.uuid == uuid, instances.c.deleted == 0
+        )
+    ).first()
     if row is None:
         return InstanceNotFound(instance_id=uuid)
     rule = states.TRANSITIONS[event]
@@ -366,16 +454,30 @@ def refuse(conn: sa.Connection, uuid: str, event: str) -> Exception:
 def mark_deleted(conn: sa.Connection, uuid: str) -> bool:
     """Soft-delete the server's row and set its state to deleted. Return False if its state does not allow that."""
     now = utcnow()
-    return transition(conn, uuid, 'delete.done', {
-        'deleted': instances.c.id, 'deleted_at': now, 'terminated_at': now, 'updated_at': now,
-        'power_state': int(states.PowerState.NOSTATE), 'host': None, 'node': None, 'compute_id': None})
+    return transition(
+        conn,
+        uuid,
+        'delete.done',
+        {
+            'deleted': instances.c.id,
+            'deleted_at': now,
+            'terminated_at': now,
+            'updated_at': now,
+            'power_state': int(states.PowerState.NOSTATE),
+            'host': None,
+            'node': None,
+            'compute_id': None,
+        },
+    )
 
 
 def start_action(conn: sa.Connection, uuid: str, action: dict[str, Any]) -> None:
     """Insert an instance action, given as {action, request_id, user_id, project_id, message?}."""
     now = utcnow()
-    conn.execute(actions.insert(), {'instance_uuid': uuid, 'start_time': now, 'created_at': now, 'updated_at': now,
-                                    'deleted': 0, **action})
+    conn.execute(
+        actions.insert(),
+        {'instance_uuid': uuid, 'start_time': now, 'created_at': now, 'updated_at': now, 'deleted': 0, **action},
+    )
 
 
 def tell_once(conn: sa.Connection, action: dict[str, Any], told: Iterable[dict[str, Any]]) -> None:
@@ -389,13 +491,20 @@ def tell_once(conn: sa.Connection, action: dict[str, Any], told: Iterable[dict[s
         texts.setdefault(one['instance_uuid'], []).append(one['message'])
     if not texts:
         return
-    there = set(conn.execute(sa.select(actions.c.instance_uuid).where(
-        actions.c.instance_uuid.in_(list(texts)), actions.c.request_id == action['request_id'],
-        actions.c.action == action['action'])).scalars())
+    there = set(
+        conn.execute(
+            sa.select(actions.c.instance_uuid).where(
+                actions.c.instance_uuid.in_(list(texts)),
+                actions.c.request_id == action['request_id'],
+                actions.c.action == action['action'],
+            )
+        ).scalars()
+    )
     for uuid, messages in texts.items():
         if uuid not in there:
-            start_action(conn, uuid, {**action, 'finish_time': utcnow(),
-                                      'message': shortened('; '.join(messages), _MESSAGE)})
+            start_action(
+                conn, uuid, {**action, 'finish_time': utcnow(), 'message': shortened('; '.join(messages), _MESSAGE)}
+            )
 
 
 def finish_action(conn: sa.Connection, uuid: str, request_id: str, message: str | None = None) -> None:
@@ -404,8 +513,9 @@ def finish_action(conn: sa.Connection, uuid: str, request_id: str, message: str 
     values: dict[str, Any] = {'finish_time': now, 'updated_at': now}
     if message is not None:
         values['message'] = message
-    conn.execute(actions.update().where(actions.c.instance_uuid == uuid, actions.c.request_id == request_id)
-                 .values(**values))
+    conn.execute(
+        actions.update().where(actions.c.instance_uuid == uuid, actions.c.request_id == request_id).values(**values)
+    )
 
 
 def forget_action(conn: sa.Connection, uuid: str, request_id: str) -> None:
@@ -416,9 +526,11 @@ def forget_action(conn: sa.Connection, uuid: str, request_id: str) -> None:
     conn.execute(actions.delete().where(actions.c.instance_uuid == uuid, actions.c.request_id == request_id))
 
 
-_ADD_EVENT = action_events.insert().values(action_id=sa.select(sa.func.max(actions.c.id)).where(
-    actions.c.instance_uuid == sa.bindparam('of_uuid'),
-    actions.c.request_id == sa.bindparam('of_request')).scalar_subquery())
+_ADD_EVENT = action_events.insert().values(
+    action_id=sa.select(sa.func.max(actions.c.id))
+    .where(actions.c.instance_uuid == sa.bindparam('of_uuid'), actions.c.request_id == sa.bindparam('of_request'))
+    .scalar_subquery()
+)
 
 
 def add_events(conn: sa.Connection, uuid: str, request_id: str, events: Iterable[dict[str, Any]]) -> None:
@@ -430,25 +542,49 @@ def add_events(conn: sa.Connection, uuid: str, request_id: str, events: Iterable
     if not events:
         return
     now = utcnow()
-    conn.execute(_ADD_EVENT, [
-        {'of_uuid': uuid, 'of_request': request_id, 'created_at': now, 'deleted': 0,
-         **{name: parse_time(event.get(name)) if name.endswith('_time') else event.get(name) for name in EVENT_COLUMNS}}
-        for event in events])
+    conn.execute(
+        _ADD_EVENT,
+        [
+            {
+                'of_uuid': uuid,
+                'of_request': request_id,
+                'created_at': now,
+                'deleted': 0,
+                **{
+                    name: parse_time(event.get(name)) if name.endswith('_time') else event.get(name)
+                    for name in EVENT_COLUMNS
+                },
+            }
+            for event in events
+        ],
+    )
 
 
 def add_event_once(conn: sa.Connection, uuid: str, request_id: str, event: dict[str, Any]) -> None:
     """Insert an event of an instance action, unless the action has one of that name. For steps that may be repeated."""
-    there = sa.select(action_events.c.id).join_from(
-        action_events, actions, actions.c.id == action_events.c.action_id).where(
-        actions.c.instance_uuid == uuid, actions.c.request_id == request_id, action_events.c.event == event['event'])
+    there = (
+        sa.select(action_events.c.id)
+        .join_from(action_events, actions, actions.c.id == action_events.c.action_id)
+        .where(
+            actions.c.instance_uuid == uuid, actions.c.request_id == request_id, action_events.c.event == event['event']
+        )
+    )
     if conn.execute(there).first() is None:
         add_events(conn, uuid, request_id, [event])
 
 
 def add_fault(conn: sa.Connection, uuid: str, fault: dict[str, Any]) -> None:
     """Insert a fault {code, message, details, host}. A message that is too long for its column is shortened."""
-    conn.execute(faults.insert(), {'instance_uuid': uuid, 'created_at': utcnow(), 'deleted': 0, **fault,
-                                   'message': shortened(fault.get('message') or '', _MESSAGE)})
+    conn.execute(
+        faults.insert(),
+        {
+            'instance_uuid': uuid,
+            'created_at': utcnow(),
+            'deleted': 0,
+            **fault,
+            'message': shortened(fault.get('message') or '', _MESSAGE),
+        },
+    )
 
 
 def parse_time(value: str | datetime.datetime | None) -> datetime.datetime | None:
@@ -461,8 +597,10 @@ def parse_time(value: str | datetime.datetime | None) -> datetime.datetime | Non
 
 
 def _as_expected(expect: Mapping[str, Any] | None) -> list[Any]:
-    return [_one_of(instances.c[name], wanted if isinstance(wanted, (list, tuple)) else [wanted])
-            for name, wanted in (expect or {}).items()]
+    return [
+        _one_of(instances.c[name], wanted if isinstance(wanted, (list, tuple)) else [wanted])
+        for name, wanted in (expect or {}).items()
+    ]
 
 
 def _text(value: object) -> str | None:

@@ -1,4 +1,5 @@
 """Read and write the key pairs of users (API database). The table holds public keys only."""
+
 from __future__ import annotations
 
 import sqlalchemy as sa
@@ -53,5 +54,7 @@ def create(database: Database, values: Row) -> Row | None:
 def delete(database: Database, user_id: str, name: str) -> bool:
     """Delete a user's key pair. Return False if there was none of that name."""
     with database.write() as conn:
-        return conn.execute(key_pairs.delete().where(
-            key_pairs.c.user_id == user_id, key_pairs.c.name == name)).rowcount == 1
+        return (
+            conn.execute(key_pairs.delete().where(key_pairs.c.user_id == user_id, key_pairs.c.name == name)).rowcount
+            == 1
+        )

@@ -4,6 +4,7 @@
 
 The pairs have no unique key in the database. A caller that changes them must lock the server's row first.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -20,14 +21,18 @@ table = InstanceMetadata.__table__
 
 def get(conn: sa.Connection, uuid: str) -> dict[str, str]:
     """Return the metadata of a server as a dict, sorted by key."""
-    rows = conn.execute(sa.select(table.c.key, table.c.value).where(
-        table.c.instance_uuid == uuid, table.c.deleted == 0).order_by(table.c.key))
+    rows = conn.execute(
+        sa.select(table.c.key, table.c.value)
+        .where(table.c.instance_uuid == uuid, table.c.deleted == 0)
+        .order_by(table.c.key)
+    )
     return {row.key: row.value for row in rows}
 
 
 @engine.retried
-def change(database: engine.Database, uuid: str, decide: Callable[[dict[str, str]], dict[str, str]], *,
-           method: str) -> dict[str, str]:
+def change(
+    database: engine.Database, uuid: str, decide: Callable[[dict[str, str]], dict[str, str]], *, method: str
+) -> dict[str, str]:
     """Replace the metadata of a server by the result of ``decide(pairs)``, and return it.
 
     ``decide`` receives the present pairs and refuses by raising an exception. ``method`` names the request in errors.
@@ -50,9 +55,11 @@ def replace(conn: sa.Connection, uuid: str, after: dict[str, str]) -> None:
 def _write(conn: sa.Connection, uuid: str, before: dict[str, str], after: dict[str, str]) -> None:
     gone = [key for key, value in before.items() if after.get(key) != value]
     if gone:
-        conn.execute(table.delete().where(table.c.instance_uuid == uuid, table.c.deleted == 0,
-                                          table.c.key.in_(gone)))
-    new = [{'instance_uuid': uuid, 'key': key, 'value': value, 'deleted': 0} for key, value in after.items()
-           if before.get(key) != value]
+        conn.execute(table.delete().where(table.c.instance_uuid == uuid, table.c.deleted == 0, table.c.key.in_(gone)))
+    new = [
+        {'instance_uuid': uuid, 'key': key, 'value': value, 'deleted': 0}
+        for key, value in after.items()
+        if before.get(key) != value
+    ]
     if new:
         conn.execute(table.insert(), new)

@@ -5,6 +5,7 @@
 The status of a running move is written together with the claim or the end state of its server (``queries.claims``,
 ``queries.instances``). Steps that write nothing else use ``create`` and ``update``.
 """
+
 from __future__ import annotations
 
 import datetime as dt
@@ -41,8 +42,12 @@ def by_uuids(connection: sa.Connection, uuids: Iterable[str]) -> list[Row]:
     return many(connection.execute(sa.select(migrations).where(LIVE, migrations.c.uuid.in_(list(uuids)))))
 
 
-def by_instance(connection: sa.Connection, instance_uuid: str, statuses: Sequence[str] | None = None,
-                types: Sequence[str] | None = None) -> list[Row]:
+def by_instance(
+    connection: sa.Connection,
+    instance_uuid: str,
+    statuses: Sequence[str] | None = None,
+    types: Sequence[str] | None = None,
+) -> list[Row]:
     """Return the moves of a server, newest first."""
     query = sa.select(migrations).where(LIVE, migrations.c.instance_uuid == instance_uuid)
     if statuses is not None:
@@ -60,33 +65,53 @@ def unended_on_host(connection: sa.Connection, host: str, node: str | None = Non
         if node is not None:
             criterion = sa.and_(criterion, migrations.c[f'{side}_node'] == node)
         ends.append(criterion)
-    return many(connection.execute(
-        sa.select(migrations).where(LIVE, sa.or_(*ends), migrations.c.status.not_in(ENDED))
-        .order_by(migrations.c.id)))
+    return many(
+        connection.execute(
+            sa.select(migrations)
+            .where(LIVE, sa.or_(*ends), migrations.c.status.not_in(ENDED))
+            .order_by(migrations.c.id)
+        )
+    )
 
 
 def unended_of_instance(connection: sa.Connection, instance_uuid: str) -> list[Row]:
     """Return the moves of a server that still hold resources, sorted by id."""
-    return many(connection.execute(sa.select(migrations).where(
-        LIVE, migrations.c.instance_uuid == instance_uuid, migrations.c.status.not_in(ENDED))
-        .order_by(migrations.c.id)))
+    return many(
+        connection.execute(
+            sa.select(migrations)
+            .where(LIVE, migrations.c.instance_uuid == instance_uuid, migrations.c.status.not_in(ENDED))
+            .order_by(migrations.c.id)
+        )
+    )
 
 
 def unended_of_instances(connection: sa.Connection, instance_uuids: Iterable[str]) -> list[Row]:
     """Return the moves of several servers that still hold resources. Runs one SQL statement."""
-    return many(connection.execute(sa.select(migrations).where(
-        LIVE, migrations.c.instance_uuid.in_(list(instance_uuids)), migrations.c.status.not_in(ENDED))))
+    return many(
+        connection.execute(
+            sa.select(migrations).where(
+                LIVE, migrations.c.instance_uuid.in_(list(instance_uuids)), migrations.c.status.not_in(ENDED)
+            )
+        )
+    )
 
 
 def end_all(connection: sa.Connection, instance_uuid: str, status: str) -> None:
     """Give all moves of a server that haven't ended this ``status``, because the server is deleted."""
-    connection.execute(sa.update(migrations).where(
-        LIVE, migrations.c.instance_uuid == instance_uuid, migrations.c.status.not_in(ENDED))
-        .values(status=status))
+    connection.execute(
+        sa.update(migrations)
+        .where(LIVE, migrations.c.instance_uuid == instance_uuid, migrations.c.status.not_in(ENDED))
+        .values(status=status)
+    )
 
 
-def list_migrations(connection: sa.Connection, *, filters: dict[str, Any] | None = None,
-                    limit: int | None = None, marker: str | None = None) -> list[Row]:
+def list_migrations(
+    connection: sa.Connection,
+    *,
+    filters: dict[str, Any] | None = None,
+    limit: int | None = None,
+    marker: str | None = None,
+) -> list[Row]:
     """Return migrations of a cell, sorted by created_at and id, newest first.
 
     ``filters``: host (source or destination), source_compute, instance_uuid (one or several), status (one or several),
@@ -106,8 +131,10 @@ def list_migrations(connection: sa.Connection, *, filters: dict[str, Any] | None
 
 def after(created_at: dt.datetime, migration_id: int) -> sa.ColumnElement[bool]:
     """Return the SQL condition that a migration comes after the given one in a list."""
-    return sa.or_(migrations.c.created_at < created_at,
-                  sa.and_(migrations.c.created_at == created_at, migrations.c.id < migration_id))
+    return sa.or_(
+        migrations.c.created_at < created_at,
+        sa.and_(migrations.c.created_at == created_at, migrations.c.id < migration_id),
+    )
 
 
 def create(connection: sa.Connection, values: Row) -> Row:
@@ -139,10 +166,13 @@ def _criteria(filters: dict[str, Any]) -> list[sa.ColumnElement[bool]]:
         raise ValueError(f'unknown filters: {sorted(unknown)}')
     criteria: list[sa.ColumnElement[bool]] = [
         migrations.c[name] == sa.literal(filters[name], migrations.c[name].type)
-        for name in _EQUAL if filters.get(name) is not None]
+        for name in _EQUAL
+        if filters.get(name) is not None
+    ]
     if filters.get('host') is not None:
-        criteria.append(sa.or_(migrations.c.source_compute == filters['host'],
-                               migrations.c.dest_compute == filters['host']))
+        criteria.append(
+            sa.or_(migrations.c.source_compute == filters['host'], migrations.c.dest_compute == filters['host'])
+        )
     for name in ('instance_uuid', 'status'):
         value = filters.get(name)
         if value is not None:

@@ -7,6 +7,7 @@
 A decision is an UPDATE that checks the owner and its lease. If it changes no row, another process owns the row, or the
 lease has expired.
 """
+
 from __future__ import annotations
 
 import functools
@@ -18,7 +19,7 @@ import sqlalchemy as sa
 
 from kilonova.db import engine
 from kilonova.db.models import cell as cell_models
-from kilonova.db.queries.operations import WAIT, Operation, operations
+from kilonova.db.queries.operations import WAIT, OperationRow, operations
 
 leases = cell_models.Lease.__table__
 # How far an operation has come: (position, attempt).
@@ -32,34 +33,70 @@ def _living() -> Any:
 # Statements that every conductor sends every few seconds. They are built once.
 _ME, _AGE = sa.bindparam('me', type_=sa.String), sa.bindparam('age', type_=sa.Double)
 _MOST = sa.bindparam('most', type_=sa.Integer)
-_RENEW = leases.update().where(leases.c.owner == sa.bindparam('renewed'), leases.c.expires > engine.db_now()).values(
-    expires=engine.db_now() + sa.bindparam('seconds', type_=sa.Double))
+_RENEW = (
+    leases.update()
+    .where(leases.c.owner == sa.bindparam('renewed'), leases.c.expires > engine.db_now())
+    .values(expires=engine.db_now() + sa.bindparam('seconds', type_=sa.Double))
+)
 _LIVING = sa.select(leases.c.owner, leases.c.host).where(leases.c.expires > engine.db_now())
-_FREE = sa.select(
-    operations.c.id, operations.c.uuid, operations.c.kind, operations.c.instance_uuid, operations.c.host,
-    operations.c.cancelled, operations.c.failed, operations.c.owner).where(
-    operations.c.id > sa.bindparam('after'), operations.c.slot != WAIT, operations.c.not_before <= engine.db_now(),
-    engine.db_age(operations.c.created_at) >= _AGE,
-    sa.or_(operations.c.owner.is_(None), operations.c.owner == _ME, operations.c.owner.not_in(_living()))).order_by(
-    operations.c.id).limit(_MOST)
-_STOPPED = sa.select(operations.c.id, operations.c.uuid, operations.c.slot).where(operations.c.id > sa.bindparam(
-    'after'), sa.or_(
-    sa.and_(operations.c.slot == WAIT, engine.db_age(operations.c.created_at) >= _AGE),
-    sa.and_(operations.c.owner == _ME, operations.c.cancelled == sa.true(), operations.c.failed == sa.false()))
-).order_by(operations.c.id).limit(_MOST)
+_FREE = (
+    sa.select(
+        operations.c.id,
+        operations.c.uuid,
+        operations.c.kind,
+        operations.c.instance_uuid,
+        operations.c.host,
+        operations.c.cancelled,
+        operations.c.failed,
+        operations.c.owner,
+    )
+    .where(
+        operations.c.id > sa.bindparam('after'),
+        operations.c.slot != WAIT,
+        operations.c.not_before <= engine.db_now(),
+        engine.db_age(operations.c.created_at) >= _AGE,
+        sa.or_(operations.c.owner.is_(None), operations.c.owner == _ME, operations.c.owner.not_in(_living())),
+    )
+    .order_by(operations.c.id)
+    .limit(_MOST)
+)
+_STOPPED = (
+    sa.select(operations.c.id, operations.c.uuid, operations.c.slot)
+    .where(
+        operations.c.id > sa.bindparam('after'),
+        sa.or_(
+            sa.and_(operations.c.slot == WAIT, engine.db_age(operations.c.created_at) >= _AGE),
+            sa.and_(operations.c.owner == _ME, operations.c.cancelled == sa.true(), operations.c.failed == sa.false()),
+        ),
+    )
+    .order_by(operations.c.id)
+    .limit(_MOST)
+)
 
 # Statements of every step, built once. No parameter of an UPDATE may have the name of a column.
 _OF, _OWNER = sa.bindparam('of_uuid', type_=sa.String), sa.bindparam('of_owner', type_=sa.String)
 _UUIDS = sa.bindparam('of_uuids', type_=sa.String, expanding=True)
-_TAKE = operations.update().where(
-    operations.c.uuid.in_(_UUIDS), operations.c.slot != WAIT,
-    sa.or_(operations.c.owner.is_(None), operations.c.owner == _OWNER, operations.c.owner.not_in(_living())),
-    operations.c.not_before <= engine.db_now(), _OWNER.in_(_living())).values(owner=_OWNER)
-_TAKEN = sa.select(operations).where(
-    operations.c.uuid.in_(_UUIDS), operations.c.owner == _OWNER, operations.c.slot != WAIT).order_by(operations.c.id)
+_TAKE = (
+    operations.update()
+    .where(
+        operations.c.uuid.in_(_UUIDS),
+        operations.c.slot != WAIT,
+        sa.or_(operations.c.owner.is_(None), operations.c.owner == _OWNER, operations.c.owner.not_in(_living())),
+        operations.c.not_before <= engine.db_now(),
+        _OWNER.in_(_living()),
+    )
+    .values(owner=_OWNER)
+)
+_TAKEN = (
+    sa.select(operations)
+    .where(operations.c.uuid.in_(_UUIDS), operations.c.owner == _OWNER, operations.c.slot != WAIT)
+    .order_by(operations.c.id)
+)
 _BEGIN_LEASE = leases.insert().values(
-    owner=_OWNER, host=sa.bindparam('of_host', type_=sa.String),
-    expires=engine.db_now() + sa.bindparam('seconds', type_=sa.Double))
+    owner=_OWNER,
+    host=sa.bindparam('of_host', type_=sa.String),
+    expires=engine.db_now() + sa.bindparam('seconds', type_=sa.Double),
+)
 _LONG_OVER = leases.delete().where(leases.c.expires < engine.db_now() - 3600)
 
 
@@ -70,11 +107,16 @@ def _owned(placed: bool, cancelled: bool) -> tuple[Any, ...]:
     ``placed`` adds the condition that the row has a given position and attempt. If ``cancelled`` is False, the row must
     also not be cancelled. ``_owner`` returns the parameters.
     """
-    conditions = [operations.c.uuid == _OF, operations.c.owner == _OWNER,
-                  sa.exists().where(leases.c.owner == _OWNER, leases.c.expires > engine.db_now())]
+    conditions = [
+        operations.c.uuid == _OF,
+        operations.c.owner == _OWNER,
+        sa.exists().where(leases.c.owner == _OWNER, leases.c.expires > engine.db_now()),
+    ]
     if placed:
-        conditions += [operations.c.position == sa.bindparam('of_position'),
-                       operations.c.attempt == sa.bindparam('of_attempt')]
+        conditions += [
+            operations.c.position == sa.bindparam('of_position'),
+            operations.c.attempt == sa.bindparam('of_attempt'),
+        ]
     if not cancelled:
         conditions.append(operations.c.cancelled == sa.false())
     return tuple(conditions)
@@ -94,7 +136,8 @@ def _end(placed: bool, cancelled: bool) -> Any:
 def _stands() -> Any:
     return sa.select(operations.c.id).where(
         *_owned(placed=True, cancelled=True),
-        sa.or_(operations.c.cancelled == sa.false(), operations.c.failed == sa.true()))
+        sa.or_(operations.c.cancelled == sa.false(), operations.c.failed == sa.true()),
+    )
 
 
 def _owner(uuid: str, owner: str, at: Place | None = None) -> dict[str, Any]:
@@ -104,17 +147,17 @@ def _owner(uuid: str, owner: str, at: Place | None = None) -> dict[str, Any]:
 
 
 @engine.retried
-def take(db: engine.Database, uuids: Sequence[str], owner: str) -> list[Operation]:
+def take(db: engine.Database, uuids: Sequence[str], owner: str) -> list[OperationRow]:
     """Take ownership of these operation rows by compare-and-swap, and return them.
 
     Rows of another owner with a valid lease are left out. An owner whose lease has expired gets no rows. Rows that
-    cannot be read (``Operation.unreadable``) are included: the caller releases them by ``set_aside``.
+    cannot be read (``OperationRow.unreadable``) are included: the caller releases them by ``set_aside``.
     """
     with db.write() as conn:
         asked = {'of_uuids': list(uuids), 'of_owner': owner}
         conn.execute(_TAKE, asked)
         rows = conn.execute(_TAKEN, asked).mappings().all()
-    return [Operation.read(row) for row in rows]
+    return [OperationRow.read(row) for row in rows]
 
 
 def stands(conn: sa.Connection, uuid: str, owner: str, at: Place) -> bool:
@@ -126,7 +169,7 @@ def stands(conn: sa.Connection, uuid: str, owner: str, at: Place) -> bool:
     return conn.execute(_stands(), _owner(uuid, owner, at)).first() is not None
 
 
-def free(conn: sa.Connection, owner: str, limit: int, age: float = -60.0, after: int = 0) -> list[Operation]:
+def free(conn: sa.Connection, owner: str, limit: int, age: float = -60.0, after: int = 0) -> list[OperationRow]:
     """Return operation rows that an owner may take now, oldest first, without their JSON columns.
 
     These are rows without an owner, of owners whose lease has expired, or of this owner itself (the runner knows which
@@ -134,11 +177,12 @@ def free(conn: sa.Connection, owner: str, limit: int, age: float = -60.0, after:
     arrived yet. ``after``: return only rows with greater ids.
     """
     rows = conn.execute(_FREE, {'me': owner, 'after': after, 'age': age, 'most': limit}).mappings().all()
-    return [Operation.read(row) for row in rows]
+    return [OperationRow.read(row) for row in rows]
 
 
-def stopped(conn: sa.Connection, owner: str, limit: int, age: float = -60.0,
-            after: int = 0) -> tuple[list[str], list[str], int]:
+def stopped(
+    conn: sa.Connection, owner: str, limit: int, age: float = -60.0, after: int = 0
+) -> tuple[list[str], list[str], int]:
     """Return the operation rows for which a cancel must be sent again, oldest first.
 
     The result is a tuple: uuids of deletes that wait for another row to end, uuids of this owner's rows that are
@@ -147,19 +191,31 @@ def stopped(conn: sa.Connection, owner: str, limit: int, age: float = -60.0,
     seconds.
     """
     rows = conn.execute(_STOPPED, {'me': owner, 'age': age, 'most': limit, 'after': after}).all()
-    return ([row.uuid for row in rows if row.slot == WAIT], [row.uuid for row in rows if row.slot != WAIT],
-            rows[-1].id if len(rows) == limit else 0)
+    return (
+        [row.uuid for row in rows if row.slot == WAIT],
+        [row.uuid for row in rows if row.slot != WAIT],
+        rows[-1].id if len(rows) == limit else 0,
+    )
 
 
-def decide(conn: sa.Connection, uuid: str, owner: str, values: dict[str, Any], *, at: Place | None = None,
-           cancelled: bool = False) -> bool:
+def decide(
+    conn: sa.Connection,
+    uuid: str,
+    owner: str,
+    values: dict[str, Any],
+    *,
+    at: Place | None = None,
+    cancelled: bool = False,
+) -> bool:
     """Update an operation row if it has this owner, whose lease is valid. Return False if no row was changed.
 
     With ``at``, the row must also have this position and attempt. If ``cancelled`` is False, the row must not be
     cancelled.
     """
-    encoded = {name: json.dumps(value) if name in ('args', 'outputs', 'error') and value is not None else value
-               for name, value in values.items()}
+    encoded = {
+        name: json.dumps(value) if name in ('args', 'outputs', 'error') and value is not None else value
+        for name, value in values.items()
+    }
     return conn.execute(_decide(at is not None, cancelled).values(**encoded), _owner(uuid, owner, at)).rowcount == 1
 
 
@@ -170,9 +226,17 @@ def give_back(conn: sa.Connection, uuid: str, owner: str, at: Place, pause: floa
     once, because another operation waits for it. Return False if the owner does not have the row any more.
     """
     stopped_now = sa.and_(operations.c.cancelled == sa.true(), operations.c.failed == sa.false())
-    return conn.execute(_decide(placed=True, cancelled=True).values(
-        owner=None, outputs=json.dumps(outputs), not_before=engine.db_now() + sa.case((stopped_now, 0.0), else_=pause)),
-        _owner(uuid, owner, at)).rowcount == 1
+    return (
+        conn.execute(
+            _decide(placed=True, cancelled=True).values(
+                owner=None,
+                outputs=json.dumps(outputs),
+                not_before=engine.db_now() + sa.case((stopped_now, 0.0), else_=pause),
+            ),
+            _owner(uuid, owner, at),
+        ).rowcount
+        == 1
+    )
 
 
 @engine.retried
@@ -182,14 +246,21 @@ def set_aside(db: engine.Database, uuid: str, owner: str, pause: float) -> None:
     Nothing else in the row is changed, so that an operator can repair it.
     """
     with db.write() as conn:
-        conn.execute(operations.update().where(operations.c.uuid == uuid, operations.c.owner == owner).values(
-            owner=None, not_before=engine.db_now() + pause))
+        conn.execute(
+            operations.update()
+            .where(operations.c.uuid == uuid, operations.c.owner == owner)
+            .values(owner=None, not_before=engine.db_now() + pause)
+        )
 
 
 def lives(conn: sa.Connection, owner: str) -> bool:
     """Return whether the owner's lease is valid."""
-    return conn.execute(sa.select(leases.c.owner).where(
-        leases.c.owner == owner, leases.c.expires > engine.db_now())).first() is not None
+    return (
+        conn.execute(
+            sa.select(leases.c.owner).where(leases.c.owner == owner, leases.c.expires > engine.db_now())
+        ).first()
+        is not None
+    )
 
 
 def end_owned(conn: sa.Connection, uuid: str, owner: str, cancelled: bool, at: Place | None = None) -> bool:
@@ -243,6 +314,12 @@ def own(conn: sa.Connection, uuid: str, owner: str) -> None:
     This happens when a hand-over to a cell is repeated. A row of another owner with a valid lease is left unchanged.
     """
     living = _living()
-    conn.execute(operations.update().where(
-        operations.c.uuid == uuid, sa.literal(owner).in_(living),
-        sa.or_(operations.c.owner.is_(None), operations.c.owner.not_in(living))).values(owner=owner))
+    conn.execute(
+        operations.update()
+        .where(
+            operations.c.uuid == uuid,
+            sa.literal(owner).in_(living),
+            sa.or_(operations.c.owner.is_(None), operations.c.owner.not_in(living)),
+        )
+        .values(owner=owner)
+    )

@@ -4,6 +4,7 @@ docs/contributor/operations.md describes the rules. The transaction that accepts
 operation row and the action together. The transaction that writes a server's end state deletes the row.
 ``operation_leases`` has the functions of the conductors that work on the rows.
 """
+
 from __future__ import annotations
 
 import datetime
@@ -41,7 +42,7 @@ MOVES = ('resize', 'migration')
 
 
 @dataclass(kw_only=True)
-class Operation:
+class OperationRow:
     """An operation row: an accepted request, and how far conductors have come with it.
 
     Attributes:
@@ -81,15 +82,33 @@ class Operation:
     id: int = 0
 
     @classmethod
-    def new(cls, ctxt: RequestContext, kind: str, instance_uuid: str, args: dict[str, Any], *, beside: bool = False,
-            not_before: float = 0.0, host: str | None = None) -> Self:
+    def new(
+        cls,
+        ctxt: RequestContext,
+        kind: str,
+        instance_uuid: str,
+        args: dict[str, Any],
+        *,
+        beside: bool = False,
+        not_before: float = 0.0,
+        host: str | None = None,
+    ) -> Self:
         """Create a row for this request, with a new uuid.
 
         With ``beside`` it may run concurrently with the server's other rows.
         """
         uuid = uuidutils.generate_uuid()
-        return cls(uuid=uuid, kind=kind, instance_uuid=instance_uuid, args=args, context=ctxt.to_dict(),
-                   request_id=ctxt.request_id, slot=uuid if beside else RUN, not_before=not_before, host=host)
+        return cls(
+            uuid=uuid,
+            kind=kind,
+            instance_uuid=instance_uuid,
+            args=args,
+            context=ctxt.to_dict(),
+            request_id=ctxt.request_id,
+            slot=uuid if beside else RUN,
+            not_before=not_before,
+            host=host,
+        )
 
     @classmethod
     def read(cls, row: sa.RowMapping) -> Self:
@@ -103,21 +122,24 @@ class Operation:
         reason, lost = texts.split(row, ['error'])
         values['error'] = reason.get('error') or None
         if lost:
-            LOG.error('Could not read column %s of operation %s; the reason of its failure is lost', lost,
-                      row.get('uuid'))
+            LOG.error(
+                'Could not read column %s of operation %s; the reason of its failure is lost', lost, row.get('uuid')
+            )
         return cls(**values, unreadable=why)
 
     def columns(self) -> dict[str, Any]:
         """Return the columns to insert. The database sets the time of creation by its own clock."""
         left_out = ('id', 'created_at', 'updated_at', 'error', 'unreadable', *_JSON)
-        return {**{name: value for name, value in vars(self).items() if name not in left_out},
-                **{name: json.dumps(getattr(self, name)) for name in _JSON}}
+        return {
+            **{name: value for name, value in vars(self).items() if name not in left_out},
+            **{name: json.dumps(getattr(self, name)) for name in _JSON},
+        }
 
 
 _JSON = ('args', 'context', 'outputs')
 
 
-def insert(conn: sa.Connection, rows: Iterable[Operation]) -> None:
+def insert(conn: sa.Connection, rows: Iterable[OperationRow]) -> None:
     """Insert operation rows by one SQL statement.
 
     The database's clock sets their time of creation. A process whose own clock is ahead would keep sweeps from taking
@@ -129,12 +151,14 @@ def insert(conn: sa.Connection, rows: Iterable[Operation]) -> None:
 class TookTooLong(Unavailable):
     """The request took so long that the planned undo of its resources has begun (HTTP 503)."""
 
-    msg_fmt = ('The request took too long and is being rolled back: the resources that were created for it are '
-               'deleted. Please retry.')
+    msg_fmt = (
+        'The request took too long and is being rolled back: the resources that were created for it are '
+        'deleted. Please retry.'
+    )
 
 
 @engine.retried
-def plan(database: engine.Database, rows: Sequence[Operation], delay: float) -> None:
+def plan(database: engine.Database, rows: Sequence[OperationRow], delay: float) -> None:
     """Insert operation rows that conductors may take in ``delay`` seconds, unless ``unplan`` deletes them before.
 
     The API plans releases this way before it creates volumes, snapshots or images for a request. If the request fails
@@ -162,20 +186,29 @@ def unplan(database: engine.Database, uuids: Sequence[str]) -> None:
 def hasten(database: engine.Database, uuid: str) -> None:
     """Let conductors take an operation row at once that ``plan`` wrote for a later time."""
     with database.write() as conn:
-        conn.execute(operations.update().where(operations.c.uuid == uuid, operations.c.owner.is_(None))
-                     .values(not_before=0))
+        conn.execute(
+            operations.update().where(operations.c.uuid == uuid, operations.c.owner.is_(None)).values(not_before=0)
+        )
 
 
 def end_planned(conn: sa.Connection, uuids: Sequence[str]) -> bool:
     """Delete these operation rows unless a conductor has taken them. Return False if not all of them were deleted."""
-    return conn.execute(operations.delete().where(
-        operations.c.uuid.in_(list(uuids)), operations.c.owner.is_(None))).rowcount == len(uuids)
+    return conn.execute(
+        operations.delete().where(operations.c.uuid.in_(list(uuids)), operations.c.owner.is_(None))
+    ).rowcount == len(uuids)
 
 
 @engine.retried
-def accept_create(api_db: engine.Database, *, specs: Sequence[tuple[str, str]], requests: Sequence[dict[str, Any]],
-                  mappings: Sequence[dict[str, Any]], operations: Sequence[Operation],
-                  group: tuple[int, str] | None = None, instead_of: Sequence[str] = ()) -> None:
+def accept_create(
+    api_db: engine.Database,
+    *,
+    specs: Sequence[tuple[str, str]],
+    requests: Sequence[dict[str, Any]],
+    mappings: Sequence[dict[str, Any]],
+    operations: Sequence[OperationRow],
+    group: tuple[int, str] | None = None,
+    instead_of: Sequence[str] = (),
+) -> None:
     """Accept the creation of N servers by four INSERTs in one transaction of the API database, for any N.
 
     With ``group``, the (id, uuid) of a server group, one more INSERT makes the servers its members. ``instead_of`` are
@@ -197,9 +230,18 @@ def accept_create(api_db: engine.Database, *, specs: Sequence[tuple[str, str]], 
 
 
 @engine.retried
-def accept(cell_db: engine.Database, *, instance_uuid: str, event: str, operation: Operation | None,
-           action: dict[str, Any], values: dict[str, Any] | None = None, migration: tuple[str, str, str] | None = None,
-           finish: bool = False, write: Callable[[sa.Connection], object] | None = None) -> None:
+def accept(
+    cell_db: engine.Database,
+    *,
+    instance_uuid: str,
+    event: str,
+    operation: OperationRow | None,
+    action: dict[str, Any],
+    values: dict[str, Any] | None = None,
+    migration: tuple[str, str, str] | None = None,
+    finish: bool = False,
+    write: Callable[[sa.Connection], object] | None = None,
+) -> None:
     """Accept a request for a server: change its state by ``event``, and write its operation row and action.
 
     All is written in one transaction. ``migration``: (uuid of a migration, status that it must have, status to give
@@ -232,9 +274,14 @@ def accept(cell_db: engine.Database, *, instance_uuid: str, event: str, operatio
 
 def _swap(conn: sa.Connection, uuid: str, before: str, after: str) -> bool:
     """Give a migration another status. Return False if its status is not ``before``."""
-    return conn.execute(migrations.update().where(
-        migrations.c.uuid == uuid, migrations.c.status == before, migrations.c.deleted == 0)
-        .values(status=after, updated_at=instance_queries.utcnow())).rowcount == 1
+    return (
+        conn.execute(
+            migrations.update()
+            .where(migrations.c.uuid == uuid, migrations.c.status == before, migrations.c.deleted == 0)
+            .values(status=after, updated_at=instance_queries.utcnow())
+        ).rowcount
+        == 1
+    )
 
 
 def _confirming(conn: sa.Connection, instance_uuid: str) -> str | None:
@@ -242,14 +289,20 @@ def _confirming(conn: sa.Connection, instance_uuid: str) -> str | None:
 
     Return the uuid of the migration, or None if there is none or another request has taken it.
     """
-    uuid = conn.execute(sa.select(migrations.c.uuid).where(
-        migrations.c.instance_uuid == instance_uuid, migrations.c.status == 'finished', migrations.c.deleted == 0,
-        migrations.c.migration_type.in_(MOVES))).scalar()
+    uuid = conn.execute(
+        sa.select(migrations.c.uuid).where(
+            migrations.c.instance_uuid == instance_uuid,
+            migrations.c.status == 'finished',
+            migrations.c.deleted == 0,
+            migrations.c.migration_type.in_(MOVES),
+        )
+    ).scalar()
     return uuid if uuid is not None and _swap(conn, uuid, 'finished', 'confirming') else None
 
 
 _KINDS = sa.select(operations.c.slot, operations.c.kind).where(
-    operations.c.instance_uuid == sa.bindparam('instance_uuid'), operations.c.slot.in_([RUN, WAIT]))
+    operations.c.instance_uuid == sa.bindparam('instance_uuid'), operations.c.slot.in_([RUN, WAIT])
+)
 
 
 def kinds(conn: sa.Connection, instance_uuid: str) -> dict[str, str]:
@@ -266,9 +319,17 @@ def accepted(conn: sa.Connection, instance_uuid: str, action: dict[str, Any]) ->
     That is the case if it was committed, and only the answer to its COMMIT was lost.
     """
     table = instance_queries.actions
-    return engine.repeated() and conn.execute(sa.select(table.c.id).where(
-        table.c.instance_uuid == instance_uuid, table.c.request_id == action['request_id'],
-        table.c.action == action['action'])).first() is not None
+    return (
+        engine.repeated()
+        and conn.execute(
+            sa.select(table.c.id).where(
+                table.c.instance_uuid == instance_uuid,
+                table.c.request_id == action['request_id'],
+                table.c.action == action['action'],
+            )
+        ).first()
+        is not None
+    )
 
 
 def busy(conn: sa.Connection, uuid: str, event: str) -> Exception:
@@ -283,8 +344,14 @@ def running(conn: sa.Connection, instance_uuid: str) -> str | None:
 
 
 @engine.retried
-def accept_delete(cell_db: engine.Database, *, instance_uuid: str, operation: Operation, action: dict[str, Any],
-                  event: str = 'delete.start') -> str | None:
+def accept_delete(
+    cell_db: engine.Database,
+    *,
+    instance_uuid: str,
+    operation: OperationRow,
+    action: dict[str, Any],
+    event: str = 'delete.start',
+) -> str | None:
     """Accept a delete of a server, whatever operation runs on it (operations.md rule 17).
 
     Return the uuid of the delete, whose conductor should be woken, or None if a delete was already accepted. The delete
@@ -311,7 +378,9 @@ def accept_delete(cell_db: engine.Database, *, instance_uuid: str, operation: Op
 
 
 @engine.retried
-def add_beside(cell_db: engine.Database, row: Operation, write: Callable[[sa.Connection], None] | None = None) -> str:
+def add_beside(
+    cell_db: engine.Database, row: OperationRow, write: Callable[[sa.Connection], None] | None = None
+) -> str:
     """Insert an operation row that runs concurrently with the server's other rows, in a transaction of its own.
 
     ``write`` is called in the same transaction. Return the result of ``put_beside``, which is the row's uuid, or that
@@ -323,7 +392,7 @@ def add_beside(cell_db: engine.Database, row: Operation, write: Callable[[sa.Con
         return put_beside(conn, row)
 
 
-def put_beside(conn: sa.Connection, row: Operation) -> str:
+def put_beside(conn: sa.Connection, row: OperationRow) -> str:
     """Insert an operation row that runs concurrently with a server's other rows, and return its uuid.
 
     If a row with the same kind and arguments exists that no conductor has taken and that has done nothing yet, insert
@@ -331,7 +400,11 @@ def put_beside(conn: sa.Connection, row: Operation) -> str:
     """
     for other in of_instance(conn, row.instance_uuid):
         if not other.unreadable and (other.kind, other.args, other.owner, other.position) == (
-                row.kind, row.args, None, 0):
+            row.kind,
+            row.args,
+            None,
+            0,
+        ):
             return other.uuid
     insert(conn, [row])
     return row.uuid
@@ -343,8 +416,12 @@ def hurry(cell_db: engine.Database, instance_uuid: str, kind: str) -> str | None
 
     Return the operation's uuid, or None if there is no such operation or a conductor has it.
     """
-    mine = sa.and_(operations.c.instance_uuid == instance_uuid, operations.c.slot == RUN, operations.c.kind == kind,
-                   operations.c.owner.is_(None))
+    mine = sa.and_(
+        operations.c.instance_uuid == instance_uuid,
+        operations.c.slot == RUN,
+        operations.c.kind == kind,
+        operations.c.owner.is_(None),
+    )
     with cell_db.write() as conn:
         uuid: str | None = conn.execute(sa.select(operations.c.uuid).where(mine)).scalar()
         conn.execute(operations.update().where(mine).values(not_before=0))
@@ -352,8 +429,9 @@ def hurry(cell_db: engine.Database, instance_uuid: str, kind: str) -> str | None
 
 
 @engine.retried
-def accept_soft_delete(cell_db: engine.Database, *, instance_uuid: str, operation: Operation,
-                       action: dict[str, Any]) -> str:
+def accept_soft_delete(
+    cell_db: engine.Database, *, instance_uuid: str, operation: OperationRow, action: dict[str, Any]
+) -> str:
     """Accept a soft delete of a server, even if an operation runs that can be undone.
 
     A move that waits for a confirm or revert is confirmed first. Return the uuid of the soft delete, whose conductor
@@ -388,8 +466,9 @@ def accept_soft_delete(cell_db: engine.Database, *, instance_uuid: str, operatio
 
 
 @engine.retried
-def reset_state(cell_db: engine.Database, *, instance_uuid: str, event: str, action: dict[str, Any],
-                operation: Operation) -> str | None:
+def reset_state(
+    cell_db: engine.Database, *, instance_uuid: str, event: str, action: dict[str, Any], operation: OperationRow
+) -> str | None:
     """Accept resetState: change the server's state at once, and cancel its running operation.
 
     The cancelled operation is undone and leaves the new state unchanged. A move that waits for a confirm or revert
@@ -423,13 +502,17 @@ def forget_waiting(conn: sa.Connection, instance_uuid: str, spared: Sequence[str
     The caller accepts a request that supersedes the waiting one. The action of a deleted evacuation is finished as
     failed.
     """
-    waiting = conn.execute(sa.select(operations.c.id, operations.c.kind, operations.c.request_id).where(
-        operations.c.instance_uuid == instance_uuid, operations.c.slot == WAIT)).first()
+    waiting = conn.execute(
+        sa.select(operations.c.id, operations.c.kind, operations.c.request_id).where(
+            operations.c.instance_uuid == instance_uuid, operations.c.slot == WAIT
+        )
+    ).first()
     if waiting is None or waiting.kind in spared:
         return
     conn.execute(operations.delete().where(operations.c.id == waiting.id))
-    instance_queries.finish_action(conn, instance_uuid, waiting.request_id,
-                                   'Error' if waiting.kind == 'evacuate' else None)
+    instance_queries.finish_action(
+        conn, instance_uuid, waiting.request_id, 'Error' if waiting.kind == 'evacuate' else None
+    )
 
 
 def cancel(conn: sa.Connection, instance_uuid: str, spared: Sequence[str] = ()) -> int:
@@ -438,9 +521,15 @@ def cancel(conn: sa.Connection, instance_uuid: str, spared: Sequence[str] = ()) 
     Its conductor undoes the operation. If that conductor dies, the next one that takes the row does. Return the number
     of rows that were cancelled, 0 or 1.
     """
-    return conn.execute(operations.update().where(
-        operations.c.instance_uuid == instance_uuid, operations.c.slot == RUN, operations.c.kind.not_in(list(spared)))
-        .values(cancelled=True, not_before=0)).rowcount
+    return conn.execute(
+        operations.update()
+        .where(
+            operations.c.instance_uuid == instance_uuid,
+            operations.c.slot == RUN,
+            operations.c.kind.not_in(list(spared)),
+        )
+        .values(cancelled=True, not_before=0)
+    ).rowcount
 
 
 @engine.retried
@@ -465,11 +554,17 @@ def cancel_kind(conn: sa.Connection, instance_uuid: str, kind: str, reason: dict
 
     Return the operation's uuid, or None if there is none, or if it is cancelled or failed already.
     """
-    mine = sa.and_(operations.c.instance_uuid == instance_uuid, operations.c.slot == RUN, operations.c.kind == kind,
-                   operations.c.cancelled == sa.false(), operations.c.failed == sa.false())
+    mine = sa.and_(
+        operations.c.instance_uuid == instance_uuid,
+        operations.c.slot == RUN,
+        operations.c.kind == kind,
+        operations.c.cancelled == sa.false(),
+        operations.c.failed == sa.false(),
+    )
     uuid: str | None = conn.execute(sa.select(operations.c.uuid).where(mine)).scalar()
-    done = conn.execute(operations.update().where(mine).values(
-        cancelled=True, not_before=0, error=json.dumps(reason))).rowcount
+    done = conn.execute(
+        operations.update().where(mine).values(cancelled=True, not_before=0, error=json.dumps(reason))
+    ).rowcount
     return uuid if done else None
 
 
@@ -480,9 +575,11 @@ def cancel_with(db: engine.Database, uuid: str, reason: dict[str, Any]) -> bool:
     Return False if the operation does not exist any more, or was cancelled or failed before.
     """
     with db.write() as conn:
-        if conn.execute(operations.update().where(
-                operations.c.uuid == uuid, operations.c.cancelled == sa.false(), operations.c.failed == sa.false())
-                .values(cancelled=True, not_before=0, error=json.dumps(reason))).rowcount:
+        if conn.execute(
+            operations.update()
+            .where(operations.c.uuid == uuid, operations.c.cancelled == sa.false(), operations.c.failed == sa.false())
+            .values(cancelled=True, not_before=0, error=json.dumps(reason))
+        ).rowcount:
             return True
         row = get(conn, uuid) if engine.repeated() else None
         return row is not None and row.error == reason
@@ -491,10 +588,10 @@ def cancel_with(db: engine.Database, uuid: str, reason: dict[str, Any]) -> bool:
 _GET = sa.select(operations).where(operations.c.uuid == sa.bindparam('of_uuid', type_=sa.String))
 
 
-def get(conn: sa.Connection, uuid: str) -> Operation | None:
+def get(conn: sa.Connection, uuid: str) -> OperationRow | None:
     """Return the operation with this uuid, or None if there is none."""
     row = conn.execute(_GET, {'of_uuid': uuid}).mappings().first()
-    return Operation.read(row) if row else None
+    return OperationRow.read(row) if row else None
 
 
 def end(conn: sa.Connection, uuid: str, instance_uuid: str) -> str | None:
@@ -519,18 +616,22 @@ def promote(conn: sa.Connection, instance_uuid: str) -> str | None:
 
     Return its uuid, or None if none waits.
     """
-    waiting = conn.execute(sa.select(operations.c.uuid).where(
-        operations.c.instance_uuid == instance_uuid, operations.c.slot == WAIT)).scalar()
+    waiting = conn.execute(
+        sa.select(operations.c.uuid).where(operations.c.instance_uuid == instance_uuid, operations.c.slot == WAIT)
+    ).scalar()
     if waiting:
         conn.execute(operations.update().where(operations.c.uuid == waiting).values(slot=RUN))
     return waiting
 
 
-def of_instance(conn: sa.Connection, instance_uuid: str) -> list[Operation]:
+def of_instance(conn: sa.Connection, instance_uuid: str) -> list[OperationRow]:
     """Return all operations of a server, including pending releases, oldest first."""
-    rows = conn.execute(sa.select(operations).where(operations.c.instance_uuid == instance_uuid)
-                        .order_by(operations.c.id)).mappings().all()
-    return [Operation.read(row) for row in rows]
+    rows = (
+        conn.execute(sa.select(operations).where(operations.c.instance_uuid == instance_uuid).order_by(operations.c.id))
+        .mappings()
+        .all()
+    )
+    return [OperationRow.read(row) for row in rows]
 
 
 def busy_instances(conn: sa.Connection, uuids: Sequence[str], host: str) -> set[str]:
@@ -539,10 +640,17 @@ def busy_instances(conn: sa.Connection, uuids: Sequence[str], host: str) -> set[
     These servers have a running or waiting row, a pending release on the host (for example of a disk that a move
     renamed), or a row that has the host start them.
     """
-    return set(conn.execute(sa.select(operations.c.instance_uuid).where(
-        operations.c.instance_uuid.in_(list(uuids)), sa.or_(
-            operations.c.slot.in_([RUN, WAIT]),
-            sa.and_(operations.c.kind.in_([RELEASE, RESUME]), operations.c.host == host)))).scalars())
+    return set(
+        conn.execute(
+            sa.select(operations.c.instance_uuid).where(
+                operations.c.instance_uuid.in_(list(uuids)),
+                sa.or_(
+                    operations.c.slot.in_([RUN, WAIT]),
+                    sa.and_(operations.c.kind.in_([RELEASE, RESUME]), operations.c.host == host),
+                ),
+            )
+        ).scalars()
+    )
 
 
 def instance_or_404(conn: sa.Connection, uuid: str) -> dict[str, Any]:
@@ -563,6 +671,14 @@ def waiting_boots(conn: sa.Connection, uuids: Sequence[str]) -> set[str]:
 
     No host was chosen for such a boot, and it was not cancelled and has not failed.
     """
-    return set(conn.execute(sa.select(operations.c.instance_uuid).where(
-        operations.c.uuid.in_(list(uuids)), operations.c.kind == 'boot', operations.c.position == 0,
-        operations.c.failed == sa.false(), operations.c.cancelled == sa.false())).scalars())
+    return set(
+        conn.execute(
+            sa.select(operations.c.instance_uuid).where(
+                operations.c.uuid.in_(list(uuids)),
+                operations.c.kind == 'boot',
+                operations.c.position == 0,
+                operations.c.failed == sa.false(),
+                operations.c.cancelled == sa.false(),
+            )
+        ).scalars()
+    )

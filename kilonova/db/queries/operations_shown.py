@@ -5,6 +5,7 @@
 
 Each database takes one SQL statement.
 """
+
 from __future__ import annotations
 
 import sqlalchemy as sa
@@ -17,8 +18,22 @@ from kilonova.db.rows import Row
 operations = models.Operation.__table__
 leases = models.Lease.__table__
 
-_PLAIN = ('uuid', 'kind', 'instance_uuid', 'slot', 'position', 'attempt', 'owner', 'host', 'request_id', 'failed',
-          'undoing', 'cancelled', 'error', 'created_at')
+_PLAIN = (
+    'uuid',
+    'kind',
+    'instance_uuid',
+    'slot',
+    'position',
+    'attempt',
+    'owner',
+    'host',
+    'request_id',
+    'failed',
+    'undoing',
+    'cancelled',
+    'error',
+    'created_at',
+)
 
 
 def shown(connection: sa.Connection, server: str | None = None, uuid: str | None = None) -> list[Row]:
@@ -32,11 +47,20 @@ def shown(connection: sa.Connection, server: str | None = None, uuid: str | None
         outputs    the results of its steps
         stored     kind, args, context and outputs as the database has them. Don't print it, as it contains secrets
     """
-    query = sa.select(
-        *(operations.c[name] for name in _PLAIN), operations.c.args, operations.c.outputs, operations.c.context,
-        (operations.c.not_before - db_now()).label('waits'), leases.c.host.label('conductor')).join_from(
-        operations, leases, sa.and_(leases.c.owner == operations.c.owner, leases.c.expires > db_now()),
-        isouter=True).order_by(operations.c.id)
+    query = (
+        sa.select(
+            *(operations.c[name] for name in _PLAIN),
+            operations.c.args,
+            operations.c.outputs,
+            operations.c.context,
+            (operations.c.not_before - db_now()).label('waits'),
+            leases.c.host.label('conductor'),
+        )
+        .join_from(
+            operations, leases, sa.and_(leases.c.owner == operations.c.owner, leases.c.expires > db_now()), isouter=True
+        )
+        .order_by(operations.c.id)
+    )
     if server is not None:
         query = query.where(operations.c.instance_uuid == server)
     if uuid is not None:
@@ -47,5 +71,10 @@ def shown(connection: sa.Connection, server: str | None = None, uuid: str | None
 def _shown(row: sa.RowMapping) -> Row:
     read, _ = texts.split(row, ('args', 'outputs'))
     stored = {name: row[name] for name in ('kind', 'args', 'context', 'outputs')}
-    return {**{name: row[name] for name in (*_PLAIN, 'conductor')}, 'waits': max(float(row['waits']), 0.0),
-            'args': sorted(read['args']), 'outputs': read['outputs'], 'stored': stored}
+    return {
+        **{name: row[name] for name in (*_PLAIN, 'conductor')},
+        'waits': max(float(row['waits']), 0.0),
+        'args': sorted(read['args']),
+        'outputs': read['outputs'],
+        'stored': stored,
+    }

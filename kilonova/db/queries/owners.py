@@ -6,6 +6,7 @@
 Tokens without a project (unscoped tokens, and tokens of a domain or the system) have the ``project_id`` None. None must
 never select the rows of all projects.
 """
+
 from __future__ import annotations
 
 import enum

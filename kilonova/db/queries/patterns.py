@@ -1,4 +1,5 @@
 """``from_user``, which turns database errors about a user's regular expression into errors for the user (HTTP 400)."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

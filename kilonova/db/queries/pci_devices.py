@@ -6,6 +6,7 @@
 ``extra_info`` is JSON text. ``queries.claims`` writes claims and releases of servers. Soft-deleted rows are never
 returned.
 """
+
 from __future__ import annotations
 
 import uuid as uuids
@@ -26,13 +27,21 @@ LIVE = pci_devices.c.deleted == 0
 
 def by_node(connection: sa.Connection, compute_node_id: int) -> list[Row]:
     """Return the devices of a node, sorted by address."""
-    return many(connection.execute(
-        sa.select(pci_devices).where(LIVE, pci_devices.c.compute_node_id == compute_node_id)
-        .order_by(pci_devices.c.address)))
+    return many(
+        connection.execute(
+            sa.select(pci_devices)
+            .where(LIVE, pci_devices.c.compute_node_id == compute_node_id)
+            .order_by(pci_devices.c.address)
+        )
+    )
 
 
-def by_instance(connection: sa.Connection, instance_uuid: str, statuses: Sequence[str] | None = None,
-                compute_node_id: int | None = None) -> list[Row]:
+def by_instance(
+    connection: sa.Connection,
+    instance_uuid: str,
+    statuses: Sequence[str] | None = None,
+    compute_node_id: int | None = None,
+) -> list[Row]:
     """Return the devices that a server holds, on all nodes or on the given one.
 
     A server that moves holds devices on the source and on the destination.
@@ -45,8 +54,9 @@ def by_instance(connection: sa.Connection, instance_uuid: str, statuses: Sequenc
     return many(connection.execute(query.order_by(pci_devices.c.id)))
 
 
-def by_instances(connection: sa.Connection, instance_uuids: Iterable[str],
-                 statuses: Sequence[str] | None = None) -> dict[str, list[Row]]:
+def by_instances(
+    connection: sa.Connection, instance_uuids: Iterable[str], statuses: Sequence[str] | None = None
+) -> dict[str, list[Row]]:
     """Return a dict from server uuid to the devices that the server holds. Runs one SQL statement."""
     devices: dict[str, list[Row]] = {uuid: [] for uuid in instance_uuids}
     query = sa.select(pci_devices).where(LIVE, pci_devices.c.instance_uuid.in_(list(devices)))
@@ -57,8 +67,9 @@ def by_instances(connection: sa.Connection, instance_uuids: Iterable[str],
     return devices
 
 
-def list_devices(connection: sa.Connection, *, statuses: Sequence[str] | None = None,
-                 host: str | None = None) -> list[Row]:
+def list_devices(
+    connection: sa.Connection, *, statuses: Sequence[str] | None = None, host: str | None = None
+) -> list[Row]:
     """Return the devices of a cell in the form of ``page``, sorted by host and address."""
     query = _shown(statuses=statuses, host=host).order_by(compute_nodes.c.host, pci_devices.c.address)
     return many(connection.execute(query))
@@ -80,28 +91,53 @@ def find(connection: sa.Connection, **filters: Any) -> Row | None:
     return one(connection.execute(_shown(**filters)))
 
 
-def _shown(*, uuid: str | None = None, host: str | None = None, address: str | None = None,
-           types: Sequence[str] | None = None, statuses: Sequence[str] | None = None, server: str | None = None,
-           project_id: str | None = None) -> sa.Select[Any]:
+def _shown(
+    *,
+    uuid: str | None = None,
+    host: str | None = None,
+    address: str | None = None,
+    types: Sequence[str] | None = None,
+    statuses: Sequence[str] | None = None,
+    server: str | None = None,
+    project_id: str | None = None,
+) -> sa.Select[Any]:
     """Return the query for devices with ``host`` and ``hypervisor_hostname`` of their node.
 
     The rows also have ``server_name`` and ``project_id``, which are None if no server holds the device or it is
     deleted.
     """
-    query = (sa.select(pci_devices, compute_nodes.c.host, compute_nodes.c.hypervisor_hostname,
-                       servers.c.display_name.label('server_name'), servers.c.project_id)
-             .join_from(pci_devices, compute_nodes, compute_nodes.c.id == pci_devices.c.compute_node_id)
-             .join(servers, sa.and_(servers.c.uuid == pci_devices.c.instance_uuid, servers.c.deleted == 0),
-                   isouter=True).where(LIVE))
-    equal = {pci_devices.c.uuid: uuid, compute_nodes.c.host: host, pci_devices.c.address: address,
-             pci_devices.c.instance_uuid: server, servers.c.project_id: project_id}
+    query = (
+        sa.select(
+            pci_devices,
+            compute_nodes.c.host,
+            compute_nodes.c.hypervisor_hostname,
+            servers.c.display_name.label('server_name'),
+            servers.c.project_id,
+        )
+        .join_from(pci_devices, compute_nodes, compute_nodes.c.id == pci_devices.c.compute_node_id)
+        .join(servers, sa.and_(servers.c.uuid == pci_devices.c.instance_uuid, servers.c.deleted == 0), isouter=True)
+        .where(LIVE)
+    )
+    equal = {
+        pci_devices.c.uuid: uuid,
+        compute_nodes.c.host: host,
+        pci_devices.c.address: address,
+        pci_devices.c.instance_uuid: server,
+        servers.c.project_id: project_id,
+    }
     query = query.where(*(column == value for column, value in equal.items() if value is not None))
     among = {pci_devices.c.dev_type: types, pci_devices.c.status: statuses}
     return query.where(*(column.in_(list(values)) for column, values in among.items() if values is not None))
 
 
-def save(connection: sa.Connection, compute_node_id: int, *, created: Sequence[Row] = (),
-         changed: Sequence[Row] = (), removed: Sequence[int] = ()) -> None:
+def save(
+    connection: sa.Connection,
+    compute_node_id: int,
+    *,
+    created: Sequence[Row] = (),
+    changed: Sequence[Row] = (),
+    removed: Sequence[int] = (),
+) -> None:
     """Write the changes that an audit of a node found.
 
     Rows of ``created`` get a uuid unless they have one. Rows of ``changed`` have an ``id`` and the new values. Runs one
@@ -109,8 +145,12 @@ def save(connection: sa.Connection, compute_node_id: int, *, created: Sequence[R
     """
     # Devices are removed first, because a device that comes back at its address needs the unique key to be free.
     if removed:
-        soft_delete(connection, pci_devices, pci_devices.c.compute_node_id == compute_node_id,
-                    pci_devices.c.id.in_(list(removed)))
+        soft_delete(
+            connection,
+            pci_devices,
+            pci_devices.c.compute_node_id == compute_node_id,
+            pci_devices.c.id.in_(list(removed)),
+        )
     groups: dict[frozenset[str], list[Row]] = {}
     for row in changed:
         groups.setdefault(frozenset(row), []).append(row)
@@ -118,9 +158,18 @@ def save(connection: sa.Connection, compute_node_id: int, *, created: Sequence[R
         values: dict[str, Any] = {name: sa.bindparam(f'new_{name}') for name in sorted(names - {'id'})}
         connection.execute(
             sa.update(pci_devices).where(pci_devices.c.id == sa.bindparam('row_id'), LIVE).values(values),
-            [{'row_id': row['id'], **{f'new_{name}': row[name] for name in values}} for row in rows])
+            [{'row_id': row['id'], **{f'new_{name}': row[name] for name in values}} for row in rows],
+        )
     if created:
         keys: set[str] = set().union(*created)
-        connection.execute(sa.insert(pci_devices), [
-            {**{name: row.get(name) for name in keys}, 'compute_node_id': compute_node_id,
-             'uuid': row.get('uuid') or str(uuids.uuid4())} for row in created])
+        connection.execute(
+            sa.insert(pci_devices),
+            [
+                {
+                    **{name: row.get(name) for name in keys},
+                    'compute_node_id': compute_node_id,
+                    'uuid': row.get('uuid') or str(uuids.uuid4()),
+                }
+                for row in created
+            ],
+        )

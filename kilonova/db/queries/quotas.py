@@ -2,6 +2,7 @@
 
 The usage is counted in the cells, and in the API database for build requests that have no cell yet.
 """
+
 from __future__ import annotations
 
 import functools
@@ -51,10 +52,16 @@ def limits(conn: Connection, project_id: str | None, user_id: str | None = None)
     A limit of the project overrides the one of the default class.
     """
     # Classes have no unique key. If there are two rows, the newer one is valid.
-    rows = sorted(tuple(row) for row in conn.execute(
-        _limits(project_id is not None, user_id is not None), {'project_id': project_id, 'user_id': user_id}))
-    return Parts({resource: limit for rank, _, resource, limit in rows if rank < 2},
-                 {resource: limit for rank, _, resource, limit in rows if rank == 2})
+    rows = sorted(
+        tuple(row)
+        for row in conn.execute(
+            _limits(project_id is not None, user_id is not None), {'project_id': project_id, 'user_id': user_id}
+        )
+    )
+    return Parts(
+        {resource: limit for rank, _, resource, limit in rows if rank < 2},
+        {resource: limit for rank, _, resource, limit in rows if rank == 2},
+    )
 
 
 @functools.cache
@@ -69,7 +76,8 @@ def _limits(of_project: bool, of_user: bool) -> sa.CompoundSelect[Any]:
 
 def _said(rank: int, table: sa.Table, *criteria: sa.ColumnElement[bool]) -> sa.Select[Any]:
     return sa.select(sa.literal(rank).label('rank'), table.c.id, table.c.resource, table.c.hard_limit).where(
-        *criteria, table.c.hard_limit.is_not(None))
+        *criteria, table.c.hard_limit.is_not(None)
+    )
 
 
 def class_limits(conn: Connection, name: str) -> dict[str, int]:
@@ -83,8 +91,11 @@ def given_to_users(conn: Connection, project_id: str, but: str | None = None) ->
 
     Unlimited values (less than 0) are not counted.
     """
-    query = sa.select(user_quotas.c.resource, sa.func.sum(user_quotas.c.hard_limit)).where(
-        user_quotas.c.project_id == project_id, user_quotas.c.hard_limit >= 0).group_by(user_quotas.c.resource)
+    query = (
+        sa.select(user_quotas.c.resource, sa.func.sum(user_quotas.c.hard_limit))
+        .where(user_quotas.c.project_id == project_id, user_quotas.c.hard_limit >= 0)
+        .group_by(user_quotas.c.resource)
+    )
     if but is not None:
         query = query.where(user_quotas.c.user_id != but)
     return {resource: int(total) for resource, total in conn.execute(query)}
@@ -98,9 +109,11 @@ def set_limits(database: Database, project_id: str, user_id: str | None, values:
     table, key = _owner(project_id, user_id)
     with database.write() as conn:
         insert_missing(conn, table, [{**key, 'resource': name, 'hard_limit': limit} for name, limit in values.items()])
-        conn.execute(table.update().where(
-            *(table.c[name] == value for name, value in key.items()), table.c.resource.in_(list(values))).values(
-            hard_limit=sa.case(dict(values), value=table.c.resource)))
+        conn.execute(
+            table.update()
+            .where(*(table.c[name] == value for name, value in key.items()), table.c.resource.in_(list(values)))
+            .values(hard_limit=sa.case(dict(values), value=table.c.resource))
+        )
 
 
 @engine.retried
@@ -110,16 +123,21 @@ def set_class_limits(database: Database, name: str, values: Mapping[str, int]) -
         return
     with database.write() as conn:
         conn.execute(classes.delete().where(classes.c.class_name == name, classes.c.resource.in_(list(values))))
-        conn.execute(classes.insert(), [{'class_name': name, 'resource': resource, 'hard_limit': limit}
-                                        for resource, limit in values.items()])
+        conn.execute(
+            classes.insert(),
+            [{'class_name': name, 'resource': resource, 'hard_limit': limit} for resource, limit in values.items()],
+        )
 
 
 @engine.retried
 def delete_limits(database: Database, project_id: str, user_id: str | None = None) -> None:
     """Delete the quota limits of a user, or those of a project together with those of all its users."""
     with database.write() as conn:
-        conn.execute(user_quotas.delete().where(
-            user_quotas.c.project_id == project_id, *([user_quotas.c.user_id == user_id] if user_id else [])))
+        conn.execute(
+            user_quotas.delete().where(
+                user_quotas.c.project_id == project_id, *([user_quotas.c.user_id == user_id] if user_id else [])
+            )
+        )
         if user_id is None:
             conn.execute(quotas.delete().where(quotas.c.project_id == project_id))
 
@@ -138,19 +156,32 @@ def usage(conn: Connection, project_id: str, user_id: str | None = None, besides
     (soft-delete) counts only when it is being restored. Servers in ``besides`` (uuids) were counted elsewhere and are
     left out. Runs one SQL statement.
     """
-    return _parts(conn.execute(_usage(conn.dialect.name, user_id is not None), {
-        'project_id': project_id, 'user_id': user_id, 'besides': list(besides)}).one())
+    return _parts(
+        conn.execute(
+            _usage(conn.dialect.name, user_id is not None),
+            {'project_id': project_id, 'user_id': user_id, 'besides': list(besides)},
+        ).one()
+    )
 
 
 @functools.cache
 def _usage(dialect: str, of_user: bool) -> sa.Select[Any]:
     args = json_columns.of(dialect, operations.c.args)
-    amounts = {name: sa.literal(1) if column is None else _larger(
-        instances.c[column], args['flavor', 'nova_object.data', column].as_integer())
-        for name, column in COUNTED.items()}
-    return sa.select(*_sums(amounts, instances.c.user_id, of_user)).select_from(instances.outerjoin(
-        operations, sa.and_(operations.c.instance_uuid == instances.c.uuid, operations.c.kind == 'resize'))).where(
-        instances.c.project_id == _PROJECT, instances.c.deleted == 0, COUNTS, instances.c.uuid.not_in(_BESIDES))
+    amounts = {
+        name: sa.literal(1)
+        if column is None
+        else _larger(instances.c[column], args['flavor', 'nova_object.data', column].as_integer())
+        for name, column in COUNTED.items()
+    }
+    return (
+        sa.select(*_sums(amounts, instances.c.user_id, of_user))
+        .select_from(
+            instances.outerjoin(
+                operations, sa.and_(operations.c.instance_uuid == instances.c.uuid, operations.c.kind == 'resize')
+            )
+        )
+        .where(instances.c.project_id == _PROJECT, instances.c.deleted == 0, COUNTS, instances.c.uuid.not_in(_BESIDES))
+    )
 
 
 def _larger(present: sa.ColumnElement[int], wanted: sa.ColumnElement[int]) -> Any:
@@ -167,7 +198,7 @@ def _sums(amounts: Mapping[str, Any], owner: sa.ColumnElement[str], of_user: boo
 
 def _parts(row: Sequence[Any]) -> Parts:
     numbers = [int(value) for value in row]
-    return Parts(dict(zip(COUNTED, numbers, strict=False)), dict(zip(COUNTED, numbers[len(COUNTED):], strict=False)))
+    return Parts(dict(zip(COUNTED, numbers, strict=False)), dict(zip(COUNTED, numbers[len(COUNTED) :], strict=False)))
 
 
 def waiting(conn: Connection, project_id: str) -> list[Row]:
@@ -178,28 +209,43 @@ def waiting(conn: Connection, project_id: str) -> list[Row]:
 @functools.cache
 def _waiting(dialect: str) -> sa.Select[Any]:
     stored = json_columns.of(dialect, requests.c.instance)
-    columns = [sa.func.coalesce(stored['nova_object.data', column].as_integer(), 0).label(name)
-               for name, column in COUNTED.items() if column]
+    columns = [
+        sa.func.coalesce(stored['nova_object.data', column].as_integer(), 0).label(name)
+        for name, column in COUNTED.items()
+        if column
+    ]
     return sa.select(
-        requests.c.instance_uuid.label('uuid'), stored['nova_object.data', 'user_id'].as_string().label('user_id'),
-        sa.literal(1).label('instances'), *columns).where(requests.c.project_id == _PROJECT)
+        requests.c.instance_uuid.label('uuid'),
+        stored['nova_object.data', 'user_id'].as_string().label('user_id'),
+        sa.literal(1).label('instances'),
+        *columns,
+    ).where(requests.c.project_id == _PROJECT)
 
 
-def of_silent(conn: Connection, cell_ids: Sequence[int], project_id: str, user_id: str | None = None,
-              besides: Sequence[str] = ()) -> Parts:
+def of_silent(
+    conn: Connection, cell_ids: Sequence[int], project_id: str, user_id: str | None = None, besides: Sequence[str] = ()
+) -> Parts:
     """Return the usage of a project, and of one of its users, in cells that don't answer. Runs one SQL statement.
 
     It is estimated from the API database: the servers are those of the instance mappings, and each counts with the
     flavor in its request spec. The result has the form of ``usage``.
     """
     flavor = json_columns.of(conn.dialect.name, specs.c.spec)
-    amounts = {name: sa.literal(1) if column is None else sa.func.coalesce(
-        flavor['nova_object.data', 'flavor', 'nova_object.data', column].as_integer(), 0)
-        for name, column in COUNTED.items()}
-    query = sa.select(*_sums(amounts, mappings.c.user_id, user_id is not None)).select_from(mappings.outerjoin(
-        specs, specs.c.instance_uuid == mappings.c.instance_uuid)).where(
-        mappings.c.cell_id.in_(list(cell_ids)), mappings.c.project_id == _PROJECT,
-        sa.func.coalesce(mappings.c.queued_for_delete, sa.false()) == sa.false())
+    amounts = {
+        name: sa.literal(1)
+        if column is None
+        else sa.func.coalesce(flavor['nova_object.data', 'flavor', 'nova_object.data', column].as_integer(), 0)
+        for name, column in COUNTED.items()
+    }
+    query = (
+        sa.select(*_sums(amounts, mappings.c.user_id, user_id is not None))
+        .select_from(mappings.outerjoin(specs, specs.c.instance_uuid == mappings.c.instance_uuid))
+        .where(
+            mappings.c.cell_id.in_(list(cell_ids)),
+            mappings.c.project_id == _PROJECT,
+            sa.func.coalesce(mappings.c.queued_for_delete, sa.false()) == sa.false(),
+        )
+    )
     if besides:
         query = query.where(mappings.c.instance_uuid.not_in(list(besides)))
     return _parts(conn.execute(query, {'project_id': project_id, 'user_id': user_id}).one())

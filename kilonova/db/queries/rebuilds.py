@@ -5,6 +5,7 @@ They are written when the request is accepted, and written back if the rebuild f
     changed = {'values': {'image_ref': new}, 'extra': {}, 'system_metadata': {'image_min_ram': '1'}, 'metadata': None}
     write(conn, uuid, changed)
 """
+
 from __future__ import annotations
 
 from typing import TypedDict
@@ -14,7 +15,7 @@ import sqlalchemy as sa
 from kilonova.db.queries import instances, metadata
 
 
-class Changed(TypedDict):
+class RebuildChanges(TypedDict):
     """The changes that a rebuild makes to a server's rows, as JSON that is stored in the operation row.
 
     ``values`` are columns of instances, and ``extra`` columns of instance_extra. A key of ``system_metadata`` is
@@ -27,7 +28,7 @@ class Changed(TypedDict):
     metadata: dict[str, str] | None
 
 
-def write(conn: sa.Connection, uuid: str, changed: Changed) -> None:
+def write(conn: sa.Connection, uuid: str, changed: RebuildChanges) -> None:
     """Write all these changes of a rebuild to a server's rows."""
     instances.update(conn, uuid, changed['values'])
     instances.update_extra(conn, uuid, changed['extra'])

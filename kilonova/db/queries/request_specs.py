@@ -1,4 +1,5 @@
 """Read and write rows of ``request_specs`` (API database), which contain each server's RequestSpec as JSON."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -13,8 +14,7 @@ request_specs = RequestSpec.__table__
 
 def get(connection: sa.Connection, instance_uuid: str) -> Row | None:
     """Return the row (id, instance_uuid, spec and times) of a server's request spec, or None if it has none."""
-    return one(connection.execute(
-        sa.select(request_specs).where(request_specs.c.instance_uuid == instance_uuid)))
+    return one(connection.execute(sa.select(request_specs).where(request_specs.c.instance_uuid == instance_uuid)))
 
 
 def create(connection: sa.Connection, specs: Iterable[tuple[str, str]]) -> None:
@@ -27,14 +27,16 @@ def save(connection: sa.Connection, seen: Row, spec: str) -> bool:
     updated = request_specs.c.updated_at
     same = updated.is_(None) if seen['updated_at'] is None else updated == seen['updated_at']
     result = connection.execute(
-        sa.update(request_specs).where(request_specs.c.id == seen['id'], same).values(spec=spec))
+        sa.update(request_specs).where(request_specs.c.id == seen['id'], same).values(spec=spec)
+    )
     return result.rowcount == 1
 
 
 def destroy(connection: sa.Connection, instance_uuid: str) -> bool:
     """Delete a server's request spec. Return False if it has none."""
-    return connection.execute(
-        sa.delete(request_specs).where(request_specs.c.instance_uuid == instance_uuid)).rowcount == 1
+    return (
+        connection.execute(sa.delete(request_specs).where(request_specs.c.instance_uuid == instance_uuid)).rowcount == 1
+    )
 
 
 def destroy_all(connection: sa.Connection, instance_uuids: Iterable[str]) -> None:

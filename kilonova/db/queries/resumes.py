@@ -8,6 +8,7 @@ Such a row runs concurrently with the server's other rows, so that its user can 
 meanwhile. As long as the row exists, one action of the server shows it: the action's message is WAITING, and its event
 has the reason.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -20,7 +21,7 @@ from kilonova.context import RequestContext
 from kilonova.db import engine
 from kilonova.db.models import cell as models
 from kilonova.db.queries import instances as instance_queries
-from kilonova.db.queries.operations import RESUME, Operation, insert, operations
+from kilonova.db.queries.operations import RESUME, OperationRow, insert, operations
 
 # The kind of the rows and name of the action, and the name of the action's event.
 KIND, EVENT = RESUME, 'compute_resume_on_host_boot'
@@ -45,27 +46,60 @@ def plan(db: engine.Database, ctxt: RequestContext, host: str, reasons: Mapping[
     the servers' power state is set to SHUTDOWN. Runs six SQL statements at most.
     """
     with db.write() as conn:
-        conn.execute(operations.update().where(operations.c.kind == KIND, operations.c.host == host).values(
-            not_before=0, created_at=engine.db_utcnow()))
+        conn.execute(
+            operations.update()
+            .where(operations.c.kind == KIND, operations.c.host == host)
+            .values(not_before=0, created_at=engine.db_utcnow())
+        )
         wanted = _without_row(conn, host, list(reasons)) if reasons else []
         if not wanted:
             return
         insert(conn, [_row(ctxt, uuid, host, reasons[uuid][:LONGEST]) for uuid in wanted])
         now = instance_queries.utcnow()
-        conn.execute(actions.insert(), [{
-            'instance_uuid': uuid, 'start_time': now, 'created_at': now, 'updated_at': now, 'deleted': 0,
-            'action': KIND, 'request_id': ctxt.request_id, 'user_id': ctxt.user_id, 'project_id': ctxt.project_id,
-            'message': WAITING} for uuid in wanted])
-        conn.execute(_ADD_EVENT, [{
-            'of_uuid': uuid, 'of_request': ctxt.request_id, 'event': EVENT, 'start_time': now, 'created_at': now,
-            'deleted': 0, 'host': host, 'details': reasons[uuid][:LONGEST]} for uuid in wanted])
+        conn.execute(
+            actions.insert(),
+            [
+                {
+                    'instance_uuid': uuid,
+                    'start_time': now,
+                    'created_at': now,
+                    'updated_at': now,
+                    'deleted': 0,
+                    'action': KIND,
+                    'request_id': ctxt.request_id,
+                    'user_id': ctxt.user_id,
+                    'project_id': ctxt.project_id,
+                    'message': WAITING,
+                }
+                for uuid in wanted
+            ],
+        )
+        conn.execute(
+            _ADD_EVENT,
+            [
+                {
+                    'of_uuid': uuid,
+                    'of_request': ctxt.request_id,
+                    'event': EVENT,
+                    'start_time': now,
+                    'created_at': now,
+                    'deleted': 0,
+                    'host': host,
+                    'details': reasons[uuid][:LONGEST],
+                }
+                for uuid in wanted
+            ],
+        )
         if is_off:
-            conn.execute(servers.update().where(servers.c.uuid.in_(wanted)).values(
-                power_state=int(states.PowerState.SHUTDOWN), updated_at=now))
+            conn.execute(
+                servers.update()
+                .where(servers.c.uuid.in_(wanted))
+                .values(power_state=int(states.PowerState.SHUTDOWN), updated_at=now)
+            )
 
 
-def _row(ctxt: RequestContext, uuid: str, host: str, reason: str) -> Operation:
-    row = Operation.new(ctxt, KIND, uuid, {'host': host}, beside=True, host=host)
+def _row(ctxt: RequestContext, uuid: str, host: str, reason: str) -> OperationRow:
+    row = OperationRow.new(ctxt, KIND, uuid, {'host': host}, beside=True, host=host)
     row.outputs = {'reason': reason, 'told': reason}
     return row
 
@@ -73,15 +107,28 @@ def _row(ctxt: RequestContext, uuid: str, host: str, reason: str) -> Operation:
 def _without_row(conn: sa.Connection, host: str, uuids: list[str]) -> list[str]:
     """Return the servers on the host that should be running, have no task state and no such row, sorted by id."""
     planned = sa.select(operations.c.instance_uuid).where(operations.c.kind == KIND)
-    return list(conn.execute(sa.select(servers.c.uuid).where(
-        servers.c.uuid.in_(uuids), servers.c.host == host, servers.c.deleted == 0, servers.c.task_state.is_(None),
-        servers.c.vm_state.in_([state.value for state in WANTED_RUNNING]), servers.c.uuid.not_in(planned))
-        .order_by(servers.c.id)).scalars())
+    return list(
+        conn.execute(
+            sa.select(servers.c.uuid)
+            .where(
+                servers.c.uuid.in_(uuids),
+                servers.c.host == host,
+                servers.c.deleted == 0,
+                servers.c.task_state.is_(None),
+                servers.c.vm_state.in_([state.value for state in WANTED_RUNNING]),
+                servers.c.uuid.not_in(planned),
+            )
+            .order_by(servers.c.id)
+        ).scalars()
+    )
 
 
 def _action(uuid: object, request_id: object) -> Any:
-    return sa.select(sa.func.max(actions.c.id)).where(
-        actions.c.instance_uuid == uuid, actions.c.request_id == request_id, actions.c.action == KIND).scalar_subquery()
+    return (
+        sa.select(sa.func.max(actions.c.id))
+        .where(actions.c.instance_uuid == uuid, actions.c.request_id == request_id, actions.c.action == KIND)
+        .scalar_subquery()
+    )
 
 
 _ADD_EVENT = events.insert().values(action_id=_action(sa.bindparam('of_uuid'), sa.bindparam('of_request')))
@@ -99,19 +146,30 @@ def age(conn: sa.Connection, uuid: str) -> float:
 def tell(conn: sa.Connection, uuid: str, request_id: str, reason: str) -> None:
     """Write why the last try to start the server ``uuid`` failed into its action."""
     now = instance_queries.utcnow()
-    conn.execute(events.update().where(events.c.action_id == _action(uuid, request_id)).values(
-        details=reason[:LONGEST], updated_at=now))
-    conn.execute(actions.update().where(
-        actions.c.instance_uuid == uuid, actions.c.request_id == request_id, actions.c.action == KIND)
-        .values(updated_at=now))
+    conn.execute(
+        events.update()
+        .where(events.c.action_id == _action(uuid, request_id))
+        .values(details=reason[:LONGEST], updated_at=now)
+    )
+    conn.execute(
+        actions.update()
+        .where(actions.c.instance_uuid == uuid, actions.c.request_id == request_id, actions.c.action == KIND)
+        .values(updated_at=now)
+    )
 
 
-def finish(conn: sa.Connection, uuid: str, request_id: str, result: str, details: str,
-           trace: str | None = None) -> None:
+def finish(
+    conn: sa.Connection, uuid: str, request_id: str, result: str, details: str, trace: str | None = None
+) -> None:
     """Finish the action that shows the tries to start the server ``uuid``. ``result`` is 'Success' or 'Error'."""
     now = instance_queries.utcnow()
-    conn.execute(events.update().where(events.c.action_id == _action(uuid, request_id)).values(
-        result=result, details=details[:LONGEST], traceback=trace, finish_time=now, updated_at=now))
-    conn.execute(actions.update().where(
-        actions.c.instance_uuid == uuid, actions.c.request_id == request_id, actions.c.action == KIND)
-        .values(message=result if result == 'Error' else None, finish_time=now, updated_at=now))
+    conn.execute(
+        events.update()
+        .where(events.c.action_id == _action(uuid, request_id))
+        .values(result=result, details=details[:LONGEST], traceback=trace, finish_time=now, updated_at=now)
+    )
+    conn.execute(
+        actions.update()
+        .where(actions.c.instance_uuid == uuid, actions.c.request_id == request_id, actions.c.action == KIND)
+        .values(message=result if result == 'Error' else None, finish_time=now, updated_at=now)
+    )

@@ -4,6 +4,7 @@ A row is a dict of ``instances`` columns plus, as far as the caller requests the
 envelope), ``network_info``, ``trusted_certs``, ``metadata``, ``tags``, ``volumes``, ``image_properties`` and ``fault``.
 Rows of build requests have the same form, so callers needn't distinguish them from servers of a cell.
 """
+
 from __future__ import annotations
 
 import datetime
@@ -111,9 +112,12 @@ class Filters:
                 found.extend([] if self.soft_deleted else [_STAYING])
         found.extend(_among(_column(name), values) for name, values in self.equal.items())
         found.extend(instances.c[name].regexp_match(pattern) for name, pattern in self.regex.items())
-        found.extend(sa.exists().where(caches.c.instance_uuid == instances.c.uuid,
-                                       caches.c.network_info.regexp_match(pattern)).correlate(instances)
-                     for pattern in self.addresses)
+        found.extend(
+            sa.exists()
+            .where(caches.c.instance_uuid == instances.c.uuid, caches.c.network_info.regexp_match(pattern))
+            .correlate(instances)
+            for pattern in self.addresses
+        )
         if self.states is not None:
             found.append(sa.or_(sa.false(), *(_state(*state) for state in self.states)))
         since, before = self.changed
@@ -134,16 +138,20 @@ class Filters:
         if not all(expressions.find(pattern, row.get(name) or '') for name, pattern in self.regex.items()):
             return False
         if self.states is not None and not any(
-                row['vm_state'] == vm and (row['task_state'] in tasks) == accepted
-                for vm, tasks, accepted in self.states):
+            row['vm_state'] == vm and (row['task_state'] in tasks) == accepted for vm, tasks, accepted in self.states
+        ):
             return False
         since, before = self.changed
         stamp = row.get('updated_at') or row['created_at']
         if (since and stamp < since) or (before and stamp > before):
             return False
         own = set(row.get('tags', ()))
-        return (own.issuperset(self.tags) and (not self.tags_any or bool(own.intersection(self.tags_any)))
-                and not (self.not_tags and own.issuperset(self.not_tags)) and own.isdisjoint(self.not_tags_any))
+        return (
+            own.issuperset(self.tags)
+            and (not self.tags_any or bool(own.intersection(self.tags_any)))
+            and not (self.not_tags and own.issuperset(self.not_tags))
+            and own.isdisjoint(self.not_tags_any)
+        )
 
 
 def _column(name: str) -> Any:
@@ -174,6 +182,7 @@ def _tag_conditions(filters: Filters) -> Iterable[Any]:
     def has_all(wanted: Sequence[str]) -> Any:
         count = sa.select(sa.func.count()).where(tags.c.resource_id == instances.c.uuid, tags.c.tag.in_(list(wanted)))
         return count.scalar_subquery() == len(set(wanted))
+
     if filters.tags:
         yield has_all(filters.tags)
     if filters.tags_any:
@@ -201,9 +210,11 @@ def sort(rows: list[dict[str, Any]], order: Sequence[tuple[str, str]]) -> None:
     A build request has no id yet, and counts as newer than the servers that have one.
     """
     for name, direction in reversed(full_order(order)):
+
         def rank(row: dict[str, Any], name: str = name) -> tuple[Any, ...]:
             value = row.get(name)
             return ((value is None) == (name == 'id'), 0 if value is None else value)
+
         rows.sort(key=rank, reverse=direction == 'desc')
 
 
@@ -253,13 +264,22 @@ def _beyond(column: sa.ColumnElement[Any], value: Any, down: bool) -> Any:
 
 
 # --- the api database ------------------------------------------------------------------------------------------------
-_FIND = sa.select(
-    mappings.c.cell_id, mappings.c.project_id, mappings.c.user_id, requests.c.id.label('request_id'),
-    requests.c.instance, requests.c.tags, requests.c.created_at).join_from(
-    mappings, requests, requests.c.instance_uuid == mappings.c.instance_uuid, isouter=True).where(
-    mappings.c.instance_uuid == sa.bindparam('uuid'))
+_FIND = (
+    sa.select(
+        mappings.c.cell_id,
+        mappings.c.project_id,
+        mappings.c.user_id,
+        requests.c.id.label('request_id'),
+        requests.c.instance,
+        requests.c.tags,
+        requests.c.created_at,
+    )
+    .join_from(mappings, requests, requests.c.instance_uuid == mappings.c.instance_uuid, isouter=True)
+    .where(mappings.c.instance_uuid == sa.bindparam('uuid'))
+)
 _WISHES = sa.select(specs.c.instance_uuid, specs.c.spec).where(
-    specs.c.instance_uuid.in_(sa.bindparam('uuids', expanding=True)))
+    specs.c.instance_uuid.in_(sa.bindparam('uuids', expanding=True))
+)
 
 
 def find(conn: Connection, uuid: str) -> dict[str, Any] | None:
@@ -276,16 +296,21 @@ def find(conn: Connection, uuid: str) -> dict[str, Any] | None:
 
 def build_requests(conn: Connection, owner: Owner) -> list[dict[str, Any]]:
     """Return the servers without a cell, of one project or of all. One that cannot be read is logged and left out."""
-    query = sa.select(
-        requests.c.instance_uuid, requests.c.instance, requests.c.tags, requests.c.created_at).where(
-        owners.of(requests.c.project_id, owner))
+    query = sa.select(requests.c.instance_uuid, requests.c.instance, requests.c.tags, requests.c.created_at).where(
+        owners.of(requests.c.project_id, owner)
+    )
     found = []
     for row in conn.execute(query).mappings():
         try:
             found.append(from_request(row))
         except texts.BROKEN as error:
-            LOG.error('Could not read the build request of server %s (%s: %s); lists omit the server',
-                      row['instance_uuid'], type(error).__name__, error, instance_uuid=row['instance_uuid'])
+            LOG.error(
+                'Could not read the build request of server %s (%s: %s); lists omit the server',
+                row['instance_uuid'],
+                type(error).__name__,
+                error,
+                instance_uuid=row['instance_uuid'],
+            )
     return found
 
 
@@ -297,10 +322,18 @@ def from_request(row: sa.RowMapping) -> dict[str, Any]:
     for name in _TIMES:
         found[name] = _time(found[name])
     found.update(
-        id=None, deleted=0, created_at=found['created_at'] or row['created_at'], network_info=None, fault=None,
-        flavor=data['flavor']['nova_object.data'], metadata=data.get('metadata') or {},
-        tags=_tags(row['tags']), volumes=[], image_properties=_image_properties(data.get('system_metadata') or {}),
-        trusted_certs=json.dumps(data['trusted_certs']) if data.get('trusted_certs') else None)
+        id=None,
+        deleted=0,
+        created_at=found['created_at'] or row['created_at'],
+        network_info=None,
+        fault=None,
+        flavor=data['flavor']['nova_object.data'],
+        metadata=data.get('metadata') or {},
+        tags=_tags(row['tags']),
+        volumes=[],
+        image_properties=_image_properties(data.get('system_metadata') or {}),
+        trusted_certs=json.dumps(data['trusted_certs']) if data.get('trusted_certs') else None,
+    )
     return found
 
 
@@ -313,8 +346,11 @@ def _tags(text: str | None) -> list[str]:
 
 def _image_properties(values: Mapping[str, str]) -> dict[str, str]:
     """Return the image's properties that users may see, from a server's system metadata."""
-    return {key[len(IMAGE_PREFIX):]: value for key, value in values.items()
-            if key.startswith(IMAGE_PREFIX) and key != OWN_PROPERTY}
+    return {
+        key[len(IMAGE_PREFIX) :]: value
+        for key, value in values.items()
+        if key.startswith(IMAGE_PREFIX) and key != OWN_PROPERTY
+    }
 
 
 def _time(value: str | datetime.datetime | None) -> datetime.datetime | None:
@@ -336,8 +372,13 @@ def wishes(conn: Connection, uuids: Sequence[str]) -> dict[str, dict[str, Any]]:
             data = json.loads(text)['nova_object.data']
             found[uuid] = {'zone': data.get('availability_zone'), 'hints': dict(data.get('scheduler_hints') or {})}
         except texts.BROKEN as error:
-            LOG.error('Could not read the request spec of server %s (%s: %s); its availability zone and hints are not '
-                      'shown', uuid, type(error).__name__, error, instance_uuid=uuid)
+            LOG.error(
+                'Could not read the request spec of server %s (%s: %s); its availability zone and hints are not shown',
+                uuid,
+                type(error).__name__,
+                error,
+                instance_uuid=uuid,
+            )
     return found
 
 
@@ -349,7 +390,8 @@ def mapped(conn: Connection, cell_ids: Sequence[int], owner: Owner, limit: int) 
     query = sa.select(mappings.c.instance_uuid.label('uuid'), mappings.c.project_id, mappings.c.created_at).where(
         mappings.c.cell_id.in_(list(cell_ids)),
         sa.func.coalesce(mappings.c.queued_for_delete, sa.false()) == sa.false(),
-        owners.of(mappings.c.project_id, owner))
+        owners.of(mappings.c.project_id, owner),
+    )
     return [dict(row) for row in conn.execute(query.order_by(mappings.c.id.desc()).limit(limit)).mappings()]
 
 
@@ -359,11 +401,24 @@ def known(conn: Connection, uuid: str) -> dict[str, Any] | None:
     The result has uuid, project_id, user_id and created_at, and flavor, image_ref and availability_zone if the server's
     request spec contains them. Return None if the server is being deleted or unknown.
     """
-    row = conn.execute(sa.select(
-        mappings.c.instance_uuid.label('uuid'), mappings.c.project_id, mappings.c.user_id, mappings.c.created_at,
-        specs.c.spec).join_from(mappings, specs, specs.c.instance_uuid == mappings.c.instance_uuid, isouter=True).where(
-        mappings.c.instance_uuid == uuid,
-        sa.func.coalesce(mappings.c.queued_for_delete, sa.false()) == sa.false())).mappings().first()
+    row = (
+        conn.execute(
+            sa.select(
+                mappings.c.instance_uuid.label('uuid'),
+                mappings.c.project_id,
+                mappings.c.user_id,
+                mappings.c.created_at,
+                specs.c.spec,
+            )
+            .join_from(mappings, specs, specs.c.instance_uuid == mappings.c.instance_uuid, isouter=True)
+            .where(
+                mappings.c.instance_uuid == uuid,
+                sa.func.coalesce(mappings.c.queued_for_delete, sa.false()) == sa.false(),
+            )
+        )
+        .mappings()
+        .first()
+    )
     if row is None:
         return None
     found = dict(row)
@@ -377,10 +432,13 @@ def known(conn: Connection, uuid: str) -> dict[str, Any] | None:
 @functools.cache
 def _select(bulky: bool) -> Any:
     columns = [*COLUMNS, *([instances.c.user_data] if bulky else [])]
-    return sa.select(*columns, extras.c.flavor.label('extra_flavor'), extras.c.trusted_certs,
-                     caches.c.network_info).select_from(
-        instances.outerjoin(extras, extras.c.instance_uuid == instances.c.uuid)
-        .outerjoin(caches, caches.c.instance_uuid == instances.c.uuid))
+    return sa.select(
+        *columns, extras.c.flavor.label('extra_flavor'), extras.c.trusted_certs, caches.c.network_info
+    ).select_from(
+        instances.outerjoin(extras, extras.c.instance_uuid == instances.c.uuid).outerjoin(
+            caches, caches.c.instance_uuid == instances.c.uuid
+        )
+    )
 
 
 @functools.cache
@@ -397,9 +455,10 @@ def _plain(row: sa.RowMapping) -> dict[str, Any]:
     """
     found = dict(row)
     text = found.pop('extra_flavor')
-    where = f"of server {found['uuid']}"
-    found['flavor'] = texts.read(f'flavor {where}', text,
-                                 lambda stored: {**json.loads(stored)['cur']['nova_object.data']}, None)
+    where = f'of server {found["uuid"]}'
+    found['flavor'] = texts.read(
+        f'flavor {where}', text, lambda stored: {**json.loads(stored)['cur']['nova_object.data']}, None
+    )
     if found['flavor'] is None:
         found['flavor'] = {name: found.get(name) for name in SIZES} if text else {}
     for name, check in _SHOWN.items():
@@ -418,11 +477,19 @@ def _has_networks(text: str) -> bool:
 
 # Texts that are displayed, each with a function that raises an error of BROKEN if the text has an unexpected form.
 _SHOWN: Mapping[str, Callable[[str], object]] = {
-    'network_info': _has_networks, 'trusted_certs': lambda text: [*json.loads(text)['nova_object.data']['ids']]}
+    'network_info': _has_networks,
+    'trusted_certs': lambda text: [*json.loads(text)['nova_object.data']['ids']],
+}
 
 
-def page(conn: Connection, filters: Filters, order: Sequence[tuple[str, str]], limit: int,
-         marker: Mapping[str, Any] | None = None, bulky: bool = False) -> list[dict[str, Any]]:
+def page(
+    conn: Connection,
+    filters: Filters,
+    order: Sequence[tuple[str, str]],
+    limit: int,
+    marker: Mapping[str, Any] | None = None,
+    bulky: bool = False,
+) -> list[dict[str, Any]]:
     """Return at most ``limit`` servers of a cell that come after ``marker``. Runs one SQL statement.
 
     With ``bulky`` the rows contain user_data. Raises InvalidPattern or SlowPattern for a filter's regular expression
@@ -435,12 +502,21 @@ def page(conn: Connection, filters: Filters, order: Sequence[tuple[str, str]], l
         return [_plain(row) for row in conn.execute(query).mappings()]
 
 
-def names(conn: Connection, filters: Filters, order: Sequence[tuple[str, str]], limit: int,
-          marker: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+def names(
+    conn: Connection,
+    filters: Filters,
+    order: Sequence[tuple[str, str]],
+    limit: int,
+    marker: Mapping[str, Any] | None = None,
+) -> list[dict[str, Any]]:
     """Return the servers that ``page`` would return, but only with uuid, name, id and the columns of the order."""
     wanted = dict.fromkeys(('uuid', 'display_name', 'id', *(name for name, _ in order)))
-    query = sa.select(*(instances.c[name] for name in wanted)).where(*filters.conditions()).order_by(
-        *_order_by(order)).limit(limit)
+    query = (
+        sa.select(*(instances.c[name] for name in wanted))
+        .where(*filters.conditions())
+        .order_by(*_order_by(order))
+        .limit(limit)
+    )
     if marker is not None:
         query = query.where(_after(order, marker))
     with patterns.from_user(*filters.expressions()):
@@ -450,8 +526,9 @@ def names(conn: Connection, filters: Filters, order: Sequence[tuple[str, str]], 
 def on_hosts(conn: Connection, hosts: Sequence[str]) -> list[dict[str, Any]]:
     """Return id, uuid, project_id, display_name and host of the servers on these hosts, oldest first."""
     wanted = [instances.c[name] for name in ('id', 'uuid', 'project_id', 'display_name', 'host')]
-    rows = conn.execute(sa.select(*wanted).where(instances.c.host.in_(list(hosts)), instances.c.deleted == 0)
-                        .order_by(instances.c.id)).mappings()
+    rows = conn.execute(
+        sa.select(*wanted).where(instances.c.host.in_(list(hosts)), instances.c.deleted == 0).order_by(instances.c.id)
+    ).mappings()
     return [dict(row) for row in rows]
 
 
@@ -464,8 +541,14 @@ def get(conn: Connection, uuid: str, deleted: bool = False) -> dict[str, Any] | 
     return _plain(row) if row else None
 
 
-def facts(conn: Connection, uuids: Sequence[str], *, with_tags: bool = True, with_image: bool = False,
-          with_reason: bool = False) -> dict[str, dict[str, Any]]:
+def facts(
+    conn: Connection,
+    uuids: Sequence[str],
+    *,
+    with_tags: bool = True,
+    with_image: bool = False,
+    with_reason: bool = False,
+) -> dict[str, dict[str, Any]]:
     """Return a dict from uuid to {metadata, tags, volumes, image_properties, locked_reason}. Runs one SQL statement.
 
     A value is empty or None if the server has none or the caller did not request it. ``volumes`` is a list of (id,
@@ -473,7 +556,8 @@ def facts(conn: Connection, uuids: Sequence[str], *, with_tags: bool = True, wit
     """
     found: dict[str, dict[str, Any]] = {
         uuid: {'metadata': {}, 'tags': [], 'volumes': [], 'image_properties': {}, 'locked_reason': None}
-        for uuid in uuids}
+        for uuid in uuids
+    }
     if not found:
         return found
     rows = conn.execute(_facts(with_tags, with_image, with_reason), {'uuids': list(found)})
@@ -487,7 +571,7 @@ def facts(conn: Connection, uuids: Sequence[str], *, with_tags: bool = True, wit
         elif key == LOCKED_REASON:
             found[uuid]['locked_reason'] = value
         elif key != OWN_PROPERTY:
-            found[uuid]['image_properties'][key[len(IMAGE_PREFIX):]] = value
+            found[uuid]['image_properties'][key[len(IMAGE_PREFIX) :]] = value
     for fact in found.values():
         fact['tags'].sort()
     return found
@@ -497,40 +581,76 @@ def facts(conn: Connection, uuids: Sequence[str], *, with_tags: bool = True, wit
 def _facts(with_tags: bool, with_image: bool, with_reason: bool) -> Any:
     wanted: Any = sa.bindparam('uuids', expanding=True)
     zero: Any = sa.literal_column('0')
-    parts = [sa.select(metadata.c.instance_uuid, sa.literal('m'), metadata.c.key, metadata.c.value,
-                       zero.label('number')).where(metadata.c.instance_uuid.in_(wanted), metadata.c.deleted == 0),
-             sa.select(volumes.c.instance_uuid, sa.literal('v'), volumes.c.volume_id,
-                       sa.case((volumes.c.delete_on_termination == sa.true(), _GOES), else_=''), volumes.c.id).where(
-                 volumes.c.instance_uuid.in_(wanted), volumes.c.destination_type == 'volume',
-                 volumes.c.volume_id.is_not(None), volumes.c.deleted == 0)]
+    parts = [
+        sa.select(
+            metadata.c.instance_uuid, sa.literal('m'), metadata.c.key, metadata.c.value, zero.label('number')
+        ).where(metadata.c.instance_uuid.in_(wanted), metadata.c.deleted == 0),
+        sa.select(
+            volumes.c.instance_uuid,
+            sa.literal('v'),
+            volumes.c.volume_id,
+            sa.case((volumes.c.delete_on_termination == sa.true(), _GOES), else_=''),
+            volumes.c.id,
+        ).where(
+            volumes.c.instance_uuid.in_(wanted),
+            volumes.c.destination_type == 'volume',
+            volumes.c.volume_id.is_not(None),
+            volumes.c.deleted == 0,
+        ),
+    ]
     if with_tags:
-        parts.append(sa.select(tags.c.resource_id, sa.literal('t'), tags.c.tag, sa.null(), zero).where(
-            tags.c.resource_id.in_(wanted)))
+        parts.append(
+            sa.select(tags.c.resource_id, sa.literal('t'), tags.c.tag, sa.null(), zero).where(
+                tags.c.resource_id.in_(wanted)
+            )
+        )
     column = system_metadata.c.key
-    keys = [*([column.startswith(IMAGE_PREFIX, autoescape=True)] if with_image else []),
-            *([column == LOCKED_REASON] if with_reason else [])]
+    keys = [
+        *([column.startswith(IMAGE_PREFIX, autoescape=True)] if with_image else []),
+        *([column == LOCKED_REASON] if with_reason else []),
+    ]
     if keys:
-        parts.append(sa.select(system_metadata.c.instance_uuid, sa.literal('s'), column, system_metadata.c.value,
-                               zero).where(
-            system_metadata.c.instance_uuid.in_(wanted), system_metadata.c.deleted == 0, sa.or_(*keys)))
+        parts.append(
+            sa.select(system_metadata.c.instance_uuid, sa.literal('s'), column, system_metadata.c.value, zero).where(
+                system_metadata.c.instance_uuid.in_(wanted), system_metadata.c.deleted == 0, sa.or_(*keys)
+            )
+        )
     return sa.union_all(*parts)
 
 
 def last_faults(conn: Connection, uuids: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Return a dict from uuid to the server's newest fault {code, message, details, created_at, host}."""
-    newest = sa.select(sa.func.max(faults.c.id)).where(
-        faults.c.instance_uuid.in_(list(uuids)), faults.c.deleted == 0).group_by(faults.c.instance_uuid)
-    rows = conn.execute(sa.select(faults.c.instance_uuid, faults.c.code, faults.c.message, faults.c.details,
-                                  faults.c.created_at, faults.c.host).where(faults.c.id.in_(newest))).mappings()
+    newest = (
+        sa.select(sa.func.max(faults.c.id))
+        .where(faults.c.instance_uuid.in_(list(uuids)), faults.c.deleted == 0)
+        .group_by(faults.c.instance_uuid)
+    )
+    rows = conn.execute(
+        sa.select(
+            faults.c.instance_uuid,
+            faults.c.code,
+            faults.c.message,
+            faults.c.details,
+            faults.c.created_at,
+            faults.c.host,
+        ).where(faults.c.id.in_(newest))
+    ).mappings()
     return {row['instance_uuid']: dict(row) for row in rows}
 
 
 _HOST_STATES = sa.select(
-    services.c.host, services.c.disabled, services.c.forced_down,
-    (engine.db_age(sa.func.coalesce(services.c.last_seen_up, services.c.created_at)) <= sa.bindparam(
-        'down_time', type_=sa.Double)).label('up')).where(
-    services.c.host.in_(sa.bindparam('hosts', expanding=True)), services.c.binary == 'nova-compute',
-    services.c.deleted == 0)
+    services.c.host,
+    services.c.disabled,
+    services.c.forced_down,
+    (
+        engine.db_age(sa.func.coalesce(services.c.last_seen_up, services.c.created_at))
+        <= sa.bindparam('down_time', type_=sa.Double)
+    ).label('up'),
+).where(
+    services.c.host.in_(sa.bindparam('hosts', expanding=True)),
+    services.c.binary == 'nova-compute',
+    services.c.deleted == 0,
+)
 
 
 def host_states(conn: Connection, hosts: Iterable[str], down_time: float) -> dict[str, str]:
@@ -540,24 +660,24 @@ def host_states(conn: Connection, hosts: Iterable[str], down_time: float) -> dic
     forced down.
     """
     found = {}
-    for host, disabled, forced, up in conn.execute(
-            _HOST_STATES, {'hosts': sorted(set(hosts)), 'down_time': down_time}):
+    for host, disabled, forced, up in conn.execute(_HOST_STATES, {'hosts': sorted(set(hosts)), 'down_time': down_time}):
         found[host] = 'DOWN' if forced else 'UNKNOWN' if not up else 'MAINTENANCE' if disabled else 'UP'
     return found
 
 
 # --- small writes ----------------------------------------------------------------------------------------------------
 @engine.retried
-def update(database: Database, uuid: str, values: Mapping[str, Any],
-           write: Callable[[Connection], object] = lambda conn: None) -> bool:
+def update(
+    database: Database, uuid: str, values: Mapping[str, Any], write: Callable[[Connection], object] = lambda conn: None
+) -> bool:
     """Update a server's columns other than states, such as names, description and addresses.
 
     ``write(conn)`` is called in the same transaction. Return False if the server does not exist any more.
     """
     with database.write() as conn:
-        if not conn.execute(instances.update().where(instances.c.uuid == uuid, instances.c.deleted == 0)
-                            .values(**values)).rowcount:
+        if not conn.execute(
+            instances.update().where(instances.c.uuid == uuid, instances.c.deleted == 0).values(**values)
+        ).rowcount:
             return False
         write(conn)
     return True
-

@@ -7,6 +7,7 @@
 A service is up if its last heartbeat is at most ``down_time`` seconds old by the database's clock, and it isn't forced
 down. Soft-deleted rows are never returned.
 """
+
 from __future__ import annotations
 
 import uuid as uuids
@@ -35,15 +36,18 @@ _REPORTING = (LIVE, services.c.binary == COMPUTE, sa.not_(_FORCED))
 # Statements that run every few seconds. They are built once.
 _NEWEST = sa.select(sa.func.min(_AGE)).where(*_REPORTING)
 _COMPUTES = sa.select(
-    services.c.host, _AGE.label('age'), _FORCED.label('forced'),
+    services.c.host,
+    _AGE.label('age'),
+    _FORCED.label('forced'),
     sa.func.coalesce(services.c.disabled, sa.false()).label('disabled'),
-    sa.func.coalesce(_NEWEST.correlate(None).scalar_subquery(), _AGE).label('newest')).where(
-    LIVE, services.c.binary == COMPUTE)
+    sa.func.coalesce(_NEWEST.correlate(None).scalar_subquery(), _AGE).label('newest'),
+).where(LIVE, services.c.binary == COMPUTE)
 _QUIET = _COMPUTES.where(sa.or_(_FORCED, sa.bindparam('down_time', type_=sa.Double) < _AGE))
 _FEW = sa.and_(services.c.id.in_(sa.bindparam('few', expanding=True)), LIVE)
 _AGES = sa.select(services.c.id, _AGE.label('age')).where(_FEW)
 _REPORT = sa.update(services).values(
-    report_count=services.c.report_count + 1, last_seen_up=db_utcnow(), updated_at=services.c.updated_at)
+    report_count=services.c.report_count + 1, last_seen_up=db_utcnow(), updated_at=services.c.updated_at
+)
 # The number of rows that one statement contains.
 _TOGETHER = 1000
 _HEARD = _COMPUTES.where(services.c.host == sa.bindparam('name'))
@@ -67,7 +71,6 @@ class Heard(NamedTuple):
     newest: float
 
 
-
 def up(down_time: float) -> sa.ColumnElement[bool]:
     """Return the SQL condition that the service of a row is up."""
     age = db_age(sa.func.coalesce(services.c.last_seen_up, services.c.created_at))
@@ -75,8 +78,15 @@ def up(down_time: float) -> sa.ColumnElement[bool]:
     return sa.and_(forced == sa.false(), sa.func.abs(age) <= down_time)
 
 
-def get(connection: sa.Connection, *, service_id: int | None = None, uuid: str | None = None,
-        host: str | None = None, binary: str | None = None, down_time: float | None = None) -> Row | None:
+def get(
+    connection: sa.Connection,
+    *,
+    service_id: int | None = None,
+    uuid: str | None = None,
+    host: str | None = None,
+    binary: str | None = None,
+    down_time: float | None = None,
+) -> Row | None:
     """Return one service by id, by uuid, or by host and binary, or None. It has ``up`` if ``down_time`` is given."""
     wanted = {'id': service_id, 'uuid': uuid, 'host': host, 'binary': binary}
     criteria = [services.c[name] == value for name, value in wanted.items() if value is not None]
@@ -85,17 +95,38 @@ def get(connection: sa.Connection, *, service_id: int | None = None, uuid: str |
     return one(connection.execute(_select(down_time).where(LIVE, *criteria)))
 
 
-def get_or_create(connection: sa.Connection, host: str, binary: str, topic: str, *, version: int = 0,
-                  disabled: bool = False, disabled_reason: str | None = None) -> Row:
+def get_or_create(
+    connection: sa.Connection,
+    host: str,
+    binary: str,
+    topic: str,
+    *,
+    version: int = 0,
+    disabled: bool = False,
+    disabled_reason: str | None = None,
+) -> Row:
     """Return the service of a daemon that starts, and insert it if there is none.
 
     ``disabled`` and its reason are written only for a new row. ``version`` is written into an existing row, too.
     """
     found = get(connection, host=host, binary=binary)
     if found is None:
-        insert_missing(connection, services, [{
-            'uuid': str(uuids.uuid4()), 'host': host, 'binary': binary, 'topic': topic, 'version': version,
-            'disabled': disabled, 'disabled_reason': disabled_reason}], created_at=db_utcnow())
+        insert_missing(
+            connection,
+            services,
+            [
+                {
+                    'uuid': str(uuids.uuid4()),
+                    'host': host,
+                    'binary': binary,
+                    'topic': topic,
+                    'version': version,
+                    'disabled': disabled,
+                    'disabled_reason': disabled_reason,
+                }
+            ],
+            created_at=db_utcnow(),
+        )
         found = get(connection, host=host, binary=binary)
     if found is None:
         raise LookupError(f'service {binary} of {host} was neither found nor created')
@@ -111,7 +142,7 @@ def create(connection: sa.Connection, values: Row) -> Row:
     connection.execute(sa.insert(services).values(values))
     row = get(connection, uuid=values['uuid'])
     if row is None:
-        raise LookupError(f"service {values['uuid']} was deleted right after its creation")
+        raise LookupError(f'service {values["uuid"]} was deleted right after its creation')
     return row
 
 
@@ -131,7 +162,7 @@ def report_together(connection: sa.Connection, service_ids: Sequence[int], down_
     Without any service it still sends a statement to the database.
     """
     silent: dict[int, bool] = {}
-    for few in [service_ids[at:at + _TOGETHER] for at in range(0, len(service_ids), _TOGETHER)] or [()]:
+    for few in [service_ids[at : at + _TOGETHER] for at in range(0, len(service_ids), _TOGETHER)] or [()]:
         found = connection.execute(_AGES, {'few': few}).all()
         silent |= {row.id: row.age > down_time for row in found}
         heard = [row.id for row in found if not silent[row.id]]
@@ -145,8 +176,7 @@ def update(connection: sa.Connection, service_id: int, values: Row) -> bool:
 
     Only ``report`` writes heartbeats.
     """
-    result = connection.execute(
-        sa.update(services).where(services.c.id == service_id, LIVE).values(values))
+    result = connection.execute(sa.update(services).where(services.c.id == service_id, LIVE).values(values))
     return result.rowcount == 1
 
 
@@ -155,14 +185,21 @@ def switch(connection: sa.Connection, service_id: int, values: Row) -> None:
 
     Nothing is written if an administrator has disabled the service in the meantime.
     """
-    auto = sa.or_(sa.func.coalesce(services.c.disabled, sa.false()) == sa.false(),
-                  services.c.disabled_reason.startswith(AUTO))
+    auto = sa.or_(
+        sa.func.coalesce(services.c.disabled, sa.false()) == sa.false(), services.c.disabled_reason.startswith(AUTO)
+    )
     connection.execute(sa.update(services).where(services.c.id == service_id, LIVE, auto).values(values))
 
 
-def list_services(connection: sa.Connection, *, down_time: float, host: str | None = None,
-                  binary: str | None = None, hosts: Iterable[str] | None = None,
-                  disabled: bool | None = None) -> list[Row]:
+def list_services(
+    connection: sa.Connection,
+    *,
+    down_time: float,
+    host: str | None = None,
+    binary: str | None = None,
+    hosts: Iterable[str] | None = None,
+    disabled: bool | None = None,
+) -> list[Row]:
     """Return services with ``up``, sorted by id."""
     query = _select(down_time).where(LIVE).order_by(services.c.id)
     if host is not None:
@@ -179,7 +216,8 @@ def list_services(connection: sa.Connection, *, down_time: float, host: str | No
 def host_is_up(connection: sa.Connection, host: str, binary: str, down_time: float) -> bool | None:
     """Return whether a host's service of this binary is up, or None if the host has no such service."""
     return connection.execute(
-        sa.select(up(down_time)).where(LIVE, services.c.host == host, services.c.binary == binary)).scalar()
+        sa.select(up(down_time)).where(LIVE, services.c.host == host, services.c.binary == binary)
+    ).scalar()
 
 
 def newest_report(connection: sa.Connection) -> float | None:
@@ -215,8 +253,9 @@ def minimum_version(connection: sa.Connection, binary: str) -> int:
     Services that have not reported for long are included: such a host may start again with its old release, and then
     reads messages that were sent to its queue meanwhile.
     """
-    lowest = connection.execute(sa.select(sa.func.min(services.c.version)).where(
-        LIVE, services.c.binary == binary, sa.not_(_FORCED))).scalar()
+    lowest = connection.execute(
+        sa.select(sa.func.min(services.c.version)).where(LIVE, services.c.binary == binary, sa.not_(_FORCED))
+    ).scalar()
     return lowest or 0
 
 
@@ -232,8 +271,9 @@ class Outdated(NamedTuple):
     silent: float | None
 
 
-def outdated(connection: sa.Connection, binary: str, below: int, limit: int, silent_for: float | None = None
-             ) -> tuple[list[Outdated], int]:
+def outdated(
+    connection: sa.Connection, binary: str, below: int, limit: int, silent_for: float | None = None
+) -> tuple[list[Outdated], int]:
     """Return (services of this binary whose version is lower than ``below``, their total number).
 
     At most ``limit`` services are returned, lowest versions first. Services that are forced down are left out. With
@@ -242,10 +282,17 @@ def outdated(connection: sa.Connection, binary: str, below: int, limit: int, sil
     wanted = [LIVE, services.c.binary == binary, sa.not_(_FORCED), services.c.version < below]
     if silent_for is not None:
         wanted.append(silent_for < _AGE)
-    found = connection.execute(sa.select(
-        services.c.binary, services.c.host, services.c.version,
-        sa.case((services.c.last_seen_up.is_not(None), _AGE)).label('silent')).where(*wanted)
-        .order_by(services.c.version, services.c.host).limit(limit))
+    found = connection.execute(
+        sa.select(
+            services.c.binary,
+            services.c.host,
+            services.c.version,
+            sa.case((services.c.last_seen_up.is_not(None), _AGE)).label('silent'),
+        )
+        .where(*wanted)
+        .order_by(services.c.version, services.c.host)
+        .limit(limit)
+    )
     rows = [Outdated(row[0], row[1], row[2], None if row[3] is None else float(row[3])) for row in found]
     count = connection.execute(sa.select(sa.func.count()).select_from(services).where(*wanted)).scalar()
     return rows, count or 0
@@ -258,8 +305,11 @@ def destroy(connection: sa.Connection, service_id: int) -> list[Row]:
         return []
     gone: list[Row] = []
     if service['binary'] == 'nova-compute':
-        gone = many(connection.execute(sa.select(compute_nodes).where(
-            compute_nodes.c.host == service['host'], compute_nodes.c.deleted == 0)))
+        gone = many(
+            connection.execute(
+                sa.select(compute_nodes).where(compute_nodes.c.host == service['host'], compute_nodes.c.deleted == 0)
+            )
+        )
     ids = [node['id'] for node in gone]
     if ids:
         soft_delete(connection, pci_devices, pci_devices.c.compute_node_id.in_(ids))

@@ -4,6 +4,7 @@
 
 Without a listener a change takes no additional statement. With one it takes a statement that reads the old states.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -58,13 +59,22 @@ def before(conn: sa.Connection, uuid: str, created: bool = False) -> States | No
         return None
     if created:
         return None, None
-    row = conn.execute(sa.select(instances.c.vm_state, instances.c.task_state).where(
-        instances.c.uuid == uuid, instances.c.deleted == 0)).first()
+    row = conn.execute(
+        sa.select(instances.c.vm_state, instances.c.task_state).where(
+            instances.c.uuid == uuid, instances.c.deleted == 0
+        )
+    ).first()
     return (row.vm_state, row.task_state) if row is not None else None
 
 
-def changed(conn: sa.Connection, uuid: str, was: States | None, vm_state: str | None, task_state: str | None,
-            created: bool = False) -> None:
+def changed(
+    conn: sa.Connection,
+    uuid: str,
+    was: States | None,
+    vm_state: str | None,
+    task_state: str | None,
+    created: bool = False,
+) -> None:
     """Notify the listener of a change when the transaction is committed. A ``vm_state`` of None is unchanged."""
     if was is None:
         return
@@ -73,5 +83,6 @@ def changed(conn: sa.Connection, uuid: str, was: States | None, vm_state: str | 
     def tell(database: engine.Database) -> None:
         for callback in tuple(_watchers):
             callback(Change(database, uuid, was, after, created))
+
     if created or after != was:
         engine.after_commit(conn, tell)

@@ -2,6 +2,7 @@
 
 Each change locks the server's row, so that two concurrent changes can't exceed the limit together.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -27,8 +28,11 @@ class TooManyTags(Invalid):
 
 def words(conn: sa.Connection, uuid: str) -> list[str]:
     """Return the tags of a server, sorted by code point."""
-    return list(conn.execute(sa.select(tags.c.tag).where(tags.c.resource_id == uuid)
-                             .order_by(by_code_point(tags.c.tag))).scalars())
+    return list(
+        conn.execute(
+            sa.select(tags.c.tag).where(tags.c.resource_id == uuid).order_by(by_code_point(tags.c.tag))
+        ).scalars()
+    )
 
 
 @engine.retried

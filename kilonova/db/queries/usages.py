@@ -1,4 +1,5 @@
 """Read the servers that existed in a period, and read and write the hosts' usage audits (cell database)."""
+
 from __future__ import annotations
 
 import datetime
@@ -20,28 +21,55 @@ extras = InstanceExtra.__table__
 services = Service.__table__
 task_log = TaskLog.__table__
 
-_COLUMNS = tuple(instances.c[name] for name in (
-    'id', 'uuid', 'project_id', 'display_name', 'vm_state', 'launched_at', 'terminated_at', 'vcpus', 'memory_mb',
-    'root_gb', 'ephemeral_gb'))
+_COLUMNS = tuple(
+    instances.c[name]
+    for name in (
+        'id',
+        'uuid',
+        'project_id',
+        'display_name',
+        'vm_state',
+        'launched_at',
+        'terminated_at',
+        'vcpus',
+        'memory_mb',
+        'root_gb',
+        'ephemeral_gb',
+    )
+)
 
 
-def active(conn: Connection, begin: datetime.datetime, end: datetime.datetime, *, owner: Owner,
-           limit: int, after: int = 0, with_flavor: bool = False) -> list[Row]:
+def active(
+    conn: Connection,
+    begin: datetime.datetime,
+    end: datetime.datetime,
+    *,
+    owner: Owner,
+    limit: int,
+    after: int = 0,
+    with_flavor: bool = False,
+) -> list[Row]:
     """Return servers, including deleted ones, that existed at some time between ``begin`` and ``end`` (naive UTC).
 
     The servers are sorted by id, and have ids greater than ``after``. ``with_flavor``: add the flavor's name as
     'flavor' ('' if it can't be read). Runs one SQL statement.
     """
     query = sa.select(*_COLUMNS).where(
-        instances.c.id > after, instances.c.launched_at < end,
-        sa.or_(instances.c.terminated_at.is_(None), instances.c.terminated_at > begin))
+        instances.c.id > after,
+        instances.c.launched_at < end,
+        sa.or_(instances.c.terminated_at.is_(None), instances.c.terminated_at > begin),
+    )
     query = query.where(owners.of(instances.c.project_id, owner))
     if with_flavor:
         query = query.add_columns(extras.c.flavor).outerjoin(extras, extras.c.instance_uuid == instances.c.uuid)
     rows = many(conn.execute(query.order_by(instances.c.id).limit(limit)))
     for row in rows if with_flavor else ():
-        row['flavor'] = texts.read(f"flavor of server {row['uuid']}", row['flavor'],
-                                   lambda text: str(json.loads(text)['cur']['nova_object.data']['name']), '')
+        row['flavor'] = texts.read(
+            f'flavor of server {row["uuid"]}',
+            row['flavor'],
+            lambda text: str(json.loads(text)['cur']['nova_object.data']['name']),
+            '',
+        )
     return rows
 
 
@@ -50,8 +78,9 @@ def position(conn: Connection, uuid: str, owner: Owner) -> int | None:
 
     Return None if the cell doesn't have the server, or if it isn't one of the owner's.
     """
-    return conn.execute(sa.select(instances.c.id).where(
-        instances.c.uuid == uuid, owners.of(instances.c.project_id, owner))).scalar()
+    return conn.execute(
+        sa.select(instances.c.id).where(instances.c.uuid == uuid, owners.of(instances.c.project_id, owner))
+    ).scalar()
 
 
 def audits(conn: Connection, task: str, begin: datetime.datetime, end: datetime.datetime) -> list[Row]:
@@ -60,9 +89,18 @@ def audits(conn: Connection, task: str, begin: datetime.datetime, end: datetime.
     Each row has host, state, task_items, errors and message.
     """
     columns = [task_log.c[name] for name in ('host', 'state', 'task_items', 'errors', 'message')]
-    return many(conn.execute(sa.select(*columns).where(
-        task_log.c.task_name == task, task_log.c.period_beginning == begin, task_log.c.period_ending == end,
-        task_log.c.deleted == 0).order_by(task_log.c.host)))
+    return many(
+        conn.execute(
+            sa.select(*columns)
+            .where(
+                task_log.c.task_name == task,
+                task_log.c.period_beginning == begin,
+                task_log.c.period_ending == end,
+                task_log.c.deleted == 0,
+            )
+            .order_by(task_log.c.host)
+        )
+    )
 
 
 def begin_audit(conn: Connection, values: dict[str, Any]) -> int | None:
@@ -79,8 +117,11 @@ def begin_audit(conn: Connection, values: dict[str, Any]) -> int | None:
 
 def end_audit(conn: Connection, task_id: int, state: str, errors: int, message: str) -> None:
     """Write the final state, number of errors and message of a run of a task. The message is cut to 255 characters."""
-    conn.execute(task_log.update().where(task_log.c.id == task_id).values(
-        state=state, errors=errors, message=shortened(message, 255)))
+    conn.execute(
+        task_log.update()
+        .where(task_log.c.id == task_id)
+        .values(state=state, errors=errors, message=shortened(message, 255))
+    )
 
 
 def of_host(conn: Connection, host: str, begin: datetime.datetime, end: datetime.datetime) -> list[str]:
@@ -89,13 +130,25 @@ def of_host(conn: Connection, host: str, begin: datetime.datetime, end: datetime
     A deleted server counts for the host on which it was launched, because its row has no other host.
     """
     gone = sa.and_(instances.c.host.is_(None), instances.c.deleted != 0, instances.c.launched_on == host)
-    return list(conn.execute(sa.select(instances.c.uuid).where(
-        sa.or_(instances.c.host == host, gone), instances.c.launched_at < end,
-        sa.or_(instances.c.terminated_at.is_(None), instances.c.terminated_at > begin)).order_by(
-            instances.c.id)).scalars())
+    return list(
+        conn.execute(
+            sa.select(instances.c.uuid)
+            .where(
+                sa.or_(instances.c.host == host, gone),
+                instances.c.launched_at < end,
+                sa.or_(instances.c.terminated_at.is_(None), instances.c.terminated_at > begin),
+            )
+            .order_by(instances.c.id)
+        ).scalars()
+    )
 
 
 def hosts(conn: Connection, binary: str) -> list[str]:
     """Return the names of the hosts that have a service of this ``binary``, including disabled services."""
-    return list(conn.execute(sa.select(services.c.host).where(
-        services.c.binary == binary, services.c.deleted == 0).order_by(services.c.host)).scalars())
+    return list(
+        conn.execute(
+            sa.select(services.c.host)
+            .where(services.c.binary == binary, services.c.deleted == 0)
+            .order_by(services.c.host)
+        ).scalars()
+    )

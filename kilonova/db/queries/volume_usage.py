@@ -4,6 +4,7 @@
 
 Computes report these counters periodically.
 """
+
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
@@ -56,8 +57,9 @@ def count(conn: Connection, found: Sequence[Mapping[str, Any]]) -> list[Row]:
     if gone:
         conn.execute(usages.delete().where(usages.c.id.in_(gone)))
     pairs = {_pair(one) for one in told}
-    return [row for row in many(conn.execute(sa.select(usages).where(which).order_by(usages.c.id)))
-            if _pair(row) in pairs]
+    return [
+        row for row in many(conn.execute(sa.select(usages).where(which).order_by(usages.c.id))) if _pair(row) in pairs
+    ]
 
 
 def _pair(row: Mapping[str, Any]) -> tuple[str, str]:
@@ -66,9 +68,14 @@ def _pair(row: Mapping[str, Any]) -> tuple[str, str]:
 
 def _held(conn: Connection, volumes: Collection[str]) -> set[tuple[str, str]]:
     """Return the (server, volume) pairs of servers that have one of these volumes."""
-    return {(server, volume) for server, volume in conn.execute(
-        sa.select(block_devices.c.instance_uuid, block_devices.c.volume_id).where(
-            block_devices.c.volume_id.in_(volumes), block_devices.c.deleted == 0))}
+    return {
+        (server, volume)
+        for server, volume in conn.execute(
+            sa.select(block_devices.c.instance_uuid, block_devices.c.volume_id).where(
+                block_devices.c.volume_id.in_(volumes), block_devices.c.deleted == 0
+            )
+        )
+    }
 
 
 def _before(old: Row | None, now: Mapping[str, Any], ended: Sequence[Row]) -> Row:

@@ -7,6 +7,7 @@
 Conductors attach and detach volumes. The API adds a volume that is to be attached, and sets whether a volume is deleted
 together with its server. ``instances.get`` returns these rows with a server's row.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
@@ -22,13 +23,29 @@ bdm_table = models.BlockDeviceMapping.__table__
 instances = models.Instance.__table__
 
 
-def new_row(volume_id: str, *, size: int, connection_info: str, delete_on_termination: bool = False,
-            tag: str | None = None, volume_type: str | None = None) -> dict[str, Any]:
+def new_row(
+    volume_id: str,
+    *,
+    size: int,
+    connection_info: str,
+    delete_on_termination: bool = False,
+    tag: str | None = None,
+    volume_type: str | None = None,
+) -> dict[str, Any]:
     """Return the columns for an existing volume that will be attached to an existing server."""
-    return {'uuid': uuidutils.generate_uuid(), 'source_type': 'volume', 'destination_type': 'volume',
-            'volume_id': volume_id, 'volume_size': size, 'connection_info': connection_info,
-            'delete_on_termination': delete_on_termination, 'boot_index': None, 'no_device': False, 'tag': tag,
-            'volume_type': volume_type}
+    return {
+        'uuid': uuidutils.generate_uuid(),
+        'source_type': 'volume',
+        'destination_type': 'volume',
+        'volume_id': volume_id,
+        'volume_size': size,
+        'connection_info': connection_info,
+        'delete_on_termination': delete_on_termination,
+        'boot_index': None,
+        'no_device': False,
+        'tag': tag,
+        'volume_type': volume_type,
+    }
 
 
 def add(conn: sa.Connection, uuid: str, row: Mapping[str, Any]) -> bool:
@@ -36,9 +53,11 @@ def add(conn: sa.Connection, uuid: str, row: Mapping[str, Any]) -> bool:
 
     The caller has locked the server's row.
     """
-    there = conn.execute(sa.select(bdm_table.c.id).where(
-        bdm_table.c.instance_uuid == uuid, bdm_table.c.volume_id == row['volume_id'],
-        bdm_table.c.deleted == 0)).first()
+    there = conn.execute(
+        sa.select(bdm_table.c.id).where(
+            bdm_table.c.instance_uuid == uuid, bdm_table.c.volume_id == row['volume_id'], bdm_table.c.deleted == 0
+        )
+    ).first()
     if there is None:
         conn.execute(bdm_table.insert(), {'created_at': utcnow(), 'deleted': 0, 'instance_uuid': uuid, **row})
     return there is None
@@ -46,17 +65,28 @@ def add(conn: sa.Connection, uuid: str, row: Mapping[str, Any]) -> bool:
 
 def change(conn: sa.Connection, row_uuid: str, seen: str | None, values: Mapping[str, Any]) -> bool:
     """Update a volume's row if its attachment is still ``seen`` (None: it has none). Return False if it is not."""
-    return bool(conn.execute(bdm_table.update().where(
-        bdm_table.c.uuid == row_uuid, bdm_table.c.deleted == 0,
-        bdm_table.c.attachment_id.is_(None) if seen is None else bdm_table.c.attachment_id == seen).values(
-        updated_at=utcnow(), **values)).rowcount)
+    return bool(
+        conn.execute(
+            bdm_table.update()
+            .where(
+                bdm_table.c.uuid == row_uuid,
+                bdm_table.c.deleted == 0,
+                bdm_table.c.attachment_id.is_(None) if seen is None else bdm_table.c.attachment_id == seen,
+            )
+            .values(updated_at=utcnow(), **values)
+        ).rowcount
+    )
 
 
 def set_delete_on_termination(conn: sa.Connection, uuid: str, volume_id: str, value: bool) -> bool:
     """Set whether a volume is deleted together with its server. Return False if the server has no such volume."""
-    return bool(conn.execute(bdm_table.update().where(
-        bdm_table.c.instance_uuid == uuid, bdm_table.c.volume_id == volume_id, bdm_table.c.deleted == 0).values(
-        updated_at=utcnow(), delete_on_termination=value)).rowcount)
+    return bool(
+        conn.execute(
+            bdm_table.update()
+            .where(bdm_table.c.instance_uuid == uuid, bdm_table.c.volume_id == volume_id, bdm_table.c.deleted == 0)
+            .values(updated_at=utcnow(), delete_on_termination=value)
+        ).rowcount
+    )
 
 
 def remove(conn: sa.Connection, row_uuid: str) -> None:
@@ -70,22 +100,33 @@ def remove_all(conn: sa.Connection, uuid: str) -> None:
 
 
 def _remove(conn: sa.Connection, which: sa.ColumnElement[bool]) -> None:
-    conn.execute(bdm_table.update().where(which, bdm_table.c.deleted == 0).values(
-        deleted=bdm_table.c.id, deleted_at=utcnow()))
+    conn.execute(
+        bdm_table.update().where(which, bdm_table.c.deleted == 0).values(deleted=bdm_table.c.id, deleted_at=utcnow())
+    )
 
 
 def servers_of(conn: sa.Connection, volume_id: str) -> list[str]:
     """Return the uuids of the servers that have a volume."""
-    return list(conn.execute(sa.select(bdm_table.c.instance_uuid).where(
-        bdm_table.c.volume_id == volume_id, bdm_table.c.destination_type == 'volume',
-        bdm_table.c.deleted == 0)).scalars())
+    return list(
+        conn.execute(
+            sa.select(bdm_table.c.instance_uuid).where(
+                bdm_table.c.volume_id == volume_id, bdm_table.c.destination_type == 'volume', bdm_table.c.deleted == 0
+            )
+        ).scalars()
+    )
 
 
 def of_servers(conn: sa.Connection, uuids: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
     """Return {server: rows of its volumes, sorted by id}. Runs one SQL statement."""
     found: dict[str, list[dict[str, Any]]] = {}
-    for row in conn.execute(sa.select(bdm_table).where(
-            bdm_table.c.instance_uuid.in_(list(uuids)), bdm_table.c.destination_type == 'volume',
-            bdm_table.c.deleted == 0).order_by(bdm_table.c.id)).mappings():
+    for row in conn.execute(
+        sa.select(bdm_table)
+        .where(
+            bdm_table.c.instance_uuid.in_(list(uuids)),
+            bdm_table.c.destination_type == 'volume',
+            bdm_table.c.deleted == 0,
+        )
+        .order_by(bdm_table.c.id)
+    ).mappings():
         found.setdefault(row['instance_uuid'], []).append(dict(row))
     return found

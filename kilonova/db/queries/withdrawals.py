@@ -2,6 +2,7 @@
 
 The API calls these functions when it checks a quota again right after it accepted a request, and finds it exceeded.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -48,8 +49,11 @@ def operation(cell_db: engine.Database, *, uuid: str, instance_uuid: str, event:
     and the operation is undone.
     """
     with cell_db.write() as conn:
-        rows = conn.execute(sa.select(operations.c.uuid, operations.c.owner).where(
-            operations.c.instance_uuid == instance_uuid, operations.c.slot.in_([RUN, WAIT])).with_for_update()).all()
+        rows = conn.execute(
+            sa.select(operations.c.uuid, operations.c.owner)
+            .where(operations.c.instance_uuid == instance_uuid, operations.c.slot.in_([RUN, WAIT]))
+            .with_for_update()
+        ).all()
         if [tuple(row) for row in rows] == [(uuid, None)]:
             conn.execute(operations.delete().where(operations.c.uuid == uuid))
             instances.transition(conn, instance_uuid, event)

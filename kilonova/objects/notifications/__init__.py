@@ -1,5 +1,6 @@
 """Payloads of notifications: one class for each versioned payload, and the unversioned plain dicts (``legacy``)."""
-from kilonova.objects.notifications.base import About, Payload
+
+from kilonova.objects.notifications.base import EventContext, Payload
 from kilonova.objects.notifications.exception import ExceptionPayload
 from kilonova.objects.notifications.flavor import FlavorPayload
 from kilonova.objects.notifications.instance import (
@@ -45,24 +46,53 @@ from kilonova.objects.notifications.request_spec import (
 
 # Other programs rely on the versions of these payloads.
 PAYLOADS = (
-    AggregatePayload, AuditPeriodPayload, BlockDevicePayload, CellMappingPayload, ComputeTaskPayload,
-    DestinationPayload, ExceptionPayload, FlavorPayload, ImageMetaPayload, ImageMetaPropsPayload,
-    InstanceActionPayload, InstanceActionRebuildPayload, InstanceActionRescuePayload, InstanceActionResizePrepPayload,
-    InstanceActionSnapshotPayload, InstanceActionVolumePayload, InstanceActionVolumeSwapPayload, InstanceCreatePayload,
-    InstanceExistsPayload, InstanceNUMACellPayload, InstanceNUMATopologyPayload, InstancePCIRequestPayload,
-    InstancePCIRequestsPayload, InstancePayload, InstanceStateUpdatePayload, InstanceUpdatePayload, IpPayload,
-    KeypairPayload, RequestSpecPayload, SchedulerLimitsPayload, SchedulerRetriesPayload, ServerGroupPayload,
-    ServiceStatusPayload, SharePayload, VirtCPUTopologyPayload, VolumeUsagePayload)
+    AggregatePayload,
+    AuditPeriodPayload,
+    BlockDevicePayload,
+    CellMappingPayload,
+    ComputeTaskPayload,
+    DestinationPayload,
+    ExceptionPayload,
+    FlavorPayload,
+    ImageMetaPayload,
+    ImageMetaPropsPayload,
+    InstanceActionPayload,
+    InstanceActionRebuildPayload,
+    InstanceActionRescuePayload,
+    InstanceActionResizePrepPayload,
+    InstanceActionSnapshotPayload,
+    InstanceActionVolumePayload,
+    InstanceActionVolumeSwapPayload,
+    InstanceCreatePayload,
+    InstanceExistsPayload,
+    InstanceNUMACellPayload,
+    InstanceNUMATopologyPayload,
+    InstancePCIRequestPayload,
+    InstancePCIRequestsPayload,
+    InstancePayload,
+    InstanceStateUpdatePayload,
+    InstanceUpdatePayload,
+    IpPayload,
+    KeypairPayload,
+    RequestSpecPayload,
+    SchedulerLimitsPayload,
+    SchedulerRetriesPayload,
+    ServerGroupPayload,
+    ServiceStatusPayload,
+    SharePayload,
+    VirtCPUTopologyPayload,
+    VolumeUsagePayload,
+)
 
 __all__ = (
     'PAYLOADS',
-    'About',
     'AggregatePayload',
     'AuditPeriodPayload',
     'BlockDevicePayload',
     'CellMappingPayload',
     'ComputeTaskPayload',
     'DestinationPayload',
+    'EventContext',
     'ExceptionPayload',
     'FlavorPayload',
     'ImageMetaPayload',

@@ -4,6 +4,7 @@ A payload is an object in the namespace ``nova``. It is created once, sent, and 
 change marks and no remote methods. Each class has a method ``of(about, …)``, whose arguments are the facts of one
 event.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -16,23 +17,71 @@ from kilonova.states import POWER_WORDS, PowerState
 
 # All words of Nova, including states that Kilonova does not have, so that the versions have the same meaning as in
 # Nova.
-VM_STATES = ('active', 'building', 'paused', 'suspended', 'stopped', 'rescued', 'resized', 'soft-delete', 'deleted',
-             'error', 'shelved', 'shelved_offloaded')
+VM_STATES = (
+    'active',
+    'building',
+    'paused',
+    'suspended',
+    'stopped',
+    'rescued',
+    'resized',
+    'soft-delete',
+    'deleted',
+    'error',
+    'shelved',
+    'shelved_offloaded',
+)
 TASK_STATES = (
-    'scheduling', 'block_device_mapping', 'networking', 'spawning', 'image_snapshot', 'image_snapshot_pending',
-    'image_pending_upload', 'image_uploading', 'image_backup', 'updating_password', 'resize_prep', 'resize_migrating',
-    'resize_migrated', 'resize_finish', 'resize_reverting', 'resize_confirming', 'rebooting', 'reboot_pending',
-    'reboot_started', 'rebooting_hard', 'reboot_pending_hard', 'reboot_started_hard', 'pausing', 'unpausing',
-    'suspending', 'resuming', 'powering-off', 'powering-on', 'rescuing', 'unrescuing', 'rebuilding',
-    'rebuild_block_device_mapping', 'rebuild_spawning', 'migrating', 'deleting', 'soft-deleting', 'restoring',
-    'shelving', 'shelving_image_pending_upload', 'shelving_image_uploading', 'shelving_offloading', 'unshelving')
+    'scheduling',
+    'block_device_mapping',
+    'networking',
+    'spawning',
+    'image_snapshot',
+    'image_snapshot_pending',
+    'image_pending_upload',
+    'image_uploading',
+    'image_backup',
+    'updating_password',
+    'resize_prep',
+    'resize_migrating',
+    'resize_migrated',
+    'resize_finish',
+    'resize_reverting',
+    'resize_confirming',
+    'rebooting',
+    'reboot_pending',
+    'reboot_started',
+    'rebooting_hard',
+    'reboot_pending_hard',
+    'reboot_started_hard',
+    'pausing',
+    'unpausing',
+    'suspending',
+    'resuming',
+    'powering-off',
+    'powering-on',
+    'rescuing',
+    'unrescuing',
+    'rebuilding',
+    'rebuild_block_device_mapping',
+    'rebuild_spawning',
+    'migrating',
+    'deleting',
+    'soft-deleting',
+    'restoring',
+    'shelving',
+    'shelving_image_pending_upload',
+    'shelving_image_uploading',
+    'shelving_offloading',
+    'unshelving',
+)
 InstanceStateField = fields.enum('InstanceState', VM_STATES)
 InstanceTaskStateField = fields.enum('InstanceTaskState', TASK_STATES)
 DiskConfigTypeField = fields.enum('DiskConfigType', ('AUTO', 'MANUAL'))
 
 
 @dataclass(frozen=True)
-class About:
+class EventContext:
     """The context of an event (``ctxt``), and the options for payloads.
 
     ``bdms``: volumes are included. ``name_template``: the template of a server's name at the hypervisor.
@@ -54,8 +103,11 @@ class Payload(KilonovaObject):
 
         ``values`` override these fields.
         """
-        found = source if isinstance(source, dict) else {
-            name: getattr(source, name) for name in cls.fields if name in source.fields and name in source}
+        found = (
+            source
+            if isinstance(source, dict)
+            else {name: getattr(source, name) for name in cls.fields if name in source.fields and name in source}
+        )
         return cls.made({**found, **values})
 
     @classmethod
@@ -64,8 +116,10 @@ class Payload(KilonovaObject):
 
         Nullable fields without a value are null, other fields without a value stay unset.
         """
-        return cls.loaded(None, ((name, values.get(name)) for name in cls.fields
-                                 if values.get(name) is not None or name in cls._nullable))
+        return cls.loaded(
+            None,
+            ((name, values.get(name)) for name in cls.fields if values.get(name) is not None or name in cls._nullable),
+        )
 
 
 def value(source: KilonovaObject, name: str, missing: Any = None) -> Any:

@@ -1,4 +1,5 @@
 """ExceptionPayload: the payload of an error in notifications."""
+
 from __future__ import annotations
 
 import traceback
@@ -6,7 +7,7 @@ from typing import Any, Self
 
 from kilonova.objects import fields
 from kilonova.objects.base import register
-from kilonova.objects.notifications.base import About, Payload
+from kilonova.objects.notifications.base import EventContext, Payload
 
 
 @register
@@ -26,13 +27,18 @@ class ExceptionPayload(Payload):
     }
 
     @classmethod
-    def of(cls, about: About, *, error: BaseException, method: str | None = None) -> Self:
+    def of(cls, about: EventContext, *, error: BaseException, method: str | None = None) -> Self:
         """Return the notification payload of an exception; ``method`` is the RPC method that raised it."""
         frames = traceback.extract_tb(error.__traceback__)
-        return cls.made({
-            'module_name': type(error).__module__, 'function_name': frames[-1].name if frames else method or 'unknown',
-            'exception': type(error).__name__, 'exception_message': str(error),
-            'traceback': ''.join(traceback.format_exception(error))})
+        return cls.made(
+            {
+                'module_name': type(error).__module__,
+                'function_name': frames[-1].name if frames else method or 'unknown',
+                'exception': type(error).__name__,
+                'exception_message': str(error),
+                'traceback': ''.join(traceback.format_exception(error)),
+            }
+        )
 
     @classmethod
     def of_record(cls, record: dict[str, Any]) -> Self:
@@ -40,6 +46,12 @@ class ExceptionPayload(Payload):
 
         The origin of the error is only in the traceback.
         """
-        return cls.made({
-            'module_name': 'kilonova.errors', 'function_name': 'unknown', 'exception': record.get('class') or 'unknown',
-            'exception_message': record.get('message') or '', 'traceback': record.get('details')})
+        return cls.made(
+            {
+                'module_name': 'kilonova.errors',
+                'function_name': 'unknown',
+                'exception': record.get('class') or 'unknown',
+                'exception_message': record.get('message') or '',
+                'traceback': record.get('details'),
+            }
+        )

@@ -1,4 +1,5 @@
 """FlavorPayload: a flavor, alone or as part of a server's payload."""
+
 from __future__ import annotations
 
 from typing import Any, Self
@@ -6,7 +7,7 @@ from typing import Any, Self
 from kilonova.objects import fields
 from kilonova.objects.base import register
 from kilonova.objects.flavor import Flavor
-from kilonova.objects.notifications.base import About, Payload
+from kilonova.objects.notifications.base import EventContext, Payload
 
 
 @register
@@ -32,6 +33,6 @@ class FlavorPayload(Payload):
     }
 
     @classmethod
-    def of(cls, about: About, *, flavor: Flavor | dict[str, Any]) -> Self:
+    def of(cls, about: EventContext, *, flavor: Flavor | dict[str, Any]) -> Self:
         """Return the notification payload of a flavor, which is an object or a row with its extra specs."""
         return cls.like(flavor)

@@ -5,6 +5,7 @@
 ``instance`` is the server as it was read. Changes that were written later are given separately: ``moved`` is the
 transition (states.TRANSITIONS), and ``values`` are the columns.
 """
+
 from __future__ import annotations
 
 import datetime
@@ -18,8 +19,8 @@ from kilonova.objects.fields import InstancePowerStateField
 from kilonova.objects.flavor import Flavor
 from kilonova.objects.instance import Instance
 from kilonova.objects.notifications.base import (
-    About,
     DiskConfigTypeField,
+    EventContext,
     InstanceStateField,
     InstanceTaskStateField,
     Payload,
@@ -32,9 +33,29 @@ from kilonova.objects.notifications.nouns import KeypairPayload
 from kilonova.states import TRANSITIONS
 
 # Fields that have the same name in a payload and in a server.
-SAME = ('uuid', 'user_id', 'reservation_id', 'display_name', 'display_description', 'host', 'node', 'os_type',
-        'architecture', 'availability_zone', 'key_name', 'kernel_id', 'ramdisk_id', 'created_at', 'launched_at',
-        'terminated_at', 'deleted_at', 'updated_at', 'task_state', 'progress', 'locked')
+SAME = (
+    'uuid',
+    'user_id',
+    'reservation_id',
+    'display_name',
+    'display_description',
+    'host',
+    'node',
+    'os_type',
+    'architecture',
+    'availability_zone',
+    'key_name',
+    'kernel_id',
+    'ramdisk_id',
+    'created_at',
+    'launched_at',
+    'terminated_at',
+    'deleted_at',
+    'updated_at',
+    'task_state',
+    'progress',
+    'locked',
+)
 OTHER = {'tenant_id': 'project_id', 'host_name': 'hostname', 'state': 'vm_state'}
 
 
@@ -67,11 +88,22 @@ class IpPayload(Payload):
     @classmethod
     def all_of(cls, vifs: Iterable[dict[str, Any]]) -> list[Self]:
         """Return one payload for each address of these VIF dicts."""
-        return [cls.made({
-            'label': vif['network']['label'], 'mac': vif['address'], 'meta': vif.get('meta') or {},
-            'port_uuid': vif.get('id'), 'version': ip['version'], 'address': ip['address'],
-            'device_name': vif.get('devname')})
-            for vif in vifs for subnet in vif['network'].get('subnets') or () for ip in subnet.get('ips') or ()]
+        return [
+            cls.made(
+                {
+                    'label': vif['network']['label'],
+                    'mac': vif['address'],
+                    'meta': vif.get('meta') or {},
+                    'port_uuid': vif.get('id'),
+                    'version': ip['version'],
+                    'address': ip['address'],
+                    'device_name': vif.get('devname'),
+                }
+            )
+            for vif in vifs
+            for subnet in vif['network'].get('subnets') or ()
+            for ip in subnet.get('ips') or ()
+        ]
 
 
 @register
@@ -114,13 +146,13 @@ class AuditPeriodPayload(Payload):
     }
 
     @classmethod
-    def of(cls, about: About, *, whole: bool = False) -> Self:
+    def of(cls, about: EventContext, *, whole: bool = False) -> Self:
         """Return the present period until now, or with ``whole`` the last complete period."""
         begin, end = period_of(about, whole)
         return cls.made({'audit_period_beginning': begin, 'audit_period_ending': end})
 
 
-def period_of(about: About, whole: bool) -> tuple[datetime.datetime, datetime.datetime]:
+def period_of(about: EventContext, whole: bool) -> tuple[datetime.datetime, datetime.datetime]:
     """Return begin and end of an audit period in naive UTC.
 
     With ``whole`` it is the last complete period, otherwise the present one until now.
@@ -193,19 +225,33 @@ class InstancePayload(Payload):
     fields = dict(FIELDS)
 
     @classmethod
-    def of(cls, about: About, *, instance: Instance, moved: str | None = None, values: dict[str, Any] | None = None,
-           bdms: Iterable[Any] = (), **facts: Any) -> Self:
+    def of(
+        cls,
+        about: EventContext,
+        *,
+        instance: Instance,
+        moved: str | None = None,
+        values: dict[str, Any] | None = None,
+        bdms: Iterable[Any] = (),
+        **facts: Any,
+    ) -> Self:
         """Return the notification payload of an event of a server.
 
         ``bdms`` are the server's disks. The payload contains its volumes if the option for that is set
-        (``About.bdms``). ``facts`` are the additional arguments of ``more``.
+        (``EventContext.bdms``). ``facts`` are the additional arguments of ``more``.
         """
         server = as_written(instance, moved, values)
-        return cls.made({**_server(server), **_context(about), 'block_devices': _volumes(about, bdms),
-                         **cls.more(about, server, **facts)})
+        return cls.made(
+            {
+                **_server(server),
+                **_context(about),
+                'block_devices': _volumes(about, bdms),
+                **cls.more(about, server, **facts),
+            }
+        )
 
     @classmethod
-    def more(cls, about: About, server: Instance, **facts: Any) -> dict[str, Any]:
+    def more(cls, about: EventContext, server: Instance, **facts: Any) -> dict[str, Any]:
         """Return the additional fields of this class of payload."""
         return {}
 
@@ -214,21 +260,30 @@ def _server(server: Instance) -> dict[str, Any]:
     cache = value(server, 'info_cache')
     metadata = {'metadata': dict(server.metadata)} if 'metadata' in server else {}
     return {
-        **{name: value(server, name) for name in SAME}, **{name: value(server, own) for name, own in OTHER.items()},
-        **metadata, 'flavor': FlavorPayload.like(server.flavor), 'image_uuid': value(server, 'image_ref') or None,
-        'locked': bool(value(server, 'locked')), 'power_state': power_word(value(server, 'power_state')),
+        **{name: value(server, name) for name in SAME},
+        **{name: value(server, own) for name, own in OTHER.items()},
+        **metadata,
+        'flavor': FlavorPayload.like(server.flavor),
+        'image_uuid': value(server, 'image_ref') or None,
+        'locked': bool(value(server, 'locked')),
+        'power_state': power_word(value(server, 'power_state')),
         'auto_disk_config': 'AUTO' if value(server, 'auto_disk_config') else 'MANUAL',
-        'ip_addresses': IpPayload.all_of((cache.network_info or ()) if cache is not None else ()), 'shares': [],
-        'locked_reason': (value(server, 'system_metadata') or {}).get('locked_reason')}
+        'ip_addresses': IpPayload.all_of((cache.network_info or ()) if cache is not None else ()),
+        'shares': [],
+        'locked_reason': (value(server, 'system_metadata') or {}).get('locked_reason'),
+    }
 
 
-def _context(about: About) -> dict[str, Any]:
+def _context(about: EventContext) -> dict[str, Any]:
     ctxt = about.ctxt
-    return {'request_id': ctxt.request_id, 'action_initiator_user': ctxt.user_id,
-            'action_initiator_project': ctxt.project_id}
+    return {
+        'request_id': ctxt.request_id,
+        'action_initiator_user': ctxt.user_id,
+        'action_initiator_project': ctxt.project_id,
+    }
 
 
-def _volumes(about: About, bdms: Iterable[Any]) -> list[BlockDevicePayload]:
+def _volumes(about: EventContext, bdms: Iterable[Any]) -> list[BlockDevicePayload]:
     if not about.bdms:
         return []
     return [BlockDevicePayload.like(bdm) for bdm in bdms if value(bdm, 'volume_id') is not None]
@@ -242,8 +297,9 @@ class InstanceActionPayload(InstancePayload):
     fields = {**FIELDS, 'fault': fields.ObjectField('ExceptionPayload', nullable=True)}
 
     @classmethod
-    def more(cls, about: About, server: Instance, *, fault: BaseException | None = None,
-             **facts: Any) -> dict[str, Any]:
+    def more(
+        cls, about: EventContext, server: Instance, *, fault: BaseException | None = None, **facts: Any
+    ) -> dict[str, Any]:
         """Return the additional field of this payload: the fault."""
         return {'fault': ExceptionPayload.of(about, error=fault) if fault is not None else None}
 
@@ -256,10 +312,14 @@ class InstanceActionResizePrepPayload(InstanceActionPayload):
     fields = {**InstanceActionPayload.fields, 'new_flavor': fields.ObjectField('FlavorPayload', nullable=True)}
 
     @classmethod
-    def more(cls, about: About, server: Instance, *, new_flavor: Flavor | None = None, **facts: Any) -> dict[str, Any]:
+    def more(
+        cls, about: EventContext, server: Instance, *, new_flavor: Flavor | None = None, **facts: Any
+    ) -> dict[str, Any]:
         """Return the additional fields of this payload: the fault and the new flavor."""
-        return {**super().more(about, server, **facts),
-                'new_flavor': FlavorPayload.like(new_flavor) if new_flavor is not None else None}
+        return {
+            **super().more(about, server, **facts),
+            'new_flavor': FlavorPayload.like(new_flavor) if new_flavor is not None else None,
+        }
 
 
 def certificates_of(server: Instance) -> list[str] | None:
@@ -273,11 +333,10 @@ class InstanceActionRebuildPayload(InstanceActionPayload):
     """Notification payload: an action on a server, with the certificates by which its new image is verified."""
 
     VERSION = '1.9'
-    fields = {**InstanceActionPayload.fields,
-              'trusted_image_certificates': fields.ListOfStringsField(nullable=True)}
+    fields = {**InstanceActionPayload.fields, 'trusted_image_certificates': fields.ListOfStringsField(nullable=True)}
 
     @classmethod
-    def more(cls, about: About, server: Instance, **facts: Any) -> dict[str, Any]:
+    def more(cls, about: EventContext, server: Instance, **facts: Any) -> dict[str, Any]:
         """Return the additional fields of this payload: the fault and the ids of the certificates."""
         return {**super().more(about, server, **facts), 'trusted_image_certificates': certificates_of(server)}
 
@@ -290,8 +349,9 @@ class InstanceActionRescuePayload(InstanceActionPayload):
     fields = {**InstanceActionPayload.fields, 'rescue_image_ref': fields.UUIDField(nullable=True)}
 
     @classmethod
-    def more(cls, about: About, server: Instance, *, rescue_image_ref: str | None = None,
-             **facts: Any) -> dict[str, Any]:
+    def more(
+        cls, about: EventContext, server: Instance, *, rescue_image_ref: str | None = None, **facts: Any
+    ) -> dict[str, Any]:
         """Return the additional fields of this payload: the fault and the id of the rescue image."""
         return {**super().more(about, server, **facts), 'rescue_image_ref': rescue_image_ref}
 
@@ -304,7 +364,7 @@ class InstanceActionVolumePayload(InstanceActionPayload):
     fields = {**InstanceActionPayload.fields, 'volume_id': fields.UUIDField()}
 
     @classmethod
-    def more(cls, about: About, server: Instance, *, volume_id: str = '', **facts: Any) -> dict[str, Any]:
+    def more(cls, about: EventContext, server: Instance, *, volume_id: str = '', **facts: Any) -> dict[str, Any]:
         """Return the additional fields of this payload: the fault and the id of the volume."""
         return {**super().more(about, server, **facts), 'volume_id': volume_id}
 
@@ -317,8 +377,9 @@ class InstanceActionVolumeSwapPayload(InstanceActionPayload):
     fields = {**InstanceActionPayload.fields, 'old_volume_id': fields.UUIDField(), 'new_volume_id': fields.UUIDField()}
 
     @classmethod
-    def more(cls, about: About, server: Instance, *, old_volume_id: str = '', new_volume_id: str = '',
-             **facts: Any) -> dict[str, Any]:
+    def more(
+        cls, about: EventContext, server: Instance, *, old_volume_id: str = '', new_volume_id: str = '', **facts: Any
+    ) -> dict[str, Any]:
         """Return the additional fields of this payload: the fault and the ids of the old and the new volume."""
         return {**super().more(about, server, **facts), 'old_volume_id': old_volume_id, 'new_volume_id': new_volume_id}
 
@@ -331,7 +392,9 @@ class InstanceActionSnapshotPayload(InstanceActionPayload):
     fields = {**InstanceActionPayload.fields, 'snapshot_image_id': fields.UUIDField()}
 
     @classmethod
-    def more(cls, about: About, server: Instance, *, snapshot_image_id: str = '', **facts: Any) -> dict[str, Any]:
+    def more(
+        cls, about: EventContext, server: Instance, *, snapshot_image_id: str = '', **facts: Any
+    ) -> dict[str, Any]:
         """Return the additional fields of this payload: the fault and the id of the new image."""
         return {**super().more(about, server, **facts), 'snapshot_image_id': snapshot_image_id}
 
@@ -350,12 +413,15 @@ class InstanceCreatePayload(InstanceActionPayload):
     }
 
     @classmethod
-    def more(cls, about: About, server: Instance, **facts: Any) -> dict[str, Any]:
+    def more(cls, about: EventContext, server: Instance, **facts: Any) -> dict[str, Any]:
         """Return the additional fields of this payload, such as the fault, key pairs, tags and hypervisor name."""
-        return {**super().more(about, server, **facts),
-                'keypairs': [KeypairPayload.like(pair) for pair in value(server, 'keypairs', ())],
-                'tags': tag_words(server), 'instance_name': hypervisor_name(about, server),
-                'trusted_image_certificates': certificates_of(server)}
+        return {
+            **super().more(about, server, **facts),
+            'keypairs': [KeypairPayload.like(pair) for pair in value(server, 'keypairs', ())],
+            'tags': tag_words(server),
+            'instance_name': hypervisor_name(about, server),
+            'trusted_image_certificates': certificates_of(server),
+        }
 
 
 def tag_words(server: Instance) -> list[str]:
@@ -363,7 +429,7 @@ def tag_words(server: Instance) -> list[str]:
     return [tag.tag for tag in value(server, 'tags', ())]
 
 
-def hypervisor_name(about: About, server: Instance) -> str | None:
+def hypervisor_name(about: EventContext, server: Instance) -> str | None:
     """Return the server's name at the hypervisor, as ``virt.driver`` makes it; None if the server has no id.
 
     [DEFAULT]instance_name_template is filled with the id, or with the names %(id)s, %(uuid)s and %(project_id)s.
@@ -388,7 +454,7 @@ class InstanceExistsPayload(InstancePayload):
     fields = {**FIELDS, 'audit_period': fields.ObjectField('AuditPeriodPayload')}
 
     @classmethod
-    def more(cls, about: About, server: Instance, *, whole: bool = False, **facts: Any) -> dict[str, Any]:
+    def more(cls, about: EventContext, server: Instance, *, whole: bool = False, **facts: Any) -> dict[str, Any]:
         """Return the additional field of this payload: the audit period."""
         return {'audit_period': AuditPeriodPayload.of(about, whole=whole)}
 
@@ -411,13 +477,26 @@ class InstanceUpdatePayload(InstancePayload):
     }
 
     @classmethod
-    def more(cls, about: About, server: Instance, *, before: tuple[str | None, str | None] | None = None,
-             after: tuple[str | None, str | None] | None = None, old_display_name: str | None = None,
-             **facts: Any) -> dict[str, Any]:
+    def more(
+        cls,
+        about: EventContext,
+        server: Instance,
+        *,
+        before: tuple[str | None, str | None] | None = None,
+        after: tuple[str | None, str | None] | None = None,
+        old_display_name: str | None = None,
+        **facts: Any,
+    ) -> dict[str, Any]:
         """Return the additional fields of this payload: states before and after, audit period, old name and tags."""
         state, task = after or (value(server, 'vm_state'), value(server, 'task_state'))
         changed: dict[str, Any] = {'state': state}
         if before is not None:
             changed.update(old_state=before[0], old_task_state=before[1], new_task_state=task)
-        return {'state_update': InstanceStateUpdatePayload.made(changed), 'audit_period': AuditPeriodPayload.of(about),
-                'state': state, 'task_state': task, 'old_display_name': old_display_name, 'tags': tag_words(server)}
+        return {
+            'state_update': InstanceStateUpdatePayload.made(changed),
+            'audit_period': AuditPeriodPayload.of(about),
+            'state': state,
+            'task_state': task,
+            'old_display_name': old_display_name,
+            'tags': tag_words(server),
+        }

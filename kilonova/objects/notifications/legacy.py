@@ -2,6 +2,7 @@
 
 A missing value is an empty text, and times are texts of two different formats, because consumers expect that.
 """
+
 from __future__ import annotations
 
 import datetime
@@ -14,37 +15,63 @@ from kilonova.objects.image_meta import SYSMETA_PREFIX
 from kilonova.objects.instance import Instance
 from kilonova.objects.instance_group import InstanceGroup
 from kilonova.objects.keypair import KeyPair
-from kilonova.objects.notifications.base import About, value
+from kilonova.objects.notifications.base import EventContext, value
 from kilonova.objects.notifications.instance import as_written, period_of, tag_words
 from kilonova.objects.request_spec import RequestSpec
 from kilonova.objects.volume_usage import VolumeUsage
 
 
-def usage(about: About, *, instance: Instance, moved: str | None = None, values: dict[str, Any] | None = None,
-          fault: BaseException | None = None, **facts: Any) -> dict[str, Any]:
+def usage(
+    about: EventContext,
+    *,
+    instance: Instance,
+    moved: str | None = None,
+    values: dict[str, Any] | None = None,
+    fault: BaseException | None = None,
+    **facts: Any,
+) -> dict[str, Any]:
     """Return the notification payload that all events of servers have; ``fault`` adds the reason of a failure."""
     server = as_written(instance, moved, values)
     flavor = server.flavor
     metadata = value(server, 'system_metadata') or {}
     payload = {
-        'tenant_id': value(server, 'project_id'), 'user_id': value(server, 'user_id'), 'instance_id': server.uuid,
-        'display_name': value(server, 'display_name'), 'reservation_id': value(server, 'reservation_id'),
-        'hostname': value(server, 'hostname'), 'instance_type': flavor.name, 'instance_type_id': flavor.id,
-        'instance_flavor_id': flavor.flavorid, 'architecture': value(server, 'architecture'),
-        'memory_mb': flavor.memory_mb, 'disk_gb': flavor.root_gb + flavor.ephemeral_gb, 'vcpus': flavor.vcpus,
-        'root_gb': flavor.root_gb, 'ephemeral_gb': flavor.ephemeral_gb, 'host': value(server, 'host'),
-        'node': value(server, 'node'), 'availability_zone': value(server, 'availability_zone'),
-        'cell_name': _text(value(server, 'cell_name')), 'created_at': str(value(server, 'created_at') or ''),
-        'terminated_at': _time(value(server, 'terminated_at')), 'deleted_at': _time(value(server, 'deleted_at')),
+        'tenant_id': value(server, 'project_id'),
+        'user_id': value(server, 'user_id'),
+        'instance_id': server.uuid,
+        'display_name': value(server, 'display_name'),
+        'reservation_id': value(server, 'reservation_id'),
+        'hostname': value(server, 'hostname'),
+        'instance_type': flavor.name,
+        'instance_type_id': flavor.id,
+        'instance_flavor_id': flavor.flavorid,
+        'architecture': value(server, 'architecture'),
+        'memory_mb': flavor.memory_mb,
+        'disk_gb': flavor.root_gb + flavor.ephemeral_gb,
+        'vcpus': flavor.vcpus,
+        'root_gb': flavor.root_gb,
+        'ephemeral_gb': flavor.ephemeral_gb,
+        'host': value(server, 'host'),
+        'node': value(server, 'node'),
+        'availability_zone': value(server, 'availability_zone'),
+        'cell_name': _text(value(server, 'cell_name')),
+        'created_at': str(value(server, 'created_at') or ''),
+        'terminated_at': _time(value(server, 'terminated_at')),
+        'deleted_at': _time(value(server, 'deleted_at')),
         'launched_at': _time(value(server, 'launched_at')),
-        'image_ref_url': _image_url(about, value(server, 'image_ref')), 'os_type': value(server, 'os_type'),
-        'kernel_id': value(server, 'kernel_id'), 'ramdisk_id': value(server, 'ramdisk_id'),
-        'state': value(server, 'vm_state'), 'state_description': _text(value(server, 'task_state')),
-        'progress': _text(value(server, 'progress')), 'access_ip_v4': _address(value(server, 'access_ip_v4')),
+        'image_ref_url': _image_url(about, value(server, 'image_ref')),
+        'os_type': value(server, 'os_type'),
+        'kernel_id': value(server, 'kernel_id'),
+        'ramdisk_id': value(server, 'ramdisk_id'),
+        'state': value(server, 'vm_state'),
+        'state_description': _text(value(server, 'task_state')),
+        'progress': _text(value(server, 'progress')),
+        'access_ip_v4': _address(value(server, 'access_ip_v4')),
         'access_ip_v6': _address(value(server, 'access_ip_v6')),
-        'image_meta': {name.removeprefix(SYSMETA_PREFIX): one for name, one in metadata.items()
-                       if name.startswith(SYSMETA_PREFIX)},
-        'metadata': dict(value(server, 'metadata', {}))}
+        'image_meta': {
+            name.removeprefix(SYSMETA_PREFIX): one for name, one in metadata.items() if name.startswith(SYSMETA_PREFIX)
+        },
+        'metadata': dict(value(server, 'metadata', {})),
+    }
     if fault is not None:
         payload.update(message=str(fault), code=getattr(fault, 'code', 500), exception=type(fault).__name__)
     return payload
@@ -62,16 +89,16 @@ def _address(address: object) -> str | None:
     return None if address is None else str(address)
 
 
-def _image_url(about: About, image: str | None) -> str:
+def _image_url(about: EventContext, image: str | None) -> str:
     """Return the image's URL from the caller's catalog, or its id if the catalog has no image service."""
     for service in about.ctxt.service_catalog if image else ():
         for endpoint in service.get('endpoints') or ():
             if service.get('type') == 'image' and endpoint.get('publicURL'):
-                return f"{endpoint['publicURL'].rstrip('/')}/images/{image}"
+                return f'{endpoint["publicURL"].rstrip("/")}/images/{image}'
     return image or ''
 
 
-def create(about: About, *, image_name: str | None = None, done: bool = False, **facts: Any) -> dict[str, Any]:
+def create(about: EventContext, *, image_name: str | None = None, done: bool = False, **facts: Any) -> dict[str, Any]:
     """Return the notification payload of a server's creation.
 
     With ``done`` it is the payload of the end of the creation, which has a success message and the addresses.
@@ -84,7 +111,7 @@ def create(about: About, *, image_name: str | None = None, done: bool = False, *
     return payload
 
 
-def resize_prep(about: About, *, new_flavor: Flavor, done: bool = False, **facts: Any) -> dict[str, Any]:
+def resize_prep(about: EventContext, *, new_flavor: Flavor, done: bool = False, **facts: Any) -> dict[str, Any]:
     """Return the notification payload of the preparation of a resize.
 
     With ``done`` it is the payload of the end of the preparation, which also has the new flavor.
@@ -95,29 +122,34 @@ def resize_prep(about: About, *, new_flavor: Flavor, done: bool = False, **facts
     return payload
 
 
-def rescue(about: About, *, rescue_image_name: str = '', **facts: Any) -> dict[str, Any]:
+def rescue(about: EventContext, *, rescue_image_name: str = '', **facts: Any) -> dict[str, Any]:
     """Return the notification payload of a rescue, with the name of the rescue image ('' for the host's default)."""
     return {**usage(about, **facts), 'rescue_image_name': rescue_image_name}
 
 
-def volume(about: About, *, volume_id: str = '', **facts: Any) -> dict[str, Any]:
+def volume(about: EventContext, *, volume_id: str = '', **facts: Any) -> dict[str, Any]:
     """Return the notification payload of the attachment or detachment of a volume."""
     return {**usage(about, **facts), 'volume_id': volume_id}
 
 
-def exists(about: About, *, whole: bool = False, **facts: Any) -> dict[str, Any]:
+def exists(about: EventContext, *, whole: bool = False, **facts: Any) -> dict[str, Any]:
     """Return the notification payload of a server's usage in a period."""
     return {**usage(about, **facts), **_period(about, whole), 'bandwidth': {}}
 
 
-def _period(about: About, whole: bool = False) -> dict[str, str]:
+def _period(about: EventContext, whole: bool = False) -> dict[str, str]:
     begin, end = period_of(about, whole)
     return {'audit_period_beginning': _time(begin), 'audit_period_ending': _time(end)}
 
 
-def update(about: About, *, before: tuple[str | None, str | None] | None = None,
-           after: tuple[str | None, str | None] | None = None, old_display_name: str | None = None,
-           **facts: Any) -> dict[str, Any]:
+def update(
+    about: EventContext,
+    *,
+    before: tuple[str | None, str | None] | None = None,
+    after: tuple[str | None, str | None] | None = None,
+    old_display_name: str | None = None,
+    **facts: Any,
+) -> dict[str, Any]:
     """Return the notification payload of a change of a server."""
     payload = usage(about, **facts)
     if after is not None:
@@ -129,7 +161,7 @@ def update(about: About, *, before: tuple[str | None, str | None] | None = None,
     return {**payload, **_period(about), 'bandwidth': {}, 'tags': tag_words(facts['instance'])}
 
 
-def select(about: About, *, request_spec: RequestSpec) -> dict[str, Any]:
+def select(about: EventContext, *, request_spec: RequestSpec) -> dict[str, Any]:
     """Return the notification payload of a request to the scheduler."""
     return {'request_spec': _request(request_spec)}
 
@@ -146,47 +178,75 @@ def _plain(entity: object) -> Any:
     return entity.stored_primitive() if isinstance(entity, KilonovaObject) else entity
 
 
-def compute_task(about: About, *, method: str, instance_uuid: str, request_spec: RequestSpec, state: str | None,
-                 record: dict[str, Any]) -> dict[str, Any]:
+def compute_task(
+    about: EventContext,
+    *,
+    method: str,
+    instance_uuid: str,
+    request_spec: RequestSpec,
+    state: str | None,
+    record: dict[str, Any],
+) -> dict[str, Any]:
     """Return the notification payload of a server that could not be scheduled."""
     request = _request(request_spec)
-    return {'request_spec': request, 'instance_properties': request['instance_properties'],
-            'instance_id': instance_uuid, 'state': state, 'method': method, 'reason': record.get('message')}
+    return {
+        'request_spec': request,
+        'instance_properties': request['instance_properties'],
+        'instance_id': instance_uuid,
+        'state': state,
+        'method': method,
+        'reason': record.get('message'),
+    }
 
 
-def exception(about: About, *, error: BaseException, method: str) -> dict[str, Any]:
+def exception(about: EventContext, *, error: BaseException, method: str) -> dict[str, Any]:
     """Return the notification payload of an error that an RPC method raised."""
     return {'exception': str(error), 'args': {'method': method}}
 
 
-def keypair(about: About, *, keypair: KeyPair | dict[str, Any]) -> dict[str, Any]:
+def keypair(about: EventContext, *, keypair: KeyPair | dict[str, Any]) -> dict[str, Any]:
     """Return the notification payload of a key pair, which is an object or a row."""
     held = keypair if isinstance(keypair, dict) else {name: value(keypair, name) for name in ('user_id', 'name')}
     return {'tenant_id': about.ctxt.project_id, 'user_id': held['user_id'], 'key_name': held['name']}
 
 
-def aggregate(about: About, *, aggregate: Aggregate | dict[str, Any], **changes: Any) -> dict[str, Any]:
+def aggregate(about: EventContext, *, aggregate: Aggregate | dict[str, Any], **changes: Any) -> dict[str, Any]:
     """Return the notification payload of an aggregate, with its id and its ``changes``.
 
     ``changes`` are such as {'host': …} or {'meta_data': …}. Before the aggregate has an id, its name is used instead.
     """
-    held = aggregate if isinstance(aggregate, dict) else {
-        name: value(aggregate, name) for name in ('id', 'name', 'hosts', 'metadata')}
-    return {'aggregate_id': held.get('id') or held['name'], 'name': held['name'],
-            'availability_zone': (held.get('metadata') or {}).get('availability_zone'), **changes}
+    held = (
+        aggregate
+        if isinstance(aggregate, dict)
+        else {name: value(aggregate, name) for name in ('id', 'name', 'hosts', 'metadata')}
+    )
+    return {
+        'aggregate_id': held.get('id') or held['name'],
+        'name': held['name'],
+        'availability_zone': (held.get('metadata') or {}).get('availability_zone'),
+        **changes,
+    }
 
 
-def server_group(about: About, *, group: InstanceGroup | dict[str, Any]) -> dict[str, Any]:
+def server_group(about: EventContext, *, group: InstanceGroup | dict[str, Any]) -> dict[str, Any]:
     """Return the notification payload of a server group, which is an InstanceGroup or a row."""
     names = ('uuid', 'name', 'user_id', 'project_id', 'policy', 'members')
     held = group if isinstance(group, dict) else {name: value(group, name) for name in names}
-    return {'server_group_id': held['uuid'], **{name: held.get(name) for name in names if name != 'uuid'},
-            'policies': [held['policy']] if held.get('policy') else []}
+    return {
+        'server_group_id': held['uuid'],
+        **{name: held.get(name) for name in names if name != 'uuid'},
+        'policies': [held['policy']] if held.get('policy') else [],
+    }
 
 
-def volume_usage(about: About, *, usage: VolumeUsage) -> dict[str, Any]:
+def volume_usage(about: EventContext, *, usage: VolumeUsage) -> dict[str, Any]:
     """Return the notification payload of the usage of a volume."""
-    return {'volume_id': usage.volume_id, 'tenant_id': usage.project_id, 'user_id': usage.user_id,
-            'instance_id': usage.instance_uuid, 'availability_zone': usage.availability_zone,
-            'last_refreshed': _text(usage.curr_last_refreshed),
-            **{name: usage.total(name) for name in ('reads', 'read_bytes', 'writes', 'write_bytes')}}
+    return {
+        'volume_id': usage.volume_id,
+        'tenant_id': usage.project_id,
+        'user_id': usage.user_id,
+        'instance_id': usage.instance_uuid,
+        'availability_zone': usage.availability_zone,
+        'last_refreshed': _text(usage.curr_last_refreshed),
+        **{name: usage.total(name) for name in ('reads', 'read_bytes', 'writes', 'write_bytes')},
+    }

@@ -1,4 +1,5 @@
 """Payloads of key pairs, services, aggregates, server groups and volume usage."""
+
 from __future__ import annotations
 
 from typing import Any, Self
@@ -8,7 +9,7 @@ from kilonova.objects.aggregate import Aggregate
 from kilonova.objects.base import register
 from kilonova.objects.instance_group import InstanceGroup
 from kilonova.objects.keypair import KeyPair
-from kilonova.objects.notifications.base import About, Payload
+from kilonova.objects.notifications.base import EventContext, Payload
 from kilonova.objects.service import Service
 from kilonova.objects.volume_usage import VolumeUsage
 
@@ -27,7 +28,7 @@ class KeypairPayload(Payload):
     }
 
     @classmethod
-    def of(cls, about: About, *, keypair: KeyPair | dict[str, Any]) -> Self:
+    def of(cls, about: EventContext, *, keypair: KeyPair | dict[str, Any]) -> Self:
         """Return the notification payload of a key pair, which is an object or a row."""
         return cls.like(keypair)
 
@@ -52,7 +53,7 @@ class ServiceStatusPayload(Payload):
     }
 
     @classmethod
-    def of(cls, about: About, *, service: Service | dict[str, Any]) -> Self:
+    def of(cls, about: EventContext, *, service: Service | dict[str, Any]) -> Self:
         """Return the notification payload of a service, which is an object or a row."""
         return cls.like(service)
 
@@ -71,7 +72,7 @@ class AggregatePayload(Payload):
     }
 
     @classmethod
-    def of(cls, about: About, *, aggregate: Aggregate | dict[str, Any], **changes: Any) -> Self:
+    def of(cls, about: EventContext, *, aggregate: Aggregate | dict[str, Any], **changes: Any) -> Self:
         """Return the notification payload of an aggregate, which is an object or a row with hosts and metadata.
 
         Before the aggregate is created it has no id.
@@ -97,15 +98,18 @@ class ServerGroupPayload(Payload):
     }
 
     @classmethod
-    def of(cls, about: About, *, group: InstanceGroup | dict[str, Any]) -> Self:
+    def of(cls, about: EventContext, *, group: InstanceGroup | dict[str, Any]) -> Self:
         """Return the notification payload of a server group.
 
         ``group`` is an InstanceGroup or a row with ``members``, ``policy`` and ``rules``.
         """
         held = group.get if isinstance(group, dict) else lambda name: getattr(group, name) if name in group else None
         policy, rules = held('policy'), held('rules') if isinstance(group, dict) else group.rules
-        return cls.like(group, policies=[policy] if policy else [],
-                        rules={name: str(limit) for name, limit in (rules or {}).items()})
+        return cls.like(
+            group,
+            policies=[policy] if policy else [],
+            rules={name: str(limit) for name, limit in (rules or {}).items()},
+        )
 
 
 @register
@@ -130,7 +134,10 @@ class VolumeUsagePayload(Payload):
     }
 
     @classmethod
-    def of(cls, about: About, *, usage: VolumeUsage) -> Self:
+    def of(cls, about: EventContext, *, usage: VolumeUsage) -> Self:
         """Return the notification payload of the usage of a volume."""
-        return cls.like(usage, last_refreshed=usage.curr_last_refreshed,
-                        **{name: usage.total(name) for name in ('reads', 'read_bytes', 'writes', 'write_bytes')})
+        return cls.like(
+            usage,
+            last_refreshed=usage.curr_last_refreshed,
+            **{name: usage.total(name) for name in ('reads', 'read_bytes', 'writes', 'write_bytes')},
+        )

@@ -1,4 +1,5 @@
 """Read a server from its row, for notifications of code that does not have the server's object."""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,5 @@
 """Payloads of scheduling: requests to the scheduler, and servers that could not be scheduled."""
+
 from __future__ import annotations
 
 from typing import Any, Self
@@ -8,7 +9,7 @@ from kilonova.objects.base import register
 from kilonova.objects.image_meta import ImageMeta
 from kilonova.objects.image_properties import PROPERTIES
 from kilonova.objects.instance_extra import InstanceNUMACell, InstanceNUMATopology, InstancePCIRequests
-from kilonova.objects.notifications.base import About, InstanceStateField, Payload, value
+from kilonova.objects.notifications.base import EventContext, InstanceStateField, Payload, value
 from kilonova.objects.notifications.exception import ExceptionPayload
 from kilonova.objects.notifications.flavor import FlavorPayload
 from kilonova.objects.notifications.nouns import ServerGroupPayload
@@ -55,8 +56,9 @@ class ImageMetaPayload(Payload):
     @classmethod
     def of_image(cls, image: ImageMeta) -> Self:
         """Return the notification payload of an ImageMeta."""
-        return cls.like(image, properties=ImageMetaPropsPayload.like(image.properties)
-                        if 'properties' in image else None)
+        return cls.like(
+            image, properties=ImageMetaPropsPayload.like(image.properties) if 'properties' in image else None
+        )
 
 
 @register
@@ -229,15 +231,18 @@ class RequestSpecPayload(Payload):
     }
 
     @classmethod
-    def of(cls, about: About, *, request_spec: RequestSpec) -> Self:
+    def of(cls, about: EventContext, *, request_spec: RequestSpec) -> Self:
         """Return the notification payload of a RequestSpec."""
         makers: dict[str, Any] = {
-            'flavor': FlavorPayload.like, 'image': ImageMetaPayload.of_image,
+            'flavor': FlavorPayload.like,
+            'image': ImageMetaPayload.of_image,
             'numa_topology': InstanceNUMATopologyPayload.of_topology,
             'pci_requests': InstancePCIRequestsPayload.of_requests,
-            'requested_destination': DestinationPayload.of_destination, 'retry': SchedulerRetriesPayload.of_retries,
+            'requested_destination': DestinationPayload.of_destination,
+            'retry': SchedulerRetriesPayload.of_retries,
             'limits': SchedulerLimitsPayload.like,
-            'instance_group': lambda group: ServerGroupPayload.of(about, group=group)}
+            'instance_group': lambda group: ServerGroupPayload.of(about, group=group),
+        }
         held = {name: value(request_spec, name) for name in makers}
         made = {name: None if one is None else makers[name](one) for name, one in held.items()}
         groups = value(request_spec, 'security_groups')
@@ -260,12 +265,25 @@ class ComputeTaskPayload(Payload):
     }
 
     @classmethod
-    def of(cls, about: About, *, instance_uuid: str, request_spec: RequestSpec, state: str | None,
-           record: dict[str, Any], **facts: Any) -> Self:
+    def of(
+        cls,
+        about: EventContext,
+        *,
+        instance_uuid: str,
+        request_spec: RequestSpec,
+        state: str | None,
+        record: dict[str, Any],
+        **facts: Any,
+    ) -> Self:
         """Return the notification payload of a server that could not be scheduled.
 
         ``record`` is the error as the operation's row stores it.
         """
-        return cls.made({
-            'instance_uuid': instance_uuid, 'state': state, 'reason': ExceptionPayload.of_record(record),
-            'request_spec': RequestSpecPayload.of(about, request_spec=request_spec)})
+        return cls.made(
+            {
+                'instance_uuid': instance_uuid,
+                'state': state,
+                'reason': ExceptionPayload.of_record(record),
+                'request_spec': RequestSpecPayload.of(about, request_spec=request_spec),
+            }
+        )

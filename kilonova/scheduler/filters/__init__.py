@@ -10,11 +10,12 @@ A filter is a class with ``host_passes(host_state, spec_obj)``. Add it to the en
             return True
 
 A filter that uses only columns of ``table.Table`` has ``mask(look, spec_obj)`` instead. It returns the results for all
-hosts at once (True where a host passes), None if the filter does not apply to this request, or LOOP if this request
+hosts at once (True where a host passes), None if the filter does not apply to this request, or PER_HOST if this request
 needs ``host_passes``. If a filter has only ``mask``, its ``host_passes`` uses the mask.
 
 If a filter raises for a host, the host is rejected for this request, and this is logged once (``scheduler.guard``).
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,14 +26,14 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from kilonova.objects import RequestSpec
-from kilonova.scheduler.guard import Guard
-from kilonova.scheduler.host_state import HostState
-from kilonova.scheduler.look import Look
+from kilonova.scheduler.hosts.arrays import HostArrays
+from kilonova.scheduler.hosts.host_state import HostState
+from kilonova.scheduler.plugins.guard import Guard
 
 LOG = logging.getLogger(__name__)
 
 # Result of ``mask`` for a request that needs ``host_passes``.
-LOOP: Any = object()
+PER_HOST: Any = object()
 _FORMS = ('mask', 'host_passes', '_filter_one', 'filter_all')
 
 GROUP = 'kilonova.scheduler.filters'
@@ -91,8 +92,7 @@ def all_filters() -> list[type[BaseFilter]]:
 
     A function in available_filters can call it to add further filters.
     """
-    points = {point.name: point for point in metadata.entry_points(group=GROUP)
-              if point.value.startswith('kilonova.')}
+    points = {point.name: point for point in metadata.entry_points(group=GROUP) if point.value.startswith('kilonova.')}
     return [points[name].load() for name in sorted(points)]
 
 
@@ -129,16 +129,16 @@ def array_form(one: Any) -> Any:
     return one.mask if owner is not None and 'mask' in vars(owner) else None
 
 
-def mask_of(one: BaseFilter, look: Look, spec_obj: RequestSpec, guard: Guard) -> Any:
-    """Return the mask of the hosts that pass, None if all hosts pass, or LOOP if the filter must check host by host."""
+def mask_of(one: BaseFilter, look: HostArrays, spec_obj: RequestSpec, guard: Guard) -> Any:
+    """Return the mask of the hosts that pass, None if all pass, or PER_HOST if the filter must check host by host."""
     form = array_form(one)
     if form is None:
-        return LOOP
+        return PER_HOST
     if is_rebuild(spec_obj) and not getattr(one, 'RUN_ON_REBUILD', False):
         return None
     with guard:
         return form(look, spec_obj)
-    return LOOP
+    return PER_HOST
 
 
 def passing(one: BaseFilter, hosts: Sequence[Any], spec_obj: RequestSpec, guard: Guard) -> list[Any] | None:
@@ -156,4 +156,5 @@ def passing(one: BaseFilter, hosts: Sequence[Any], spec_obj: RequestSpec, guard:
             # Hosts that it yielded before it raised are kept.
             kept.extend(found)
         return found is not None
+
     return kept if guard.call(all_at_once, default=True) else None

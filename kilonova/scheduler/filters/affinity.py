@@ -1,11 +1,12 @@
 """Filters that check which servers are on a host: hints same_host and different_host, and server groups."""
+
 from __future__ import annotations
 
 from typing import Any
 
 from kilonova.objects import RequestSpec
 from kilonova.scheduler.filters import BaseHostFilter
-from kilonova.scheduler.look import Look
+from kilonova.scheduler.hosts.arrays import HostArrays
 
 
 def _hint(spec_obj: RequestSpec, name: str) -> set[str]:
@@ -23,7 +24,7 @@ class DifferentHostFilter(BaseHostFilter):
 
     run_filter_once_per_request = True
 
-    def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
+    def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
         """Return the mask of the hosts that have none of the named servers.
 
         Return None (all hosts pass) without the hint.
@@ -37,7 +38,7 @@ class SameHostFilter(BaseHostFilter):
 
     run_filter_once_per_request = True
 
-    def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
+    def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
         """Return the mask of the hosts that have one of the named servers.
 
         Return None (all hosts pass) without the hint.
@@ -52,7 +53,7 @@ class ServerGroupAntiAffinityFilter(BaseHostFilter):
     The server itself is not counted.
     """
 
-    def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
+    def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
         """Return the mask of the hosts with fewer members than allowed, and of the server's own hosts.
 
         Return None (all hosts pass) without a group with policy anti-affinity.
@@ -73,7 +74,7 @@ class ServerGroupAntiAffinityFilter(BaseHostFilter):
 class ServerGroupAffinityFilter(BaseHostFilter):
     """Pass only hosts with servers of the group if its policy is affinity; pass all hosts if the group is empty."""
 
-    def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
+    def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
         """Return the mask of the hosts of the group's servers, or None (all hosts pass) if there are none."""
         group = _group(spec_obj, 'affinity')
         hosts = group.hosts if group is not None and 'hosts' in group else None

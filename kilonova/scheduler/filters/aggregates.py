@@ -2,6 +2,7 @@
 
 Filters of other packages may use ``aggregate_metadata``, ``aggregate_values`` and ``lowest``, too.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,8 +13,8 @@ from oslo_log import log as logging
 from kilonova.objects import RequestSpec
 from kilonova.scheduler.filters import BaseHostFilter, extra_specs
 from kilonova.scheduler.filters.compute_capabilities import NOT_CAPABILITIES
-from kilonova.scheduler.host_state import HostState
-from kilonova.scheduler.look import Look
+from kilonova.scheduler.hosts.arrays import HostArrays
+from kilonova.scheduler.hosts.host_state import HostState
 
 LOG = logging.getLogger(__name__)
 
@@ -53,8 +54,9 @@ def aggregate_values(host_state: HostState, key: str) -> set[str]:
     return {one[key] for one in metadata_of(host_state) if key in one}
 
 
-def lowest(values: Iterable[str], default: Any = None, cast_to: Callable[[str], Any] = int,
-           based_on: Callable[..., Any] = min) -> Any:
+def lowest(
+    values: Iterable[str], default: Any = None, cast_to: Callable[[str], Any] = int, based_on: Callable[..., Any] = min
+) -> Any:
     """Return the lowest of some numbers given as text, or ``default`` if there are none.
 
     ``based_on`` may be another function than min. Raises ValueError if a text is not a number.
@@ -70,7 +72,7 @@ class AggregateFilter(BaseHostFilter):
         """Return whether hosts with this aggregate metadata may take the request. Subclasses must implement it."""
         raise TypeError(f'{type(self).__name__} has no fits')
 
-    def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
+    def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
         """Return the mask of the hosts whose aggregate metadata fits the request."""
         return look.by_aggregates(lambda metadata: self.fits(metadata, spec_obj))
 

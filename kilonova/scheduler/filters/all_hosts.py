@@ -1,9 +1,10 @@
 """AllHostsFilter: it rejects no host."""
+
 from __future__ import annotations
 
 from kilonova.objects import RequestSpec
 from kilonova.scheduler.filters import BaseHostFilter
-from kilonova.scheduler.host_state import HostState
+from kilonova.scheduler.hosts.host_state import HostState
 
 
 class AllHostsFilter(BaseHostFilter):

@@ -1,4 +1,5 @@
 """SimpleCIDRAffinityFilter: it passes hosts whose address is near another one."""
+
 from __future__ import annotations
 
 import ipaddress
@@ -7,9 +8,9 @@ from typing import Any
 from oslo_log import log as logging
 
 from kilonova.objects import RequestSpec
-from kilonova.scheduler.filters import LOOP, BaseHostFilter
-from kilonova.scheduler.host_state import HostState
-from kilonova.scheduler.look import Look
+from kilonova.scheduler.filters import PER_HOST, BaseHostFilter
+from kilonova.scheduler.hosts.arrays import HostArrays
+from kilonova.scheduler.hosts.host_state import HostState
 
 LOG = logging.getLogger(__name__)
 
@@ -32,10 +33,12 @@ class SimpleCIDRAffinityFilter(BaseHostFilter):
             network = ipaddress.ip_network(f'{near}/{prefix}', strict=False)
             return ipaddress.ip_address(str(host_state.host_ip)) in network
         except ValueError as error:
-            LOG.debug('%(host)s cannot be compared with network %(near)s/%(prefix)s: %(error)s',
-                      {'host': host_state, 'near': near, 'prefix': prefix, 'error': error})
+            LOG.debug(
+                '%(host)s cannot be compared with network %(near)s/%(prefix)s: %(error)s',
+                {'host': host_state, 'near': near, 'prefix': prefix, 'error': error},
+            )
             return False
 
-    def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
-        """Return LOOP (check host by host) if the request has the hint, otherwise None (all hosts pass)."""
-        return LOOP if spec_obj.get_scheduler_hint('build_near_host_ip') else None
+    def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
+        """Return PER_HOST (check host by host) if the request has the hint, otherwise None (all hosts pass)."""
+        return PER_HOST if spec_obj.get_scheduler_hint('build_near_host_ip') else None

@@ -1,11 +1,12 @@
 """ComputeFilter: it passes hosts whose compute service is enabled and up."""
+
 from __future__ import annotations
 
 from typing import Any
 
 from kilonova.objects import RequestSpec
 from kilonova.scheduler.filters import BaseHostFilter
-from kilonova.scheduler.look import Look
+from kilonova.scheduler.hosts.arrays import HostArrays
 
 
 class ComputeFilter(BaseHostFilter):
@@ -17,6 +18,6 @@ class ComputeFilter(BaseHostFilter):
 
     run_filter_once_per_request = True
 
-    def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
+    def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
         """Return the mask of the hosts whose service is up and not disabled."""
         return look.table['up'] & ~look.table['disabled']

@@ -1,4 +1,5 @@
 """ComputeCapabilitiesFilter: it compares extra specs with the capabilities that a host reports."""
+
 from __future__ import annotations
 
 import json
@@ -8,9 +9,9 @@ from typing import Any
 from oslo_log import log as logging
 
 from kilonova.objects import RequestSpec
-from kilonova.scheduler.filters import LOOP, BaseHostFilter, extra_specs
-from kilonova.scheduler.host_state import HostState
-from kilonova.scheduler.look import Look
+from kilonova.scheduler.filters import PER_HOST, BaseHostFilter, extra_specs
+from kilonova.scheduler.hosts.arrays import HostArrays
+from kilonova.scheduler.hosts.host_state import HostState
 
 LOG = logging.getLogger(__name__)
 
@@ -35,15 +36,16 @@ class ComputeCapabilitiesFilter(BaseHostFilter):
         for key, path, wanted in _asked(spec_obj):
             value = _look(host_state, path)
             if value is _MISSING or not extra_specs.match(value, wanted):
-                LOG.debug("%(host)s fails extra spec '%(key)s': '%(wanted)s' is not '%(value)s'",
-                          {'host': host_state, 'key': key, 'wanted': wanted,
-                           'value': None if value is _MISSING else value})
+                LOG.debug(
+                    "%(host)s fails extra spec '%(key)s': '%(wanted)s' is not '%(value)s'",
+                    {'host': host_state, 'key': key, 'wanted': wanted, 'value': None if value is _MISSING else value},
+                )
                 return False
         return address_bits_fit(host_state, spec_obj.flavor.extra_specs.get(ADDRESS_BITS))
 
-    def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
-        """Return LOOP (check host by host) if the flavor has such extra specs, otherwise None (all hosts pass)."""
-        return LOOP if any(_asked(spec_obj)) or ADDRESS_BITS in spec_obj.flavor.extra_specs else None
+    def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
+        """Return PER_HOST (check host by host) if the flavor has such extra specs, otherwise None (all hosts pass)."""
+        return PER_HOST if any(_asked(spec_obj)) or ADDRESS_BITS in spec_obj.flavor.extra_specs else None
 
 
 def address_bits_fit(host_state: HostState, wanted: str | int | None) -> bool:

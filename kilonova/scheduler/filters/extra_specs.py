@@ -4,6 +4,7 @@
 
 Filters compare values of hosts and aggregates with extra specs.
 """
+
 from __future__ import annotations
 
 import ast
@@ -18,10 +19,20 @@ def _is_member(value: str, wanted: str) -> bool:
 
 # Operators for numbers. As in Nova, ``=`` means "at least".
 _NUMBERS: dict[str, Callable[[Any, Any], bool]] = {
-    '=': operator.ge, '==': operator.eq, '!=': operator.ne, '>=': operator.ge, '<=': operator.le}
+    '=': operator.ge,
+    '==': operator.eq,
+    '!=': operator.ne,
+    '>=': operator.ge,
+    '<=': operator.le,
+}
 _TEXTS: dict[str, Callable[[Any, Any], bool]] = {
-    's==': operator.eq, 's!=': operator.ne, 's<': operator.lt, 's<=': operator.le, 's>': operator.gt,
-    's>=': operator.ge}
+    's==': operator.eq,
+    's!=': operator.ne,
+    's<': operator.lt,
+    's<=': operator.le,
+    's>': operator.gt,
+    's>=': operator.ge,
+}
 
 
 def match(value: object, wanted: str) -> bool:

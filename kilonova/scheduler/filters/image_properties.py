@@ -1,4 +1,5 @@
 """ImagePropertiesFilter: it passes hosts that can run guests of the image's architecture, hypervisor type and mode."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -7,10 +8,10 @@ from oslo_log import log as logging
 from oslo_utils import versionutils
 
 from kilonova.objects import RequestSpec
-from kilonova.scheduler.filters import LOOP, BaseHostFilter
+from kilonova.scheduler.filters import PER_HOST, BaseHostFilter
 from kilonova.scheduler.filters.compute_capabilities import address_bits_fit
-from kilonova.scheduler.host_state import HostState
-from kilonova.scheduler.look import Look
+from kilonova.scheduler.hosts.arrays import HostArrays
+from kilonova.scheduler.hosts.host_state import HostState
 
 LOG = logging.getLogger(__name__)
 
@@ -29,20 +30,21 @@ class ImagePropertiesFilter(BaseHostFilter):
         """Return whether the host supports the image's properties."""
         wanted, version, bits = self._wanted(spec_obj)
         if any(wanted) and not any(self._fits(wanted, kind) for kind in host_state.supported_instances):
-            LOG.debug('%(host)s does not support the image properties %(wanted)s',
-                      {'host': host_state, 'wanted': wanted})
+            LOG.debug(
+                '%(host)s does not support the image properties %(wanted)s', {'host': host_state, 'wanted': wanted}
+            )
             return False
         return self._version_fits(host_state, version) and address_bits_fit(host_state, bits)
 
-    def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
+    def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
         """Return the mask of the hosts that support the image's architecture, hypervisor type and mode.
 
-        Return LOOP (check host by host) if the image names a hypervisor version or an address size, and None (all hosts
-        pass) if it names nothing.
+        Return PER_HOST (check host by host) if the image names a hypervisor version or an address size, and None (all
+        hosts pass) if it names nothing.
         """
         wanted, version, bits = self._wanted(spec_obj)
         if version or bits is not None:
-            return LOOP
+            return PER_HOST
         return look.table.kinds(lambda kinds: any(self._fits(wanted, kind) for kind in kinds)) if any(wanted) else None
 
     def _wanted(self, spec_obj: RequestSpec) -> tuple[tuple[Any, ...], str | None, int | None]:
@@ -52,8 +54,11 @@ class ImagePropertiesFilter(BaseHostFilter):
         if image is None or 'properties' not in image:
             return (default, None, None), None, None
         get = image.properties.get
-        return ((get('hw_architecture') or default, get('img_hv_type'), get('hw_vm_mode')),
-                get('img_hv_requested_version'), get('hw_maxphysaddr_bits'))
+        return (
+            (get('hw_architecture') or default, get('img_hv_type'), get('hw_vm_mode')),
+            get('img_hv_requested_version'),
+            get('hw_maxphysaddr_bits'),
+        )
 
     @staticmethod
     def _fits(wanted: tuple[Any, ...], kind: list[str]) -> bool:

@@ -1,11 +1,12 @@
 """IsolatedHostsFilter: it reserves some hosts for some images."""
+
 from __future__ import annotations
 
 from typing import Any
 
 from kilonova.objects import RequestSpec
 from kilonova.scheduler.filters import BaseHostFilter
-from kilonova.scheduler.look import Look
+from kilonova.scheduler.hosts.arrays import HostArrays
 
 
 class IsolatedHostsFilter(BaseHostFilter):
@@ -17,7 +18,7 @@ class IsolatedHostsFilter(BaseHostFilter):
     RUN_ON_REBUILD = True
     run_filter_once_per_request = True
 
-    def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
+    def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
         """Return the mask of the hosts that may run the request's image."""
         isolated = look.named(self.conf.filter_scheduler.isolated_hosts)
         return (isolated & self._fits(True, spec_obj)) | (~isolated & self._fits(False, spec_obj))

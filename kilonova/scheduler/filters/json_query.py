@@ -5,6 +5,7 @@
 Operators are = < > in <= >= not or and. ``$a.b`` is the entry b of the host's attribute a. No host passes if the query
 is invalid.
 """
+
 from __future__ import annotations
 
 import json
@@ -15,9 +16,9 @@ from typing import Any
 from oslo_log import log as logging
 
 from kilonova.objects import RequestSpec
-from kilonova.scheduler.filters import LOOP, BaseHostFilter
-from kilonova.scheduler.host_state import HostState
-from kilonova.scheduler.look import Look
+from kilonova.scheduler.filters import PER_HOST, BaseHostFilter
+from kilonova.scheduler.hosts.arrays import HostArrays
+from kilonova.scheduler.hosts.host_state import HostState
 
 LOG = logging.getLogger(__name__)
 
@@ -31,6 +32,7 @@ class BadQuery(ValueError):
 
 def _all_of(compare: Callable[[Any, Any], bool]) -> Callable[[list[Any]], bool]:
     """Return a function that compares its first argument with each of the others."""
+
     def apply(arguments: list[Any]) -> bool:
         if len(arguments) < 2:
             return False
@@ -40,13 +42,21 @@ def _all_of(compare: Callable[[Any, Any], bool]) -> Callable[[list[Any]], bool]:
         except TypeError:
             # Values of different types, for example None or a text and a number, cannot be ordered.
             return False
+
     return apply
 
 
 _OPERATORS: Mapping[str, Callable[[list[Any]], Any]] = {
-    '=': _all_of(operator.eq), '<': _all_of(operator.lt), '>': _all_of(operator.gt), '<=': _all_of(operator.le),
-    '>=': _all_of(operator.ge), 'in': lambda arguments: arguments[0] in arguments[1:] if arguments else False,
-    'not': lambda arguments: not any(arguments), 'or': any, 'and': all}
+    '=': _all_of(operator.eq),
+    '<': _all_of(operator.lt),
+    '>': _all_of(operator.gt),
+    '<=': _all_of(operator.le),
+    '>=': _all_of(operator.ge),
+    'in': lambda arguments: arguments[0] in arguments[1:] if arguments else False,
+    'not': lambda arguments: not any(arguments),
+    'or': any,
+    'and': all,
+}
 
 
 def evaluate(query: Any, host_state: HostState, depth: int = 0) -> Any:
@@ -92,10 +102,12 @@ class JsonFilter(BaseHostFilter):
         try:
             return all(evaluate(_parsed(query), host_state) for query in ([asked] if isinstance(asked, str) else asked))
         except (ValueError, TypeError, RecursionError) as error:
-            LOG.debug('The hint query %(query)s cannot be evaluated for %(host)s: %(error)s',
-                      {'query': asked, 'host': host_state, 'error': error})
+            LOG.debug(
+                'The hint query %(query)s cannot be evaluated for %(host)s: %(error)s',
+                {'query': asked, 'host': host_state, 'error': error},
+            )
             return False
 
-    def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
-        """Return LOOP (check host by host) if the request has the hint, otherwise None (all hosts pass)."""
-        return LOOP if spec_obj.get_scheduler_hint('query') else None
+    def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
+        """Return PER_HOST (check host by host) if the request has the hint, otherwise None (all hosts pass)."""
+        return PER_HOST if spec_obj.get_scheduler_hint('query') else None

@@ -1,4 +1,5 @@
 """Filters that limit the number of servers, or of builds and moves under way, on a host."""
+
 from __future__ import annotations
 
 from typing import Any, ClassVar
@@ -9,7 +10,7 @@ from oslo_log import log as logging
 from kilonova.objects import RequestSpec
 from kilonova.scheduler.filters import BaseHostFilter
 from kilonova.scheduler.filters.aggregates import Metadata, lowest
-from kilonova.scheduler.look import Look
+from kilonova.scheduler.hosts.arrays import HostArrays
 
 LOG = logging.getLogger(__name__)
 
@@ -20,7 +21,7 @@ class _Limit(BaseHostFilter):
     column: ClassVar[str]
     option: ClassVar[str]
 
-    def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
+    def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
         """Return the mask of the hosts below the limit."""
         return look.table[self.column] < self.conf.filter_scheduler[self.option]
 
@@ -31,7 +32,7 @@ class _AggregateLimit(_Limit):
     The lowest of several values is used.
     """
 
-    def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
+    def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
         """Return the mask of the hosts below the limit that their aggregates set."""
         return look.table[self.column] < look.by_aggregates(self._limit, np.float64)
 
@@ -42,8 +43,7 @@ class _AggregateLimit(_Limit):
             found: float = lowest(values, configured)
             return found
         except ValueError as error:
-            LOG.warning('Could not decode %(option)s of aggregates: %(error)s',
-                        {'option': self.option, 'error': error})
+            LOG.warning('Could not decode %(option)s of aggregates: %(error)s', {'option': self.option, 'error': error})
             return configured
 
 

@@ -1,4 +1,5 @@
 """MetricsFilter: it passes hosts that report all metrics that they are weighed by."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -6,9 +7,9 @@ from typing import Any
 from oslo_log import log as logging
 
 from kilonova.objects import RequestSpec
-from kilonova.scheduler.filters import LOOP, BaseHostFilter
-from kilonova.scheduler.host_state import HostState
-from kilonova.scheduler.look import Look
+from kilonova.scheduler.filters import PER_HOST, BaseHostFilter
+from kilonova.scheduler.hosts.arrays import HostArrays
+from kilonova.scheduler.hosts.host_state import HostState
 from kilonova.scheduler.ratios import ratios
 
 LOG = logging.getLogger(__name__)
@@ -24,9 +25,9 @@ class MetricsFilter(BaseHostFilter):
             LOG.debug('%(host)s lacks the metrics %(missing)s', {'host': host_state, 'missing': sorted(missing)})
         return not missing
 
-    def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
-        """Return LOOP (check host by host) if any metric is configured, otherwise None (all hosts pass)."""
-        return LOOP if self._wanted() else None
+    def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
+        """Return PER_HOST (check host by host) if any metric is configured, otherwise None (all hosts pass)."""
+        return PER_HOST if self._wanted() else None
 
     def _wanted(self) -> set[str]:
         return set(ratios(tuple(self.conf.metrics.weight_setting), '[metrics]weight_setting'))

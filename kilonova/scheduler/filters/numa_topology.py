@@ -1,4 +1,5 @@
 """NUMATopologyFilter: it checks CPUs, memory and pages of a host's NUMA cells, and the distance to PCI devices."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -8,9 +9,9 @@ from oslo_log import log as logging
 
 from kilonova import objects
 from kilonova.objects import RequestSpec
-from kilonova.scheduler.filters import LOOP, BaseHostFilter
-from kilonova.scheduler.host_state import HostState
-from kilonova.scheduler.look import Look
+from kilonova.scheduler.filters import PER_HOST, BaseHostFilter
+from kilonova.scheduler.hosts.arrays import HostArrays
+from kilonova.scheduler.hosts.host_state import HostState
 from kilonova.virt.hardware import numa
 
 LOG = logging.getLogger(__name__)
@@ -38,7 +39,10 @@ class NUMATopologyFilter(BaseHostFilter):
         requests = spec_obj.pci_requests if 'pci_requests' in spec_obj else None
 
         def fits(mapping: Mapping[str, list[str]] | None) -> bool:
-            return numa.fit(host, wanted, limits, numa.Devices(host_state.pci_stats, requests, mapping)) is not None
+            return (
+                numa.fit(host, wanted, limits, numa.DeviceAffinity(host_state.pci_stats, requests, mapping)) is not None
+            )
+
         if candidates and requests is not None and requests.requests:
             host_state.allocation_candidates = [one for one in candidates if fits(one.get('mappings'))]
             passes = bool(host_state.allocation_candidates)
@@ -48,10 +52,11 @@ class NUMATopologyFilter(BaseHostFilter):
             LOG.debug('%(host)s fails NUMA topology requirements: %(wanted)s', {'host': host_state, 'wanted': wanted})
             return False
         host_state.limits['numa_topology'] = objects.NUMATopologyLimits(
-            cpu_allocation_ratio=limits.cpu_ratio, ram_allocation_ratio=limits.ram_ratio)
+            cpu_allocation_ratio=limits.cpu_ratio, ram_allocation_ratio=limits.ram_ratio
+        )
         return True
 
-    def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
-        """Return LOOP (check host by host) if the request has a NUMA topology, otherwise None (all hosts pass)."""
+    def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
+        """Return PER_HOST (check host by host) if the request has a NUMA topology, otherwise None (all hosts pass)."""
         wanted = spec_obj.numa_topology if 'numa_topology' in spec_obj else None
-        return None if wanted is None else LOOP
+        return None if wanted is None else PER_HOST

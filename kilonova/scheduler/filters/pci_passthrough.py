@@ -1,4 +1,5 @@
 """PciPassthroughFilter: it checks that a host has free devices for all PCI requests together."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -7,8 +8,8 @@ from oslo_log import log as logging
 
 from kilonova.objects import RequestSpec
 from kilonova.scheduler.filters import BaseHostFilter
-from kilonova.scheduler.host_state import HostState
-from kilonova.scheduler.look import Look
+from kilonova.scheduler.hosts.arrays import HostArrays
+from kilonova.scheduler.hosts.host_state import HostState
 
 LOG = logging.getLogger(__name__)
 
@@ -30,23 +31,28 @@ class PciPassthroughFilter(BaseHostFilter):
             return True
         if not host_state.allocation_candidates:
             return host_state.pci_stats.support_requests(requests)
-        good = [candidate for candidate in host_state.allocation_candidates
-                if host_state.pci_stats.support_requests(requests, provider_mapping=candidate.get('mappings'))]
+        good = [
+            candidate
+            for candidate in host_state.allocation_candidates
+            if host_state.pci_stats.support_requests(requests, provider_mapping=candidate.get('mappings'))
+        ]
         if not good:
-            LOG.debug("%(host)s doesn't have the required PCI devices (%(requests)s)",
-                      {'host': host_state, 'requests': requests.requests})
+            LOG.debug(
+                "%(host)s doesn't have the required PCI devices (%(requests)s)",
+                {'host': host_state, 'requests': requests.requests},
+            )
             return False
         host_state.allocation_candidates = good
         return True
 
-    def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
+    def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
         """Return the mask of the hosts that have enough devices for each single request, or None without PCI requests.
 
         This is an upper bound. The exact devices are checked on the chosen host.
         """
         requests = spec_obj.pci_requests if 'pci_requests' in spec_obj else None
         found = None
-        for request in (requests.requests if requests is not None else ()):
+        for request in requests.requests if requests is not None else ():
             enough = look.table.devices.free(request.spec) >= request.count
             found = enough if found is None else found & enough
         return found

@@ -7,6 +7,7 @@ aggregates that it may need. If it raises ``query.RequestFilterFailed``, schedul
 group ``kilonova.scheduler.prefilters``. Kilonova's own run in the order of ``ALL``, and then those of other packages
 sorted by name.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
@@ -16,7 +17,8 @@ from oslo_log import log as logging
 from kilonova import errors
 from kilonova.objects import RequestSpec
 from kilonova.scheduler.filters import is_forced_move
-from kilonova.scheduler.guard import FAILED
+from kilonova.scheduler.placement.query import CandidateQuery, PrefilterFacts, RequestFilterFailed
+from kilonova.scheduler.plugins.guard import FAILED
 from kilonova.scheduler.prefilters.availability_zone import availability_zone
 from kilonova.scheduler.prefilters.compute_status import compute_status
 from kilonova.scheduler.prefilters.features import (
@@ -32,11 +34,10 @@ from kilonova.scheduler.prefilters.image_type import image_type
 from kilonova.scheduler.prefilters.isolated_aggregates import isolated_aggregates
 from kilonova.scheduler.prefilters.owner import owner
 from kilonova.scheduler.prefilters.tenant_aggregate import tenant_aggregate
-from kilonova.scheduler.query import Facts, Query, RequestFilterFailed
 
 LOG = logging.getLogger(__name__)
 
-Prefilter = Callable[[Query, RequestSpec, Facts], None]
+Prefilter = Callable[[CandidateQuery, RequestSpec, PrefilterFacts], None]
 
 
 ALL: tuple[Prefilter, ...] = (
@@ -60,7 +61,7 @@ ALL: tuple[Prefilter, ...] = (
 POLICIES = (tenant_aggregate, availability_zone, compute_status, isolated_aggregates)
 
 
-def run(prefilters: Iterable[Prefilter], query: Query, spec: RequestSpec, facts: Facts) -> None:
+def run(prefilters: Iterable[Prefilter], query: CandidateQuery, spec: RequestSpec, facts: PrefilterFacts) -> None:
     """Run all prefilters in order; for a forced move, skip prefilters with rules of operators (``POLICIES``).
 
     If a prefilter raises an error that is not a KilonovaError, RequestFilterFailed is raised instead, because it is

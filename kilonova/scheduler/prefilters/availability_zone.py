@@ -1,11 +1,12 @@
 """Prefilter for availability zones, whose aggregates are copied to Placement."""
+
 from __future__ import annotations
 
 from kilonova.objects import RequestSpec
-from kilonova.scheduler.query import Facts, Query, RequestFilterFailed
+from kilonova.scheduler.placement.query import CandidateQuery, PrefilterFacts, RequestFilterFailed
 
 
-def availability_zone(query: Query, spec: RequestSpec, facts: Facts) -> None:
+def availability_zone(query: CandidateQuery, spec: RequestSpec, facts: PrefilterFacts) -> None:
     """Require an aggregate of the requested availability zone. It is always on.
 
     The default zone consists of hosts without a zone, so it has no aggregate and adds no condition. Raises

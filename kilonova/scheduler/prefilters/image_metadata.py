@@ -1,23 +1,29 @@
 """Prefilter for hardware properties of the image, which are translated to traits."""
+
 from __future__ import annotations
 
 import os_traits
 from oslo_log import log as logging
 
 from kilonova.objects import RequestSpec
-from kilonova.scheduler.query import Facts, Query, image_property
+from kilonova.scheduler.placement.query import CandidateQuery, PrefilterFacts, image_property
 
 LOG = logging.getLogger(__name__)
 
 # Drivers report COMPUTE_VIOMMU_MODEL_…. Nova asks for COMPUTE_VIOMMU_…, which is not a trait.
 PREFIXES = {
-    'hw_cdrom_bus': 'COMPUTE_STORAGE_BUS', 'hw_disk_bus': 'COMPUTE_STORAGE_BUS',
-    'hw_video_model': 'COMPUTE_GRAPHICS_MODEL', 'hw_vif_model': 'COMPUTE_NET_VIF_MODEL', 'hw_architecture': 'HW_ARCH',
-    'hw_emulation_architecture': 'COMPUTE_ARCH', 'hw_viommu_model': 'COMPUTE_VIOMMU_MODEL'}
+    'hw_cdrom_bus': 'COMPUTE_STORAGE_BUS',
+    'hw_disk_bus': 'COMPUTE_STORAGE_BUS',
+    'hw_video_model': 'COMPUTE_GRAPHICS_MODEL',
+    'hw_vif_model': 'COMPUTE_NET_VIF_MODEL',
+    'hw_architecture': 'HW_ARCH',
+    'hw_emulation_architecture': 'COMPUTE_ARCH',
+    'hw_viommu_model': 'COMPUTE_VIOMMU_MODEL',
+}
 _KNOWN = frozenset(os_traits.get_traits())
 
 
-def image_metadata(query: Query, spec: RequestSpec, facts: Facts) -> None:
+def image_metadata(query: CandidateQuery, spec: RequestSpec, facts: PrefilterFacts) -> None:
     """Require the traits for the image's hardware properties if [scheduler]image_metadata_prefilter is on.
 
     If a property has no trait, an error is logged and no trait is required at all.

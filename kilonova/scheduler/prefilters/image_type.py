@@ -1,11 +1,12 @@
 """Prefilter for the disk format of the image."""
+
 from __future__ import annotations
 
 from kilonova.objects import RequestSpec
-from kilonova.scheduler.query import Facts, Query
+from kilonova.scheduler.placement.query import CandidateQuery, PrefilterFacts
 
 
-def image_type(query: Query, spec: RequestSpec, facts: Facts) -> None:
+def image_type(query: CandidateQuery, spec: RequestSpec, facts: PrefilterFacts) -> None:
     """Require hosts that can boot the image's disk format if [scheduler]query_placement_for_image_type_support is on.
 
     Servers that boot from a volume are not changed, because a volume has no format.

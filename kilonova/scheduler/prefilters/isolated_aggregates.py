@@ -1,13 +1,14 @@
 """Prefilter for aggregates that are reserved for servers that require certain traits."""
+
 from __future__ import annotations
 
 from kilonova.objects import RequestSpec
-from kilonova.scheduler.query import Facts, Query
+from kilonova.scheduler.placement.query import CandidateQuery, PrefilterFacts
 
 PREFIX = 'trait:'
 
 
-def isolated_aggregates(query: Query, spec: RequestSpec, facts: Facts) -> None:
+def isolated_aggregates(query: CandidateQuery, spec: RequestSpec, facts: PrefilterFacts) -> None:
     """Exclude aggregates with metadata trait:<name>=required unless the request requires all these traits.
 
     It needs [scheduler]enable_isolated_aggregate_filtering.
@@ -16,7 +17,10 @@ def isolated_aggregates(query: Query, spec: RequestSpec, facts: Facts) -> None:
         return
     required = query.root_required.union(*(group.required for group in query.groups.values()))
     for row in facts.aggregates():
-        wants = {key.removeprefix(PREFIX) for key, value in row['metadata'].items()
-                 if key.startswith(PREFIX) and value == 'required'}
+        wants = {
+            key.removeprefix(PREFIX)
+            for key, value in row['metadata'].items()
+            if key.startswith(PREFIX) and value == 'required'
+        }
         if not wants <= required:
             query.unnamed.forbidden_aggregates.add(row['uuid'])

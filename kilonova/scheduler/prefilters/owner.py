@@ -1,13 +1,14 @@
 """Prefilter for providers of Nova computes, because providers of other services may have the same resources."""
+
 from __future__ import annotations
 
 from kilonova.objects import RequestSpec
-from kilonova.scheduler.query import Facts, Query
+from kilonova.scheduler.placement.query import CandidateQuery, PrefilterFacts
 
 OWNER = 'OWNER_NOVA'
 
 
-def owner(query: Query, spec: RequestSpec, facts: Facts) -> None:
+def owner(query: CandidateQuery, spec: RequestSpec, facts: PrefilterFacts) -> None:
     """Require the trait OWNER_NOVA, which each compute sets on its root provider and its PCI devices.
 
     It is always on.

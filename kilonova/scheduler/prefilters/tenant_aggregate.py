@@ -1,12 +1,13 @@
 """Prefilter for projects that have aggregates of their own."""
+
 from __future__ import annotations
 
 from kilonova.objects import RequestSpec
 from kilonova.scheduler.filters.aggregates import TENANT, words
-from kilonova.scheduler.query import Facts, Query, RequestFilterFailed
+from kilonova.scheduler.placement.query import CandidateQuery, PrefilterFacts, RequestFilterFailed
 
 
-def tenant_aggregate(query: Query, spec: RequestSpec, facts: Facts) -> None:
+def tenant_aggregate(query: CandidateQuery, spec: RequestSpec, facts: PrefilterFacts) -> None:
     """Require an aggregate whose filter_tenant_id… names the project, if limit_tenants_to_placement_aggregate is on.
 
     Projects without such an aggregate get any host. If [scheduler]placement_aggregate_required_for_tenants is on,
@@ -15,9 +16,11 @@ def tenant_aggregate(query: Query, spec: RequestSpec, facts: Facts) -> None:
     section = facts.conf.scheduler
     if not section.limit_tenants_to_placement_aggregate:
         return
-    own = [row['uuid'] for row in facts.aggregates()
-           if any(key.startswith(TENANT) and spec.project_id in words(value)
-                  for key, value in row['metadata'].items())]
+    own = [
+        row['uuid']
+        for row in facts.aggregates()
+        if any(key.startswith(TENANT) and spec.project_id in words(value) for key, value in row['metadata'].items())
+    ]
     if own:
         query.unnamed.aggregates.append(own)
     elif section.placement_aggregate_required_for_tenants:

@@ -12,6 +12,7 @@ values of all hosts, or LOOP if this request needs ``_weigh_object``. If a weigh
 If a weigher raises for a host, the host is rejected for this request. If it raises for all hosts at once, it is
 ignored. Errors are logged once (``scheduler.guard``).
 """
+
 from __future__ import annotations
 
 import math
@@ -25,8 +26,8 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from kilonova.objects import RequestSpec
-from kilonova.scheduler.guard import Guard
-from kilonova.scheduler.host_state import HostState
+from kilonova.scheduler.hosts.host_state import HostState
+from kilonova.scheduler.plugins.guard import Guard
 
 LOG = logging.getLogger(__name__)
 
@@ -94,8 +95,7 @@ def all_weighers() -> list[type[BaseHostWeigher]]:
 
     A function in weight_classes can call it to add further weighers.
     """
-    points = {point.name: point for point in metadata.entry_points(group=GROUP)
-              if point.value.startswith('kilonova.')}
+    points = {point.name: point for point in metadata.entry_points(group=GROUP) if point.value.startswith('kilonova.')}
     return [points[name].load() for name in sorted(points)]
 
 
@@ -125,25 +125,32 @@ def array_form(one: Any) -> Any:
 
 def multipliers_of(weigher: BaseHostWeigher, hosts: Sequence[Any], guard: Guard) -> list[float]:
     """Return the weigher's multiplier for each host, or NaN for a host for which it raised."""
-    return [guard.call(lambda host: _finite(weigher.weight_multiplier(host)), host, default=math.nan)
-            for host in hosts]
+    return [guard.call(lambda host: _finite(weigher.weight_multiplier(host)), host, default=math.nan) for host in hosts]
 
 
-def values_of(weigher: BaseHostWeigher, weighed: Sequence[WeighedHost], spec_obj: RequestSpec,
-              guard: Guard) -> list[float]:
+def values_of(
+    weigher: BaseHostWeigher, weighed: Sequence[WeighedHost], spec_obj: RequestSpec, guard: Guard
+) -> list[float]:
     """Return the hosts' values in the order of the hosts, with NaN where the weigher raised.
 
     All values are 0 if it raised for all hosts at once.
     """
     if type(weigher).weigh_objects is BaseHostWeigher.weigh_objects:
-        return [guard.call(lambda host: _finite(weigher._weigh_object(host, spec_obj)), one.obj,  # noqa: SLF001
-                           default=math.nan) for one in weighed]
+        return [
+            guard.call(
+                lambda host: _finite(weigher._weigh_object(host, spec_obj)),  # noqa: SLF001
+                one.obj,
+                default=math.nan,
+            )
+            for one in weighed
+        ]
 
     def all_at_once() -> list[float]:
         found = [_finite(value) for value in weigher.weigh_objects(weighed, spec_obj)]
         if len(found) != len(weighed):
             raise ValueError(f'{len(found)} weights for {len(weighed)} hosts')
         return found
+
     return guard.call(all_at_once, default=[0.0] * len(weighed))
 
 

@@ -1,10 +1,11 @@
 """Weighers by free amounts, which spread servers over hosts, or fill hosts up if the multiplier is negative."""
+
 from __future__ import annotations
 
 from typing import Any
 
 from kilonova.objects import RequestSpec
-from kilonova.scheduler.look import Look
+from kilonova.scheduler.hosts.arrays import HostArrays
 from kilonova.scheduler.weighers import BaseHostWeigher
 
 
@@ -14,7 +15,7 @@ class RAMWeigher(BaseHostWeigher):
     multiplier = 'ram_weight_multiplier'
     minval = 0
 
-    def values(self, look: Look, weight_properties: RequestSpec) -> Any:
+    def values(self, look: HostArrays, weight_properties: RequestSpec) -> Any:
         """Return the free memory of each host in MiB."""
         return look.table['free_ram_mb']
 
@@ -25,7 +26,7 @@ class CPUWeigher(BaseHostWeigher):
     multiplier = 'cpu_weight_multiplier'
     minval = 0
 
-    def values(self, look: Look, weight_properties: RequestSpec) -> Any:
+    def values(self, look: HostArrays, weight_properties: RequestSpec) -> Any:
         """Return the number of free VCPUs of each host."""
         return look.table['vcpus_total'] * look.table['cpu_ratio'] - look.table['vcpus_used']
 
@@ -36,7 +37,7 @@ class DiskWeigher(BaseHostWeigher):
     multiplier = 'disk_weight_multiplier'
     minval = 0
 
-    def values(self, look: Look, weight_properties: RequestSpec) -> Any:
+    def values(self, look: HostArrays, weight_properties: RequestSpec) -> Any:
         """Return the free disk space of each host in MiB."""
         return look.table['free_disk_mb']
 
@@ -46,7 +47,7 @@ class NumInstancesWeigher(BaseHostWeigher):
 
     multiplier = 'num_instances_weight_multiplier'
 
-    def values(self, look: Look, weight_properties: RequestSpec) -> Any:
+    def values(self, look: HostArrays, weight_properties: RequestSpec) -> Any:
         """Return the number of servers of each host."""
         return look.table['num_instances']
 
@@ -60,6 +61,6 @@ class IoOpsWeigher(BaseHostWeigher):
     multiplier = 'io_ops_weight_multiplier'
     minval = 0
 
-    def values(self, look: Look, weight_properties: RequestSpec) -> Any:
+    def values(self, look: HostArrays, weight_properties: RequestSpec) -> Any:
         """Return the number of builds and moves under way on each host."""
         return look.table['num_io_ops']

@@ -1,10 +1,11 @@
 """Weighers for server groups with policy soft-affinity or soft-anti-affinity, which need not be met."""
+
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
 from kilonova.objects import RequestSpec
-from kilonova.scheduler.look import Look
+from kilonova.scheduler.hosts.arrays import HostArrays
 from kilonova.scheduler.weighers import BaseHostWeigher
 
 
@@ -19,7 +20,7 @@ class _SoftPolicy(BaseHostWeigher):
         own = spec_obj.instance_uuid if 'instance_uuid' in spec_obj else None
         return (group if group is not None and 'policy' in group and group.policy == self.policy else None), own
 
-    def values(self, look: Look, weight_properties: RequestSpec) -> Any:
+    def values(self, look: HostArrays, weight_properties: RequestSpec) -> Any:
         """Return the signed number of the group's servers on each host, or zeros without such a group."""
         group, own = self._group(weight_properties)
         if group is None:

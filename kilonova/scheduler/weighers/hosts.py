@@ -1,4 +1,5 @@
 """Weighers by a host's hypervisor version, its failed builds and its PCI devices."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -6,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from kilonova.objects import RequestSpec
-from kilonova.scheduler.look import Look
+from kilonova.scheduler.hosts.arrays import HostArrays
 from kilonova.scheduler.weighers import BaseHostWeigher
 
 # With more free devices than this, hosts have the same weight.
@@ -18,7 +19,7 @@ class HypervisorVersionWeigher(BaseHostWeigher):
 
     multiplier = 'hypervisor_version_weight_multiplier'
 
-    def values(self, look: Look, weight_properties: RequestSpec) -> Any:
+    def values(self, look: HostArrays, weight_properties: RequestSpec) -> Any:
         """Return the hypervisor version of each host."""
         return look.table['hypervisor_version']
 
@@ -28,7 +29,7 @@ class BuildFailureWeigher(BaseHostWeigher):
 
     multiplier = 'build_failure_weight_multiplier'
 
-    def values(self, look: Look, weight_properties: RequestSpec) -> Any:
+    def values(self, look: HostArrays, weight_properties: RequestSpec) -> Any:
         """Return the negative number of failed builds of each host."""
         return -1 * look.table['failed_builds']
 
@@ -38,6 +39,6 @@ class PCIWeigher(BaseHostWeigher):
 
     multiplier = 'pci_weight_multiplier'
 
-    def values(self, look: Look, weight_properties: RequestSpec) -> Any:
+    def values(self, look: HostArrays, weight_properties: RequestSpec) -> Any:
         """Return for each host a number that is greater the fewer devices are free."""
         return MAX_DEVICES - np.minimum(look.table['pci_free'], MAX_DEVICES - 1)

@@ -1,11 +1,12 @@
 """ImagePropertiesWeigher: it puts servers of similar images on the same hosts, or apart with a negative multiplier."""
+
 from __future__ import annotations
 
 from typing import Any
 
 from kilonova.objects import RequestSpec
-from kilonova.scheduler.host_state import HostState
-from kilonova.scheduler.look import Look
+from kilonova.scheduler.hosts.arrays import HostArrays
+from kilonova.scheduler.hosts.host_state import HostState
 from kilonova.scheduler.ratios import ratios
 from kilonova.scheduler.weighers import LOOP, BaseHostWeigher
 
@@ -23,12 +24,17 @@ class ImagePropertiesWeigher(BaseHostWeigher):
         wanted = self._wanted(weight_properties)
         if not wanted:
             return 0
-        setting = ratios(tuple(self.conf.filter_scheduler.image_props_weight_setting),
-                         '[filter_scheduler]image_props_weight_setting')
-        return sum(setting.get(name, 0.0) if setting else 1.0 for has in host_state.image_properties.values()
-                   for name, value in wanted.items() if has.get(name) == value)
+        setting = ratios(
+            tuple(self.conf.filter_scheduler.image_props_weight_setting), '[filter_scheduler]image_props_weight_setting'
+        )
+        return sum(
+            setting.get(name, 0.0) if setting else 1.0
+            for has in host_state.image_properties.values()
+            for name, value in wanted.items()
+            if has.get(name) == value
+        )
 
-    def values(self, look: Look, weight_properties: RequestSpec) -> Any:
+    def values(self, look: HostArrays, weight_properties: RequestSpec) -> Any:
         """Return LOOP (weigh host by host) if the request's image has properties, otherwise zeros."""
         return LOOP if self._wanted(weight_properties) else look.table['live'] * 0.0
 

@@ -1,4 +1,5 @@
 """MetricsWeigher: it weighs hosts by values that monitors measured."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -7,8 +8,8 @@ import numpy as np
 
 from kilonova import errors
 from kilonova.objects import RequestSpec
-from kilonova.scheduler.host_state import HostState
-from kilonova.scheduler.look import Look
+from kilonova.scheduler.hosts.arrays import HostArrays
+from kilonova.scheduler.hosts.host_state import HostState
 from kilonova.scheduler.ratios import ratios
 from kilonova.scheduler.weighers import LOOP, BaseHostWeigher
 
@@ -43,7 +44,7 @@ class MetricsWeigher(BaseHostWeigher):
             raise ComputeHostMetricNotFound(name=missing, host=host_state.host, node=host_state.nodename)
         return float(self.conf.metrics.weight_of_unavailable)
 
-    def values(self, look: Look, weight_properties: RequestSpec) -> Any:
+    def values(self, look: HostArrays, weight_properties: RequestSpec) -> Any:
         """Return LOOP (weigh host by host) if any metric is configured, otherwise zeros."""
         return LOOP if self._wanted() else np.zeros(len(look.table['live']))
 

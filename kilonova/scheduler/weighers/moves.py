@@ -1,4 +1,5 @@
 """CrossCellWeigher: it keeps a server that is moved in its cell if possible."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -6,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from kilonova.objects import RequestSpec
-from kilonova.scheduler.look import Look
+from kilonova.scheduler.hosts.arrays import HostArrays
 from kilonova.scheduler.weighers import BaseHostWeigher
 
 
@@ -15,7 +16,7 @@ class CrossCellWeigher(BaseHostWeigher):
 
     multiplier = 'cross_cell_move_weight_multiplier'
 
-    def values(self, look: Look, weight_properties: RequestSpec) -> Any:
+    def values(self, look: HostArrays, weight_properties: RequestSpec) -> Any:
         """Return 1 for hosts in the server's cell and -1 for other hosts.
 
         All values are 0 if the request is not a move or must not leave the cell.

@@ -1,14 +1,15 @@
 """Disks of fake guests, and images made from them."""
+
 from __future__ import annotations
 
 import io
 
 from kilonova import objects
-from kilonova.virt.fakes.state import Part, scripted
+from kilonova.virt.fakes.state import FakePart, scripted
 from kilonova.virt.parts.disks import Check, ImageMeta
 
 
-class FakeDisks(Part):
+class FakeDisks(FakePart):
     """Fake of ``parts.disks.Disks``."""
 
     def list_directories(self) -> list[str]:
@@ -24,7 +25,7 @@ class FakeDisks(Part):
         """Do nothing, because no disk reads from an image."""
 
 
-class FakeSnapshots(Part):
+class FakeSnapshots(FakePart):
     """Fake of ``parts.disks.Snapshots``."""
 
     @scripted

@@ -1,4 +1,5 @@
 """Creation, deletion and reading of fake guests."""
+
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
@@ -7,12 +8,12 @@ from typing import Any
 from kilonova import errors, objects
 from kilonova.objects.vif import BEHIND, Vif
 from kilonova.states import POWER_WORDS, PowerState
-from kilonova.virt.fakes.state import FakeDisk, Part, scripted
+from kilonova.virt.fakes.state import FakeDisk, FakePart, scripted
 from kilonova.virt.parts.disks import Check, ImageMeta
 from kilonova.virt.parts.guests import ConsoleAddress, DomainInfo, Plugged
 
 
-class FakeGuests(Part):
+class FakeGuests(FakePart):
     """Fake of ``parts.guests.Guests``."""
 
     def list_instance_uuids(self) -> list[str]:
@@ -22,16 +23,23 @@ class FakeGuests(Part):
     @scripted
     def describe(self) -> list[DomainInfo]:
         """Return all domains with their devices, for the audit."""
-        return [{'uuid': domain.uuid, 'name': domain.name, 'state': int(domain.state),
-                 'hostdevs': sorted(domain.hostdevs)} for domain in self.fake.domains.values()]
+        return [
+            {'uuid': domain.uuid, 'name': domain.name, 'state': int(domain.state), 'hostdevs': sorted(domain.hostdevs)}
+            for domain in self.fake.domains.values()
+        ]
 
     @scripted
     def holding(self, addresses: Collection[str]) -> list[DomainInfo]:
         """Return the domains that have any of these devices."""
         found: list[DomainInfo] = [
-            {'uuid': domain.uuid, 'name': domain.name, 'state': int(domain.state),
-             'hostdevs': sorted(set(addresses).intersection(domain.hostdevs))}
-            for domain in self.fake.domains.values()]
+            {
+                'uuid': domain.uuid,
+                'name': domain.name,
+                'state': int(domain.state),
+                'hostdevs': sorted(set(addresses).intersection(domain.hostdevs)),
+            }
+            for domain in self.fake.domains.values()
+        ]
         return [domain for domain in found if domain['hostdevs']]
 
     @scripted
@@ -46,10 +54,18 @@ class FakeGuests(Part):
         self.fake.check(instance)
 
     @scripted
-    def spawn(self, instance: objects.Instance, image_meta: ImageMeta, *,
-              pci_devices: Iterable[objects.PciDevice] = (), admin_password: str | None = None,
-              files: Sequence[tuple[str, str]] = (), block_devices: Iterable[objects.BlockDeviceMapping] = (),
-              power_on: bool = True, plugged: Plugged | None = None) -> None:
+    def spawn(
+        self,
+        instance: objects.Instance,
+        image_meta: ImageMeta,
+        *,
+        pci_devices: Iterable[objects.PciDevice] = (),
+        admin_password: str | None = None,
+        files: Sequence[tuple[str, str]] = (),
+        block_devices: Iterable[objects.BlockDeviceMapping] = (),
+        power_on: bool = True,
+        plugged: Plugged | None = None,
+    ) -> None:
         """Create disk and domain, and connect the volumes."""
         self.fake.check(instance)
         self.fake.connect(instance)
@@ -57,25 +73,35 @@ class FakeGuests(Part):
         self.fake.define(instance, pci_devices, power_on, plugged)
 
     @scripted
-    def prepare_rebuild(self, instance: objects.Instance, image_meta: ImageMeta,
-                        pci_devices: Iterable[objects.PciDevice]) -> None:
+    def prepare_rebuild(
+        self, instance: objects.Instance, image_meta: ImageMeta, pci_devices: Iterable[objects.PciDevice]
+    ) -> None:
         """Check the flavor, connect the volumes, and create mediated devices."""
         self.fake.check(instance)
         self.fake.connect(instance)
         self.fake.prepare(pci_devices)
 
     @scripted
-    def rebuild(self, instance: objects.Instance, image_meta: ImageMeta, *,
-                pci_devices: Iterable[objects.PciDevice], power_on: bool, preserve_ephemeral: bool = False,
-                admin_password: str | None = None, files: Sequence[tuple[str, str]] = ()) -> None:
+    def rebuild(
+        self,
+        instance: objects.Instance,
+        image_meta: ImageMeta,
+        *,
+        pci_devices: Iterable[objects.PciDevice],
+        power_on: bool,
+        preserve_ephemeral: bool = False,
+        admin_password: str | None = None,
+        files: Sequence[tuple[str, str]] = (),
+    ) -> None:
         """Replace the disk and the domain."""
         self.fake.connect(instance)
         self.fake.directories[instance.uuid] = FakeDisk(instance.local_root_gb, instance.flavor.ephemeral_gb)
         self.fake.define(instance, pci_devices, power_on)
 
     @scripted
-    def attach_interface(self, instance: objects.Instance, image_meta: ImageMeta, vif: Vif,
-                         pci_devices: Iterable[objects.PciDevice] = ()) -> None:
+    def attach_interface(
+        self, instance: objects.Instance, image_meta: ImageMeta, vif: Vif, pci_devices: Iterable[objects.PciDevice] = ()
+    ) -> None:
         """Add the port to the domain, if there is a domain.
 
         Raises errors.KilonovaError if the port is a PCI function that the server does not have.
@@ -86,7 +112,8 @@ class FakeGuests(Part):
         if vif.id not in domain.vifs:
             if vif.is_function and vif.slot not in held:
                 raise errors.KilonovaError(
-                    f'Port {vif.id} is on device {vif.slot}, but server {instance.uuid} has {held}.')
+                    f'Port {vif.id} is on device {vif.slot}, but server {instance.uuid} has {held}.'
+                )
             domain.vifs.append(vif.id)
             if vif.is_function:
                 domain.slots[vif.id] = vif.slot or ''
@@ -139,9 +166,15 @@ class FakeGuests(Part):
     def get_diagnostics(self, instance: objects.Instance) -> dict[str, Any]:
         """Return fixed numbers for a running guest."""
         domain = self.fake.running(instance)
-        return {**{f'cpu{number}_time': 17300000000 for number in range(domain.vcpus)},
-                'memory': domain.memory_mb * 1024, 'vda_errors': -1, 'vda_read': 262144, 'vda_read_req': 112,
-                'vda_write': 5778432, 'vda_write_req': 488}
+        return {
+            **{f'cpu{number}_time': 17300000000 for number in range(domain.vcpus)},
+            'memory': domain.memory_mb * 1024,
+            'vda_errors': -1,
+            'vda_read': 262144,
+            'vda_read_req': 112,
+            'vda_write': 5778432,
+            'vda_write_req': 488,
+        }
 
     @scripted
     def get_instance_diagnostics(self, instance: objects.Instance) -> objects.Diagnostics:
@@ -149,11 +182,23 @@ class FakeGuests(Part):
         domain = self.fake.running(instance)
         # The enum has no value for a fake, so the driver that it replaces is named.
         return objects.Diagnostics(
-            state=POWER_WORDS[PowerState(domain.state)], driver='libvirt', hypervisor='fake', hypervisor_os='fake-os',
-            uptime=46664, config_drive=False,
+            state=POWER_WORDS[PowerState(domain.state)],
+            driver='libvirt',
+            hypervisor='fake',
+            hypervisor_os='fake-os',
+            uptime=46664,
+            config_drive=False,
             memory_details=objects.MemoryDiagnostics(maximum=domain.memory_mb, used=0),
-            cpu_details=[objects.CpuDiagnostics(id=number, time=17300000000, utilisation=15)
-                         for number in range(domain.vcpus)],
-            nic_details=[objects.NicDiagnostics() for _port in domain.vifs], disk_details=[objects.DiskDiagnostics(
-                read_bytes=262144, read_requests=112, write_bytes=5778432, write_requests=488, errors_count=1)],
-            num_cpus=domain.vcpus, num_nics=len(domain.vifs), num_disks=1)
+            cpu_details=[
+                objects.CpuDiagnostics(id=number, time=17300000000, utilisation=15) for number in range(domain.vcpus)
+            ],
+            nic_details=[objects.NicDiagnostics() for _port in domain.vifs],
+            disk_details=[
+                objects.DiskDiagnostics(
+                    read_bytes=262144, read_requests=112, write_bytes=5778432, write_requests=488, errors_count=1
+                )
+            ],
+            num_cpus=domain.vcpus,
+            num_nics=len(domain.vifs),
+            num_disks=1,
+        )

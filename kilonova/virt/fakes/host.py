@@ -1,4 +1,5 @@
 """The fake host as a whole, and its devices."""
+
 from __future__ import annotations
 
 import json
@@ -10,7 +11,7 @@ from kilonova import objects
 from kilonova.pci import carved
 from kilonova.pci.device import MDEV, VGPU_TYPE
 from kilonova.virt import inventory
-from kilonova.virt.fakes.state import Part, scripted
+from kilonova.virt.fakes.state import FakePart, scripted
 from kilonova.virt.parts.host import Inventories, Listener
 
 
@@ -24,7 +25,7 @@ def _line(parents: Mapping[str, str | None], address: str) -> list[str]:
     return found
 
 
-class FakeHost(Part):
+class FakeHost(FakePart):
     """Fake of ``parts.host.Host``."""
 
     def listen(self, listener: Listener) -> None:
@@ -43,25 +44,52 @@ class FakeHost(Part):
         used = sum(disk.root_gb + disk.ephemeral_gb for disk in self.fake.directories.values())
         return {
             'supported_instances': [['x86_64', 'kvm', 'hvm'], ['x86_64', 'qemu', 'hvm']],
-            'vcpus': self.fake.vcpus, 'memory_mb': self.fake.memory_mb, 'local_gb': self.fake.local_gb,
-            'vcpus_used': 0, 'memory_mb_used': 0, 'local_gb_used': used,
-            'hypervisor_type': 'FAKE', 'hypervisor_version': 1, 'hypervisor_hostname': self.fake.name,
+            'vcpus': self.fake.vcpus,
+            'memory_mb': self.fake.memory_mb,
+            'local_gb': self.fake.local_gb,
+            'vcpus_used': 0,
+            'memory_mb_used': 0,
+            'local_gb_used': used,
+            'hypervisor_type': 'FAKE',
+            'hypervisor_version': 1,
+            'hypervisor_hostname': self.fake.name,
             'uuid': str(uuidlib.uuid5(uuidlib.NAMESPACE_DNS, self.fake.name)),
-            'cpu_info': json.dumps({'arch': 'x86_64', 'model': 'fake', 'vendor': 'fake', 'features': [],
-                                    'topology': {'cells': 1, 'sockets': 1, 'cores': self.fake.vcpus, 'threads': 1}}),
-            'disk_available_least': self.fake.local_gb - used, 'numa_topology': None, 'stats': {},
-            'pci_passthrough_devices': self._devices()}
+            'cpu_info': json.dumps(
+                {
+                    'arch': 'x86_64',
+                    'model': 'fake',
+                    'vendor': 'fake',
+                    'features': [],
+                    'topology': {'cells': 1, 'sockets': 1, 'cores': self.fake.vcpus, 'threads': 1},
+                }
+            ),
+            'disk_available_least': self.fake.local_gb - used,
+            'numa_topology': None,
+            'stats': {},
+            'pci_passthrough_devices': self._devices(),
+        }
 
     def _devices(self) -> list[dict[str, Any]]:
         functions = {device['address']: dict(device) for device in self.fake.pci_devices}
         for address, function in functions.items():
             if 'mdev_types' in function:
                 function['mdev_types'] = self.fake.mdev_types(address)
-        return [*functions.values(), *(
-            {'dev_id': f'mdev_{uuid.replace("-", "_")}', 'address': uuid, 'dev_type': MDEV,
-             'parent_addr': parent, 'mdev_type': type_, 'capabilities': {},
-             **{key: functions[parent].get(key) for key in ('vendor_id', 'product_id', 'numa_node', 'label')}}
-            for uuid, (parent, type_) in sorted(self.fake.mdevs.items()) if parent in functions)]
+        return [
+            *functions.values(),
+            *(
+                {
+                    'dev_id': f'mdev_{uuid.replace("-", "_")}',
+                    'address': uuid,
+                    'dev_type': MDEV,
+                    'parent_addr': parent,
+                    'mdev_type': type_,
+                    'capabilities': {},
+                    **{key: functions[parent].get(key) for key in ('vendor_id', 'product_id', 'numa_node', 'label')},
+                }
+                for uuid, (parent, type_) in sorted(self.fake.mdevs.items())
+                if parent in functions
+            ),
+        ]
 
     def inventory(self, existing: Inventories | None = None) -> Inventories:
         """Return the inventory of the fake host's resources."""
@@ -77,7 +105,7 @@ class FakeHost(Part):
         return ' 10:00:00 up 1 day,  2:03,  0 users,  load average: 0.00, 0.01, 0.05'
 
 
-class FakeDevices(Part):
+class FakeDevices(FakePart):
     """Fake of ``parts.host.Devices``."""
 
     @scripted
@@ -91,8 +119,11 @@ class FakeDevices(Part):
     def ids_of(self, addresses: Iterable[str]) -> dict[str, tuple[str, str]]:
         """Return {address: (vendor id, product id)} of existing PCI functions."""
         wanted = set(addresses)
-        return {one['address']: (one['vendor_id'], one['product_id']) for one in self.fake.pci_devices
-                if one['address'] in wanted}
+        return {
+            one['address']: (one['vendor_id'], one['product_id'])
+            for one in self.fake.pci_devices
+            if one['address'] in wanted
+        }
 
     @scripted
     def missing_devices(self, devices: Iterable[objects.PciDevice]) -> list[str]:
@@ -109,7 +140,8 @@ class FakeDevices(Part):
         found = {}
         for device in devices:
             why = self.fake.unusable.get(device.address) or carved.problem(
-                types.get(device.address), (device.extra_info or {}).get(VGPU_TYPE))
+                types.get(device.address), (device.extra_info or {}).get(VGPU_TYPE)
+            )
             if why is not None:
                 found[device.address] = why
         return found
@@ -123,12 +155,14 @@ class FakeDevices(Part):
         for device in devices:
             # A mediated device may not exist yet.
             own = parents | {device.address: parents.get(device.address) or getattr(device, 'parent_addr', None)}
-            found[device.address] = frozenset({*_line(own, device.address), *(
-                one for one in own if device.address in _line(own, one))})
+            found[device.address] = frozenset(
+                {*_line(own, device.address), *(one for one in own if device.address in _line(own, one))}
+            )
         return found
 
     def _has(self, device: objects.PciDevice) -> bool:
         if device.dev_type == MDEV:
             return device.address in self.fake.mdevs or (
-                device.extra_info['mdev_type'] in self.fake.mdev_types(device.parent_addr))
+                device.extra_info['mdev_type'] in self.fake.mdev_types(device.parent_addr)
+            )
         return any(device.address == function['address'] for function in self.fake.pci_devices)

@@ -1,4 +1,5 @@
 """Live migrations of fake guests."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -6,13 +7,13 @@ from dataclasses import replace
 
 from kilonova import errors, objects
 from kilonova.states import PowerState
-from kilonova.virt.fakes.state import FakeDisk, FakeDomain, FakeState, Part, scripted
+from kilonova.virt.fakes.state import FakeDisk, FakeDomain, FakePart, FakeState, scripted
 from kilonova.virt.parts.disks import ImageMeta
 from kilonova.virt.parts.guests import GuestFailed
 from kilonova.virt.parts.live_migrations import LiveDisk, LiveGuest, LiveOffer, LivePlace, LiveTold, PlacedOffer
 
 
-class FakeLiveMigrations(Part):
+class FakeLiveMigrations(FakePart):
     """Fake of ``parts.live_migrations.LiveMigrations``: a guest is transferred at once and completely."""
 
     def __init__(self, fake: FakeState) -> None:
@@ -25,14 +26,21 @@ class FakeLiveMigrations(Part):
         """Return the description of an active guest, with one disk unless it boots from a volume."""
         domain, size = self._active(instance), self.fake.disk(instance).root_gb << 30
         disk: LiveDisk = {'name': 'disk', 'format': 'raw', 'size': size, 'used': size, 'copied': True}
-        return {'host': self.fake.name, 'storage_id': f'fake:/{self.fake.name}',
-                'instances_path': f'fake:/{self.fake.name}', 'arch': 'x86_64', 'machine': None, 'virt_type': 'fake',
-                'cpu': None, 'asked': {}, 'volumes': list(domain.volumes),
-                'disks': [] if instance.is_from_volume else [disk]}
+        return {
+            'host': self.fake.name,
+            'storage_id': f'fake:/{self.fake.name}',
+            'instances_path': f'fake:/{self.fake.name}',
+            'arch': 'x86_64',
+            'machine': None,
+            'virt_type': 'fake',
+            'cpu': None,
+            'asked': {},
+            'volumes': list(domain.volumes),
+            'disks': [] if instance.is_from_volume else [disk],
+        }
 
     @scripted
-    def offer(self, instance: objects.Instance, guest: LiveGuest, block: bool | None,
-              over_commit: bool) -> LiveOffer:
+    def offer(self, instance: objects.Instance, guest: LiveGuest, block: bool | None, over_commit: bool) -> LiveOffer:
         """Return an offer to copy the disks.
 
         Raises errors.MigrationPreCheckError if they do not fit or must not be copied.
@@ -50,8 +58,13 @@ class FakeLiveMigrations(Part):
         return {'cpuset': None, 'cputune': None, 'numatune': None}
 
     @scripted
-    def prepare(self, instance: objects.Instance, guest: LiveGuest, offer: LiveOffer,
-                pci_devices: Iterable[objects.PciDevice] = ()) -> dict[str, str]:
+    def prepare(
+        self,
+        instance: objects.Instance,
+        guest: LiveGuest,
+        offer: LiveOffer,
+        pci_devices: Iterable[objects.PciDevice] = (),
+    ) -> dict[str, str]:
         """Create an empty disk and mediated devices, and connect the volumes that are attached to this host."""
         coming = [volume for one in instance.volumes if (volume := one.coming(self.fake.name)) is not None]
         for volume in coming:
@@ -59,7 +72,8 @@ class FakeLiveMigrations(Part):
         self.fake.prepare(pci_devices)
         self.fake.domains.pop(instance.uuid, None)
         self.fake.directories[instance.uuid] = FakeDisk(
-            sum(disk['size'] for disk in guest['disks']) >> 30, 0, move=offer['move'])
+            sum(disk['size'] for disk in guest['disks']) >> 30, 0, move=offer['move']
+        )
         for volume in coming:
             self.fake.connected.setdefault(volume.volume_id, set()).add(instance.uuid)
         return {volume.volume_id: f'fake:/{self.fake.name}' for volume in coming}
@@ -81,13 +95,22 @@ class FakeLiveMigrations(Part):
             self._giving.discard(instance.uuid)
         machine.disks[there][instance.uuid] = replace(disk, move=offer['move'])
         machine.arrived[there][instance.uuid] = replace(
-            domain, hostdevs=[offer.get('hostdevs', {})[one] for one in domain.hostdevs], used={})
+            domain, hostdevs=[offer.get('hostdevs', {})[one] for one in domain.hostdevs], used={}
+        )
         domain.state = PowerState.SHUTDOWN
 
     @staticmethod
     def _tell(told: LiveTold, domain: FakeDomain, size: int) -> None:
-        told({'memory_total': domain.memory_mb << 20, 'memory_processed': domain.memory_mb << 20,
-              'memory_remaining': 0, 'disk_total': size, 'disk_processed': size, 'disk_remaining': 0})
+        told(
+            {
+                'memory_total': domain.memory_mb << 20,
+                'memory_processed': domain.memory_mb << 20,
+                'memory_remaining': 0,
+                'disk_total': size,
+                'disk_processed': size,
+                'disk_remaining': 0,
+            }
+        )
 
     @scripted
     def force_complete(self, instance: objects.Instance) -> None:

@@ -1,4 +1,5 @@
 """Resizes and cold migrations of fake guests."""
+
 from __future__ import annotations
 
 import uuid as uuidlib
@@ -7,22 +8,28 @@ from dataclasses import replace
 
 from kilonova import errors, objects
 from kilonova.states import PowerState
-from kilonova.virt.fakes.state import Part, scripted
+from kilonova.virt.fakes.state import FakePart, scripted
 from kilonova.virt.parts.disks import ImageMeta
 from kilonova.virt.parts.guests import Plugged
 from kilonova.virt.parts.moves import DiskInfo, MoveOffer, Progress
 
 
-class FakeMoves(Part):
+class FakeMoves(FakePart):
     """Fake of ``parts.moves.Moves``."""
 
     @scripted
     def prepare_move(self) -> MoveOffer:
         """Return an address with a new move id."""
         path = f'fake:/{self.fake.name}'
-        return {'host': self.fake.name, 'machine_id': self.fake.machine.machine_id, 'boot_id': 'fake-boot',
-                'instances_path': path, 'base_path': f'{path}/_base', 'storage_id': path,
-                'move': str(uuidlib.uuid4())}
+        return {
+            'host': self.fake.name,
+            'machine_id': self.fake.machine.machine_id,
+            'boot_id': 'fake-boot',
+            'instances_path': path,
+            'base_path': f'{path}/_base',
+            'storage_id': path,
+            'move': str(uuidlib.uuid4()),
+        }
 
     @scripted
     def check_move(self, instance: objects.Instance, dest: MoveOffer, flavor: objects.Flavor) -> None:
@@ -30,9 +37,15 @@ class FakeMoves(Part):
         self._check_move(instance, dest, flavor)
 
     @scripted
-    def migrate_disk_and_power_off(self, instance: objects.Instance, dest: MoveOffer, flavor: objects.Flavor,
-                                   timeout: int = 0, retry_interval: int = 0,
-                                   progress: Progress | None = None) -> DiskInfo:
+    def migrate_disk_and_power_off(
+        self,
+        instance: objects.Instance,
+        dest: MoveOffer,
+        flavor: objects.Flavor,
+        timeout: int = 0,
+        retry_interval: int = 0,
+        progress: Progress | None = None,
+    ) -> DiskInfo:
         """Keep the disk as <uuid>_resize, copy it to the destination's host, and delete the domain."""
         self._check_move(instance, dest, flavor)
         self.fake.stop(instance)
@@ -56,15 +69,23 @@ class FakeMoves(Part):
             del arrived[instance.uuid]
 
     @scripted
-    def finish_migration(self, instance: objects.Instance, image_meta: ImageMeta,
-                         pci_devices: Iterable[objects.PciDevice], power_on: bool,
-                         disk_info: DiskInfo, plugged: Plugged | None = None) -> None:
+    def finish_migration(
+        self,
+        instance: objects.Instance,
+        image_meta: ImageMeta,
+        pci_devices: Iterable[objects.PciDevice],
+        power_on: bool,
+        disk_info: DiskInfo,
+        plugged: Plugged | None = None,
+    ) -> None:
         """Grow the disk to the flavor, connect the volumes, and create the domain."""
         disk = self.fake.disk(instance)
         self.fake.connect(instance)
         self.fake.directories[instance.uuid] = replace(
-            disk, root_gb=max(disk.root_gb, instance.local_root_gb),
-            ephemeral_gb=max(disk.ephemeral_gb, instance.flavor.ephemeral_gb))
+            disk,
+            root_gb=max(disk.root_gb, instance.local_root_gb),
+            ephemeral_gb=max(disk.ephemeral_gb, instance.flavor.ephemeral_gb),
+        )
         self.fake.define(instance, pci_devices, power_on, plugged)
 
     @scripted
@@ -100,16 +121,24 @@ class FakeMoves(Part):
             del self.fake.directories[instance.uuid]
 
     @scripted
-    def finish_revert_migration(self, instance: objects.Instance, image_meta: ImageMeta,
-                                pci_devices: Iterable[objects.PciDevice], power_on: bool,
-                                plugged: Plugged | None = None) -> None:
+    def finish_revert_migration(
+        self,
+        instance: objects.Instance,
+        image_meta: ImageMeta,
+        pci_devices: Iterable[objects.PciDevice],
+        power_on: bool,
+        plugged: Plugged | None = None,
+    ) -> None:
         """Restore the kept disk and create the domain.
 
         Nothing is changed if the guest was never moved and is in the requested state.
         """
         kept = instance.uuid + '_resize'
-        if kept not in self.fake.directories and instance.uuid in self.fake.domains and power_on == (
-                self.fake.domains[instance.uuid].state == PowerState.RUNNING):
+        if (
+            kept not in self.fake.directories
+            and instance.uuid in self.fake.domains
+            and power_on == (self.fake.domains[instance.uuid].state == PowerState.RUNNING)
+        ):
             return
         self.fake.connect(instance)
         if kept in self.fake.directories:
@@ -122,5 +151,6 @@ class FakeMoves(Part):
         if shrinks or flavor.ephemeral_gb < old.ephemeral_gb:
             raise errors.ResizeError(reason='Unable to resize disk down.')
         if dest['machine_id'] != self.fake.machine.machine_id:
-            raise errors.DisksUnmovable(source=self.fake.name, dest=dest['host'],
-                                        reason='the hosts are different machines')
+            raise errors.DisksUnmovable(
+                source=self.fake.name, dest=dest['host'], reason='the hosts are different machines'
+            )

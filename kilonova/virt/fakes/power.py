@@ -1,4 +1,5 @@
 """The power state of fake guests, and rescues."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -6,12 +7,12 @@ from collections.abc import Iterable
 from kilonova import objects
 from kilonova.errors import Cause
 from kilonova.states import PowerState
-from kilonova.virt.fakes.state import Part, scripted
+from kilonova.virt.fakes.state import FakePart, scripted
 from kilonova.virt.parts.disks import Check, ImageMeta
 from kilonova.virt.parts.guests import GuestFailed
 
 
-class FakePower(Part):
+class FakePower(FakePart):
     """Fake of ``parts.power.Power``."""
 
     @scripted
@@ -20,20 +21,27 @@ class FakePower(Part):
         self.fake.stop(instance)
 
     @scripted
-    def define(self, instance: objects.Instance, image_meta: ImageMeta,
-               pci_devices: Iterable[objects.PciDevice]) -> None:
+    def define(
+        self, instance: objects.Instance, image_meta: ImageMeta, pci_devices: Iterable[objects.PciDevice]
+    ) -> None:
         """Create the domain again, switched off."""
         self.fake.define(instance, pci_devices, False)
 
     @scripted
-    def power_on(self, instance: objects.Instance, image_meta: ImageMeta,
-                 pci_devices: Iterable[objects.PciDevice] = ()) -> None:
+    def power_on(
+        self, instance: objects.Instance, image_meta: ImageMeta, pci_devices: Iterable[objects.PciDevice] = ()
+    ) -> None:
         """Create the domain again, running."""
         self.fake.start(instance, pci_devices)
 
     @scripted
-    def reboot(self, instance: objects.Instance, reboot_type: str, image_meta: ImageMeta,
-               pci_devices: Iterable[objects.PciDevice] = ()) -> None:
+    def reboot(
+        self,
+        instance: objects.Instance,
+        reboot_type: str,
+        image_meta: ImageMeta,
+        pci_devices: Iterable[objects.PciDevice] = (),
+    ) -> None:
         """Create the domain again, running."""
         self.fake.start(instance, pci_devices)
 
@@ -54,8 +62,7 @@ class FakePower(Part):
         self._move(instance, 'suspend', PowerState.SUSPENDED, PowerState.RUNNING, PowerState.PAUSED)
 
     @scripted
-    def resume(self, instance: objects.Instance, pci_devices: Iterable[objects.PciDevice],
-               check: Check) -> None:
+    def resume(self, instance: objects.Instance, pci_devices: Iterable[objects.PciDevice], check: Check) -> None:
         """Change a suspended guest to RUNNING. Raises GuestFailed in other states."""
         self.fake.prepare(pci_devices)
         self._move(instance, 'resume', PowerState.RUNNING, PowerState.SUSPENDED)
@@ -73,20 +80,29 @@ class FakePower(Part):
             domain.state = after
 
 
-class FakeRescues(Part):
+class FakeRescues(FakePart):
     """Fake of ``parts.power.Rescues``."""
 
     @scripted
-    def rescue(self, instance: objects.Instance, image_meta: ImageMeta, image: ImageMeta | None,
-               pci_devices: Iterable[objects.PciDevice], *, admin_password: str | None = None, timeout: int = 0,
-               retry_interval: int = 0) -> None:
+    def rescue(
+        self,
+        instance: objects.Instance,
+        image_meta: ImageMeta,
+        image: ImageMeta | None,
+        pci_devices: Iterable[objects.PciDevice],
+        *,
+        admin_password: str | None = None,
+        timeout: int = 0,
+        retry_interval: int = 0,
+    ) -> None:
         """Create the domain again, running, and mark the guest as rescued."""
         self.fake.start(instance, pci_devices)
         self.fake.rescued.add(instance.uuid)
 
     @scripted
-    def restart(self, instance: objects.Instance, image_meta: ImageMeta,
-                pci_devices: Iterable[objects.PciDevice]) -> None:
+    def restart(
+        self, instance: objects.Instance, image_meta: ImageMeta, pci_devices: Iterable[objects.PciDevice]
+    ) -> None:
         """Create the domain of a rescued guest again, running. Raises GuestFailed if it is not rescued."""
         if instance.uuid not in self.fake.rescued:
             raise GuestFailed(act='rescue', uuid=instance.uuid, cause=Cause.REQUEST, reason='it is not rescued')

@@ -1,4 +1,5 @@
 """State of a fake hypervisor: guests, disks, devices and volumes as data, and errors that tests have scripted."""
+
 from __future__ import annotations
 
 import contextlib
@@ -19,7 +20,7 @@ from kilonova.pci.ports import requests_of_ports
 from kilonova.states import PowerState
 from kilonova.virt import driver
 from kilonova.virt.hardware import tuning
-from kilonova.virt.parts.disks import ImageClient
+from kilonova.virt.parts.disks import ImageSource
 from kilonova.virt.parts.guests import ConsoleAddress, GuestFailed, NotOnThisHost, Plugged
 from kilonova.virt.parts.host import Listener, MdevUnavailable
 from kilonova.virt.parts.moves import Moves
@@ -91,7 +92,7 @@ class FakeState:
     # The part of the same driver. A live migration calls it as well.
     moves: Moves
 
-    def __init__(self, conf: cfg.ConfigOpts, image_client: ImageClient | None, machine: FakeMachine | None) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, image_client: ImageSource | None, machine: FakeMachine | None) -> None:
         self.conf, self.name, self.image_client = conf, conf.host, image_client
         self.machine = machine or _MACHINE
         self.directories = self.machine.disks[self.name]
@@ -160,8 +161,9 @@ class FakeState:
         """Raise NotOnThisHost or errors.Invalid if guests of this host cannot have what the instance asks for."""
         asked, (least, most) = tuning.of(instance.flavor.extra_specs or {}).cpu, self.cpu_shares
         if not least <= asked.get('shares', least) <= most:
-            raise NotOnThisHost(name='quota:cpu_shares', value=asked['shares'],
-                                reason=f'it must be from {least} to {most}')
+            raise NotOnThisHost(
+                name='quota:cpu_shares', value=asked['shares'], reason=f'it must be from {least} to {most}'
+            )
 
     def running(self, instance: objects.Instance) -> FakeDomain:
         """Return the domain of a running guest. Raises GuestFailed if it does not run."""
@@ -179,10 +181,13 @@ class FakeState:
     def mdev_types(self, parent: str) -> dict[str, dict[str, Any]]:
         """Return the mediated devices that can still be created on this PCI function, as {type: {available, api}}."""
         offered: dict[str, dict[str, Any]] = next(
-            (device.get('mdev_types', {}) for device in self.pci_devices if device['address'] == parent), {})
+            (device.get('mdev_types', {}) for device in self.pci_devices if device['address'] == parent), {}
+        )
         made = Counter(self.mdevs.values())
-        return {type_: {**what, 'available': max(0, what['available'] - made[parent, type_])}
-                for type_, what in offered.items()}
+        return {
+            type_: {**what, 'available': max(0, what['available'] - made[parent, type_])}
+            for type_, what in offered.items()
+        }
 
     def prepare(self, pci_devices: Iterable[objects.PciDevice]) -> list[str]:
         """Create the mediated devices among a guest's devices, and return the addresses of all devices."""
@@ -218,8 +223,13 @@ class FakeState:
             if not users:
                 self.connected.pop(volume.volume_id, None)
 
-    def define(self, instance: objects.Instance, pci_devices: Iterable[objects.PciDevice], power_on: bool,
-               plugged: Plugged | None = None) -> None:
+    def define(
+        self,
+        instance: objects.Instance,
+        pci_devices: Iterable[objects.PciDevice],
+        power_on: bool,
+        plugged: Plugged | None = None,
+    ) -> None:
         """Create the domain with its volumes, ports and devices, and start it if requested.
 
         With ``plugged``, it is PAUSED until ``plugged()`` has returned.
@@ -228,10 +238,12 @@ class FakeState:
         volumes = self.connect(instance)
         slots = {vif.id: vif.slot or '' for vif in instance.vifs if vif.is_function}
         # The guest does not get devices of ports that it does not have any more.
-        useless = {request.request_id for request in requests_of_ports(getattr(instance, 'pci_requests', None))
-                   if request.requester_id not in slots}
-        hostdevs = self.prepare(device for device in pci_devices
-                                if getattr(device, 'request_id', None) not in useless)
+        useless = {
+            request.request_id
+            for request in requests_of_ports(getattr(instance, 'pci_requests', None))
+            if request.requester_id not in slots
+        }
+        hostdevs = self.prepare(device for device in pci_devices if getattr(device, 'request_id', None) not in useless)
         if not set(slots.values()) <= set(hostdevs):
             raise errors.KilonovaError(f'The ports of server {instance.uuid} are on {slots}, but it has {hostdevs}.')
         # These devices are reached through a device of the host, so they are not in the domain.
@@ -239,9 +251,16 @@ class FakeState:
         hostdevs = [address for address in hostdevs if address not in behind]
         self.rescued.discard(instance.uuid)
         self.domains[instance.uuid] = FakeDomain(
-            instance.uuid, driver.guest_name(self.conf, instance),
-            PowerState.RUNNING if power_on else PowerState.SHUTDOWN, instance.flavor.vcpus,
-            instance.flavor.memory_mb, hostdevs, [vif.id for vif in instance.vifs], slots, volumes)
+            instance.uuid,
+            driver.guest_name(self.conf, instance),
+            PowerState.RUNNING if power_on else PowerState.SHUTDOWN,
+            instance.flavor.vcpus,
+            instance.flavor.memory_mb,
+            hostdevs,
+            [vif.id for vif in instance.vifs],
+            slots,
+            volumes,
+        )
         self.note(instance, instance.vifs, instance.volumes)
         if power_on and plugged is not None:
             self.domains[instance.uuid].state = PowerState.PAUSED
@@ -265,14 +284,22 @@ class FakeState:
         A device's PCI slot is its index among all ports and volumes of the domain, plus 3.
         """
         domain = self.domains[instance.uuid]
-        slots = {name: objects.PCIDeviceBus(address=f'0000:00:{slot:02x}.0')
-                 for slot, name in enumerate([*domain.vifs, *domain.volumes], 3)}
+        slots = {
+            name: objects.PCIDeviceBus(address=f'0000:00:{slot:02x}.0')
+            for slot, name in enumerate([*domain.vifs, *domain.volumes], 3)
+        }
         found: list[objects.DeviceMetadata] = [
             objects.NetworkInterfaceMetadata(bus=slots[vif.id], tags=[vif.tag], mac=vif.mac)
-            for vif in vifs if vif.tag and vif.id in slots]
-        found += [objects.DiskMetadata(bus=slots[volume.volume_id], tags=[volume.tag], serial=volume.volume_id,
-                                       path=volume.device) for volume in volumes
-                  if volume.tag and volume.volume_id in slots]
+            for vif in vifs
+            if vif.tag and vif.id in slots
+        ]
+        found += [
+            objects.DiskMetadata(
+                bus=slots[volume.volume_id], tags=[volume.tag], serial=volume.volume_id, path=volume.device
+            )
+            for volume in volumes
+            if volume.tag and volume.volume_id in slots
+        ]
         if found or getattr(instance, 'device_metadata', None) is not None:
             instance.device_metadata = objects.InstanceDeviceMetadata(devices=found)
 
@@ -286,22 +313,24 @@ class FakeState:
             self.domains[instance.uuid].state = PowerState.SHUTDOWN
 
 
-class Part:
+class FakePart:
     """Base class of the parts of the fake driver."""
 
     def __init__(self, fake: FakeState) -> None:
         self.fake = fake
 
 
-S = TypeVar('S', bound=Part)
+S = TypeVar('S', bound=FakePart)
 P = ParamSpec('P')
 T = TypeVar('T')
 
 
 def scripted(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
     """Return the method as one that is recorded, and that raises the errors that ``fail`` has scripted."""
+
     @functools.wraps(method)
     def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         with self.fake.around(method.__name__, *args):
             return method(self, *args, **kwargs)
+
     return call

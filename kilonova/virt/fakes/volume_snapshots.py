@@ -1,20 +1,20 @@
 """Snapshots of volumes of fake guests."""
+
 from __future__ import annotations
 
 from kilonova import objects
 from kilonova.objects.volume import AttachedVolume
-from kilonova.virt.fakes.state import Part, scripted
+from kilonova.virt.fakes.state import FakePart, scripted
 from kilonova.virt.parts.disks import Check, ImageMeta
 from kilonova.virt.parts.guests import GuestFailed
 from kilonova.virt.parts.volume_snapshots import Merge
 
 
-class FakeVolumeSnapshots(Part):
+class FakeVolumeSnapshots(FakePart):
     """Fake of ``parts.volume_snapshots.VolumeSnapshots``. Every file counts as existing."""
 
     @scripted
-    def take(self, instance: objects.Instance, image_meta: ImageMeta, old: AttachedVolume,
-             new: AttachedVolume) -> None:
+    def take(self, instance: objects.Instance, image_meta: ImageMeta, old: AttachedVolume, new: AttachedVolume) -> None:
         """Make the file of ``new`` the first file of the volume."""
         self.fake.check_volume(new)
         files = self._files(instance, old)
@@ -27,16 +27,16 @@ class FakeVolumeSnapshots(Part):
         return domain is not None and domain.files.get(new.volume_id, [''])[0] == new.file[0]
 
     @scripted
-    def withdraw(self, instance: objects.Instance, image_meta: ImageMeta, old: AttachedVolume,
-                 new: AttachedVolume, check: Check) -> None:
+    def withdraw(
+        self, instance: objects.Instance, image_meta: ImageMeta, old: AttachedVolume, new: AttachedVolume, check: Check
+    ) -> None:
         """Remove the file of ``new`` if it is the first file of the volume."""
         check()
         if self.has(instance, new):
             self._files(instance, old).pop(0)
 
     @scripted
-    def merge(self, instance: objects.Instance, volume: AttachedVolume, merge: Merge,
-              check: Check) -> None:
+    def merge(self, instance: objects.Instance, volume: AttachedVolume, merge: Merge, check: Check) -> None:
         """Remove the merged files. Raises GuestFailed if the merge is impossible."""
         check()
         files = self._files(instance, volume)
@@ -44,19 +44,26 @@ class FakeVolumeSnapshots(Part):
             return
         if reason := merge.why_not(files):
             raise GuestFailed(act='merge files of', uuid=instance.uuid, reason=reason)
-        gone = {merge.file} if merge.into is not None else set(
-            files[1:files.index(merge.file) if merge.file is not None else None])
+        gone = (
+            {merge.file}
+            if merge.into is not None
+            else set(files[1 : files.index(merge.file) if merge.file is not None else None])
+        )
         files[:] = [name for name in files if name not in gone]
 
     def end_merge(self, instance: objects.Instance, volume: AttachedVolume, merge: Merge) -> bool:
         """Return whether the merge is complete."""
         domain = self.fake.domains.get(instance.uuid)
-        return (domain is not None and volume.volume_id in domain.volumes
-                and merge.is_done(self._files(instance, volume)))
+        return (
+            domain is not None and volume.volume_id in domain.volumes and merge.is_done(self._files(instance, volume))
+        )
 
     def _files(self, instance: objects.Instance, volume: AttachedVolume) -> list[str]:
         domain = self.fake.domains.get(instance.uuid)
         if domain is None or volume.volume_id not in domain.volumes:
-            raise GuestFailed(act=f'find volume {volume.volume_id} in', uuid=instance.uuid,
-                              reason='it is not running with this volume')
+            raise GuestFailed(
+                act=f'find volume {volume.volume_id} in',
+                uuid=instance.uuid,
+                reason='it is not running with this volume',
+            )
         return domain.files.setdefault(volume.volume_id, [volume.file[0]])

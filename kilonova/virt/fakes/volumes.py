@@ -1,4 +1,5 @@
 """Volumes of fake guests."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -7,13 +8,13 @@ from kilonova import objects
 from kilonova.objects.volume import AttachedVolume
 from kilonova.states import PowerState
 from kilonova.virt import disk_names
-from kilonova.virt.fakes.state import Part, scripted
+from kilonova.virt.fakes.state import FakePart, scripted
 from kilonova.virt.parts.disks import Check, ImageMeta
 from kilonova.virt.parts.guests import GuestFailed, UnsupportedHardware
 from kilonova.virt.parts.volumes import VolumeCounters
 
 
-class FakeVolumes(Part):
+class FakeVolumes(FakePart):
     """Fake of ``parts.volumes.Volumes``. It accepts all kinds of volumes, and needs no keys."""
 
     @scripted
@@ -31,10 +32,13 @@ class FakeVolumes(Part):
         own = [bus] * (bool(flavor.ephemeral_gb) + bool(flavor.swap))
         roots = [volume for volume in instance.volumes if volume.is_root]
         rest = [volume for volume in instance.volumes if not volume.is_root]
-        names, others = disk_names.assign([*(volume.bus or bus for volume in roots), *([] if roots else [bus]), *own],
-                                          [(volume.bus or bus, volume.device) for volume in rest])
-        found = {volume.uuid: name for volume, name in [*zip(roots, names, strict=False),
-                                                        *zip(rest, others, strict=True)]}
+        names, others = disk_names.assign(
+            [*(volume.bus or bus for volume in roots), *([] if roots else [bus]), *own],
+            [(volume.bus or bus, volume.device) for volume in rest],
+        )
+        found = {
+            volume.uuid: name for volume, name in [*zip(roots, names, strict=False), *zip(rest, others, strict=True)]
+        }
         return [f'/dev/{found[volume.uuid]}' for volume in instance.volumes if not volume.device]
 
     @scripted
@@ -65,8 +69,14 @@ class FakeVolumes(Part):
         self.fake.disconnect(instance, [volume])
 
     @scripted
-    def copy(self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume,
-             new: AttachedVolume, check: Check) -> None:
+    def copy(
+        self,
+        instance: objects.Instance,
+        image_meta: ImageMeta,
+        volume: AttachedVolume,
+        new: AttachedVolume,
+        check: Check,
+    ) -> None:
         """Connect ``new``, and record the copy. Raises GuestFailed if the guest does not run."""
         self.fake.check_volume(new)
         domain = self.fake.domains.get(instance.uuid)
@@ -85,14 +95,17 @@ class FakeVolumes(Part):
         self.fake.disconnect(instance, [new])
 
     @scripted
-    def swap(self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume,
-             new: AttachedVolume) -> bool:
+    def swap(
+        self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume, new: AttachedVolume
+    ) -> bool:
         """Record that ``new`` replaces the volume, and return whether it does."""
         domain = self.fake.domains.get(instance.uuid)
         if domain is None:
             return False
         if domain.copies.get(volume.volume_id) == new.volume_id and domain.state in (
-                PowerState.RUNNING, PowerState.PAUSED):
+            PowerState.RUNNING,
+            PowerState.PAUSED,
+        ):
             del domain.copies[volume.volume_id]
             domain.moved[volume.volume_id] = new.volume_id
             domain.volumes[volume.volume_id] = new.size
@@ -112,5 +125,8 @@ class FakeVolumes(Part):
         domain = self.fake.domains.get(instance.uuid)
         if domain is None or domain.state not in (PowerState.RUNNING, PowerState.PAUSED):
             return {}
-        return {volume.volume_id: domain.used.get(volume.volume_id, VolumeCounters())
-                for volume in instance.volumes if volume.volume_id in domain.volumes}
+        return {
+            volume.volume_id: domain.used.get(volume.volume_id, VolumeCounters())
+            for volume in instance.volumes
+            if volume.volume_id in domain.volumes
+        }

@@ -7,6 +7,7 @@ Amounts belong to *groups*, {suffix: {resource class: amount}}. The resources of
 flavor come from one provider, and all other resources are in the group ''. Devices of PCI aliases, ports and
 accelerators are not included.
 """
+
 from __future__ import annotations
 
 import math
@@ -27,8 +28,9 @@ SUFFIX_AND_NAME = r'(?P<suffix>[a-zA-Z0-9_-]{1,64})?:(?P<name>.+)'
 _RESOURCES = re.compile(f'resources{SUFFIX_AND_NAME}')
 
 
-def of(flavor: Any, shared: int, dedicated: int, *, encrypted: bool = False,
-       from_volume: bool = False) -> dict[str, int]:
+def of(
+    flavor: Any, shared: int, dedicated: int, *, encrypted: bool = False, from_volume: bool = False
+) -> dict[str, int]:
     """Return the amounts of a server, summed over all groups.
 
     ``flavor`` has the attributes of objects.Flavor: vcpus, memory_mb, root_gb, ephemeral_gb, swap, extra_specs. With

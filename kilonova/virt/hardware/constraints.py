@@ -7,6 +7,7 @@ Cells are numbered from 0. ``cpuset`` has the cell's vCPUs that run on shared CP
 dedicated CPU. ``pagesize`` is a size in KiB, or SMALL, LARGE or ANY until the cell is assigned to a host cell. All
 errors of this module are errors in the user's or operator's request, so the API answers with 400.
 """
+
 from __future__ import annotations
 
 import re
@@ -26,7 +27,7 @@ SHARE = 'share'
 SMALL, LARGE, ANY = -1, -2, -3
 _PAGE_WORDS = {'small': SMALL, 'large': LARGE, 'any': ANY}
 _PAGE_SIZE = re.compile(r'(?P<number>\d{1,15})((?P<prefix>[kKMGT])i?)?(?P<unit>b|bit|B)?')
-_PREFIXES = {'k': 1, 'K': 1, 'M': 1024, 'G': 1024 ** 2, 'T': 1024 ** 3}
+_PREFIXES = {'k': 1, 'K': 1, 'M': 1024, 'G': 1024**2, 'T': 1024**3}
 # Maximal number of NUMA cells of a guest. A larger number is considered a mistake.
 MOST_CELLS = 1024
 
@@ -52,8 +53,10 @@ class ImageNUMATopologyForbidden(errors.Invalid):
 class ImageNUMATopologyAsymmetric(errors.Invalid):
     """CPUs or memory cannot be divided evenly by the number of NUMA nodes."""
 
-    msg_fmt = ('Instance CPUs and/or memory cannot be evenly distributed across instance NUMA nodes. Explicit '
-               'assignment of CPUs and memory to nodes is required')
+    msg_fmt = (
+        'Instance CPUs and/or memory cannot be evenly distributed across instance NUMA nodes. Explicit '
+        'assignment of CPUs and memory to nodes is required'
+    )
 
 
 class ImageNUMATopologyCPUOutOfRange(errors.Invalid):
@@ -95,29 +98,30 @@ class InvalidCPUAllocationPolicy(errors.Invalid):
 class InvalidCPUThreadAllocationPolicy(errors.Invalid):
     """The flavor's CPU thread policy is unknown."""
 
-    msg_fmt = ("CPU thread policy requested from 'flavor' is invalid, given: '%(requested)s', available: "
-               "'%(available)s'.")
+    msg_fmt = (
+        "CPU thread policy requested from 'flavor' is invalid, given: '%(requested)s', available: '%(available)s'."
+    )
 
 
 class InvalidEmulatorThreadsPolicy(errors.Invalid):
     """The flavor's policy for emulator threads is unknown."""
 
-    msg_fmt = ("CPU emulator threads option requested is invalid, given: '%(requested)s', available: "
-               "'%(available)s'.")
+    msg_fmt = "CPU emulator threads option requested is invalid, given: '%(requested)s', available: '%(available)s'."
 
 
 class ImageCPUPinningForbidden(errors.Invalid):
     """The image's CPU policy contradicts the flavor's."""
 
-    msg_fmt = ("Image property 'hw_cpu_policy' is not permitted to override CPU pinning policy set against the "
-               'flavor')
+    msg_fmt = "Image property 'hw_cpu_policy' is not permitted to override CPU pinning policy set against the flavor"
 
 
 class ImageCPUThreadPolicyForbidden(errors.Invalid):
     """The image's CPU thread policy contradicts the flavor's."""
 
-    msg_fmt = ("Image property 'hw_cpu_thread_policy' is not permitted to override CPU thread pinning policy set "
-               'against the flavor')
+    msg_fmt = (
+        "Image property 'hw_cpu_thread_policy' is not permitted to override CPU thread pinning policy set "
+        'against the flavor'
+    )
 
 
 class CPUThreadPolicyConfigurationInvalid(errors.Invalid):
@@ -135,9 +139,11 @@ class RequiredMixedInstancePolicy(errors.Invalid):
 class RequiredMixedOrRealtimeCPUMask(errors.Invalid):
     """The CPU policy is mixed, but no mask says which vCPUs are dedicated."""
 
-    msg_fmt = ("Must specify either 'hw:cpu_dedicated_mask' or 'hw:cpu_realtime_mask' when using 'mixed' CPU policy. "
-               "'hw:cpu_dedicated_mask' and 'hw:cpu_realtime_mask' can be specified at the same time, or be specified "
-               'with only one of them.')
+    msg_fmt = (
+        "Must specify either 'hw:cpu_dedicated_mask' or 'hw:cpu_realtime_mask' when using 'mixed' CPU policy. "
+        "'hw:cpu_dedicated_mask' and 'hw:cpu_realtime_mask' can be specified at the same time, or be specified "
+        'with only one of them.'
+    )
 
 
 class RealtimeConfigurationInvalid(errors.Invalid):
@@ -149,21 +155,24 @@ class RealtimeConfigurationInvalid(errors.Invalid):
 class RealtimeMaskNotFoundOrInvalid(errors.Invalid):
     """The mask of realtime CPUs is empty, contains unknown vCPUs, or leaves no CPU for the emulator's threads."""
 
-    msg_fmt = ('Use of realtime CPUs requires either one or more non-realtime CPU(s) or offloaded emulator threads, '
-               "but hw:cpu_realtime_mask is '%(mask)s'.")
+    msg_fmt = (
+        'Use of realtime CPUs requires either one or more non-realtime CPU(s) or offloaded emulator threads, '
+        "but hw:cpu_realtime_mask is '%(mask)s'."
+    )
 
 
 class RealtimeMaskNotDedicated(errors.Invalid):
     """A vCPU in the realtime mask does not get a dedicated host CPU."""
 
-    msg_fmt = ("Realtime CPUs must be dedicated CPUs: %(cpus)s of 'hw:cpu_realtime_mask' are not in "
-               "'hw:cpu_dedicated_mask'.")
+    msg_fmt = (
+        "Realtime CPUs must be dedicated CPUs: %(cpus)s of 'hw:cpu_realtime_mask' are not in 'hw:cpu_dedicated_mask'."
+    )
 
 
 class InvalidMixedInstanceDedicatedMask(errors.Invalid):
     """The mask for a mixed CPU policy contains all vCPUs or none."""
 
-    msg_fmt = ("Mixed instance must have at least 1 pinned vCPU and 1 unpinned vCPU. See 'hw:cpu_dedicated_mask'.")
+    msg_fmt = "Mixed instance must have at least 1 pinned vCPU and 1 unpinned vCPU. See 'hw:cpu_dedicated_mask'."
 
 
 class BadRequirementEmulatorThreadsPolicy(errors.Invalid):
@@ -175,8 +184,10 @@ class BadRequirementEmulatorThreadsPolicy(errors.Invalid):
 class CPUResourcesConflict(errors.Invalid):
     """The flavor requests VCPU or PCPU as resources in addition to a CPU policy."""
 
-    msg_fmt = ("It is not allowed to use the 'resources:VCPU' or 'resources:PCPU' in combination with 'hw:cpu_policy' "
-               'or the image property hw_cpu_policy')
+    msg_fmt = (
+        "It is not allowed to use the 'resources:VCPU' or 'resources:PCPU' in combination with 'hw:cpu_policy' "
+        'or the image property hw_cpu_policy'
+    )
 
 
 class MemoryPageSizeInvalid(errors.Invalid):
@@ -230,10 +241,22 @@ def of(flavor: Any, properties: Properties = NOTHING) -> InstanceNUMATopology | 
     cells = _cells(specs, properties, nodes or 1, flavor.vcpus, flavor.memory_mb)
     return InstanceNUMATopology(
         emulator_threads_policy=emulator,
-        cells=[InstanceNUMACell(
-            id=number, cpuset=cpus - dedicated, pcpuset=cpus & dedicated, cpuset_reserved=None, memory=memory,
-            pagesize=size, cpu_topology=None, cpu_pinning_raw=None, cpu_policy=policy,
-            cpu_thread_policy=thread_policy) for number, (cpus, memory) in enumerate(cells)])
+        cells=[
+            InstanceNUMACell(
+                id=number,
+                cpuset=cpus - dedicated,
+                pcpuset=cpus & dedicated,
+                cpuset_reserved=None,
+                memory=memory,
+                pagesize=size,
+                cpu_topology=None,
+                cpu_pinning_raw=None,
+                cpu_policy=policy,
+                cpu_thread_policy=thread_policy,
+            )
+            for number, (cpus, memory) in enumerate(cells)
+        ],
+    )
 
 
 def cpus_asked(flavor: Any, properties: Properties = NOTHING) -> tuple[int, int]:
@@ -429,8 +452,9 @@ def _nodes(specs: Mapping[str, str], properties: Properties) -> int | None:
     return int(text)
 
 
-def _cells(specs: Mapping[str, str], properties: Properties, nodes: int, vcpus: int,
-           memory_mb: int) -> list[tuple[set[int], int]]:
+def _cells(
+    specs: Mapping[str, str], properties: Properties, nodes: int, vcpus: int, memory_mb: int
+) -> list[tuple[set[int], int]]:
     """Return (vCPUs, MiB) of each cell, as specified or evenly distributed."""
     cpus = _per_cell(specs, properties, 'numa_cpus', _cpus)
     memory = _per_cell(specs, properties, 'numa_mem', _mib)
@@ -441,8 +465,12 @@ def _cells(specs: Mapping[str, str], properties: Properties, nodes: int, vcpus: 
             raise ImageNUMATopologyAsymmetric
         share = vcpus // nodes
         return [(set(range(first, first + share)), memory_mb // nodes) for first in range(0, vcpus, share)]
-    if cpus.keys() != set(range(nodes)) or memory.keys() != cpus.keys() or not all(cpus.values()) or min(
-            memory.values()) < 1:
+    if (
+        cpus.keys() != set(range(nodes))
+        or memory.keys() != cpus.keys()
+        or not all(cpus.values())
+        or min(memory.values()) < 1
+    ):
         raise ImageNUMATopologyIncomplete
     _check_cells(cpus, memory, vcpus, memory_mb)
     return [(cpus[number], memory[number]) for number in range(nodes)]

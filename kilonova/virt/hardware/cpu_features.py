@@ -5,23 +5,77 @@
 
 The libvirt driver uses them.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
 # Traits (without HW_CPU_X86_) whose feature has another name in libvirt. All other names differ only in case.
 _FEATURES = {
-    'ABM': 'abm', 'AESNI': 'aes', 'AMD_IBPB': 'ibpb', 'AMD_NO_SSB': 'amd-no-ssb', 'AMD_SSBD': 'amd-ssbd',
-    'AMD_SVM': 'svm', 'AMD_VIRT_SSBD': 'virt-ssbd', 'AMXBF16': 'amx-bf16', 'AMXINT8': 'amx-int8',
-    'AMXTILE': 'amx-tile', 'AVX512GFNI': 'gfni', 'AVX512VAES': 'vaes', 'AVX512VPCLMULQDQ': 'vpclmulqdq',
-    'AVX512VPOPCNTDQ': 'avx512-vpopcntdq', 'BMI': 'bmi1', 'CLMUL': 'pclmuldq', 'FMA3': 'fma',
-    'INTEL_MD_CLEAR': 'md-clear', 'INTEL_PCID': 'pcid', 'INTEL_SPEC_CTRL': 'spec-ctrl', 'INTEL_SSBD': 'ssbd',
-    'INTEL_VMX': 'vmx', 'SHA': 'sha-ni', 'SSE3': 'pni', 'SSE41': 'sse4.1', 'SSE42': 'sse4.2', 'TSX': 'rtm'}
-_PLAIN = ('3DNOW', 'AVX', 'AVX2', 'AVX512BITALG', 'AVX512BW', 'AVX512CD', 'AVX512DQ', 'AVX512ER', 'AVX512F',
-          'AVX512IFMA', 'AVX512PF', 'AVX512VBMI', 'AVX512VBMI2', 'AVX512VL', 'AVX512VNNI', 'BMI2', 'F16C', 'FMA4',
-          'MMX', 'MPX', 'PDPE1GB', 'SGX', 'SSE', 'SSE2', 'SSE4A', 'SSSE3', 'STIBP', 'SVM', 'TBM', 'VMX', 'XOP')
+    'ABM': 'abm',
+    'AESNI': 'aes',
+    'AMD_IBPB': 'ibpb',
+    'AMD_NO_SSB': 'amd-no-ssb',
+    'AMD_SSBD': 'amd-ssbd',
+    'AMD_SVM': 'svm',
+    'AMD_VIRT_SSBD': 'virt-ssbd',
+    'AMXBF16': 'amx-bf16',
+    'AMXINT8': 'amx-int8',
+    'AMXTILE': 'amx-tile',
+    'AVX512GFNI': 'gfni',
+    'AVX512VAES': 'vaes',
+    'AVX512VPCLMULQDQ': 'vpclmulqdq',
+    'AVX512VPOPCNTDQ': 'avx512-vpopcntdq',
+    'BMI': 'bmi1',
+    'CLMUL': 'pclmuldq',
+    'FMA3': 'fma',
+    'INTEL_MD_CLEAR': 'md-clear',
+    'INTEL_PCID': 'pcid',
+    'INTEL_SPEC_CTRL': 'spec-ctrl',
+    'INTEL_SSBD': 'ssbd',
+    'INTEL_VMX': 'vmx',
+    'SHA': 'sha-ni',
+    'SSE3': 'pni',
+    'SSE41': 'sse4.1',
+    'SSE42': 'sse4.2',
+    'TSX': 'rtm',
+}
+_PLAIN = (
+    '3DNOW',
+    'AVX',
+    'AVX2',
+    'AVX512BITALG',
+    'AVX512BW',
+    'AVX512CD',
+    'AVX512DQ',
+    'AVX512ER',
+    'AVX512F',
+    'AVX512IFMA',
+    'AVX512PF',
+    'AVX512VBMI',
+    'AVX512VBMI2',
+    'AVX512VL',
+    'AVX512VNNI',
+    'BMI2',
+    'F16C',
+    'FMA4',
+    'MMX',
+    'MPX',
+    'PDPE1GB',
+    'SGX',
+    'SSE',
+    'SSE2',
+    'SSE4A',
+    'SSSE3',
+    'STIBP',
+    'SVM',
+    'TBM',
+    'VMX',
+    'XOP',
+)
 FEATURES: Mapping[str, str] = {
-    f'HW_CPU_X86_{name}': feature for name, feature in {**{name: name.lower() for name in _PLAIN}, **_FEATURES}.items()}
+    f'HW_CPU_X86_{name}': feature for name, feature in {**{name: name.lower() for name in _PLAIN}, **_FEATURES}.items()
+}
 
 
 def traits(features: Iterable[str]) -> set[str]:

@@ -12,6 +12,7 @@ A placed topology has for each cell the host's cell (``id``), the host CPU of ea
 CPUs of isolated emulator threads (``cpuset_reserved``) and the page size in KiB. Dedicated CPUs and pages of a
 requested size are never given twice. Shared CPUs and memory may be overcommitted by the allocation ratios.
 """
+
 from __future__ import annotations
 
 import itertools
@@ -60,10 +61,11 @@ def spread(cells: int, sockets: int, cores: int, threads: int, memory_mb: int) -
     for number in range(cells):
         first = number * per_cell
         cpus = range(first, first + per_cell)
-        pairs = tuple(frozenset(cpus[start:start + threads]) for start in range(0, per_cell, threads))
+        pairs = tuple(frozenset(cpus[start : start + threads]) for start in range(0, per_cell, threads))
         memory = memory_mb // cells
-        found.append(HostCell(number, frozenset(cpus), memory, pairs if threads > 1 else (), number * sockets,
-                              {4: memory * 256}))
+        found.append(
+            HostCell(number, frozenset(cpus), memory, pairs if threads > 1 else (), number * sockets, {4: memory * 256})
+        )
     return found
 
 
@@ -71,13 +73,27 @@ def topology_of(cells: Sequence[HostCell], offer: Offer) -> NUMATopology | None:
     """Return the host's NUMA topology for servers, with nothing used, or None for a host that reports no cells."""
     if not cells:
         return None
-    return NUMATopology(cells=[NUMACell(
-        id=cell.id, cpuset=set(cell.cpus & offer.shared), pcpuset=set(cell.cpus & offer.dedicated),
-        memory=cell.memory_mb, cpu_usage=0, memory_usage=0, pinned_cpus=set(),
-        siblings=[set(group) for group in cell.siblings], socket=cell.socket,
-        mempages=[NUMAPagesTopology(size_kb=size, total=total, used=0, reserved=offer.reserved_pages(cell.id, size))
-                  for size, total in sorted(cell.pages.items())],
-        network_metadata=NetworkMetadata(physnets=set(), tunneled=False)) for cell in cells])
+    return NUMATopology(
+        cells=[
+            NUMACell(
+                id=cell.id,
+                cpuset=set(cell.cpus & offer.shared),
+                pcpuset=set(cell.cpus & offer.dedicated),
+                memory=cell.memory_mb,
+                cpu_usage=0,
+                memory_usage=0,
+                pinned_cpus=set(),
+                siblings=[set(group) for group in cell.siblings],
+                socket=cell.socket,
+                mempages=[
+                    NUMAPagesTopology(size_kb=size, total=total, used=0, reserved=offer.reserved_pages(cell.id, size))
+                    for size, total in sorted(cell.pages.items())
+                ],
+                network_metadata=NetworkMetadata(physnets=set(), tunneled=False),
+            )
+            for cell in cells
+        ]
+    )
 
 
 # -- what servers use --------------------------------------------------------------------------------------------------
@@ -127,7 +143,7 @@ class CellLimits:
     pack: bool = False
 
 
-class Devices:
+class DeviceAffinity:
     """PCI devices that a server requests, to check on which host cells it can have them."""
 
     def __init__(self, pools: PciPools, requests: Requests, mapping: ProviderMapping | None = None) -> None:
@@ -144,9 +160,13 @@ class Devices:
         If there are no requests, return the cells with any free devices.
         """
         specs = [spec for request in self._requests for spec in request.spec]
-        return {pool.keys['numa_node'] for pool in self._pools.pools
-                if pool.count and pool.keys.get('numa_node') is not None
-                and (not specs or any(pool.matches(spec) for spec in specs))}
+        return {
+            pool.keys['numa_node']
+            for pool in self._pools.pools
+            if pool.count
+            and pool.keys.get('numa_node') is not None
+            and (not specs or any(pool.matches(spec) for spec in specs))
+        }
 
     def allow(self, cells: Collection[int], near: bool) -> bool:
         """Return whether a server on these cells can have its devices.
@@ -155,13 +175,18 @@ class Devices:
         """
         key = tuple(sorted(cells)), near
         if key not in self._answers:
-            self._answers[key] = self._pools.support_requests(self._near if near else self._requests, self._mapping,
-                                                              key[0])
+            self._answers[key] = self._pools.support_requests(
+                self._near if near else self._requests, self._mapping, key[0]
+            )
         return self._answers[key]
 
 
-def fit(host: NUMATopology, wanted: InstanceNUMATopology, limits: CellLimits = CellLimits(),
-        devices: Devices | None = None) -> InstanceNUMATopology | None:
+def fit(
+    host: NUMATopology,
+    wanted: InstanceNUMATopology,
+    limits: CellLimits = CellLimits(),
+    devices: DeviceAffinity | None = None,
+) -> InstanceNUMATopology | None:
     """Return ``wanted`` placed on the host's cells, or None if it does not fit.
 
     Neither argument is changed, and an earlier placement in ``wanted`` is ignored. Each of its cells gets a host cell
@@ -171,7 +196,7 @@ def fit(host: NUMATopology, wanted: InstanceNUMATopology, limits: CellLimits = C
     if not wanted.cells or len(wanted.cells) > len(host.cells):
         return None
     for size in _page_sizes(host, wanted):
-        table = _Table(host, wanted, size, limits)
+        table = _CellTable(host, wanted, size, limits)
         order = [cell for cell in _order(host, wanted, limits, devices) if table.takes_any(cell)]
         for near in (True, False) if devices else (False,):
             for placed in table.placements(order):
@@ -197,8 +222,9 @@ def _page_sizes(host: NUMATopology, wanted: InstanceNUMATopology) -> list[int | 
     return [size for size in sizes if size == asked]
 
 
-def _order(host: NUMATopology, wanted: InstanceNUMATopology, limits: CellLimits,
-           devices: Devices | None) -> list[NUMACell]:
+def _order(
+    host: NUMATopology, wanted: InstanceNUMATopology, limits: CellLimits, devices: DeviceAffinity | None
+) -> list[NUMACell]:
     """Return the host's cells in the order in which they are tried."""
     pinned = any(cell.pcpuset for cell in wanted.cells)
     gpus = devices.cells() if devices is not None else set()
@@ -206,13 +232,14 @@ def _order(host: NUMATopology, wanted: InstanceNUMATopology, limits: CellLimits,
 
     def room(cell: NUMACell) -> tuple[int, int, int]:
         return len(cell.free_pcpus) if pinned else 0, -cell.cpu_usage, cell.avail_memory
+
     cells = sorted(host.cells, key=lambda cell: cell.id)
     cells.sort(key=room, reverse=not limits.pack)
     cells.sort(key=lambda cell: (cell.id in gpus) != asks)
     return cells
 
 
-class _Table:
+class _CellTable:
     """Results of fitting each cell of a server on each host cell, computed once."""
 
     def __init__(self, host: NUMATopology, wanted: InstanceNUMATopology, size: int | None, limits: CellLimits) -> None:
@@ -245,14 +272,15 @@ class _Table:
             return []
         for index, host in enumerate(left):
             cell = self.at(number, host)
-            rest = self._match(number + 1, left[:index] + left[index + 1:]) if cell is not None else None
+            rest = self._match(number + 1, left[:index] + left[index + 1 :]) if cell is not None else None
             if cell is not None and rest is not None:
                 return [cell, *rest]
         return None
 
 
-def _fit_cell(host: NUMACell, wanted: InstanceNUMACell, size: int | None, reserve: int,
-              limits: CellLimits) -> InstanceNUMACell | None:
+def _fit_cell(
+    host: NUMACell, wanted: InstanceNUMACell, size: int | None, reserve: int, limits: CellLimits
+) -> InstanceNUMACell | None:
     shared = len(wanted.cpuset)
     if shared and (shared > len(host.cpuset) or host.cpu_usage + shared > len(host.cpuset) * limits.cpu_ratio):
         return None
@@ -265,8 +293,12 @@ def _fit_cell(host: NUMACell, wanted: InstanceNUMACell, size: int | None, reserv
     if wanted.pcpuset and not shared:
         layout = VirtCPUTopology(sockets=1, cores=len(wanted.pcpuset) // pinned.threads, threads=pinned.threads)
     return wanted.replaced(
-        id=host.id, pagesize=size, cpu_topology=layout, cpuset_reserved=set(pinned.reserved) or None,
-        cpu_pinning_raw={str(vcpu): cpu for vcpu, cpu in pinned.pins.items()} or None)
+        id=host.id,
+        pagesize=size,
+        cpu_topology=layout,
+        cpuset_reserved=set(pinned.reserved) or None,
+        cpu_pinning_raw={str(vcpu): cpu for vcpu, cpu in pinned.pins.items()} or None,
+    )
 
 
 def _has_memory(host: NUMACell, memory_mb: int, size: int | None, ratio: float) -> bool:
@@ -278,8 +310,9 @@ def _has_memory(host: NUMACell, memory_mb: int, size: int | None, ratio: float) 
         return False
     pages = sorted(host.mempages, key=lambda one: one.size_kb)
     wanted_kb = memory_mb * 1024
-    if size is not None and not any(one.size_kb == size and wanted_kb % size == 0 and one.free_kb >= wanted_kb
-                                    for one in pages):
+    if size is not None and not any(
+        one.size_kb == size and wanted_kb % size == 0 and one.free_kb >= wanted_kb for one in pages
+    ):
         return False
     if not pages or (size is not None and size != pages[0].size_kb):
         return True

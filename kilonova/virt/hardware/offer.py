@@ -6,6 +6,7 @@
 Without configuration, all CPUs are shared. If ``[compute]cpu_dedicated_set`` or ``cpu_shared_set`` is set, only the
 CPUs in these sets may be used. A CPU is never in both sets.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
@@ -45,13 +46,16 @@ class Offer:
         if shared is None and dedicated is None:
             return cls(frozenset(online), pages=_reserved(conf))
         if conf.reserved_host_cpus:
-            raise DriverMisconfigured(reason='[DEFAULT]reserved_host_cpus cannot be combined with '
-                                             '[compute]cpu_shared_set or cpu_dedicated_set: remove the reserved CPUs '
-                                             'from the sets instead')
+            raise DriverMisconfigured(
+                reason='[DEFAULT]reserved_host_cpus cannot be combined with '
+                '[compute]cpu_shared_set or cpu_dedicated_set: remove the reserved CPUs '
+                'from the sets instead'
+            )
         both = (shared or frozenset()) & (dedicated or frozenset())
         if both:
-            raise DriverMisconfigured(reason='[compute]cpu_shared_set and [compute]cpu_dedicated_set overlap: '
-                                             f'{cpuset.text(both)}')
+            raise DriverMisconfigured(
+                reason=f'[compute]cpu_shared_set and [compute]cpu_dedicated_set overlap: {cpuset.text(both)}'
+            )
         return cls(shared or frozenset(), dedicated or frozenset(), bool(shared), _reserved(conf))
 
     def reserved_pages(self, cell: int, size_kb: int) -> int:
@@ -70,8 +74,9 @@ def _set(conf: cfg.ConfigOpts, name: str, online: Set[int]) -> frozenset[int] | 
     if not found:
         raise DriverMisconfigured(reason=f"[compute]{name} '{value}' contains no CPU")
     if found - online:
-        raise DriverMisconfigured(reason=f'[compute]{name} contains CPUs that this host does not have: '
-                                         f'{cpuset.text(found - online)}')
+        raise DriverMisconfigured(
+            reason=f'[compute]{name} contains CPUs that this host does not have: {cpuset.text(found - online)}'
+        )
     return found
 
 
@@ -85,7 +90,8 @@ def _reserved(conf: cfg.ConfigOpts) -> dict[tuple[int, int], int]:
         except (KeyError, ValueError, constraints.MemoryPageSizeInvalid):
             node = count = size = -1
         if min(node, count) < 0 or size < 1:
-            raise DriverMisconfigured(reason=f'[DEFAULT]reserved_huge_pages {entry} is not of the form '
-                                             'node:N,size:S,count:C')
+            raise DriverMisconfigured(
+                reason=f'[DEFAULT]reserved_huge_pages {entry} is not of the form node:N,size:S,count:C'
+            )
         found[node, size] = found.get((node, size), 0) + count
     return found

@@ -6,6 +6,7 @@
 A *core* is the set of its free threads. ``prefer`` fills cores if possible. ``require`` uses only cores with at least
 two free threads. ``isolate`` uses one thread of a core and leaves its other threads unused.
 """
+
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
@@ -28,8 +29,9 @@ class Pinned:
     threads: int = 1
 
 
-def pin(free: Set[int], siblings: Iterable[Set[int]], vcpus: Collection[int], policy: str | None = None,
-        reserve: int = 0) -> Pinned | None:
+def pin(
+    free: Set[int], siblings: Iterable[Set[int]], vcpus: Collection[int], policy: str | None = None, reserve: int = 0
+) -> Pinned | None:
     """Return a free CPU for each vCPU and ``reserve`` additional CPUs, or None if this is impossible.
 
     ``siblings`` are sets of threads of one core, for all of the host's CPUs. A CPU in none of them is a core of its
@@ -61,7 +63,7 @@ def _isolated(free: Set[int], groups: list[set[int]], wanted: list[int], reserve
     whole = sorted([min(group) for group in groups if group <= free] + list(free - grouped))
     if len(whole) < len(wanted) + reserve:
         return None
-    return Pinned(dict(zip(wanted, whole, strict=False)), frozenset(whole[len(wanted):len(wanted) + reserve]))
+    return Pinned(dict(zip(wanted, whole, strict=False)), frozenset(whole[len(wanted) : len(wanted) + reserve]))
 
 
 def _filled(cores: list[Core], count: int, whole: bool) -> tuple[list[int], int] | None:
@@ -86,14 +88,15 @@ def _take(cores: list[Core], count: int, threads: int) -> list[int] | None:
     """Return CPUs in groups of ``threads`` of one core, partly used cores first, or None if there are too few."""
     chosen: list[int] = []
     for core in sorted(cores, key=len):
-        chosen += core[:len(core) // threads * threads]
+        chosen += core[: len(core) // threads * threads]
         if len(chosen) >= count:
             return chosen[:count]
     return None
 
 
-def occupied(pins: Mapping[int, int], reserved: Iterable[int], siblings: Sequence[Set[int]],
-             policy: str | None) -> set[int]:
+def occupied(
+    pins: Mapping[int, int], reserved: Iterable[int], siblings: Sequence[Set[int]], policy: str | None
+) -> set[int]:
     """Return the host CPUs that no other server may be pinned to."""
     taken = {*pins.values(), *reserved}
     if policy == ISOLATE:

@@ -5,6 +5,7 @@
 Flavors and images may set preferred numbers (hw:cpu_sockets …) and maximal numbers (hw:cpu_max_sockets …). An image may
 lower the flavor's maximum, but not raise it.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
@@ -29,8 +30,10 @@ class InvalidCPUTopology(errors.Invalid):
 class ImageVCPULimitsRangeExceeded(errors.Invalid):
     """The image sets a higher maximum than the flavor."""
 
-    msg_fmt = ("Image vCPU topology limits (hw_cpu_max_%(part)s = %(image)d) exceed the flavor's "
-               '(hw:cpu_max_%(part)s = %(flavor)d)')
+    msg_fmt = (
+        "Image vCPU topology limits (hw_cpu_max_%(part)s = %(image)d) exceed the flavor's "
+        '(hw:cpu_max_%(part)s = %(flavor)d)'
+    )
 
 
 class ImageVCPUTopologyRangeExceeded(errors.Invalid):
@@ -42,8 +45,9 @@ class ImageVCPUTopologyRangeExceeded(errors.Invalid):
 class ImageVCPULimitsRangeImpossible(errors.Invalid):
     """No combination of sockets, cores and threads within the maxima has the flavor's number of vCPUs."""
 
-    msg_fmt = ('Requested vCPU limits %(sockets)d:%(cores)d:%(threads)d are impossible to satisfy for vcpus count '
-               '%(vcpus)d')
+    msg_fmt = (
+        'Requested vCPU limits %(sockets)d:%(cores)d:%(threads)d are impossible to satisfy for vcpus count %(vcpus)d'
+    )
 
 
 @dataclass(frozen=True)
@@ -98,8 +102,14 @@ def choose(vcpus: int, limits: TopologyLimits, threads: int | None = None) -> Vi
     possible = [layout for layout in _layouts(vcpus) if all(layout[part] <= limits.most[part] for part in PARTS)]
     if not possible:
         raise ImageVCPULimitsRangeImpossible(vcpus=vcpus, **dict[str, Any](limits.most))
-    best = max(possible, key=lambda layout: (
-        sum(layout[part] == wanted for part, wanted in liked.items()), layout['sockets'], layout['cores']))
+    best = max(
+        possible,
+        key=lambda layout: (
+            sum(layout[part] == wanted for part, wanted in liked.items()),
+            layout['sockets'],
+            layout['cores'],
+        ),
+    )
     return VirtCPUTopology(**best)
 
 

@@ -7,6 +7,7 @@ These are shares of the host's CPUs, limits of disks, serial ports, watchdog, fi
 numbers and the width of addresses. The API reads them to refuse impossible requests (with 400), and the hypervisor
 driver to build the guest.
 """
+
 from __future__ import annotations
 
 import re
@@ -32,22 +33,38 @@ PASSTHROUGH, EMULATE = 'passthrough', 'emulate'
 # Graphics adapters whose memory size can be chosen.
 SIZED_VIDEO = ('vga', 'qxl', 'vmvga', 'bochs')
 # The image properties that this module reads.
-PROPERTIES = ('hw_firmware_type', 'hw_maxphysaddr_bits', 'hw_maxphysaddr_mode', 'hw_pmu', 'hw_serial_port_count',
-              'hw_sound_model', 'hw_usb_model', 'hw_vif_multiqueue_enabled', 'hw_video_model', 'hw_video_ram',
-              'hw_viommu_model', 'hw_virtio_packed_ring', 'hw_watchdog_action', 'os_secure_boot')
+PROPERTIES = (
+    'hw_firmware_type',
+    'hw_maxphysaddr_bits',
+    'hw_maxphysaddr_mode',
+    'hw_pmu',
+    'hw_serial_port_count',
+    'hw_sound_model',
+    'hw_usb_model',
+    'hw_vif_multiqueue_enabled',
+    'hw_video_model',
+    'hw_video_ram',
+    'hw_viommu_model',
+    'hw_virtio_packed_ring',
+    'hw_watchdog_action',
+    'os_secure_boot',
+)
 
 # (smallest, largest) number of CPU shares that the kernel accepts, by the version of the host's control groups.
 CPU_SHARES = {1: (2, 262144), 2: (1, 10000)}
 # (smallest, largest) values that the kernel of any host accepts. A negative quota means no quota, and its maximum has
 # 44 bits of microseconds.
-CPU_LIMITS = {'shares': (min(least for least, _ in CPU_SHARES.values()), max(most for _, most in CPU_SHARES.values())),
-              'period': (1000, 1000000), 'quota': (1000, 2 ** 44 - 1)}
+CPU_LIMITS = {
+    'shares': (min(least for least, _ in CPU_SHARES.values()), max(most for _, most in CPU_SHARES.values())),
+    'period': (1000, 1000000),
+    'quota': (1000, 2**44 - 1),
+}
 _DISK = re.compile(r'quota:disk_((?P<what>read|write|total)_(?P<unit>bytes|iops)_sec(?P<burst>_max(_length)?)?)')
-MOST_DISK = 10 ** 15
+MOST_DISK = 10**15
 # (smallest, largest) number of bits of a physical address of a QEMU guest. libvirt's numbers of random bytes have 32
 # bits.
 ADDRESS_BITS = (32, 52)
-MOST_RANDOM = 2 ** 32 - 1
+MOST_RANDOM = 2**32 - 1
 
 
 class InvalidTuning(errors.Invalid):
@@ -65,8 +82,10 @@ class SerialPortsExceeded(errors.Invalid):
 class VideoMemoryTooHigh(errors.Invalid):
     """The image asks for more video memory than the flavor permits."""
 
-    msg_fmt = ('The requested amount of video memory %(wanted)d (MB, hw_video_ram of the image) is higher than the '
-               'maximum allowed by flavor %(most)d (hw_video:ram_max_mb).')
+    msg_fmt = (
+        'The requested amount of video memory %(wanted)d (MB, hw_video_ram of the image) is higher than the '
+        'maximum allowed by flavor %(most)d (hw_video:ram_max_mb).'
+    )
 
 
 class FlavorImageConflict(errors.Invalid):
@@ -145,9 +164,12 @@ def of(extra_specs: Mapping[str, str], properties: ImageMetaProps = NOTHING) -> 
     if secure == REQUIRED and firmware != UEFI:
         raise SecureBootNeedsUefi
     return Tuning(
-        cpu=_cpu(extra_specs), disk=_disk(extra_specs),
+        cpu=_cpu(extra_specs),
+        disk=_disk(extra_specs),
         serial_ports=_serial_ports(extra_specs, said('hw_serial_port_count')),
-        watchdog=_watchdog(extra_specs, said('hw_watchdog_action')), firmware=firmware, secure_boot=secure,
+        watchdog=_watchdog(extra_specs, said('hw_watchdog_action')),
+        firmware=firmware,
+        secure_boot=secure,
         video_model=said('hw_video_model'),
         video_ram=_video_ram(extra_specs, said('hw_video_model'), said('hw_video_ram') or 0),
         sound=_word(extra_specs, 'hw:sound_model', SOUND_MODELS, said('hw_sound_model')),
@@ -156,7 +178,8 @@ def of(extra_specs: Mapping[str, str], properties: ImageMetaProps = NOTHING) -> 
         packed_ring=bool(_flag(extra_specs, 'hw:virtio_packed_ring', said('hw_virtio_packed_ring'))),
         multiqueue=bool(_flag(extra_specs, 'hw:vif_multiqueue_enabled', said('hw_vif_multiqueue_enabled'))),
         address_space=_address_space(extra_specs, said('hw_maxphysaddr_mode'), said('hw_maxphysaddr_bits')),
-        random=_random(extra_specs))
+        random=_random(extra_specs),
+    )
 
 
 def _number(name: str, value: str) -> int:
@@ -192,14 +215,16 @@ def _disk(extra_specs: Mapping[str, str]) -> dict[str, int]:
             raise InvalidTuning(name=name, value=number, reason='it cannot be combined with a limit of the total')
         needed = {'_max': '', '_max_length': '_max'}.get(match['burst'] or '')
         if needed is not None and f'quota:disk_{match["what"]}_{match["unit"]}_sec{needed}' not in extra_specs:
-            raise InvalidTuning(name=name, value=number,
-                                reason=f'it needs quota:disk_{match["what"]}_{match["unit"]}_sec{needed}')
+            raise InvalidTuning(
+                name=name, value=number, reason=f'it needs quota:disk_{match["what"]}_{match["unit"]}_sec{needed}'
+            )
         found[match[1]] = number
     for name in [name for name in found if name.endswith('_max')]:
         limit = name.removesuffix('_max')
         if not 0 < found[limit] <= found[name]:
-            raise InvalidTuning(name=f'quota:disk_{name}', value=found[name],
-                                reason=f'quota:disk_{limit} must be from 1 to this value')
+            raise InvalidTuning(
+                name=f'quota:disk_{name}', value=found[name], reason=f'quota:disk_{limit} must be from 1 to this value'
+            )
     return found
 
 
@@ -214,8 +239,11 @@ def _serial_ports(extra_specs: Mapping[str, str], image: int | None) -> int:
         raise SerialPortsExceeded
     count = image or flavor or 1
     if not 0 < count <= MOST_SERIAL_PORTS:
-        raise InvalidTuning(name='hw_serial_port_count' if image else name, value=count,
-                            reason=f'it must be from 0 to {MOST_SERIAL_PORTS}')
+        raise InvalidTuning(
+            name='hw_serial_port_count' if image else name,
+            value=count,
+            reason=f'it must be from 0 to {MOST_SERIAL_PORTS}',
+        )
     return count
 
 
@@ -223,8 +251,9 @@ def _watchdog(extra_specs: Mapping[str, str], image: str | None) -> str | None:
     """Return the action, or None without a watchdog. The image's value has priority over the flavor's."""
     action = image or extra_specs.get('hw:watchdog_action') or DISABLED
     if action not in WATCHDOG_ACTIONS:
-        raise InvalidTuning(name='hw:watchdog_action', value=action,
-                            reason=f'it must be one of {", ".join(WATCHDOG_ACTIONS)}')
+        raise InvalidTuning(
+            name='hw:watchdog_action', value=action, reason=f'it must be one of {", ".join(WATCHDOG_ACTIONS)}'
+        )
     return None if action == DISABLED else action
 
 
@@ -297,16 +326,21 @@ def _random(extra_specs: Mapping[str, str]) -> RandomNumbers | None:
     rate, period = (numbers.get(name) for name in ('hw_rng:rate_bytes', 'hw_rng:rate_period'))
     if period is not None and rate is None:
         raise InvalidTuning(name='hw_rng:rate_period', value=period, reason='it needs hw_rng:rate_bytes')
-    return RandomNumbers(rate, period) if strutils.bool_from_string(
-        extra_specs.get('hw_rng:allowed'), default=True) else None
+    return (
+        RandomNumbers(rate, period)
+        if strutils.bool_from_string(extra_specs.get('hw_rng:allowed'), default=True)
+        else None
+    )
 
 
 def _video_ram(extra_specs: Mapping[str, str], model: str | None, wanted: int) -> int:
     """Return the video memory that the image requests. The flavor must permit it."""
     if wanted and model not in (None, *SIZED_VIDEO):
-        raise InvalidTuning(name='hw_video_ram', value=wanted,
-                            reason=f'the memory of {model} (hw_video_model) cannot be set, only that of '
-                                   f'{", ".join(SIZED_VIDEO)}')
+        raise InvalidTuning(
+            name='hw_video_ram',
+            value=wanted,
+            reason=f'the memory of {model} (hw_video_model) cannot be set, only that of {", ".join(SIZED_VIDEO)}',
+        )
     name = 'hw_video:ram_max_mb'
     most = _number(name, extra_specs[name]) if name in extra_specs else 0
     if wanted > most:

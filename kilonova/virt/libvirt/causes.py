@@ -7,6 +7,7 @@
 libvirt's error codes are not precise: most failures of a start are VIR_ERR_INTERNAL_ERROR with the last output of QEMU.
 Therefore the text is checked as well, for well-known expressions only. All other errors are attributed to the host.
 """
+
 from __future__ import annotations
 
 import re
@@ -20,43 +21,52 @@ from kilonova.errors import Cause, DevicesFailed, KilonovaError
 from kilonova.virt.parts.guests import GuestFailed
 
 # Error codes that determine the cause, whatever the text is.
-CODES: Mapping[int, Cause] = MappingProxyType({
-    # A port's MAC address is not a valid address of a network card.
-    libvirt.VIR_ERR_INVALID_MAC: Cause.REQUEST,
-    # The host has no free memory.
-    libvirt.VIR_ERR_NO_MEMORY: Cause.HOST,
-    # Another daemon, a kernel module or a file system of the host does not permit the operation.
-    libvirt.VIR_ERR_ACCESS_DENIED: Cause.HOST,
-    libvirt.VIR_ERR_OPERATION_DENIED: Cause.HOST,
-    libvirt.VIR_ERR_AUTH_FAILED: Cause.HOST,
-    libvirt.VIR_ERR_NO_SUPPORT: Cause.HOST,
-    libvirt.VIR_ERR_OPERATION_UNSUPPORTED: Cause.HOST,
-    libvirt.VIR_ERR_ARGUMENT_UNSUPPORTED: Cause.HOST,
-    libvirt.VIR_ERR_CPU_INCOMPATIBLE: Cause.HOST,
-    libvirt.VIR_ERR_OPERATION_TIMEOUT: Cause.HOST,
-    libvirt.VIR_ERR_HOOK_SCRIPT_FAILED: Cause.HOST,
-    # A network, secret or storage of libvirt is missing on this host.
-    libvirt.VIR_ERR_NO_NETWORK: Cause.HOST,
-    libvirt.VIR_ERR_NO_SECRET: Cause.HOST,
-    libvirt.VIR_ERR_NO_STORAGE_POOL: Cause.HOST,
-    libvirt.VIR_ERR_NO_STORAGE_VOL: Cause.HOST,
-})
+CODES: Mapping[int, Cause] = MappingProxyType(
+    {
+        # A port's MAC address is not a valid address of a network card.
+        libvirt.VIR_ERR_INVALID_MAC: Cause.REQUEST,
+        # The host has no free memory.
+        libvirt.VIR_ERR_NO_MEMORY: Cause.HOST,
+        # Another daemon, a kernel module or a file system of the host does not permit the operation.
+        libvirt.VIR_ERR_ACCESS_DENIED: Cause.HOST,
+        libvirt.VIR_ERR_OPERATION_DENIED: Cause.HOST,
+        libvirt.VIR_ERR_AUTH_FAILED: Cause.HOST,
+        libvirt.VIR_ERR_NO_SUPPORT: Cause.HOST,
+        libvirt.VIR_ERR_OPERATION_UNSUPPORTED: Cause.HOST,
+        libvirt.VIR_ERR_ARGUMENT_UNSUPPORTED: Cause.HOST,
+        libvirt.VIR_ERR_CPU_INCOMPATIBLE: Cause.HOST,
+        libvirt.VIR_ERR_OPERATION_TIMEOUT: Cause.HOST,
+        libvirt.VIR_ERR_HOOK_SCRIPT_FAILED: Cause.HOST,
+        # A network, secret or storage of libvirt is missing on this host.
+        libvirt.VIR_ERR_NO_NETWORK: Cause.HOST,
+        libvirt.VIR_ERR_NO_SECRET: Cause.HOST,
+        libvirt.VIR_ERR_NO_STORAGE_POOL: Cause.HOST,
+        libvirt.VIR_ERR_NO_STORAGE_VOL: Cause.HOST,
+    }
+)
 # For an error with one of these codes, the devices that the text names have failed, or the guest's only device.
 _OF_DEVICES = frozenset({libvirt.VIR_ERR_NO_NODE_DEVICE, libvirt.VIR_ERR_INVALID_NODE_DEVICE})
 
 # Texts of errors of the host that concern all devices or all guests, even if the text names a device.
 _HOST = re.compile(
-    r"cgroup|cannot allocate memory|out of memory|no space left|memory ?lock|MEMLOCK|VFIO_MAP_DMA|VFIO_IOMMU_MAP_DMA"
+    r'cgroup|cannot allocate memory|out of memory|no space left|memory ?lock|MEMLOCK|VFIO_MAP_DMA|VFIO_IOMMU_MAP_DMA'
     r"|host doesn't support|no iommu|failed to setup container|failed to open /dev/vfio/vfio|failed to open /dev/iommu"
-    r"|interrupt remapping|failed to load PCI (driver|stub) module|vfio-pci driver.*(missing|not (found|loaded))"
-    r'|no more available PCI', re.IGNORECASE)
+    r'|interrupt remapping|failed to load PCI (driver|stub) module|vfio-pci driver.*(missing|not (found|loaded))'
+    r'|no more available PCI',
+    re.IGNORECASE,
+)
 # Texts of errors for values that QEMU refuses on every host.
 _REQUEST = re.compile(
     r'(bps|iops|max).{0,40} values must be within \[0, \d+\]'
     r'|(bps|iops)/?(bps|iops)? and .* cannot be used at the same time'
-    r'|total and read/write of .* cannot be set at the same time', re.IGNORECASE)
-_DEVICE = re.compile(r'vfio|iommu[ _]group|\bPCI device\b|\bmdev\b|mediated device|\bhostdev\b|\bnode device\b'
-                     r'|sysfsdev', re.IGNORECASE)
+    r'|total and read/write of .* cannot be set at the same time',
+    re.IGNORECASE,
+)
+_DEVICE = re.compile(
+    r'vfio|iommu[ _]group|\bPCI device\b|\bmdev\b|mediated device|\bhostdev\b|\bnode device\b'
+    r'|sysfsdev',
+    re.IGNORECASE,
+)
 # QEMU repeats the argument that it was parsing. Names in the argument don't tell the reason of the error.
 _ARGUMENT = re.compile(r'-(device|netdev|blockdev|object) (\{.*?\}|\S+?)(?=: )')
 # Addresses are also found in libvirt's names of node devices, such as pci_0000_08_00_0.
@@ -94,7 +104,8 @@ def judge(code: int, text: str, given: Iterable[str] = ()) -> Verdict:
 
 def _named(text: str) -> set[str]:
     return {'{}:{}:{}.{}'.format(*found.groups()) for found in _ADDRESS.finditer(text)} | {
-        found[0].replace('_', '-') for found in _UUID.finditer(text)}
+        found[0].replace('_', '-') for found in _UUID.finditer(text)
+    }
 
 
 def failed(act: str, uuid: str, error: libvirt.libvirtError, given: Iterable[str] = ()) -> KilonovaError:

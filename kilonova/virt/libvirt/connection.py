@@ -15,6 +15,7 @@ once until the daemon answers. ``watchdog`` detects a daemon that answers keepal
 fail at once until it answers a call. Calls in progress remain, because libvirt cannot end them. Libvirt's test driver
 uses one connection for all calls, which is never lost.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -31,15 +32,19 @@ from oslo_log import log as logging
 from kilonova import concurrency
 from kilonova.virt.libvirt import causes, events
 from kilonova.virt.libvirt.guest import Guest
-from kilonova.virt.libvirt.watchdog import Watchdog, is_alive
+from kilonova.virt.libvirt.watchdog import ConnectionWatchdog, is_alive
 from kilonova.virt.parts.host import DriverMisconfigured, HypervisorUnavailable, Listener
 
 LOG = logging.getLogger(__name__)
 P = ParamSpec('P')
 T = TypeVar('T')
 
-_LOST = {libvirt.VIR_ERR_SYSTEM_ERROR, libvirt.VIR_ERR_INTERNAL_ERROR, libvirt.VIR_ERR_NO_CONNECT,
-         libvirt.VIR_ERR_INVALID_CONN}
+_LOST = {
+    libvirt.VIR_ERR_SYSTEM_ERROR,
+    libvirt.VIR_ERR_INTERNAL_ERROR,
+    libvirt.VIR_ERR_NO_CONNECT,
+    libvirt.VIR_ERR_INVALID_CONN,
+}
 _FROM_WIRE = {libvirt.VIR_FROM_REMOTE, libvirt.VIR_FROM_RPC}
 
 # Seconds. OPEN_WAIT: time limit for opening a connection. PATIENCE: a loss of the connection that is not longer is not
@@ -110,7 +115,7 @@ class Connection:
         # The listener for events, and the connection that receives them.
         self._listener: Listener | None = None
         self._telling: libvirt.virConnect | None = None
-        self._watchdog = Watchdog(keepalive * HUNG_AFTER)
+        self._watchdog = ConnectionWatchdog(keepalive * HUNG_AFTER)
 
     # -- calls ---------------------------------------------------------------------------------------
 
@@ -139,13 +144,15 @@ class Connection:
                     found: T = concurrency.native(act, connection)
                     return found
                 except libvirt.libvirtError as error:
-                    if self.is_test or (is_alive(connection) and (error.get_error_code() not in _LOST
-                                                                   or error.get_error_domain() not in _FROM_WIRE)):
+                    if self.is_test or (
+                        is_alive(connection)
+                        and (error.get_error_code() not in _LOST or error.get_error_domain() not in _FROM_WIRE)
+                    ):
                         raise
                     self._lost_at = time.monotonic()
                     raise HypervisorUnavailable(host=self.name, reason=str(error)) from error
         except HypervisorUnavailable:
-            if not again or self._lost_at == lost_at:      # there was no connection
+            if not again or self._lost_at == lost_at:  # there was no connection
                 raise
             return self.do(act, again=False)
 
@@ -154,8 +161,11 @@ class Connection:
         if self._watchdog.reason is not None:
             raise HypervisorUnavailable(host=self.name, reason=self._watchdog.reason)
         if not self._turns.acquire(timeout=TURN_WAIT):
-            raise HypervisorUnavailable(host=self.name, reason=f'{CALLS} calls to libvirt are in progress, and none of '
-                                                               f'them has ended within {TURN_WAIT:g} seconds')
+            raise HypervisorUnavailable(
+                host=self.name,
+                reason=f'{CALLS} calls to libvirt are in progress, and none of '
+                f'them has ended within {TURN_WAIT:g} seconds',
+            )
         try:
             connection = self._take()
             is_kept = False
@@ -209,8 +219,7 @@ class Connection:
 
     def _opened(self, opening: _Opening) -> libvirt.virConnect:
         if not opening.wait():
-            raise HypervisorUnavailable(host=self.name,
-                                        reason=f'libvirt has not answered for {OPEN_WAIT:g} seconds')
+            raise HypervisorUnavailable(host=self.name, reason=f'libvirt has not answered for {OPEN_WAIT:g} seconds')
         error = opening.error
         if error is None:
             LOG.debug('Connected to libvirt: %s', self.uri)
@@ -339,9 +348,13 @@ class Connection:
 
     def mediated_devices(self) -> list[str]:
         """Return libvirt's names of all mediated devices, including those that are defined but not active."""
+
         def names(connection: libvirt.virConnect) -> list[str]:
-            return [str(device.name()) for device in connection.listAllDevices(
-                libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_MDEV)]
+            return [
+                str(device.name())
+                for device in connection.listAllDevices(libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_MDEV)
+            ]
+
         try:
             return self.do(names)
         except libvirt.libvirtError as error:
@@ -355,8 +368,12 @@ class Connection:
         Active and inactive devices are included, because libvirt lists them all if no flag selects one kind. The list
         is empty if this hypervisor does not support it.
         """
-        flags = (libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_PCI_DEV | libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_NET
-                 | libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_VDPA | libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_MDEV)
+        flags = (
+            libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_PCI_DEV
+            | libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_NET
+            | libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_VDPA
+            | libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_MDEV
+        )
 
         def describe(connection: libvirt.virConnect) -> list[str]:
             found = []
@@ -364,34 +381,37 @@ class Connection:
                 try:
                     found.append(device.XMLDesc(0))
                 except libvirt.libvirtError as error:
-                    if error.get_error_code() != libvirt.VIR_ERR_NO_NODE_DEVICE:    # unplugged after it was listed
+                    if error.get_error_code() != libvirt.VIR_ERR_NO_NODE_DEVICE:  # unplugged after it was listed
                         raise
             return found
+
         try:
             return self.do(describe)
         except libvirt.libvirtError as error:
             if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
                 raise
-            LOG.warning('This hypervisor does not support listing the devices of the host, so none are reported: %s',
-                        error)
+            LOG.warning(
+                'This hypervisor does not support listing the devices of the host, so none are reported: %s', error
+            )
             return []
 
 
-class Part(Protocol):
+class LibvirtPart(Protocol):
     """A part of the driver that uses libvirt."""
 
     _libvirt: Connection
 
 
-S = TypeVar('S', bound=Part)
+S = TypeVar('S', bound=LibvirtPart)
 
 
 def translated(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
-    """Decorate a method of a ``Part`` so that libvirt's errors are replaced by errors of the driver interface.
+    """Decorate a method of a ``LibvirtPart`` so that libvirt's errors are replaced by errors of the driver interface.
 
     Callers of the driver don't know libvirt. An error in a call for a guest is raised as GuestFailed or DevicesFailed,
     any other as HypervisorUnavailable.
     """
+
     @functools.wraps(method)
     def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
@@ -401,4 +421,5 @@ def translated(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S
             if uuid is None:
                 raise HypervisorUnavailable(host=self._libvirt.name, reason=str(error)) from error
             raise causes.failed(method.__name__, uuid, error) from error
+
     return call

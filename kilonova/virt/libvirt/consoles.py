@@ -7,6 +7,7 @@
 
 ``SerialPorts`` keeps its assignments in memory and reads those of existing domains once.
 """
+
 from __future__ import annotations
 
 import socket
@@ -115,8 +116,11 @@ def find(domain: ElementTree.Element, protocol: str) -> Listening | None:
 
 def serial_ports(domain: ElementTree.Element) -> tuple[int, ...]:
     """Return the TCP ports of a domain's serial ports, in their order."""
-    return tuple(port for source in domain.findall("devices/serial[@type='tcp']/source[@mode='bind']")
-                 if (port := _port(source.get('service'))))
+    return tuple(
+        port
+        for source in domain.findall("devices/serial[@type='tcp']/source[@mode='bind']")
+        if (port := _port(source.get('service')))
+    )
 
 
 def _port(text: str | None) -> int | None:

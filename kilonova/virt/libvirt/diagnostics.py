@@ -6,6 +6,7 @@
 
 ``guests`` returns them to the API's server diagnostics.
 """
+
 from __future__ import annotations
 
 import datetime
@@ -59,8 +60,7 @@ def measure(guest: Guest) -> Measured:
     for nic in tree.iterfind('devices/interface'):
         target = _attribute(nic, 'target', 'dev')
         if target is not None:
-            nics[target] = (_attribute(nic, 'mac', 'address'),
-                            _counted(_NIC, guest.measured('interfaceStats', target)))
+            nics[target] = (_attribute(nic, 'mac', 'address'), _counted(_NIC, guest.measured('interfaceStats', target)))
     return Measured(state, times, memory_max, memory_now, guest.measured('memoryStats') or {}, disks, nics)
 
 
@@ -88,14 +88,22 @@ def flat(found: Measured) -> dict[str, int]:
 def standard(found: Measured, instance: objects.Instance, hypervisor: str) -> objects.Diagnostics:
     """Return the statistics as a Diagnostics object. ``hypervisor`` is kvm or qemu."""
     return objects.Diagnostics(
-        state=POWER_WORDS[found.state], driver='libvirt', hypervisor=hypervisor, hypervisor_os='linux',
-        uptime=_uptime(instance), config_drive=bool(getattr(instance, 'config_drive', None)),
+        state=POWER_WORDS[found.state],
+        driver='libvirt',
+        hypervisor=hypervisor,
+        hypervisor_os='linux',
+        uptime=_uptime(instance),
+        config_drive=bool(getattr(instance, 'config_drive', None)),
         memory_details=objects.MemoryDiagnostics(maximum=found.memory_max // 1024, used=_used(found)),
-        cpu_details=[objects.CpuDiagnostics(id=number, time=spent, utilisation=None)
-                     for number, spent in enumerate(found.cpus)],
+        cpu_details=[
+            objects.CpuDiagnostics(id=number, time=spent, utilisation=None) for number, spent in enumerate(found.cpus)
+        ],
         nic_details=[_nic(mac, counters) for mac, counters in found.nics.values()],
         disk_details=[_disk(counters) for counters in found.disks.values()],
-        num_cpus=len(found.cpus), num_nics=len(found.nics), num_disks=len(found.disks))
+        num_cpus=len(found.cpus),
+        num_nics=len(found.nics),
+        num_disks=len(found.disks),
+    )
 
 
 def _used(found: Measured) -> int:
@@ -112,13 +120,24 @@ def _uptime(instance: objects.Instance) -> int | None:
 
 
 def _nic(mac: str | None, counters: dict[str, int]) -> objects.NicDiagnostics:
-    values = {f'{way}_{what}': counters.get(f'{way}_{what}') for way in ('rx', 'tx')
-              for what in ('errors', 'drop', 'packets')}
-    return objects.NicDiagnostics(mac_address=mac, rx_octets=counters.get('rx'), tx_octets=counters.get('tx'),
-                                  rx_rate=None, tx_rate=None, **values)
+    values = {
+        f'{way}_{what}': counters.get(f'{way}_{what}') for way in ('rx', 'tx') for what in ('errors', 'drop', 'packets')
+    }
+    return objects.NicDiagnostics(
+        mac_address=mac,
+        rx_octets=counters.get('rx'),
+        tx_octets=counters.get('tx'),
+        rx_rate=None,
+        tx_rate=None,
+        **values,
+    )
 
 
 def _disk(counters: dict[str, int]) -> objects.DiskDiagnostics:
     return objects.DiskDiagnostics(
-        read_bytes=counters.get('read'), read_requests=counters.get('read_req'), write_bytes=counters.get('write'),
-        write_requests=counters.get('write_req'), errors_count=counters.get('errors'))
+        read_bytes=counters.get('read'),
+        read_requests=counters.get('read_req'),
+        write_bytes=counters.get('write'),
+        write_requests=counters.get('write_req'),
+        errors_count=counters.get('errors'),
+    )

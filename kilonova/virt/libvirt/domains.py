@@ -5,6 +5,7 @@
 
 Guests, power and moves use this file. A copy of each domain's XML is in its server's directory, libvirt.xml.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -25,20 +26,20 @@ from kilonova.virt import driver
 from kilonova.virt.libvirt.connection import Connection
 from kilonova.virt.libvirt.consoles import SerialPorts, serial_ports
 from kilonova.virt.libvirt.devices import functions, hostdevs, tags
-from kilonova.virt.libvirt.devices.elements import VOLUMES
-from kilonova.virt.libvirt.devices.mdev import MediatedDevices
-from kilonova.virt.libvirt.devices.plugs import Plugs
+from kilonova.virt.libvirt.devices.hotplug_xml import VOLUMES
+from kilonova.virt.libvirt.devices.mdev import LibvirtMdevs
+from kilonova.virt.libvirt.devices.vif.plugs import Plugs
 from kilonova.virt.libvirt.domain import builder, interface
-from kilonova.virt.libvirt.domain import volume as volumes
+from kilonova.virt.libvirt.domain import volume_disk as volumes
 from kilonova.virt.libvirt.domain.disk import VolumePlace, layout
 from kilonova.virt.libvirt.domain.guest import GuestDisk, GuestSpec, GuestVolume
 from kilonova.virt.libvirt.guest import Guest
-from kilonova.virt.libvirt.host import Host
+from kilonova.virt.libvirt.host import LibvirtHost
 from kilonova.virt.libvirt.storage import rescue
 from kilonova.virt.libvirt.storage.instance import CONSOLE
 from kilonova.virt.libvirt.storage.server import ServerDisks
-from kilonova.virt.libvirt.storage.volumes import HostVolumes
-from kilonova.virt.libvirt.xml import to_text
+from kilonova.virt.libvirt.storage.volume_connections import HostVolumes
+from kilonova.virt.libvirt.xml.base import to_text
 from kilonova.virt.parts.disks import ImageMeta
 from kilonova.virt.parts.guests import Plugged
 from kilonova.virt.parts.host import HypervisorUnavailable
@@ -50,8 +51,16 @@ LOG = logging.getLogger(__name__)
 class Domains:
     """The domains of one host's servers. ``plugs`` has the ports that this host connects itself."""
 
-    def __init__(self, conf: cfg.ConfigOpts, connection: Connection, host: Host, disks: ServerDisks,
-                 volumes: HostVolumes, mediated: MediatedDevices, plugs: Plugs) -> None:
+    def __init__(
+        self,
+        conf: cfg.ConfigOpts,
+        connection: Connection,
+        host: LibvirtHost,
+        disks: ServerDisks,
+        volumes: HostVolumes,
+        mediated: LibvirtMdevs,
+        plugs: Plugs,
+    ) -> None:
         self._conf, self._libvirt, self._host, self._disks = conf, connection, host, disks
         self._volumes, self._mediated, self.plugs = volumes, mediated, plugs
 
@@ -63,12 +72,18 @@ class Domains:
     def _ports_of_domains(self) -> dict[str, tuple[int, ...]]:
         found = {}
         for guest in self._libvirt.guests():
-            with contextlib.suppress(libvirt.libvirtError):     # deleted after the list was made
+            with contextlib.suppress(libvirt.libvirtError):  # deleted after the list was made
                 found[guest.uuid] = serial_ports(ElementTree.fromstring(guest.xml()))
         return found
 
-    def build(self, instance: objects.Instance, image_meta: ImageMeta, pci_devices: Iterable[objects.PciDevice],
-              power_on: bool, plugged: Plugged | None = None) -> None:
+    def build(
+        self,
+        instance: objects.Instance,
+        image_meta: ImageMeta,
+        pci_devices: Iterable[objects.PciDevice],
+        power_on: bool,
+        plugged: Plugged | None = None,
+    ) -> None:
         """Rebuild and define the domain of a server whose disks are on this host, and start it if ``power_on`` is set.
 
         The server starts from its own disks. If it was rescued, the files of the rescue system are deleted.
@@ -80,8 +95,13 @@ class Domains:
         self.note(instance, spec, self.replace(instance, xml, power_on, plugged))
         rescue.forget(self._disks, instance.uuid)
 
-    def spec(self, instance: objects.Instance, image_meta: ImageMeta, disks: tuple[GuestDisk, ...],
-             pci_devices: Iterable[objects.PciDevice]) -> GuestSpec:
+    def spec(
+        self,
+        instance: objects.Instance,
+        image_meta: ImageMeta,
+        disks: tuple[GuestDisk, ...],
+        pci_devices: Iterable[objects.PciDevice],
+    ) -> GuestSpec:
         """Return all data that a domain is made from. The server's volumes are connected for it.
 
         Raises VolumeUnsupported if a volume cannot be connected.
@@ -90,10 +110,19 @@ class Domains:
         kernel, ramdisk = self._disks.kernel(instance)
         given, of_ports = functions.split(instance, pci_devices)
         guest = GuestSpec(
-            instance=instance, name=driver.guest_name(self._conf, instance), settings=self._host.settings,
-            image_meta=image_meta, disks=disks, volumes=connected, hostdevs=tuple(hostdevs.host_devices(given)),
-            functions=functions.of(of_ports), ends=functions.ends(self._libvirt, instance.vifs, of_ports),
-            console_log=self._disks.directory(instance.uuid).file(CONSOLE), kernel=kernel, ramdisk=ramdisk)
+            instance=instance,
+            name=driver.guest_name(self._conf, instance),
+            settings=self._host.settings,
+            image_meta=image_meta,
+            disks=disks,
+            volumes=connected,
+            hostdevs=tuple(hostdevs.host_devices(given)),
+            functions=functions.of(of_ports),
+            ends=functions.ends(self._libvirt, instance.vifs, of_ports),
+            console_log=self._disks.directory(instance.uuid).file(CONSOLE),
+            kernel=kernel,
+            ramdisk=ramdisk,
+        )
         if self._host.settings.consoles.serial is None:
             return guest
         return replace(guest, serial_tcp=self._serial_ports.take(instance.uuid, guest.tuning.serial_ports))
@@ -108,35 +137,42 @@ class Domains:
         Raises UnsupportedHardware or NotOnThisHost if a guest of this flavor and image cannot run here.
         """
         domain = builder.build(self._bare(instance, image_meta), builder.PLACE)
-        return {'cpuset': domain.cpuset,
-                'cputune': to_text(domain.cputune.element()) if domain.cputune is not None else None,
-                'numatune': to_text(domain.numatune.element()) if domain.numatune is not None else None}
+        return {
+            'cpuset': domain.cpuset,
+            'cputune': to_text(domain.cputune.element()) if domain.cputune is not None else None,
+            'numatune': to_text(domain.numatune.element()) if domain.numatune is not None else None,
+        }
 
-    def card(self, instance: objects.Instance, image_meta: ImageMeta, vif: Vif,
-             pci_devices: Iterable[objects.PciDevice]) -> str:
+    def card(
+        self, instance: objects.Instance, image_meta: ImageMeta, vif: Vif, pci_devices: Iterable[objects.PciDevice]
+    ) -> str:
         """Return the XML of a port's device, as ``build`` makes it, and set the trust mode of its function.
 
         Raises InterfaceUnsupported, UnsupportedHardware or GuestFailed if the port cannot be used.
         """
         _, of_ports = functions.split(instance, pci_devices)
-        guest = replace(self._bare(instance, image_meta), functions=functions.of(of_ports),
-                        ends=functions.ends(self._libvirt, [vif], of_ports))
+        guest = replace(
+            self._bare(instance, image_meta),
+            functions=functions.of(of_ports),
+            ends=functions.ends(self._libvirt, [vif], of_ports),
+        )
         card = interface.card(guest, vif)
         functions.trust(instance, [vif], guest.functions)
         return to_text(card.element())
 
-    def volume_places(self, instance: objects.Instance, image_meta: ImageMeta,
-                      disks: tuple[GuestDisk, ...]) -> list[VolumePlace]:
+    def volume_places(
+        self, instance: objects.Instance, image_meta: ImageMeta, disks: tuple[GuestDisk, ...]
+    ) -> list[VolumePlace]:
         """Return bus and device name of the server's volumes in a guest with these own disks.
 
         Raises ``disk_names.TooManyDiskDevices`` if there are too many disks, and UnsupportedHardware for an unknown
         bus.
         """
-        return layout(replace(self._bare(instance, image_meta), disks=disks,
-                                   volumes=tuple(map(GuestVolume, instance.volumes)))).volumes
+        return layout(
+            replace(self._bare(instance, image_meta), disks=disks, volumes=tuple(map(GuestVolume, instance.volumes)))
+        ).volumes
 
-    def volume_disk(self, instance: objects.Instance, image_meta: ImageMeta, given: GuestVolume,
-                    guest: Guest) -> str:
+    def volume_disk(self, instance: objects.Instance, image_meta: ImageMeta, given: GuestVolume, guest: Guest) -> str:
         """Return the XML of a volume's disk for an existing guest.
 
         The disk gets the volume's device name, or a free name if another disk has this name. Raises the errors of
@@ -148,8 +184,12 @@ class Domains:
         return to_text(volumes.disk(spec, *place).element())
 
     def _bare(self, instance: objects.Instance, image_meta: ImageMeta) -> GuestSpec:
-        return GuestSpec(instance=instance, name=driver.guest_name(self._conf, instance),
-                         settings=self._host.settings, image_meta=image_meta)
+        return GuestSpec(
+            instance=instance,
+            name=driver.guest_name(self._conf, instance),
+            settings=self._host.settings,
+            image_meta=image_meta,
+        )
 
     def change(self, guest: Guest, change: Callable[[str], str]) -> None:
         """Change the persistent definition of a guest, which is used at its next start.
@@ -222,8 +262,7 @@ class Domains:
         if tagged or told or getattr(instance, 'device_metadata', None) is not None:
             instance.device_metadata = tags.places(ElementTree.fromstring(guest.xml()), tagged, told)
 
-    def replace(self, instance: objects.Instance, xml: str, power_on: bool,
-                plugged: Plugged | None = None) -> Guest:
+    def replace(self, instance: objects.Instance, xml: str, power_on: bool, plugged: Plugged | None = None) -> Guest:
         """Define ``xml`` (a result of ``prepare``) in place of the server's domain. Start it if ``power_on`` is set.
 
         Ports that this host connects are plugged before the start. With ``plugged`` the guest is started paused and
@@ -296,11 +335,17 @@ class Domains:
                 raise
             self._serial_ports.free(uuid)
             self.plugs.remove(uuid)
-            LOG.info('The instance has no files on this host, so its deletion does not need the hypervisor: %s', error,
-                     instance_uuid=uuid)
+            LOG.info(
+                'The instance has no files on this host, so its deletion does not need the hypervisor: %s',
+                error,
+                instance_uuid=uuid,
+            )
 
 
 def _targets(xml: str, but: str) -> set[str]:
     """Return the device names of a domain's disks, except that of the volume ``but``."""
-    return {target.get('dev', '') for disk in ElementTree.fromstring(xml).iterfind('devices/disk')
-            if VOLUMES.name(disk) != but and (target := disk.find('target')) is not None}
+    return {
+        target.get('dev', '')
+        for disk in ElementTree.fromstring(xml).iterfind('devices/disk')
+        if VOLUMES.name(disk) != but and (target := disk.find('target')) is not None
+    }

@@ -7,6 +7,7 @@
 libvirt runs its loop in a native thread. One (green) thread reads the events from it. Keepalive works only while the
 loop runs.
 """
+
 from __future__ import annotations
 
 import threading
@@ -22,9 +23,15 @@ from kilonova import concurrency
 LOG = logging.getLogger(__name__)
 
 # The other lifecycle events report only that a guest was defined or undefined.
-_STATES = {libvirt.VIR_DOMAIN_EVENT_STARTED, libvirt.VIR_DOMAIN_EVENT_SUSPENDED, libvirt.VIR_DOMAIN_EVENT_RESUMED,
-           libvirt.VIR_DOMAIN_EVENT_STOPPED, libvirt.VIR_DOMAIN_EVENT_SHUTDOWN, libvirt.VIR_DOMAIN_EVENT_PMSUSPENDED,
-           libvirt.VIR_DOMAIN_EVENT_CRASHED}
+_STATES = {
+    libvirt.VIR_DOMAIN_EVENT_STARTED,
+    libvirt.VIR_DOMAIN_EVENT_SUSPENDED,
+    libvirt.VIR_DOMAIN_EVENT_RESUMED,
+    libvirt.VIR_DOMAIN_EVENT_STOPPED,
+    libvirt.VIR_DOMAIN_EVENT_SHUTDOWN,
+    libvirt.VIR_DOMAIN_EVENT_PMSUSPENDED,
+    libvirt.VIR_DOMAIN_EVENT_CRASHED,
+}
 
 
 class Watcher(Protocol):
@@ -37,7 +44,7 @@ class Watcher(Protocol):
         """Handle that the connection was closed. ``reason`` is a VIR_CONNECT_CLOSE_REASON_* value."""
 
 
-class _Loop:
+class _EventThread:
     """The event loop and the thread that reads its events, started once per process.
 
     The reading thread must not block, so the methods that it calls must return quickly.
@@ -73,7 +80,7 @@ class _Loop:
                     LOG.exception('Error while handling libvirt event %s %s', method, args)
 
 
-_LOOP = _Loop()
+_LOOP = _EventThread()
 
 
 def start() -> None:
@@ -86,16 +93,20 @@ def watch(connection: libvirt.virConnect, watcher: weakref.ReferenceType[Watcher
 
     Must run in a native thread, because it calls the daemon. A hypervisor without events is accepted.
     """
-    def changed(_connection: libvirt.virConnect, domain: libvirt.virDomain, event: int, _detail: int,
-                _opaque: object) -> None:
+
+    def changed(
+        _connection: libvirt.virConnect, domain: libvirt.virDomain, event: int, _detail: int, _opaque: object
+    ) -> None:
         if event in _STATES:
             _LOOP.mail.put((watcher, 'guest_changed', (domain.UUIDString(),)))
 
     def closed(ended: libvirt.virConnect, reason: int, _opaque: object) -> None:
         _LOOP.mail.put((watcher, 'closed', (ended, reason)))
-    for register in (lambda: connection.registerCloseCallback(closed, None),
-                     lambda: connection.domainEventRegisterAny(None, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, changed,
-                                                               None)):
+
+    for register in (
+        lambda: connection.registerCloseCallback(closed, None),
+        lambda: connection.domainEventRegisterAny(None, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, changed, None),
+    ):
         unless_unsupported(register)
 
 

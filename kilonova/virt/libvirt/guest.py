@@ -1,4 +1,5 @@
 """One libvirt domain: its state, its XML, and the operations on it. Each operation is safe to repeat."""
+
 from __future__ import annotations
 
 import time
@@ -11,7 +12,7 @@ from oslo_log import log as logging
 
 from kilonova.states import PowerState
 from kilonova.virt.libvirt import causes
-from kilonova.virt.libvirt.devices.elements import of_host
+from kilonova.virt.libvirt.devices.hotplug_xml import of_host
 from kilonova.virt.parts.guests import GuestFailed
 from kilonova.virt.parts.host import HypervisorUnavailable
 
@@ -128,8 +129,11 @@ class Guest:
         try:
             return self.call(method, *args)
         except libvirt.libvirtError as error:
-            if error.get_error_code() not in (libvirt.VIR_ERR_NO_SUPPORT, libvirt.VIR_ERR_OPERATION_UNSUPPORTED,
-                                              libvirt.VIR_ERR_INVALID_ARG):
+            if error.get_error_code() not in (
+                libvirt.VIR_ERR_NO_SUPPORT,
+                libvirt.VIR_ERR_OPERATION_UNSUPPORTED,
+                libvirt.VIR_ERR_INVALID_ARG,
+            ):
                 raise
             return None
 
@@ -231,7 +235,9 @@ class Guest:
             targets = ElementTree.fromstring(self.call('backupGetXMLDesc', 0)).iterfind('disks/disk/target')
         except libvirt.libvirtError as error:
             if not self._gone(error) and error.get_error_code() not in (
-                    libvirt.VIR_ERR_NO_DOMAIN_BACKUP, libvirt.VIR_ERR_NO_SUPPORT):
+                libvirt.VIR_ERR_NO_DOMAIN_BACKUP,
+                libvirt.VIR_ERR_NO_SUPPORT,
+            ):
                 raise
             return False
         return any(found.get('file') == target for found in targets)
@@ -251,7 +257,7 @@ class Guest:
             try:
                 self.call('abortJob')
             except libvirt.libvirtError as error:
-                if not self._gone(error):       # it has just ended
+                if not self._gone(error):  # it has just ended
                     raise GuestFailed(act='end the disk copy of', uuid=self.uuid, reason=str(error)) from error
             time.sleep(0.1)
 
@@ -273,8 +279,7 @@ class Guest:
                 asked = now
             time.sleep(min(pause, 1.0, begun + timeout - now))
             pause *= 2
-        LOG.info('Instance shutdown successfully after %d seconds.', time.monotonic() - begun,
-                 instance_uuid=self.uuid)
+        LOG.info('Instance shutdown successfully after %d seconds.', time.monotonic() - begun, instance_uuid=self.uuid)
         return True
 
     def _ask_to_go(self) -> None:

@@ -1,4 +1,5 @@
 """Creation, deletion and status of guests, and their network cards."""
+
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -13,33 +14,43 @@ from kilonova.objects.vif import VHOST_USER, Vif
 from kilonova.states import PowerState
 from kilonova.virt.libvirt import consoles, diagnostics
 from kilonova.virt.libvirt.connection import Connection, translated
-from kilonova.virt.libvirt.devices import elements, hostdevs
+from kilonova.virt.libvirt.devices import hostdevs, hotplug_xml
 from kilonova.virt.libvirt.devices.hotplug import Hotplug, maps_memory
 from kilonova.virt.libvirt.domains import Domains
 from kilonova.virt.libvirt.guest import Guest
-from kilonova.virt.libvirt.host import Host
-from kilonova.virt.libvirt.storage import asked as wishes
+from kilonova.virt.libvirt.host import LibvirtHost
+from kilonova.virt.libvirt.storage import requested_disks as wishes
 from kilonova.virt.libvirt.storage.server import ServerDisks
-from kilonova.virt.libvirt.storage.volumes import HostVolumes
+from kilonova.virt.libvirt.storage.volume_connections import HostVolumes
 from kilonova.virt.parts.disks import Check, ImageMeta
 from kilonova.virt.parts.guests import ConsoleAddress, DomainInfo, GuestFailed, Plugged
 
 LOG = logging.getLogger(__name__)
 
 # Texts for users if the agent did not set the password.
-_AGENT = {libvirt.VIR_ERR_AGENT_UNRESPONSIVE: 'the guest agent does not answer',
-          libvirt.VIR_ERR_AGENT_UNSYNCED: 'the guest agent does not answer',
-          libvirt.VIR_ERR_ARGUMENT_UNSUPPORTED: 'the guest has no channel for a guest agent'}
+_AGENT = {
+    libvirt.VIR_ERR_AGENT_UNRESPONSIVE: 'the guest agent does not answer',
+    libvirt.VIR_ERR_AGENT_UNSYNCED: 'the guest agent does not answer',
+    libvirt.VIR_ERR_ARGUMENT_UNSUPPORTED: 'the guest has no channel for a guest agent',
+}
 
 
-class Guests:
+class LibvirtGuests:
     """Guests of one host. Implements ``parts.guests.Guests``.
 
     ``reached_at`` is a dict from console protocol to the address at which proxies reach the consoles.
     """
 
-    def __init__(self, connection: Connection, host: Host, disks: ServerDisks, volumes: HostVolumes, domains: Domains,
-                 hotplug: Hotplug, reached_at: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        host: LibvirtHost,
+        disks: ServerDisks,
+        volumes: HostVolumes,
+        domains: Domains,
+        hotplug: Hotplug,
+        reached_at: Mapping[str, str],
+    ) -> None:
         self._volumes, self._hotplug, self._reached_at = volumes, hotplug, reached_at
         self._libvirt, self._host, self._disks, self._domains = connection, host, disks, domains
 
@@ -51,8 +62,15 @@ class Guests:
     @translated
     def describe(self) -> list[DomainInfo]:
         """Return all domains with their state and host devices, for the audit."""
-        return [{'uuid': guest.uuid, 'name': guest.name, 'state': int(guest.power_state()),
-                 'hostdevs': hostdevs.given_to(domain)} for guest, domain in self._domains_there()]
+        return [
+            {
+                'uuid': guest.uuid,
+                'name': guest.name,
+                'state': int(guest.power_state()),
+                'hostdevs': hostdevs.given_to(domain),
+            }
+            for guest, domain in self._domains_there()
+        ]
 
     @translated
     def holding(self, addresses: Collection[str]) -> list[DomainInfo]:
@@ -61,8 +79,9 @@ class Guests:
         for guest, domain in self._domains_there():
             hostdevs_ = [one for one in hostdevs.given_to(domain) if one in addresses]
             if hostdevs_:
-                found.append({'uuid': guest.uuid, 'name': guest.name, 'state': int(guest.power_state()),
-                              'hostdevs': hostdevs_})
+                found.append(
+                    {'uuid': guest.uuid, 'name': guest.name, 'state': int(guest.power_state()), 'hostdevs': hostdevs_}
+                )
         return found
 
     def _domains_there(self) -> Iterator[tuple[Guest, ElementTree.Element]]:
@@ -71,7 +90,7 @@ class Guests:
             try:
                 xml = guest.xml()
             except libvirt.libvirtError as error:
-                if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:     # deleted after the list was made
+                if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:  # deleted after the list was made
                     raise
                 continue
             yield guest, ElementTree.fromstring(xml)
@@ -88,10 +107,18 @@ class Guests:
         self._domains.check(instance, image_meta)
 
     @translated
-    def spawn(self, instance: objects.Instance, image_meta: ImageMeta, *,
-              pci_devices: Iterable[objects.PciDevice] = (), admin_password: str | None = None,
-              files: Sequence[tuple[str, str]] = (), block_devices: Iterable[objects.BlockDeviceMapping] = (),
-              power_on: bool = True, plugged: Plugged | None = None) -> None:
+    def spawn(
+        self,
+        instance: objects.Instance,
+        image_meta: ImageMeta,
+        *,
+        pci_devices: Iterable[objects.PciDevice] = (),
+        admin_password: str | None = None,
+        files: Sequence[tuple[str, str]] = (),
+        block_devices: Iterable[objects.BlockDeviceMapping] = (),
+        power_on: bool = True,
+        plugged: Plugged | None = None,
+    ) -> None:
         """Create a server's disks and domain, and start it."""
         # 1. Make the XML and its mediated devices. An impossible request is refused before any disk is copied.
         asked = wishes.read(block_devices, instance.flavor)
@@ -108,40 +135,58 @@ class Guests:
         LOG.info('Instance spawned successfully.', instance_uuid=instance.uuid)
 
     @translated
-    def prepare_rebuild(self, instance: objects.Instance, image_meta: ImageMeta,
-                        pci_devices: Iterable[objects.PciDevice]) -> None:
+    def prepare_rebuild(
+        self, instance: objects.Instance, image_meta: ImageMeta, pci_devices: Iterable[objects.PciDevice]
+    ) -> None:
         """Check that ``rebuild`` is possible and fetch the image. The guest and its disks are not changed."""
-        self._domains.prepare(self._domains.spec(instance, image_meta, self._disks.plan(instance, image_meta),
-                                                 pci_devices))
+        self._domains.prepare(
+            self._domains.spec(instance, image_meta, self._disks.plan(instance, image_meta), pci_devices)
+        )
         self._disks.fetch(instance, image_meta)
 
     @translated
-    def rebuild(self, instance: objects.Instance, image_meta: ImageMeta, *,
-                pci_devices: Iterable[objects.PciDevice], power_on: bool, preserve_ephemeral: bool = False,
-                admin_password: str | None = None, files: Sequence[tuple[str, str]] = ()) -> None:
+    def rebuild(
+        self,
+        instance: objects.Instance,
+        image_meta: ImageMeta,
+        *,
+        pci_devices: Iterable[objects.PciDevice],
+        power_on: bool,
+        preserve_ephemeral: bool = False,
+        admin_password: str | None = None,
+        files: Sequence[tuple[str, str]] = (),
+    ) -> None:
         """Make the server's disks and domain anew from the image."""
         guest = self._domains.spec(instance, image_meta, self._disks.plan(instance, image_meta), pci_devices)
         xml = self._domains.prepare(guest)
         # The old guest must not use the disks that are replaced.
         self._domains.remove(instance.uuid)
         self._domains.define_first(instance, guest, xml)
-        self._disks.create(instance, image_meta, admin_password=admin_password, files=files,
-                           keep_ephemeral=preserve_ephemeral)
+        self._disks.create(
+            instance, image_meta, admin_password=admin_password, files=files, keep_ephemeral=preserve_ephemeral
+        )
         self._domains.replace(instance, xml, power_on)
         LOG.info('Instance rebuilt successfully', instance_uuid=instance.uuid)
 
     @translated
-    def attach_interface(self, instance: objects.Instance, image_meta: ImageMeta, vif: Vif,
-                         pci_devices: Iterable[objects.PciDevice] = ()) -> None:
+    def attach_interface(
+        self, instance: objects.Instance, image_meta: ImageMeta, vif: Vif, pci_devices: Iterable[objects.PciDevice] = ()
+    ) -> None:
         """Plug a port into the guest, if there is one, now and for its next starts."""
-        guest, (kind, name) = self._libvirt.find(instance.uuid), elements.of_port(vif)
+        guest, (kind, name) = self._libvirt.find(instance.uuid), hotplug_xml.of_port(vif)
         if guest is None:
             return
         card = self._domains.card(instance, image_meta, vif, pci_devices)
         if guest.is_active():
             if vif.type == VHOST_USER and not maps_memory(guest.xml()):
-                raise GuestFailed(act='attach a network card to', uuid=instance.uuid, reason=(
-                    'its memory is not shared with the virtual switch, because it was started without vhostuser ports'))
+                raise GuestFailed(
+                    act='attach a network card to',
+                    uuid=instance.uuid,
+                    reason=(
+                        'its memory is not shared with the virtual switch, because it was started without vhostuser '
+                        'ports'
+                    ),
+                )
             self._domains.plugs.add(instance, vif)
             self._hotplug.plug(guest, kind, card, name)
         self._domains.change(guest, lambda definition: kind.put(definition, card))
@@ -151,7 +196,7 @@ class Guests:
     @translated
     def detach_interface(self, instance: objects.Instance, vif: Vif, check: Check) -> None:
         """Unplug a port from the guest and wait until the guest has released it."""
-        guest, (kind, name) = self._libvirt.find(instance.uuid), elements.of_port(vif)
+        guest, (kind, name) = self._libvirt.find(instance.uuid), hotplug_xml.of_port(vif)
         if guest is None:
             self._domains.plugs.remove(instance.uuid, [vif.id])
             return
@@ -183,10 +228,12 @@ class Guests:
             if code == libvirt.VIR_ERR_NO_SUPPORT:
                 raise errors.AdminPasswordNotSupported from None
             # The agent's output is neither repeated nor kept as the cause, because it may contain the password.
-            LOG.warning('Could not set the password of user %s: libvirt error %d', user, code,
-                        instance_uuid=instance.uuid)
+            LOG.warning(
+                'Could not set the password of user %s: libvirt error %d', user, code, instance_uuid=instance.uuid
+            )
             raise errors.AdminPasswordNotSet(
-                instance=instance.uuid, reason=_AGENT.get(code, 'error setting admin password')) from None
+                instance=instance.uuid, reason=_AGENT.get(code, 'error setting admin password')
+            ) from None
 
     def get_console_output(self, instance: objects.Instance) -> str:
         """Return the end of the serial console's log."""

@@ -1,4 +1,5 @@
 """The host as a whole: checks at the start of the compute, and the host's data for the scheduler and Placement."""
+
 from __future__ import annotations
 
 import functools
@@ -15,16 +16,16 @@ from kilonova.virt import command, identity
 from kilonova.virt import inventory as shared_inventory
 from kilonova.virt.hardware import cpu_features
 from kilonova.virt.hardware.offer import Offer
-from kilonova.virt.libvirt import cpus, inventory, settings
-from kilonova.virt.libvirt.capabilities import GuestCapabilities, HostCapabilities, of_guests, parse
 from kilonova.virt.libvirt.connection import Connection, translated
 from kilonova.virt.libvirt.devices import pci
-from kilonova.virt.libvirt.devices.mdev import MediatedDevices
-from kilonova.virt.libvirt.devices.plugs import Plugs
-from kilonova.virt.libvirt.domain.guest import MACHINES, X86, Settings
+from kilonova.virt.libvirt.devices.mdev import LibvirtMdevs
+from kilonova.virt.libvirt.devices.vif.plugs import Plugs
+from kilonova.virt.libvirt.domain.guest import MACHINES, X86, GuestSettings
+from kilonova.virt.libvirt.hostinfo import cpus, inventory, settings
+from kilonova.virt.libvirt.hostinfo.capabilities import GuestCapabilities, HostCapabilities, of_guests, parse
 from kilonova.virt.libvirt.storage.instance import InstanceDirectory
 from kilonova.virt.libvirt.storage.move import DiskMover
-from kilonova.virt.libvirt.storage.secrets import Secrets
+from kilonova.virt.libvirt.storage.secrets import LibvirtSecrets
 from kilonova.virt.libvirt.storage.server import ServerDisks
 from kilonova.virt.parts.host import DriverMisconfigured, HypervisorUnavailable, Inventories, Listener
 
@@ -36,14 +37,22 @@ _OLDEST_LIBVIRT = 8000000
 _MOVES_DEVICES, _MOVES_MDEVS = (10000000, 8002002), (8006000, 8001000)
 
 
-class Host:
+class LibvirtHost:
     """One libvirt host. Implements ``parts.host.Host``.
 
     The capabilities and settings for guests are read once, when they are first needed.
     """
 
-    def __init__(self, conf: cfg.ConfigOpts, connection: Connection, disks: ServerDisks, mover: DiskMover,
-                 mediated: MediatedDevices, secrets: Secrets, plugs: Plugs) -> None:
+    def __init__(
+        self,
+        conf: cfg.ConfigOpts,
+        connection: Connection,
+        disks: ServerDisks,
+        mover: DiskMover,
+        mediated: LibvirtMdevs,
+        secrets: LibvirtSecrets,
+        plugs: Plugs,
+    ) -> None:
         self._conf, self._libvirt, self._disks, self._mover = conf, connection, disks, mover
         self._mediated, self._secrets, self._plugs = mediated, secrets, plugs
 
@@ -72,25 +81,33 @@ class Host:
 
         libvirt's test driver migrates no devices, so it is not checked.
         """
-        if self._libvirt.is_test or not any(spec.tags.get('live_migratable') == 'true'
-                                            for spec in DeviceSpecs.from_conf(self._conf).specs):
+        if self._libvirt.is_test or not any(
+            spec.tags.get('live_migratable') == 'true' for spec in DeviceSpecs.from_conf(self._conf).specs
+        ):
             return
-        for name, found, needed in (('libvirt', libvirt_version, _MOVES_DEVICES[0]),
-                                    ('QEMU', self._libvirt.version(), _MOVES_DEVICES[1])):
+        for name, found, needed in (
+            ('libvirt', libvirt_version, _MOVES_DEVICES[0]),
+            ('QEMU', self._libvirt.version(), _MOVES_DEVICES[1]),
+        ):
             if found < needed:
-                raise DriverMisconfigured(reason=f'[pci]device_spec has devices with live_migratable, for which {name} '
-                                                 f'{found} is too old, {needed} is needed')
+                raise DriverMisconfigured(
+                    reason=f'[pci]device_spec has devices with live_migratable, for which {name} '
+                    f'{found} is too old, {needed} is needed'
+                )
 
     def check_moves_mdevs(self, end: str) -> None:
         """Raise errors.MigrationPreCheckError if this host is too old to migrate mediated devices.
 
         ``end`` says which end of the live migration this host is, for the error text.
         """
-        for name, found, needed in (('libvirt', self._libvirt.libvirt_version(), _MOVES_MDEVS[0]),
-                                    ('QEMU', self._libvirt.version(), _MOVES_MDEVS[1])):
+        for name, found, needed in (
+            ('libvirt', self._libvirt.libvirt_version(), _MOVES_MDEVS[0]),
+            ('QEMU', self._libvirt.version(), _MOVES_MDEVS[1]),
+        ):
             if found < needed and not self._libvirt.is_test:
                 raise errors.MigrationPreCheckError(
-                    reason=f'{name} {found} of the {end} is too old to migrate mediated devices, {needed} is needed')
+                    reason=f'{name} {found} of the {end} is too old to migrate mediated devices, {needed} is needed'
+                )
 
     def _check_cpu_models(self) -> None:
         """Raise DriverMisconfigured if guests of this host cannot have a model of [libvirt]cpu_models.
@@ -102,8 +119,9 @@ class Host:
             machine = made.machines.get(made.arch) or MACHINES.get(made.arch)
             why = cpus.lacks(self._libvirt, model, made.arch, machine, made.virt_type)
             if why is not None:
-                raise DriverMisconfigured(reason=f'[libvirt]cpu_models has {model}, which this host does not '
-                                                 f'support: {why}')
+                raise DriverMisconfigured(
+                    reason=f'[libvirt]cpu_models has {model}, which this host does not support: {why}'
+                )
 
     def _clear_leftovers(self) -> None:
         """Delete what earlier runs of the compute left.
@@ -131,8 +149,9 @@ class Host:
         """
         found = parse(self._libvirt.capabilities_xml(), test=self._libvirt.is_test)
         if found.arch not in dict(found.guests):
-            raise HypervisorUnavailable(host=self._libvirt.name,
-                                        reason=f'libvirt found no emulator for guests of architecture {found.arch}')
+            raise HypervisorUnavailable(
+                host=self._libvirt.name, reason=f'libvirt found no emulator for guests of architecture {found.arch}'
+            )
         return found
 
     @functools.cached_property
@@ -145,15 +164,22 @@ class Host:
     def offer(self) -> Offer:
         """The host's CPUs and pages that servers may use."""
         cells = inventory.cells(self._libvirt, self.capabilities)
-        return Offer.read(self._conf, {cpu for cell in cells for cpu in cell.cpus}
-                          or set(range(self._libvirt.info()[2])))
+        return Offer.read(
+            self._conf, {cpu for cell in cells for cpu in cell.cpus} or set(range(self._libvirt.info()[2]))
+        )
 
     @functools.cached_property
-    def settings(self) -> Settings:
+    def settings(self) -> GuestSettings:
         """The settings for the configurators of domains. Raises DriverMisconfigured if the configuration is invalid."""
-        return settings.read(self._conf, self.capabilities, test=self._libvirt.is_test, offer=self.offer,
-                             cells=inventory.cells(self._libvirt, self.capabilities), guests=self.guest_capabilities,
-                             features_of=lambda model: cpus.features(self._libvirt, self.capabilities.arch, model))
+        return settings.read(
+            self._conf,
+            self.capabilities,
+            test=self._libvirt.is_test,
+            offer=self.offer,
+            cells=inventory.cells(self._libvirt, self.capabilities),
+            guests=self.guest_capabilities,
+            features_of=lambda model: cpus.features(self._libvirt, self.capabilities.arch, model),
+        )
 
     @functools.cached_property
     def _cpu_features(self) -> frozenset[str]:
@@ -167,15 +193,17 @@ class Host:
             found = found.union(*made.cpu_models.values())
         elif made.guest_cpu_mode != 'none':
             found = cpus.of_host_model(self._libvirt, made.arch, MACHINES.get(made.arch, 'virt'), made.virt_type)
-        flags = {policy: {name for name, chosen in made.cpu_flags if chosen == policy}
-                 for policy in ('require', 'disable')}
+        flags = {
+            policy: {name for name, chosen in made.cpu_flags if chosen == policy} for policy in ('require', 'disable')
+        }
         return (found | flags['require']) - flags['disable']
 
     @translated
     def get_available_resource(self) -> dict[str, Any]:
         """Return the host's resources for the scheduler."""
-        found = inventory.available(self._libvirt, self.capabilities, self._disks.room(),
-                                    identity.node_uuid(self._conf.state_path), self.offer)
+        found = inventory.available(
+            self._libvirt, self.capabilities, self._disks.room(), identity.node_uuid(self._conf.state_path), self.offer
+        )
         if self._has_remote:
             pci.read_serials(found['pci_passthrough_devices'])
         return found
@@ -192,15 +220,16 @@ class Host:
     def inventory(self, existing: Inventories | None = None) -> Inventories:
         """Return the Placement inventory of the host's root provider."""
         disk_gb = self._disks.room().total >> 30
-        return shared_inventory.root(self._conf, len(self.offer.shared), self._libvirt.info()[1], disk_gb, existing,
-                                     len(self.offer.dedicated))
+        return shared_inventory.root(
+            self._conf, len(self.offer.shared), self._libvirt.info()[1], disk_gb, existing, len(self.offer.dedicated)
+        )
 
     @translated
     def traits(self) -> set[str]:
         """Return the traits of the host's root provider."""
-        return inventory.traits(self._libvirt, self.capabilities, self.guest_capabilities,
-                                self.settings.address_spaces) | (
-            cpu_features.traits(self._cpu_features) if self.capabilities.arch in X86 else set())
+        return inventory.traits(
+            self._libvirt, self.capabilities, self.guest_capabilities, self.settings.address_spaces
+        ) | (cpu_features.traits(self._cpu_features) if self.capabilities.arch in X86 else set())
 
     def uptime(self) -> str | None:
         """Return what the program uptime prints, or None if it fails."""

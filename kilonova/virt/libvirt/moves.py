@@ -2,6 +2,7 @@
 
 This file handles the guest. ``storage.move`` handles its disks.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -12,10 +13,10 @@ from kilonova import objects
 from kilonova.states import PowerState
 from kilonova.virt.libvirt.connection import Connection, translated
 from kilonova.virt.libvirt.domains import Domains
-from kilonova.virt.libvirt.power import Power
+from kilonova.virt.libvirt.power import LibvirtPower
 from kilonova.virt.libvirt.storage.move import DiskMover
 from kilonova.virt.libvirt.storage.server import ServerDisks
-from kilonova.virt.libvirt.storage.volumes import HostVolumes
+from kilonova.virt.libvirt.storage.volume_connections import HostVolumes
 from kilonova.virt.parts.disks import ImageMeta
 from kilonova.virt.parts.guests import GuestFailed, Plugged
 from kilonova.virt.parts.moves import DiskInfo, MoveOffer, Progress
@@ -23,11 +24,18 @@ from kilonova.virt.parts.moves import DiskInfo, MoveOffer, Progress
 LOG = logging.getLogger(__name__)
 
 
-class Moves:
+class LibvirtMoves:
     """Moves from and to one host. Implements ``parts.moves.Moves``."""
 
-    def __init__(self, connection: Connection, domains: Domains, disks: ServerDisks, volumes: HostVolumes,
-                 power: Power, mover: DiskMover) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        domains: Domains,
+        disks: ServerDisks,
+        volumes: HostVolumes,
+        power: LibvirtPower,
+        mover: DiskMover,
+    ) -> None:
         self._libvirt, self._domains, self._disks, self._power = connection, domains, disks, power
         self._volumes, self._mover = volumes, mover
 
@@ -40,9 +48,15 @@ class Moves:
         self._mover.check(instance, dest, flavor)
 
     @translated
-    def migrate_disk_and_power_off(self, instance: objects.Instance, dest: MoveOffer, flavor: objects.Flavor,
-                                   timeout: int = 0, retry_interval: int = 0,
-                                   progress: Progress | None = None) -> DiskInfo:
+    def migrate_disk_and_power_off(
+        self,
+        instance: objects.Instance,
+        dest: MoveOffer,
+        flavor: objects.Flavor,
+        timeout: int = 0,
+        retry_interval: int = 0,
+        progress: Progress | None = None,
+    ) -> DiskInfo:
         """Power the guest off, keep its disks, copy them to ``dest``, and remove the domain."""
         self._mover.check(instance, dest, flavor)
         LOG.debug('Starting migrate_disk_and_power_off', instance_uuid=instance.uuid)
@@ -58,9 +72,15 @@ class Moves:
         self._mover.discard_copy(instance.uuid, dest)
 
     @translated
-    def finish_migration(self, instance: objects.Instance, image_meta: ImageMeta,
-                         pci_devices: Iterable[objects.PciDevice], power_on: bool, disk_info: DiskInfo,
-                         plugged: Plugged | None = None) -> None:
+    def finish_migration(
+        self,
+        instance: objects.Instance,
+        image_meta: ImageMeta,
+        pci_devices: Iterable[objects.PciDevice],
+        power_on: bool,
+        disk_info: DiskInfo,
+        plugged: Plugged | None = None,
+    ) -> None:
         """Complete the move on the destination: grow the disks, define the domain, and start it if requested.
 
         Raises GuestFailed if the disks have not arrived.
@@ -98,15 +118,20 @@ class Moves:
     def cleanup_move_dest(self, instance: objects.Instance, same_host: bool) -> None:
         """Remove, on the destination, the domain and the copy of the disks."""
         if same_host and not self._mover.is_aside(instance.uuid):
-            return      # nothing was moved: domain and disks are the server's originals
+            return  # nothing was moved: domain and disks are the server's originals
         with self._volumes.given_back(instance, instance.volumes):
             self._domains.forget_if_made(instance.uuid)
         self._mover.discard(instance.uuid, same_host)
 
     @translated
-    def finish_revert_migration(self, instance: objects.Instance, image_meta: ImageMeta,
-                                pci_devices: Iterable[objects.PciDevice], power_on: bool,
-                                plugged: Plugged | None = None) -> None:
+    def finish_revert_migration(
+        self,
+        instance: objects.Instance,
+        image_meta: ImageMeta,
+        pci_devices: Iterable[objects.PciDevice],
+        power_on: bool,
+        plugged: Plugged | None = None,
+    ) -> None:
         """Restore the server on the source: the kept disks, the domain, and its power state."""
         if self._mover.is_aside(instance.uuid):
             self._volumes.check(instance.volumes)
@@ -116,15 +141,21 @@ class Moves:
             if guest is not None and guest.is_active() == power_on:
                 self._mover.restore(instance.uuid)
                 if plugged is not None and guest.power_state() == PowerState.PAUSED:
-                    plugged()           # an earlier call ended before this step
+                    plugged()  # an earlier call ended before this step
                     guest.go_on()
-                return      # the server was not moved, or has been restored already
+                return  # the server was not moved, or has been restored already
         self._mover.restore(instance.uuid)
         self._disks.renew_swap(instance, image_meta)
         self._build(instance, image_meta, pci_devices, power_on, plugged)
 
-    def _build(self, instance: objects.Instance, image_meta: ImageMeta,
-               pci_devices: Iterable[objects.PciDevice], power_on: bool, plugged: Plugged | None) -> None:
+    def _build(
+        self,
+        instance: objects.Instance,
+        image_meta: ImageMeta,
+        pci_devices: Iterable[objects.PciDevice],
+        power_on: bool,
+        plugged: Plugged | None,
+    ) -> None:
         self._domains.build(instance, image_meta, pci_devices, power_on, plugged)
         if power_on:
             LOG.info('Instance running successfully.', instance_uuid=instance.uuid)

@@ -1,4 +1,5 @@
 """Power of guests, and operations that keep the guest's memory: pause and suspend."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -12,21 +13,22 @@ from kilonova.virt.libvirt.devices import functions
 from kilonova.virt.libvirt.devices.hotplug import Hotplug
 from kilonova.virt.libvirt.domains import Domains
 from kilonova.virt.libvirt.guest import Guest
-from kilonova.virt.libvirt.storage.volumes import HostVolumes
+from kilonova.virt.libvirt.storage.volume_connections import HostVolumes
 from kilonova.virt.parts.disks import Check, ImageMeta
 from kilonova.virt.parts.guests import GuestFailed
 
 LOG = logging.getLogger(__name__)
 
 
-class Power:
+class LibvirtPower:
     """Power operations on one host. Implements ``parts.power.Power``.
 
     ``soft_wait`` is the time in seconds that a guest has to shut down in a soft reboot.
     """
 
-    def __init__(self, connection: Connection, domains: Domains, volumes: HostVolumes, hotplug: Hotplug,
-                 soft_wait: int) -> None:
+    def __init__(
+        self, connection: Connection, domains: Domains, volumes: HostVolumes, hotplug: Hotplug, soft_wait: int
+    ) -> None:
         self._libvirt, self._domains, self._hotplug, self._soft_wait = connection, domains, hotplug, soft_wait
         self._volumes = volumes
 
@@ -43,20 +45,27 @@ class Power:
         self._domains.show(guest)
 
     @translated
-    def define(self, instance: objects.Instance, image_meta: ImageMeta,
-               pci_devices: Iterable[objects.PciDevice]) -> None:
+    def define(
+        self, instance: objects.Instance, image_meta: ImageMeta, pci_devices: Iterable[objects.PciDevice]
+    ) -> None:
         """Define the domain anew and leave it off."""
         self._domains.build(instance, image_meta, pci_devices, power_on=False)
 
     @translated
-    def power_on(self, instance: objects.Instance, image_meta: ImageMeta,
-                 pci_devices: Iterable[objects.PciDevice] = ()) -> None:
+    def power_on(
+        self, instance: objects.Instance, image_meta: ImageMeta, pci_devices: Iterable[objects.PciDevice] = ()
+    ) -> None:
         """Define the domain anew and start it."""
         self._domains.build(instance, image_meta, pci_devices, power_on=True)
 
     @translated
-    def reboot(self, instance: objects.Instance, reboot_type: str, image_meta: ImageMeta,
-               pci_devices: Iterable[objects.PciDevice] = ()) -> None:
+    def reboot(
+        self,
+        instance: objects.Instance,
+        reboot_type: str,
+        image_meta: ImageMeta,
+        pci_devices: Iterable[objects.PciDevice] = (),
+    ) -> None:
         """Restart the guest. A soft reboot becomes a hard one if the guest does not shut down in time."""
         guest, soft = self._libvirt.find(instance.uuid), False
         if reboot_type == 'SOFT' and guest is not None and guest.power_state() == PowerState.RUNNING:
@@ -64,8 +73,10 @@ class Power:
             if not soft:
                 LOG.warning('Failed to soft reboot instance. Trying hard reboot.', instance_uuid=instance.uuid)
         self._domains.build(instance, image_meta, pci_devices, power_on=True)
-        LOG.info('Instance soft rebooted successfully.' if soft else 'Instance rebooted successfully.',
-                 instance_uuid=instance.uuid)
+        LOG.info(
+            'Instance soft rebooted successfully.' if soft else 'Instance rebooted successfully.',
+            instance_uuid=instance.uuid,
+        )
 
     @translated
     def pause(self, instance: objects.Instance) -> None:
@@ -97,8 +108,7 @@ class Power:
         LOG.info('Instance suspended successfully', instance_uuid=instance.uuid)
 
     @translated
-    def resume(self, instance: objects.Instance, pci_devices: Iterable[objects.PciDevice],
-               check: Check) -> None:
+    def resume(self, instance: objects.Instance, pci_devices: Iterable[objects.PciDevice], check: Check) -> None:
         """Start a suspended guest from its saved memory, and plug the host's devices in again."""
         guest, devices = self._found(instance, 'resume'), list(pci_devices)
         if not guest.is_active():

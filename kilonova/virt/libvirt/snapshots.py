@@ -13,6 +13,7 @@ before anything is written.
 
 For a disk in a pool, a snapshot is made in the pool and copied from there while the guest continues, on any hypervisor.
 """
+
 from __future__ import annotations
 
 import os
@@ -25,9 +26,9 @@ from kilonova.virt.libvirt.connection import Connection, translated
 from kilonova.virt.libvirt.guest import Guest
 from kilonova.virt.libvirt.storage import files, layers
 from kilonova.virt.libvirt.storage.instance import DISK
-from kilonova.virt.libvirt.storage.pool import image_of
+from kilonova.virt.libvirt.storage.rbd.pool import image_of
 from kilonova.virt.libvirt.storage.server import ServerDisks
-from kilonova.virt.parts.disks import Check, ImageClient
+from kilonova.virt.parts.disks import Check, ImageSource
 from kilonova.virt.parts.guests import GuestFailed
 from kilonova.virt.parts.host import DriverMisconfigured
 
@@ -37,14 +38,20 @@ _QCOW2 = 'qcow2'
 _LOOK = 0.2
 
 
-class Snapshots:
+class LibvirtSnapshots:
     """Images of this host's guests. Implements ``parts.disks.Snapshots``.
 
     ``directory`` is where copies are stored, ``format_`` is the format of the images.
     """
 
-    def __init__(self, connection: Connection, disks: ServerDisks, images: ImageClient | None,
-                 directory: str, format_: str = _QCOW2) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        disks: ServerDisks,
+        images: ImageSource | None,
+        directory: str,
+        format_: str = _QCOW2,
+    ) -> None:
         self._libvirt, self._disks, self._images = connection, disks, images
         self._directory, self._format = directory, format_
 

@@ -3,6 +3,7 @@
 When a snapshot is made, the guest is switched to a new file, which the volume service has created. When a snapshot is
 deleted, two files of the volume are merged.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -16,12 +17,12 @@ from kilonova import objects
 from kilonova.objects.volume import AttachedVolume
 from kilonova.virt import command
 from kilonova.virt.libvirt.connection import Connection, translated
-from kilonova.virt.libvirt.devices import chains
-from kilonova.virt.libvirt.devices.elements import relocated, targets
+from kilonova.virt.libvirt.devices import block_chain
+from kilonova.virt.libvirt.devices.hotplug_xml import relocated, targets
 from kilonova.virt.libvirt.domains import Domains
 from kilonova.virt.libvirt.guest import Guest
 from kilonova.virt.libvirt.storage import backing
-from kilonova.virt.libvirt.storage.volumes import HostVolumes, sources
+from kilonova.virt.libvirt.storage.volume_connections import HostVolumes, sources
 from kilonova.virt.parts.disks import Check, ImageMeta
 from kilonova.virt.parts.guests import GuestFailed
 from kilonova.virt.parts.volume_snapshots import Merge
@@ -30,7 +31,7 @@ from kilonova.virt.parts.volumes import VolumeUnsupported
 LOG = logging.getLogger(__name__)
 
 
-class VolumeSnapshots:
+class LibvirtVolumeSnapshots:
     """Volume snapshots on one host. Implements ``parts.volume_snapshots.VolumeSnapshots``.
 
     libvirt's test driver has no disk files, so only definitions change with it.
@@ -40,18 +41,20 @@ class VolumeSnapshots:
         self._libvirt, self._domains, self._volumes = connection, domains, volumes
 
     @translated
-    def take(self, instance: objects.Instance, image_meta: ImageMeta, old: AttachedVolume,
-             new: AttachedVolume) -> None:
+    def take(self, instance: objects.Instance, image_meta: ImageMeta, old: AttachedVolume, new: AttachedVolume) -> None:
         """Make the guest write to the file of ``new`` instead of that of ``old``."""
         guest, path = self._libvirt.find(instance.uuid), self._path(instance, new)
         with _said(instance, f'take a snapshot of volume {old.volume_id} of'):
             if guest is not None and self._runs(guest):
                 if self._source(guest, new) != path:
                     asked = (image_meta.get('properties') or {}).get('os_require_quiesce', False)
-                    chains.switch(guest, self._target(guest, old), path, strutils.bool_from_string(asked))
+                    block_chain.switch(guest, self._target(guest, old), path, strutils.bool_from_string(asked))
             elif [link.name for link in backing.look(path, new.file[1])][1:2] != [old.file[0]]:
-                raise GuestFailed(act='take a snapshot of', uuid=instance.uuid,
-                                  reason=f'{new.file[0]} does not read from {old.file[0]}')
+                raise GuestFailed(
+                    act='take a snapshot of',
+                    uuid=instance.uuid,
+                    reason=f'{new.file[0]} does not read from {old.file[0]}',
+                )
         self._relocate(instance, image_meta, guest, new)
         LOG.info('Volume %s now uses file %s', new.volume_id, new.file[0], instance_uuid=instance.uuid)
 
@@ -62,29 +65,29 @@ class VolumeSnapshots:
         return guest is not None and self._source(guest, new) == self._path(instance, new)
 
     @translated
-    def withdraw(self, instance: objects.Instance, image_meta: ImageMeta, old: AttachedVolume,
-                 new: AttachedVolume, check: Check) -> None:
+    def withdraw(
+        self, instance: objects.Instance, image_meta: ImageMeta, old: AttachedVolume, new: AttachedVolume, check: Check
+    ) -> None:
         """Undo ``take``: merge what the guest has written into the file of ``old``, and use that file again."""
         guest, path = self._libvirt.find(instance.uuid), self._path(instance, new)
         if guest is None or self._source(guest, new) != path:
             return
         with _said(instance, f'undo the snapshot of volume {old.volume_id} of'):
             if self._runs(guest):
-                chains.take_back(guest, self._target(guest, old), self._path(instance, old), check)
+                block_chain.take_back(guest, self._target(guest, old), self._path(instance, old), check)
             elif not guest.is_active():
                 backing.commit(backing.look(path, new.file[1])[0], check)
         self._relocate(instance, image_meta, guest, old)
         LOG.info('Volume %s uses file %s again', old.volume_id, old.file[0], instance_uuid=instance.uuid)
 
     @translated
-    def merge(self, instance: objects.Instance, volume: AttachedVolume, merge: Merge,
-              check: Check) -> None:
+    def merge(self, instance: objects.Instance, volume: AttachedVolume, merge: Merge, check: Check) -> None:
         """Merge two files of the volume's backing chain."""
         guest = self._libvirt.find(instance.uuid)
         with _said(instance, f'merge files of volume {volume.volume_id} of'):
             if guest is not None and guest.is_active():
                 if self._runs(guest):
-                    chains.merge(guest, self._target(guest, volume), merge, check)
+                    block_chain.merge(guest, self._target(guest, volume), merge, check)
             else:
                 links = backing.look(self._path(instance, volume), volume.file[1])
                 names = [link.name for link in links]
@@ -107,14 +110,19 @@ class VolumeSnapshots:
             target = targets(guest.xml()).get(volume.volume_id)
             if target is None:
                 return False
-            chains.end_work(guest, target)
-            return merge.is_done(chains.names(guest.xml(), target))
+            block_chain.end_work(guest, target)
+            return merge.is_done(block_chain.names(guest.xml(), target))
         try:
             links = backing.look(self._path(instance, volume), volume.file[1])
         except (command.CommandFailed, VolumeUnsupported) as error:
             # The share may be lost permanently. No merge can run on files that cannot be opened.
-            LOG.warning('Cannot determine whether the files of volume %s are merged (%s): %s', volume.volume_id, merge,
-                        error, instance_uuid=instance.uuid)
+            LOG.warning(
+                'Cannot determine whether the files of volume %s are merged (%s): %s',
+                volume.volume_id,
+                merge,
+                error,
+                instance_uuid=instance.uuid,
+            )
             return False
         return merge.is_done([link.name for link in links])
 
@@ -136,12 +144,14 @@ class VolumeSnapshots:
         """Return the volume's device name in the guest. Raises GuestFailed if the guest does not have the volume."""
         found = targets(guest.xml()).get(volume.volume_id)
         if found is None:
-            raise GuestFailed(act=f'find volume {volume.volume_id} in', uuid=guest.uuid,
-                              reason='the running guest does not have it')
+            raise GuestFailed(
+                act=f'find volume {volume.volume_id} in', uuid=guest.uuid, reason='the running guest does not have it'
+            )
         return found
 
-    def _relocate(self, instance: objects.Instance, image_meta: ImageMeta, guest: Guest | None,
-                  volume: AttachedVolume) -> None:
+    def _relocate(
+        self, instance: objects.Instance, image_meta: ImageMeta, guest: Guest | None, volume: AttachedVolume
+    ) -> None:
         """Change the guest's definition, so that its next start uses the volume's file."""
         if guest is not None:
             given = self._volumes.connect(instance, volume)

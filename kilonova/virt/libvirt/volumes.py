@@ -1,4 +1,5 @@
 """Volumes of the volume service: attached to guests, detached, copied, swapped and extended."""
+
 from __future__ import annotations
 
 import contextlib
@@ -12,14 +13,14 @@ from oslo_log import log as logging
 from kilonova import objects
 from kilonova.objects.volume import AttachedVolume
 from kilonova.virt.libvirt.connection import Connection, translated
-from kilonova.virt.libvirt.devices import mirrors
-from kilonova.virt.libvirt.devices.elements import VOLUMES, place, relocated, targets
+from kilonova.virt.libvirt.devices import block_copy
 from kilonova.virt.libvirt.devices.hotplug import Hotplug
+from kilonova.virt.libvirt.devices.hotplug_xml import VOLUMES, place, relocated, targets
 from kilonova.virt.libvirt.domains import Domains
 from kilonova.virt.libvirt.guest import Guest
-from kilonova.virt.libvirt.storage.bricks import Bricks
 from kilonova.virt.libvirt.storage.server import ServerDisks
-from kilonova.virt.libvirt.storage.volumes import HostVolumes, sources
+from kilonova.virt.libvirt.storage.volume_connections import HostVolumes, sources
+from kilonova.virt.libvirt.storage.volume_connector import Bricks
 from kilonova.virt.parts.disks import Check, ImageMeta
 from kilonova.virt.parts.guests import GuestFailed, UnsupportedHardware
 from kilonova.virt.parts.volumes import VolumeCounters, VolumeFailed
@@ -30,11 +31,18 @@ LOG = logging.getLogger(__name__)
 _LOOK = 0.5
 
 
-class Volumes:
+class LibvirtVolumes:
     """Volumes of guests on one host. Implements ``parts.volumes.Volumes``."""
 
-    def __init__(self, connection: Connection, domains: Domains, disks: ServerDisks, volumes: HostVolumes,
-                 bricks: Bricks, hotplug: Hotplug) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        domains: Domains,
+        disks: ServerDisks,
+        volumes: HostVolumes,
+        bricks: Bricks,
+        hotplug: Hotplug,
+    ) -> None:
         self._libvirt, self._domains, self._disks = connection, domains, disks
         self._volumes, self._bricks, self._hotplug = volumes, bricks, hotplug
 
@@ -95,33 +103,50 @@ class Volumes:
         self._volumes.disconnect(instance, volume)
 
     @translated
-    def copy(self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume,
-             new: AttachedVolume, check: Check) -> None:
+    def copy(
+        self,
+        instance: objects.Instance,
+        image_meta: ImageMeta,
+        volume: AttachedVolume,
+        new: AttachedVolume,
+        check: Check,
+    ) -> None:
         """Connect ``new``, copy the volume to it while the guest runs, and return when the copy is complete."""
         self._volumes.check([new])
         guest = self._libvirt.find(instance.uuid)
         target = None if guest is None or not guest.is_active() else targets(guest.xml()).get(volume.volume_id)
         if guest is None or target is None:
-            raise GuestFailed(act=f'copy volume {volume.volume_id} of', uuid=instance.uuid,
-                              reason='it does not run with this volume')
+            raise GuestFailed(
+                act=f'copy volume {volume.volume_id} of', uuid=instance.uuid, reason='it does not run with this volume'
+            )
         disk = self._copy_of(instance, image_meta, volume, new, guest)
-        if not mirrors.begin(guest, target, disk):
+        if not block_copy.begin(guest, target, disk):
             LOG.debug('This hypervisor does not support copying the disks of a guest', instance_uuid=instance.uuid)
             return
-        while (state := mirrors.state(guest.xml(), target)) != mirrors.READY:
+        while (state := block_copy.state(guest.xml(), target)) != block_copy.READY:
             if state is None:
-                raise GuestFailed(act=f'copy volume {volume.volume_id} of', uuid=instance.uuid,
-                                  reason='QEMU ended the copy, or the guest stopped')
+                raise GuestFailed(
+                    act=f'copy volume {volume.volume_id} of',
+                    uuid=instance.uuid,
+                    reason='QEMU ended the copy, or the guest stopped',
+                )
             check()
             time.sleep(_LOOK)
         LOG.info('Volume %s has been copied to volume %s', volume.volume_id, new.volume_id, instance_uuid=instance.uuid)
 
-    def _copy_of(self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume,
-                 new: AttachedVolume, guest: Guest) -> str:
+    def _copy_of(
+        self,
+        instance: objects.Instance,
+        image_meta: ImageMeta,
+        volume: AttachedVolume,
+        new: AttachedVolume,
+        guest: Guest,
+    ) -> str:
         """Connect ``new``, and return its disk (XML) as the guest will have it: under the id of the old volume."""
         given = self._volumes.connect(instance, new)
-        return self._domains.volume_disk(instance, image_meta, replace(
-            given, volume=replace(new, volume_id=volume.volume_id)), guest)
+        return self._domains.volume_disk(
+            instance, image_meta, replace(given, volume=replace(new, volume_id=volume.volume_id)), guest
+        )
 
     @translated
     def end_copy(self, instance: objects.Instance, volume: AttachedVolume, new: AttachedVolume) -> None:
@@ -131,13 +156,14 @@ class Volumes:
             xml = guest.xml()
             target = targets(xml).get(volume.volume_id)
             if target is not None:
-                path = mirrors.path(xml, target)
-                mirrors.end(guest, target)
+                path = block_copy.path(xml, target)
+                block_copy.end(guest, target)
         self._volumes.disconnect(instance, new, path)
 
     @translated
-    def swap(self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume,
-             new: AttachedVolume) -> bool:
+    def swap(
+        self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume, new: AttachedVolume
+    ) -> bool:
         """Make the guest use ``new`` instead of the volume, and disconnect the volume. Return False if that fails."""
         guest = self._libvirt.find(instance.uuid)
         if guest is None:
@@ -156,8 +182,9 @@ class Volumes:
         self._volumes.replace(instance, volume, new, path)
         if is_active and new.size > volume.size:
             self._show_size(guest, replace(new, volume_id=volume.volume_id))
-        LOG.info('Volume %s has been replaced by volume %s', volume.volume_id, new.volume_id,
-                 instance_uuid=instance.uuid)
+        LOG.info(
+            'Volume %s has been replaced by volume %s', volume.volume_id, new.volume_id, instance_uuid=instance.uuid
+        )
         return True
 
     def _pivot(self, guest: Guest, volume: AttachedVolume, had: str, disk: str) -> bool:
@@ -169,13 +196,17 @@ class Volumes:
             return True
         xml = guest.xml()
         target = targets(xml).get(volume.volume_id) or ''
-        if mirrors.state(xml, target) == mirrors.READY:
+        if block_copy.state(xml, target) == block_copy.READY:
             self._domains.change(guest, lambda definition: relocated(definition, volume.volume_id, disk))
             try:
-                mirrors.pivot(guest, target)
+                block_copy.pivot(guest, target)
             except libvirt.libvirtError as error:
-                LOG.warning('Could not switch the guest to the copy of volume %s: %s', volume.volume_id, error,
-                            instance_uuid=guest.uuid)
+                LOG.warning(
+                    'Could not switch the guest to the copy of volume %s: %s',
+                    volume.volume_id,
+                    error,
+                    instance_uuid=guest.uuid,
+                )
             else:
                 return True
         self._domains.change(guest, lambda definition: relocated(definition, volume.volume_id, had))
@@ -189,8 +220,12 @@ class Volumes:
         try:
             grow(guest, targets(guest.xml()).get(volume.volume_id) or '', self._volumes.extend(volume))
         except (GuestFailed, VolumeFailed) as error:
-            LOG.warning('Could not resize volume %s in the guest, which sees the new size at its next start: %s',
-                        volume.volume_id, error, instance_uuid=guest.uuid)
+            LOG.warning(
+                'Could not resize volume %s in the guest, which sees the new size at its next start: %s',
+                volume.volume_id,
+                error,
+                instance_uuid=guest.uuid,
+            )
 
     @translated
     def extend(self, instance: objects.Instance, volume: AttachedVolume) -> None:

@@ -1,6 +1,6 @@
 """Detection of a libvirtd whose calls hang although it answers keepalive messages. ``connection.Connection`` uses it.
 
-    watchdog = Watchdog(25.0)                   # seconds between two calls, and until a call counts as hung
+    watchdog = ConnectionWatchdog(25.0)                   # seconds between two calls, and until a call counts as hung
     watchdog.watch(connection, listener)        # from now on: listener.hypervisor_lost(reason), hypervisor_back()
     watchdog.reason                             # why libvirt counts as lost, or None
     watchdog.leave()                            # the connection is closed
@@ -11,6 +11,7 @@ ordinary thread and not in those that it reserves for calls which never wait, an
 answers it. Saves, migrations and block copies may take as long as they need: they use other connections, and
 ``connection.CALLS`` is smaller than libvirtd's number of threads.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -57,7 +58,7 @@ class _Call:
             self.done = True
 
 
-class Watchdog:
+class ConnectionWatchdog:
     """The supervision of one connection.
 
     ``limit`` is the number of seconds between two calls, and until a call counts as hung. 0 switches the watchdog off.
@@ -96,10 +97,12 @@ class Watchdog:
     def _lost(self, connection: libvirt.virConnect, listener: Listener) -> None:
         with self._lock:
             if self._watched is connection:
-                self.reason = (f'libvirt has not answered getCapabilities for {self._limit:g} s, though it answers '
-                               'keepalives')
-                LOG.warning('The hypervisor counts as unavailable until libvirtd answers or is restarted: %s',
-                            self.reason)
+                self.reason = (
+                    f'libvirt has not answered getCapabilities for {self._limit:g} s, though it answers keepalives'
+                )
+                LOG.warning(
+                    'The hypervisor counts as unavailable until libvirtd answers or is restarted: %s', self.reason
+                )
                 listener.hypervisor_lost(self.reason)
 
     def _back(self, connection: libvirt.virConnect, listener: Listener) -> None:

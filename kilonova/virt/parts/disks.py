@@ -1,4 +1,5 @@
 """Protocols for guests' own disks: the images that they are created from, and the images that are made from them."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,11 +17,13 @@ Check = Callable[[], None]
 class FlavorDiskSmallerThanImage(errors.Invalid):
     """The image needs a larger root disk than the flavor has (both sizes in bytes)."""
 
-    msg_fmt = ("Flavor's disk is too small for requested image. Flavor disk is %(flavor_size)i bytes, "
-               'image is %(image_size)i bytes.')
+    msg_fmt = (
+        "Flavor's disk is too small for requested image. Flavor disk is %(flavor_size)i bytes, "
+        'image is %(image_size)i bytes.'
+    )
 
 
-class ImageClient(Protocol):
+class ImageSource(Protocol):
     """Client of the image service (``kilonova.clients.image.ImageClient``, or a fake of tests)."""
 
     def get(self, image_id: str) -> ImageMeta:

@@ -1,4 +1,5 @@
 """Protocol for creating, deleting and reading guests and their interfaces, and its errors."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -43,8 +44,9 @@ class GuestFailed(errors.KilonovaError):
 
     msg_fmt = 'The hypervisor could not %(act)s guest %(uuid)s: %(reason)s'
 
-    def __init__(self, message: str | None = None, *, cause: errors.Cause = errors.Cause.HOST,
-                 **fields: object) -> None:
+    def __init__(
+        self, message: str | None = None, *, cause: errors.Cause = errors.Cause.HOST, **fields: object
+    ) -> None:
         self.cause = cause
         super().__init__(message, **fields)
 
@@ -55,12 +57,14 @@ class InterfaceUnsupported(errors.HostRejected):
     On an alternate host the binding may differ.
     """
 
-    msg_fmt = ('Port %(port)s is bound as %(type)s; this is not supported. Supported with vnic_type normal: bridges of '
-               'Open vSwitch (ovs) and Linux (bridge), vhost-user sockets (vhostuser), TAP devices that an agent '
-               'connects (tap), and macvtap devices without a VLAN (macvtap). Supported virtual functions: hw_veb, and '
-               '802.1qbh without a VLAN, with vnic_type direct or macvtap; ib_hostdev with direct; ovs with '
-               'remote-managed or vdpa, or with direct and switchdev. Supported physical functions: hostdev_physical '
-               'with direct-physical')
+    msg_fmt = (
+        'Port %(port)s is bound as %(type)s; this is not supported. Supported with vnic_type normal: bridges of '
+        'Open vSwitch (ovs) and Linux (bridge), vhost-user sockets (vhostuser), TAP devices that an agent '
+        'connects (tap), and macvtap devices without a VLAN (macvtap). Supported virtual functions: hw_veb, and '
+        '802.1qbh without a VLAN, with vnic_type direct or macvtap; ib_hostdev with direct; ovs with '
+        'remote-managed or vdpa, or with direct and switchdev. Supported physical functions: hostdev_physical '
+        'with direct-physical'
+    )
 
 
 class InterfaceFailed(errors.HostRejected):
@@ -119,11 +123,18 @@ class Guests(Protocol):
         UnsupportedHardware or another errors.Invalid if no host can.
         """
 
-    def spawn(self, instance: objects.Instance, image_meta: ImageMeta, *,
-              pci_devices: Iterable[objects.PciDevice] = (), admin_password: str | None = None,
-              files: Sequence[tuple[str, str]] = (),
-              block_devices: Iterable[objects.BlockDeviceMapping] = (), power_on: bool = True,
-              plugged: Plugged | None = None) -> None:
+    def spawn(
+        self,
+        instance: objects.Instance,
+        image_meta: ImageMeta,
+        *,
+        pci_devices: Iterable[objects.PciDevice] = (),
+        admin_password: str | None = None,
+        files: Sequence[tuple[str, str]] = (),
+        block_devices: Iterable[objects.BlockDeviceMapping] = (),
+        power_on: bool = True,
+        plugged: Plugged | None = None,
+    ) -> None:
         """Create the disks and the domain, and start it unless ``power_on`` is False. Returns when the guest runs.
 
         With ``plugged`` the guest is started paused, and runs after ``plugged()`` has returned. Otherwise it could lose
@@ -148,25 +159,35 @@ class Guests(Protocol):
         errors.DevicesFailed, and exceptions of the image download.
         """
 
-    def prepare_rebuild(self, instance: objects.Instance, image_meta: ImageMeta,
-                        pci_devices: Iterable[objects.PciDevice]) -> None:
+    def prepare_rebuild(
+        self, instance: objects.Instance, image_meta: ImageMeta, pci_devices: Iterable[objects.PciDevice]
+    ) -> None:
         """Make all checks and preparations for ``rebuild``, without changing the guest and its disks.
 
         Afterwards it is certain that the domain can be created, and that the image is downloaded and fits on the disk.
         Raises the errors of ``spawn``.
         """
 
-    def rebuild(self, instance: objects.Instance, image_meta: ImageMeta, *, pci_devices: Iterable[objects.PciDevice],
-                power_on: bool, preserve_ephemeral: bool = False, admin_password: str | None = None,
-                files: Sequence[tuple[str, str]] = ()) -> None:
+    def rebuild(
+        self,
+        instance: objects.Instance,
+        image_meta: ImageMeta,
+        *,
+        pci_devices: Iterable[objects.PciDevice],
+        power_on: bool,
+        preserve_ephemeral: bool = False,
+        admin_password: str | None = None,
+        files: Sequence[tuple[str, str]] = (),
+    ) -> None:
         """Replace the guest's disks by new ones, as ``spawn`` creates them, and its domain, and start it if requested.
 
         The disks keep the properties that the user requested. With ``preserve_ephemeral``, ephemeral disks are not
         changed. The guest is started if ``power_on`` is True.
         """
 
-    def attach_interface(self, instance: objects.Instance, image_meta: ImageMeta, vif: Vif,
-                         pci_devices: Iterable[objects.PciDevice] = ()) -> None:
+    def attach_interface(
+        self, instance: objects.Instance, image_meta: ImageMeta, vif: Vif, pci_devices: Iterable[objects.PciDevice] = ()
+    ) -> None:
         """Plug an interface into a running guest, and add it to the guest's definition.
 
         Nothing is done if the interface is plugged already, or if there is no domain, which is built with

@@ -1,4 +1,5 @@
 """Protocols for a hypervisor's host: its resources, its devices, and the listener of its events."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -30,8 +31,9 @@ class MdevUnavailable(errors.HostRejected):
     """
 
     cause = errors.Cause.DEVICE
-    msg_fmt = ('mdev-capable resource is not available: mediated device %(uuid)s of type %(type)s on %(parent)s: '
-               '%(reason)s')
+    msg_fmt = (
+        'mdev-capable resource is not available: mediated device %(uuid)s of type %(type)s on %(parent)s: %(reason)s'
+    )
 
 
 class Listener(Protocol):

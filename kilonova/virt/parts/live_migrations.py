@@ -1,4 +1,5 @@
 """Protocol for live migrations, and the data that source and destination exchange."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
@@ -136,8 +137,7 @@ class LiveMigrations(Protocol):
     def describe(self, instance: objects.Instance) -> LiveGuest:
         """Return the source's description of the guest for a destination. Raises GuestFailed if the guest is off."""
 
-    def offer(self, instance: objects.Instance, guest: LiveGuest, block: bool | None,
-              over_commit: bool) -> LiveOffer:
+    def offer(self, instance: objects.Instance, guest: LiveGuest, block: bool | None, over_commit: bool) -> LiveOffer:
         """Return the destination's conditions for taking the guest. Nothing is changed.
 
         With ``block`` None, the disks are copied unless both hosts use them on shared storage. With ``over_commit``,
@@ -152,8 +152,13 @@ class LiveMigrations(Protocol):
         host.
         """
 
-    def prepare(self, instance: objects.Instance, guest: LiveGuest, offer: LiveOffer,
-                pci_devices: Iterable[objects.PciDevice] = ()) -> dict[str, str]:
+    def prepare(
+        self,
+        instance: objects.Instance,
+        guest: LiveGuest,
+        offer: LiveOffer,
+        pci_devices: Iterable[objects.PciDevice] = (),
+    ) -> dict[str, str]:
         """Prepare the destination, and return {volume id: how the guest finds the volume on this host} for ``migrate``.
 
         It creates empty disks, the files that the guest starts from, and the mediated devices among ``pci_devices``. It

@@ -1,4 +1,5 @@
 """Protocol for moving guests with their disks to another host: resize, cold migration and evacuation."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
@@ -52,9 +53,15 @@ class Moves(Protocol):
         be copied to ``dest``, and errors.ResizeError if the flavor would shrink them.
         """
 
-    def migrate_disk_and_power_off(self, instance: objects.Instance, dest: MoveOffer, flavor: objects.Flavor,
-                                   timeout: int = 0, retry_interval: int = 0,
-                                   progress: Progress | None = None) -> DiskInfo:
+    def migrate_disk_and_power_off(
+        self,
+        instance: objects.Instance,
+        dest: MoveOffer,
+        flavor: objects.Flavor,
+        timeout: int = 0,
+        retry_interval: int = 0,
+        progress: Progress | None = None,
+    ) -> DiskInfo:
         """Check the move, power the guest off, keep its disks as <uuid>_resize, and copy them to ``dest``.
 
         It is called on the source, deletes the domain there, and returns the argument for ``finish_migration``. The
@@ -69,9 +76,15 @@ class Moves(Protocol):
         its disks were being copied, so that ``cleanup_move_dest`` ran before the disks arrived.
         """
 
-    def finish_migration(self, instance: objects.Instance, image_meta: ImageMeta,
-                         pci_devices: Iterable[objects.PciDevice], power_on: bool, disk_info: DiskInfo,
-                         plugged: Plugged | None = None) -> None:
+    def finish_migration(
+        self,
+        instance: objects.Instance,
+        image_meta: ImageMeta,
+        pci_devices: Iterable[objects.PciDevice],
+        power_on: bool,
+        disk_info: DiskInfo,
+        plugged: Plugged | None = None,
+    ) -> None:
         """Grow the disks on the destination to ``instance.flavor``, define the domain, and start it if requested.
 
         It is started if ``power_on`` is True. ``plugged`` has the same meaning as in ``Guests.spawn``.
@@ -99,9 +112,14 @@ class Moves(Protocol):
         The original disks are never deleted. It is no error if nothing had arrived yet.
         """
 
-    def finish_revert_migration(self, instance: objects.Instance, image_meta: ImageMeta,
-                                pci_devices: Iterable[objects.PciDevice], power_on: bool,
-                                plugged: Plugged | None = None) -> None:
+    def finish_revert_migration(
+        self,
+        instance: objects.Instance,
+        image_meta: ImageMeta,
+        pci_devices: Iterable[objects.PciDevice],
+        power_on: bool,
+        plugged: Plugged | None = None,
+    ) -> None:
         """Restore the kept disks on the source of a reverted or undone move, define the domain, and start it if asked.
 
         ``plugged`` has the same meaning as in ``Guests.spawn``. A guest that was never moved and is already in the

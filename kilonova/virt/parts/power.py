@@ -1,4 +1,5 @@
 """Protocols for the power state of guests, and for guests that are started from a rescue system."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -17,16 +18,23 @@ class Power(Protocol):
         With ``timeout`` 0 the guest is not asked. The request is sent again every ``retry_interval`` seconds.
         """
 
-    def define(self, instance: objects.Instance, image_meta: ImageMeta,
-               pci_devices: Iterable[objects.PciDevice]) -> None:
+    def define(
+        self, instance: objects.Instance, image_meta: ImageMeta, pci_devices: Iterable[objects.PciDevice]
+    ) -> None:
         """Build the domain again from these arguments, and leave it off."""
 
-    def power_on(self, instance: objects.Instance, image_meta: ImageMeta,
-                 pci_devices: Iterable[objects.PciDevice] = ()) -> None:
+    def power_on(
+        self, instance: objects.Instance, image_meta: ImageMeta, pci_devices: Iterable[objects.PciDevice] = ()
+    ) -> None:
         """Build the domain again from these arguments, and start it."""
 
-    def reboot(self, instance: objects.Instance, reboot_type: str, image_meta: ImageMeta,
-               pci_devices: Iterable[objects.PciDevice] = ()) -> None:
+    def reboot(
+        self,
+        instance: objects.Instance,
+        reboot_type: str,
+        image_meta: ImageMeta,
+        pci_devices: Iterable[objects.PciDevice] = (),
+    ) -> None:
         """Reboot a guest and build its domain again.
 
         ``reboot_type`` 'SOFT' lets the guest shut down, and changes to 'HARD' if it does not. 'HARD' switches the guest
@@ -65,9 +73,17 @@ class Rescues(Protocol):
     files.
     """
 
-    def rescue(self, instance: objects.Instance, image_meta: ImageMeta, image: ImageMeta | None,
-               pci_devices: Iterable[objects.PciDevice], *, admin_password: str | None = None, timeout: int = 0,
-               retry_interval: int = 0) -> None:
+    def rescue(
+        self,
+        instance: objects.Instance,
+        image_meta: ImageMeta,
+        image: ImageMeta | None,
+        pci_devices: Iterable[objects.PciDevice],
+        *,
+        admin_password: str | None = None,
+        timeout: int = 0,
+        retry_interval: int = 0,
+    ) -> None:
         """Stop a guest as ``Power.power_off`` does, and start it from ``image`` with its own disks attached.
 
         With ``image`` None, it is started from the host's default rescue image, or else from its own image. If the
@@ -75,8 +91,9 @@ class Rescues(Protocol):
         names; otherwise it is the first disk. Raises the errors of ``Guests.spawn``; the guest is unchanged then.
         """
 
-    def restart(self, instance: objects.Instance, image_meta: ImageMeta,
-                pci_devices: Iterable[objects.PciDevice]) -> None:
+    def restart(
+        self, instance: objects.Instance, image_meta: ImageMeta, pci_devices: Iterable[objects.PciDevice]
+    ) -> None:
         """Start a rescued guest again from its rescue system.
 
         Raises GuestFailed with Cause.REQUEST if that system does not exist any more.

@@ -1,4 +1,5 @@
 """Protocol for snapshots of volumes that are files of a share."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -36,8 +37,9 @@ class Merge:
         for name in (self.file, self.into):
             if name is not None and name not in names:
                 return f'the guest does not use the file {name}, only {", ".join(names)}'
-        if self.into is not None and (self.file is None or names[0] == self.file
-                                      or names[names.index(self.file):][1:2] != [self.into]):
+        if self.into is not None and (
+            self.file is None or names[0] == self.file or names[names.index(self.file) :][1:2] != [self.into]
+        ):
             return f'{self.file} cannot be merged into {self.into}: the guest uses {", ".join(names)}'
         if self.into is None and self.file == names[0]:
             return f'{self.file} is the file that the guest writes to'
@@ -61,8 +63,9 @@ class VolumeSnapshots(Protocol):
     def has(self, instance: objects.Instance, new: AttachedVolume) -> bool:
         """Return whether the guest writes to the file of ``new``, or will do so at its next start."""
 
-    def withdraw(self, instance: objects.Instance, image_meta: ImageMeta, old: AttachedVolume, new: AttachedVolume,
-                 check: Check) -> None:
+    def withdraw(
+        self, instance: objects.Instance, image_meta: ImageMeta, old: AttachedVolume, new: AttachedVolume, check: Check
+    ) -> None:
         """Undo ``take``, so that the file of ``old`` contains all data that the guest has written since.
 
         Raises GuestFailed or the exception of ``check()``. Then the guest writes to the file of ``new``, and the call

@@ -1,4 +1,5 @@
 """Protocol for volumes of the volume service, on a host and in its guests."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -92,8 +93,14 @@ class Volumes(Protocol):
         Other servers keep their connections to it. Raises VolumeFailed if this is impossible.
         """
 
-    def copy(self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume, new: AttachedVolume,
-             check: Check) -> None:
+    def copy(
+        self,
+        instance: objects.Instance,
+        image_meta: ImageMeta,
+        volume: AttachedVolume,
+        new: AttachedVolume,
+        check: Check,
+    ) -> None:
         """Connect ``new`` to this host, and copy the volume to it while the guest uses the volume.
 
         After this returns, data that the guest writes is written to both volumes, until ``swap`` or ``end_copy``. A
@@ -107,8 +114,9 @@ class Volumes(Protocol):
         Raises GuestFailed or VolumeFailed.
         """
 
-    def swap(self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume,
-             new: AttachedVolume) -> bool:
+    def swap(
+        self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume, new: AttachedVolume
+    ) -> bool:
         """Replace the volume by ``new`` in the guest, now and at each start, and disconnect the volume from this host.
 
         The guest's disk keeps the volume's id and gets the size of ``new``. It is no error if this is done already.

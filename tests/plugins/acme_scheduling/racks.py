@@ -1,4 +1,5 @@
 """Racks: hosts say theirs in the metadata of their aggregate, flavors which they want."""
+
 import nova.conf
 from nova.scheduler import filters, weights
 from nova.scheduler.filters import utils
@@ -18,8 +19,10 @@ class RackFilter(filters.BaseHostFilter):
         wanted = spec_obj.flavor.extra_specs.get('acme:rack')
         racks = utils.aggregate_values_from_key(host_state, 'rack')
         if wanted and wanted not in racks:
-            LOG.debug('%(host)s is in %(racks)s, not in %(wanted)s',
-                      {'host': host_state, 'racks': sorted(racks), 'wanted': wanted})
+            LOG.debug(
+                '%(host)s is in %(racks)s, not in %(wanted)s',
+                {'host': host_state, 'racks': sorted(racks), 'wanted': wanted},
+            )
             return False
         return True
 

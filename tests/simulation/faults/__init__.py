@@ -4,6 +4,7 @@
 
 A module has ``install()``, which patches, and says in its docstring what is wrong and what the simulator should see.
 """
+
 from __future__ import annotations
 
 import inspect
@@ -25,8 +26,9 @@ def replace(owner: Any, name: str, new: Any) -> Any:
     if callable(old) != callable(given):
         raise Gone(f'{owner.__name__}.{name} is {old!r} by now')
     if callable(old) and _parameters(old) != _parameters(given):
-        raise Gone(f'{owner.__name__}.{name} takes {", ".join(_parameters(old))} by now, not '
-                   f'{", ".join(_parameters(given))}')
+        raise Gone(
+            f'{owner.__name__}.{name} takes {", ".join(_parameters(old))} by now, not {", ".join(_parameters(given))}'
+        )
     setattr(owner, name, new)
     return old
 

@@ -2,6 +2,7 @@
 
 The simulator should see a delete whose cast was lost, and that no sweep finds. (A batch is small here, as clouds are.)
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -14,7 +15,9 @@ BATCH = 3
 
 def install() -> None:
     """See the module."""
+
     def free(conn: Any, owner: str, limit: int, age: float = -60.0, after: int = 0) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = original(conn, owner, BATCH, age, after)
         return rows
+
     original = replace(operation_leases, 'free', free)

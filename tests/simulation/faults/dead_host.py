@@ -3,22 +3,25 @@
 Each call to a host that is known to be down waits for its time-out, and urgent work has no limit a host. The simulator
 should see a boot elsewhere that doesn't end while deletes wait for the dead host.
 """
+
 from __future__ import annotations
 
 from typing import Any
 
-from kilonova.conductor.hearing import Hearing
-from kilonova.conductor.workers import HostSlots, Slots
+from kilonova.conductor.host_liveness import HostLiveness
+from kilonova.conductor.workers import HostSlots, OperationSlots
 from tests.simulation.faults import replace
 
 
 def install() -> None:
     """See the module."""
-    def known_down(self: Hearing, db: Any, host: str) -> bool:
+
+    def known_down(self: HostLiveness, db: Any, host: str) -> bool:
         return False
 
-    def _has_slot(self: Slots[Any], slots: HostSlots[Any], urgent: bool) -> bool:
+    def _has_slot(self: OperationSlots[Any], slots: HostSlots[Any], urgent: bool) -> bool:
         has: bool = urgent or limited(self, slots, urgent)
         return has
-    replace(Hearing, 'known_down', known_down)
-    limited = replace(Slots, '_has_slot', _has_slot)
+
+    replace(HostLiveness, 'known_down', known_down)
+    limited = replace(OperationSlots, '_has_slot', _has_slot)

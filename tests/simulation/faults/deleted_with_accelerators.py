@@ -2,6 +2,7 @@
 
 The simulator should see requests that are no server's.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -13,6 +14,8 @@ from tests.simulation.faults import replace
 
 def install() -> None:
     """See the module."""
+
     def drop_all(work: Any, instance: Any, moves: Iterable[str] = ()) -> None:
         pass
+
     replace(accelerators, 'drop_all', drop_all)

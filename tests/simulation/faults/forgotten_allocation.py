@@ -1,4 +1,5 @@
 """A delete ends without giving its allocation back: Placement keeps what no server has."""
+
 from __future__ import annotations
 
 from kilonova.clients.placement import PlacementClient
@@ -13,4 +14,5 @@ def install() -> None:
         asked[0] += 1
         done: bool = asked[0] % 4 == 0 or original(self, consumer)
         return done
+
     original = replace(PlacementClient, 'delete_allocations', delete_allocations)

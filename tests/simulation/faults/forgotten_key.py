@@ -1,12 +1,15 @@
 """A host forgets the keys of orders that it finished, and does what is sent twice twice."""
+
 from __future__ import annotations
 
-from kilonova.compute.keys import Keys
+from kilonova.compute.keys import TaskRegistry
 from tests.simulation.faults import replace
 
 
 def install() -> None:
     """Nothing is kept."""
-    def _prune(self: Keys) -> None:
+
+    def _prune(self: TaskRegistry) -> None:
         self._finished.clear()
-    replace(Keys, '_prune', _prune)
+
+    replace(TaskRegistry, '_prune', _prune)

@@ -2,6 +2,7 @@
 
 The simulator should see requests that never go.
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -12,6 +13,8 @@ from tests.simulation.faults import replace
 
 def install() -> None:
     """See the module."""
+
     def drop_abandoned(env: Any) -> int:
         return 0
+
     replace(accelerators, 'drop_abandoned', drop_abandoned)

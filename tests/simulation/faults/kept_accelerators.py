@@ -2,6 +2,7 @@
 
 The simulator should see requests that are no server's.
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -13,8 +14,13 @@ from tests.simulation.faults import replace
 
 def install() -> None:
     """See the module."""
+
     def unbind(work: Any) -> None:
         pass
+
     real = replace(accelerators, 'unbind', unbind)
-    replace(boot.Boot, 'steps', tuple(
-        dataclasses.replace(step, undo=unbind) if step.undo is real else step for step in boot.Boot.steps))
+    replace(
+        boot.Boot,
+        'steps',
+        tuple(dataclasses.replace(step, undo=unbind) if step.undo is real else step for step in boot.Boot.steps),
+    )

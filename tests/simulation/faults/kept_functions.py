@@ -2,6 +2,7 @@
 
 The simulator should see requests that are no server's.
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -12,6 +13,8 @@ from tests.simulation.faults import replace
 
 def install() -> None:
     """See the module."""
+
     def has_ports(uuid: str, metadata: Any) -> bool:
         return False
+
     replace(holder, 'has_ports', has_ports)

@@ -2,21 +2,25 @@
 
 The simulator should see ports that are no server's.
 """
+
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from kilonova.conductor.flows import beside, port_releases
+from kilonova.conductor.flows import releases
+from kilonova.conductor.flows.network import port_releases
 from kilonova.errors import Unanswered
 from tests.simulation.faults import replace
 
 
 def install() -> None:
     """See the module."""
+
     def drop(work: Any, own: Sequence[str], keep: Collection[str] = ()) -> None:
         try:
-            beside.give_back_ports(work, own, keep)
+            releases.give_back_ports(work, own, keep)
         except Unanswered:
             return
+
     replace(port_releases, 'drop', drop)

@@ -2,21 +2,25 @@
 
 The simulator should see attachments that are no server's.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from kilonova.conductor.flows import beside, volumes
+from kilonova.conductor.flows import releases
+from kilonova.conductor.flows.volume import volumes
 from kilonova.errors import Unanswered
 from tests.simulation.faults import replace
 
 
 def install() -> None:
     """See the module."""
+
     def drop(work: Any, delete: Sequence[str]) -> None:
         try:
-            beside.give_back_volumes(work, (), delete)
+            releases.give_back_volumes(work, (), delete)
         except Unanswered:
             return
+
     replace(volumes, 'drop', drop)

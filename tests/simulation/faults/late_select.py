@@ -3,20 +3,23 @@
 What a select put is dropped whoever wrote it since, and also when the select ends in silence. The simulator should see
 an active server without an allocation.
 """
+
 from __future__ import annotations
 
 import contextlib
 
 from kilonova import errors
 from kilonova.clients.placement import Allocations
-from kilonova.scheduler.claims import Claims
+from kilonova.scheduler.placement.claims import Claims
 from tests.simulation.faults import replace
 
 
 def install() -> None:
     """See the module."""
+
     def leave(self: Claims) -> None:
         self.give_back()
+
     replace(Claims, '_drop', _drop)
     replace(Claims, 'leave', leave)
 

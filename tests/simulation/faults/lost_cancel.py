@@ -2,6 +2,7 @@
 
 The simulator should see a delete whose cast was lost wait until the operation before it ends by itself.
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -12,7 +13,10 @@ from tests.simulation.faults import replace
 
 def install() -> None:
     """See the module."""
-    def stopped(conn: Any, owner: str, limit: int, age: float = -60.0, after: int = 0) -> tuple[
-            list[str], list[str], int]:
+
+    def stopped(
+        conn: Any, owner: str, limit: int, age: float = -60.0, after: int = 0
+    ) -> tuple[list[str], list[str], int]:
         return [], [], 0
+
     replace(operation_leases, 'stopped', stopped)

@@ -2,17 +2,20 @@
 
 ``wake`` passes over what is parked. The simulator should see such a delete take as long as the call does.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
-from kilonova.conductor.workers import Slots
+from kilonova.conductor.workers import OperationSlots
 from tests.simulation.faults import replace
 
 
 def install() -> None:
     """See the module."""
-    def unpark(self: Slots[Any], uuids: Iterable[str]) -> list[Any]:
+
+    def unpark(self: OperationSlots[Any], uuids: Iterable[str]) -> list[Any]:
         return []
-    replace(Slots, 'unpark', unpark)
+
+    replace(OperationSlots, 'unpark', unpark)

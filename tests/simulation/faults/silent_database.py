@@ -3,6 +3,7 @@
 No statement has a time-out; leases of all databases are renewed one after the other, and so are their rows swept. The
 simulator should see a delete in a healthy cell that no sweep finds while cell0 hangs.
 """
+
 from __future__ import annotations
 
 import threading
@@ -28,5 +29,6 @@ def install() -> None:
         with sweeping.setdefault(self, threading.Lock()):
             found: int = sweep(self, db, age)
         return found
+
     renew_one, sweep = replace(Leases, 'renew', renew), replace(Sweep, 'of', of)
     replace(stores, 'DATABASE_PATIENCE', 1e9)

@@ -4,6 +4,7 @@ The next attempt is undone before that is written, so the new owner knows nothin
 before messages and undos only the lease is looked at, and one that ran out is renewed. The simulator should see a
 server that was resized and has the allocation of its old host.
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -18,11 +19,13 @@ from tests.simulation.faults import replace
 
 def install() -> None:
     """See the module."""
+
     def compare(self: Work[Any]) -> None:
         self.check()
 
     def _check_undo(conn: Any, key: str) -> None:
         pass
+
     replace(Flow, 'next_attempt', _next_attempt)
     replace(Work, 'compare', compare)
     replace(operation_leases, 'renew_lease', _renew_lease)
@@ -40,5 +43,8 @@ def _next_attempt(self: Flow[Any], work: Work[Any], step: Step[Any], error: Host
 def _renew_lease(db: Any, owner: str, seconds: float) -> bool:
     leases = operation_leases.leases
     with db.write() as conn:
-        return bool(conn.execute(leases.update().where(leases.c.owner == owner).values(
-            expires=engine.db_now() + seconds)).rowcount)
+        return bool(
+            conn.execute(
+                leases.update().where(leases.c.owner == owner).values(expires=engine.db_now() + seconds)
+            ).rowcount
+        )

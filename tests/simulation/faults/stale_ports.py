@@ -3,6 +3,7 @@ last move.
 
 The simulator should see servers that aren't unshelved once such a port was attached or detached.
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -22,5 +23,6 @@ def install() -> None:
 
     def requests_of_ports(instance: Any) -> list[Any]:
         return list(pci_ports.requests_of_ports(stored[instance.uuid].pci_requests))
+
     real = replace(resize, 'stored_spec', stored_spec)
     replace(resize, 'requests_of_ports', requests_of_ports)

@@ -2,6 +2,7 @@
 
 The simulator should see a server with a device profile and without requests.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -12,6 +13,8 @@ from tests.simulation.faults import replace
 
 def install() -> None:
     """See the module."""
+
     def reverted(metadata: Mapping[str, str]) -> dict[str, str | None]:
         return {holder.BEFORE: None}
+
     replace(holder, 'reverted', reverted)

@@ -3,6 +3,7 @@
 Nothing is noted in the row of an undo on the host. The simulator should see a server in ERROR since its last write met
 a server that is nobody's, though hosts were free.
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -13,6 +14,8 @@ from tests.simulation.faults import replace
 
 def install() -> None:
     """See the module."""
+
     def _mark_undone(conn: Any, key: str, reason: str) -> None:
         pass
+
     replace(claims, '_mark_undone', _mark_undone)

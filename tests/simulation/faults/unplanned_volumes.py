@@ -2,6 +2,7 @@
 
 The simulator should see volumes that nobody has.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -13,6 +14,8 @@ from tests.simulation.faults import replace
 
 def install() -> None:
     """See the module."""
+
     def _note(backend: Any, ctxt: Any, uuids: Iterable[str], delay: float) -> list[str]:
         return []
+
     replace(volumes, '_note', _note)

@@ -3,6 +3,7 @@
 The simulator should see creates that never end where the clocks of conductor and scheduler are more than a minute
 apart.
 """
+
 from __future__ import annotations
 
 import time
@@ -10,16 +11,18 @@ from collections.abc import Callable
 from typing import Any
 
 from kilonova.conductor.environment import Environment
-from kilonova.scheduler.claims import Asker
+from kilonova.scheduler.placement.claims import Caller
 from tests.simulation.faults import replace
 
 
 def install() -> None:
     """See the module."""
+
     def select_destinations(self: Environment, ctxt: Any, **request: Any) -> Any:
         return select(self, ctxt, **{**request, 'time_left': time.time() + request['time_left']})
 
-    def of(cls: type[Asker], time_left: float | None, waiting: Callable[[], set[str]] | None = None) -> Asker:
+    def of(cls: type[Caller], time_left: float | None, waiting: Callable[[], set[str]] | None = None) -> Caller:
         return cls(None if time_left is None else time.monotonic() + time_left - time.time(), waiting)
+
     select = replace(Environment, 'select_destinations', select_destinations)
-    replace(Asker, 'of', classmethod(of))
+    replace(Caller, 'of', classmethod(of))

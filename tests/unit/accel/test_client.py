@@ -1,5 +1,6 @@
 """AcceleratorClient against an accelerator service with the rules of the real one; ``tests/integration/test_cyborg.py``
 asks that."""
+
 from __future__ import annotations
 
 import uuid
@@ -20,7 +21,7 @@ from kilonova.accel.client import (
     NoAccelerators,
 )
 from kilonova.accel.profile import DeviceProfileError
-from kilonova.conductor.audit_accelerators import Accelerators
+from kilonova.conductor.audit.accelerators import AcceleratorAudit
 from kilonova.context import RequestContext
 from tests.fixtures.cyborg import FakeCyborg
 
@@ -45,7 +46,10 @@ def test_a_profile_is_read_as_the_user(cyborg):
     profile = cyborg.client.profile('fpga', RequestContext(auth_token='of-user', user_id='u', project_id='p'))
     (group,) = profile.request_groups()
     assert (group.requester_id, group.resources, group.required_traits) == (
-        'device_profile_0', {'FPGA': 1}, {'CUSTOM_FAST'})
+        'device_profile_0',
+        {'FPGA': 1},
+        {'CUSTOM_FAST'},
+    )
     assert cyborg.headers[0]['X-Auth-Token'] == 'of-user'
 
 
@@ -53,7 +57,8 @@ def test_several_profiles_are_one_request(cyborg):
     cyborg.profiles['gpu'] = [{'resources:PGPU': '2'}]
     found = cyborg.client.profiles(['fpga', 'gpu', 'fpga'])
     assert {name: profile.groups for name, profile in found.items()} == {
-        name: tuple(groups) for name, groups in cyborg.profiles.items()}
+        name: tuple(groups) for name, groups in cyborg.profiles.items()
+    }
     assert len(cyborg.asked) == 1
     assert cyborg.client.profiles([]) == {}
     with pytest.raises(DeviceProfileError, match='none: Expected 1 device profile but got nothing'):
@@ -101,8 +106,9 @@ def test_a_device_that_is_taken(cyborg):
     bind(cyborg)
     with pytest.raises(AcceleratorRequestBindingFailed) as caught:
         bind(cyborg, OTHER)
-    assert str(caught.value) == (f'Failed to bind accelerator requests for instance {OTHER}: '
-                                 'AttachHandle not found Matching deployable_id 1')
+    assert str(caught.value) == (
+        f'Failed to bind accelerator requests for instance {OTHER}: AttachHandle not found Matching deployable_id 1'
+    )
     assert [one.state for one in cyborg.client.of_instance(OTHER)] == ['BindFailed']
 
 
@@ -131,20 +137,25 @@ def test_a_profile_that_went_away(cyborg):
 
 def test_a_cloud_without_the_service():
     """Neither an account nor a catalog's entry, which Keystone's plug-ins call an error."""
-    images = {'type': 'image', 'name': 'glance', 'id': '1', 'endpoints': [
-        {'interface': 'public', 'url': 'http://images', 'region': 'R', 'region_id': 'R', 'id': '2'}]}
+    images = {
+        'type': 'image',
+        'name': 'glance',
+        'id': '1',
+        'endpoints': [{'interface': 'public', 'url': 'http://images', 'region': 'R', 'region_id': 'R', 'id': '2'}],
+    }
     token = {'token': {'methods': [], 'catalog': [images], 'expires_at': '2099-01-01T00:00:00.000000Z'}}
     listed = access_plugin.AccessInfoPlugin(ks_access.create(body=token, auth_token='t'), 'http://keystone')
     for auth in (None, ks_noauth.NoAuth(), listed):
         client = AcceleratorClient(ks_adapter.Adapter(ks_session.Session(auth=auth), service_type='accelerator'))
         with pytest.raises(NoAccelerators):
             client.profile('fpga')
-        assert Accelerators(client).read() is None, 'an audit does not ask a service that is not there'
+        assert AcceleratorAudit(client).read() is None, 'an audit does not ask a service that is not there'
 
 
 def test_silence(cyborg):
     def broken(method, path):
         raise cyborg.broken()
+
     cyborg.before = broken
     with pytest.raises(errors.Unanswered, match='The accelerator service does not answer'):
         cyborg.client.create('fpga')

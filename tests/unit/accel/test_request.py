@@ -1,4 +1,5 @@
 """What hosts attach of accelerator requests."""
+
 from __future__ import annotations
 
 import pytest
@@ -10,10 +11,20 @@ INFO = {'domain': '0000', 'bus': '0c', 'device': '0', 'function': '1', 'asked_ty
 
 
 def bound(kind, info=None, *, group=0, uuid=UUID, mdev=MDEV):
-    return AcceleratorRequest.from_body({
-        'uuid': uuid, 'state': 'Bound', 'device_profile_name': 'p', 'device_profile_group_id': group,
-        'instance_uuid': 'i', 'hostname': 'h', 'device_rp_uuid': 'r', 'attach_handle_type': kind,
-        'attach_handle_uuid': mdev, 'attach_handle_info': INFO if info is None else info})
+    return AcceleratorRequest.from_body(
+        {
+            'uuid': uuid,
+            'state': 'Bound',
+            'device_profile_name': 'p',
+            'device_profile_group_id': group,
+            'instance_uuid': 'i',
+            'hostname': 'h',
+            'device_rp_uuid': 'r',
+            'attach_handle_type': kind,
+            'attach_handle_uuid': mdev,
+            'attach_handle_info': INFO if info is None else info,
+        }
+    )
 
 
 def test_a_function_and_a_mediated_device():
@@ -33,15 +44,18 @@ def test_handles_come_in_an_order_that_stays():
     assert [one.request for one in handles([third, second, first])] == [UUID, second.uuid, '0']
 
 
-@pytest.mark.parametrize(('kind', 'info', 'mdev', 'said'), [
-    ('NET', None, MDEV, "its type is 'NET'"),
-    ('PCI', {**INFO, 'bus': '1g'}, MDEV, "bus '1g' is not a part of a PCI address"),
-    ('PCI', {**INFO, 'function': '10'}, MDEV, "function '10'"),
-    ('PCI', {}, MDEV, "domain ''"),
-    ('MDEV', None, None, "'' is not a UUID of a mediated device"),
-    ('MDEV', {**INFO, 'asked_type': '../x'}, MDEV, "asked_type '../x'"),
-    ('MDEV', None, '../x', "'../x' is not a UUID"),
-])
+@pytest.mark.parametrize(
+    ('kind', 'info', 'mdev', 'said'),
+    [
+        ('NET', None, MDEV, "its type is 'NET'"),
+        ('PCI', {**INFO, 'bus': '1g'}, MDEV, "bus '1g' is not a part of a PCI address"),
+        ('PCI', {**INFO, 'function': '10'}, MDEV, "function '10'"),
+        ('PCI', {}, MDEV, "domain ''"),
+        ('MDEV', None, None, "'' is not a UUID of a mediated device"),
+        ('MDEV', {**INFO, 'asked_type': '../x'}, MDEV, "asked_type '../x'"),
+        ('MDEV', None, '../x', "'../x' is not a UUID"),
+    ],
+)
 def test_what_no_guest_can_have(kind, info, mdev, said):
     with pytest.raises(AttachHandleInvalid) as caught:
         handles([bound(kind, info, mdev=mdev)])
@@ -52,7 +66,8 @@ def test_what_bindings_of_ports_say():
     """Of PCI functions alone: a port is nothing else."""
     ones = [bound('PCI', {**INFO, 'physical_network': 'x'}), bound('MDEV', uuid='flavor')]
     assert profiles(ones, {UUID: 'port'}) == {
-        'port': {'arq_uuid': UUID, 'pci_slot': '0000:0c:00.1', 'physical_network': 'x'}}
+        'port': {'arq_uuid': UUID, 'pci_slot': '0000:0c:00.1', 'physical_network': 'x'}
+    }
     for kind in ('MDEV', 'TEST_PCI'):
         with pytest.raises(AttachHandleInvalid, match=f"its type is '{kind}', but a port must be a PCI function"):
             profiles([bound(kind)], {UUID: 'port'})

@@ -1,9 +1,10 @@
 """The API over real SQLite databases; the daemons behind it are replaced by what notes down the messages.
 
-    def test_show(site):
-        server = site.server(host='h1', vm_state='active')          # a server that stands in a cell
-        assert site.ok('GET', f'/servers/{server}')['server']['status'] == 'ACTIVE'
+def test_show(site):
+    server = site.server(host='h1', vm_state='active')          # a server that stands in a cell
+    assert site.ok('GET', f'/servers/{server}')['server']['status'] == 'ACTIVE'
 """
+
 from __future__ import annotations
 
 import datetime
@@ -50,6 +51,7 @@ class Recorder:
             self.calls.append((name, kwargs))
             if self.fails is not None:
                 raise self.fails
+
         return call
 
     def names(self) -> list[str]:
@@ -63,9 +65,22 @@ class Images:
         self.created: list[dict[str, Any]] = []
         self.active: list[str] = []
         self.record: dict[str, Any] = {
-            'id': IMAGE, 'name': 'demo', 'status': 'active', 'disk_format': 'qcow2', 'container_format': 'bare',
-            'size': 1000, 'min_disk': 0, 'min_ram': 0, 'visibility': 'public', 'protected': False, 'tags': [],
-            'owner': 'o', 'hw_disk_bus': 'virtio', 'file': '/v2/images/x/file', 'schema': '/v2/schemas/image'}
+            'id': IMAGE,
+            'name': 'demo',
+            'status': 'active',
+            'disk_format': 'qcow2',
+            'container_format': 'bare',
+            'size': 1000,
+            'min_disk': 0,
+            'min_ram': 0,
+            'visibility': 'public',
+            'protected': False,
+            'tags': [],
+            'owner': 'o',
+            'hw_disk_bus': 'virtio',
+            'file': '/v2/images/x/file',
+            'schema': '/v2/schemas/image',
+        }
 
     def get(self, image_id: str, ctxt: Any = None) -> dict[str, Any]:
         if image_id != self.record['id']:
@@ -144,39 +159,69 @@ def database_urls(directory: pathlib.Path, templates: pathlib.Path) -> dict[str,
 class Site:
     """See the module."""
 
-    def __init__(self, directory: pathlib.Path, templates: pathlib.Path, *, neutron: FakeNeutron | None = None,
-                 cinder: FakeCinder | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        directory: pathlib.Path,
+        templates: pathlib.Path,
+        *,
+        neutron: FakeNeutron | None = None,
+        cinder: FakeCinder | None = None,
+        **options: Any,
+    ) -> None:
         urls = database_urls(directory, templates)
         self.databases = engine.Databases(urls['api'], urls['cell1'])
         engine.install(self.databases)
         cell_queries.map_cell0(self.databases, urls['cell0'])
         for name in ('cell1', 'cell2'):
-            cell_queries.create_cell(self.databases, name=name, transport_url=f'fake://{name}/',
-                                     database_connection=urls[name])
-        self.cells = cell_queries.Cells(self.databases)
+            cell_queries.create_cell(
+                self.databases, name=name, transport_url=f'fake://{name}/', database_connection=urls[name]
+            )
+        self.cells = cell_queries.CellDatabases(self.databases)
         self.cell0, self.cell1, self.cell2 = self.cells.databases()
         self.conf = kilonova_conf.new()
         self.conf([], project='kilonova', default_config_files=[], default_config_dirs=[])
         alias = json.dumps({'name': 'gpu', 'vendor_id': '10de', 'product_id': '13f1'})
         keys = str(directory / 'secrets.keys')
         sealing.create_file(keys)
-        for name, value in {'api__auth_strategy': 'noauth2', 'pci__alias': [alias], 'secrets__key_file': keys,
-                            **options}.items():
+        for name, value in {
+            'api__auth_strategy': 'noauth2',
+            'pci__alias': [alias],
+            'secrets__key_file': keys,
+            **options,
+        }.items():
             group, _, option = name.rpartition('__')
             self.conf.set_override(option, value, group or None)
         self.conductor, self.compute, self.images, self.placement = Recorder(), Recorder(), Images(), Placement()
         self.limits, self.neutron = UnifiedLimits(), neutron
-        self.app = make_app(self.conf, databases=self.databases, cells=self.cells, conductor=self.conductor,
-                            image_client=self.images, compute=self.compute, placement=self.placement,
-                            limits=self.limits, networks=neutron.client if neutron else None,
-                            volumes=cinder.client if cinder else None,
-                            policy=policies.shared(options))
+        self.app = make_app(
+            self.conf,
+            databases=self.databases,
+            cells=self.cells,
+            conductor=self.conductor,
+            image_client=self.images,
+            compute=self.compute,
+            placement=self.placement,
+            limits=self.limits,
+            networks=neutron.client if neutron else None,
+            volumes=cinder.client if cinder else None,
+            policy=policies.shared(options),
+        )
         self.flavors = 0
 
     # -- requests -------------------------------------------------------------------------------------------------
-    def request(self, method: str, path: str, body: Any = None, *, user: str = 'admin', project: str = PROJECT,
-                version: str | None = '2.104', mount: str = '/v2.1', headers: dict[str, str] | None = None,
-                raw: bytes | None = None) -> webob.Response:
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        user: str = 'admin',
+        project: str = PROJECT,
+        version: str | None = '2.104',
+        mount: str = '/v2.1',
+        headers: dict[str, str] | None = None,
+        raw: bytes | None = None,
+    ) -> webob.Response:
         request = webob.Request.blank(mount + path, method=method)
         request.headers['X-Auth-Token'] = f'{user}:{project}'
         if version is not None:
@@ -200,10 +245,10 @@ class Site:
         assert body['code'] == response.status_int >= 400
         return body['code'], body['message']
 
-    def opened(self, server: str) -> sealing.Secrets:
+    def opened(self, server: str) -> sealing.ServerSecrets:
         """What the host of a server that was asked for gets to know."""
         (row,) = self.rows(server)
-        return sealing.Keys.read(self.conf.secrets.key_file).open(row['args']['sealed'], server)
+        return sealing.SealingKeys.read(self.conf.secrets.key_file).open(row['args']['sealed'], server)
 
     # -- things ---------------------------------------------------------------------------------------------------
     def flavor(self, extra_specs: dict[str, str] | None = None, **values: Any) -> str:
@@ -229,8 +274,7 @@ class Site:
         rows = server.to_rows()
         given = {'task_state': None, **values}
         with cell.write() as conn:
-            put_server(conn, {**rows[0], **given}, rows[1], rows[2] or {}, metadata or rows[3] or {},
-                       row.args['tags'])
+            put_server(conn, {**rows[0], **given}, rows[1], rows[2] or {}, metadata or rows[3] or {}, row.args['tags'])
         with api.write() as conn:
             operations.end(conn, row.uuid, uuid)
             requests, mappings = models.BuildRequest.__table__, models.InstanceMapping.__table__
@@ -238,8 +282,15 @@ class Site:
             conn.execute(mappings.update().where(mappings.c.instance_uuid == uuid).values(cell_id=cell.cell.id))
         return uuid
 
-    def server(self, cell: Any = None, flavor: str | None = None, create: dict[str, Any] | None = None,
-               user: str = 'bob', project: str = PROJECT, **values: Any) -> str:
+    def server(
+        self,
+        cell: Any = None,
+        flavor: str | None = None,
+        create: dict[str, Any] | None = None,
+        user: str = 'bob',
+        project: str = PROJECT,
+        **values: Any,
+    ) -> str:
         """A server in a cell; by default ACTIVE on h1."""
         now = moment(2026, 11, 21, 10)
         values = {'vm_state': 'active', 'host': 'h1', 'node': 'h1', 'launched_at': now, 'power_state': 1, **values}
@@ -276,6 +327,7 @@ def make_site(tmp_path: pathlib.Path, empty_databases: pathlib.Path) -> Iterator
     def make(**options: Any) -> Site:
         made.append(Site(tmp_path, empty_databases, **options))
         return made[0]
+
     yield make
     for site in made:
         site.databases.dispose()

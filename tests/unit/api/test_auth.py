@@ -1,4 +1,5 @@
 """Who asks: keystonemiddleware's headers, believed tokens, policies."""
+
 from __future__ import annotations
 
 import json
@@ -22,9 +23,18 @@ def configured(**options):
 
 
 def test_the_identity_that_keystone_vouches_for():
-    request = webob.Request.blank('/', headers={
-        'X-User-Id': 'u', 'X-Project-Id': 'p', 'X-Roles': 'member, reader', 'X-User-Name': 'un', 'X-Project-Name': 'pn',
-        'X-Auth-Token': 't', 'X-Service-Catalog': json.dumps([{'type': 'image', 'endpoints': []}, {'type': 'dns'}])})
+    request = webob.Request.blank(
+        '/',
+        headers={
+            'X-User-Id': 'u',
+            'X-Project-Id': 'p',
+            'X-Roles': 'member, reader',
+            'X-User-Name': 'un',
+            'X-Project-Name': 'pn',
+            'X-Auth-Token': 't',
+            'X-Service-Catalog': json.dumps([{'type': 'image', 'endpoints': []}, {'type': 'dns'}]),
+        },
+    )
     request.environ['openstack.request_id'] = 'req-1'
     ctxt = app.identity_of_keystone(policies.Policy(configured()), request.environ)
     assert (ctxt.user_id, ctxt.project_id, ctxt.roles, ctxt.is_admin) == ('u', 'p', ['member', 'reader'], False)
@@ -32,8 +42,10 @@ def test_the_identity_that_keystone_vouches_for():
     assert [entry['type'] for entry in ctxt.service_catalog] == ['image']
 
 
-@pytest.mark.parametrize(('rule', 'roles', 'is_admin'), [
-    (None, 'admin', True), (None, 'member', False), ('role:boss', 'boss', True), ('role:boss', 'admin', False)])
+@pytest.mark.parametrize(
+    ('rule', 'roles', 'is_admin'),
+    [(None, 'admin', True), (None, 'member', False), ('role:boss', 'boss', True), ('role:boss', 'admin', False)],
+)
 def test_what_makes_an_administrator(tmp_path, rule, roles, is_admin):
     policy = tmp_path / 'policy.yaml'
     policy.write_text(f'"context_is_admin": "{rule}"\n' if rule else '')
@@ -75,8 +87,10 @@ def test_keystone_refuses_requests_without_a_token(make_site):
     assert site.request('GET', '/', headers={'X-Auth-Token': ''}).status_int == 200
 
 
-@pytest.mark.parametrize(('token', 'user', 'project', 'is_admin'), [
-    ('bob:p', 'bob', 'p', False), ('admin:p', 'admin', 'p', True), ('admin', 'admin', 'admin', True)])
+@pytest.mark.parametrize(
+    ('token', 'user', 'project', 'is_admin'),
+    [('bob:p', 'bob', 'p', False), ('admin:p', 'admin', 'p', True), ('admin', 'admin', 'admin', True)],
+)
 def test_believed_tokens(token, user, project, is_admin):
     ctxt = app.identity_of_token(webob.Request.blank('/', headers={'X-Auth-Token': token}).environ)
     assert (ctxt.user_id, ctxt.project_id, ctxt.is_admin) == (user, project, is_admin)
@@ -87,12 +101,16 @@ def context(*roles, project='p', **values):
     return RequestContext(user_id='u', project_id=project, roles=list(roles), overwrite=False, **values)
 
 
-@pytest.mark.parametrize(('rule', 'allowed'), [
-    ('os_compute_api:servers:show', {'reader', 'admin'}),
-    ('os_compute_api:servers:create', {'member', 'admin'}),
-    ('os_compute_api:os-migrate-server:migrate', {'manager', 'admin'}),
-    ('os_compute_api:os-services:list', {'admin'}),
-    ('os_compute_api:limits', {'reader', 'member', 'manager', 'admin', 'nothing'})])
+@pytest.mark.parametrize(
+    ('rule', 'allowed'),
+    [
+        ('os_compute_api:servers:show', {'reader', 'admin'}),
+        ('os_compute_api:servers:create', {'member', 'admin'}),
+        ('os_compute_api:os-migrate-server:migrate', {'manager', 'admin'}),
+        ('os_compute_api:os-services:list', {'admin'}),
+        ('os_compute_api:limits', {'reader', 'member', 'manager', 'admin', 'nothing'}),
+    ],
+)
 def test_default_roles(rule, allowed):
     policy = policies.Policy(configured())
     for role in ('reader', 'member', 'manager', 'admin', 'nothing'):
@@ -122,9 +140,14 @@ def test_a_malformed_policy_file_stops_the_start(tmp_path):
 
 
 SHOW = 'os_compute_api:servers:show'
-BROKEN = {'syntax': b': [', 'bytes': b'\xff\xfe\x00\x80', 'a list': b'- a\n- b\n',
-          'cycle': b'"a": "rule:b"\n"b": "rule:a"\n',
-          'itself': f'"{SHOW}": "rule:{SHOW}"\n'.encode(), 'deep': b'a: ' + b'[' * 5000}
+BROKEN = {
+    'syntax': b': [',
+    'bytes': b'\xff\xfe\x00\x80',
+    'a list': b'- a\n- b\n',
+    'cycle': b'"a": "rule:b"\n"b": "rule:a"\n',
+    'itself': f'"{SHOW}": "rule:{SHOW}"\n'.encode(),
+    'deep': b'a: ' + b'[' * 5000,
+}
 
 
 @pytest.mark.parametrize('text', BROKEN.values(), ids=BROKEN)

@@ -1,4 +1,5 @@
 """GET /kilonova/v1/os-devices: devices of all cells with their owners, for administrators."""
+
 from __future__ import annotations
 
 import json
@@ -26,14 +27,38 @@ def uuid_of(number: int) -> str:
 def server(site: Any) -> str:
     """h1 (cell1) has a GPU that a server holds and a free VF, h2 (cell2) a PF and a vGPU; their server."""
     held = site.server(create={'name': 'train'}, project='p7')
-    rows = {'h1': [device('0000:81:00.0', uuid=uuid_of(1), status='allocated', instance_uuid=held,
-                          request_id='aaaaaaaa-0000-4000-8000-00000000000a', numa_node=1, extra_info=json.dumps(
-                              {'rp_uuid': PROVIDER, 'managed': 'true', 'capabilities': '{}', 'disabled': 'ECC errors',
-                               'reserved_before': '0'})),
-                   device('0000:82:00.1', uuid=uuid_of(2), dev_type='type-VF', parent_addr='0000:82:00.0')],
-            'h2': [device('0000:83:00.0', uuid=uuid_of(3), dev_type='type-PF', status='unavailable'),
-                   device(VGPU, uuid=uuid_of(4), dev_type='mdev', parent_addr='0000:84:00.0', extra_info=json.dumps(
-                       {'mdev_type': 'nvidia-35', 'mdev_class': 'VGPU'}))]}
+    rows = {
+        'h1': [
+            device(
+                '0000:81:00.0',
+                uuid=uuid_of(1),
+                status='allocated',
+                instance_uuid=held,
+                request_id='aaaaaaaa-0000-4000-8000-00000000000a',
+                numa_node=1,
+                extra_info=json.dumps(
+                    {
+                        'rp_uuid': PROVIDER,
+                        'managed': 'true',
+                        'capabilities': '{}',
+                        'disabled': 'ECC errors',
+                        'reserved_before': '0',
+                    }
+                ),
+            ),
+            device('0000:82:00.1', uuid=uuid_of(2), dev_type='type-VF', parent_addr='0000:82:00.0'),
+        ],
+        'h2': [
+            device('0000:83:00.0', uuid=uuid_of(3), dev_type='type-PF', status='unavailable'),
+            device(
+                VGPU,
+                uuid=uuid_of(4),
+                dev_type='mdev',
+                parent_addr='0000:84:00.0',
+                extra_info=json.dumps({'mdev_type': 'nvidia-35', 'mdev_class': 'VGPU'}),
+            ),
+        ],
+    }
     for cell, (host, found) in zip((site.cell1, site.cell2), rows.items(), strict=True):
         with cell.write() as conn:
             made = compute_nodes.get_or_create(conn, node(host, hypervisor_hostname=f'{host}.example'))
@@ -51,14 +76,31 @@ def test_a_device_with_its_owner(site: Any, server: str) -> None:
     shown = site.ok('GET', f'/os-devices/{uuid_of(1)}', mount=OWN)['device']
     created = shown.pop('created_at')
     assert shown == {
-        'id': uuid_of(1), 'host': 'h1', 'node': 'h1.example', 'address': '0000:81:00.0', 'parent_address': None,
-        'kind': 'pci', 'vendor_id': '10de', 'product_id': '13f1', 'numa_node': 1, 'status': 'allocated',
-        'server_id': server, 'server_name': 'train', 'project_id': 'p7',
-        'request_id': 'aaaaaaaa-0000-4000-8000-00000000000a', 'resource_provider': PROVIDER, 'mdev_type': None,
-        'mdev_class': None, 'held_since': None, 'group': None, 'group_head': None,
-        'tags': {'managed': 'true'}, 'barred': {'disabled': 'ECC errors'},
+        'id': uuid_of(1),
+        'host': 'h1',
+        'node': 'h1.example',
+        'address': '0000:81:00.0',
+        'parent_address': None,
+        'kind': 'pci',
+        'vendor_id': '10de',
+        'product_id': '13f1',
+        'numa_node': 1,
+        'status': 'allocated',
+        'server_id': server,
+        'server_name': 'train',
+        'project_id': 'p7',
+        'request_id': 'aaaaaaaa-0000-4000-8000-00000000000a',
+        'resource_provider': PROVIDER,
+        'mdev_type': None,
+        'mdev_class': None,
+        'held_since': None,
+        'group': None,
+        'group_head': None,
+        'tags': {'managed': 'true'},
+        'barred': {'disabled': 'ECC errors'},
         'updated_at': None,
-        'links': [{'rel': 'self', 'href': f'http://localhost/kilonova/v1/os-devices/{uuid_of(1)}'}]}
+        'links': [{'rel': 'self', 'href': f'http://localhost/kilonova/v1/os-devices/{uuid_of(1)}'}],
+    }
     assert len(created) == len('2026-11-21T10:00:00Z') and created.endswith('Z')
     (first, *_) = site.ok('GET', '/os-devices', mount=OWN)['devices']
     assert first == {**shown, 'created_at': created}
@@ -67,11 +109,22 @@ def test_a_device_with_its_owner(site: Any, server: str) -> None:
 def test_kinds_and_parents(site: Any, server: str) -> None:
     body = site.ok('GET', '/os-devices', mount=OWN)
     assert set(body) == {'devices', 'silent_cells'} and body['silent_cells'] == []
-    assert [(row['host'], row['kind'], row['parent_address'], row['mdev_type'], row['mdev_class'], row['status'],
-             row['server_id']) for row in body['devices'][1:]] == [
+    assert [
+        (
+            row['host'],
+            row['kind'],
+            row['parent_address'],
+            row['mdev_type'],
+            row['mdev_class'],
+            row['status'],
+            row['server_id'],
+        )
+        for row in body['devices'][1:]
+    ] == [
         ('h1', 'vf', '0000:82:00.0', None, None, 'available', None),
         ('h2', 'pf', None, None, None, 'unavailable', None),
-        ('h2', 'mdev', '0000:84:00.0', 'nvidia-35', 'VGPU', 'available', None)]
+        ('h2', 'mdev', '0000:84:00.0', 'nvidia-35', 'VGPU', 'available', None),
+    ]
 
 
 def test_an_owner_that_is_deleted_has_neither_name_nor_project(site: Any, server: str) -> None:
@@ -82,19 +135,47 @@ def test_an_owner_that_is_deleted_has_neither_name_nor_project(site: Any, server
 
 
 # --- filters and pages -----------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(('query', 'found'), [
-    ('', [1, 2, 3, 4]), ('?host=h1', [1, 2]), ('?host=h9', []), ('?server=$server', [1]), ('?project_id=p7', [1]),
-    ('?project_id=p1', []), ('?kind=pci', [1]), ('?kind=pf', [3]), ('?kind=vf', [2]), ('?kind=vdpa', []),
-    ('?kind=mdev', [4]), ('?status=available', [2, 4]), ('?status=available&host=h2&kind=mdev', [4]), ('?limit=0', [])])
+@pytest.mark.parametrize(
+    ('query', 'found'),
+    [
+        ('', [1, 2, 3, 4]),
+        ('?host=h1', [1, 2]),
+        ('?host=h9', []),
+        ('?server=$server', [1]),
+        ('?project_id=p7', [1]),
+        ('?project_id=p1', []),
+        ('?kind=pci', [1]),
+        ('?kind=pf', [3]),
+        ('?kind=vf', [2]),
+        ('?kind=vdpa', []),
+        ('?kind=mdev', [4]),
+        ('?status=available', [2, 4]),
+        ('?status=available&host=h2&kind=mdev', [4]),
+        ('?limit=0', []),
+    ],
+)
 def test_filters(site: Any, server: str, query: str, found: list[int]) -> None:
     assert listed(site, query.replace('$server', server)) == found
 
 
-@pytest.mark.parametrize(('query', 'named'), [
-    ('host=a%20b', 'host'), ('host=', 'host'), (f"host={'a' * 256}", 'host'), ('server=5', 'server'),
-    ('project_id=%27', 'project_id'), ('kind=gpu', 'kind'), ('kind=type-PCI', 'kind'), ('status=dead', 'status'),
-    ('limit=-1', 'limit'), ('limit=x', 'limit'), ('marker=7', 'marker'), ('kind=pf&kind=vf', 'kind'),
-    ('address=0000:81:00.0', 'address')])
+@pytest.mark.parametrize(
+    ('query', 'named'),
+    [
+        ('host=a%20b', 'host'),
+        ('host=', 'host'),
+        (f'host={"a" * 256}', 'host'),
+        ('server=5', 'server'),
+        ('project_id=%27', 'project_id'),
+        ('kind=gpu', 'kind'),
+        ('kind=type-PCI', 'kind'),
+        ('status=dead', 'status'),
+        ('limit=-1', 'limit'),
+        ('limit=x', 'limit'),
+        ('marker=7', 'marker'),
+        ('kind=pf&kind=vf', 'kind'),
+        ('address=0000:81:00.0', 'address'),
+    ],
+)
 def test_a_bad_filter_is_refused_by_name(site: Any, query: str, named: str) -> None:
     code, message = site.fault('GET', f'/os-devices?{query}', mount=OWN)
     assert code == 400 and named in message
@@ -105,8 +186,11 @@ def test_pages_over_two_cells(make_site: Any) -> None:
     for number, cell in enumerate((site.cell1, site.cell2)):
         with cell.write() as conn:
             made = compute_nodes.get_or_create(conn, node(f'h{number}'))
-            pci_devices.save(conn, made['id'], created=[
-                device(f'0000:8{each}:00.0', uuid=uuid_of(3 * number + each)) for each in range(3)])
+            pci_devices.save(
+                conn,
+                made['id'],
+                created=[device(f'0000:8{each}:00.0', uuid=uuid_of(3 * number + each)) for each in range(3)],
+            )
     seen, path = [], '/os-devices?limit=2&status=available'
     for _ in range(3):
         body = site.ok('GET', path, mount=OWN)
@@ -117,8 +201,7 @@ def test_pages_over_two_cells(make_site: Any) -> None:
         assert path == f'/os-devices?limit=2&status=available&marker={uuid_of(seen[-1][-1])}'
     assert seen == [[0, 1], [2, 3], [4, 5]]
     assert 'devices_links' not in site.ok('GET', path, mount=OWN)
-    assert site.fault('GET', f'/os-devices?marker={uuid_of(9)}', mount=OWN) == (
-        400, f'marker [{uuid_of(9)}] not found')
+    assert site.fault('GET', f'/os-devices?marker={uuid_of(9)}', mount=OWN) == (400, f'marker [{uuid_of(9)}] not found')
 
 
 def test_a_limit_above_the_configured_one(make_site: Any) -> None:
@@ -150,6 +233,7 @@ def test_a_cell_that_does_not_answer_is_named(site: Any, server: str, monkeypatc
 
         def read(self) -> None:
             raise Unanswered(who='cell2', reason='gone')
+
     monkeypatch.setattr(type(site.cells), 'databases', lambda self: [site.cell0, site.cell1, Silent()])
     body = site.ok('GET', '/os-devices', mount=OWN)
     assert body['silent_cells'] == ['cell2'] and [row['id'] for row in body['devices']] == [uuid_of(1), uuid_of(2)]
@@ -164,17 +248,24 @@ def test_a_cell_that_does_not_answer_is_named(site: Any, server: str, monkeypatc
 @pytest.mark.parametrize('path', ['', '/'])
 def test_the_version_document_needs_no_token(site: Any, path: str) -> None:
     response = site.request('GET', path, mount=OWN, headers={'X-Auth-Token': ''})
-    assert response.status_int == 200 and response.json == {'version': {
-        'id': 'v1', 'status': 'CURRENT', 'links': [{'rel': 'self', 'href': 'http://localhost/kilonova/v1/'}]}}
+    assert response.status_int == 200 and response.json == {
+        'version': {
+            'id': 'v1',
+            'status': 'CURRENT',
+            'links': [{'rel': 'self', 'href': 'http://localhost/kilonova/v1/'}],
+        }
+    }
     assert versions.HEADER not in response.headers
 
 
 @pytest.mark.parametrize('path', ['/os-devices', f'/os-devices/{uuid_of(1)}'])
 def test_administrators_with_a_token_only(site: Any, server: str, path: str) -> None:
-    rule = f"kilonova:devices:{'index' if path == '/os-devices' else 'show'}"
+    rule = f'kilonova:devices:{"index" if path == "/os-devices" else "show"}'
     assert site.fault('GET', path, mount=OWN, headers={'X-Auth-Token': ''})[0] == 401
     assert site.fault('GET', path, mount=OWN, user='bob', project='p7') == (
-        403, f"Policy doesn't allow {rule} to be performed.")
+        403,
+        f"Policy doesn't allow {rule} to be performed.",
+    )
     assert site.request('GET', path, mount=OWN).status_int == 200
 
 
@@ -207,4 +298,8 @@ def test_the_fields_prefixes_have_no_devices(site: Any) -> None:
 
 def test_rows_need_an_administrator() -> None:
     assert {route.policy for route in OWN_ROUTES} == {
-        'kilonova:devices:index', 'kilonova:devices:show', 'kilonova:device-history:index', 'kilonova:metrics:show'}
+        'kilonova:devices:index',
+        'kilonova:devices:show',
+        'kilonova:device-history:index',
+        'kilonova:metrics:show',
+    }

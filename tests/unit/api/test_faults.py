@@ -1,4 +1,5 @@
 """Errors as answers."""
+
 from __future__ import annotations
 
 import logging
@@ -10,7 +11,7 @@ from sqlalchemy import exc
 
 from kilonova import errors
 from kilonova.api import faults
-from kilonova.api.app import Front
+from kilonova.api.app import FaultAndLogMiddleware
 
 
 def answer(result):
@@ -18,14 +19,31 @@ def answer(result):
         if isinstance(result, webob.Response):
             return result(environ, start_response)
         raise result
-    return webob.Request.blank('/a%0Ab?x=1', {'openstack.request_id': 'req-1'}).get_response(Front(app, app))
+
+    return webob.Request.blank('/a%0Ab?x=1', {'openstack.request_id': 'req-1'}).get_response(
+        FaultAndLogMiddleware(app, app)
+    )
 
 
-@pytest.mark.parametrize(('code', 'name'), [
-    (400, 'badRequest'), (401, 'unauthorized'), (403, 'forbidden'), (404, 'itemNotFound'), (405, 'badMethod'),
-    (409, 'conflictingRequest'), (413, 'overLimit'), (415, 'badMediaType'), (429, 'overLimit'),
-    (501, 'notImplemented'), (503, 'serviceUnavailable'), (500, 'computeFault'), (406, 'computeFault'),
-    (410, 'computeFault')])
+@pytest.mark.parametrize(
+    ('code', 'name'),
+    [
+        (400, 'badRequest'),
+        (401, 'unauthorized'),
+        (403, 'forbidden'),
+        (404, 'itemNotFound'),
+        (405, 'badMethod'),
+        (409, 'conflictingRequest'),
+        (413, 'overLimit'),
+        (415, 'badMediaType'),
+        (429, 'overLimit'),
+        (501, 'notImplemented'),
+        (503, 'serviceUnavailable'),
+        (500, 'computeFault'),
+        (406, 'computeFault'),
+        (410, 'computeFault'),
+    ],
+)
 def test_names(code, name):
     response = faults.fault(code, 'm')
     assert response.json == {name: {'code': code, 'message': 'm'}}
@@ -34,10 +52,12 @@ def test_names(code, name):
 
 def test_kinds_of_errors():
     assert answer(errors.InstanceNotFound(instance_id='x')).json == {
-        'itemNotFound': {'code': 404, 'message': 'Instance x could not be found.'}}
+        'itemNotFound': {'code': 404, 'message': 'Instance x could not be found.'}
+    }
     assert answer(errors.InstanceIsLocked(instance_uuid='x')).status_int == 409
     assert answer(errors.Unanswered(who='w', reason='r')).json['serviceUnavailable']['message'] == (
-        'w does not answer: r')
+        'w does not answer: r'
+    )
 
 
 def test_pages_of_webob_become_faults():
@@ -45,8 +65,9 @@ def test_pages_of_webob_become_faults():
     assert response.json == {'overLimit': {'code': 413, 'message': 'too large'}}
     limited = webob.exc.HTTPTooManyRequests('slow down', headers={'Retry-After': '7'})
     assert answer(limited).json['overLimit']['retryAfter'] == '7'
-    page = webob.Response('<html><head><title>404 Not Found</title></head><body><h1>404</h1>gone<br></body></html>',
-                          status=404)
+    page = webob.Response(
+        '<html><head><title>404 Not Found</title></head><body><h1>404</h1>gone<br></body></html>', status=404
+    )
     assert answer(page).json == {'itemNotFound': {'code': 404, 'message': 'gone'}}
     headers = answer(webob.exc.HTTPUnauthorized(headers={'WWW-Authenticate': 'Keystone'})).headers
     assert headers['WWW-Authenticate'] == 'Keystone' and headers['Content-Type'].startswith('application/json')

@@ -1,4 +1,5 @@
 """Flavors, extra specs, access (seed map 0.1 … 0.3)."""
+
 from __future__ import annotations
 
 import json
@@ -8,37 +9,89 @@ from oslo_utils import uuidutils
 
 from kilonova.db.queries import flavors as queries
 
-BASE = {'OS-FLV-DISABLED:disabled', 'OS-FLV-EXT-DATA:ephemeral', 'disk', 'id', 'links', 'name',
-        'os-flavor-access:is_public', 'ram', 'rxtx_factor', 'swap', 'vcpus'}
+BASE = {
+    'OS-FLV-DISABLED:disabled',
+    'OS-FLV-EXT-DATA:ephemeral',
+    'disk',
+    'id',
+    'links',
+    'name',
+    'os-flavor-access:is_public',
+    'ram',
+    'rxtx_factor',
+    'swap',
+    'vcpus',
+}
 
 
-@pytest.mark.parametrize(('version', 'keys'), [
-    ('2.1', BASE), ('2.54', BASE), ('2.55', BASE | {'description'}), ('2.61', BASE | {'description', 'extra_specs'}),
-    ('2.101', BASE | {'description', 'extra_specs'}),
-    ('2.102', (BASE | {'description', 'extra_specs'}) - {'OS-FLV-DISABLED:disabled', 'rxtx_factor'})])
+@pytest.mark.parametrize(
+    ('version', 'keys'),
+    [
+        ('2.1', BASE),
+        ('2.54', BASE),
+        ('2.55', BASE | {'description'}),
+        ('2.61', BASE | {'description', 'extra_specs'}),
+        ('2.101', BASE | {'description', 'extra_specs'}),
+        ('2.102', (BASE | {'description', 'extra_specs'}) - {'OS-FLV-DISABLED:disabled', 'rxtx_factor'}),
+    ],
+)
 def test_keys_of_each_version(site, version, keys):
     """Row 0.3."""
     flavor = site.flavor()
     assert set(site.ok('GET', f'/flavors/{flavor}', version=version)['flavor']) == keys
     assert set(site.ok('GET', '/flavors/detail', version=version)['flavors'][0]) == keys
-    assert set(site.ok('POST', '/flavors', {'flavor': {'name': 'x', 'ram': 1, 'vcpus': 1, 'disk': 0}},
-                       version=version)['flavor']) == keys
+    assert (
+        set(
+            site.ok('POST', '/flavors', {'flavor': {'name': 'x', 'ram': 1, 'vcpus': 1, 'disk': 0}}, version=version)[
+                'flavor'
+            ]
+        )
+        == keys
+    )
 
 
 def test_the_flavor_of_the_seed(site):
     """Seed map 0.1, 0.3: what `openstack flavor create --id auto` sends, a null id, gives a uuid."""
-    flavor = site.ok('POST', '/flavors', {'flavor': {
-        'name': 'tmp1', 'ram': 32768, 'disk': 16, 'vcpus': 8, 'id': None, 'swap': 0, 'OS-FLV-EXT-DATA:ephemeral': 0,
-        'os-flavor-access:is_public': True, 'rxtx_factor': 1.0}}, version='2.61')['flavor']
+    flavor = site.ok(
+        'POST',
+        '/flavors',
+        {
+            'flavor': {
+                'name': 'tmp1',
+                'ram': 32768,
+                'disk': 16,
+                'vcpus': 8,
+                'id': None,
+                'swap': 0,
+                'OS-FLV-EXT-DATA:ephemeral': 0,
+                'os-flavor-access:is_public': True,
+                'rxtx_factor': 1.0,
+            }
+        },
+        version='2.61',
+    )['flavor']
     assert uuidutils.is_uuid_like(flavor['id'])
     assert (flavor['swap'], flavor['rxtx_factor'], flavor['os-flavor-access:is_public']) == ('', 1.0, True)
     assert (flavor['OS-FLV-DISABLED:disabled'], flavor['OS-FLV-EXT-DATA:ephemeral'], flavor['disk']) == (False, 0, 16)
     assert (flavor['ram'], flavor['vcpus'], flavor['extra_specs']) == (32768, 8, {})
-    assert site.ok('GET', f"/flavors/{flavor['id']}", version='2.61') == {'flavor': flavor}
+    assert site.ok('GET', f'/flavors/{flavor["id"]}', version='2.61') == {'flavor': flavor}
     literal = site.ok('POST', '/flavors', {'flavor': {'name': 'tmp2', 'ram': 1, 'disk': 0, 'vcpus': 1, 'id': 'auto'}})
     assert literal['flavor']['id'] == 'auto'
-    numbers = site.ok('POST', '/flavors', {'flavor': {
-        'name': 'tmp3', 'ram': '1', 'disk': '0', 'vcpus': '2', 'id': 7, 'OS-FLV-EXT-DATA:ephemeral': '3', 'swap': '4'}})
+    numbers = site.ok(
+        'POST',
+        '/flavors',
+        {
+            'flavor': {
+                'name': 'tmp3',
+                'ram': '1',
+                'disk': '0',
+                'vcpus': '2',
+                'id': 7,
+                'OS-FLV-EXT-DATA:ephemeral': '3',
+                'swap': '4',
+            }
+        },
+    )
     assert (numbers['flavor']['id'], numbers['flavor']['vcpus']) == ('7', 2)
     assert (numbers['flavor']['OS-FLV-EXT-DATA:ephemeral'], numbers['flavor']['swap']) == (3, 4)
 
@@ -52,16 +105,22 @@ def test_swap_is_a_number_from_2_75_on(site):
 def test_names_and_ids_are_unique(site):
     site.flavor(name='a', id='i')
     assert site.fault('POST', '/flavors', {'flavor': {'name': 'a', 'ram': 1, 'vcpus': 1, 'disk': 0}}) == (
-        409, 'Flavor with name a already exists.')
+        409,
+        'Flavor with name a already exists.',
+    )
     assert site.fault('POST', '/flavors', {'flavor': {'name': 'b', 'ram': 1, 'vcpus': 1, 'disk': 0, 'id': 'i'}}) == (
-        409, 'Flavor with ID i already exists.')
+        409,
+        'Flavor with ID i already exists.',
+    )
 
 
 def test_description(site):
     flavor = site.flavor(description='d')
     assert site.ok('PUT', f'/flavors/{flavor}', {'flavor': {'description': None}})['flavor']['description'] is None
     assert site.fault('PUT', '/flavors/nosuch', {'flavor': {'description': 'x'}}) == (
-        404, 'Flavor nosuch could not be found.')
+        404,
+        'Flavor nosuch could not be found.',
+    )
     # MySQL's column holds 65535 bytes.
     raw = json.dumps({'flavor': {'description': 'é' * 40000}}, ensure_ascii=False).encode()
     assert site.fault('PUT', f'/flavors/{flavor}', raw=raw)[0] == 400
@@ -110,8 +169,20 @@ def test_disabled_flavors_are_listed_for_administrators_alone(site):
     assert site.ok('GET', '/flavors/1', version='2.101', user='bob')['flavor']['OS-FLV-DISABLED:disabled'] is True
 
 
-@pytest.mark.parametrize('query', ['minRam=x', 'minDisk=-1', 'is_public=maybe', 'limit=-1', 'sort_key=nosuch',
-                                   'sort_dir=up', 'marker=nosuch', 'nosuch=1', 'name=['])
+@pytest.mark.parametrize(
+    'query',
+    [
+        'minRam=x',
+        'minDisk=-1',
+        'is_public=maybe',
+        'limit=-1',
+        'sort_key=nosuch',
+        'sort_dir=up',
+        'marker=nosuch',
+        'nosuch=1',
+        'name=[',
+    ],
+)
 def test_bad_queries(site, query):
     assert site.fault('GET', f'/flavors?{query}')[0] == 400
 
@@ -152,7 +223,8 @@ def test_extra_specs(site):
     assert site.ok('POST', path, {'extra_specs': {'a b.c': 'd'}}) == {'extra_specs': {'a b.c': 'd'}}
     assert set(site.ok('GET', path)['extra_specs']) == {*sent, 'a b.c'}
     assert site.ok('PUT', f'{path}/pci_passthrough:alias', {'pci_passthrough:alias': 'x:2'}) == {
-        'pci_passthrough:alias': 'x:2'}
+        'pci_passthrough:alias': 'x:2'
+    }
     assert site.ok('GET', f'{path}/pci_passthrough:alias') == {'pci_passthrough:alias': 'x:2'}
     assert site.fault('PUT', f'{path}/x', {'y': 'z'}) == (400, 'Request body and URI mismatch')
     assert site.request('DELETE', f'{path}/hw:numa_nodes').status_int == 200
@@ -171,15 +243,19 @@ def test_malformed_aliases_are_refused_from_2_86_on(site, value):
     body = {'extra_specs': {'pci_passthrough:alias': value}}
     code, message = site.fault('POST', path, body)
     assert code == 400
-    assert message == (f"Validation failed; '{value}' is not of the format "
-                       r"'[^:]+:\d+(?:\s*,\s*[^:]+:\d+)*'.")
+    assert message == (
+        f"Validation failed; '{value}' is not of the format "
+        r"'[^:]+:\d+(?:\s*,\s*[^:]+:\d+)*'."
+    )
     assert site.request('POST', path, body, version='2.85').status_int == 200
 
 
 def test_unknown_extra_specs_of_our_namespaces(site):
     path = f'/flavors/{site.flavor()}/os-extra_specs'
     assert site.fault('POST', path, {'extra_specs': {'hw:nosuch': '1'}}) == (
-        400, "Validation failed; extra spec 'hw:nosuch' does not appear to be a valid extra spec.")
+        400,
+        "Validation failed; extra spec 'hw:nosuch' does not appear to be a valid extra spec.",
+    )
     assert site.request('POST', path, {'extra_specs': {'mine:nosuch': '1', 'nosuch': '2'}}).status_int == 200
 
 
@@ -196,14 +272,18 @@ def test_access(site):
     assert site.ok('GET', path, user='bob', project='p2')['flavor']['id'] == flavor
     assert site.ok('POST', f'{path}/action', {'removeTenantAccess': {'tenant': 'p2'}}) == {'flavor_access': []}
     assert site.fault('POST', f'{path}/action', {'removeTenantAccess': {'tenant': 'p2'}}) == (
-        404, f'Flavor access not found for {flavor} / p2 combination.')
+        404,
+        f'Flavor access not found for {flavor} / p2 combination.',
+    )
     assert site.fault('POST', f'{path}/action', {'nosuch': {}}) == (400, 'There is no such action: nosuch')
 
 
 def test_access_to_public_flavors(site):
     flavor = site.flavor()
     assert site.fault('GET', f'/flavors/{flavor}/os-flavor-access') == (
-        404, 'Access list not available for public flavors.')
+        404,
+        'Access list not available for public flavors.',
+    )
     body = {'addTenantAccess': {'tenant': 'p2'}}
     assert site.request('POST', f'/flavors/{flavor}/action', body, version='2.6').status_int == 200
     assert site.fault('POST', f'/flavors/{flavor}/action', body, version='2.7')[0] == 409
@@ -216,10 +296,16 @@ def test_the_width_of_addresses_is_checked_at_every_version_found_1_14(site, ver
     path = f'/flavors/{flavor}/os-extra_specs'
     good = {'hw:maxphysaddr_mode': 'emulate', 'hw:maxphysaddr_bits': '42'}
     assert site.ok('POST', path, {'extra_specs': good}, version=version)['extra_specs'] == good
-    for name, value in (('hw:maxphysaddr_bits', '31'), ('hw:maxphysaddr_bits', '65'), ('hw:maxphysaddr_bits', 'wide'),
-                        ('hw:maxphysaddr_mode', 'wide')):
-        for method, where, body in (('POST', path, {'extra_specs': {name: value}}),
-                                    ('PUT', f'{path}/{name}', {name: value})):
+    for name, value in (
+        ('hw:maxphysaddr_bits', '31'),
+        ('hw:maxphysaddr_bits', '65'),
+        ('hw:maxphysaddr_bits', 'wide'),
+        ('hw:maxphysaddr_mode', 'wide'),
+    ):
+        for method, where, body in (
+            ('POST', path, {'extra_specs': {name: value}}),
+            ('PUT', f'{path}/{name}', {name: value}),
+        ):
             response = site.request(method, where, body, version=version)
             assert response.status_int == 400 and f"'{value}'" in response.json['badRequest']['message']
     assert site.ok('GET', path)['extra_specs'] == good

@@ -1,4 +1,5 @@
 """Instance actions and migrations."""
+
 from __future__ import annotations
 
 import pytest
@@ -20,14 +21,44 @@ def told(site):
     server = site.server()
     with site.cell1.write() as conn:
         for number, name in enumerate(('create', 'stop', 'resize')):
-            instances.start_action(conn, server, {
-                'action': name, 'request_id': f'req-{number}', 'user_id': 'bob', 'project_id': 'p1',
-                'created_at': at(number), 'updated_at': at(number), 'start_time': at(number)})
-        instances.add_events(conn, server, 'req-2', [
-            {'event': 'compute_prep_resize', 'result': 'Success', 'host': 'h2', 'start_time': at(3),
-             'finish_time': at(4), 'details': None, 'traceback': None},
-            {'event': 'compute_resize_instance', 'result': 'Error', 'host': 'h1', 'start_time': at(4),
-             'finish_time': at(5), 'details': 'why', 'traceback': 'Traceback'}])
+            instances.start_action(
+                conn,
+                server,
+                {
+                    'action': name,
+                    'request_id': f'req-{number}',
+                    'user_id': 'bob',
+                    'project_id': 'p1',
+                    'created_at': at(number),
+                    'updated_at': at(number),
+                    'start_time': at(number),
+                },
+            )
+        instances.add_events(
+            conn,
+            server,
+            'req-2',
+            [
+                {
+                    'event': 'compute_prep_resize',
+                    'result': 'Success',
+                    'host': 'h2',
+                    'start_time': at(3),
+                    'finish_time': at(4),
+                    'details': None,
+                    'traceback': None,
+                },
+                {
+                    'event': 'compute_resize_instance',
+                    'result': 'Error',
+                    'host': 'h1',
+                    'start_time': at(4),
+                    'finish_time': at(5),
+                    'details': 'why',
+                    'traceback': 'Traceback',
+                },
+            ],
+        )
     return server
 
 
@@ -51,26 +82,34 @@ def test_pages_of_actions(site, told):
     rest = site.ok('GET', path)
     assert [row['request_id'] for row in rest['instanceActions']] == ['req-0'] and 'links' not in rest
     assert site.fault('GET', f'/servers/{told}/os-instance-actions?marker=zzz') == (
-        400, 'Marker zzz could not be found.')
+        400,
+        'Marker zzz could not be found.',
+    )
     assert len(actions(site, told, '?limit=1', version='2.57')['instanceActions']) == 3
 
 
 def test_changes(site, told):
-    for query, names in (('changes-since=2026-11-21T10:00:01Z', ['resize', 'stop']),
-                         ('changes-before=2026-11-21T10:00:00Z', ['create'])):
+    for query, names in (
+        ('changes-since=2026-11-21T10:00:01Z', ['resize', 'stop']),
+        ('changes-before=2026-11-21T10:00:00Z', ['create']),
+    ):
         assert [row['action'] for row in actions(site, told, f'?{query}')['instanceActions']] == names
     window = '?changes-since=2026-11-21T10:00:01Z&changes-before=2026-11-21T10:00:00Z'
     assert site.fault('GET', f'/servers/{told}/os-instance-actions{window}')[0] == 400
     assert site.fault('GET', f'/servers/{told}/os-instance-actions?changes-since=x')[0] == 400
 
 
-@pytest.mark.parametrize(('user', 'version', 'keys'), [
-    ('admin', '2.1', {'event', 'start_time', 'finish_time', 'result', 'traceback'}),
-    ('bob', '2.50', None),
-    ('bob', '2.51', {'event', 'start_time', 'finish_time', 'result'}),
-    ('bob', '2.104', {'event', 'start_time', 'finish_time', 'result', 'hostId'}),
-    ('admin', '2.62', {'event', 'start_time', 'finish_time', 'result', 'traceback', 'host', 'hostId'}),
-    ('admin', '2.84', {'event', 'start_time', 'finish_time', 'result', 'traceback', 'host', 'hostId', 'details'})])
+@pytest.mark.parametrize(
+    ('user', 'version', 'keys'),
+    [
+        ('admin', '2.1', {'event', 'start_time', 'finish_time', 'result', 'traceback'}),
+        ('bob', '2.50', None),
+        ('bob', '2.51', {'event', 'start_time', 'finish_time', 'result'}),
+        ('bob', '2.104', {'event', 'start_time', 'finish_time', 'result', 'hostId'}),
+        ('admin', '2.62', {'event', 'start_time', 'finish_time', 'result', 'traceback', 'host', 'hostId'}),
+        ('admin', '2.84', {'event', 'start_time', 'finish_time', 'result', 'traceback', 'host', 'hostId', 'details'}),
+    ],
+)
 def test_events_of_each_version_and_caller(site, told, user, version, keys):
     shown = site.ok('GET', f'/servers/{told}/os-instance-actions/req-2', user=user, version=version)['instanceAction']
     assert set(shown) >= ACTION
@@ -111,11 +150,26 @@ def moves(site):
     for number in range(5):
         cell, server, project = ((site.cell1, mine, 'p1'), (site.cell2, others, 'p2'))[number % 2]
         with cell.write() as conn:
-            migrations.create(conn, {
-                'uuid': uuid_of(number), 'instance_uuid': server, 'status': 'finished' if number else 'error',
-                'migration_type': 'resize', 'source_compute': 'h1', 'dest_compute': 'h2', 'source_node': 'h1',
-                'dest_node': 'h2', 'dest_host': '10.0.0.2', 'old_instance_type_id': 1, 'new_instance_type_id': 2,
-                'project_id': project, 'user_id': 'bob', 'created_at': at(number), 'updated_at': at(number)})
+            migrations.create(
+                conn,
+                {
+                    'uuid': uuid_of(number),
+                    'instance_uuid': server,
+                    'status': 'finished' if number else 'error',
+                    'migration_type': 'resize',
+                    'source_compute': 'h1',
+                    'dest_compute': 'h2',
+                    'source_node': 'h1',
+                    'dest_node': 'h2',
+                    'dest_host': '10.0.0.2',
+                    'old_instance_type_id': 1,
+                    'new_instance_type_id': 2,
+                    'project_id': project,
+                    'user_id': 'bob',
+                    'created_at': at(number),
+                    'updated_at': at(number),
+                },
+            )
     return mine, others
 
 
@@ -124,13 +178,31 @@ def moved(site, query='', **kwargs):
     return [int(row['uuid'][:8]) for row in rows]
 
 
-MIGRATION = {'created_at', 'dest_compute', 'dest_host', 'dest_node', 'id', 'instance_uuid', 'new_instance_type_id',
-             'old_instance_type_id', 'source_compute', 'source_node', 'status', 'updated_at'}
+MIGRATION = {
+    'created_at',
+    'dest_compute',
+    'dest_host',
+    'dest_node',
+    'id',
+    'instance_uuid',
+    'new_instance_type_id',
+    'old_instance_type_id',
+    'source_compute',
+    'source_node',
+    'status',
+    'updated_at',
+}
 
 
-@pytest.mark.parametrize(('version', 'more'), [
-    ('2.1', set()), ('2.23', {'migration_type'}), ('2.59', {'migration_type', 'uuid'}),
-    ('2.80', {'migration_type', 'uuid', 'project_id', 'user_id'})])
+@pytest.mark.parametrize(
+    ('version', 'more'),
+    [
+        ('2.1', set()),
+        ('2.23', {'migration_type'}),
+        ('2.59', {'migration_type', 'uuid'}),
+        ('2.80', {'migration_type', 'uuid', 'project_id', 'user_id'}),
+    ],
+)
 def test_migrations_of_each_version(site, moves, version, more):
     rows = site.ok('GET', '/os-migrations', version=version)['migrations']
     assert len(rows) == 5 and set(rows[0]) == MIGRATION | more
@@ -154,8 +226,7 @@ def test_filters_and_pages_of_migrations(site, moves):
         links = answer.get('migrations_links')
         path = links[0]['href'].removeprefix('http://localhost/v2.1') if links else None
     assert found == [4, 3, 2, 1, 0]
-    assert site.fault('GET', f'/os-migrations?marker={uuid_of(9)}') == (
-        400, f'Marker {uuid_of(9)} could not be found.')
+    assert site.fault('GET', f'/os-migrations?marker={uuid_of(9)}') == (400, f'Marker {uuid_of(9)} could not be found.')
     assert site.fault('GET', '/os-migrations?hidden=maybe')[0] == 400
 
 
@@ -165,32 +236,61 @@ def test_managers_see_their_projects_moves_without_hosts(make_site, tmp_path):
     moves_of = site.server(site.cell1)
     with site.cell1.write() as conn:
         for number, project in enumerate(('p1', 'p2')):
-            migrations.create(conn, {'uuid': uuid_of(number), 'instance_uuid': moves_of, 'status': 'finished',
-                                     'migration_type': 'resize', 'source_compute': 'h1', 'dest_compute': 'h2',
-                                     'project_id': project, 'created_at': at(number)})
+            migrations.create(
+                conn,
+                {
+                    'uuid': uuid_of(number),
+                    'instance_uuid': moves_of,
+                    'status': 'finished',
+                    'migration_type': 'resize',
+                    'source_compute': 'h1',
+                    'dest_compute': 'h2',
+                    'project_id': project,
+                    'created_at': at(number),
+                },
+            )
     (row,) = site.ok('GET', '/os-migrations?project_id=p1', user='bob')['migrations']
     assert (row['project_id'], row['source_compute'], row['dest_compute']) == ('p1', None, None)
     for query in ('?project_id=p2', ''):
         assert site.fault('GET', f'/os-migrations{query}', user='bob') == (
-            403, "Policy doesn't allow os_compute_api:os-migrations:index:all_projects to be performed.")
+            403,
+            "Policy doesn't allow os_compute_api:os-migrations:index:all_projects to be performed.",
+        )
     assert len(site.ok('GET', '/os-migrations')['migrations']) == 2
 
 
-@pytest.mark.parametrize(('kind', 'status', 'version', 'linked'), [
-    ('live-migration', 'running', '2.23', True), ('live-migration', 'queued', '2.104', True),
-    ('live-migration', 'running', '2.22', False), ('live-migration', 'completed', '2.23', False),
-    ('resize', 'migrating', '2.23', False)])
+@pytest.mark.parametrize(
+    ('kind', 'status', 'version', 'linked'),
+    [
+        ('live-migration', 'running', '2.23', True),
+        ('live-migration', 'queued', '2.104', True),
+        ('live-migration', 'running', '2.22', False),
+        ('live-migration', 'completed', '2.23', False),
+        ('resize', 'migrating', '2.23', False),
+    ],
+)
 def test_live_migrations_under_way_have_links(site, kind, status, version, linked):
     server = site.server()
     with site.cell1.write() as conn:
-        row = migrations.create(conn, {'uuid': uuid_of(1), 'instance_uuid': server, 'status': status,
-                                       'migration_type': kind, 'source_compute': 'h1', 'dest_compute': 'h2'})
+        row = migrations.create(
+            conn,
+            {
+                'uuid': uuid_of(1),
+                'instance_uuid': server,
+                'status': status,
+                'migration_type': kind,
+                'source_compute': 'h1',
+                'dest_compute': 'h2',
+            },
+        )
     (shown,) = site.ok('GET', '/os-migrations', version=version)['migrations']
     assert ('links' in shown) == linked
     if linked:
-        tail = f"/servers/{server}/migrations/{row['id']}"
+        tail = f'/servers/{server}/migrations/{row["id"]}'
         assert [(link['rel'], link['href']) for link in shown['links']] == [
-            ('self', f'http://localhost/v2.1{tail}'), ('bookmark', f'http://localhost{tail}')]
+            ('self', f'http://localhost/v2.1{tail}'),
+            ('bookmark', f'http://localhost{tail}'),
+        ]
 
 
 def test_before_2_59_the_list_of_migrations_is_whole(make_site):
@@ -198,7 +298,15 @@ def test_before_2_59_the_list_of_migrations_is_whole(make_site):
     server = site.server()
     with site.cell1.write() as conn:
         for number in range(3):
-            migrations.create(conn, {'uuid': uuid_of(number), 'instance_uuid': server, 'status': 'done',
-                                     'migration_type': 'evacuation', 'created_at': at(number)})
+            migrations.create(
+                conn,
+                {
+                    'uuid': uuid_of(number),
+                    'instance_uuid': server,
+                    'status': 'done',
+                    'migration_type': 'evacuation',
+                    'created_at': at(number),
+                },
+            )
     assert len(site.ok('GET', '/os-migrations', version='2.58')['migrations']) == 3
     assert len(site.ok('GET', '/os-migrations', version='2.59')['migrations']) == 2

@@ -1,4 +1,5 @@
 """os-keypairs and the key_name of servers (seed map 1.9)."""
+
 from __future__ import annotations
 
 import base64
@@ -17,7 +18,7 @@ from kilonova.api.services import key_material, keypairs
 from kilonova.db.models import api as models
 from tests.unit.api.conftest import IMAGE
 
-PUBLIC = ('ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIPQ7mV0Yg6yO0vJ4VZqZc0c3gG2uF0yqkq9lUCFzrgQz me@home')
+PUBLIC = 'ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIPQ7mV0Yg6yO0vJ4VZqZc0c3gG2uF0yqkq9lUCFzrgQz me@home'
 
 
 def ssh_key():
@@ -39,10 +40,15 @@ def names(answer):
 LISTED = {'name', 'public_key', 'fingerprint'}
 
 
-@pytest.mark.parametrize(('version', 'code', 'keys'), [
-    ('2.1', 200, LISTED | {'user_id', 'private_key'}), ('2.2', 201, LISTED | {'user_id', 'private_key', 'type'}),
-    ('2.10', 201, LISTED | {'user_id', 'private_key', 'type'}),
-    ('2.91', 201, LISTED | {'user_id', 'private_key', 'type'})])
+@pytest.mark.parametrize(
+    ('version', 'code', 'keys'),
+    [
+        ('2.1', 200, LISTED | {'user_id', 'private_key'}),
+        ('2.2', 201, LISTED | {'user_id', 'private_key', 'type'}),
+        ('2.10', 201, LISTED | {'user_id', 'private_key', 'type'}),
+        ('2.91', 201, LISTED | {'user_id', 'private_key', 'type'}),
+    ],
+)
 def test_a_pair_is_made_until_2_91(site, version, code, keys):
     made = add(site, version=version, code=code)
     assert set(made) == keys and made['user_id'] == 'bob' and made['name'] == 'k'
@@ -91,18 +97,30 @@ def test_a_long_user_id_still_gets_a_certificate():
     assert made.private_key not in repr(made)
 
 
-@pytest.mark.parametrize(('values', 'version', 'message'), [
-    ({'public_key': 'nonsense'}, '2.92', 'Keypair data is invalid: failed to generate fingerprint'),
-    ({'public_key': 'ssh-rsa AAAA'}, '2.1', 'Keypair data is invalid: failed to generate fingerprint'),
-    ({'public_key': ''}, '2.1', 'Keypair data is invalid: failed to generate fingerprint'),
-    ({'public_key': 'é'}, '2.1', 'Keypair data is invalid: failed to generate fingerprint'),
-    ({'public_key': 'nonsense', 'type': 'x509'}, '2.92',
-     'Keypair data is invalid: failed to generate X509 fingerprint.'),
-    ({'type': 'x509'}, '2.1', "'type' was unexpected"), ({'type': 'pgp'}, '2.2', "'pgp' is not one of"),
-    ({'user_id': 'bob'}, '2.9', "'user_id' was unexpected"), ({'name': ''}, '2.1', 'name'),
-    ({'name': ' k'}, '2.1', 'name'), ({'name': 'k' * 256}, '2.1', 'too long'),
-    ({'name': 'a/b'}, '2.92', 'unsafe characters'), ({'name': 'a@b'}, '2.91', 'unsafe characters'),
-    ({'name': 'a.b'}, '2.1', 'unsafe characters'), ({'name': 'ü'}, '2.92', 'unsafe characters')])
+@pytest.mark.parametrize(
+    ('values', 'version', 'message'),
+    [
+        ({'public_key': 'nonsense'}, '2.92', 'Keypair data is invalid: failed to generate fingerprint'),
+        ({'public_key': 'ssh-rsa AAAA'}, '2.1', 'Keypair data is invalid: failed to generate fingerprint'),
+        ({'public_key': ''}, '2.1', 'Keypair data is invalid: failed to generate fingerprint'),
+        ({'public_key': 'é'}, '2.1', 'Keypair data is invalid: failed to generate fingerprint'),
+        (
+            {'public_key': 'nonsense', 'type': 'x509'},
+            '2.92',
+            'Keypair data is invalid: failed to generate X509 fingerprint.',
+        ),
+        ({'type': 'x509'}, '2.1', "'type' was unexpected"),
+        ({'type': 'pgp'}, '2.2', "'pgp' is not one of"),
+        ({'user_id': 'bob'}, '2.9', "'user_id' was unexpected"),
+        ({'name': ''}, '2.1', 'name'),
+        ({'name': ' k'}, '2.1', 'name'),
+        ({'name': 'k' * 256}, '2.1', 'too long'),
+        ({'name': 'a/b'}, '2.92', 'unsafe characters'),
+        ({'name': 'a@b'}, '2.91', 'unsafe characters'),
+        ({'name': 'a.b'}, '2.1', 'unsafe characters'),
+        ({'name': 'ü'}, '2.92', 'unsafe characters'),
+    ],
+)
 def test_what_is_refused(site, values, version, message):
     body = {'keypair': {'name': 'k', 'public_key': PUBLIC, **values}}
     code, told = site.fault('POST', '/os-keypairs', body, version=version, user='bob')
@@ -118,13 +136,16 @@ def test_names_like_addresses_since_2_92(site):
 def test_a_name_is_taken_once_a_user(site):
     add(site, public_key=ssh_key())
     assert site.fault('POST', '/os-keypairs', {'keypair': {'name': 'k', 'public_key': ssh_key()}}, user='bob') == (
-        409, "Key pair 'k' already exists.")
+        409,
+        "Key pair 'k' already exists.",
+    )
     add(site, name='K', public_key=ssh_key(), code=201)
     add(site, user='eve', public_key=ssh_key(), code=201)
 
 
-@pytest.mark.parametrize(('version', 'keys'), [('2.1', LISTED), ('2.2', LISTED | {'type'}),
-                                               ('2.104', LISTED | {'type'})])
+@pytest.mark.parametrize(
+    ('version', 'keys'), [('2.1', LISTED), ('2.2', LISTED | {'type'}), ('2.104', LISTED | {'type'})]
+)
 def test_the_list(site, version, keys):
     for name in ('b', 'a'):
         add(site, name=name, public_key=ssh_key())
@@ -140,15 +161,16 @@ def test_pages_since_2_35(make_site):
         add(site, name=name, public_key=ssh_key())
     answer = site.ok('GET', '/os-keypairs?limit=2', version='2.35', user='bob')
     assert names(answer) == ['a', 'b']
-    assert answer['keypairs_links'] == [{
-        'rel': 'next', 'href': 'http://localhost/v2.1/os-keypairs?limit=2&marker=b'}]
+    assert answer['keypairs_links'] == [{'rel': 'next', 'href': 'http://localhost/v2.1/os-keypairs?limit=2&marker=b'}]
     last = site.ok('GET', '/os-keypairs?limit=3&marker=b', version='2.35', user='bob')
     assert names(last) == ['c', 'd'] and 'keypairs_links' not in last
     assert names(site.ok('GET', '/os-keypairs', version='2.35', user='bob')) == ['a', 'b', 'c']
     assert names(site.ok('GET', '/os-keypairs?limit=1&marker=zz', version='2.34', user='bob')) == list('abcd')
     assert site.fault('GET', '/os-keypairs?marker=zz', user='bob') == (400, 'Marker zz could not be found.')
     assert site.fault('GET', '/os-keypairs?limit=-1', user='bob') == (
-        400, "Invalid input for query parameters limit. Value: -1. '-1' does not match '^[0-9]*$'")
+        400,
+        "Invalid input for query parameters limit. Value: -1. '-1' does not match '^[0-9]*$'",
+    )
 
 
 SHOWN = LISTED | {'id', 'user_id', 'created_at', 'updated_at', 'deleted', 'deleted_at'}
@@ -170,14 +192,19 @@ def test_delete(site, version, code):
     assert response.status_int == code and response.body == b''
     for method in ('GET', 'DELETE'):
         assert site.fault(method, '/os-keypairs/k', version=version, user='bob') == (
-            404, 'Keypair k not found for user bob')
+            404,
+            'Keypair k not found for user bob',
+        )
 
 
 def test_key_pairs_of_others_are_for_administrators_since_2_10(site):
     add(site, public_key=ssh_key())
     rule = "Policy doesn't allow os_compute_api:os-keypairs:{} to be performed."
-    for method, path, verb in (('GET', '/os-keypairs', 'index'), ('GET', '/os-keypairs/k', 'show'),
-                               ('DELETE', '/os-keypairs/k', 'delete')):
+    for method, path, verb in (
+        ('GET', '/os-keypairs', 'index'),
+        ('GET', '/os-keypairs/k', 'show'),
+        ('DELETE', '/os-keypairs/k', 'delete'),
+    ):
         assert site.fault(method, f'{path}?user_id=bob', user='eve') == (403, rule.format(verb))
     body = {'keypair': {'name': 'k2', 'public_key': ssh_key(), 'user_id': 'bob'}}
     assert site.fault('POST', '/os-keypairs', body, user='eve') == (403, rule.format('create'))
@@ -196,7 +223,9 @@ def test_the_quota_is_a_users(make_site):
     for name in ('a', 'b'):
         add(site, name=name, public_key=ssh_key(), code=201)
     assert site.fault('POST', '/os-keypairs', {'keypair': {'name': 'c', 'public_key': ssh_key()}}, user='bob') == (
-        403, 'Quota exceeded, too many key pairs.')
+        403,
+        'Quota exceeded, too many key pairs.',
+    )
     add(site, user='eve', public_key=ssh_key(), code=201)
     site.ok('PUT', '/os-quota-sets/p1?user_id=bob', {'quota_set': {'key_pairs': 3, 'force': True}})
     add(site, name='c', public_key=ssh_key(), code=201)
@@ -213,6 +242,7 @@ def test_key_pairs_that_are_added_at_the_same_time(make_site, monkeypatch, reche
     def slow(database, values):
         inner(database, {**values, 'name': 'other'})
         return inner(database, values)
+
     monkeypatch.setattr(keypairs.keypairs, 'create', slow)
     response = site.request('POST', '/os-keypairs', {'keypair': {'name': 'k', 'public_key': ssh_key()}}, user='bob')
     assert response.status_int == (403 if recheck else 201)
@@ -229,7 +259,7 @@ def test_private_keys_are_kept_nowhere(site, caplog, statements, tmp_path):
     assert not any(secret in statement for _, statement in statements)
     for path in tmp_path.glob('*.db*'):
         assert secret.encode() not in path.read_bytes()
-    assert made['private_key'] not in repr(keypairs.Made(row, made['private_key']))
+    assert made['private_key'] not in repr(keypairs.NewKeypair(row, made['private_key']))
 
 
 # --- servers ---------------------------------------------------------------------------------------------------------
@@ -262,4 +292,6 @@ def test_a_key_that_the_caller_does_not_have(site):
     add(site, user='eve', public_key=ssh_key())
     for user in ('bob', 'admin'):
         assert site.fault('POST', '/servers', server_body(site, key_name='k'), user=user) == (
-            400, 'Invalid key_name provided.')
+            400,
+            'Invalid key_name provided.',
+        )

@@ -1,19 +1,41 @@
 """Limits."""
+
 from __future__ import annotations
 
 import pytest
 
-LIMITS = {'maxServerGroupMembers', 'maxServerGroups', 'maxServerMeta', 'maxTotalCores', 'maxTotalInstances',
-          'maxTotalKeypairs', 'maxTotalRAMSize', 'totalCoresUsed', 'totalInstancesUsed', 'totalRAMUsed',
-          'totalServerGroupsUsed'}
+LIMITS = {
+    'maxServerGroupMembers',
+    'maxServerGroups',
+    'maxServerMeta',
+    'maxTotalCores',
+    'maxTotalInstances',
+    'maxTotalKeypairs',
+    'maxTotalRAMSize',
+    'totalCoresUsed',
+    'totalInstancesUsed',
+    'totalRAMUsed',
+    'totalServerGroupsUsed',
+}
 PERSONALITY = {'maxPersonality', 'maxPersonalitySize'}
-NETWORK = {'maxSecurityGroupRules', 'maxSecurityGroups', 'maxTotalFloatingIps', 'totalFloatingIpsUsed',
-           'totalSecurityGroupsUsed'}
+NETWORK = {
+    'maxSecurityGroupRules',
+    'maxSecurityGroups',
+    'maxTotalFloatingIps',
+    'totalFloatingIpsUsed',
+    'totalSecurityGroupsUsed',
+}
 
 
-@pytest.mark.parametrize(('version', 'keys'), [
-    ('2.1', LIMITS | PERSONALITY | NETWORK | {'maxImageMeta'}), ('2.36', LIMITS | PERSONALITY | {'maxImageMeta'}),
-    ('2.39', LIMITS | PERSONALITY), ('2.57', LIMITS)])
+@pytest.mark.parametrize(
+    ('version', 'keys'),
+    [
+        ('2.1', LIMITS | PERSONALITY | NETWORK | {'maxImageMeta'}),
+        ('2.36', LIMITS | PERSONALITY | {'maxImageMeta'}),
+        ('2.39', LIMITS | PERSONALITY),
+        ('2.57', LIMITS),
+    ],
+)
 def test_limits_of_each_version(site, version, keys):
     answer = site.ok('GET', '/limits', version=version, user='bob')['limits']
     assert answer['rate'] == [] and set(answer['absolute']) == keys
@@ -33,10 +55,15 @@ def test_what_is_used(site):
 
 def test_server_groups_are_counted(site):
     from kilonova.db.models import api as models
+
     with site.databases.api().write() as conn:
-        conn.execute(models.InstanceGroup.__table__.insert(), [
-            {'uuid': str(number), 'name': 'g', 'user_id': 'bob', 'project_id': project}
-            for number, project in enumerate(('p1', 'p1', 'p2'))])
+        conn.execute(
+            models.InstanceGroup.__table__.insert(),
+            [
+                {'uuid': str(number), 'name': 'g', 'user_id': 'bob', 'project_id': project}
+                for number, project in enumerate(('p1', 'p1', 'p2'))
+            ],
+        )
     assert site.ok('GET', '/limits', user='bob')['limits']['absolute']['totalServerGroupsUsed'] == 2
 
 

@@ -1,4 +1,5 @@
 """lock and unlock."""
+
 from __future__ import annotations
 
 import pytest
@@ -52,7 +53,9 @@ def test_what_an_administrator_locked_takes_a_right_of_its_own(site):
     server = site.server()
     act(site, server, 'lock', project='ops')
     assert site.fault('POST', f'/servers/{server}/action', {'unlock': None}, user='bob') == (
-        403, "Policy doesn't allow os_compute_api:os-lock-server:unlock:unlock_override to be performed.")
+        403,
+        "Policy doesn't allow os_compute_api:os-lock-server:unlock:unlock_override to be performed.",
+    )
     assert act(site, server, 'unlock', project='ops').status_int == 202
     act(site, server, 'lock', user='bob')
     assert act(site, server, 'unlock', project='ops').status_int == 202
@@ -68,16 +71,30 @@ def test_the_loser_of_a_race_to_unlock(site, monkeypatch):
     def late(database, uuid, **kwargs):
         act(site, server, 'lock', project='ops')
         return unlock(database, uuid, **kwargs)
+
     monkeypatch.setattr(instances, 'unlock', late)
     assert site.fault('POST', f'/servers/{server}/action', {'unlock': None}, user='bob') == (
-        409, f'Instance {server} is locked')
+        409,
+        f'Instance {server} is locked',
+    )
     assert shown(site, server)[2] == 'admin'
 
 
-@pytest.mark.parametrize(('version', 'body', 'code'), [
-    ('2.1', None, 202), ('2.72', {'locked_reason': 'passed over'}, 202), ('2.72', 'x', 202), ('2.73', None, 202),
-    ('2.73', {}, 202), ('2.73', {'locked_reason': 'x' * 255}, 202), ('2.73', {'locked_reason': 'x' * 256}, 400),
-    ('2.73', {'locked_reason': ''}, 400), ('2.73', {'other': 'x'}, 400), ('2.73', 'x', 400)])
+@pytest.mark.parametrize(
+    ('version', 'body', 'code'),
+    [
+        ('2.1', None, 202),
+        ('2.72', {'locked_reason': 'passed over'}, 202),
+        ('2.72', 'x', 202),
+        ('2.73', None, 202),
+        ('2.73', {}, 202),
+        ('2.73', {'locked_reason': 'x' * 255}, 202),
+        ('2.73', {'locked_reason': 'x' * 256}, 400),
+        ('2.73', {'locked_reason': ''}, 400),
+        ('2.73', {'other': 'x'}, 400),
+        ('2.73', 'x', 400),
+    ],
+)
 def test_bodies_of_each_version(site, version, body, code):
     server = site.server()
     assert act(site, server, 'lock', body, version=version).status_int == code
@@ -100,6 +117,7 @@ def test_filters(site):
 
     def listed(query, **kwargs):
         return {server['id'] for server in site.ok('GET', f'/servers?{query}', **kwargs)['servers']}
+
     assert listed('locked=true', user='bob') == {owned, ours}
     assert listed('locked=False', user='bob') == {free}
     assert listed('locked=true', user='bob', version='2.72') == {free, owned, ours}
@@ -110,12 +128,23 @@ def test_filters(site):
 def test_every_change_is_refused_but_for_administrators(site):
     server = site.server(vm_state='active')
     act(site, server, 'lock', user='bob')
-    for name, body in (('os-stop', None), ('os-start', None), ('reboot', {'type': 'HARD'}),
-                       ('resize', {'flavorRef': site.flavor()}), ('confirmResize', None), ('revertResize', None),
-                       ('pause', None), ('unpause', None), ('suspend', None), ('resume', None),
-                       ('trigger_crash_dump', None)):
+    for name, body in (
+        ('os-stop', None),
+        ('os-start', None),
+        ('reboot', {'type': 'HARD'}),
+        ('resize', {'flavorRef': site.flavor()}),
+        ('confirmResize', None),
+        ('revertResize', None),
+        ('pause', None),
+        ('unpause', None),
+        ('suspend', None),
+        ('resume', None),
+        ('trigger_crash_dump', None),
+    ):
         assert site.fault('POST', f'/servers/{server}/action', {name: body}, user='bob') == (
-            409, f'Instance {server} is locked'), name
+            409,
+            f'Instance {server} is locked',
+        ), name
     assert site.fault('DELETE', f'/servers/{server}', user='bob') == (409, f'Instance {server} is locked')
     assert act(site, server, 'os-stop').status_int == 202
 
@@ -124,4 +153,6 @@ def test_build_requests(site):
     waiting = site.create()
     for name in ('lock', 'unlock'):
         assert site.fault('POST', f'/servers/{waiting}/action', {name: None}) == (
-            409, f'Instance {waiting} is not ready')
+            409,
+            f'Instance {waiting} is not ready',
+        )

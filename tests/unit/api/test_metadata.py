@@ -1,4 +1,5 @@
 """The metadata service over real SQLite databases: whose requests are answered, and with what."""
+
 from __future__ import annotations
 
 import base64
@@ -45,19 +46,32 @@ class Guests:
 
     def __init__(self, site: Site) -> None:
         self.site, self.vendors, self.now = site, Vendors(), 0.0
-        self.app = MetadataService(site.conf, databases=site.databases, cells=site.cells,
-                                   vendor=self.vendors, clock=lambda: self.now)  # type: ignore[arg-type]
+        self.app = MetadataService(
+            site.conf, databases=site.databases, cells=site.cells, vendor=self.vendors, clock=lambda: self.now
+        )  # type: ignore[arg-type]
 
-    def ask(self, server: str, path: str, method: str = 'GET', body: bytes = b'', project: str = PROJECT,
-            **headers: str | None) -> webob.Response:
+    def ask(
+        self,
+        server: str,
+        path: str,
+        method: str = 'GET',
+        body: bytes = b'',
+        project: str = PROJECT,
+        **headers: str | None,
+    ) -> webob.Response:
         request = webob.Request.blank('/')
         request.environ['PATH_INFO'] = path
         request.method = method
         if body:
             request.body = body
         signature = hmac.new(SECRET.encode(), server.encode(), hashlib.sha256).hexdigest()
-        given = {'X-Instance-ID': server, 'X-Tenant-ID': project, 'X-Instance-ID-Signature': signature,
-                 'X-Forwarded-For': '10.0.0.5', **{name.replace('_', '-'): value for name, value in headers.items()}}
+        given = {
+            'X-Instance-ID': server,
+            'X-Tenant-ID': project,
+            'X-Instance-ID-Signature': signature,
+            'X-Forwarded-For': '10.0.0.5',
+            **{name.replace('_', '-'): value for name, value in headers.items()},
+        }
         request.headers.update({name: value for name, value in given.items() if value is not None})
         return request.get_response(self.app)
 
@@ -78,8 +92,17 @@ def guests(make_site: Callable[..., Site]) -> Guests:
 def server(guests: Guests) -> str:
     """A server in a cell, with all that its guest may know."""
     site = guests.site
-    site.ok('POST', '/os-keypairs', {'keypair': {'name': 'mine', 'public_key': 'ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAA'
-                                                 'IJ8aTp5V0cJfJ6bS1XwW8fOaYkXr0gkJ1rFvW5xqkTtB bob'}}, user='bob')
+    site.ok(
+        'POST',
+        '/os-keypairs',
+        {
+            'keypair': {
+                'name': 'mine',
+                'public_key': 'ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ8aTp5V0cJfJ6bS1XwW8fOaYkXr0gkJ1rFvW5xqkTtB bob',
+            }
+        },
+        user='bob',
+    )
     uuid = site.create(name='web', key_name='mine', user_data=USER_DATA, metadata={'tier': 'front'})
     return site.hand_over(uuid, host='h1', vm_state='active', metadata={'tier': 'front'})
 
@@ -123,11 +146,16 @@ def test_what_is_remembered_is_compared_with_the_project_too(guests: Guests, ser
     assert guests.ask(server, '/', project=OTHER).status_int == 404
 
 
-@pytest.mark.parametrize(('options', 'said'), [
-    ({'neutron__metadata_proxy_shared_secret': SECRET}, 'service_metadata_proxy is not set'),
-    ({'neutron__service_metadata_proxy': True}, 'metadata_proxy_shared_secret is empty')])
-def test_without_a_proxy_or_a_secret_it_does_not_start(make_site: Callable[..., Site], options: dict[str, Any],
-                                                       said: str) -> None:
+@pytest.mark.parametrize(
+    ('options', 'said'),
+    [
+        ({'neutron__metadata_proxy_shared_secret': SECRET}, 'service_metadata_proxy is not set'),
+        ({'neutron__service_metadata_proxy': True}, 'metadata_proxy_shared_secret is empty'),
+    ],
+)
+def test_without_a_proxy_or_a_secret_it_does_not_start(
+    make_site: Callable[..., Site], options: dict[str, Any], said: str
+) -> None:
     with pytest.raises(Misconfigured, match=said):
         Guests(make_site(**options))
 
@@ -135,20 +163,43 @@ def test_without_a_proxy_or_a_secret_it_does_not_start(make_site: Callable[..., 
 # --- OpenStack's format -----------------------------------------------------------------------------------------------
 def test_openstack_documents(guests: Guests, server: str) -> None:
     assert guests.text(server, '/openstack').split() == [
-        '2012-08-10', '2013-04-04', '2013-10-17', '2015-10-15', '2016-06-30', '2016-10-06', '2017-02-22', '2018-08-27',
-        '2020-10-14', 'latest']
+        '2012-08-10',
+        '2013-04-04',
+        '2013-10-17',
+        '2015-10-15',
+        '2016-06-30',
+        '2016-10-06',
+        '2017-02-22',
+        '2018-08-27',
+        '2020-10-14',
+        'latest',
+    ]
     assert guests.text(server, '/openstack/latest/').split() == [
-        'meta_data.json', 'user_data', 'network_data.json', 'password', 'vendor_data.json', 'vendor_data2.json']
+        'meta_data.json',
+        'user_data',
+        'network_data.json',
+        'password',
+        'vendor_data.json',
+        'vendor_data2.json',
+    ]
     assert guests.text(server, '/openstack/2012-08-10').split() == ['meta_data.json', 'user_data']
     meta = json.loads(guests.text(server, '/openstack/latest/meta_data.json'))
     assert (meta['uuid'], meta['name'], meta['hostname'], meta['meta'], meta['project_id']) == (
-        server, 'web', 'web.novalocal', {'tier': 'front'}, PROJECT)
+        server,
+        'web',
+        'web.novalocal',
+        {'tier': 'front'},
+        PROJECT,
+    )
     assert list(meta['public_keys']) == ['mine'] and meta['keys'][0]['type'] == 'ssh'
     # Only a config drive has it.
     assert 'admin_pass' not in meta
     assert guests.text(server, '/openstack/latest/user_data') == '#cloud-config'
     assert json.loads(guests.text(server, '/openstack/latest/network_data.json')) == {
-        'links': [], 'networks': [], 'services': []}
+        'links': [],
+        'networks': [],
+        'services': [],
+    }
     assert guests.ask(server, '/openstack/latest/meta_data.json').content_type == 'application/json'
 
 
@@ -158,18 +209,35 @@ def test_a_server_with_a_port(guests: Guests, server: str) -> None:
         info_caches.write(conn, server, [new_vif(subnets=(subnet,), security_groups=('web',)).stored()])
     found = json.loads(guests.text(server, '/openstack/latest/network_data.json'))
     assert [(one['id'], one['ethernet_mac_address']) for one in found['links']] == [
-        ('tap1eeb6c43-4f', 'fa:16:3e:00:00:01')]
+        ('tap1eeb6c43-4f', 'fa:16:3e:00:00:01')
+    ]
     assert [one['type'] for one in found['networks']] == ['ipv4_dhcp']
     assert found['services'] == [{'type': 'dns', 'address': '9.9.9.9'}]
-    assert [guests.text(server, f'/latest/meta-data/{name}') for name in (
-        'local-ipv4', 'public-ipv4', 'security-groups')] == ['10.2.0.43', '198.51.100.7', 'web']
+    assert [
+        guests.text(server, f'/latest/meta-data/{name}') for name in ('local-ipv4', 'public-ipv4', 'security-groups')
+    ] == ['10.2.0.43', '198.51.100.7', 'web']
 
 
-@pytest.mark.parametrize('path', [
-    '/openstack/2012-08-10/network_data.json', '/openstack/2013-04-04/vendor_data.json', '/openstack/2011-01-01',
-    '/openstack/2016-06-30/vendor_data2.json', '/openstack/2013-04-04/password', '/openstack/latest/nothing',
-    '/openstack/latest/meta_data.json/more', '/openstack/content/0000', '/2030-01-01/meta-data', '/latest/nothing',
-    '/latest/meta-data/nothing', '/latest/meta-data/hostname/more', '/latest/dynamic', '/%ff', '/\xff'])
+@pytest.mark.parametrize(
+    'path',
+    [
+        '/openstack/2012-08-10/network_data.json',
+        '/openstack/2013-04-04/vendor_data.json',
+        '/openstack/2011-01-01',
+        '/openstack/2016-06-30/vendor_data2.json',
+        '/openstack/2013-04-04/password',
+        '/openstack/latest/nothing',
+        '/openstack/latest/meta_data.json/more',
+        '/openstack/content/0000',
+        '/2030-01-01/meta-data',
+        '/latest/nothing',
+        '/latest/meta-data/nothing',
+        '/latest/meta-data/hostname/more',
+        '/latest/dynamic',
+        '/%ff',
+        '/\xff',
+    ],
+)
 def test_what_there_is_not(guests: Guests, server: str, path: str) -> None:
     assert guests.ask(server, path).status_int == 404
 
@@ -235,9 +303,15 @@ def test_the_password_is_in_every_version_since_2013_10_17(guests: Guests, serve
         assert guests.site.ok('GET', owner, version=asked)['password'] == ('mine' if is_there else '')
 
 
-@pytest.mark.parametrize(('method', 'path'), [
-    ('POST', '/openstack/latest/meta_data.json'), ('POST', '/latest/user-data'), ('PUT', '/openstack/latest/password'),
-    ('DELETE', '/openstack/latest/password')])
+@pytest.mark.parametrize(
+    ('method', 'path'),
+    [
+        ('POST', '/openstack/latest/meta_data.json'),
+        ('POST', '/latest/user-data'),
+        ('PUT', '/openstack/latest/password'),
+        ('DELETE', '/openstack/latest/password'),
+    ],
+)
 def test_nothing_else_can_be_written(guests: Guests, server: str, method: str, path: str) -> None:
     assert guests.ask(server, path, method, b'x').status_int == 405
 
@@ -263,13 +337,16 @@ def test_what_is_remembered_is_bounded(guests: Guests, server: str, monkeypatch:
 
 def test_a_database_that_is_away_is_no_404(guests: Guests, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A guest that gets 404 would believe that it has no metadata."""
+
     def silent(*args: Any) -> None:
         raise Unanswered(who='the database', reason='a test')
+
     monkeypatch.setattr('kilonova.db.queries.servers.find', silent)
     assert guests.ask(server, '/').status_int == 503
 
     def broken(*args: Any) -> None:
         raise ValueError('secret things')
+
     monkeypatch.setattr('kilonova.db.queries.servers.find', broken)
     answer = guests.ask(server, '/')
     assert answer.status_int == 500 and 'secret' not in answer.text

@@ -1,4 +1,5 @@
 """What stands in front of the API: CORS, proxies, health check, size limit."""
+
 from __future__ import annotations
 
 import pathlib
@@ -27,14 +28,17 @@ def make(tmp_path: pathlib.Path) -> Any:
         path.write_text('[api]\nauth_strategy = noauth2\n' + text)
         conf = kilonova_conf.new()
         conf(['--config-file', str(path)], project='kilonova', default_config_dirs=[])
-        return pipeline.make_app(conf, databases=Nothing(), cells=Nothing(), conductor=Nothing(),
-                                 image_client=Nothing())
+        return pipeline.make_app(
+            conf, databases=Nothing(), cells=Nothing(), conductor=Nothing(), image_client=Nothing()
+        )
+
     return make
 
 
 def ask(app: Any, path: str = '/', method: str = 'GET', **headers: str) -> webob.Response:
-    request = webob.Request.blank(path, method=method, headers={name.replace('_', '-'): value
-                                                                for name, value in headers.items()})
+    request = webob.Request.blank(
+        path, method=method, headers={name.replace('_', '-'): value for name, value in headers.items()}
+    )
     return request.get_response(app)
 
 
@@ -44,9 +48,16 @@ def test_pages_of_an_allowed_origin_may_read_the_answers(make: Any) -> None:
     reply = ask(app, Origin='https://dashboard.example')
     assert reply.headers['Access-Control-Allow-Origin'] == 'https://dashboard.example'
     assert {'X-Openstack-Request-Id', 'OpenStack-API-Version', 'X-OpenStack-Nova-API-Version'} <= set(
-        reply.headers['Access-Control-Expose-Headers'].split(','))
-    preflight = ask(app, '/v2.1/servers', 'OPTIONS', Origin='https://dashboard.example',
-                    Access_Control_Request_Method='DELETE', Access_Control_Request_Headers='X-Auth-Token')
+        reply.headers['Access-Control-Expose-Headers'].split(',')
+    )
+    preflight = ask(
+        app,
+        '/v2.1/servers',
+        'OPTIONS',
+        Origin='https://dashboard.example',
+        Access_Control_Request_Method='DELETE',
+        Access_Control_Request_Headers='X-Auth-Token',
+    )
     assert preflight.status_int == 200
     assert preflight.headers['Access-Control-Allow-Methods'] == 'DELETE'
     assert preflight.headers['Access-Control-Allow-Headers'] == 'X-Auth-Token'
@@ -93,8 +104,9 @@ def test_links_follow_the_proxy_that_is_believed(make: Any) -> None:
 
 def test_the_size_of_a_request_is_limited(make: Any) -> None:
     app = make('[oslo_middleware]\nmax_request_body_size = 100\n')
-    request = webob.Request.blank('/v2.1/servers', method='POST', content_type='application/json',
-                                  headers={'X-Auth-Token': 'admin:p'})
+    request = webob.Request.blank(
+        '/v2.1/servers', method='POST', content_type='application/json', headers={'X-Auth-Token': 'admin:p'}
+    )
     request.body = b'x' * 101
     reply = request.get_response(app)
     assert reply.status_int == 413

@@ -3,6 +3,7 @@ shown of it.
 
 ``tests/api`` has the answers of each route, and who may ask for them.
 """
+
 from __future__ import annotations
 
 import pytest
@@ -50,8 +51,10 @@ def ask(site, method, path, body=None, **more):
 
 def broken(fake):
     """A service that can't be reached any more."""
+
     def fail(method, path):
         raise fake.broken()
+
     fake.before = fail
 
 
@@ -59,20 +62,36 @@ def broken(fake):
 def test_a_volume_from_its_create_to_its_delete(site, cinder):
     """As its user, in Cinder's own words, and shown in those of old clients."""
     snapshot = cinder.add_snapshot(cinder.add_volume(PROJECT))
-    asked = {'size': '3', 'display_name': 'data', 'display_description': 'of a run', 'metadata': {'team': 'a'},
-             'volume_type': 'shared', 'availability_zone': 'nova', 'snapshot_id': snapshot}
+    asked = {
+        'size': '3',
+        'display_name': 'data',
+        'display_description': 'of a run',
+        'metadata': {'team': 'a'},
+        'volume_type': 'shared',
+        'availability_zone': 'nova',
+        'snapshot_id': snapshot,
+    }
     made = ask(site, 'POST', '/os-volumes', {'volume': asked})['volume']
     volume = cinder.volumes[made['id']]
     assert (volume['size'], volume['description'], volume['snapshot_id']) == (3, 'of a run', snapshot)
     assert cinder.headers[-1]['X-Auth-Token'] == f'bob:{PROJECT}'
     assert made == {
-        'id': volume['id'], 'status': 'creating', 'size': 3, 'displayName': 'data', 'metadata': {'team': 'a'},
-        'displayDescription': 'of a run', 'createdAt': MADE_AT, 'availabilityZone': 'nova', 'volumeType': 'shared',
-        'snapshotId': snapshot, 'attachments': [{}]}
-    path = f"/os-volumes/{made['id']}"
+        'id': volume['id'],
+        'status': 'creating',
+        'size': 3,
+        'displayName': 'data',
+        'metadata': {'team': 'a'},
+        'displayDescription': 'of a run',
+        'createdAt': MADE_AT,
+        'availabilityZone': 'nova',
+        'volumeType': 'shared',
+        'snapshotId': snapshot,
+        'attachments': [{}],
+    }
+    path = f'/os-volumes/{made["id"]}'
     assert ask(site, 'GET', path)['volume'] == made | {'status': 'available'}
     assert ask(site, 'DELETE', path) == 202 and volume['id'] not in cinder.volumes
-    gone = f"Volume {volume['id']} could not be found."
+    gone = f'Volume {volume["id"]} could not be found.'
     assert ask(site, 'DELETE', path) == ask(site, 'GET', path) == (404, gone)
 
 
@@ -82,7 +101,8 @@ def test_a_volume_says_which_server_has_it(site, cinder):
     cinder.client.complete_attachment(made.id)
     path = f'/os-volumes/{volume}'
     assert ask(site, 'GET', path)['volume']['attachments'] == [
-        {'id': volume, 'volumeId': volume, 'serverId': SERVER, 'device': '/dev/vdb'}]
+        {'id': volume, 'volumeId': volume, 'serverId': SERVER, 'device': '/dev/vdb'}
+    ]
     code, message = ask(site, 'DELETE', path)
     assert code == 400 and 'must not be migrating, attached' in message and volume in cinder.volumes
 
@@ -93,13 +113,20 @@ def test_a_snapshot_from_its_create_to_its_delete(site, cinder):
     code, message = ask(site, 'POST', '/os-snapshots', {'snapshot': asked})
     assert code == 400 and 'status must be available' in message
     made = ask(site, 'POST', '/os-snapshots', {'snapshot': {**asked, 'force': 'True'}})['snapshot']
-    assert made == {'id': next(iter(cinder.snapshots)), 'volumeId': volume, 'status': 'creating', 'size': 2,
-                    'displayName': 'before', 'displayDescription': 'the run', 'createdAt': MADE_AT}
-    path = f"/os-snapshots/{made['id']}"
+    assert made == {
+        'id': next(iter(cinder.snapshots)),
+        'volumeId': volume,
+        'status': 'creating',
+        'size': 2,
+        'displayName': 'before',
+        'displayDescription': 'the run',
+        'createdAt': MADE_AT,
+    }
+    path = f'/os-snapshots/{made["id"]}'
     assert ask(site, 'GET', path)['snapshot'] == made | {'status': 'available'}
     assert ask(site, 'GET', path, user='eve', project=OTHER)[0] == 404
     assert ask(site, 'DELETE', path) == 202 and cinder.snapshots == {}
-    assert ask(site, 'DELETE', path) == (404, f"Snapshot {made['id']} could not be found.")
+    assert ask(site, 'DELETE', path) == (404, f'Snapshot {made["id"]} could not be found.')
 
 
 @pytest.mark.parametrize('noun', ['volume', 'snapshot'])
@@ -114,6 +141,7 @@ def test_a_page_of_ones_own(site, cinder, noun, tail):
 
     def listed(query=''):
         return [one['id'] for one in ask(site, 'GET', f'/os-{noun}s{tail}{query}')[f'{noun}s']]
+
     assert listed() == made[::-1]
     assert cinder.asked[-1][1] == f'/{noun}s/detail?limit=1000&offset=0'
     assert listed('?limit=1&offset=1') == [made[1]] and cinder.asked[-1][1].endswith('limit=1&offset=1')
@@ -122,16 +150,20 @@ def test_a_page_of_ones_own(site, cinder, noun, tail):
     assert ask(site, 'GET', f'/os-{noun}s{tail}?limit=-1')[0] == 400
 
 
-@pytest.mark.parametrize(('path', 'body', 'code', 'says'), [
-    ('/os-volumes', {'volume': {'size': '#$%'}}, 400, 'size'),
-    ('/os-volumes', {'volume': {'size': 0}}, 400, 'less than the minimum of 1'),
-    ('/os-volumes', {'volume': {'display_name': 'x'}}, 400, "'size' is a required property"),
-    ('/os-volumes', {'volume': {'size': 1, 'imageRef': NOSUCH}}, 400, 'imageRef'),
-    ('/os-volumes', {'volume': {'size': 1, 'snapshot_id': NOSUCH}}, 404, f'Snapshot {NOSUCH} could not be found.'),
-    ('/os-volumes', {'volume': {'size': 1, 'volume_type': 'gold'}}, 404, 'Volume type gold could not be found.'),
-    ('/os-volumes', {'volume': {'size': 1, 'availability_zone': 'x'}}, 400, "Availability zone 'x' is invalid."),
-    ('/os-snapshots', {'snapshot': {'volume_id': '../volumes'}}, 400, 'volume_id'),
-    ('/os-snapshots', {'snapshot': {'volume_id': NOSUCH}}, 404, f'Volume {NOSUCH} could not be found.')])
+@pytest.mark.parametrize(
+    ('path', 'body', 'code', 'says'),
+    [
+        ('/os-volumes', {'volume': {'size': '#$%'}}, 400, 'size'),
+        ('/os-volumes', {'volume': {'size': 0}}, 400, 'less than the minimum of 1'),
+        ('/os-volumes', {'volume': {'display_name': 'x'}}, 400, "'size' is a required property"),
+        ('/os-volumes', {'volume': {'size': 1, 'imageRef': NOSUCH}}, 400, 'imageRef'),
+        ('/os-volumes', {'volume': {'size': 1, 'snapshot_id': NOSUCH}}, 404, f'Snapshot {NOSUCH} could not be found.'),
+        ('/os-volumes', {'volume': {'size': 1, 'volume_type': 'gold'}}, 404, 'Volume type gold could not be found.'),
+        ('/os-volumes', {'volume': {'size': 1, 'availability_zone': 'x'}}, 400, "Availability zone 'x' is invalid."),
+        ('/os-snapshots', {'snapshot': {'volume_id': '../volumes'}}, 400, 'volume_id'),
+        ('/os-snapshots', {'snapshot': {'volume_id': NOSUCH}}, 404, f'Volume {NOSUCH} could not be found.'),
+    ],
+)
 def test_volumes_and_snapshots_that_are_refused(site, cinder, path, body, code, says):
     found, message = ask(site, 'POST', path, body)
     assert found == code and says in message and cinder.volumes == {}
@@ -159,7 +191,9 @@ def test_networks_that_a_user_sees(site, neutron, kind):
     path = f'/os-{kind}networks'
     listed = ask(site, 'GET', path)['networks']
     assert [(one['id'], one['label'], one['cidr']) for one in listed] == [
-        (neutron.public, 'public', 'None' if kind else None), (neutron.private, 'private', 'None' if kind else None)]
+        (neutron.public, 'public', 'None' if kind else None),
+        (neutron.private, 'private', 'None' if kind else None),
+    ]
     assert neutron.headers[-1]['X-Auth-Token'] == f'bob:{PROJECT}'
     assert ask(site, 'GET', f'{path}/{neutron.private}')['network'] == listed[1]
     for unknown in (theirs, NOSUCH, '..'):
@@ -186,21 +220,35 @@ def rule(site, group, **fields):
 def test_a_group_from_its_create_to_its_delete(site, neutron):
     made = ask(site, 'POST', '/os-security-groups', {'security_group': {'name': ' web ', 'description': 'd'}})
     group = made['security_group']['id']
-    assert made['security_group'] == {'id': group, 'name': ' web ', 'description': 'd', 'tenant_id': PROJECT,
-                                      'rules': []}
+    assert made['security_group'] == {
+        'id': group,
+        'name': ' web ',
+        'description': 'd',
+        'tenant_id': PROJECT,
+        'rules': [],
+    }
     path = f'/os-security-groups/{group}'
     assert ask(site, 'GET', path) == made
     assert ask(site, 'PUT', path, {'security_group': {'name': 'web'}})['security_group'] == {
-        **made['security_group'], 'name': 'web'}
+        **made['security_group'],
+        'name': 'web',
+    }
     first = rule(site, group, ip_protocol='TCP', from_port=80, to_port='443')
-    assert first == {'id': first['id'], 'parent_group_id': group, 'ip_protocol': 'tcp', 'from_port': 80, 'to_port': 443,
-                     'ip_range': {'cidr': '0.0.0.0/0'}, 'group': {}}
+    assert first == {
+        'id': first['id'],
+        'parent_group_id': group,
+        'ip_protocol': 'tcp',
+        'from_port': 80,
+        'to_port': 443,
+        'ip_range': {'cidr': '0.0.0.0/0'},
+        'group': {},
+    }
     second = rule(site, group, group_id=group)
     assert (second['group'], second['ip_range']) == ({'name': 'web', 'tenant_id': PROJECT}, {})
     assert ask(site, 'GET', path)['security_group']['rules'] == [first, second]
-    gone = f"/os-security-group-rules/{first['id']}"
+    gone = f'/os-security-group-rules/{first["id"]}'
     assert ask(site, 'DELETE', gone) == 202
-    assert ask(site, 'DELETE', gone) == (404, f"Security group rule {first['id']} could not be found.")
+    assert ask(site, 'DELETE', gone) == (404, f'Security group rule {first["id"]} could not be found.')
     assert ask(site, 'GET', path)['security_group']['rules'] == [second]
     assert ask(site, 'DELETE', path) == 202 and neutron.security_groups == {}
     unknown = (404, f"Unable to find security_group with name or id '{group}'")
@@ -215,18 +263,25 @@ def test_which_groups_are_listed(site, neutron):
 
     def listed(query='', **who):
         return [one['id'] for one in ask(site, 'GET', f'/os-security-groups{query}', **who)['security_groups']]
+
     assert listed() == listed('?all_tenants=1') == own
     assert listed('?limit=1&offset=1') == [own[1]] and listed('?limit=0') == []
     assert listed('?all_tenants=1', user='admin') == [*own, theirs]
 
 
-@pytest.mark.parametrize(('fields', 'code', 'says'), [
-    ({'group': 'web'}, 400, 'parent_group_id'), ({'group': NOSUCH}, 404, NOSUCH),
-    ({'from_port': 65536}, 400, 'greater than the maximum of 65535'), ({'to_port': '99999'}, 400, 'to_port'),
-    ({'from_port': 22, 'to_port': 21}, 400, 'port_range_min must be'),
-    ({'cidr': '10.2.3.4.5'}, 400, 'is not an IPv4 or IPv6 address range'),
-    ({'ip_protocol': 'tcp', 'from_port': -1, 'to_port': -1}, 400, '-1 (any ICMP type or code)'),
-    ({'ip_protocol': 'udp', 'from_port': 53, 'to_port': 53}, 400, 'Security group rule already exists.')])
+@pytest.mark.parametrize(
+    ('fields', 'code', 'says'),
+    [
+        ({'group': 'web'}, 400, 'parent_group_id'),
+        ({'group': NOSUCH}, 404, NOSUCH),
+        ({'from_port': 65536}, 400, 'greater than the maximum of 65535'),
+        ({'to_port': '99999'}, 400, 'to_port'),
+        ({'from_port': 22, 'to_port': 21}, 400, 'port_range_min must be'),
+        ({'cidr': '10.2.3.4.5'}, 400, 'is not an IPv4 or IPv6 address range'),
+        ({'ip_protocol': 'tcp', 'from_port': -1, 'to_port': -1}, 400, '-1 (any ICMP type or code)'),
+        ({'ip_protocol': 'udp', 'from_port': 53, 'to_port': 53}, 400, 'Security group rule already exists.'),
+    ],
+)
 def test_rules_that_are_refused(site, neutron, fields, code, says):
     group = neutron.add_group('web', PROJECT)
     rule(site, group, ip_protocol='udp', from_port=53, to_port=53)
@@ -270,13 +325,13 @@ def test_a_floating_address_from_its_allocation_to_its_end(site, neutron):
     assert ask(site, 'GET', '/os-floating-ip-pools') == {'floating_ip_pools': [{'name': 'public'}]}
     made = ask(site, 'POST', '/os-floating-ips', {'pool': 'public'})['floating_ip']
     assert made == {'id': made['id'], 'ip': '203.0.113.2', 'pool': 'public', 'fixed_ip': None, 'instance_id': None}
-    path = f"/os-floating-ips/{made['id']}"
+    path = f'/os-floating-ips/{made["id"]}'
     assert ask(site, 'GET', path)['floating_ip'] == made
     assert ask(site, 'GET', '/os-floating-ips')['floating_ips'] == [made]
     assert ask(site, 'GET', '/os-floating-ips', user='eve', project=OTHER)['floating_ips'] == []
     assert ask(site, 'DELETE', path, user='eve', project=OTHER)[0] == 404
     assert ask(site, 'DELETE', path) == 202 and neutron.floatingips == {}
-    assert ask(site, 'DELETE', path) == ask(site, 'GET', path) == (404, f"Floating IP not found for ID {made['id']}.")
+    assert ask(site, 'DELETE', path) == ask(site, 'GET', path) == (404, f'Floating IP not found for ID {made["id"]}.')
 
 
 def test_pools(site, neutron):
@@ -288,7 +343,9 @@ def test_pools(site, neutron):
     assert ask(site, 'POST', '/os-floating-ips', {}) == (404, 'No more floating IPs in pool public.')
     neutron.add_network('second', 'p9', shared=True, **{'router:external': True})
     assert ask(site, 'POST', '/os-floating-ips', {}) == (
-        400, 'There are 2 external networks: pool must name one of them.')
+        400,
+        'There are 2 external networks: pool must name one of them.',
+    )
 
 
 # --- addresses of servers --------------------------------------------------------------------------------------------
@@ -314,7 +371,7 @@ def test_a_floating_address_of_a_server(site, neutron):
     """Another server gets it, and may give it back; conductors look again at all of them."""
     (first, port), (second, other) = networked(site, neutron), networked(site, neutron)
     made = ask(site, 'POST', '/os-floating-ips', {})['floating_ip']
-    path, address = f"/os-floating-ips/{made['id']}", made['ip']
+    path, address = f'/os-floating-ips/{made["id"]}', made['ip']
     assert act(site, first, 'addFloatingIp', address=address) == 202
     shown = ask(site, 'GET', path)['floating_ip']
     assert (shown['instance_id'], shown['fixed_ip']) == (first, neutron.ports[port]['fixed_ips'][0]['ip_address'])
@@ -322,7 +379,9 @@ def test_a_floating_address_of_a_server(site, neutron):
     assert act(site, second, 'addFloatingIp', address=address, fixed_address=fixed) == 202
     assert ask(site, 'GET', path)['floating_ip']['instance_id'] == second
     assert act(site, first, 'removeFloatingIp', address=address) == (
-        409, f'Floating IP {address} is not associated with instance {first}.')
+        409,
+        f'Floating IP {address} is not associated with instance {first}.',
+    )
     assert act(site, second, 'removeFloatingIp', address=address) == 202
     assert ask(site, 'GET', path)['floating_ip'] == made
     act(site, first, 'addFloatingIp', address=address)
@@ -339,14 +398,31 @@ def test_the_answer_to_a_change_of_floating_addresses_comes_after_the_change_is_
         fixed = neutron.ports[port]['fixed_ips'][0]['ip_address']
         subnet = VifSubnet('10.2.0.0/29', 4, addresses=(VifAddress(fixed), VifAddress(f'10.2.0.{7 - number}')))
         with site.cell1.write() as conn:
-            put_vifs(conn, server, [Vif(id=port, mac='fa:16:3e:00:00:01', network_id=neutron.private, label='private',
-                                        project_id=PROJECT, type='ovs', subnets=(subnet,))])
+            put_vifs(
+                conn,
+                server,
+                [
+                    Vif(
+                        id=port,
+                        mac='fa:16:3e:00:00:01',
+                        network_id=neutron.private,
+                        label='private',
+                        project_id=PROJECT,
+                        type='ovs',
+                        subnets=(subnet,),
+                    )
+                ],
+            )
         servers.append(server)
     first, second = servers
 
     def shown(server):
-        return [one['addr'] for one in ask(site, 'GET', f'/servers/{server}')['server']['addresses']['private']
-                if one['OS-EXT-IPS:type'] == 'floating']
+        return [
+            one['addr']
+            for one in ask(site, 'GET', f'/servers/{server}')['server']['addresses']['private']
+            if one['OS-EXT-IPS:type'] == 'floating'
+        ]
+
     made = ask(site, 'POST', '/os-floating-ips', {})['floating_ip']
     assert act(site, first, 'addFloatingIp', address=made['ip']) == 202
     assert (shown(first), shown(second)) == ([made['ip']], [])
@@ -355,7 +431,7 @@ def test_the_answer_to_a_change_of_floating_addresses_comes_after_the_change_is_
     assert act(site, second, 'removeFloatingIp', address=made['ip']) == 202
     assert (shown(first), shown(second)) == ([], [])
     act(site, first, 'addFloatingIp', address=made['ip'])
-    assert ask(site, 'DELETE', f"/os-floating-ips/{made['id']}") == 202
+    assert ask(site, 'DELETE', f'/os-floating-ips/{made["id"]}') == 202
     assert shown(first) == []
 
 
@@ -367,7 +443,9 @@ def test_floating_addresses_that_are_refused(site, neutron):
     assert act(site, server, 'removeFloatingIp', address='0.0.0.0') == unknown
     assert act(site, server, 'addFloatingIp', address='')[0] == 400
     assert act(site, server, 'addFloatingIp', address=one, fixed_address='10.2.0.6') == (
-        400, f'Specified fixed address 10.2.0.6 not assigned to instance {server}')
+        400,
+        f'Specified fixed address 10.2.0.6 not assigned to instance {server}',
+    )
     bare = site.server()
     assert act(site, bare, 'addFloatingIp', address=one) == (400, f'No fixed IPs associated to instance {bare}')
     assert act(site, server, 'addFloatingIp', address=one) == 202
@@ -385,28 +463,42 @@ def test_a_fixed_address_more_and_one_less(site, neutron):
     assert neutron.ports[port]['fixed_ips'] == [more]
     assert looks(site, server) == 2
     assert act(site, server, 'removeFixedIp', address=first['ip_address']) == (
-        400, f"Instance {server} doesn't have fixed IP '{first['ip_address']}'.")
+        400,
+        f"Instance {server} doesn't have fixed IP '{first['ip_address']}'.",
+    )
     assert act(site, server, 'addFixedIp', networkId=NOSUCH) == (
-        404, f'Instance {server} has no port of network {NOSUCH}.')
+        404,
+        f'Instance {server} has no port of network {NOSUCH}.',
+    )
     for _ in range(4):
         assert act(site, server, 'addFixedIp', networkId=neutron.private) == 202
     assert act(site, server, 'addFixedIp', networkId=neutron.private) == (
-        400, f'No fixed IP addresses available for network: {neutron.private}')
+        400,
+        f'No fixed IP addresses available for network: {neutron.private}',
+    )
 
 
 def test_a_locked_server_keeps_its_fixed_addresses(site, neutron):
     server, port = networked(site, neutron)
     before = list(neutron.ports[port]['fixed_ips'])
     ask(site, 'POST', f'/servers/{server}/action', {'lock': None})
-    for action, body in (('addFixedIp', {'networkId': neutron.private}),
-                         ('removeFixedIp', {'address': before[0]['ip_address']})):
+    for action, body in (
+        ('addFixedIp', {'networkId': neutron.private}),
+        ('removeFixedIp', {'address': before[0]['ip_address']}),
+    ):
         assert act(site, server, action, **body) == (409, f'Instance {server} is locked')
     assert neutron.ports[port]['fixed_ips'] == before
 
 
-@pytest.mark.parametrize(('action', 'body'), [
-    ('addFixedIp', {'networkId': NOSUCH}), ('removeFixedIp', {'address': '10.2.0.3'}),
-    ('addFloatingIp', {'address': '203.0.113.2'}), ('removeFloatingIp', {'address': '203.0.113.2'})])
+@pytest.mark.parametrize(
+    ('action', 'body'),
+    [
+        ('addFixedIp', {'networkId': NOSUCH}),
+        ('removeFixedIp', {'address': '10.2.0.3'}),
+        ('addFloatingIp', {'address': '203.0.113.2'}),
+        ('removeFloatingIp', {'address': '203.0.113.2'}),
+    ],
+)
 def test_actions_of_addresses_in_clouds_without_networks(make_site, action, body):
     site = make_site()
     server = site.server()
@@ -416,9 +508,21 @@ def test_actions_of_addresses_in_clouds_without_networks(make_site, action, body
 
 
 # --- clouds without them ---------------------------------------------------------------------------------------------
-PATHS = ['/os-volumes', '/os-volumes/detail', f'/os-volumes/{NOSUCH}', '/os-snapshots', '/os-snapshots/detail',
-         f'/os-snapshots/{NOSUCH}', '/os-networks', f'/os-tenant-networks/{NOSUCH}', '/os-security-groups',
-         f'/os-security-groups/{NOSUCH}', '/os-floating-ips', f'/os-floating-ips/{NOSUCH}', '/os-floating-ip-pools']
+PATHS = [
+    '/os-volumes',
+    '/os-volumes/detail',
+    f'/os-volumes/{NOSUCH}',
+    '/os-snapshots',
+    '/os-snapshots/detail',
+    f'/os-snapshots/{NOSUCH}',
+    '/os-networks',
+    f'/os-tenant-networks/{NOSUCH}',
+    '/os-security-groups',
+    f'/os-security-groups/{NOSUCH}',
+    '/os-floating-ips',
+    f'/os-floating-ips/{NOSUCH}',
+    '/os-floating-ip-pools',
+]
 
 
 @pytest.mark.parametrize('path', PATHS)

@@ -1,4 +1,5 @@
 """os-quota-sets, os-quota-class-sets, and what they mean for creates and resizes."""
+
 from __future__ import annotations
 
 import json
@@ -15,8 +16,14 @@ from tests.unit.api.conftest import IMAGE, PROJECT
 QUOTAS = {'cores', 'instances', 'key_pairs', 'metadata_items', 'ram', 'server_group_members', 'server_groups'}
 INJECTED = {'injected_file_content_bytes', 'injected_file_path_bytes', 'injected_files'}
 NETWORK = {'fixed_ips', 'floating_ips', 'security_group_rules', 'security_groups'}
-VERSIONS = [('2.1', QUOTAS | INJECTED | NETWORK), ('2.35', QUOTAS | INJECTED | NETWORK), ('2.36', QUOTAS | INJECTED),
-            ('2.56', QUOTAS | INJECTED), ('2.57', QUOTAS), ('2.104', QUOTAS)]
+VERSIONS = [
+    ('2.1', QUOTAS | INJECTED | NETWORK),
+    ('2.35', QUOTAS | INJECTED | NETWORK),
+    ('2.36', QUOTAS | INJECTED),
+    ('2.56', QUOTAS | INJECTED),
+    ('2.57', QUOTAS),
+    ('2.104', QUOTAS),
+]
 P1 = '/os-quota-sets/p1'
 
 
@@ -30,8 +37,9 @@ def refused(site, path=P1, **values):
 
 def group(site, user='bob'):
     with site.databases.api().write() as conn:
-        conn.execute(models.InstanceGroup.__table__.insert(), {
-            'uuid': user, 'name': 'g', 'user_id': user, 'project_id': 'p1'})
+        conn.execute(
+            models.InstanceGroup.__table__.insert(), {'uuid': user, 'name': 'g', 'user_id': user, 'project_id': 'p1'}
+        )
 
 
 # --- sets ------------------------------------------------------------------------------------------------------------
@@ -63,10 +71,21 @@ def test_every_resource_can_be_set(site):
     assert (shown['fixed_ips'], shown['injected_file_path_bytes']) == (-1, 255)
 
 
-@pytest.mark.parametrize(('version', 'values'), [
-    ('2.104', {'nosuch': 1}), ('2.36', {'fixed_ips': 1}), ('2.57', {'injected_files': 1}), ('2.1', {'cores': -2}),
-    ('2.1', {'cores': 'x'}), ('2.1', {'cores': 2 ** 31}), ('2.1', {'cores': None}), ('2.1', {'force': 'maybe'}),
-    ('2.1', {'cores': 1.5}), ('2.1', {'cores': ''})])
+@pytest.mark.parametrize(
+    ('version', 'values'),
+    [
+        ('2.104', {'nosuch': 1}),
+        ('2.36', {'fixed_ips': 1}),
+        ('2.57', {'injected_files': 1}),
+        ('2.1', {'cores': -2}),
+        ('2.1', {'cores': 'x'}),
+        ('2.1', {'cores': 2**31}),
+        ('2.1', {'cores': None}),
+        ('2.1', {'force': 'maybe'}),
+        ('2.1', {'cores': 1.5}),
+        ('2.1', {'cores': ''}),
+    ],
+)
 def test_what_cannot_be_set(site, version, values):
     assert site.fault('PUT', P1, {'quota_set': values}, version=version)[0] == 400
     assert site.fault('PUT', P1, {}, version=version)[0] == 400
@@ -104,13 +123,19 @@ def test_users_have_limits_of_their_own(site):
     assert site.ok('GET', detail)['quota_set']['cores'] == {'limit': 20, 'in_use': 6, 'reserved': 0}
     assert site.ok('GET', detail)['quota_set']['instances']['in_use'] == 3
     assert refused(site, of_bob, cores=2) == (
-        400, 'Quota limit 2 for cores must be greater than or equal to already used and reserved 3.')
+        400,
+        'Quota limit 2 for cores must be greater than or equal to already used and reserved 3.',
+    )
     assert refused(site, f'{P1}?user_id=alice', cores=17) == (
-        400, 'Quota limit 17 for cores must be less than or equal to 16.')
+        400,
+        'Quota limit 17 for cores must be less than or equal to 16.',
+    )
     assert refused(site, f'{P1}?user_id=alice', cores=-1)[0] == 400
     assert put(site, f'{P1}?user_id=alice', cores=16)['cores'] == 16
     assert refused(site, cores=19) == (
-        400, 'Quota limit 19 for cores must be greater than or equal to already used and reserved 20.')
+        400,
+        'Quota limit 19 for cores must be greater than or equal to already used and reserved 20.',
+    )
     assert site.request('DELETE', of_bob).status_int == 202
     assert site.ok('GET', of_bob)['quota_set']['cores'] == 20
     assert site.ok('GET', f'{P1}?user_id=alice')['quota_set']['cores'] == 16
@@ -133,7 +158,9 @@ def test_quotas_of_other_projects(site):
     for method in ('PUT', 'DELETE'):
         verb = 'update' if method == 'PUT' else 'delete'
         assert site.fault(method, P1, {'quota_set': {'cores': 1}}, user='bob') == (
-            403, f"Policy doesn't allow os_compute_api:os-quota-sets:{verb} to be performed.")
+            403,
+            f"Policy doesn't allow os_compute_api:os-quota-sets:{verb} to be performed.",
+        )
 
 
 @pytest.mark.parametrize('method', ['GET', 'PUT', 'DELETE'])
@@ -147,9 +174,16 @@ def test_unknown_parameters_since_2_75(site, method):
 GROUPS = {'server_groups', 'server_group_members'}
 
 
-@pytest.mark.parametrize(('version', 'keys'), [
-    ('2.1', QUOTAS - GROUPS | INJECTED | NETWORK), ('2.49', QUOTAS - GROUPS | INJECTED | NETWORK),
-    ('2.50', QUOTAS | INJECTED), ('2.56', QUOTAS | INJECTED), ('2.57', QUOTAS)])
+@pytest.mark.parametrize(
+    ('version', 'keys'),
+    [
+        ('2.1', QUOTAS - GROUPS | INJECTED | NETWORK),
+        ('2.49', QUOTAS - GROUPS | INJECTED | NETWORK),
+        ('2.50', QUOTAS | INJECTED),
+        ('2.56', QUOTAS | INJECTED),
+        ('2.57', QUOTAS),
+    ],
+)
 def test_quota_classes_of_each_version(site, version, keys):
     shown = site.ok('GET', '/os-quota-class-sets/default', version=version)['quota_class_set']
     assert set(shown) == keys | {'id'} and shown['id'] == 'default' and shown['cores'] == 20
@@ -169,9 +203,16 @@ def test_the_default_class_counts_for_projects_without_their_own(site):
     assert site.ok('GET', '/os-quota-class-sets/other')['quota_class_set']['ram'] == 51200
 
 
-@pytest.mark.parametrize(('version', 'values'), [
-    ('2.104', {'nosuch': 1}), ('2.50', {'fixed_ips': 1}), ('2.57', {'injected_files': 1}), ('2.1', {'cores': -2}),
-    ('2.1', {'force': True})])
+@pytest.mark.parametrize(
+    ('version', 'values'),
+    [
+        ('2.104', {'nosuch': 1}),
+        ('2.50', {'fixed_ips': 1}),
+        ('2.57', {'injected_files': 1}),
+        ('2.1', {'cores': -2}),
+        ('2.1', {'force': True}),
+    ],
+)
 def test_what_a_class_cannot_be_given(site, version, values):
     assert site.fault('PUT', '/os-quota-class-sets/default', {'quota_class_set': values}, version=version)[0] == 400
 
@@ -187,7 +228,9 @@ def test_a_users_own_limit_refuses_a_create(site):
     for _ in range(2):
         site.create(flavor)
     assert site.fault('POST', '/servers', body(flavor), user='bob') == (
-        403, 'Quota exceeded for cores: Requested 2, but already used 4 of 5 cores')
+        403,
+        'Quota exceeded for cores: Requested 2, but already used 4 of 5 cores',
+    )
     site.create(flavor, user='alice')
     made = site.ok('POST', '/servers', body(site.flavor(vcpus=1), max_count=3, return_reservation_id=True), user='bob')
     assert made['reservation_id']
@@ -237,6 +280,7 @@ def rival(monkeypatch):
             if acts:
                 acts.pop()()
             return inner(*args, **kwargs)
+
         monkeypatch.setattr(operations, name, accept)
     monkeypatch.setattr(quota, 'PAUSES', (0.0, 0.0))
     return acts.append
@@ -251,7 +295,9 @@ def test_creates_that_race_beyond_the_limit(make_site, rival):
     assert before == NOTHING
     site.conductor.calls.clear()
     assert site.fault('POST', '/servers', body(flavor, min_count=2), user='bob') == (
-        403, 'Quota exceeded for instances: Requested 2, but already used 2 of 3 instances')
+        403,
+        'Quota exceeded for instances: Requested 2, but already used 2 of 3 instances',
+    )
     assert everything(site) == dict.fromkeys(NOTHING, 2)
     assert site.conductor.names() == ['schedule_and_build_instances']
     assert len(site.ok('GET', '/servers', user='bob')['servers']) == 2
@@ -284,6 +330,7 @@ def test_a_conductor_that_was_quicker_unwinds_what_is_too_much(make_site, rival)
         with site.databases.api().write() as conn:
             conn.execute(operations.operations.update().values(owner='a conductor'))
         return inner(backend, *args)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(quota, 'recheck', recheck)
         assert site.fault('POST', '/servers', body(flavor), user='bob')[0] == 403
@@ -304,6 +351,7 @@ def test_a_server_that_is_in_a_cell_already_is_deleted(make_site, rival):
         if found:
             site.hand_over(found[0]['id'], host='h1')
         return inner(backend, *args)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(quota, 'recheck', recheck)
         assert site.fault('POST', '/servers', body(flavor, name='slow'), user='bob')[0] == 403
@@ -321,6 +369,7 @@ def test_many_at_once_never_exceed_the_limit(make_site):
     def one():
         start.wait()
         codes.append(site.request('POST', '/servers', body(flavor), user='bob').status_int)
+
     threads = [threading.Thread(target=one) for _ in range(6)]
     for thread in threads:
         thread.start()
@@ -346,7 +395,8 @@ def test_a_resize_under_way_counts_with_what_it_will_have(make_site):
     response = resize(site, other, large)
     assert response.status_int == 403
     assert response.json['forbidden']['message'] == (
-        'Quota exceeded for cores: Requested 7, but already used 9 of 10 cores')
+        'Quota exceeded for cores: Requested 7, but already used 9 of 10 cores'
+    )
 
 
 def test_resizes_that_race_beyond_the_limit(make_site, rival):
@@ -376,6 +426,7 @@ def test_a_resize_that_a_conductor_has_already_is_unwound(make_site, rival):
         with site.cell1.write() as conn:
             conn.execute(cell_models.Operation.__table__.update().values(owner='a conductor'))
         return inner(backend, *args)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(quota, 'recheck', recheck)
         assert resize(site, second, large).status_int == 403
@@ -394,8 +445,7 @@ def two_deleted(make_site, driver, **options):
     site.limits.registered = {'servers': 10, 'class:VCPU': 1}
     flavor = site.flavor(vcpus=1)
     # One after the other: neither counts.
-    first, second = [site.server(flavor=flavor, cell=cell, vm_state='soft-delete')
-                     for cell in (site.cell1, site.cell2)]
+    first, second = [site.server(flavor=flavor, cell=cell, vm_state='soft-delete') for cell in (site.cell1, site.cell2)]
     put(site, cores=1)
     site.conductor.calls.clear()
     return site, first, second
@@ -445,6 +495,7 @@ def test_a_restore_that_a_conductor_has_already_is_unwound(make_site, rival):
         with site.cell2.write() as conn:
             conn.execute(cell_models.Operation.__table__.update().values(owner='a conductor'))
         return inner(backend, *args, **kwargs)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(quota, 'recheck', recheck)
         assert restore(site, second).status_int == 403
@@ -465,12 +516,17 @@ def test_the_limits_of_the_servers_user_count(site):
     response = resize(site, server, large, user='admin')
     assert response.status_int == 403
     assert json.loads(response.text)['forbidden']['message'] == (
-        'Quota exceeded for cores: Requested 3, but already used 1 of 2 cores')
+        'Quota exceeded for cores: Requested 3, but already used 1 of 2 cores'
+    )
 
 
 def test_nothing_of_the_network_is_bounded_here_found_1_18(site):
     """The network service has quotas of its own; -1 is no limit."""
     shown = site.ok('GET', f'/os-quota-sets/{PROJECT}', version='2.35')['quota_set']
     assert {name: shown[name] for name in ('floating_ips', 'fixed_ips', 'security_groups', 'security_group_rules')} == {
-        'floating_ips': -1, 'fixed_ips': -1, 'security_groups': -1, 'security_group_rules': -1}
+        'floating_ips': -1,
+        'fixed_ips': -1,
+        'security_groups': -1,
+        'security_group_rules': -1,
+    }
     assert site.ok('GET', '/limits', version='2.35')['limits']['absolute']['maxTotalFloatingIps'] == -1

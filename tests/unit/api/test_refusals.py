@@ -1,4 +1,5 @@
 """Finding 3.6: what a flavor, an image or a create asks for is done, or refused by name."""
+
 from __future__ import annotations
 
 import json
@@ -8,7 +9,7 @@ import re
 import pytest
 
 from kilonova.api.routes import ROUTES
-from kilonova.api.services import refusals
+from kilonova.api.services import unsupported
 from tests.unit.api.conftest import IMAGE
 
 KERNEL, RAMDISK = '11111111-2222-3333-4444-555555555555', '11111111-2222-3333-4444-666666666666'
@@ -37,49 +38,67 @@ def refused(site, flavor):
     return text
 
 
-@pytest.mark.parametrize('name', sorted(refusals.names(refusals.EXTRA_SPECS)))
+@pytest.mark.parametrize('name', sorted(unsupported.names(unsupported.EXTRA_SPECS)))
 def test_extra_specs_without_effect_are_named(site, name):
     """On create, and on the resize to such a flavor. What switches something off asks for nothing."""
     asked = name.replace('quota:*', 'quota:memory').replace('*', 'outbound_peak')
     assert f'extra spec {asked} is not supported by this cloud: ' in refused(
-        site, specs(site, site.flavor(), {asked: '1'}))
+        site, specs(site, site.flavor(), {asked: '1'})
+    )
     server = site.server()
     if name != 'accel:device_profile':
-        code, text = site.fault('POST', f'/servers/{server}/action', {'resize': {'flavorRef': specs(
-            site, site.flavor(), {asked: '1'})}})
+        code, text = site.fault(
+            'POST', f'/servers/{server}/action', {'resize': {'flavorRef': specs(site, site.flavor(), {asked: '1'})}}
+        )
         assert code == 400 and f'extra spec {asked} is not supported' in text
     site.create(specs(site, site.flavor(), {asked: 'false'}))
 
 
-@pytest.mark.parametrize('name', sorted(refusals.names(refusals.IMAGE_PROPERTIES)))
+@pytest.mark.parametrize('name', sorted(unsupported.names(unsupported.IMAGE_PROPERTIES)))
 def test_image_properties_without_effect_are_named(site, name):
-    value = {'hw_ephemeral_encryption_format': 'luks', 'hw_ephemeral_encryption_secret_uuid': KERNEL,
-             'hw_mem_encryption_model': 'amd-sev', 'hw_tpm_model': 'tpm-tis', 'hw_tpm_version': '2.0',
-             'hw_emulation_architecture': 'aarch64',
-             'block_device_mapping': json.dumps([{'source_type': 'snapshot'}])}.get(name, '1')
+    value = {
+        'hw_ephemeral_encryption_format': 'luks',
+        'hw_ephemeral_encryption_secret_uuid': KERNEL,
+        'hw_mem_encryption_model': 'amd-sev',
+        'hw_tpm_model': 'tpm-tis',
+        'hw_tpm_version': '2.0',
+        'hw_emulation_architecture': 'aarch64',
+        'block_device_mapping': json.dumps([{'source_type': 'snapshot'}]),
+    }.get(name, '1')
     flavor = site.flavor()
     site.images.record[name] = value
     assert f'image property {name} is not supported by this cloud: ' in refused(site, flavor)
 
 
-@pytest.mark.parametrize('values', [
-    {'hw_mem_encryption': 'false'}, {'hw_qemu_guest_agent': 'yes'},
-    {'hw_vif_model': 'virtio'}, {'hw_video_model': 'virtio', 'hw_watchdog_action': 'reset'},
-    {'hw_firmware_type': 'uefi', 'os_secure_boot': 'optional'}, {'kernel_id': 'nokernel', 'ramdisk_id': ''}])
+@pytest.mark.parametrize(
+    'values',
+    [
+        {'hw_mem_encryption': 'false'},
+        {'hw_qemu_guest_agent': 'yes'},
+        {'hw_vif_model': 'virtio'},
+        {'hw_video_model': 'virtio', 'hw_watchdog_action': 'reset'},
+        {'hw_firmware_type': 'uefi', 'os_secure_boot': 'optional'},
+        {'kernel_id': 'nokernel', 'ramdisk_id': ''},
+    ],
+)
 def test_images_that_are_fine(site, values):
     site.images.record.update(values)
     uuid = site.create()
     assert site.ok('GET', f'/servers/{uuid}')['server']['OS-EXT-SRV-ATTR:kernel_id'] == ''
 
 
-@pytest.mark.parametrize(('values', 'image', 'said'), [
-    ({'quota:cpu_shares': 'many'}, {}, "Invalid value 'many' of 'quota:cpu_shares'"),
-    ({'quota:cpu_period': '10'}, {}, 'from 1000 to 1000000'),
-    ({'hw:serial_port_count': '1'}, {'hw_serial_port_count': '2'}, 'Forbidden to exceed flavor value'),
-    ({'hw_video:ram_max_mb': '16'}, {'hw_video_ram': '32'}, 'maximum allowed by flavor 16'),
-    ({'os:secure_boot': 'required'}, {}, 'hw_firmware_type=uefi'),
-    ({'hw:watchdog_action': 'bark'}, {}, "'bark' of 'hw:watchdog_action'"),
-    ({'hw:pmu': 'true'}, {'hw_pmu': 'false'}, 'Conflicting values')])
+@pytest.mark.parametrize(
+    ('values', 'image', 'said'),
+    [
+        ({'quota:cpu_shares': 'many'}, {}, "Invalid value 'many' of 'quota:cpu_shares'"),
+        ({'quota:cpu_period': '10'}, {}, 'from 1000 to 1000000'),
+        ({'hw:serial_port_count': '1'}, {'hw_serial_port_count': '2'}, 'Forbidden to exceed flavor value'),
+        ({'hw_video:ram_max_mb': '16'}, {'hw_video_ram': '32'}, 'maximum allowed by flavor 16'),
+        ({'os:secure_boot': 'required'}, {}, 'hw_firmware_type=uefi'),
+        ({'hw:watchdog_action': 'bark'}, {}, "'bark' of 'hw:watchdog_action'"),
+        ({'hw:pmu': 'true'}, {'hw_pmu': 'false'}, 'Conflicting values'),
+    ],
+)
 def test_what_no_guest_can_have_is_refused(site, values, image, said):
     server, flavor = site.server(), specs(site, site.flavor(), values)
     site.conductor.calls.clear()
@@ -93,8 +112,9 @@ def test_what_no_guest_can_have_is_refused(site, values, image, said):
 @pytest.fixture
 def kernels(site, monkeypatch):
     """{id: record} of images besides the one that is booted."""
-    records = {image: {'id': image, 'status': 'active', 'size': 1 << 20, 'disk_format': 'aki'}
-               for image in (KERNEL, RAMDISK)}
+    records = {
+        image: {'id': image, 'status': 'active', 'size': 1 << 20, 'disk_format': 'aki'} for image in (KERNEL, RAMDISK)
+    }
     get = site.images.get
     monkeypatch.setattr(site.images, 'get', lambda image, ctxt=None: records.get(image) or get(image, ctxt))
     return records
@@ -110,13 +130,17 @@ def test_an_image_brings_its_kernel(site, kernels):
     assert (server['kernel_id'], server['ramdisk_id']) == (KERNEL, RAMDISK)
 
 
-@pytest.mark.parametrize(('values', 'change', 'said'), [
-    ({'kernel_id': 'aki-1234'}, {}, 'kernel_id: image aki-1234 could not be found.'),
-    ({'kernel_id': KERNEL.replace('1', '9')}, {}, 'could not be found.'),
-    ({'kernel_id': KERNEL}, {'status': 'queued'}, f'kernel_id: image {KERNEL} is not active.'),
-    ({'kernel_id': KERNEL, 'ramdisk_id': RAMDISK}, {'size': 300 << 20}, 'ramdisk_id: '),
-    ({'ramdisk_id': RAMDISK}, {}, 'ramdisk_id: it cannot be used without kernel_id.'),
-    ({'os_command_line': 'quiet'}, {}, 'os_command_line: it cannot be used without kernel_id.')])
+@pytest.mark.parametrize(
+    ('values', 'change', 'said'),
+    [
+        ({'kernel_id': 'aki-1234'}, {}, 'kernel_id: image aki-1234 could not be found.'),
+        ({'kernel_id': KERNEL.replace('1', '9')}, {}, 'could not be found.'),
+        ({'kernel_id': KERNEL}, {'status': 'queued'}, f'kernel_id: image {KERNEL} is not active.'),
+        ({'kernel_id': KERNEL, 'ramdisk_id': RAMDISK}, {'size': 300 << 20}, 'ramdisk_id: '),
+        ({'ramdisk_id': RAMDISK}, {}, 'ramdisk_id: it cannot be used without kernel_id.'),
+        ({'os_command_line': 'quiet'}, {}, 'os_command_line: it cannot be used without kernel_id.'),
+    ],
+)
 def test_kernels_that_cannot_be_used(site, kernels, values, change, said):
     for record in kernels.values():
         record.update(change)
@@ -146,10 +170,10 @@ def listed(heading):
 
 def test_the_page_lists_what_is_refused():
     """All of it, and nothing that is served."""
-    assert listed('Extra specs') == refusals.names(refusals.EXTRA_SPECS)
-    assert listed('Image properties') == refusals.names(refusals.IMAGE_PROPERTIES)
-    assert listed('Images of servers') == refusals.names(refusals.SNAPSHOTS)
-    assert listed('Members of a create') == set(refusals.FIELDS)
+    assert listed('Extra specs') == unsupported.names(unsupported.EXTRA_SPECS)
+    assert listed('Image properties') == unsupported.names(unsupported.IMAGE_PROPERTIES)
+    assert listed('Images of servers') == unsupported.names(unsupported.SNAPSHOTS)
+    assert listed('Members of a create') == set(unsupported.FIELDS)
 
 
 def test_the_page_lists_what_has_no_route():
@@ -157,4 +181,5 @@ def test_the_page_lists_what_has_no_route():
     assert listed('Server actions') == ACTIONS - served
     paths = {re.sub(r'{\w+}', '{id}', route.path) for route in ROUTES if route.status < 400}
     assert listed('Resources') == RESOURCES and not [
-        name for name in RESOURCES if any(path == name or path.startswith(f'{name}/') for path in paths)]
+        name for name in RESOURCES if any(path == name or path.startswith(f'{name}/') for path in paths)
+    ]

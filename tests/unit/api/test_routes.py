@@ -1,4 +1,5 @@
 """The route table: complete, unambiguous, guarded."""
+
 from __future__ import annotations
 
 import itertools
@@ -7,14 +8,15 @@ import pytest
 
 from kilonova.api import policies, versions
 from kilonova.api.routes import ROUTES
-from kilonova.api.schemas.base import Query, Schema
+from kilonova.api.schemas.base import QuerySchema, Schema
 from kilonova.api.v2 import gone, volume_attachments
 from kilonova.api.v2.extensions import EXTENSIONS
 from kilonova.api.wsgi import ANYBODY, Paths
 
 # Routes that whoever has a token may use; who may do what to images the image service decides.
 OPEN = {('GET', '/flavors'), ('GET', '/flavors/detail'), ('GET', '/flavors/{flavor_id}')} | {
-    (route.method, route.path) for route in ROUTES if route.path.startswith('/images')}
+    (route.method, route.path) for route in ROUTES if route.path.startswith('/images')
+}
 # What is answered with 410, or 404 whatever is asked, has neither rights nor bodies.
 GONE = [route for route in ROUTES if route.handler is gone.answer]
 REMOVED = [route for route in ROUTES if route.handler in (gone.absent, gone.unknown_action)]
@@ -36,7 +38,7 @@ def test_every_row_has_a_policy_and_schemas(route):
         assert route.policy is ANYBODY
     else:
         assert route.policy in DEFAULTS
-    assert isinstance(route.query, Query)
+    assert isinstance(route.query, QuerySchema)
     assert isinstance(route.body, Schema) == (route.method in ('POST', 'PUT'))
     assert versions.MIN <= route.since <= route.until <= versions.MAX
     assert ('{server_id}' in route.path) == (route.server is not None)
@@ -49,6 +51,7 @@ def test_every_row_has_a_policy_and_schemas(route):
 def test_rows_of_one_request_do_not_overlap():
     def key(route):
         return route.method, route.path, route.action
+
     for _, same in itertools.groupby(sorted(ROUTES, key=lambda r: (*key(r)[:2], r.action or '', r.since)), key):
         rows = list(same)
         for first, second in itertools.pairwise(rows):
@@ -76,8 +79,13 @@ def test_every_schema_can_be_built_in_every_version():
 
 
 def path_of(route, server):
-    return (route.path.replace('{server_id}', server).replace('{service_id}', '1').replace('{tenant_id}', 'p9')
-            .replace('{', '').replace('}', ''))
+    return (
+        route.path.replace('{server_id}', server)
+        .replace('{service_id}', '1')
+        .replace('{tenant_id}', 'p9')
+        .replace('{', '')
+        .replace('}', '')
+    )
 
 
 def body_of(route):
@@ -86,14 +94,24 @@ def body_of(route):
 
 def test_nothing_is_answered_without_a_token(site):
     for route in ROUTES:
-        code, _ = site.fault(route.method, path_of(route, 'x'), {}, headers={'X-Auth-Token': ''},
-                             version=versions.text(route.since))
+        code, _ = site.fault(
+            route.method, path_of(route, 'x'), {}, headers={'X-Auth-Token': ''}, version=versions.text(route.since)
+        )
         assert code == 401, name(route)
 
 
-@pytest.mark.parametrize(('method', 'path'), [
-    ('GET', '/nosuch'), ('PATCH', '/servers'), ('POST', '/servers/x'), ('GET', '/servers/x/action'),
-    ('DELETE', '/flavors'), ('GET', '/os-certificates'), ('DELETE', '/os-fping')])
+@pytest.mark.parametrize(
+    ('method', 'path'),
+    [
+        ('GET', '/nosuch'),
+        ('PATCH', '/servers'),
+        ('POST', '/servers/x'),
+        ('GET', '/servers/x/action'),
+        ('DELETE', '/flavors'),
+        ('GET', '/os-certificates'),
+        ('DELETE', '/os-fping'),
+    ],
+)
 def test_what_is_not_built_has_no_route(site, method, path):
     """The page of the library below, not a fault."""
     response = site.request(method, path, {}, headers={'Accept': '*/*'})
@@ -108,21 +126,35 @@ def test_what_is_not_built_has_no_route(site, method, path):
 
 @pytest.mark.parametrize('version', ['2.1', '2.44', '2.104'])
 def test_what_is_gone_for_good(site, version):
-    answer = {'computeFault': {'code': 410, 'message': (
-        'This resource is no longer available. No forwarding address is given.')}}
+    answer = {
+        'computeFault': {
+            'code': 410,
+            'message': ('This resource is no longer available. No forwarding address is given.'),
+        }
+    }
     assert len(GONE) > 40
     for route in GONE:
         if route.since <= int(version[2:]) <= route.until:
-            response = site.request(route.method, f"{path_of(route, 'x')}?what=ever", body_of(route), user='eve',
-                                    version=version)
+            response = site.request(
+                route.method, f'{path_of(route, "x")}?what=ever', body_of(route), user='eve', version=version
+            )
             assert response.json == answer and response.status_int == 410, name(route)
 
 
-@pytest.mark.parametrize(('method', 'path', 'since'), [
-    ('GET', '/os-networks', 36), ('GET', '/os-tenant-networks/x', 36), ('POST', '/os-floating-ips', 36),
-    ('GET', '/os-floating-ip-pools', 36), ('DELETE', '/os-security-groups/x', 36), ('DELETE', '/os-snapshots/x', 36),
-    ('DELETE', '/os-security-group-rules/x', 36), ('GET', '/os-volumes/detail', 36),
-    ('GET', '/os-baremetal-nodes/x', 36)])
+@pytest.mark.parametrize(
+    ('method', 'path', 'since'),
+    [
+        ('GET', '/os-networks', 36),
+        ('GET', '/os-tenant-networks/x', 36),
+        ('POST', '/os-floating-ips', 36),
+        ('GET', '/os-floating-ip-pools', 36),
+        ('DELETE', '/os-security-groups/x', 36),
+        ('DELETE', '/os-snapshots/x', 36),
+        ('DELETE', '/os-security-group-rules/x', 36),
+        ('GET', '/os-volumes/detail', 36),
+        ('GET', '/os-baremetal-nodes/x', 36),
+    ],
+)
 def test_what_a_version_removed(site, method, path, since):
     """A fault, not the page of a path that nobody knows; what this cloud has no service for doesn't work before that
     either."""
@@ -138,9 +170,11 @@ def test_extensions(site):
     listed = site.ok('GET', '/extensions', user='eve')['extensions']
     assert {'os-services', 'os-hypervisors', 'OS-DCF', 'os-server-start-stop'} <= {entry['alias'] for entry in listed}
     assert {frozenset(entry) for entry in listed} == {
-        frozenset(('alias', 'name', 'description', 'links', 'namespace', 'updated'))}
+        frozenset(('alias', 'name', 'description', 'links', 'namespace', 'updated'))
+    }
     assert site.ok('GET', '/extensions/os-services', user='eve') == {
-        'extension': next(entry for entry in listed if entry['alias'] == 'os-services')}
+        'extension': next(entry for entry in listed if entry['alias'] == 'os-services')
+    }
     assert site.fault('GET', '/extensions/nosuch') == (404, 'The resource could not be found.')
 
 

@@ -1,4 +1,5 @@
 """Actions on servers: what is checked, what is written, who is woken."""
+
 from __future__ import annotations
 
 import json
@@ -23,20 +24,33 @@ def object_of(envelope):
     return objects.base.Serializer().deserialize_entity(None, envelope)
 
 
-@pytest.mark.parametrize(('action', 'body', 'values', 'kind', 'task', 'args', 'story'), [
-    ('os-stop', None, {}, 'stop', 'powering-off', {'clean_shutdown': True}, 'stop'),
-    ('os-stop', {'x': 1}, {'vm_state': 'error'}, 'stop', 'powering-off', {'clean_shutdown': True}, 'stop'),
-    ('os-start', None, {'vm_state': 'stopped'}, 'start', 'powering-on', {}, 'start'),
-    ('reboot', {'type': 'Soft'}, {}, 'reboot', 'rebooting', {'reboot_type': 'SOFT'}, 'reboot'),
-    ('reboot', {'type': 'HARD'}, {'vm_state': 'stopped'}, 'reboot', 'rebooting_hard', {'reboot_type': 'HARD'},
-     'reboot'),
-    ('pause', None, {}, 'pause', 'pausing', {}, 'pause'),
-    ('unpause', None, {'vm_state': 'paused'}, 'unpause', 'unpausing', {}, 'unpause'),
-    ('suspend', None, {}, 'suspend', 'suspending', {}, 'suspend'),
-    ('resume', None, {'vm_state': 'suspended'}, 'resume', 'resuming', {}, 'resume'),
-    ('unrescue', None, {'vm_state': 'rescued'}, 'unrescue', 'unrescuing', {}, 'unrescue'),
-    *(('trigger_crash_dump', None, {'vm_state': state}, 'trigger_crash_dump', None, {}, 'trigger_crash_dump')
-      for state in ('active', 'paused', 'rescued', 'resized', 'error'))])
+@pytest.mark.parametrize(
+    ('action', 'body', 'values', 'kind', 'task', 'args', 'story'),
+    [
+        ('os-stop', None, {}, 'stop', 'powering-off', {'clean_shutdown': True}, 'stop'),
+        ('os-stop', {'x': 1}, {'vm_state': 'error'}, 'stop', 'powering-off', {'clean_shutdown': True}, 'stop'),
+        ('os-start', None, {'vm_state': 'stopped'}, 'start', 'powering-on', {}, 'start'),
+        ('reboot', {'type': 'Soft'}, {}, 'reboot', 'rebooting', {'reboot_type': 'SOFT'}, 'reboot'),
+        (
+            'reboot',
+            {'type': 'HARD'},
+            {'vm_state': 'stopped'},
+            'reboot',
+            'rebooting_hard',
+            {'reboot_type': 'HARD'},
+            'reboot',
+        ),
+        ('pause', None, {}, 'pause', 'pausing', {}, 'pause'),
+        ('unpause', None, {'vm_state': 'paused'}, 'unpause', 'unpausing', {}, 'unpause'),
+        ('suspend', None, {}, 'suspend', 'suspending', {}, 'suspend'),
+        ('resume', None, {'vm_state': 'suspended'}, 'resume', 'resuming', {}, 'resume'),
+        ('unrescue', None, {'vm_state': 'rescued'}, 'unrescue', 'unrescuing', {}, 'unrescue'),
+        *(
+            ('trigger_crash_dump', None, {'vm_state': state}, 'trigger_crash_dump', None, {}, 'trigger_crash_dump')
+            for state in ('active', 'paused', 'rescued', 'resized', 'error')
+        ),
+    ],
+)
 def test_power(site, statements, action, body, values, kind, task, args, story):
     server = site.server(**values)
     site.conductor.calls.clear()
@@ -50,41 +64,92 @@ def test_power(site, statements, action, body, values, kind, task, args, story):
     assert site.conductor.calls == [('run_operation', {'operation': row['uuid']})]
     (told,) = site.ok('GET', f'/servers/{server}/os-instance-actions')['instanceActions']
     assert (told['action'], told['request_id'], told['user_id']) == (
-        story, response.headers['x-openstack-request-id'], 'bob')
+        story,
+        response.headers['x-openstack-request-id'],
+        'bob',
+    )
 
 
-@pytest.mark.parametrize(('action', 'body', 'values', 'message'), [
-    ('os-stop', None, {'vm_state': 'stopped'}, "Cannot 'stop' instance {} while it is in vm_state stopped"),
-    ('os-start', None, {}, "Cannot 'start' instance {} while it is in vm_state active"),
-    ('reboot', {'type': 'SOFT'}, {'vm_state': 'stopped'},
-     "Cannot 'reboot' instance {} while it is in vm_state stopped"),
-    ('os-stop', None, {'task_state': 'rebooting'}, "Cannot 'stop' instance {} while it is in task_state rebooting"),
-    ('os-stop', None, {'launched_at': None}, "Cannot 'stop' instance {} while it is in launched_at None"),
-    ('os-stop', None, {'host': None}, 'Instance {} is not ready'),
-    ('confirmResize', None, {}, "Cannot 'confirmResize' instance {} while it is in vm_state active"),
-    ('revertResize', None, {}, "Cannot 'revertResize' instance {} while it is in vm_state active"),
-    ('resize', {'flavorRef': '1'}, {'vm_state': 'error'}, "Cannot 'resize' instance {} while it is in vm_state error"),
-    ('migrate', None, {'vm_state': 'paused'}, "Cannot 'migrate' instance {} while it is in vm_state paused"),
-    *((action, None, {'vm_state': state}, f"Cannot '{action}' instance {{}} while it is in vm_state {state}")
-      for action, state in (('pause', 'stopped'), ('pause', 'error'), ('unpause', 'active'), ('suspend', 'paused'),
-                            ('suspend', 'stopped'), ('resume', 'active'), ('resume', 'paused'),
-                            ('rescue', 'paused'), ('rescue', 'resized'), ('unrescue', 'active'),
-                            ('trigger_crash_dump', 'stopped'), ('trigger_crash_dump', 'suspended'))),
-    ('changePassword', {'adminPass': 'x'}, {'vm_state': 'stopped'},
-     "Cannot 'changePassword' instance {} while it is in vm_state stopped"),
-    ('trigger_crash_dump', None, {'task_state': 'rebooting'},
-     "Cannot 'trigger_crash_dump' instance {} while it is in task_state rebooting")])
+@pytest.mark.parametrize(
+    ('action', 'body', 'values', 'message'),
+    [
+        ('os-stop', None, {'vm_state': 'stopped'}, "Cannot 'stop' instance {} while it is in vm_state stopped"),
+        ('os-start', None, {}, "Cannot 'start' instance {} while it is in vm_state active"),
+        (
+            'reboot',
+            {'type': 'SOFT'},
+            {'vm_state': 'stopped'},
+            "Cannot 'reboot' instance {} while it is in vm_state stopped",
+        ),
+        ('os-stop', None, {'task_state': 'rebooting'}, "Cannot 'stop' instance {} while it is in task_state rebooting"),
+        ('os-stop', None, {'launched_at': None}, "Cannot 'stop' instance {} while it is in launched_at None"),
+        ('os-stop', None, {'host': None}, 'Instance {} is not ready'),
+        ('confirmResize', None, {}, "Cannot 'confirmResize' instance {} while it is in vm_state active"),
+        ('revertResize', None, {}, "Cannot 'revertResize' instance {} while it is in vm_state active"),
+        (
+            'resize',
+            {'flavorRef': '1'},
+            {'vm_state': 'error'},
+            "Cannot 'resize' instance {} while it is in vm_state error",
+        ),
+        ('migrate', None, {'vm_state': 'paused'}, "Cannot 'migrate' instance {} while it is in vm_state paused"),
+        *(
+            (action, None, {'vm_state': state}, f"Cannot '{action}' instance {{}} while it is in vm_state {state}")
+            for action, state in (
+                ('pause', 'stopped'),
+                ('pause', 'error'),
+                ('unpause', 'active'),
+                ('suspend', 'paused'),
+                ('suspend', 'stopped'),
+                ('resume', 'active'),
+                ('resume', 'paused'),
+                ('rescue', 'paused'),
+                ('rescue', 'resized'),
+                ('unrescue', 'active'),
+                ('trigger_crash_dump', 'stopped'),
+                ('trigger_crash_dump', 'suspended'),
+            )
+        ),
+        (
+            'changePassword',
+            {'adminPass': 'x'},
+            {'vm_state': 'stopped'},
+            "Cannot 'changePassword' instance {} while it is in vm_state stopped",
+        ),
+        (
+            'trigger_crash_dump',
+            None,
+            {'task_state': 'rebooting'},
+            "Cannot 'trigger_crash_dump' instance {} while it is in task_state rebooting",
+        ),
+    ],
+)
 def test_wrong_states(site, action, body, values, message):
     server = site.server(**values)
     assert refused(site, server, action, body) == (409, message.format(server))
     assert site.rows(server) == []
 
 
-@pytest.mark.parametrize(('action', 'body'), [
-    ('os-stop', None), ('os-start', None), ('reboot', {'type': 'HARD'}), ('resize', {'flavorRef': 'x'}),
-    ('migrate', None), ('confirmResize', None), ('revertResize', None), ('pause', None), ('unpause', None),
-    ('suspend', None), ('resume', None), ('trigger_crash_dump', None), ('rescue', None), ('unrescue', None),
-    ('changePassword', {'adminPass': 'x'})])
+@pytest.mark.parametrize(
+    ('action', 'body'),
+    [
+        ('os-stop', None),
+        ('os-start', None),
+        ('reboot', {'type': 'HARD'}),
+        ('resize', {'flavorRef': 'x'}),
+        ('migrate', None),
+        ('confirmResize', None),
+        ('revertResize', None),
+        ('pause', None),
+        ('unpause', None),
+        ('suspend', None),
+        ('resume', None),
+        ('trigger_crash_dump', None),
+        ('rescue', None),
+        ('unrescue', None),
+        ('changePassword', {'adminPass': 'x'}),
+    ],
+)
 def test_build_requests_can_only_be_deleted(site, action, body):
     waiting = site.create()
     assert refused(site, waiting, action, body)[0] == 409
@@ -98,7 +163,9 @@ def test_two_crash_dumps_at_once(site):
         assert refused(site, server, action)[0] == 409
     assert [row['kind'] for row in site.rows(server)] == ['trigger_crash_dump']
     assert refused(site, server, 'trigger_crash_dump', {}) == (
-        400, "Invalid input for field/attribute trigger_crash_dump. Value: {}. {} is not of type 'null'")
+        400,
+        "Invalid input for field/attribute trigger_crash_dump. Value: {}. {} is not of type 'null'",
+    )
 
 
 @pytest.mark.parametrize('options', [{}, {'api__enable_instance_password': False}])
@@ -159,18 +226,22 @@ def test_locked_servers(site):
 
 
 def test_the_loser_of_a_race_gets_409(site, monkeypatch):
-    from kilonova.api.services import accept
+    from kilonova.api.services import server_operations
+
     server = site.server()
-    stale = accept.find_server
+    stale = server_operations.find_server
 
     def late(backend, ctxt, uuid, **kwargs):
         found = stale(backend, ctxt, uuid, **kwargs)
         with site.cell1.write() as conn:
             instances.transition(conn, uuid, 'stop.start')
         return found
+
     monkeypatch.setattr('kilonova.api.wsgi.find_server', late)
     assert refused(site, server, 'os-stop') == (
-        409, f"Cannot 'stop' instance {server} while it is in task_state powering-off")
+        409,
+        f"Cannot 'stop' instance {server} while it is in task_state powering-off",
+    )
     assert site.rows(server) == []
 
 
@@ -185,8 +256,12 @@ def test_resize(site, statements):
     assert response.status_int == 202
     (row,) = site.rows(server)
     args = row['args']
-    assert (row['kind'], args['migration_type'], args['host'], args['clean_shutdown']) == ('resize', 'resize', None,
-                                                                                         True)
+    assert (row['kind'], args['migration_type'], args['host'], args['clean_shutdown']) == (
+        'resize',
+        'resize',
+        None,
+        True,
+    )
     assert object_of(args['flavor']).flavorid == large
     spec, old = object_of(args['request_spec']), object_of(args['old_request_spec'])
     assert (spec.flavor.flavorid, spec.pci_requests.requests[0].count, spec.num_instances) == (large, 2, 1)
@@ -218,13 +293,14 @@ def test_refused_resizes(make_site):
     site.ok('POST', f'/flavors/{unknown}/os-extra_specs', {'extra_specs': {'pci_passthrough:alias': 'nosuch:1'}})
     private = site.flavor(**{'os-flavor-access:is_public': False})
     for wanted, code, message in (
-            ('99', 400, 'Flavor 99 could not be found.'),
-            (private, 400, f'Flavor {private} could not be found.'),
-            (flavor, 400, 'When resizing, instances must change flavor!'),
-            (site.flavor(disk=0), 400, 'Resize to zero disk flavor is not allowed.'),
-            (site.flavor(vcpus=5), 403, 'Quota exceeded for cores: Requested 4, but already used 1 of 4 cores'),
-            (accelerated, 400, 'There is no accelerator service'),
-            (unknown, 400, 'PCI alias nosuch is not defined')):
+        ('99', 400, 'Flavor 99 could not be found.'),
+        (private, 400, f'Flavor {private} could not be found.'),
+        (flavor, 400, 'When resizing, instances must change flavor!'),
+        (site.flavor(disk=0), 400, 'Resize to zero disk flavor is not allowed.'),
+        (site.flavor(vcpus=5), 403, 'Quota exceeded for cores: Requested 4, but already used 1 of 4 cores'),
+        (accelerated, 400, 'There is no accelerator service'),
+        (unknown, 400, 'PCI alias nosuch is not defined'),
+    ):
         got, text = refused(site, server, 'resize', {'flavorRef': wanted}, user='bob')
         assert got == code and message in text
     assert site.rows(server) == [] and site.row(server)['task_state'] is None
@@ -232,6 +308,7 @@ def test_refused_resizes(make_site):
 
 def test_a_disabled_flavor_is_none(site):
     from kilonova.db.queries import flavors
+
     flavor = site.flavor()
     server = site.server()
     with site.databases.api().write() as conn:
@@ -244,6 +321,7 @@ def test_a_smaller_flavor_needs_no_quota(make_site):
     server = site.server(flavor=site.flavor(vcpus=4))
     with site.databases.api().write() as conn:
         from kilonova.db.models import api as models
+
         conn.execute(models.Quota.__table__.insert(), {'project_id': 'p1', 'resource': 'cores', 'hard_limit': 1})
     assert act(site, server, 'resize', {'flavorRef': site.flavor(vcpus=3)}).status_int == 202
 
@@ -269,8 +347,10 @@ def test_migrate(site):
 
 def undefine_aliases(monkeypatch):
     """The API's file has other names for its aliases than when servers were made."""
+
     def unknown(aliases, name):
         raise pci_request.PciRequestAliasNotDefined(alias=name)
+
     monkeypatch.setattr(pci_request.Aliases, '__getitem__', unknown)
 
 
@@ -307,9 +387,11 @@ def test_refused_migrations(site):
     """Row 0.17."""
     server = site.server()
     assert refused(site, server, 'migrate', {'host': 'h1'}) == (
-        400, 'Cannot migrate to the host where the server exists.')
+        400,
+        'Cannot migrate to the host where the server exists.',
+    )
     assert refused(site, server, 'migrate', {'host': 'nosuch'}) == (400, 'Compute host nosuch could not be found.')
-    assert refused(site, server, 'migrate', {}) [0] == 400
+    assert refused(site, server, 'migrate', {})[0] == 400
     assert refused(site, server, 'migrate', user='bob')[0] == 403
     assert act(site, server, 'migrate', {'host': 'ignored'}, version='2.55').status_int == 202
 
@@ -317,15 +399,27 @@ def test_refused_migrations(site):
 def resized(site, **more):
     server = site.server(vm_state='resized', host='h2', **more)
     with site.cell1.write() as conn:
-        row = migrations.create(conn, {'uuid': '11111111-2222-3333-4444-555555555555', 'instance_uuid': server,
-                                       'status': 'finished', 'migration_type': 'resize', 'source_compute': 'h1',
-                                       'dest_compute': 'h2'})
+        row = migrations.create(
+            conn,
+            {
+                'uuid': '11111111-2222-3333-4444-555555555555',
+                'instance_uuid': server,
+                'status': 'finished',
+                'migration_type': 'resize',
+                'source_compute': 'h1',
+                'dest_compute': 'h2',
+            },
+        )
     return server, row['uuid']
 
 
-@pytest.mark.parametrize(('action', 'kind', 'status', 'task', 'code', 'method'), [
-    ('confirmResize', 'confirm', 'confirming', None, 204, 'confirm_resize'),
-    ('revertResize', 'revert', 'reverting', 'resize_reverting', 202, 'revert_resize')])
+@pytest.mark.parametrize(
+    ('action', 'kind', 'status', 'task', 'code', 'method'),
+    [
+        ('confirmResize', 'confirm', 'confirming', None, 204, 'confirm_resize'),
+        ('revertResize', 'revert', 'reverting', 'resize_reverting', 202, 'revert_resize'),
+    ],
+)
 def test_confirm_and_revert(site, action, kind, status, task, code, method):
     server, migration = resized(site)
     site.conductor.calls.clear()
@@ -351,7 +445,8 @@ def test_revert_carries_the_old_flavors_spec(site):
     server_object.old_flavor = server_object.flavor
     server_object.flavor = objects.Flavor.from_row(None, {**site_flavor(site, large)})
     server_object.migration_context = objects.MigrationContext(
-        instance_uuid=server, migration_id=1, old_pci_requests=old_requests, new_pci_requests=None)
+        instance_uuid=server, migration_id=1, old_pci_requests=old_requests, new_pci_requests=None
+    )
     with site.cell1.write() as conn:
         instances.update_extra(conn, server, server_object.extra_values(['flavor', 'migration_context']))
     act(site, server, 'revertResize')
@@ -362,6 +457,7 @@ def test_revert_carries_the_old_flavors_spec(site):
 
 def site_flavor(site, flavor):
     from kilonova.db.queries import flavors, owners
+
     with site.databases.api().read() as conn:
         return flavors.get(conn, flavor, owners.ALL)
 
@@ -408,12 +504,14 @@ def test_early_delete(site):
 
 def test_early_delete_that_comes_too_late_deletes_in_the_cell(site, monkeypatch):
     from kilonova.db.queries import operations
+
     waiting = site.create()
     early = operations.delete_build_request
 
     def late(api_db, uuid):
         site.hand_over(uuid, vm_state='active', host='h1')
         return early(api_db, uuid)
+
     monkeypatch.setattr(operations, 'delete_build_request', late)
     assert site.request('DELETE', f'/servers/{waiting}').status_int == 204
     assert [row['kind'] for row in site.rows(waiting)] == ['delete']
@@ -444,4 +542,6 @@ def test_reset_state(site):
 def test_other_projects_act_on_nothing(site):
     server = site.server()
     assert refused(site, server, 'os-stop', user='bob', project=OTHER) == (
-        404, f'Instance {server} could not be found.')
+        404,
+        f'Instance {server} could not be found.',
+    )

@@ -1,4 +1,5 @@
 """Metadata of servers."""
+
 from __future__ import annotations
 
 import pytest
@@ -68,8 +69,12 @@ def test_the_quota(make_site):
     assert stored(site, server) == {'c': '3', 'd': '4'}
 
 
-WRITES = [('POST', '', {'metadata': {'c': '3'}}, 'update'), ('PUT', '', {'metadata': {}}, 'update'),
-          ('PUT', '/a', {'meta': {'a': 'x'}}, 'update'), ('DELETE', '/a', None, 'delete')]
+WRITES = [
+    ('POST', '', {'metadata': {'c': '3'}}, 'update'),
+    ('PUT', '', {'metadata': {}}, 'update'),
+    ('PUT', '/a', {'meta': {'a': 'x'}}, 'update'),
+    ('DELETE', '/a', None, 'delete'),
+]
 
 
 @pytest.mark.parametrize(('method', 'tail', 'body', 'act'), WRITES)
@@ -78,30 +83,38 @@ def test_what_is_refused(site, server, method, tail, body, act):
         with site.cell1.write() as conn:
             set_state(conn, server, vm_state=state)
         assert site.fault(method, f'/servers/{server}/metadata{tail}', body) == (
-            409, f"Cannot '{act} metadata' instance {server} while it is in vm_state {state}")
+            409,
+            f"Cannot '{act} metadata' instance {server} while it is in vm_state {state}",
+        )
     waiting = site.create(metadata={'a': '1'})
     assert site.ok('GET', f'/servers/{waiting}/metadata') == {'metadata': {'a': '1'}}
     assert site.fault(method, f'/servers/{waiting}/metadata{tail}', body)[0] == 409
     locked = site.server(locked=True, create={'metadata': {'a': '1'}})
     assert site.fault(method, f'/servers/{locked}/metadata{tail}', body, user='bob') == (
-        409, f'Instance {locked} is locked')
+        409,
+        f'Instance {locked} is locked',
+    )
     assert site.request(method, f'/servers/{locked}/metadata{tail}', body).status_int in (200, 204)
 
 
 @pytest.mark.parametrize(('method', 'tail', 'body', 'act'), WRITES)
 def test_a_server_that_goes_meanwhile_keeps_nothing(site, server, monkeypatch, method, tail, body, act):
     """The writing transaction looks at the state once more."""
-    from kilonova.api.services import accept
-    stale = accept.find_server
+    from kilonova.api.services import server_operations
+
+    stale = server_operations.find_server
 
     def late(backend, ctxt, uuid, **kwargs):
         found = stale(backend, ctxt, uuid, **kwargs)
         with site.cell1.write() as conn:
             instances.mark_deleted(conn, uuid)
         return found
+
     monkeypatch.setattr('kilonova.api.wsgi.find_server', late)
     assert site.fault(method, f'/servers/{server}/metadata{tail}', body) == (
-        404, f'Instance {server} could not be found.')
+        404,
+        f'Instance {server} could not be found.',
+    )
 
 
 def test_a_server_at_work_may_be_changed(site, server):

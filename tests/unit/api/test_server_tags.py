@@ -1,4 +1,5 @@
 """Tags of servers."""
+
 from __future__ import annotations
 
 import pytest
@@ -56,20 +57,27 @@ def test_limits(site, server):
 def test_since_2_26(site, server):
     for method, tail in (('GET', ''), ('GET', '/a'), ('DELETE', ''), ('DELETE', '/a'), ('PUT', '/x')):
         assert site.fault(method, f'/servers/{server}/tags{tail}', version='2.25') == (
-            404, 'The resource could not be found.')
+            404,
+            'The resource could not be found.',
+        )
     assert tags(site, server, version='2.26') == ['a', 'b']
 
 
-@pytest.mark.parametrize(('method', 'tail', 'body', 'act'), [
-    ('PUT', '', {'tags': ['c']}, 'update tags'), ('DELETE', '', None, 'delete tags'),
-    ('PUT', '/c', None, 'update tag'), ('DELETE', '/a', None, 'delete tag')])
+@pytest.mark.parametrize(
+    ('method', 'tail', 'body', 'act'),
+    [
+        ('PUT', '', {'tags': ['c']}, 'update tags'),
+        ('DELETE', '', None, 'delete tags'),
+        ('PUT', '/c', None, 'update tag'),
+        ('DELETE', '/a', None, 'delete tag'),
+    ],
+)
 def test_states_and_locks(site, server, method, tail, body, act):
     """A lock keeps nobody from tagging."""
     path = f'/servers/{server}/tags{tail}'
     with site.cell1.write() as conn:
         set_state(conn, server, vm_state='error')
-    assert site.fault(method, path, body) == (
-        409, f"Cannot '{act}' instance {server} while it is in vm_state error")
+    assert site.fault(method, path, body) == (409, f"Cannot '{act}' instance {server} while it is in vm_state error")
     with site.cell1.write() as conn:
         set_state(conn, server, vm_state='paused', locked=True)
     assert site.request(method, path, body, user='bob').status_int in (200, 201, 204)

@@ -1,4 +1,5 @@
 """GET /servers and /servers/detail: filters, order, pages, cells, costs."""
+
 from __future__ import annotations
 
 import pytest
@@ -40,8 +41,16 @@ def test_build_requests_and_cells_together_newest_first(site):
     assert [s['id'] for s in site.ok('GET', '/servers/detail')['servers']] == [waiting, *reversed(servers)]
 
 
-@pytest.mark.parametrize('query', ['', '&sort_key=display_name', '&sort_key=availability_zone&sort_key=host',
-                                   '&sort_key=vm_state&sort_dir=asc', '&sort_key=launched_at&sort_dir=asc'])
+@pytest.mark.parametrize(
+    'query',
+    [
+        '',
+        '&sort_key=display_name',
+        '&sort_key=availability_zone&sort_key=host',
+        '&sort_key=vm_state&sort_dir=asc',
+        '&sort_key=launched_at&sort_dir=asc',
+    ],
+)
 @pytest.mark.parametrize('limit', [1, 2, 4])
 def test_pages_hold_each_server_once(site, query, limit):
     servers = spread(site)
@@ -82,33 +91,65 @@ def test_a_project_sees_its_own(site):
     for path in ('/servers', '/servers/detail'):
         kind = 'detail' if 'detail' in path else 'index'
         assert site.fault('GET', f'{path}?all_tenants=1', user='bob') == (
-            403, f"Policy doesn't allow os_compute_api:servers:{kind}:get_all_tenants to be performed.")
+            403,
+            f"Policy doesn't allow os_compute_api:servers:{kind}:get_all_tenants to be performed.",
+        )
     assert site.fault('GET', '/servers?all_tenants=maybe')[0] == 400
     assert site.fault('GET', f'/servers?marker={others}', user='bob')[0] == 400
 
 
-@pytest.mark.parametrize(('query', 'found'), [
-    ('name=^s1$', ['s1']), ('name=s', ['s0', 's1', 's2', 's3']), ('status=ERROR', ['s2']),
-    ('status=active', ['s0', 's1']), ('status=RESIZE', ['s3']), ('status=SHUTOFF', []), ('host=h2', ['s1']),
-    ('vm_state=error', ['s2']), ('task_state=resize_prep', ['s3']), ('power_state=4', ['s1']),
-    ('tags=a', ['s0', 's1']), ('tags=a,b', ['s1']), ('tags-any=b,c', ['s1', 's2']),
-    ('not-tags=a,b', ['s0', 's2', 's3']),
-    ('not-tags-any=a', ['s2', 's3']), ('locked=true', ['s0']), ('locked=false', ['s1', 's2', 's3']),
-    ('ip=10.', []), ('user_id=bob', ['s0', 's1', 's2', 's3']), ('user_id=eve', []), ('config_drive=True', ['s2']),
-    ('changes-since=2026-11-21T11:00:00Z', ['s3']), ('changes-before=2026-11-21T11:00:00Z', ['s0', 's1', 's2']),
-    ('hostname=s1', ['s1']), ('image=nosuch', []), ('progress=50', ['s0']), ('deleted=true', []),
-    ('key_name=', ['s0', 's1', 's2', 's3']),
-    ('created_at=2026-11-21T10:00:02Z', ['s2']), ('uuid=nosuch', []), ('flavor=nosuch', [])])
+@pytest.mark.parametrize(
+    ('query', 'found'),
+    [
+        ('name=^s1$', ['s1']),
+        ('name=s', ['s0', 's1', 's2', 's3']),
+        ('status=ERROR', ['s2']),
+        ('status=active', ['s0', 's1']),
+        ('status=RESIZE', ['s3']),
+        ('status=SHUTOFF', []),
+        ('host=h2', ['s1']),
+        ('vm_state=error', ['s2']),
+        ('task_state=resize_prep', ['s3']),
+        ('power_state=4', ['s1']),
+        ('tags=a', ['s0', 's1']),
+        ('tags=a,b', ['s1']),
+        ('tags-any=b,c', ['s1', 's2']),
+        ('not-tags=a,b', ['s0', 's2', 's3']),
+        ('not-tags-any=a', ['s2', 's3']),
+        ('locked=true', ['s0']),
+        ('locked=false', ['s1', 's2', 's3']),
+        ('ip=10.', []),
+        ('user_id=bob', ['s0', 's1', 's2', 's3']),
+        ('user_id=eve', []),
+        ('config_drive=True', ['s2']),
+        ('changes-since=2026-11-21T11:00:00Z', ['s3']),
+        ('changes-before=2026-11-21T11:00:00Z', ['s0', 's1', 's2']),
+        ('hostname=s1', ['s1']),
+        ('image=nosuch', []),
+        ('progress=50', ['s0']),
+        ('deleted=true', []),
+        ('key_name=', ['s0', 's1', 's2', 's3']),
+        ('created_at=2026-11-21T10:00:02Z', ['s2']),
+        ('uuid=nosuch', []),
+        ('flavor=nosuch', []),
+    ],
+)
 def test_filters(site, query, found):
     flavor = site.flavor()
     tags = {'s0': ['a'], 's1': ['a', 'b'], 's2': ['c']}
     values = {
-        's0': {'locked': True, 'progress': 50}, 's1': {'host': 'h2', 'power_state': 4},
+        's0': {'locked': True, 'progress': 50},
+        's1': {'host': 'h2', 'power_state': 4},
         's2': {'vm_state': 'error', 'config_drive': 'True'},
-        's3': {'task_state': 'resize_prep', 'updated_at': moment(2026, 11, 21, 12)}}
+        's3': {'task_state': 'resize_prep', 'updated_at': moment(2026, 11, 21, 12)},
+    }
     for number, name in enumerate(sorted(values)):
-        site.server((site.cell1, site.cell2)[number % 2], flavor, create={'name': name, 'tags': tags.get(name, [])},
-                    **{'created_at': at(number), 'updated_at': at(number), **values[name]})
+        site.server(
+            (site.cell1, site.cell2)[number % 2],
+            flavor,
+            create={'name': name, 'tags': tags.get(name, [])},
+            **{'created_at': at(number), 'updated_at': at(number), **values[name]},
+        )
     names = [server['name'] for server in site.ok('GET', f'/servers?{query}')['servers']]
     assert sorted(names) == found
 
@@ -116,9 +157,17 @@ def test_filters(site, query, found):
 def test_filters_hold_for_build_requests_too(site):
     flavor = site.flavor()
     first, second = site.create(flavor, name='one', tags=['a', 'b']), site.create(site.flavor(), name='two')
-    for query, found in {'name=^o': [first], 'tags=a,b': [first], 'not-tags-any=a': [second],
-                         'status=BUILD': [second, first], 'status=ACTIVE': [], f'flavor={flavor}': [first],
-                         'deleted=true': [], 'changes-since=2099-01-01T00:00:00Z': [], 'host=h1': []}.items():
+    for query, found in {
+        'name=^o': [first],
+        'tags=a,b': [first],
+        'not-tags-any=a': [second],
+        'status=BUILD': [second, first],
+        'status=ACTIVE': [],
+        f'flavor={flavor}': [first],
+        'deleted=true': [],
+        'changes-since=2099-01-01T00:00:00Z': [],
+        'host=h1': [],
+    }.items():
         assert sorted(ids(site, f'?{query}')) == sorted(found), query
 
 
@@ -158,7 +207,9 @@ def test_who_sorts_by_host(site):
     assert ids(site, '?sort_key=host') == []
     assert ids(site, '?sort_key=memory_mb', version='2.74') == []
     assert site.fault('GET', '/servers?sort_key=uuid&sort_dir=asc&sort_dir=desc') == (
-        400, 'Invalid input received: Sort direction size exceeds sort key size')
+        400,
+        'Invalid input received: Sort direction size exceeds sort key size',
+    )
     assert site.fault('GET', '/servers?sort_key=memory_mb', version='2.75')[0] == 400
 
 
@@ -195,6 +246,7 @@ def test_the_cells_row_wins_while_a_server_is_handed_over(site):
     """operations.md rule 18: the build request and the server may be there at once."""
     uuid = site.create(name='old')
     from kilonova.db.models import api as models
+
     table = models.BuildRequest.__table__
     with site.databases.api().read() as conn:
         row = dict(conn.execute(table.select()).mappings().first())
@@ -207,6 +259,7 @@ def test_the_cells_row_wins_while_a_server_is_handed_over(site):
 def broken(site, monkeypatch, cell):
     def read():
         raise exc.OperationalError('x', None, Exception('gone'), connection_invalidated=True)
+
     monkeypatch.setattr(cell, 'read', read)
 
 
@@ -243,9 +296,20 @@ def test_keys_that_mean_nothing_order_nothing(site):
 
 
 SORT_VALUES = {
-    'access_ip_v4': '10.0.0.1', 'access_ip_v6': 'fe80::1', 'auto_disk_config': True, 'config_drive': 'True',
-    'created_at': at(50), 'launched_at': at(50), 'terminated_at': at(50), 'updated_at': at(50), 'instance_type_id': 99,
-    'launch_index': 5, 'power_state': 4, 'progress': 7, 'locked_by': 'owner'}
+    'access_ip_v4': '10.0.0.1',
+    'access_ip_v6': 'fe80::1',
+    'auto_disk_config': True,
+    'config_drive': 'True',
+    'created_at': at(50),
+    'launched_at': at(50),
+    'terminated_at': at(50),
+    'updated_at': at(50),
+    'instance_type_id': 99,
+    'launch_index': 5,
+    'power_state': 4,
+    'progress': 7,
+    'locked_by': 'owner',
+}
 
 
 def test_every_sort_key(site):
@@ -268,9 +332,18 @@ def test_every_sort_key(site):
     assert ids(site, '?sort_key=uuid&sort_dir=asc') == sorted(ids(site))
 
 
-@pytest.mark.parametrize(('query', 'is_found'), [
-    ('ip=10.2.0.43', True), ('ip=10.2.0.44', False), ('ip6=^fd00::beef$', True), ('ip6=10.2', False),
-    ('ip6=beef&ip=43', True), ('ip6=beef&ip=44', False), ('ip=', True)])
+@pytest.mark.parametrize(
+    ('query', 'is_found'),
+    [
+        ('ip=10.2.0.43', True),
+        ('ip=10.2.0.44', False),
+        ('ip6=^fd00::beef$', True),
+        ('ip6=10.2', False),
+        ('ip6=beef&ip=43', True),
+        ('ip6=beef&ip=44', False),
+        ('ip=', True),
+    ],
+)
 def test_fixed_addresses(site, query, is_found):
     """They stand in the servers' own cells. What they may say: tests/unit/db/test_addresses.py."""
     server, other, waiting = site.server(), site.server(), site.create()
@@ -283,14 +356,18 @@ def test_fixed_addresses(site, query, is_found):
 
 
 def test_expressions_that_no_address_fits(site):
-    assert site.fault('GET', '/servers?ip=1%22') == (400, (
-        "Invalid filter value for ip: '1\"' is not a regular expression: '\"' is not supported in address patterns."))
+    assert site.fault('GET', '/servers?ip=1%22') == (
+        400,
+        ("Invalid filter value for ip: '1\"' is not a regular expression: '\"' is not supported in address patterns."),
+    )
 
 
 @pytest.mark.parametrize('name', ['name', 'ip', 'ip6', 'display_name'])
 def test_malformed_regular_expressions(site, name):
     assert site.fault('GET', f'/servers?{name}=(') == (
-        400, f"Invalid input for query parameters {name}. Value: (. '(' is not a 'regex': missing ): (")
+        400,
+        f"Invalid input for query parameters {name}. Value: (. '(' is not a 'regex': missing ): (",
+    )
 
 
 def test_unknown_filters(site):
@@ -299,7 +376,9 @@ def test_unknown_filters(site):
     for user in ('admin', 'bob'):
         assert ids(site, '?nosuch=1', user=user, version='2.74') == [server]
         assert site.fault('GET', '/servers?nosuch=1', user=user, version='2.75') == (
-            400, "'nosuch' does not match any of the regexes: '^_'")
+            400,
+            "'nosuch' does not match any of the regexes: '^_'",
+        )
 
 
 def test_soft_deleted_servers_are_seen_by_those_who_ask(site):
@@ -316,25 +395,55 @@ def test_soft_deleted_servers_are_seen_by_those_who_ask(site):
 
 
 ADMINISTRATORS_FILTERS = (
-    ('access_ip_v4', '10.0.0.1', '10.0.0.2'), ('access_ip_v6', 'fe80::1', 'fe80::2'), ('auto_disk_config', '1', '0'),
-    ('availability_zone', 'z1', 'z2'), ('created_at', '2026-11-21T10:00:01Z', '2026-11-21T10:00:09Z'),
-    ('description', 'about', 'nothing'), ('display_description', '^ab', '^bo'), ('display_name', '^one$', '^on$'),
-    ('host', 'h1', 'h2'), ('hostname', 'one', 'on'), ('image_ref', IMAGE, 'x'), ('kernel_id', 'k', 'l'),
-    ('key_name', 'mykey', 'other'), ('launch_index', '0', '1'), ('launched_at', '2026-11-21T10:00:02Z',
-                                                                 '2026-11-21T10:00:03Z'),
-    ('locked_by', 'admin', 'owner'), ('node', 'n1', 'n2'), ('power_state', '1', '4'), ('progress', '5', '6'),
-    ('ramdisk_id', 'r', 's'), ('root_device_name', '/dev/vda', '/dev/sda'), ('task_state', 'rebooting', 'pausing'),
-    ('terminated_at', '2026-11-21T10:00:04Z', '2026-11-21T10:00:05Z'), ('user_id', 'bob', 'eve'),
-    ('vm_state', 'active', 'error'))
+    ('access_ip_v4', '10.0.0.1', '10.0.0.2'),
+    ('access_ip_v6', 'fe80::1', 'fe80::2'),
+    ('auto_disk_config', '1', '0'),
+    ('availability_zone', 'z1', 'z2'),
+    ('created_at', '2026-11-21T10:00:01Z', '2026-11-21T10:00:09Z'),
+    ('description', 'about', 'nothing'),
+    ('display_description', '^ab', '^bo'),
+    ('display_name', '^one$', '^on$'),
+    ('host', 'h1', 'h2'),
+    ('hostname', 'one', 'on'),
+    ('image_ref', IMAGE, 'x'),
+    ('kernel_id', 'k', 'l'),
+    ('key_name', 'mykey', 'other'),
+    ('launch_index', '0', '1'),
+    ('launched_at', '2026-11-21T10:00:02Z', '2026-11-21T10:00:03Z'),
+    ('locked_by', 'admin', 'owner'),
+    ('node', 'n1', 'n2'),
+    ('power_state', '1', '4'),
+    ('progress', '5', '6'),
+    ('ramdisk_id', 'r', 's'),
+    ('root_device_name', '/dev/vda', '/dev/sda'),
+    ('task_state', 'rebooting', 'pausing'),
+    ('terminated_at', '2026-11-21T10:00:04Z', '2026-11-21T10:00:05Z'),
+    ('user_id', 'bob', 'eve'),
+    ('vm_state', 'active', 'error'),
+)
 
 
 def test_filters_of_administrators(site):
     """Each with a value that fits and one that doesn't; to members they mean nothing before their version."""
-    server = site.server(create={'name': 'one', 'description': 'about'}, access_ip_v4='10.0.0.1',
-                         access_ip_v6='fe80::1', auto_disk_config=True, availability_zone='z1', created_at=at(1),
-                         host='h1', node='n1', kernel_id='k', ramdisk_id='r', key_name='mykey', launched_at=at(2),
-                         locked_by='admin', progress=5, root_device_name='/dev/vda', task_state='rebooting',
-                         terminated_at=at(4))
+    server = site.server(
+        create={'name': 'one', 'description': 'about'},
+        access_ip_v4='10.0.0.1',
+        access_ip_v6='fe80::1',
+        auto_disk_config=True,
+        availability_zone='z1',
+        created_at=at(1),
+        host='h1',
+        node='n1',
+        kernel_id='k',
+        ramdisk_id='r',
+        key_name='mykey',
+        launched_at=at(2),
+        locked_by='admin',
+        progress=5,
+        root_device_name='/dev/vda',
+        task_state='rebooting',
+        terminated_at=at(4),
+    )
     for name, value, other in ADMINISTRATORS_FILTERS:
         assert ids(site, f'?{name}={value}') == [server], name
         assert ids(site, f'?{name}={other}') == [], name
@@ -354,7 +463,9 @@ def test_deleted_servers_page_by_page(site):
 @pytest.mark.parametrize('limit', ['-1', 'x', '1.5'])
 def test_bad_limits(site, limit):
     assert site.fault('GET', f'/servers?limit={limit}') == (
-        400, f"Invalid input for query parameters limit. Value: {limit}. '{limit}' does not match '^[0-9]*$'")
+        400,
+        f"Invalid input for query parameters limit. Value: {limit}. '{limit}' does not match '^[0-9]*$'",
+    )
     assert site.fault('GET', '/servers?marker=nosuch') == (400, 'marker [nosuch] not found')
 
 
@@ -370,8 +481,9 @@ def test_changes_in_the_wrong_order(site):
 def test_a_broken_request_spec_hides_no_page_found_1_20(site, caplog, text, path):
     broken, other = site.server(), site.server()
     with site.databases.api().write() as conn:
-        conn.execute(sa.update(RequestSpec.__table__).where(RequestSpec.__table__.c.instance_uuid == broken)
-                     .values(spec=text))
+        conn.execute(
+            sa.update(RequestSpec.__table__).where(RequestSpec.__table__.c.instance_uuid == broken).values(spec=text)
+        )
     body = site.ok('GET', path.format(broken=broken))
     if 'servers' in body:
         assert {one['id'] for one in body['servers']} == {broken, other}

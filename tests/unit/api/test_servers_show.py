@@ -1,4 +1,5 @@
 """Bodies of servers in every version, and PUT."""
+
 from __future__ import annotations
 
 import pytest
@@ -9,16 +10,58 @@ from kilonova.errors import Unanswered
 from tests.unit.api.conftest import OTHER, moment
 
 BASE = {
-    'OS-DCF:diskConfig', 'OS-EXT-AZ:availability_zone', 'OS-EXT-STS:power_state', 'OS-EXT-STS:task_state',
-    'OS-EXT-STS:vm_state', 'OS-SRV-USG:launched_at', 'OS-SRV-USG:terminated_at', 'accessIPv4', 'accessIPv6',
-    'addresses', 'config_drive', 'created', 'flavor', 'hostId', 'id', 'image', 'key_name', 'links', 'metadata', 'name',
-    'os-extended-volumes:volumes_attached', 'progress', 'status', 'tenant_id', 'updated', 'user_id'}
+    'OS-DCF:diskConfig',
+    'OS-EXT-AZ:availability_zone',
+    'OS-EXT-STS:power_state',
+    'OS-EXT-STS:task_state',
+    'OS-EXT-STS:vm_state',
+    'OS-SRV-USG:launched_at',
+    'OS-SRV-USG:terminated_at',
+    'accessIPv4',
+    'accessIPv6',
+    'addresses',
+    'config_drive',
+    'created',
+    'flavor',
+    'hostId',
+    'id',
+    'image',
+    'key_name',
+    'links',
+    'metadata',
+    'name',
+    'os-extended-volumes:volumes_attached',
+    'progress',
+    'status',
+    'tenant_id',
+    'updated',
+    'user_id',
+}
 ATTRIBUTES = {'OS-EXT-SRV-ATTR:host', 'OS-EXT-SRV-ATTR:hypervisor_hostname', 'OS-EXT-SRV-ATTR:instance_name'}
-SINCE_3 = {f'OS-EXT-SRV-ATTR:{name}' for name in (
-    'hostname', 'kernel_id', 'launch_index', 'ramdisk_id', 'reservation_id', 'root_device_name', 'user_data')}
-ADDED = [(3, SINCE_3), (9, {'locked'}), (16, {'host_status'}), (19, {'description'}), (26, {'tags'}),
-         (63, {'trusted_image_certificates'}), (71, {'server_groups'}), (73, {'locked_reason'}),
-         (96, {'pinned_availability_zone'}), (100, {'scheduler_hints'})]
+SINCE_3 = {
+    f'OS-EXT-SRV-ATTR:{name}'
+    for name in (
+        'hostname',
+        'kernel_id',
+        'launch_index',
+        'ramdisk_id',
+        'reservation_id',
+        'root_device_name',
+        'user_data',
+    )
+}
+ADDED = [
+    (3, SINCE_3),
+    (9, {'locked'}),
+    (16, {'host_status'}),
+    (19, {'description'}),
+    (26, {'tags'}),
+    (63, {'trusted_image_certificates'}),
+    (71, {'server_groups'}),
+    (73, {'locked_reason'}),
+    (96, {'pinned_availability_zone'}),
+    (100, {'scheduler_hints'}),
+]
 
 
 def expected(version):
@@ -34,9 +77,14 @@ def test_keys_of_each_version(site, version):
     assert set(listed) == expected(version) - {'server_groups'}
 
 
-@pytest.mark.parametrize(('version', 'hidden'), [
-    (1, ATTRIBUTES), (89, ATTRIBUTES | SINCE_3 | {'host_status'}),
-    (104, (ATTRIBUTES | SINCE_3 | {'host_status'}) - {'OS-EXT-SRV-ATTR:hostname'})])
+@pytest.mark.parametrize(
+    ('version', 'hidden'),
+    [
+        (1, ATTRIBUTES),
+        (89, ATTRIBUTES | SINCE_3 | {'host_status'}),
+        (104, (ATTRIBUTES | SINCE_3 | {'host_status'}) - {'OS-EXT-SRV-ATTR:hostname'}),
+    ],
+)
 def test_what_members_see(site, version, hidden):
     server = site.server()
     body = site.ok('GET', f'/servers/{server}', version=f'2.{version}', user='bob')['server']
@@ -53,21 +101,41 @@ def test_a_build_request_has_the_same_keys_as_a_server(site):
 
 
 def test_values(site):
-    flavor = site.flavor({'a:b': 'c'}, name='big', ram=2048, vcpus=2, disk=3, swap=4,
-                         **{'OS-FLV-EXT-DATA:ephemeral': 5})
-    server = site.server(flavor=flavor, host='h1', node='n1', create={
-        'name': 'n', 'metadata': {'k': 'v'}, 'tags': ['t'], 'user_data': 'YQ==', 'accessIPv4': '10.0.0.1',
-        'accessIPv6': 'fe80::1', 'config_drive': True, 'description': 'd'})
+    flavor = site.flavor(
+        {'a:b': 'c'}, name='big', ram=2048, vcpus=2, disk=3, swap=4, **{'OS-FLV-EXT-DATA:ephemeral': 5}
+    )
+    server = site.server(
+        flavor=flavor,
+        host='h1',
+        node='n1',
+        create={
+            'name': 'n',
+            'metadata': {'k': 'v'},
+            'tags': ['t'],
+            'user_data': 'YQ==',
+            'accessIPv4': '10.0.0.1',
+            'accessIPv6': 'fe80::1',
+            'config_drive': True,
+            'description': 'd',
+        },
+    )
     body = site.ok('GET', f'/servers/{server}')['server']
-    assert body['flavor'] == {'vcpus': 2, 'ram': 2048, 'disk': 3, 'ephemeral': 5, 'swap': 4, 'original_name': 'big',
-                              'extra_specs': {'a:b': 'c'}}
+    assert body['flavor'] == {
+        'vcpus': 2,
+        'ram': 2048,
+        'disk': 3,
+        'ephemeral': 5,
+        'swap': 4,
+        'original_name': 'big',
+        'extra_specs': {'a:b': 'c'},
+    }
     assert body['image']['properties']['hw_disk_bus'] == 'virtio'
     assert 'properties' not in site.ok('GET', f'/servers/{server}', version='2.97')['server']['image']
     old = site.ok('GET', f'/servers/{server}', version='2.46')['server']['flavor']
     assert old == {'id': flavor, 'links': [{'rel': 'bookmark', 'href': f'http://localhost/flavors/{flavor}'}]}
     assert body['hostId'] == host_id('p1', 'h1') and len(body['hostId']) == 56
     assert (body['OS-EXT-SRV-ATTR:host'], body['OS-EXT-SRV-ATTR:hypervisor_hostname']) == ('h1', 'n1')
-    assert body['OS-EXT-SRV-ATTR:instance_name'] == f"instance-{site.row(server)['id']:08x}"
+    assert body['OS-EXT-SRV-ATTR:instance_name'] == f'instance-{site.row(server)["id"]:08x}'
     assert (body['accessIPv4'], body['accessIPv6'], body['config_drive']) == ('10.0.0.1', 'fe80::1', 'True')
     assert (body['status'], body['OS-EXT-STS:power_state'], body['progress']) == ('ACTIVE', 1, 0)
     assert body['OS-SRV-USG:launched_at'] == '2026-11-21T10:00:00.000000'
@@ -80,7 +148,8 @@ def test_values(site):
 def test_extra_specs_of_the_flavor_follow_their_policy(make_site, tmp_path):
     (tmp_path / 'policy.yaml').write_text(
         '"os_compute_api:servers:show:flavor-extra-specs": "rule:context_is_admin"\n'
-        '"os_compute_api:os-extended-server-attributes": "rule:project_reader_or_admin"\n')
+        '"os_compute_api:os-extended-server-attributes": "rule:project_reader_or_admin"\n'
+    )
     site = make_site(oslo_policy__policy_file=str(tmp_path / 'policy.yaml'))
     server = site.server()
     body = site.ok('GET', f'/servers/{server}', user='bob')['server']
@@ -92,8 +161,9 @@ def test_faults_are_for_error_and_deleted(site):
     server = site.server(vm_state='error')
     with site.cell1.write() as conn:
         instances.add_fault(conn, server, {'code': 500, 'message': 'older', 'details': 'x', 'host': 'h'})
-        instances.add_fault(conn, server, {'code': 500, 'message': 'No valid host was found. ', 'details': 'trace',
-                                           'host': 'h'})
+        instances.add_fault(
+            conn, server, {'code': 500, 'message': 'No valid host was found. ', 'details': 'trace', 'host': 'h'}
+        )
     for user, keys in (('admin', {'code', 'created', 'message', 'details'}), ('bob', {'code', 'created', 'message'})):
         fault = site.ok('GET', f'/servers/{server}', user=user)['server']['fault']
         assert set(fault) == keys and fault['message'] == 'No valid host was found. '
@@ -104,9 +174,15 @@ def test_faults_are_for_error_and_deleted(site):
     assert 'fault' not in site.ok('GET', f'/servers/{server}')['server']
 
 
-@pytest.mark.parametrize(('values', 'status'), [
-    ({}, 'UP'), ({'disabled': True}, 'MAINTENANCE'), ({'forced_down': True}, 'DOWN'),
-    ({'last_seen_up': moment(2020, 1, 1)}, 'UNKNOWN')])
+@pytest.mark.parametrize(
+    ('values', 'status'),
+    [
+        ({}, 'UP'),
+        ({'disabled': True}, 'MAINTENANCE'),
+        ({'forced_down': True}, 'DOWN'),
+        ({'last_seen_up': moment(2020, 1, 1)}, 'UNKNOWN'),
+    ],
+)
 def test_host_status(site, values, status):
     with site.cell1.write() as conn:
         service = services.get_or_create(conn, 'h1', 'nova-compute', 'compute')
@@ -118,7 +194,8 @@ def test_host_status(site, values, status):
 
 def test_unknown_only(make_site, tmp_path):
     (tmp_path / 'policy.yaml').write_text(
-        '"os_compute_api:servers:show:host_status:unknown-only": "rule:project_reader_or_admin"\n')
+        '"os_compute_api:servers:show:host_status:unknown-only": "rule:project_reader_or_admin"\n'
+    )
     site = make_site(oslo_policy__policy_file=str(tmp_path / 'policy.yaml'))
     with site.cell1.write() as conn:
         service = services.get_or_create(conn, 'h1', 'nova-compute', 'compute')
@@ -135,9 +212,15 @@ def test_unknown_only(make_site, tmp_path):
 def test_hints_are_shown_as_they_were_given(site):
     flavor = site.flavor()
     from tests.unit.api.conftest import IMAGE
-    uuid = site.ok('POST', '/servers', {
-        'server': {'name': 's', 'flavorRef': flavor, 'imageRef': IMAGE, 'networks': 'none'},
-        'os:scheduler_hints': {'a': 'b', 'c': ['d', 'e']}})['server']['id']
+
+    uuid = site.ok(
+        'POST',
+        '/servers',
+        {
+            'server': {'name': 's', 'flavorRef': flavor, 'imageRef': IMAGE, 'networks': 'none'},
+            'os:scheduler_hints': {'a': 'b', 'c': ['d', 'e']},
+        },
+    )['server']['id']
     assert site.ok('GET', f'/servers/{uuid}')['server']['scheduler_hints'] == {'a': 'b', 'c': ['d', 'e']}
     (listed,) = site.ok('GET', '/servers/detail')['servers']
     assert listed['scheduler_hints'] == {'a': 'b', 'c': ['d', 'e']}
@@ -149,7 +232,9 @@ def test_unknown_and_deleted_servers(site):
     assert site.fault('GET', f'/servers/{gone}')[0] == 404
     server = site.server()
     assert site.fault('GET', f'/servers/{server}', user='bob', project=OTHER) == (
-        404, f'Instance {server} could not be found.')
+        404,
+        f'Instance {server} could not be found.',
+    )
     assert site.ok('GET', f'/servers/{server}', project=OTHER)['server']['id'] == server
 
 
@@ -164,9 +249,20 @@ def test_statements_of_a_show(site, statements):
 # --- PUT -------------------------------------------------------------------------------------------------------------
 def test_update(site):
     server = site.server()
-    body = site.ok('PUT', f'/servers/{server}', {'server': {
-        'name': 'n2', 'description': 'd2', 'hostname': 'h.example', 'accessIPv4': '10.1.1.1',
-        'OS-DCF:diskConfig': 'AUTO'}}, user='bob')['server']
+    body = site.ok(
+        'PUT',
+        f'/servers/{server}',
+        {
+            'server': {
+                'name': 'n2',
+                'description': 'd2',
+                'hostname': 'h.example',
+                'accessIPv4': '10.1.1.1',
+                'OS-DCF:diskConfig': 'AUTO',
+            }
+        },
+        user='bob',
+    )['server']
     assert (body['name'], body['description'], body['accessIPv4']) == ('n2', 'd2', '10.1.1.1')
     assert body['OS-DCF:diskConfig'] == 'AUTO'
     shown = site.ok('GET', f'/servers/{server}', user='bob')['server']
@@ -176,8 +272,10 @@ def test_update(site):
 
 def test_update_answers_with_everything_from_2_75_on(site):
     server = site.server()
-    keys = {version: set(site.ok('PUT', f'/servers/{server}', {'server': {'name': 'x'}}, version=version)['server'])
-            for version in ('2.1', '2.74', '2.75')}
+    keys = {
+        version: set(site.ok('PUT', f'/servers/{server}', {'server': {'name': 'x'}}, version=version)['server'])
+        for version in ('2.1', '2.74', '2.75')
+    }
     assert 'OS-EXT-STS:vm_state' not in keys['2.1'] | keys['2.74']
     assert 'locked' in keys['2.74'] and 'locked' not in keys['2.1']
     assert keys['2.75'] == expected(75)
@@ -185,8 +283,11 @@ def test_update_answers_with_everything_from_2_75_on(site):
 
 def test_windows_of_update(site):
     server = site.server()
-    for name, value, first in (('description', 'd', 19), ('hostname', 'h1', 90),
-                               ('pinned_availability_zone', None, 104)):
+    for name, value, first in (
+        ('description', 'd', 19),
+        ('hostname', 'h1', 90),
+        ('pinned_availability_zone', None, 104),
+    ):
         body = {'server': {name: value}}
         assert 'was unexpected' in site.fault('PUT', f'/servers/{server}', body, version=f'2.{first - 1}')[1]
         assert site.request('PUT', f'/servers/{server}', body, version=f'2.{first}').status_int == 200
@@ -196,7 +297,9 @@ def test_windows_of_update(site):
 def test_a_build_request_cannot_be_updated(site):
     waiting = site.create()
     assert site.fault('PUT', f'/servers/{waiting}', {'server': {'name': 'x'}}) == (
-        409, f'Instance {waiting} is not ready')
+        409,
+        f'Instance {waiting} is not ready',
+    )
 
 
 def test_pinning(site):
@@ -204,6 +307,7 @@ def test_pinning(site):
 
     def pin(zone):
         return site.request('PUT', f'/servers/{server}', {'server': {'pinned_availability_zone': zone}})
+
     assert pin('z2').status_int == 409
     assert pin('z1').json['server']['pinned_availability_zone'] == 'z1'
     assert pin(None).json['server']['pinned_availability_zone'] is None
@@ -216,6 +320,7 @@ def test_an_update_changes_all_or_nothing(site, monkeypatch):
     def facts():
         shown = site.ok('GET', path)['server']
         return shown['name'], shown['pinned_availability_zone']
+
     before = facts()
     body = {'server': {'name': 'other', 'pinned_availability_zone': 'z2'}}
     assert site.request('PUT', path, body).status_int == 409
@@ -223,6 +328,7 @@ def test_an_update_changes_all_or_nothing(site, monkeypatch):
 
     def fail(*args, **kwargs):
         raise Unanswered(who='Cell cell1', reason='its database did not respond')
+
     body['server']['pinned_availability_zone'] = 'z1'
     monkeypatch.setattr(servers, 'update', fail)
     assert site.request('PUT', path, body).status_int == 503

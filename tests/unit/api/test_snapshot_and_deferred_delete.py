@@ -1,4 +1,5 @@
 """createImage, soft delete, restore and forceDelete: what is accepted, refused, written and sent."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -35,9 +36,20 @@ def test_create_image(site):
     (record,) = site.images.created
     assert answer.json == {'image_id': record['id']}
     assert record == {
-        'id': record['id'], 'name': 'snap', 'disk_format': 'qcow2', 'container_format': 'bare', 'min_ram': 0,
-        'min_disk': 1, 'visibility': 'private', 'base_image_ref': IMAGE, 'image_type': 'snapshot',
-        'instance_uuid': server, 'user_id': 'bob', 'hw_disk_bus': 'virtio', 'a': 'b'}
+        'id': record['id'],
+        'name': 'snap',
+        'disk_format': 'qcow2',
+        'container_format': 'bare',
+        'min_ram': 0,
+        'min_disk': 1,
+        'visibility': 'private',
+        'base_image_ref': IMAGE,
+        'image_type': 'snapshot',
+        'instance_uuid': server,
+        'user_id': 'bob',
+        'hw_disk_bus': 'virtio',
+        'a': 'b',
+    }
     (row,) = site.rows(server)
     assert (row['kind'], row['args']) == ('snapshot', {'image_id': record['id']})
     assert site.row(server)['task_state'] == 'image_snapshot_pending'
@@ -57,17 +69,36 @@ def test_an_administrators_image_of_another_projects_server_is_shared(site):
     assert [record['visibility'] for record in site.images.created] == ['shared']
 
 
-@pytest.mark.parametrize(('state', 'code'), [
-    ('active', 202), ('stopped', 202), ('paused', 202), ('suspended', 202), ('resized', 409), ('error', 409),
-    ('soft-delete', 409)])
+@pytest.mark.parametrize(
+    ('state', 'code'),
+    [
+        ('active', 202),
+        ('stopped', 202),
+        ('paused', 202),
+        ('suspended', 202),
+        ('resized', 409),
+        ('error', 409),
+        ('soft-delete', 409),
+    ],
+)
 def test_states_in_which_an_image_can_be_made(site, state, code):
     assert act(site, site.server(vm_state=state), 'createImage', {'name': 'snap'}).status_int == code
 
 
-@pytest.mark.parametrize('body', [
-    {}, {'name': ''}, {'name': 'x' * 256}, {'name': 'x', 'metadata': {'a': 1}}, {'name': 'x', 'other': 1}, None,
-    {'name': 'x', 'metadata': {'id': 'y'}}, {'name': 'x', 'metadata': {'owner': 'y'}},
-    {'name': 'x', 'metadata': {'status': 'active'}}])
+@pytest.mark.parametrize(
+    'body',
+    [
+        {},
+        {'name': ''},
+        {'name': 'x' * 256},
+        {'name': 'x', 'metadata': {'a': 1}},
+        {'name': 'x', 'other': 1},
+        None,
+        {'name': 'x', 'metadata': {'id': 'y'}},
+        {'name': 'x', 'metadata': {'owner': 'y'}},
+        {'name': 'x', 'metadata': {'status': 'active'}},
+    ],
+)
 def test_malformed_images(site, body):
     assert refused(site, site.server(), 'createImage', body)[0] == 400
     assert site.images.created == []
@@ -77,15 +108,20 @@ def test_metadata_has_a_quota_until_2_38(make_site):
     site = make_site(quota__metadata_items=1)
     server, body = site.server(), {'name': 'x', 'metadata': {'a': 'b', 'c': 'd'}}
     assert refused(site, server, 'createImage', body, version='2.38') == (
-        403, 'Maximum number of metadata items exceeds 1')
+        403,
+        'Maximum number of metadata items exceeds 1',
+    )
     assert act(site, server, 'createImage', body, version='2.39').status_int == 202
 
 
-@pytest.mark.parametrize(('error', 'code'), [
-    (ImageRefused(image_id='x', reason='quota'), 403), (Unanswered(who='images', reason='silent'), 503)])
+@pytest.mark.parametrize(
+    ('error', 'code'),
+    [(ImageRefused(image_id='x', reason='quota'), 403), (Unanswered(who='images', reason='silent'), 503)],
+)
 def test_an_image_service_that_does_not_make_it(site, monkeypatch, error, code):
     def fail(record: Any, ctxt: Any = None) -> None:
         raise error
+
     monkeypatch.setattr(site.images, 'create', fail)
     server = site.server()
     assert refused(site, server, 'createImage', {'name': 'x'})[0] == code
@@ -99,6 +135,7 @@ def test_the_loser_of_a_race_leaves_no_image(site, monkeypatch):
         made(record, ctxt)
         with site.cell1.write() as conn:
             assert instances.transition(conn, server, 'stop.start')
+
     monkeypatch.setattr(site.images, 'create', create)
     assert refused(site, server, 'createImage', {'name': 'x'})[0] == 409
     assert site.images.created == []
@@ -126,9 +163,16 @@ def test_a_delete_defers(deferring):
     assert len(site.rows(server)) == 1
 
 
-@pytest.mark.parametrize(('values', 'kind'), [
-    ({}, 'soft_delete'), ({'vm_state': 'error'}, 'soft_delete'), ({'vm_state': 'stopped'}, 'soft_delete'),
-    ({'launched_at': None, 'vm_state': 'error'}, 'delete'), ({'host': None, 'vm_state': 'error'}, 'delete')])
+@pytest.mark.parametrize(
+    ('values', 'kind'),
+    [
+        ({}, 'soft_delete'),
+        ({'vm_state': 'error'}, 'soft_delete'),
+        ({'vm_state': 'stopped'}, 'soft_delete'),
+        ({'launched_at': None, 'vm_state': 'error'}, 'delete'),
+        ({'host': None, 'vm_state': 'error'}, 'delete'),
+    ],
+)
 def test_only_what_ran_can_be_kept(deferring, values, kind):
     server = deferring.server(**values)
     assert deferring.request('DELETE', f'/servers/{server}', user='bob').status_int == 204
@@ -149,7 +193,9 @@ def test_what_runs_is_cancelled_and_the_soft_delete_waits(deferring):
     act(site, server, 'os-stop')
     site.request('DELETE', f'/servers/{server}', user='bob')
     assert [(row['kind'], row['slot'], row['cancelled']) for row in site.rows(server)] == [
-        ('stop', 'run', True), ('soft_delete', 'wait', False)]
+        ('stop', 'run', True),
+        ('soft_delete', 'wait', False),
+    ]
     # A force delete takes its place.
     act(site, server, 'forceDelete')
     assert [(row['kind'], row['slot']) for row in site.rows(server)] == [('stop', 'run'), ('delete', 'wait')]
@@ -174,7 +220,9 @@ def test_beside_a_confirm_it_is_refused(deferring):
     assert act(site, server, 'confirmResize').status_int == 204
     code, message = site.fault('DELETE', f'/servers/{server}', user='bob')
     assert (code, message) == (
-        409, f"Cannot 'soft_delete' instance {server} while it is in task_state another operation")
+        409,
+        f"Cannot 'soft_delete' instance {server} while it is in task_state another operation",
+    )
     assert (site.row(server)['task_state'], site.row(server)['deleted_at']) == (None, None)
     assert act(site, server, 'forceDelete').status_int == 202
 
@@ -186,7 +234,9 @@ def test_restore(deferring):
     assert row['kind'] == 'restore' and deferring.row(server)['task_state'] == 'restoring'
     assert deferring.conductor.calls[-1] == ('run_operation', {'operation': row['uuid']})
     assert refused(deferring, server, 'restore') == (
-        409, f"Cannot 'restore' instance {server} while it is in task_state restoring")
+        409,
+        f"Cannot 'restore' instance {server} while it is in task_state restoring",
+    )
     assert refused(deferring, deferring.server(), 'restore')[0] == 409
 
 
@@ -236,10 +286,20 @@ def moved(site: Any) -> str:
     """A server in VERIFY_RESIZE, its migration is m1."""
     server = site.server(vm_state='resized', host='h2', node='h2')
     with site.cell1.write() as conn:
-        migrations.create(conn, {
-            'uuid': 'm1', 'instance_uuid': server, 'status': 'finished', 'migration_type': 'resize',
-            'source_compute': 'h1', 'source_node': 'h1', 'dest_compute': 'h2', 'dest_node': 'h2',
-            'project_id': PROJECT})
+        migrations.create(
+            conn,
+            {
+                'uuid': 'm1',
+                'instance_uuid': server,
+                'status': 'finished',
+                'migration_type': 'resize',
+                'source_compute': 'h1',
+                'source_node': 'h1',
+                'dest_compute': 'h2',
+                'dest_node': 'h2',
+                'project_id': PROJECT,
+            },
+        )
     return server
 
 

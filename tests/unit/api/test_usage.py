@@ -1,4 +1,5 @@
 """os-simple-tenant-usage and os-instance_usage_audit_log."""
+
 from __future__ import annotations
 
 import pytest
@@ -16,10 +17,29 @@ def launched(site, *parts, cell=None, project='p1', user='bob', flavor=None, **v
     return site.server(cell, flavor, project=project, user=user, launched_at=moment(*parts), **values)
 
 
-SERVER = {'ended_at', 'flavor', 'hours', 'instance_id', 'local_gb', 'memory_mb', 'name', 'started_at', 'state',
-          'tenant_id', 'uptime', 'vcpus'}
-TOTAL = {'start', 'stop', 'tenant_id', 'total_hours', 'total_local_gb_usage', 'total_memory_mb_usage',
-         'total_vcpus_usage'}
+SERVER = {
+    'ended_at',
+    'flavor',
+    'hours',
+    'instance_id',
+    'local_gb',
+    'memory_mb',
+    'name',
+    'started_at',
+    'state',
+    'tenant_id',
+    'uptime',
+    'vcpus',
+}
+TOTAL = {
+    'start',
+    'stop',
+    'tenant_id',
+    'total_hours',
+    'total_local_gb_usage',
+    'total_memory_mb_usage',
+    'total_vcpus_usage',
+}
 
 
 def test_what_projects_used(site):
@@ -34,8 +54,14 @@ def test_what_projects_used(site):
     assert [set(usage) for usage in usages] == [TOTAL] * 2
     first, second = usages
     assert first == {
-        'tenant_id': 'p1', 'total_hours': 36.0, 'total_vcpus_usage': 72.0, 'total_memory_mb_usage': 36.0 * 1024,
-        'total_local_gb_usage': 36.0 * 15, 'start': '2026-11-01T00:00:00.000000', 'stop': '2026-11-11T00:00:00.000000'}
+        'tenant_id': 'p1',
+        'total_hours': 36.0,
+        'total_vcpus_usage': 72.0,
+        'total_memory_mb_usage': 36.0 * 1024,
+        'total_local_gb_usage': 36.0 * 15,
+        'start': '2026-11-01T00:00:00.000000',
+        'stop': '2026-11-11T00:00:00.000000',
+    }
     assert (second['tenant_id'], second['total_hours']) == ('p2', 1.0)
 
 
@@ -51,10 +77,18 @@ def test_detailed(site):
     assert set(usage) == TOTAL | {'server_usages'} and set(running) == SERVER
     assert (running['instance_id'], running['name'], running['flavor'], running['vcpus']) == (uuid, 'web', 'f', 2)
     assert (running['started_at'], running['ended_at'], running['state'], running['hours']) == (
-        '2026-11-10T00:00:00.000000', None, 'active', 24.0)
+        '2026-11-10T00:00:00.000000',
+        None,
+        'active',
+        24.0,
+    )
     assert running['uptime'] > 24 * 3600
     assert (ended['ended_at'], ended['state'], ended['hours'], ended['uptime']) == (
-        '2026-11-10T01:00:00.000000', 'terminated', 1.0, 3600)
+        '2026-11-10T01:00:00.000000',
+        'terminated',
+        1.0,
+        3600,
+    )
     for flag in ('0', 'true', ''):
         assert 'server_usages' not in site.ok('GET', f'{LIST}?{PERIOD}&detailed={flag}')['tenant_usages'][0]
 
@@ -67,7 +101,9 @@ def test_show(site):
     assert len(usage['server_usages']) == 1
     assert site.ok('GET', f'{LIST}/p9?{PERIOD}') == {'tenant_usage': {}}
     assert site.fault('GET', f'{P1}?{PERIOD}', user='eve', project='p3') == (
-        403, "Policy doesn't allow os_compute_api:os-simple-tenant-usage:show to be performed.")
+        403,
+        "Policy doesn't allow os_compute_api:os-simple-tenant-usage:show to be performed.",
+    )
     assert site.fault('GET', LIST, user='bob')[0] == 403
 
 
@@ -80,14 +116,23 @@ def test_forms_of_times(site, text):
     assert (usage['total_hours'], usage['start']) == (24.0, '2026-11-10T00:00:00.000000')
 
 
-@pytest.mark.parametrize(('query', 'message'), [
-    ('start=yesterday', 'Invalid datetime string: '), ('end=2026-13-01T00:00:00', 'Invalid datetime string: '),
-    ('start=2026-11-10T00:00:00Z', 'Invalid datetime string: '),
-    ('start=2026-11-11T00:00:00&end=2026-11-10T00:00:00',
-     'Invalid start time. The start time cannot occur after the end time.'),
-    ('start=2026-11-10T00:00:00&end=2026-11-10T00:00:00',
-     'Invalid start time. The start time cannot occur after the end time.'),
-    ('start=2999-01-01T00:00:00', 'Invalid start time. The start time cannot occur after the end time.')])
+@pytest.mark.parametrize(
+    ('query', 'message'),
+    [
+        ('start=yesterday', 'Invalid datetime string: '),
+        ('end=2026-13-01T00:00:00', 'Invalid datetime string: '),
+        ('start=2026-11-10T00:00:00Z', 'Invalid datetime string: '),
+        (
+            'start=2026-11-11T00:00:00&end=2026-11-10T00:00:00',
+            'Invalid start time. The start time cannot occur after the end time.',
+        ),
+        (
+            'start=2026-11-10T00:00:00&end=2026-11-10T00:00:00',
+            'Invalid start time. The start time cannot occur after the end time.',
+        ),
+        ('start=2999-01-01T00:00:00', 'Invalid start time. The start time cannot occur after the end time.'),
+    ],
+)
 def test_times_that_are_refused(site, query, message):
     for path in (LIST, P1):
         code, told = site.fault('GET', f'{path}?{query}')
@@ -107,8 +152,12 @@ def test_pages_since_2_40(make_site):
     seen, query = [], f'{PERIOD}&detailed=1&limit=2'
     for _ in range(2):
         answer = site.ok('GET', f'{LIST}?{query}', version='2.40')
-        seen.append([(usage['tenant_id'], [server['instance_id'] for server in usage['server_usages']])
-                     for usage in answer['tenant_usages']])
+        seen.append(
+            [
+                (usage['tenant_id'], [server['instance_id'] for server in usage['server_usages']])
+                for usage in answer['tenant_usages']
+            ]
+        )
         (link,) = answer['tenant_usages_links']
         assert link['rel'] == 'next'
         query = link['href'].partition('?')[2]
@@ -119,7 +168,9 @@ def test_pages_since_2_40(make_site):
     assert answer['tenant_usage_links'][0]['href'].endswith(f'limit=1&marker={servers[1]}')
     for path in (LIST, P1):
         assert site.fault('GET', f'{path}?{PERIOD}&marker=nosuch', version='2.40') == (
-            400, 'Marker nosuch could not be found.')
+            400,
+            'Marker nosuch could not be found.',
+        )
     old = site.ok('GET', f'{LIST}?{PERIOD}&limit=1&marker=nosuch', version='2.39')
     assert set(old) == {'tenant_usages'}
     assert sum(usage['total_hours'] for usage in old['tenant_usages']) == 72.0
@@ -154,15 +205,29 @@ LOG = '/os-instance_usage_audit_log'
 
 def service(site, cell, host, **values):
     with cell.write() as conn:
-        conn.execute(models.Service.__table__.insert(), {
-            'host': host, 'binary': 'nova-compute', 'topic': 'compute', 'uuid': host, 'deleted': 0, **values})
+        conn.execute(
+            models.Service.__table__.insert(),
+            {'host': host, 'binary': 'nova-compute', 'topic': 'compute', 'uuid': host, 'deleted': 0, **values},
+        )
 
 
 def run(site, cell, host, state='DONE', begin=(2026, 10, 1), end=(2026, 11, 1), **values):
     with cell.write() as conn:
-        conn.execute(models.TaskLog.__table__.insert(), {
-            'task_name': 'instance_usage_audit', 'host': host, 'state': state, 'message': 'm', 'deleted': 0,
-            'period_beginning': moment(*begin), 'period_ending': moment(*end), 'task_items': 4, 'errors': 1, **values})
+        conn.execute(
+            models.TaskLog.__table__.insert(),
+            {
+                'task_name': 'instance_usage_audit',
+                'host': host,
+                'state': state,
+                'message': 'm',
+                'deleted': 0,
+                'period_beginning': moment(*begin),
+                'period_ending': moment(*end),
+                'task_items': 4,
+                'errors': 1,
+                **values,
+            },
+        )
 
 
 def test_an_empty_log_says_who_did_not_run(site):
@@ -172,9 +237,16 @@ def test_an_empty_log_says_who_did_not_run(site):
     log = site.ok('GET', LOG)['instance_usage_audit_logs']
     assert log.pop('period_beginning') < log.pop('period_ending')
     assert log == {
-        'num_hosts': 2, 'num_hosts_done': 0, 'num_hosts_running': 0, 'num_hosts_not_run': 2,
-        'hosts_not_run': ['h1', 'h2'], 'total_instances': 0, 'total_errors': 0, 'log': {},
-        'overall_status': '0 of 2 hosts done. 0 errors.'}
+        'num_hosts': 2,
+        'num_hosts_done': 0,
+        'num_hosts_running': 0,
+        'num_hosts_not_run': 2,
+        'hosts_not_run': ['h1', 'h2'],
+        'total_instances': 0,
+        'total_errors': 0,
+        'log': {},
+        'overall_status': '0 of 2 hosts done. 0 errors.',
+    }
 
 
 def test_the_log_of_a_period(site):
@@ -203,16 +275,28 @@ def test_the_log_is_for_administrators(site):
         assert site.fault('GET', f'{LOG}/{text.replace(" ", "%20")}') == (400, f'Invalid timestamp for date {text}')
     for path, verb in ((LOG, 'list'), (f'{LOG}/2026-11-21%2010:00:00', 'show')):
         assert site.fault('GET', path, user='bob') == (
-            403, f"Policy doesn't allow os_compute_api:os-instance-usage-audit-log:{verb} to be performed.")
+            403,
+            f"Policy doesn't allow os_compute_api:os-instance-usage-audit-log:{verb} to be performed.",
+        )
 
 
-@pytest.mark.parametrize(('unit', 'begin', 'end'), [
-    ('hour', (2026, 3, 15, 9), (2026, 3, 15, 10)), ('hour@20', (2026, 3, 15, 9, 20), (2026, 3, 15, 10, 20)),
-    ('hour@30', (2026, 3, 15, 8, 30), (2026, 3, 15, 9, 30)), ('day', (2026, 3, 14), (2026, 3, 15)),
-    ('day@6', (2026, 3, 14, 6), (2026, 3, 15, 6)), ('day@12', (2026, 3, 13, 12), (2026, 3, 14, 12)),
-    ('month', (2026, 2, 1), (2026, 3, 1)), ('month@0', (2026, 2, 1), (2026, 3, 1)),
-    ('month@15', (2026, 2, 15), (2026, 3, 15)), ('month@28', (2026, 1, 28), (2026, 2, 28)),
-    ('year', (2025, 1, 1), (2026, 1, 1)), ('year@4', (2024, 4, 1), (2025, 4, 1))])
+@pytest.mark.parametrize(
+    ('unit', 'begin', 'end'),
+    [
+        ('hour', (2026, 3, 15, 9), (2026, 3, 15, 10)),
+        ('hour@20', (2026, 3, 15, 9, 20), (2026, 3, 15, 10, 20)),
+        ('hour@30', (2026, 3, 15, 8, 30), (2026, 3, 15, 9, 30)),
+        ('day', (2026, 3, 14), (2026, 3, 15)),
+        ('day@6', (2026, 3, 14, 6), (2026, 3, 15, 6)),
+        ('day@12', (2026, 3, 13, 12), (2026, 3, 14, 12)),
+        ('month', (2026, 2, 1), (2026, 3, 1)),
+        ('month@0', (2026, 2, 1), (2026, 3, 1)),
+        ('month@15', (2026, 2, 15), (2026, 3, 15)),
+        ('month@28', (2026, 1, 28), (2026, 2, 28)),
+        ('year', (2025, 1, 1), (2026, 1, 1)),
+        ('year@4', (2024, 4, 1), (2025, 4, 1)),
+    ],
+)
 def test_periods(unit, begin, end):
     assert last_period(unit, moment(2026, 3, 15, 10, 30)) == (moment(*begin), moment(*end))
 
@@ -222,11 +306,26 @@ def test_a_period_that_ends_now_is_not_over():
     assert last_period('hour', moment(2026, 1, 1))[1] == moment(2025, 12, 31, 23)
 
 
-@pytest.mark.parametrize(('text', 'fits'), [
-    ('month', True), ('hour@59', True), ('day@23', True), ('year@12', True), ('month@28', True), ('week', False),
-    ('month@29', False), ('hour@60', False), ('day@24', False), ('year@13', False), ('month@', False), ('', False)])
+@pytest.mark.parametrize(
+    ('text', 'fits'),
+    [
+        ('month', True),
+        ('hour@59', True),
+        ('day@23', True),
+        ('year@12', True),
+        ('month@28', True),
+        ('week', False),
+        ('month@29', False),
+        ('hour@60', False),
+        ('day@24', False),
+        ('year@13', False),
+        ('month@', False),
+        ('', False),
+    ],
+)
 def test_words_for_periods(text, fits):
     from kilonova import conf as kilonova_conf
+
     conf = kilonova_conf.new()
     conf([], project='kilonova', default_config_files=[], default_config_dirs=[])
     try:

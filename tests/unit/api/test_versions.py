@@ -1,4 +1,5 @@
 """Version documents and microversion negotiation."""
+
 from __future__ import annotations
 
 import pytest
@@ -13,8 +14,13 @@ def test_the_list_of_versions_needs_no_token(site):
     assert set(entries) == {'v2.0', 'v2.1'}
     assert entries['v2.0']['status'] == 'DEPRECATED' and entries['v2.0']['version'] == ''
     assert entries['v2.1'] | {'links': None} == {
-        'id': 'v2.1', 'status': 'CURRENT', 'version': '2.104', 'min_version': '2.1',
-        'updated': '2013-07-23T11:33:21Z', 'links': None}
+        'id': 'v2.1',
+        'status': 'CURRENT',
+        'version': '2.104',
+        'min_version': '2.1',
+        'updated': '2013-07-23T11:33:21Z',
+        'links': None,
+    }
     assert entries['v2.1']['links'] == [{'rel': 'self', 'href': 'http://localhost/v2.1/'}]
 
 
@@ -22,8 +28,9 @@ def test_the_list_of_versions_needs_no_token(site):
 def test_the_document_of_a_version_needs_no_token(site, path):
     response = site.request('GET', path, headers={'X-Auth-Token': ''})
     document = response.json['version']
-    assert document['media-types'] == [{'base': 'application/json',
-                                        'type': 'application/vnd.openstack.compute+json;version=2.1'}]
+    assert document['media-types'] == [
+        {'base': 'application/json', 'type': 'application/vnd.openstack.compute+json;version=2.1'}
+    ]
     assert [link['rel'] for link in document['links']] == ['self', 'describedby']
     assert response.headers['OpenStack-API-Version'] == 'compute 2.1'
     assert site.request('GET', '/', mount='/v2').json['version']['id'] == 'v2.0'
@@ -36,15 +43,18 @@ def test_an_unknown_root_offers_choices(site):
     assert response.json['choices'][1]['links'][0]['href'] == 'http://localhost/v2.1/v9/servers'
 
 
-@pytest.mark.parametrize(('headers', 'version'), [
-    ({}, 1),
-    ({'OpenStack-API-Version': 'compute 2.53'}, 53),
-    ({'OpenStack-API-Version': 'identity 3.0, compute 2.7'}, 7),
-    ({'OpenStack-API-Version': 'identity 3.0'}, 1),
-    ({'OpenStack-API-Version': 'compute latest'}, 104),
-    ({'X-OpenStack-Nova-API-Version': '2.10'}, 10),
-    ({'OpenStack-API-Version': 'compute 2.3', 'X-OpenStack-Nova-API-Version': '2.10'}, 3),
-])
+@pytest.mark.parametrize(
+    ('headers', 'version'),
+    [
+        ({}, 1),
+        ({'OpenStack-API-Version': 'compute 2.53'}, 53),
+        ({'OpenStack-API-Version': 'identity 3.0, compute 2.7'}, 7),
+        ({'OpenStack-API-Version': 'identity 3.0'}, 1),
+        ({'OpenStack-API-Version': 'compute latest'}, 104),
+        ({'X-OpenStack-Nova-API-Version': '2.10'}, 10),
+        ({'OpenStack-API-Version': 'compute 2.3', 'X-OpenStack-Nova-API-Version': '2.10'}, 3),
+    ],
+)
 def test_negotiation(headers, version):
     assert versions.negotiate(headers) == version
 
@@ -53,8 +63,7 @@ def test_negotiation(headers, version):
 def test_malformed_versions(text):
     with pytest.raises(versions.InvalidVersion) as error:
         versions.negotiate({'OpenStack-API-Version': f'compute {text}'})
-    assert str(error.value) == (f'API Version String {text} is of invalid format. Must be of format '
-                                'MajorNum.MinorNum.')
+    assert str(error.value) == (f'API Version String {text} is of invalid format. Must be of format MajorNum.MinorNum.')
 
 
 @pytest.mark.parametrize('text', ['2.9999', '2.105', '1.1', '3.1', '2.0', '2.' + '9' * 5000])
@@ -74,16 +83,25 @@ def test_answers_tell_their_version_faults_too(site):
 def test_refused_versions_over_http(site):
     response = site.request('GET', '/servers', version='2.9999')
     assert response.status_int == 406
-    assert response.json == {'computeFault': {'code': 406, 'message': (
-        'Version 2.9999 is not supported by the API. Minimum is 2.1 and maximum is 2.104.')}}
+    assert response.json == {
+        'computeFault': {
+            'code': 406,
+            'message': ('Version 2.9999 is not supported by the API. Minimum is 2.1 and maximum is 2.104.'),
+        }
+    }
     assert response.headers['OpenStack-API-Version'] == 'compute 2.9999'
     response = site.request('GET', '/servers', version='abc')
     assert response.status_int == 400 and 'badRequest' in response.json
 
 
 def test_2_0_knows_no_microversions_and_drops_unknown_keys(site):
-    response = site.request('POST', '/flavors', {'flavor': {'name': 'a', 'ram': 1, 'vcpus': 1, 'disk': 0, 'x': 1},
-                                                 'y': 2}, mount='/v2', version='2.104')
+    response = site.request(
+        'POST',
+        '/flavors',
+        {'flavor': {'name': 'a', 'ram': 1, 'vcpus': 1, 'disk': 0, 'x': 1}, 'y': 2},
+        mount='/v2',
+        version='2.104',
+    )
     assert response.status_int == 200
     assert 'OpenStack-API-Version' not in response.headers
     assert 'description' not in response.json['flavor']
@@ -94,7 +112,8 @@ def test_a_route_outside_its_window_does_not_exist(site):
     flavor = site.flavor()
     body = {'flavor': {'description': 'd'}}
     assert site.request('PUT', f'/flavors/{flavor}', body, version='2.54').json == {
-        'itemNotFound': {'code': 404, 'message': 'The resource could not be found.'}}
+        'itemNotFound': {'code': 404, 'message': 'The resource could not be found.'}
+    }
     assert site.ok('PUT', f'/flavors/{flavor}', body, version='2.55')['flavor']['description'] == 'd'
 
 
@@ -108,8 +127,10 @@ def test_links_follow_the_prefix_and_the_project(make_site):
     site = make_site(api__compute_link_prefix='https://cloud.example/compute')
     flavor = site.flavor()
     links = site.ok('GET', f'/flavors/{flavor}', project='abc')['flavor']['links']
-    assert [link['href'] for link in links] == [f'https://cloud.example/compute/v2.1/flavors/{flavor}',
-                                                f'https://cloud.example/compute/flavors/{flavor}']
+    assert [link['href'] for link in links] == [
+        f'https://cloud.example/compute/v2.1/flavors/{flavor}',
+        f'https://cloud.example/compute/flavors/{flavor}',
+    ]
     links = site.ok('GET', f'/abc/flavors/{flavor}', project='abc')['flavor']['links']
     assert links[0]['href'] == f'https://cloud.example/compute/v2.1/abc/flavors/{flavor}'
     code, message = site.fault('GET', f'/abc/flavors/{flavor}', project='abd')
@@ -133,9 +154,16 @@ def test_the_url_of_the_catalog_is_the_document_found_1_15(site, method, token, 
         assert response.json['version']['links'][0]['href'] == f'http://localhost{mount}/'
 
 
-@pytest.mark.parametrize(('method', 'path', 'token', 'code'), [
-    ('POST', '/abc123', '', 401), ('GET', '/abc123/servers', '', 401), ('GET', '/servers', '', 401),
-    ('GET', '/abc123/nosuch', '', 401), ('DELETE', '/abc123/', 'bob:abc123', 404),
-    ('GET', '/nosuch', 'bob:abc123', 404)])
+@pytest.mark.parametrize(
+    ('method', 'path', 'token', 'code'),
+    [
+        ('POST', '/abc123', '', 401),
+        ('GET', '/abc123/servers', '', 401),
+        ('GET', '/servers', '', 401),
+        ('GET', '/abc123/nosuch', '', 401),
+        ('DELETE', '/abc123/', 'bob:abc123', 404),
+        ('GET', '/nosuch', 'bob:abc123', 404),
+    ],
+)
 def test_what_else_is_below_a_version_needs_a_token_found_1_15(site, method, path, token, code):
     assert site.request(method, path, headers={'X-Auth-Token': token}).status_int == code

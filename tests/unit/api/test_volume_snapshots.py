@@ -1,6 +1,7 @@
 """Snapshots of volumes that servers have, as the volume service asks for them.
 
 tests/functional/test_volume_snapshots.py has those that are taken."""
+
 from __future__ import annotations
 
 import json
@@ -33,8 +34,12 @@ class Snapshots:
         return server, volume
 
     def create(self, volume, snapshot=None, user='admin', **more):
-        info = {'snapshot_id': snapshot or self.cinder.begin_snapshot(volume), 'type': 'qcow2', 'new_file': 'v.1',
-                **more}
+        info = {
+            'snapshot_id': snapshot or self.cinder.begin_snapshot(volume),
+            'type': 'qcow2',
+            'new_file': 'v.1',
+            **more,
+        }
         return self.site.request('POST', URL, {'snapshot': {'volume_id': volume, 'create_info': info}}, user=user)
 
     def delete(self, volume, info=None, user='admin', snapshot=None, **more):
@@ -67,8 +72,10 @@ def test_what_a_conductor_is_told(cloud):
     answer = cloud.create(volume.upper(), snapshot)
     assert answer.json == {'snapshot': {'id': snapshot, 'volumeId': volume.upper()}}
     (operation,) = cloud.site.rows(server)
-    assert (operation['kind'], operation['args']) == ('volume_snapshot_create', {
-        'volume_id': volume, 'snapshot_id': snapshot, 'files': {'name': 'v', 'format': 'raw', 'new': 'v.1'}})
+    assert (operation['kind'], operation['args']) == (
+        'volume_snapshot_create',
+        {'volume_id': volume, 'snapshot_id': snapshot, 'files': {'name': 'v', 'format': 'raw', 'new': 'v.1'}},
+    )
     server, volume = cloud.server()
     answer = cloud.delete(volume, merge_target_file=None)
     assert (answer.status_int, answer.body) == (204, b'')
@@ -81,14 +88,17 @@ def test_who_may(cloud):
     _server, volume = cloud.server()
     for ask, rule in ((cloud.create, 'create'), (cloud.delete, 'delete')):
         assert fault(ask(volume, user='bob')) == (
-            403, f"Policy doesn't allow os_compute_api:os-assisted-volume-snapshots:{rule} to be performed.")
+            403,
+            f"Policy doesn't allow os_compute_api:os-assisted-volume-snapshots:{rule} to be performed.",
+        )
     assert cloud.cinder.asked == []
 
 
 def test_volumes_of_which_a_host_takes_no_snapshot(cloud):
     server, suspended = cloud.server(vm_state='suspended')
-    (_, remote), (_, locked) = (cloud.server(connection={**FILE, **more}) for more in (
-        {'driver_volume_type': 'rbd'}, {'encrypted': True}))
+    (_, remote), (_, locked) = (
+        cloud.server(connection={**FILE, **more}) for more in ({'driver_volume_type': 'rbd'}, {'encrypted': True})
+    )
     one, shared = cloud.server()
     other, _ = cloud.server(shared)
     _, volume = cloud.server()
@@ -97,15 +107,20 @@ def test_volumes_of_which_a_host_takes_no_snapshot(cloud):
     several = f'is attached to several servers: {", ".join(sorted((one, other)))}'
     for ask, kind in ((cloud.create, 'create'), (cloud.delete, 'delete')):
         for wanted, snapshot, code, said in (
-                (suspended, None, 409,
-                 f"Cannot 'volume_snapshot_{kind}' instance {server} while it is in vm_state suspended"),
-                (NOSUCH, NOSUCH, 400, f'Invalid volume: no server has volume {NOSUCH}'),
-                (remote, None, 400, "it is of kind 'rbd'; supported are unencrypted files on NFS shares"),
-                (locked, None, 400, 'it is encrypted; supported are unencrypted files on NFS shares'),
-                (shared, None, 400, several),
-                (volume, NOSUCH, 400, f'Snapshot {NOSUCH} of volume {volume} could not be found.'),
-                (volume, strange, 400, f'Snapshot {strange} of volume {volume} could not be found.'),
-                (volume, there, 409, f'snapshot {there} is available, not {kind[:-1]}ing; this API should only be')):
+            (
+                suspended,
+                None,
+                409,
+                f"Cannot 'volume_snapshot_{kind}' instance {server} while it is in vm_state suspended",
+            ),
+            (NOSUCH, NOSUCH, 400, f'Invalid volume: no server has volume {NOSUCH}'),
+            (remote, None, 400, "it is of kind 'rbd'; supported are unencrypted files on NFS shares"),
+            (locked, None, 400, 'it is encrypted; supported are unencrypted files on NFS shares'),
+            (shared, None, 400, several),
+            (volume, NOSUCH, 400, f'Snapshot {NOSUCH} of volume {volume} could not be found.'),
+            (volume, strange, 400, f'Snapshot {strange} of volume {volume} could not be found.'),
+            (volume, there, 409, f'snapshot {there} is available, not {kind[:-1]}ing; this API should only be'),
+        ):
             answer = fault(ask(wanted, snapshot=snapshot))
             assert answer[0] == code and said in answer[1], answer
     assert cloud.begun() == 0
@@ -113,19 +128,33 @@ def test_volumes_of_which_a_host_takes_no_snapshot(cloud):
 
 def test_bodies_and_queries(cloud):
     _server, volume = cloud.server()
-    for more in ({'new_file': '../v'}, {'new_file': 'a/b'}, {'new_file': ''}, {'new_file': '.v'},
-                 {'new_file': 'x' * 256}, {'type': 'raw'}, {'snapshot_id': 'x'}, {'stranger': 1}):
+    for more in (
+        {'new_file': '../v'},
+        {'new_file': 'a/b'},
+        {'new_file': ''},
+        {'new_file': '.v'},
+        {'new_file': 'x' * 256},
+        {'type': 'raw'},
+        {'snapshot_id': 'x'},
+        {'stranger': 1},
+    ):
         code, said = fault(cloud.create(volume, **more))
         assert code == 400 and next(iter(more)) in said
-    for info, said in (('{', 'is not JSON'), ('[]', "[] is not of type 'object'"), ('{}', "'volume_id' is a required"),
-                       ('[' * 2000, 'is not JSON')):
+    for info, said in (
+        ('{', 'is not JSON'),
+        ('[]', "[] is not of type 'object'"),
+        ('{}', "'volume_id' is a required"),
+        ('[' * 2000, 'is not JSON'),
+    ):
         answer = fault(cloud.delete(volume, info))
         assert answer[0] == 400 and said in answer[1], answer
     for more in ({'file_to_merge': '../v'}, {'merge_target_file': 'a/b'}, {'type': 'raw'}, {'volume_id': 'x'}):
         code, said = fault(cloud.delete(volume, **more))
         assert code == 400 and next(iter(more)) in said, said
     assert fault(cloud.delete(volume, file_to_merge=None)) == (
-        400, 'Invalid delete_info: merge_target_file is v, but file_to_merge is missing')
+        400,
+        'Invalid delete_info: merge_target_file is v, but file_to_merge is missing',
+    )
     answer = cloud.site.request('DELETE', f'{URL}/{NOSUCH}', user='admin')
     assert fault(answer) == (400, 'Invalid delete_info: it must be given exactly once, not 0 times')
     assert cloud.begun() == 0

@@ -1,4 +1,5 @@
 """ImageClient against an image service that lives in a requests adapter."""
+
 from __future__ import annotations
 
 import hashlib
@@ -20,9 +21,16 @@ from kilonova.context import RequestContext
 
 URL = 'http://image.test'
 DATA = b'QFI\xfb' + bytes(3_000_000)
-IMAGE = {'id': 'a3f7', 'name': 'demo', 'status': 'active', 'size': len(DATA), 'disk_format': 'qcow2',
-         'checksum': hashlib.md5(DATA).hexdigest(), 'os_hash_algo': 'sha512',
-         'os_hash_value': hashlib.sha512(DATA).hexdigest()}
+IMAGE = {
+    'id': 'a3f7',
+    'name': 'demo',
+    'status': 'active',
+    'size': len(DATA),
+    'disk_format': 'qcow2',
+    'checksum': hashlib.md5(DATA).hexdigest(),
+    'os_hash_algo': 'sha512',
+    'os_hash_value': hashlib.sha512(DATA).hexdigest(),
+}
 
 
 class Service(requests.adapters.BaseAdapter):
@@ -199,8 +207,11 @@ def test_create_is_the_users_and_upload_the_services(client, service, file):
     file.read(10)
     client.upload('b111', file)
     assert (service.uploads, service.lengths) == ([DATA], [str(len(DATA))])
-    assert service.asked == [('/v2/images', 'mine'), ('/v2/images/b111', 'notused'),
-                             ('/v2/images/b111/file', 'notused')]
+    assert service.asked == [
+        ('/v2/images', 'mine'),
+        ('/v2/images/b111', 'notused'),
+        ('/v2/images/b111/file', 'notused'),
+    ]
 
 
 def test_an_image_without_data_is_activated_as_its_user(client, service):
@@ -237,15 +248,24 @@ def test_an_upload_ends_when_it_is_told_to(client, service, file):
         looks.append(1)
         if len(looks) == 3:
             raise errors.Cancelled(key='x')
+
     client.create(NEW)
     with pytest.raises(errors.Cancelled):
         client.upload('b111', file, check)
     assert service.uploads == []
 
 
-@pytest.mark.parametrize(('status', 'error'), [
-    (403, ImageRefused), (413, ImageRefused), (400, errors.ImageUnacceptable), (410, errors.ImageNotFound),
-    (500, errors.Unanswered), (401, errors.Unanswered)])
+@pytest.mark.parametrize(
+    ('status', 'error'),
+    [
+        (403, ImageRefused),
+        (413, ImageRefused),
+        (400, errors.ImageUnacceptable),
+        (410, errors.ImageNotFound),
+        (500, errors.Unanswered),
+        (401, errors.Unanswered),
+    ],
+)
 def test_refused_uploads(client, service, file, status, error):
     client.create(NEW)
     service.refusal = status, '<html><body><h1>No</h1>Over <b>quota</b></body></html>'
@@ -255,9 +275,16 @@ def test_refused_uploads(client, service, file, status, error):
         assert str(caught.value).endswith('No Over quota')
 
 
-@pytest.mark.parametrize(('status', 'error'), [
-    (403, ImageRefused), (413, ImageRefused), (400, errors.ImageUnacceptable), (409, errors.ImageUnacceptable),
-    (503, errors.Unanswered)])
+@pytest.mark.parametrize(
+    ('status', 'error'),
+    [
+        (403, ImageRefused),
+        (413, ImageRefused),
+        (400, errors.ImageUnacceptable),
+        (409, errors.ImageUnacceptable),
+        (503, errors.Unanswered),
+    ],
+)
 def test_refused_creates(client, service, status, error):
     service.refusal = status, ''
     with pytest.raises(error):

@@ -1,4 +1,5 @@
 """ImageClient's lists and changes of records, against an image service that lives in a requests adapter."""
+
 from __future__ import annotations
 
 import io
@@ -58,8 +59,9 @@ def service():
 def client(service):
     session = requests.Session()
     session.mount(URL, service)
-    return ImageClient(ks_adapter.Adapter(
-        ks_session.Session(auth=ks_noauth.NoAuth(), session=session), endpoint_override=URL))
+    return ImageClient(
+        ks_adapter.Adapter(ks_session.Session(auth=ks_noauth.NoAuth(), session=session), endpoint_override=URL)
+    )
 
 
 @pytest.fixture
@@ -88,9 +90,16 @@ def test_changes_are_a_json_patch(service, client, user):
     assert json.loads(request.body) == [{'op': 'add', 'path': '/a', 'value': 'b'}]
 
 
-@pytest.mark.parametrize(('code', 'error'), [
-    (403, ImageRefused), (413, ImageRefused), (404, errors.ImageNotFound), (400, errors.Invalid),
-    (503, errors.Unanswered)])
+@pytest.mark.parametrize(
+    ('code', 'error'),
+    [
+        (403, ImageRefused),
+        (413, ImageRefused),
+        (404, errors.ImageNotFound),
+        (400, errors.Invalid),
+        (503, errors.Unanswered),
+    ],
+)
 def test_refused_changes(service, client, user, code, error):
     service.refuse = code
     with pytest.raises(error):

@@ -1,4 +1,5 @@
 """Keys of volumes: the fixed one, and those of a Barbican, which castellan itself asks here."""
+
 from __future__ import annotations
 
 import json
@@ -33,8 +34,11 @@ def test_the_fixed_key_needs_no_library() -> None:
 
 @pytest.mark.parametrize('key', [None, '', '123', 'no key'])
 def test_a_fixed_key_that_is_none(key: str | None) -> None:
-    with pytest.raises(KeyNotAvailable, match=f'Key {FIXED} cannot be read: .key_manager.fixed_key of this host must '
-                                              'have the same value as in cinder.conf: pairs of hexadecimal digits'):
+    with pytest.raises(
+        KeyNotAvailable,
+        match=f'Key {FIXED} cannot be read: .key_manager.fixed_key of this host must '
+        'have the same value as in cinder.conf: pairs of hexadecimal digits',
+    ):
         KeyManager(new_conf(fixed_key=key)).passphrase(FIXED)
 
 
@@ -48,9 +52,17 @@ class Services(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers['Content-Length'])))
         self.asked.append(('login', body['auth']['identity']['password']['user']['name']))
-        self._answer({'token': {'user': {'id': 'u', 'name': 'kilonova', 'domain': {'id': 'd', 'name': 'D'}},
-                                'methods': ['password'], 'expires_at': '2099-01-01T00:00:00.000000Z',
-                                'issued_at': '2025-01-01T00:00:00.000000Z'}}, token='t')
+        self._answer(
+            {
+                'token': {
+                    'user': {'id': 'u', 'name': 'kilonova', 'domain': {'id': 'd', 'name': 'D'}},
+                    'methods': ['password'],
+                    'expires_at': '2099-01-01T00:00:00.000000Z',
+                    'issued_at': '2025-01-01T00:00:00.000000Z',
+                }
+            },
+            token='t',
+        )
 
     def do_GET(self) -> None:
         self.asked.append((self.path, self.headers.get('X-Auth-Token', '')))
@@ -59,21 +71,38 @@ class Services(BaseHTTPRequestHandler):
             self.answers.wait()
             self._answer(SECRET)
         elif self.path.endswith(KEY_ID):
-            self._answer({'secret_ref': f'{url}/v1/secrets/{KEY_ID}', 'secret_type': 'symmetric', 'algorithm': 'aes',
-                          'bit_length': 256, 'mode': 'cbc', 'status': 'ACTIVE', 'name': None,
-                          'content_types': {'default': 'application/octet-stream'},
-                          'created': '2025-01-01T00:00:00.000000', 'updated': None, 'expiration': None})
+            self._answer(
+                {
+                    'secret_ref': f'{url}/v1/secrets/{KEY_ID}',
+                    'secret_type': 'symmetric',
+                    'algorithm': 'aes',
+                    'bit_length': 256,
+                    'mode': 'cbc',
+                    'status': 'ACTIVE',
+                    'name': None,
+                    'content_types': {'default': 'application/octet-stream'},
+                    'created': '2025-01-01T00:00:00.000000',
+                    'updated': None,
+                    'expiration': None,
+                }
+            )
         elif self.path.startswith('/v1/'):
             self._answer({'title': 'Not Found', 'description': 'Secret not found.', 'code': 404}, status=404)
         else:
-            self._answer({'version': {'id': 'v3.14', 'status': 'stable', 'links': [
-                {'rel': 'self', 'href': f'{url}/identity/v3/'}]}})
+            self._answer(
+                {
+                    'version': {
+                        'id': 'v3.14',
+                        'status': 'stable',
+                        'links': [{'rel': 'self', 'href': f'{url}/identity/v3/'}],
+                    }
+                }
+            )
 
     def _answer(self, body: Any, status: int = 200, token: str | None = None) -> None:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.send_response(status)
-        self.send_header('Content-Type',
-                         'application/octet-stream' if isinstance(body, bytes) else 'application/json')
+        self.send_header('Content-Type', 'application/octet-stream' if isinstance(body, bytes) else 'application/json')
         self.send_header('Content-Length', str(len(data)))
         if token:
             self.send_header('X-Subject-Token', token)
@@ -95,12 +124,21 @@ def keys() -> Iterator[KeyManager]:
         url = f'http://127.0.0.1:{server.server_port}'
         made = KeyManager(new_conf())
         conf = made._conf
-        made_of = {'key_manager': {'auth_type': 'keystone_password', 'auth_url': f'{url}/identity/v3',
-                                   'username': 'kilonova', 'password': 'open-sesame', 'project_name': 'service',
-                                   'user_domain_id': 'default', 'project_domain_id': 'default'},
-                   'barbican': {'barbican_endpoint': url, 'barbican_api_version': 'v1'}}
+        made_of = {
+            'key_manager': {
+                'auth_type': 'keystone_password',
+                'auth_url': f'{url}/identity/v3',
+                'username': 'kilonova',
+                'password': 'open-sesame',
+                'project_name': 'service',
+                'user_domain_id': 'default',
+                'project_domain_id': 'default',
+            },
+            'barbican': {'barbican_endpoint': url, 'barbican_api_version': 'v1'},
+        }
         # As an operator's file has them: the library registers its options when it is loaded.
         from castellan import options
+
         for group, opts in options.list_opts():
             conf.register_opts(opts, group=group)
         for group, values in made_of.items():
@@ -142,6 +180,7 @@ def test_a_key_manager_that_nobody_can_ask() -> None:
         KeyManager(new_conf()).passphrase(KEY_ID)
     conf = new_conf()
     from castellan import key_manager
+
     conf.register_opts(key_manager.key_manager_opts, group='key_manager')
     conf.set_override('backend', 'nosuch.Manager', group='key_manager')
     with pytest.raises(KeyNotAvailable, match='nosuch'):

@@ -1,5 +1,6 @@
 """NetworkClient against a network service with the rules of the real one; ``tests/integration/test_neutron.py`` asks
 that."""
+
 from __future__ import annotations
 
 import json
@@ -49,8 +50,9 @@ def private(neutron: FakeNeutron) -> str:
 
 
 def create(neutron: FakeNeutron, network: str, host: str | None = 'gpu1', **fields: object) -> Port:
-    return neutron.client.create_port(network, project_id=PROJECT, device_id=SERVER, device_owner='compute:nova',
-                                      host=host, **fields)  # type: ignore[arg-type]
+    return neutron.client.create_port(
+        network, project_id=PROJECT, device_id=SERVER, device_owner='compute:nova', host=host, **fields
+    )  # type: ignore[arg-type]
 
 
 def test_a_port_is_made_and_bound_by_one_request(neutron, private):
@@ -59,10 +61,22 @@ def test_a_port_is_made_and_bound_by_one_request(neutron, private):
     assert [method for method, _path in neutron.asked] == ['POST']
     subnet = neutron.networks[private]['subnets'][0]
     assert port == Port(
-        id=port.id, network_id=private, project_id=PROJECT, mac=port.mac, status='ACTIVE', admin_state_up=True,
-        device_id=SERVER, device_owner='compute:nova', fixed_ips=(FixedIp(subnet, '10.2.0.5'),),
-        security_groups=(web,), vif_type='ovs', vif_details=port.vif_details, host='gpu1', revision=1,
-        dns_name='')
+        id=port.id,
+        network_id=private,
+        project_id=PROJECT,
+        mac=port.mac,
+        status='ACTIVE',
+        admin_state_up=True,
+        device_id=SERVER,
+        device_owner='compute:nova',
+        fixed_ips=(FixedIp(subnet, '10.2.0.5'),),
+        security_groups=(web,),
+        vif_type='ovs',
+        vif_details=port.vif_details,
+        host='gpu1',
+        revision=1,
+        dns_name='',
+    )
     assert (port.vif_details['bridge_name'], port.binding_failed, port.active) == ('br-int', False, True)
 
 
@@ -82,9 +96,21 @@ def test_ports_have_names_where_neutron_knows_such(neutron, private):
     assert neutron.client.port(None, own.id).dns_name == ''
 
 
-@pytest.mark.parametrize(('hostname', 'name'), [
-    ('Web.example.org', 'web.example.org'), ('123', '123'), ('a' * 63, 'a' * 63), ('ubuntu-24.04', ''), ('a..b', ''),
-    ('a' * 64, ''), ('-a', ''), ('a-.b', ''), ('a.1b', 'a.1b'), ('', '')])
+@pytest.mark.parametrize(
+    ('hostname', 'name'),
+    [
+        ('Web.example.org', 'web.example.org'),
+        ('123', '123'),
+        ('a' * 63, 'a' * 63),
+        ('ubuntu-24.04', ''),
+        ('a..b', ''),
+        ('a' * 64, ''),
+        ('-a', ''),
+        ('a-.b', ''),
+        ('a.1b', 'a.1b'),
+        ('', ''),
+    ],
+)
 def test_hostnames_as_names_in_dns(hostname, name):
     assert name_in_dns(hostname) == name
 
@@ -121,18 +147,26 @@ def test_one_that_is_switched_off_is_not_waited_for(neutron, private):
 
 def test_a_user_s_port_is_bound_and_given_back(neutron, private):
     """What its owner wrote into the profile stays."""
-    port_id = neutron.add_port(private, PROJECT, **{'binding:profile': {'capabilities': ['switchdev'],
-                                                                        'pci_slot': 'stale'}})
+    port_id = neutron.add_port(
+        private, PROJECT, **{'binding:profile': {'capabilities': ['switchdev'], 'pci_slot': 'stale'}}
+    )
     owned = neutron.client.port(None, port_id)
     assert (owned.host, owned.vif_type) == (None, 'unbound')
-    bound = neutron.client.bind(owned, host='gpu1', device_id=SERVER, device_owner='compute:nova',
-                                profile={'pci_slot': '0000:02:00.1'})
+    bound = neutron.client.bind(
+        owned, host='gpu1', device_id=SERVER, device_owner='compute:nova', profile={'pci_slot': '0000:02:00.1'}
+    )
     assert (bound.host, bound.device_id, bound.vif_type) == ('gpu1', SERVER, 'ovs')
     assert bound.profile == {'capabilities': ['switchdev'], 'pci_slot': '0000:02:00.1'}
     neutron.client.unbind(bound)
     back = neutron.client.port(None, port_id)
     assert (back.host, back.device_id, back.device_owner, back.vif_type, back.profile, back.fixed_ips) == (
-        None, '', '', 'unbound', {'capabilities': ['switchdev']}, owned.fixed_ips)
+        None,
+        '',
+        '',
+        'unbound',
+        {'capabilities': ['switchdev']},
+        owned.fixed_ips,
+    )
 
 
 def test_a_profile_that_stays_as_it_is_is_not_sent(neutron, private):
@@ -189,7 +223,11 @@ def test_networks_and_subnets(neutron, private):
     assert {one.id for one in neutron.client.available_networks(USER, PROJECT)} == {private, shared}
     (subnet,) = neutron.client.subnets(found[private].subnet_ids).values()
     assert (subnet.cidr, subnet.gateway_ip, subnet.dns_nameservers, subnet.host_routes) == (
-        '10.2.0.0/29', '10.2.0.1', ('9.9.9.9',), ())
+        '10.2.0.0/29',
+        '10.2.0.1',
+        ('9.9.9.9',),
+        (),
+    )
     neutron.subnets[subnet.id]['ipv6_address_mode'] = 'slaac'
     assert neutron.client.subnets([subnet.id])[subnet.id].ipv6_address_mode == 'slaac'
 
@@ -214,7 +252,8 @@ def test_floating_ips(neutron, private):
     port = create(neutron, private)
     made = neutron.add_floating_ip('203.0.113.7', port.id)
     assert neutron.client.floating_ips([port.id, SERVER]) == [
-        FloatingIp(made, '203.0.113.7', port.id, port.fixed_ips[0].address, port.network_id)]
+        FloatingIp(made, '203.0.113.7', port.id, port.fixed_ips[0].address, port.network_id)
+    ]
 
 
 def test_security_groups_by_name_and_id(neutron):
@@ -254,7 +293,7 @@ def test_the_quota_of_ports(neutron, private):
     assert quota == PortQuota(limit=2, used=1)
     assert (quota.has_room(1), quota.has_room(2)) == (True, False)
     neutron.limits[PROJECT] = -1
-    assert neutron.client.port_quota(PROJECT).has_room(10 ** 6)
+    assert neutron.client.port_quota(PROJECT).has_room(10**6)
 
 
 def test_what_a_port_is_refused_for(neutron, private):
@@ -263,13 +302,22 @@ def test_what_a_port_is_refused_for(neutron, private):
     group = neutron.add_group('web', PROJECT)
     taken = create(neutron, private).fixed_ips[0].address
     for network, fields, error, text in (
-            (missing, {}, NetworkNotFound, f'Network {missing} could not be found.'),
-            (private, {'security_groups': [missing]}, SecurityGroupNotFound, missing),
-            (bare, {'security_groups': [group]}, SecurityGroupNotApplicable,
-             'Network requires port_security_enabled and subnet associated in order to apply security groups.'),
-            (private, {'fixed_ip': taken}, FixedIpInUse, f'Fixed IP address {taken} is already in use.'),
-            (private, {'fixed_ip': '10.99.0.1'}, FixedIpNotOfNetwork,
-             f'Invalid input received: Fixed IP 10.99.0.1 is not a valid ip address for network {private}.')):
+        (missing, {}, NetworkNotFound, f'Network {missing} could not be found.'),
+        (private, {'security_groups': [missing]}, SecurityGroupNotFound, missing),
+        (
+            bare,
+            {'security_groups': [group]},
+            SecurityGroupNotApplicable,
+            'Network requires port_security_enabled and subnet associated in order to apply security groups.',
+        ),
+        (private, {'fixed_ip': taken}, FixedIpInUse, f'Fixed IP address {taken} is already in use.'),
+        (
+            private,
+            {'fixed_ip': '10.99.0.1'},
+            FixedIpNotOfNetwork,
+            f'Invalid input received: Fixed IP 10.99.0.1 is not a valid ip address for network {private}.',
+        ),
+    ):
         with pytest.raises(error) as caught:
             create(neutron, network, **fields)
         assert text in str(caught.value)
@@ -282,12 +330,20 @@ def test_what_a_port_is_refused_for(neutron, private):
         create(neutron, private)
 
 
-@pytest.mark.parametrize(('status', 'ctxt', 'error'), [
-    (400, None, NetworkInvalid), (404, None, NetworkInvalid), (409, None, NetworkConflict),
-    (403, None, NetworkAccountRefused), (403, USER, NetworkForbidden)])
+@pytest.mark.parametrize(
+    ('status', 'ctxt', 'error'),
+    [
+        (400, None, NetworkInvalid),
+        (404, None, NetworkInvalid),
+        (409, None, NetworkConflict),
+        (403, None, NetworkAccountRefused),
+        (403, USER, NetworkForbidden),
+    ],
+)
 def test_refusals_of_other_types(neutron, monkeypatch, status, ctxt, error):
     def refuse(*_args):
         return status, {'NeutronError': {'type': 'Strange', 'message': 'no\nway', 'detail': ''}}
+
     monkeypatch.setattr(neutron, '_route', refuse)
     with pytest.raises(error, match='no way'):
         neutron.client.port(ctxt, 'x')
@@ -305,6 +361,7 @@ def test_a_refusal_that_is_not_neutron_s(neutron, monkeypatch, body):
 def test_silence(neutron, private):
     def broken(method, path):
         raise neutron.broken()
+
     neutron.before = broken
     with pytest.raises(errors.Unanswered, match='The network service does not answer'):
         create(neutron, private)
@@ -316,8 +373,10 @@ def test_silence(neutron, private):
 
 def test_an_answer_that_is_lost(neutron, private):
     """The port is there: it is found by its server."""
+
     def broken(method, path):
         raise neutron.broken()
+
     neutron.after = broken
     with pytest.raises(errors.Unanswered):
         create(neutron, private)
@@ -335,6 +394,7 @@ def test_an_id_leads_to_no_other_resource(neutron):
 def test_no_account_at_all():
     from keystoneauth1 import adapter as ks_adapter
     from keystoneauth1 import session as ks_session
+
     nobody = NetworkClient(ks_adapter.Adapter(ks_session.Session(), service_type='network'))
     with pytest.raises(errors.Unanswered):
         nobody.port(None, 'x')

@@ -1,4 +1,5 @@
 """PlacementClient against the real Placement service."""
+
 from __future__ import annotations
 
 import contextlib
@@ -44,9 +45,14 @@ def gpu_host(placement):
 
 def test_candidates_carry_allocations_and_mappings(placement, gpu_host):
     root, names = gpu_host
-    found = placement.client.allocation_candidates([
-        ('resources', 'VCPU:2'), ('resources_r-0', f'{GPU}:1'), ('required_r-0', 'OWNER_NOVA'),
-        ('root_required', 'OWNER_NOVA,!COMPUTE_STATUS_DISABLED')])
+    found = placement.client.allocation_candidates(
+        [
+            ('resources', 'VCPU:2'),
+            ('resources_r-0', f'{GPU}:1'),
+            ('required_r-0', 'OWNER_NOVA'),
+            ('root_required', 'OWNER_NOVA,!COMPUTE_STATUS_DISABLED'),
+        ]
+    )
     assert len(found['allocation_requests']) == 2
     for request in found['allocation_requests']:
         assert request['allocations'][root]['resources'] == {'VCPU': 2}
@@ -72,7 +78,8 @@ def test_claim_get_delete(placement, gpu_host):
         # What the audits of other tests go by.
         assert Reader().provider_allocations(provider) == placement.client.provider_allocations(provider)
         assert {row['uuid']: row['name'] for row in Reader().list_providers(in_tree=provider)} == {
-            row['uuid']: row['name'] for row in placement.client.list_providers(in_tree=provider)}
+            row['uuid']: row['name'] for row in placement.client.list_providers(in_tree=provider)
+        }
     assert placement.client.delete_allocations(server) is True
     assert placement.client.delete_allocations(server) is False
     assert placement.client.get_allocations(server) == {'allocations': {}}
@@ -88,6 +95,7 @@ def test_what_is_dropped_is_compared_after_it_was_read(placement, gpu_host):
     def lost():
         seen.append(1)
         raise errors.LeaseLost(operation='o')
+
     with pytest.raises(errors.LeaseLost):
         placement.client.drop(server, lost)
     assert list(placement.allocations()) == [server]
@@ -98,6 +106,7 @@ def test_what_is_dropped_is_compared_after_it_was_read(placement, gpu_host):
         seen.append(2)
         held = placement.client.get_allocations(server)
         placement.client.claim(server, amount(root, VCPU=2), **OWNER, generation=held['consumer_generation'])
+
     with pytest.raises(errors.LeaseLost):
         placement.client.drop(server, written_since)
     assert placement.allocations() == {server: {'gpu1': {'VCPU': 2}}}
@@ -159,11 +168,14 @@ def test_too_many_that_write_at_the_same_time_say_nothing_about_the_room(placeme
         if method != 'GET' and left:
             left.pop()
             raise errors.PlacementConflict(detail='concurrent', placement_code=CONCURRENT_UPDATE)
+
     fresh = uuid()
-    for act in (lambda: client.claim(fresh, amount(root, VCPU=1), **OWNER),
-                lambda: client.delete_allocations(fresh),
-                lambda: client.move_allocation(server, migration, new=new, **OWNER),
-                lambda: client.move_back(server, migration)):
+    for act in (
+        lambda: client.claim(fresh, amount(root, VCPU=1), **OWNER),
+        lambda: client.delete_allocations(fresh),
+        lambda: client.move_allocation(server, migration, new=new, **OWNER),
+        lambda: client.move_back(server, migration),
+    ):
         left = [None] * times
         monkeypatch.setattr(client, 'on_request', conflicts)
         if times > 4:
@@ -178,6 +190,7 @@ def test_too_many_that_write_at_the_same_time_say_nothing_about_the_room(placeme
 
 
 # Moves
+
 
 @pytest.fixture
 def placed(placement, gpu_host):
@@ -267,6 +280,7 @@ def test_move_back_returns_it_once(placement, placed):
 
 # Silence
 
+
 def test_lost_connection_and_5xx_are_unanswered(placement, gpu_host):
     def refuse(method, path):
         raise placement.broken()
@@ -298,6 +312,7 @@ def test_requests_are_counted_by_the_hook(placement, gpu_host):
 
 
 # Providers
+
 
 def test_sync_again_costs_one_read(placement):
     root = placement.host('gpu1', uuid='6b1b5c0e-6c0e-4a0e-8f8e-6c7d1b6b3a11', pci={'gpu1_0000:08:00.0': GPU})
@@ -343,7 +358,11 @@ def test_sync_keeps_an_operators_traits_and_the_disabled_mark(placement):
     placement.client.set_host_disabled(root, True)
     placement.client.sync_compute(root, 'gpu1', {'VCPU': {'total': 1}}, {'HW_CPU_X86_VMX'}, refresh=True)
     assert placement.client.get_traits(root)[0] == {
-        'CUSTOM_FAST', 'COMPUTE_STATUS_DISABLED', 'HW_CPU_X86_VMX', 'OWNER_NOVA'}
+        'CUSTOM_FAST',
+        'COMPUTE_STATUS_DISABLED',
+        'HW_CPU_X86_VMX',
+        'OWNER_NOVA',
+    }
     placement.client.set_host_disabled(root, False)
     assert 'COMPUTE_STATUS_DISABLED' not in placement.client.get_traits(root)[0]
 
@@ -369,8 +388,10 @@ def test_parents_of_mediated_devices_come_and_go(placement):
     parent = {'resource_class': 'VGPU', 'total': 4, 'traits': {'OWNER_NOVA'}, 'more_traits': True}
 
     def sync(devices):
-        return placement.client.sync_compute(root, 'gpu1', {'VCPU': {'total': 1}}, set(), devices, has_pci=False,
-                                             refresh=True)
+        return placement.client.sync_compute(
+            root, 'gpu1', {'VCPU': {'total': 1}}, set(), devices, has_pci=False, refresh=True
+        )
+
     child = sync({name: parent})[name]
     placement.client.ensure_traits(['CUSTOM_FAST'])
     traits, generation = placement.client.get_traits(child)
@@ -491,7 +512,8 @@ def test_candidates_of_many_aggregates_are_asked_in_portions_found_1_6(placement
     assert max(map(len, queries)) <= query.LIMIT
     hosts = {'in': ['gpu1', 'gpu2'], '!in': ['gpu1', 'gpu3'], 'both': ['gpu1']}[needed]
     assert sorted(next(iter(request['allocations'])) for request in found['allocation_requests']) == sorted(
-        roots[host] for host in hosts)
+        roots[host] for host in hosts
+    )
     assert found['provider_summaries'].keys() >= {roots[host] for host in hosts}
 
 
@@ -501,20 +523,29 @@ def test_a_query_of_too_many_groups_is_not_sent(placement):
     for number in range(200):
         pairs += [(f'resources_{number}', 'CUSTOM_NIC:1'), (f'required_{number}', f'CUSTOM_NETWORK_{number}')]
     placement.requests.clear()
-    with pytest.raises(candidates.QueryTooLong, match=r'The request has 201 groups .* would have \d+ characters; .* '
-                                                      r'at most 7500\. Ask for fewer devices, ports or accelerators'):
+    with pytest.raises(
+        candidates.QueryTooLong,
+        match=r'The request has 201 groups .* would have \d+ characters; .* '
+        r'at most 7500\. Ask for fewer devices, ports or accelerators',
+    ):
         placement.client.allocation_candidates(pairs)
     assert placement.requests == []
-    placement.client.allocation_candidates([('resources', 'VCPU:1'), *(
-        (f'resources_{number}', 'CUSTOM_NIC:1') for number in range(100)), ('group_policy', 'none')])
+    placement.client.allocation_candidates(
+        [
+            ('resources', 'VCPU:1'),
+            *((f'resources_{number}', 'CUSTOM_NIC:1') for number in range(100)),
+            ('group_policy', 'none'),
+        ]
+    )
 
 
 def test_candidates_in_portions_are_no_more_than_the_limit_found_1_6(placement):
     aggregates = [uuid() for _ in range(150)]
     for number in range(6):
         placement.client.set_member(placement.host(f'gpu{number}'), aggregates[number * 29], True)
-    found = placement.client.allocation_candidates([
-        ('limit', '4'), ('member_of', 'in:' + ','.join(aggregates)), ('resources', 'VCPU:1')])
+    found = placement.client.allocation_candidates(
+        [('limit', '4'), ('member_of', 'in:' + ','.join(aggregates)), ('resources', 'VCPU:1')]
+    )
     assert len(found['allocation_requests']) == 4
 
 
@@ -536,8 +567,11 @@ def test_providers_of_many_aggregates_and_traits_are_asked_in_portions_found_1_6
     placement.client.ensure_traits(names)
     roots = {name: placement.host(name) for name in ('gpu1', 'gpu2', 'gpu3')}
     aggregates = [uuid() for _ in range(150)]
-    for root, has, aggregate in ((roots['gpu1'], names, aggregates[0]), (roots['gpu2'], names, aggregates[-1]),
-                                 (roots['gpu3'], names[1:], aggregates[-1])):
+    for root, has, aggregate in (
+        (roots['gpu1'], names, aggregates[0]),
+        (roots['gpu2'], names, aggregates[-1]),
+        (roots['gpu3'], names[1:], aggregates[-1]),
+    ):
         _, generation = placement.client.get_traits(root)
         placement.client.set_traits(root, generation, has)
         placement.client.set_member(root, aggregate, True)
@@ -545,7 +579,11 @@ def test_providers_of_many_aggregates_and_traits_are_asked_in_portions_found_1_6
     anywhere = 'in:' + ','.join(aggregates)
     assert {row['name'] for row in placement.client.list_providers(member_of=anywhere)} == {'gpu1', 'gpu2', 'gpu3'}
     assert {row['name'] for row in placement.client.list_providers(member_of=anywhere, required=','.join(names))} == {
-        'gpu1', 'gpu2'}
-    assert [placement.client.qualifies(roots[name], names, [], [aggregates, aggregates[1:]])
-            for name in ('gpu1', 'gpu2', 'gpu3')] == [False, True, False]
+        'gpu1',
+        'gpu2',
+    }
+    assert [
+        placement.client.qualifies(roots[name], names, [], [aggregates, aggregates[1:]])
+        for name in ('gpu1', 'gpu2', 'gpu3')
+    ] == [False, True, False]
     assert max(map(len, queries_of(placement, '/resource_providers'))) <= query.LIMIT

@@ -1,4 +1,5 @@
 """Adapters from sections of kilonova.conf, and what counts as silence."""
+
 from __future__ import annotations
 
 import contextlib
@@ -62,6 +63,7 @@ def test_the_environment_is_read_once_for_each_service(monkeypatch):
 
     def settings(url, proxies=None, verify=None):
         return pool.merge_environment_settings(url, proxies or {}, None, verify, None)
+
     for _ in range(2):
         found = settings('http://far.test/x')
         assert (found['proxies']['http'], found['verify']) == ('http://proxy.test:3128', '/etc/ca.pem')
@@ -97,6 +99,7 @@ def test_a_read_is_repeated_within_the_time_of_one_request(conf, monkeypatch, ta
         next(requested)
         clock[0] += takes
         return SimpleNamespace(status_code=503, close=lambda: None)
+
     monkeypatch.setattr(adapter, 'request', request)
     monkeypatch.setattr(session, 'time', SimpleNamespace(monotonic=lambda: clock[0], sleep=lambda seconds: None))
     with pytest.raises(errors.Unanswered, match='HTTP 503'):
@@ -108,8 +111,9 @@ def test_a_read_is_repeated_within_the_time_of_one_request(conf, monkeypatch, ta
 def test_connections_are_given_up_sooner_than_answers(conf, monkeypatch, timeout, given):
     conf.set_override('auth_type', 'none', 'placement')
     seen = []
-    monkeypatch.setattr(requests.adapters.HTTPAdapter, 'send',
-                        lambda self, request, stream, timeout, *_args: seen.append(timeout))
+    monkeypatch.setattr(
+        requests.adapters.HTTPAdapter, 'send', lambda self, request, stream, timeout, *_args: seen.append(timeout)
+    )
     for scheme in ('http', 'https'):
         pool = session.adapter(conf, 'placement').session.session.get_adapter(f'{scheme}://placement/')
         pool.send(requests.PreparedRequest(), stream=True, timeout=timeout)
@@ -171,8 +175,9 @@ def long(conf, monkeypatch):
 
 @pytest.mark.parametrize('form', ['whole', 'chunked', 'packed'])
 def test_an_answer_is_not_read_beyond_the_bound(long, form):
-    with pytest.raises(errors.Unanswered, match=f'Placement does not answer: its answer to GET /{form}/{LARGE} has '
-                                                'more than 1 MiB'):
+    with pytest.raises(
+        errors.Unanswered, match=f'Placement does not answer: its answer to GET /{form}/{LARGE} has more than 1 MiB'
+    ):
         session.send(long, 'Placement', 'GET', f'/{form}/{LARGE}', attempts=session.READ_ATTEMPTS)
     assert _Long.asked == 1
     assert _Long.sent < LARGE

@@ -1,4 +1,5 @@
 """Vendordata over real HTTP: a file, and services that answer, are silent, talk too much, or refuse."""
+
 from __future__ import annotations
 
 import http.server
@@ -31,7 +32,7 @@ class Service(http.server.BaseHTTPRequestHandler):
         if self.path == '/text':
             text = b'no JSON'
         self.send_response(200 if self.path in ('/long', '/text') else int(self.path[1:]))
-        self.send_header('Location', f"http://{self.headers['Host']}/200")
+        self.send_header('Location', f'http://{self.headers["Host"]}/200')
         self.send_header('Content-Length', str(len(text)))
         self.end_headers()
         self.wfile.write(text)
@@ -43,8 +44,10 @@ class Service(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def service() -> Iterator[str]:
     """The URL of a service that runs."""
+
     class Mine(Service):
         asked: list[tuple[str, Any]] = []
+
     Service.asked = Mine.asked
     server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Mine)
     thread = threading.Thread(target=server.serve_forever, daemon=True)

@@ -1,5 +1,6 @@
 """VolumeClient against a volume service with the rules of the real one; ``tests/integration/test_cinder.py`` asks
 that."""
+
 from __future__ import annotations
 
 import uuid
@@ -9,8 +10,8 @@ import pytest
 from kilonova import conf as kilonova_conf
 from kilonova import errors
 from kilonova.clients import volume as client
-from kilonova.clients.volume import AttachedTo, Attachment, Snapshot, Volume, VolumeClient
-from kilonova.cmd import parts
+from kilonova.clients.volume import AttachedTo, Attachment, Volume, VolumeClient, VolumeSnapshot
+from kilonova.cmd.daemon import parts
 from kilonova.context import RequestContext
 from tests.fixtures.cinder import ENCRYPTION, MADE_AT, FakeCinder
 
@@ -43,14 +44,32 @@ def status(cinder: FakeCinder, volume: str) -> str:
 
 
 def test_a_volume_as_its_user_and_as_the_service_see_it(cinder):
-    volume = cinder.add_volume(PROJECT, size=2, name='data', bootable='true', snapshot_id='s',
-                               volume_image_metadata={'hw_disk_bus': 'scsi'},
-                               **{'os-vol-mig-status-attr:migstat': 'starting'})
+    volume = cinder.add_volume(
+        PROJECT,
+        size=2,
+        name='data',
+        bootable='true',
+        snapshot_id='s',
+        volume_image_metadata={'hw_disk_bus': 'scsi'},
+        **{'os-vol-mig-status-attr:migstat': 'starting'},
+    )
     made = attached(cinder, volume)
     seen = Volume(
-        id=volume, name='data', project_id=PROJECT, status='in-use', size=2, bootable=True, multiattach=False,
-        encrypted=False, volume_type='plain', availability_zone='nova', image_metadata={'hw_disk_bus': 'scsi'},
-        snapshot_id='s', attachments=(AttachedTo(SERVER, made.id, None, '/dev/vdb'),), created_at=MADE_AT)
+        id=volume,
+        name='data',
+        project_id=PROJECT,
+        status='in-use',
+        size=2,
+        bootable=True,
+        multiattach=False,
+        encrypted=False,
+        volume_type='plain',
+        availability_zone='nova',
+        image_metadata={'hw_disk_bus': 'scsi'},
+        snapshot_id='s',
+        attachments=(AttachedTo(SERVER, made.id, None, '/dev/vdb'),),
+        created_at=MADE_AT,
+    )
     assert cinder.client.volume(USER, volume) == seen
     known = cinder.client.volume(None, volume)
     assert (known.migrating, known.attachments) == (True, (AttachedTo(SERVER, made.id, 'gpu1', '/dev/vdb'),))
@@ -62,8 +81,10 @@ def test_how_a_volume_is_encrypted(cinder):
         cinder.client.encryption(str(uuid.uuid4()))
 
 
-@pytest.mark.parametrize(('said', 'migrating'), [(None, False), ('success', False), ('error', False),
-                                                 ('migrating', True), ('target:x', True)])
+@pytest.mark.parametrize(
+    ('said', 'migrating'),
+    [(None, False), ('success', False), ('error', False), ('migrating', True), ('target:x', True)],
+)
 def test_when_a_volume_migrates(cinder, said, migrating):
     volume = cinder.add_volume(PROJECT, **{'os-vol-mig-status-attr:migstat': said})
     assert cinder.client.volume(None, volume).migrating is migrating
@@ -84,7 +105,8 @@ def test_a_migration_comes_to_its_end(cinder, failed):
     cinder.client.complete_migration(volume, copy, failed=failed)
     known = cinder.client.volume(None, volume)
     assert (known.migration, known.status, known.size) == (
-        ('error', 'in-use', 1) if failed else ('success', 'in-use', 3))
+        ('error', 'in-use', 1) if failed else ('success', 'in-use', 3)
+    )
     assert cinder.client.attachment(old.id if failed else new.id).volume_id == volume
     with pytest.raises(client.VolumeNotFound):
         cinder.client.volume(None, copy)
@@ -100,8 +122,9 @@ def test_what_this_user_may_not_see(cinder):
     with pytest.raises(client.SnapshotNotFound, match=f'^Snapshot {snapshot} could not be found.$'):
         cinder.client.snapshot(USER, snapshot)
     assert cinder.client.volume(None, hidden).project_id == OTHER
-    assert cinder.client.snapshot(None, snapshot) == Snapshot(
-        snapshot, '', hidden, 'available', 1, created_at=MADE_AT)
+    assert cinder.client.snapshot(None, snapshot) == VolumeSnapshot(
+        snapshot, '', hidden, 'available', 1, created_at=MADE_AT
+    )
 
 
 def test_whom_it_asks_as(cinder, volume):
@@ -112,8 +135,9 @@ def test_whom_it_asks_as(cinder, volume):
     assert asked == [('of-user', 'notused', 'volume 3.44'), ('notused', 'notused', 'volume 3.44')]
 
 
-@pytest.mark.parametrize('url', ['http://cinder.test/v3', 'http://cinder.test/v3/', 'http://cinder.test',
-                                 f'http://cinder.test/v3/{OTHER}'])
+@pytest.mark.parametrize(
+    'url', ['http://cinder.test/v3', 'http://cinder.test/v3/', 'http://cinder.test', f'http://cinder.test/v3/{OTHER}']
+)
 def test_urls_name_no_project(cinder, volume, url):
     """The endpoint of a catalog often names the service's, where a user has another."""
     cinder.adapter.endpoint_override = url
@@ -126,8 +150,9 @@ def test_volumes_are_made_for_users(cinder):
     cinder.slow = True
     cinder.images['i'] = {'os_type': 'linux'}
     snapshot = cinder.add_snapshot(cinder.add_volume(PROJECT))
-    blank = cinder.client.create_volume(USER, size=3, name='blank', volume_type='shared', availability_zone='nova',
-                                        metadata={'a': 'b'})
+    blank = cinder.client.create_volume(
+        USER, size=3, name='blank', volume_type='shared', availability_zone='nova', metadata={'a': 'b'}
+    )
     assert (blank.status, blank.project_id, blank.size, blank.multiattach) == ('creating', PROJECT, 3, True)
     cinder.finish(blank.id)
     assert cinder.client.volume(USER, blank.id).status == 'available'
@@ -156,18 +181,21 @@ def test_snapshots_are_made_for_users_and_found_by_their_image(cinder, volume):
 def test_what_a_volume_is_refused_for(cinder):
     missing = str(uuid.uuid4())
     for fields, error, text in (
-            ({'snapshot_id': missing}, client.SnapshotNotFound, f'Snapshot {missing} could not be found.'),
-            ({'volume_type': 'fast'}, client.VolumeTypeNotFound, 'Volume type fast could not be found.'),
-            ({'volume_type': 'None'}, client.VolumeTypeNotFound, 'Volume type None could not be found.'),
-            ({'image_id': missing}, client.VolumeInvalid,
-             'Invalid image identifier or unable to access requested image.'),
-            ({'availability_zone': 'far'}, client.VolumeInvalid, "Availability zone 'far' is invalid.")):
+        ({'snapshot_id': missing}, client.SnapshotNotFound, f'Snapshot {missing} could not be found.'),
+        ({'volume_type': 'fast'}, client.VolumeTypeNotFound, 'Volume type fast could not be found.'),
+        ({'volume_type': 'None'}, client.VolumeTypeNotFound, 'Volume type None could not be found.'),
+        ({'image_id': missing}, client.VolumeInvalid, 'Invalid image identifier or unable to access requested image.'),
+        ({'availability_zone': 'far'}, client.VolumeInvalid, "Availability zone 'far' is invalid."),
+    ):
         with pytest.raises(error) as caught:
             cinder.client.create_volume(USER, size=1, name='x', **fields)
         assert str(caught.value) == text
     cinder.limits[PROJECT] = 0
-    with pytest.raises(client.VolumeQuotaFull, match=r'^VolumeLimitExceeded: Maximum number of volumes allowed \(0\) '
-                                                     "exceeded for quota 'volumes'.$"):
+    with pytest.raises(
+        client.VolumeQuotaFull,
+        match=r'^VolumeLimitExceeded: Maximum number of volumes allowed \(0\) '
+        "exceeded for quota 'volumes'.$",
+    ):
         cinder.client.create_volume(USER, size=1, name='x')
     assert cinder.volumes == {}
 
@@ -200,9 +228,11 @@ def test_passwords_are_not_in_what_is_logged(cinder, volume):
 def test_one_server_has_a_volume_on_two_hosts(cinder, volume):
     """Where it is, and where it will be; another server has none."""
     old = attached(cinder, volume)
-    with pytest.raises(client.VolumeInvalid,
-                       match=f'^Invalid volume: Volume {volume} status must be available or downloading to reserve, '
-                             'but the current status is in-use.$'):
+    with pytest.raises(
+        client.VolumeInvalid,
+        match=f'^Invalid volume: Volume {volume} status must be available or downloading to reserve, '
+        'but the current status is in-use.$',
+    ):
         cinder.client.create_attachment(volume, ANOTHER, None)
     new = cinder.client.create_attachment(volume, SERVER, {**CONNECTOR, 'host': 'gpu2'})
     cinder.client.delete_attachment(old.id)
@@ -249,6 +279,7 @@ def test_one_that_goes_while_it_is_asked_for(cinder, volume):
     def go(method, path):
         if method == 'DELETE':
             cinder.finish(volume)
+
     cinder.after = go
     cinder.client.delete_volume(volume)
     assert cinder.statuses() == {}
@@ -281,26 +312,47 @@ def test_a_volume_in_error(cinder):
         cinder.client.create_attachment(volume, SERVER, None)
 
 
-@pytest.mark.parametrize('call', [
-    lambda client, missing: client.volume(USER, missing),
-    lambda client, missing: client.create_attachment(missing, SERVER, CONNECTOR)])
+@pytest.mark.parametrize(
+    'call',
+    [
+        lambda client, missing: client.volume(USER, missing),
+        lambda client, missing: client.create_attachment(missing, SERVER, CONNECTOR),
+    ],
+)
 def test_volumes_that_there_are_not(cinder, call):
     missing = str(uuid.uuid4())
     with pytest.raises(client.VolumeNotFound, match=f'^Volume {missing} could not be found.$'):
         call(cinder.client, missing)
 
 
-@pytest.mark.parametrize(('answered', 'ctxt', 'error'), [
-    (400, None, client.VolumeInvalid), (409, None, client.VolumeConflict), (413, None, client.VolumeQuotaFull),
-    (403, None, client.VolumeAccountRefused), (403, USER, client.VolumeForbidden), (500, None, errors.Unanswered)])
+@pytest.mark.parametrize(
+    ('answered', 'ctxt', 'error'),
+    [
+        (400, None, client.VolumeInvalid),
+        (409, None, client.VolumeConflict),
+        (413, None, client.VolumeQuotaFull),
+        (403, None, client.VolumeAccountRefused),
+        (403, USER, client.VolumeForbidden),
+        (500, None, errors.Unanswered),
+    ],
+)
 def test_refusals_of_other_kinds(cinder, monkeypatch, answered, ctxt, error):
     monkeypatch.setattr(cinder, '_route', lambda *_args: (answered, {'kind': {'code': 1, 'message': 'no\nway'}}))
     with pytest.raises(error, match='no way' if answered < 500 else 'HTTP 500'):
         cinder.client.volume(ctxt, str(uuid.uuid4()))
 
 
-@pytest.mark.parametrize('body', [b'<html>', None, b'["no"]', {'no': 'no'}, {'a': 1, 'b': 2},
-                                  {'itemNotFound': {'message': 'The resource could not be found.'}}])
+@pytest.mark.parametrize(
+    'body',
+    [
+        b'<html>',
+        None,
+        b'["no"]',
+        {'no': 'no'},
+        {'a': 1, 'b': 2},
+        {'itemNotFound': {'message': 'The resource could not be found.'}},
+    ],
+)
 @pytest.mark.parametrize('call', ['attachment', 'delete_attachment', 'delete_volume'])
 def test_a_404_that_does_not_name_it_says_nothing(cinder, monkeypatch, call, body):
     """A proxy's, or an older Cinder's: what was asked for may be there."""
@@ -318,6 +370,7 @@ def test_a_500_of_a_proxy_is_no_answer(cinder, monkeypatch, volume):
 def test_silence(cinder, volume):
     def broken(method, path):
         raise cinder.broken()
+
     cinder.before = broken
     with pytest.raises(errors.Unanswered, match='The volume service does not answer'):
         cinder.client.create_attachment(volume, SERVER, CONNECTOR)
@@ -329,8 +382,10 @@ def test_silence(cinder, volume):
 
 def test_an_answer_that_is_lost(cinder, volume):
     """The attachment is there: it is found by its server."""
+
     def broken(method, path):
         raise cinder.broken()
+
     cinder.after = broken
     with pytest.raises(errors.Unanswered):
         cinder.client.create_attachment(volume, SERVER, CONNECTOR)
@@ -354,6 +409,7 @@ def test_an_id_leads_to_no_other_resource(cinder, identifier):
 def test_no_account_at_all():
     from keystoneauth1 import adapter as ks_adapter
     from keystoneauth1 import session as ks_session
+
     nobody = VolumeClient(ks_adapter.Adapter(ks_session.Session(), service_type='block-storage'))
     with pytest.raises(errors.Unanswered):
         nobody.volume(USER, str(uuid.uuid4()))

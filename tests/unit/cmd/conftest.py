@@ -5,7 +5,8 @@ import shutil
 
 import pytest
 
-from kilonova.cmd import manage, options
+from kilonova.cmd import options
+from kilonova.cmd.manage import main as manage
 from kilonova.db import access, engine
 from kilonova.db.queries import compute_nodes, pci_devices, services
 
@@ -16,13 +17,30 @@ def write_conf(tmp_path):
 
     def write(*lines: str, name: str = 'kilonova.conf', sections: str = '') -> str:
         path = tmp_path / name
-        path.write_text('\n'.join((
-            '[DEFAULT]', 'host = ctl1', 'transport_url = fake://', f'state_path = {tmp_path}',
-            'compute_driver = fake.FakeDriver', 'osapi_compute_listen = 127.0.0.1', *lines,
-            '[database]', f'connection = sqlite:///{tmp_path}/main.db',
-            '[api_database]', f'connection = sqlite:///{tmp_path}/api.db',
-            '[api]', 'auth_strategy = noauth2',
-            '[placement]', 'auth_type = none', 'endpoint_override = http://127.0.0.1:1', sections, '')))
+        path.write_text(
+            '\n'.join(
+                (
+                    '[DEFAULT]',
+                    'host = ctl1',
+                    'transport_url = fake://',
+                    f'state_path = {tmp_path}',
+                    'compute_driver = fake.FakeDriver',
+                    'osapi_compute_listen = 127.0.0.1',
+                    *lines,
+                    '[database]',
+                    f'connection = sqlite:///{tmp_path}/main.db',
+                    '[api_database]',
+                    f'connection = sqlite:///{tmp_path}/api.db',
+                    '[api]',
+                    'auth_strategy = noauth2',
+                    '[placement]',
+                    'auth_type = none',
+                    'endpoint_override = http://127.0.0.1:1',
+                    sections,
+                    '',
+                )
+            )
+        )
         return str(path)
 
     return write
@@ -89,15 +107,39 @@ def node(cloud, parse):
     databases = engine.configure(parse())
     with databases.main().write() as connection:
         service = services.get_or_create(connection, 'gpu1', 'nova-compute', 'compute', version=73)
-        values = {'service_id': service['id'], 'host': 'gpu1', 'hypervisor_hostname': 'gpu1', 'vcpus': 1,
-                  'uuid': 'aaaaaaaa-0000-4000-8000-000000000001', 'memory_mb': 1, 'local_gb': 1, 'vcpus_used': 0,
-                  'memory_mb_used': 0, 'local_gb_used': 0, 'hypervisor_type': 'QEMU', 'hypervisor_version': 1,
-                  'cpu_info': '', 'mapped': 0}
+        values = {
+            'service_id': service['id'],
+            'host': 'gpu1',
+            'hypervisor_hostname': 'gpu1',
+            'vcpus': 1,
+            'uuid': 'aaaaaaaa-0000-4000-8000-000000000001',
+            'memory_mb': 1,
+            'local_gb': 1,
+            'vcpus_used': 0,
+            'memory_mb_used': 0,
+            'local_gb_used': 0,
+            'hypervisor_type': 'QEMU',
+            'hypervisor_version': 1,
+            'cpu_info': '',
+            'mapped': 0,
+        }
         made = compute_nodes.get_or_create(connection, values)
-        device = {'vendor_id': '10de', 'product_id': '13f1', 'dev_type': 'type-PCI', 'label': 'x', 'numa_node': 0,
-                  'status': 'available', 'instance_uuid': None}
-        pci_devices.save(connection, made['id'], created=[
-            {**device, 'address': '0000:82:00.0'},
-            {**device, 'address': '0000:81:00.0', 'status': 'allocated', 'instance_uuid': 'u1', 'numa_node': None}])
+        device = {
+            'vendor_id': '10de',
+            'product_id': '13f1',
+            'dev_type': 'type-PCI',
+            'label': 'x',
+            'numa_node': 0,
+            'status': 'available',
+            'instance_uuid': None,
+        }
+        pci_devices.save(
+            connection,
+            made['id'],
+            created=[
+                {**device, 'address': '0000:82:00.0'},
+                {**device, 'address': '0000:81:00.0', 'status': 'allocated', 'instance_uuid': 'u1', 'numa_node': None},
+            ],
+        )
     databases.dispose()
     return 'gpu1'

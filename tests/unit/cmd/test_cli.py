@@ -1,4 +1,5 @@
 """What an operator reads when something that a command needs is away, and what a reader that goes away does."""
+
 from __future__ import annotations
 
 import logging
@@ -12,10 +13,13 @@ import pymysql
 import pytest
 import sqlalchemy as sa
 
-from kilonova.cmd import daemon, database_parts, manage, options, status
+from kilonova.cmd import options, status
+from kilonova.cmd.daemon import database_parts
+from kilonova.cmd.daemon import program as daemon
+from kilonova.cmd.manage import main as manage
 from kilonova.db import engine, explain
 
-MANAGE = 'import sys; from kilonova.cmd.manage import main; sys.exit(main())'
+MANAGE = 'import sys; from kilonova.cmd.manage.main import main; sys.exit(main())'
 MUCH = """
 import sys
 from kilonova.cmd import cli
@@ -52,8 +56,10 @@ def test_an_audit_without_a_broker_ends_at_once(cloud: Any, write_conf: Any, clo
     code, shown = away(path, 'audit', capsys=capsys)
     assert code == 2
     first, last = shown.splitlines()
-    assert first == (f'no answer: the message broker of [DEFAULT]transport_url (127.0.0.1:{closed}): '
-                     '[Errno 111] Connection refused; no host was asked')
+    assert first == (
+        f'no answer: the message broker of [DEFAULT]transport_url (127.0.0.1:{closed}): '
+        '[Errno 111] Connection refused; no host was asked'
+    )
     assert last.startswith('no answer: Placement does not answer: ') and last.endswith('; nothing was compared')
 
 
@@ -65,10 +71,13 @@ def test_an_audit_without_placement_is_one_line(cloud: Any, write_conf: Any, cap
 
 
 # -- the databases ----------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(('option', 'command'), [('[api_database]connection', ('cell_v2', 'list_cells')),
-                                                 ('[database]connection', ('db', 'version'))])
-def test_a_database_that_does_not_answer_is_one_line(write_conf: Any, closed: int, capsys: Any, option: str,
-                                                     command: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ('option', 'command'),
+    [('[api_database]connection', ('cell_v2', 'list_cells')), ('[database]connection', ('db', 'version'))],
+)
+def test_a_database_that_does_not_answer_is_one_line(
+    write_conf: Any, closed: int, capsys: Any, option: str, command: tuple[str, ...]
+) -> None:
     """Finding 7.11: it was a traceback."""
     path = Path(write_conf())
     name = 'api' if 'api' in option else 'main'
@@ -85,18 +94,29 @@ def test_no_database_in_the_configuration(tmp_path: Path, capsys: Any) -> None:
     path = tmp_path / 'empty.conf'
     path.write_text('[DEFAULT]\ntransport_url = fake://\n')
     assert away(str(path), 'device', 'list', capsys=capsys) == (
-        255, 'kilonova-manage: No database is configured: [api_database]connection is empty.')
+        255,
+        'kilonova-manage: No database is configured: [api_database]connection is empty.',
+    )
     # Checks that can't run are an error, not a failed check.
     assert away(str(path), 'upgrade', 'check', capsys=capsys, program=status)[0] == 255
 
 
-@pytest.mark.parametrize(('synced', 'command', 'missing', 'remedy'), [
-    ((), ('cell_v2', 'simple_cell_setup'), '[api_database]connection', 'kilonova-manage api_db sync'),
-    ((), ('device', 'list'), '[api_database]connection', 'kilonova-manage api_db sync'),
-    ((('api_db', 'sync'), ('cell_v2', 'simple_cell_setup')), ('device', 'list'), '[database]connection',
-     'kilonova-manage db sync')])
-def test_databases_without_tables_say_what_comes_first(run: Any, write_conf: Any, capsys: Any, synced: Any,
-                                                       command: Any, missing: str, remedy: str) -> None:
+@pytest.mark.parametrize(
+    ('synced', 'command', 'missing', 'remedy'),
+    [
+        ((), ('cell_v2', 'simple_cell_setup'), '[api_database]connection', 'kilonova-manage api_db sync'),
+        ((), ('device', 'list'), '[api_database]connection', 'kilonova-manage api_db sync'),
+        (
+            (('api_db', 'sync'), ('cell_v2', 'simple_cell_setup')),
+            ('device', 'list'),
+            '[database]connection',
+            'kilonova-manage db sync',
+        ),
+    ],
+)
+def test_databases_without_tables_say_what_comes_first(
+    run: Any, write_conf: Any, capsys: Any, synced: Any, command: Any, missing: str, remedy: str
+) -> None:
     """Finding 7.3: it was an SQL error with its traceback."""
     for one in synced:
         assert run(*one)[0] == 0
@@ -107,13 +127,18 @@ def test_databases_without_tables_say_what_comes_first(run: Any, write_conf: Any
     assert shown.endswith(f"has no tables yet: run '{remedy}' first")
 
 
-@pytest.mark.parametrize(('option', 'url', 'why'), [
-    ('[api_database]connection', 'sqlte:///{}/api.db', "no dialect or driver 'sqlte'"),
-    ('[database]connection', 'mysql+nodriver://a:secret@b/c', "no dialect or driver 'mysql+nodriver'"),
-    ('[database]connection', 'secret', 'not the URL of a database'),
-    ('[database]connection', 'postgresql+asyncpg://a:secret@b/c', 'asyncpg')])
-def test_a_misspelt_url_of_a_database_is_told_with_its_option(tmp_path: Path, write_conf: Any, capsys: Any, option: str,
-                                                              url: str, why: str) -> None:
+@pytest.mark.parametrize(
+    ('option', 'url', 'why'),
+    [
+        ('[api_database]connection', 'sqlte:///{}/api.db', "no dialect or driver 'sqlte'"),
+        ('[database]connection', 'mysql+nodriver://a:secret@b/c', "no dialect or driver 'mysql+nodriver'"),
+        ('[database]connection', 'secret', 'not the URL of a database'),
+        ('[database]connection', 'postgresql+asyncpg://a:secret@b/c', 'asyncpg'),
+    ],
+)
+def test_a_misspelt_url_of_a_database_is_told_with_its_option(
+    tmp_path: Path, write_conf: Any, capsys: Any, option: str, url: str, why: str
+) -> None:
     """Finding 7.12."""
     path, name = Path(write_conf()), 'api' if 'api' in option else 'main'
     right = f'sqlite:///{tmp_path}/{name}.db'
@@ -142,6 +167,7 @@ def test_a_daemon_that_waits_names_the_database_by_its_option(parse: Any, closed
 
         def wait(self, seconds: float) -> None:
             """No need to."""
+
     database_parts.await_all(databases, Soon())  # type: ignore[arg-type]
     databases.dispose()
     (record,) = caplog.records
@@ -152,11 +178,13 @@ def test_a_daemon_that_waits_names_the_database_by_its_option(parse: Any, closed
 def test_a_daemon_that_its_options_stop_says_so_in_a_line(write_conf: Any, caplog: Any) -> None:
     def build(conf: Any) -> Any:
         raise options.cfg.ConfigFileValueError('[database]connection is wrong')
+
     handled = []
 
     class Watch(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             handled.append(sys.exc_info()[0])
+
     watch = Watch(logging.ERROR)
     logging.getLogger().addHandler(watch)
     try:
@@ -172,8 +200,9 @@ def test_a_daemon_that_its_options_stop_says_so_in_a_line(write_conf: Any, caplo
 
 # -- who reads --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(('arguments', 'codes'), [(('cell_v2', 'list_cells'), {141}), (('--help',), {0, 141})])
-def test_a_reader_that_goes_away_is_no_error(cloud: Any, write_conf: Any, arguments: tuple[str, ...],
-                                             codes: set[int]) -> None:
+def test_a_reader_that_goes_away_is_no_error(
+    cloud: Any, write_conf: Any, arguments: tuple[str, ...], codes: set[int]
+) -> None:
     """Finding 7.11: ``kilonova-manage … | head`` ended in two tracebacks. 141 is what shells show of other programs;
     argparse itself leaves out what it can't write."""
     words = [sys.executable, '-W', 'ignore', '-c', MANAGE, '--config-file', write_conf(), *arguments]
@@ -204,6 +233,7 @@ def mysql(monkeypatch: Any) -> Any:
 
     def connect(*args: Any, **kwargs: Any) -> None:
         raise pymysql.err.OperationalError(*says[kwargs['database']])
+
     monkeypatch.setattr(pymysql, 'connect', connect)
     return says
 
@@ -211,16 +241,30 @@ def mysql(monkeypatch: Any) -> Any:
 CELL0 = 'mysql+pymysql://a:secret@db/kilonova_cell0'
 
 
-@pytest.mark.parametrize(('said', 'told'), [
-    ((1049, "Unknown database 'kilonova_cell0'"),
-     ('does not exist: (1049, "Unknown database \'kilonova_cell0\'"). Create it and grant its account rights on it, or '
-      "map another one with 'kilonova-manage cell_v2 update_cell'.")),
-    ((1045, "Access denied for user 'a'@'h' (using password: YES)"),
-     'refuses the account of its URL: (1045, "Access denied for user \'a\'@\'h\' (using password: YES)")'),
-    ((2003, "Can't connect to MySQL server on 'db'"),
-     'does not answer: (2003, "Can\'t connect to MySQL server on \'db\'")')])
-def test_what_cell0_lacks_is_told_of_cell0_found_1_16(run: Any, write_conf: Any, capsys: Any, mysql: Any,
-                                                      said: tuple[int, str], told: str) -> None:
+@pytest.mark.parametrize(
+    ('said', 'told'),
+    [
+        (
+            (1049, "Unknown database 'kilonova_cell0'"),
+            (
+                'does not exist: (1049, "Unknown database \'kilonova_cell0\'"). Create it and grant its account '
+                'rights on it, or '
+                "map another one with 'kilonova-manage cell_v2 update_cell'."
+            ),
+        ),
+        (
+            (1045, "Access denied for user 'a'@'h' (using password: YES)"),
+            "refuses the account of its URL: (1045, \"Access denied for user 'a'@'h' (using password: YES)\")",
+        ),
+        (
+            (2003, "Can't connect to MySQL server on 'db'"),
+            "does not answer: (2003, \"Can't connect to MySQL server on 'db'\")",
+        ),
+    ],
+)
+def test_what_cell0_lacks_is_told_of_cell0_found_1_16(
+    run: Any, write_conf: Any, capsys: Any, mysql: Any, said: tuple[int, str], told: str
+) -> None:
     """It said of the main database, which is empty before its first sync, that it has no tables yet."""
     assert run('api_db', 'sync')[0] == 0
     assert run('cell_v2', 'map_cell0', '--database_connection', CELL0)[0] == 0
@@ -230,24 +274,31 @@ def test_what_cell0_lacks_is_told_of_cell0_found_1_16(run: Any, write_conf: Any,
     assert shown == f'kilonova-manage: the database of cell cell0 ({CELL0.replace("secret", "***")}) {told}'
 
 
-@pytest.mark.parametrize(('option', 'command'), [('[api_database]connection', ('api_db', 'sync')),
-                                                 ('[database]connection', ('db', 'sync', '--local_cell'))])
-def test_a_database_that_is_not_there_is_told_with_its_option_found_1_16(write_conf: Any, capsys: Any, mysql: Any,
-                                                                         option: str, command: Any) -> None:
+@pytest.mark.parametrize(
+    ('option', 'command'),
+    [('[api_database]connection', ('api_db', 'sync')), ('[database]connection', ('db', 'sync', '--local_cell'))],
+)
+def test_a_database_that_is_not_there_is_told_with_its_option_found_1_16(
+    write_conf: Any, capsys: Any, mysql: Any, option: str, command: Any
+) -> None:
     path, name = Path(write_conf()), 'api' if 'api' in option else 'main'
-    line = next(line for line in path.read_text().splitlines()
-                if line.startswith('connection') and f'/{name}.db' in line)
+    line = next(
+        line for line in path.read_text().splitlines() if line.startswith('connection') and f'/{name}.db' in line
+    )
     path.write_text(path.read_text().replace(line, 'connection = mysql+pymysql://a:secret@db/x'))
     mysql['x'] = 1049, "Unknown database 'x'"
     code, shown = away(str(path), *command, capsys=capsys)
     assert code == 255
-    assert shown == (f'kilonova-manage: {option} (mysql+pymysql://a:***@db/x) does not exist: '
-                     '(1049, "Unknown database \'x\'"). '
-                     'Create it and grant its account rights on it, or set the option to another one.')
+    assert shown == (
+        f'kilonova-manage: {option} (mysql+pymysql://a:***@db/x) does not exist: '
+        '(1049, "Unknown database \'x\'"). '
+        'Create it and grant its account rights on it, or set the option to another one.'
+    )
 
 
-def test_tables_of_a_former_release_are_told_as_such_found_1_16(cloud: Any, write_conf: Any, parse: Any,
-                                                                capsys: Any) -> None:
+def test_tables_of_a_former_release_are_told_as_such_found_1_16(
+    cloud: Any, write_conf: Any, parse: Any, capsys: Any
+) -> None:
     databases = engine.configure(parse())
     with databases.main().write() as connection:
         connection.execute(sa.text('DROP TABLE pci_devices'))
@@ -255,8 +306,9 @@ def test_tables_of_a_former_release_are_told_as_such_found_1_16(cloud: Any, writ
     databases.dispose()
     code, shown = away(write_conf(), 'device', 'list', capsys=capsys)
     assert code == 255 and shown.startswith('kilonova-manage: [database]connection ')
-    assert shown.endswith("is at revision b6d92e0f3a48 (no such table: pci_devices): run 'kilonova-manage db sync' "
-                          'first')
+    assert shown.endswith(
+        "is at revision b6d92e0f3a48 (no such table: pci_devices): run 'kilonova-manage db sync' first"
+    )
 
 
 def test_a_fault_of_ours_is_no_matter_of_tables_found_1_16(run: Any, parse: Any) -> None:

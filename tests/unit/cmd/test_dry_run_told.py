@@ -1,13 +1,14 @@
 """What dry-run says of zones and hosts that aren't there, and of several servers. Finding 7.11."""
+
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
 
-from kilonova.cmd import manage_scheduler
+from kilonova.cmd.manage import scheduler as manage_scheduler
 from tests.fixtures.placement import placement
-from tests.unit.cmd.test_manage_scheduler import hosts
+from tests.unit.cmd.manage.test_scheduler import hosts
 
 __all__ = ['hosts', 'placement']
 
@@ -15,13 +16,17 @@ __all__ = ['hosts', 'placement']
 @pytest.mark.parametrize('command', ['dry-run', 'capacity'])
 def test_a_zone_that_is_not_there(hosts: Any, command: str) -> None:
     assert hosts('scheduler', command, '--flavor', '7', '--az', 'mars') == (
-        2, ["There is no availability zone 'mars'. Existing zones: nova"])
+        2,
+        ["There is no availability zone 'mars'. Existing zones: nova"],
+    )
 
 
 @pytest.mark.parametrize('command', ['dry-run', 'capacity'])
 def test_a_host_that_is_not_there(hosts: Any, command: str) -> None:
     assert hosts('scheduler', command, '--flavor', '7', '--az', 'nova:gpu7') == (
-        2, ["There is no compute host 'gpu7'. 'kilonova-manage cell_v2 list_hosts' lists the hosts of all cells"])
+        2,
+        ["There is no compute host 'gpu7'. 'kilonova-manage cell_v2 list_hosts' lists the hosts of all cells"],
+    )
 
 
 def test_each_of_several_servers_is_listed(hosts: Any) -> None:
@@ -34,4 +39,7 @@ def test_a_decision_about_no_host_says_so(capsys: pytest.CaptureFixture[str]) ->
     """Placement knew no candidate, so the scheduler looked at none."""
     manage_scheduler._tell({'asked': {'vcpus': 4}, 'considered': None, 'chosen': None, 'failure': 'No valid host.'})
     assert capsys.readouterr().out.splitlines() == [
-        'requested: vcpus 4', 'no hosts considered; chosen: none', 'No valid host.']
+        'requested: vcpus 4',
+        'no hosts considered; chosen: none',
+        'No valid host.',
+    ]

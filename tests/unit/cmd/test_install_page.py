@@ -1,4 +1,5 @@
 """What the page "Install" tells to paste: the samples work together, and the commands in their order. Finding 7.3."""
+
 from __future__ import annotations
 
 import re
@@ -10,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from kilonova.cmd import manage, options, parts
+from kilonova.cmd import options
+from kilonova.cmd.daemon import parts
+from kilonova.cmd.manage import main as manage
 from kilonova.pci import request as pci_request
 from kilonova.pci.spec import DeviceSpecs
 
@@ -32,7 +35,7 @@ def confs(tmp_path: Path) -> tuple[options.cfg.ConfigOpts, options.cfg.ConfigOpt
     """The controllers' configuration and a compute's, as pasted."""
     controller, compute = blocks(section('Configuration'), 'ini')
     # The page says that a compute's file has these two sections as well.
-    shared = controller[controller.index('[placement]'):controller.index('[pci]')]
+    shared = controller[controller.index('[placement]') : controller.index('[pci]')]
     made = []
     for name, text in (('controller', controller), ('compute', compute + shared)):
         path = tmp_path / f'{name}.conf'
@@ -50,7 +53,7 @@ def test_networks_and_volumes_are_there_when_their_sections_are_pasted(tmp_path:
     controller, compute = blocks(section('Configuration'), 'ini')
     (text,) = blocks(section('Networks and volumes'), 'ini')
     found = []
-    for number, whole in enumerate((controller, controller + text, compute + text[:text.index('[cinder]')])):
+    for number, whole in enumerate((controller, controller + text, compute + text[: text.index('[cinder]')])):
         path = tmp_path / f'{number}.conf'
         path.write_text(whole)
         conf = options.parse(['--config-file', str(path)], 'kilonova-test')
@@ -91,9 +94,22 @@ def test_commands_that_are_named_are_there() -> None:
         known.parse_args(words[1:])
 
 
-@pytest.mark.parametrize('what', [
-    'rabbitmqctl add_user kilonova', 'rabbitmqctl set_permissions', 'useradd --system', '/etc/kilonova',
-    '/var/log/kilonova', '| 8774 |', '| 5672 |', '| 22 |', 'chrony', '/etc/logrotate.d/kilonova', 'pip wheel'])
+@pytest.mark.parametrize(
+    'what',
+    [
+        'rabbitmqctl add_user kilonova',
+        'rabbitmqctl set_permissions',
+        'useradd --system',
+        '/etc/kilonova',
+        '/var/log/kilonova',
+        '| 8774 |',
+        '| 5672 |',
+        '| 22 |',
+        'chrony',
+        '/etc/logrotate.d/kilonova',
+        'pip wheel',
+    ],
+)
 def test_what_a_machine_needs_is_named(what: str) -> None:
     assert what in PAGE
 
@@ -107,6 +123,10 @@ def test_logrotate_takes_its_file(tmp_path: Path) -> None:
     path.write_text(text.replace('/var/log/kilonova', str(tmp_path)).replace('su kilonova kilonova', ''))
     path.chmod(0o644)
     (tmp_path / 'api.log').touch()
-    done = subprocess.run(['logrotate', '--debug', '--state', str(tmp_path / 'state'), str(path)], capture_output=True,
-                          text=True, check=False)
+    done = subprocess.run(
+        ['logrotate', '--debug', '--state', str(tmp_path / 'state'), str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0 and 'error' not in done.stderr

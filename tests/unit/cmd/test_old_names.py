@@ -1,4 +1,5 @@
 """Finding 3.6: options under the names of older guides still work, and oslo.config tells the name of today."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -6,21 +7,36 @@ from pathlib import Path
 import pytest
 
 from kilonova.cmd import options
-from kilonova.scheduler import plugins
-from kilonova.scheduler.plugins import SchedulerHostFilterNotFound
+from kilonova.scheduler.plugins import loading as plugins
+from kilonova.scheduler.plugins.loading import SchedulerHostFilterNotFound
 
 
 def test_names_of_older_guides(parse, caplog):
-    conf = parse('scheduler_default_filters = ComputeFilter,PciPassthroughFilter', 'scheduler_max_attempts = 5',
-                 'scheduler_available_filters = nova.scheduler.filters.all_filters', 'scheduler_host_subset_size = 2',
-                 'scheduler_weight_classes = RAMWeigher', 'ram_weight_multiplier = 2.5', 'max_io_ops_per_host = 3',
-                 'quota_cores = 7', 'quota_server_groups = 8', 'osapi_max_limit = 9', 'libvirt_type = qemu',
-                 'default_notification_level = WARN', 'glance_num_retries = 4', 'wsgi_default_pool_size = 6',
-                 'image_cache_subdirectory_name = cache',
-                 sections='[libvirt]\ncpu_model = EPYC\n')
+    conf = parse(
+        'scheduler_default_filters = ComputeFilter,PciPassthroughFilter',
+        'scheduler_max_attempts = 5',
+        'scheduler_available_filters = nova.scheduler.filters.all_filters',
+        'scheduler_host_subset_size = 2',
+        'scheduler_weight_classes = RAMWeigher',
+        'ram_weight_multiplier = 2.5',
+        'max_io_ops_per_host = 3',
+        'quota_cores = 7',
+        'quota_server_groups = 8',
+        'osapi_max_limit = 9',
+        'libvirt_type = qemu',
+        'default_notification_level = WARN',
+        'glance_num_retries = 4',
+        'wsgi_default_pool_size = 6',
+        'image_cache_subdirectory_name = cache',
+        sections='[libvirt]\ncpu_model = EPYC\n',
+    )
     chosen = conf.filter_scheduler
     assert (chosen.enabled_filters, chosen.host_subset_size, chosen.weight_classes, chosen.ram_weight_multiplier) == (
-        ['ComputeFilter', 'PciPassthroughFilter'], 2, ['RAMWeigher'], 2.5)
+        ['ComputeFilter', 'PciPassthroughFilter'],
+        2,
+        ['RAMWeigher'],
+        2.5,
+    )
     assert chosen.available_filters == ['nova.scheduler.filters.all_filters'] and chosen.max_io_ops_per_host == 3
     assert (conf.scheduler.max_attempts, conf.quota.cores, conf.quota.server_groups, conf.api.max_limit) == (5, 7, 8, 9)
     assert (conf.libvirt.virt_type, conf.libvirt.cpu_models) == ('qemu', ['EPYC'])

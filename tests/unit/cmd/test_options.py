@@ -14,16 +14,22 @@ def test_bad_configuration_is_told_and_ends_the_program(write_conf):
 
 def test_options_that_nobody_reads(parse, caplog):
     conf = parse(
-        'scheduler_driver = x', 'compute-driver = fake.FakeDriver', 'rpc_response_timeout = 3', 'debug = true',
+        'scheduler_driver = x',
+        'compute-driver = fake.FakeDriver',
+        'rpc_response_timeout = 3',
+        'debug = true',
         'pci_alias = {}',
         sections='[neutron]\nurl = x\n[pci]\npassthrough_whitelist = {}\nalais = {}\n'
-                 '[keystone_authtoken]\nauth_type = password\nusername = u\nwww_authenticate_uri = x\nwww = x\n'
-                 '[oslo_messaging_rabbit]\nrpc_conn_pool_size = 3\n[oslo_policy]\npolicy_file = x\n')
+        '[keystone_authtoken]\nauth_type = password\nusername = u\nwww_authenticate_uri = x\nwww = x\n'
+        '[oslo_messaging_rabbit]\nrpc_conn_pool_size = 3\n[oslo_policy]\npolicy_file = x\n',
+    )
     options.warn_unread(conf)
     warnings = [record.getMessage() for record in caplog.records if record.name == options.__name__]
-    warning, = warnings
-    assert warning == ('The configuration files set options that Kilonova does not read: [DEFAULT]scheduler_driver, '
-                       '[keystone_authtoken]www, [neutron]url, [pci]alais')
+    (warning,) = warnings
+    assert warning == (
+        'The configuration files set options that Kilonova does not read: [DEFAULT]scheduler_driver, '
+        '[keystone_authtoken]www, [neutron]url, [pci]alais'
+    )
 
 
 def test_options_of_directories_count(write_conf, tmp_path):
@@ -35,14 +41,17 @@ def test_options_of_directories_count(write_conf, tmp_path):
     assert options.unread(conf) == [('libvirt', 'virt_typ')]
 
 
-@pytest.mark.parametrize(('program', 'file', 'setting', 'named'), [
-    ('api', 'api-paste.ini', '', '{beside}/api-paste.ini'),
-    ('api', 'own.ini', '[wsgi]\napi_paste_config = own.ini\n', '{beside}/own.ini'),
-    ('api', 'own.ini', '[wsgi]\napi_paste_config = {beside}/own.ini\n', '{beside}/own.ini'),
-    ('api', 'own.ini', '[DEFAULT]\napi_paste_config = /nowhere/p.ini\n', '/nowhere/p.ini'),
-    ('api', 'own.ini', '', None),
-    ('compute', 'api-paste.ini', '', None),
-])
+@pytest.mark.parametrize(
+    ('program', 'file', 'setting', 'named'),
+    [
+        ('api', 'api-paste.ini', '', '{beside}/api-paste.ini'),
+        ('api', 'own.ini', '[wsgi]\napi_paste_config = own.ini\n', '{beside}/own.ini'),
+        ('api', 'own.ini', '[wsgi]\napi_paste_config = {beside}/own.ini\n', '{beside}/own.ini'),
+        ('api', 'own.ini', '[DEFAULT]\napi_paste_config = /nowhere/p.ini\n', '/nowhere/p.ini'),
+        ('api', 'own.ini', '', None),
+        ('compute', 'api-paste.ini', '', None),
+    ],
+)
 def test_a_paste_file_is_named_as_it_is_passed_over(write_conf, tmp_path, caplog, program, file, setting, named):
     """Row 3.6: one WARNING, and by the API only."""
     beside = tmp_path / 'beside'
@@ -83,15 +92,19 @@ def test_version_cap_that_is_no_version(parse):
 
 def test_sections_of_enabled_mdev_types(parse):
     """Under their older names, too; those of types that aren't enabled are read by nobody."""
-    conf = parse(sections='[devices]\nenabled_vgpu_types = nvidia-35,nvidia-36\n'
-                          '[mdev_nvidia-35]\nmax_instances = 2\nmax_instance = 3\n'
-                          '[vgpu_nvidia-36]\ndevice_addresses = 0000:84:00.0\n[mdev_nvidia-37]\nmdev_class = VGPU\n')
+    conf = parse(
+        sections='[devices]\nenabled_vgpu_types = nvidia-35,nvidia-36\n'
+        '[mdev_nvidia-35]\nmax_instances = 2\nmax_instance = 3\n'
+        '[vgpu_nvidia-36]\ndevice_addresses = 0000:84:00.0\n[mdev_nvidia-37]\nmdev_class = VGPU\n'
+    )
     assert (conf['mdev_nvidia-35'].max_instances, conf['mdev_nvidia-36'].device_addresses) == (2, ['0000:84:00.0'])
     assert options.unread(conf) == [('mdev_nvidia-35', 'max_instance'), ('mdev_nvidia-37', 'mdev_class')]
 
 
-@pytest.mark.parametrize(('option', 'value'), [
-    ('mdev_class', 'GPU'), ('mdev_class', 'CUSTOM_a'), ('mdev_class', f'CUSTOM_{"A" * 256}'), ('max_instances', '0')])
+@pytest.mark.parametrize(
+    ('option', 'value'),
+    [('mdev_class', 'GPU'), ('mdev_class', 'CUSTOM_a'), ('mdev_class', f'CUSTOM_{"A" * 256}'), ('max_instances', '0')],
+)
 def test_bad_values_of_an_mdev_type_end_the_program(parse, option, value):
     with pytest.raises(SystemExit, match=rf'option {option} from .*(not valid)'):
         parse(sections=f'[devices]\nenabled_mdev_types = a\n[mdev_a]\n{option} = {value}\n')
@@ -110,13 +123,16 @@ def test_no_option_is_registered_twice():
 def test_what_schedulers_weigh_by_may_change_while_they_run(write_conf):
     """What is read at each choice is marked mutable; what is read once is not taken over, and the log says so."""
     from kilonova.scheduler.weighers.amounts import RAMWeigher
+
     path = write_conf()
     conf = options.parse(['--config-file', path], 'kilonova-test')
     weigher = RAMWeigher()
     weigher.conf = conf
     assert (weigher.configured_multiplier(), conf.scheduler.max_attempts) == (1.0, 3)
-    write_conf(sections='[filter_scheduler]\nram_weight_multiplier = -2.5\nhost_subset_size = 4\n'
-                        '[scheduler]\nmax_attempts = 7\n')
+    write_conf(
+        sections='[filter_scheduler]\nram_weight_multiplier = -2.5\nhost_subset_size = 4\n'
+        '[scheduler]\nmax_attempts = 7\n'
+    )
     assert options.reload(conf)
     assert (weigher.configured_multiplier(), conf.filter_scheduler.host_subset_size) == (-2.5, 4)
     assert conf.scheduler.max_attempts == 3

@@ -1,4 +1,5 @@
 """kilonova-policy: the sample, what is said twice, and who passes what."""
+
 from __future__ import annotations
 
 import importlib.metadata
@@ -25,6 +26,7 @@ def run(write_conf, tmp_path, capsys):
         file = write_conf(sections=f'[oslo_policy]\npolicy_file = {path}')
         code = policy.main(['--config-file', file, *words])
         return code, capsys.readouterr().out.splitlines()
+
     return run
 
 
@@ -77,6 +79,7 @@ def test_oslo_policys_own_programs_find_the_rules(write_conf, tmp_path, monkeypa
     def entry(group):
         (found,) = [each for each in importlib.metadata.entry_points(group=group) if each.name == policy.NAMESPACE]
         return found.load()
+
     assert {rule.name for rule in entry('oslo.policy.policies')()} == set(RULES)
     path = tmp_path / 'policy.yaml'
     path.write_text(f'"{LIST}": "role:auditor"\n')

@@ -3,6 +3,7 @@
 Made by: oslo-config-generator --config-file etc/kilonova/config-generator.conf
 and: kilonova-policy sample --output-file etc/kilonova/policy.yaml.sample
 """
+
 from __future__ import annotations
 
 import re
@@ -33,8 +34,9 @@ def test_sample_has_every_option():
 def test_sample_has_the_libraries_whose_options_take_effect():
     text = (ETC / 'config-generator.conf').read_text()
     listed = re.findall(r'^namespace = (\S+)$', text, re.MULTILINE)
-    missing = [name for name in options.LIBRARIES
-               if not any(one == name or one.startswith(f'{name}.') for one in listed)]
+    missing = [
+        name for name in options.LIBRARIES if not any(one == name or one.startswith(f'{name}.') for one in listed)
+    ]
     assert missing == []
 
 

@@ -1,5 +1,6 @@
 """What is shipped beside the package: unit files, programs, the log sample; and a daemon run by hand. Rows 3.1 to 3.6
 and 3.28."""
+
 from __future__ import annotations
 
 import configparser
@@ -53,8 +54,9 @@ def test_systemd_takes_the_unit_files(daemon, tmp_path):
     text = re.sub(r'/opt/kilonova/bin/\S+', '/bin/true', text)
     path = tmp_path / f'kilonova-{daemon}.service'
     path.write_text(text)
-    done = subprocess.run(['systemd-analyze', 'verify', '--man=no', str(path)], capture_output=True, text=True,
-                          check=False, timeout=60)
+    done = subprocess.run(
+        ['systemd-analyze', 'verify', '--man=no', str(path)], capture_output=True, text=True, check=False, timeout=60
+    )
     told = [line for line in done.stderr.splitlines() if 'kilonova' in line]
     assert (done.returncode, told) == (0, [])
 
@@ -75,8 +77,13 @@ def test_the_log_sample_is_one(monkeypatch, tmp_path):
         assert logging.getLogger('kilonova').level == logging.INFO
         assert not logging.getLogger('kilonova').propagate
     finally:
-        for name in ('kilonova', 'kilonova.api.requests', 'eventlet.wsgi.server', 'oslo_messaging',
-                     'sqlalchemy.engine'):
+        for name in (
+            'kilonova',
+            'kilonova.api.requests',
+            'eventlet.wsgi.server',
+            'oslo_messaging',
+            'sqlalchemy.engine',
+        ):
             logging.getLogger(name).handlers.clear()
             logging.getLogger(name).setLevel(logging.NOTSET)
             logging.getLogger(name).propagate = True
@@ -111,6 +118,9 @@ def test_a_daemon_by_hand(write_conf, tmp_path, backend):
         finally:
             daemon.kill()
             daemon.wait()
-    assert re.search(r'\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} \d+ INFO kilonova\.cmd\.daemon \[-\] '
-                     r'Starting scheduler node \(version \d+\.\d+\S*\)', log.read_text())
+    assert re.search(
+        r'\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} \d+ INFO kilonova\.cmd\.daemon\.program \[-\] '
+        r'Starting scheduler node \(version \d+\.\d+\S*\)',
+        log.read_text(),
+    )
     assert 'Caught SIGTERM, ending' in log.read_text()

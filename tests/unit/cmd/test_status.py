@@ -6,7 +6,8 @@ import pytest
 from oslo_utils import timeutils
 
 from kilonova.clients import session
-from kilonova.cmd import caps, cli, status
+from kilonova.cmd import cli, status
+from kilonova.cmd.daemon import caps
 from kilonova.cmd.status import Result
 from kilonova.db.queries import cells, compute_nodes, services
 from kilonova.errors import Unanswered
@@ -49,13 +50,16 @@ class Answer:
         return self._body
 
 
-@pytest.mark.parametrize(('answer', 'outcome'), [
-    ({'versions': [{'max_version': '1.39'}]}, (Result.SUCCESS, None)),
-    ({'versions': [{'max_version': '1.36'}]}, (Result.SUCCESS, None)),
-    ({'versions': [{'max_version': '1.4'}]}, (Result.FAILURE, 'Placement API version 1.36 needed, you have 1.4.')),
-    ({}, (Result.FAILURE, 'The service that [placement] names does not respond like Placement.')),
-    (ValueError('html'), (Result.FAILURE, 'The service that [placement] names does not respond like Placement.')),
-])
+@pytest.mark.parametrize(
+    ('answer', 'outcome'),
+    [
+        ({'versions': [{'max_version': '1.39'}]}, (Result.SUCCESS, None)),
+        ({'versions': [{'max_version': '1.36'}]}, (Result.SUCCESS, None)),
+        ({'versions': [{'max_version': '1.4'}]}, (Result.FAILURE, 'Placement API version 1.36 needed, you have 1.4.')),
+        ({}, (Result.FAILURE, 'The service that [placement] names does not respond like Placement.')),
+        (ValueError('html'), (Result.FAILURE, 'The service that [placement] names does not respond like Placement.')),
+    ],
+)
 def test_placement(cloud, monkeypatch, answer, outcome):
     monkeypatch.setattr(session, 'send', lambda *args: Answer(answer))
     assert status.placement_api(cloud) == outcome
@@ -74,8 +78,9 @@ def test_placement_that_does_not_answer(cloud, monkeypatch, error):
 
 @pytest.mark.parametrize('worst', list(Result))
 def test_exit_code_is_the_worst(write_conf, monkeypatch, capsys, worst):
-    monkeypatch.setattr(status, 'CHECKS', {'A': lambda cloud: (Result.SUCCESS, None),
-                                           'B': lambda cloud: (worst, 'word ' * 20)})
+    monkeypatch.setattr(
+        status, 'CHECKS', {'A': lambda cloud: (Result.SUCCESS, None), 'B': lambda cloud: (worst, 'word ' * 20)}
+    )
     assert status.main(['--config-file', write_conf(), 'upgrade', 'check']) == int(worst)
     lines = capsys.readouterr().out.splitlines()
     assert {len(line) for line in lines} == {status.WIDTH + 4}
@@ -98,8 +103,7 @@ def test_schemas(cloud):
     cells.map_cell0(cloud.databases)
     cloud.cells.reload()
     result, details = status.schemas(cloud)
-    assert (result, details) == (
-        Result.FAILURE, "database cell0 is at revision None, run 'kilonova-manage db sync'.")
+    assert (result, details) == (Result.FAILURE, "database cell0 is at revision None, run 'kilonova-manage db sync'.")
 
 
 def test_old_computes(cloud, monkeypatch):
@@ -130,11 +134,16 @@ def test_services_that_hold_messages_back_and_do_not_report(cloud, binary):
     assert f'{binary} on host old1 (version {versions.SERVICE_VERSION - 1}, last report 30 days ago)' in details
 
 
-@pytest.mark.parametrize(('files', 'words'), [
-    ({}, None), ({'policy.yaml': '"a:b": "role:x"\n'}, None),
-    ({'policy.yaml': '{"a:b": "role:x"}'}, 'is JSON-formatted'),
-    ({'policy.json': '{"a:b": "role:x"}'}, 'is not read'),
-    ({'policy.json': '{}', 'policy.yaml': 'a: b\n'}, None)])
+@pytest.mark.parametrize(
+    ('files', 'words'),
+    [
+        ({}, None),
+        ({'policy.yaml': '"a:b": "role:x"\n'}, None),
+        ({'policy.yaml': '{"a:b": "role:x"}'}, 'is JSON-formatted'),
+        ({'policy.json': '{"a:b": "role:x"}'}, 'is not read'),
+        ({'policy.json': '{}', 'policy.yaml': 'a: b\n'}, None),
+    ],
+)
 def test_policy_files(cloud, tmp_path, files, words):
     """Both are looked for beside the configuration file."""
     for name, text in files.items():

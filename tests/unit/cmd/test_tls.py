@@ -1,4 +1,5 @@
 """TLS to the broker and the databases: what the configuration says reaches the library that connects."""
+
 from __future__ import annotations
 
 import ssl
@@ -9,7 +10,7 @@ import pymysql
 import pytest
 from kombu import connection as kombu_connection
 
-from kilonova.cmd import parts
+from kilonova.cmd.daemon import parts
 from kilonova.context import get_admin_context
 from kilonova.db import engine
 
@@ -43,8 +44,10 @@ def rabbit(parse: Any, options: str = '') -> Any:
 
 
 def test_tls_to_the_broker(parse, monkeypatch):
-    conf = rabbit(parse, 'ssl = true\nssl_ca_file = /etc/ssl/ca.pem\nssl_cert_file = /etc/ssl/c.pem\n'
-                         'ssl_key_file = /etc/ssl/k.pem\n')
+    conf = rabbit(
+        parse,
+        'ssl = true\nssl_ca_file = /etc/ssl/ca.pem\nssl_cert_file = /etc/ssl/c.pem\nssl_key_file = /etc/ssl/k.pem\n',
+    )
     asked = connect_to_broker(conf, monkeypatch)['ssl']
     assert asked['ca_certs'] == '/etc/ssl/ca.pem'
     assert asked['cert_reqs'] == ssl.CERT_REQUIRED
@@ -74,10 +77,16 @@ def connect(parse):
 
 def test_tls_to_mysql(connect, monkeypatch):
     monkeypatch.setattr(pymysql, 'connect', ask)
-    asked = connect('mysql+pymysql://u:p@db/kilonova?ssl_ca=/etc/ssl/ca.pem&ssl_cert=/etc/ssl/c.pem'
-                    '&ssl_key=/etc/ssl/k.pem&ssl_check_hostname=true')
-    assert asked['ssl'] == {'ca': '/etc/ssl/ca.pem', 'cert': '/etc/ssl/c.pem', 'key': '/etc/ssl/k.pem',
-                            'check_hostname': True}
+    asked = connect(
+        'mysql+pymysql://u:p@db/kilonova?ssl_ca=/etc/ssl/ca.pem&ssl_cert=/etc/ssl/c.pem'
+        '&ssl_key=/etc/ssl/k.pem&ssl_check_hostname=true'
+    )
+    assert asked['ssl'] == {
+        'ca': '/etc/ssl/ca.pem',
+        'cert': '/etc/ssl/c.pem',
+        'key': '/etc/ssl/k.pem',
+        'check_hostname': True,
+    }
     assert asked['sql_mode'] == 'TRADITIONAL'
 
 

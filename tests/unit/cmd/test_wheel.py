@@ -1,4 +1,5 @@
 """The wheel for machines without a checkout: the package, and what operators need beside it. Finding 7.3."""
+
 from __future__ import annotations
 
 import configparser
@@ -19,8 +20,7 @@ BESIDE = {
     'share/kilonova/logging.conf': 'etc/kilonova/logging.conf',
     'share/kilonova/policy.yaml.sample': 'etc/kilonova/policy.yaml.sample',
     'share/kilonova/logrotate.d/kilonova': 'etc/logrotate.d/kilonova',
-    **{f'share/kilonova/systemd/kilonova-{name}.service': f'etc/systemd/kilonova-{name}.service'
-       for name in DAEMONS},
+    **{f'share/kilonova/systemd/kilonova-{name}.service': f'etc/systemd/kilonova-{name}.service' for name in DAEMONS},
 }
 
 
@@ -35,10 +35,25 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns('__pycache__'))
     for name in ('setup.cfg', 'pyproject.toml', 'README.md', 'LICENSE'):
         shutil.copy(ROOT / name, source)
-    done = subprocess.run([
-        sys.executable, '-m', 'pip', 'wheel', '--disable-pip-version-check', '--no-deps', '--no-index',
-        '--no-build-isolation', '-w', str(where / 'dist'), str(source)], capture_output=True, text=True, check=False,
-        timeout=300)
+    done = subprocess.run(
+        [
+            sys.executable,
+            '-m',
+            'pip',
+            'wheel',
+            '--disable-pip-version-check',
+            '--no-deps',
+            '--no-index',
+            '--no-build-isolation',
+            '-w',
+            str(where / 'dist'),
+            str(source),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = (where / 'dist').iterdir()
     with zipfile.ZipFile(wheel) as archive:
@@ -61,9 +76,14 @@ def test_it_brings_what_operators_need(prefix: Path) -> None:
 
 def test_it_brings_the_whole_package(installed: Path) -> None:
     """Templates of migrations are no Python."""
+
     def files(directory: Path) -> set[str]:
-        return {str(path.relative_to(directory)) for path in directory.rglob('*')
-                if path.is_file() and '__pycache__' not in path.parts}
+        return {
+            str(path.relative_to(directory))
+            for path in directory.rglob('*')
+            if path.is_file() and '__pycache__' not in path.parts
+        }
+
     assert files(installed / 'kilonova') == files(ROOT / 'kilonova')
 
 

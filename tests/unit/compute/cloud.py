@@ -2,6 +2,7 @@
 
 It keeps rows as dicts and obeys the rules of ``db.queries.claims`` that hosts rely on: keys, marks, device statuses.
 """
+
 from __future__ import annotations
 
 import json
@@ -37,8 +38,20 @@ GPUS = ['0000:08:00.0', '0000:88:00.0']
 
 def new_conf(host: str, **overrides: Any) -> cfg.ConfigOpts:
     conf = cfg.ConfigOpts()
-    for module in (base, base_compute, base_usage, base_virt, compute, devices, pci, filter_scheduler,
-                   image_cache, serial_console, spice, vnc):
+    for module in (
+        base,
+        base_compute,
+        base_usage,
+        base_virt,
+        compute,
+        devices,
+        pci,
+        filter_scheduler,
+        image_cache,
+        serial_console,
+        spice,
+        vnc,
+    ):
         conf.register_opts(module.OPTS, group=module.GROUP)
     conf([], project='kilonova', default_config_files=[], default_config_dirs=[])
     conf.set_override('host', host)
@@ -51,9 +64,17 @@ def new_conf(host: str, **overrides: Any) -> cfg.ConfigOpts:
 
 
 def gpu(address: str, **values: Any) -> dict[str, Any]:
-    return {'dev_id': 'pci_' + address.replace(':', '_').replace('.', '_'), 'address': address, 'vendor_id': '10de',
-            'product_id': '13f1', 'numa_node': 0, 'label': 'label_10de_13f1', 'dev_type': 'type-PCI',
-            'capabilities': {}, **values}
+    return {
+        'dev_id': 'pci_' + address.replace(':', '_').replace('.', '_'),
+        'address': address,
+        'vendor_id': '10de',
+        'product_id': '13f1',
+        'numa_node': 0,
+        'label': 'label_10de_13f1',
+        'dev_type': 'type-PCI',
+        'capabilities': {},
+        **values,
+    }
 
 
 def new_context() -> RequestContext:
@@ -64,9 +85,20 @@ IMAGE = 'a0000000-0000-4000-8000-000000000001'
 
 
 def flavor(number: int = 1, vcpus: int = 8, memory_mb: int = 32768, root_gb: int = 16) -> objects.Flavor:
-    made = objects.Flavor(id=number, name=f'tmp{number}', flavorid=f'tmp{number}', vcpus=vcpus, memory_mb=memory_mb,
-                          root_gb=root_gb, ephemeral_gb=0, swap=0, rxtx_factor=1.0, disabled=False, is_public=True,
-                          extra_specs={})
+    made = objects.Flavor(
+        id=number,
+        name=f'tmp{number}',
+        flavorid=f'tmp{number}',
+        vcpus=vcpus,
+        memory_mb=memory_mb,
+        root_gb=root_gb,
+        ephemeral_gb=0,
+        swap=0,
+        rxtx_factor=1.0,
+        disabled=False,
+        is_public=True,
+        extra_specs={},
+    )
     made.obj_reset_changes()
     return made
 
@@ -75,15 +107,28 @@ def requests(uuid: str, count: int, rp_uuids: str | None = None) -> objects.Inst
     spec = {'vendor_id': '10de', 'product_id': '13f1'}
     if rp_uuids:
         spec['rp_uuids'] = rp_uuids
-    wanted = [] if not count else [objects.InstancePCIRequest(
-        count=count, spec=[spec], alias_name='gpu', is_new=False, request_id=str(uuidlib.uuid4()), requester_id=None,
-        numa_policy='legacy')]
+    wanted = (
+        []
+        if not count
+        else [
+            objects.InstancePCIRequest(
+                count=count,
+                spec=[spec],
+                alias_name='gpu',
+                is_new=False,
+                request_id=str(uuidlib.uuid4()),
+                requester_id=None,
+                numa_policy='legacy',
+            )
+        ]
+    )
     return objects.InstancePCIRequests(instance_uuid=uuid, requests=wanted)
 
 
 def request_spec(instance: objects.Instance, of: objects.Flavor, count: int) -> objects.RequestSpec:
-    return objects.RequestSpec(flavor=of, pci_requests=requests(instance.uuid, count), numa_topology=None,
-                               instance_uuid=instance.uuid)
+    return objects.RequestSpec(
+        flavor=of, pci_requests=requests(instance.uuid, count), numa_topology=None, instance_uuid=instance.uuid
+    )
 
 
 class Cell:
@@ -202,8 +247,10 @@ class Cell:
     def _move(self, row: dict[str, Any], request: dict[str, Any], strict: bool) -> None:
         values = dict(request.get('values') or {})
         event = request.get('transition')
-        fits = all(row[name] in (wanted if isinstance(wanted, list) else [wanted])
-                   for name, wanted in (request.get('expect') or {}).items())
+        fits = all(
+            row[name] in (wanted if isinstance(wanted, list) else [wanted])
+            for name, wanted in (request.get('expect') or {}).items()
+        )
         if event:
             rule = states.TRANSITIONS[event]
             fits = fits and rule.allows(row['vm_state'], row['task_state'])
@@ -243,8 +290,9 @@ class Cell:
             return {'id': len(self.nodes)}, None
         return {}, None
 
-    def object_class_action_versions(self, ctxt: Any, objname: str, objmethod: str, object_versions: Any, args: Any,
-                                     kwargs: Any) -> Any:
+    def object_class_action_versions(
+        self, ctxt: Any, objname: str, objmethod: str, object_versions: Any, args: Any, kwargs: Any
+    ) -> Any:
         self.object_calls.append(f'{objname}.{objmethod}')
         act = getattr(self, f'_{objname}_{objmethod}'.lower())
         return self._around(f'{objname}.{objmethod}', lambda: act(ctxt, *args, **kwargs))
@@ -260,9 +308,14 @@ class Cell:
         return self.nodes[uuid]
 
     def _pcidevicelist_get_by_compute_node(self, ctxt: Any, node_id: int) -> Any:
-        return objects.PciDeviceList.from_rows(ctxt, [
-            {**row, 'extra_info': json.dumps(row['extra_info'])} for row in self.rows.values()
-            if row['compute_node_id'] == node_id])
+        return objects.PciDeviceList.from_rows(
+            ctxt,
+            [
+                {**row, 'extra_info': json.dumps(row['extra_info'])}
+                for row in self.rows.values()
+                if row['compute_node_id'] == node_id
+            ],
+        )
 
     def _pcidevicelist_save_all(self, ctxt: Any, node_id: int, changes: dict[str, Any]) -> dict[str, int]:
         ids = {}
@@ -284,8 +337,9 @@ class Cell:
         return self.instance(uuid)
 
     def _instancelist_get_by_host(self, ctxt: Any, host: str) -> Any:
-        return objects.InstanceList.of(ctxt, [self.instance(uuid) for uuid, row in self.instances.items()
-                                              if row['host'] == host])
+        return objects.InstanceList.of(
+            ctxt, [self.instance(uuid) for uuid, row in self.instances.items() if row['host'] == host]
+        )
 
     def _instancelist_get_uuids_with_operations(self, ctxt: Any, host: str) -> list[str]:
         return sorted(self.busy)
@@ -294,20 +348,29 @@ class Cell:
         return objects.MigrationList.of(ctxt, [])
 
     def _migrationlist_get_in_progress_by_host_and_node(self, ctxt: Any, host: str, node: str) -> Any:
-        return objects.MigrationList.of(ctxt, [
-            migration for migration in self.migrations.values()
-            if host in (migration.source_compute, migration.dest_compute)
-            and migration.status not in ('confirmed', 'reverted', 'error')])
+        return objects.MigrationList.of(
+            ctxt,
+            [
+                migration
+                for migration in self.migrations.values()
+                if host in (migration.source_compute, migration.dest_compute)
+                and migration.status not in ('confirmed', 'reverted', 'error')
+            ],
+        )
 
     # -- for tests -----------------------------------------------------------------------------------------------------
     def instance(self, uuid: str) -> objects.Instance:
         """The server as a conductor would send it."""
         row = dict(self.instances[uuid])
         extra, sysmeta = row.pop('extra'), row.pop('system_metadata')
-        held = [{**device, 'extra_info': json.dumps(device['extra_info'])} for device in self.rows.values()
-                if device['instance_uuid'] == uuid]
-        return objects.Instance.from_row(new_context(), row, extra, metadata={}, system_metadata=dict(sysmeta),
-                                         pci_devices=held)
+        held = [
+            {**device, 'extra_info': json.dumps(device['extra_info'])}
+            for device in self.rows.values()
+            if device['instance_uuid'] == uuid
+        ]
+        return objects.Instance.from_row(
+            new_context(), row, extra, metadata={}, system_metadata=dict(sysmeta), pci_devices=held
+        )
 
     def in_task(self, uuid: str, task_state: str, vm: str = 'active') -> objects.Instance:
         """The server in these states, as an operation on it would be sent."""
@@ -319,24 +382,51 @@ class Cell:
         made = of or flavor()
         cur = json.dumps({'cur': made.stored_primitive(), 'old': None, 'new': None})
         self.instances[uuid] = {
-            'id': len(self.instances) + 1, 'uuid': uuid, 'user_id': 'u', 'project_id': 'p', 'image_ref': IMAGE,
-            'display_name': 'vm', 'hostname': 'vm', 'host': None, 'node': None, 'compute_id': None,
-            'vm_state': 'building', 'task_state': 'scheduling', 'power_state': 0, 'availability_zone': None,
-            'config_drive': '', 'memory_mb': made.memory_mb, 'vcpus': made.vcpus, 'root_gb': made.root_gb,
-            'ephemeral_gb': 0, 'instance_type_id': made.id, 'system_metadata': {'image_os_shutdown_timeout': '7'},
+            'id': len(self.instances) + 1,
+            'uuid': uuid,
+            'user_id': 'u',
+            'project_id': 'p',
+            'image_ref': IMAGE,
+            'display_name': 'vm',
+            'hostname': 'vm',
+            'host': None,
+            'node': None,
+            'compute_id': None,
+            'vm_state': 'building',
+            'task_state': 'scheduling',
+            'power_state': 0,
+            'availability_zone': None,
+            'config_drive': '',
+            'memory_mb': made.memory_mb,
+            'vcpus': made.vcpus,
+            'root_gb': made.root_gb,
+            'ephemeral_gb': 0,
+            'instance_type_id': made.id,
+            'system_metadata': {'image_os_shutdown_timeout': '7'},
             'extra': {'flavor': cur, 'pci_requests': requests(uuid, gpus).to_column(), 'migration_context': None},
-            **values}
+            **values,
+        }
         return self.instance(uuid)
 
     def new_migration(self, uuid: str, source: Any, dest: Any = None, kind: str = 'resize') -> objects.Migration:
         """``source``, ``dest``: managers. The destination is written by prep_resize's claim."""
         row = self.instances[uuid]
         migration = objects.Migration(
-            new_context(), id=len(self.migrations) + 1, uuid=str(uuidlib.uuid4()), instance_uuid=uuid,
-            status='pre-migrating', migration_type=kind, source_compute=source.host.name,
-            source_node=source.host.tracker.nodename, dest_compute=dest and dest.host.name,
-            dest_node=dest and dest.host.tracker.nodename, dest_compute_id=None, dest_host=None,
-            old_instance_type_id=row['instance_type_id'], new_instance_type_id=2)
+            new_context(),
+            id=len(self.migrations) + 1,
+            uuid=str(uuidlib.uuid4()),
+            instance_uuid=uuid,
+            status='pre-migrating',
+            migration_type=kind,
+            source_compute=source.host.name,
+            source_node=source.host.tracker.nodename,
+            dest_compute=dest and dest.host.name,
+            dest_node=dest and dest.host.tracker.nodename,
+            dest_compute_id=None,
+            dest_host=None,
+            old_instance_type_id=row['instance_type_id'],
+            new_instance_type_id=2,
+        )
         self.migrations[migration.uuid] = migration
         return migration
 
@@ -367,8 +457,9 @@ class Cloud:
             driver = self.drivers[name] = FakeDriver(conf, machine=self.machine)
             driver.pci_devices = [gpu(address) for address in gpus or []]
         driver.conf = conf
-        manager = ComputeManager(conf, driver=driver, conductor=self.cell, placement=self.placement, pauses=NO_PAUSE,
-                                 notify=self.notify)
+        manager = ComputeManager(
+            conf, driver=driver, conductor=self.cell, placement=self.placement, pauses=NO_PAUSE, notify=self.notify
+        )
         if name in self.managers:
             self.managers[name].stopping.set()
         self.managers[name] = manager
@@ -392,13 +483,28 @@ class Cloud:
         return self.cell.instance(instance.uuid)
 
 
-def build(manager: ComputeManager, instance: objects.Instance, key: str | None = 'o/3.build/1', attempt: int = 1,
-          image: dict | None = None) -> Any:
-    return manager.endpoint.build_and_run_instance(new_context(), order=build_order(instance, image, attempt=attempt),
-                                                   key=key)
+def build(
+    manager: ComputeManager,
+    instance: objects.Instance,
+    key: str | None = 'o/3.build/1',
+    attempt: int = 1,
+    image: dict | None = None,
+) -> Any:
+    return manager.endpoint.build_and_run_instance(
+        new_context(), order=build_order(instance, image, attempt=attempt), key=key
+    )
 
 
 def build_order(instance: objects.Instance, image: dict[str, Any] | None = None, **fields: Any) -> objects.BuildOrder:
-    return objects.BuildOrder(**{
-        'instance': instance, 'image': image or {'id': None, 'properties': {}}, 'request_spec': None, 'sealed': None,
-        'attempt': 1, 'block_devices': [], 'limits': None, **fields})
+    return objects.BuildOrder(
+        **{
+            'instance': instance,
+            'image': image or {'id': None, 'properties': {}},
+            'request_spec': None,
+            'sealed': None,
+            'attempt': 1,
+            'block_devices': [],
+            'limits': None,
+            **fields,
+        }
+    )

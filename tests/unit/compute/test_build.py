@@ -1,4 +1,5 @@
 """Build: seed-map.md rows 0.4, 0.10, 0.16, 1.33–1.35, 1.38, 1.40, 1.42."""
+
 from __future__ import annotations
 
 import json
@@ -27,9 +28,14 @@ def test_two_calls_upward_and_the_end_state(cloud, caplog):
     assert list(cloud.cell.held(instance.uuid).values()) == ['allocated']
     assert cloud.drivers['gpu1'].domains[instance.uuid].hostdevs == list(cloud.cell.held(instance.uuid))
     text = caplog.text
-    for line in ('Starting instance...', 'Attempting claim: memory 32768 MB, disk 16 GB, vcpus 8 CPU',
-                 'Claim successful on node gpu1', 'Start spawning the instance on the hypervisor.',
-                 'seconds to spawn the instance on the hypervisor.', 'seconds to build instance.'):
+    for line in (
+        'Starting instance...',
+        'Attempting claim: memory 32768 MB, disk 16 GB, vcpus 8 CPU',
+        'Claim successful on node gpu1',
+        'Start spawning the instance on the hypervisor.',
+        'seconds to spawn the instance on the hypervisor.',
+        'seconds to build instance.',
+    ):
         assert line in text
 
 
@@ -41,14 +47,23 @@ def test_shapes_of_claim_and_save(cloud):
     claim, save = cloud.cell.claims[0], cloud.cell.saves[0]
     assert claim['key'] == save['key'] == 'o/3.build/1'
     assert claim['transition'] == 'build.claim' and claim['expect'] == {'host': [None, 'gpu1']}
-    assert claim['values'] == {'host': 'gpu1', 'node': 'gpu1', 'compute_id': 1, 'launched_on': 'gpu1',
-                               'availability_zone': 'az1'}
+    assert claim['values'] == {
+        'host': 'gpu1',
+        'node': 'gpu1',
+        'compute_id': 1,
+        'launched_on': 'gpu1',
+        'availability_zone': 'az1',
+    }
     assert claim['extra'] == {} and claim['migration'] is None
-    device, = claim['devices']
+    (device,) = claim['devices']
     assert (device['from'], device['to'], device['instance_uuid']) == ('available', 'claimed', instance.uuid)
     usage = claim['usage']
     assert (usage['vcpus_used'], usage['memory_mb_used'], usage['local_gb_used'], usage['running_vms']) == (
-        8, 32768, 16, 1)
+        8,
+        32768,
+        16,
+        1,
+    )
     assert usage['free_ram_mb'] == 262144 - 32768
     pools = json.loads(usage['pci_stats'])['nova_object.data']['objects']
     assert sum(pool['nova_object.data']['count'] for pool in pools) == 1
@@ -56,8 +71,7 @@ def test_shapes_of_claim_and_save(cloud):
     assert save['system_metadata'] == {'boot_roles': 'member,reader'}
     assert (save['devices'][0]['from'], save['devices'][0]['to']) == ('claimed', 'allocated')
     event = save['event']
-    assert (event['event'], event['result'], event['host']) == (
-        'compute__do_build_and_run_instance', 'Success', 'gpu1')
+    assert (event['event'], event['result'], event['host']) == ('compute__do_build_and_run_instance', 'Success', 'gpu1')
     assert event['start_time'] <= event['finish_time'] and 'launched_at' in save['values']
 
 
@@ -126,7 +140,7 @@ def test_failed_spawn_gives_everything_back(cloud):
     assert cloud.cell.held(instance.uuid) == {} and manager.host.tracker.used.vcpus == 0
     row = cloud.cell.instances[instance.uuid]
     assert (row['host'], row['node'], row['vm_state']) == (None, None, 'building')
-    save, = cloud.cell.saves
+    (save,) = cloud.cell.saves
     assert save['undo'] is True and not save.get('end')
     assert save['event']['result'] == 'Error' and save['event']['details'].endswith('qemu died')
     assert json.loads(save['usage']['stats'])['failed_builds'] == '1'
@@ -135,9 +149,15 @@ def test_failed_spawn_gives_everything_back(cloud):
     assert json.loads(cloud.cell.saves[-1]['usage']['stats'])['failed_builds'] == '0'
 
 
-@pytest.mark.parametrize('error', [
-    errors.ImageNotFound(image_id='i'), errors.ImageUnacceptable(image_id='i', reason='bad'),
-    errors.PciDeviceUnsupportedHypervisor(type='lxc'), errors.Forbidden('no')])
+@pytest.mark.parametrize(
+    'error',
+    [
+        errors.ImageNotFound(image_id='i'),
+        errors.ImageUnacceptable(image_id='i', reason='bad'),
+        errors.PciDeviceUnsupportedHypervisor(type='lxc'),
+        errors.Forbidden('no'),
+    ],
+)
 def test_what_no_other_host_could_do_aborts(cloud, error):
     """Rows 1.35, 1.38."""
     manager = cloud.host('gpu1', GPUS)
@@ -167,9 +187,15 @@ def test_ports_that_are_not_plugged_end_the_build_and_count_for_the_host(cloud):
     assert manager.host.tracker.failed_builds == 1
 
 
-@pytest.mark.parametrize('error', [
-    GuestFailed(act='start', uuid='u', reason='no'), HypervisorUnavailable(host='h', reason='gone'),
-    OSError('disk full'), errors.Unanswered(who='glance', reason='timed out')])
+@pytest.mark.parametrize(
+    'error',
+    [
+        GuestFailed(act='start', uuid='u', reason='no'),
+        HypervisorUnavailable(host='h', reason='gone'),
+        OSError('disk full'),
+        errors.Unanswered(who='glance', reason='timed out'),
+    ],
+)
 def test_what_another_host_may_do_is_rescheduled(cloud, error):
     """Rows 1.35, 1.38."""
     manager = cloud.host('gpu1', GPUS)
@@ -204,6 +230,7 @@ def test_deleting_meanwhile_undoes(cloud):
     def deleted(*args, **kwargs):
         spawn(*args, **kwargs)
         cloud.cell.instances[instance.uuid]['task_state'] = 'deleting'
+
     driver.guests.spawn = deleted
     with pytest.raises(errors.Conflict):
         build(manager, instance)
@@ -218,6 +245,7 @@ def test_cancel_stops_at_the_next_boundary(cloud):
     def cancelled(*args, **kwargs):
         spawn(*args, **kwargs)
         manager.endpoint.cancel(new_context(), key_prefix='o')
+
     driver.guests.spawn = cancelled
     with pytest.raises(errors.Cancelled):
         build(manager, instance)
@@ -239,6 +267,7 @@ def test_a_second_order_with_the_same_key_joins_the_first(cloud):
         entered.set()
         go.wait(5)
         spawn(*args, **kwargs)
+
     driver.guests.spawn = slow
     results: list = []
     threads = [threading.Thread(target=lambda: results.append(build(manager, instance))) for _ in range(2)]
@@ -278,9 +307,11 @@ def test_max_concurrent_builds(cloud, monkeypatch):
             others.release()
         spawn(*args, **kwargs)
         inside.pop()
+
     driver.guests.spawn, slots.acquire = watched, asked
-    threads = [threading.Thread(target=build, args=(manager, cloud.cell.new_instance(0), f'o{n}/3.build/1'))
-               for n in range(4)]
+    threads = [
+        threading.Thread(target=build, args=(manager, cloud.cell.new_instance(0), f'o{n}/3.build/1')) for n in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -314,6 +345,7 @@ def test_one_order_of_a_server_at_a_time(cloud):
             manager.endpoint.undo_build(new_context(), instance=instance, key='o/3.build/2')
         finally:
             second.set()
+
     undo = threading.Thread(target=later)
     driver.guests.spawn, driver.guests.destroy = slow, watched
     with pytest.raises(errors.HostRejected):
@@ -369,6 +401,7 @@ def test_what_an_unanswered_claim_wrote_is_given_back_by_the_undo(cloud, monkeyp
         cloud.cell.ended.add(claim.key)
         monkeypatch.setattr(cloud.cell, 'claim_instance', claimed)
         raise errors.Unanswered(who='conductor', reason='the reply was lost')
+
     claimed = claim
     monkeypatch.setattr(cloud.cell, 'claim_instance', once)
     with pytest.raises(errors.KeyGone):

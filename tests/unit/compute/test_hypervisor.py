@@ -1,4 +1,5 @@
 """What the hypervisor tells by itself: guests that stop, and its own absence (findings 4.4, 4.6)."""
+
 from __future__ import annotations
 
 import logging
@@ -10,8 +11,8 @@ import pytest
 
 from kilonova import errors
 from kilonova.compute import hypervisor
-from kilonova.compute.keys import Work
-from kilonova.compute.operation import Operation
+from kilonova.compute.keys import RunningTask
+from kilonova.compute.operation import HostTask
 from kilonova.states import PowerState
 from kilonova.virt.parts.host import HypervisorUnavailable
 from tests.unit.compute.cloud import GPUS, Cloud, new_context
@@ -55,8 +56,10 @@ def idle(manager: Any) -> None:
 
 
 # -- guests ------------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(('state', 'vm_state'), [
-    (PowerState.SHUTDOWN, 'stopped'), (PowerState.CRASHED, 'stopped'), (PowerState.PAUSED, 'active')])
+@pytest.mark.parametrize(
+    ('state', 'vm_state'),
+    [(PowerState.SHUTDOWN, 'stopped'), (PowerState.CRASHED, 'stopped'), (PowerState.PAUSED, 'active')],
+)
 def test_a_guest_that_changes_is_known_at_once(cloud: Cloud, manager: Any, state: PowerState, vm_state: str) -> None:
     """Finding 4.6: it was noticed by the next look at all, 600 s by default."""
     row = cloud.cell.instances[cloud.boot(manager).uuid]
@@ -76,8 +79,9 @@ def test_a_stopped_guest_that_somebody_starts_is_stopped_again(cloud: Cloud, man
     assert cloud.cell.instances[server.uuid]['vm_state'] == 'stopped'
 
 
-def test_orders_of_this_host_ask_the_conductor_nothing_more(cloud: Cloud, manager: Any,
-                                                            monkeypatch: pytest.MonkeyPatch) -> None:
+def test_orders_of_this_host_ask_the_conductor_nothing_more(
+    cloud: Cloud, manager: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What we do to a guest is told, too; each operation has a budget of messages."""
     driver, seen = cloud.drivers['gpu1'], []
 
@@ -90,9 +94,15 @@ def test_orders_of_this_host_ask_the_conductor_nothing_more(cloud: Cloud, manage
             seen.append(name)
             driver.listener.guest_changed(instance.uuid)
             return result
+
         return told_act
-    for part, name in ((driver.guests, 'spawn'), (driver.power, 'power_off'), (driver.power, 'power_on'),
-                       (driver.guests, 'destroy')):
+
+    for part, name in (
+        (driver.guests, 'spawn'),
+        (driver.power, 'power_off'),
+        (driver.power, 'power_on'),
+        (driver.guests, 'destroy'),
+    ):
         monkeypatch.setattr(part, name, told(part, name))
     cloud.cell.object_calls.clear()
     server = cloud.boot(manager)
@@ -128,8 +138,9 @@ def test_an_order_that_takes_long_holds_up_no_other_guest(cloud: Cloud, manager:
         assert cloud.cell.instances[one]['vm_state'] == 'active'
 
 
-def test_a_guest_that_waits_for_its_operation_holds_up_no_other(cloud: Cloud, manager: Any,
-                                                               monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_guest_that_waits_for_its_operation_holds_up_no_other(
+    cloud: Cloud, manager: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(hypervisor, 'BUSY_LOOKS', (600.0,))
     one, two = (cloud.boot(manager, 0).uuid for _ in range(2))
     cloud.cell.busy.add(one)
@@ -140,8 +151,9 @@ def test_a_guest_that_waits_for_its_operation_holds_up_no_other(cloud: Cloud, ma
     assert cloud.cell.instances[one]['vm_state'] == 'active'
 
 
-def test_a_look_that_fails_holds_up_no_other(cloud: Cloud, manager: Any, monkeypatch: pytest.MonkeyPatch,
-                                             caplog: pytest.LogCaptureFixture) -> None:
+def test_a_look_that_fails_holds_up_no_other(
+    cloud: Cloud, manager: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     one, two = (cloud.boot(manager, 0).uuid for _ in range(2))
     with monkeypatch.context() as patch:
         patch.setattr(cloud.drivers['gpu1'].guests, 'get_info', lambda instance: 1 // 0)
@@ -157,7 +169,7 @@ def test_a_guest_that_an_order_stops_on_its_way_is_left_to_its_operation(cloud: 
     server = cloud.boot(manager)
     idle(manager)
     cloud.cell.object_calls.clear()
-    with Operation(manager.host, Work('o/1.stop/1'), new_context(), server).turn():
+    with HostTask(manager.host, RunningTask('o/1.stop/1'), new_context(), server).exclusive():
         by_itself(cloud, server.uuid, PowerState.SHUTDOWN)
     idle(manager)
     assert cloud.cell.object_calls == [] and cloud.cell.instances[server.uuid]['vm_state'] == 'active'
@@ -166,7 +178,7 @@ def test_a_guest_that_an_order_stops_on_its_way_is_left_to_its_operation(cloud: 
 def test_what_comes_right_after_an_order_is_seen(cloud: Cloud, manager: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hypervisor, 'SETTLE', 0.3)
     server = cloud.boot(manager)
-    with Operation(manager.host, Work('o/1.start/1'), new_context(), server).turn():
+    with HostTask(manager.host, RunningTask('o/1.start/1'), new_context(), server).exclusive():
         by_itself(cloud, server.uuid, PowerState.RUNNING)
     by_itself(cloud, server.uuid, PowerState.SHUTDOWN)
     until(lambda: cloud.cell.instances[server.uuid]['vm_state'] == 'stopped')
@@ -247,8 +259,9 @@ def test_a_host_without_hypervisor_is_disabled_until_it_is_back(cloud: Cloud, se
 
 @pytest.mark.parametrize('when', ['before', 'meanwhile'])
 @pytest.mark.parametrize('reason', ['repairs', None])
-def test_what_an_administrator_disabled_stays_disabled(cloud: Cloud, service: Any, when: str,
-                                                       reason: str | None) -> None:
+def test_what_an_administrator_disabled_stays_disabled(
+    cloud: Cloud, service: Any, when: str, reason: str | None
+) -> None:
     manager = cloud.managers['gpu1']
     if when == 'meanwhile':
         manager.hypervisor.hypervisor_lost(LOST)
@@ -337,15 +350,17 @@ def test_timers_take_its_absence_for_what_it_is(cloud: Cloud, manager: Any, capl
     assert isinstance(HypervisorUnavailable(host='x', reason='y'), errors.Unavailable)
 
 
-def test_a_guest_whose_operation_never_ends_is_looked_at_less_and_less(manager: Any,
-                                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_guest_whose_operation_never_ends_is_looked_at_less_and_less(
+    manager: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(hypervisor, 'BUSY_LOOKS', (1, 2, 5))
-    look = hypervisor._Look(0.0, 0, False)
+    look = hypervisor._PendingCheck(0.0, 0, False)
     assert [manager.hypervisor._later(look) for _ in range(5)] == [1, 2, 5, None, None]
 
 
-def test_what_cannot_be_told_yet_is_tried_with_growing_pauses(cloud: Cloud, service: Any,
-                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_told_yet_is_tried_with_growing_pauses(
+    cloud: Cloud, service: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told, pauses = cloud.managers['gpu1'].hypervisor, []
 
     class Stopping:
@@ -357,6 +372,7 @@ def test_what_cannot_be_told_yet_is_tried_with_growing_pauses(cloud: Cloud, serv
         def wait(seconds: float) -> bool:
             pauses.append(seconds)
             return False
+
     monkeypatch.setattr(told, '_stopping', Stopping)
     monkeypatch.setattr(told, '_pauses', (1.0, 2.0, 4.0))
     cloud.cell.unanswered['Service.get_by_args'] = 5
@@ -373,14 +389,16 @@ def test_a_service_record_that_is_gone_ends_the_telling(cloud: Cloud, service: A
     assert shown(service) == (False, None)
 
 
-def test_notifications_say_that_a_host_was_disabled(cloud: Cloud, service: Any,
-                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notifications_say_that_a_host_was_disabled(
+    cloud: Cloud, service: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     manager, told = cloud.managers['gpu1'], []
 
     class Notify:
         @staticmethod
         def emit(ctxt: Any, event: str, **facts: Any) -> None:
             told.append((event, facts['service'].disabled, facts['service'].disabled_reason))
+
     monkeypatch.setattr(manager.host, 'notify', Notify)
     for _ in range(2):
         manager.hypervisor.hypervisor_lost(LOST)
@@ -391,8 +409,9 @@ def test_notifications_say_that_a_host_was_disabled(cloud: Cloud, service: Any,
 
 
 @pytest.mark.parametrize(('interval', 'looks'), [(600, 1), (-1, 0)])
-def test_guests_are_looked_at_once_it_is_back_unless_that_is_off(cloud: Cloud, service: Any, interval: int, looks: int,
-                                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+def test_guests_are_looked_at_once_it_is_back_unless_that_is_off(
+    cloud: Cloud, service: Any, interval: int, looks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     manager, seen = cloud.managers['gpu1'], []
     manager.conf.set_override('sync_power_state_interval', interval)
     monkeypatch.setattr(manager.guests, 'sync', lambda: seen.append(1))

@@ -1,4 +1,5 @@
 """Keys, locks, undo, the calls upward, timers, what errors leave as."""
+
 from __future__ import annotations
 
 import logging
@@ -10,9 +11,9 @@ import pytest
 from kilonova import errors
 from kilonova.clients.placement import PlacementInvalid
 from kilonova.compute import endpoint
-from kilonova.compute.host import Host, Stopping, Upcalls
-from kilonova.compute.keys import SLOT_LOOK, Keys, Locks, Slots, Work, matches
-from kilonova.compute.operation import DETAILS_LIMIT, TRACE_LIMIT, Operation, trace_of
+from kilonova.compute.host import ComputeHost, Stopping, Upcalls
+from kilonova.compute.keys import SLOT_LOOK, NamedLocks, RunningTask, TaskRegistry, TaskSlots, matches
+from kilonova.compute.operation import DETAILS_LIMIT, TRACE_LIMIT, HostTask, trace_of
 from kilonova.compute.ops import move, resize
 from kilonova.objects import Instance, Migration, Save
 from kilonova.timers import Timers
@@ -39,7 +40,7 @@ def run(keys, method, key, act, **options):
 
 
 def test_a_finished_key_gives_its_result_again():
-    keys, done = Keys(), []
+    keys, done = TaskRegistry(), []
     for _ in range(2):
         assert run(keys, 'm', 'k', lambda work: done.append(1) or 'result') == 'result'
     assert done == [1]
@@ -48,24 +49,27 @@ def test_a_finished_key_gives_its_result_again():
 
 
 def test_a_finished_key_gives_its_error_again():
-    keys, done = Keys(), []
+    keys, done = TaskRegistry(), []
 
     def act(work):
         done.append(1)
         raise errors.HostRejected(reason='full')
+
     for _ in range(2):
         with pytest.raises(errors.HostRejected, match='full'):
             run(keys, 'm', 'k', act)
     assert done == [1]
 
 
-@pytest.mark.parametrize(('error', 'remember'), [
-    (errors.KilonovaError('x'), False), (errors.Unanswered(who='x', reason='y'), True)])
+@pytest.mark.parametrize(
+    ('error', 'remember'), [(errors.KilonovaError('x'), False), (errors.Unanswered(who='x', reason='y'), True)]
+)
 def test_failures_that_are_no_outcome_are_tried_again(error, remember):
-    keys = Keys()
+    keys = TaskRegistry()
 
     def act(work):
         raise error
+
     with pytest.raises(errors.KilonovaError):
         run(keys, 'm', 'k', act, remember_errors=remember)
     assert run(keys, 'm', 'k', lambda work: 'now', remember_errors=remember) == 'now'
@@ -73,7 +77,7 @@ def test_failures_that_are_no_outcome_are_tried_again(error, remember):
 
 def test_the_registry_is_bounded_in_time_and_number():
     clock = Clock()
-    keys = Keys(clock, keep_seconds=600, keep_count=3)
+    keys = TaskRegistry(clock, keep_seconds=600, keep_count=3)
     for number in range(10):
         run(keys, 'm', f'k{number}', lambda work: None)
         keys.cancel(f'c{number}')
@@ -96,7 +100,7 @@ def test_the_registry_is_bounded_in_time_and_number():
 
 
 def test_a_cancelled_operation_is_known_while_others_are_not():
-    keys = Keys()
+    keys = TaskRegistry()
     for name in ('o1', 'o2'):
         keys.cancel(name)
     with pytest.raises(errors.Cancelled):
@@ -121,7 +125,7 @@ class Semaphore:
 
 @pytest.mark.parametrize('looks', [0, 1, 3])
 def test_who_waits_for_a_slot_says_so_once_and_looks_whether_it_is_cancelled(looks):
-    slots, told = Slots(2), []
+    slots, told = TaskSlots(2), []
     slots._slots = Semaphore(*[False] * looks, True)
     with slots.hold(lambda: told.append('check'), lambda: told.append('waits')):
         assert slots._slots.released == 0
@@ -131,7 +135,7 @@ def test_who_waits_for_a_slot_says_so_once_and_looks_whether_it_is_cancelled(loo
 
 
 def test_a_slot_is_free_again_after_a_failure_and_never_taken_by_one_that_is_cancelled():
-    slots = Slots(1)
+    slots = TaskSlots(1)
     with pytest.raises(ZeroDivisionError), slots.hold(lambda: None):
         raise ZeroDivisionError
     with slots.hold(lambda: None):
@@ -143,7 +147,7 @@ def test_a_slot_is_free_again_after_a_failure_and_never_taken_by_one_that_is_can
 
 
 def test_without_a_limit_nobody_waits():
-    with Slots(0).hold(cancelled, cancelled):
+    with TaskSlots(0).hold(cancelled, cancelled):
         pass
 
 
@@ -152,7 +156,7 @@ def cancelled():
 
 
 def test_locks_are_held_while_somebody_waits():
-    locks = Locks()
+    locks = NamedLocks()
     assert not locks.is_held('a')
     with locks.hold('a'):
         assert locks.is_held('a') and not locks.is_held('b') and len(locks) == 1
@@ -163,11 +167,12 @@ def test_locks_are_held_while_somebody_waits():
 
 
 def test_who_waits_when_the_thread_is_ended_hears_silence():
-    keys, works = Keys(), []
+    keys, works = TaskRegistry(), []
 
     def act(work):
         works.append(work)
         raise SystemExit
+
     with pytest.raises(SystemExit):
         run(keys, 'm', 'k', act)
     with pytest.raises(errors.Unanswered):
@@ -176,7 +181,7 @@ def test_who_waits_when_the_thread_is_ended_hears_silence():
 
 
 def test_cancel_reaches_running_work_of_the_operation_only():
-    keys, seen = Keys(), {}
+    keys, seen = TaskRegistry(), {}
 
     def act(work):
         keys.cancel('o1')
@@ -184,6 +189,7 @@ def test_cancel_reaches_running_work_of_the_operation_only():
         seen['running'] = keys.running()
         work.check()
         return 'went on'
+
     with pytest.raises(errors.Cancelled):
         run(keys, 'm', 'o1/1.build/1', act)
     assert seen['running'] == ['m o1/1.build/1']
@@ -191,22 +197,30 @@ def test_cancel_reaches_running_work_of_the_operation_only():
     assert run(keys, 'undo_m', 'o1/1.build/1', act, cancellable=False) == 'went on'
 
 
-@pytest.mark.parametrize(('key', 'prefix', 'same'), [
-    ('o/1.build/1', 'o', True), ('o/1.build/1', 'o/', True), ('o/1.build/1', 'o/1.build/1', True),
-    ('o/1.build/10', 'o/1.build/1', False), ('other/1.build/1', 'o', False)])
+@pytest.mark.parametrize(
+    ('key', 'prefix', 'same'),
+    [
+        ('o/1.build/1', 'o', True),
+        ('o/1.build/1', 'o/', True),
+        ('o/1.build/1', 'o/1.build/1', True),
+        ('o/1.build/10', 'o/1.build/1', False),
+        ('other/1.build/1', 'o', False),
+    ],
+)
 def test_prefixes_are_whole_parts(key, prefix, same):
     assert matches(key, prefix) is same
 
 
 def test_locks_exclude_and_leave_nothing_behind():
     """Row 1.33."""
-    locks, inside, most = Locks(), [], []
+    locks, inside, most = NamedLocks(), [], []
 
     def work():
         with locks.hold('a'):
             inside.append(1)
             most.append(len(inside))
             inside.pop()
+
     threads = [threading.Thread(target=work) for _ in range(8)]
     with locks.hold('a'), locks.hold('b'):
         for thread in threads:
@@ -229,7 +243,9 @@ class Conductor:
 
 def operation(conductor=None):
     upcalls = Upcalls(conductor or Conductor(), threading.Event(), (0,))
-    return Operation(Host('gpu1', None, None, upcalls, None, None), Work('o/1.stop/1'), None, Instance(uuid=UUID))
+    return HostTask(
+        ComputeHost('gpu1', None, None, upcalls, None, None), RunningTask('o/1.stop/1'), None, Instance(uuid=UUID)
+    )
 
 
 def test_an_order_asks_behind_the_lock_whether_it_stands():
@@ -240,10 +256,11 @@ def test_an_order_asks_behind_the_lock_whether_it_stands():
 
     def order():
         try:
-            with op.turn():
+            with op.exclusive():
                 told.append('did it')
         except errors.KeyGone:
             told.append('gone')
+
     thread = threading.Thread(target=order)
     with locks.hold(UUID):
         thread.start()
@@ -266,6 +283,7 @@ def test_undo_runs_newest_first_and_keeps_the_error(caplog):
             op.undo(broken)
             op.undo(done.append, 2)
             raise KeyError('reason')
+
     with pytest.raises(KeyError, match='reason'):
         act()
     assert done == [2, 1] and isinstance(op.error, KeyError)
@@ -281,6 +299,7 @@ def test_undo_does_nothing_when_all_went_well_or_the_process_ends(error):
             op.undo(done.append, 1)
             if error is not None:
                 raise error
+
     if error is None:
         act()
     else:
@@ -307,6 +326,7 @@ def test_silence_is_asked_again_with_growing_pauses(caplog):
         def wait(self, timeout=None):
             pauses.append(timeout)
             return False
+
     client = Client(4)
     assert Upcalls(client, Event(), (1, 2, 4)).save(None, Save(instance_uuid=UUID)) == {'written': True}
     assert len(client.sent) == 5 and pauses == [1, 2, 4, 4]
@@ -324,6 +344,7 @@ def test_a_binding_is_asked_for_until_somebody_cancels():
     def check():
         if len(asked) == 3:
             raise errors.Cancelled(key='k')
+
     client = Client(0)
     client.bind_ports = bind_ports
     with pytest.raises(errors.Cancelled):
@@ -338,13 +359,17 @@ def test_an_error_is_an_answer():
         Upcalls(client, threading.Event(), (0,)).save(None, Save(instance_uuid=UUID))
 
 
-@pytest.mark.parametrize(('error', 'cls', 'text'), [
-    (errors.HostRejected(reason='full'), errors.HostRejected, 'Insufficient compute resources: full.'),
-    (GuestFailed(act='start', uuid='u', reason='no'), errors.KilonovaError, 'could not start guest u: no'),
-    (GuestFailed(act='start', uuid='u', reason='no', cause=errors.Cause.REQUEST), errors.Invalid, 'guest u: no'),
-    (HypervisorUnavailable(host='h', reason='gone'), errors.Unavailable, 'Connection to the hypervisor'),
-    (PlacementInvalid(detail='d'), errors.Invalid, 'Placement refuses'),
-    (OSError('/secret'), errors.KilonovaError, 'OSError on the compute host')])
+@pytest.mark.parametrize(
+    ('error', 'cls', 'text'),
+    [
+        (errors.HostRejected(reason='full'), errors.HostRejected, 'Insufficient compute resources: full.'),
+        (GuestFailed(act='start', uuid='u', reason='no'), errors.KilonovaError, 'could not start guest u: no'),
+        (GuestFailed(act='start', uuid='u', reason='no', cause=errors.Cause.REQUEST), errors.Invalid, 'guest u: no'),
+        (HypervisorUnavailable(host='h', reason='gone'), errors.Unavailable, 'Connection to the hypervisor'),
+        (PlacementInvalid(detail='d'), errors.Invalid, 'Placement refuses'),
+        (OSError('/secret'), errors.KilonovaError, 'OSError on the compute host'),
+    ],
+)
 def test_errors_leave_as_classes_that_the_other_side_knows(error, cls, text):
     told = endpoint.as_known(error)
     assert type(told) is cls and text in str(told)
@@ -359,6 +384,7 @@ def test_timers_go_on_after_a_failure(caplog):
         if len(ran) == 3:
             third.set()
         raise ValueError('one round failed')
+
     with caplog.at_level(logging.ERROR):
         timers.every(0.001, task, 'a task')
         timers.every(-1, task, 'never')
@@ -376,6 +402,7 @@ def test_timers_tell_their_last_runs():
     def fail():
         ran.set()
         raise ValueError('one round failed')
+
     timers.every(3600, fail, 'failing', at_once=True)
     timers.every(3600, lambda: None, 'later')
     timers.every(-1, fail, 'off')
@@ -396,7 +423,7 @@ def test_what_an_event_and_a_fault_have_of_an_error():
         raise errors.ImageNotFound(image_id='i' * 5000)
     except errors.KilonovaError as error:
         event, fault, trace = op.event(error), op.fault(error), trace_of(error)
-    assert len(event['details']) == DETAILS_LIMIT and event['details'] == fault['message'][:DETAILS_LIMIT - 1] + '…'
+    assert len(event['details']) == DETAILS_LIMIT and event['details'] == fault['message'][: DETAILS_LIMIT - 1] + '…'
     assert (event['event'], event['result'], event['host']) == ('compute_do', 'Error', 'gpu1')
     assert event['start_time'] <= event['finish_time'] and event['traceback'] == fault['details'] == trace
     assert (fault['code'], fault['host']) == (404, 'gpu1') and 'ImageNotFound' in trace
@@ -413,12 +440,26 @@ def test_now_and_then_a_move_notes_how_much_has_gone(monkeypatch):
     monkeypatch.setattr(move.time, 'monotonic', clock)
     monkeypatch.setattr(op, 'save', lambda **fields: saved.append(fields))
     progress = resize._progress(op, Migration(uuid=UUID, dest_compute='gpu2'))
-    for clock.now, done in ((1.0, 1), (move.EVERY - 0.1, 2), (move.EVERY, 3), (2 * move.EVERY - 0.1, 4),
-                            (2 * move.EVERY, 5)):
+    for clock.now, done in (
+        (1.0, 1),
+        (move.EVERY - 0.1, 2),
+        (move.EVERY, 3),
+        (2 * move.EVERY - 0.1, 4),
+        (2 * move.EVERY, 5),
+    ):
         progress(done << 20, 9 << 20)
-    assert saved == [{'mark': number, 'migration': {
-        'uuid': UUID, 'disk_total': 9 << 20, 'disk_processed': done << 20, 'disk_remaining': (9 - done) << 20}}
-        for number, done in ((1, 3), (2, 5))]
+    assert saved == [
+        {
+            'mark': number,
+            'migration': {
+                'uuid': UUID,
+                'disk_total': 9 << 20,
+                'disk_processed': done << 20,
+                'disk_remaining': (9 - done) << 20,
+            },
+        }
+        for number, done in ((1, 3), (2, 5))
+    ]
     monkeypatch.setattr(op, 'check', cancelled)
     with pytest.raises(errors.Cancelled):
         progress(6 << 20, 9 << 20)

@@ -1,4 +1,5 @@
 """Undos, and what only goes forward, that reach a host when the server has changed meanwhile: each comes to its end."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -13,11 +14,14 @@ FILES = {'volume_id': VOLUME, 'name': 'a', 'format': 'raw', 'new': 'b'}
 COPY = {'of': VOLUME, 'volume_id': VOLUME2}
 
 
-@pytest.mark.parametrize(('method', 'given'), [
-    ('undo_unplug_functions', {'vifs': [new_vif().stored()]}), ('undo_detach_interface', {'vif': new_vif().stored()})])
+@pytest.mark.parametrize(
+    ('method', 'given'),
+    [('undo_unplug_functions', {'vifs': [new_vif().stored()]}), ('undo_detach_interface', {'vif': new_vif().stored()})],
+)
 @pytest.mark.parametrize('home', ['gpu1', 'gpu2', None])
-def test_a_port_is_plugged_in_again_only_where_the_server_is(cloud: Any, manager: Any, server: Any, method: str,
-                                                             given: dict[str, Any], home: str | None) -> None:
+def test_a_port_is_plugged_in_again_only_where_the_server_is(
+    cloud: Any, manager: Any, server: Any, method: str, given: dict[str, Any], home: str | None
+) -> None:
     asked = cloud.cell.instance(server.uuid)
     if home is None:
         del cloud.cell.instances[server.uuid]
@@ -28,25 +32,33 @@ def test_a_port_is_plugged_in_again_only_where_the_server_is(cloud: Any, manager
     assert (new_vif().id in plugged) == (home == 'gpu1')
 
 
-@pytest.mark.parametrize(('method', 'given', 'answer'), [
-    ('undo_merge_volume', {'merge': {'volume_id': VOLUME, 'file': None, 'into': 'a'}}, {'merged': False}),
-    ('undo_snapshot_volume', {'files': FILES}, {'taken': False}),
-    ('undo_swap_volume', {'copy': COPY}, {'swapped': False}), ('undo_copy_volume', {'copy': COPY}, {}),
-    ('undo_detach_volume', {'volume_id': VOLUME}, {})])
-def test_an_undo_for_a_volume_that_the_server_has_lost_ends(manager: Any, server: Any, method: str,
-                                                            given: dict[str, Any], answer: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ('method', 'given', 'answer'),
+    [
+        ('undo_merge_volume', {'merge': {'volume_id': VOLUME, 'file': None, 'into': 'a'}}, {'merged': False}),
+        ('undo_snapshot_volume', {'files': FILES}, {'taken': False}),
+        ('undo_swap_volume', {'copy': COPY}, {'swapped': False}),
+        ('undo_copy_volume', {'copy': COPY}, {}),
+        ('undo_detach_volume', {'volume_id': VOLUME}, {}),
+    ],
+)
+def test_an_undo_for_a_volume_that_the_server_has_lost_ends(
+    manager: Any, server: Any, method: str, given: dict[str, Any], answer: dict[str, Any]
+) -> None:
     """It raised Invalid, and was asked for again for ever."""
     server.block_device_mapping = []
     assert getattr(manager.endpoint, method)(new_context(), instance=server, key='v/0.undo/1', **given) == answer
 
 
 def test_a_function_that_fails_at_the_destination_rests_and_the_guest_stays(
-        cloud: Any, manager: Any, server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    cloud: Any, manager: Any, server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The migration only goes forward by then."""
     failed: list[str] = []
 
     def attach(*given: Any) -> None:
         raise errors.DevicesFailed(addresses=['0000:08:00.0'], reason='vfio: error getting device')
+
     driver = cloud.drivers['gpu1']
     monkeypatch.setattr(driver.live_migrations, 'receive', lambda instance: None)
     monkeypatch.setattr(driver.guests, 'attach_interface', attach)

@@ -1,4 +1,5 @@
 """Questions about a guest, and events that nobody waits for."""
+
 from __future__ import annotations
 
 import logging
@@ -11,8 +12,10 @@ from tests.unit.compute.cloud import new_context
 STRANGER = '11111111-2222-3333-4444-555555555555'
 
 
-@pytest.mark.parametrize(('lines', 'found'), [
-    (None, 'one\ntwo\nthree[0m\n\t'), (0, ''), (1, '\t'), (2, 'three[0m\n\t'), (99, 'one\ntwo\nthree[0m\n\t')])
+@pytest.mark.parametrize(
+    ('lines', 'found'),
+    [(None, 'one\ntwo\nthree[0m\n\t'), (0, ''), (1, '\t'), (2, 'three[0m\n\t'), (99, 'one\ntwo\nthree[0m\n\t')],
+)
 def test_console_output(cloud, manager, server, lines, found):
     cloud.drivers['gpu1'].consoles[server.uuid] = 'one\ntwo\nthree\x1b[0m\x00\n\t'
     assert manager.endpoint.get_console_output(new_context(), instance=server, tail_length=lines) == found
@@ -54,8 +57,12 @@ def test_a_guest_that_does_not_run_cannot_be_measured(cloud, manager, server, me
 
 
 def test_events_are_logged_as_nobody_waits(cloud, manager, server, caplog):
-    events = [objects.InstanceExternalEvent(instance_uuid=uuid, name='volume-extended', status='completed',
-                                            tag='volume', data={}) for uuid in (server.uuid, STRANGER)]
+    events = [
+        objects.InstanceExternalEvent(
+            instance_uuid=uuid, name='volume-extended', status='completed', tag='volume', data={}
+        )
+        for uuid in (server.uuid, STRANGER)
+    ]
     with caplog.at_level(logging.WARNING):
         manager.endpoint.external_instance_event(new_context(), instances=[server], events=events)
     (line,) = [record.getMessage() for record in caplog.records]

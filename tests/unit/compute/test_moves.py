@@ -1,4 +1,5 @@
 """Resize, cold migrate, confirm, revert and their undos: seed-map.md rows 0.11, 0.16, 0.17, 0.24."""
+
 from __future__ import annotations
 
 import json
@@ -43,21 +44,44 @@ class Resize:
 
     def prep(self):
         self.disk = self.dest.endpoint.prep_resize(
-            new_context(), order=objects.PrepResizeOrder(
-                image={}, instance=self.instance, flavor=self.to, request_spec=self.spec, migration=self.migration,
-                limits=None), key=self.key('3.prep_resize'))['disk']
+            new_context(),
+            order=objects.PrepResizeOrder(
+                image={},
+                instance=self.instance,
+                flavor=self.to,
+                request_spec=self.spec,
+                migration=self.migration,
+                limits=None,
+            ),
+            key=self.key('3.prep_resize'),
+        )['disk']
 
     def move(self):
         self.disk_info = self.source.endpoint.resize_instance(
-            new_context(), order=objects.ResizeOrder(
-                instance=self.instance, image={}, migration=self.migration, flavor=self.to, clean_shutdown=True,
-                disk=self.disk), key=self.key('4.resize_instance'))
+            new_context(),
+            order=objects.ResizeOrder(
+                instance=self.instance,
+                image={},
+                migration=self.migration,
+                flavor=self.to,
+                clean_shutdown=True,
+                disk=self.disk,
+            ),
+            key=self.key('4.resize_instance'),
+        )
 
     def finish(self):
         return self.dest.endpoint.finish_resize(
-            new_context(), order=objects.FinishResizeOrder(
-                disk_info=self.disk_info, image={}, instance=self.instance, migration=self.migration,
-                request_spec=self.spec), key=self.key('5.finish_resize'))
+            new_context(),
+            order=objects.FinishResizeOrder(
+                disk_info=self.disk_info,
+                image={},
+                instance=self.instance,
+                migration=self.migration,
+                request_spec=self.spec,
+            ),
+            key=self.key('5.finish_resize'),
+        )
 
     def mark_resized(self):
         row = self.cell.instances[self.uuid]
@@ -72,8 +96,12 @@ class Resize:
         self.mark_resized()
 
     def confirm(self):
-        return self.source.endpoint.confirm_resize(new_context(), instance=self.instance, migration=self.migration,
-                                          key=f'c{self.migration.id}/0.confirm_source/1')
+        return self.source.endpoint.confirm_resize(
+            new_context(),
+            instance=self.instance,
+            migration=self.migration,
+            key=f'c{self.migration.id}/0.confirm_source/1',
+        )
 
     def mark_confirmed(self):
         row = self.cell.instances[self.uuid]
@@ -85,18 +113,23 @@ class Resize:
 
     def revert_dest(self):
         self.cell.instances[self.uuid]['task_state'] = 'resize_reverting'
-        return self.dest.endpoint.revert_resize(new_context(), instance=self.instance, migration=self.migration,
-                                       key=f'r{self.migration.id}/0.revert_dest/1')
+        return self.dest.endpoint.revert_resize(
+            new_context(), instance=self.instance, migration=self.migration, key=f'r{self.migration.id}/0.revert_dest/1'
+        )
 
     def revert_source(self):
         return self.source.endpoint.finish_revert_resize(
-            new_context(), instance=self.instance, migration=self.migration,
-            key=f'r{self.migration.id}/2.finish_revert/1')
+            new_context(),
+            instance=self.instance,
+            migration=self.migration,
+            key=f'r{self.migration.id}/2.finish_revert/1',
+        )
 
     def undo(self, step):
         manager = self.source if step == 'resize_instance' else self.dest
         return getattr(manager.endpoint, f'undo_{step}')(
-            new_context(), instance=self.instance, migration=self.migration, key=self.key(f'9.{step}'))
+            new_context(), instance=self.instance, migration=self.migration, key=self.key(f'9.{step}')
+        )
 
     def undo_all(self):
         for step in ('finish_resize', 'resize_instance', 'prep_resize'):
@@ -107,7 +140,11 @@ class Resize:
         driver = self.cloud.drivers[self.source.host.name]
         row = self.cell.instances[self.uuid]
         assert (row['host'], row['vcpus'], row['memory_mb'], row['instance_type_id']) == (
-            self.source.host.name, 8, 32768, 1)
+            self.source.host.name,
+            8,
+            32768,
+            1,
+        )
         stored = json.loads(row['extra']['flavor'])
         assert stored['cur']['nova_object.data']['id'] == 1 and stored['old'] is None
         assert sum(request['count'] for request in json.loads(row['extra']['pci_requests'])) == len(addresses)
@@ -142,8 +179,13 @@ def test_prep_claims_and_keeps_both_ends(two, caplog):
     assert two.disk['host'] == 'gpu2'
     claim = two.cell.claims[-1]
     assert claim['expect'] == {'host': 'gpu1', 'task_state': ['resize_prep']} and 'transition' not in claim
-    assert claim['migration'] == {'uuid': two.migration.uuid, 'dest_compute': 'gpu2', 'dest_node': 'gpu2',
-                                  'dest_compute_id': 2, 'dest_host': '192.0.2.1'}
+    assert claim['migration'] == {
+        'uuid': two.migration.uuid,
+        'dest_compute': 'gpu2',
+        'dest_node': 'gpu2',
+        'dest_compute_id': 2,
+        'dest_host': '192.0.2.1',
+    }
     context = two.instance.migration_context
     assert context.migration_id == two.migration.id
     assert [device.address for device in context.old_pci_devices] == ['0000:08:00.0']
@@ -160,8 +202,16 @@ def test_migrating_is_told_between_the_claim_and_the_source(two):
     class Watch(logging.Handler):
         def emit(self, record):
             if record.getMessage() == 'Migrating':
-                told.append((record.name, record.levelname, len(two.cell.claims) - claims,
-                             sorted(two.cell.held(two.uuid).values()), source.domains[two.uuid].state))
+                told.append(
+                    (
+                        record.name,
+                        record.levelname,
+                        len(two.cell.claims) - claims,
+                        sorted(two.cell.held(two.uuid).values()),
+                        source.domains[two.uuid].state,
+                    )
+                )
+
     watch, logger = Watch(), logging.getLogger('kilonova.compute')
     level = logger.level
     logger.addHandler(watch)
@@ -239,9 +289,16 @@ def test_undo_from_every_step(request, where, reached, restarted):
 
 
 @pytest.mark.parametrize('where', ['one', 'two'])
-@pytest.mark.parametrize(('method', 'after'), [
-    ('prepare_move', False), ('migrate_disk_and_power_off', False), ('migrate_disk_and_power_off', True),
-    ('finish_migration', False), ('finish_migration', True)])
+@pytest.mark.parametrize(
+    ('method', 'after'),
+    [
+        ('prepare_move', False),
+        ('migrate_disk_and_power_off', False),
+        ('migrate_disk_and_power_off', True),
+        ('finish_migration', False),
+        ('finish_migration', True),
+    ],
+)
 def test_a_failing_driver_leaves_the_server_as_it_was(request, where, method, after):
     """Row 0.24."""
     resize = request.getfixturevalue(where)
@@ -249,8 +306,9 @@ def test_a_failing_driver_leaves_the_server_as_it_was(request, where, method, af
         driver.fail(method, errors.KilonovaError('boom'), after=after)
     with pytest.raises(errors.KilonovaError, match='boom'):
         resize.all()
-    assert ('Error', 'boom') in [(save['event']['result'], save['event']['details']) for save in resize.cell.saves
-                                 if save.get('event')]
+    assert ('Error', 'boom') in [
+        (save['event']['result'], save['event']['details']) for save in resize.cell.saves if save.get('event')
+    ]
     resize.undo_all()
     resize.as_before()
 
@@ -272,8 +330,10 @@ def test_a_row_that_is_gone_undoes(request, where, number):
 @pytest.mark.parametrize('silent', [True, False])
 def test_a_preparation_that_waits_for_an_answer_has_not_failed(two, monkeypatch, silent):
     """It is asked again under its key: the action has no event that says Error."""
+
     def refuse():
         raise errors.Unanswered(who='glance', reason='timed out') if silent else errors.KilonovaError('no room')
+
     monkeypatch.setattr(two.dest.host.driver.moves, 'prepare_move', refuse)
     with pytest.raises(errors.KilonovaError):
         two.prep()
@@ -284,8 +344,10 @@ def test_a_source_that_lost_the_devices_refuses_the_revert(two):
     two.all()
 
     def asked(attempt):
-        two.source.endpoint.check_revert(new_context(), instance=two.instance, migration=two.migration,
-                                         key=f'r1/0.check/{attempt}')
+        two.source.endpoint.check_revert(
+            new_context(), instance=two.instance, migration=two.migration, key=f'r1/0.check/{attempt}'
+        )
+
     asked(1)
     two.cloud.drivers['gpu1'].pci_devices.clear()
     with pytest.raises(errors.DevicesMissing):
@@ -333,6 +395,7 @@ def test_cancel_during_the_disk_move(two):
         info = carry(*args)
         two.source.endpoint.cancel(new_context(), key_prefix=f'm{two.migration.id}')
         return info
+
     driver.moves.migrate_disk_and_power_off = cancelled
     with pytest.raises(errors.Cancelled):
         two.move()

@@ -1,4 +1,5 @@
 """Stop, start, reboot, terminate."""
+
 from __future__ import annotations
 
 import pytest
@@ -9,8 +10,9 @@ from tests.unit.compute.cloud import new_context
 
 
 def _stop(cloud, manager, server, clean=True):
-    return manager.endpoint.stop_instance(new_context(), instance=cloud.cell.in_task(server.uuid, 'powering-off'),
-                                          clean_shutdown=clean, key='s/0.stop/1')
+    return manager.endpoint.stop_instance(
+        new_context(), instance=cloud.cell.in_task(server.uuid, 'powering-off'), clean_shutdown=clean, key='s/0.stop/1'
+    )
 
 
 def test_stop_checks_the_key_and_saves_once(cloud, manager, server):
@@ -38,7 +40,7 @@ def test_failure_is_an_end_state_with_its_reason(cloud, manager, server):
     cloud.drivers['gpu1'].fail('power_off', errors.KilonovaError('the guest hangs'))
     result = _stop(cloud, manager, server)
     assert result['error'] == 'the guest hangs'
-    save, = cloud.cell.saves
+    (save,) = cloud.cell.saves
     assert (save['transition'], save['end'], save['message']) == ('stop.failed', True, 'Error')
     assert save['event']['result'] == 'Error' and save['event']['details'] == 'the guest hangs'
     assert save['fault'].pop('details').startswith('Traceback')
@@ -50,7 +52,7 @@ def test_failure_is_an_end_state_with_its_reason(cloud, manager, server):
 def test_a_foreign_error_shows_only_its_class_to_users(cloud, manager, server):
     cloud.drivers['gpu1'].fail('power_off', OSError('/secret/path'))
     _stop(cloud, manager, server)
-    save, = cloud.cell.saves
+    (save,) = cloud.cell.saves
     assert save['fault']['message'] == save['event']['details'] == 'OSError on the compute host'
     assert '/secret/path' in save['event']['traceback']
 
@@ -84,10 +86,12 @@ def test_terminate_of_a_server_that_never_came(cloud, manager):
 
 
 # -- pause, suspend, crash dump ---------------------------------------------------------------------------------------
-ACTS = {'pause': ('pausing', 'active', 'paused', PowerState.PAUSED, None),
-        'unpause': ('unpausing', 'paused', 'active', PowerState.RUNNING, PowerState.PAUSED),
-        'suspend': ('suspending', 'active', 'suspended', PowerState.SUSPENDED, None),
-        'resume': ('resuming', 'suspended', 'active', PowerState.RUNNING, PowerState.SUSPENDED)}
+ACTS = {
+    'pause': ('pausing', 'active', 'paused', PowerState.PAUSED, None),
+    'unpause': ('unpausing', 'paused', 'active', PowerState.RUNNING, PowerState.PAUSED),
+    'suspend': ('suspending', 'active', 'suspended', PowerState.SUSPENDED, None),
+    'resume': ('resuming', 'suspended', 'active', PowerState.RUNNING, PowerState.SUSPENDED),
+}
 
 
 @pytest.mark.parametrize('act', ACTS)
@@ -100,10 +104,12 @@ def test_what_keeps_the_memory(cloud, manager, server, act, fails):
         driver.fail(act, errors.KilonovaError('QEMU is stuck'))
     instance = cloud.cell.in_task(server.uuid, task, before)
     result = getattr(manager.endpoint, f'{act}_instance')(new_context(), instance=instance, key='p/0.do/1')
-    save, = cloud.cell.saves
+    (save,) = cloud.cell.saves
     assert (save['transition'], save['end']) == (f'{act}.failed' if fails else f'{act}.done', True)
     assert (save['event']['event'], save['event']['result']) == (
-        f'compute_{act}_instance', 'Error' if fails else 'Success')
+        f'compute_{act}_instance',
+        'Error' if fails else 'Success',
+    )
     assert result['error'] == ('QEMU is stuck' if fails else None)
     row = cloud.cell.instances[server.uuid]
     assert (row['vm_state'], row['task_state']) == (before if fails else after, None)
@@ -125,7 +131,7 @@ def test_a_crash_dump_is_an_event_of_its_own_name(cloud, manager, server):
     instance = cloud.cell.in_task(server.uuid, None)
     manager.endpoint.trigger_crash_dump(new_context(), instance=instance, key='t/0.s/1')
     assert ('trigger_crash_dump', server.uuid) in cloud.drivers['gpu1'].calls
-    save, = cloud.cell.saves
+    (save,) = cloud.cell.saves
     assert (save['transition'], save['event']['event']) == ('trigger_crash_dump.done', 'compute_trigger_crash_dump')
 
 
@@ -142,10 +148,10 @@ def test_rescue_and_unrescue(cloud, manager, server, vm):
     real = driver.rescues.rescue
     driver.rescues.rescue = lambda *args, **kwargs: asked.append((args, kwargs)) or real(*args, **kwargs)
     assert _rescue(cloud, manager, server, vm, {'id': 'image-2', 'name': 'repair'})['error'] is None
-    ((_, image, rescue_image, devices), kwargs), = asked
+    (((_, image, rescue_image, devices), kwargs),) = asked
     assert (rescue_image['id'], len(devices)) == ('image-2', 1) and 'properties' in image
     assert (kwargs['timeout'], kwargs['retry_interval'], kwargs['admin_password']) == (7, 10, None)
-    save, = cloud.cell.saves
+    (save,) = cloud.cell.saves
     assert (save['transition'], save['event']['event']) == ('rescue.done', 'compute_rescue_instance')
     row = cloud.cell.instances[server.uuid]
     assert (row['vm_state'], row['power_state']) == ('rescued', 1) and len(cloud.cell.held(server.uuid)) == 1
@@ -159,7 +165,10 @@ def test_a_rescue_that_fails_says_what_the_driver_said(cloud, manager, server):
     cloud.drivers['gpu1'].fail('rescue', errors.KilonovaError('QEMU is stuck'))
     result = _rescue(cloud, manager, server)
     assert result['error'] == f'Instance {server.uuid} cannot be rescued: Driver Error: QEMU is stuck'
-    save, = cloud.cell.saves
+    (save,) = cloud.cell.saves
     assert (save['transition'], save['fault']['code'], save['fault']['message']) == (
-        'rescue.failed', 400, result['error'])
+        'rescue.failed',
+        400,
+        result['error'],
+    )
     assert cloud.cell.instances[server.uuid]['vm_state'] == 'active'

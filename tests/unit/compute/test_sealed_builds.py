@@ -1,4 +1,5 @@
 """Sealed passwords and files on the host: opened for the driver alone, refused without the key. Finding 3.11."""
+
 from __future__ import annotations
 
 import base64
@@ -9,7 +10,7 @@ import pytest
 
 from kilonova import errors, sealing
 from kilonova.conf import secrets
-from kilonova.sealing import Keys, Secrets
+from kilonova.sealing import SealingKeys, ServerSecrets
 from tests.unit.compute.cloud import build_order, new_context
 
 FILES = [('/etc/motd', base64.b64encode(b'hello').decode())]
@@ -33,18 +34,20 @@ def given(manager, monkeypatch):
     def watched(*args, admin_password, files, **kwargs):
         found.append((admin_password, files))
         return spawn(*args, admin_password=admin_password, files=files, **kwargs)
+
     monkeypatch.setattr(manager.host.driver.guests, 'spawn', watched)
     return found
 
 
 def build(manager, instance, sealed, **more):
     return manager.endpoint.build_and_run_instance(
-        new_context(), order=build_order(instance, sealed=sealed, **more), key='o/3.build/1')
+        new_context(), order=build_order(instance, sealed=sealed, **more), key='o/3.build/1'
+    )
 
 
 def test_the_driver_gets_what_was_sealed(cloud, manager, given, caplog):
     instance = cloud.cell.new_instance(0)
-    sealed = Keys.read(manager.conf.secrets.key_file).seal(Secrets('top-secret', FILES), instance.uuid)
+    sealed = SealingKeys.read(manager.conf.secrets.key_file).seal(ServerSecrets('top-secret', FILES), instance.uuid)
     with caplog.at_level(logging.DEBUG):
         build(manager, instance, sealed)
     assert given == [('top-secret', FILES)]
@@ -62,7 +65,7 @@ def test_a_host_that_can_not_open_refuses(cloud, manager, given, damage):
     """Another host may have the key; here nothing is left of the server."""
     instance, path = cloud.cell.new_instance(0), manager.conf.secrets.key_file
     uuid = cloud.cell.new_instance(0).uuid if damage == 'other server' else instance.uuid
-    sealed = Keys.read(path).seal(Secrets('top-secret', FILES), uuid)
+    sealed = SealingKeys.read(path).seal(ServerSecrets('top-secret', FILES), uuid)
     if damage != 'other server':
         os.unlink(path)
     if damage == 'other key':

@@ -1,4 +1,5 @@
 """Start of a compute, its node, its guests after a host boot, heartbeat, audit view: seed-map.md rows 2.1–2.4."""
+
 from __future__ import annotations
 
 import ast
@@ -14,9 +15,9 @@ from types import SimpleNamespace
 import pytest
 
 from kilonova import errors, objects
-from kilonova.compute.card_types import CardTypes
 from kilonova.compute.endpoint import Endpoint
 from kilonova.compute.manager import OPERATIONS, ComputeManager
+from kilonova.compute.mdev_types import MdevTypes
 from kilonova.compute.ops import move, power
 from kilonova.compute.records import InvalidNodeConfiguration
 from kilonova.compute.report import Heartbeat, audit_usage
@@ -59,8 +60,12 @@ class Placement:
     def get_allocations(self, consumer):
         self.read.append(consumer)
         self.on_read(consumer)
-        return {'allocations': dict(self.allocated[consumer]), 'consumer_generation': 3, 'project_id': 'p',
-                'user_id': 'u'}
+        return {
+            'allocations': dict(self.allocated[consumer]),
+            'consumer_generation': 3,
+            'project_id': 'p',
+            'user_id': 'u',
+        }
 
     def claim(self, consumer, allocations, mappings=None, *, project_id, user_id, generation=None):
         self.claimed.append((consumer, allocations, project_id, user_id, generation))
@@ -70,8 +75,13 @@ class Placement:
 def test_the_endpoint_is_what_the_interface_declares(cloud):
     manager = cloud.host('gpu1')
     Compute.check_server(manager.endpoint)
-    own = (manager.cancel, manager.report_again, manager.set_host_enabled, manager.node.book.set_device_disabled,
-           CardTypes(manager.host, manager.node.book, manager.node.kinds, manager.node.update).set_mdev_type)
+    own = (
+        manager.cancel,
+        manager.report_again,
+        manager.set_host_enabled,
+        manager.node.book.set_device_disabled,
+        MdevTypes(manager.host, manager.node.book, manager.node.kinds, manager.node.update).set_mdev_type,
+    )
     Endpoint(manager.host, manager.keys, OPERATIONS, own)
     with pytest.raises(TypeError, match=r'compute\.soft_delete_instance has no implementation'):
         Endpoint(manager.host, manager.keys, [module for module in OPERATIONS if module is not power], own)
@@ -84,8 +94,11 @@ def test_the_endpoint_is_what_the_interface_declares(cloud):
         Endpoint(manager.host, manager.keys, OPERATIONS, (cancel, *own[1:]))
 
 
-@pytest.mark.parametrize('act', [act for module in OPERATIONS for act in vars(module).values() if hasattr(act, 'does')],
-                         ids=lambda act: act.does[0])
+@pytest.mark.parametrize(
+    'act',
+    [act for module in OPERATIONS for act in vars(module).values() if hasattr(act, 'does')],
+    ids=lambda act: act.does[0],
+)
 def test_what_a_message_brings_is_read(act):
     """Finding 3.11: each argument of a method, and each field of an order in the module that gets it, or in
     what all moves share."""
@@ -96,8 +109,10 @@ def test_what_a_message_brings_is_read(act):
         kind = inspect.get_annotations(act)['order']
         functions = [*vars(inspect.getmodule(act)).values(), *vars(move).values()]
         source = '\n'.join(
-            inspect.getsource(function) for function in functions
-            if any(kind in str(one) for one in getattr(function, '__annotations__', {}).values()))
+            inspect.getsource(function)
+            for function in functions
+            if any(kind in str(one) for one in getattr(function, '__annotations__', {}).values())
+        )
         fields = getattr(objects, kind.removeprefix('objects.')).fields.keys() - {'instance'}
         assert [name for name in fields if f'order.{name}' not in source] == []
 
@@ -121,10 +136,14 @@ def test_start_makes_the_records(cloud, caplog):
     assert told == [('service.create', 'gpu1')]
 
 
-@pytest.mark.parametrize(('ratios', 'told'), [
-    ({}, [4.0, 1.0, 1.0]),
-    ({'cpu_allocation_ratio': 16.0, 'ram_allocation_ratio': 1.5, 'disk_allocation_ratio': 1.2}, [16.0, 1.5, 1.2]),
-    ({'initial_ram_allocation_ratio': 2.0}, [4.0, 2.0, 1.0])])
+@pytest.mark.parametrize(
+    ('ratios', 'told'),
+    [
+        ({}, [4.0, 1.0, 1.0]),
+        ({'cpu_allocation_ratio': 16.0, 'ram_allocation_ratio': 1.5, 'disk_allocation_ratio': 1.2}, [16.0, 1.5, 1.2]),
+        ({'initial_ram_allocation_ratio': 2.0}, [4.0, 2.0, 1.0]),
+    ],
+)
 def test_the_hosts_row_has_its_ratios(cloud, ratios, told):
     """Row 3.22: those of its options, else the field's defaults."""
     record = cloud.host('gpu1', **ratios).node.record
@@ -146,8 +165,10 @@ def test_another_hosts_identity_is_refused(cloud):
     assert cloud.cell.services == {}, 'finding 7.12: the refused host left a service'
 
 
-@pytest.mark.parametrize(('name', 'value', 'error'), [
-    ('device_spec', ['nonsense'], PciConfigInvalidSpec), ('alias', ['{"name": "x"}'], PciInvalidAlias)])
+@pytest.mark.parametrize(
+    ('name', 'value', 'error'),
+    [('device_spec', ['nonsense'], PciConfigInvalidSpec), ('alias', ['{"name": "x"}'], PciInvalidAlias)],
+)
 def test_malformed_pci_settings_refuse_the_start(cloud, name, value, error):
     conf = new_conf('gpu1')
     conf.set_override(name, value, group='pci')
@@ -266,8 +287,16 @@ def unreported(cloud):
 def added(cloud, server, manager):
     """What a server's allocations become."""
     (address,) = cloud.cell.held(server)
-    return (server, {manager.node.record.uuid: {'resources': {'VCPU': 8}},
-                     f'rp-{address}': {'resources': {'CUSTOM_PCI_10DE_13F1': 1}}}, 'p', 'u', 3)
+    return (
+        server,
+        {
+            manager.node.record.uuid: {'resources': {'VCPU': 8}},
+            f'rp-{address}': {'resources': {'CUSTOM_PCI_10DE_13F1': 1}},
+        },
+        'p',
+        'u',
+        3,
+    )
 
 
 def test_devices_that_placement_does_not_know_are_added_to_the_allocations(cloud, unreported):
@@ -312,6 +341,7 @@ def test_devices_that_change_hands_while_allocations_are_read_are_not_added(clou
     def free_the_first(uuid):
         if placement.read == [uuid]:
             tracker.commit(tracker.plan_free(uuid))
+
     placement.on_read = free_the_first
     manager.node.update()
     assert sorted(placement.read) == sorted([unreported, second])
@@ -355,13 +385,18 @@ def test_comparing_with_placement_never_fails_a_start_or_a_look(cloud, unreporte
     def fail(error):
         def on_read(uuid):
             raise error
+
         return on_read
+
     placement.on_read = fail(errors.Unanswered(who='Placement', reason='away'))
     manager.node.start()
     manager.node.announce()
     manager.node.update()
-    named = [record.getMessage() for record in caplog.records if unreported in record.getMessage()
-             and record.levelno == logging.WARNING]
+    named = [
+        record.getMessage()
+        for record in caplog.records
+        if unreported in record.getMessage() and record.levelno == logging.WARNING
+    ]
     assert len(named) == 1 and address in named[0]
     placement.on_read = fail(ValueError('no JSON'))
     manager.node.start()
@@ -409,6 +444,7 @@ def test_a_host_that_was_silent_for_long_follows_its_record():
 
         def save(self):
             """Always answered."""
+
     now, followed = [0.0], []
     heart = Heartbeat(Service(), lambda: followed.append(now[0]), patience=60, clock=lambda: now[0])
     for now[0] in (10.0, 20.0, 80.0, 141.0, 150.0):
@@ -418,6 +454,7 @@ def test_a_host_that_was_silent_for_long_follows_its_record():
 
 class Answered:
     """A service record whose calls are answered, or not."""
+
     id, host, topic, binary, report_count = 17, 'h', 'compute', 'nova-compute', 0
 
     def __init__(self):
@@ -436,6 +473,7 @@ def heart_of(service, **more):
         if not taken:
             raise errors.Unanswered(who='conductor', reason='nobody takes reports')
         sent.append((service_id, host))
+
     return Heartbeat(service, lambda: recovered.append(len(sent)), send=send, **more), sent, taken, recovered
 
 
@@ -529,7 +567,7 @@ def test_describe_host(cloud):
     server = cloud.boot(manager)
     view = manager.endpoint.describe_host(new_context())
     assert (view['host'], view['node'], view['directories']) == ('gpu1', 'gpu1', [server.uuid])
-    domain, = view['domains']
+    (domain,) = view['domains']
     assert domain['hostdevs'] == list(cloud.cell.held(server.uuid)) and domain['state'] == 1
     json.dumps(view)
 
@@ -607,7 +645,8 @@ def test_a_guest_without_its_devices_is_not_resumed(cloud):
     cloud.reboot('gpu1', resume_guests_state_on_host_boot=True)
     assert cloud.cell.instances[server.uuid]['vm_state'] == 'active' and cloud.drivers['gpu1'].domains == {}
     assert cloud.cell.waiting == {
-        server.uuid: f'Instance {server.uuid} asks for 1 PCI devices and holds 0 on this host.'}
+        server.uuid: f'Instance {server.uuid} asks for 1 PCI devices and holds 0 on this host.'
+    }
 
 
 def test_a_stopped_server_stays_off_after_host_boot(cloud):
@@ -685,15 +724,27 @@ def test_sync_power_states(cloud):
     assert cloud.cell.saves == []
 
 
-@pytest.mark.parametrize(('vm_state', 'power_state', 'found', 'wanted'), [
-    ('active', 1, 3, ('active', 3, 3)), ('active', 1, 7, ('stopped', 4, 4)), ('active', 1, 6, ('stopped', 6, 6)),
-    ('paused', 3, 1, ('paused', 1, 1)), ('paused', 3, 4, ('stopped', 4, 4)), ('paused', 3, 6, ('stopped', 6, 6)),
-    ('paused', 3, 7, ('stopped', 4, 4)), ('paused', 4, 4, ('stopped', 4, 4)),
-    ('suspended', 7, 7, ('suspended', 7, 7)), ('suspended', 7, 1, ('suspended', 1, 1)),
-    ('suspended', 7, 4, ('stopped', 4, 4)), ('suspended', 7, 3, ('suspended', 3, 3))])
+@pytest.mark.parametrize(
+    ('vm_state', 'power_state', 'found', 'wanted'),
+    [
+        ('active', 1, 3, ('active', 3, 3)),
+        ('active', 1, 7, ('stopped', 4, 4)),
+        ('active', 1, 6, ('stopped', 6, 6)),
+        ('paused', 3, 1, ('paused', 1, 1)),
+        ('paused', 3, 4, ('stopped', 4, 4)),
+        ('paused', 3, 6, ('stopped', 6, 6)),
+        ('paused', 3, 7, ('stopped', 4, 4)),
+        ('paused', 4, 4, ('stopped', 4, 4)),
+        ('suspended', 7, 7, ('suspended', 7, 7)),
+        ('suspended', 7, 1, ('suspended', 1, 1)),
+        ('suspended', 7, 4, ('stopped', 4, 4)),
+        ('suspended', 7, 3, ('suspended', 3, 3)),
+    ],
+)
 @pytest.mark.parametrize('at_boot', [False, True])
-def test_servers_whose_guests_somebody_paused_or_suspended(cloud, caplog, vm_state, power_state, found, wanted,
-                                                           at_boot):
+def test_servers_whose_guests_somebody_paused_or_suspended(
+    cloud, caplog, vm_state, power_state, found, wanted, at_boot
+):
     """Row 2.16, and the same when the host starts: a pause that was not ours is shown, memory that is gone is a guest
     that is off, and what says SUSPENDED has its memory."""
     manager = cloud.host('gpu1', GPUS)
@@ -706,19 +757,32 @@ def test_servers_whose_guests_somebody_paused_or_suspended(cloud, caplog, vm_sta
     manager.guests.sync()
     assert (row['vm_state'], row['power_state'], domain.state) == wanted
     assert (f'is {vm_state} and its guest' in caplog.text) == (
-        (vm_state, found) in {('active', 3), ('active', 7), ('paused', 1), ('paused', 7), ('suspended', 1)})
+        (vm_state, found) in {('active', 3), ('active', 7), ('paused', 1), ('paused', 7), ('suspended', 1)}
+    )
     assert len(cloud.cell.held(server.uuid)) == 1
     cloud.cell.saves.clear()
     manager.guests.sync()
     assert cloud.cell.saves == []
 
 
-@pytest.mark.parametrize(('vm_state', 'power_state', 'found', 'wanted'), [
-    ('active', 1, 0, ('active', 0, 0)), ('active', 1, 1, ('active', 1, 1)), ('stopped', 4, 1, ('stopped', 4, 4)),
-    ('shelved', 4, 1, ('shelved', 4, 4)), ('soft-delete', 4, 1, ('soft-delete', 4, 4)),
-    ('stopped', 4, 3, ('stopped', 3, 3)), ('stopped', 1, 4, ('stopped', 4, 4)), ('error', 1, 4, ('error', 1, 4)),
-    ('error', 4, 1, ('error', 4, 1)), ('building', 0, 1, ('building', 0, 1)), ('rescued', 1, 4, ('rescued', 4, 4)),
-    ('resized', 1, 4, ('resized', 4, 4)), ('rescued', 1, 3, ('rescued', 3, 3))])
+@pytest.mark.parametrize(
+    ('vm_state', 'power_state', 'found', 'wanted'),
+    [
+        ('active', 1, 0, ('active', 0, 0)),
+        ('active', 1, 1, ('active', 1, 1)),
+        ('stopped', 4, 1, ('stopped', 4, 4)),
+        ('shelved', 4, 1, ('shelved', 4, 4)),
+        ('soft-delete', 4, 1, ('soft-delete', 4, 4)),
+        ('stopped', 4, 3, ('stopped', 3, 3)),
+        ('stopped', 1, 4, ('stopped', 4, 4)),
+        ('error', 1, 4, ('error', 1, 4)),
+        ('error', 4, 1, ('error', 4, 1)),
+        ('building', 0, 1, ('building', 0, 1)),
+        ('rescued', 1, 4, ('rescued', 4, 4)),
+        ('resized', 1, 4, ('resized', 4, 4)),
+        ('rescued', 1, 3, ('rescued', 3, 3)),
+    ],
+)
 @pytest.mark.parametrize('look', ['at boot', 'at one', 'now and then'])
 def test_guests_beside_what_their_servers_say(cloud, manager, server, look, vm_state, power_state, found, wanted):
     """Row 2.16: what is to be off is stopped, a server without its guest is off, what isn't compared stays."""
@@ -739,8 +803,10 @@ def test_a_server_that_is_not_at_rest_or_elsewhere_is_not_compared(cloud, manage
     domain, row = cloud.drivers['gpu1'].domains[server.uuid], cloud.cell.instances[server.uuid]
     domain.state = 4
     for values, busy, compared in (
-            ({'task_state': 'powering-off'}, set(), False), ({'task_state': None}, {server.uuid}, False),
-            ({'host': 'gpu2'}, set(), True)):
+        ({'task_state': 'powering-off'}, set(), False),
+        ({'task_state': None}, {server.uuid}, False),
+        ({'host': 'gpu2'}, set(), True),
+    ):
         row.update(values)
         cloud.cell.busy = busy
         assert manager.guests.sync_one(server.uuid) is compared
@@ -813,7 +879,8 @@ def test_a_compute_joins_its_group(cloud, caplog):
     with caplog.at_level(logging.DEBUG, logger='kilonova.compute.report'):
         manager = cloud.host('gpu1')
     assert [record.getMessage() for record in caplog.records if record.name == 'kilonova.compute.report'] == [
-        'DB_Driver: join new ServiceGroup member gpu1 to the compute group, service = nova-compute']
+        'DB_Driver: join new ServiceGroup member gpu1 to the compute group, service = nova-compute'
+    ]
     assert cloud.cell.services['gpu1'].report_count == 1
     assert manager.timers.spacing['report_state'] == manager.conf.report_interval
     manager.heartbeat.beat()
@@ -838,9 +905,14 @@ def test_periodic_tasks_and_their_spacing(cloud):
     manager = cloud.host('gpu1', periodic_enable=True, sync_power_state_interval=-1)
     manager.stop()
     assert manager.timers.spacing == {
-        'report_state': 10, 'look_again': 5, 'look_at_failed_devices': 5, 'update_available_resource': 60,
+        'report_state': 10,
+        'look_again': 5,
+        'look_at_failed_devices': 5,
+        'update_available_resource': 60,
         'cleanup_running_deleted_instances': 1800,
-        'run_pending_deletes': 300, 'run_image_cache_manager_pass': 2400}
+        'run_pending_deletes': 300,
+        'run_image_cache_manager_pass': 2400,
+    }
     other = cloud.host('gpu2', periodic_enable=True)
     other.stop()
     assert other.timers.spacing == {**manager.timers.spacing, 'sync_power_states': 600}
@@ -866,8 +938,9 @@ def test_usage_is_audited_where_it_is_asked_for(cloud):
 @pytest.mark.parametrize(('interval', 'spacing'), [(None, None), (0, None), (30, 30)])
 def test_volumes_are_counted_where_it_is_asked_for(cloud, monkeypatch, interval, spacing):
     """Row 2.15: off by default."""
-    manager = cloud.host('gpu1', periodic_enable=True, **(
-        {} if interval is None else {'volume_usage_poll_interval': interval}))
+    manager = cloud.host(
+        'gpu1', periodic_enable=True, **({} if interval is None else {'volume_usage_poll_interval': interval})
+    )
     manager.stop()
     assert manager.timers.spacing.get('poll_volume_usage') == spacing
     assert [told['spacing'] for told in manager.timers.told() if told['name'] == 'poll_volume_usage'] == [spacing or -1]
@@ -885,6 +958,7 @@ def test_a_start_is_tried_with_growing_pauses(cloud, monkeypatch):
         tried.append(1)
         if answers:
             raise answers.pop()
+
     tried = []
     monkeypatch.setattr(manager, '_pauses', (1.0, 2.0))
     monkeypatch.setattr(manager.stopping, 'wait', pauses.append)
@@ -902,7 +976,11 @@ def test_what_the_records_of_a_new_host_say(cloud):
     cloud.host('gpu1')
     service, (node,) = cloud.cell.services['gpu1'], cloud.cell.nodes.values()
     assert (service.disabled, service.disabled_reason, service.forced_down, service.version) == (
-        False, None, False, SERVICE_VERSION)
+        False,
+        None,
+        False,
+        SERVICE_VERSION,
+    )
     assert (node.mapped, node.running_vms, node.current_workload) == (0, 0, 0)
     assert (node.vcpus_used, node.memory_mb_used, node.local_gb_used) == (0, 0, 0)
     assert node.uuid == cloud.drivers['gpu1'].host.get_available_resource()['uuid']
@@ -928,6 +1006,7 @@ def test_seconds_that_a_guest_gets_to_shut_down(cloud, manager, server):
     def wait(clean=True, **metadata):
         server.system_metadata = metadata
         return manager.host.shutdown_wait(server, clean)
+
     assert wait(image_os_shutdown_timeout='7') == (7, 10)
     assert wait() == wait(image_os_shutdown_timeout='soon') == wait(image_os_shutdown_timeout='-1') == (60, 10)
     assert wait(False, image_os_shutdown_timeout='7') == (0, 0)
@@ -965,8 +1044,11 @@ def test_what_somebody_evacuated_is_cleared_away_at_the_start(cloud, monkeypatch
     migration = cloud.cell.new_migration(server.uuid, manager, kind='evacuation')
     migration.dest_compute = migration.dest_node = 'gpu2'
     cloud.cell.instances[server.uuid]['host'] = 'gpu2'
-    monkeypatch.setattr(cloud.cell, '_migrationlist_get_evacuated',
-                        lambda ctxt, host: objects.MigrationList.of(ctxt, [migration] if host == 'gpu1' else []))
+    monkeypatch.setattr(
+        cloud.cell,
+        '_migrationlist_get_evacuated',
+        lambda ctxt, host: objects.MigrationList.of(ctxt, [migration] if host == 'gpu1' else []),
+    )
     manager = cloud.host('gpu1')
     assert cloud.drivers['gpu1'].domains == {} and cloud.drivers['gpu1'].directories == {}
     assert cloud.cell.held(server.uuid) == {} and manager.host.tracker.used.vcpus == 0
@@ -1004,6 +1086,7 @@ def test_the_usage_of_a_period_is_told_once(cloud, manager, monkeypatch, caplog)
         @staticmethod
         def emit(ctxt, event, **facts):
             told.append((event, facts))
+
     monkeypatch.setattr('kilonova.compute.report.TaskLog', Logged)
     monkeypatch.setattr(manager.host, 'notify', Notify)
     monkeypatch.setattr(Logged, 'made', [])
@@ -1012,9 +1095,13 @@ def test_the_usage_of_a_period_is_told_once(cloud, manager, monkeypatch, caplog)
     assert audit_usage(manager.host, ctxt, moment) == 3
     assert told == [('instance.exists', {'instance': name, 'whole': True}) for name in ('one', 'two')]
     assert Logged.made[0].values == {
-        'task_name': 'instance_usage_audit', 'host': 'gpu1', 'errors': 1,
-        'period_beginning': datetime.datetime(2026, 3, 15, 9), 'period_ending': datetime.datetime(2026, 3, 15, 10),
-        'message': 'Instance usage audit ran for host gpu1, 4 instances.'}
+        'task_name': 'instance_usage_audit',
+        'host': 'gpu1',
+        'errors': 1,
+        'period_beginning': datetime.datetime(2026, 3, 15, 9),
+        'period_ending': datetime.datetime(2026, 3, 15, 10),
+        'message': 'Instance usage audit ran for host gpu1, 4 instances.',
+    }
     assert 'Could not send the usage notification of the instance' in caplog.text
     monkeypatch.setattr(Logged, 'there', None)
     assert audit_usage(manager.host, ctxt, moment) is None

@@ -1,4 +1,5 @@
 """Images of servers, soft delete and restore, as one host does them."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -40,8 +41,9 @@ def state(cloud, uuid):
 
 
 def make_image(cloud, manager, server, key=KEY):
-    return manager.endpoint.snapshot_instance(new_context(), image_id='snap', key=key,
-                                              instance=cloud.cell.in_task(server.uuid, 'image_snapshot_pending'))
+    return manager.endpoint.snapshot_instance(
+        new_context(), image_id='snap', key=key, instance=cloud.cell.in_task(server.uuid, 'image_snapshot_pending')
+    )
 
 
 def restore(cloud, manager, server):
@@ -53,7 +55,10 @@ def test_an_image_is_three_saves(cloud, manager, server, images):
     """The first of them is the key's check."""
     make_image(cloud, manager, server)
     assert [save['transition'] for save in cloud.cell.saves] == [
-        'snapshot.copying', 'snapshot.uploading', 'snapshot.done']
+        'snapshot.copying',
+        'snapshot.uploading',
+        'snapshot.done',
+    ]
     assert cloud.cell.checks == [] and cloud.cell.saves[-1]['end'] is True
     assert cloud.cell.events() == [('compute_snapshot_instance', 'Success')]
     assert state(cloud, server.uuid) == ('active', None) and list(images.sent) == ['snap']
@@ -111,8 +116,9 @@ def test_a_soft_delete_that_fails_is_tried_again(cloud, manager, server):
 
 
 def test_a_restore_that_fails_leaves_the_server_soft_deleted(cloud, manager, server):
-    manager.endpoint.soft_delete_instance(new_context(), instance=cloud.cell.in_task(server.uuid, 'soft-deleting'),
-                                          key='d/3.s/1')
+    manager.endpoint.soft_delete_instance(
+        new_context(), instance=cloud.cell.in_task(server.uuid, 'soft-deleting'), key='d/3.s/1'
+    )
     cloud.drivers['gpu1'].fail('power_on', errors.KilonovaError("no room in '/srv/x/disk'"))
     result = restore(cloud, manager, server)
     assert result['error'] == "no room in 'disk'"

@@ -1,4 +1,5 @@
 """The ledger of a host: what servers hold, by server and side."""
+
 from __future__ import annotations
 
 import json
@@ -7,9 +8,9 @@ import threading
 import pytest
 
 from kilonova import errors, objects
-from kilonova.compute.tracker import RUN, Capacity, ClaimExists, Plan, Tracker, Usage
+from kilonova.compute.tracker import RUN, ClaimExists, ClaimPlan, HostCapacity, Tracker, Usage
 from kilonova.context import RequestContext
-from kilonova.pci.devices import HostDevices
+from kilonova.pci.devices import NodeDevices
 from tests.unit.compute.cloud import flavor
 from tests.unit.pci.builders import NODE, found, functions, ledger, request, statuses
 
@@ -37,7 +38,7 @@ def asked(*wanted: objects.InstancePCIRequest) -> objects.InstancePCIRequests:
     return objects.InstancePCIRequests(requests=list(wanted))
 
 
-def plan(made: Tracker, uuid: str, *wanted: objects.InstancePCIRequest, side: str = RUN) -> Plan:
+def plan(made: Tracker, uuid: str, *wanted: objects.InstancePCIRequest, side: str = RUN) -> ClaimPlan:
     return made.plan(uuid, side, OF, asked(*wanted))
 
 
@@ -53,11 +54,11 @@ def held(made: Tracker, uuid: str, side: str | None = None) -> dict[str, str]:
     return {device.address: device.status for device in made.devices(uuid, side)}
 
 
-def changed(one: Plan) -> dict[str, tuple[str, str, str | None]]:
+def changed(one: ClaimPlan) -> dict[str, tuple[str, str, str | None]]:
     return {change['address']: (change['from'], change['to'], change['instance_uuid']) for change in one.changes}
 
 
-def counts(made: Tracker, one: Plan | None = None) -> list[int]:
+def counts(made: Tracker, one: ClaimPlan | None = None) -> list[int]:
     pools = objects.PciDevicePoolList.from_json(made.usage(one)['pci_stats'])
     return [pool.count for pool in pools or ()]
 
@@ -66,20 +67,20 @@ def restarted(made: Tracker) -> Tracker:
     """Another process has read the same rows."""
     again = Tracker()
     again.node = made.node
-    again.load(HostDevices.of(made.host_devices.kinds, made.host_devices.all(), NODE))
+    again.load(NodeDevices.of(made.host_devices.kinds, made.host_devices.all(), NODE))
     return again
 
 
 # -- amounts -----------------------------------------------------------------------------------------------------------
 def test_capacity_names_what_lacks() -> None:
     inventory = {name: {'total': 10, 'allocation_ratio': 2.0} for name in ('VCPU', 'MEMORY_MB', 'DISK_GB')}
-    capacity = Capacity.of(inventory)
+    capacity = HostCapacity.of(inventory)
     assert capacity.lacking(Usage(20, 20, 20)) is None
     assert capacity.lacking(Usage(21, 1, 1)) == 'vcpus 21.00 used of 20.00'
     assert capacity.lacking(Usage(1, 1, 21)) == 'disk 21.00 GB used of 20.00 GB'
     assert capacity.lacking(Usage(1, 21, 21)) == 'memory 21.00 MB used of 20.00 MB'
-    assert Capacity.of({}).lacking(Usage(10 ** 9, 10 ** 9, 10 ** 9)) is None
-    pinning = Capacity.of({'PCPU': {'total': 4, 'allocation_ratio': 1.0}})
+    assert HostCapacity.of({}).lacking(Usage(10**9, 10**9, 10**9)) is None
+    pinning = HostCapacity.of({'PCPU': {'total': 4, 'allocation_ratio': 1.0}})
     assert pinning.lacking(Usage(99, 99, 99, 4)) is None
     assert pinning.lacking(Usage(0, 0, 0, 5)) == 'pcpus 5.00 used of 4.00'
     assert Usage(1, 2, 3, 4) + Usage(10, 20, 30, 40) == Usage(11, 22, 33, 44)
@@ -95,7 +96,7 @@ def test_swap_counts_as_disk_in_whole_gib() -> None:
 
 def test_a_claim_that_exceeds_the_capacity_takes_nothing() -> None:
     made = gpus()
-    made.capacity = Capacity(vcpus=12)
+    made.capacity = HostCapacity(vcpus=12)
     claim(made, A, request(1))
     with pytest.raises(errors.HostRejected, match=r'vcpus 16\.00 used of 12\.00'):
         plan(made, B, request(1))
@@ -141,8 +142,11 @@ def test_an_aborted_plan_was_never_made(act: str) -> None:
     made = gpus()
     claim(made, B, request(1))
     before = made.usage(), statuses(made.host_devices)
-    one = {'plan': lambda: plan(made, A, request(2)), 'allocate': lambda: made.plan_allocate(B),
-           'free': lambda: made.plan_free(B)}[act]()
+    one = {
+        'plan': lambda: plan(made, A, request(2)),
+        'allocate': lambda: made.plan_allocate(B),
+        'free': lambda: made.plan_free(B),
+    }[act]()
     assert one.changes
     made.abort(one)
     assert (made.usage(), statuses(made.host_devices)) == before
@@ -200,7 +204,8 @@ def test_a_claim_for_other_devices_than_are_held_is_refused() -> None:
         plan(made, A, request(1))
     assert isinstance(caught.value.__cause__, ClaimExists)
     assert str(caught.value.__cause__) == (
-        f'Instance {A} already holds other PCI devices on this host than it requests: {G0}, {G1}')
+        f'Instance {A} already holds other PCI devices on this host than it requests: {G0}, {G1}'
+    )
     assert made.used == ONE
 
 
@@ -322,10 +327,10 @@ def test_rows_that_are_read_again_keep_the_sides(moving: Tracker) -> None:
     for device in rows:
         if device.address == G2:
             device.status, device.instance_uuid = 'allocated', B
-    moving.load(HostDevices.of(moving.host_devices.kinds, rows, NODE))
+    moving.load(NodeDevices.of(moving.host_devices.kinds, rows, NODE))
     assert (set(held(moving, A, RUN)), set(held(moving, A, MOVE)), set(held(moving, B))) == ({G0}, {G1}, {G2})
     rows[-1].instance_uuid = A
-    moving.load(HostDevices.of(moving.host_devices.kinds, rows, NODE))
+    moving.load(NodeDevices.of(moving.host_devices.kinds, rows, NODE))
     assert set(held(moving, A, MOVE)) == {G1}, 'what came back since has no side'
 
 
@@ -357,6 +362,7 @@ def test_rows_that_can_not_be_read_stay_distrusted() -> None:
     def reload(ctxt: RequestContext) -> None:
         if (error := answers.pop(0)) is not None:
             raise error
+
     made.reload = reload
     made.distrust()
     with pytest.raises(errors.Unanswered), made.writing(CTXT):
@@ -395,9 +401,17 @@ def test_what_the_nodes_row_says() -> None:
     pools = objects.PciDevicePoolList.from_json(usage.pop('pci_stats'))
     assert sum(pool.count for pool in pools) == 2
     assert json.loads(usage.pop('stats')) == {'failed_builds': '2', 'io_workload': '1'}
-    assert usage == {'compute_node_id': 3, 'vcpus_used': 8, 'memory_mb_used': 32768, 'local_gb_used': 16,
-                     'free_ram_mb': 100000 - 32768, 'free_disk_gb': 484, 'running_vms': 1, 'current_workload': 1,
-                     'numa_topology': None}
+    assert usage == {
+        'compute_node_id': 3,
+        'vcpus_used': 8,
+        'memory_mb_used': 32768,
+        'local_gb_used': 16,
+        'free_ram_mb': 100000 - 32768,
+        'free_disk_gb': 484,
+        'running_vms': 1,
+        'current_workload': 1,
+        'numa_topology': None,
+    }
 
 
 def test_work_that_needs_no_claim_counts_while_it_lasts() -> None:
@@ -435,14 +449,17 @@ def test_a_filter_may_limit_a_claim() -> None:
     claim(made, A)
     limits = objects.SchedulerLimits(vcpu=20.0, memory_mb=70000.0, disk_gb=33.0, numa_topology=None)
 
-    def wanted(of: objects.Flavor) -> Plan:
+    def wanted(of: objects.Flavor) -> ClaimPlan:
         one = made.plan(B, RUN, of, None, None, limits)
         made.abort(one)
         return one
+
     assert wanted(flavor(vcpus=12, memory_mb=1024)).sides
-    for of, lacks in ((flavor(vcpus=13, memory_mb=1024), 'vcpus 21.00 used of 20.00'),
-                      (flavor(memory_mb=40000), 'memory 72768.00 MB used of 70000.00 MB'),
-                      (flavor(root_gb=18), 'disk 34.00 GB used of 33.00 GB')):
+    for of, lacks in (
+        (flavor(vcpus=13, memory_mb=1024), 'vcpus 21.00 used of 20.00'),
+        (flavor(memory_mb=40000), 'memory 72768.00 MB used of 70000.00 MB'),
+        (flavor(root_gb=18), 'disk 34.00 GB used of 33.00 GB'),
+    ):
         with pytest.raises(errors.HostRejected, match=lacks.replace('.', r'\.')):
             wanted(of)
 
@@ -480,8 +497,10 @@ def test_pf_claims_bar_its_functions() -> None:
     made = family()
     first = plan(made, A, request(1, **PF))
     assert changed(first) == {
-        PF0: ('available', 'claimed', A), VF0: ('available', 'unclaimable', None),
-        VF1: ('available', 'unclaimable', None)}
+        PF0: ('available', 'claimed', A),
+        VF0: ('available', 'unclaimable', None),
+        VF1: ('available', 'unclaimable', None),
+    }
     made.commit(first)
     assert counts(made) == [0], 'of the functions none is left'
     with pytest.raises(errors.HostRejected):

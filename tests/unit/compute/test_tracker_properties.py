@@ -1,5 +1,6 @@
 """Whatever is planned, written, lost, aborted and discovered in which order: nothing is given out twice, totals are
 those of the entries, rows follow."""
+
 from __future__ import annotations
 
 import contextlib
@@ -9,16 +10,20 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from kilonova import errors, objects
-from kilonova.compute.tracker import RUN, Plan, Tracker, Usage
+from kilonova.compute.tracker import RUN, ClaimPlan, Tracker, Usage
 from kilonova.context import RequestContext
-from kilonova.pci.devices import Change, Changes, HostDevices
+from kilonova.pci.devices import Change, Changes, NodeDevices
 from tests.unit.compute.cloud import flavor
 from tests.unit.pci.builders import NODE, found, functions, ledger, request, statuses
 
 CTXT = RequestContext()
 PFS = ('0000:91:00.0', '0000:92:00.0')
-HOST = [found('0000:81:00.0'), found('0000:82:00.0'), *(found(pf, dev_type='type-PF') for pf in PFS),
-        *(one for pf in PFS for one in functions(pf, 2))]
+HOST = [
+    found('0000:81:00.0'),
+    found('0000:82:00.0'),
+    *(found(pf, dev_type='type-PF') for pf in PFS),
+    *(one for pf in PFS for one in functions(pf, 2)),
+]
 SERVERS = st.sampled_from([f'{letter * 8}-0000-4000-8000-000000000000' for letter in 'abc'])
 SIDES = st.sampled_from([RUN, 'migration-1'])
 TYPES = st.sampled_from(['type-PCI', 'type-PF', 'type-VF'])
@@ -29,7 +34,7 @@ ENDS = st.sampled_from(['written', 'written', 'refused', 'lost', 'silent'])
 class Database:
     """Rows with the same compare-and-swap as the real ones."""
 
-    def __init__(self, devices: HostDevices) -> None:
+    def __init__(self, devices: NodeDevices) -> None:
         self.rows = {device.id: device for device in devices.all()}
 
     def write(self, changes: list[Change]) -> None:
@@ -72,9 +77,9 @@ class Ledger(RuleBasedStateMachine):
 
     def reload(self, ctxt: RequestContext) -> None:
         kinds = self.tracker.host_devices.kinds
-        self.tracker.load(HostDevices.of(kinds, [row.obj_clone() for row in self.database.rows.values()], NODE))
+        self.tracker.load(NodeDevices.of(kinds, [row.obj_clone() for row in self.database.rows.values()], NODE))
 
-    def end(self, plan: Plan, how: str, after: dict[tuple[str, str], tuple[int, set[str]]]) -> None:
+    def end(self, plan: ClaimPlan, how: str, after: dict[tuple[str, str], tuple[int, set[str]]]) -> None:
         """The plan's write ends so; the caller holds ``writing``. A claim that was written though nobody knows it
         leaves devices without a side."""
         if how in ('written', 'lost'):
@@ -87,8 +92,9 @@ class Ledger(RuleBasedStateMachine):
 
     @rule(server=SERVERS, side=SIDES, vcpus=st.integers(1, 4), dev_type=TYPES, count=st.integers(0, 2), how=ENDS)
     def claim(self, server: str, side: str, vcpus: int, dev_type: str, count: int, how: str) -> None:
-        requests = objects.InstancePCIRequests(requests=[
-            request(count, vendor_id='10de', dev_type=dev_type)] if count else [])
+        requests = objects.InstancePCIRequests(
+            requests=[request(count, vendor_id='10de', dev_type=dev_type)] if count else []
+        )
         with self.tracker.writing(CTXT):
             before = statuses(self.tracker.host_devices)
             try:
@@ -101,7 +107,8 @@ class Ledger(RuleBasedStateMachine):
             assert len(addresses) == count
             amount = self.entries[server, side][0] if (server, side) in self.entries else vcpus
             assert self.tracker.usage(plan)['vcpus_used'] - self.tracker.usage()['vcpus_used'] == (
-                0 if (server, side) in self.entries else vcpus)
+                0 if (server, side) in self.entries else vcpus
+            )
             self.end(plan, how, {**self.entries, (server, side): (amount, addresses)})
 
     @rule(server=SERVERS, sides=st.sets(SIDES), unsided=st.booleans(), how=ENDS)
@@ -110,8 +117,9 @@ class Ledger(RuleBasedStateMachine):
             plan = self.tracker.plan_free(server, lambda side: side in sides, unsided=unsided)
             stay = {key: entry for key, entry in self.entries.items() if key[0] != server or key[1] not in sides}
             # As the ledger has it: of a free that was written, and nobody knows it, ``entries`` knows nothing either.
-            kept = {device.address for key in stay if key[0] == server
-                    for device in self.tracker.devices(server, key[1])}
+            kept = {
+                device.address for key in stay if key[0] == server for device in self.tracker.devices(server, key[1])
+            }
             assert not kept & set(plan.freed)
             self.end(plan, how, stay)
 
@@ -122,8 +130,11 @@ class Ledger(RuleBasedStateMachine):
             assert {change['to'] for change in plan.changes if change['instance_uuid']} <= {'allocated'}
             self.end(plan, how, self.entries)
 
-    @rule(left_out=st.sets(st.sampled_from(range(len(HOST)))), numa=st.integers(0, 1),
-          how=st.sampled_from(['written', 'lost', 'silent']))
+    @rule(
+        left_out=st.sets(st.sampled_from(range(len(HOST)))),
+        numa=st.integers(0, 1),
+        how=st.sampled_from(['written', 'lost', 'silent']),
+    )
     def look(self, left_out: set[int], numa: int, how: str) -> None:
         """Devices come, go and change."""
         now = [{**one, 'numa_node': numa} for number, one in enumerate(HOST) if number not in left_out]
@@ -151,8 +162,14 @@ class Ledger(RuleBasedStateMachine):
         """Undo after do is as if nothing had been."""
         before, held = self.tracker.usage(), statuses(self.tracker.host_devices)
         with contextlib.suppress(errors.HostRejected):
-            self.tracker.abort(self.tracker.plan(server, 'migration-2', flavor(), objects.InstancePCIRequests(
-                requests=[request(count, vendor_id='10de', dev_type=dev_type)])))
+            self.tracker.abort(
+                self.tracker.plan(
+                    server,
+                    'migration-2',
+                    flavor(),
+                    objects.InstancePCIRequests(requests=[request(count, vendor_id='10de', dev_type=dev_type)]),
+                )
+            )
         assert (self.tracker.usage(), statuses(self.tracker.host_devices)) == (before, held)
 
     @invariant()
@@ -165,8 +182,9 @@ class Ledger(RuleBasedStateMachine):
     @invariant()
     def totals_are_those_of_the_entries(self) -> None:
         usage = self.tracker.usage()
-        amounts = Usage(sum(vcpus for vcpus, _ in self.entries.values()), 32768 * len(self.entries),
-                        16 * len(self.entries))
+        amounts = Usage(
+            sum(vcpus for vcpus, _ in self.entries.values()), 32768 * len(self.entries), 16 * len(self.entries)
+        )
         assert self.tracker.used == amounts
         assert (usage['vcpus_used'], usage['running_vms']) == (amounts.vcpus, len({key[0] for key in self.entries}))
 

@@ -4,6 +4,7 @@
 ``told EVENT …`` (a notification), or the driver's method with its arguments; ``->`` is what the order answers.
 ``KILONOVA_WRITE_SAMPLES=1`` writes the file: read the difference before it is committed.
 """
+
 from __future__ import annotations
 
 import json
@@ -51,6 +52,7 @@ class Transcript:
         def call(*args: Any, **given: Any) -> Any:
             self.lines.append(line(*args, **given))
             return real(*args, **given)
+
         setattr(owner, method, call)
 
     def answer(self, act: Callable[[], Any]) -> None:
@@ -96,6 +98,7 @@ class Watched:
             said = [one(value) for value in args] + [f'{key}={one(value)}' for key, value in sorted(given.items())]
             self._lines.append(' '.join([name, *said]))
             return real(*args, **given)
+
         return call
 
 
@@ -121,8 +124,11 @@ def written(given: dict[str, Any]) -> str:
 
 
 def shown(facts: dict[str, Any]) -> str:
-    return ' '.join(f'{name}={one(value)}' for name, value in sorted(facts.items())
-                    if name not in ('request_id', 'launched_at', 'usage_serial'))
+    return ' '.join(
+        f'{name}={one(value)}'
+        for name, value in sorted(facts.items())
+        if name not in ('request_id', 'launched_at', 'usage_serial')
+    )
 
 
 def one(value: Any) -> str:
@@ -144,8 +150,11 @@ def one(value: Any) -> str:
 
 
 NAMES: dict[type, Callable[[Any], object]] = {
-    objects.Instance: lambda value: value.uuid, objects.Flavor: lambda value: value.name,
-    objects.PciDevice: lambda value: value.address, Exception: lambda value: f'{type(value).__name__}({value})'}
+    objects.Instance: lambda value: value.uuid,
+    objects.Flavor: lambda value: value.name,
+    objects.PciDevice: lambda value: value.address,
+    Exception: lambda value: f'{type(value).__name__}({value})',
+}
 
 # -- one host ----------------------------------------------------------------------------------------------------------
 # {what: (order, task_state, vm_state, power state, arguments)}; arguments of an ``order`` are a function of the server.
@@ -160,10 +169,22 @@ PLAIN: dict[str, tuple[str, str | None, str, int, Arguments]] = {
     'suspend': ('suspend_instance', 'suspending', 'active', 1, {}),
     'resume': ('resume_instance', 'resuming', 'suspended', 7, {}),
     'crash dump': ('trigger_crash_dump', None, 'active', 1, {}),
-    'rescue': ('rescue_instance', 'rescuing', 'active', 1, lambda server: objects.RescueOrder(
-        instance=server, image={'id': 'i2', 'name': 'repair', 'properties': {}}, sealed=None)),
-    'rescue by the default': ('rescue_instance', 'rescuing', 'active', 1, lambda server: objects.RescueOrder(
-        instance=server, image={}, sealed=None)),
+    'rescue': (
+        'rescue_instance',
+        'rescuing',
+        'active',
+        1,
+        lambda server: objects.RescueOrder(
+            instance=server, image={'id': 'i2', 'name': 'repair', 'properties': {}}, sealed=None
+        ),
+    ),
+    'rescue by the default': (
+        'rescue_instance',
+        'rescuing',
+        'active',
+        1,
+        lambda server: objects.RescueOrder(instance=server, image={}, sealed=None),
+    ),
     'unrescue': ('unrescue_instance', 'unrescuing', 'rescued', 1, {}),
     'soft delete': ('soft_delete_instance', 'soft-deleting', 'active', 1, {}),
     'restore': ('restore_instance', 'restoring', 'soft-delete', 4, {}),
@@ -182,16 +203,42 @@ PLAIN: dict[str, tuple[str, str | None, str, int, Arguments]] = {
     'unshelve here': ('start_shelved_instance', 'unshelving', 'shelved', 4, {}),
     'undo unshelve here': ('undo_start_shelved_instance', 'unshelving', 'shelved', 1, {}),
     'undo unshelve here of one that runs': ('undo_start_shelved_instance', None, 'active', 1, {}),
-    'rebuild': ('rebuild_instance', 'rebuilding', 'active', 1, lambda server: objects.RebuildOrder(
-        instance=server, image={'id': 'i3', 'name': 'new', 'properties': {}}, sealed=None, preserve_ephemeral=True)),
-    'rebuild one that is off': ('rebuild_instance', 'rebuilding', 'stopped', 4, lambda server: objects.RebuildOrder(
-        instance=server, image={'id': 'i3', 'properties': {}}, sealed=None, preserve_ephemeral=False)),
+    'rebuild': (
+        'rebuild_instance',
+        'rebuilding',
+        'active',
+        1,
+        lambda server: objects.RebuildOrder(
+            instance=server, image={'id': 'i3', 'name': 'new', 'properties': {}}, sealed=None, preserve_ephemeral=True
+        ),
+    ),
+    'rebuild one that is off': (
+        'rebuild_instance',
+        'rebuilding',
+        'stopped',
+        4,
+        lambda server: objects.RebuildOrder(
+            instance=server, image={'id': 'i3', 'properties': {}}, sealed=None, preserve_ephemeral=False
+        ),
+    ),
 }
 # {what: the driver's method that fails}
-FAILURES = {'stop': 'power_off', 'start': 'power_on', 'reboot': 'reboot', 'pause': 'pause', 'resume': 'resume',
-            'crash dump': 'trigger_crash_dump', 'rescue': 'rescue', 'restore': 'power_on', 'soft delete': 'power_off',
-            'delete': 'destroy', 'snapshot': 'snapshot', 'shelve': 'snapshot', 'rebuild': 'rebuild',
-            'unshelve here': 'power_on'}
+FAILURES = {
+    'stop': 'power_off',
+    'start': 'power_on',
+    'reboot': 'reboot',
+    'pause': 'pause',
+    'resume': 'resume',
+    'crash dump': 'trigger_crash_dump',
+    'rescue': 'rescue',
+    'restore': 'power_on',
+    'soft delete': 'power_off',
+    'delete': 'destroy',
+    'snapshot': 'snapshot',
+    'shelve': 'snapshot',
+    'rebuild': 'rebuild',
+    'unshelve here': 'power_on',
+}
 
 
 def plain(what: str, cloud: Cloud, failing: str | None = None) -> Transcript:
@@ -215,16 +262,29 @@ def sealed(what: str, cloud: Cloud, failing: str | None = None) -> Transcript:
     with tempfile.TemporaryDirectory() as directory:
         manager.conf.set_override('key_file', f'{directory}/keys', group=secrets.GROUP)
         sealing.create_file(manager.conf.secrets.key_file)
-        text = sealing.Keys.read(manager.conf.secrets.key_file).seal(
-            sealing.Secrets('secret', [('/etc/motd', 'aGVsbG8=')]), server.uuid)
+        text = sealing.SealingKeys.read(manager.conf.secrets.key_file).seal(
+            sealing.ServerSecrets('secret', [('/etc/motd', 'aGVsbG8=')]), server.uuid
+        )
         if failing:
             driver.fail(failing, errors.KilonovaError('it hangs'))
         if what == 'rebuild':
-            task, order = 'rebuilding', lambda sent: {'order': objects.RebuildOrder(
-                instance=sent, image={'id': 'i3', 'properties': {}}, sealed=text, preserve_ephemeral=False)}
+            task, order = (
+                'rebuilding',
+                lambda sent: {
+                    'order': objects.RebuildOrder(
+                        instance=sent, image={'id': 'i3', 'properties': {}}, sealed=text, preserve_ephemeral=False
+                    )
+                },
+            )
         elif what == 'rescue':
-            task, order = 'rescuing', lambda sent: {'order': objects.RescueOrder(
-                instance=sent, image={'id': 'i2', 'name': 'repair', 'properties': {}}, sealed=text)}
+            task, order = (
+                'rescuing',
+                lambda sent: {
+                    'order': objects.RescueOrder(
+                        instance=sent, image={'id': 'i2', 'name': 'repair', 'properties': {}}, sealed=text
+                    )
+                },
+            )
         else:
             task, order = 'updating_password', lambda sent: {'instance': sent, 'sealed': text}
         cloud.cell.instances[server.uuid].update(os_type='linux', key_data=None)
@@ -267,12 +327,16 @@ def unshelve(cloud: Cloud, gpus: int = 1, failing: str | None = None, undo: bool
     if failing:
         cloud.drivers['gpu1'].fail(failing, errors.KilonovaError('it hangs'), after=True)
     spec, made = request_spec(server, flavor(), gpus), Transcript(cloud)
-    order = objects.UnshelveOrder(instance=server, image={'id': 'i1', 'properties': {}}, request_spec=spec,
-                                  block_devices=[], limits=None)
+    order = objects.UnshelveOrder(
+        instance=server, image={'id': 'i1', 'properties': {}}, request_spec=spec, block_devices=[], limits=None
+    )
     made.answer(lambda: manager.endpoint.unshelve_instance(new_context(), order=order, key=KEY))
     if undo:
-        made.answer(lambda: manager.endpoint.undo_unshelve_instance(
-            new_context(), instance=cloud.cell.instance(server.uuid), key=KEY))
+        made.answer(
+            lambda: manager.endpoint.undo_unshelve_instance(
+                new_context(), instance=cloud.cell.instance(server.uuid), key=KEY
+            )
+        )
     return made
 
 
@@ -319,14 +383,21 @@ class LiveMove:
 
     def check_destination(self) -> Any:
         order = objects.LiveMigrationCheckOrder(
-            instance=self.server, migration=self.migration, request_spec=request_spec(self.server, flavor(), 1),
-            limits=None, guest=self.guest, block=None, over_commit=False)
+            instance=self.server,
+            migration=self.migration,
+            request_spec=request_spec(self.server, flavor(), 1),
+            limits=None,
+            guest=self.guest,
+            block=None,
+            over_commit=False,
+        )
         self.offer = self._send(self.dest, 'check_can_live_migrate_destination', order=order)
         return self.offer
 
     def _order(self) -> objects.LiveMigrationOrder:
-        return objects.LiveMigrationOrder(instance=self.server, migration=self.migration, guest=self.guest,
-                                          offer=self.offer)
+        return objects.LiveMigrationOrder(
+            instance=self.server, migration=self.migration, guest=self.guest, offer=self.offer
+        )
 
     def prepare(self) -> Any:
         return self._send(self.dest, 'pre_live_migration', order=self._order())
@@ -335,8 +406,9 @@ class LiveMove:
         return self._send(self.source, 'live_migration', order=self._order())
 
     def arrive(self) -> Any:
-        return self._send(self.dest, 'post_live_migration_at_destination', instance=self.server,
-                          migration=self.migration)
+        return self._send(
+            self.dest, 'post_live_migration_at_destination', instance=self.server, migration=self.migration
+        )
 
     def leave(self) -> Any:
         return self._send(self.source, 'post_live_migration', order=self._order())
@@ -374,8 +446,15 @@ def live(cloud: Cloud, *steps: str, failing: str | None = None, waits: bool = Fa
     return made
 
 
-def evacuate(cloud: Cloud, failing: str | None = None, shared: bool | None = None, found: bool = False,
-             power_on: bool = True, undo: bool = False, clean: bool = False) -> Transcript:
+def evacuate(
+    cloud: Cloud,
+    failing: str | None = None,
+    shared: bool | None = None,
+    found: bool = False,
+    power_on: bool = True,
+    undo: bool = False,
+    clean: bool = False,
+) -> Transcript:
     source, dest = cloud.host('gpu1', GPUS), cloud.host('gpu2', OTHER_GPUS)
     server = cloud.boot(source)
     row = cloud.cell.instances[server.uuid]
@@ -387,24 +466,36 @@ def evacuate(cloud: Cloud, failing: str | None = None, shared: bool | None = Non
     if failing:
         cloud.drivers['gpu2'].fail(failing, errors.KilonovaError('it hangs'), after=True)
     order = objects.EvacuateOrder(
-        instance=cloud.cell.instance(server.uuid), image={'id': 'i1', 'name': 'debian', 'properties': {}},
-        migration=migration, request_spec=request_spec(server, flavor(), 1), sealed=None, block_devices=[],
-        limits=None, power_on=power_on, shared=shared)
+        instance=cloud.cell.instance(server.uuid),
+        image={'id': 'i1', 'name': 'debian', 'properties': {}},
+        migration=migration,
+        request_spec=request_spec(server, flavor(), 1),
+        sealed=None,
+        block_devices=[],
+        limits=None,
+        power_on=power_on,
+        shared=shared,
+    )
     made = Transcript(cloud)
     made.answer(lambda: dest.endpoint.evacuate_instance(new_context(), order=order, key='m1/evacuate/1'))
     for wanted, manager, method in ((undo, dest, 'undo_evacuate_instance'), (clean, source, 'clean_evacuated')):
         if wanted:
             made.lines.append(f'- {method}')
-            made.answer(lambda method=method, manager=manager: getattr(manager.endpoint, method)(
-                new_context(), instance=cloud.cell.instance(server.uuid), migration=migration, key='m1/undo/1'))
+            made.answer(
+                lambda method=method, manager=manager: getattr(manager.endpoint, method)(
+                    new_context(), instance=cloud.cell.instance(server.uuid), migration=migration, key='m1/undo/1'
+                )
+            )
     return made
 
 
 RESIZED = ('prep', 'move', 'finish')
 STORIES: dict[str, Callable[[Cloud], Transcript]] = {
     **{what: lambda cloud, what=what: plain(what, cloud) for what in PLAIN},
-    **{f'{what} fails': lambda cloud, what=what, failing=failing: plain(what, cloud, failing)
-       for what, failing in FAILURES.items()},
+    **{
+        f'{what} fails': lambda cloud, what=what, failing=failing: plain(what, cloud, failing)
+        for what, failing in FAILURES.items()
+    },
     'set a password': lambda cloud: sealed('set_admin_password', cloud),
     'set a password fails': lambda cloud: sealed('set_admin_password', cloud, 'set_admin_password'),
     'rescue with a password': lambda cloud: sealed('rescue', cloud),
@@ -431,8 +522,9 @@ STORIES: dict[str, Callable[[Cloud], Transcript]] = {
     'live migration waits for its turn': lambda cloud: live(cloud, *LIVE[:4], waits=True),
     'live migration is refused': lambda cloud: live(cloud, *LIVE[:2], failing='offer'),
     'live migration fails': lambda cloud: live(cloud, *LIVE[:4], 'abort', 'rollback', failing='migrate', gone=False),
-    'live migration is ended': lambda cloud: live(cloud, *LIVE[:3], 'force_complete', 'abort', 'rollback',
-                                                  aborted=True, resume=True),
+    'live migration is ended': lambda cloud: live(
+        cloud, *LIVE[:3], 'force_complete', 'abort', 'rollback', aborted=True, resume=True
+    ),
     'live migration is ended late': lambda cloud: live(cloud, *LIVE[:4], 'abort', 'rollback', gone=True),
     'evacuate': lambda cloud: evacuate(cloud, clean=True),
     'evacuate one that is off': lambda cloud: evacuate(cloud, power_on=False),

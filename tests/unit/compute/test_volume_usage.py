@@ -1,4 +1,5 @@
 """What a host counts of its guests' volumes, and tells."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -40,28 +41,59 @@ def looks(cloud: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
             return found
 
         def count(ctxt: Any, found: list[objects.VolumeUsage]) -> list[objects.VolumeUsage]:
-            calls.append([(one.instance_uuid, one.volume_id, one.curr_reads, one.curr_read_bytes, one.curr_writes,
-                           one.curr_write_bytes, one.project_id, one.user_id, one.availability_zone) for one in found])
+            calls.append(
+                [
+                    (
+                        one.instance_uuid,
+                        one.volume_id,
+                        one.curr_reads,
+                        one.curr_read_bytes,
+                        one.curr_writes,
+                        one.curr_write_bytes,
+                        one.project_id,
+                        one.user_id,
+                        one.availability_zone,
+                    )
+                    for one in found
+                ]
+            )
             return found[:1]
+
         servers = [Server(uuid, *(found if isinstance(found, dict) else [VOLUME])) for uuid, found in guests.items()]
         monkeypatch.setattr(records, 'instances', lambda ctxt, host: servers if host == 'gpu1' else [])
         monkeypatch.setattr(manager.host.driver.volumes, 'usage', usage)
         monkeypatch.setattr(cloud.cell, '_volumeusage_count', count, raising=False)
-        monkeypatch.setattr(manager.host, 'notify', type('Notify', (), {'emit': staticmethod(
-            lambda ctxt, event, **facts: events.append((event, facts['usage'].volume_id)))}))
+        monkeypatch.setattr(
+            manager.host,
+            'notify',
+            type(
+                'Notify',
+                (),
+                {'emit': staticmethod(lambda ctxt, event, **facts: events.append((event, facts['usage'].volume_id)))},
+            ),
+        )
         monkeypatch.setattr(volume_usage, 'MOST', most)
         return volume_usage.poll(manager.host, new_context()), calls, events
+
     return look
 
 
 def test_one_call_takes_what_all_guests_count(looks: Any) -> None:
     """What the conductor answers is told."""
-    told, calls, events = looks({
-        SERVERS[0]: {VOLUME: VolumeCounters(1, 2, 3, 4), VOLUME2: VolumeCounters()}, SERVERS[1]: {},
-        SERVERS[2]: {VOLUME: VolumeCounters(5, 6, 7, 8)}})
-    assert calls == [[(SERVERS[0], VOLUME, 1, 2, 3, 4, 'p', 'u', 'nova'), (SERVERS[0], VOLUME2, 0, 0, 0, 0, 'p', 'u',
-                                                                          'nova'),
-                      (SERVERS[2], VOLUME, 5, 6, 7, 8, 'p', 'u', 'nova')]]
+    told, calls, events = looks(
+        {
+            SERVERS[0]: {VOLUME: VolumeCounters(1, 2, 3, 4), VOLUME2: VolumeCounters()},
+            SERVERS[1]: {},
+            SERVERS[2]: {VOLUME: VolumeCounters(5, 6, 7, 8)},
+        }
+    )
+    assert calls == [
+        [
+            (SERVERS[0], VOLUME, 1, 2, 3, 4, 'p', 'u', 'nova'),
+            (SERVERS[0], VOLUME2, 0, 0, 0, 0, 'p', 'u', 'nova'),
+            (SERVERS[2], VOLUME, 5, 6, 7, 8, 'p', 'u', 'nova'),
+        ]
+    ]
     assert (told, events) == (1, [('volume.usage', VOLUME)])
 
 
@@ -73,8 +105,12 @@ def test_no_call_is_too_large_and_none_is_empty(looks: Any) -> None:
 
 
 def test_a_guest_that_goes_meanwhile_stops_no_other(looks: Any, caplog: pytest.LogCaptureFixture) -> None:
-    told, calls, _ = looks({SERVERS[0]: GuestFailed(act='usage', uuid=SERVERS[0], reason='it is off'),
-                            SERVERS[1]: {VOLUME: VolumeCounters(9)}})
+    told, calls, _ = looks(
+        {
+            SERVERS[0]: GuestFailed(act='usage', uuid=SERVERS[0], reason='it is off'),
+            SERVERS[1]: {VOLUME: VolumeCounters(9)},
+        }
+    )
     assert told == 1 and [call[0][0] for call in calls] == [SERVERS[1]]
     assert 'Could not read the volume statistics' in caplog.text and 'it is off' in caplog.text
     with pytest.raises(errors.Unavailable):

@@ -1,4 +1,5 @@
 """What a host says of its work under way: builds, moves and images."""
+
 from __future__ import annotations
 
 import json
@@ -25,6 +26,7 @@ def written(usage):
 @pytest.fixture
 def during(monkeypatch, cloud):
     """Notes what hosts have under way when a driver's method runs."""
+
     def watch(manager, subject, method):
         part, seen = getattr(cloud.drivers[manager.host.name], subject), []
         act = getattr(part, method)
@@ -32,8 +34,10 @@ def during(monkeypatch, cloud):
         def watched(*args, **kwargs):
             seen.append(under_way(manager))
             return act(*args, **kwargs)
+
         monkeypatch.setattr(part, method, watched)
         return seen
+
     return watch
 
 
@@ -65,6 +69,7 @@ def test_builds_at_the_same_time_add_up(cloud, monkeypatch):
             build(manager, inner[0], key='inner/3.build/1')
             inner.append(under_way(manager))
         return spawn(*args, **kwargs)
+
     monkeypatch.setattr(driver.guests, 'spawn', another)
     cloud.boot(manager)
     assert written(cloud.cell.claims[-1]['usage']) == (2, 2, 2)
@@ -147,8 +152,9 @@ def test_an_image_of_a_server_counts_while_it_is_made(cloud, during):
     seen = during(manager, 'snapshots', 'snapshot')
     cloud.drivers['gpu1'].fail('snapshot', errors.ImageNotFound(image_id='i'))
     with pytest.raises(errors.ImageNotFound):
-        manager.endpoint.snapshot_instance(new_context(), instance=cloud.cell.instance(server.uuid), image_id='i',
-                                  key='i/0.snapshot_instance/1')
+        manager.endpoint.snapshot_instance(
+            new_context(), instance=cloud.cell.instance(server.uuid), image_id='i', key='i/0.snapshot_instance/1'
+        )
     assert seen == [1] and under_way(manager) == 0
 
 
@@ -163,6 +169,7 @@ def test_a_claim_says_what_else_is_under_way(cloud, monkeypatch):
     def meanwhile(*args, **kwargs):
         cloud.boot(source)
         return carry(*args, **kwargs)
+
     monkeypatch.setattr(driver.moves, 'migrate_disk_and_power_off', meanwhile)
     move.move()
     assert written(cloud.cell.claims[-1]['usage']) == (2, 2, 2)

@@ -10,6 +10,7 @@ asked.
 ``site.answers[method]`` is what a host answers: a value, an error, a function of ``Sent``, or a list of these, one a
 call. What a host writes itself isn't written unless such a function does.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -28,8 +29,8 @@ from kilonova import objects
 from kilonova.conductor import flows
 from kilonova.conductor.environment import Environment
 from kilonova.conductor.leases import Leases
-from kilonova.conductor.work import Parked, Work
-from kilonova.conductor.workers import Slots
+from kilonova.conductor.work import WaitingForHostSlot, Work
+from kilonova.conductor.workers import OperationSlots
 from kilonova.context import RequestContext
 from kilonova.db import engine
 from kilonova.db.models import api as api_models
@@ -57,11 +58,22 @@ from tests.unit.scheduler.builders import flavor, spec, uuid
 HOSTS = ('gpu1', 'gpu2', 'gpu3')
 SERVER, MIGRATION, IMAGE = uuid('server'), uuid('migration'), uuid('image')
 SMALL, LARGE = flavor(id=1, vcpus=1), flavor(id=2, vcpus=2, name='tmp2', flavorid='tmp2')
-DISK = {'uuid': uuid('disk'), 'source_type': 'image', 'destination_type': 'local', 'boot_index': 0, 'image_id': IMAGE,
-        'device_name': '/dev/vda'}
+DISK = {
+    'uuid': uuid('disk'),
+    'source_type': 'image',
+    'destination_type': 'local',
+    'boot_index': 0,
+    'image_id': IMAGE,
+    'device_name': '/dev/vda',
+}
 # System metadata of a shelved server.
-SHELVED = {'shelved_at': '2026-01-01T00:00:00', 'shelved_image_id': IMAGE, 'shelved_host': 'gpu1',
-           'image_min_ram': '1', 'image_os_type': 'linux'}
+SHELVED = {
+    'shelved_at': '2026-01-01T00:00:00',
+    'shelved_image_id': IMAGE,
+    'shelved_host': 'gpu1',
+    'image_min_ram': '1',
+    'image_os_type': 'linux',
+}
 # Of a request for one device.
 GROUP = group_name(uuid('request 0'), 0)
 SERIALIZER = objects.base.Serializer()
@@ -101,9 +113,10 @@ class Site:
         urls = {name: f'sqlite:///{directory}/{name}.sqlite' for name in ('api', 'cell', 'cell0')}
         self.databases = engine.Databases(urls['api'], urls['cell'])
         cell_queries.map_cell0(self.databases, urls['cell0'])
-        self.cell_uuid = cell_queries.create_cell(self.databases, transport_url='fake://', name='cell1',
-                                                  database_connection=urls['cell'])
-        cells = cell_queries.Cells(self.databases, refresh=None)
+        self.cell_uuid = cell_queries.create_cell(
+            self.databases, transport_url='fake://', name='cell1', database_connection=urls['cell']
+        )
+        cells = cell_queries.CellDatabases(self.databases, refresh=None)
         self.api, self.cell = self.databases.api(), cells.by_uuid(self.cell_uuid)
         self.cell0 = cells.by_uuid(cell_queries.CELL0_UUID)
         self.placement, self.answers = placement, {}
@@ -116,29 +129,51 @@ class Site:
         self.resumed: list[str] = []
         self.cancelled: list[str] = []
         self.images = Images()
-        conf: Any = SimpleNamespace(service_down_time=60, shelved_offload_time=0,
-                                    conductor=SimpleNamespace(host_boot_resume_timeout=3600))
+        conf: Any = SimpleNamespace(
+            service_down_time=60, shelved_offload_time=0, conductor=SimpleNamespace(host_boot_resume_timeout=3600)
+        )
         notify: Any = SimpleNamespace(enabled=True, emit=self._emit)
         self.env = Environment(
-            conf=conf, databases=self.databases, cells=cells, scheduler=Client(Scheduler, self),
-            compute=Client(Compute, self), placement=placement.client, images=self.images,  # type: ignore[arg-type]
-            ping=lambda: None, max_attempts=3, host='ctl1', notify=notify)
+            conf=conf,
+            databases=self.databases,
+            cells=cells,
+            scheduler=Client(Scheduler, self),
+            compute=Client(Compute, self),
+            placement=placement.client,
+            images=self.images,  # type: ignore[arg-type]
+            ping=lambda: None,
+            max_attempts=3,
+            host='ctl1',
+            notify=notify,
+        )
         self.env.runner = self
         self.env.leases = Bounded('ctl1', 60, lambda owner: None)
-        self.env.slots = Slots(2, threading.Condition(), lambda work: self.resumed.append(work.uuid))
+        self.env.slots = OperationSlots(2, threading.Condition(), lambda work: self.resumed.append(work.uuid))
         self.ctxt = RequestContext(user_id='alice', project_id='demo', request_id='req-1', overwrite=False)
         for database in (self.api, self.cell):
             self.env.leases.renew(database)
         with self.cell.write() as conn:
             for number, host in enumerate(HOSTS, 1):
-                services.create(conn, {'host': host, 'binary': 'nova-compute', 'topic': 'compute',
-                                       'last_seen_up': instances.utcnow()})
-                compute_nodes.get_or_create(conn, {**node(host), 'uuid': uuid(host),
-                                                   'hypervisor_hostname': f'node{number}'})
+                services.create(
+                    conn,
+                    {'host': host, 'binary': 'nova-compute', 'topic': 'compute', 'last_seen_up': instances.utcnow()},
+                )
+                compute_nodes.get_or_create(
+                    conn, {**node(host), 'uuid': uuid(host), 'hypervisor_hostname': f'node{number}'}
+                )
 
     # -- the other daemons --------------------------------------------------------------------------------------------
-    def send(self, kind: str, topic: str, namespace: str | None, server: str | None, version: str,
-             ctxt: RequestContext, method: str, args: dict[str, Any]) -> Any:
+    def send(
+        self,
+        kind: str,
+        topic: str,
+        namespace: str | None,
+        server: str | None,
+        version: str,
+        ctxt: RequestContext,
+        method: str,
+        args: dict[str, Any],
+    ) -> Any:
         """A transport."""
         assert len(self.sent) < MOST, 'it goes on for ever'
         carried = json.loads(json.dumps(SERIALIZER.serialize_entity(ctxt, args)))
@@ -156,8 +191,9 @@ class Site:
 
     def calls(self) -> list[tuple[str | None, str, dict[str, Any]]]:
         """All that was asked since the last time."""
-        found = [(sent.server, sent.method, {name: shown(value) for name, value in sent.args.items()})
-                 for sent in self.sent]
+        found = [
+            (sent.server, sent.method, {name: shown(value) for name, value in sent.args.items()}) for sent in self.sent
+        ]
         self.sent.clear()
         return found
 
@@ -194,20 +230,43 @@ class Site:
         with self.cell.write() as conn:
             row = services.get(conn, host=host, binary='nova-compute')
             assert row is not None
-            services.update(conn, row['id'], {'forced_down': True} if forced else {
-                'last_seen_up': instances.utcnow() - instances.datetime.timedelta(seconds=1000)})
-        self.env.hearing.look(self.cell)
+            services.update(
+                conn,
+                row['id'],
+                {'forced_down': True}
+                if forced
+                else {'last_seen_up': instances.utcnow() - instances.datetime.timedelta(seconds=1000)},
+            )
+        self.env.liveness.look(self.cell)
 
     # -- the server ---------------------------------------------------------------------------------------------------
     def instance(self, **values: Any) -> objects.Instance:
         """As the API makes it; ``values`` besides."""
-        given = {'power_state': 1, 'availability_zone': 'zone0', 'vm_state': 'building', 'task_state': 'scheduling',
-                 'flavor': SMALL, 'old_flavor': None, 'new_flavor': None, 'metadata': {'role': 'db'},
-                 'system_metadata': {'image_min_ram': '1'}, 'pci_requests': None, 'numa_topology': None,
-                 'migration_context': None, **values}
+        given = {
+            'power_state': 1,
+            'availability_zone': 'zone0',
+            'vm_state': 'building',
+            'task_state': 'scheduling',
+            'flavor': SMALL,
+            'old_flavor': None,
+            'new_flavor': None,
+            'metadata': {'role': 'db'},
+            'system_metadata': {'image_min_ram': '1'},
+            'pci_requests': None,
+            'numa_topology': None,
+            'migration_context': None,
+            **values,
+        }
         made = objects.Instance(
-            self.ctxt, uuid=SERVER, user_id='alice', project_id='demo', display_name='s', image_ref=IMAGE,
-            created_at=instances.utcnow(), **given)
+            self.ctxt,
+            uuid=SERVER,
+            user_id='alice',
+            project_id='demo',
+            display_name='s',
+            image_ref=IMAGE,
+            created_at=instances.utcnow(),
+            **given,
+        )
         made.set_flavor(made.flavor)
         return made
 
@@ -227,24 +286,47 @@ class Site:
         made.flavor = of
         return made
 
-    def put_moved(self, vm_state: str = 'resized', task_state: str | None = None, status: str = 'finished',
-                  **values: Any) -> None:
+    def put_moved(
+        self, vm_state: str = 'resized', task_state: str | None = None, status: str = 'finished', **values: Any
+    ) -> None:
         """A server that was resized from gpu1 to gpu2, where it is now."""
-        self.put(vm_state, task_state, **{
-            'host': 'gpu2', 'node': 'node2', 'flavor': LARGE, 'old_flavor': SMALL, 'new_flavor': LARGE,
-            'migration_context': objects.MigrationContext(instance_uuid=SERVER, migration_id=1),
-            'system_metadata': {'old_vm_state': 'active'}, **values})
+        self.put(
+            vm_state,
+            task_state,
+            **{
+                'host': 'gpu2',
+                'node': 'node2',
+                'flavor': LARGE,
+                'old_flavor': SMALL,
+                'new_flavor': LARGE,
+                'migration_context': objects.MigrationContext(instance_uuid=SERVER, migration_id=1),
+                'system_metadata': {'old_vm_state': 'active'},
+                **values,
+            },
+        )
         with self.cell.write() as conn:
-            migrations.create(conn, {
-                'uuid': MIGRATION, 'instance_uuid': SERVER, 'status': status, 'migration_type': 'resize',
-                'source_compute': 'gpu1', 'source_node': 'node1', 'dest_compute': 'gpu2', 'dest_node': 'node2',
-                'old_instance_type_id': 1, 'new_instance_type_id': 2})
+            migrations.create(
+                conn,
+                {
+                    'uuid': MIGRATION,
+                    'instance_uuid': SERVER,
+                    'status': status,
+                    'migration_type': 'resize',
+                    'source_compute': 'gpu1',
+                    'source_node': 'node1',
+                    'dest_compute': 'gpu2',
+                    'dest_node': 'node2',
+                    'old_instance_type_id': 1,
+                    'new_instance_type_id': 2,
+                },
+            )
 
     def hold_moved(self) -> None:
         """What such a server and its move have in Placement."""
         self.inventory('gpu2', 2)
-        self.placement.client.claim(MIGRATION, {uuid('gpu1'): {'resources': {'VCPU': 1}}}, project_id='demo',
-                                    user_id='alice')
+        self.placement.client.claim(
+            MIGRATION, {uuid('gpu1'): {'resources': {'VCPU': 1}}}, project_id='demo', user_id='alice'
+        )
 
     def flavors(self) -> dict[str, int | None]:
         """The ids of the server's flavors, by 'cur', 'old' and 'new'."""
@@ -276,16 +358,18 @@ class Site:
             return instances.get_system_metadata(conn, SERVER)
 
     # -- rows ---------------------------------------------------------------------------------------------------------
-    def accept(self, kind: str, args: dict[str, Any] | None = None, database: engine.Database | None = None,
-               **values: Any) -> str:
+    def accept(
+        self, kind: str, args: dict[str, Any] | None = None, database: engine.Database | None = None, **values: Any
+    ) -> str:
         """An operation row with its action."""
         database = database or self.cell
-        row = replace(operations.Operation.new(self.ctxt, kind, SERVER, args or {}), **values)
+        row = replace(operations.OperationRow.new(self.ctxt, kind, SERVER, args or {}), **values)
         with database.write() as conn:
             operations.insert(conn, [row])
             if database is self.cell:
-                instances.start_action(conn, SERVER, {'action': kind, 'request_id': 'req-1', 'user_id': 'alice',
-                                                      'project_id': 'demo'})
+                instances.start_action(
+                    conn, SERVER, {'action': kind, 'request_id': 'req-1', 'user_id': 'alice', 'project_id': 'demo'}
+                )
         self.operation = row.uuid
         return row.uuid
 
@@ -296,13 +380,13 @@ class Site:
         with database.write() as conn:
             conn.execute(table.update().where(table.c.uuid == operation).values(not_before=0))
         owner = self.env.leases.owner_in(database)
-        row, = operation_leases.take(database, [operation], owner)
+        (row,) = operation_leases.take(database, [operation], owner)
         return Work(row, database, self.env, owner, flows.FLOWS[row.kind].outputs)
 
     def go(self, operation: str | None = None, database: engine.Database | None = None) -> Work[Any]:
         """Take the row and run its flow."""
         work = self.work(operation, database)
-        with contextlib.suppress(Parked):
+        with contextlib.suppress(WaitingForHostSlot):
             flows.FLOWS[work.kind].run(work)
         return work
 
@@ -312,20 +396,23 @@ class Site:
         with self.cell.write() as conn:
             conn.execute(table.update().where(table.c.uuid == self.operation).values(**values))
 
-    def rows(self, database: engine.Database | None = None) -> list[operations.Operation]:
+    def rows(self, database: engine.Database | None = None) -> list[operations.OperationRow]:
         """All operations of the server."""
         with (database or self.cell).read() as conn:
             return operations.of_instance(conn, SERVER)
 
-    def kept(self, database: engine.Database | None = None) -> operations.Operation | None:
+    def kept(self, database: engine.Database | None = None) -> operations.OperationRow | None:
         """The operation's row, None once it is ended."""
         with (database or self.cell).read() as conn:
             return operations.get(conn, self.operation)
 
     def releases(self) -> list[tuple[str | None, dict[str, Any]]]:
         """What is still to be given back: (the host that it waits for, what is done then)."""
-        return [(row.host, shown(SERIALIZER.deserialize_entity(self.ctxt, row.args))) for row in self.rows()
-                if row.kind == 'release']
+        return [
+            (row.host, shown(SERIALIZER.deserialize_entity(self.ctxt, row.args)))
+            for row in self.rows()
+            if row.kind == 'release'
+        ]
 
     def action(self, database: engine.Database | None = None) -> str | None:
         """'under way', 'done' or the message of the action."""
@@ -337,15 +424,21 @@ class Site:
         """(event, result, host, details) of the action."""
         table = instances.action_events
         with (database or self.cell).read() as conn:
-            return [tuple(row) for row in conn.execute(sa.select(
-                table.c.event, table.c.result, table.c.host, table.c.details).order_by(table.c.id))]
+            return [
+                tuple(row)
+                for row in conn.execute(
+                    sa.select(table.c.event, table.c.result, table.c.host, table.c.details).order_by(table.c.id)
+                )
+            ]
 
     def faults(self, database: engine.Database | None = None) -> list[tuple[int, str, str | None]]:
         """(code, message, host), the oldest first."""
         table = instances.faults
         with (database or self.cell).read() as conn:
-            return [tuple(row) for row in conn.execute(sa.select(
-                table.c.code, table.c.message, table.c.host).order_by(table.c.id))]
+            return [
+                tuple(row)
+                for row in conn.execute(sa.select(table.c.code, table.c.message, table.c.host).order_by(table.c.id))
+            ]
 
     def migration(self) -> dict[str, Any]:
         """The one that there is."""
@@ -359,16 +452,32 @@ class Site:
         return dict(row) if row else None
 
     # -- the scheduler and Placement ----------------------------------------------------------------------------------
-    def selection(self, host: str, *, vcpus: int = 1, zone: str | None = 'zone1', memory_mb: int | None = 999,
-                  cell: str | None = None) -> objects.Selection:
+    def selection(
+        self,
+        host: str,
+        *,
+        vcpus: int = 1,
+        zone: str | None = 'zone1',
+        memory_mb: int | None = 999,
+        cell: str | None = None,
+    ) -> objects.Selection:
         """A host that the scheduler chose, with one device."""
         limits = objects.SchedulerLimits.from_dict({'memory_mb': memory_mb}) if memory_mb else None
         return objects.Selection(
-            compute_node_uuid=uuid(host), service_host=host, nodename=f'node{host[-1]}',
-            cell_uuid=cell or self.cell_uuid, limits=limits, availability_zone=zone,
-            allocation_request=json.dumps({'allocations': {uuid(host): {'resources': {'VCPU': vcpus}}},
-                                           'mappings': {GROUP: [uuid(f'device of {host}')]}}),
-            allocation_request_version='1.36')
+            compute_node_uuid=uuid(host),
+            service_host=host,
+            nodename=f'node{host[-1]}',
+            cell_uuid=cell or self.cell_uuid,
+            limits=limits,
+            availability_zone=zone,
+            allocation_request=json.dumps(
+                {
+                    'allocations': {uuid(host): {'resources': {'VCPU': vcpus}}},
+                    'mappings': {GROUP: [uuid(f'device of {host}')]},
+                }
+            ),
+            allocation_request_version='1.36',
+        )
 
     def choose(self, *hosts: str, **values: Any) -> None:
         """What the scheduler answers from now on."""
@@ -385,19 +494,24 @@ class Site:
 
     def inventory(self, held: str | None = 'gpu1', vcpus: int = 1) -> None:
         """The hosts are in Placement, with room for four, and the server has its allocation on one of them."""
+
         def make() -> None:
             for host in HOSTS:
                 self.placement.host(host, vcpus=4, uuid=uuid(host))
             if held is not None:
-                self.placement.client.claim(SERVER, {uuid(held): {'resources': {'VCPU': vcpus}}}, project_id='demo',
-                                            user_id='alice')
+                self.placement.client.claim(
+                    SERVER, {uuid(held): {'resources': {'VCPU': vcpus}}}, project_id='demo', user_id='alice'
+                )
+
         self.in_placement(f'{vcpus} of {held}', make)
 
     def held(self) -> dict[str, dict[str, int]]:
         """{consumer, 'server' or 'move': {host: VCPUs}}."""
         names = {SERVER: 'server', MIGRATION: 'move'}
-        return {names[consumer]: {host: amounts['VCPU'] for host, amounts in held.items()}
-                for consumer, held in self.placement.allocations().items()}
+        return {
+            names[consumer]: {host: amounts['VCPU'] for host, amounts in held.items()}
+            for consumer, held in self.placement.allocations().items()
+        }
 
     def close(self) -> None:
         self.databases.dispose()
@@ -414,6 +528,7 @@ class Images:
 
     def get(self, image_id: str) -> dict[str, Any]:
         from kilonova.errors import ImageNotFound
+
         if image_id not in self.records:
             raise ImageNotFound(image_id=image_id)
         return self.records[image_id]
@@ -476,7 +591,8 @@ def _devices(one: Any) -> str:
 
 
 _SHOWN: dict[type, Callable[[Any], Any]] = {
-    objects.Instance: _instance, objects.RequestSpec: _spec,
+    objects.Instance: _instance,
+    objects.RequestSpec: _spec,
     objects.Migration: lambda one: f'{one.migration_type} {one.source_compute} to {one.dest_compute}: {one.status}',
     objects.Flavor: lambda one: f'flavor {one.id}',
     objects.SchedulerLimits: lambda one: one.to_dict(),

@@ -1,4 +1,5 @@
 """Claims of hosts that the scheduler named but didn't claim: whatever is wrong with one, the next may do."""
+
 from __future__ import annotations
 
 from types import SimpleNamespace
@@ -7,24 +8,36 @@ import pytest
 
 from kilonova import errors
 from kilonova.conductor.flows import boot, evacuate, resize, unshelve
-from kilonova.conductor.row import Choice, Chosen
+from kilonova.conductor.row import ChosenHost, SelectOutputs
 from tests.unit.scheduler.builders import uuid
 
 SERVER, MIGRATION = uuid('server'), uuid('migration')
 
 
 def work(placement, provider, vcpus=1):
-    chosen = Choice('gpu2', allocations={provider: {'resources': {'VCPU': vcpus}}}, mappings={'': [provider]})
-    return SimpleNamespace(attempt=2, instance_uuid=SERVER, outputs=Chosen(select=[Choice('gpu1'), chosen]),
-                           args={'migration_uuid': MIGRATION, 'flavor': {'nova_object.data': {}}},
-                           env=SimpleNamespace(placement=placement.client),
-                           ctxt=SimpleNamespace(project_id='demo', user_id='alice'), compare_now=lambda: None)
+    chosen = ChosenHost('gpu2', allocations={provider: {'resources': {'VCPU': vcpus}}}, mappings={'': [provider]})
+    return SimpleNamespace(
+        attempt=2,
+        instance_uuid=SERVER,
+        outputs=SelectOutputs(select=[ChosenHost('gpu1'), chosen]),
+        args={'migration_uuid': MIGRATION, 'flavor': {'nova_object.data': {}}},
+        env=SimpleNamespace(placement=placement.client),
+        ctxt=SimpleNamespace(project_id='demo', user_id='alice'),
+        compare_now=lambda: None,
+    )
 
 
-@pytest.mark.parametrize(('claim', 'old', 'new'), [
-    (boot.claim_chosen, {}, {SERVER: {'gpu2': {'VCPU': 1}}}),
-    (resize.claim_and_move, {SERVER: {'gpu1': {'VCPU': 2}}},
-     {SERVER: {'gpu2': {'VCPU': 1}}, MIGRATION: {'gpu1': {'VCPU': 2}}})])
+@pytest.mark.parametrize(
+    ('claim', 'old', 'new'),
+    [
+        (boot.claim_chosen, {}, {SERVER: {'gpu2': {'VCPU': 1}}}),
+        (
+            resize.claim_and_move,
+            {SERVER: {'gpu1': {'VCPU': 2}}},
+            {SERVER: {'gpu2': {'VCPU': 1}}, MIGRATION: {'gpu1': {'VCPU': 2}}},
+        ),
+    ],
+)
 def test_an_alternate_that_placement_does_not_give_leads_to_the_next(placement, claim, old, new):
     """A provider that Placement doesn't know: the host went away since, or never reported. It keeps a record of the
     consumer then, which doesn't stand in the way of the next."""
@@ -40,13 +53,22 @@ def test_an_alternate_that_placement_does_not_give_leads_to_the_next(placement, 
 
 
 def boot_work(**values):
-    hosts = [Choice(host) for host in ('gpu1', 'gpu2', 'gpu3', 'gpu4')]
-    return SimpleNamespace(**{'attempt': 1, 'instance_uuid': SERVER, 'outputs': boot.BootOutputs(select=hosts),
-                              'env': SimpleNamespace(max_attempts=3), **values})
+    hosts = [ChosenHost(host) for host in ('gpu1', 'gpu2', 'gpu3', 'gpu4')]
+    return SimpleNamespace(
+        **{
+            'attempt': 1,
+            'instance_uuid': SERVER,
+            'outputs': boot.BootOutputs(select=hosts),
+            'env': SimpleNamespace(max_attempts=3),
+            **values,
+        }
+    )
 
 
-@pytest.mark.parametrize(('attempt', 'overtaken', 'further'), [
-    (1, [], True), (2, [], True), (3, [], False), (3, [2], True), (4, [1, 2, 3], False)])
+@pytest.mark.parametrize(
+    ('attempt', 'overtaken', 'further'),
+    [(1, [], True), (2, [], True), (3, [], False), (3, [2], True), (4, [1, 2, 3], False)],
+)
 def test_how_many_hosts_a_boot_tries(attempt, overtaken, further):
     """Row 1.35: as many as max_attempts allows, those that another server of the group was quicker at not counted; none
     behind the last alternate."""
@@ -58,19 +80,24 @@ def test_how_many_hosts_a_boot_tries(attempt, overtaken, further):
 def test_what_the_fault_says_when_no_host_built_the_server():
     """Row 1.35: each reason once, whatever number of hosts gave it, and the server named once."""
     work = boot_work(attempt=3)
-    work.outputs.refusals = [f'Build of instance {SERVER} was re-scheduled: disk full',
-                             f'Build of instance {SERVER} was re-scheduled: no room for {SERVER}']
+    work.outputs.refusals = [
+        f'Build of instance {SERVER} was re-scheduled: disk full',
+        f'Build of instance {SERVER} was re-scheduled: no room for {SERVER}',
+    ]
     error = boot.FLOW.exhausted(work, errors.HostRejected(f'Build of instance {SERVER} was re-scheduled: disk full'))
     assert isinstance(error, errors.MaxRetriesExceeded)
-    assert str(error) == ('Hosts said: disk full; no room for (Exceeded maximum number of retries. Exhausted all hosts '
-                          f'available for retrying build failures for instance {SERVER}.)')
+    assert str(error) == (
+        'Hosts said: disk full; no room for (Exceeded maximum number of retries. Exhausted all hosts '
+        f'available for retrying build failures for instance {SERVER}.)'
+    )
 
 
 @pytest.mark.parametrize('flow', [resize.Resize(), unshelve.Unshelve(), evacuate.Evacuate()])
 def test_a_moves_fault_names_each_reason_once(flow):
-    """"found 1.5": a fault is short; what each host says begins with the same words."""
+    """ "found 1.5": a fault is short; what each host says begins with the same words."""
     work = boot_work(attempt=2)
     refused = f'Build of instance {SERVER} was re-scheduled: The hypervisor could not start guest {SERVER}: no memory'
     work.outputs.refusals = [refused]
     assert str(flow.exhausted(work, errors.HostRejected(refused))) == (
-        'No valid host was found. Hosts said: The hypervisor could not start guest: no memory')
+        'No valid host was found. Hosts said: The hypervisor could not start guest: no memory'
+    )

@@ -1,4 +1,5 @@
 """Cancels: who works on a cancelled row is stopped, and what waits behind nothing goes on."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -18,7 +19,7 @@ def cancels(site: Site) -> Cancels:
 
 
 def add(db: Any, site: Site, kind: str, **values: Any) -> str:
-    row = operations.Operation.new(site.ctxt, kind, values.pop('server', SERVER), {})
+    row = operations.OperationRow.new(site.ctxt, kind, values.pop('server', SERVER), {})
     for name, value in values.items():
         setattr(row, name, value)
     with db.write() as conn:
@@ -34,7 +35,8 @@ def test_hosts_of_what_runs_are_told_to_stop(site: Site, cancels: Cancels, attem
     waiting = add(site.cell, site, 'delete', slot=operations.WAIT)
     cancels.before(site.cell, waiting)
     assert [(sent.server, sent.method, sent.args) for sent in site.sent] == [
-        (host, 'cancel', {'key_prefix': f'{running}/'}) for host in hosts]
+        (host, 'cancel', {'key_prefix': f'{running}/'}) for host in hosts
+    ]
     assert site.woken == [([running], True)]
 
 
@@ -69,8 +71,9 @@ def test_what_does_not_wait_is_left_alone(site: Site, cancels: Cancels) -> None:
     assert site.woken == [] and site.sent == []
 
 
-def test_a_row_that_is_in_another_database_is_woken_there(site: Site, cancels: Cancels,
-                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_that_is_in_another_database_is_woken_there(
+    site: Site, cancels: Cancels, monkeypatch: pytest.MonkeyPatch
+) -> None:
     woken: list[Any] = []
     monkeypatch.setattr(site, 'wake', lambda db, uuids, urgent=False: woken.append((db, uuids, urgent)))
     row = add(site.api, site, 'boot')

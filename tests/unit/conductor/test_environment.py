@@ -1,11 +1,12 @@
 """Whom flows ask, and what silence of hosts means for a choice."""
+
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
 
-from kilonova.conductor.environment import HostsSilent
+from kilonova.conductor.environment import HostsNotReporting
 from kilonova.errors import Forbidden, NoValidHost, Unanswered, Unsent
 from tests.unit.conductor.site import IMAGE, Site
 
@@ -27,13 +28,14 @@ def test_an_image_that_may_not_be_deleted_stays(site: Site) -> None:
 
 
 def select(site: Site) -> Any:
-    return site.env.select_destinations(site.ctxt, spec_obj=site.spec(), instance_uuids=['i'], return_objects=True,
-                                        return_alternates=True)
+    return site.env.select_destinations(
+        site.ctxt, spec_obj=site.spec(), instance_uuids=['i'], return_objects=True, return_alternates=True
+    )
 
 
 def test_a_choice(site: Site) -> None:
     site.choose('gpu1')
-    (found,), = select(site)
+    ((found,),) = select(site)
     assert found.service_host == 'gpu1'
 
 
@@ -50,10 +52,13 @@ def test_no_host_while_some_may_be_back(site: Site, monkeypatch: pytest.MonkeyPa
     def unsure(db: Any, since: float) -> list[str]:
         asked.append((db, since))
         return ['gpu1', 'gpu2'] if db is site.cell else []
-    monkeypatch.setattr(site.env.hearing, 'unsure', unsure)
-    monkeypatch.setattr(site.env.hearing, 'now', lambda: 17.0)
-    with pytest.raises(HostsSilent, match=(
-            r'because gpu1, gpu2 did not report while messaging was interrupted \(No valid host was found. none\)')):
+
+    monkeypatch.setattr(site.env.liveness, 'unsure', unsure)
+    monkeypatch.setattr(site.env.liveness, 'now', lambda: 17.0)
+    with pytest.raises(
+        HostsNotReporting,
+        match=(r'because gpu1, gpu2 did not report while messaging was interrupted \(No valid host was found. none\)'),
+    ):
         select(site)
     assert asked == [(site.cell0, 17.0), (site.cell, 17.0)]
 
@@ -61,7 +66,7 @@ def test_no_host_while_some_may_be_back(site: Site, monkeypatch: pytest.MonkeyPa
 def test_what_was_not_sent(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """This conductor is cut off: that hosts weren't heard says nothing."""
     cut: list[int] = []
-    monkeypatch.setattr(site.env.hearing, 'cut_off', lambda: cut.append(1))
+    monkeypatch.setattr(site.env.liveness, 'cut_off', lambda: cut.append(1))
     site.answers['select_destinations'] = Unsent(who='scheduler', reason='x')
     with pytest.raises(Unsent):
         select(site)

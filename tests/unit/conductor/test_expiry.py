@@ -1,4 +1,5 @@
 """What has its time: found by its age, accepted as its user's request would be, and how often it is looked for."""
+
 from __future__ import annotations
 
 import datetime
@@ -14,9 +15,16 @@ from kilonova.conductor.expiry import EXPIRES, Expiry
 from kilonova.db.queries import console_tokens, instances, migrations, operations
 from tests.unit.conductor.site import MIGRATION, SERVER, Site
 
-OPTIONS = {'periodic_enable': True, 'reclaim_instance_interval': 100, 'resize_confirm_window': 100,
-           'rescue_timeout': 100, 'shelved_offload_time': 100, 'shelved_poll_interval': 7,
-           'instance_build_timeout': 100, 'heal_instance_info_cache_interval': -1}
+OPTIONS = {
+    'periodic_enable': True,
+    'reclaim_instance_interval': 100,
+    'resize_confirm_window': 100,
+    'rescue_timeout': 100,
+    'shelved_offload_time': 100,
+    'shelved_poll_interval': 7,
+    'instance_build_timeout': 100,
+    'heal_instance_info_cache_interval': -1,
+}
 # What is deleted of each cell, and of Cyborg, whatever the options say.
 CELLS = {expiry.TOKENS: 60.0, expiry.HISTORY: 60.0, expiry.ACCELERATORS: expiry.HOUR}
 
@@ -45,8 +53,7 @@ def unconfirmed(site: Site, age: float) -> None:
 def rescued(site: Site, age: float) -> None:
     site.put('rescued')
     with site.cell.write() as conn:
-        instances.start_action(conn, SERVER, {'action': 'rescue', 'request_id': 'r', 'user_id': 'u',
-                                              'project_id': 'p'})
+        instances.start_action(conn, SERVER, {'action': 'rescue', 'request_id': 'r', 'user_id': 'u', 'project_id': 'p'})
         conn.execute(instances.actions.update().values(start_time=ago(age)))
 
 
@@ -57,8 +64,13 @@ def shelved(site: Site, age: float) -> None:
 # task: (before, kind, states afterwards, action, the row's args)
 CASES: dict[str, tuple[Callable[[Site, float], None], str, tuple[str, str | None], str, dict[str, Any]]] = {
     'reclaim_queued_deletes': (soft_deleted, 'delete', ('soft-delete', 'deleting'), 'delete', {}),
-    'poll_unconfirmed_resizes': (unconfirmed, 'confirm', ('resized', None), 'confirmResize',
-                                 {'migration_uuid': MIGRATION}),
+    'poll_unconfirmed_resizes': (
+        unconfirmed,
+        'confirm',
+        ('resized', None),
+        'confirmResize',
+        {'migration_uuid': MIGRATION},
+    ),
     'poll_rescued_instances': (rescued, 'unrescue', ('rescued', 'unrescuing'), 'unrescue', {}),
     'poll_shelved_instances': (shelved, 'shelve_offload', ('shelved', 'shelving_offloading'), 'shelveOffload', {}),
 }
@@ -67,9 +79,14 @@ CASES: dict[str, tuple[Callable[[Site, float], None], str, tuple[str, str | None
 def actions(site: Site) -> list[tuple[Any, ...]]:
     table = instances.actions
     with site.cell.read() as conn:
-        return [tuple(row) for row in conn.execute(sa.select(
-            table.c.action, table.c.request_id, table.c.user_id, table.c.project_id).where(
-            table.c.action != 'rescue'))]
+        return [
+            tuple(row)
+            for row in conn.execute(
+                sa.select(table.c.action, table.c.request_id, table.c.user_id, table.c.project_id).where(
+                    table.c.action != 'rescue'
+                )
+            )
+        ]
 
 
 @pytest.mark.parametrize('name', CASES)
@@ -78,7 +95,7 @@ def test_what_is_over_is_accepted_once(site: Site, name: str) -> None:
     before(site, 101)
     found = made(site)
     assert found.run(name) == 1
-    row, = site.rows()
+    (row,) = site.rows()
     assert (row.kind, row.args, site.state()) == (kind, args, states)
     assert site.woken == [([row.uuid], True)]
     assert actions(site) == [(action, row.request_id, None, None)] and row.request_id.startswith('req-')
@@ -103,6 +120,7 @@ def test_what_another_request_was_quicker_at_is_left(site: Site, name: str) -> N
     def find(conn: Any, seconds: float, limit: int) -> Any:
         asked.append((seconds, limit))
         return due
+
     with site.cell.read() as conn:
         due = expires.find(conn, 100, expiry.BATCH)
     with site.cell.write() as conn:
@@ -121,7 +139,7 @@ def test_one_that_is_left_holds_up_no_other(site: Site) -> None:
 
 
 def boot(site: Site, db: Any, age: float) -> str:
-    row = operations.Operation.new(site.ctxt, 'boot', SERVER, {})
+    row = operations.OperationRow.new(site.ctxt, 'boot', SERVER, {})
     with db.write() as conn:
         operations.insert(conn, [row])
         conn.execute(operations.operations.update().values(created_at=ago(age)))
@@ -138,8 +156,12 @@ def test_a_build_that_takes_too_long_is_cancelled(site: Site, where: str) -> Non
     with db.read() as conn:
         row = operations.get(conn, uuid)
     assert row is not None and row.cancelled
-    assert row.error == {'class': 'BuildTimedOut', 'message': 'Instance build timed out. Set to error state.',
-                         'code': 500, 'details': None}
+    assert row.error == {
+        'class': 'BuildTimedOut',
+        'message': 'Instance build timed out. Set to error state.',
+        'code': 500,
+        'details': None,
+    }
     assert site.cancelled == [uuid] and site.woken == []
     assert found.run('check_instance_build_time') == 0
 
@@ -158,14 +180,36 @@ def test_a_silent_database_holds_up_no_other(site: Site, monkeypatch: pytest.Mon
 
 
 # --- spacing ---------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(('options', 'spacing'), [
-    ({}, {'reclaim_queued_deletes': 60.0, 'poll_unconfirmed_resizes': 60.0, 'poll_rescued_instances': 60.0,
-          'poll_shelved_instances': 7, 'check_instance_build_time': 60.0, **CELLS}),
-    (dict.fromkeys(list(OPTIONS)[1:], 5), {
-        'reclaim_queued_deletes': 5, 'poll_unconfirmed_resizes': 5, 'poll_rescued_instances': 5,
-        'poll_shelved_instances': 5, 'check_instance_build_time': 5, expiry.HEALING: 5, **CELLS}),
-    (dict.fromkeys(list(OPTIONS)[1:], 0), {expiry.HEALING: 60, **CELLS}),
-    ({**OPTIONS, 'periodic_enable': False}, {})])
+@pytest.mark.parametrize(
+    ('options', 'spacing'),
+    [
+        (
+            {},
+            {
+                'reclaim_queued_deletes': 60.0,
+                'poll_unconfirmed_resizes': 60.0,
+                'poll_rescued_instances': 60.0,
+                'poll_shelved_instances': 7,
+                'check_instance_build_time': 60.0,
+                **CELLS,
+            },
+        ),
+        (
+            dict.fromkeys(list(OPTIONS)[1:], 5),
+            {
+                'reclaim_queued_deletes': 5,
+                'poll_unconfirmed_resizes': 5,
+                'poll_rescued_instances': 5,
+                'poll_shelved_instances': 5,
+                'check_instance_build_time': 5,
+                expiry.HEALING: 5,
+                **CELLS,
+            },
+        ),
+        (dict.fromkeys(list(OPTIONS)[1:], 0), {expiry.HEALING: 60, **CELLS}),
+        ({**OPTIONS, 'periodic_enable': False}, {}),
+    ],
+)
 def test_how_often_is_looked(site: Site, options: dict[str, Any], spacing: dict[str, float]) -> None:
     """As long as something lasts, a minute at most; what never expires isn't looked for."""
     found = made(site, **options)
@@ -173,7 +217,8 @@ def test_how_often_is_looked(site: Site, options: dict[str, Any], spacing: dict[
     found.stop()
     assert found.timers.spacing == spacing
     assert sorted(one['name'] for one in found.timers.told()) == sorted(
-        [*(one.name for one in EXPIRES), expiry.HEALING, *CELLS])
+        [*(one.name for one in EXPIRES), expiry.HEALING, *CELLS]
+    )
     found.timers.join(20)
     assert not any(thread.is_alive() for thread in found.timers._threads)
 
@@ -199,5 +244,6 @@ def test_tokens_that_open_nothing_go(site: Site, monkeypatch: pytest.MonkeyPatch
         if db is site.cell0:
             raise ZeroDivisionError
         return 3
+
     monkeypatch.setattr(console_tokens, 'purge', purge)
     assert made(site).purge_tokens() == 3 and purged == [site.cell0, site.cell]

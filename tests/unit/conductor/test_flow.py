@@ -1,4 +1,5 @@
 """A flow's core: the order of steps and undos, what is decided before what, and how each kind of failure ends."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -7,8 +8,8 @@ from typing import Any
 import pytest
 
 from kilonova.conductor.flow import Flow
-from kilonova.conductor.row import Chosen
-from kilonova.conductor.work import HostGone, Parked, Step, Work
+from kilonova.conductor.row import SelectOutputs
+from kilonova.conductor.work import HostDown, Step, WaitingForHostSlot, Work
 from kilonova.db.queries import operations
 from kilonova.errors import Cancelled, HostRejected, Invalid, KeyGone, Unanswered
 from tests.unit.conductor.site import Site
@@ -16,45 +17,53 @@ from tests.unit.conductor.site import Site
 STEPS = ('choose', 'claim', 'build', 'end')
 
 
-class Story(Flow[Chosen]):
+class Story(Flow[SelectOutputs]):
     """Four steps; ``happens[name]``: what a step ('claim') or its undo ('undo claim') comes to, one each time."""
 
-    name, outputs = 'stop', Chosen
+    name, outputs = 'stop', SelectOutputs
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.happens: dict[str, list[Any]] = {}
         again = {'claim': 'claim', 'build': 'claim'}
-        self.steps = tuple(Step(  # type: ignore[misc]
-            name, self._act(name), None if name == 'end' else self._act(f'undo {name}'), again.get(name),
-            saved=name != 'build') for name in STEPS)
+        self.steps = tuple(
+            Step(  # type: ignore[misc]
+                name,
+                self._act(name),
+                None if name == 'end' else self._act(f'undo {name}'),
+                again.get(name),
+                saved=name != 'build',
+            )
+            for name in STEPS
+        )
 
-    def _act(self, name: str) -> Callable[[Work[Chosen]], None]:
-        def act(work: Work[Chosen]) -> None:
+    def _act(self, name: str) -> Callable[[Work[SelectOutputs]], None]:
+        def act(work: Work[SelectOutputs]) -> None:
             assert len(self.lines) < 50, 'it goes on for ever'
-            self.lines.append(f"{name} {work.key().partition('/')[2]}")
+            self.lines.append(f'{name} {work.key().partition("/")[2]}')
             left = self.happens.get(name)
             happens = left.pop(0) if left else None
             if isinstance(happens, Exception):
                 raise happens
             if happens is not None:
                 happens()
+
         return act
 
 
-def begin(site: Site, **values: Any) -> tuple[Story, Work[Chosen]]:
+def begin(site: Site, **values: Any) -> tuple[Story, Work[SelectOutputs]]:
     site.put('active', 'powering-off')
     site.accept('stop', **values)
     return Story(), take(site)
 
 
-def take(site: Site) -> Work[Chosen]:
+def take(site: Site) -> Work[SelectOutputs]:
     """As another worker gets it."""
     work = site.work()
-    return Work(site.kept(), work.db, work.env, work.owner, Chosen)  # type: ignore[arg-type]
+    return Work(site.kept(), work.db, work.env, work.owner, SelectOutputs)  # type: ignore[arg-type]
 
 
-def with_hosts(site: Site, count: int, **values: Any) -> tuple[Story, Work[Chosen]]:
+def with_hosts(site: Site, count: int, **values: Any) -> tuple[Story, Work[SelectOutputs]]:
     return begin(site, outputs={'select': [{'host': f'gpu{number + 1}'} for number in range(count)]}, **values)
 
 
@@ -79,7 +88,11 @@ def test_silence_leaves_the_row_where_it_was_saved(site: Site, step: str, positi
     flow.run(work)
     row = site.kept()
     assert row is not None and (row.position, row.owner, row.failed, row.outputs) == (
-        position, None, False, {'tries': 1, 'reason': 'x does not answer: y'})
+        position,
+        None,
+        False,
+        {'tries': 1, 'reason': 'x does not answer: y'},
+    )
     assert site.finished_works == [(work.uuid, 2.0)]
     assert not any(line.startswith('undo') for line in flow.lines)
 
@@ -102,15 +115,23 @@ def test_a_failure_is_written_before_anything_is_undone(site: Site) -> None:
     flow.happens['claim'] = [Invalid('no')]
     flow.happens['undo claim'] = [lambda: seen.append(site.kept())]
     flow.run(work)
-    row, = seen
+    (row,) = seen
     assert row.failed and row.position == 1
     assert {name: row.error[name] for name in ('class', 'message', 'code')} == {
-        'class': 'Invalid', 'message': 'no', 'code': 400}
+        'class': 'Invalid',
+        'message': 'no',
+        'code': 400,
+    }
     assert 'in act' in row.error['details']
 
 
-@pytest.mark.parametrize(('error', 'message', 'code'), [
-    (Invalid('no /etc/kilonova/place'), 'no place', 400), (ZeroDivisionError('/etc/secret'), 'ZeroDivisionError', 500)])
+@pytest.mark.parametrize(
+    ('error', 'message', 'code'),
+    [
+        (Invalid('no /etc/kilonova/place'), 'no place', 400),
+        (ZeroDivisionError('/etc/secret'), 'ZeroDivisionError', 500),
+    ],
+)
 def test_what_users_may_read(site: Site, error: Exception, message: str, code: int) -> None:
     flow, work = begin(site)
     flow.happens['choose'] = [error]
@@ -150,8 +171,8 @@ def test_an_undo_that_fails_is_done_again(site: Site, error: Exception) -> None:
 def test_an_undo_that_waits_for_a_slot(site: Site) -> None:
     """Whoever has the slots goes on with it."""
     flow, work = begin(site)
-    flow.happens.update({'claim': [Invalid('no')], 'undo claim': [Parked()]})
-    with pytest.raises(Parked):
+    flow.happens.update({'claim': [Invalid('no')], 'undo claim': [WaitingForHostSlot()]})
+    with pytest.raises(WaitingForHostSlot):
         flow.run(work)
     row = site.kept()
     assert row is not None and row.owner is not None and site.finished_works == []
@@ -162,10 +183,11 @@ def test_an_end_that_can_not_be_written_is_written_later(site: Site) -> None:
     flow.happens['choose'] = [Invalid('no')]
     ends: list[Any] = [ZeroDivisionError(), Unanswered(who='x', reason='y')]
 
-    def end(work: Work[Chosen]) -> None:
+    def end(work: Work[SelectOutputs]) -> None:
         if ends:
             raise ends.pop(0)
         work.end()
+
     flow.ended_badly = end  # type: ignore[method-assign]
     for _ in range(2):
         flow.run(work)
@@ -195,6 +217,7 @@ def test_who_lost_its_row_undoes_nothing(site: Site) -> None:
         fail(error)
         site.update(owner='another')
         work.before_sending()
+
     work.fail = lose  # type: ignore[method-assign]
     flow.run(work)
     assert flow.lines == ['choose 0.choose/1', 'claim 1.claim/1'] and site.finished_works == [(work.uuid, None)]
@@ -243,22 +266,27 @@ def test_a_host_that_heard_of_the_cancel_first(site: Site) -> None:
     def cancelled() -> None:
         operations.cancel_with(site.cell, work.uuid, reason)
         raise Cancelled(key='k')
+
     flow.happens['build'] = [cancelled]
     flow.run(work)
     assert work.error == reason and work.cancelled
 
 
 # --- keys that are gone ----------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(('meanwhile', 'error', 'undone'), [
-    ({}, 'KeyGone', True), ({'cancelled': True}, 'Cancelled', True), ({'owner': 'another'}, None, False)])
-def test_a_host_that_does_not_know_the_row(site: Site, meanwhile: dict[str, Any], error: str | None,
-                                           undone: bool) -> None:
+@pytest.mark.parametrize(
+    ('meanwhile', 'error', 'undone'),
+    [({}, 'KeyGone', True), ({'cancelled': True}, 'Cancelled', True), ({'owner': 'another'}, None, False)],
+)
+def test_a_host_that_does_not_know_the_row(
+    site: Site, meanwhile: dict[str, Any], error: str | None, undone: bool
+) -> None:
     flow, work = begin(site)
 
     def gone() -> None:
         if meanwhile:
             site.update(**meanwhile)
         raise KeyGone(key='k')
+
     flow.happens['claim'] = [gone]
     flow.run(work)
     assert (work.error and work.error['class']) == error
@@ -280,16 +308,32 @@ def test_a_refusal_leads_to_the_next_host(site: Site) -> None:
     """Back to the step that takes the next one; that it is being undone is written before it is."""
     flow, work = with_hosts(site, 3)
     seen: list[Any] = []
-    flow.happens.update({'build': [HostRejected('full'), HostRejected('small')],
-                         'undo build': [lambda: seen.append(site.kept())]})
+    flow.happens.update(
+        {'build': [HostRejected('full'), HostRejected('small')], 'undo build': [lambda: seen.append(site.kept())]}
+    )
     flow.run(work)
     assert flow.lines == [
-        'choose 0.choose/1', 'claim 1.claim/1', 'build 2.build/1', 'undo build 2.build/1', 'undo claim 1.claim/1',
-        'claim 1.claim/2', 'build 2.build/2', 'undo build 2.build/2', 'undo claim 1.claim/2',
-        'claim 1.claim/3', 'build 2.build/3', 'end 3.end/3']
-    row, = seen
+        'choose 0.choose/1',
+        'claim 1.claim/1',
+        'build 2.build/1',
+        'undo build 2.build/1',
+        'undo claim 1.claim/1',
+        'claim 1.claim/2',
+        'build 2.build/2',
+        'undo build 2.build/2',
+        'undo claim 1.claim/2',
+        'claim 1.claim/3',
+        'build 2.build/3',
+        'end 3.end/3',
+    ]
+    (row,) = seen
     assert (row.undoing, row.position, row.attempt, row.outputs['back_to'], row.outputs['refusals']) == (
-        True, 2, 1, 1, ['full'])
+        True,
+        2,
+        1,
+        1,
+        ['full'],
+    )
     assert not work.undoing and work.outputs.back_to is None and work.outputs.refusals == ['full', 'small']
 
 
@@ -311,14 +355,20 @@ def test_an_attempt_that_is_being_undone_is_undone_by_who_takes_the_row(site: Si
     assert row is not None and row.undoing and row.position == 2
     flow.lines.clear()
     flow.run(take(site))
-    assert flow.lines == ['undo build 2.build/1', 'undo claim 1.claim/1', 'claim 1.claim/2', 'build 2.build/2',
-                          'end 3.end/2']
+    assert flow.lines == [
+        'undo build 2.build/1',
+        'undo claim 1.claim/1',
+        'claim 1.claim/2',
+        'build 2.build/2',
+        'end 3.end/2',
+    ]
 
 
 def test_an_undo_of_an_attempt_by_who_lost_the_row(site: Site) -> None:
     flow, work = with_hosts(site, 2)
-    flow.happens.update({'build': [HostRejected('full')],
-                         'undo build': [lambda: (site.update(owner='another'), work.before_sending())]})
+    flow.happens.update(
+        {'build': [HostRejected('full')], 'undo build': [lambda: (site.update(owner='another'), work.before_sending())]}
+    )
     flow.run(work)
     assert flow.lines[-1] == 'undo build 2.build/1' and site.finished_works == [(work.uuid, None)]
 
@@ -339,7 +389,8 @@ def test_so_many_hosts_are_tried(site: Site, hosts: int, attempts: int) -> None:
     flow.happens['build'] = [HostRejected('no')] * 9
     flow.run(work)
     assert [line for line in flow.lines if line.startswith('build')] == [
-        f'build 2.build/{number + 1}' for number in range(attempts)]
+        f'build 2.build/{number + 1}' for number in range(attempts)
+    ]
     assert work.error is not None and work.error['class'] == 'HostRejected'
     assert site.rows() == []
 
@@ -354,7 +405,7 @@ def test_what_the_last_refusal_becomes(site: Site) -> None:
 
 def test_a_host_that_is_down_counts_as_a_refusal(site: Site) -> None:
     flow, work = with_hosts(site, 2)
-    flow.happens['build'] = [HostGone(host='gpu1')]
+    flow.happens['build'] = [HostDown(host='gpu1')]
     flow.run(work)
     assert work.outputs.refusals == ['compute service of host gpu1 is down'] and work.attempt == 2
 

@@ -1,4 +1,5 @@
 """Objects' remote calls, from the caller's object through the wire to the conductor and back (seed-map 2.5, 2.6)."""
+
 from __future__ import annotations
 
 import json
@@ -19,7 +20,7 @@ from kilonova.db.models import cell as models
 from kilonova.objects import ComputeNode, HVSpec, PciDevice, PciDeviceList, Service, Tag, fields
 from kilonova.objects.base import IncompatibleObjectVersion, KilonovaObject, Serializer, object_versions, register
 from kilonova.rpc.conductor import Conductor
-from kilonova.rpc.interface import Interface
+from kilonova.rpc.interface import RpcInterface
 
 UUID = str(uuids.UUID(int=1))
 
@@ -38,8 +39,10 @@ class Loop:
             there = RequestContext.from_dict(json.loads(json.dumps(ctxt.to_dict())))
             there.cell = self.cell
             result = getattr(self.calls, method)(there, **serializer.deserialize_entity(there, json.loads(wire)))
-            return serializer.deserialize_entity(ctxt, json.loads(json.dumps(
-                serializer.serialize_entity(there, result))))
+            return serializer.deserialize_entity(
+                ctxt, json.loads(json.dumps(serializer.serialize_entity(there, result)))
+            )
+
         return call
 
 
@@ -77,7 +80,8 @@ def service(ctxt: RequestContext) -> Service:
 
 def test_the_server_answers_what_is_declared() -> None:
     """The signatures are those of the RPC interface."""
-    class Calls(Interface):
+
+    class Calls(RpcInterface):
         topic, version = Conductor.topic, Conductor.version
 
     for name in ('object_action', 'object_class_action_versions', 'object_backport_versions'):
@@ -113,15 +117,18 @@ def test_updates_hold_only_what_changed(there: RequestContext, service: Service)
     assert (updates, result) == ({'obj_what_changed': []}, None)
 
 
-def test_what_is_not_saved_stays_marked_on_both_sides(ctxt: RequestContext, service: Service,
-                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_saved_stays_marked_on_both_sides(
+    ctxt: RequestContext, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Row 2.5: obj_what_changed of the conductor's object comes back with the updates, and the caller's object has
     it; what the method saved isn't marked any more."""
+
     def rename(self: Service) -> str:
         self.topic = 'other'
         self.host = 'host2'
         self.obj_reset_changes(['host'])
         return 'done'
+
     rename.remotable = True  # type: ignore[attr-defined]
     monkeypatch.setattr(Service, 'rename', rename, raising=False)
     there = service.obj_clone()
@@ -140,12 +147,25 @@ def test_class_methods_work_from_afar(ctxt: RequestContext, service: Service) ->
 
 
 def test_arguments_and_results_may_hold_objects(ctxt: RequestContext, cell: Database) -> None:
-    node = ComputeNode(ctxt, uuid=UUID, host='host1', hypervisor_hostname='node1', vcpus=1, memory_mb=1, local_gb=1,
-                       vcpus_used=0, memory_mb_used=0, local_gb_used=0, hypervisor_type='QEMU', hypervisor_version=1,
-                       supported_hv_specs=[HVSpec.from_list(['x86_64', 'kvm', 'hvm'])])
+    node = ComputeNode(
+        ctxt,
+        uuid=UUID,
+        host='host1',
+        hypervisor_hostname='node1',
+        vcpus=1,
+        memory_mb=1,
+        local_gb=1,
+        vcpus_used=0,
+        memory_mb_used=0,
+        local_gb_used=0,
+        hypervisor_type='QEMU',
+        hypervisor_version=1,
+        supported_hv_specs=[HVSpec.from_list(['x86_64', 'kvm', 'hvm'])],
+    )
     node.create()
-    device = PciDevice(address='0000:81:00.0', vendor_id='10de', product_id='20b0', dev_type='type-PCI', label='l',
-                       status='available')
+    device = PciDevice(
+        address='0000:81:00.0', vendor_id='10de', product_id='20b0', dev_type='type-PCI', label='l', status='available'
+    )
     ids = PciDeviceList.save_all(ctxt, node.id, {'created': [device]})
     devices = PciDeviceList.get_by_compute_node(ctxt, node.id)
     assert {found.address: found.id for found in devices} == ids
@@ -168,14 +188,16 @@ def test_only_remotable_methods_can_be_called(there: RequestContext, method: str
 
 def test_a_newer_caller_is_refused(there: RequestContext) -> None:
     with pytest.raises(IncompatibleObjectVersion):
-        ObjectCalls().object_class_action_versions(there, 'Service', 'get_by_args', {'Service': '1.23'},
-                                                   ('host1', 'nova-compute'), {})
+        ObjectCalls().object_class_action_versions(
+            there, 'Service', 'get_by_args', {'Service': '1.23'}, ('host1', 'nova-compute'), {}
+        )
 
 
 # -- callers of an older release ----------------------------------------------------------------------
 @pytest.fixture
 def newer_tag() -> Iterator[type[KilonovaObject]]:
     """Tag 1.2, which has a shade that Tag 1.1 doesn't know; registered for one test."""
+
     @register
     class NewTag(KilonovaObject):
         VERSION = '1.2'
@@ -197,16 +219,23 @@ def newer_tag() -> Iterator[type[KilonovaObject]]:
     assert classes == [Tag]
 
 
-def test_an_object_is_brought_to_the_version_that_was_asked_for(there: RequestContext,
-                                                                newer_tag: type[KilonovaObject]) -> None:
+def test_an_object_is_brought_to_the_version_that_was_asked_for(
+    there: RequestContext, newer_tag: type[KilonovaObject]
+) -> None:
     made = newer_tag(there, tag='blue', shade='dark')
     primitive = ObjectCalls().object_backport_versions(there, made, {'Tag': '1.1'})
-    assert primitive == {'nova_object.name': 'Tag', 'nova_object.namespace': 'nova', 'nova_object.version': '1.1',
-                         'nova_object.data': {'tag': 'blue'}, 'nova_object.changes': ['tag']}
+    assert primitive == {
+        'nova_object.name': 'Tag',
+        'nova_object.namespace': 'nova',
+        'nova_object.version': '1.1',
+        'nova_object.data': {'tag': 'blue'},
+        'nova_object.changes': ['tag'],
+    }
 
 
-def test_results_come_in_the_callers_versions(there: RequestContext, newer_tag: type[KilonovaObject],
-                                              monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_come_in_the_callers_versions(
+    there: RequestContext, newer_tag: type[KilonovaObject], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr('kilonova.conductor.indirection.object_versions', lambda name: {'Tag': '1.2'})
 
     def find(cls: type, ctxt: RequestContext) -> list[KilonovaObject]:
@@ -215,19 +244,23 @@ def test_results_come_in_the_callers_versions(there: RequestContext, newer_tag: 
     find.remotable = True  # type: ignore[attr-defined]
     monkeypatch.setattr(Service, 'get_by_args', classmethod(find))
     calls = ObjectCalls()
-    older, = calls.object_class_action_versions(there, 'Service', 'get_by_args', {'Service': '1.22', 'Tag': '1.1'},
-                                                (), {})
-    same, = calls.object_class_action_versions(there, 'Service', 'get_by_args', {'Service': '1.22', 'Tag': '1.2'},
-                                               (), {})
+    (older,) = calls.object_class_action_versions(
+        there, 'Service', 'get_by_args', {'Service': '1.22', 'Tag': '1.1'}, (), {}
+    )
+    (same,) = calls.object_class_action_versions(
+        there, 'Service', 'get_by_args', {'Service': '1.22', 'Tag': '1.2'}, (), {}
+    )
     assert older['nova_object.data'] == {'tag': 'blue'}
     assert older['nova_object.version'] == '1.1'
     assert same['nova_object.data'] == {'tag': 'blue', 'shade': 'dark'}
 
 
-def test_an_old_daemon_reads_a_newer_object_through_the_conductor(ctxt: RequestContext,
-                                                                  newer_tag: type[KilonovaObject]) -> None:
+def test_an_old_daemon_reads_a_newer_object_through_the_conductor(
+    ctxt: RequestContext, newer_tag: type[KilonovaObject]
+) -> None:
     """What the older side does on its own: it asks with its manifest and reads the answer."""
     answer = ctxt.indirection.object_backport_versions(
-        ctxt, objinst=newer_tag(ctxt, tag='blue', shade='dark').obj_to_primitive(), object_versions={'Tag': '1.1'})
+        ctxt, objinst=newer_tag(ctxt, tag='blue', shade='dark').obj_to_primitive(), object_versions={'Tag': '1.1'}
+    )
     assert type(answer) is Tag
     assert answer.primitive_data() == {'tag': 'blue'}

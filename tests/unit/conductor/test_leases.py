@@ -1,4 +1,5 @@
 """Leases: taken, renewed, lost, given back; in each database for itself."""
+
 from __future__ import annotations
 
 import time
@@ -40,12 +41,12 @@ def test_an_owner_in_each_database(site: Site, leases: Leases) -> None:
 
 def test_a_lease_lasts_so_long(site: Site, leases: Leases) -> None:
     leases.renew(site.cell)
-    (owner, (process, seconds)), = living(site.cell).items()
+    ((owner, (process, seconds)),) = living(site.cell).items()
     assert (owner, process) == (leases.owner_in(site.cell), 'this process') and 30 < seconds <= 40
     with site.cell.write() as conn:
         conn.execute(operation_leases.leases.update().values(expires=engine.now(conn) + 5))
     leases.renew(site.cell)
-    (again, (_, seconds)), = living(site.cell).items()
+    ((again, (_, seconds)),) = living(site.cell).items()
     assert again == owner and 30 < seconds <= 40
 
 

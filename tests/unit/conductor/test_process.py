@@ -1,4 +1,5 @@
 """Whether the holder of a lease is certainly dead: never when it lives, or when nobody here can tell."""
+
 from __future__ import annotations
 
 import os
@@ -93,7 +94,7 @@ class System:
         place = self.path / ('17' if task is None else f'17/task/{task}')
         place.mkdir(parents=True, exist_ok=True)
         # The name in parentheses may hold anything; the start is the twentieth behind it.
-        (place / 'stat').write_bytes(b'17 (odd\xff) name) ' + f"{state} {'1 ' * 18}{start} 99".encode())
+        (place / 'stat').write_bytes(b'17 (odd\xff) name) ' + f'{state} {"1 " * 18}{start} 99'.encode())
 
 
 @pytest.fixture
@@ -119,8 +120,10 @@ def test_a_description_that_is_not_whole(system: System, missing: str) -> None:
     assert process.is_dead(TEXT, HOST) is False
 
 
-@pytest.mark.parametrize(('state', 'start', 'dead'), [
-    ('S', 500, False), ('R', 500, False), ('S', 501, True), ('Z', 500, True), ('X', 500, True)])
+@pytest.mark.parametrize(
+    ('state', 'start', 'dead'),
+    [('S', 500, False), ('R', 500, False), ('S', 501, True), ('Z', 500, True), ('X', 500, True)],
+)
 def test_who_is_dead(system: System, state: str, start: int, dead: bool) -> None:
     system.stat(state, start)
     (system.path / '17/task').mkdir()

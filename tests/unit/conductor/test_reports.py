@@ -1,4 +1,5 @@
 """Hosts' reports are written together, and who counted as down is asked to call. Finding 3.13."""
+
 from __future__ import annotations
 
 import contextlib
@@ -29,6 +30,7 @@ def test_who_counted_as_down_or_is_unknown_is_asked(monkeypatch: pytest.MonkeyPa
     def report_together(*arguments: Any) -> dict[int, bool]:
         written.append(arguments)
         return {1: True, 2: False}
+
     monkeypatch.setattr(services, 'report_together', report_together)
     hosts = Hosts()
     Reports(SimpleNamespace(main=lambda: database), hosts, 60).write({1: 'silent', 2: 'heard', 3: 'unknown'})

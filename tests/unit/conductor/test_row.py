@@ -1,4 +1,5 @@
 """What a row keeps of its steps, and decisions about it. JSON of the release before is read, and written the same."""
+
 from __future__ import annotations
 
 import contextlib
@@ -9,21 +10,48 @@ import pytest
 from sqlalchemy import exc
 
 from kilonova.conductor.flows import FLOWS, hosts_of
-from kilonova.conductor.row import Choice, Chosen
+from kilonova.conductor.row import ChosenHost, SelectOutputs
 from kilonova.db import engine
 from kilonova.db.queries import operations
 from kilonova.errors import Cancelled, LeaseLost
 from tests.unit.conductor.site import Site, uuid
 
-HOST = {'host': 'gpu1', 'node': 'gpu1', 'compute_node_uuid': 'n', 'cell_uuid': 'c', 'availability_zone': 'nova',
-        'allocations': {'p': {'resources': {'VCPU': 1}}}, 'mappings': {'': ['p']}, 'limits': None}
+HOST = {
+    'host': 'gpu1',
+    'node': 'gpu1',
+    'compute_node_uuid': 'n',
+    'cell_uuid': 'c',
+    'availability_zone': 'nova',
+    'allocations': {'p': {'resources': {'VCPU': 1}}},
+    'mappings': {'': ['p']},
+    'limits': None,
+}
 CORE = {'tries': 2, 'back_to': 1, 'refusals': ['gpu1: disk full']}
 ROWS = [
-    ('boot', {}), ('boot', {'select': []}), ('stop', CORE), ('delete', {'terminate': {'consumers': ['m']}}),
-    ('boot', {'select': [HOST, {**HOST, 'host': 'gpu2'}], 'create_instance': {'id': 7}, 'overtaken': [1],
-              'early_delete': True, **CORE}),
-    ('resize', {'select': [HOST], 'prep_resize': {'disk': {'host': 'gpu1'}}, 'resize_instance': {'path': '/d'},
-                'choices': 2, **CORE}),
+    ('boot', {}),
+    ('boot', {'select': []}),
+    ('stop', CORE),
+    ('delete', {'terminate': {'consumers': ['m']}}),
+    (
+        'boot',
+        {
+            'select': [HOST, {**HOST, 'host': 'gpu2'}],
+            'create_instance': {'id': 7},
+            'overtaken': [1],
+            'early_delete': True,
+            **CORE,
+        },
+    ),
+    (
+        'resize',
+        {
+            'select': [HOST],
+            'prep_resize': {'disk': {'host': 'gpu1'}},
+            'resize_instance': {'path': '/d'},
+            'choices': 2,
+            **CORE,
+        },
+    ),
 ]
 
 
@@ -65,6 +93,7 @@ def losing(db: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         if not lost:
             lost.append(1)
             raise exc.OperationalError('COMMIT', None, Exception('lost'), connection_invalidated=True)
+
     monkeypatch.setattr(db, 'write', write)
     return lost
 
@@ -101,8 +130,9 @@ def test_a_decision_about_a_cancelled_row(site: Site, work: Any, cancelled: bool
 
 @pytest.mark.parametrize('values', [{'position': 1}, {'attempt': 3}, {'failed': True}])
 @pytest.mark.parametrize('cancelled', [False, True])
-def test_the_answer_to_a_decision_may_be_lost(site: Site, work: Any, values: dict[str, Any], cancelled: bool,
-                                              monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_answer_to_a_decision_may_be_lost(
+    site: Site, work: Any, values: dict[str, Any], cancelled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It was written: it stands where it was to stand."""
     site.update(cancelled=cancelled)
     lost = losing(site.cell, monkeypatch)
@@ -139,15 +169,19 @@ def test_an_end_that_the_host_wrote_is_not_written_here(site: Site, work: Any) -
     work.close()
     assert site.kept() is not None
     from kilonova.conductor.work import Step
+
     work.done(Step('x', lambda work: None))
     row = site.kept()
     assert row is not None and row.position == 0 and work.position == 1
 
 
-@pytest.mark.parametrize(('change', 'error'), [({'cancelled': True}, Cancelled), ({'owner': 'another'}, LeaseLost),
-                                               ({'position': 1}, LeaseLost)])
-def test_an_end_of_a_row_that_is_not_ours(site: Site, work: Any, change: dict[str, Any],
-                                          error: type[Exception]) -> None:
+@pytest.mark.parametrize(
+    ('change', 'error'),
+    [({'cancelled': True}, Cancelled), ({'owner': 'another'}, LeaseLost), ({'position': 1}, LeaseLost)],
+)
+def test_an_end_of_a_row_that_is_not_ours(
+    site: Site, work: Any, change: dict[str, Any], error: type[Exception]
+) -> None:
     """Nothing of it is written."""
     site.update(**change)
     written: list[Any] = []
@@ -158,7 +192,7 @@ def test_an_end_of_a_row_that_is_not_ours(site: Site, work: Any, change: dict[st
 
 @pytest.mark.parametrize('how', ['failed', 'cancelled'])
 def test_whoever_waits_is_woken_by_the_end_of_what_unwinds(site: Site, work: Any, how: str) -> None:
-    waiting = operations.Operation.new(site.ctxt, 'delete', work.instance_uuid, {})
+    waiting = operations.OperationRow.new(site.ctxt, 'delete', work.instance_uuid, {})
     waiting.slot = operations.WAIT
     with site.cell.write() as conn:
         operations.insert(conn, [waiting])
@@ -166,7 +200,7 @@ def test_whoever_waits_is_woken_by_the_end_of_what_unwinds(site: Site, work: Any
     setattr(work, how, True)
     work.end()
     assert site.woken == [([waiting.uuid], True)]
-    row, = site.rows()
+    (row,) = site.rows()
     assert row.slot == operations.RUN
 
 
@@ -179,9 +213,18 @@ def test_the_answer_to_an_end_may_be_lost(site: Site, work: Any, monkeypatch: py
 def test_the_copy_for_another_database(site: Site, work: Any) -> None:
     work.outputs.tries = 1
     row = work.copy_for('me', 3)
-    assert (row.uuid, row.kind, row.instance_uuid, row.args, row.request_id, row.position, row.attempt, row.outputs,
-            row.owner, row.slot) == (
-        work.uuid, 'stop', work.instance_uuid, {'clean_shutdown': True}, 'req-1', 3, 2, {'tries': 1}, 'me', 'run')
+    assert (
+        row.uuid,
+        row.kind,
+        row.instance_uuid,
+        row.args,
+        row.request_id,
+        row.position,
+        row.attempt,
+        row.outputs,
+        row.owner,
+        row.slot,
+    ) == (work.uuid, 'stop', work.instance_uuid, {'clean_shutdown': True}, 'req-1', 3, 2, {'tries': 1}, 'me', 'run')
     assert row.context == work.ctxt.to_dict()
 
 
@@ -204,9 +247,10 @@ def test_a_hand_over(site: Site, work: Any) -> None:
 
 def test_a_row_that_is_added_with_something(site: Site, work: Any) -> None:
     def add(kind: str, delay: float = 0) -> bool:
-        row = operations.Operation.new(site.ctxt, kind, work.instance_uuid, {}, beside=True)
+        row = operations.OperationRow.new(site.ctxt, kind, work.instance_uuid, {}, beside=True)
         added: bool = work.add(row, lambda row: row.kind == kind, delay, lambda conn: written.append(kind))
         return added
+
     written: list[str] = []
     assert add('release') and add('release') and add('mirror')
     # One of each; what is written with it is written each time.
@@ -227,9 +271,14 @@ def test_it_is_given_free_with_its_outputs(site: Site, work: Any) -> None:
 
 
 def test_choices_of_the_scheduler(site: Site) -> None:
-    one, two = Choice.all_of([site.selection('gpu1'), site.selection('gpu2', zone=None, memory_mb=None)])
+    one, two = ChosenHost.all_of([site.selection('gpu1'), site.selection('gpu2', zone=None, memory_mb=None)])
     assert (one.host, one.node, one.compute_node_uuid, one.cell_uuid, one.availability_zone) == (
-        'gpu1', 'node1', uuid('gpu1'), site.cell_uuid, 'zone1')
+        'gpu1',
+        'node1',
+        uuid('gpu1'),
+        site.cell_uuid,
+        'zone1',
+    )
     assert one.allocations == {uuid('gpu1'): {'resources': {'VCPU': 1}}}
     assert list(one.mappings.values()) == [[uuid('device of gpu1')]]
     assert one.scheduler_limits is not None and one.scheduler_limits.memory_mb == 999
@@ -240,10 +289,10 @@ def test_a_choice_without_allocations(site: Site) -> None:
     """As old rows, or a scheduler that claims nothing, may have it."""
     selection = site.selection('gpu1')
     selection.allocation_request = None
-    choice, = Choice.all_of([selection])
+    (choice,) = ChosenHost.all_of([selection])
     assert (choice.allocations, choice.mappings) == ({}, {})
 
 
 def test_no_answer_is_not_an_empty_one() -> None:
-    assert (Chosen().select, Chosen().hosts) == (None, [])
-    assert Chosen.read({'select': []}).select == [] and Chosen(select=[]).stored() == {'select': []}
+    assert (SelectOutputs().select, SelectOutputs().hosts) == (None, [])
+    assert SelectOutputs.read({'select': []}).select == [] and SelectOutputs(select=[]).stored() == {'select': []}

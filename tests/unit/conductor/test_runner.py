@@ -1,4 +1,5 @@
 """The runner alone: its leases, its sweep, the slots of hosts, rows that wait for their time."""
+
 from __future__ import annotations
 
 import threading
@@ -13,10 +14,10 @@ import sqlalchemy as sa
 from kilonova.conductor import flows, process
 from kilonova.conductor import runner as runners
 from kilonova.conductor.environment import Environment
-from kilonova.conductor.hearing import Hearing
+from kilonova.conductor.host_liveness import HostLiveness
 from kilonova.conductor.row import Outputs
 from kilonova.conductor.runner import Runner
-from kilonova.conductor.work import Parked, Work
+from kilonova.conductor.work import WaitingForHostSlot, Work
 from kilonova.db import engine
 from kilonova.db.models.cell import Base
 from kilonova.db.queries import operation_leases, operations
@@ -51,9 +52,13 @@ def make(databases, monkeypatch) -> Iterator[Callable[..., Runner]]:
     def runner(**options: Any) -> Runner:
         api, cell = databases
         env: Any = SimpleNamespace(
-            api=api, cells=SimpleNamespace(databases=lambda: [cell], reload=lambda: None), hearing=Hearing(60),
+            api=api,
+            cells=SimpleNamespace(databases=lambda: [cell], reload=lambda: None),
+            liveness=HostLiveness(60),
             all_databases=lambda: [api, cell],
-            ping=lambda: None, compute=SimpleNamespace(cancel=lambda *args, **kwargs: None))
+            ping=lambda: None,
+            compute=SimpleNamespace(cancel=lambda *args, **kwargs: None),
+        )
         values = {'slots': 4, 'slots_per_host': 2, 'lease_time': 3, 'sweep_interval': 0.2, 'host': 'ctl1', **options}
         found = Runner(env, **values)
         found.ran = []  # type: ignore[attr-defined]
@@ -61,9 +66,11 @@ def make(databases, monkeypatch) -> Iterator[Callable[..., Runner]]:
         def run(work: Work) -> None:
             found.ran.append(work.uuid)  # type: ignore[attr-defined]
             found.finished(work)
+
         found.run = run  # type: ignore[method-assign]
         made.append(found)
         return found
+
     yield runner
     for one in made:
         one.stop(1)
@@ -71,22 +78,33 @@ def make(databases, monkeypatch) -> Iterator[Callable[..., Runner]]:
 
 def add(database: engine.Database, uuid: str, **values: Any) -> None:
     with database.write() as conn:
-        operations.insert(conn, [operations.Operation(**{
-            'uuid': uuid, 'kind': 'stop', 'instance_uuid': f'server of {uuid}', 'context': CONTEXT, **values})])
+        operations.insert(
+            conn,
+            [
+                operations.OperationRow(
+                    **{'uuid': uuid, 'kind': 'stop', 'instance_uuid': f'server of {uuid}', 'context': CONTEXT, **values}
+                )
+            ],
+        )
 
 
-def work_of(runner: Runner, database: engine.Database, uuid: str = 'o', owner: str | None = None,
-            **values: Any) -> Work[Outputs]:
-    row = operations.Operation(**{'uuid': uuid, 'kind': 'stop', 'instance_uuid': 's', 'request_id': 'r',
-                                  'context': CONTEXT, **values})
+def work_of(
+    runner: Runner, database: engine.Database, uuid: str = 'o', owner: str | None = None, **values: Any
+) -> Work[Outputs]:
+    row = operations.OperationRow(
+        **{'uuid': uuid, 'kind': 'stop', 'instance_uuid': 's', 'request_id': 'r', 'context': CONTEXT, **values}
+    )
     env: Environment = runner.env
     return Work(row, database, env, owner or runner.leases.owner_in(database), Outputs)
 
 
 def run_out(database: engine.Database, owner: str) -> None:
     with database.write() as conn:
-        conn.execute(operation_leases.leases.update().where(operation_leases.leases.c.owner == owner)
-                     .values(expires=engine.now(conn) - 0.001))
+        conn.execute(
+            operation_leases.leases.update()
+            .where(operation_leases.leases.c.owner == owner)
+            .values(expires=engine.now(conn) - 0.001)
+        )
 
 
 def test_a_database_that_hangs_holds_up_no_other(make, databases, monkeypatch):
@@ -101,9 +119,13 @@ def test_a_database_that_hangs_holds_up_no_other(make, databases, monkeypatch):
             hanging.set()
             release.wait(30)
         return real(self)
+
     monkeypatch.setattr(engine.Database, 'write', write)
-    monkeypatch.setattr(engine.Database, 'read', lambda self, read=engine.Database.read: (
-        release.wait(30) if self is api else None, read(self))[1])
+    monkeypatch.setattr(
+        engine.Database,
+        'read',
+        lambda self, read=engine.Database.read: (release.wait(30) if self is api else None, read(self))[1],
+    )
     try:
         assert hanging.wait(10)
         add(cell, 'row')
@@ -118,6 +140,7 @@ def test_a_database_that_hangs_holds_up_no_other(make, databases, monkeypatch):
         def renewed() -> bool:
             with cell.read() as conn:
                 return conn.execute(sa.select(operation_leases.leases.c.expires)).scalar_one() > first + 1
+
         until(renewed)
     finally:
         release.set()
@@ -157,8 +180,9 @@ def test_no_step_is_begun_by_who_could_not_renew(make, databases):
         runner.leases.check(cell, owner)
 
 
-@pytest.mark.parametrize('change', [
-    {}, {'lease': -1}, {'owner': 'another'}, {'position': 1}, {'attempt': 2}, {'cancelled': True}])
+@pytest.mark.parametrize(
+    'change', [{}, {'lease': -1}, {'owner': 'another'}, {'position': 1}, {'attempt': 2}, {'cancelled': True}]
+)
 def test_decisions_compare_owner_lease_position_and_attempt(make, databases, change):
     """Rules 6 and 14: each condition alone keeps a decision, a message, an undo and an end from being made."""
     _, cell = databases
@@ -242,8 +266,9 @@ def test_a_row_that_is_added_may_wait(make, databases, delay):
     runner.leases.renew(cell)
     add(cell, 'o', owner=runner.leases.owner_in(cell), instance_uuid='s')
     for uuid in ('p', 'q'):
-        other = operations.Operation(uuid=uuid, kind='release', instance_uuid='s', request_id='r', context=CONTEXT,
-                                     slot=uuid)
+        other = operations.OperationRow(
+            uuid=uuid, kind='release', instance_uuid='s', request_id='r', context=CONTEXT, slot=uuid
+        )
         assert work_of(runner, cell).add(other, lambda row: row.kind == 'release', delay, None)
     with cell.read() as conn:
         assert operations.get(conn, 'q') is None
@@ -321,7 +346,8 @@ class Queued:
         self.later: list[tuple[float, Any]] = []
         runner.workers.add = lambda job, urgent: self.jobs.append((job, urgent))  # type: ignore[method-assign]
         runner.workers.call_later = lambda seconds, act: self.later.append(  # type: ignore[method-assign]
-            (seconds, act))
+            (seconds, act)
+        )
 
     def work_off(self) -> list[bool]:
         """All of them, with what follows; which were urgent."""
@@ -366,8 +392,11 @@ def test_rows_of_one_create_begin_together(queued, databases, monkeypatch):
     """One worker goes on with the first, the others are queued. Boots that were not begun are selected together."""
     (runner, jobs), (api, _) = queued, databases
     together = []
-    monkeypatch.setattr(type(flows.FLOWS['boot']), 'begin_together', lambda self, works: together.append(
-        [(work.uuid, work.select_answered) for work in works]))
+    monkeypatch.setattr(
+        type(flows.FLOWS['boot']),
+        'begin_together',
+        lambda self, works: together.append([(work.uuid, work.select_answered) for work in works]),
+    )
     add(api, 'a', kind='boot')
     add(api, 'b', kind='boot')
     add(api, 'c', kind='boot', position=1)
@@ -406,6 +435,7 @@ def test_without_a_lease_nothing_is_taken(queued, databases, monkeypatch):
 
     def check(db, owner):
         raise LeaseLost(operation='x')
+
     monkeypatch.setattr(runner.leases, 'check', check)
     runner.wake(cell, ['o'])
     jobs.work_off()
@@ -468,7 +498,7 @@ def test_what_is_given_back_is_looked_at_in_time(queued, databases):
     add(cell, 'o')
     runner._held.add('o')
     runner.finished(work_of(runner, cell, kind='delete'), retry_in=7.0)
-    (seconds, act), = jobs.later
+    ((seconds, act),) = jobs.later
     # Not before the row may be taken.
     assert not runner.holds('o') and 7.0 < seconds < 8
     act()
@@ -522,17 +552,19 @@ def test_work_of_a_lease_that_ran_out_is_dropped(queued, databases):
 def test_a_flow_runs_as_its_request(make, databases, monkeypatch):
     """Its log lines are those of the request; what its flow doesn't catch leaves the row to the sweep."""
     from oslo_context import context
+
     _, cell = databases
     runner = make()
     del runner.run
     seen: list[Any] = []
-    happens: list[Any] = [None, Parked(), ZeroDivisionError()]
+    happens: list[Any] = [None, WaitingForHostSlot(), ZeroDivisionError()]
 
     def run(self, work):
         seen.append(context.get_current() is work.ctxt)
         error = happens.pop(0)
         if error:
             raise error
+
     monkeypatch.setattr(type(flows.FLOWS['stop']), 'run', run)
     for number in range(3):
         runner._held.add(str(number))
@@ -573,7 +605,8 @@ def test_silence_of_all_hosts_makes_it_listen_to_itself(queued, databases, monke
         def cut_off(self):
             cut.append(1)
             runner.halt()
-    runner.env.hearing = Listening()
+
+    runner.env.liveness = Listening()
     pinged = []
     runner.env.ping = lambda: (pinged.append(1), len(pinged) > 1 and 1 / 0)
     runner._listen_forever()
@@ -592,7 +625,8 @@ def test_while_hosts_are_heard_it_does_not_ask_itself(queued, databases):
             looks.append(db)
             if len(looks) == 3:
                 runner.halt()
-    runner.env.hearing = Listening()
+
+    runner.env.liveness = Listening()
     runner.env.ping = lambda: 1 / 0
     runner._listen_forever()
     assert len(looks) == 3
@@ -609,6 +643,7 @@ def test_a_new_cell_is_looked_after(make, databases, tmp_path):
         if len(reads) == 3:
             found.append(cell)
         raise ZeroDivisionError
+
     runner.env.all_databases = lambda: found
     runner.env.cells.reload = reload
     before = threading.active_count()
@@ -620,6 +655,10 @@ def test_a_new_cell_is_looked_after(make, databases, tmp_path):
     until(lambda: 'o' in runner.ran)
     names = [thread.name for thread in threading.enumerate()]
     assert sorted(name for name in names if name.startswith(('lease-', 'sweep-'))) == [
-        'lease-api', 'lease-cell1', 'sweep-api', 'sweep-cell1']
+        'lease-api',
+        'lease-cell1',
+        'sweep-api',
+        'sweep-cell1',
+    ]
     runner.stop(5)
     until(lambda: threading.active_count() <= before)

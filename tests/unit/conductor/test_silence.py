@@ -1,4 +1,5 @@
 """A database that does not answer makes the conductor silent for hosts: they ask again and undo nothing."""
+
 from __future__ import annotations
 
 import contextlib
@@ -15,13 +16,16 @@ UUID = '3b7d22a7-6d1f-4ccb-8a6f-3b0d1e4a0c11'
 
 CALLS = {
     'object_class_action_versions': lambda endpoint, ctxt: endpoint.object_class_action_versions(
-        ctxt, 'Service', 'get_by_args', {'Service': Service.VERSION}, ('gpu1', 'nova-compute'), {}),
+        ctxt, 'Service', 'get_by_args', {'Service': Service.VERSION}, ('gpu1', 'nova-compute'), {}
+    ),
     'object_action': lambda endpoint, ctxt: endpoint.object_action(
-        ctxt, Service(ctxt, id=1, report_count=2), 'save', (), {}),
+        ctxt, Service(ctxt, id=1, report_count=2), 'save', (), {}
+    ),
     'check_key': lambda endpoint, ctxt: endpoint.check_key(ctxt, 'o/0/1', False, 'gpu1'),
     'claim_instance': lambda endpoint, ctxt: endpoint.claim_instance(ctxt, Claim(key='o/0.x/1', instance_uuid=UUID)),
     'save_instance': lambda endpoint, ctxt: endpoint.save_instance(ctxt, Save(key='o/0.x/1', instance_uuid=UUID)),
-    'bind_ports': lambda endpoint, ctxt: endpoint.bind_ports(ctxt, 'o/0.x/1', UUID, 'gpu1', {})}
+    'bind_ports': lambda endpoint, ctxt: endpoint.bind_ports(ctxt, 'o/0.x/1', UUID, 'gpu1', {}),
+}
 
 
 class Databases:

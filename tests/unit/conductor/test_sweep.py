@@ -1,4 +1,5 @@
 """The sweep: rows that no conductor works on, rows that wait, and owners that are dead."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -37,12 +38,13 @@ def sweep(site: Site, heard: Heard, monkeypatch: pytest.MonkeyPatch) -> Sweep:
         asked.append(uuid)
         assert len(asked) < 100, 'it goes on for ever'
         return uuid in site.cancelled
+
     monkeypatch.setattr(site, 'holds', holds)
     return Sweep(site.env, heard, 'ctl1')
 
 
 def add(site: Site, kind: str = 'stop', db: Any = None, **values: Any) -> str:
-    row = operations.Operation.new(site.ctxt, kind, values.pop('server', values.get('slot') or kind), {})
+    row = operations.OperationRow.new(site.ctxt, kind, values.pop('server', values.get('slot') or kind), {})
     for name, value in values.items():
         setattr(row, name, value)
     with (db or site.cell).write() as conn:
@@ -59,10 +61,16 @@ def woken(site: Site) -> list[tuple[str, bool]]:
 def test_what_no_conductor_works_on_is_woken(site: Site, sweep: Sweep) -> None:
     """The oldest first; what goes before others does so here, too."""
     operation_leases.begin_lease(site.cell, 'living', 'another', 60)
-    cases = [(None, 'stop', False), ('dead', 'delete', False), (site.env.leases.owner_in(site.cell), 'stop', True),
-             ('living', 'stop', False)]
-    rows = [add(site, owner=owner, server=str(number), kind=kind, failed=failed)
-            for number, (owner, kind, failed) in enumerate(cases)]
+    cases = [
+        (None, 'stop', False),
+        ('dead', 'delete', False),
+        (site.env.leases.owner_in(site.cell), 'stop', True),
+        ('living', 'stop', False),
+    ]
+    rows = [
+        add(site, owner=owner, server=str(number), kind=kind, failed=failed)
+        for number, (owner, kind, failed) in enumerate(cases)
+    ]
     assert sweep.of(site.cell, -60) == 3
     assert woken(site) == [(rows[0], False), (rows[1], True), (rows[2], True)]
 
@@ -98,8 +106,9 @@ def test_what_waits_and_what_was_cancelled(site: Site, sweep: Sweep, heard: Hear
     assert heard.stopped == [('before', waiting), ('again', stopped)]
 
 
-def test_what_stays_there_hides_nothing(site: Site, sweep: Sweep, heard: Heard,
-                                        monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_stays_there_hides_nothing(
+    site: Site, sweep: Sweep, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The next sweep goes on behind it, and begins again at the end."""
     monkeypatch.setattr(sweeps, 'SWEEP_BATCH', 2)
     rows = [add(site, 'delete', slot=operations.WAIT, server=str(number)) for number in range(3)]
@@ -118,6 +127,7 @@ def test_an_owner_that_is_dead_needs_no_time(site: Site, sweep: Sweep, monkeypat
     def is_dead(text: str | None, host: str) -> bool:
         asked.append((text, host))
         return text == 'the killed one'
+
     monkeypatch.setattr(process, 'is_dead', is_dead)
     assert sweep.of(site.cell, -60) == 1
     assert [one for one, _ in woken(site)] == [row] and kept

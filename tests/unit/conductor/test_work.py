@@ -1,12 +1,13 @@
 """One operation in a conductor's hands: asking hosts, slots, what it reads of the server, giving the row back."""
+
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
 
-from kilonova.conductor.environment import HostsSilent
-from kilonova.conductor.work import HostGone, Parked
+from kilonova.conductor.environment import HostsNotReporting
+from kilonova.conductor.work import HostDown, WaitingForHostSlot
 from kilonova.db import engine
 from kilonova.db.queries import instances
 from kilonova.errors import Cancelled, Invalid, LeaseLost, Unanswered, Unsent
@@ -21,14 +22,14 @@ def work(site: Site) -> Any:
 
 
 def ask(work: Any, host: str = 'gpu1', **kwargs: Any) -> Any:
-    return work.ask(host, 'start_instance', instance=work.instance(), **kwargs)
+    return work.call_host(host, 'start_instance', instance=work.instance(), **kwargs)
 
 
 def test_an_answer(site: Site, work: Any) -> None:
     site.answers['start_instance'] = {'a': 1}
     work.at(4, 'step')
     assert ask(work) == {'a': 1}
-    sent, = site.sent
+    (sent,) = site.sent
     assert (sent.server, sent.args['key']) == ('gpu1', f'{work.uuid}/4.step/1')
     assert work.held_host == 'gpu1'
 
@@ -45,7 +46,7 @@ def test_the_first_key_names_the_kind(work: Any) -> None:
 @pytest.mark.parametrize('forced', [True, False])
 def test_a_host_that_is_known_to_be_down_is_sent_nothing(site: Site, work: Any, forced: bool) -> None:
     site.silence('gpu1', forced=forced)
-    with pytest.raises(HostGone, match='compute service of host gpu1 is down'):
+    with pytest.raises(HostDown, match='compute service of host gpu1 is down'):
         ask(work)
     assert site.sent == [] and work.held_host is None
 
@@ -55,7 +56,7 @@ def test_silence_of_a_host_that_is_there(site: Site, work: Any) -> None:
     site.answers['start_instance'] = Unanswered(who='gpu1', reason='x')
     with pytest.raises(Unanswered) as raised:
         ask(work)
-    assert not isinstance(raised.value, HostGone)
+    assert not isinstance(raised.value, HostDown)
     assert site.env.slots._hosts['gpu1'].silent
     site.answers['start_instance'] = None
     ask(work)
@@ -66,8 +67,9 @@ def test_silence_of_a_host_that_died(site: Site, work: Any) -> None:
     def die(sent: Any) -> None:
         site.silence('gpu1')
         raise Unanswered(who='gpu1', reason='x')
+
     site.answers['start_instance'] = die
-    with pytest.raises(HostGone):
+    with pytest.raises(HostDown):
         ask(work)
     assert site.env.slots._hosts['gpu1'].silent
 
@@ -83,7 +85,7 @@ def test_an_error_is_an_answer(site: Site, work: Any) -> None:
 def test_what_was_not_sent_says_nothing_of_the_host(site: Site, work: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """But that this conductor is cut off."""
     cut: list[int] = []
-    monkeypatch.setattr(site.env.hearing, 'cut_off', lambda: cut.append(1))
+    monkeypatch.setattr(site.env.liveness, 'cut_off', lambda: cut.append(1))
     site.answers['start_instance'] = Unsent(who='gpu1', reason='x')
     with pytest.raises(Unsent):
         ask(work)
@@ -107,7 +109,7 @@ def test_without_a_slot_it_waits(site: Site, work: Any) -> None:
         other.uuid = str(number)
         assert site.env.slots.take('gpu1', other)
         other.held_host = 'gpu1'
-    with pytest.raises(Parked):
+    with pytest.raises(WaitingForHostSlot):
         ask(work)
     assert site.sent == [] and work.held_host is None and site.env.slots.parked() == [work.uuid]
     others[0].release_host()
@@ -151,6 +153,7 @@ def test_who_could_not_renew_compares_nothing(site: Site, work: Any, monkeypatch
     def check(db: Any, owner: str) -> None:
         asked.append((db, owner))
         raise LeaseLost(operation='x')
+
     monkeypatch.setattr(site.env.leases, 'check', check)
     for act in (work.check, work.compare):
         with pytest.raises(LeaseLost):
@@ -159,9 +162,16 @@ def test_who_could_not_renew_compares_nothing(site: Site, work: Any, monkeypatch
 
 
 # --- what became of the row ------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(('change', 'became'), [
-    ({}, None), ({'owner': 'another'}, LeaseLost), ({'position': 1}, LeaseLost), ({'attempt': 2}, LeaseLost),
-    ({'cancelled': True}, Cancelled)])
+@pytest.mark.parametrize(
+    ('change', 'became'),
+    [
+        ({}, None),
+        ({'owner': 'another'}, LeaseLost),
+        ({'position': 1}, LeaseLost),
+        ({'attempt': 2}, LeaseLost),
+        ({'cancelled': True}, Cancelled),
+    ],
+)
 def test_what_became_of_it(site: Site, work: Any, change: dict[str, Any], became: type[Exception] | None) -> None:
     if change:
         site.update(**change)
@@ -184,6 +194,7 @@ def test_a_cancel_brings_its_reason(site: Site, work: Any) -> None:
 def test_a_row_that_is_gone(site: Site, work: Any) -> None:
     with site.cell.write() as conn:
         from kilonova.db.queries import operations
+
         operations.end(conn, work.uuid, work.instance_uuid)
     assert isinstance(work.standing(), LeaseLost)
 
@@ -191,6 +202,7 @@ def test_a_row_that_is_gone(site: Site, work: Any) -> None:
 def test_a_lease_that_ran_out(site: Site, work: Any) -> None:
     with site.cell.write() as conn:
         from kilonova.db.queries import operation_leases
+
         conn.execute(operation_leases.leases.update().values(expires=0))
     assert isinstance(work.standing(), LeaseLost)
 
@@ -203,9 +215,18 @@ def test_a_row_that_is_being_unwound_stands_though_it_was_cancelled(site: Site, 
 
 
 # --- giving back -----------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(('tries', 'error', 'pause'), [
-    (0, None, 2.0), (1, None, 4.0), (3, None, 16.0), (4, None, 30.0), (99, None, 30.0),
-    (0, HostsSilent(who='x', reason='y'), 2.0), (5, HostsSilent(who='x', reason='y'), 4.0)])
+@pytest.mark.parametrize(
+    ('tries', 'error', 'pause'),
+    [
+        (0, None, 2.0),
+        (1, None, 4.0),
+        (3, None, 16.0),
+        (4, None, 30.0),
+        (99, None, 30.0),
+        (0, HostsNotReporting(who='x', reason='y'), 2.0),
+        (5, HostsNotReporting(who='x', reason='y'), 4.0),
+    ],
+)
 def test_pauses_grow(site: Site, work: Any, tries: int, error: Any, pause: float) -> None:
     """Where all hosts are silent they may be back at any moment."""
     work.outputs.tries = tries
@@ -262,9 +283,19 @@ def test_only_notifications_tell_metadata(site: Site, work: Any, enabled: bool) 
         assert work.instance().metadata == {'role': 'db'}
 
 
-@pytest.mark.parametrize(('kind', 'failed', 'urgent'), [
-    ('stop', False, False), ('stop', True, True), ('delete', False, True), ('soft_delete', False, True),
-    ('release', False, True), ('confirm', False, True), ('revert', False, True), ('boot', False, False)])
+@pytest.mark.parametrize(
+    ('kind', 'failed', 'urgent'),
+    [
+        ('stop', False, False),
+        ('stop', True, True),
+        ('delete', False, True),
+        ('soft_delete', False, True),
+        ('release', False, True),
+        ('confirm', False, True),
+        ('revert', False, True),
+        ('boot', False, False),
+    ],
+)
 def test_what_goes_before_the_rest(work: Any, kind: str, failed: bool, urgent: bool) -> None:
     work.kind, work.failed = kind, failed
     assert work.is_urgent is urgent
@@ -273,8 +304,14 @@ def test_what_goes_before_the_rest(work: Any, kind: str, failed: bool, urgent: b
 def test_an_event(work: Any) -> None:
     event = work.event('e', host='h')
     assert event.pop('finish_time') >= event['start_time'] == work.created_at
-    assert event == {'event': 'e', 'result': 'Success', 'start_time': work.created_at, 'host': 'h', 'details': None,
-                     'traceback': None}
+    assert event == {
+        'event': 'e',
+        'result': 'Success',
+        'start_time': work.created_at,
+        'host': 'h',
+        'details': None,
+        'traceback': None,
+    }
     work.error = {'message': 'm', 'details': 'd'}
     event = work.event('e', 'Error')
     assert (event['result'], event['host'], event['details'], event['traceback']) == ('Error', None, 'm', 'd')

@@ -1,4 +1,5 @@
 """Workers and the slots of hosts, without databases."""
+
 from __future__ import annotations
 
 import threading
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kilonova.conductor.workers import Slots, Workers
+from kilonova.conductor.workers import OperationSlots, WorkerThreads
 
 
 def until(what: Callable[[], Any], seconds: float = 20.0) -> None:
@@ -20,8 +21,8 @@ def until(what: Callable[[], Any], seconds: float = 20.0) -> None:
 
 
 @pytest.fixture
-def workers() -> Iterator[Workers]:
-    made = Workers(4)
+def workers() -> Iterator[WorkerThreads]:
+    made = WorkerThreads(4)
     yield made
     made.stop()
 
@@ -37,13 +38,14 @@ class Gate:
         def stand() -> None:
             self.standing.append(name)
             self._open.wait(20)
+
         return stand
 
     def open(self) -> None:
         self._open.set()
 
 
-def test_a_quarter_is_kept_for_what_is_urgent(workers: Workers) -> None:
+def test_a_quarter_is_kept_for_what_is_urgent(workers: WorkerThreads) -> None:
     gate = Gate()
     for number in range(5):
         workers.add(gate.job(str(number)), urgent=False)
@@ -61,7 +63,7 @@ def test_a_quarter_is_kept_for_what_is_urgent(workers: Workers) -> None:
 
 
 def test_of_few_one_is_kept() -> None:
-    workers, gate = Workers(2), Gate()
+    workers, gate = WorkerThreads(2), Gate()
     workers.add(gate.job('a'), urgent=False)
     workers.add(gate.job('b'), urgent=False)
     workers.start()
@@ -77,7 +79,7 @@ def test_of_few_one_is_kept() -> None:
 
 def test_urgent_jobs_go_first() -> None:
     """In their order; so do the others."""
-    workers, done, gate = Workers(1), [], threading.Event()
+    workers, done, gate = WorkerThreads(1), [], threading.Event()
     workers.start()
     workers.add(lambda: gate.wait(20) and None, urgent=True)
     until(lambda: workers._running == 1)
@@ -89,7 +91,7 @@ def test_urgent_jobs_go_first() -> None:
     assert done == ['u1', 'u2']
 
 
-def test_a_job_may_return_the_next(workers: Workers) -> None:
+def test_a_job_may_return_the_next(workers: WorkerThreads) -> None:
     """The same thread does it, before anything else."""
     done: list[Any] = []
 
@@ -99,13 +101,14 @@ def test_a_job_may_return_the_next(workers: Workers) -> None:
 
     def second() -> None:
         done.append(threading.current_thread())
+
     workers.start()
     workers.add(first, urgent=True)
     until(lambda: len(done) == 2)
     assert done[0] is done[1]
 
 
-def test_a_job_that_raises_ends_no_worker(workers: Workers) -> None:
+def test_a_job_that_raises_ends_no_worker(workers: WorkerThreads) -> None:
     workers.start()
     done: list[int] = []
     for _ in range(9):
@@ -115,7 +118,7 @@ def test_a_job_that_raises_ends_no_worker(workers: Workers) -> None:
     assert all(thread.is_alive() for thread in workers.threads)
 
 
-def test_what_stops_begins_nothing(workers: Workers) -> None:
+def test_what_stops_begins_nothing(workers: WorkerThreads) -> None:
     gate = Gate()
     workers.start()
     workers.add(gate.job('a'), urgent=False)
@@ -131,7 +134,7 @@ def test_what_stops_begins_nothing(workers: Workers) -> None:
     assert gate.standing == ['a'] and workers._running == 0
 
 
-def test_what_waits_for_its_time(workers: Workers) -> None:
+def test_what_waits_for_its_time(workers: WorkerThreads) -> None:
     """Each at its own; what comes earlier goes first, though it was added later. It costs no worker."""
     workers.start()
     called: list[tuple[str, float]] = []
@@ -139,6 +142,7 @@ def test_what_waits_for_its_time(workers: Workers) -> None:
 
     def call(name: str, seconds: float) -> None:
         workers.call_later(seconds, lambda: called.append((name, time.monotonic() - began)))
+
     call('far', 3600)
     call('late', 0.4)
     call('early', 0.1)
@@ -148,7 +152,7 @@ def test_what_waits_for_its_time(workers: Workers) -> None:
     assert called[0][1] >= 0.1 and called[1][1] >= 0.4 and workers.due() == 1
 
 
-def test_of_the_same_time_the_first_goes_first(workers: Workers) -> None:
+def test_of_the_same_time_the_first_goes_first(workers: WorkerThreads) -> None:
     called: list[int] = []
     for number in range(3):
         workers.call_later(0, lambda number=number: called.append(number))  # type: ignore[misc]
@@ -157,7 +161,7 @@ def test_of_the_same_time_the_first_goes_first(workers: Workers) -> None:
     assert called == [0, 1, 2]
 
 
-def test_nothing_waits_in_what_stopped(workers: Workers) -> None:
+def test_nothing_waits_in_what_stopped(workers: WorkerThreads) -> None:
     workers.stop()
     workers.call_later(0, lambda: None)
     assert workers.due() == 0
@@ -182,19 +186,19 @@ def resumed() -> Resumed:
 
 
 @pytest.fixture
-def slots(resumed: Resumed) -> Slots[Any]:
-    return Slots(2, threading.Condition(), resumed)
+def slots(resumed: Resumed) -> OperationSlots[Any]:
+    return OperationSlots(2, threading.Condition(), resumed)
 
 
-def fill(slots: Slots[Any], count: int, **values: Any) -> list[Any]:
-    made = [work(f"{'u' if values.get('urgent') else 'w'}{number}", **values) for number in range(count)]
+def fill(slots: OperationSlots[Any], count: int, **values: Any) -> list[Any]:
+    made = [work(f'{"u" if values.get("urgent") else "w"}{number}', **values) for number in range(count)]
     for one in made:
         if slots.take('gpu1', one):
             one.held_host = 'gpu1'
     return made
 
 
-def test_so_many_of_each_kind(slots: Slots[Any], resumed: Resumed) -> None:
+def test_so_many_of_each_kind(slots: OperationSlots[Any], resumed: Resumed) -> None:
     normal, urgent = fill(slots, 4), fill(slots, 3, urgent=True)
     assert sorted(slots.parked()) == ['u2', 'w2', 'w3']
     assert [one.slot_urgent for one in normal] == [False, False, None, None]
@@ -206,7 +210,7 @@ def test_so_many_of_each_kind(slots: Slots[Any], resumed: Resumed) -> None:
     assert resumed == ['u2', 'w2', 'w3'] and normal[3].slot_urgent is False
 
 
-def test_a_slot_is_given_back_as_it_was_taken(slots: Slots[Any], resumed: Resumed) -> None:
+def test_a_slot_is_given_back_as_it_was_taken(slots: OperationSlots[Any], resumed: Resumed) -> None:
     """Work may become urgent in between."""
     normal = fill(slots, 3)
     normal[0].is_urgent = True
@@ -214,18 +218,18 @@ def test_a_slot_is_given_back_as_it_was_taken(slots: Slots[Any], resumed: Resume
     assert resumed == ['w2']
 
 
-def test_a_host_that_nobody_asks_is_forgotten(slots: Slots[Any]) -> None:
-    one, = fill(slots, 1)
+def test_a_host_that_nobody_asks_is_forgotten(slots: OperationSlots[Any]) -> None:
+    (one,) = fill(slots, 1)
     slots.release('gpu1', one)
     assert slots._hosts == {}
 
 
-def test_other_hosts_have_slots_of_their_own(slots: Slots[Any]) -> None:
+def test_other_hosts_have_slots_of_their_own(slots: OperationSlots[Any]) -> None:
     fill(slots, 3)
     assert slots.take('gpu2', work('x'))
 
 
-def test_a_silent_host_is_asked_by_one(slots: Slots[Any], resumed: Resumed) -> None:
+def test_a_silent_host_is_asked_by_one(slots: OperationSlots[Any], resumed: Resumed) -> None:
     slots.silent('gpu1')
     one, *_ = fill(slots, 3)
     assert sorted(slots.parked()) == ['w1', 'w2']
@@ -235,20 +239,20 @@ def test_a_silent_host_is_asked_by_one(slots: Slots[Any], resumed: Resumed) -> N
     assert resumed == ['w1', 'w2'] and slots.parked() == []
 
 
-def test_an_answer_of_a_host_that_was_not_silent_changes_nothing(slots: Slots[Any], resumed: Resumed) -> None:
+def test_an_answer_of_a_host_that_was_not_silent_changes_nothing(slots: OperationSlots[Any], resumed: Resumed) -> None:
     slots.answers('gpu9')
     fill(slots, 3)
     slots.answers('gpu1')
     assert resumed == [] and slots.parked() == ['w2'] and 'gpu9' not in slots._hosts
 
 
-def test_a_host_that_was_silent_and_answers_is_forgotten(slots: Slots[Any]) -> None:
+def test_a_host_that_was_silent_and_answers_is_forgotten(slots: OperationSlots[Any]) -> None:
     slots.silent('gpu1')
     slots.answers('gpu1')
     assert slots._hosts == {}
 
 
-def test_what_is_taken_out_waits_no_more(slots: Slots[Any], resumed: Resumed) -> None:
+def test_what_is_taken_out_waits_no_more(slots: OperationSlots[Any], resumed: Resumed) -> None:
     normal = fill(slots, 5)
     assert slots.unpark(['w3', 'w0', 'unknown']) == [normal[3]]
     assert slots.parked() == ['w2', 'w4']
@@ -257,7 +261,7 @@ def test_what_is_taken_out_waits_no_more(slots: Slots[Any], resumed: Resumed) ->
     assert resumed == ['w2', 'w4']
 
 
-def test_what_waits_as_another_owner_is_taken_out(slots: Slots[Any]) -> None:
+def test_what_waits_as_another_owner_is_taken_out(slots: OperationSlots[Any]) -> None:
     fill(slots, 2)
     others = [work('a', owner='old'), work('b', urgent=True, owner='old'), work('c')]
     fill(slots, 2, urgent=True)

@@ -1,4 +1,5 @@
 """A proxy over real sockets: who gets a console, what goes through it, and what ends it."""
+
 from __future__ import annotations
 
 import http.client
@@ -17,7 +18,7 @@ from websockets.sync.client import connect
 
 from kilonova.console.authority import Access
 from kilonova.console.pages import Pages
-from kilonova.console.proxy import Limits, Proxy, is_foreign, token_of
+from kilonova.console.proxy import Proxy, ProxyLimits, is_foreign, token_of
 from kilonova.errors import Unanswered
 
 TOKEN = '0b5d2c72-12cc-4ba6-a8d7-3ff5cc1d8cb8'
@@ -60,8 +61,17 @@ class Book:
     """An authority that holds its tokens in memory."""
 
     def __init__(self, port: int) -> None:
-        self.access = Access(TOKEN, None, 'novnc', SERVER, 'gpu1', '127.0.0.1', port,  # type: ignore[arg-type]
-                             'http://127.0.0.1:6080/vnc_auto.html', 600.0)
+        self.access = Access(
+            TOKEN,
+            None,
+            'novnc',
+            SERVER,
+            'gpu1',
+            '127.0.0.1',
+            port,  # type: ignore[arg-type]
+            'http://127.0.0.1:6080/vnc_auto.html',
+            600.0,
+        )
         self.known = {TOKEN}
         self.there: Any = True
         self.asked: list[str] = []
@@ -104,13 +114,20 @@ def start(book: Book, tmp_path: Path) -> Iterator[Callable[..., int]]:
     """``start(limits)``: the port of a proxy."""
     made = []
 
-    def run(limits: Limits | None = None, **options: Any) -> int:
-        proxy = Proxy('novncproxy', {'novnc'}, book, Pages(str(tmp_path)), limits or Limits(),  # type: ignore[arg-type]
-                      **options)
+    def run(limits: ProxyLimits | None = None, **options: Any) -> int:
+        proxy = Proxy(
+            'novncproxy',
+            {'novnc'},
+            book,
+            Pages(str(tmp_path)),
+            limits or ProxyLimits(),  # type: ignore[arg-type]
+            **options,
+        )
         listener = socket.create_server(('127.0.0.1', 0))
         proxy.start(listener)
         made.append(proxy)
         return listener.getsockname()[1]
+
     yield run
     for proxy in made:
         proxy.stop(60)
@@ -140,9 +157,15 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize(('target', 'headers'), [
-    (f'/?token={TOKEN}', {}), (f'/websockify?token={TOKEN}', {}), ('/websockify', {'Cookie': f'token={TOKEN}'}),
-    ('/websockify', {'Cookie': f'other=1; token={TOKEN}'})])
+@pytest.mark.parametrize(
+    ('target', 'headers'),
+    [
+        (f'/?token={TOKEN}', {}),
+        (f'/websockify?token={TOKEN}', {}),
+        ('/websockify', {'Cookie': f'token={TOKEN}'}),
+        ('/websockify', {'Cookie': f'other=1; token={TOKEN}'}),
+    ],
+)
 def test_bytes_go_both_ways(start, book, guest, target, headers, caplog):
     caplog.set_level(logging.DEBUG)
     with opened(start(), target, subprotocols=['binary'], additional_headers=headers) as client:
@@ -175,9 +198,15 @@ def test_two_at_once(start, book, caplog):
     assert_refused(start(), caplog, 'its token was used in the meantime')
 
 
-@pytest.mark.parametrize(('target', 'why'), [
-    ('/', 'it has no token'), ('/?token=', 'it has no token'), (f'/?token={"x" * 65}', 'it has no token'),
-    ('/?token=nonsense', 'unknown, expired or used')])
+@pytest.mark.parametrize(
+    ('target', 'why'),
+    [
+        ('/', 'it has no token'),
+        ('/?token=', 'it has no token'),
+        (f'/?token={"x" * 65}', 'it has no token'),
+        ('/?token=nonsense', 'unknown, expired or used'),
+    ],
+)
 def test_bad_tokens(start, book, guest, caplog, target, why):
     assert_refused(start(), caplog, why, target=target)
     assert guest.peers == [] and 'is_there' not in book.asked
@@ -206,7 +235,7 @@ def test_everything_has_a_deadline(start, book, caplog):
     held = threading.Event()
     book.before_is_there = lambda: held.wait(60) and None
     try:
-        assert_refused(start(Limits(opening=0.3)), caplog, 'it took too long')
+        assert_refused(start(ProxyLimits(opening=0.3)), caplog, 'it took too long')
     finally:
         held.set()
 
@@ -227,7 +256,7 @@ def test_pages_of_others(start, book, caplog):
 
 def test_so_many_consoles_of_a_server(start, book, caplog):
     book.known = {'a', 'b', 'c'}
-    port = start(Limits(consoles=1))
+    port = start(ProxyLimits(consoles=1))
     with opened(port, '/?token=a') as client:
         client.recv(timeout=60)
         assert_refused(port, caplog, f'server {SERVER} has 1 consoles open', target='/?token=b')
@@ -246,7 +275,7 @@ def can_open(port: int, book: Book) -> bool:
 
 def test_so_many_connections(start):
     """One more is closed before it said anything; nothing of it is left."""
-    port = start(Limits(connections=2, handshake=60.0))
+    port = start(ProxyLimits(connections=2, handshake=60.0))
     held = [socket.create_connection(('127.0.0.1', port)) for _ in range(2)]
     for each in held:
         # Both are accepted: they are asked for nothing before they send.
@@ -268,14 +297,14 @@ def is_closed(port: int) -> bool:
 
 
 def test_slow_requests_end(start):
-    with socket.create_connection(('127.0.0.1', start(Limits(handshake=0.3)))) as slow:
+    with socket.create_connection(('127.0.0.1', start(ProxyLimits(handshake=0.3)))) as slow:
         slow.settimeout(60)
         slow.sendall(b'GET / HTTP/1.1\r\n')
         assert b'101' not in slow.recv(100)
 
 
 def test_messages_have_a_bound(start):
-    with opened(start(Limits(message=1000))) as client:
+    with opened(start(ProxyLimits(message=1000))) as client:
         client.recv(timeout=60)
         client.send(b'x' * 1000)
         assert client.recv(timeout=60) == b'x' * 1000
@@ -301,7 +330,7 @@ def test_sessions_end_with_their_tokens_where_that_is_asked_for(start, book):
 
 
 def test_stop_closes_consoles(book, tmp_path):
-    proxy = Proxy('novncproxy', {'novnc'}, book, Pages(None), Limits())
+    proxy = Proxy('novncproxy', {'novnc'}, book, Pages(None), ProxyLimits())
     listener = socket.create_server(('127.0.0.1', 0))
     proxy.start(listener)
     with opened(listener.getsockname()[1]) as client:
@@ -334,8 +363,18 @@ def test_pages(start, tmp_path, caplog):
     assert (status, kind, body) == (200, 'text/html', b'<html>noVNC</html>')
     assert headers['Referrer-Policy'] == 'no-referrer' and headers['X-Content-Type-Options'] == 'nosniff'
     assert got(port, '/core/rfb.js')[:3] == (200, 'text/javascript', b'export')
-    for path in ('/', '/core', '/none', '/.hidden', '/../secret', '/%2e%2e/secret', '/core/..%2f..%2fsecret',
-                 '/%00', '//etc/passwd', '/vnc_auto.html%00'):
+    for path in (
+        '/',
+        '/core',
+        '/none',
+        '/.hidden',
+        '/../secret',
+        '/%2e%2e/secret',
+        '/core/..%2f..%2fsecret',
+        '/%00',
+        '//etc/passwd',
+        '/vnc_auto.html%00',
+    ):
         assert got(port, path)[0] == 404, path
     assert TOKEN not in told(caplog)
 
@@ -345,26 +384,44 @@ def test_no_pages():
 
 
 # --- what needs no socket --------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(('target', 'cookies', 'found'), [
-    ('/?token=a', (), 'a'), ('/websockify?x=1&token=a', (), 'a'), ('/', ('token=a',), 'a'),
-    ('/', ('x=1; token="a"',), 'a'), ('/?token=a', ('token=b',), 'a'),
-    ('/', (), None), ('/?token=', (), None), ('/', ('x=1',), None), (f'/?token={"a" * 64}', (), 'a' * 64),
-    (f'/?token={"a" * 65}', (), None)])
+@pytest.mark.parametrize(
+    ('target', 'cookies', 'found'),
+    [
+        ('/?token=a', (), 'a'),
+        ('/websockify?x=1&token=a', (), 'a'),
+        ('/', ('token=a',), 'a'),
+        ('/', ('x=1; token="a"',), 'a'),
+        ('/?token=a', ('token=b',), 'a'),
+        ('/', (), None),
+        ('/?token=', (), None),
+        ('/', ('x=1',), None),
+        (f'/?token={"a" * 64}', (), 'a' * 64),
+        (f'/?token={"a" * 65}', (), None),
+    ],
+)
 def test_where_tokens_stand(target, cookies, found):
     assert token_of(target, cookies) == found
 
 
-@pytest.mark.parametrize(('origin', 'host', 'base', 'may'), [
-    (None, 'proxy:6080', 'http://proxy:6080/vnc.html', True),
-    ('http://proxy:6080', 'proxy:6080', 'http://proxy:6080/vnc.html', True),
-    ('https://proxy', 'proxy:6080', 'http://proxy:6080/vnc.html', False),
-    ('https://proxy', 'proxy', 'https://proxy/vnc.html', True),
-    ('http://evil', 'proxy:6080', 'http://proxy:6080/vnc.html', False),
-    ('http://friend:81', 'proxy:6080', 'http://proxy:6080/vnc.html', True),
-    ('null', 'proxy', 'http://proxy/vnc.html', False), ('http://', 'proxy', 'http://proxy/vnc.html', False),
-    ('http://[::1]:6080', '[::1]:6080', 'http://[::1]:6080/vnc.html', True),
-    ('http://proxy', None, 'http://proxy/vnc.html', False), ('http://proxy', 'proxy', 'ws://proxy/', True),
-    ('http://proxy', 'proxy', 'wss://proxy/', False), ('https://proxy', 'proxy', 'wss://proxy/', True),
-    ('file://proxy', 'proxy', 'http://proxy/', False), ('http://proxy', 'proxy', '', False)])
+@pytest.mark.parametrize(
+    ('origin', 'host', 'base', 'may'),
+    [
+        (None, 'proxy:6080', 'http://proxy:6080/vnc.html', True),
+        ('http://proxy:6080', 'proxy:6080', 'http://proxy:6080/vnc.html', True),
+        ('https://proxy', 'proxy:6080', 'http://proxy:6080/vnc.html', False),
+        ('https://proxy', 'proxy', 'https://proxy/vnc.html', True),
+        ('http://evil', 'proxy:6080', 'http://proxy:6080/vnc.html', False),
+        ('http://friend:81', 'proxy:6080', 'http://proxy:6080/vnc.html', True),
+        ('null', 'proxy', 'http://proxy/vnc.html', False),
+        ('http://', 'proxy', 'http://proxy/vnc.html', False),
+        ('http://[::1]:6080', '[::1]:6080', 'http://[::1]:6080/vnc.html', True),
+        ('http://proxy', None, 'http://proxy/vnc.html', False),
+        ('http://proxy', 'proxy', 'ws://proxy/', True),
+        ('http://proxy', 'proxy', 'wss://proxy/', False),
+        ('https://proxy', 'proxy', 'wss://proxy/', True),
+        ('file://proxy', 'proxy', 'http://proxy/', False),
+        ('http://proxy', 'proxy', '', False),
+    ],
+)
 def test_origins(origin, host, base, may):
     assert (is_foreign(origin, host, base, {'friend'}) is None) is may

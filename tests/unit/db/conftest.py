@@ -1,4 +1,5 @@
 """Databases of a test: SQLite files, copied from ones that were migrated once."""
+
 from __future__ import annotations
 
 import shutil

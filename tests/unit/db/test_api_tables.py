@@ -1,4 +1,5 @@
 """Request specs, build requests, instance mappings and aggregates."""
+
 from __future__ import annotations
 
 import json
@@ -29,8 +30,9 @@ def test_request_specs(api, statements):
 
 def test_build_requests(api, statements):
     with api.write() as connection:
-        build_requests.create(connection, [
-            {'instance_uuid': uuid, 'project_id': 'p', 'instance': '{}'} for uuid in ('a', 'b')])
+        build_requests.create(
+            connection, [{'instance_uuid': uuid, 'project_id': 'p', 'instance': '{}'} for uuid in ('a', 'b')]
+        )
     assert [text.split()[0] for _, text, _ in statements] == ['INSERT', 'COMMIT']
     with api.write() as connection:
         assert build_requests.exists(connection, 'a')
@@ -42,11 +44,14 @@ def test_build_requests(api, statements):
 def test_instance_mappings(databases, api, statements):
     def rows():
         table = instance_mappings.instance_mappings.c
-        return connection.execute(sa.select(table.instance_uuid, table.cell_id, table.queued_for_delete)
-                                  .order_by(table.id)).all()
+        return connection.execute(
+            sa.select(table.instance_uuid, table.cell_id, table.queued_for_delete).order_by(table.id)
+        ).all()
+
     with api.write() as connection:
-        instance_mappings.create(connection, [
-            {'instance_uuid': uuid, 'project_id': 'p', 'user_id': 'u'} for uuid in ('a', 'b')])
+        instance_mappings.create(
+            connection, [{'instance_uuid': uuid, 'project_id': 'p', 'user_id': 'u'} for uuid in ('a', 'b')]
+        )
     assert [text.split()[0] for _, text, _ in statements] == ['INSERT', 'COMMIT']
     uuid = cells.create_cell(databases, transport_url='rabbit://', database_connection='sqlite:////x', name='c1')
     with api.write() as connection:
@@ -56,27 +61,47 @@ def test_instance_mappings(databases, api, statements):
         assert rows() == [('a', cell_id, False), ('b', None, True)]
         assert instance_mappings.destroy(connection, 'a')
         assert rows() == [('b', None, True)]
-        for act in (lambda: instance_mappings.set_cell(connection, 'a', cell_id),
-                    lambda: instance_mappings.set_queued_for_delete(connection, 'a'),
-                    lambda: instance_mappings.destroy(connection, 'a')):
+        for act in (
+            lambda: instance_mappings.set_cell(connection, 'a', cell_id),
+            lambda: instance_mappings.set_queued_for_delete(connection, 'a'),
+            lambda: instance_mappings.destroy(connection, 'a'),
+        ):
             assert not act()
 
 
 def test_what_waits_for_a_cell_counts(api, statements):
     def server(vcpus, memory_mb, user_id):
-        return json.dumps({'nova_object.name': 'Instance', 'nova_object.data': {
-            'vcpus': vcpus, 'memory_mb': memory_mb, 'user_id': user_id, 'display_name': 'vcpus": 99, "é'}})
+        return json.dumps(
+            {
+                'nova_object.name': 'Instance',
+                'nova_object.data': {
+                    'vcpus': vcpus,
+                    'memory_mb': memory_mb,
+                    'user_id': user_id,
+                    'display_name': 'vcpus": 99, "é',
+                },
+            }
+        )
+
     with api.write() as connection:
         assert quotas.waiting(connection, 'p') == []
-        build_requests.create(connection, [
-            {'instance_uuid': uuid, 'project_id': project, 'instance': server(vcpus, memory_mb, user_id)}
-            for uuid, project, vcpus, memory_mb, user_id in (
-                ('a', 'p', 2, 512, 'u'), ('b', 'p', 4, 2 ** 31 - 1, None), ('c', 'q', 1, 1, 'u'))])
+        build_requests.create(
+            connection,
+            [
+                {'instance_uuid': uuid, 'project_id': project, 'instance': server(vcpus, memory_mb, user_id)}
+                for uuid, project, vcpus, memory_mb, user_id in (
+                    ('a', 'p', 2, 512, 'u'),
+                    ('b', 'p', 4, 2**31 - 1, None),
+                    ('c', 'q', 1, 1, 'u'),
+                )
+            ],
+        )
     statements.clear()
     with api.read() as connection:
         assert sorted(quotas.waiting(connection, 'p'), key=lambda row: row['uuid']) == [
             {'uuid': 'a', 'user_id': 'u', 'instances': 1, 'cores': 2, 'ram': 512},
-            {'uuid': 'b', 'user_id': None, 'instances': 1, 'cores': 4, 'ram': 2 ** 31 - 1}]
+            {'uuid': 'b', 'user_id': None, 'instances': 1, 'cores': 4, 'ram': 2**31 - 1},
+        ]
     assert len(statements) == 1
 
 
@@ -119,7 +144,9 @@ def test_a_snapshot_is_three_statements(api, zones, statements):
         assert [row['name'] for row in aggregates.snapshot(connection, hosts=['node1'])] == ['zone1']
         assert [row['name'] for row in aggregates.snapshot(connection, aggregate_ids=[zones[1]])] == ['ssd']
     assert [(row['name'], row['hosts'], row['metadata']) for row in found] == [
-        ('zone1', ['node1', 'node2'], {'availability_zone': 'az1', 'gpu': 'm4000'}), ('ssd', ['node2'], {})]
+        ('zone1', ['node1', 'node2'], {'availability_zone': 'az1', 'gpu': 'm4000'}),
+        ('ssd', ['node2'], {}),
+    ]
 
 
 def test_changes_of_an_aggregate(api, zones):
@@ -129,7 +156,10 @@ def test_changes_of_an_aggregate(api, zones):
         assert aggregates.remove_host(connection, 'node2') == 2
         found = aggregates.get(connection, zones[0])
         assert (found['name'], found['hosts'], found['metadata']) == (
-            'zone2', ['node1'], {'availability_zone': 'az2', 'new': 'x'})
+            'zone2',
+            ['node1'],
+            {'availability_zone': 'az2', 'new': 'x'},
+        )
         aggregates.destroy(connection, zones[0])
         for call in (aggregates.get, aggregates.destroy):
             with pytest.raises(aggregates.AggregateNotFound):
@@ -138,9 +168,13 @@ def test_changes_of_an_aggregate(api, zones):
             aggregates.rename(connection, zones[0], 'zone3')
 
 
-@pytest.mark.parametrize('change', [
-    lambda connection, ids: aggregates.create(connection, 'ssd'),
-    lambda connection, ids: aggregates.rename(connection, ids[0], 'ssd')])
+@pytest.mark.parametrize(
+    'change',
+    [
+        lambda connection, ids: aggregates.create(connection, 'ssd'),
+        lambda connection, ids: aggregates.rename(connection, ids[0], 'ssd'),
+    ],
+)
 def test_names_are_unique(api, zones, change):
     with pytest.raises(aggregates.AggregateNameExists, match='ssd'), api.write() as connection:
         change(connection, zones)

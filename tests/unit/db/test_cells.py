@@ -1,4 +1,5 @@
 """Cells: which there are, what is behind them, and what kilonova-manage does to them."""
+
 from __future__ import annotations
 
 import contextlib
@@ -19,15 +20,15 @@ TRANSPORT = 'rabbit://user:secret@127.0.0.1:5672/one'
 def cell1(databases):
     """cell0 and a cell in the main database; the cell's uuid."""
     cells.map_cell0(databases)
-    return cells.create_cell(databases, name='cell1', transport_url=TRANSPORT,
-                             database_connection=databases.main().url)
+    return cells.create_cell(databases, name='cell1', transport_url=TRANSPORT, database_connection=databases.main().url)
 
 
 @pytest.fixture
 def cell2(databases, cell1, tmp_path, migrated):
     shutil.copy(migrated / 'cell.sqlite', tmp_path / 'cell2.sqlite')
-    return cells.create_cell(databases, transport_url='rabbit://two', disabled=True,
-                             database_connection=f'sqlite:///{tmp_path}/cell2.sqlite')
+    return cells.create_cell(
+        databases, transport_url='rabbit://two', disabled=True, database_connection=f'sqlite:///{tmp_path}/cell2.sqlite'
+    )
 
 
 def add_nodes(database, *hosts):
@@ -38,7 +39,7 @@ def add_nodes(database, *hosts):
 
 # --- the cells of this cloud
 def test_each_cell_has_its_database(databases, cell1, cell2):
-    known = cells.Cells(databases)
+    known = cells.CellDatabases(databases)
     assert [database.name for database in known.databases()] == ['cell0', 'cell1', cell2]
     assert [database.name for database in known.enabled()] == ['cell1']
     assert known.by_uuid(cell1) is databases.main()
@@ -49,7 +50,7 @@ def test_each_cell_has_its_database(databases, cell1, cell2):
 
 
 def test_known_cells_cost_no_statement(databases, cell1, statements):
-    known = cells.Cells(databases)
+    known = cells.CellDatabases(databases)
     known.by_uuid(cell1)
     assert len(statements) == 1
     known.by_uuid(cell1), known.cell0(), known.enabled(), known.databases()
@@ -57,7 +58,7 @@ def test_known_cells_cost_no_statement(databases, cell1, statements):
 
 
 def test_an_unknown_cell_is_looked_for_once_more(databases, statements):
-    known = cells.Cells(databases)
+    known = cells.CellDatabases(databases)
     assert known.cell0() is None
     assert known.enabled() == []
     cells.map_cell0(databases)
@@ -70,21 +71,31 @@ def test_an_unknown_cell_is_looked_for_once_more(databases, statements):
 
 
 def test_templates_are_filled_from_the_local_urls(databases):
-    cells.create_cell(databases, name='c', database_connection='{scheme}:///{path}',
-                      transport_url='rabbit://{username}:{password}@{hostname2}:{port2}/{path}?{query}')
+    cells.create_cell(
+        databases,
+        name='c',
+        database_connection='{scheme}:///{path}',
+        transport_url='rabbit://{username}:{password}@{hostname2}:{port2}/{path}?{query}',
+    )
     local = 'rabbit://u:p@one:1,v:q@two:2/vhost?ssl=1'
-    [database] = cells.Cells(databases, local).enabled()
+    [database] = cells.CellDatabases(databases, local).enabled()
     assert database is databases.main()
     assert database.cell.transport_url == 'rabbit://u:p@two:2/vhost?ssl=1'
 
 
-@pytest.mark.parametrize(('template', 'local', 'filled'), [
-    ('mysql://{username}:{password}@{hostname}:{port}/{path}_1?{query}', 'mysql://u:p%40x@h:33/db?charset=utf8',
-     'mysql://u:p%40x@h:33/db_1?charset=utf8'),
-    ('rabbit://u:p{x}@h/', None, 'rabbit://u:p{x}@h/'),
-    ('{scheme}://h1={hostname1}&h3={hostname3}', 'x://a,b,c', 'x://h1=a&h3=c'),
-    ('sqlite:///{path}', 'sqlite:////var/x.sqlite', 'sqlite:////var/x.sqlite'),
-])
+@pytest.mark.parametrize(
+    ('template', 'local', 'filled'),
+    [
+        (
+            'mysql://{username}:{password}@{hostname}:{port}/{path}_1?{query}',
+            'mysql://u:p%40x@h:33/db?charset=utf8',
+            'mysql://u:p%40x@h:33/db_1?charset=utf8',
+        ),
+        ('rabbit://u:p{x}@h/', None, 'rabbit://u:p{x}@h/'),
+        ('{scheme}://h1={hostname1}&h3={hostname3}', 'x://a,b,c', 'x://h1=a&h3=c'),
+        ('sqlite:///{path}', 'sqlite:////var/x.sqlite', 'sqlite:////var/x.sqlite'),
+    ],
+)
 def test_fill(template, local, filled):
     assert cells.fill(template, local) == filled
 
@@ -95,13 +106,16 @@ def test_a_template_without_its_value_is_refused(local):
         cells.fill('mysql://{username}@h', local)
 
 
-@pytest.mark.parametrize(('url', 'masked'), [
-    ('rabbit://u:secret@h:5672/', 'rabbit://u:****@h:5672/'),
-    ('rabbit://u:one@a:1,v:two@b:2/x', 'rabbit://u:****@a:1,v:****@b:2/x'),
-    ('sqlite:////var/x.sqlite', 'sqlite:////var/x.sqlite'),
-    ('none:///', 'none:///'),
-    (None, ''),
-])
+@pytest.mark.parametrize(
+    ('url', 'masked'),
+    [
+        ('rabbit://u:secret@h:5672/', 'rabbit://u:****@h:5672/'),
+        ('rabbit://u:one@a:1,v:two@b:2/x', 'rabbit://u:****@a:1,v:****@b:2/x'),
+        ('sqlite:////var/x.sqlite', 'sqlite:////var/x.sqlite'),
+        ('none:///', 'none:///'),
+        (None, ''),
+    ],
+)
 def test_passwords_are_masked(url, masked):
     assert cells.mask_password(url) == masked
 
@@ -135,14 +149,17 @@ def test_the_list_masks_passwords(databases, cell1):
 
 
 def test_hosts_are_discovered_once(databases, cell1, cell2, statements):
-    second = cells.Cells(databases).by_uuid(cell2)
+    second = cells.CellDatabases(databases).by_uuid(cell2)
     add_nodes(databases.main(), 'node1', 'node2')
     add_nodes(second, 'node3')
     found = cells.discover_hosts(databases)
     assert [(entry.cell.uuid, entry.hosts) for entry in found] == [(cell1, ('node1', 'node2')), (cell2, ('node3',))]
     assert [entry.hosts for entry in cells.discover_hosts(databases)] == [(), ()]
     assert [(row['host'], row['cell_uuid']) for row in cells.list_hosts(databases)] == [
-        ('node1', cell1), ('node2', cell1), ('node3', cell2)]
+        ('node1', cell1),
+        ('node2', cell1),
+        ('node3', cell2),
+    ]
     assert [row['host'] for row in cells.list_hosts(databases, cell2)] == ['node3']
     with databases.api().read() as connection:
         assert sorted(map(sorted, cells.hosts_by_cell(connection).values())) == [['node1', 'node2'], ['node3']]
@@ -160,7 +177,7 @@ def test_one_cell_may_be_asked_alone(databases, cell1, cell2):
 
 def test_a_host_that_is_mapped_already_is_only_marked(databases, cell1, api):
     add_nodes(databases.main(), 'node1')
-    cell_id = cells.Cells(databases).by_uuid(cell1).cell.id
+    cell_id = cells.CellDatabases(databases).by_uuid(cell1).cell.id
     with api.write() as connection:
         cells.map_hosts(connection, cell_id, ['node1'])
     assert [entry.hosts for entry in cells.discover_hosts(databases)] == [()]
@@ -170,7 +187,7 @@ def test_a_host_that_is_mapped_already_is_only_marked(databases, cell1, api):
 
 def test_one_host_name_in_two_cells_is_refused(databases, cell1, cell2):
     add_nodes(databases.main(), 'node1')
-    add_nodes(cells.Cells(databases).by_uuid(cell2), 'node1')
+    add_nodes(cells.CellDatabases(databases).by_uuid(cell2), 'node1')
     with pytest.raises(cells.HostMapped, match=f"'node1' is already mapped to cell {cell1}"):
         cells.discover_hosts(databases)
 
@@ -210,7 +227,7 @@ def test_host_mappings(databases, cell1, api):
 def test_mappings_are_read_again_when_they_are_old(databases, cell1, monkeypatch, caplog):
     now = [100.0]
     monkeypatch.setattr(cells.time, 'monotonic', lambda: now[0])
-    known, forever = cells.Cells(databases), cells.Cells(databases, refresh=None)
+    known, forever = cells.CellDatabases(databases), cells.CellDatabases(databases, refresh=None)
     assert [len(each.databases()) for each in (known, forever)] == [2, 2]
     cells.create_cell(databases, transport_url='rabbit://two', database_connection='sqlite:////x', name='late')
     now[0] += 59
@@ -226,13 +243,14 @@ def test_mappings_are_read_again_when_they_are_old(databases, cell1, monkeypatch
     def refuse():
         raise exc.OperationalError('BEGIN', None, Exception(), connection_invalidated=True)
         yield
+
     monkeypatch.setattr(databases.api(), 'read', refuse)
     assert len(known.databases()) == 3
     assert 'Could not reload the cell mappings' in caplog.text
 
 
 def test_the_queue_of_a_host(databases, cell1, statements):
-    known = cells.Cells(databases)
+    known = cells.CellDatabases(databases)
     known.databases()
     statements.clear()
     assert known.transport_url_of('anybody') == TRANSPORT

@@ -1,4 +1,5 @@
 """Compute nodes, alone and with their services."""
+
 from __future__ import annotations
 
 import pytest
@@ -12,8 +13,10 @@ from .rows import node
 def nodes(cell):
     """node1 with a live service, node2 with a disabled one, node3 with none."""
     with cell.write() as connection:
-        rows = [compute_nodes.get_or_create(connection, node(f'node{number}', memory_mb=1000 * number))
-                for number in (1, 2, 3)]
+        rows = [
+            compute_nodes.get_or_create(connection, node(f'node{number}', memory_mb=1000 * number))
+            for number in (1, 2, 3)
+        ]
         services.get_or_create(connection, 'node1', 'nova-compute', 'compute')
         services.get_or_create(connection, 'node1', 'nova-conductor', 'conductor')
         services.get_or_create(connection, 'node2', 'nova-compute', 'compute', disabled=True, disabled_reason='x')
@@ -35,8 +38,10 @@ def test_snapshot_is_one_statement_with_each_nodes_service(cell, nodes, statemen
 
 def test_pages_and_patterns(cell, nodes):
     with cell.read() as connection:
+
         def hosts(**criteria):
             return [row['host'] for row in compute_nodes.list_nodes(connection, 60, **criteria)]
+
         assert hosts() == ['node1', 'node2', 'node3']
         assert hosts(limit=2) == ['node1', 'node2']
         assert hosts(after_id=nodes[1]['id']) == ['node3']
@@ -49,17 +54,29 @@ def test_pages_and_patterns(cell, nodes):
 
 def test_what_the_servers_of_a_host_were_promised(cell):
     with cell.write() as connection:
-        for number, (host, project, deleted) in enumerate((
-                ('node1', 'b', 0), ('node1', 'a', 0), ('node1', 'a', 0), ('node2', 'a', 0), ('node1', 'a', 1))):
+        for number, (host, project, deleted) in enumerate(
+            (('node1', 'b', 0), ('node1', 'a', 0), ('node1', 'a', 0), ('node2', 'a', 0), ('node1', 'a', 1))
+        ):
             # The root disk of the third is a volume.
-            connection.execute(compute_nodes.instances.insert().values(
-                uuid=f'i{number}', host=host, project_id=project, deleted=deleted, vcpus=2, memory_mb=512, root_gb=3,
-                image_ref='' if number == 2 else 'image',
-                ephemeral_gb=None if number else 4))
+            connection.execute(
+                compute_nodes.instances.insert().values(
+                    uuid=f'i{number}',
+                    host=host,
+                    project_id=project,
+                    deleted=deleted,
+                    vcpus=2,
+                    memory_mb=512,
+                    root_gb=3,
+                    image_ref='' if number == 2 else 'image',
+                    ephemeral_gb=None if number else 4,
+                )
+            )
         rows = compute_nodes.promised(connection, 'node1')
         assert compute_nodes.promised(connection, 'node9') == []
     assert [(row['project_id'], row['vcpus'], row['memory_mb'], row['disk_gb']) for row in rows] == [
-        ('a', 4, 1024, 3), ('b', 2, 512, 7)]
+        ('a', 4, 1024, 3),
+        ('b', 2, 512, 7),
+    ]
 
 
 def test_show_and_get(cell, nodes):

@@ -1,4 +1,5 @@
 """Tokens of consoles: once, in their time, while the server is where it was."""
+
 from __future__ import annotations
 
 import sqlalchemy as sa
@@ -41,8 +42,13 @@ def test_a_token_opens_once(cell):
     token, other = add(cell), add(cell)
     found = find(cell, token)
     assert 590 < found.pop('seconds') <= 600
-    assert found == {**CONSOLE, 'compute_host': 'gpu1', 'instance_uuid': SERVER, 'tls_port': None,
-                     'internal_access_path': None}
+    assert found == {
+        **CONSOLE,
+        'compute_host': 'gpu1',
+        'instance_uuid': SERVER,
+        'tls_port': None,
+        'internal_access_path': None,
+    }
     assert console_tokens.take(cell, token) and not console_tokens.take(cell, token)
     assert find(cell, token) is None and find(cell, other) is not None
     assert find(cell, 'nonsense') is None and not console_tokens.take(cell, 'nonsense')

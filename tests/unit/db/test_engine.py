@@ -1,4 +1,5 @@
 """Transactions, their guards, and what listeners are told."""
+
 from __future__ import annotations
 
 import multiprocessing
@@ -48,6 +49,7 @@ def run_threads(function, number):
             function()
         except Exception as error:  # noqa: BLE001 - whatever it was, the test shows it
             failures.append(error)
+
     threads = [threading.Thread(target=guarded) for _ in range(number)]
     for thread in threads:
         thread.start()
@@ -63,6 +65,7 @@ def test_read_then_write_transactions_of_threads_never_fail(cell):
         for _ in range(10):
             with cell.write() as connection:
                 increment(connection)
+
     assert run_threads(ten, 8) == []
     assert counted(cell) == 80
 
@@ -75,6 +78,7 @@ def test_two_objects_of_one_file_wait_for_each_other(cell):
         for _ in range(5):
             with which.write() as connection:
                 increment(connection)
+
     failures = run_threads(lambda: five(cell), 2) + run_threads(lambda: five(other), 2)
     turns = iter([cell, other] * 2)
     failures += run_threads(lambda: five(next(turns)), 4)
@@ -114,8 +118,9 @@ def test_green_threads_may_yield_inside_a_write_transaction(cell):
         for thread in threads: thread.start()
         for thread in threads: thread.join()
     """)
-    done = subprocess.run([sys.executable, '-W', 'ignore', '-c', script], capture_output=True, text=True,
-                          timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, '-W', 'ignore', '-c', script], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert counted(cell) == 80
 
@@ -171,7 +176,7 @@ ENDLESS = sa.text('WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM 
 
 def test_a_statement_that_takes_too_long_is_silence(cell):
     insert(cell)
-    hurried = engine.Database(cell.url, 'hurried', engine.Options(statement_timeout=0.05))
+    hurried = engine.Database(cell.url, 'hurried', engine.PoolOptions(statement_timeout=0.05))
     with pytest.raises(sa.exc.OperationalError) as caught, hurried.read() as connection:
         connection.execute(ENDLESS)
     assert engine.is_unreachable(caught.value)
@@ -186,8 +191,10 @@ def test_a_statement_that_takes_too_long_is_silence(cell):
 
 def test_settings_of_a_connection(cell):
     with cell.write() as connection:
-        pragma = {name: connection.exec_driver_sql(f'PRAGMA {name}').scalar()
-                  for name in ('journal_mode', 'synchronous', 'foreign_keys')}
+        pragma = {
+            name: connection.exec_driver_sql(f'PRAGMA {name}').scalar()
+            for name in ('journal_mode', 'synchronous', 'foreign_keys')
+        }
     assert pragma == {'journal_mode': 'wal', 'synchronous': 1, 'foreign_keys': 1}
 
 
@@ -200,7 +207,11 @@ def test_listeners_hear_statements_and_commits_only(cell, statements):
     with cell.read() as connection:
         connection.execute(sa.select(services.c.id)).all()
     assert [(name, text.split()[0], many) for name, text, many in statements] == [
-        ('main', 'INSERT', True), ('main', 'UPDATE', False), ('main', 'COMMIT', False), ('main', 'SELECT', False)]
+        ('main', 'INSERT', True),
+        ('main', 'UPDATE', False),
+        ('main', 'COMMIT', False),
+        ('main', 'SELECT', False),
+    ]
 
 
 def test_a_listener_that_ended_hears_nothing(cell):
@@ -214,8 +225,13 @@ def test_forbidden_processes_get_no_database(databases, cell):
     engine.install(databases)
     access.forbid('kilonova-compute')
     try:
-        for asked in (engine.api, engine.main, lambda: engine.open(cell.url),
-                      lambda: databases.open('sqlite://'), lambda: engine.Database(cell.url, 'cell')):
+        for asked in (
+            engine.api,
+            engine.main,
+            lambda: engine.open(cell.url),
+            lambda: databases.open('sqlite://'),
+            lambda: engine.Database(cell.url, 'cell'),
+        ):
             with pytest.raises(errors.DBNotAllowed, match='kilonova-compute attempted direct database access'):
                 asked()
     finally:
@@ -229,15 +245,17 @@ def test_configure_reads_both_sections(tmp_path):
     for module in (database, api_database):
         conf.register_opts(module.OPTS, group=module.GROUP)
     path = tmp_path / 'kilonova.conf'
-    path.write_text(f'[database]\nconnection = sqlite:///{tmp_path}/main.sqlite\nmax_retries = 3\n'
-                    f'[api_database]\nconnection = sqlite:///{tmp_path}/api.sqlite\nmax_pool_size = 2\n')
+    path.write_text(
+        f'[database]\nconnection = sqlite:///{tmp_path}/main.sqlite\nmax_retries = 3\n'
+        f'[api_database]\nconnection = sqlite:///{tmp_path}/api.sqlite\nmax_pool_size = 2\n'
+    )
     conf(['--config-file', str(path)])
     databases = engine.configure(conf)
     try:
         assert engine.api().url.endswith('api.sqlite')
         assert engine.main().url.endswith('main.sqlite')
         assert engine.main().options.max_retries == 3
-        assert engine.api().options == engine.Options(max_pool_size=2)
+        assert engine.api().options == engine.PoolOptions(max_pool_size=2)
         assert engine.open(engine.main().url) is engine.main()
         assert databases.options.max_retries == 3
     finally:
@@ -253,7 +271,7 @@ def test_what_is_otherwise_than_configured():
     conf.set_override('max_retries', 3, 'database')
     databases = engine.configure(conf, statement_timeout=0)
     engine.install(None)
-    assert databases.main().options == engine.Options(statement_timeout=0, max_retries=3)
+    assert databases.main().options == engine.PoolOptions(statement_timeout=0, max_retries=3)
 
 
 @pytest.mark.parametrize('access', [engine.api, engine.main])
@@ -295,6 +313,7 @@ def test_a_database_in_memory_is_shared_by_threads():
             with database.write() as connection:
                 increment(connection)
             counted(database)
+
     assert run_threads(five, 4) == []
     assert counted(database) == 20
 

@@ -1,4 +1,5 @@
 """Users' regular expressions: what is understood, and that none takes long."""
+
 from __future__ import annotations
 
 import datetime
@@ -14,8 +15,21 @@ from kilonova.db.queries import patterns, servers
 SLOW, TEXT = '^(a+)+$', 'a' * 200 + '!'
 
 
-@pytest.mark.parametrize('pattern', [r'(a)\1', '(?=a)', '(?<!a)', '[', '(?P<n', 'a{2000}', '(((a{1,30}){1,30}){1,30})',
-                                     'x' * 256, '\ud800', r'(\pL{500}){2}'])
+@pytest.mark.parametrize(
+    'pattern',
+    [
+        r'(a)\1',
+        '(?=a)',
+        '(?<!a)',
+        '[',
+        '(?P<n',
+        'a{2000}',
+        '(((a{1,30}){1,30}){1,30})',
+        'x' * 256,
+        '\ud800',
+        r'(\pL{500}){2}',
+    ],
+)
 def test_what_is_not_understood(pattern):
     """Finding 6.4: an answer at once, not an engine that has to try all ways."""
     with pytest.raises(expressions.BadExpression) as caught:
@@ -23,8 +37,9 @@ def test_what_is_not_understood(pattern):
     assert str(caught.value)
 
 
-@pytest.mark.parametrize(('pattern', 'found'), [('^a', True), ('é$', False), ('(?i)A{3}', True),
-                                                ('[[:alpha:]]+!', True)])
+@pytest.mark.parametrize(
+    ('pattern', 'found'), [('^a', True), ('é$', False), ('(?i)A{3}', True), ('[[:alpha:]]+!', True)]
+)
 def test_what_is_found(pattern, found):
     assert expressions.find(pattern, TEXT) is found
     assert expressions.find(pattern, None) is None

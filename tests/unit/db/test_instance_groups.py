@@ -1,4 +1,5 @@
 """Server groups: rows, members, where they are, and claims that may not break a policy."""
+
 from __future__ import annotations
 
 import json
@@ -31,16 +32,19 @@ PROJECT = 'p'
 @pytest.fixture
 def make_group(api):
     """Makes a group with these servers; its uuid."""
+
     def make(policy, servers=(), name='g', project=PROJECT, **rules):
         uuid = f'group {name}'
         instance_groups.create(api, {'uuid': uuid, 'name': name, 'project_id': project, 'user_id': 'u'}, policy, rules)
         with api.write() as connection:
             group_id = instance_groups.get(connection, uuid)['id']
             if servers:
-                instance_mappings.create(connection, [
-                    {'instance_uuid': server, 'project_id': project} for server in servers])
+                instance_mappings.create(
+                    connection, [{'instance_uuid': server, 'project_id': project} for server in servers]
+                )
                 instance_groups.add_members(connection, (group_id, uuid), servers)
         return uuid
+
     return make
 
 
@@ -54,7 +58,8 @@ def test_groups_are_two_statements(api, make_group, statements):
         assert len(statements) == 2
         assert [(row['uuid'], row['policy'], row['rules'], row['members']) for row in rows] == [
             ('group one', 'anti-affinity', {'max_server_per_host': '2'}, ['a', 'b']),
-            ('group two', 'affinity', {}, ['c'])]
+            ('group two', 'affinity', {}, ['c']),
+        ]
         assert [row['name'] for row in instance_groups.page(connection, owners.ALL, 1, 1)] == ['two']
         assert len(instance_groups.page(connection, owners.ALL, 10)) == 3
         assert instance_groups.get(connection, 'nosuch') is None
@@ -77,8 +82,10 @@ def test_a_group_leaves_its_servers(api, make_group):
     with api.read() as connection:
         group = instance_groups.get(connection, name)
     assert instance_groups.destroy(api, name) and not instance_groups.destroy(api, name)
-    with (pytest.raises(instance_groups.GroupNotFound, match=f'Instance group {name} could not be found'),
-          api.write() as connection):
+    with (
+        pytest.raises(instance_groups.GroupNotFound, match=f'Instance group {name} could not be found'),
+        api.write() as connection,
+    ):
         instance_groups.add_members(connection, (group['id'], name), ['b'])
     with api.read() as connection:
         assert instance_groups.of_server(connection, 'a') == []
@@ -87,23 +94,45 @@ def test_a_group_leaves_its_servers(api, make_group):
 # --- places ----------------------------------------------------------------------------------------------------------
 def put(cell, uuid, host=None, **values):
     with cell.write() as connection:
-        put_server(connection, {'uuid': uuid, 'project_id': PROJECT, 'user_id': 'u', 'host': host,
-                                'vm_state': 'active', 'task_state': None, **values})
+        put_server(
+            connection,
+            {
+                'uuid': uuid,
+                'project_id': PROJECT,
+                'user_id': 'u',
+                'host': host,
+                'vm_state': 'active',
+                'task_state': None,
+                **values,
+            },
+        )
 
 
 def test_servers_that_move_are_on_both_hosts(cell, statements):
     for uuid, host in (('a', 'h1'), ('b', None), ('c', 'h3'), ('d', 'h4')):
         put(cell, uuid, host)
     with cell.write() as connection:
-        for number, (uuid, status, source, dest) in enumerate((
-                ('a', 'finished', 'h2', 'h1'), ('c', 'confirmed', 'h2', 'h3'), ('d', 'pre-migrating', 'h4', None))):
-            migrations.create(connection, {
-                'uuid': f'm{number}', 'instance_uuid': uuid, 'status': status, 'migration_type': 'resize',
-                'source_compute': source, 'dest_compute': dest})
+        for number, (uuid, status, source, dest) in enumerate(
+            (('a', 'finished', 'h2', 'h1'), ('c', 'confirmed', 'h2', 'h3'), ('d', 'pre-migrating', 'h4', None))
+        ):
+            migrations.create(
+                connection,
+                {
+                    'uuid': f'm{number}',
+                    'instance_uuid': uuid,
+                    'status': status,
+                    'migration_type': 'resize',
+                    'source_compute': source,
+                    'dest_compute': dest,
+                },
+            )
     statements.clear()
     with cell.read() as connection:
         assert instance_groups.places(connection, ['a', 'b', 'c', 'd', 'nosuch']) == {
-            'a': {'h1', 'h2'}, 'c': {'h3'}, 'd': {'h4'}}
+            'a': {'h1', 'h2'},
+            'c': {'h3'},
+            'd': {'h4'},
+        }
     assert len(statements) == 1
 
 
@@ -111,15 +140,25 @@ def test_servers_that_move_are_on_both_hosts(cell, statements):
 def building(cell, uuid):
     put(cell, uuid, vm_state='building', task_state='scheduling')
     with cell.write() as connection:
-        operations.insert(connection, [operations.Operation(
-            uuid=f'o{uuid}', kind='boot', instance_uuid=uuid, position=3)])
+        operations.insert(
+            connection, [operations.OperationRow(uuid=f'o{uuid}', kind='boot', instance_uuid=uuid, position=3)]
+        )
 
 
 def claim(api, cell, name, uuid, host):
     cells = SimpleNamespace(by_id=lambda cell_id: cell)
-    return group_claims.claim(api, cells, cell, claims.Claim(
-        key=claims.make_key(f'o{uuid}', 3, 'build', 1), instance_uuid=uuid, values={'host': host},
-        expect={'host': [None, host]}), {'uuid': name, 'host': host})
+    return group_claims.claim(
+        api,
+        cells,
+        cell,
+        claims.ClaimWrite(
+            key=claims.make_key(f'o{uuid}', 3, 'build', 1),
+            instance_uuid=uuid,
+            values={'host': host},
+            expect={'host': [None, host]},
+        ),
+        {'uuid': name, 'host': host},
+    )
 
 
 def host_of(cell, uuid):
@@ -127,21 +166,37 @@ def host_of(cell, uuid):
         return instances.get(connection, uuid)['host']
 
 
-@pytest.mark.parametrize(('policy', 'most', 'other', 'host', 'fits'), [
-    ('anti-affinity', None, {'h1'}, 'h1', False), ('anti-affinity', None, {'h1'}, 'h2', True),
-    ('anti-affinity', None, {'h1', 'h2'}, 'h2', False), ('anti-affinity', '2', {'h1'}, 'h1', True),
-    ('affinity', None, {'h1'}, 'h1', True), ('affinity', None, {'h1'}, 'h2', False),
-    ('affinity', None, {'h1', 'h2'}, 'h1', False), ('affinity', None, None, 'h2', True),
-    ('soft-anti-affinity', None, {'h1'}, 'h1', True)])
+@pytest.mark.parametrize(
+    ('policy', 'most', 'other', 'host', 'fits'),
+    [
+        ('anti-affinity', None, {'h1'}, 'h1', False),
+        ('anti-affinity', None, {'h1'}, 'h2', True),
+        ('anti-affinity', None, {'h1', 'h2'}, 'h2', False),
+        ('anti-affinity', '2', {'h1'}, 'h1', True),
+        ('affinity', None, {'h1'}, 'h1', True),
+        ('affinity', None, {'h1'}, 'h2', False),
+        ('affinity', None, {'h1', 'h2'}, 'h1', False),
+        ('affinity', None, None, 'h2', True),
+        ('soft-anti-affinity', None, {'h1'}, 'h1', True),
+    ],
+)
 def test_what_a_claim_may(api, cell, make_group, policy, most, other, host, fits):
     """``other``: the hosts of the other server of the group, two while it moves; None: it has none."""
     name = make_group(policy, ['a', 'b'], **({'max_server_per_host': most} if most else {}))
     put(cell, 'a', min(other) if other else None)
     if other and len(other) == 2:
         with cell.write() as connection:
-            migrations.create(connection, {
-                'uuid': 'm', 'instance_uuid': 'a', 'status': 'migrating', 'migration_type': 'resize',
-                'source_compute': min(other), 'dest_compute': max(other)})
+            migrations.create(
+                connection,
+                {
+                    'uuid': 'm',
+                    'instance_uuid': 'a',
+                    'status': 'migrating',
+                    'migration_type': 'resize',
+                    'source_compute': min(other),
+                    'dest_compute': max(other),
+                },
+            )
     building(cell, 'b')
     if fits:
         assert claim(api, cell, name, 'b', host) == {'written': True} == claim(api, cell, name, 'b', host)
@@ -171,6 +226,7 @@ def test_claims_at_once_keep_the_policy(api, cell, make_group, policy):
         except GroupPolicyViolated:
             return
         answers.append(wanted[uuid])
+
     threads = [threading.Thread(target=run, args=(uuid,)) for uuid in servers]
     for thread in threads:
         thread.start()
@@ -181,9 +237,17 @@ def test_claims_at_once_keep_the_policy(api, cell, make_group, policy):
 
 # --- flavors ---------------------------------------------------------------------------------------------------------
 def flavor(vcpus=2, extra_specs=None):
-    return {'nova_object.name': 'Flavor', 'nova_object.data': {
-        'vcpus': vcpus, 'memory_mb': 512, 'root_gb': 5, 'ephemeral_gb': 1, 'swap': 64,
-        'extra_specs': extra_specs or {}}}
+    return {
+        'nova_object.name': 'Flavor',
+        'nova_object.data': {
+            'vcpus': vcpus,
+            'memory_mb': 512,
+            'root_gb': 5,
+            'ephemeral_gb': 1,
+            'swap': 64,
+            'extra_specs': extra_specs or {},
+        },
+    }
 
 
 def test_servers_by_flavor_are_one_statement(cell, statements):
@@ -191,11 +255,14 @@ def test_servers_by_flavor_are_one_statement(cell, statements):
     for uuid, extra_specs in (('a', {}), ('b', specs), ('c', specs), ('d', specs), ('e', specs)):
         put(cell, uuid, vm_state='soft-delete' if uuid == 'e' else 'active')
         with cell.write() as connection:
-            instances.update_extra(connection, uuid, {'flavor': json.dumps({'cur': flavor(2, extra_specs),
-                                                                            'old': None, 'new': None})})
+            instances.update_extra(
+                connection, uuid, {'flavor': json.dumps({'cur': flavor(2, extra_specs), 'old': None, 'new': None})}
+            )
     with cell.write() as connection:
-        operations.insert(connection, [operations.Operation(
-            uuid='o', kind='resize', instance_uuid='d', args={'flavor': flavor(8)})])
+        operations.insert(
+            connection,
+            [operations.OperationRow(uuid='o', kind='resize', instance_uuid='d', args={'flavor': flavor(8)})],
+        )
     statements.clear()
     with cell.read() as connection:
         found = flavor_usage.in_cell(connection, PROJECT)
@@ -204,8 +271,10 @@ def test_servers_by_flavor_are_one_statement(cell, statements):
         assert sum(row.number for row in flavor_usage.in_cell(connection, PROJECT, ['a', 'b'])) == 2
     plain = {'vcpus': 2, 'memory_mb': 512, 'root_gb': 5, 'ephemeral_gb': 1, 'swap': 64, 'extra_specs': {}, 'image': {}}
     assert sorted(found, key=lambda row: (row.number, bool(row.wanted))) == [
-        (1, plain, None), (1, {**plain, 'extra_specs': specs}, {**plain, 'vcpus': 8}),
-        (2, {**plain, 'extra_specs': specs}, None)]
+        (1, plain, None),
+        (1, {**plain, 'extra_specs': specs}, {**plain, 'vcpus': 8}),
+        (2, {**plain, 'extra_specs': specs}, None),
+    ]
 
 
 def test_servers_count_with_what_their_images_say(cell):
@@ -215,8 +284,11 @@ def test_servers_count_with_what_their_images_say(cell):
         with cell.write() as connection:
             instances.update_extra(connection, uuid, {'flavor': json.dumps({'cur': flavor()})})
             for value in values:
-                connection.execute(sa.insert(InstanceSystemMetadata.__table__).values(
-                    instance_uuid=uuid, key='image_hw_cpu_policy', value=value, deleted=0))
+                connection.execute(
+                    sa.insert(InstanceSystemMetadata.__table__).values(
+                        instance_uuid=uuid, key='image_hw_cpu_policy', value=value, deleted=0
+                    )
+                )
     with cell.read() as connection:
         found = {row.number: row.flavor['image'] for row in flavor_usage.in_cell(connection, PROJECT)}
     assert found == {1: {}, 2: {'hw_cpu_policy': 'dedicated'}}
@@ -224,19 +296,30 @@ def test_servers_count_with_what_their_images_say(cell):
 
 def test_servers_that_only_the_api_database_knows(api):
     properties = {'nova_object.data': {'hw_cpu_policy': 'dedicated', 'hw_mem_encryption': True, 'hw_disk_bus': 'scsi'}}
-    stored = json.dumps({'nova_object.data': {
-        'flavor': flavor(4), 'image': {'nova_object.data': {'properties': properties}},
-        'system_metadata': {'image_hw_cpu_policy': 'mixed', 'image_hw_disk_bus': 'scsi'}}})
+    stored = json.dumps(
+        {
+            'nova_object.data': {
+                'flavor': flavor(4),
+                'image': {'nova_object.data': {'properties': properties}},
+                'system_metadata': {'image_hw_cpu_policy': 'mixed', 'image_hw_disk_bus': 'scsi'},
+            }
+        }
+    )
     operations.accept_create(
-        api, specs=[('a', stored), ('b', stored)], mappings=[
-            {'instance_uuid': uuid, 'project_id': PROJECT} for uuid in ('a', 'b')],
+        api,
+        specs=[('a', stored), ('b', stored)],
+        mappings=[{'instance_uuid': uuid, 'project_id': PROJECT} for uuid in ('a', 'b')],
         requests=[{'instance_uuid': 'a', 'project_id': PROJECT, 'instance': stored}],
-        operations=[operations.Operation(uuid='o', kind='boot', instance_uuid='a')])
+        operations=[operations.OperationRow(uuid='o', kind='boot', instance_uuid='a')],
+    )
     with api.write() as connection:
-        key = connection.execute(sa.insert(CellMapping.__table__).values(
-            uuid='c', name='c', transport_url='x', database_connection='y', disabled=False)).inserted_primary_key[0]
+        key = connection.execute(
+            sa.insert(CellMapping.__table__).values(
+                uuid='c', name='c', transport_url='x', database_connection='y', disabled=False
+            )
+        ).inserted_primary_key[0]
         instance_mappings.set_cell(connection, 'b', key)
-        (uuid, row), = flavor_usage.waiting(connection, PROJECT)
+        ((uuid, row),) = flavor_usage.waiting(connection, PROJECT)
         assert (uuid, row.flavor['vcpus']) == ('a', 4)
         assert row.flavor['image'] == {'hw_cpu_policy': 'mixed'}
         (found,) = flavor_usage.of_silent(connection, [key], PROJECT)

@@ -1,4 +1,5 @@
 """Revisions and models say the same."""
+
 from __future__ import annotations
 
 import logging
@@ -62,21 +63,36 @@ def check_upgrade(database, schema):
     migration.sync(database, schema, FIRST[schema])
     models = api_models if schema == 'api' else cell_models
     rows = {
-        'api': {models.Base.metadata.tables[name]: row for name, row in (
-            ('flavors', {'id': 7, 'name': 'gpu', 'flavorid': 'f', 'memory_mb': 1, 'vcpus': 1, 'swap': 0}),
-            ('flavor_extra_specs', {'id': 3, 'flavor_id': 7, 'key': 'k', 'value': 'v'}),
-            ('aggregates', {'id': 1, 'uuid': 'u', 'name': 'a'}))} if schema == 'api' else {},
-        'cell': {models.Base.metadata.tables[name]: row for name, row in (
-            ('instances', {'id': 4, 'uuid': 'server', 'deleted': 4, 'vm_state': 'deleted'}),
-            ('migrations', {'id': 2, 'uuid': 'move', 'instance_uuid': 'server', 'migration_type': 'resize'}),
-            ('operations', {'uuid': 'o', 'kind': 'boot', 'instance_uuid': 'server', 'args': '{}', 'context': '{}'}),
-        )} if schema == 'cell' else {}}[schema]
+        'api': {
+            models.Base.metadata.tables[name]: row
+            for name, row in (
+                ('flavors', {'id': 7, 'name': 'gpu', 'flavorid': 'f', 'memory_mb': 1, 'vcpus': 1, 'swap': 0}),
+                ('flavor_extra_specs', {'id': 3, 'flavor_id': 7, 'key': 'k', 'value': 'v'}),
+                ('aggregates', {'id': 1, 'uuid': 'u', 'name': 'a'}),
+            )
+        }
+        if schema == 'api'
+        else {},
+        'cell': {
+            models.Base.metadata.tables[name]: row
+            for name, row in (
+                ('instances', {'id': 4, 'uuid': 'server', 'deleted': 4, 'vm_state': 'deleted'}),
+                ('migrations', {'id': 2, 'uuid': 'move', 'instance_uuid': 'server', 'migration_type': 'resize'}),
+                ('operations', {'uuid': 'o', 'kind': 'boot', 'instance_uuid': 'server', 'args': '{}', 'context': '{}'}),
+            )
+        }
+        if schema == 'cell'
+        else {},
+    }[schema]
     with database.write() as connection:
         for table, row in rows.items():
             # As it was then: without the columns that came later.
             then = sa.Table(table.name, sa.MetaData(), autoload_with=connection, resolve_fks=False)
-            usual = {column.name: column.default.arg for column in table.columns
-                     if column.default is not None and column.default.is_scalar and column.name in then.columns}
+            usual = {
+                column.name: column.default.arg
+                for column in table.columns
+                if column.default is not None and column.default.is_scalar and column.name in then.columns
+            }
             connection.execute(sa.insert(then).values({**usual, **row}))
     assert migration.sync(database, schema) == migration.newest(schema) != FIRST[schema]
     assert migration.differences(database, schema) == []
@@ -125,20 +141,35 @@ def test_a_failing_revision_leaves_nothing(empty):
 
 
 def test_unique_constraints_have_the_fields_names():
-    names = {constraint.name for schema in SCHEMAS for table in migration.METADATA[schema].tables.values()
-             for constraint in table.constraints if isinstance(constraint, sa.UniqueConstraint)}
-    assert {'uniq_pci_devices0compute_node_id0address0deleted', 'uniq_services0host0binary0deleted',
-            'uniq_flavors0flavorid', 'uniq_instance_mappings0instance_uuid', 'uniq_aggregate0name',
-            'uniq_operations0instance_uuid0slot'} <= names
+    names = {
+        constraint.name
+        for schema in SCHEMAS
+        for table in migration.METADATA[schema].tables.values()
+        for constraint in table.constraints
+        if isinstance(constraint, sa.UniqueConstraint)
+    }
+    assert {
+        'uniq_pci_devices0compute_node_id0address0deleted',
+        'uniq_services0host0binary0deleted',
+        'uniq_flavors0flavorid',
+        'uniq_instance_mappings0instance_uuid',
+        'uniq_aggregate0name',
+        'uniq_operations0instance_uuid0slot',
+    } <= names
     # PostgreSQL cuts names at 63 characters, silently.
-    everything = names | {index.name for schema in SCHEMAS for table in migration.METADATA[schema].tables.values()
-                          for index in table.indexes}
+    everything = names | {
+        index.name
+        for schema in SCHEMAS
+        for table in migration.METADATA[schema].tables.values()
+        for index in table.indexes
+    }
     assert max(map(len, everything)) <= 63
 
 
 def test_both_databases_have_the_same_operation_tables():
     for name in ('Operation', 'Lease'):
         here, there = getattr(api_models, name).__table__, getattr(cell_models, name).__table__
-        assert [(column.name, repr(column.type), column.nullable) for column in here.columns] \
-            == [(column.name, repr(column.type), column.nullable) for column in there.columns]
+        assert [(column.name, repr(column.type), column.nullable) for column in here.columns] == [
+            (column.name, repr(column.type), column.nullable) for column in there.columns
+        ]
         assert {index.name for index in here.indexes} == {index.name for index in there.indexes}

@@ -1,4 +1,5 @@
 """Moves: lists with filters and pages, and repeated writes."""
+
 from __future__ import annotations
 
 import datetime as dt
@@ -17,13 +18,24 @@ SERVERS = ('server-a', 'server-b')
 @pytest.fixture
 def moves(cell):
     """Five moves a minute apart, by number: 0, 2 and 4 of server-a; 3 and 4 created at the same moment."""
-    rows = [{'uuid': f'move-{number}', 'instance_uuid': SERVERS[number % 2], 'source_compute': f'node{number % 3}',
-             'dest_compute': 'node9', 'source_node': f'node{number % 3}', 'dest_node': 'node9',
-             'status': status, 'migration_type': 'resize' if number % 2 else 'migration', 'project_id': 'p',
-             'user_id': f'u{number}', 'hidden': number == 2,
-             'created_at': START + dt.timedelta(minutes=min(number, 3)),
-             'updated_at': START + dt.timedelta(hours=1) if number == 0 else None}
-            for number, status in enumerate(('finished', 'confirmed', 'error', 'migrating', 'pre-migrating'))]
+    rows = [
+        {
+            'uuid': f'move-{number}',
+            'instance_uuid': SERVERS[number % 2],
+            'source_compute': f'node{number % 3}',
+            'dest_compute': 'node9',
+            'source_node': f'node{number % 3}',
+            'dest_node': 'node9',
+            'status': status,
+            'migration_type': 'resize' if number % 2 else 'migration',
+            'project_id': 'p',
+            'user_id': f'u{number}',
+            'hidden': number == 2,
+            'created_at': START + dt.timedelta(minutes=min(number, 3)),
+            'updated_at': START + dt.timedelta(hours=1) if number == 0 else None,
+        }
+        for number, status in enumerate(('finished', 'confirmed', 'error', 'migrating', 'pre-migrating'))
+    ]
     with cell.write() as connection:
         connection.execute(sa.insert(Instance.__table__), [{'uuid': uuid} for uuid in SERVERS])
         connection.execute(sa.insert(Migration.__table__), rows)
@@ -48,24 +60,27 @@ def test_pages_by_marker(cell, moves):
         migrations.list_migrations(connection, marker='unknown')
 
 
-@pytest.mark.parametrize(('filters', 'expected'), [
-    ({'host': 'node9'}, [4, 3, 2, 1, 0]),
-    ({'host': 'node1'}, [4, 1]),
-    ({'source_compute': 'node9'}, []),
-    ({'source_compute': 'node0'}, [3, 0]),
-    ({'status': 'error'}, [2]),
-    ({'status': ['error', 'finished']}, [2, 0]),
-    ({'instance_uuid': 'server-b'}, [3, 1]),
-    ({'instance_uuid': list(SERVERS)}, [4, 3, 2, 1, 0]),
-    ({'migration_type': 'resize'}, [3, 1]),
-    ({'hidden': True}, [2]),
-    ({'hidden': False, 'instance_uuid': 'server-a'}, [4, 0]),
-    ({'user_id': 'u3', 'project_id': 'p'}, [3]),
-    ({'project_id': 'other'}, []),
-    ({'changes_since': START + dt.timedelta(minutes=2)}, [4, 3, 2, 0]),
-    ({'changes_before': START + dt.timedelta(minutes=2)}, [2, 1]),
-    ({'status': None}, [4, 3, 2, 1, 0]),
-])
+@pytest.mark.parametrize(
+    ('filters', 'expected'),
+    [
+        ({'host': 'node9'}, [4, 3, 2, 1, 0]),
+        ({'host': 'node1'}, [4, 1]),
+        ({'source_compute': 'node9'}, []),
+        ({'source_compute': 'node0'}, [3, 0]),
+        ({'status': 'error'}, [2]),
+        ({'status': ['error', 'finished']}, [2, 0]),
+        ({'instance_uuid': 'server-b'}, [3, 1]),
+        ({'instance_uuid': list(SERVERS)}, [4, 3, 2, 1, 0]),
+        ({'migration_type': 'resize'}, [3, 1]),
+        ({'hidden': True}, [2]),
+        ({'hidden': False, 'instance_uuid': 'server-a'}, [4, 0]),
+        ({'user_id': 'u3', 'project_id': 'p'}, [3]),
+        ({'project_id': 'other'}, []),
+        ({'changes_since': START + dt.timedelta(minutes=2)}, [4, 3, 2, 0]),
+        ({'changes_before': START + dt.timedelta(minutes=2)}, [2, 1]),
+        ({'status': None}, [4, 3, 2, 1, 0]),
+    ],
+)
 def test_filters(cell, moves, filters, expected):
     assert numbers(cell, filters=filters) == expected
 
@@ -77,8 +92,10 @@ def test_an_unknown_filter_is_an_error(cell):
 
 def test_moves_of_servers_and_hosts(cell, moves):
     with cell.read() as connection:
+
         def names(rows):
             return [int(row['uuid'][-1]) for row in rows]
+
         assert names(migrations.by_instance(connection, 'server-a')) == [4, 2, 0]
         assert names(migrations.by_instance(connection, 'server-a', ['error'])) == [2]
         assert names(migrations.by_instance(connection, 'server-a', types=['resize'])) == []
@@ -98,10 +115,13 @@ def test_a_deleted_servers_moves_end(cell, moves):
 
 def test_a_repeated_create_changes_nothing(cell, moves):
     with cell.write() as connection:
-        first = migrations.create(connection, {'uuid': 'move-5', 'instance_uuid': 'server-a', 'status': 'accepted',
-                                               'migration_type': 'resize'})
-        again = migrations.create(connection, {'uuid': 'move-5', 'instance_uuid': 'server-a', 'status': 'other',
-                                               'migration_type': 'resize'})
+        first = migrations.create(
+            connection,
+            {'uuid': 'move-5', 'instance_uuid': 'server-a', 'status': 'accepted', 'migration_type': 'resize'},
+        )
+        again = migrations.create(
+            connection, {'uuid': 'move-5', 'instance_uuid': 'server-a', 'status': 'other', 'migration_type': 'resize'}
+        )
     assert first == again
     assert first['status'] == 'accepted'
     assert first['created_at'] is not None

@@ -1,4 +1,5 @@
 """Operation rows: accepting, taking, deciding, ending (operations.md rules 1, 2, 6, 17, 18)."""
+
 from __future__ import annotations
 
 import contextlib
@@ -30,7 +31,7 @@ ACTION = {'action': 'stop', 'request_id': 'req-1', 'user_id': 'u', 'project_id':
 
 
 def op(uuid, kind='stop', **more):
-    return operations.Operation(uuid=uuid, kind=kind, instance_uuid=UUID, **{'request_id': 'req-1', **more})
+    return operations.OperationRow(uuid=uuid, kind=kind, instance_uuid=UUID, **{'request_id': 'req-1', **more})
 
 
 @pytest.fixture
@@ -38,8 +39,10 @@ def cell(tmp_path, migrated):
     shutil.copy(migrated / 'cell.sqlite', tmp_path / 'cell.db')
     database = engine.Database(f'sqlite:///{tmp_path}/cell.db', 'cell1')
     with database.write() as conn:
-        put_server(conn, {'uuid': UUID, 'vm_state': 'active', 'task_state': None, 'host': 'gpu1',
-                          'launched_at': instances.utcnow()})
+        put_server(
+            conn,
+            {'uuid': UUID, 'vm_state': 'active', 'task_state': None, 'host': 'gpu1', 'launched_at': instances.utcnow()},
+        )
     yield database
     database.dispose()
 
@@ -88,13 +91,22 @@ def test_confirm_and_revert_cannot_both_win(cell):
 
     def attempt(event, uuid, status):
         try:
-            operations.accept(cell, instance_uuid=UUID, event=event, operation=op(uuid, uuid), action=ACTION,
-                              migration=('m1', 'finished', status))
+            operations.accept(
+                cell,
+                instance_uuid=UUID,
+                event=event,
+                operation=op(uuid, uuid),
+                action=ACTION,
+                migration=('m1', 'finished', status),
+            )
             results.append(status)
         except Conflict:
             results.append('refused')
-    threads = [threading.Thread(target=attempt, args=args) for args in
-               (('confirm.start', 'confirm', 'confirming'), ('revert.start', 'revert', 'reverting'))]
+
+    threads = [
+        threading.Thread(target=attempt, args=args)
+        for args in (('confirm.start', 'confirm', 'confirming'), ('revert.start', 'revert', 'reverting'))
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -163,8 +175,14 @@ def test_rows_given_back_are_not_taken_before_their_time(cell):
 def test_pending_releases_end_with_their_host_and_nothing_else_does(cell):
     operations.accept(cell, instance_uuid=UUID, event='stop.start', operation=op('o1', host='gpu1'), action=ACTION)
     with cell.write() as conn:
-        operations.insert(conn, [op('r1', 'release', slot='r1', host='gpu1'),
-                                 op('r2', 'release', slot='r2', host='gpu2'), op('r3', 'release', slot='r3')])
+        operations.insert(
+            conn,
+            [
+                op('r1', 'release', slot='r1', host='gpu1'),
+                op('r2', 'release', slot='r2', host='gpu2'),
+                op('r3', 'release', slot='r3'),
+            ],
+        )
         assert operations.end_releases(conn, 'gpu1') == 1
     assert set(rows(cell)) == {'o1', 'r2', 'r3'}
 
@@ -173,10 +191,13 @@ def test_early_delete_cancels_the_boot(tmp_path, migrated):
     """Rule 18."""
     shutil.copy(migrated / 'api.sqlite', tmp_path / 'api.db')
     database = engine.Database(f'sqlite:///{tmp_path}/api.db', 'api')
-    operations.accept_create(database, specs=[(UUID, '{}')],
-                             requests=[{'instance_uuid': UUID, 'project_id': 'p', 'instance': '{}'}],
-                             mappings=[{'instance_uuid': UUID, 'project_id': 'p', 'user_id': 'u'}],
-                             operations=[op('o1', 'boot')])
+    operations.accept_create(
+        database,
+        specs=[(UUID, '{}')],
+        requests=[{'instance_uuid': UUID, 'project_id': 'p', 'instance': '{}'}],
+        mappings=[{'instance_uuid': UUID, 'project_id': 'p', 'user_id': 'u'}],
+        operations=[op('o1', 'boot')],
+    )
     assert operations.delete_build_request(database, UUID) is True
     assert operations.delete_build_request(database, UUID) is False
     assert rows(database)['o1'].cancelled
@@ -193,42 +214,94 @@ KEY = 'o1/3.build/1'
 def building(cell):
     with cell.write() as conn:
         conn.execute(instances.instances.update().values(vm_state='building', task_state='scheduling', host=None))
-        node = conn.execute(models.ComputeNode.__table__.insert().values(
-            host='gpu1', hypervisor_hostname='gpu1', vcpus=64, memory_mb=1, local_gb=1, vcpus_used=0, memory_mb_used=0,
-            local_gb_used=0, hypervisor_type='QEMU', hypervisor_version=1, cpu_info='', deleted=0)
+        node = conn.execute(
+            models.ComputeNode.__table__.insert().values(
+                host='gpu1',
+                hypervisor_hostname='gpu1',
+                vcpus=64,
+                memory_mb=1,
+                local_gb=1,
+                vcpus_used=0,
+                memory_mb_used=0,
+                local_gb_used=0,
+                hypervisor_type='QEMU',
+                hypervisor_version=1,
+                cpu_info='',
+                deleted=0,
+            )
         ).inserted_primary_key[0]
         for number, address in enumerate(('0000:08:00.0', '0000:88:00.0'), start=1):
-            conn.execute(models.PciDevice.__table__.insert().values(
-                id=number, compute_node_id=node, address=address, vendor_id='10de', product_id='13f1',
-                dev_type='type-PCI', label='l', status='available', deleted=0))
+            conn.execute(
+                models.PciDevice.__table__.insert().values(
+                    id=number,
+                    compute_node_id=node,
+                    address=address,
+                    vendor_id='10de',
+                    product_id='13f1',
+                    dev_type='type-PCI',
+                    label='l',
+                    status='available',
+                    deleted=0,
+                )
+            )
         operations.insert(conn, [op('o1', 'boot', position=3)])
     return cell
 
 
 def device(number, before='available', after='claimed', owner=UUID):
-    return {'id': number, 'address': f'd{number}', 'from': before, 'to': after, 'instance_uuid': owner,
-            'request_id': f'r{number}'}
+    return {
+        'id': number,
+        'address': f'd{number}',
+        'from': before,
+        'to': after,
+        'instance_uuid': owner,
+        'request_id': f'r{number}',
+    }
 
 
 def a_claim(*numbers, key=KEY, **more):
-    return claims.Claim(key=key, instance_uuid=UUID, transition='build.claim', expect={'host': [None, 'gpu1']},
-                        values={'host': 'gpu1', 'node': 'gpu1'}, devices=[device(number) for number in numbers], **more)
+    return claims.ClaimWrite(
+        key=key,
+        instance_uuid=UUID,
+        transition='build.claim',
+        expect={'host': [None, 'gpu1']},
+        values={'host': 'gpu1', 'node': 'gpu1'},
+        devices=[device(number) for number in numbers],
+        **more,
+    )
 
 
 def a_save(**more):
-    return claims.Save(**{
-            'key': KEY, 'instance_uuid': UUID, 'request_id': 'req-1', 'transition': 'build.done', 'end': True,
+    return claims.SaveWrite(
+        **{
+            'key': KEY,
+            'instance_uuid': UUID,
+            'request_id': 'req-1',
+            'transition': 'build.done',
+            'end': True,
             'values': {'power_state': 1, 'launched_at': '2026-01-02T03:04:05.000006Z'},
             'devices': [device(1, 'claimed', 'allocated')],
-            'event': {'event': 'compute__do_build_and_run_instance', 'result': 'Success', 'host': 'gpu1',
-                      'start_time': '2026-01-02T03:04:05', 'finish_time': '2026-01-02T03:04:06'}, **more})
+            'event': {
+                'event': 'compute__do_build_and_run_instance',
+                'result': 'Success',
+                'host': 'gpu1',
+                'start_time': '2026-01-02T03:04:05',
+                'finish_time': '2026-01-02T03:04:06',
+            },
+            **more,
+        }
+    )
 
 
 def devices_of(database):
     with database.read() as conn:
         table = models.PciDevice.__table__
-        return [tuple(row) for row in conn.execute(sa.select(table.c.status, table.c.instance_uuid, table.c.request_id)
-                                                   .order_by(table.c.id))]
+        return [
+            tuple(row)
+            for row in conn.execute(
+                sa.select(table.c.status, table.c.instance_uuid, table.c.request_id).order_by(table.c.id)
+            )
+        ]
 
 
 def test_a_claim_is_one_transaction_and_may_be_sent_again(building):
@@ -275,8 +348,11 @@ def test_a_host_that_is_forced_down_claims_nothing(building, written):
 
 def test_a_claim_of_a_taken_device_writes_nothing(building):
     with building.write() as conn:
-        conn.execute(models.PciDevice.__table__.update().where(models.PciDevice.id == 2).values(
-            status='allocated', instance_uuid='other'))
+        conn.execute(
+            models.PciDevice.__table__.update()
+            .where(models.PciDevice.id == 2)
+            .values(status='allocated', instance_uuid='other')
+        )
     with pytest.raises(ClaimConflict, match='d1, d2'):
         claims.claim(building, a_claim(1, 2))
     assert devices_of(building) == [('available', None, None), ('allocated', 'other', None)]
@@ -308,8 +384,10 @@ def test_an_operation_that_is_given_up_does_nothing_more(building, given_up):
     assert devices_of(building)[0] == ('available', None, None)
 
 
-@pytest.mark.parametrize(('key', 'stands'), [(KEY, True), ('o1/2.claim/1', True), ('o1/4.more/1', False),
-                                             ('o1/3.build/2', False), ('gone/3.build/1', False)])
+@pytest.mark.parametrize(
+    ('key', 'stands'),
+    [(KEY, True), ('o1/2.claim/1', True), ('o1/4.more/1', False), ('o1/3.build/2', False), ('gone/3.build/1', False)],
+)
 def test_an_undo_asks_for_the_attempt_that_is_being_undone(building, key, stands):
     """Rule 14: for its step and those before it, and for nothing as long as the operation goes on."""
     with building.read() as conn, pytest.raises(KeyGone):
@@ -341,7 +419,7 @@ def test_the_end_state_and_the_end_of_the_row_go_together(building):
         row = instances.get(conn, UUID)
     assert (event['result'], event['host'], event['start_time'].second) == ('Success', 'gpu1', 5)
     assert action['finish_time'] is not None and row['launched_at'].microsecond == 6
-    claims.save(building, a_save())     # the reply was lost: it is done
+    claims.save(building, a_save())  # the reply was lost: it is done
     assert states_of(building) == ('active', None)
 
 
@@ -350,8 +428,17 @@ def test_an_end_state_of_a_cancelled_operation_is_refused_and_its_undo_is_not(bu
     operations.accept_delete(building, instance_uuid=UUID, operation=op('d1', 'delete'), action=ACTION)
     with pytest.raises(KeyGone):
         claims.save(building, a_save())
-    claims.save(building, claims.Save(key=KEY, instance_uuid=UUID, undo=True, expect={'host': 'gpu1'},
-                           values={'host': None}, devices=[device(1, 'claimed', 'available')]))
+    claims.save(
+        building,
+        claims.SaveWrite(
+            key=KEY,
+            instance_uuid=UUID,
+            undo=True,
+            expect={'host': 'gpu1'},
+            values={'host': None},
+            devices=[device(1, 'claimed', 'available')],
+        ),
+    )
     assert devices_of(building)[0] == ('available', None, None)
     assert states_of(building) == ('building', 'deleting')
     assert set(rows(building)) == {'o1', 'd1'}
@@ -359,10 +446,14 @@ def test_an_end_state_of_a_cancelled_operation_is_refused_and_its_undo_is_not(bu
 
 def test_an_undo_does_not_free_what_another_server_got_meanwhile(building):
     with building.write() as conn:
-        conn.execute(models.PciDevice.__table__.update().where(models.PciDevice.id == 1).values(
-            status='allocated', instance_uuid='other'))
-    claims.save(building, claims.Save(key=KEY, instance_uuid=UUID, undo=True,
-                           devices=[device(1, 'claimed', 'available')]))
+        conn.execute(
+            models.PciDevice.__table__.update()
+            .where(models.PciDevice.id == 1)
+            .values(status='allocated', instance_uuid='other')
+        )
+    claims.save(
+        building, claims.SaveWrite(key=KEY, instance_uuid=UUID, undo=True, devices=[device(1, 'claimed', 'available')])
+    )
     assert devices_of(building)[0] == ('allocated', 'other', None)
 
 
@@ -374,16 +465,29 @@ def test_what_is_saved_of_an_undo_that_is_over_changes_nothing(building, over):
     with building.write() as conn:
         conn.execute(table.update().values(attempt=2) if over == 'next attempt' else table.delete())
     with pytest.raises(KeyGone):
-        claims.save(building, claims.Save(key=KEY, instance_uuid=UUID, undo=True, expect={'host': 'gpu1'},
-                               values={'host': None}, devices=[device(1, 'claimed', 'available')]))
+        claims.save(
+            building,
+            claims.SaveWrite(
+                key=KEY,
+                instance_uuid=UUID,
+                undo=True,
+                expect={'host': 'gpu1'},
+                values={'host': None},
+                devices=[device(1, 'claimed', 'available')],
+            ),
+        )
     assert devices_of(building)[0] == ('claimed', UUID, 'r1')
 
 
 def test_notes_of_progress_are_told_apart_by_their_mark(building):
     """Saves under one key without event or transition: a note that is sent again is written once, the next one, too."""
+
     def note(mark, done):
-        claims.save(building, claims.Save(key=KEY, instance_uuid=UUID, mark=mark,
-                               migration={'uuid': 'm1', 'disk_processed': done}))
+        claims.save(
+            building,
+            claims.SaveWrite(key=KEY, instance_uuid=UUID, mark=mark, migration={'uuid': 'm1', 'disk_processed': done}),
+        )
+
     table = models.Migration.__table__
     with building.write() as conn:
         conn.execute(table.insert().values(uuid='m1', instance_uuid=UUID, status='migrating', deleted=0))
@@ -397,12 +501,15 @@ def test_notes_of_progress_are_told_apart_by_their_mark(building):
 
 def test_servers_to_reclaim_are_those_deleted_long_enough_ago(cell):
     """By the database's clock; not those that are being restored. Row 2.17."""
-    assert operations.accept_soft_delete(cell, instance_uuid=UUID, operation=op('o1', 'soft_delete'),
-                                         action=ACTION) == 'o1'
+    assert (
+        operations.accept_soft_delete(cell, instance_uuid=UUID, operation=op('o1', 'soft_delete'), action=ACTION)
+        == 'o1'
+    )
 
     def due(seconds):
         with cell.read() as conn:
             return [one.server for one in expired.soft_deleted(conn, seconds, 10)]
+
     assert due(0) == []
     with cell.write() as conn:
         assert instances.transition(conn, UUID, 'soft_delete.done')
@@ -420,22 +527,30 @@ def test_of_a_restore_and_a_reclaim_one_is_second(cell):
         set_state(conn, UUID, vm_state='soft-delete')
     operations.accept(cell, instance_uuid=UUID, event='restore.start', operation=op('o1', 'restore'), action=ACTION)
     with pytest.raises(InstanceInvalidState):
-        operations.accept_delete(cell, instance_uuid=UUID, event='reclaim.start', operation=op('d1', 'delete'),
-                                 action=ACTION | {'request_id': 'req-2'})
+        operations.accept_delete(
+            cell,
+            instance_uuid=UUID,
+            event='reclaim.start',
+            operation=op('d1', 'delete'),
+            action=ACTION | {'request_id': 'req-2'},
+        )
     assert list(rows(cell)) == ['o1'] and states_of(cell) == ('soft-delete', 'restoring')
 
 
 def test_a_delete_takes_the_place_of_a_soft_delete_that_waits(cell):
     operations.accept(cell, instance_uuid=UUID, event='stop.start', operation=op('o1'), action=ACTION)
-    operations.accept_soft_delete(cell, instance_uuid=UUID, operation=op('s1', 'soft_delete'),
-                                  action=ACTION | {'request_id': 'req-2'})
+    operations.accept_soft_delete(
+        cell, instance_uuid=UUID, operation=op('s1', 'soft_delete'), action=ACTION | {'request_id': 'req-2'}
+    )
     assert {uuid: row.slot for uuid, row in rows(cell).items()} == {'o1': 'run', 's1': 'wait'}
-    operations.accept_delete(cell, instance_uuid=UUID, operation=op('d1', 'delete'),
-                             action=ACTION | {'request_id': 'req-3'})
+    operations.accept_delete(
+        cell, instance_uuid=UUID, operation=op('d1', 'delete'), action=ACTION | {'request_id': 'req-3'}
+    )
     assert {uuid: row.slot for uuid, row in rows(cell).items()} == {'o1': 'run', 'd1': 'wait'}
     with pytest.raises(InstanceInvalidState):
-        operations.accept_soft_delete(cell, instance_uuid=UUID, operation=op('s2', 'soft_delete'),
-                                      action=ACTION | {'request_id': 'req-4'})
+        operations.accept_soft_delete(
+            cell, instance_uuid=UUID, operation=op('s2', 'soft_delete'), action=ACTION | {'request_id': 'req-4'}
+        )
     assert states_of(cell) == ('active', 'deleting')
 
 
@@ -458,10 +573,15 @@ def test_the_age_of_a_row_is_asked_by_the_clock_of_the_database(cell, monkeypatc
 
 def test_what_is_asked_for_again_is_one_row_until_somebody_begins_it(cell):
     """One that waits in the middle looked at what was there before."""
+
     def beside(uuid, **args):
         return op(uuid, 'network_changed', slot=uuid, args=args)
+
     assert [operations.add_beside(cell, row) for row in (beside('o1'), beside('o2'), beside('o3', renamed=True))] == [
-        'o1', 'o1', 'o3']
+        'o1',
+        'o1',
+        'o3',
+    ]
     for change in ({'owner': 'other'}, {'owner': None, 'position': 1}):
         with cell.write() as conn:
             conn.execute(models.Operation.__table__.update().where(models.Operation.uuid == 'o1').values(change))
@@ -473,9 +593,13 @@ def test_what_is_asked_for_again_is_one_row_until_somebody_begins_it(cell):
 def test_deletes_that_wait_for_long_hide_no_later_ones(cell):
     """Each call goes on behind what the one before it told, and begins anew at the end."""
     with cell.write() as conn:
-        operations.insert(conn, [
-            dataclasses.replace(op(f'd{number}', 'delete', slot=operations.WAIT), instance_uuid=str(number))
-            for number in range(5)])
+        operations.insert(
+            conn,
+            [
+                dataclasses.replace(op(f'd{number}', 'delete', slot=operations.WAIT), instance_uuid=str(number))
+                for number in range(5)
+            ],
+        )
     told, behind = [], 0
     for _ in range(3):
         with cell.read() as conn:

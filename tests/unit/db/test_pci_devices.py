@@ -1,4 +1,5 @@
 """Devices of nodes and of servers."""
+
 from __future__ import annotations
 
 import pytest
@@ -17,10 +18,15 @@ def node_id(cell):
     """A node with three GPUs, the first two held by a server."""
     with cell.write() as connection:
         node_id = compute_nodes.get_or_create(connection, node('node1'))['id']
-        pci_devices.save(connection, node_id, created=[
-            device('0000:82:00.0', status='claimed', instance_uuid=SERVER),
-            device('0000:81:00.0', status='allocated', instance_uuid=SERVER, uuid='a-uuid-of-its-own'),
-            device('0000:83:00.0')])
+        pci_devices.save(
+            connection,
+            node_id,
+            created=[
+                device('0000:82:00.0', status='claimed', instance_uuid=SERVER),
+                device('0000:81:00.0', status='allocated', instance_uuid=SERVER, uuid='a-uuid-of-its-own'),
+                device('0000:83:00.0'),
+            ],
+        )
     return node_id
 
 
@@ -49,25 +55,33 @@ def test_changes_are_one_update_a_set_of_columns(cell, node_id, statements):
     known = ids(cell, node_id)
     statements.clear()
     with cell.write() as connection:
-        pci_devices.save(connection, node_id, changed=[
-            {'id': known['81'], 'status': 'available', 'instance_uuid': None},
-            {'id': known['82'], 'status': 'available', 'instance_uuid': None},
-            {'id': known['83'], 'numa_node': 1}])
+        pci_devices.save(
+            connection,
+            node_id,
+            changed=[
+                {'id': known['81'], 'status': 'available', 'instance_uuid': None},
+                {'id': known['82'], 'status': 'available', 'instance_uuid': None},
+                {'id': known['83'], 'numa_node': 1},
+            ],
+        )
     assert [(text.split()[0], many) for _, text, many in statements[:-1]] == [('UPDATE', True), ('UPDATE', False)]
     with cell.read() as connection:
         rows = pci_devices.by_node(connection, node_id)
     assert [(row['status'], row['instance_uuid'], row['numa_node']) for row in rows] == [
-        ('available', None, None), ('available', None, None), ('available', None, 1)]
+        ('available', None, None),
+        ('available', None, None),
+        ('available', None, 1),
+    ]
 
 
 def test_a_removed_device_stays_as_a_deleted_row_and_its_address_is_free(cell, node_id):
     removed = ids(cell, node_id)['83']
     with cell.write() as connection:
         pci_devices.save(connection, node_id, removed=[removed], created=[device('0000:83:00.0', product_id='1eb8')])
-        assert addresses(pci_devices.by_node(connection, node_id)) == [
-            '0000:81:00.0', '0000:82:00.0', '0000:83:00.0']
+        assert addresses(pci_devices.by_node(connection, node_id)) == ['0000:81:00.0', '0000:82:00.0', '0000:83:00.0']
         gone = connection.execute(
-            sa.select(PciDevice.deleted, PciDevice.product_id).where(PciDevice.id == removed)).one()
+            sa.select(PciDevice.deleted, PciDevice.product_id).where(PciDevice.id == removed)
+        ).one()
     assert tuple(gone) == (removed, '13f1')
 
 
@@ -95,4 +109,6 @@ def test_the_list_of_a_cell_tells_the_host(cell, node_id):
         assert pci_devices.list_devices(connection, host='node9') == []
         assert len(pci_devices.list_devices(connection, host='node1')) == 3
     assert [(row['host'], row['hypervisor_hostname'], row['address']) for row in rows] == [
-        ('node1', 'node1', '0000:82:00.0'), ('node1', 'node1', '0000:83:00.0')]
+        ('node1', 'node1', '0000:82:00.0'),
+        ('node1', 'node1', '0000:83:00.0'),
+    ]

@@ -1,4 +1,5 @@
 """A COMMIT whose answer is lost: the accepting transactions are tried again and must accept once, not twice."""
+
 from __future__ import annotations
 
 import contextlib
@@ -17,13 +18,15 @@ ACTION = {'action': 'stop', 'request_id': 'req-1', 'user_id': 'u', 'project_id':
 
 
 def lost() -> exc.DBAPIError:
-    return exc.OperationalError('COMMIT', None, Exception('Lost connection to server during query'),
-                                connection_invalidated=True)
+    return exc.OperationalError(
+        'COMMIT', None, Exception('Lost connection to server during query'), connection_invalidated=True
+    )
 
 
 @pytest.fixture
 def lose(monkeypatch):
     """The next ``times`` transactions of a database are committed, but nobody hears of it; a list of the attempts."""
+
     def lose(database, times=1, *, before=False):
         write, attempts = database.write, []
 
@@ -36,13 +39,15 @@ def lose(monkeypatch):
                     raise lost()
             if len(attempts) <= times:
                 raise lost()
+
         monkeypatch.setattr(database, 'write', lossy)
         return attempts
+
     return lose
 
 
 def op(uuid, kind='stop', **more):
-    return operations.Operation(uuid=uuid, kind=kind, instance_uuid=UUID, request_id='req-1', **more)
+    return operations.OperationRow(uuid=uuid, kind=kind, instance_uuid=UUID, request_id='req-1', **more)
 
 
 @pytest.fixture
@@ -58,12 +63,16 @@ def read(database, *columns):
 
 ROWS = operations.operations.c.uuid, operations.operations.c.slot
 ACCEPTED = {
-    'a stop': lambda cell: operations.accept(cell, instance_uuid=UUID, event='stop.start', operation=op('o'),
-                                             action=ACTION),
-    'a delete': lambda cell: operations.accept_delete(cell, instance_uuid=UUID, operation=op('o', 'delete'),
-                                                      action=ACTION | {'action': 'delete'}),
+    'a stop': lambda cell: operations.accept(
+        cell, instance_uuid=UUID, event='stop.start', operation=op('o'), action=ACTION
+    ),
+    'a delete': lambda cell: operations.accept_delete(
+        cell, instance_uuid=UUID, operation=op('o', 'delete'), action=ACTION | {'action': 'delete'}
+    ),
     'a soft delete': lambda cell: operations.accept_soft_delete(
-        cell, instance_uuid=UUID, operation=op('o', 'soft_delete'), action=ACTION | {'action': 'delete'})}
+        cell, instance_uuid=UUID, operation=op('o', 'soft_delete'), action=ACTION | {'action': 'delete'}
+    ),
+}
 
 
 @pytest.mark.parametrize('before', [False, True], ids=['committed', 'not committed'])
@@ -82,16 +91,21 @@ def test_another_request_is_still_refused(cell, server, lose):
     ACCEPTED['a stop'](cell)
     lose(cell, before=True)
     with pytest.raises(engine.errors.Conflict, match='stop'):
-        operations.accept(cell, instance_uuid=UUID, event='stop.start', operation=op('o2'),
-                          action=ACTION | {'request_id': 'req-2'})
+        operations.accept(
+            cell, instance_uuid=UUID, event='stop.start', operation=op('o2'), action=ACTION | {'request_id': 'req-2'}
+        )
     assert read(cell, *ROWS) == [('o', 'run')]
 
 
 def test_a_create_is_accepted_once(api, lose):
     attempts = lose(api)
     operations.accept_create(
-        api, specs=[(UUID, '{}')], requests=[{'instance_uuid': UUID, 'project_id': 'p', 'instance': '{}'}],
-        mappings=[{'instance_uuid': UUID, 'project_id': 'p', 'user_id': 'u'}], operations=[op('o', 'boot')])
+        api,
+        specs=[(UUID, '{}')],
+        requests=[{'instance_uuid': UUID, 'project_id': 'p', 'instance': '{}'}],
+        mappings=[{'instance_uuid': UUID, 'project_id': 'p', 'user_id': 'u'}],
+        operations=[op('o', 'boot')],
+    )
     assert attempts == [False, True]
     assert read(api, *ROWS) == [('o', 'run')]
     assert len(read(api, BuildRequest.__table__.c.id)) == 1
@@ -103,8 +117,16 @@ def test_a_create_is_accepted_once(api, lose):
 
 def test_a_reset_is_written_once(cell, server, lose):
     lose(cell)
-    assert operations.reset_state(cell, instance_uuid=UUID, event='reset.error', operation=op('o', 'confirm'),
-                                  action=ACTION | {'action': 'resetState'}) is None
+    assert (
+        operations.reset_state(
+            cell,
+            instance_uuid=UUID,
+            event='reset.error',
+            operation=op('o', 'confirm'),
+            action=ACTION | {'action': 'resetState'},
+        )
+        is None
+    )
     assert len(read(cell, InstanceAction.__table__.c.id)) == 1
     assert read(cell, Instance.__table__.c.vm_state) == [('error',)]
 
@@ -119,5 +141,6 @@ def test_a_deadlock_says_nothing_about_a_commit(cell, monkeypatch):
         seen.append(engine.repeated())
         if len(seen) < 3:
             raise deadlock if len(seen) == 1 else lost()
+
     act()
     assert seen == [False, False, True]

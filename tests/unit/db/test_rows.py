@@ -1,4 +1,5 @@
 """Statements that many tables share."""
+
 from __future__ import annotations
 
 import pytest

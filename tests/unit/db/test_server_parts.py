@@ -1,4 +1,5 @@
 """Metadata, tags and locks of servers: two writers at once lose nothing, none writes to a server that is gone."""
+
 from __future__ import annotations
 
 import threading
@@ -19,8 +20,9 @@ ACTION = {'action': 'lock', 'request_id': 'req-1', 'user_id': 'u', 'project_id':
 def here(cell):
     """A cell with one server."""
     with cell.write() as conn:
-        put_server(conn, {'uuid': UUID, 'vm_state': 'active', 'task_state': None, 'host': 'gpu1'}, {}, {},
-                   {'a': '1'}, ['t'])
+        put_server(
+            conn, {'uuid': UUID, 'vm_state': 'active', 'task_state': None, 'host': 'gpu1'}, {}, {}, {'a': '1'}, ['t']
+        )
     return cell
 
 
@@ -50,8 +52,10 @@ def test_keys_that_differ_in_case_are_two(here):
 def test_writers_at_once_lose_nothing(here):
     """Nothing in the database keeps a key from standing twice, or a server from having too many tags: the server's row
     that each holds does."""
-    at_once(lambda number: metadata.change(here, UUID, lambda pairs: {**pairs, 'k': number, number: 'v'}, method='m'),
-            [str(number) for number in range(6)])
+    at_once(
+        lambda number: metadata.change(here, UUID, lambda pairs: {**pairs, 'k': number, number: 'v'}, method='m'),
+        [str(number) for number in range(6)],
+    )
     refused = []
 
     def add(word):
@@ -59,6 +63,7 @@ def test_writers_at_once_lose_nothing(here):
             tags.add(here, UUID, word, 3)
         except tags.TooManyTags:
             refused.append(word)
+
     at_once(add, [f'w{number}' for number in range(6)])
     with here.read() as conn:
         assert {*metadata.get(conn, UUID)} == {'a', 'k', *map(str, range(6))}
@@ -69,11 +74,14 @@ def test_writers_at_once_lose_nothing(here):
 def test_states_in_which_nothing_may_change(here):
     def keep(pairs):
         return pairs
-    acts = {'x metadata': lambda uuid: metadata.change(here, uuid, keep, method='x metadata'),
-            'update tags': lambda uuid: tags.replace(here, uuid, []),
-            'delete tags': lambda uuid: tags.clear(here, uuid),
-            'update tag': lambda uuid: tags.add(here, uuid, 'n', 50),
-            'delete tag': lambda uuid: tags.remove(here, uuid, 't')}
+
+    acts = {
+        'x metadata': lambda uuid: metadata.change(here, uuid, keep, method='x metadata'),
+        'update tags': lambda uuid: tags.replace(here, uuid, []),
+        'delete tags': lambda uuid: tags.clear(here, uuid),
+        'update tag': lambda uuid: tags.add(here, uuid, 'n', 50),
+        'delete tag': lambda uuid: tags.remove(here, uuid, 't'),
+    }
     with here.write() as conn:
         set_state(conn, UUID, vm_state='error')
     for method, act in acts.items():
@@ -107,12 +115,17 @@ def test_locks(here):
     instances.unlock(here, UUID, locked_by='admin', action=ACTION, host='api1')
     assert locked(here) == (False, None, None)
     instances.unlock(here, UUID, locked_by=None, action=ACTION, host='api1')
-    for act in (lambda: instances.lock(here, NOBODY, locked_by='owner', reason=None, again=False, action=ACTION,
-                                       host='h'),
-                lambda: instances.unlock(here, NOBODY, locked_by=None, action=ACTION, host='h')):
+    for act in (
+        lambda: instances.lock(here, NOBODY, locked_by='owner', reason=None, again=False, action=ACTION, host='h'),
+        lambda: instances.unlock(here, NOBODY, locked_by=None, action=ACTION, host='h'),
+    ):
         with pytest.raises(InstanceNotFound):
             act()
     with here.read() as conn:
         events = conn.execute(sa.select(models.InstanceActionEvent.event, models.InstanceActionEvent.host)).all()
     assert [tuple(event) for event in events] == [
-        ('api_lock', 'api1'), ('api_lock', 'api1'), ('api_unlock', 'api1'), ('api_unlock', 'api1')]
+        ('api_lock', 'api1'),
+        ('api_lock', 'api1'),
+        ('api_unlock', 'api1'),
+        ('api_unlock', 'api1'),
+    ]

@@ -1,4 +1,5 @@
 """Services: who is there and who is up."""
+
 from __future__ import annotations
 
 import datetime as dt
@@ -21,8 +22,7 @@ def service(cell):
 
 def silent_for(cell, service_id, seconds, **values):
     with cell.write() as connection:
-        services.update(connection, service_id, {
-            'last_seen_up': utcnow() - dt.timedelta(seconds=seconds), **values})
+        services.update(connection, service_id, {'last_seen_up': utcnow() - dt.timedelta(seconds=seconds), **values})
 
 
 def states(cell, **filters):
@@ -54,14 +54,20 @@ def test_a_heartbeat_is_one_statement_by_the_databases_clock(cell, service, stat
         assert not services.report(connection, 99)
 
 
-@pytest.mark.parametrize(('together', 'expected'), [
-    (1000, ['SELECT', 'UPDATE', 'COMMIT']), (2, ['SELECT', 'UPDATE', 'SELECT', 'COMMIT'])])
+@pytest.mark.parametrize(
+    ('together', 'expected'), [(1000, ['SELECT', 'UPDATE', 'COMMIT']), (2, ['SELECT', 'UPDATE', 'SELECT', 'COMMIT'])]
+)
 def test_heartbeats_of_many(cell, service, statements, monkeypatch, together, expected):
     """Finding 3.13: two statements for all; who counts as down, and goes on so, and whose row isn't there."""
     monkeypatch.setattr(services, '_TOGETHER', together)
     with cell.write() as connection:
-        rows = [service, *(services.create(connection, {
-            'host': host, 'binary': 'nova-compute', 'topic': 'compute'}) for host in ('node2', 'node3'))]
+        rows = [
+            service,
+            *(
+                services.create(connection, {'host': host, 'binary': 'nova-compute', 'topic': 'compute'})
+                for host in ('node2', 'node3')
+            ),
+        ]
     first, second, third = (row['id'] for row in rows)
     silent_for(cell, first, 61)
     silent_for(cell, third, 50)
@@ -73,7 +79,10 @@ def test_heartbeats_of_many(cell, service, statements, monkeypatch, together, ex
     with cell.read() as connection:
         found = services.list_services(connection, down_time=60)
     assert [(row['host'], row['report_count'], row['up']) for row in found] == [
-        ('node1', 0, False), ('node2', 1, True), ('node3', 0, True)]
+        ('node1', 0, False),
+        ('node2', 1, True),
+        ('node3', 0, True),
+    ]
     silent_for(cell, third, 61)
     statements.clear()
     with cell.write() as connection:
@@ -84,7 +93,7 @@ def test_heartbeats_of_many(cell, service, statements, monkeypatch, together, ex
 
 def test_up_by_age_and_by_force(cell, service):
     """Row 2.2."""
-    assert states(cell) == {'node1': True}      # never reported: counted from its creation
+    assert states(cell) == {'node1': True}  # never reported: counted from its creation
     silent_for(cell, service['id'], 61)
     assert states(cell) == {'node1': False}
     silent_for(cell, service['id'], 50)
@@ -99,12 +108,22 @@ def test_up_by_age_and_by_force(cell, service):
 def test_filters_of_the_list(cell, service):
     with cell.write() as connection:
         services.create(connection, {'host': 'node1', 'binary': 'nova-conductor', 'topic': 'conductor'})
-        services.create(connection, {'host': 'node2', 'binary': 'nova-compute', 'topic': 'compute',
-                                     'disabled': True, 'disabled_reason': 'repair'})
+        services.create(
+            connection,
+            {
+                'host': 'node2',
+                'binary': 'nova-compute',
+                'topic': 'compute',
+                'disabled': True,
+                'disabled_reason': 'repair',
+            },
+        )
     with cell.read() as connection:
+
         def found(**filters):
             rows = services.list_services(connection, down_time=60, **filters)
             return [(row['host'], row['binary'].removeprefix('nova-')) for row in rows]
+
         first, second, third = ('node1', 'compute'), ('node1', 'conductor'), ('node2', 'compute')
         assert found() == [first, second, third]
         assert found(host='node1') == [first, second]
@@ -133,12 +152,21 @@ def test_a_deleted_compute_service_takes_its_nodes_and_devices_with_it(cell, ser
         assert services.destroy(connection, service['id']) == []
     with cell.read() as connection:
         assert services.get(connection, host='node1', binary='nova-compute') is None
+
         def live(column):
             return connection.execute(sa.select(column).where(column.table.c.deleted == 0)).scalars().all()
-        left = [live(table.c[name]) for table, name in (
-            (ComputeNode.__table__, 'id'), (PciDevice.__table__, 'compute_node_id'), (Service.__table__, 'id'))]
-        gone = connection.execute(sa.select(ComputeNode.deleted, ComputeNode.deleted_at).where(
-            ComputeNode.id == mine['id'])).one()
+
+        left = [
+            live(table.c[name])
+            for table, name in (
+                (ComputeNode.__table__, 'id'),
+                (PciDevice.__table__, 'compute_node_id'),
+                (Service.__table__, 'id'),
+            )
+        ]
+        gone = connection.execute(
+            sa.select(ComputeNode.deleted, ComputeNode.deleted_at).where(ComputeNode.id == mine['id'])
+        ).one()
     assert left == [[other['id']], [other['id']], []]
     assert gone.deleted == mine['id']
     assert gone.deleted_at is not None

@@ -1,4 +1,5 @@
 """Changes of states are told when they are committed, and only then; nobody who listens costs nothing."""
+
 from __future__ import annotations
 
 import pytest
@@ -31,7 +32,8 @@ def test_what_is_committed_is_told(cell, server, told):
         assert instances.transition(conn, server, 'stop.start')
         assert told == []
     assert [(change.uuid, change.before, change.after, change.created) for change in told] == [
-        (UUID, ('active', None), ('active', 'powering-off'), False)]
+        (UUID, ('active', None), ('active', 'powering-off'), False)
+    ]
     assert told[0].database is cell
 
 
@@ -40,6 +42,7 @@ def test_what_is_rolled_back_is_not(cell, server, told):
         with cell.write() as conn:
             instances.transition(conn, server, 'stop.start')
             raise ZeroDivisionError
+
     with pytest.raises(ZeroDivisionError):
         fail()
     with cell.write() as conn:
@@ -53,7 +56,9 @@ def test_a_new_server_and_a_deleted_one(cell, told):
     with cell.write() as conn:
         instances.mark_deleted(conn, UUID)
     assert [(change.before, change.after, change.created) for change in told] == [
-        ((None, None), ('building', 'scheduling'), True), (('building', 'scheduling'), ('deleted', None), False)]
+        ((None, None), ('building', 'scheduling'), True),
+        (('building', 'scheduling'), ('deleted', None), False),
+    ]
 
 
 def test_a_state_that_stays_is_no_change(cell, server, told):

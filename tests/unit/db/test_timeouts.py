@@ -1,4 +1,5 @@
 """What servers and drivers are told about time; tests/integration/test_hung_services.py shows that it works."""
+
 from __future__ import annotations
 
 import socket
@@ -14,7 +15,7 @@ from kilonova.db import engine, failures, timeouts
 
 def told(url: str, limit: float) -> dict:
     """What the driver gets for each connection."""
-    made = engine.Database(url, 'main', engine.Options(statement_timeout=limit, pool_timeout=7))
+    made = engine.Database(url, 'main', engine.PoolOptions(statement_timeout=limit, pool_timeout=7))
     assert made._engine.pool.timeout() == 7
     _, arguments = made._engine.dialect.create_connect_args(sa.make_url(url))
     return arguments | made._engine_arguments()['connect_args']
@@ -46,8 +47,10 @@ def test_postgresql(limit: float, connecting: float, monkeypatch: pytest.MonkeyP
         url = f'postgresql+psycopg2://user@127.0.0.1:{silent.getsockname()[1]}/kilonova'
         # Where the other machine is gone, connections without a limit end, too.
         assert told(url, limit)['keepalives_idle'] <= 60
-        with pytest.raises(sa.exc.OperationalError, match=f'no answer within {connecting} s') as caught, \
-                engine.Database(url, 'main', engine.Options(statement_timeout=limit)).read():
+        with (
+            pytest.raises(sa.exc.OperationalError, match=f'no answer within {connecting} s') as caught,
+            engine.Database(url, 'main', engine.PoolOptions(statement_timeout=limit)).read(),
+        ):
             pass
     assert engine.is_unreachable(caught.value) and not engine.is_retriable(caught.value)
 

@@ -1,4 +1,5 @@
 """The base of the objects: envelopes, change marks, remote calls (seed-map 2.5), serialisation, backports."""
+
 from __future__ import annotations
 
 import datetime
@@ -43,8 +44,11 @@ def plain() -> RequestContext:
 def test_an_envelope_names_object_namespace_and_version() -> None:
     tag = Tag.loaded(None, (('resource_id', UUID), ('tag', 'blue')))
     assert tag.obj_to_primitive() == {
-        'nova_object.name': 'Tag', 'nova_object.namespace': 'nova', 'nova_object.version': '1.1',
-        'nova_object.data': {'resource_id': UUID, 'tag': 'blue'}}
+        'nova_object.name': 'Tag',
+        'nova_object.namespace': 'nova',
+        'nova_object.version': '1.1',
+        'nova_object.data': {'resource_id': UUID, 'tag': 'blue'},
+    }
 
 
 def test_an_envelope_lists_changed_fields() -> None:
@@ -98,7 +102,11 @@ def test_something_else_than_a_uuid_is_refused(value: str) -> None:
 def test_enums_know_other_spellings_and_refuse_the_rest() -> None:
     field = fields.ArchitectureField()
     assert [field.coerce(None, 'arch', word) for word in ('amd64', 'X86_64', 'i386', 'arm64')] == [
-        'x86_64', 'x86_64', 'i686', 'aarch64']
+        'x86_64',
+        'x86_64',
+        'i686',
+        'aarch64',
+    ]
     with pytest.raises(ValueError, match='of arch is invalid'):
         field.coerce(None, 'arch', 'abacus')
     assert fields.PciDeviceTypeField.TYPE_PF == 'type-PF'
@@ -156,8 +164,9 @@ def test_a_call_goes_where_the_context_says(plain: RequestContext) -> None:
 
 def test_updates_may_hold_objects_and_fields_that_are_not_ours(plain: RequestContext) -> None:
     flavor = Flavor.loaded(plain, (('id', 1),))
-    plain.indirection = Recorder([{'flavor': flavor, 'new_flavor': flavor.obj_to_primitive(), 'later': 1,
-                                   'obj_what_changed': []}, None])
+    plain.indirection = Recorder(
+        [{'flavor': flavor, 'new_flavor': flavor.obj_to_primitive(), 'later': 1, 'obj_what_changed': []}, None]
+    )
     instance = Instance(plain, uuid=UUID)
     instance.save(expected_task_state=[None])
     assert instance.flavor is flavor
@@ -177,12 +186,21 @@ def test_the_process_default_counts_when_the_context_has_none(plain: RequestCont
 def test_a_class_call_tells_the_versions_that_are_known_here(plain: RequestContext) -> None:
     plain.indirection = Recorder()
     Service.get_by_args(plain, 'host1', binary='nova-compute')
-    (name, call), = plain.indirection.calls
+    ((name, call),) = plain.indirection.calls
     assert name == 'object_class_action_versions'
     assert call == {
-        'objname': 'Service', 'objmethod': 'get_by_args', 'args': ('host1',), 'kwargs': {'binary': 'nova-compute'},
-        'object_versions': {'Service': '1.22', 'ComputeNode': '1.19', 'HVSpec': '1.2', 'PciDevicePoolList': '1.1',
-                            'PciDevicePool': '1.1'}}
+        'objname': 'Service',
+        'objmethod': 'get_by_args',
+        'args': ('host1',),
+        'kwargs': {'binary': 'nova-compute'},
+        'object_versions': {
+            'Service': '1.22',
+            'ComputeNode': '1.19',
+            'HVSpec': '1.2',
+            'PciDevicePoolList': '1.1',
+            'PciDevicePool': '1.1',
+        },
+    }
 
 
 # -- the serializer -----------------------------------------------------------------------------------
@@ -208,8 +226,12 @@ def test_change_marks_travel(plain: RequestContext) -> None:
 
 
 def _newer(version: str) -> dict[str, Any]:
-    return {'nova_object.name': 'Tag', 'nova_object.namespace': 'nova', 'nova_object.version': version,
-            'nova_object.data': {'resource_id': UUID, 'tag': 'blue', 'shade': 'dark'}}
+    return {
+        'nova_object.name': 'Tag',
+        'nova_object.namespace': 'nova',
+        'nova_object.version': version,
+        'nova_object.data': {'resource_id': UUID, 'tag': 'blue', 'shade': 'dark'},
+    }
 
 
 def test_a_third_part_of_a_version_is_understood(plain: RequestContext) -> None:
@@ -228,8 +250,9 @@ def test_a_newer_object_is_sent_to_be_backported(plain: RequestContext) -> None:
     answer = Tag(resource_id=UUID, tag='blue')
     plain.indirection = Recorder(answer)
     assert Serializer().deserialize_entity(plain, [_newer('1.2')]) == [answer]
-    assert plain.indirection.calls == [('object_backport_versions', {
-        'objinst': _newer('1.2'), 'object_versions': {'Tag': '1.1'}})]
+    assert plain.indirection.calls == [
+        ('object_backport_versions', {'objinst': _newer('1.2'), 'object_versions': {'Tag': '1.1'}})
+    ]
 
 
 def test_a_newer_object_is_refused_where_nobody_can_be_asked(plain: RequestContext) -> None:

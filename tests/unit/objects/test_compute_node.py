@@ -1,4 +1,5 @@
 """ComputeNode: rows, the driver's report, and the remote methods."""
+
 from __future__ import annotations
 
 import json
@@ -10,16 +11,32 @@ from kilonova import errors
 from kilonova.context import RequestContext
 from kilonova.objects import ComputeNode, ComputeNodeList, HVSpec, PciDevicePool, PciDevicePoolList
 
-POOL = {'vendor_id': '10de', 'product_id': '20b0', 'numa_node': 0, 'count': 2, 'dev_type': 'type-PCI',
-        'address': '0000:81:00.0'}
+POOL = {
+    'vendor_id': '10de',
+    'product_id': '20b0',
+    'numa_node': 0,
+    'count': 2,
+    'dev_type': 'type-PCI',
+    'address': '0000:81:00.0',
+}
 
 
 def test_json_columns_become_objects(node_values: dict[str, Any]) -> None:
     pools = PciDevicePoolList.from_dicts([POOL])
-    node = ComputeNode.from_row(None, {
-        **node_values, 'id': 1, 'deleted': 0, 'supported_instances': '[["amd64", "kvm", "hvm"]]',
-        'pci_stats': pools.to_json(), 'stats': '{"failed_builds": "2"}', 'host_ip': '192.0.2.1',
-        'cpu_allocation_ratio': None, 'ram_allocation_ratio': 1.5})
+    node = ComputeNode.from_row(
+        None,
+        {
+            **node_values,
+            'id': 1,
+            'deleted': 0,
+            'supported_instances': '[["amd64", "kvm", "hvm"]]',
+            'pci_stats': pools.to_json(),
+            'stats': '{"failed_builds": "2"}',
+            'host_ip': '192.0.2.1',
+            'cpu_allocation_ratio': None,
+            'ram_allocation_ratio': 1.5,
+        },
+    )
     assert [spec.to_list() for spec in node.supported_hv_specs] == [['x86_64', 'kvm', 'hvm']]
     assert node.pci_device_pools.to_dicts() == [POOL]
     assert node.stats == {'failed_builds': '2'}
@@ -29,8 +46,13 @@ def test_json_columns_become_objects(node_values: dict[str, Any]) -> None:
 
 
 def test_rows_and_objects_are_inverse(node_values: dict[str, Any]) -> None:
-    node = ComputeNode(**node_values, supported_hv_specs=[HVSpec.from_list(['x86_64', 'kvm', 'hvm'])],
-                       pci_device_pools=PciDevicePoolList.from_dicts([POOL]), stats={'a': 'b'}, host_ip='192.0.2.1')
+    node = ComputeNode(
+        **node_values,
+        supported_hv_specs=[HVSpec.from_list(['x86_64', 'kvm', 'hvm'])],
+        pci_device_pools=PciDevicePoolList.from_dicts([POOL]),
+        stats={'a': 'b'},
+        host_ip='192.0.2.1',
+    )
     row = node.to_row()
     assert json.loads(row['supported_instances']) == [['x86_64', 'kvm', 'hvm']]
     assert row['host_ip'] == '192.0.2.1'
@@ -47,11 +69,20 @@ def test_only_changed_columns_are_written(node_values: dict[str, Any]) -> None:
 
 
 def test_the_drivers_report_marks_only_what_differs(node_values: dict[str, Any]) -> None:
-    node = ComputeNode.from_row(None, {**node_values, 'supported_instances': '[["x86_64", "kvm", "hvm"]]',
-                                       'host_ip': '192.0.2.1'})
-    node.update_from_virt_driver({
-        'vcpus': 8, 'memory_mb': '16384', 'local_gb': 120, 'host_ip': '192.0.2.1', 'hypervisor_type': 'QEMU',
-        'supported_instances': [('amd64', 'kvm', 'hvm')], 'pci_passthrough_devices': '[]'})
+    node = ComputeNode.from_row(
+        None, {**node_values, 'supported_instances': '[["x86_64", "kvm", "hvm"]]', 'host_ip': '192.0.2.1'}
+    )
+    node.update_from_virt_driver(
+        {
+            'vcpus': 8,
+            'memory_mb': '16384',
+            'local_gb': 120,
+            'host_ip': '192.0.2.1',
+            'hypervisor_type': 'QEMU',
+            'supported_instances': [('amd64', 'kvm', 'hvm')],
+            'pci_passthrough_devices': '[]',
+        }
+    )
     assert node.obj_what_changed() == {'local_gb'}
     node.update_from_virt_driver({'supported_instances': [('aarch64', 'kvm', 'hvm')]})
     assert node.supported_hv_specs[0].arch == 'aarch64'

@@ -1,4 +1,5 @@
 """Sets of CPUs as text."""
+
 from __future__ import annotations
 
 import pytest
@@ -8,8 +9,10 @@ from hypothesis import strategies as st
 from kilonova.objects import cpuset
 
 
-@pytest.mark.parametrize(('text', 'cpus'), [
-    ('0-3,^2,7', {0, 1, 3, 7}), (' 1 , 3 - 4 ', {1, 3, 4}), ('', set()), ('5', {5}), ('0-7,^0-3', {4, 5, 6, 7})])
+@pytest.mark.parametrize(
+    ('text', 'cpus'),
+    [('0-3,^2,7', {0, 1, 3, 7}), (' 1 , 3 - 4 ', {1, 3, 4}), ('', set()), ('5', {5}), ('0-7,^0-3', {4, 5, 6, 7})],
+)
 def test_numbers_ranges_exceptions(text: str, cpus: set[int]) -> None:
     assert cpuset.parse(text) == cpus
 
@@ -24,8 +27,10 @@ def test_what_is_no_list(text: str) -> None:
         cpuset.parse(text)
 
 
-@pytest.mark.parametrize('text', [
-    '0-99999999', f'0-{cpuset.MOST}', f'{cpuset.MOST}', '0-65535,' * 100, '^0-65535,' * 100, '9' * 5000, '1' * 10])
+@pytest.mark.parametrize(
+    'text',
+    ['0-99999999', f'0-{cpuset.MOST}', f'{cpuset.MOST}', '0-65535,' * 100, '^0-65535,' * 100, '9' * 5000, '1' * 10],
+)
 def test_no_list_grows_beyond_what_a_machine_has(text: str) -> None:
     """Finding 6.1: one range, and all ranges of a list together."""
     with pytest.raises(ValueError, match=r'not a range|neither|more than'):

@@ -4,6 +4,7 @@ A fingerprint covers the fields (type, nullable, default, words of an enum, kind
 of the remotable methods. When this test fails, either take the change back, or raise the object's VERSION, let
 ``obj_make_compatible`` give older peers what they know, and put the new fingerprint here.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -129,8 +130,10 @@ def describe(field: Any) -> str:
     inner = '' if element is None else describe(element)
     default = sorted(field.default) if isinstance(field.default, set) else field.default
     default = 'unset' if isinstance(default, type) else repr(default)
-    return (f'{type(kind).__name__}({getattr(kind, "_obj_name", "")}{",".join(sorted(words))}{inner})'
-            f' nullable={field.nullable} read_only={field.read_only} default={default}')
+    return (
+        f'{type(kind).__name__}({getattr(kind, "_obj_name", "")}{",".join(sorted(words))}{inner})'
+        f' nullable={field.nullable} read_only={field.read_only} default={default}'
+    )
 
 
 def signatures(cls: type[base.KilonovaObject]) -> list[str]:
@@ -176,24 +179,37 @@ def test_a_changed_field_changes_the_fingerprint() -> None:
 FIELDS = {
     'SchedulerRetries': ('1.1', 'num_attempts hosts'),
     'SchedulerLimits': ('1.0', 'numa_topology vcpu disk_gb memory_mb'),
-    'ImageMeta': ('1.8', (
-        'id name status visibility protected checksum owner size virtual_size container_format disk_format created_at '
-        'updated_at tags direct_url min_ram min_disk properties')),
-    'Flavor': ('1.2', (
-        'id name memory_mb vcpus root_gb ephemeral_gb flavorid swap rxtx_factor vcpu_weight disabled is_public '
-        'extra_specs projects description created_at updated_at deleted_at deleted')),
-    'Instance': ('2.9', (
-        'id user_id project_id image_ref kernel_id ramdisk_id hostname launch_index key_name key_data '
-        'power_state vm_state task_state services memory_mb vcpus root_gb ephemeral_gb '
-        'ephemeral_key_uuid host node compute_id instance_type_id user_data reservation_id '
-        'launched_at terminated_at availability_zone display_name display_description launched_on '
-        'locked locked_by os_type architecture vm_mode uuid root_device_name '
-        'default_ephemeral_device default_swap_device config_drive access_ip_v4 access_ip_v6 '
-        'auto_disk_config progress shutdown_terminate disable_terminate cell_name metadata '
-        'system_metadata info_cache security_groups fault cleaned pci_devices numa_topology '
-        'pci_requests device_metadata tags flavor old_flavor new_flavor vcpu_model ec2_ids '
-        'migration_context keypairs trusted_certs hidden resources block_devices created_at updated_at deleted_at '
-        'deleted')),
+    'ImageMeta': (
+        '1.8',
+        (
+            'id name status visibility protected checksum owner size virtual_size container_format disk_format '
+            'created_at '
+            'updated_at tags direct_url min_ram min_disk properties'
+        ),
+    ),
+    'Flavor': (
+        '1.2',
+        (
+            'id name memory_mb vcpus root_gb ephemeral_gb flavorid swap rxtx_factor vcpu_weight disabled is_public '
+            'extra_specs projects description created_at updated_at deleted_at deleted'
+        ),
+    ),
+    'Instance': (
+        '2.9',
+        (
+            'id user_id project_id image_ref kernel_id ramdisk_id hostname launch_index key_name key_data '
+            'power_state vm_state task_state services memory_mb vcpus root_gb ephemeral_gb '
+            'ephemeral_key_uuid host node compute_id instance_type_id user_data reservation_id '
+            'launched_at terminated_at availability_zone display_name display_description launched_on '
+            'locked locked_by os_type architecture vm_mode uuid root_device_name '
+            'default_ephemeral_device default_swap_device config_drive access_ip_v4 access_ip_v6 '
+            'auto_disk_config progress shutdown_terminate disable_terminate cell_name metadata '
+            'system_metadata info_cache security_groups fault cleaned pci_devices numa_topology '
+            'pci_requests device_metadata tags flavor old_flavor new_flavor vcpu_model ec2_ids '
+            'migration_context keypairs trusted_certs hidden resources block_devices created_at updated_at deleted_at '
+            'deleted'
+        ),
+    ),
 }
 
 

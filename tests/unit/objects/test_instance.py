@@ -1,4 +1,5 @@
 """Instance: rows in, rows out, moves, and what compute may ask of the database."""
+
 from __future__ import annotations
 
 import datetime
@@ -36,20 +37,47 @@ instances = models.Instance.__table__
 
 
 def flavor(**values: Any) -> Flavor:
-    return Flavor.from_row(None, {
-        'id': 3, 'name': 'small', 'flavorid': 's', 'memory_mb': 2048, 'vcpus': 2, 'root_gb': 20, 'ephemeral_gb': 0,
-        'swap': 0, 'disabled': False, 'is_public': True, 'extra_specs': {'hw:a': 'b'}, **values})
+    return Flavor.from_row(
+        None,
+        {
+            'id': 3,
+            'name': 'small',
+            'flavorid': 's',
+            'memory_mb': 2048,
+            'vcpus': 2,
+            'root_gb': 20,
+            'ephemeral_gb': 0,
+            'swap': 0,
+            'disabled': False,
+            'is_public': True,
+            'extra_specs': {'hw:a': 'b'},
+            **values,
+        },
+    )
 
 
 def requests(uuid: str, *ids: str) -> InstancePCIRequests:
-    return InstancePCIRequests(instance_uuid=uuid, requests=[InstancePCIRequest(
-        count=1, spec=[{'vendor_id': '10de'}], alias_name='gpu', request_id=one) for one in ids])
+    return InstancePCIRequests(
+        instance_uuid=uuid,
+        requests=[
+            InstancePCIRequest(count=1, spec=[{'vendor_id': '10de'}], alias_name='gpu', request_id=one) for one in ids
+        ],
+    )
 
 
 def device_row(number: int, uuid: str, request_id: str | None, status: str = 'allocated') -> dict[str, Any]:
-    return {'uuid': str(uuids.UUID(int=100 + number)), 'address': f'0000:8{number}:00.0', 'vendor_id': '10de',
-            'product_id': '20b0', 'dev_type': 'type-PCI', 'status': status, 'instance_uuid': uuid, 'label': 'l',
-            'request_id': request_id, 'extra_info': '{}'}
+    return {
+        'uuid': str(uuids.UUID(int=100 + number)),
+        'address': f'0000:8{number}:00.0',
+        'vendor_id': '10de',
+        'product_id': '20b0',
+        'dev_type': 'type-PCI',
+        'status': status,
+        'instance_uuid': uuid,
+        'label': 'l',
+        'request_id': request_id,
+        'extra_info': '{}',
+    }
 
 
 @pytest.fixture
@@ -57,16 +85,29 @@ def extra(instance_row: dict[str, Any]) -> dict[str, str | None]:
     """Every column of instance_extra that this part knows."""
     uuid = instance_row['uuid']
     context = MigrationContext(
-        instance_uuid=uuid, migration_id=4, old_pci_requests=requests(uuid, OLD), new_pci_requests=requests(uuid, NEW),
+        instance_uuid=uuid,
+        migration_id=4,
+        old_pci_requests=requests(uuid, OLD),
+        new_pci_requests=requests(uuid, NEW),
         old_pci_devices=PciDeviceList(objects=[PciDevice(address='0000:81:00.0', request_id=OLD)]),
         new_pci_devices=PciDeviceList(objects=[PciDevice(address='0000:82:00.0', request_id=NEW)]),
-        old_numa_topology=None, new_numa_topology=None, old_resources=None, new_resources=None)
-    topology = InstanceNUMATopology(instance_uuid=uuid, cells=[InstanceNUMACell(
-        id=0, cpuset={0, 1}, pcpuset=set(), memory=2048, cpu_pinning={0: 4, 1: 5})])
-    return {'flavor': json.dumps({'cur': flavor().stored_primitive(), 'old': flavor(id=2).stored_primitive(),
-                                  'new': None}),
-            'pci_requests': requests(uuid, OLD).to_column(), 'migration_context': context.to_json(),
-            'numa_topology': topology.to_json(), 'keypairs': None, 'trusted_certs': None}
+        old_numa_topology=None,
+        new_numa_topology=None,
+        old_resources=None,
+        new_resources=None,
+    )
+    topology = InstanceNUMATopology(
+        instance_uuid=uuid,
+        cells=[InstanceNUMACell(id=0, cpuset={0, 1}, pcpuset=set(), memory=2048, cpu_pinning={0: 4, 1: 5})],
+    )
+    return {
+        'flavor': json.dumps({'cur': flavor().stored_primitive(), 'old': flavor(id=2).stored_primitive(), 'new': None}),
+        'pci_requests': requests(uuid, OLD).to_column(),
+        'migration_context': context.to_json(),
+        'numa_topology': topology.to_json(),
+        'keypairs': None,
+        'trusted_certs': None,
+    }
 
 
 def test_a_row_alone_leaves_the_rest_unset(instance_row: dict[str, Any]) -> None:
@@ -102,7 +143,8 @@ def test_rows_and_objects_are_inverse(instance_row: dict[str, Any], extra: dict[
     solid = {'auto_disk_config': False, 'shutdown_terminate': False, 'disable_terminate': False}
     assert rows.values == {**{name: value for name, value in instance_row.items() if name not in never}, **solid}
     assert {name: json.loads(text) if text else text for name, text in rows.extra.items()} == {
-        name: json.loads(text) if text else text for name, text in extra.items() if name != 'keypairs'}
+        name: json.loads(text) if text else text for name, text in extra.items() if name != 'keypairs'
+    }
     assert (rows.metadata, rows.system_metadata) == ({'a': 'b'}, {'c': 'd'})
 
 
@@ -116,8 +158,11 @@ def test_only_changes_are_written(instance_row: dict[str, Any], extra: dict[str,
     instance.migration_context = None
     instance.keypairs = KeyPairList(objects=[KeyPair(name='k', type='ssh')])
     rows = instance.to_rows(changed_only=True)
-    assert rows.values == {'launched_at': datetime.datetime.fromisoformat('2031-01-01'), 'cleaned': 1,
-                           'access_ip_v6': '2001:db8::1'}
+    assert rows.values == {
+        'launched_at': datetime.datetime.fromisoformat('2031-01-01'),
+        'cleaned': 1,
+        'access_ip_v6': '2001:db8::1',
+    }
     assert set(rows.extra) == {'flavor', 'migration_context', 'keypairs'}
     assert json.loads(rows.extra['flavor'])['old'] is None
     assert json.loads(rows.extra['flavor'])['cur']['nova_object.data']['id'] == 3
@@ -125,16 +170,17 @@ def test_only_changes_are_written(instance_row: dict[str, Any], extra: dict[str,
     assert 'nova_object.changes' not in rows.extra['keypairs']
 
 
-def test_a_change_inside_a_nested_object_is_written(instance_row: dict[str, Any],
-                                                    extra: dict[str, str | None]) -> None:
+def test_a_change_inside_a_nested_object_is_written(instance_row: dict[str, Any], extra: dict[str, str | None]) -> None:
     instance = Instance.from_row(None, instance_row, extra)
     instance.flavor.name = 'renamed'
-    assert json.loads(instance.to_rows(changed_only=True).extra['flavor'])['cur']['nova_object.data'][
-        'name'] == 'renamed'
+    assert (
+        json.loads(instance.to_rows(changed_only=True).extra['flavor'])['cur']['nova_object.data']['name'] == 'renamed'
+    )
 
 
-def test_during_a_move_only_devices_of_the_current_requests_are_its_own(instance_row: dict[str, Any],
-                                                                        extra: dict[str, str | None]) -> None:
+def test_during_a_move_only_devices_of_the_current_requests_are_its_own(
+    instance_row: dict[str, Any], extra: dict[str, str | None]
+) -> None:
     uuid = instance_row['uuid']
     rows = [device_row(1, uuid, OLD), device_row(2, uuid, NEW)]
     instance = Instance.from_row(None, instance_row, extra, pci_devices=rows)
@@ -148,8 +194,7 @@ def test_a_flavor_can_stand_in_for_the_column(instance_row: dict[str, Any]) -> N
     assert (instance.flavor.name, instance.old_flavor, instance.new_flavor) == ('small', None, None)
 
 
-def test_a_server_becomes_either_side_of_its_move(instance_row: dict[str, Any],
-                                                  extra: dict[str, str | None]) -> None:
+def test_a_server_becomes_either_side_of_its_move(instance_row: dict[str, Any], extra: dict[str, str | None]) -> None:
     instance = Instance.from_row(None, instance_row, extra)
     instance.apply_migration_context()
     assert [device.address for device in instance.pci_devices] == ['0000:82:00.0']
@@ -174,7 +219,8 @@ def test_addresses_are_paired_by_request(extra: dict[str, str | None]) -> None:
         device.request_id = OLD
     assert {old: new.address for old, new in context.pci_mapping().items()} == {'0000:81:00.0': '0000:82:00.0'}
     assert {new: old.address for new, old in context.pci_mapping(revert=True).items()} == {
-        '0000:82:00.0': '0000:81:00.0'}
+        '0000:82:00.0': '0000:81:00.0'
+    }
 
 
 def test_devices_by_source_and_request(instance_row: dict[str, Any]) -> None:
@@ -207,8 +253,9 @@ def test_a_new_flavor_brings_its_sizes(instance_row: dict[str, Any]) -> None:
 
 # -- the database -------------------------------------------------------------------------------------
 @pytest.fixture
-def stored(insert: Callable[..., int], instance_row: dict[str, Any], extra: dict[str, str | None],
-           node_values: dict[str, Any]) -> str:
+def stored(
+    insert: Callable[..., int], instance_row: dict[str, Any], extra: dict[str, str | None], node_values: dict[str, Any]
+) -> str:
     """A server with everything, in the middle of a move."""
     uuid = instance_row['uuid']
     insert('Instance', **instance_row)
@@ -259,12 +306,21 @@ def test_save_is_a_compare_and_swap(ctxt: RequestContext, stored: str, expected:
     assert instance.obj_what_changed() == {'power_state'}
 
 
-def test_the_servers_of_a_host_cost_four_statements(ctxt: RequestContext, stored: str, insert: Callable[..., int],
-                                                    instance_row: dict[str, Any]) -> None:
+def test_the_servers_of_a_host_cost_four_statements(
+    ctxt: RequestContext, stored: str, insert: Callable[..., int], instance_row: dict[str, Any]
+) -> None:
     for number in range(5):
         uuid = str(uuids.UUID(int=50 + number))
-        insert('Instance', **{**instance_row, 'id': 50 + number, 'uuid': uuid, 'deleted': 50 if not number else 0,
-                              'host': 'host2' if number == 1 else 'host1'})
+        insert(
+            'Instance',
+            **{
+                **instance_row,
+                'id': 50 + number,
+                'uuid': uuid,
+                'deleted': 50 if not number else 0,
+                'host': 'host2' if number == 1 else 'host1',
+            },
+        )
         insert('InstanceExtra', instance_uuid=uuid, flavor=None)
     seen: list[str] = []
     stop = engine.listen(lambda name, statement, many: seen.append(statement))
@@ -282,30 +338,49 @@ def test_a_host_without_servers_has_none(ctxt: RequestContext, stored: str) -> N
     assert len(InstanceList.get_by_host(ctxt, 'host9')) == 0
 
 
-def test_deleted_servers_at_which_nobody_works(ctxt: RequestContext, stored: str, insert: Callable[..., int],
-                                               instance_row: dict[str, Any]) -> None:
+def test_deleted_servers_at_which_nobody_works(
+    ctxt: RequestContext, stored: str, insert: Callable[..., int], instance_row: dict[str, Any]
+) -> None:
     """Row 2.19.
 
     By how long ago, of those that are asked for; one statement for them, and none of them needs any of the rest."""
     moment = datetime.datetime.now(datetime.UTC).replace(tzinfo=None) - datetime.timedelta(seconds=100)
     asked = [str(uuids.UUID(int=70 + number)) for number in range(4)]
     for number, uuid in enumerate(asked[:3]):
-        insert('Instance', **{**instance_row, 'id': 70 + number, 'uuid': uuid, 'deleted': 70 + number if number else 0,
-                              'deleted_at': moment, 'host': None})
+        insert(
+            'Instance',
+            **{
+                **instance_row,
+                'id': 70 + number,
+                'uuid': uuid,
+                'deleted': 70 + number if number else 0,
+                'deleted_at': moment,
+                'host': None,
+            },
+        )
     insert('Operation', uuid=str(uuids.uuid4()), kind='release', instance_uuid=asked[2], args='{}', context='{}')
 
     def found(seconds: float) -> list[str]:
         return [instance.uuid for instance in InstanceList.get_deleted(ctxt, asked, seconds)]
+
     assert found(90) == [asked[1]] and found(0) == [asked[1]] and found(110) == []
 
 
-def test_servers_that_an_operation_works_on(ctxt: RequestContext, stored: str, insert: Callable[..., int],
-                                            instance_row: dict[str, Any], cell: Database) -> None:
+def test_servers_that_an_operation_works_on(
+    ctxt: RequestContext, stored: str, insert: Callable[..., int], instance_row: dict[str, Any], cell: Database
+) -> None:
     idle, arriving = str(uuids.UUID(int=60)), str(uuids.UUID(int=61))
     insert('Instance', **{**instance_row, 'id': 60, 'uuid': idle})
     insert('Instance', **{**instance_row, 'id': 61, 'uuid': arriving, 'host': 'host2'})
-    insert('Migration', uuid=OLD, instance_uuid=arriving, source_compute='host2', dest_compute='host1',
-           status='migrating', migration_type='resize')
+    insert(
+        'Migration',
+        uuid=OLD,
+        instance_uuid=arriving,
+        source_compute='host2',
+        dest_compute='host1',
+        status='migrating',
+        migration_type='resize',
+    )
     for uuid in (stored, arriving):
         insert('Operation', uuid=str(uuids.uuid4()), kind='resize', instance_uuid=uuid, args='{}', context='{}')
     assert InstanceList.get_uuids_with_operations(ctxt, 'host1') == sorted([stored, arriving])

@@ -1,4 +1,5 @@
 """Migration: rows and remote methods."""
+
 from __future__ import annotations
 
 import uuid as uuids
@@ -16,9 +17,19 @@ UUID = str(uuids.UUID(int=1))
 @pytest.fixture
 def move(insert: Callable[..., int]) -> int:
     insert('Instance', uuid=str(uuids.UUID(int=2)))
-    return insert('Migration', uuid=UUID, instance_uuid=str(uuids.UUID(int=2)), source_compute='host1',
-                  source_node='node1', dest_compute='host2', dest_node='node2', status='migrating',
-                  migration_type='resize', old_instance_type_id=1, new_instance_type_id=2)
+    return insert(
+        'Migration',
+        uuid=UUID,
+        instance_uuid=str(uuids.UUID(int=2)),
+        source_compute='host1',
+        source_node='node1',
+        dest_compute='host2',
+        dest_node='node2',
+        status='migrating',
+        migration_type='resize',
+        old_instance_type_id=1,
+        new_instance_type_id=2,
+    )
 
 
 @pytest.mark.parametrize(('new', 'kind'), [(2, 'resize'), (1, 'migration')])
@@ -44,10 +55,13 @@ def test_a_move_that_is_gone_cant_be_saved(ctxt: RequestContext, move: int) -> N
         Migration(ctxt, uuid=other, status='error').save()
 
 
-@pytest.mark.parametrize(('host', 'node', 'found'), [
-    ('host1', 'node1', 1), ('host2', 'node2', 1), ('host1', 'node2', 0), ('host3', 'node3', 0)])
-def test_moves_in_progress_are_those_of_either_side(ctxt: RequestContext, move: int, host: str, node: str,
-                                                    found: int) -> None:
+@pytest.mark.parametrize(
+    ('host', 'node', 'found'),
+    [('host1', 'node1', 1), ('host2', 'node2', 1), ('host1', 'node2', 0), ('host3', 'node3', 0)],
+)
+def test_moves_in_progress_are_those_of_either_side(
+    ctxt: RequestContext, move: int, host: str, node: str, found: int
+) -> None:
     assert len(MigrationList.get_in_progress_by_host_and_node(ctxt, host, node)) == found
 
 
@@ -66,8 +80,12 @@ def test_same_host_means_same_node() -> None:
 
 def test_a_new_move_as_a_row() -> None:
     migration = Migration(uuid=UUID, status='pre-migrating', migration_type='migration', source_compute='host1')
-    assert migration.to_row() == {'uuid': UUID, 'status': 'pre-migrating', 'migration_type': 'migration',
-                                  'source_compute': 'host1'}
+    assert migration.to_row() == {
+        'uuid': UUID,
+        'status': 'pre-migrating',
+        'migration_type': 'migration',
+        'source_compute': 'host1',
+    }
     migration.obj_reset_changes()
     migration.status = 'error'
     assert migration.to_row(changed_only=True) == {'status': 'error'}

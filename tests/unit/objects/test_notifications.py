@@ -2,6 +2,7 @@
 
 ``KILONOVA_WRITE_SAMPLES=1`` writes the samples; what a change did to consumers is then to be read in the difference.
 """
+
 from __future__ import annotations
 
 import ast
@@ -88,66 +89,166 @@ def notifier(**options):
 
 
 def context():
-    return RequestContext(user_id='fake', project_id=PROJECT, request_id='req-5b6c791d-5709-4f36-8fbe-c3e02869e35d',
-                          auth_token='secret', overwrite=False, service_catalog=[
-                              {'type': 'image', 'endpoints': [{'publicURL': 'http://image.test/'}]}])
+    return RequestContext(
+        user_id='fake',
+        project_id=PROJECT,
+        request_id='req-5b6c791d-5709-4f36-8fbe-c3e02869e35d',
+        auth_token='secret',
+        overwrite=False,
+        service_catalog=[{'type': 'image', 'endpoints': [{'publicURL': 'http://image.test/'}]}],
+    )
 
 
 def flavor(name='tmp1', number=1):
     return objects.Flavor(
-        id=number, name=name, flavorid=f'{number}', vcpus=8, memory_mb=32768, root_gb=16, ephemeral_gb=0, swap=0,
-        rxtx_factor=1.0, vcpu_weight=0, disabled=False, is_public=True, description=None,
-        extra_specs={'pci_passthrough:alias': f'QuadroM4000-video:{number}'})
+        id=number,
+        name=name,
+        flavorid=f'{number}',
+        vcpus=8,
+        memory_mb=32768,
+        root_gb=16,
+        ephemeral_gb=0,
+        swap=0,
+        rxtx_factor=1.0,
+        vcpu_weight=0,
+        disabled=False,
+        is_public=True,
+        description=None,
+        extra_specs={'pci_passthrough:alias': f'QuadroM4000-video:{number}'},
+    )
 
 
 def server(**values):
     ctxt = context()
-    return objects.Instance(ctxt, **{
-        'id': 1, 'uuid': SERVER, 'user_id': 'fake', 'project_id': PROJECT, 'reservation_id': 'r-npxv0e40',
-        'display_name': 'some-server', 'display_description': 'some server', 'hostname': 'some-server', 'host': 'gpu1',
-        'node': 'gpu1.test', 'os_type': None, 'architecture': 'x86_64', 'availability_zone': 'nova',
-        'flavor': flavor(), 'image_ref': IMAGE, 'key_name': 'my-key', 'kernel_id': '', 'ramdisk_id': '',
-        'created_at': MOMENT, 'launched_at': MOMENT, 'updated_at': MOMENT, 'terminated_at': None, 'deleted_at': None,
-        'vm_state': 'active', 'task_state': None, 'power_state': 1, 'progress': 0, 'locked': False,
-        'auto_disk_config': False, 'metadata': {'role': 'train'}, 'access_ip_v4': None, 'access_ip_v6': None,
-        'system_metadata': {'image_base_image_ref': IMAGE, 'image_min_disk': '1', 'boot_roles': 'member'},
-        'keypairs': objects.KeyPairList(objects=[keypair()]),
-        'tags': objects.TagList.from_words(ctxt, SERVER, ['tag']),
-        'trusted_certs': objects.TrustedCerts(ids=['cert-id-1']), **values})
+    return objects.Instance(
+        ctxt,
+        **{
+            'id': 1,
+            'uuid': SERVER,
+            'user_id': 'fake',
+            'project_id': PROJECT,
+            'reservation_id': 'r-npxv0e40',
+            'display_name': 'some-server',
+            'display_description': 'some server',
+            'hostname': 'some-server',
+            'host': 'gpu1',
+            'node': 'gpu1.test',
+            'os_type': None,
+            'architecture': 'x86_64',
+            'availability_zone': 'nova',
+            'flavor': flavor(),
+            'image_ref': IMAGE,
+            'key_name': 'my-key',
+            'kernel_id': '',
+            'ramdisk_id': '',
+            'created_at': MOMENT,
+            'launched_at': MOMENT,
+            'updated_at': MOMENT,
+            'terminated_at': None,
+            'deleted_at': None,
+            'vm_state': 'active',
+            'task_state': None,
+            'power_state': 1,
+            'progress': 0,
+            'locked': False,
+            'auto_disk_config': False,
+            'metadata': {'role': 'train'},
+            'access_ip_v4': None,
+            'access_ip_v6': None,
+            'system_metadata': {'image_base_image_ref': IMAGE, 'image_min_disk': '1', 'boot_roles': 'member'},
+            'keypairs': objects.KeyPairList(objects=[keypair()]),
+            'tags': objects.TagList.from_words(ctxt, SERVER, ['tag']),
+            'trusted_certs': objects.TrustedCerts(ids=['cert-id-1']),
+            **values,
+        },
+    )
 
 
 def keypair():
-    return objects.KeyPair(id=1, name='my-key', user_id='fake', type='ssh', public_key='ssh-ed25519 AAAAC3Nza',
-                           fingerprint='1e:2c:9b:56:79:4b:45:77:f9:ca:7a:98:2c:b0:d5:3c')
+    return objects.KeyPair(
+        id=1,
+        name='my-key',
+        user_id='fake',
+        type='ssh',
+        public_key='ssh-ed25519 AAAAC3Nza',
+        fingerprint='1e:2c:9b:56:79:4b:45:77:f9:ca:7a:98:2c:b0:d5:3c',
+    )
 
 
 def request_spec():
-    requests = [objects.InstancePCIRequest(
-        count=1, spec=[{'vendor_id': '10de', 'product_id': '13f1'}], alias_name='QuadroM4000-video', is_new=False,
-        request_id='ac0a0c1f-3ac8-4f39-9af0-6ab1d5e6b8d1', requester_id=None, numa_policy='legacy')]
+    requests = [
+        objects.InstancePCIRequest(
+            count=1,
+            spec=[{'vendor_id': '10de', 'product_id': '13f1'}],
+            alias_name='QuadroM4000-video',
+            is_new=False,
+            request_id='ac0a0c1f-3ac8-4f39-9af0-6ab1d5e6b8d1',
+            requester_id=None,
+            numa_policy='legacy',
+        )
+    ]
     return objects.RequestSpec.from_components(
-        context(), instance_uuid=SERVER, flavor=flavor(), image={'id': IMAGE, 'name': 'demo', 'disk_format': 'qcow2',
-                                                                'properties': {'hw_disk_bus': 'virtio'}},
-        scheduler_hints={'different_host': [SERVER]}, ignore_hosts=['gpu9'],
-        pci_requests=objects.InstancePCIRequests(instance_uuid=SERVER, requests=requests))
+        context(),
+        instance_uuid=SERVER,
+        flavor=flavor(),
+        image={'id': IMAGE, 'name': 'demo', 'disk_format': 'qcow2', 'properties': {'hw_disk_bus': 'virtio'}},
+        scheduler_hints={'different_host': [SERVER]},
+        ignore_hosts=['gpu9'],
+        pci_requests=objects.InstancePCIRequests(instance_uuid=SERVER, requests=requests),
+    )
 
 
-AGGREGATE = {'id': 1, 'uuid': '788608ec-ebdc-45c5-bc7f-e5f24ab92c80', 'name': 'my-aggregate', 'hosts': ['gpu1'],
-             'metadata': {'availability_zone': 'nova'}}
-GROUP = {'uuid': '788608ec-ebdc-45c5-bc7f-e5f24ab92c80', 'name': 'my-group', 'user_id': 'fake', 'project_id': PROJECT,
-         'policy': 'anti-affinity', 'rules': {'max_server_per_host': 3}, 'members': [SERVER], 'hosts': None}
-SERVICE = {'uuid': 'fa69c544-906b-4a6a-a9c6-c1f7a8078c73', 'host': 'gpu2', 'binary': 'nova-compute', 'topic': 'compute',
-           'report_count': 0, 'disabled': False, 'disabled_reason': None, 'availability_zone': None,
-           'last_seen_up': None, 'forced_down': False, 'version': 75}
+AGGREGATE = {
+    'id': 1,
+    'uuid': '788608ec-ebdc-45c5-bc7f-e5f24ab92c80',
+    'name': 'my-aggregate',
+    'hosts': ['gpu1'],
+    'metadata': {'availability_zone': 'nova'},
+}
+GROUP = {
+    'uuid': '788608ec-ebdc-45c5-bc7f-e5f24ab92c80',
+    'name': 'my-group',
+    'user_id': 'fake',
+    'project_id': PROJECT,
+    'policy': 'anti-affinity',
+    'rules': {'max_server_per_host': 3},
+    'members': [SERVER],
+    'hosts': None,
+}
+SERVICE = {
+    'uuid': 'fa69c544-906b-4a6a-a9c6-c1f7a8078c73',
+    'host': 'gpu2',
+    'binary': 'nova-compute',
+    'topic': 'compute',
+    'report_count': 0,
+    'disabled': False,
+    'disabled_reason': None,
+    'availability_zone': None,
+    'last_seen_up': None,
+    'forced_down': False,
+    'version': 75,
+}
 RECORD = {'class': 'NoValidHost', 'message': 'No valid host was found. ', 'code': 500, 'details': 'Traceback …'}
 
 
 def usage():
     return objects.VolumeUsage(
-        volume_id=IMAGE, instance_uuid=SERVER, project_id=PROJECT, user_id='fake', availability_zone='nova',
-        tot_last_refreshed=MOMENT - datetime.timedelta(days=1), curr_last_refreshed=MOMENT, tot_reads=1, curr_reads=10,
-        tot_read_bytes=512, curr_read_bytes=5120, tot_writes=2, curr_writes=20, tot_write_bytes=1024,
-        curr_write_bytes=10240)
+        volume_id=IMAGE,
+        instance_uuid=SERVER,
+        project_id=PROJECT,
+        user_id='fake',
+        availability_zone='nova',
+        tot_last_refreshed=MOMENT - datetime.timedelta(days=1),
+        curr_last_refreshed=MOMENT,
+        tot_reads=1,
+        curr_reads=10,
+        tot_read_bytes=512,
+        curr_read_bytes=5120,
+        tot_writes=2,
+        curr_writes=20,
+        tot_write_bytes=1024,
+        curr_write_bytes=10240,
+    )
 
 
 def failure():
@@ -163,21 +264,32 @@ def facts_of(event: str) -> dict[str, Any]:
     noun, _, rest = event.partition('.')
     if noun == 'volume':
         return {'usage': usage()}
-    simple = {'flavor': {'flavor': flavor()}, 'keypair': {'keypair': keypair()}, 'aggregate': {'aggregate': AGGREGATE},
-              'server_group': {'group': GROUP}, 'service': {'service': SERVICE},
-              'scheduler': {'request_spec': request_spec()},
-              'compute': {'error': failure(), 'method': 'build_and_run_instance'},
-              'compute_task': {'instance_uuid': SERVER, 'request_spec': request_spec(), 'state': 'error',
-                               'record': RECORD}}
+    simple = {
+        'flavor': {'flavor': flavor()},
+        'keypair': {'keypair': keypair()},
+        'aggregate': {'aggregate': AGGREGATE},
+        'server_group': {'group': GROUP},
+        'service': {'service': SERVICE},
+        'scheduler': {'request_spec': request_spec()},
+        'compute': {'error': failure(), 'method': 'build_and_run_instance'},
+        'compute_task': {'instance_uuid': SERVER, 'request_spec': request_spec(), 'state': 'error', 'record': RECORD},
+    }
     if noun in simple:
         return simple[noun]
     facts: dict[str, Any] = {'instance': server()}
     if event == 'instance.create.start':
-        facts |= {'image_name': 'demo', 'instance': server(
-            vm_state='building', task_state='scheduling', host=None, node=None, launched_at=None, power_state=0)}
+        facts |= {
+            'image_name': 'demo',
+            'instance': server(
+                vm_state='building', task_state='scheduling', host=None, node=None, launched_at=None, power_state=0
+            ),
+        }
     elif event == 'instance.create.end':
-        facts |= {'instance': server(vm_state='building', task_state='scheduling', launched_at=None, power_state=0),
-                  'moved': 'build.done', 'values': {'power_state': 1, 'launched_at': '2026-10-29T13:42:11'}}
+        facts |= {
+            'instance': server(vm_state='building', task_state='scheduling', launched_at=None, power_state=0),
+            'moved': 'build.done',
+            'values': {'power_state': 1, 'launched_at': '2026-10-29T13:42:11'},
+        }
     elif event == 'instance.update':
         facts |= {'before': ('building', 'spawning'), 'after': ('active', None)}
     if rest.endswith('error'):
@@ -198,9 +310,11 @@ def facts_of(event: str) -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def period(monkeypatch):
     """The present period of audits, without its end that is now."""
+
     def fixed(about, whole):
         begin = datetime.datetime(2026, 10, 1)
         return (datetime.datetime(2026, 9, 1), begin) if whole else (begin, MOMENT.replace(tzinfo=None))
+
     monkeypatch.setattr(server_payloads, 'period_of', fixed)
     monkeypatch.setattr(notify.legacy, 'period_of', fixed)
 
@@ -234,8 +348,9 @@ def _pattern(node):
 def test_the_table_declares_what_is_emitted_and_nothing_else():
     texts = emitted() | {'instance.update'}
     patterns = {text: re.compile(re.escape(text).replace(r'\*', '.+') + '$') for text in texts}
-    undeclared = [text for text, pattern in patterns.items()
-                  if not any(pattern.match(event) for event in notify.NOTIFICATIONS)]
+    undeclared = [
+        text for text, pattern in patterns.items() if not any(pattern.match(event) for event in notify.NOTIFICATIONS)
+    ]
     assert undeclared == []
     unused = [event for event in notify.NOTIFICATIONS if not any(one.match(event) for one in patterns.values())]
     assert unused == []
@@ -262,9 +377,15 @@ def test_every_payload_has_a_fingerprint():
 # --- samples ---------------------------------------------------------------------------------------------------------
 def rendered(event: str) -> dict[str, Any]:
     messages = notifier().render(context(), event, **facts_of(event))
-    return {'versioned' if message.versioned else 'unversioned': {
-        'event_type': message.event, 'priority': message.priority, 'publisher_id': message.publisher,
-        'payload': message.payload} for message in messages}
+    return {
+        'versioned' if message.versioned else 'unversioned': {
+            'event_type': message.event,
+            'priority': message.priority,
+            'publisher_id': message.publisher,
+            'payload': message.payload,
+        }
+        for message in messages
+    }
 
 
 @pytest.mark.parametrize('event', notify.NOTIFICATIONS)
@@ -309,7 +430,9 @@ def test_the_new_flavor_of_a_resize_row_0_25():
     for sample in (start, end):
         payload = sample['versioned']['payload']
         assert (payload['nova_object.name'], payload['nova_object.version']) == (
-            'InstanceActionResizePrepPayload', '1.4')
+            'InstanceActionResizePrepPayload',
+            '1.4',
+        )
         assert payload['nova_object.data']['new_flavor']['nova_object.data']['name'] == 'tmp2'
     assert end['unversioned']['event_type'] == 'compute.instance.resize.prep.end'
     assert 'new_instance_type' not in start['unversioned']['payload']
@@ -318,25 +441,38 @@ def test_the_new_flavor_of_a_resize_row_0_25():
 
 
 def test_volumes_are_told_where_the_operator_asked():
-    volume = {'id': 1, 'device_name': '/dev/vdb', 'delete_on_termination': False, 'boot_index': None, 'tag': None,
-              'volume_id': 'a07f71dc-8151-4e7d-a0cc-cd24a3f11113'}
+    volume = {
+        'id': 1,
+        'device_name': '/dev/vdb',
+        'delete_on_termination': False,
+        'boot_index': None,
+        'tag': None,
+        'volume_id': 'a07f71dc-8151-4e7d-a0cc-cd24a3f11113',
+    }
     disks = objects.BlockDeviceMappingList.of_server(None, SERVER, [volume, {'id': 2, 'volume_id': None}])
     for asked, wanted in ((True, ['/dev/vdb']), (False, [])):
         message = notifier(notification_format='versioned', bdms_in_notifications=asked).render(
-            context(), 'instance.create.start', instance=server(), bdms=disks)[0]
+            context(), 'instance.create.start', instance=server(), bdms=disks
+        )[0]
         told = message.payload['nova_object.data']['block_devices']
         assert [one['nova_object.data']['device_name'] for one in told] == wanted
 
 
 def test_addresses_are_told():
-    vif = {'id': 'ce531f90-199f-48c0-816c-13e38010b442', 'address': 'fa:16:3e:4c:2c:30', 'devname': 'tapce531f90-19',
-           'network': {'label': 'private', 'subnets': [{'ips': [{'address': '192.168.1.3', 'version': 4}]}]}}
+    vif = {
+        'id': 'ce531f90-199f-48c0-816c-13e38010b442',
+        'address': 'fa:16:3e:4c:2c:30',
+        'devname': 'tapce531f90-19',
+        'network': {'label': 'private', 'subnets': [{'ips': [{'address': '192.168.1.3', 'version': 4}]}]},
+    }
     cache = objects.InstanceInfoCache(instance_uuid=SERVER, network_info=[vif])
     message = notifier(notification_format='versioned').render(
-        context(), 'instance.power_on.end', instance=server(info_cache=cache))[0]
+        context(), 'instance.power_on.end', instance=server(info_cache=cache)
+    )[0]
     told = message.payload['nova_object.data']['ip_addresses']
     assert [(one['nova_object.data']['address'], one['nova_object.data']['label']) for one in told] == [
-        ('192.168.1.3', 'private')]
+        ('192.168.1.3', 'private')
+    ]
 
 
 def test_a_server_that_came_without_metadata_does_not_claim_to_have_none():
@@ -347,9 +483,14 @@ def test_a_server_that_came_without_metadata_does_not_claim_to_have_none():
 
 
 # --- options ---------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(('form', 'wanted'), [
-    ('unversioned', ['compute.instance.power_off.end']), ('versioned', ['instance.power_off.end']),
-    ('both', ['compute.instance.power_off.end', 'instance.power_off.end'])])
+@pytest.mark.parametrize(
+    ('form', 'wanted'),
+    [
+        ('unversioned', ['compute.instance.power_off.end']),
+        ('versioned', ['instance.power_off.end']),
+        ('both', ['compute.instance.power_off.end', 'instance.power_off.end']),
+    ],
+)
 def test_the_form_is_the_operators_choice(form, wanted):
     told = notifier(notification_format=form)
     told.emit(context(), 'instance.power_off.end', instance=server())
@@ -366,10 +507,12 @@ def test_the_level_of_what_is_no_error():
 @pytest.mark.parametrize('driver', ['noop', None])
 def test_nothing_is_built_when_nobody_asked(driver, monkeypatch):
     """No payload, no transport, no thread, nothing read."""
+
     def refuse(*args, **kwargs):
         raise AssertionError('somebody made a payload')
+
     monkeypatch.setattr(notify.Notifications, 'render', refuse)
-    monkeypatch.setattr(notify, 'Sender', refuse)
+    monkeypatch.setattr(notify, 'NotificationSender', refuse)
     told = notify.Notifications(configured(driver, notify_on_state_change='vm_state'))
     before = threading.active_count()
     told.emit(context(), 'instance.power_off.end', instance=server())
@@ -402,12 +545,13 @@ class Blocking:
 
 
 def test_a_broker_that_is_away_delays_nobody_and_costs_what_is_too_much(caplog):
-    sender = notify.Sender(configured('noop'), size=2)
+    sender = notify.NotificationSender(configured('noop'), size=2)
     broker = Blocking()
     sender._notifiers = {True: broker}
 
     def put(number):
         sender.put(lambda: [(context(), notify.Message(True, 'e', 'p', 'INFO', {'number': number}))])
+
     put(0)
     assert broker.taken.wait(10)
     for number in range(1, 6):
@@ -423,7 +567,7 @@ def test_a_broker_that_is_away_delays_nobody_and_costs_what_is_too_much(caplog):
 
 
 def test_the_sender_goes_on_after_an_error(caplog):
-    sender = notify.Sender(configured('noop'))
+    sender = notify.NotificationSender(configured('noop'))
     broker = Blocking()
     broker.free.set()
     sender._notifiers = {True: broker}
@@ -438,13 +582,17 @@ def test_the_library_gets_topics_publisher_and_a_context_without_secrets():
     conf = configured('test', notification_format='both', versioned_notifications_topics=['billing'])
     told = notify.Notifications(conf)
     from oslo_messaging.notify import _impl_test
+
     _impl_test.reset()
     told.emit(context(), 'instance.power_off.end', instance=server())
     told.stop()
-    assert [(message['event_type'], message['publisher_id'], priority)
-            for _, message, priority, _ in _impl_test.NOTIFICATIONS] == [
+    assert [
+        (message['event_type'], message['publisher_id'], priority)
+        for _, message, priority, _ in _impl_test.NOTIFICATIONS
+    ] == [
         ('compute.instance.power_off.end', 'compute.gpu1', 'INFO'),
-        ('instance.power_off.end', 'nova-compute:gpu1', 'INFO')]
+        ('instance.power_off.end', 'nova-compute:gpu1', 'INFO'),
+    ]
     ctxt = _impl_test.NOTIFICATIONS[0][0]
     assert ctxt['request_id'] == context().request_id
     assert 'secret' not in json.dumps(ctxt)

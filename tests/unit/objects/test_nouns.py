@@ -1,4 +1,5 @@
 """The smaller nouns: mappings, groups, tags, NUMA cells, build requests."""
+
 from __future__ import annotations
 
 import datetime
@@ -44,29 +45,49 @@ def test_rows_of_the_api_database_have_no_deleted() -> None:
 
 
 def test_flavor_rows_may_lack_disks() -> None:
-    flavor = Flavor.from_row(None, {'id': 1, 'root_gb': None, 'ephemeral_gb': None, 'extra_specs': {'a': 'b'}},
-                             projects=['p'])
+    flavor = Flavor.from_row(
+        None, {'id': 1, 'root_gb': None, 'ephemeral_gb': None, 'extra_specs': {'a': 'b'}}, projects=['p']
+    )
     assert (flavor.root_gb, flavor.ephemeral_gb) == (0, 0)
     assert (flavor.extra_specs, flavor.projects) == ({'a': 'b'}, ['p'])
     assert Flavor.from_row(None, {'id': 1}, extra_specs={}).extra_specs == {}
 
 
 def test_mappings() -> None:
-    cell = CellMapping.from_row(None, {'id': 1, 'uuid': '00000000-0000-0000-0000-000000000000', 'name': 'cell0',
-                                       'transport_url': 'none:///', 'database_connection': 'sqlite://',
-                                       'disabled': None, 'created_at': NOW})
+    cell = CellMapping.from_row(
+        None,
+        {
+            'id': 1,
+            'uuid': '00000000-0000-0000-0000-000000000000',
+            'name': 'cell0',
+            'transport_url': 'none:///',
+            'database_connection': 'sqlite://',
+            'disabled': None,
+            'created_at': NOW,
+        },
+    )
     assert cell.is_cell0()
     assert cell.disabled is False
     assert not CellMapping(uuid=UUID).is_cell0()
     assert HostMapping.from_row(None, {'id': 2, 'host': 'h', 'cell_mapping': cell}).cell_mapping is cell
-    mapping = InstanceMapping.from_row(None, {'id': 3, 'instance_uuid': UUID, 'cell_mapping': None,
-                                              'project_id': 'p', 'user_id': 'u', 'queued_for_delete': None})
+    mapping = InstanceMapping.from_row(
+        None,
+        {
+            'id': 3,
+            'instance_uuid': UUID,
+            'cell_mapping': None,
+            'project_id': 'p',
+            'user_id': 'u',
+            'queued_for_delete': None,
+        },
+    )
     assert (mapping.cell_mapping, mapping.queued_for_delete) == (None, False)
 
 
 def test_an_aggregate_may_be_a_zone() -> None:
-    aggregate = Aggregate.from_row(None, {'id': 1, 'uuid': UUID, 'name': 'a', 'hosts': ['h'],
-                                          'metadata': {'availability_zone': 'z'}})
+    aggregate = Aggregate.from_row(
+        None, {'id': 1, 'uuid': UUID, 'name': 'a', 'hosts': ['h'], 'metadata': {'availability_zone': 'z'}}
+    )
     assert (aggregate.availability_zone, aggregate.hosts) == ('z', ['h'])
     assert Aggregate(metadata=None).availability_zone is None
 
@@ -76,8 +97,9 @@ def test_a_groups_rules_are_numbers() -> None:
     assert InstanceGroup().rules == {}
 
 
-@pytest.mark.parametrize(('network', 'no', 'auto'), [
-    ('none', True, False), ('auto', False, True), (UUID, False, False)])
+@pytest.mark.parametrize(
+    ('network', 'no', 'auto'), [('none', True, False), ('auto', False, True), (UUID, False, False)]
+)
 def test_network_words(network: str, no: bool, auto: bool) -> None:
     request = NetworkRequest(network_id=network)
     assert (request.no_allocate, request.auto_allocate) == (no, auto)
@@ -98,8 +120,17 @@ def test_guest_cells_know_their_cpus() -> None:
 
 
 def test_host_cells_are_stored_as_envelopes() -> None:
-    cell = NUMACell(id=0, cpuset={0, 1}, pcpuset={2, 3}, memory=1024, cpu_usage=0, memory_usage=256, pinned_cpus={2},
-                    siblings=[{0, 1}, {2, 3}], mempages=[NUMAPagesTopology(size_kb=4, total=100, used=20, reserved=5)])
+    cell = NUMACell(
+        id=0,
+        cpuset={0, 1},
+        pcpuset={2, 3},
+        memory=1024,
+        cpu_usage=0,
+        memory_usage=256,
+        pinned_cpus={2},
+        siblings=[{0, 1}, {2, 3}],
+        mempages=[NUMAPagesTopology(size_kb=4, total=100, used=20, reserved=5)],
+    )
     again = NUMATopology.from_json(NUMATopology(cells=[cell]).to_json())
     assert len(again) == 1
     assert (again.cells[0].free_pcpus, again.cells[0].avail_memory) == ({3}, 768)
@@ -117,7 +148,8 @@ def test_networks_are_one_json_text_outside() -> None:
 
 
 def test_an_action_as_a_row_tells_it() -> None:
-    action = InstanceAction.from_row(None, {'id': 1, 'action': 'create', 'instance_uuid': UUID, 'start_time': NOW,
-                                            'finish_time': None, 'deleted': 1})
+    action = InstanceAction.from_row(
+        None, {'id': 1, 'action': 'create', 'instance_uuid': UUID, 'start_time': NOW, 'finish_time': None, 'deleted': 1}
+    )
     assert (action.action, action.deleted, action.finish_time) == ('create', True, None)
     assert action.start_time.hour == 3

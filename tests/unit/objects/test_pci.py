@@ -1,4 +1,5 @@
 """PCI devices and requests in their stored forms."""
+
 from __future__ import annotations
 
 import json
@@ -12,8 +13,15 @@ from kilonova.context import RequestContext
 from kilonova.objects import InstancePCIRequest, InstancePCIRequests, PciDevice, PciDeviceList
 
 UUID, REQUEST = str(uuids.UUID(int=5)), str(uuids.UUID(int=6))
-STORED = {'count': 1, 'spec': [{'vendor_id': '8086', 'product_id': '1533', 'rp_uuids': UUID}], 'alias_name': 'a1',
-          'is_new': False, 'numa_policy': 'legacy', 'request_id': REQUEST, 'requester_id': None}
+STORED = {
+    'count': 1,
+    'spec': [{'vendor_id': '8086', 'product_id': '1533', 'rp_uuids': UUID}],
+    'alias_name': 'a1',
+    'is_new': False,
+    'numa_policy': 'legacy',
+    'request_id': REQUEST,
+    'requester_id': None,
+}
 
 
 @pytest.fixture
@@ -22,8 +30,18 @@ def node_id(insert: Callable[..., int], node_values: dict[str, Any]) -> int:
 
 
 def device(address: str, **values: Any) -> PciDevice:
-    return PciDevice(**{'address': address, 'vendor_id': '8086', 'product_id': '1533', 'dev_type': 'type-PCI',
-                        'status': 'available', 'label': 'label_8086_1533', 'extra_info': {}, **values})
+    return PciDevice(
+        **{
+            'address': address,
+            'vendor_id': '8086',
+            'product_id': '1533',
+            'dev_type': 'type-PCI',
+            'status': 'available',
+            'label': 'label_8086_1533',
+            'extra_info': {},
+            **values,
+        }
+    )
 
 
 def test_requests_are_stored_as_a_plain_list() -> None:
@@ -36,9 +54,17 @@ def test_requests_are_stored_as_a_plain_list() -> None:
 def test_requests_made_in_the_code_are_stored_with_every_key() -> None:
     request = InstancePCIRequest(count=2, spec=[{'vendor_id': '10de', 'product_id': None}], alias_name='gpu')
     requests = InstancePCIRequests(instance_uuid=UUID, requests=[request])
-    assert json.loads(requests.to_column()) == [{
-        'count': 2, 'spec': [{'vendor_id': '10de', 'product_id': None}], 'alias_name': 'gpu', 'is_new': False,
-        'numa_policy': None, 'request_id': None, 'requester_id': None}]
+    assert json.loads(requests.to_column()) == [
+        {
+            'count': 2,
+            'spec': [{'vendor_id': '10de', 'product_id': None}],
+            'alias_name': 'gpu',
+            'is_new': False,
+            'numa_policy': None,
+            'request_id': None,
+            'requester_id': None,
+        }
+    ]
 
 
 def test_a_request_without_alias_is_a_ports() -> None:
@@ -69,14 +95,30 @@ def test_an_audit_changes_and_removes_devices(ctxt: RequestContext, node_id: int
     first, second, third = PciDeviceList.get_by_compute_node(ctxt, node_id)
     first.label = 'other'
     first.extra_info = {'managed': 'true'}
-    answer = PciDeviceList.save_all(ctxt, node_id, {
-        'updated': [first], 'removed': [second],
-        'statuses': [{'id': third.id, 'address': third.address, 'from': 'available', 'to': 'unavailable',
-                      'instance_uuid': None, 'request_id': None}]})
+    answer = PciDeviceList.save_all(
+        ctxt,
+        node_id,
+        {
+            'updated': [first],
+            'removed': [second],
+            'statuses': [
+                {
+                    'id': third.id,
+                    'address': third.address,
+                    'from': 'available',
+                    'to': 'unavailable',
+                    'instance_uuid': None,
+                    'request_id': None,
+                }
+            ],
+        },
+    )
     left = PciDeviceList.get_by_compute_node(ctxt, node_id)
     assert answer == {}
     assert [(one.label, one.extra_info, one.status) for one in left] == [
-        ('other', {'managed': 'true'}, 'available'), ('label_8086_1533', {}, 'unavailable')]
+        ('other', {'managed': 'true'}, 'available'),
+        ('label_8086_1533', {}, 'unavailable'),
+    ]
 
 
 def test_an_audit_may_be_sent_again(ctxt: RequestContext, node_id: int) -> None:
@@ -95,6 +137,6 @@ def test_a_device_that_comes_back_gets_a_new_row(ctxt: RequestContext, node_id: 
 
 def test_nothing_to_save_writes_nothing(ctxt: RequestContext, node_id: int) -> None:
     PciDeviceList.save_all(ctxt, node_id, {'created': [device('0000:81:00.0')]})
-    unchanged, = PciDeviceList.get_by_compute_node(ctxt, node_id)
+    (unchanged,) = PciDeviceList.get_by_compute_node(ctxt, node_id)
     assert unchanged.to_row(changed_only=True) == {}
     assert PciDeviceList.save_all(ctxt, node_id, {'updated': [unchanged]}) == {}

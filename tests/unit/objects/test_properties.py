@@ -1,4 +1,5 @@
 """What holds for every object, whatever its values: the wire is JSON and gives back what went in."""
+
 from __future__ import annotations
 
 import datetime
@@ -27,10 +28,14 @@ PLAIN = [
     ((ovo_fields.UUID, fields.UUID), lambda kind: st.uuids().map(str)),
     (ovo_fields.IPV6Address, lambda kind: st.ip_addresses(v=6).map(str)),
     (ovo_fields.IPAddress, lambda kind: st.ip_addresses(v=4).map(str)),
-    (ovo_fields.DateTime, lambda kind: st.datetimes(datetime.datetime.fromisoformat('1990-01-01')).map(
-        lambda value: value.replace(microsecond=0))),
+    (
+        ovo_fields.DateTime,
+        lambda kind: st.datetimes(datetime.datetime.fromisoformat('1990-01-01')).map(
+            lambda value: value.replace(microsecond=0)
+        ),
+    ),
     (ovo_fields.Boolean, lambda kind: st.booleans()),
-    ((ovo_fields.Integer, ovo_fields.NonNegativeInteger), lambda kind: st.integers(0, 2 ** 31)),
+    ((ovo_fields.Integer, ovo_fields.NonNegativeInteger), lambda kind: st.integers(0, 2**31)),
     (ovo_fields.Float, lambda kind: st.floats(allow_nan=False, allow_infinity=False, width=32)),
     (fields.NetworkModel, lambda kind: st.lists(st.dictionaries(TEXT, TEXT, max_size=2), max_size=2)),
     (ovo_fields.String, lambda kind: TEXT),
@@ -63,8 +68,11 @@ def field_values(field: Any, depth: int) -> st.SearchStrategy:
 def instances_of(name: str, depth: int) -> st.SearchStrategy:
     """Objects with some of their fields set."""
     cls = ovo.VersionedObjectRegistry.obj_classes()[name][0]
-    chosen = {field_name: field_values(field, depth) for field_name, field in cls.fields.items()
-              if depth > 0 or not isinstance(field, (ovo_fields.ObjectField, ovo_fields.ListOfObjectsField))}
+    chosen = {
+        field_name: field_values(field, depth)
+        for field_name, field in cls.fields.items()
+        if depth > 0 or not isinstance(field, (ovo_fields.ObjectField, ovo_fields.ListOfObjectsField))
+    }
     if depth <= 0 and 'objects' in cls.fields:
         return st.builds(cls)
     return st.fixed_dictionaries({}, optional=chosen).map(lambda values: cls(None, **values))

@@ -1,4 +1,5 @@
 """RequestSpec: made for a create, stored, and in the old dict forms (seed-map 3.7, 3.23)."""
+
 from __future__ import annotations
 
 import copy
@@ -40,25 +41,52 @@ def ctxt() -> RequestContext:
 
 @pytest.fixture
 def flavor() -> Flavor:
-    return Flavor.from_row(None, {'id': 3, 'name': 'small', 'flavorid': 's', 'memory_mb': 2048, 'vcpus': 2,
-                                  'root_gb': 20, 'ephemeral_gb': 5, 'swap': 512, 'disabled': False, 'is_public': True,
-                                  'extra_specs': {'pci_passthrough:alias': 'gpu:1'}})
+    return Flavor.from_row(
+        None,
+        {
+            'id': 3,
+            'name': 'small',
+            'flavorid': 's',
+            'memory_mb': 2048,
+            'vcpus': 2,
+            'root_gb': 20,
+            'ephemeral_gb': 5,
+            'swap': 512,
+            'disabled': False,
+            'is_public': True,
+            'extra_specs': {'pci_passthrough:alias': 'gpu:1'},
+        },
+    )
 
 
 @pytest.fixture
 def spec(ctxt: RequestContext, flavor: Flavor) -> RequestSpec:
-    requests = InstancePCIRequests(instance_uuid=UUID, requests=[InstancePCIRequest(
-        count=1, spec=[{'vendor_id': '10de', 'rp_uuids': RP}], alias_name='gpu', request_id=REQUEST)])
+    requests = InstancePCIRequests(
+        instance_uuid=UUID,
+        requests=[
+            InstancePCIRequest(
+                count=1, spec=[{'vendor_id': '10de', 'rp_uuids': RP}], alias_name='gpu', request_id=REQUEST
+            )
+        ],
+    )
     return RequestSpec.from_components(
-        ctxt, instance_uuid=UUID, flavor=flavor, image=IMAGE, pci_requests=requests, availability_zone='zone1',
-        scheduler_hints={'same_host': [UUID, RP], 'group': 'g'}, ignore_hosts=['host9'], force_hosts=['host1'],
+        ctxt,
+        instance_uuid=UUID,
+        flavor=flavor,
+        image=IMAGE,
+        pci_requests=requests,
+        availability_zone='zone1',
+        scheduler_hints={'same_host': [UUID, RP], 'group': 'g'},
+        ignore_hosts=['host9'],
+        force_hosts=['host1'],
         security_groups=SecurityGroupList.from_names(ctxt, ['default']),
         requested_networks=NetworkRequestList(objects=[NetworkRequest(network_id='auto')]),
         retry=SchedulerRetries.from_dict(ctxt, {'num_attempts': 2, 'hosts': [['host1', 'node1']]}),
         limits=SchedulerLimits.from_dict({'memory_mb': 4096}),
         requested_destination=Destination(host='host1', node=None),
         requested_resources=[RequestGroup(requester_id='g0', resources={'CUSTOM_GPU': 1})],
-        instance_group=InstanceGroup(id=1, uuid=RP, policy='affinity', members=[UUID], hosts=['host1']))
+        instance_group=InstanceGroup(id=1, uuid=RP, policy='affinity', members=[UUID], hosts=['host1']),
+    )
 
 
 def test_what_isnt_given_is_empty(ctxt: RequestContext, flavor: Flavor) -> None:
@@ -101,8 +129,12 @@ def test_every_field_can_be_read(ctxt: RequestContext, flavor: Flavor) -> None:
     so it may the flavor's."""
     new = RequestSpec.from_components(ctxt, instance_uuid=UUID, flavor=flavor)
     stored = RequestSpec.from_json(new.to_json(), ctxt)
-    bare = RequestSpec(instance_uuid=UUID, flavor=Flavor(name='small', memory_mb=1, vcpus=1, root_gb=1, flavorid='s',
-                                                         ephemeral_gb=0, id=3, swap=512, extra_specs={}))
+    bare = RequestSpec(
+        instance_uuid=UUID,
+        flavor=Flavor(
+            name='small', memory_mb=1, vcpus=1, root_gb=1, flavorid='s', ephemeral_gb=0, id=3, swap=512, extra_specs={}
+        ),
+    )
     for spec in (new, stored, bare, Serializer().deserialize_entity(ctxt, Serializer().serialize_entity(ctxt, stored))):
         read = {name: getattr(spec, name) for name in spec.fields}
         networks = read['network_metadata']
@@ -127,8 +159,7 @@ def test_whom_and_what_it_is_for_is_not_made_up(flavor: Flavor) -> None:
         _ = Flavor(name='small').memory_mb
 
 
-def test_reading_an_empty_field_leaves_a_spec_that_travels_and_is_stored(ctxt: RequestContext,
-                                                                         flavor: Flavor) -> None:
+def test_reading_an_empty_field_leaves_a_spec_that_travels_and_is_stored(ctxt: RequestContext, flavor: Flavor) -> None:
     spec = RequestSpec.from_json(RequestSpec.from_components(ctxt, instance_uuid=UUID, flavor=flavor).to_json(), ctxt)
     before = spec.to_json()
     assert [getattr(spec, name) for name in spec.fields]
@@ -169,7 +200,11 @@ def test_stored_and_read_again(spec: RequestSpec) -> None:
 def test_one_schedulings_own_is_not_stored(spec: RequestSpec) -> None:
     again = RequestSpec.from_json(spec.to_json())
     assert (again.retry, again.requested_destination, again.requested_resources, again.ignore_hosts) == (
-        None, None, None, None)
+        None,
+        None,
+        None,
+        None,
+    )
     for name in ('requested_networks', 'network_metadata', 'request_level_params', 'id'):
         assert name not in again
     assert 'hosts' not in again.instance_group
@@ -198,18 +233,34 @@ def test_the_old_request_spec(spec: RequestSpec, flavor: Flavor) -> None:
     properties = old.pop('instance_properties')
     assert old == {'image': IMAGE, 'instance_type': flavor, 'num_instances': 1}
     assert properties == {
-        'uuid': UUID, 'project_id': 'project', 'user_id': 'user', 'availability_zone': 'zone1', 'vcpus': 2,
-        'memory_mb': 2048, 'root_gb': 20, 'ephemeral_gb': 5, 'instance_type_id': 3, 'numa_topology': None,
-        'pci_requests': spec.pci_requests}
+        'uuid': UUID,
+        'project_id': 'project',
+        'user_id': 'user',
+        'availability_zone': 'zone1',
+        'vcpus': 2,
+        'memory_mb': 2048,
+        'root_gb': 20,
+        'ephemeral_gb': 5,
+        'instance_type_id': 3,
+        'numa_topology': None,
+        'pci_requests': spec.pci_requests,
+    }
 
 
 def test_the_old_filter_properties(spec: RequestSpec, flavor: Flavor) -> None:
     assert spec.to_legacy_filter_properties_dict() == {
-        'instance_type': flavor, 'ignore_hosts': ['host9'], 'force_hosts': ['host1'], 'limits': {'memory_mb': 4096},
+        'instance_type': flavor,
+        'ignore_hosts': ['host9'],
+        'force_hosts': ['host1'],
+        'limits': {'memory_mb': 4096},
         'retry': {'num_attempts': 2, 'hosts': [['host1', 'node1']]},
         'requested_destination': spec.requested_destination,
         'scheduler_hints': {'same_host': [UUID, RP], 'group': 'g'},
-        'group_updated': True, 'group_policies': {'affinity'}, 'group_hosts': {'host1'}, 'group_members': {UUID}}
+        'group_updated': True,
+        'group_policies': {'affinity'},
+        'group_hosts': {'host1'},
+        'group_members': {UUID},
+    }
 
 
 def test_empty_filter_properties_are_left_out(ctxt: RequestContext, flavor: Flavor) -> None:
@@ -230,17 +281,43 @@ def test_old_dicts_round_trip(ctxt: RequestContext, spec: RequestSpec) -> None:
 
 def test_hydration_from_dicts(ctxt: RequestContext) -> None:
     """seed-map 3.23: hints become lists; retry, limits, image, NUMA and PCI become objects."""
-    spec = RequestSpec.from_primitives(ctxt, {
-        'num_instances': 2, 'image': IMAGE,
-        'instance_type': {'id': 3, 'name': 'small', 'flavorid': 's', 'memory_mb': 1, 'vcpus': 1, 'root_gb': 1,
-                          'ephemeral_gb': 0, 'swap': 0, 'disabled': False, 'is_public': True, 'extra_specs': {}},
-        'instance_properties': {
-            'uuid': UUID, 'project_id': 'other', 'user_id': None, 'availability_zone': None,
-            'numa_topology': {'instance_uuid': UUID, 'cells': [{'id': 0, 'cpuset': [0, 1], 'memory': 512,
-                                                                'mem': {'total': 512}}]},
-            'pci_requests': {'instance_uuid': UUID, 'requests': [{
-                'count': 1, 'spec': [{'vendor_id': '10de'}], 'alias_name': 'gpu', 'request_id': REQUEST}]}}},
-        {'scheduler_hints': {'group': 'g'}, 'limits': {'vcpu': 8}, 'retry': {'num_attempts': 1, 'hosts': []}})
+    spec = RequestSpec.from_primitives(
+        ctxt,
+        {
+            'num_instances': 2,
+            'image': IMAGE,
+            'instance_type': {
+                'id': 3,
+                'name': 'small',
+                'flavorid': 's',
+                'memory_mb': 1,
+                'vcpus': 1,
+                'root_gb': 1,
+                'ephemeral_gb': 0,
+                'swap': 0,
+                'disabled': False,
+                'is_public': True,
+                'extra_specs': {},
+            },
+            'instance_properties': {
+                'uuid': UUID,
+                'project_id': 'other',
+                'user_id': None,
+                'availability_zone': None,
+                'numa_topology': {
+                    'instance_uuid': UUID,
+                    'cells': [{'id': 0, 'cpuset': [0, 1], 'memory': 512, 'mem': {'total': 512}}],
+                },
+                'pci_requests': {
+                    'instance_uuid': UUID,
+                    'requests': [
+                        {'count': 1, 'spec': [{'vendor_id': '10de'}], 'alias_name': 'gpu', 'request_id': REQUEST}
+                    ],
+                },
+            },
+        },
+        {'scheduler_hints': {'group': 'g'}, 'limits': {'vcpu': 8}, 'retry': {'num_attempts': 1, 'hosts': []}},
+    )
     assert (spec.num_instances, spec.project_id, spec.user_id) == (2, 'other', 'user')
     assert spec.scheduler_hints == {'group': ['g']}
     assert (spec.limits.vcpu, spec.limits.memory_mb) == (8, None)
@@ -254,29 +331,47 @@ def test_hydration_from_dicts(ctxt: RequestContext) -> None:
 
 
 @pytest.mark.parametrize('form', ['object', 'envelope'])
-def test_hydration_takes_objects_and_envelopes(ctxt: RequestContext, spec: RequestSpec, flavor: Flavor,
-                                               form: str) -> None:
+def test_hydration_takes_objects_and_envelopes(
+    ctxt: RequestContext, spec: RequestSpec, flavor: Flavor, form: str
+) -> None:
     topology = InstanceNUMATopology(instance_uuid=UUID, cells=[])
     values: list[Any] = [flavor, topology, spec.pci_requests]
     if form == 'envelope':
         values = [value.obj_to_primitive() for value in values]
-    again = RequestSpec.from_primitives(ctxt, {'instance_type': values[0], 'instance_properties': {
-        'uuid': UUID, 'numa_topology': values[1], 'pci_requests': values[2]}}, {})
+    again = RequestSpec.from_primitives(
+        ctxt,
+        {
+            'instance_type': values[0],
+            'instance_properties': {'uuid': UUID, 'numa_topology': values[1], 'pci_requests': values[2]},
+        },
+        {},
+    )
     assert again.flavor.id == 3
     assert again.numa_topology.cells == []
     assert again.pci_requests.requests[0].request_id == REQUEST
 
 
 def test_hydration_takes_the_stored_list_of_requests(ctxt: RequestContext, spec: RequestSpec, flavor: Flavor) -> None:
-    again = RequestSpec.from_primitives(ctxt, {'instance_type': flavor, 'instance_properties': {
-        'uuid': UUID, 'pci_requests': json.loads(spec.pci_requests.to_column())}}, {})
+    again = RequestSpec.from_primitives(
+        ctxt,
+        {
+            'instance_type': flavor,
+            'instance_properties': {'uuid': UUID, 'pci_requests': json.loads(spec.pci_requests.to_column())},
+        },
+        {},
+    )
     assert json.loads(again.pci_requests.to_column()) == json.loads(spec.pci_requests.to_column())
 
 
 def test_a_selection_knows_its_allocation() -> None:
-    selection = Selection(compute_node_uuid=UUID, service_host='host1', nodename='node1', cell_uuid=UUID,
-                          limits=SchedulerLimits.from_dict({'vcpu': 8}),
-                          allocation_request='{"allocations": {}, "mappings": {}}')
+    selection = Selection(
+        compute_node_uuid=UUID,
+        service_host='host1',
+        nodename='node1',
+        cell_uuid=UUID,
+        limits=SchedulerLimits.from_dict({'vcpu': 8}),
+        allocation_request='{"allocations": {}, "mappings": {}}',
+    )
     assert selection.allocation() == {'allocations': {}, 'mappings': {}}
     assert selection.to_dict() == {'host': 'host1', 'nodename': 'node1', 'limits': {'vcpu': 8}}
     selection.allocation_request = selection.limits = None

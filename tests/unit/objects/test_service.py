@@ -1,4 +1,5 @@
 """Service: the heartbeat as it travels and as it is written."""
+
 from __future__ import annotations
 
 import datetime
@@ -27,8 +28,15 @@ def row_of(cell: Database, service_id: int) -> Any:
 
 @pytest.fixture
 def service_id(insert: Callable[..., int]) -> int:
-    return insert('Service', uuid=str(uuids.uuid4()), host='host1', binary='nova-compute', topic='compute',
-                  report_count=5, version=73)
+    return insert(
+        'Service',
+        uuid=str(uuids.uuid4()),
+        host='host1',
+        binary='nova-compute',
+        topic='compute',
+        report_count=5,
+        version=73,
+    )
 
 
 class Wire:
@@ -51,10 +59,29 @@ def test_the_heartbeat_message(ctxt: RequestContext, service_id: int) -> None:
     objinst = wire.message['args'].pop('objinst')
     assert wire.message == {'method': 'object_action', 'args': {'objmethod': 'save', 'args': (), 'kwargs': {}}}
     data = objinst.pop('nova_object.data')
-    assert objinst == {'nova_object.name': 'Service', 'nova_object.namespace': 'nova', 'nova_object.version': '1.22',
-                       'nova_object.changes': ['report_count']}
-    assert set(data) == {'id', 'uuid', 'host', 'binary', 'topic', 'report_count', 'disabled', 'disabled_reason',
-                         'last_seen_up', 'forced_down', 'version', 'created_at', 'updated_at', 'deleted_at', 'deleted'}
+    assert objinst == {
+        'nova_object.name': 'Service',
+        'nova_object.namespace': 'nova',
+        'nova_object.version': '1.22',
+        'nova_object.changes': ['report_count'],
+    }
+    assert set(data) == {
+        'id',
+        'uuid',
+        'host',
+        'binary',
+        'topic',
+        'report_count',
+        'disabled',
+        'disabled_reason',
+        'last_seen_up',
+        'forced_down',
+        'version',
+        'created_at',
+        'updated_at',
+        'deleted_at',
+        'deleted',
+    }
     assert (data['report_count'], data['deleted'], data['host']) == (6, False, 'host1')
     assert json.loads(json.dumps(data)) == data
     assert service.obj_what_changed() == set()
@@ -80,8 +107,9 @@ def test_create_gives_id_and_uuid(ctxt: RequestContext, cell: Database) -> None:
     assert service.obj_what_changed() == set()
 
 
-def test_a_heartbeat_is_one_update_by_the_databases_clock(ctxt: RequestContext, cell: Database,
-                                                          service_id: int) -> None:
+def test_a_heartbeat_is_one_update_by_the_databases_clock(
+    ctxt: RequestContext, cell: Database, service_id: int
+) -> None:
     """seed-map 2.4: last_seen_up is written when report_count changes."""
     service = Service.get_by_args(ctxt, 'host1', 'nova-compute')
     service.report_count += 1
@@ -110,14 +138,19 @@ def test_a_heartbeat_of_a_service_that_is_gone_fails(ctxt: RequestContext, cell:
         service.save()
 
 
-@pytest.mark.parametrize(('row', 'said', 'left'), [
-    ((False, None), (True, 'AUTO: gone'), (True, 'AUTO: gone')),
-    ((True, 'AUTO: gone'), (False, None), (False, None)),
-    ((True, 'repairs'), (True, 'AUTO: gone'), (True, 'repairs')),
-    ((True, None), (True, 'AUTO: gone'), (True, None)),
-    ((True, 'repairs'), (False, None), (True, 'repairs'))])
+@pytest.mark.parametrize(
+    ('row', 'said', 'left'),
+    [
+        ((False, None), (True, 'AUTO: gone'), (True, 'AUTO: gone')),
+        ((True, 'AUTO: gone'), (False, None), (False, None)),
+        ((True, 'repairs'), (True, 'AUTO: gone'), (True, 'repairs')),
+        ((True, None), (True, 'AUTO: gone'), (True, None)),
+        ((True, 'repairs'), (False, None), (True, 'repairs')),
+    ],
+)
 def test_a_host_that_disables_itself_gives_way_to_administrators(
-        ctxt: RequestContext, cell: Database, service_id: int, row: Any, said: Any, left: Any) -> None:
+    ctxt: RequestContext, cell: Database, service_id: int, row: Any, said: Any, left: Any
+) -> None:
     """Finding 4.4: whatever an administrator says between its reading and its writing."""
     service = Service.get_by_args(ctxt, 'host1', 'nova-compute')
     service.disabled, service.disabled_reason = said

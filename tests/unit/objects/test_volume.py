@@ -1,4 +1,5 @@
 """A server's volumes as rows and as objects: what goes in comes out, and an older release never sees them."""
+
 from __future__ import annotations
 
 import json
@@ -16,10 +17,24 @@ BESIDES = {**CONNECTION, 'target_lun': 7}
 
 
 def row(**values):
-    return {'id': 1, 'uuid': ROW, 'source_type': 'volume', 'destination_type': 'volume', 'volume_id': VOLUME,
-            'volume_size': 3, 'attachment_id': None, 'device_name': '/dev/vdb', 'boot_index': None,
-            'delete_on_termination': True, 'disk_bus': None, 'device_type': None, 'tag': 't', 'volume_type': None,
-            'connection_info': None, **values}
+    return {
+        'id': 1,
+        'uuid': ROW,
+        'source_type': 'volume',
+        'destination_type': 'volume',
+        'volume_id': VOLUME,
+        'volume_size': 3,
+        'attachment_id': None,
+        'device_name': '/dev/vdb',
+        'boot_index': None,
+        'delete_on_termination': True,
+        'disk_bus': None,
+        'device_type': None,
+        'tag': 't',
+        'volume_type': None,
+        'connection_info': None,
+        **values,
+    }
 
 
 def test_a_row_tells_where_and_how_a_volume_is_attached():
@@ -31,7 +46,11 @@ def test_a_row_tells_where_and_how_a_volume_is_attached():
     # The field's form, for whoever reads the table.
     stored = json.loads(text)
     assert (stored['driver_volume_type'], stored['data'], stored['serial'], stored['instance']) == (
-        'iscsi', {'target_lun': 1, 'auth_password': 'secret'}, VOLUME, SERVER)
+        'iscsi',
+        {'target_lun': 1, 'auth_password': 'secret'},
+        VOLUME,
+        SERVER,
+    )
 
 
 def test_one_that_is_only_reserved_is_on_no_host():
@@ -61,7 +80,8 @@ def test_what_hosts_it_was_attached_to_is_kept_for_a_while():
     text = None
     for number in range(5):
         text = AttachedVolume.read(row(connection_info=text)).connection_info(
-            SERVER, f'gpu{number}', {**CONNECTION, 'target_lun': number}, {'host': f'gpu{number}'})
+            SERVER, f'gpu{number}', {**CONNECTION, 'target_lun': number}, {'host': f'gpu{number}'}
+        )
     volume = AttachedVolume.read(row(connection_info=text))
     assert [volume.at(f'gpu{number}') is not None for number in range(5)] == [False, False, True, True, True]
     before, now = volume.at('gpu3'), volume.at('gpu4')
@@ -85,8 +105,12 @@ def test_a_volume_of_a_guest_on_its_way_is_attached_to_two_hosts():
     assert (both.host, both.connection, both.multiattach) == ('gpu1', one.connection, True)
     assert both.attachments == {'own', 'other'} and both.known_at['gpu1'] == one.known_at['gpu1']
     # It went there, or it did not.
-    went = AttachedVolume.read(row(attachment_id='other', connection_info=both.connection_info(
-        SERVER, 'gpu2', there.connection, both.known_at['gpu2']['connector'])))
+    went = AttachedVolume.read(
+        row(
+            attachment_id='other',
+            connection_info=both.connection_info(SERVER, 'gpu2', there.connection, both.known_at['gpu2']['connector']),
+        )
+    )
     stayed = AttachedVolume.read(row(attachment_id='own', connection_info=both.besides_at(SERVER, 'gpu2')))
     assert (went.host, went.attachments, stayed.host, stayed.attachments) == ('gpu2', {'other'}, 'gpu1', {'own'})
     for volume in (went, stayed):

@@ -1,4 +1,5 @@
 """What guests read and write of volumes: how counters add up over starts, hosts and servers."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -29,6 +30,7 @@ def give(insert: Callable[..., int]) -> Callable[..., None]:
     def add(*servers: str, volume: str = VOLUME) -> None:
         for server in servers:
             insert('BlockDeviceMapping', instance_uuid=server, volume_id=volume, destination_type='volume', deleted=0)
+
     return add
 
 
@@ -37,13 +39,20 @@ def withdraw(cell: Database) -> Callable[[str], None]:
     def remove(server: str) -> None:
         with cell.write() as conn:
             conn.execute(DISKS.update().where(DISKS.c.instance_uuid == server).values(deleted=DISKS.c.id))
+
     return remove
 
 
 def told(ctxt: RequestContext, server: str, *counters: int, volume: str = VOLUME) -> objects.VolumeUsage:
     return objects.VolumeUsage(
-        ctxt, volume_id=volume, instance_uuid=server, project_id='p', user_id='u', availability_zone='nova',
-        **{f'curr_{name}': counter for name, counter in zip(COUNTERS, counters, strict=True)})
+        ctxt,
+        volume_id=volume,
+        instance_uuid=server,
+        project_id='p',
+        user_id='u',
+        availability_zone='nova',
+        **{f'curr_{name}': counter for name, counter in zip(COUNTERS, counters, strict=True)},
+    )
 
 
 def count(ctxt: RequestContext, *found: objects.VolumeUsage) -> list[objects.VolumeUsage]:
@@ -67,16 +76,21 @@ def test_counters_of_one_run_are_replaced(ctxt: RequestContext, cell: Database, 
     give(FIRST)
     (usage,) = count(ctxt, told(ctxt, FIRST, 1, 512, 2, 1024))
     assert (usage.volume_id, usage.instance_uuid, usage.project_id, usage.user_id, usage.availability_zone) == (
-        VOLUME, FIRST, 'p', 'u', 'nova')
+        VOLUME,
+        FIRST,
+        'p',
+        'u',
+        'nova',
+    )
     assert totals(usage) == [1, 512, 2, 1024] and usage.tot_last_refreshed is None
     seen = usage.curr_last_refreshed
     # Equal counters are those of a guest that did nothing.
-    for counters in ((1, 512, 2, 1024), (3, 2 ** 40, 2, 1024)):
+    for counters in ((1, 512, 2, 1024), (3, 2**40, 2, 1024)):
         (usage,) = count(ctxt, told(ctxt, FIRST, *counters))
         assert totals(usage) == list(counters) and before(usage) == [0] * 4
     assert usage.curr_last_refreshed > seen
     (row,) = rows(cell)
-    assert (row['id'], row['curr_read_bytes'], row['deleted']) == (usage.id, 2 ** 40, 0) and row['updated_at']
+    assert (row['id'], row['curr_read_bytes'], row['deleted']) == (usage.id, 2**40, 0) and row['updated_at']
 
 
 @pytest.mark.parametrize('smaller', range(4))
@@ -94,7 +108,8 @@ def test_a_counter_that_went_back_began_anew(ctxt: RequestContext, give: Callabl
 
 
 def test_a_volume_goes_on_counting_with_its_next_server(
-        ctxt: RequestContext, cell: Database, give: Callable[..., None], withdraw: Callable[[str], None]) -> None:
+    ctxt: RequestContext, cell: Database, give: Callable[..., None], withdraw: Callable[[str], None]
+) -> None:
     """Though that one has done more than the one before."""
     give(FIRST)
     count(ctxt, told(ctxt, FIRST, 1, 2, 3, 4))
@@ -113,12 +128,12 @@ def test_a_volume_goes_on_counting_with_its_next_server(
 
 
 def test_servers_that_share_a_volume_count_for_themselves(
-        ctxt: RequestContext, cell: Database, give: Callable[..., None], withdraw: Callable[[str], None]) -> None:
+    ctxt: RequestContext, cell: Database, give: Callable[..., None], withdraw: Callable[[str], None]
+) -> None:
     give(FIRST, SECOND)
     for times in (1, 2, 3):
         both = count(ctxt, told(ctxt, FIRST, *[100 * times] * 4), told(ctxt, SECOND, *[times] * 4))
-        assert {usage.instance_uuid: totals(usage) for usage in both} == {
-            FIRST: [100 * times] * 4, SECOND: [times] * 4}
+        assert {usage.instance_uuid: totals(usage) for usage in both} == {FIRST: [100 * times] * 4, SECOND: [times] * 4}
     # What a server did that has it no more is counted once, for one of the others that is told of.
     give(THIRD)
     count(ctxt, told(ctxt, THIRD, 7, 7, 7, 7))
@@ -129,12 +144,14 @@ def test_servers_that_share_a_volume_count_for_themselves(
 
 
 def test_a_server_that_has_it_no_more_is_not_counted(
-        ctxt: RequestContext, cell: Database, give: Callable[..., None], withdraw: Callable[[str], None]) -> None:
+    ctxt: RequestContext, cell: Database, give: Callable[..., None], withdraw: Callable[[str], None]
+) -> None:
     """What its host looked at just before; or the server is gone with all that it had."""
     give(FIRST)
     give(SECOND, volume=OTHER)
-    assert [usage.instance_uuid for usage in count(ctxt, told(ctxt, FIRST, 1, 1, 1, 1),
-                                                   told(ctxt, SECOND, 9, 9, 9, 9))] == [FIRST]
+    assert [
+        usage.instance_uuid for usage in count(ctxt, told(ctxt, FIRST, 1, 1, 1, 1), told(ctxt, SECOND, 9, 9, 9, 9))
+    ] == [FIRST]
     withdraw(FIRST)
     assert count(ctxt, told(ctxt, FIRST, 2, 2, 2, 2)) == []
     (row,) = rows(cell)
@@ -152,4 +169,9 @@ def test_statements_do_not_grow_with_the_volumes(ctxt: RequestContext, give: Cal
     assert len(count(ctxt, *(told(ctxt, FIRST, 2, 2, 2, 2, volume=volume) for volume in volumes))) == 40
     stop()
     assert sorted(word for word in seen if word in ('SELECT', 'UPDATE', 'INSERT', 'DELETE')) == [
-        'INSERT', 'SELECT', 'SELECT', 'SELECT', 'UPDATE']
+        'INSERT',
+        'SELECT',
+        'SELECT',
+        'SELECT',
+        'UPDATE',
+    ]

@@ -9,7 +9,7 @@ from oslo_utils import uuidutils
 from kilonova.compute.tracker import Tracker
 from kilonova.objects import ComputeNode, InstancePCIRequest
 from kilonova.pci.device import VF
-from kilonova.pci.devices import HostDevices, Owner
+from kilonova.pci.devices import DeviceOwner, NodeDevices
 from kilonova.pci.kinds import PciFunctions
 from kilonova.pci.spec import DeviceSpecs
 
@@ -64,22 +64,24 @@ def request(
     )
 
 
-def saved(devices: HostDevices) -> HostDevices:
+def saved(devices: NodeDevices) -> NodeDevices:
     """What rows lacked was written; new rows get ids."""
     top = max([device.id for device in devices.all() if 'id' in device], default=0)
     changes = devices.unwritten()
     return devices.written(changes, {device.address: top + 1 + index for index, device in enumerate(changes.created)})
 
 
-def host(devices: list[dict[str, Any]], specs: str = '{"vendor_id": "10de"}') -> HostDevices:
+def host(devices: list[dict[str, Any]], specs: str = '{"vendor_id": "10de"}') -> NodeDevices:
     """A host that has these devices, all with rows."""
-    return saved(HostDevices((PciFunctions(DeviceSpecs.parse([specs])),), NODE).looked(devices))
+    return saved(NodeDevices((PciFunctions(DeviceSpecs.parse([specs])),), NODE).looked(devices))
 
 
-def claimed(devices: HostDevices, uuid: str, *requests: InstancePCIRequest) -> HostDevices:
+def claimed(devices: NodeDevices, uuid: str, *requests: InstancePCIRequest) -> NodeDevices:
     """A server has what it asks for."""
     chosen = devices.pools.copy().consume_requests(requests)
-    return devices.given({device.address: Owner('claimed', uuid, request_id) for device, request_id in chosen}, uuid)[0]
+    return devices.given(
+        {device.address: DeviceOwner('claimed', uuid, request_id) for device, request_id in chosen}, uuid
+    )[0]
 
 
 def ledger(devices: list[dict[str, Any]], specs: str = '{"vendor_id": "10de"}') -> Tracker:
@@ -90,6 +92,6 @@ def ledger(devices: list[dict[str, Any]], specs: str = '{"vendor_id": "10de"}') 
     return made
 
 
-def statuses(devices: HostDevices) -> dict[str, str]:
+def statuses(devices: NodeDevices) -> dict[str, str]:
     """{address: status}."""
     return {device.address: device.status for device in devices.all()}

@@ -35,24 +35,18 @@ def test_glob(pattern, yes, no):
     ],
 )
 def test_glob_field_too_big(pattern, name, maximum):
-    with pytest.raises(
-        address.PciConfigInvalidSpec, match=rf'property {name} .* allowable value \({maximum}\)'
-    ):
+    with pytest.raises(address.PciConfigInvalidSpec, match=rf'property {name} .* allowable value \({maximum}\)'):
         address.GlobAddress(pattern)
 
 
 def test_glob_field_not_hex():
-    with pytest.raises(
-        address.PciConfigInvalidSpec, match=r"property bus \('xy'\) does not parse as a hex number"
-    ):
+    with pytest.raises(address.PciConfigInvalidSpec, match=r"property bus \('xy'\) does not parse as a hex number"):
         address.GlobAddress('0000:xy:00.0')
 
 
 @pytest.mark.parametrize('pattern', ['1:0000:81:00.0', '0000:81:00.0.1'])
 def test_glob_of_another_form(pattern):
-    with pytest.raises(
-        address.PciDeviceWrongAddressFormat, match=f'The PCI address {pattern} has an incorrect'
-    ):
+    with pytest.raises(address.PciDeviceWrongAddressFormat, match=f'The PCI address {pattern} has an incorrect'):
         address.GlobAddress(pattern)
 
 

@@ -1,4 +1,5 @@
 """Virtual functions of NVIDIA cards by their vGPU types: which are given out, and in which pools."""
+
 from __future__ import annotations
 
 import random
@@ -22,9 +23,19 @@ def carved(card: str, types: list[int | None]) -> list[dict[str, object]]:
     return found
 
 
-@pytest.mark.parametrize(('content', 'vgpu_type'), [
-    (b'1519\n', 1519), (b'0\n', 0), (b' 7 ', 7), (b'', None), (b'none\n', None), (b'-1\n', None), (b'\xff\xfe', None),
-    (b'9' * 80, None)])
+@pytest.mark.parametrize(
+    ('content', 'vgpu_type'),
+    [
+        (b'1519\n', 1519),
+        (b'0\n', 0),
+        (b' 7 ', 7),
+        (b'', None),
+        (b'none\n', None),
+        (b'-1\n', None),
+        (b'\xff\xfe', None),
+        (b'9' * 80, None),
+    ],
+)
 def test_what_the_kernel_says(tmp_path: Path, content: bytes, vgpu_type: int | None) -> None:
     folder = tmp_path / 'bus' / 'pci' / 'devices' / CARD / 'nvidia'
     folder.mkdir(parents=True)
@@ -38,8 +49,7 @@ def test_each_type_is_a_pool_of_its_own() -> None:
     devices = host(carved(CARD, [1519, 1519, 1520, 0, None]))
     pools = {(pool.keys.get('vgpu_type'), pool.count) for pool in devices.pools.pools}
     assert pools == {('1519', 2), ('1520', 1), (None, 1)}
-    assert len(devices.pools.copy().consume_requests(
-        [request(2, vendor_id='10de', vgpu_type='1519')])) == 2
+    assert len(devices.pools.copy().consume_requests([request(2, vendor_id='10de', vgpu_type='1519')])) == 2
 
 
 @pytest.mark.parametrize('seed', range(50))
@@ -47,12 +57,15 @@ def test_what_is_given_out(seed: int) -> None:
     """In Placement one type a card, the one that most functions have; nothing without a type; functions that have no
     such file always. The order in which devices are found changes nothing."""
     rng = random.Random(seed)
-    types = {card: [rng.choice([None, 0, 1519, 1520, 1521]) for _ in range(rng.randint(1, 8))]
-             for card in (CARD, OTHER)}
+    types = {
+        card: [rng.choice([None, 0, 1519, 1520, 1521]) for _ in range(rng.randint(1, 8))] for card in (CARD, OTHER)
+    }
     found = [one for card, given in types.items() for one in carved(card, given)]
     rng.shuffle(found)
-    reported, unreported = (PciFunctions(DeviceSpecs.parse(['{"vendor_id": "10de"}']), reported).columns(found)
-                            for reported in (True, False))
+    reported, unreported = (
+        PciFunctions(DeviceSpecs.parse(['{"vendor_id": "10de"}']), reported).columns(found)
+        for reported in (True, False)
+    )
     assert unreported.keys() == {one['address'] for one in found if one.get('vgpu_type') != 0}
     for card, given in types.items():
         there = [given[index] for index, one in enumerate(functions(card, len(given))) if one['address'] in reported]
@@ -69,5 +82,6 @@ def test_it_is_said_once_and_again_when_it_is_so_again(caplog: pytest.LogCapture
         lines = [record.getMessage() for record in caplog.records if 'not offered to servers' in record.getMessage()]
         assert len(lines) == said
     (line,) = lines
-    assert line == ('PCI device 0000:3b:10.0 is not offered to servers: its nvidia/current_vgpu_type is 0: it has no '
-                    'vGPU type')
+    assert line == (
+        'PCI device 0000:3b:10.0 is not offered to servers: its nvidia/current_vgpu_type is 0: it has no vGPU type'
+    )

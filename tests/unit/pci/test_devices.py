@@ -1,11 +1,12 @@
 """What a host has now against what the rows of its devices say."""
+
 from __future__ import annotations
 
 import pytest
 
 from kilonova.objects import PciDevice
 from kilonova.pci.device import describe
-from kilonova.pci.devices import Changes, HostDevices, Owner
+from kilonova.pci.devices import Changes, DeviceOwner, NodeDevices
 from kilonova.pci.kinds import PciFunctions
 from kilonova.pci.pools import PciDeviceRequestFailed
 from kilonova.pci.spec import DeviceSpecs
@@ -18,18 +19,24 @@ VF0, VF1 = (one['address'] for one in functions(PF0, 2))
 FAMILY = [found(PF0, dev_type='type-PF'), *functions(PF0, 2)]
 
 
-def given(made: HostDevices, uuid: str, *addresses: str, status: str = 'allocated') -> HostDevices:
-    return made.given({address: Owner(status, uuid, 'r') for address in addresses}, uuid)[0]
+def given(made: NodeDevices, uuid: str, *addresses: str, status: str = 'allocated') -> NodeDevices:
+    return made.given({address: DeviceOwner(status, uuid, 'r') for address in addresses}, uuid)[0]
 
 
-def freed(made: HostDevices, uuid: str) -> HostDevices:
+def freed(made: NodeDevices, uuid: str) -> NodeDevices:
     return made.given({device.address: None for device in made.held(uuid)}, uuid)[0]
 
 
 def test_each_kind_of_change_is_a_change() -> None:
     device = PciDevice(address=G0)
-    change = {'id': 1, 'address': G0, 'from': 'available', 'to': 'unavailable', 'instance_uuid': None,
-              'request_id': None}
+    change = {
+        'id': 1,
+        'address': G0,
+        'from': 'available',
+        'to': 'unavailable',
+        'instance_uuid': None,
+        'request_id': None,
+    }
     lists = [[device], [device], [device], [change]]
     assert not Changes([], [], [], [])
     for place in range(4):
@@ -37,16 +44,24 @@ def test_each_kind_of_change_is_a_change() -> None:
 
 
 def test_a_stored_device_reads_as_it_was_found() -> None:
-    stored, = host([found(VF0, dev_type='type-VF', parent=PF0, numa=1, capabilities={'vpd': {'a': '1'}})],
-                   '{"vendor_id": "10de"}').all()
+    (stored,) = host(
+        [found(VF0, dev_type='type-VF', parent=PF0, numa=1, capabilities={'vpd': {'a': '1'}})], '{"vendor_id": "10de"}'
+    ).all()
     assert describe(stored) == {
-        'address': VF0, 'vendor_id': '10de', 'product_id': '13f1', 'dev_type': 'type-VF', 'numa_node': 1,
-        'parent_addr': PF0, 'capabilities': {'vpd': {'a': '1'}}}
+        'address': VF0,
+        'vendor_id': '10de',
+        'product_id': '13f1',
+        'dev_type': 'type-VF',
+        'numa_node': 1,
+        'parent_addr': PF0,
+        'capabilities': {'vpd': {'a': '1'}},
+    }
 
 
 def test_new_devices() -> None:
-    made = HostDevices((PciFunctions(DeviceSpecs.parse(['{"vendor_id": "10de", "managed": "no"}'])),), NODE).looked([
-        found(G0, capabilities={'vpd': {'card_serial_number': '1'}}, parent_ifname=None), found(G1, vendor_id='8086')])
+    made = NodeDevices((PciFunctions(DeviceSpecs.parse(['{"vendor_id": "10de", "managed": "no"}'])),), NODE).looked(
+        [found(G0, capabilities={'vpd': {'card_serial_number': '1'}}, parent_ifname=None), found(G1, vendor_id='8086')]
+    )
     changes = made.unwritten()
     (device,) = changes.created
     assert (device.address, device.status, device.compute_node_id) == (G0, 'available', NODE)
@@ -61,7 +76,7 @@ def test_new_devices() -> None:
 
 
 def test_a_look_before_the_last_one_was_written_is_the_same() -> None:
-    made = HostDevices((PciFunctions(DeviceSpecs.parse(['{}'])),), NODE).looked([found(G0)])
+    made = NodeDevices((PciFunctions(DeviceSpecs.parse(['{}'])),), NODE).looked([found(G0)])
     again = made.looked([found(G0)])
     assert [device.uuid for device in made.unwritten().created] == [one.uuid for one in again.unwritten().created]
     assert again.looked([]).all() == []
@@ -76,7 +91,8 @@ def test_changed_device_moves_to_another_pool() -> None:
     assert device.obj_what_changed() == {'dev_type', 'numa_node'}
     made = saved(made)
     assert [(pool.tags['dev_type'], pool.numa_node, pool.count) for pool in made.pools.to_pool_list()] == [
-        ('type-PF', 1, 1)]
+        ('type-PF', 1, 1)
+    ]
     assert not made.looked(now).unwritten()
 
 
@@ -126,7 +142,7 @@ def test_held_device_that_disappears(caplog: pytest.LogCaptureFixture) -> None:
 def test_device_whose_row_says_removed_is_offered_when_it_is_found_again() -> None:
     made = freed(given(host([found(G0)]), A, G0).looked([]), A)
     rows = [entry.device for entry in made.entries.values()]
-    made = HostDevices.of(made.kinds, rows, NODE)
+    made = NodeDevices.of(made.kinds, rows, NODE)
     assert made.pools.free == 0
     made = made.looked([found(G0)])
     assert [(change['from'], change['to']) for change in made.unwritten().statuses] == [('removed', 'available')]
@@ -142,12 +158,13 @@ def test_providers() -> None:
     now = [found(G0), *functions(PF0, 2)]
     made = host(now).provided({G0: 'rp0', PF0: 'rp1'})
     assert {device.address: device.extra_info for device in made.unwritten().updated} == {
-        address: {'rp_uuid': rp} for address, rp in ((G0, 'rp0'), (VF0, 'rp1'), (VF1, 'rp1'))}
+        address: {'rp_uuid': rp} for address, rp in ((G0, 'rp0'), (VF0, 'rp1'), (VF1, 'rp1'))
+    }
     assert {pool.tags['rp_uuid'] for pool in made.pools.to_pool_list()} == {'rp0', 'rp1'}
     made = saved(made).looked(now)
     assert not made.unwritten()
     assert {device.extra_info['rp_uuid'] for device in made.all()} == {'rp0', 'rp1'}
-    again = HostDevices.of(made.kinds, made.all(), NODE)
+    again = NodeDevices.of(made.kinds, made.all(), NODE)
     assert again.pools.to_pool_list()[0].tags['rp_uuid'] == 'rp0'
 
 
@@ -166,17 +183,21 @@ def test_stored_statuses_that_do_not_fit_are_mended() -> None:
     rows[VF0].status = 'unclaimable'
     rows[PF0].status = 'unavailable'
     rows[VF1].instance_uuid = B
-    again = HostDevices.of(made.kinds, rows.values(), NODE)
+    again = NodeDevices.of(made.kinds, rows.values(), NODE)
     assert {(device.status, device.instance_uuid) for device in again.all()} == {('available', None)}
     assert not saved(again).unwritten()
     assert {change['address']: (change['from'], change['to']) for change in again.unwritten().statuses} == {
-        VF0: ('unclaimable', 'available'), PF0: ('unavailable', 'available')}
+        VF0: ('unclaimable', 'available'),
+        PF0: ('unavailable', 'available'),
+    }
     settled, changes = again.given({}, A)
     assert {change['address']: change['to'] for change in changes} == {VF0: 'available', PF0: 'available'}
     assert settled.given({}, A) == (settled, [])
-    _, changes = again.given({PF0: Owner('claimed', A, 'r')}, A)
+    _, changes = again.given({PF0: DeviceOwner('claimed', A, 'r')}, A)
     assert {change['address']: (change['from'], change['to']) for change in changes} == {
-        PF0: ('unavailable', 'claimed'), VF1: ('available', 'unclaimable')}
+        PF0: ('unavailable', 'claimed'),
+        VF1: ('available', 'unclaimable'),
+    }
 
 
 def test_rows_that_contradict_each_other_offer_nothing() -> None:
@@ -184,7 +205,7 @@ def test_rows_that_contradict_each_other_offer_nothing() -> None:
     rows = host(FAMILY).all()
     for device in rows[:2]:
         device.status, device.instance_uuid = 'allocated', A
-    made = HostDevices.of(host([]).kinds, rows, NODE)
+    made = NodeDevices.of(host([]).kinds, rows, NODE)
     assert statuses(made) == {PF0: 'allocated', VF0: 'allocated', VF1: 'unavailable'}
     with pytest.raises(PciDeviceRequestFailed):
         made.pools.copy().consume_requests([request(1, vendor_id='10de', dev_type='type-VF')])
@@ -204,14 +225,17 @@ def test_new_functions_of_a_held_pf() -> None:
     assert [device.status for device in made.unwritten().created] == ['unavailable']
     made, changes = saved(made).given({PF0: None}, A)
     assert {change['address']: (change['from'], change['to']) for change in changes} == {
-        PF0: ('allocated', 'available'), VF0: ('unavailable', 'available')}
+        PF0: ('allocated', 'available'),
+        VF0: ('unavailable', 'available'),
+    }
     assert made.pools.free == 2
 
 
 def test_owners_of_rows_are_known() -> None:
     made = given(given(host(FAMILY), A, VF0), B, VF1, status='claimed')
-    again = HostDevices.of(made.kinds, [PciDevice.obj_from_primitive(device.obj_to_primitive())
-                                        for device in made.all()], NODE)
+    again = NodeDevices.of(
+        made.kinds, [PciDevice.obj_from_primitive(device.obj_to_primitive()) for device in made.all()], NODE
+    )
     assert [(device.address, device.status, device.request_id) for device in again.held(B)] == [(VF1, 'claimed', 'r')]
     assert [device.address for device in again.held()] == [VF0, VF1]
     assert (statuses(again), again.pools.free) == ({PF0: 'unavailable', VF0: 'allocated', VF1: 'claimed'}, 0)

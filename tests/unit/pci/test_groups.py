@@ -1,4 +1,5 @@
 """Groups of devices: what operators may write, and which devices of a host belong together."""
+
 from __future__ import annotations
 
 import json
@@ -25,29 +26,41 @@ def specs(*entries: dict[str, Any]) -> DeviceSpecs:
 
 
 # --- what may be written ---------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(('change', 'why'), [
-    ({'group': ''}, "group: '' is invalid"), ({'group': 5}, 'group: 5 is invalid'),
-    ({'group': 'a b'}, "group: 'a b' is invalid"), ({'group': 'x' * 65}, 'is invalid: it must be 1 to 64 letters'),
-    ({'group': None}, 'group: None is invalid'),
-    ({'group_by': 'bus'}, "group_by: 'bus' is invalid: it must be slot, iommu_group or lists of addresses"),
-    ({'group_by': None}, 'group_by: None is invalid'), ({'group_size': None}, 'group_size: None is invalid'),
-    ({'group_size': 1}, 'group_size: 1 is invalid: it must be a number from 2 to 16'),
-    ({'group_size': 17}, 'group_size: 17'), ({'group_size': '2'}, "group_size: '2'"),
-    ({'group_size': True}, 'group_size: True'), ({'group_size': 2.0}, r'group_size: 2\.0'),
-    ({'group_by': [], 'group_size': ...}, 'group_by has 0 lists'),
-    ({'group_by': [[A, B]]}, 'group_size is valid only with group_by slot'),
-    ({'group_by': [A, B], 'group_size': ...}, f"'{A}' is invalid: it must be a list of 2 to 16 addresses"),
-    ({'group_by': [[A]], 'group_size': ...}, 'a list of 2 to 16 addresses'),
-    ({'group_by': [[f'0000:{bus:02x}:00.0' for bus in range(17)]], 'group_size': ...}, 'a list of 2 to 16'),
-    ({'group_by': [[f'{each:04x}:00:00.0', f'{each:04x}:00:01.0'] for each in range(257)], 'group_size': ...},
-     'group_by has 257 lists, but must have 1 to 256'),
-    ({'group_by': [[A, A]], 'group_size': ...}, f'{A} is listed twice'),
-    ({'group_by': [[A, B], [C, B]], 'group_size': ...}, f'{B} is listed twice'),
-    ({'group_by': [[A, '82:00.0']], 'group_size': ...}, "'82:00.0' is not a PCI address"),
-    ({'group_by': [[A, 7]], 'group_size': ...}, '7 is not a PCI address'),
-    ({'one_time_use': True}, "'one_time_use' is not supported for devices of a group"),
-    ({'live_migratable': 'yes'}, "'live_migratable' is not supported"), ({'remote_managed': 'no'}, "'remote_managed'"),
-    ({'physical_network': 'net'}, "'physical_network'")])
+@pytest.mark.parametrize(
+    ('change', 'why'),
+    [
+        ({'group': ''}, "group: '' is invalid"),
+        ({'group': 5}, 'group: 5 is invalid'),
+        ({'group': 'a b'}, "group: 'a b' is invalid"),
+        ({'group': 'x' * 65}, 'is invalid: it must be 1 to 64 letters'),
+        ({'group': None}, 'group: None is invalid'),
+        ({'group_by': 'bus'}, "group_by: 'bus' is invalid: it must be slot, iommu_group or lists of addresses"),
+        ({'group_by': None}, 'group_by: None is invalid'),
+        ({'group_size': None}, 'group_size: None is invalid'),
+        ({'group_size': 1}, 'group_size: 1 is invalid: it must be a number from 2 to 16'),
+        ({'group_size': 17}, 'group_size: 17'),
+        ({'group_size': '2'}, "group_size: '2'"),
+        ({'group_size': True}, 'group_size: True'),
+        ({'group_size': 2.0}, r'group_size: 2\.0'),
+        ({'group_by': [], 'group_size': ...}, 'group_by has 0 lists'),
+        ({'group_by': [[A, B]]}, 'group_size is valid only with group_by slot'),
+        ({'group_by': [A, B], 'group_size': ...}, f"'{A}' is invalid: it must be a list of 2 to 16 addresses"),
+        ({'group_by': [[A]], 'group_size': ...}, 'a list of 2 to 16 addresses'),
+        ({'group_by': [[f'0000:{bus:02x}:00.0' for bus in range(17)]], 'group_size': ...}, 'a list of 2 to 16'),
+        (
+            {'group_by': [[f'{each:04x}:00:00.0', f'{each:04x}:00:01.0'] for each in range(257)], 'group_size': ...},
+            'group_by has 257 lists, but must have 1 to 256',
+        ),
+        ({'group_by': [[A, A]], 'group_size': ...}, f'{A} is listed twice'),
+        ({'group_by': [[A, B], [C, B]], 'group_size': ...}, f'{B} is listed twice'),
+        ({'group_by': [[A, '82:00.0']], 'group_size': ...}, "'82:00.0' is not a PCI address"),
+        ({'group_by': [[A, 7]], 'group_size': ...}, '7 is not a PCI address'),
+        ({'one_time_use': True}, "'one_time_use' is not supported for devices of a group"),
+        ({'live_migratable': 'yes'}, "'live_migratable' is not supported"),
+        ({'remote_managed': 'no'}, "'remote_managed'"),
+        ({'physical_network': 'net'}, "'physical_network'"),
+    ],
+)
 def test_a_bad_group_is_refused_by_its_value(change: dict[str, Any], why: str) -> None:
     entry = {name: value for name, value in {**SLOT, **change}.items() if value is not ...}
     with pytest.raises(PciConfigInvalidSpec, match=why):
@@ -71,19 +84,25 @@ def test_a_mistyped_key() -> None:
         specs({**SLOT, 'groupby': 'slot'})
 
 
-@pytest.mark.parametrize(('alias', 'why'), [
-    ({'group': 'a b'}, "'a b' does not match"), ({'group': 5}, "5 is not of type 'string'"),
-    ({'group': 'g', 'vendor_id': '10de'}, "'vendor_id' cannot be combined with 'group'"),
-    ({'group': 'g', 'product_id': '10de'}, "'product_id' cannot be combined"),
-    ({'group': 'g', 'device_type': 'type-PF'}, "'device_type' cannot be combined"),
-    ({'group': 'g', 'live_migratable': True}, "'live_migratable' cannot be combined")])
+@pytest.mark.parametrize(
+    ('alias', 'why'),
+    [
+        ({'group': 'a b'}, "'a b' does not match"),
+        ({'group': 5}, "5 is not of type 'string'"),
+        ({'group': 'g', 'vendor_id': '10de'}, "'vendor_id' cannot be combined with 'group'"),
+        ({'group': 'g', 'product_id': '10de'}, "'product_id' cannot be combined"),
+        ({'group': 'g', 'device_type': 'type-PF'}, "'device_type' cannot be combined"),
+        ({'group': 'g', 'live_migratable': True}, "'live_migratable' cannot be combined"),
+    ],
+)
 def test_a_bad_alias(alias: dict[str, Any], why: str) -> None:
     with pytest.raises(PciInvalidAlias, match=why):
         Aliases.parse([json.dumps({'name': 'a', **alias})])
 
 
-@pytest.mark.parametrize(('more', 'wanted'), [({}, 'CUSTOM_PCI_GROUP_L40S_PAIR'),
-                                             ({'resource_class': 'pairs'}, 'CUSTOM_PAIRS')])
+@pytest.mark.parametrize(
+    ('more', 'wanted'), [({}, 'CUSTOM_PCI_GROUP_L40S_PAIR'), ({'resource_class': 'pairs'}, 'CUSTOM_PAIRS')]
+)
 def test_what_placement_is_asked_for(more: dict[str, str], wanted: str) -> None:
     aliases = Aliases.parse([json.dumps({'name': 'a', 'group': 'l40s-pair', **more})], pci_in_placement=True)
     (request,) = requests_from_flavor({'pci_passthrough:alias': 'a:2'}, aliases)
@@ -102,19 +121,31 @@ def test_by_slot() -> None:
 
 
 def test_by_iommu_group() -> None:
-    made = formed(Grouping('g', 'iommu_group', 2), found(A, iommu_group=7), found(B, iommu_group=0),
-                  found(C, iommu_group=7), found(D), found('0000:d1:00.0', iommu_group=0))
+    made = formed(
+        Grouping('g', 'iommu_group', 2),
+        found(A, iommu_group=7),
+        found(B, iommu_group=0),
+        found(C, iommu_group=7),
+        found(D),
+        found('0000:d1:00.0', iommu_group=0),
+    )
     assert made.heads == {A: A, C: A, B: B, '0000:d1:00.0': B}
     assert made.problems == {D: f'group g: {D} is in no IOMMU group'}
 
 
 def test_by_lists() -> None:
-    made = formed(Grouping('g', lists=((B, A), (C, D), ('0000:f1:00.0', '0000:f2:00.0'))), found(A), found(B), found(C),
-                  found('0000:d1:00.0'))
+    made = formed(
+        Grouping('g', lists=((B, A), (C, D), ('0000:f1:00.0', '0000:f2:00.0'))),
+        found(A),
+        found(B),
+        found(C),
+        found('0000:d1:00.0'),
+    )
     assert made.heads == {A: A, B: A}
     assert made.problems == {
         C: f'group g: {D} of {C}, {D} is not a device of this host that matches a spec of the group',
-        '0000:d1:00.0': 'group g: 0000:d1:00.0 is in none of the lists of group_by'}
+        '0000:d1:00.0': 'group g: 0000:d1:00.0 is in none of the lists of group_by',
+    }
 
 
 @pytest.mark.parametrize('dev_type', ['type-PF', 'type-VF'])

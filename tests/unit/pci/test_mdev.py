@@ -1,4 +1,5 @@
 """The kind of mediated devices: which parent has which type, which devices a host has, what they are in Placement."""
+
 from __future__ import annotations
 
 import json
@@ -13,7 +14,7 @@ from kilonova.conf import pci as pci_options
 from kilonova.objects import InstancePCIRequest
 from kilonova.pci import kinds
 from kilonova.pci.device import CLAIMED, MDEV
-from kilonova.pci.devices import HostDevices, Owner
+from kilonova.pci.devices import DeviceOwner, NodeDevices
 from kilonova.pci.mdev import InvalidLibvirtMdevConfig, MdevTypes
 from tests.unit.pci import builders
 
@@ -45,42 +46,59 @@ def made_of(address: str, of: str, mdev_type: str = 'nvidia-35') -> Any:
     return builders.found(address, dev_type=MDEV, parent=of, mdev_type=mdev_type)
 
 
-def host(settings: cfg.ConfigOpts, *found: Any) -> HostDevices:
+def host(settings: cfg.ConfigOpts, *found: Any) -> NodeDevices:
     """Its devices, with rows."""
-    look = HostDevices.of(kinds.from_conf(settings), [], 1).looked(found)
+    look = NodeDevices.of(kinds.from_conf(settings), [], 1).looked(found)
     lacking = look.unwritten()
     return look.written(lacking, {device.address: number for number, device in enumerate(lacking.created, 1)})
 
 
-def by_parent(devices: HostDevices) -> dict[str, int]:
+def by_parent(devices: NodeDevices) -> dict[str, int]:
     found: dict[str, int] = {}
     for device in devices.all():
         found[device.parent_addr] = found.get(device.parent_addr, 0) + 1
     return found
 
 
-@pytest.mark.parametrize(('types', 'sections', 'text'), [
-    ('nvidia-35,nvidia-35', {}, "'nvidia-35' is listed twice"),
-    ('nvidia 35', {}, "'nvidia 35' in [devices]enabled_mdev_types is not the name of a type"),
-    (','.join(f'a{number}' for number in range(65)), {}, '65 types, but may have at most 64'),
-    ('a,b', {}, 'a and b both have no device_addresses'),
-    ('a', {'a': {'device_addresses': ['84:00.0']}}, "incorrect device address: '84:00.0' in [mdev_a]"),
-    ('a', {'a': {'device_addresses': ['mtty_mtty']}}, "incorrect device address: 'mtty_mtty'"),
-    ('a,b', {'a': {'device_addresses': [ONE]}, 'b': {'device_addresses': [ONE.upper()]}},
-     f'duplicate types for PCI ID {ONE}: a and b'),
-])
+@pytest.mark.parametrize(
+    ('types', 'sections', 'text'),
+    [
+        ('nvidia-35,nvidia-35', {}, "'nvidia-35' is listed twice"),
+        ('nvidia 35', {}, "'nvidia 35' in [devices]enabled_mdev_types is not the name of a type"),
+        (','.join(f'a{number}' for number in range(65)), {}, '65 types, but may have at most 64'),
+        ('a,b', {}, 'a and b both have no device_addresses'),
+        ('a', {'a': {'device_addresses': ['84:00.0']}}, "incorrect device address: '84:00.0' in [mdev_a]"),
+        ('a', {'a': {'device_addresses': ['mtty_mtty']}}, "incorrect device address: 'mtty_mtty'"),
+        (
+            'a,b',
+            {'a': {'device_addresses': [ONE]}, 'b': {'device_addresses': [ONE.upper()]}},
+            f'duplicate types for PCI ID {ONE}: a and b',
+        ),
+    ],
+)
 def test_bad_configuration_is_refused(types, sections, text):
     with pytest.raises(InvalidLibvirtMdevConfig) as caught:
         MdevTypes.from_conf(conf(types, **sections))
     assert text in str(caught.value)
 
 
-@pytest.mark.parametrize(('spec', 'found', 'text'), [
-    ({'address': ONE}, [parent(ONE)], f'{ONE} has mediated devices of type nvidia-35, but [pci]device_spec also names'),
-    ({'address': TWO}, [builders.found(TWO, dev_type='type-PF'), parent(ONE, dev_type='type-VF', parent_addr=TWO)],
-     f'{ONE} has mediated devices'),
-    (None, [parent(ONE, mdev_type='nvidia-36')], 'supports only nvidia-36'),
-    (None, [builders.found(ONE)], 'supports only none')])
+@pytest.mark.parametrize(
+    ('spec', 'found', 'text'),
+    [
+        (
+            {'address': ONE},
+            [parent(ONE)],
+            f'{ONE} has mediated devices of type nvidia-35, but [pci]device_spec also names',
+        ),
+        (
+            {'address': TWO},
+            [builders.found(TWO, dev_type='type-PF'), parent(ONE, dev_type='type-VF', parent_addr=TWO)],
+            f'{ONE} has mediated devices',
+        ),
+        (None, [parent(ONE, mdev_type='nvidia-36')], 'supports only nvidia-36'),
+        (None, [builders.found(ONE)], 'supports only none'),
+    ],
+)
 def test_a_host_that_the_configuration_does_not_fit_is_refused(spec, found, text):
     settings = conf('nvidia-35', [json.dumps(spec)] if spec else [], nvidia_35={'device_addresses': [ONE]})
     functions, mediated = kinds.from_conf(settings)
@@ -93,13 +111,18 @@ def test_a_host_that_the_configuration_does_not_fit_is_refused(spec, found, text
 def test_a_type_without_addresses_is_that_of_all_other_cards():
     settings = conf('nvidia-35,nvidia-36', nvidia_36={'device_addresses': [TWO], 'mdev_class': 'CUSTOM_BIG'})
     types = {'nvidia-35': {'available': 2, 'api': 'vfio-pci'}, 'nvidia-36': {'available': 1, 'api': 'vfio-pci'}}
-    look = host(settings, builders.found(ONE, mdev_types=types), builders.found(TWO, mdev_types=types),
-                builders.found('0000:86:00.0'))
+    look = host(
+        settings,
+        builders.found(ONE, mdev_types=types),
+        builders.found(TWO, mdev_types=types),
+        builders.found('0000:86:00.0'),
+    )
     assert by_parent(look) == {ONE: 2, TWO: 1}
     view = look.providers('gpu1')
     assert {name: (one.resource_class, one.total, one.traits) for name, one in view.items()} == {
         'gpu1_pci_0000_84_00_0': ('VGPU', 2, {'OWNER_NOVA'}),
-        'gpu1_pci_0000_85_00_0': ('CUSTOM_BIG', 1, {'OWNER_NOVA'})}
+        'gpu1_pci_0000_85_00_0': ('CUSTOM_BIG', 1, {'OWNER_NOVA'}),
+    }
 
 
 def test_without_types_there_are_none():
@@ -159,11 +182,22 @@ def test_no_more_than_max_instances():
 
 
 def test_a_claim_takes_from_the_parents_that_placement_chose():
-    look = host(conf('nvidia-35', [json.dumps({'vendor_id': '10de', 'address': '0000:86:00.0'})]),
-                parent(ONE), parent(TWO), builders.found('0000:86:00.0')).provided({ONE: 'rp-1', TWO: 'rp-2'})
+    look = host(
+        conf('nvidia-35', [json.dumps({'vendor_id': '10de', 'address': '0000:86:00.0'})]),
+        parent(ONE),
+        parent(TWO),
+        builders.found('0000:86:00.0'),
+    ).provided({ONE: 'rp-1', TWO: 'rp-2'})
     look = look.written(look.unwritten(), {})
-    wanted = [InstancePCIRequest(count=3, request_id=UUID, alias_name=None, requester_id=None, spec=[
-        {'dev_type': MDEV, 'resource_class': 'VGPU', 'rp_uuids': 'rp-2,rp-1,rp-2'}])]
+    wanted = [
+        InstancePCIRequest(
+            count=3,
+            request_id=UUID,
+            alias_name=None,
+            requester_id=None,
+            spec=[{'dev_type': MDEV, 'resource_class': 'VGPU', 'rp_uuids': 'rp-2,rp-1,rp-2'}],
+        )
+    ]
     pools = look.pools.copy()
     # Where the guest's NUMA cells are makes no difference.
     taken = pools.consume_requests(wanted, numa_cells=[7])
@@ -181,8 +215,14 @@ def test_requests_for_resources_of_others_are_not_for_this_host():
     look = host(conf('nvidia-35'), parent(ONE)).provided({ONE: 'rp-1'})
 
     def wanted(name: str, providers: str) -> InstancePCIRequest:
-        return InstancePCIRequest(count=1, request_id=UUID, alias_name=None, requester_id=None, spec=[
-            {'dev_type': MDEV, 'resource_class': name, 'rp_uuids': providers}])
+        return InstancePCIRequest(
+            count=1,
+            request_id=UUID,
+            alias_name=None,
+            requester_id=None,
+            spec=[{'dev_type': MDEV, 'resource_class': name, 'rp_uuids': providers}],
+        )
+
     alias = builders.request(1)
     mine = look.asked([wanted('CUSTOM_A', 'rp-9'), wanted('CUSTOM_B', 'rp-1'), wanted('VGPU', 'rp-9')])
     assert [one.spec[0]['resource_class'] for one in mine] == ['CUSTOM_B', 'VGPU']
@@ -194,11 +234,12 @@ def test_held_ones_of_a_former_type_stay_until_they_are_free():
     settings = conf('nvidia-35')
     look = host(settings, parent(ONE))
     address = look.all()[0].address
-    held, _ = look.given({address: Owner(CLAIMED, UUID, None)}, UUID)
+    held, _ = look.given({address: DeviceOwner(CLAIMED, UUID, None)}, UUID)
     rows = [device for device in held.all() if device.address == address]
     for options, total, resource_class in (({}, 3, 'VGPU'), ({'mdev_class': 'CUSTOM_B'}, 2, 'CUSTOM_B')):
-        now = HostDevices.of(kinds.from_conf(conf('nvidia-36', nvidia_36=options)), rows, 1).looked(
-            [parent(ONE, mdev_type='nvidia-36'), made_of(address, ONE)])
+        now = NodeDevices.of(kinds.from_conf(conf('nvidia-36', nvidia_36=options)), rows, 1).looked(
+            [parent(ONE, mdev_type='nvidia-36'), made_of(address, ONE)]
+        )
         created = now.unwritten().created
         now = now.written(now.unwritten(), {device.address: number for number, device in enumerate(created, 9)})
         view = now.providers('gpu1')['gpu1_pci_0000_84_00_0']
@@ -223,8 +264,19 @@ def test_what_was_chosen_counts_more_than_the_configuration(tmp_path: Path, capl
     assert f'Type nvidia-36, which an operator set for card {ONE}, is no longer enabled' in caplog.text
 
 
-@pytest.mark.parametrize('text', ['', '{', '[]', '5', '{"0000:84:00.0": 5}', '{"84:00.0": "nvidia-35"}',
-                                  '{"0000:84:00.0": "a b"}', '{"0000:84:00.0": null}'])
+@pytest.mark.parametrize(
+    'text',
+    [
+        '',
+        '{',
+        '[]',
+        '5',
+        '{"0000:84:00.0": 5}',
+        '{"84:00.0": "nvidia-35"}',
+        '{"0000:84:00.0": "a b"}',
+        '{"0000:84:00.0": null}',
+    ],
+)
 def test_a_file_that_somebody_else_wrote(tmp_path: Path, text: str) -> None:
     made = conf('nvidia-35')
     made.set_override('state_path', str(tmp_path))

@@ -56,9 +56,7 @@ def test_pf_and_its_functions_are_refused():
 def test_mixed_classes_and_traits_are_refused():
     devices = functions(PF0, 2)
     first = {'address': devices[0]['address']}
-    with pytest.raises(
-        placement.PlacementPciMixedResourceClassException, match='CUSTOM_PCI_10DE_13F1 instead of'
-    ):
+    with pytest.raises(placement.PlacementPciMixedResourceClassException, match='CUSTOM_PCI_10DE_13F1 instead of'):
         view_of(devices, {**first, 'resource_class': 'a'}, {})
     with pytest.raises(placement.PlacementPciMixedTraitsException, match='CUSTOM_A'):
         view_of(devices, {**first, 'traits': 'a'}, {})
@@ -66,8 +64,10 @@ def test_mixed_classes_and_traits_are_refused():
 
 def test_devices_of_a_network_are_not_reported():
     assert view_of([found(PF0), *functions('0000:82:00.0', 1)], {'physical_network': None}) == {}
-    assert view_of(functions(PF0, 1, capabilities={'vpd': {'card_serial_number': 'MT1'}}), {
-        'remote_managed': 'true'}) == {}
+    assert (
+        view_of(functions(PF0, 1, capabilities={'vpd': {'card_serial_number': 'MT1'}}), {'remote_managed': 'true'})
+        == {}
+    )
 
 
 def test_one_time_use():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kilonova.objects import NUMACell, NUMATopology, PciDevicePool, PciDevicePoolList
 from kilonova.pci import pools as pci_pools
-from kilonova.pci.devices import HostDevices
+from kilonova.pci.devices import NodeDevices
 from kilonova.pci.pools import PciDeviceRequestFailed, PciPools
 from tests.unit.pci import builders
 from tests.unit.pci.builders import found, functions, request
@@ -21,9 +21,7 @@ def host(*devices, specs='{"vendor_id": "10de"}', sockets=None) -> PciPools:
 
 def scheduler_side(pools: PciPools) -> PciPools:
     """What the scheduler reads of what the host stores."""
-    stored = PciDevicePoolList.obj_from_primitive(
-        json.loads(json.dumps(pools.to_pool_list().obj_to_primitive()))
-    )
+    stored = PciDevicePoolList.obj_from_primitive(json.loads(json.dumps(pools.to_pool_list().obj_to_primitive())))
     return PciPools.from_pool_list(stored, pools.sockets)
 
 
@@ -39,9 +37,7 @@ def counts(pools: PciPools) -> list[tuple]:
 def nodes(pools: PciPools, wanted, cells) -> list:
     """NUMA nodes of the devices that a request gets; None: it fails."""
     try:
-        return sorted(
-            (device.numa_node for device, _ in pools.copy().consume_requests([wanted], None, cells)), key=str
-        )
+        return sorted((device.numa_node for device, _ in pools.copy().consume_requests([wanted], None, cells)), key=str)
     except PciDeviceRequestFailed:
         return None
 
@@ -83,14 +79,12 @@ def test_keys_and_stored_form():
 def test_unknown_devices_are_not_offered():
     made = builders.host([found('0000:08:00.0')])
     (stranger,) = builders.host([found('0000:09:00.0', vendor_id='8086')], '{}').all()
-    assert HostDevices.of(made.kinds, [*made.all(), stranger], 1).pools.free == 1
+    assert NodeDevices.of(made.kinds, [*made.all(), stranger], 1).pools.free == 1
 
 
 def test_spec_match_ignores_case_and_placement_keys():
     for pools in both(found('0000:08:00.0')):
-        assert pools.support_requests(
-            [request(vendor_id='10DE', product_id='13F1', resource_class='x', traits='y')]
-        )
+        assert pools.support_requests([request(vendor_id='10DE', product_id='13F1', resource_class='x', traits='y')])
         assert not pools.support_requests([request(vendor_id='10de', product_id='0fbb')])
         assert not pools.support_requests([request(vendor_id='10de', physical_network=None)])
         assert pools.support_requests([])
@@ -161,12 +155,10 @@ def test_live_migratable():
     wanted = {answer: request(1, vendor_id='10de', live_migratable=answer) for answer in ('true', 'false')}
     for pools in plain + yes + no:
         assert pools.support_requests([request(1)])
-    assert [pools.support_requests([wanted['true']]) for pools in plain + yes + no] == [False] * 2 + [
-        True
-    ] * 2 + [False] * 2
-    assert [pools.support_requests([wanted['false']]) for pools in plain + yes + no] == [False] * 4 + [
-        True
+    assert [pools.support_requests([wanted['true']]) for pools in plain + yes + no] == [False] * 2 + [True] * 2 + [
+        False
     ] * 2
+    assert [pools.support_requests([wanted['false']]) for pools in plain + yes + no] == [False] * 4 + [True] * 2
 
 
 def test_one_device_of_two_kinds_need_not_be_live_migratable():
@@ -186,9 +178,7 @@ def test_a_device_that_is_not_free_hides_no_other():
 
 
 def numa_host(*numa_nodes, sockets=None):
-    return host(
-        *(found(f'0000:0{index}:00.0', numa=node) for index, node in enumerate(numa_nodes)), sockets=sockets
-    )
+    return host(*(found(f'0000:0{index}:00.0', numa=node) for index, node in enumerate(numa_nodes)), sockets=sockets)
 
 
 @pytest.mark.parametrize(
@@ -210,9 +200,7 @@ def numa_host(*numa_nodes, sockets=None):
 def test_numa_policies(policy, count, got):
     pools = numa_host(1, 0, None)
     assert nodes(pools, request(count, policy), [0]) == got
-    assert scheduler_side(pools).support_requests([request(count, policy)], numa_cells=[0]) is (
-        got is not None
-    )
+    assert scheduler_side(pools).support_requests([request(count, policy)], numa_cells=[0]) is (got is not None)
 
 
 def test_numa_default_and_guests_without_numa():
@@ -326,8 +314,11 @@ def test_two_pools_of_one_provider_give_what_was_allocated_from_it():
 def test_devices_that_tell_more_of_themselves_come_last():
     """They are left for the requests that ask for just that."""
     plain, special = '0000:08:00.0', '0000:07:00.0'
-    made = host(found(special), found(plain), specs=json.dumps([
-        {'address': special, 'shelf': 'a', 'colour': 'red'}, {'address': plain}]))
+    made = host(
+        found(special),
+        found(plain),
+        specs=json.dumps([{'address': special, 'shelf': 'a', 'colour': 'red'}, {'address': plain}]),
+    )
     assert [pool.keys['address'] for pool in made.pools] == [plain, special]
     for pools in (made, scheduler_side(made)):
         pools.consume_requests([request(1)])
@@ -375,8 +366,7 @@ def test_mappings_of_one_request_never_name_a_function_and_its_pf():
     wanted.spec = [{'vendor_id': '10de', 'dev_type': 'type-PF'}, {'vendor_id': '10de', 'dev_type': 'type-VF'}]
     for pools in with_providers(found(PF0, dev_type='type-PF'), *functions(PF0, 1)):
         assert pools.providers([wanted]) is None
-    for pools in with_providers(found(PF0, dev_type='type-PF'), *functions(PF0, 1),
-                                found(PF1, dev_type='type-PF')):
+    for pools in with_providers(found(PF0, dev_type='type-PF'), *functions(PF0, 1), found(PF1, dev_type='type-PF')):
         mappings = pools.providers([wanted])
         assert sorted(rp for rps in mappings.values() for rp in rps) == [f'rp-{PF0}', f'rp-{PF1}']
         # Taken they leave nothing: what was passed over is a relative of the first.
@@ -387,9 +377,12 @@ def test_mappings_of_one_request_never_name_a_function_and_its_pf():
 def test_devices_whose_address_is_not_told_are_no_relatives():
     """Pools without addresses, as other computes may store them: a function that is taken leaves all PFs there, and a
     PF all functions."""
-    stored = PciDevicePoolList(objects=[
-        PciDevicePool(vendor_id='10de', product_id='13f1', numa_node=0, count=2, tags={'dev_type': dev_type})
-        for dev_type in ('type-PF', 'type-VF')])
+    stored = PciDevicePoolList(
+        objects=[
+            PciDevicePool(vendor_id='10de', product_id='13f1', numa_node=0, count=2, tags={'dev_type': dev_type})
+            for dev_type in ('type-PF', 'type-VF')
+        ]
+    )
     for dev_type, other in (('type-VF', 'type-PF'), ('type-PF', 'type-VF')):
         pools = PciPools.from_pool_list(stored)
         pools.consume_requests([request(1, vendor_id='10de', dev_type=dev_type)])

@@ -90,9 +90,7 @@ def test_repeated_names_that_differ(second, text):
 
 
 def test_repeated_names_and_placement():
-    with pytest.raises(
-        request.PciInvalidAlias, match="'QuadroM4000-video' are not supported with pci_in_placement"
-    ):
+    with pytest.raises(request.PciInvalidAlias, match="'QuadroM4000-video' are not supported with pci_in_placement"):
         aliases(M4000, M4000, pci_in_placement=True)
 
 
@@ -210,8 +208,10 @@ ROOT, CARD, OTHER, SERVER = 'root', 'rp-card', 'rp-other', 'aaaaaaaa-0000-4000-8
 
 def allocated(**children):
     """Allocations of a server: its host's, and of providers below it."""
-    return {ROOT: {'resources': {'VCPU': 4, 'CUSTOM_LICENCE': 1}},
-            **{f'rp-{name}': {'resources': resources} for name, resources in children.items()}}
+    return {
+        ROOT: {'resources': {'VCPU': 4, 'CUSTOM_LICENCE': 1}},
+        **{f'rp-{name}': {'resources': resources} for name, resources in children.items()},
+    }
 
 
 def on_host(requests, operation=SERVER, mappings=None, **children):
@@ -223,7 +223,8 @@ def test_what_is_asked_for_by_class_becomes_a_request_once_it_is_allocated():
     assert made.instance_uuid == SERVER
     assert [(one.count, one.spec, one.source) for one in made.requests] == [
         (1, [{'dev_type': 'mdev', 'resource_class': 'CUSTOM_BIG', 'rp_uuids': CARD}], 2),
-        (3, [{'dev_type': 'mdev', 'resource_class': 'VGPU', 'rp_uuids': f'{CARD},{CARD},{OTHER}'}], 2)]
+        (3, [{'dev_type': 'mdev', 'resource_class': 'VGPU', 'rp_uuids': f'{CARD},{CARD},{OTHER}'}], 2),
+    ]
     again = on_host(made, card={'VGPU': 2, 'CUSTOM_BIG': 1}, other={'VGPU': 1, 'SRIOV_NET_VF': 1})
     assert [one.request_id for one in again.requests] == [one.request_id for one in made.requests]
     # Another operation's devices are others: a server that is resized holds both.
@@ -238,7 +239,9 @@ def test_devices_of_aliases_are_not_asked_for_twice():
     asked = request.InstancePCIRequests(instance_uuid=SERVER, requests=[alias])
     made = on_host(asked, mappings={f'{alias.request_id}-0': [CARD]}, card={'CUSTOM_BIG': 1}, other={'VGPU': 1})
     assert [(one.alias_name, one.count, one.spec[0]['rp_uuids']) for one in made.requests] == [
-        ('gpu', 1, CARD), (None, 1, OTHER)]
+        ('gpu', 1, CARD),
+        (None, 1, OTHER),
+    ]
 
 
 def test_nothing_asked_for_stays_nothing():

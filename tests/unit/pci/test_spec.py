@@ -131,8 +131,9 @@ def test_remote_managed(sysfs, caplog):
     for _ in range(2):
         assert specs.match(found('0000:81:10.0', dev_type='type-VF', parent='0000:81:00.0')) is None
     (said,) = caplog.messages
-    assert said == ('Device 0000:81:10.0 is configured as remote_managed but has no card serial number in its VPD; '
-                    'ignored')
+    assert said == (
+        'Device 0000:81:10.0 is configured as remote_managed but has no card serial number in its VPD; ignored'
+    )
     with pytest.raises(spec.PciDeviceInvalidPFRemoteManaged, match=r'device address: 0000:81:00.0'):
         specs.match(found('0000:81:00.0', dev_type='type-PF', **vpd))
     with pytest.raises(spec.PciDeviceRemoteManagedNotPresent):
@@ -166,9 +167,7 @@ def test_from_conf(make_conf):
 
 def test_old_option_names(make_conf, tmp_path):
     file = tmp_path / 'k.conf'
-    file.write_text(
-        '[DEFAULT]\npci_passthrough_whitelist = {"vendor_id": "10de"}\npci_alias = {"name": "a"}\n'
-    )
+    file.write_text('[DEFAULT]\npci_passthrough_whitelist = {"vendor_id": "10de"}\npci_alias = {"name": "a"}\n')
     conf = make_conf(pci_options, args=['--config-file', str(file)])
     assert conf.pci.device_spec == ['{"vendor_id": "10de"}']
     assert conf.pci.alias == ['{"name": "a"}']

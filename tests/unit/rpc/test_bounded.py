@@ -1,4 +1,5 @@
 """Acts that may hang."""
+
 from __future__ import annotations
 
 import threading

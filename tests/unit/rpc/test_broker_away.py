@@ -1,4 +1,5 @@
 """A process whose first call meets a broker that isn't there. Finding 7.1: it retried without end under a lock."""
+
 from __future__ import annotations
 
 import socket
@@ -12,7 +13,8 @@ CALLS = """
 import os, sys, threading
 from kilonova import concurrency
 concurrency.setup(sys.argv[2])
-from kilonova.cmd import options, parts
+from kilonova.cmd import options
+from kilonova.cmd.daemon import parts
 from kilonova.context import get_admin_context
 from kilonova.errors import Unsent
 from kilonova.rpc.compute import Compute
@@ -39,13 +41,20 @@ def test_calls_end_and_so_does_the_process(tmp_path: Path, backend: str) -> None
     with socket.socket() as closed:
         closed.bind(('127.0.0.1', 0))
         path = tmp_path / 'conf'
-        path.write_text(f'[DEFAULT]\ntransport_url = rabbit://a:b@127.0.0.1:{closed.getsockname()[1]}/\n'
-                        'rpc_send_timeout = 2\n')
-        done = subprocess.run([sys.executable, '-W', 'ignore', '-c', CALLS, str(path), backend], capture_output=True,
-                              text=True, check=False, timeout=120)
+        path.write_text(
+            f'[DEFAULT]\ntransport_url = rabbit://a:b@127.0.0.1:{closed.getsockname()[1]}/\nrpc_send_timeout = 2\n'
+        )
+        done = subprocess.run(
+            [sys.executable, '-W', 'ignore', '-c', CALLS, str(path), backend],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
     lines = (done.stdout + done.stderr).splitlines()
     assert (done.returncode, [line for line in lines if 'Traceback' in line]) == (0, [])
     assert [line for line in lines if line.startswith('503 ')] == [
-        '503 compute gpu1 does not answer: get_console_output: RabbitMQ did not create the reply queue in time'] * 3
+        '503 compute gpu1 does not answer: get_console_output: RabbitMQ did not create the reply queue in time'
+    ] * 3
     # Finding 7.12: however often it is tried.
     assert len([line for line in lines if 'oslo.messaging' in line]) == 1

@@ -1,4 +1,5 @@
 """The transport of clouds in one process."""
+
 from __future__ import annotations
 
 import threading
@@ -24,6 +25,7 @@ def test_casts_sent_at_the_same_time_are_all_known(monkeypatch: pytest.MonkeyPat
             inner.append(True)
             transport.send('cast', 'compute', None, 'gpu1', '1.0', get_admin_context(), 'second', {})
         return thread
+
     monkeypatch.setattr(concurrency, 'spawn', beside)
     transport.send('cast', 'compute', None, 'gpu1', '1.0', get_admin_context(), 'first', {})
     assert sorted(thread.name for thread in transport.casts) == ['cast-first', 'cast-second']

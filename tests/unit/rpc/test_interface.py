@@ -1,4 +1,5 @@
 """RPC declared once: versions, caps, drift. Rows 0.13 and 3.8 of the seed map."""
+
 from __future__ import annotations
 
 import hashlib
@@ -8,7 +9,7 @@ import pytest
 
 from kilonova.context import RequestContext
 from kilonova.rpc import compute, conductor, scheduler
-from kilonova.rpc.interface import Client, Interface, VersionCapError, call, cast
+from kilonova.rpc.interface import Client, RpcInterface, VersionCapError, call, cast
 
 CTXT = RequestContext(user_id='u', project_id='p', overwrite=False)
 
@@ -21,7 +22,7 @@ class Recorder:
         self.sent.append((kind, topic, namespace, server, version, method, args))
 
 
-class Example(Interface):
+class Example(RpcInterface):
     topic, version = 'example', '1.2'
 
     @call('1.0', more='1.2')
@@ -33,8 +34,12 @@ class Example(Interface):
 
 def test_what_is_newer_than_a_cap_is_left_out():
     """Row 0.13."""
-    for cap, version, args in ((None, '1.2', {'what': 1, 'more': 2}), ('1.2', '1.2', {'what': 1, 'more': 2}),
-                               ('1.1', '1.0', {'what': 1}), ('1.0', '1.0', {'what': 1})):
+    for cap, version, args in (
+        (None, '1.2', {'what': 1, 'more': 2}),
+        ('1.2', '1.2', {'what': 1, 'more': 2}),
+        ('1.1', '1.0', {'what': 1}),
+        ('1.0', '1.0', {'what': 1}),
+    ):
         recorder = Recorder()
         Client(Example, recorder, cap).ask(CTXT, what=1, more=2)
         assert (recorder.sent[0][4], recorder.sent[0][-1]) == (version, args)
@@ -50,7 +55,8 @@ def test_select_destinations_under_a_cap_drops_what_is_ours():
     """Row 3.8."""
     recorder = Recorder()
     Client(scheduler.Scheduler, recorder, '4.5').select_destinations(
-        CTXT, spec_obj=None, instance_uuids=['u'], claim=False, time_left=1.0, operations=['o'])
+        CTXT, spec_obj=None, instance_uuids=['u'], claim=False, time_left=1.0, operations=['o']
+    )
     assert recorder.sent[0][4] == '4.5'
     assert set(recorder.sent[0][-1]) == {'spec_obj', 'instance_uuids'}
 
@@ -63,7 +69,11 @@ def test_lowest_version_that_carries_the_arguments():
     client.ask(CTXT, what=1, more=2)
     client.tell(CTXT, server='h', what=1)
     assert [(sent[0], sent[3], sent[4]) for sent in recorder.sent] == [
-        ('call', None, '1.0'), ('call', None, '1.0'), ('call', None, '1.2'), ('cast', 'h', '1.1')]
+        ('call', None, '1.0'),
+        ('call', None, '1.0'),
+        ('call', None, '1.2'),
+        ('cast', 'h', '1.1'),
+    ]
 
 
 def test_undeclared_methods_and_arguments_are_refused():
@@ -97,8 +107,9 @@ FINGERPRINTS = {
 }
 
 
-@pytest.mark.parametrize('interface', [
-    conductor.Conductor, conductor.ComputeTask, scheduler.Scheduler, compute.Compute])
+@pytest.mark.parametrize(
+    'interface', [conductor.Conductor, conductor.ComputeTask, scheduler.Scheduler, compute.Compute]
+)
 def test_fingerprints(interface):
     text = json.dumps(interface.fingerprint(), sort_keys=True)
     found = hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,5 +1,6 @@
 """Reports that conductors take together, over kombu's broker in memory. Finding 3.13; the real broker:
 integration/test_health.py."""
+
 from __future__ import annotations
 
 import contextlib
@@ -14,7 +15,7 @@ import pytest
 from kilonova.cmd import options
 from kilonova.errors import Unanswered
 from kilonova.rpc import reports
-from kilonova.rpc.reports import Broker, Collector, Sender
+from kilonova.rpc.reports import Broker, Collector, ReportSender
 from kilonova.rpc.transport import OsloTransport
 
 
@@ -59,7 +60,7 @@ def await_true(condition: Callable[[], Any]) -> None:
 
 
 def test_reports_are_taken_together(broker: Any) -> None:
-    sender = Sender(broker, expires=10)
+    sender = ReportSender(broker, expires=10)
     for service_id in (1, 2, 3, 2):
         sender.send(service_id, f'h{service_id}')
     taken: list[dict[int, str]] = []
@@ -74,7 +75,7 @@ def test_what_has_come_is_handled_at_the_end(broker: Any) -> None:
     with collecting(broker, taken.append) as collector:
         await_true(lambda: taken)
         collector._stopping.set()
-        Sender(broker, expires=10).send(5, 'h5')
+        ReportSender(broker, expires=10).send(5, 'h5')
     assert taken[1:] in ([], [{5: 'h5'}])
 
 
@@ -96,7 +97,7 @@ def test_a_collector_that_cannot_write_takes_nothing(broker: Any, caplog: pytest
         database_away.clear()
         await_true(lambda: taken == [{}])
         database_away.set()
-        sender = Sender(broker, expires=10)
+        sender = ReportSender(broker, expires=10)
         sender.send(1, 'h1')
         await_true(lambda: caplog.text.count('Cannot receive the reports of hosts') >= 2)
         database_away.clear()
@@ -110,9 +111,16 @@ def test_a_collector_that_cannot_write_takes_nothing(broker: Any, caplog: pytest
 def test_what_is_no_report_is_dropped(broker: Any, caplog: pytest.LogCaptureFixture) -> None:
     with broker.connect() as connection:
         producer = kombu.Producer(connection)
-        for body in ({'id': 'x', 'host': 'h'}, {'id': 0, 'host': 'h'}, {'id': True, 'host': 'h'}, [],
-                     {'id': 1, 'host': 3}, {'id': 2 ** 31, 'host': 'h'}, {'id': 1, 'host': 'h' * 256},
-                     {'id': 9, 'host': 'h9'}):
+        for body in (
+            {'id': 'x', 'host': 'h'},
+            {'id': 0, 'host': 'h'},
+            {'id': True, 'host': 'h'},
+            [],
+            {'id': 1, 'host': 3},
+            {'id': 2**31, 'host': 'h'},
+            {'id': 1, 'host': 'h' * 256},
+            {'id': 9, 'host': 'h9'},
+        ):
             producer.publish(body, serializer='json', routing_key=reports.QUEUE.name)
     taken: list[dict[int, str]] = []
     with collecting(broker, taken.append):
@@ -122,7 +130,7 @@ def test_what_is_no_report_is_dropped(broker: Any, caplog: pytest.LogCaptureFixt
 
 
 def test_a_broker_that_is_away_is_tried_again(broker: Any) -> None:
-    sender = Sender(broker, expires=10)
+    sender = ReportSender(broker, expires=10)
     broker.away = True
     with pytest.raises(Unanswered, match='conductor does not answer: the report was not accepted: away'):
         sender.send(1, 'h1')
@@ -146,8 +154,14 @@ def test_it_connects_as_oslo_messaging_does(conf: Any) -> None:
     OsloTransport(conf, url).close()
     connection = Broker(conf, url).connect(listening=True)
     assert connection.alt == ['amqp://ko:p%2Fw@one:5673/cell', 'amqp://ko:p%2Fw@[fd00::1]:5672/cell']
-    assert (connection.userid, connection.password, connection.hostname, connection.port, connection.virtual_host,
-            connection.heartbeat) == ('ko', 'p/w', 'one', 5673, 'cell', 20)
+    assert (
+        connection.userid,
+        connection.password,
+        connection.hostname,
+        connection.port,
+        connection.virtual_host,
+        connection.heartbeat,
+    ) == ('ko', 'p/w', 'one', 5673, 'cell', 20)
     assert connection.ssl == {'ca_certs': '/etc/ca.pem', 'cert_reqs': 2, 'server_hostname': 'one'}
     plain = Broker(conf, 'rabbit://ko:pw@one/').connect()
     assert (plain.port, plain.virtual_host, plain.ssl) == (5672, '/', False)

@@ -1,4 +1,5 @@
 """Messages to hosts go over the queue of their cell."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -36,6 +37,7 @@ def transport(opened: list[Queue]) -> RoutedTransport:
     def make(url: str) -> Queue:
         opened.append(Queue(url))
         return opened[-1]
+
     return RoutedTransport(Queue('rabbit://local/'), 'rabbit://local/', QUEUES.get, make)
 
 
@@ -43,17 +45,26 @@ def send(transport: RoutedTransport, topic: str, server: str | None) -> Any:
     return transport.send('cast', topic, None, server, '6.0', None, 'build', {})
 
 
-@pytest.mark.parametrize(('topic', 'server', 'url'), [
-    ('compute', 'near', 'rabbit://local/'), ('compute', 'far', 'rabbit://far/'), ('compute', 'new', 'rabbit://local/'),
-    ('compute', None, 'rabbit://local/'), ('conductor', 'far', 'rabbit://local/'),
-    ('scheduler', None, 'rabbit://local/')])
-def test_only_messages_to_hosts_take_another_queue(transport: RoutedTransport, topic: str, server: str | None,
-                                                   url: str) -> None:
+@pytest.mark.parametrize(
+    ('topic', 'server', 'url'),
+    [
+        ('compute', 'near', 'rabbit://local/'),
+        ('compute', 'far', 'rabbit://far/'),
+        ('compute', 'new', 'rabbit://local/'),
+        ('compute', None, 'rabbit://local/'),
+        ('conductor', 'far', 'rabbit://local/'),
+        ('scheduler', None, 'rabbit://local/'),
+    ],
+)
+def test_only_messages_to_hosts_take_another_queue(
+    transport: RoutedTransport, topic: str, server: str | None, url: str
+) -> None:
     assert send(transport, topic, server) == f'{topic} {server} over {url}'
 
 
-def test_each_queue_is_opened_once_and_closed_with_the_local_one(transport: RoutedTransport,
-                                                                 opened: list[Queue]) -> None:
+def test_each_queue_is_opened_once_and_closed_with_the_local_one(
+    transport: RoutedTransport, opened: list[Queue]
+) -> None:
     for server in ('far', 'farther', 'far', 'near'):
         send(transport, 'compute', server)
     assert [queue.url for queue in opened] == ['rabbit://far/']
@@ -65,6 +76,7 @@ def test_each_queue_is_opened_once_and_closed_with_the_local_one(transport: Rout
 def test_a_database_that_can_not_tell_where_a_host_is_is_silence() -> None:
     def ask(host: str) -> str | None:
         raise exc.OperationalError('SELECT', None, Exception(2003, 'refused'), connection_invalidated=True)
+
     transport = RoutedTransport(Queue('rabbit://local/'), 'rabbit://local/', ask, Queue)
     with pytest.raises(Unanswered, match='looking up the cell of host far'):
         send(transport, 'compute', 'far')
@@ -74,5 +86,6 @@ def test_a_database_that_can_not_tell_where_a_host_is_is_silence() -> None:
 def test_other_errors_are_not_hidden() -> None:
     def ask(host: str) -> str | None:
         raise LookupError(host)
+
     with pytest.raises(LookupError):
         send(RoutedTransport(Queue('rabbit://local/'), 'rabbit://local/', ask, Queue), 'compute', 'far')

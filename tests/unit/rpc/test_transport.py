@@ -1,4 +1,5 @@
 """Errors on the bus: the class and the text come back, the other side's traceback doesn't. A broker that hangs."""
+
 from __future__ import annotations
 
 import contextlib
@@ -47,9 +48,16 @@ def test_a_class_that_the_other_side_does_not_take_keeps_name_and_text() -> None
     assert str(error) == 'Elsewhere: device 0000:08:00.0 is odd'
 
 
-@pytest.mark.parametrize('failure', [
-    messaging.MessageDeliveryFailure('gone'), kombu.exceptions.OperationalError('[Errno 111] ECONNREFUSED'),
-    kombu.exceptions.ConnectionError('unknown error'), ConnectionRefusedError('refused'), bounded.Overdue('late')])
+@pytest.mark.parametrize(
+    'failure',
+    [
+        messaging.MessageDeliveryFailure('gone'),
+        kombu.exceptions.OperationalError('[Errno 111] ECONNREFUSED'),
+        kombu.exceptions.ConnectionError('unknown error'),
+        ConnectionRefusedError('refused'),
+        bounded.Overdue('late'),
+    ],
+)
 def test_a_message_that_was_not_sent_says_nothing_about_its_receiver(monkeypatch, failure: Exception) -> None:
     """Whatever oslo.messaging and what is below it raise while the broker is away; casts are lost in silence."""
     sender = sender_that(monkeypatch, failure)
@@ -58,8 +66,13 @@ def test_a_message_that_was_not_sent_says_nothing_about_its_receiver(monkeypatch
     assert send(sender, 'cast') is None
 
 
-@pytest.mark.parametrize('failure', [messaging.MessagingTimeout('late'), messaging.MessageUndeliverable(
-    exception=None, exchange=None, routing_key=None, message='nobody')])
+@pytest.mark.parametrize(
+    'failure',
+    [
+        messaging.MessagingTimeout('late'),
+        messaging.MessageUndeliverable(exception=None, exchange=None, routing_key=None, message='nobody'),
+    ],
+)
 def test_a_message_that_was_sent_and_not_answered(monkeypatch, failure: Exception) -> None:
     with pytest.raises(Unanswered) as caught:
         send(sender_that(monkeypatch, failure), 'long')
@@ -68,8 +81,10 @@ def test_a_message_that_was_sent_and_not_answered(monkeypatch, failure: Exceptio
 
 def sender_that(monkeypatch, failure: Exception) -> transport.OsloTransport:
     """A transport whose every sending fails so."""
+
     def fail(topic: str) -> None:
         raise failure
+
     sender = sender_with(monkeypatch, fail)
     monkeypatch.setattr(sender, '_replies_come', True)
     return sender
@@ -77,6 +92,7 @@ def sender_that(monkeypatch, failure: Exception) -> transport.OsloTransport:
 
 def sender_with(monkeypatch, act: Callable[[str], Any]) -> transport.OsloTransport:
     """A transport over RabbitMQ that does this with each message to a topic."""
+
     class Client:
         def __init__(self, topic: str) -> None:
             self.topic = topic
@@ -88,6 +104,7 @@ def sender_with(monkeypatch, act: Callable[[str], Any]) -> transport.OsloTranspo
             return act(self.topic)
 
         cast = call
+
     conf = options.new()
     conf([], project='kilonova', default_config_files=[])
     sender = transport.OsloTransport(conf, 'rabbit://nowhere/')
@@ -166,6 +183,7 @@ def test_the_queue_of_replies_is_open_once_the_message_for_nobody_was_accepted(m
         if topic == 'nobody':
             raise messaging.MessageUndeliverable(exception=None, exchange=None, routing_key=None, message='nobody')
         return 'answer'
+
     sender = sender_with(monkeypatch, act)
     assert [send(sender, 'call') for _ in range(2)] == ['answer', 'answer']
     assert asked == ['nobody', 'compute', 'compute']
@@ -178,6 +196,7 @@ def test_a_queue_of_replies_that_failed_to_open_is_tried_again(monkeypatch) -> N
         if topic == 'nobody':
             raise failures.pop(0)
         return 'answer'
+
     sender = sender_with(monkeypatch, act)
     with pytest.raises(Unsent, match='gone'):
         send(sender, 'call')

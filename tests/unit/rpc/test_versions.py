@@ -1,4 +1,5 @@
 """The history of service versions says what this release speaks."""
+
 from __future__ import annotations
 
 import itertools
@@ -9,39 +10,92 @@ import pytest
 from kilonova.rpc import compute, conductor, scheduler, versions
 from kilonova.rpc.interface import Client, within
 
-INTERFACES = {'compute': compute.Compute, 'conductor': conductor.Conductor, 'compute_task': conductor.ComputeTask,
-              'scheduler': scheduler.Scheduler}
+INTERFACES = {
+    'compute': compute.Compute,
+    'conductor': conductor.Conductor,
+    'compute_task': conductor.ComputeTask,
+    'scheduler': scheduler.Scheduler,
+}
 
 # Methods that came with this release: under the older pin the operation ends with a fault that names both versions.
 NEWER: dict[str, set[str]] = {
     'compute': {
-        'pause_instance', 'unpause_instance', 'suspend_instance', 'resume_instance', 'trigger_crash_dump',
-        'rescue_instance', 'unrescue_instance', 'set_admin_password',
-        'rebuild_instance', 'stop_to_reimage', 'undo_stop_to_reimage',
-        'check_can_live_migrate_source', 'check_can_live_migrate_destination',
-        'pre_live_migration', 'live_migration', 'post_live_migration_at_destination', 'post_live_migration',
-        'live_migration_force_complete', 'undo_live_migration', 'rollback_live_migration_at_destination',
-        'backup_instance', 'shelve_instance', 'shelve_offload_instance', 'unshelve_instance', 'start_shelved_instance',
-        'undo_shelve_instance', 'undo_unshelve_instance', 'undo_start_shelved_instance',
-        'evacuate_instance', 'undo_evacuate_instance', 'clean_evacuated',
-        'get_serial_console', 'get_spice_console', 'get_vnc_console', 'validate_console_port',
-        'set_device_disabled', 'set_mdev_type',
-        'attach_interface', 'undo_attach_interface', 'detach_interface', 'undo_detach_interface',
-        'claim_function', 'undo_claim_function', 'free_function',
-        'unplug_functions', 'undo_unplug_functions', 'plug_functions',
-        'prepare_volumes', 'attach_volume', 'undo_attach_volume', 'detach_volume', 'undo_detach_volume',
-        'copy_volume', 'undo_copy_volume', 'swap_volume', 'undo_swap_volume', 'extend_volume',
-        'snapshot_volume', 'undo_snapshot_volume', 'withdraw_volume_snapshot', 'merge_volume', 'undo_merge_volume',
-        'resume_guest'},
-    'conductor': {'bind_ports', 'resume_later'}, 'compute_task': {'rebuild_instance', 'live_migrate_instance'},
-    'scheduler': set()}
+        'pause_instance',
+        'unpause_instance',
+        'suspend_instance',
+        'resume_instance',
+        'trigger_crash_dump',
+        'rescue_instance',
+        'unrescue_instance',
+        'set_admin_password',
+        'rebuild_instance',
+        'stop_to_reimage',
+        'undo_stop_to_reimage',
+        'check_can_live_migrate_source',
+        'check_can_live_migrate_destination',
+        'pre_live_migration',
+        'live_migration',
+        'post_live_migration_at_destination',
+        'post_live_migration',
+        'live_migration_force_complete',
+        'undo_live_migration',
+        'rollback_live_migration_at_destination',
+        'backup_instance',
+        'shelve_instance',
+        'shelve_offload_instance',
+        'unshelve_instance',
+        'start_shelved_instance',
+        'undo_shelve_instance',
+        'undo_unshelve_instance',
+        'undo_start_shelved_instance',
+        'evacuate_instance',
+        'undo_evacuate_instance',
+        'clean_evacuated',
+        'get_serial_console',
+        'get_spice_console',
+        'get_vnc_console',
+        'validate_console_port',
+        'set_device_disabled',
+        'set_mdev_type',
+        'attach_interface',
+        'undo_attach_interface',
+        'detach_interface',
+        'undo_detach_interface',
+        'claim_function',
+        'undo_claim_function',
+        'free_function',
+        'unplug_functions',
+        'undo_unplug_functions',
+        'plug_functions',
+        'prepare_volumes',
+        'attach_volume',
+        'undo_attach_volume',
+        'detach_volume',
+        'undo_detach_volume',
+        'copy_volume',
+        'undo_copy_volume',
+        'swap_volume',
+        'undo_swap_volume',
+        'extend_volume',
+        'snapshot_volume',
+        'undo_snapshot_volume',
+        'withdraw_volume_snapshot',
+        'merge_volume',
+        'undo_merge_volume',
+        'resume_guest',
+    },
+    'conductor': {'bind_ports', 'resume_later'},
+    'compute_task': {'rebuild_instance', 'live_migrate_instance'},
+    'scheduler': set(),
+}
 
 
 def test_the_newest_line_is_this_release():
     """A new version of an interface needs a new service version (once a release)."""
     assert max(versions.HISTORY) == versions.SERVICE_VERSION
     assert versions.HISTORY[versions.SERVICE_VERSION] == {
-        name: interface.version for name, interface in INTERFACES.items()}
+        name: interface.version for name, interface in INTERFACES.items()
+    }
     assert versions.OLDEST_SUPPORTED in versions.HISTORY
 
 
@@ -53,8 +107,10 @@ def test_versions_only_grow():
             assert before <= after and before[0] == after[0]
 
 
-@pytest.mark.parametrize(('minimum', 'cap'), [
-    (0, None), (78, '6.12'), (79, '6.12'), (versions.SERVICE_VERSION, None), (versions.SERVICE_VERSION + 1, None)])
+@pytest.mark.parametrize(
+    ('minimum', 'cap'),
+    [(0, None), (78, '6.12'), (79, '6.12'), (versions.SERVICE_VERSION, None), (versions.SERVICE_VERSION + 1, None)],
+)
 def test_cap(minimum, cap):
     assert versions.cap('compute', minimum) == cap
 
@@ -94,6 +150,7 @@ def test_every_server_answers_a_ping():
     from kilonova.errors import Unanswered
     from kilonova.rpc import baseapi
     from kilonova.rpc.transport import DirectTransport
+
     transport, ctxt = DirectTransport(), get_admin_context()
     server = transport.serve('scheduler', 'ctl1', [])
     with pytest.raises(Unanswered):
@@ -101,5 +158,7 @@ def test_every_server_answers_a_ping():
     server.start()
     baseapi.ping(transport, 'scheduler', None, ctxt)
     assert transport.send('call', 'scheduler', 'baseapi', None, '1.0', ctxt, 'ping', {'arg': 'x'}) == {
-        'service': 'scheduler', 'arg': 'x'}
+        'service': 'scheduler',
+        'arg': 'x',
+    }
     assert transport.send('call', 'scheduler', 'baseapi', None, '1.1', ctxt, 'get_backdoor_port', {}) is None

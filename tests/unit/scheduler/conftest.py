@@ -1,4 +1,5 @@
 """A scheduler over real databases and Placement, or its model (KILONOVA_TEST_PLACEMENT=model)."""
+
 from __future__ import annotations
 
 import shutil
@@ -41,19 +42,35 @@ class Rig:
         self.databases = engine.Databases(urls['api'], urls['cell1'])
         cell_queries.map_cell0(self.databases, urls['cell0'])
         for name in ('cell1', 'cell2'):
-            cell_queries.create_cell(self.databases, transport_url=f'fake://{name}/', database_connection=urls[name],
-                                     name=name)
-        self.cells = cell_queries.Cells(self.databases)
+            cell_queries.create_cell(
+                self.databases, transport_url=f'fake://{name}/', database_connection=urls[name], name=name
+            )
+        self.cells = cell_queries.CellDatabases(self.databases)
         self.by_name = {database.name: database for database in self.cells.enabled()}
 
-    def host(self, name: str, gpus: tuple[str, ...] = (), cell: str = 'cell1', service: dict[str, Any] | None = None,
-             vcpus: int = 64, mapped: bool = True, products: Mapping[str, str] = MappingProxyType({}),
-             numa: Mapping[str, int] = MappingProxyType({}), **values: Any) -> str:
+    def host(
+        self,
+        name: str,
+        gpus: tuple[str, ...] = (),
+        cell: str = 'cell1',
+        service: dict[str, Any] | None = None,
+        vcpus: int = 64,
+        mapped: bool = True,
+        products: Mapping[str, str] = MappingProxyType({}),
+        numa: Mapping[str, int] = MappingProxyType({}),
+        **values: Any,
+    ) -> str:
         """A compute with a GPU at each address; returns its node's uuid. ``mapped`` False: the host doesn't report
         its devices to Placement. ``products``: {address: product} of other devices, ``numa``: their NUMA cells."""
-        root = Placement.host(self.placement, name, uuid=uuid(name), vcpus=vcpus, memory_mb=262144, disk_gb=1000,
-                              pci={f'{name}_{address}': f'CUSTOM_PCI_10DE_{products.get(address, "13F1")}'
-                                   for address in gpus if mapped})
+        root = Placement.host(
+            self.placement,
+            name,
+            uuid=uuid(name),
+            vcpus=vcpus,
+            memory_mb=262144,
+            disk_gb=1000,
+            pci={f'{name}_{address}': f'CUSTOM_PCI_10DE_{products.get(address, "13F1")}' for address in gpus if mapped},
+        )
         providers = {row['name']: row['uuid'] for row in self.placement.client.list_providers(in_tree=root)}
         row = node(name, **values)
         row['pci_stats'] = self.pools(name, gpus, providers, products, numa)
@@ -62,21 +79,46 @@ class Rig:
         with self.by_name[cell].write() as connection:
             connection.execute(ComputeNode.__table__.insert(), row)
             if service != {}:
-                connection.execute(Service.__table__.insert().values({
-                    'uuid': uuid(f'service {name}'), 'host': name, 'binary': 'nova-compute', 'topic': 'compute',
-                    'last_seen_up': engine.db_utcnow(), **(service or {})}))
+                connection.execute(
+                    Service.__table__.insert().values(
+                        {
+                            'uuid': uuid(f'service {name}'),
+                            'host': name,
+                            'binary': 'nova-compute',
+                            'topic': 'compute',
+                            'last_seen_up': engine.db_utcnow(),
+                            **(service or {}),
+                        }
+                    )
+                )
         return root
 
     @staticmethod
-    def pools(name: str, gpus: tuple[str, ...], providers: dict[str, str], products: Mapping[str, str],
-              numa: Mapping[str, int]) -> str:
+    def pools(
+        name: str,
+        gpus: tuple[str, ...],
+        providers: dict[str, str],
+        products: Mapping[str, str],
+        numa: Mapping[str, int],
+    ) -> str:
         from kilonova import objects
-        return objects.PciDevicePoolList(objects=[
-            objects.PciDevicePool(
-                vendor_id='10de', product_id=products.get(address, '13f1'), numa_node=numa.get(address, 0), count=1,
-                tags={'dev_type': 'type-PCI', 'address': address,
-                      **({'rp_uuid': providers[f'{name}_{address}']} if f'{name}_{address}' in providers else {})})
-            for address in gpus]).to_json()
+
+        return objects.PciDevicePoolList(
+            objects=[
+                objects.PciDevicePool(
+                    vendor_id='10de',
+                    product_id=products.get(address, '13f1'),
+                    numa_node=numa.get(address, 0),
+                    count=1,
+                    tags={
+                        'dev_type': 'type-PCI',
+                        'address': address,
+                        **({'rp_uuid': providers[f'{name}_{address}']} if f'{name}_{address}' in providers else {}),
+                    },
+                )
+                for address in gpus
+            ]
+        ).to_json()
 
     def asked_for(self, *uuids: str) -> None:
         """Servers that no cell has yet."""
@@ -90,11 +132,14 @@ class Rig:
 
     def aggregate(self, host: str, **metadata: str) -> str:
         with self.databases.api().write() as connection:
-            key = connection.execute(Aggregate.__table__.insert(), {
-                'uuid': uuid(f'aggregate {host}'), 'name': host}).inserted_primary_key[0]
+            key = connection.execute(
+                Aggregate.__table__.insert(), {'uuid': uuid(f'aggregate {host}'), 'name': host}
+            ).inserted_primary_key[0]
             connection.execute(AggregateHost.__table__.insert(), {'host': host, 'aggregate_id': key})
-            connection.execute(AggregateMetadata.__table__.insert(), [
-                {'aggregate_id': key, 'key': name, 'value': value} for name, value in metadata.items()])
+            connection.execute(
+                AggregateMetadata.__table__.insert(),
+                [{'aggregate_id': key, 'key': name, 'value': value} for name, value in metadata.items()],
+            )
         return uuid(f'aggregate {host}')
 
     def manager(self, **overrides: Any) -> SchedulerManager:
@@ -103,8 +148,9 @@ class Rig:
         weighers = [RAMWeigher()]
         for one in (*filters, *weighers):
             one.conf = made
-        return SchedulerManager(made, self.databases, self.cells, self.placement.client, enabled_filters=filters,
-                                weighers=weighers)
+        return SchedulerManager(
+            made, self.databases, self.cells, self.placement.client, enabled_filters=filters, weighers=weighers
+        )
 
 
 @pytest.fixture

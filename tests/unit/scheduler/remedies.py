@@ -1,9 +1,10 @@
 """What makes a reason that the scheduler gives for a host go away, and comes back afterwards.
 
-    with Remedies(cloud, host, request) as remedies:
-        remedies.remove('disabled')                 # a key of ``reasons.Check``
-        …                                           # the host is enabled now, in database and Placement
+with Remedies(cloud, host, request) as remedies:
+    remedies.remove('disabled')                 # a key of ``reasons.Check``
+    …                                           # the host is enabled now, in database and Placement
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -71,13 +72,18 @@ class Remedies:
     def _write(self, model: Any, **values: Any) -> None:
         table, host = model.__table__, self._host
         with host.cell.write() as connection:
-            before = connection.execute(sa.select(*(table.c[name] for name in values)).where(
-                table.c.host == host.name)).mappings().one()
+            before = (
+                connection.execute(sa.select(*(table.c[name] for name in values)).where(table.c.host == host.name))
+                .mappings()
+                .one()
+            )
 
             def write(values: dict[str, Any]) -> None:
                 with host.cell.write() as connection:
-                    connection.execute(table.update().where(table.c.host == host.name).values(
-                        updated_at=engine.db_utcnow(), **values))
+                    connection.execute(
+                        table.update().where(table.c.host == host.name).values(updated_at=engine.db_utcnow(), **values)
+                    )
+
         write(values)
         self._undo.append(lambda: write(dict(before)))
 
@@ -143,12 +149,19 @@ class Remedies:
             self._made += 1
             address = f'0000:f{self._made // 8:x}:0{self._made % 8}.0'
             name = f'{host.name}_{address}'
-            rows.add(name, uuid(name), {GPUS[alias][1]: (1, 0, 1.0)}, ['OWNER_NOVA', 'COMPUTE_MANAGED_PCI_DEVICE'],
-                     host.name)
+            rows.add(
+                name, uuid(name), {GPUS[alias][1]: (1, 0, 1.0)}, ['OWNER_NOVA', 'COMPUTE_MANAGED_PCI_DEVICE'], host.name
+            )
             self._undo.append(lambda name=name: rows.drop(name))
-            new.append(objects.PciDevicePool(
-                vendor_id='10de', product_id=GPUS[alias][0], numa_node=0, count=1,
-                tags={'dev_type': 'type-PCI', 'address': address, 'rp_uuid': uuid(name)}))
+            new.append(
+                objects.PciDevicePool(
+                    vendor_id='10de',
+                    product_id=GPUS[alias][0],
+                    numa_node=0,
+                    count=1,
+                    tags={'dev_type': 'type-PCI', 'address': address, 'rp_uuid': uuid(name)},
+                )
+            )
         self._write(ComputeNode, pci_stats=objects.PciDevicePoolList(objects=[*(pools or ()), *new]).to_json())
 
     def _add_all_gpus(self) -> None:
@@ -178,6 +191,7 @@ class Remedies:
         def write(policy: str) -> None:
             with api.write() as connection:
                 connection.execute(table.update().where(table.c.group_id == group['id']).values(policy=policy))
+
         write(f'soft-{group["policy"]}')
         self._undo.append(lambda: write(group['policy']))
 
@@ -198,9 +212,13 @@ class Remedies:
 
     def _empty_cells(self) -> None:
         """Large empty NUMA cells with dedicated CPUs, and enough devices beside the first."""
-        cells = numa.topology_of(numa.spread(2, 1, 256, 2, 4 << 20), Offer(
-            frozenset(number for number in range(1024) if number % 4 < 2),
-            frozenset(number for number in range(1024) if number % 4 >= 2)))
+        cells = numa.topology_of(
+            numa.spread(2, 1, 256, 2, 4 << 20),
+            Offer(
+                frozenset(number for number in range(1024) if number % 4 < 2),
+                frozenset(number for number in range(1024) if number % 4 >= 2),
+            ),
+        )
         assert cells is not None
         self._write(ComputeNode, numa_topology=cells.to_json())
         self._enlarge('PCPU')
@@ -208,9 +226,16 @@ class Remedies:
 
 
 _BY_KEY: dict[str, Callable[[Remedies], None]] = {
-    'disabled': Remedies._enable, 'down': Remedies._wake, 'availability_zone': Remedies._move_into_zone,
-    'member_of': Remedies._mirror, 'ServerGroupAntiAffinityFilter': Remedies._loosen_group,
-    'ServerGroupAffinityFilter': Remedies._loosen_group, 'DifferentHostFilter': Remedies._drop_hint,
-    'SameHostFilter': Remedies._drop_hint, 'ImagePropertiesFilter': Remedies._run_anything,
-    'NumInstancesFilter': Remedies._allow_more_servers, 'NUMATopologyFilter': Remedies._empty_cells,
-    'PciPassthroughFilter': Remedies._add_all_gpus}
+    'disabled': Remedies._enable,
+    'down': Remedies._wake,
+    'availability_zone': Remedies._move_into_zone,
+    'member_of': Remedies._mirror,
+    'ServerGroupAntiAffinityFilter': Remedies._loosen_group,
+    'ServerGroupAffinityFilter': Remedies._loosen_group,
+    'DifferentHostFilter': Remedies._drop_hint,
+    'SameHostFilter': Remedies._drop_hint,
+    'ImagePropertiesFilter': Remedies._run_anything,
+    'NumInstancesFilter': Remedies._allow_more_servers,
+    'NUMATopologyFilter': Remedies._empty_cells,
+    'PciPassthroughFilter': Remedies._add_all_gpus,
+}

@@ -1,4 +1,5 @@
 """Placement's answers that are kept for some seconds: what only Placement knows costs a burst one question."""
+
 from __future__ import annotations
 
 import threading
@@ -11,7 +12,7 @@ from kilonova import errors
 from kilonova.context import RequestContext
 from kilonova.db import engine
 from kilonova.db.models.cell import ComputeNode, Service
-from kilonova.scheduler import candidates
+from kilonova.scheduler.placement import candidates
 from tests.unit.scheduler.builders import GPU, spec, uuid
 
 CTXT = RequestContext(user_id='alice', project_id='demo', overwrite=False)
@@ -24,10 +25,12 @@ TRAIT = 'COMPUTE_NODE'
 @pytest.fixture
 def asked(rig):
     """Requests to Placement since the last look at them, each as its method and whom it is about."""
+
     def look():
         found = [(method, path.partition('?')[0].rpartition('/')[2]) for method, path in rig.placement.requests]
         rig.placement.requests.clear()
         return found
+
     return look
 
 
@@ -78,6 +81,7 @@ def test_who_asks_at_the_same_time_waits_for_the_answer(rig, asked):
         # The answer takes long: meanwhile the others are there.
         if path.startswith('/allocation_candidates'):
             held_up.wait(0.3)
+
     rig.placement.before = hold_up
     asked()
     with ThreadPoolExecutor(3) as pool:
@@ -97,14 +101,22 @@ def test_who_waits_for_an_answer_that_does_not_come_asks(rig, asked, silent):
         if path.startswith('/allocation_candidates') and not failed:
             failed.append(path)
             raise errors.Unanswered(who='Placement', reason='silent')
+
     if silent:
         rig.placement.before = fail
         with pytest.raises(errors.Unanswered):
             select(manager, S1, wanted)
     else:
-        rig.placement.client.claim(S4, {next(
-            row['uuid'] for row in rig.placement.client.list_providers() if row['name'] == f'gpu1_{A}'): {
-                'resources': {GPU: 1}}}, project_id='p', user_id='u')
+        rig.placement.client.claim(
+            S4,
+            {
+                next(row['uuid'] for row in rig.placement.client.list_providers() if row['name'] == f'gpu1_{A}'): {
+                    'resources': {GPU: 1}
+                }
+            },
+            project_id='p',
+            user_id='u',
+        )
         with pytest.raises(errors.NoValidHost):
             select(manager, S1, wanted)
         rig.placement.client.delete_allocations(S4)
@@ -140,6 +152,7 @@ def test_a_refused_claim_ends_it(rig, asked):
         if path.startswith('/allocation_candidates'):
             rig.placement.before = None
             rig.placement.client.delete_allocations(S3)
+
     rig.placement.before = give_up
     assert select(manager, S4) == 'gpu1'
     assert [one for one in asked() if one[1] != S3] == [('PUT', S4), ('GET', 'allocation_candidates'), ('PUT', S4)]
@@ -152,7 +165,7 @@ def test_after_some_seconds_placement_is_asked_again(rig, monkeypatch):
     allow(rig, root, False)
     assert select(manager, S2) == 'gpu1'
     now = time.monotonic()
-    monkeypatch.setattr('kilonova.scheduler.candidates.time.monotonic', lambda: now + candidates.BELIEVED)
+    monkeypatch.setattr('kilonova.scheduler.placement.candidates.time.monotonic', lambda: now + candidates.BELIEVED)
     with pytest.raises(errors.NoValidHost):
         select(manager, S3)
 
@@ -176,9 +189,13 @@ def test_a_host_that_comes_back_is_offered_at_once(rig):
 
     def gpu2_is_disabled(disabled):
         with rig.by_name['cell1'].write() as connection:
-            connection.execute(Service.__table__.update().where(Service.host == 'gpu2').values(
-                disabled=disabled, updated_at=engine.db_utcnow()))
+            connection.execute(
+                Service.__table__.update()
+                .where(Service.host == 'gpu2')
+                .values(disabled=disabled, updated_at=engine.db_utcnow())
+            )
         rig.placement.client.set_host_disabled(uuid('gpu2'), disabled)
+
     gpu2_is_disabled(True)
     assert select(manager, S1) == 'gpu1'
     gpu2_is_disabled(False)

@@ -1,4 +1,5 @@
 """The table of all hosts: what its columns say, what was given away, and what filters ask of it."""
+
 from __future__ import annotations
 
 import json
@@ -14,19 +15,19 @@ from hypothesis import strategies as st
 from kilonova import objects
 from kilonova.scheduler import filters as filtering
 from kilonova.scheduler import weighers as weighing
-from kilonova.scheduler.columns import COLUMNS, Columns, Places
 from kilonova.scheduler.filters.affinity import ServerGroupAntiAffinityFilter
 from kilonova.scheduler.filters.cidr import SimpleCIDRAffinityFilter
 from kilonova.scheduler.filters.compute import ComputeFilter
 from kilonova.scheduler.filters.compute_capabilities import ComputeCapabilitiesFilter
 from kilonova.scheduler.filters.json_query import JsonFilter
 from kilonova.scheduler.filters.metrics import MetricsFilter
-from kilonova.scheduler.host_state import HostState
-from kilonova.scheduler.look import Look
-from kilonova.scheduler.own_view import Need, OwnView, need
-from kilonova.scheduler.query import Group, build
-from kilonova.scheduler.reservations import FORGET_AFTER, Reservation, reserve
-from kilonova.scheduler.table import Table
+from kilonova.scheduler.hosts.arrays import HostArrays
+from kilonova.scheduler.hosts.columns import COLUMNS, HostColumns, HostIndex
+from kilonova.scheduler.hosts.host_state import HostState
+from kilonova.scheduler.hosts.reservations import FORGET_AFTER, Reservation, reserve
+from kilonova.scheduler.hosts.table import Table
+from kilonova.scheduler.placement.local_candidates import LocalCandidates, Need, need
+from kilonova.scheduler.placement.query import Group, build
 from kilonova.scheduler.weighers.images import ImagePropertiesWeigher
 from kilonova.scheduler.weighers.metrics import MetricsWeigher
 from kilonova.scheduler.weighers.moves import CrossCellWeigher
@@ -42,15 +43,24 @@ def rows(draw):
     """A node's row with its service."""
     name = f'host{draw(st.integers(0, 10**9))}'
     vcpus = draw(st.integers(1, 64))
-    row = node(name, vcpus=vcpus, vcpus_used=draw(st.integers(0, vcpus)),
-               memory_mb_used=draw(st.integers(0, 262144)), local_gb_used=draw(st.integers(0, 1000)),
-               disk_available_least=draw(st.none() | st.integers(-5, 1000)), running_vms=draw(st.integers(0, 60)),
-               current_workload=draw(st.integers(0, 12)), hypervisor_version=draw(st.sampled_from((8002002, 10000000))),
-               supported_instances=draw(st.sampled_from(KINDS)),
-               stats=json.dumps({'failed_builds': str(draw(st.integers(0, 3)))}),
-               pci_stats=draw(st.none() | st.integers(0, 5).map(
-                   lambda count: pools(*(f'0000:{bus:02x}:00.0' for bus in range(count)), host=name))),
-               service={'disabled': draw(st.booleans()), 'up': draw(st.booleans())})
+    row = node(
+        name,
+        vcpus=vcpus,
+        vcpus_used=draw(st.integers(0, vcpus)),
+        memory_mb_used=draw(st.integers(0, 262144)),
+        local_gb_used=draw(st.integers(0, 1000)),
+        disk_available_least=draw(st.none() | st.integers(-5, 1000)),
+        running_vms=draw(st.integers(0, 60)),
+        current_workload=draw(st.integers(0, 12)),
+        hypervisor_version=draw(st.sampled_from((8002002, 10000000))),
+        supported_instances=draw(st.sampled_from(KINDS)),
+        stats=json.dumps({'failed_builds': str(draw(st.integers(0, 3)))}),
+        pci_stats=draw(
+            st.none()
+            | st.integers(0, 5).map(lambda count: pools(*(f'0000:{bus:02x}:00.0' for bus in range(count)), host=name))
+        ),
+        service={'disabled': draw(st.booleans()), 'up': draw(st.booleans())},
+    )
     return {**row, 'deleted': 0, 'created_at': None, 'deleted_at': None}
 
 
@@ -68,9 +78,13 @@ def filled(nodes):
 
 
 def look(table, aggregates=None, **where):
-    return Look(SimpleNamespace(
-        table=table, aggregates=SimpleNamespace(metadata_of_hosts=lambda: aggregates or {}),
-        servers=SimpleNamespace(hosts_of=lambda uuids: {one: (where[one], None) for one in uuids if one in where})))
+    return HostArrays(
+        SimpleNamespace(
+            table=table,
+            aggregates=SimpleNamespace(metadata_of_hosts=lambda: aggregates or {}),
+            servers=SimpleNamespace(hosts_of=lambda uuids: {one: (where[one], None) for one in uuids if one in where}),
+        )
+    )
 
 
 def made(cls, **overrides):
@@ -83,7 +97,7 @@ def made(cls, **overrides):
 def test_filters_of_single_hosts_ask_nothing_of_most_requests(cls):
     assert made(cls).mask(None, spec()) is None
     asked = spec(scheduler_hints={'query': '[]', 'build_near_host_ip': '10.0.0.1'})
-    assert made(cls, metrics__weight_setting=['a=1']).mask(None, asked) is filtering.LOOP
+    assert made(cls, metrics__weight_setting=['a=1']).mask(None, asked) is filtering.PER_HOST
 
 
 @settings(max_examples=60, deadline=None)
@@ -92,14 +106,36 @@ def test_columns_say_what_single_hosts_say(nodes):
     """Filters of others see the same host as our own, which look at all of them at once."""
     table, states = filled(nodes)
     for place, host in states.items():
-        assert {name: table[name][place] for name in (
-            'free_ram_mb', 'free_disk_mb', 'vcpus_total', 'vcpus_used', 'cpu_ratio', 'num_instances', 'num_io_ops',
-            'failed_builds', 'hypervisor_version', 'pci_free', 'disabled', 'up')} == {
-            'free_ram_mb': host.free_ram_mb, 'free_disk_mb': host.free_disk_mb, 'vcpus_total': host.vcpus_total,
-            'vcpus_used': host.vcpus_used, 'cpu_ratio': host.cpu_allocation_ratio,
-            'num_instances': host.num_instances, 'num_io_ops': host.num_io_ops, 'failed_builds': host.failed_builds,
-            'hypervisor_version': host.hypervisor_version, 'pci_free': host.pci_stats.free,
-            'disabled': host.service['disabled'], 'up': host.service['up']}
+        assert {
+            name: table[name][place]
+            for name in (
+                'free_ram_mb',
+                'free_disk_mb',
+                'vcpus_total',
+                'vcpus_used',
+                'cpu_ratio',
+                'num_instances',
+                'num_io_ops',
+                'failed_builds',
+                'hypervisor_version',
+                'pci_free',
+                'disabled',
+                'up',
+            )
+        } == {
+            'free_ram_mb': host.free_ram_mb,
+            'free_disk_mb': host.free_disk_mb,
+            'vcpus_total': host.vcpus_total,
+            'vcpus_used': host.vcpus_used,
+            'cpu_ratio': host.cpu_allocation_ratio,
+            'num_instances': host.num_instances,
+            'num_io_ops': host.num_io_ops,
+            'failed_builds': host.failed_builds,
+            'hypervisor_version': host.hypervisor_version,
+            'pci_free': host.pci_stats.free,
+            'disabled': host.service['disabled'],
+            'up': host.service['up'],
+        }
 
 
 FUNCTIONS = [{'vendor_id': '8086', 'product_id': '1515'}]
@@ -108,14 +144,28 @@ WHOLE = [{'vendor_id': '8086', 'product_id': '1528', 'dev_type': 'type-PF'}]
 
 def nic(number):
     """pci_stats of a card, whole or in four functions: who takes one form takes the other away."""
-    return [objects.PciDevicePool(vendor_id='8086', product_id=product, numa_node=0, count=count, tags={
-        'dev_type': kind, 'address': f'0000:{number:02x}:00.1'})
-        for product, kind, count in (('1528', 'type-PF', 1), ('1515', 'type-VF', 4))]
+    return [
+        objects.PciDevicePool(
+            vendor_id='8086',
+            product_id=product,
+            numa_node=0,
+            count=count,
+            tags={'dev_type': kind, 'address': f'0000:{number:02x}:00.1'},
+        )
+        for product, kind, count in (('1528', 'type-PF', 1), ('1515', 'type-VF', 4))
+    ]
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(rows(), st.booleans(), st.integers(0, 2)), min_size=1, max_size=5,
-                unique_by=lambda one: one[0]['uuid']), st.data())
+@given(
+    st.lists(
+        st.tuples(rows(), st.booleans(), st.integers(0, 2)),
+        min_size=1,
+        max_size=5,
+        unique_by=lambda one: one[0]['uuid'],
+    ),
+    st.data(),
+)
 def test_what_is_given_back_leaves_no_trace(nodes, data):
     """Devices of some hosts are in Placement, those of others aren't, or just some."""
     for row, unmapped, nics in nodes:
@@ -124,12 +174,14 @@ def test_what_is_given_back_leaves_no_trace(nodes, data):
         for pool in found if unmapped else ():
             pool.tags = {name: value for name, value in pool.tags.items() if name != 'rp_uuid'}
         row['pci_stats'] = objects.PciDevicePoolList(
-            objects=found + [pool for number in range(nics) for pool in nic(number)]).to_json()
+            objects=found + [pool for number in range(nics) for pool in nic(number)]
+        ).to_json()
     table, states = filled([row for row, _, _ in nodes])
     kinds = ([{'vendor_id': '10de', 'product_id': '13f1'}], FUNCTIONS, WHOLE)
 
     def seen():
         return [table[name].copy() for name in COLUMNS] + [table.devices.free(wanted) for wanted in kinds]
+
     before, given_away = seen(), []
     for number in range(data.draw(st.integers(1, 6))):
         place = data.draw(st.sampled_from(sorted(states)))
@@ -138,14 +190,16 @@ def test_what_is_given_back_leaves_no_trace(nodes, data):
         asked.spec = data.draw(st.sampled_from(kinds))
         mappings = pools.providers([asked])
         requests = (asked,) if not mappings and pools.support_requests([asked]) else ()
-        table.reservations.take(uuid(f's{number}'), Reservation(
-            place, 2, 1024, 2048, objects_counter(mappings), requests=requests))
+        table.reservations.take(
+            uuid(f's{number}'), Reservation(place, 2, 1024, 2048, objects_counter(mappings), requests=requests)
+        )
         given_away.append(uuid(f's{number}'))
         left = table.devices.pools(place)
         assert left.free == table['pci_free'][place]
         for wanted in kinds:
             assert table.devices.free(wanted)[place] == sum(
-                pool.count for pool in left.pools if any(pool.matches(one) for one in wanted))
+                pool.count for pool in left.pools if any(pool.matches(one) for one in wanted)
+            )
         if mappings or requests:
             assert left.free <= pools.free - asked.count
     after = seen()
@@ -164,9 +218,23 @@ def test_what_is_given_back_leaves_no_trace(nodes, data):
 def test_what_was_given_away_counts_alike_everywhere():
     """seed-map 3.18, 3.22: the table's columns, and a host as filters of single hosts see it; by the host's own
     ratios."""
-    row = {**node('a', vcpus=16, vcpus_used=1, memory_mb=20000, memory_mb_used=1000, local_gb=50, local_gb_used=2,
-                  running_vms=3, current_workload=2, cpu_allocation_ratio=2.0, ram_allocation_ratio=1.5,
-                  disk_allocation_ratio=3.0), 'deleted': 0}
+    row = {
+        **node(
+            'a',
+            vcpus=16,
+            vcpus_used=1,
+            memory_mb=20000,
+            memory_mb_used=1000,
+            local_gb=50,
+            local_gb_used=2,
+            running_vms=3,
+            current_workload=2,
+            cpu_allocation_ratio=2.0,
+            ram_allocation_ratio=1.5,
+            disk_allocation_ratio=3.0,
+        ),
+        'deleted': 0,
+    }
     table, (place,) = filled([row])
     names = ('free_ram_mb', 'free_disk_mb', 'vcpus_used', 'num_instances', 'num_io_ops')
     request = spec(flavor_values={'vcpus': 4, 'memory_mb': 2048, 'root_gb': 5, 'ephemeral_gb': 6, 'swap': 7})
@@ -176,6 +244,7 @@ def test_what_was_given_away_counts_alike_everywhere():
         assert state.disk_mb_used + state.free_disk_mb == 50 * 1024
         assert [int(table[name][place]) for name in names] == [getattr(state, name) for name in names]
         return [int(table[name][place]) for name in (*names, 'ram_room_mb', 'disk_room_mb')]
+
     assert seen() == [19000, 48 * 1024, 1, 3, 2, 29000, 148 * 1024]
     assert table['cpu_ratio'][place] == 2.0
     allocation = need(request, build(request, max_results=1)).request(row['uuid'], {})
@@ -208,17 +277,27 @@ def test_a_host_that_counts_a_server_already_has_less_left():
 
 def test_devices_of_providers_that_were_given_away_are_gone():
     """As many as a pool has; devices of other providers, and of none, stay."""
-    stored = objects.PciDevicePoolList(objects=[objects.PciDevicePool(
-        vendor_id='10de', product_id=product, numa_node=0, count=count, tags={'rp_uuid': rp} if rp else {})
-        for product, count, rp in (('1', 3, uuid('x')), ('1', 2, uuid('y')), ('2', 4, None))])
+    stored = objects.PciDevicePoolList(
+        objects=[
+            objects.PciDevicePool(
+                vendor_id='10de', product_id=product, numa_node=0, count=count, tags={'rp_uuid': rp} if rp else {}
+            )
+            for product, count, rp in (('1', 3, uuid('x')), ('1', 2, uuid('y')), ('2', 4, None))
+        ]
+    )
     table, (place,) = filled([{**node('a', pci_stats=stored.to_json()), 'deleted': 0}])
 
     def free():
         return [int(table.devices.free([{'product_id': product}])[place]) for product in '12'] + [
-            int(table['pci_free'][place])]
+            int(table['pci_free'][place])
+        ]
+
     assert free() == [5, 4, 9]
-    for name, taken, left in (('s1', {uuid('x'): 1}, [4, 4, 8]), ('s2', {uuid('x'): 1, uuid('y'): 1}, [2, 4, 6]),
-                              ('s3', {uuid('x'): 5, uuid('z'): 1}, [1, 4, 5])):
+    for name, taken, left in (
+        ('s1', {uuid('x'): 1}, [4, 4, 8]),
+        ('s2', {uuid('x'): 1, uuid('y'): 1}, [2, 4, 6]),
+        ('s3', {uuid('x'): 5, uuid('z'): 1}, [1, 4, 5]),
+    ):
         table.reservations.take(uuid(name), Reservation(place, 1, 1, 1, Counter(taken)))
         assert free() == left
     for name in ('s1', 's2', 's3'):
@@ -227,14 +306,20 @@ def test_devices_of_providers_that_were_given_away_are_gone():
 
 
 def test_free_devices_of_one_of_several_specs():
-    stored = objects.PciDevicePoolList(objects=[objects.PciDevicePool(
-        vendor_id=vendor, product_id=product, numa_node=0, count=count, tags={'address': product})
-        for vendor, product, count in (('10de', '1', 1), ('10de', '2', 2), ('8086', '1', 4), ('8086', '3', 8))])
+    stored = objects.PciDevicePoolList(
+        objects=[
+            objects.PciDevicePool(
+                vendor_id=vendor, product_id=product, numa_node=0, count=count, tags={'address': product}
+            )
+            for vendor, product, count in (('10de', '1', 1), ('10de', '2', 2), ('8086', '1', 4), ('8086', '3', 8))
+        ]
+    )
     table, (place,) = filled([{**node('a', pci_stats=stored.to_json()), 'deleted': 0}])
 
     def free(*wanted):
         specs = [{'vendor_id': vendor, 'product_id': product} for vendor, product in wanted]
         return int(table.devices.free(specs)[place])
+
     assert free(('10de', '1')) == 1 and free(('8086', '1')) == 4 and free(('8086', '2')) == 0
     assert free(('10de', '1'), ('8086', '3')) == 9 and free(('10de', '1'), ('10de', '1')) == 1 and free() == 0
 
@@ -242,17 +327,27 @@ def test_free_devices_of_one_of_several_specs():
 @pytest.mark.parametrize('policy', ['required', 'legacy', 'preferred'])
 def test_devices_near_the_cells_that_a_server_got_are_gone(policy):
     """By the code that hosts claim by."""
-    stored = objects.PciDevicePoolList(objects=[objects.PciDevicePool(
-        vendor_id='10de', product_id='13f1', numa_node=cell, count=1, tags={'dev_type': 'type-PCI', 'address': address})
-        for cell, address in ((0, '1'), (0, '2'), (1, '3'), (1, '4'))])
+    stored = objects.PciDevicePoolList(
+        objects=[
+            objects.PciDevicePool(
+                vendor_id='10de',
+                product_id='13f1',
+                numa_node=cell,
+                count=1,
+                tags={'dev_type': 'type-PCI', 'address': address},
+            )
+            for cell, address in ((0, '1'), (0, '2'), (1, '3'), (1, '4'))
+        ]
+    )
     table, states = filled([{**node('a', pci_stats=stored.to_json()), 'deleted': 0}])
     (place,) = states
     requests = tuple(spec(gpus=(1,)).pci_requests.requests)
     requests[0].numa_policy = policy
     topology = objects.InstanceNUMATopology(cells=[objects.InstanceNUMACell(id=1, cpuset={0}, memory=1)])
     for name in ('s1', 's2'):
-        table.reservations.take(uuid(name), Reservation(
-            place, 1, 1, 1, Counter(), topology=topology, requests=requests))
+        table.reservations.take(
+            uuid(name), Reservation(place, 1, 1, 1, Counter(), topology=topology, requests=requests)
+        )
     assert [pool.keys['numa_node'] for pool in table.devices.pools(place).pools if pool.count] == [0, 0]
     table.reservations.take(uuid('s3'), Reservation(place, 1, 1, 1, Counter(), topology=topology, requests=requests))
     # Whatever it was, one device is gone.
@@ -268,8 +363,9 @@ def objects_counter(mappings):
 def test_a_claim_that_nobody_takes_is_forgotten():
     table, _ = filled([{**node('a'), 'deleted': 0, 'created_at': None, 'deleted_at': None}])
     for name, at in (('s1', 100.0), ('s2', 102.0)):
-        table.reservations.take(uuid(name), Reservation(
-            table.places.of(uuid('a')), 1, 1024, 0, objects_counter(None), at=at))
+        table.reservations.take(
+            uuid(name), Reservation(table.places.of(uuid('a')), 1, 1024, 0, objects_counter(None), at=at)
+        )
     table.reservations.forget_old(now=102.0)
     assert (table.unsettled(CELL), table.unsettled('another')) == ([uuid('s1'), uuid('s2')], [])
     table.reservations.forget_old(now=101.0 + FORGET_AFTER)
@@ -301,8 +397,9 @@ def test_what_weighers_ask_of_single_hosts():
     image = spec(image={'id': uuid(), 'properties': {'os_distro': 'debian'}})
     assert made(ImagePropertiesWeigher).values(look(table), image) is weighing.LOOP
     assert not made(ImagePropertiesWeigher).values(look(table), spec()).any()
-    move = spec(requested_destination=objects.Destination(cell=objects.CellMapping(uuid=CELL),
-                                                          allow_cross_cell_move=True))
+    move = spec(
+        requested_destination=objects.Destination(cell=objects.CellMapping(uuid=CELL), allow_cross_cell_move=True)
+    )
     assert made(CrossCellWeigher).values(look(table), move)[table.places.of(uuid('a'))] == 1
     assert made(MetricsWeigher, metrics__weight_setting=['a=1']).values(look(table), spec()) is weighing.LOOP
 
@@ -310,47 +407,63 @@ def test_what_weighers_ask_of_single_hosts():
 def test_capabilities_are_looked_at_host_by_host():
     one = made(ComputeCapabilitiesFilter)
     assert one.mask(None, spec()) is None
-    assert one.mask(None, spec({'capabilities:vcpus_total': '>= 4'})) is filtering.LOOP
+    assert one.mask(None, spec({'capabilities:vcpus_total': '>= 4'})) is filtering.PER_HOST
 
 
 def test_a_subclass_that_passes_otherwise_has_no_array_form():
     class Mine(ComputeFilter):
         def host_passes(self, host_state, spec_obj):
             return False
+
     assert filtering.array_form(made(Mine)) is None
     assert filtering.array_form(made(type('Same', (ComputeFilter,), {}))) is not None
 
 
-@pytest.mark.parametrize(('extra_specs', 'values', 'answered'), [
-    ({}, {}, True),
-    ({'trait:CUSTOM_A': 'required'}, {}, False),
-    ({'resources:CUSTOM_B': '1'}, {}, False),
-    ({'resources1:VCPU': '1'}, {}, False),
-    ({'resources1:VGPU': '0'}, {}, True),
-    ({'hw:cpu_policy': 'dedicated'}, {}, False),
-    ({}, {'force_hosts': ['a']}, False),
-    ({}, {'force_nodes': ['a']}, False),
-    ({}, {'ignore_hosts': ['a']}, False),
-    ({}, {'requested_destination': objects.Destination(host='a')}, False),
-    ({}, {'requested_resources': [objects.RequestGroup(requester_id='_p', resources={'A': 1})]}, False),
-    ({}, {'force_hosts': [], 'ignore_hosts': []}, True),
-    ({'trait:CUSTOM_A': 'forbidden'}, {}, False),
-    ({'hw:numa_nodes': '1'}, {'numa_topology': objects.InstanceNUMATopology(cells=[
-        objects.InstanceNUMACell(id=0, cpuset={0}, pcpuset=set(), memory=1, cpu_policy=None)])}, False),
-    ({}, {'gpus': (2,)}, True),
-    ({'group_policy': 'isolate'}, {'gpus': (2,)}, False),
-    ({'group_policy': 'isolate'}, {}, True),
-])
+@pytest.mark.parametrize(
+    ('extra_specs', 'values', 'answered'),
+    [
+        ({}, {}, True),
+        ({'trait:CUSTOM_A': 'required'}, {}, False),
+        ({'resources:CUSTOM_B': '1'}, {}, False),
+        ({'resources1:VCPU': '1'}, {}, False),
+        ({'resources1:VGPU': '0'}, {}, True),
+        ({'hw:cpu_policy': 'dedicated'}, {}, False),
+        ({}, {'force_hosts': ['a']}, False),
+        ({}, {'force_nodes': ['a']}, False),
+        ({}, {'ignore_hosts': ['a']}, False),
+        ({}, {'requested_destination': objects.Destination(host='a')}, False),
+        ({}, {'requested_resources': [objects.RequestGroup(requester_id='_p', resources={'A': 1})]}, False),
+        ({}, {'force_hosts': [], 'ignore_hosts': []}, True),
+        ({'trait:CUSTOM_A': 'forbidden'}, {}, False),
+        (
+            {'hw:numa_nodes': '1'},
+            {
+                'numa_topology': objects.InstanceNUMATopology(
+                    cells=[objects.InstanceNUMACell(id=0, cpuset={0}, pcpuset=set(), memory=1, cpu_policy=None)]
+                )
+            },
+            False,
+        ),
+        ({}, {'gpus': (2,)}, True),
+        ({'group_policy': 'isolate'}, {'gpus': (2,)}, False),
+        ({'group_policy': 'isolate'}, {}, True),
+    ],
+)
 def test_what_our_own_view_can_answer(extra_specs, values, answered):
     request = spec(extra_specs, **values)
     query = build(request, max_results=10, pci_in_placement=True)
     assert (need(request, query) is not None) is answered
 
 
-@pytest.mark.parametrize(('values', 'answered'), [
-    ({'root_required': {'OWNER_NOVA'}, 'root_forbidden': {'COMPUTE_STATUS_DISABLED'}}, True),
-    ({'root_required': {'CUSTOM_A'}}, False), ({'root_forbidden': {'CUSTOM_A'}}, False),
-    ({'same_subtree': [['']]}, False)])
+@pytest.mark.parametrize(
+    ('values', 'answered'),
+    [
+        ({'root_required': {'OWNER_NOVA'}, 'root_forbidden': {'COMPUTE_STATUS_DISABLED'}}, True),
+        ({'root_required': {'CUSTOM_A'}}, False),
+        ({'root_forbidden': {'CUSTOM_A'}}, False),
+        ({'same_subtree': [['']]}, False),
+    ],
+)
 def test_what_of_a_question_our_own_view_can_answer(values, answered):
     query = build(spec(), max_results=10)
     for name, value in values.items():
@@ -362,10 +475,18 @@ def test_what_of_a_question_our_own_view_can_answer(values, answered):
         assert need(spec(), query) is None
 
 
-@pytest.mark.parametrize(('group', 'answered'), [
-    (Group({'GPU': 1}), True), (Group({'GPU': 1}, required={'OWNER_NOVA'}), True), (Group({'GPU': 2}), False),
-    (Group({'GPU': 1, 'B': 1}), False), (Group({'GPU': 1}, required={'FAST'}), False),
-    (Group({'GPU': 1}, forbidden={'FAST'}), False), (Group({'GPU': 1}, aggregates=[['a']]), False)])
+@pytest.mark.parametrize(
+    ('group', 'answered'),
+    [
+        (Group({'GPU': 1}), True),
+        (Group({'GPU': 1}, required={'OWNER_NOVA'}), True),
+        (Group({'GPU': 2}), False),
+        (Group({'GPU': 1, 'B': 1}), False),
+        (Group({'GPU': 1}, required={'FAST'}), False),
+        (Group({'GPU': 1}, forbidden={'FAST'}), False),
+        (Group({'GPU': 1}, aggregates=[['a']]), False),
+    ],
+)
 def test_which_devices_our_own_view_knows(group, answered):
     query = build(spec(), max_results=10)
     query.groups['d'] = group
@@ -374,22 +495,34 @@ def test_which_devices_our_own_view_knows(group, answered):
     assert (need(spec(), query) is not None) is answered
 
 
-@pytest.mark.parametrize(('asked', 'roomy'), [
-    ({}, 'abc'), ({'VCPU': 8}, 'abc'), ({'VCPU': 9}, 'bc'), ({'MEMORY_MB': 100}, 'abc'), ({'MEMORY_MB': 101}, 'ac'),
-    ({'DISK_GB': 5}, 'abc'), ({'DISK_GB': 6}, 'ab'), ({'VCPU': 9, 'MEMORY_MB': 101}, 'c'),
-    ({'VCPU': 9, 'MEMORY_MB': 101, 'DISK_GB': 6}, '')])
+@pytest.mark.parametrize(
+    ('asked', 'roomy'),
+    [
+        ({}, 'abc'),
+        ({'VCPU': 8}, 'abc'),
+        ({'VCPU': 9}, 'bc'),
+        ({'MEMORY_MB': 100}, 'abc'),
+        ({'MEMORY_MB': 101}, 'ac'),
+        ({'DISK_GB': 5}, 'abc'),
+        ({'DISK_GB': 6}, 'ab'),
+        ({'VCPU': 9, 'MEMORY_MB': 101}, 'c'),
+        ({'VCPU': 9, 'MEMORY_MB': 101, 'DISK_GB': 6}, ''),
+    ],
+)
 def test_hosts_that_have_the_amounts_by_their_rows(asked, roomy):
     """By their ratios; all that they have left may go."""
-    view = View(builders.host('a', vcpus=4, cpu_allocation_ratio=4.0, vcpus_used=8),
-                builders.host('b', memory_mb=200, ram_allocation_ratio=1.5, memory_mb_used=200),
-                builders.host('c', local_gb=5, disk_allocation_ratio=2.0, local_gb_used=5),
-                builders.host('off', service={'disabled': 1}))
-    offers = OwnView(view, None, spec(), Need(asked, (), {}), None)
-    masks = dict(offers.masks(Look(view), first=True))
+    view = View(
+        builders.host('a', vcpus=4, cpu_allocation_ratio=4.0, vcpus_used=8),
+        builders.host('b', memory_mb=200, ram_allocation_ratio=1.5, memory_mb_used=200),
+        builders.host('c', local_gb=5, disk_allocation_ratio=2.0, local_gb_used=5),
+        builders.host('off', service={'disabled': 1}),
+    )
+    offers = LocalCandidates(view, None, spec(), Need(asked, (), {}), None)
+    masks = dict(offers.masks(HostArrays(view), first=True))
     assert list(masks) == ['free amounts', 'service and zone']
     assert [name for name in 'abc' if masks['free amounts'][view.place(name)]] == list(roomy)
     assert not masks['service and zone'][view.place('off')] and masks['service and zone'][view.place('a')]
-    assert list(dict(offers.masks(Look(view), first=False))) == ['free amounts']
+    assert list(dict(offers.masks(HostArrays(view), first=False))) == ['free amounts']
 
 
 def test_the_allocation_of_a_host():
@@ -401,24 +534,37 @@ def test_the_allocation_of_a_host():
     assert asked.zone == (frozenset('ab'), frozenset('c'))
     mappings = {'d1': ['rp1'], 'd2': ['rp1'], 'd3': ['rp2']}
     assert asked.request('root', mappings) == {
-        'allocations': {'root': {'resources': {'VCPU': 2, 'MEMORY_MB': 64, 'DISK_GB': 3}},
-                        'rp1': {'resources': {'GPU': 2}}, 'rp2': {'resources': {'NIC': 1}}},
-        'mappings': {'': ['root'], **mappings}}
+        'allocations': {
+            'root': {'resources': {'VCPU': 2, 'MEMORY_MB': 64, 'DISK_GB': 3}},
+            'rp1': {'resources': {'GPU': 2}},
+            'rp2': {'resources': {'NIC': 1}},
+        },
+        'mappings': {'': ['root'], **mappings},
+    }
 
 
-@pytest.mark.parametrize(('values', 'expected'), [
-    ({}, {'free_ram_mb': 262144, 'free_disk_mb': 1000 * 1024, 'num_instances': 0, 'num_io_ops': 0}),
-    ({'free_ram_mb': 7, 'memory_mb_used': 9}, {'free_ram_mb': 7}), ({'free_ram_mb': 0}, {'free_ram_mb': 0}),
-    ({'memory_mb_used': 44}, {'free_ram_mb': 262100}), ({'local_gb_used': 10}, {'free_disk_mb': 990 * 1024}),
-    ({'free_disk_gb': 5, 'local_gb_used': 10}, {'free_disk_mb': 5 * 1024}),
-    ({'free_disk_gb': 5, 'disk_available_least': 3}, {'free_disk_mb': 3 * 1024}),
-    ({'free_disk_gb': 5, 'disk_available_least': 8}, {'free_disk_mb': 5 * 1024}),
-    ({'running_vms': 4, 'current_workload': 3}, {'num_instances': 4, 'num_io_ops': 3}),
-    ({'running_vms': None, 'current_workload': None}, {'num_instances': 0, 'num_io_ops': 0}),
-    ({'running_vms': 4, 'current_workload': 3, 'stats': '{"num_instances": "6", "io_workload": "5"}'},
-     {'num_instances': 6, 'num_io_ops': 5}),
-    ({'stats': '{"failed_builds": "2"}'}, {'failed_builds': 2}), ({'stats': None}, {'failed_builds': 0}),
-    ({'stats': '{"failed_builds": null}'}, {'failed_builds': 0})])
+@pytest.mark.parametrize(
+    ('values', 'expected'),
+    [
+        ({}, {'free_ram_mb': 262144, 'free_disk_mb': 1000 * 1024, 'num_instances': 0, 'num_io_ops': 0}),
+        ({'free_ram_mb': 7, 'memory_mb_used': 9}, {'free_ram_mb': 7}),
+        ({'free_ram_mb': 0}, {'free_ram_mb': 0}),
+        ({'memory_mb_used': 44}, {'free_ram_mb': 262100}),
+        ({'local_gb_used': 10}, {'free_disk_mb': 990 * 1024}),
+        ({'free_disk_gb': 5, 'local_gb_used': 10}, {'free_disk_mb': 5 * 1024}),
+        ({'free_disk_gb': 5, 'disk_available_least': 3}, {'free_disk_mb': 3 * 1024}),
+        ({'free_disk_gb': 5, 'disk_available_least': 8}, {'free_disk_mb': 5 * 1024}),
+        ({'running_vms': 4, 'current_workload': 3}, {'num_instances': 4, 'num_io_ops': 3}),
+        ({'running_vms': None, 'current_workload': None}, {'num_instances': 0, 'num_io_ops': 0}),
+        (
+            {'running_vms': 4, 'current_workload': 3, 'stats': '{"num_instances": "6", "io_workload": "5"}'},
+            {'num_instances': 6, 'num_io_ops': 5},
+        ),
+        ({'stats': '{"failed_builds": "2"}'}, {'failed_builds': 2}),
+        ({'stats': None}, {'failed_builds': 0}),
+        ({'stats': '{"failed_builds": null}'}, {'failed_builds': 0}),
+    ],
+)
 def test_what_a_row_comes_to(values, expected):
     """In the table and on a host alone."""
     table, (place,) = filled([{**node('a', **values), 'deleted': 0}])
@@ -453,6 +599,7 @@ def test_services_come_and_go():
 
     def seen():
         return [bool(table[name][place]) for name in ('live', 'disabled', 'up')]
+
     service = {'id': 3, 'host': 'a', 'disabled': True, 'deleted': 0}
     table.services.put(CELL, service)
     assert seen() == [True, True, True]
@@ -493,7 +640,7 @@ def test_hosts_without_a_host_mapping_are_present_and_not_usable():
 
 
 def test_places_are_there_and_free_again():
-    places = Places(2)
+    places = HostIndex(2)
     rows = [{'id': number, 'uuid': uuid(f'h{number}'), 'host': f'h{number // 2}'} for number in range(5)]
     assert [places.add(CELL, row) for row in rows] == [0, 1, 2, 3, 4]
     assert (places.size, len(places), places.cells) == (8, 5, [CELL])
@@ -509,7 +656,7 @@ def test_places_are_there_and_free_again():
 
 
 def test_columns_grow_and_keep_what_they_have():
-    columns = Columns({'a': np.array([1, 2]), 'b': np.array([0.5, 1.5])})
+    columns = HostColumns({'a': np.array([1, 2]), 'b': np.array([0.5, 1.5])})
     columns.grow(4)
     assert columns['a'].tolist() == [1, 2, 0, 0] and columns['b'].tolist() == [0.5, 1.5, 0, 0]
     assert columns['a'].dtype == np.int64

@@ -1,4 +1,5 @@
 """What the page about filters tells to paste is the default list and one's own. Finding 7.8: it dropped two filters."""
+
 from __future__ import annotations
 
 import configparser
@@ -11,8 +12,9 @@ PAGE = pathlib.Path(__file__).parents[3] / 'docs' / 'contributor' / 'writing-a-f
 
 
 def test_the_pasted_list_is_the_default_and_one_more() -> None:
-    blocks = [block for block in re.findall(r'```ini\n(.*?)```', PAGE.read_text(), re.DOTALL)
-              if 'enabled_filters' in block]
+    blocks = [
+        block for block in re.findall(r'```ini\n(.*?)```', PAGE.read_text(), re.DOTALL) if 'enabled_filters' in block
+    ]
     conf = kilonova.conf.new()
     conf([], project='kilonova', default_config_files=[])
     assert blocks

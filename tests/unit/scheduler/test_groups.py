@@ -1,4 +1,5 @@
 """Server groups: what a select knows of them, and both forms of the filters and weighers that ask."""
+
 from __future__ import annotations
 
 from types import SimpleNamespace
@@ -10,16 +11,20 @@ from hypothesis import strategies as st
 from kilonova import errors, objects
 from kilonova.scheduler import groups
 from kilonova.scheduler.filters.affinity import ServerGroupAffinityFilter, ServerGroupAntiAffinityFilter
-from kilonova.scheduler.look import Look
-from kilonova.scheduler.reservations import Reservation
-from kilonova.scheduler.table import Table
+from kilonova.scheduler.hosts.arrays import HostArrays
+from kilonova.scheduler.hosts.reservations import Reservation
+from kilonova.scheduler.hosts.table import Table
 from kilonova.scheduler.weighers.groups import ServerGroupSoftAffinityWeigher, ServerGroupSoftAntiAffinityWeigher
 from tests.unit.scheduler.builders import CELL, conf, node, spec, uuid
 
 CONF = conf()
 HOSTS = ('host1', 'host2', 'host3')
-PLUGINS = (ServerGroupAffinityFilter(), ServerGroupAntiAffinityFilter(), ServerGroupSoftAffinityWeigher(),
-           ServerGroupSoftAntiAffinityWeigher())
+PLUGINS = (
+    ServerGroupAffinityFilter(),
+    ServerGroupAntiAffinityFilter(),
+    ServerGroupSoftAffinityWeigher(),
+    ServerGroupSoftAntiAffinityWeigher(),
+)
 
 
 class Known:
@@ -32,8 +37,16 @@ class Known:
         for number, host in enumerate(HOSTS):
             row = node(host)
             self.table.services.put(CELL, {**row['service'], 'id': number, 'deleted': 0})
-            self.table.put(CELL, {**{key: value for key, value in row.items() if key != 'service'}, 'id': number,
-                                  'deleted': 0, 'created_at': None, 'deleted_at': None})
+            self.table.put(
+                CELL,
+                {
+                    **{key: value for key, value in row.items() if key != 'service'},
+                    'id': number,
+                    'deleted': 0,
+                    'created_at': None,
+                    'deleted_at': None,
+                },
+            )
 
     def group(self, name):
         return None if self.row is None else (self.row, self.members)
@@ -85,8 +98,9 @@ def test_affinity_waits_for_moves():
     assert alone.instance_group.hosts == []
 
 
-@pytest.mark.parametrize(('policy', 'missing'), [
-    ('affinity', 0), ('anti-affinity', 1), ('soft-affinity', 2), ('soft-anti-affinity', 3)])
+@pytest.mark.parametrize(
+    ('policy', 'missing'), [('affinity', 0), ('anti-affinity', 1), ('soft-affinity', 2), ('soft-anti-affinity', 3)]
+)
 def test_a_policy_needs_its_plugin(policy, missing):
     left = [plugin for number, plugin in enumerate(PLUGINS) if number != missing]
     with pytest.raises(errors.NoValidHost, match=f'{type(PLUGINS[missing]).__name__} not configured'):
@@ -97,6 +111,7 @@ def test_a_policy_needs_its_plugin(policy, missing):
 def test_a_subclass_of_a_plugin_does():
     class Mine(ServerGroupAffinityFilter):
         pass
+
     assert prepared(Known('affinity'), plugins=[Mine()]).instance_group.places == {}
 
 
@@ -106,11 +121,17 @@ def test_put_is_what_the_next_server_sees():
     group.put('a', 'host1')
     group.put('b', 'host1')
     assert (group.members, group.hosts, group.count('host1'), group.count('host1', but='a')) == (
-        ['a', 'b'], ['host1', 'host1'], 2, 1)
+        ['a', 'b'],
+        ['host1', 'host1'],
+        2,
+        1,
+    )
 
 
-PLACES = st.dictionaries(st.sampled_from([uuid(name) for name in ('own', '1', '2', '3', '4')]),
-                         st.sets(st.sampled_from((*HOSTS, 'elsewhere')), min_size=1, max_size=2))
+PLACES = st.dictionaries(
+    st.sampled_from([uuid(name) for name in ('own', '1', '2', '3', '4')]),
+    st.sets(st.sampled_from((*HOSTS, 'elsewhere')), min_size=1, max_size=2),
+)
 
 
 @settings(max_examples=80, deadline=None)
@@ -123,26 +144,40 @@ def test_where_servers_of_a_group_are_decides(places, most, looked, policy):
     where = {server: hosts if looked else {min(hosts)} for server, hosts in places.items()}
     if looked:
         asked.instance_group.places = places
-    look = Look(SimpleNamespace(table=known.table, servers=SimpleNamespace(hosts_of=lambda uuids: {
-        server: (min(where[server]), None) for server in uuids if server in where})))
+    look = HostArrays(
+        SimpleNamespace(
+            table=known.table,
+            servers=SimpleNamespace(
+                hosts_of=lambda uuids: {server: (min(where[server]), None) for server in uuids if server in where}
+            ),
+        )
+    )
     for host in HOSTS:
         others = sum(host in hosts for server, hosts in where.items() if server != uuid('own'))
         expected = [
             policy != 'affinity' or not places or any(host in hosts for hosts in places.values()),
             policy != 'anti-affinity' or host in where.get(uuid('own'), ()) or others < most,
-            others if policy == 'soft-affinity' else 0, -others if policy == 'soft-anti-affinity' else 0]
+            others if policy == 'soft-affinity' else 0,
+            -others if policy == 'soft-anti-affinity' else 0,
+        ]
         place = known.table.places.of(uuid(host))
         masks = [plugin.mask(look, asked) for plugin in PLUGINS[:2]]
         found = [mask is None or bool(mask[place]) for mask in masks]
         assert [*found, *(plugin.values(look, asked)[place] for plugin in PLUGINS[2:])] == expected, host
 
 
-@pytest.mark.parametrize(('policy', 'plugin', 'expected'), [
-    ('soft-affinity', 2, [2, 1, 0]), ('soft-anti-affinity', 3, [-2, -1, 0]), ('affinity', 2, [0, 0, 0]),
-    ('soft-affinity', 3, [0, 0, 0])])
+@pytest.mark.parametrize(
+    ('policy', 'plugin', 'expected'),
+    [
+        ('soft-affinity', 2, [2, 1, 0]),
+        ('soft-anti-affinity', 3, [-2, -1, 0]),
+        ('affinity', 2, [0, 0, 0]),
+        ('soft-affinity', 3, [0, 0, 0]),
+    ],
+)
 def test_wishes_count_the_others(policy, plugin, expected):
     asked = request(policy)
     asked.instance_group.places = {uuid('1'): {'host1'}, uuid('2'): {'host1', 'host2'}, uuid('own'): {'host3'}}
     known = Known()
-    values = PLUGINS[plugin].values(Look(SimpleNamespace(table=known.table)), asked)
+    values = PLUGINS[plugin].values(HostArrays(SimpleNamespace(table=known.table)), asked)
     assert [values[known.table.places.of(uuid(host))] for host in HOSTS] == expected

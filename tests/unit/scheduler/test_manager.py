@@ -1,4 +1,5 @@
 """select_destinations over the real Placement service and real databases."""
+
 from __future__ import annotations
 
 import contextlib
@@ -19,12 +20,13 @@ from kilonova.db.models.api import Aggregate, AggregateHost, AggregateMetadata
 from kilonova.db.models.cell import ComputeNode, Instance, Service
 from kilonova.db.queries import aggregates, build_requests, operations
 from kilonova.rpc.scheduler import Scheduler
-from kilonova.scheduler import cells, own_view
 from kilonova.scheduler import manager as manager_module
-from kilonova.scheduler.candidates import Answer
 from kilonova.scheduler.filters.limits import IoOpsFilter, NumInstancesFilter
-from kilonova.scheduler.plan import Choice
-from kilonova.scheduler.query import Query
+from kilonova.scheduler.hosts import cells
+from kilonova.scheduler.placement import local_candidates
+from kilonova.scheduler.placement.candidates import CandidateResponse
+from kilonova.scheduler.placement.query import CandidateQuery
+from kilonova.scheduler.plan import Candidate
 from tests.unit.scheduler.builders import CELL, GPU, candidate, conf, spec, state, uuid
 
 CTXT = RequestContext(user_id='alice', project_id='demo', overwrite=False)
@@ -84,11 +86,16 @@ def test_a_boot_costs_two_placement_requests_at_most_and_few_statements(rig, ask
     found = select(manager, spec(gpus=(1,)), (S1, S2), operations=asking)
     stop()
     # The second server's host has the traits that it had for the first.
-    assert sent(rig) == [('GET', f'/resource_providers/{uuid("gpu1")}/traits'),
-                         *(('PUT', f'/allocations/{server}') for server in (S1, S2))]
+    assert sent(rig) == [
+        ('GET', f'/resource_providers/{uuid("gpu1")}/traits'),
+        *(('PUT', f'/allocations/{server}') for server in (S1, S2)),
+    ]
     # The second cell is one more.
     assert sorted(name for name, statement, _ in statements if statement != 'COMMIT') == [
-        *['api'] * (2 if asks else 1), 'cell1', 'cell2']
+        *['api'] * (2 if asks else 1),
+        'cell1',
+        'cell2',
+    ]
     selection = found[0][0]
     assert (selection.service_host, selection.nodename, selection.compute_node_uuid) == ('gpu1', 'gpu1', uuid('gpu1'))
     assert selection.cell_uuid == rig.by_name['cell1'].cell.uuid
@@ -101,13 +108,18 @@ def test_a_boot_costs_two_placement_requests_at_most_and_few_statements(rig, ask
 
 def test_what_is_told_of_a_choice():
     chosen = state('a', metadata={'availability_zone': 'east'})
-    found = manager_module._selection(Choice(chosen, candidate('a')))
+    found = manager_module._selection(Candidate(chosen, candidate('a')))
     assert (found.service_host, found.nodename, found.compute_node_uuid, found.cell_uuid, found.availability_zone) == (
-        'a', 'a', uuid('a'), CELL, 'east')
+        'a',
+        'a',
+        uuid('a'),
+        CELL,
+        'east',
+    )
     assert json.loads(found.allocation_request) == candidate('a') and found.allocation_request_version == '1.36'
     assert found.limits is None
     chosen.limits = {'vcpu': 4.0}
-    found = manager_module._selection(Choice(chosen))
+    found = manager_module._selection(Candidate(chosen))
     assert (found.allocation_request, found.allocation_request_version, found.limits.vcpu) == (None, None, 4.0)
 
 
@@ -124,8 +136,7 @@ def test_alternates_are_max_attempts_less_one(rig):
 
 def test_the_old_form_of_the_answer(rig):
     rig.host('gpu1')
-    assert select(rig.manager(), spec(), return_objects=False) == [
-        {'host': 'gpu1', 'nodename': 'gpu1', 'limits': {}}]
+    assert select(rig.manager(), spec(), return_objects=False) == [{'host': 'gpu1', 'nodename': 'gpu1', 'limits': {}}]
 
 
 def test_without_claim_placement_is_only_asked(rig):
@@ -145,8 +156,9 @@ def test_a_refusal_tells_the_amounts_of_each_kind(rig, caplog, extra_specs):
     small = {'vcpus': 2, 'memory_mb': 512, 'root_gb': 1}
     with pytest.raises(errors.NoValidHost) as caught:
         select(rig.manager(), spec(extra_specs, gpus=(4,), flavor_values=small))
-    assert str(caught.value) == ('No valid host was found. 2 hosts considered: 2 have fewer than 4 free gpu '
-                                 '(best: 3 free).')
+    assert str(caught.value) == (
+        'No valid host was found. 2 hosts considered: 2 have fewer than 4 free gpu (best: 3 free).'
+    )
     assert f'Requested: {GPU}: 4, DISK_GB: 1, MEMORY_MB: 512, VCPU: 2.' in caplog.text
     caplog.clear()
     with pytest.raises(errors.NoValidHost) as caught:
@@ -161,10 +173,13 @@ def test_nothing_in_placement_says_what_was_asked_for(rig, caplog):
     rig.host('gpu1', (A,))
     with pytest.raises(errors.NoValidHost) as caught:
         select(rig.manager(), spec(gpus=(2,)))
-    assert str(caught.value) == ('No valid host was found. 1 host considered: 1 has fewer than 2 free gpu '
-                                 '(best: 1 free).')
-    assert (f'There are not enough hosts available. Requested: {GPU}: 2, DISK_GB: 16, MEMORY_MB: 32768, VCPU: 8.'
-            in caplog.text)
+    assert str(caught.value) == (
+        'No valid host was found. 1 host considered: 1 has fewer than 2 free gpu (best: 1 free).'
+    )
+    assert (
+        f'There are not enough hosts available. Requested: {GPU}: 2, DISK_GB: 16, MEMORY_MB: 32768, VCPU: 8.'
+        in caplog.text
+    )
     assert 'Got no allocation candidates from the Placement API.' in caplog.text
 
 
@@ -211,8 +226,9 @@ def test_a_device_that_somebody_else_takes_meanwhile(rig):
     def steal(method, path):
         if method == 'PUT' and not taken:
             taken.append(path)
-            rig.placement.client.claim(uuid('thief'), {providers[f'gpu1_{A}']: {'resources': {GPU: 1}}},
-                                       project_id='p', user_id='u')
+            rig.placement.client.claim(
+                uuid('thief'), {providers[f'gpu1_{A}']: {'resources': {GPU: 1}}}, project_id='p', user_id='u'
+            )
 
     rig.placement.before = steal
     select(manager, spec(gpus=(1,)))
@@ -253,8 +269,9 @@ def test_claims_that_are_always_lost_end_in_a_refusal(rig, monkeypatch):
     rig.placement.before = thief_of(rig, 1000)
     pauses = []
     monkeypatch.setattr('kilonova.scheduler.manager.random.uniform', lambda low, high: high)
-    monkeypatch.setattr('kilonova.scheduler.manager.time', SimpleNamespace(
-        monotonic=time.monotonic, sleep=pauses.append))
+    monkeypatch.setattr(
+        'kilonova.scheduler.manager.time', SimpleNamespace(monotonic=time.monotonic, sleep=pauses.append)
+    )
     with pytest.raises(errors.NoValidHost, match='1 host considered: 1 claimed by other requests at the same time'):
         select(manager, spec(gpus=(1,)))
     assert [round(pause / manager_module.PAUSE, 6) for pause in pauses] == [1.5, 3.0, 4.5, 6.0]
@@ -276,8 +293,10 @@ def test_also_when_nothing_is_left_for_others(rig):
     rig.host('gpu1', (A, B))
     first = select(rig.manager(), spec(gpus=(2,)))
     again = select(rig.manager(), spec(gpus=(2,)))
-    assert json.loads(again[0][0].allocation_request)['allocations'] == \
-        json.loads(first[0][0].allocation_request)['allocations']
+    assert (
+        json.loads(again[0][0].allocation_request)['allocations']
+        == json.loads(first[0][0].allocation_request)['allocations']
+    )
     assert set(json.loads(again[0][0].allocation_request)['mappings']) == {'', f'{REQUEST}-0', f'{REQUEST}-1'}
     assert hosts(again) == [['gpu1']]
 
@@ -292,7 +311,9 @@ def test_an_allocation_of_something_else_is_not_taken_for_ours(rig):
 
 def operation(rig, server, **values):
     """A boot's row that waits for a host; its uuid."""
-    row = operations.Operation(**{'uuid': uuid(f'boot of {server}'), 'kind': 'boot', 'instance_uuid': server, **values})
+    row = operations.OperationRow(
+        **{'uuid': uuid(f'boot of {server}'), 'kind': 'boot', 'instance_uuid': server, **values}
+    )
     with rig.databases.api().write() as connection:
         operations.insert(connection, [row])
     return row.uuid
@@ -321,11 +342,14 @@ def test_a_claim_that_was_written_too_late_goes_back(rig, monkeypatch, extra_spe
     trait(rig, rig.host('gpu1'))
     manager, late = rig.manager(), []
     real = time.monotonic
-    monkeypatch.setattr('kilonova.scheduler.claims.time', SimpleNamespace(monotonic=lambda: real() + 100 * len(late)))
+    monkeypatch.setattr(
+        'kilonova.scheduler.placement.claims.time', SimpleNamespace(monotonic=lambda: real() + 100 * len(late))
+    )
 
     def after(method, path):
         if (method, path) == ('PUT', f'/allocations/{S2}'):
             late.append(path)
+
     rig.placement.after = after
     with pytest.raises(errors.Unanswered, match='the scheduling deadline has passed'):
         select(manager, spec(extra_specs), [S1, S2], time_left=60.0)
@@ -339,9 +363,14 @@ def test_for_whom_no_operation_waits_nothing_stays_claimed(rig, extra_specs):
     """One that failed, one cancelled, one that got a host already, none at all; the other two get theirs."""
     trait(rig, rig.host('gpu1'))
     servers = [uuid(f'server {number}') for number in range(6)]
-    asking = [operation(rig, servers[0], failed=True), operation(rig, servers[1], cancelled=True),
-              operation(rig, servers[2], position=1), uuid('an operation that ended'),
-              operation(rig, servers[4]), operation(rig, servers[5])]
+    asking = [
+        operation(rig, servers[0], failed=True),
+        operation(rig, servers[1], cancelled=True),
+        operation(rig, servers[2], position=1),
+        uuid('an operation that ended'),
+        operation(rig, servers[4]),
+        operation(rig, servers[5]),
+    ]
     manager = rig.manager()
     found = select(manager, spec(extra_specs), servers, operations=asking)
     assert len(found) == 6
@@ -369,6 +398,7 @@ def test_silence_of_placement_gives_nothing_back(rig, extra_specs):
     def before(method, path):
         if (method, path) == ('PUT', f'/allocations/{S2}'):
             raise rig.placement.broken()
+
     rig.placement.before = before
     with pytest.raises(errors.Unanswered, match='Placement'):
         select(manager, spec(extra_specs), [S1, S2], operations=asking)
@@ -389,6 +419,7 @@ def test_silence_gives_back_what_no_operation_waits_for(rig, extra_specs):
     def before(method, path):
         if (method, path) == ('PUT', f'/allocations/{S2}'):
             raise rig.placement.broken()
+
     rig.placement.before = before
     with pytest.raises(errors.Unanswered, match='Placement'):
         select(rig.manager(), spec(extra_specs), [S1, S2], operations=[uuid('ended'), operation(rig, S2)])
@@ -402,13 +433,18 @@ def test_what_was_found_counts_where_it_is_and_is_no_alternate(rig, extra_specs)
         trait(rig, rig.host(name, memory_mb_used=used))
     select(rig.manager(), spec(extra_specs), [S1])
     with rig.by_name['cell1'].write() as connection:
-        connection.execute(ComputeNode.__table__.update().where(ComputeNode.host == 'gpu1').values(
-            memory_mb_used=50000, updated_at=engine.db_utcnow()))
+        connection.execute(
+            ComputeNode.__table__.update()
+            .where(ComputeNode.host == 'gpu1')
+            .values(memory_mb_used=50000, updated_at=engine.db_utcnow())
+        )
     manager = rig.manager()
     assert hosts(select(manager, spec(extra_specs), [S1])) == [['gpu1', 'gpu2']]
     table = manager._snapshot.table
     assert {name: int(table['num_instances'][table.places.of(uuid(name))]) for name in ('gpu1', 'gpu2')} == {
-        'gpu1': 1, 'gpu2': 0}
+        'gpu1': 1,
+        'gpu2': 0,
+    }
 
 
 def test_silence_of_a_cell_gives_nothing_back(rig, tmp_path):
@@ -424,14 +460,15 @@ def test_silence_of_a_cell_gives_nothing_back(rig, tmp_path):
 @both_ways
 def test_a_refusal_gives_back_whatever_was_claimed_in_all_its_tries(rig, monkeypatch, extra_specs):
     """Row 1.30: a host is heard again before the refusal: the choice is made anew, and refused as well."""
-    monkeypatch.setattr('kilonova.scheduler.cells.DOWN_EVERY', 3600)
+    monkeypatch.setattr('kilonova.scheduler.hosts.cells.DOWN_EVERY', 3600)
     trait(rig, rig.host('gpu1', (A,)))
     trait(rig, rig.host('gpu2', (B,), service={'last_seen_up': dt.datetime(2026, 1, 1)}))
     manager = rig.manager()
     assert hosts(select(manager, spec(extra_specs), claim=False)) == [['gpu1']]
     with rig.by_name['cell1'].write() as connection:
-        connection.execute(Service.__table__.update().values(
-            last_seen_up=engine.db_utcnow(), updated_at=Service.updated_at))
+        connection.execute(
+            Service.__table__.update().values(last_seen_up=engine.db_utcnow(), updated_at=Service.updated_at)
+        )
     rig.placement.requests.clear()
     with pytest.raises(errors.NoValidHost):
         select(manager, spec(extra_specs, gpus=(1,)), [S1, S2, S3])
@@ -494,6 +531,7 @@ def test_what_others_wrote_since_is_not_given_back(rig, extra_specs, anew):
                 client.claim(S1, {root: {'resources': {'VCPU': 1}}}, **owner)
             else:
                 client.claim(S1, now['allocations'], **owner, generation=now['consumer_generation'])
+
     rig.placement.after = after
     with pytest.raises(errors.Cancelled):
         select(rig.manager(), spec(extra_specs, gpus=(1,)), operations=[uuid('an operation that ended')])
@@ -511,8 +549,10 @@ def test_what_others_write_while_it_is_given_back_stays(rig):
         seen.append(method)
         if seen == ['PUT', 'GET', 'PUT']:
             now = client.get_allocations(S1)
-            client.claim(S1, now['allocations'], project_id='demo', user_id='alice',
-                         generation=now['consumer_generation'])
+            client.claim(
+                S1, now['allocations'], project_id='demo', user_id='alice', generation=now['consumer_generation']
+            )
+
     rig.placement.before = before
     with pytest.raises(errors.NoValidHost):
         select(rig.manager(), spec(gpus=(1,)), [S1, S2])
@@ -522,7 +562,7 @@ def test_what_others_write_while_it_is_given_back_stays(rig):
 
 def test_giving_back_is_tried_again_while_placement_is_silent(rig, monkeypatch):
     rig.host('gpu1')
-    monkeypatch.setattr('kilonova.scheduler.claims.DROP_PAUSES', (0.0, 0.0))
+    monkeypatch.setattr('kilonova.scheduler.placement.claims.DROP_PAUSES', (0.0, 0.0))
     puts = []
 
     def before(method, path):
@@ -530,6 +570,7 @@ def test_giving_back_is_tried_again_while_placement_is_silent(rig, monkeypatch):
             puts.append(path)
             if len(puts) in (2, 3):
                 raise rig.placement.broken()
+
     rig.placement.before = before
     with pytest.raises(errors.Cancelled):
         select(rig.manager(), spec(), operations=[uuid('ended')])
@@ -553,6 +594,7 @@ def test_what_was_found_may_change_while_it_is_taken_up(rig):
             moved = {root: given for root, given in now['allocations'].items() if root == uuid('gpu1')}
             moved[providers[other]] = {'resources': {GPU: 1}}
             client.claim(S1, moved, project_id='demo', user_id='alice', generation=now['consumer_generation'])
+
     rig.placement.before = before
     found = select(rig.manager(), spec(gpus=(1,)), [S1])
     assert other in held(rig, S1) and generation(rig, S1) == 3
@@ -626,8 +668,10 @@ def test_a_subset_of_the_best_hosts_is_drawn_from(rig, extra_specs, size):
         trait(rig, rig.host(name, memory_mb_used=used))
     manager = rig.manager(filter_scheduler__host_subset_size=size)
     small = {'vcpus': 1, 'memory_mb': 64, 'root_gb': 1}
-    drawn = {hosts(select(manager, spec(extra_specs, flavor_values=small), [uuid(f'drawn {number}')]))[0][0]
-             for number in range(12 * size)}
+    drawn = {
+        hosts(select(manager, spec(extra_specs, flavor_values=small), [uuid(f'drawn {number}')]))[0][0]
+        for number in range(12 * size)
+    }
     assert drawn == set(('best', 'good', 'fair')[:size])
 
 
@@ -639,8 +683,10 @@ def test_equal_servers_are_spread_before_any_host_reports(rig):
         rig.host(name)
     managers = [rig.manager(), rig.manager()]
     small = {'vcpus': 1, 'memory_mb': 64, 'root_gb': 1}
-    chosen = [hosts(select(managers[number % 2], spec(flavor_values=small), [uuid(f'equal {number}')]))[0][0]
-              for number in range(20)]
+    chosen = [
+        hosts(select(managers[number % 2], spec(flavor_values=small), [uuid(f'equal {number}')]))[0][0]
+        for number in range(20)
+    ]
     assert {name: chosen.count(name) for name in names} == dict.fromkeys(names, 4)
 
 
@@ -660,8 +706,9 @@ def test_devices_that_placement_does_not_count_are_given_away_once(rig, mapped, 
     for server in servers[3:]:
         with pytest.raises(errors.NoValidHost) as caught:
             select(manager, spec(extra_specs, gpus=(1,)), [server])
-        assert str(caught.value) == ('No valid host was found. 3 hosts considered: 3 have fewer than 1 free gpu '
-                                     '(best: 0 free).')
+        assert str(caught.value) == (
+            'No valid host was found. 3 hosts considered: 3 have fewer than 1 free gpu (best: 0 free).'
+        )
     manager._snapshot.table.reservations.give_back(servers[0])
     assert hosts(select(manager, spec(extra_specs, gpus=(1,)), [servers[4]]))[0][0] == found[0]
 
@@ -697,7 +744,8 @@ def test_many_kinds_of_devices_are_asked_as_one(rig, counts):
     for server, (host, *_) in zip((S1, S2), found, strict=True):
         given = {name: amounts for name, amounts in held(rig, server).items() if name != host}
         assert sorted(name.split('_')[1].split('.')[0] for name in given) == sorted(
-            str(kind) for kind, count in enumerate(counts, 1) for _ in range(count))
+            str(kind) for kind, count in enumerate(counts, 1) for _ in range(count)
+        )
         assert all(sum(amounts.values()) == 1 for amounts in given.values())
 
 
@@ -722,6 +770,7 @@ def test_hosts_of_all_kinds_far_down_the_list(rig):
 
 # Hosts by name
 
+
 def test_a_forced_host_is_asked_in_its_tree(rig):
     rig.host('gpu1')
     rig.host('gpu2')
@@ -732,8 +781,11 @@ def test_a_forced_host_is_asked_in_its_tree(rig):
 
 
 def questions(rig):
-    return [dict(parse.parse_qsl(parse.urlsplit(path).query)) for _, path in rig.placement.requests
-            if path.startswith('/allocation_candidates')]
+    return [
+        dict(parse.parse_qsl(parse.urlsplit(path).query))
+        for _, path in rig.placement.requests
+        if path.startswith('/allocation_candidates')
+    ]
 
 
 def test_how_much_of_placements_answer_is_asked_for(rig):
@@ -743,20 +795,36 @@ def test_how_much_of_placements_answer_is_asked_for(rig):
     manager = rig.manager(scheduler__max_placement_results=7)
     rig.placement.requests.clear()
     here = objects.Destination(host='gpu1', node='gpu1')
-    for request in (spec(BY_PLACEMENT), spec(force_hosts=['gpu1', 'gpu2']), spec(force_nodes=['gpu2']),
-                    spec(requested_destination=here), spec(requested_destination=here, force_hosts=['gpu2']),
-                    spec(requested_destination=objects.Destination(host='gpu2', node=None)),
-                    spec(requested_destination=objects.Destination(host='gpu1', node='gpu2')), spec(force_hosts=['x']),
-                    spec(requested_destination=objects.Destination(node='gpu2')),
-                    spec(requested_destination=objects.Destination(host='gpu2')),
-                    spec(requested_destination=objects.Destination(allow_cross_cell_move=True)),
-                    spec(requested_destination=objects.Destination(
-                        cell=objects.CellMapping(uuid=rig.by_name['cell1'].cell.uuid)))):
+    for request in (
+        spec(BY_PLACEMENT),
+        spec(force_hosts=['gpu1', 'gpu2']),
+        spec(force_nodes=['gpu2']),
+        spec(requested_destination=here),
+        spec(requested_destination=here, force_hosts=['gpu2']),
+        spec(requested_destination=objects.Destination(host='gpu2', node=None)),
+        spec(requested_destination=objects.Destination(host='gpu1', node='gpu2')),
+        spec(force_hosts=['x']),
+        spec(requested_destination=objects.Destination(node='gpu2')),
+        spec(requested_destination=objects.Destination(host='gpu2')),
+        spec(requested_destination=objects.Destination(allow_cross_cell_move=True)),
+        spec(requested_destination=objects.Destination(cell=objects.CellMapping(uuid=rig.by_name['cell1'].cell.uuid))),
+    ):
         with contextlib.suppress(errors.NoValidHost):
             select(manager, request, claim=False)
     assert [(one.get('limit'), one.get('in_tree')) for one in questions(rig)] == [
-        ('7', None), (None, None), ('7', uuid('gpu2')), ('7', uuid('gpu1')), ('7', uuid('gpu2')), ('7', uuid('gpu2')),
-        ('7', None), ('7', None), ('7', uuid('gpu2')), ('7', uuid('gpu2')), ('7', None), (None, None)]
+        ('7', None),
+        (None, None),
+        ('7', uuid('gpu2')),
+        ('7', uuid('gpu1')),
+        ('7', uuid('gpu2')),
+        ('7', uuid('gpu2')),
+        ('7', None),
+        ('7', None),
+        ('7', uuid('gpu2')),
+        ('7', uuid('gpu2')),
+        ('7', None),
+        (None, None),
+    ]
 
 
 @pytest.mark.parametrize('full', [{'vcpus_used': 255}, {'memory_mb_used': 262000}, {'local_gb_used': 999}])
@@ -772,17 +840,29 @@ def test_a_host_that_is_full_by_its_row_is_not_asked_about(rig, full):
 
 def test_hosts_that_report_no_dedicated_cpus_come_after_the_others():
     """Those that Placement offered already, and those that pin, aren't taken from the second answer."""
+
     def request(root):
         return {'allocations': {root: {'resources': {'VCPU': 1}}}, 'mappings': {'': [root]}}
 
     def summary(root, *classes):
         return {'root_provider_uuid': root, 'resources': {name: {'capacity': 9, 'used': 0} for name in classes}}
-    answer = Answer({'allocation_requests': [request('known')], 'provider_summaries': {'known': summary('known', 'A')}},
-                    Query(), {}, 0.0)
-    more = {'allocation_requests': [request(root) for root in ('known', 'pins', 'plain')], 'provider_summaries': {
-        'known': summary('known', 'VCPU'), 'pins': summary('pins', 'VCPU', 'PCPU'), 'plain': summary('plain', 'VCPU')}}
+
+    answer = CandidateResponse(
+        {'allocation_requests': [request('known')], 'provider_summaries': {'known': summary('known', 'A')}},
+        CandidateQuery(),
+        {},
+        0.0,
+    )
+    more = {
+        'allocation_requests': [request(root) for root in ('known', 'pins', 'plain')],
+        'provider_summaries': {
+            'known': summary('known', 'VCPU'),
+            'pins': summary('pins', 'VCPU', 'PCPU'),
+            'plain': summary('plain', 'VCPU'),
+        },
+    }
     asked = SimpleNamespace(_placement=SimpleNamespace(allocation_candidates=lambda pairs: more))
-    manager_module._Request._add_fallback(asked, answer, Query())
+    manager_module._Request._add_fallback(asked, answer, CandidateQuery())
     assert answer.found['allocation_requests'] == [request('known'), request('plain')]
     assert answer.late == {'plain'} and answer.summaries.keys() == {'known', 'pins', 'plain'}
     assert answer.summaries['known'] == summary('known', 'A')
@@ -856,8 +936,10 @@ def test_a_rebuild_asks_no_placement(rig, node):
     manager, told = rig.manager(), []
     manager.notify = SimpleNamespace(emit=lambda ctxt, event, request_spec: told.append((event, request_spec)))
     rig.placement.requests.clear()
-    request = spec(scheduler_hints={'_nova_check_type': ['rebuild']},
-                   requested_destination=objects.Destination(host='gpu2', node=node))
+    request = spec(
+        scheduler_hints={'_nova_check_type': ['rebuild']},
+        requested_destination=objects.Destination(host='gpu2', node=node),
+    )
     found = select(manager, request)
     assert hosts(found) == [['gpu2']]
     assert found[0][0].allocation_request is None
@@ -867,13 +949,16 @@ def test_a_rebuild_asks_no_placement(rig, node):
 
 def test_a_rebuild_on_a_host_that_is_gone_is_refused(rig):
     rig.host('gpu1')
-    request = spec(scheduler_hints={'_nova_check_type': ['rebuild']},
-                   requested_destination=objects.Destination(host='gpu2', node='gpu2'))
+    request = spec(
+        scheduler_hints={'_nova_check_type': ['rebuild']},
+        requested_destination=objects.Destination(host='gpu2', node='gpu2'),
+    )
     with pytest.raises(errors.NoValidHost, match='There are not enough hosts available'):
         select(rig.manager(), request)
 
 
 # Cells, services, nodes
+
 
 def test_two_cells_in_one_request(rig):
     """seed-map 1.27"""
@@ -881,7 +966,9 @@ def test_two_cells_in_one_request(rig):
     rig.host('gpu2', cell='cell2')
     found = select(rig.manager(), spec(flavor_values={'vcpus': 40}), [S1, S2])
     assert {(one[0].service_host, one[0].cell_uuid) for one in found} == {
-        ('gpu1', rig.by_name['cell1'].cell.uuid), ('gpu2', rig.by_name['cell2'].cell.uuid)}
+        ('gpu1', rig.by_name['cell1'].cell.uuid),
+        ('gpu2', rig.by_name['cell2'].cell.uuid),
+    }
     assert [len(one) for one in found] == [1, 1]
 
 
@@ -959,6 +1046,7 @@ def test_aggregates_are_read_again_when_one_changed(rig):
     def write(act, *args):
         with rig.databases.api().write() as connection:
             return act(connection, *args)
+
     assert zones() == {'gpu1': None, 'gpu2': None}
     made = write(aggregates.create, 'one', {'availability_zone': 'east'})['id']
     assert zones() == {'gpu1': None, 'gpu2': None}
@@ -983,25 +1071,32 @@ def test_aggregates_that_were_written_a_moment_ago_are_read_again(rig):
         with rig.databases.api().write() as connection:
             for model in (Aggregate, AggregateHost, AggregateMetadata):
                 now = dt.datetime.now(dt.UTC).replace(tzinfo=None)
-                connection.execute(model.__table__.update().values(
-                    created_at=long_ago, updated_at=now if young and model is Aggregate else long_ago))
-            connection.execute(AggregateMetadata.__table__.update().values(
-                value=rack, updated_at=AggregateMetadata.updated_at))
+                connection.execute(
+                    model.__table__.update().values(
+                        created_at=long_ago, updated_at=now if young and model is Aggregate else long_ago
+                    )
+                )
+            connection.execute(
+                AggregateMetadata.__table__.update().values(value=rack, updated_at=AggregateMetadata.updated_at)
+            )
 
     def rack():
         manager._snapshot.aggregates.refresh()
         return manager._snapshot.aggregates.rows[0]['metadata']['rack']
+
     write(True, '1')
     assert rack() == '1'
     with rig.databases.api().write() as connection:
-        connection.execute(AggregateMetadata.__table__.update().values(
-            value='2', updated_at=AggregateMetadata.updated_at))
+        connection.execute(
+            AggregateMetadata.__table__.update().values(value='2', updated_at=AggregateMetadata.updated_at)
+        )
     assert rack() == '2'
     write(False, '3')
     assert rack() == '3'
     with rig.databases.api().write() as connection:
-        connection.execute(AggregateMetadata.__table__.update().values(
-            value='4', updated_at=AggregateMetadata.updated_at))
+        connection.execute(
+            AggregateMetadata.__table__.update().values(value='4', updated_at=AggregateMetadata.updated_at)
+        )
     assert rack() == '3'
 
 
@@ -1029,8 +1124,11 @@ def seen(manager):
 
 def written(rig, cell='cell1', host='gpu1', **values):
     with rig.by_name[cell].write() as connection:
-        connection.execute(ComputeNode.__table__.update().where(ComputeNode.host == host).values(
-            updated_at=engine.db_utcnow(), **values))
+        connection.execute(
+            ComputeNode.__table__.update()
+            .where(ComputeNode.host == host)
+            .values(updated_at=engine.db_utcnow(), **values)
+        )
 
 
 def test_hosts_of_a_cell_come_and_go_with_it(rig):
@@ -1067,8 +1165,9 @@ def test_two_writes_of_one_moment_are_both_read(rig, monkeypatch):
     place = 0
     for used in (1, 2, 3):
         with rig.by_name['cell1'].write() as connection:
-            connection.execute(ComputeNode.__table__.update().values(
-                memory_mb_used=used, updated_at=ComputeNode.updated_at))
+            connection.execute(
+                ComputeNode.__table__.update().values(memory_mb_used=used, updated_at=ComputeNode.updated_at)
+            )
         assert seen(manager) == ['gpu1']
         assert manager._snapshot.table.row(place)['memory_mb_used'] == used
 
@@ -1121,38 +1220,41 @@ def test_traits_of_a_host_are_believed_for_some_seconds(rig, monkeypatch):
     rig.placement.client.set_host_disabled(root, True)
     assert hosts(select(manager, spec(), [S2]))[0] == ['gpu1']
     now = time.monotonic()
-    monkeypatch.setattr('kilonova.scheduler.own_view.time.monotonic', lambda: now + own_view.BELIEVED)
+    monkeypatch.setattr(
+        'kilonova.scheduler.placement.local_candidates.time.monotonic', lambda: now + local_candidates.BELIEVED
+    )
     with pytest.raises(errors.NoValidHost, match='1 disabled'):
         select(manager, spec(), [uuid('third')])
 
 
 def test_no_more_hosts_are_believed_than_the_bound(rig, monkeypatch):
     """Those whose time is over go."""
-    monkeypatch.setattr(own_view, 'MOST_BELIEVED', 3)
-    monkeypatch.setattr(own_view, 'BELIEVED', -1.0)
+    monkeypatch.setattr(local_candidates, 'MOST_BELIEVED', 3)
+    monkeypatch.setattr(local_candidates, 'BELIEVED', -1.0)
     roots = [rig.host(f'gpu{number}') for number in range(8)]
-    qualified = own_view.Qualified(rig.placement.client)
+    qualified = local_candidates.TraitCache(rig.placement.client)
     for root in roots:
-        assert qualified.has(root, Query())
+        assert qualified.has(root, CandidateQuery())
     assert len(qualified._until) <= 3
 
 
 def test_a_host_that_is_heard_again_is_asked_about_before_a_refusal(rig, monkeypatch):
     """Who is down is read from time to time; a refusal that rests on it reads it once more."""
-    monkeypatch.setattr('kilonova.scheduler.cells.DOWN_EVERY', 3600)
+    monkeypatch.setattr('kilonova.scheduler.hosts.cells.DOWN_EVERY', 3600)
     rig.host('gpu1', service={'last_seen_up': dt.datetime(2026, 1, 1)})
     manager = rig.manager()
     with pytest.raises(errors.NoValidHost, match='1 down'):
         select(manager, spec())
     with rig.by_name['cell1'].write() as connection:
-        connection.execute(Service.__table__.update().values(
-            last_seen_up=engine.db_utcnow(), updated_at=Service.updated_at))
+        connection.execute(
+            Service.__table__.update().values(last_seen_up=engine.db_utcnow(), updated_at=Service.updated_at)
+        )
     assert hosts(select(manager, spec()))[0] == ['gpu1']
 
 
 @pytest.mark.parametrize('ended', ['cell1', 'cell2'])
 def test_a_server_that_ended_in_one_of_two_cells_is_enough(rig, monkeypatch, ended):
-    monkeypatch.setattr('kilonova.scheduler.cells.DOWN_EVERY', 3600)
+    monkeypatch.setattr('kilonova.scheduler.hosts.cells.DOWN_EVERY', 3600)
     other = {'cell1': 'cell2', 'cell2': 'cell1'}[ended]
     rig.host('gpu1', cell=ended)
     rig.host('gpu2', cell=other, service={'last_seen_up': dt.datetime(2026, 1, 1)})
@@ -1167,23 +1269,28 @@ def test_a_server_that_ended_in_one_of_two_cells_is_enough(rig, monkeypatch, end
 
 @pytest.mark.parametrize('silent', ['cell1', 'cell2'])
 def test_before_a_refusal_the_cells_that_answer_are_asked(rig, monkeypatch, silent, caplog):
-    monkeypatch.setattr('kilonova.scheduler.cells.DOWN_EVERY', 3600)
+    monkeypatch.setattr('kilonova.scheduler.hosts.cells.DOWN_EVERY', 3600)
     for number in (1, 2):
-        rig.host(f'gpu{number}', cell=f'cell{number}', service=dict.fromkeys(
-            ('last_seen_up', 'created_at', 'updated_at'), dt.datetime(2026, 1, 1)))
+        rig.host(
+            f'gpu{number}',
+            cell=f'cell{number}',
+            service=dict.fromkeys(('last_seen_up', 'created_at', 'updated_at'), dt.datetime(2026, 1, 1)),
+        )
     manager, real = rig.manager(), cells.reading
     with pytest.raises(errors.NoValidHost, match='2 down'):
         select(manager, spec())
     for cell in rig.by_name.values():
         with cell.write() as connection:
-            connection.execute(Service.__table__.update().values(
-                last_seen_up=engine.db_utcnow(), updated_at=Service.updated_at))
+            connection.execute(
+                Service.__table__.update().values(last_seen_up=engine.db_utcnow(), updated_at=Service.updated_at)
+            )
 
     def reading(database):
         if database.name == silent:
             raise errors.Unanswered(who='the database', reason='it is gone')
         return real(database)
-    monkeypatch.setattr('kilonova.scheduler.snapshot.reading', reading)
+
+    monkeypatch.setattr('kilonova.scheduler.hosts.snapshot.reading', reading)
     assert hosts(select(manager, spec())) == [['gpu2' if silent == 'cell1' else 'gpu1']]
     assert f'Cell {silent} does not answer' in caplog.text
 
@@ -1221,9 +1328,15 @@ def test_work_that_a_host_tells_of_is_not_counted_twice(rig):
         with rig.by_name['cell1'].write() as connection:
             for server in servers:
                 connection.execute(Instance.__table__.insert(), {'uuid': server, 'host': 'gpu1', 'node': 'gpu1'})
-            connection.execute(ComputeNode.__table__.update().values(
-                stats=json.dumps({'io_workload': str(under_way)}), current_workload=under_way, running_vms=len(servers),
-                updated_at=engine.db_utcnow()))
+            connection.execute(
+                ComputeNode.__table__.update().values(
+                    stats=json.dumps({'io_workload': str(under_way)}),
+                    current_workload=under_way,
+                    running_vms=len(servers),
+                    updated_at=engine.db_utcnow(),
+                )
+            )
+
     servers = [uuid(f'server {number}') for number in range(6)]
     rig.asked_for(*servers)
     select(manager, spec(), servers[:1])

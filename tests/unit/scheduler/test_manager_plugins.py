@@ -1,4 +1,5 @@
 """Other people's filters and weighers in a whole select, both ways that hosts are chosen."""
+
 from __future__ import annotations
 
 import logging
@@ -10,8 +11,10 @@ from kilonova import errors
 from kilonova.context import RequestContext
 from kilonova.db import engine
 from kilonova.db.models.cell import ComputeNode, InstanceSystemMetadata
-from kilonova.scheduler import filters, guard, plugins, weighers
+from kilonova.scheduler import filters, weighers
 from kilonova.scheduler.manager import SchedulerManager
+from kilonova.scheduler.plugins import guard
+from kilonova.scheduler.plugins import loading as plugins
 from kilonova.scheduler.weighers.images import ImagePropertiesWeigher
 from tests.unit.scheduler.builders import conf, spec, uuid
 
@@ -131,8 +134,10 @@ def test_servers_of_like_images_come_together(rig, claim):
     with rig.by_name['cell1'].write() as connection:
         for name, host, value in (('a', 'gpu1', 'windows'), ('b', 'gpu2', 'debian')):
             server = rig_server(connection, name, host)
-            connection.execute(InstanceSystemMetadata.__table__.insert(), {
-                'instance_uuid': server, 'key': 'image_os_distro', 'value': value})
+            connection.execute(
+                InstanceSystemMetadata.__table__.insert(),
+                {'instance_uuid': server, 'key': 'image_os_distro', 'value': value},
+            )
     manager = rig.manager(filter_scheduler__image_props_weight_multiplier=1000.0)
     weigher = ImagePropertiesWeigher()
     weigher.conf = manager._conf
@@ -144,6 +149,7 @@ def test_servers_of_like_images_come_together(rig, claim):
 
 def rig_server(connection, name, host):
     from kilonova.db.models.cell import Instance
+
     connection.execute(Instance.__table__.insert(), {'uuid': uuid(name), 'host': host, 'node': host})
     return uuid(name)
 
@@ -156,15 +162,18 @@ def test_a_host_whose_record_is_nonsense_costs_only_itself(rig, caplog):
     assert 'The record of compute node gpu1:gpu1 cannot be read' in caplog.text
     with rig.by_name['cell1'].write() as connection:
         table = ComputeNode.__table__
-        connection.execute(sa.update(table).where(table.c.host == 'gpu1').values(
-            stats='{}', updated_at=engine.db_utcnow()))
+        connection.execute(
+            sa.update(table).where(table.c.host == 'gpu1').values(stats='{}', updated_at=engine.db_utcnow())
+        )
     assert sorted(select(manager, spec(), uuid('s2'))[0]) == ['gpu1', 'gpu2']
 
 
 def test_a_prefilter_of_others_is_asked(rig, monkeypatch):
     """Rows 1.23, 1.32."""
+
     def licences(query, request, facts):
         query.root_required.add('CUSTOM_LICENCE')
+
     monkeypatch.setattr(plugins, 'load_prefilters', lambda conf: [licences])
     rig.host('gpu1')
     with pytest.raises(errors.NoValidHost, match='CUSTOM_LICENCE'):
@@ -173,8 +182,10 @@ def test_a_prefilter_of_others_is_asked(rig, monkeypatch):
 
 def test_an_unknown_name_stops_the_start(rig):
     """Rows 3.10, 3.16."""
-    for options, error in (({'enabled_filters': ['NoSuch']}, plugins.SchedulerHostFilterNotFound),
-                           ({'weight_classes': ['NoSuch']}, plugins.SchedulerWeigherNotFound)):
+    for options, error in (
+        ({'enabled_filters': ['NoSuch']}, plugins.SchedulerHostFilterNotFound),
+        ({'weight_classes': ['NoSuch']}, plugins.SchedulerWeigherNotFound),
+    ):
         made = conf(**{f'filter_scheduler__{name}': value for name, value in options.items()})
         with pytest.raises(error, match='NoSuch'):
             SchedulerManager(made, rig.databases, rig.cells, rig.placement.client)

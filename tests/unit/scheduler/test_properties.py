@@ -8,6 +8,7 @@ none that was removed is named again, and the host passes when all are removed a
 
 KILONOVA_SEED=7 runs that one cloud alone.
 """
+
 from __future__ import annotations
 
 import os
@@ -21,10 +22,10 @@ from typing import Any
 import pytest
 
 from kilonova import errors
-from kilonova.scheduler import reasons, what_if
-from kilonova.scheduler.decisions import Trace
+from kilonova.scheduler.explain import reasons, what_if
+from kilonova.scheduler.explain.decisions import Trace
+from kilonova.scheduler.explain.reasons import RefusalReport
 from kilonova.scheduler.manager import SchedulerManager
-from kilonova.scheduler.reasons import Report
 from tests.unit.scheduler.builders import uuid
 from tests.unit.scheduler.random_clouds import CTXT, LICENSE, Cloud, Request
 from tests.unit.scheduler.remedies import Remedies
@@ -34,7 +35,7 @@ BLOCK, CASES = 5, 15
 # Servers of one count of what fits.
 BOOTED = 8
 REPLAYED = os.environ.get('KILONOVA_SEED')
-BLOCKS = [[int(REPLAYED)]] if REPLAYED else [list(SEEDS[at:at + BLOCK]) for at in range(0, len(SEEDS), BLOCK)]
+BLOCKS = [[int(REPLAYED)]] if REPLAYED else [list(SEEDS[at : at + BLOCK]) for at in range(0, len(SEEDS), BLOCK)]
 AT_THAT_MOMENT = 'claimed by other requests at the same time'
 
 
@@ -49,23 +50,27 @@ class Tally:
     def __str__(self) -> str:
         def told(counts: Counter[str]) -> str:
             return ', '.join(f'{name} {count}' for name, count in counts.most_common()) or 'none'
-        return (f'{self.cases} selects, {self.refusals} refused; {self.counted} servers booted as counted; reasons '
-                f'removed: {told(self.removed)}; on the hosts: {told(self.late)}')
+
+        return (
+            f'{self.cases} selects, {self.refusals} refused; {self.counted} servers booted as counted; reasons '
+            f'removed: {told(self.removed)}; on the hosts: {told(self.late)}'
+        )
 
 
 class Reports(threading.local):
     """What the scheduler found out in this thread's last refusal."""
 
-    last: Report | None = None
+    last: RefusalReport | None = None
 
 
 @pytest.fixture
 def reports(monkeypatch: pytest.MonkeyPatch) -> Reports:
     found, explain = Reports(), reasons.explain
 
-    def noting(*args: Any, **how: Any) -> Report:
+    def noting(*args: Any, **how: Any) -> RefusalReport:
         found.last = explain(*args, **how)
         return found.last
+
     monkeypatch.setattr(reasons, 'explain', noting)
     return found
 
@@ -115,8 +120,9 @@ class Story:
         cloud.boot(request, servers, found)
 
     # -- one refusal ---------------------------------------------------------------------------------------------------
-    def refused(self, scheduler: SchedulerManager, request: Request, servers: Sequence[str], error: Exception,
-                others: list[str]) -> None:
+    def refused(
+        self, scheduler: SchedulerManager, request: Request, servers: Sequence[str], error: Exception, others: list[str]
+    ) -> None:
         """``others``: servers that were chosen for meanwhile."""
         cloud, report = self.cloud, self.reports.last
         self.tally.refusals += 1
@@ -139,14 +145,17 @@ class Story:
         except errors.NoValidHost as again:
             return self.refused(scheduler, request, servers, again, [])
 
-    def examine(self, scheduler: SchedulerManager, request: Request, server: str, name: str, keys: set[str],
-                others: list[str]) -> None:
+    def examine(
+        self, scheduler: SchedulerManager, request: Request, server: str, name: str, keys: set[str], others: list[str]
+    ) -> None:
         """Removes the reasons of one host: all but one, and then one after the other."""
         removed: set[str] = set()
         with Remedies(self.cloud, self.cloud.hosts[name], request) as remedies:
+
             def remove(key: str) -> None:
                 removed.update(remedies.remove(key))
                 self.tally.removed[key] += 1
+
             if keys == {'claim'}:
                 # It could take one server. Not all of several, or not after others took what it had.
                 keys = set()
@@ -194,9 +203,12 @@ class Story:
                     placement.before = placement.after = None
                     for _ in range(times):
                         self.disturb(inner, request)
+
             return meet
-        placement.before, placement.after = self.random.choice((
-            (then('PUT', '/allocations/'), None), (None, then('GET', '/allocation_candidates'))))
+
+        placement.before, placement.after = self.random.choice(
+            ((then('PUT', '/allocations/'), None), (None, then('GET', '/allocation_candidates')))
+        )
         try:
             self.case(outer, request)
         finally:
@@ -228,6 +240,7 @@ class Story:
             except Exception as error:  # noqa: BLE001 - told below
                 found = error
             outcome[server] = found, request, scheduler
+
         threads = [threading.Thread(target=run, args=one) for one in asked]
         for thread in threads:
             thread.start()
@@ -243,7 +256,8 @@ class Story:
                 plan = self.refused_again(scheduler, request, [server])
                 # Who was first may have been refused elsewhere and given it back: that is what the words say.
                 assert plan is None or AT_THAT_MOMENT in str(found), (
-                    f'{found} and then {plan.choices[0].host} for {request}')
+                    f'{found} and then {plan.choices[0].host} for {request}'
+                )
                 cloud.leave([server])
 
     # -- what else happens ---------------------------------------------------------------------------------------------
@@ -300,8 +314,13 @@ def play(seed: int, path: Path, templates: Path, placement: Any, reports: Report
 
 @pytest.mark.parametrize('seeds', BLOCKS, ids=lambda seeds: f'seeds {seeds[0]}-{seeds[-1]}')
 def test_nothing_is_given_twice_and_every_refusal_says_why(
-        seeds: list[int], tmp_path: Path, templates: Path, placement: Any, reports: Reports,
-        capsys: pytest.CaptureFixture[str]) -> None:
+    seeds: list[int],
+    tmp_path: Path,
+    templates: Path,
+    placement: Any,
+    reports: Reports,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     tally = Tally()
     for seed in seeds:
         try:

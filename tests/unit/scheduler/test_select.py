@@ -1,4 +1,5 @@
 """The pure part: order, subset, claims, alternates, forced and ignored hosts; never two servers on one device."""
+
 from __future__ import annotations
 
 import logging
@@ -13,13 +14,13 @@ from hypothesis import strategies as st
 
 from kilonova import objects
 from kilonova.scheduler import filters
-from kilonova.scheduler.candidates import Offered
 from kilonova.scheduler.filters.affinity import ServerGroupAntiAffinityFilter
 from kilonova.scheduler.filters.limits import NumInstancesFilter
 from kilonova.scheduler.filters.pci_passthrough import PciPassthroughFilter
-from kilonova.scheduler.plan import Choice
-from kilonova.scheduler.reservations import uses
-from kilonova.scheduler.select import Select, Settings
+from kilonova.scheduler.hosts.reservations import uses
+from kilonova.scheduler.placement.candidates import PlacementCandidates
+from kilonova.scheduler.plan import Candidate
+from kilonova.scheduler.select import Select, SelectSettings
 from kilonova.scheduler.weighers.amounts import RAMWeigher
 from tests.unit.scheduler.builders import GPU, View, candidate, conf, device, host, pools, spec, state, uuid
 
@@ -29,7 +30,7 @@ GROUP = f'{uuid("request 0")}-0'
 class Claims:
     """``claim`` decides; ``held``: what an earlier select claimed."""
 
-    def __init__(self, claim=lambda server, host, request: Choice(host, request), held=lambda server: None):
+    def __init__(self, claim=lambda server, host, request: Candidate(host, request), held=lambda server: None):
         self.claim, self.existing = claim, held
 
 
@@ -38,9 +39,10 @@ def run(request, hosts, count=1, *, filters=(), weighers=(), settings=None, room
     for one in (*filters, *weighers):
         one.conf = conf(filter_scheduler__max_instances_per_host=2)
     view = view or View(*hosts)
-    offers = Offered(view, request, view.answer(**room or {}))
-    return Select(view, request, filters, weighers, settings or Settings(), offers, claims, **how).plan(
-        [uuid(f'server {number}') for number in range(count)])
+    offers = PlacementCandidates(view, request, view.answer(**room or {}))
+    return Select(view, request, filters, weighers, settings or SelectSettings(), offers, claims, **how).plan(
+        [uuid(f'server {number}') for number in range(count)]
+    )
 
 
 def hosts_of(plan):
@@ -58,7 +60,7 @@ def test_a_refused_claim_leads_to_the_next_candidate_then_the_next_host():
 
     def claim(server, host, request):
         tried.append((host.host, request['mappings'].get('x', [None])[0]))
-        return Choice(host, request) if host.host == 'b' else None
+        return Candidate(host, request) if host.host == 'b' else None
 
     hosts = [host('a', candidates=[candidate('a', {'x': '1'}), candidate('a', {'x': '2'})]), host('b')]
     assert hosts_of(run(spec(), hosts, claims=Claims(claim))) == ['b']
@@ -75,14 +77,14 @@ def test_a_host_without_candidates_is_skipped_with_a_message(caplog):
 def test_a_claim_may_come_to_another_host():
     """An earlier, unanswered select claimed it: it counts there, and nothing where this one wanted to go."""
     view = View(host('a'), host('elsewhere'))
-    held = Choice(state('elsewhere'), candidate('elsewhere'), held=True)
+    held = Candidate(state('elsewhere'), candidate('elsewhere'), held=True)
     plan = run(spec(), [], view=view, claims=Claims(lambda server, host, request: held))
     assert hosts_of(plan) == ['elsewhere']
     assert [view.table.host(place) for place in view.table.reservations.sent_to(uuid('server 0'))] == ['elsewhere']
 
 
 def test_what_was_claimed_earlier_saves_a_server_that_no_host_can_take():
-    held = Choice(state('elsewhere'), candidate('elsewhere'), held=True)
+    held = Candidate(state('elsewhere'), candidate('elsewhere'), held=True)
     assert hosts_of(run(spec(), [], claims=Claims(held=lambda server: held))) == ['elsewhere']
 
 
@@ -112,6 +114,7 @@ def test_what_is_being_claimed_is_waited_for(monkeypatch):
     def noted(seconds):
         waiting.set()
         return wait(seconds)
+
     monkeypatch.setattr(view.table.reservations, 'wait', noted)
 
     def refused(server, host, request):
@@ -120,15 +123,17 @@ def test_what_is_being_claimed_is_waited_for(monkeypatch):
 
     def claimed(server, host, request):
         order.append('claimed')
-        return Choice(host, request)
-    first = threading.Thread(target=run, args=(spec(), []), kwargs={
-        'view': view, 'room': {'a': 8}, 'claims': Claims(refused)})
+        return Candidate(host, request)
+
+    first = threading.Thread(
+        target=run, args=(spec(), []), kwargs={'view': view, 'room': {'a': 8}, 'claims': Claims(refused)}
+    )
     first.start()
     while not view.table.reservations.on(view.table.places.of(uuid('a'))):
         time.sleep(0.001)
     request = spec()
-    offers = Offered(view, request, view.answer(a=8))
-    plan = Select(view, request, (), (), Settings(), offers, Claims(claimed)).plan([uuid('another')])
+    offers = PlacementCandidates(view, request, view.answer(a=8))
+    plan = Select(view, request, (), (), SelectSettings(), offers, Claims(claimed)).plan([uuid('another')])
     first.join()
     assert (hosts_of(plan), order) == (['a'], ['refused', 'claimed'])
 
@@ -139,10 +144,10 @@ def test_the_next_server_sees_what_the_first_took():
     plan = run(spec(), [], 4, view=view, weighers=[RAMWeigher()], filters=[NumInstancesFilter()])
     assert hosts_of(plan) == ['a', 'b', 'a', 'b']
     request = spec()
-    offers = Offered(view, request, view.answer())
+    offers = PlacementCandidates(view, request, view.answer())
     full = NumInstancesFilter()
     full.conf = conf(filter_scheduler__max_instances_per_host=2)
-    assert Select(view, request, [full], (), Settings(), offers).plan([uuid('one more')]) is None
+    assert Select(view, request, [full], (), SelectSettings(), offers).plan([uuid('one more')]) is None
 
 
 class Seen(filters.BaseHostFilter):
@@ -152,8 +157,15 @@ class Seen(filters.BaseHostFilter):
         self.hosts = []
 
     def host_passes(self, host_state, spec_obj):
-        self.hosts.append((repr(host_state), host_state.disk_mb_used, host_state.vcpus_used, host_state.num_instances,
-                           list(host_state.instances)))
+        self.hosts.append(
+            (
+                repr(host_state),
+                host_state.disk_mb_used,
+                host_state.vcpus_used,
+                host_state.num_instances,
+                list(host_state.instances),
+            )
+        )
         return True
 
 
@@ -163,20 +175,42 @@ SIZE = {'vcpus': 4, 'memory_mb': 2048, 'root_gb': 5, 'ephemeral_gb': 6, 'swap': 
 def test_a_host_has_less_of_everything_that_a_server_takes():
     """seed-map 3.18: what filters compare and weighers weigh, and the repr that tells it."""
     seen = Seen()
-    run(spec(flavor_values=SIZE), [host(
-        'a', memory_mb=10000, memory_mb_used=1000, local_gb=100, local_gb_used=10, vcpus=8, vcpus_used=1,
-        running_vms=3, current_workload=2)], 2, filters=[seen])
+    run(
+        spec(flavor_values=SIZE),
+        [
+            host(
+                'a',
+                memory_mb=10000,
+                memory_mb_used=1000,
+                local_gb=100,
+                local_gb_used=10,
+                vcpus=8,
+                vcpus_used=1,
+                running_vms=3,
+                current_workload=2,
+            )
+        ],
+        2,
+        filters=[seen],
+    )
     disk = 11 * 1024 + 7
     assert seen.hosts == [
         ('(a, a) ram: 9000MB disk: 92160MB io_ops: 2 instances: 3, allocation_candidates: 1', 10240, 1, 3, []),
-        (f'(a, a) ram: 6952MB disk: {92160 - disk}MB io_ops: 3 instances: 4, allocation_candidates: 1',
-         10240 + disk, 5, 4, [uuid('server 0')])]
+        (
+            f'(a, a) ram: 6952MB disk: {92160 - disk}MB io_ops: 3 instances: 4, allocation_candidates: 1',
+            10240 + disk,
+            5,
+            4,
+            [uuid('server 0')],
+        ),
+    ]
 
 
 def test_what_one_select_takes_the_next_one_finds_again():
     """Equal pools are parsed once; nobody takes from the parsed ones."""
-    view = View(host('h1', pci_stats=pools('0000:08:00.0', host='h1'),
-                     candidates=[candidate('h1', {GROUP: '0000:08:00.0'})]))
+    view = View(
+        host('h1', pci_stats=pools('0000:08:00.0', host='h1'), candidates=[candidate('h1', {GROUP: '0000:08:00.0'})])
+    )
     request = spec(gpus=(1,))
     assert run(request, [], view=view, filters=[PciPassthroughFilter()]) is not None
     place = view.table.places.of(uuid('h1'))
@@ -205,21 +239,42 @@ def test_debug_lines(caplog):
 
 # Subset and shuffle
 
+
 def test_subset_draws_from_the_best():
     """seed-map 3.12"""
-    drawn = {hosts_of(run(spec(), [host('worst', memory_mb=1), *(host(name) for name in 'abc')],
-                          weighers=[RAMWeigher()], settings=Settings(subset_size=3), rng=random.Random(seed)))[0]
-             for seed in range(40)}
+    drawn = {
+        hosts_of(
+            run(
+                spec(),
+                [host('worst', memory_mb=1), *(host(name) for name in 'abc')],
+                weighers=[RAMWeigher()],
+                settings=SelectSettings(subset_size=3),
+                rng=random.Random(seed),
+            )
+        )[0]
+        for seed in range(40)
+    }
     assert drawn == {'a', 'b', 'c'}
 
 
 def test_shuffle_changes_the_order_of_equals_only():
-    drawn = {hosts_of(run(spec(), [host('worst', memory_mb=1), host('a'), host('b')], weighers=[RAMWeigher()],
-                          settings=Settings(shuffle_best=True), rng=random.Random(seed)))[0] for seed in range(40)}
+    drawn = {
+        hosts_of(
+            run(
+                spec(),
+                [host('worst', memory_mb=1), host('a'), host('b')],
+                weighers=[RAMWeigher()],
+                settings=SelectSettings(shuffle_best=True),
+                rng=random.Random(seed),
+            )
+        )[0]
+        for seed in range(40)
+    }
     assert drawn == {'a', 'b'}
 
 
 # Alternates
+
 
 def alternates(plan):
     return [[choice.host.host for choice in others] for others in plan.alternates]
@@ -227,16 +282,21 @@ def alternates(plan):
 
 def test_alternates_are_of_the_same_cell_and_have_candidates():
     hosts = [host('a'), host('b', cell=uuid('cell2')), host('c', candidates=[]), host('d'), host('e')]
-    plan = run(spec(), hosts, settings=Settings(alternates=1))
+    plan = run(spec(), hosts, settings=SelectSettings(alternates=1))
     assert alternates(plan) == [['d']]
-    assert alternates(run(spec(), hosts, settings=Settings(alternates=5))) == [['d', 'e']]
+    assert alternates(run(spec(), hosts, settings=SelectSettings(alternates=5))) == [['d', 'e']]
     assert plan.alternates[0][0].request == candidate('d')
 
 
 def test_alternates_are_nobodys_host():
     hosts = [host('a', memory_mb=3000), host('b', memory_mb=2000), host('c', memory_mb=1000)]
-    plan = run(spec(flavor_values={'memory_mb': 1500}), hosts, 2, weighers=[RAMWeigher()],
-               settings=Settings(alternates=2))
+    plan = run(
+        spec(flavor_values={'memory_mb': 1500}),
+        hosts,
+        2,
+        weighers=[RAMWeigher()],
+        settings=SelectSettings(alternates=2),
+    )
     assert hosts_of(plan) == ['a', 'b']
     assert alternates(plan) == [['c'], ['c']]
 
@@ -247,6 +307,7 @@ def test_no_alternates_unless_asked_for():
 
 # Ignored, forced and requested hosts
 
+
 def names(values, text, caplog, hosts=('Host1', 'host2')):
     caplog.set_level(logging.INFO)
     request = spec(**values)
@@ -254,16 +315,26 @@ def names(values, text, caplog, hosts=('Host1', 'host2')):
     return hosts_of(plan) if plan is not None else [], text in caplog.text
 
 
-@pytest.mark.parametrize(('values', 'expected', 'text'), [
-    ({'ignore_hosts': ['host1', 'other']}, ['host2'], 'Host filter ignoring hosts: Host1'),
-    ({'force_hosts': ['HOST2']}, ['host2'], 'Host filter forcing available hosts to host2'),
-    ({'force_nodes': ['host1']}, ['Host1'], 'Host filter forcing available nodes to Host1'),
-    ({'force_hosts': ['x']}, [], "No hosts matched due to not matching 'force_hosts' value of 'x'"),
-    ({'force_nodes': ['x']}, [], "No hosts matched due to not matching 'force_nodes' value of 'x'"),
-    ({'requested_destination': objects.Destination(host='host2', node=None)}, ['host2'],
-     'Host filter only checking host host2 and node None'),
-    ({'requested_destination': objects.Destination(host='x', node='y')}, [],
-     'No hosts matched due to not matching requested destination (x, y)')])
+@pytest.mark.parametrize(
+    ('values', 'expected', 'text'),
+    [
+        ({'ignore_hosts': ['host1', 'other']}, ['host2'], 'Host filter ignoring hosts: Host1'),
+        ({'force_hosts': ['HOST2']}, ['host2'], 'Host filter forcing available hosts to host2'),
+        ({'force_nodes': ['host1']}, ['Host1'], 'Host filter forcing available nodes to Host1'),
+        ({'force_hosts': ['x']}, [], "No hosts matched due to not matching 'force_hosts' value of 'x'"),
+        ({'force_nodes': ['x']}, [], "No hosts matched due to not matching 'force_nodes' value of 'x'"),
+        (
+            {'requested_destination': objects.Destination(host='host2', node=None)},
+            ['host2'],
+            'Host filter only checking host host2 and node None',
+        ),
+        (
+            {'requested_destination': objects.Destination(host='x', node='y')},
+            [],
+            'No hosts matched due to not matching requested destination (x, y)',
+        ),
+    ],
+)
 def test_named_hosts(values, expected, text, caplog):
     """seed-map 3.14"""
     assert names(values, text, caplog) == (expected, True)
@@ -277,6 +348,7 @@ def test_filters_run_for_a_requested_host_and_not_for_a_forced_one():
 
 
 # What the log says of filters
+
 
 class Dump(filters.BaseHostFilter):
     def host_passes(self, host_state, spec_obj):
@@ -303,14 +375,17 @@ def test_the_log_says_who_sorted_out_how_many(caplog):
     caplog.set_level(logging.DEBUG, 'kilonova.scheduler.select')
     request = spec()
     assert run(request, [host('a'), host('b')], filters=[Dump(), First(), Refuse(), Dump()]) is None
-    nothing = (f"Filtering removed all hosts for the request with instance ID '{request.instance_uuid}'. "
-               'Filter results: ')
+    nothing = (
+        f"Filtering removed all hosts for the request with instance ID '{request.instance_uuid}'. Filter results: "
+    )
     assert [(record.levelname, record.getMessage()) for record in caplog.records][:6] == [
-        ('DEBUG', 'Starting with 2 host(s)'), ('DEBUG', 'Filter Dump returned 2 host(s)'),
+        ('DEBUG', 'Starting with 2 host(s)'),
+        ('DEBUG', 'Filter Dump returned 2 host(s)'),
         ('DEBUG', 'Filter First returned 1 host(s)'),
         ('INFO', 'Filter Refuse returned 0 hosts'),
         ('DEBUG', nothing + "[('Dump', [('a', 'a'), ('b', 'b')]), ('First', [('a', 'a')]), ('Refuse', [])]"),
-        ('INFO', nothing + "['Dump: (start: 2, end: 2)', 'First: (start: 2, end: 1)', 'Refuse: (start: 1, end: 0)']")]
+        ('INFO', nothing + "['Dump: (start: 2, end: 2)', 'First: (start: 2, end: 1)', 'Refuse: (start: 1, end: 0)']"),
+    ]
 
 
 def test_a_filter_may_stop_filtering(caplog):
@@ -322,16 +397,27 @@ def test_a_filter_may_stop_filtering(caplog):
 
 # Never over-commit
 
+
 @given(st.data())
 def test_no_device_and_no_amount_is_given_twice(data):
     """Any hosts, any stale answer of Placement, any number of servers: each device once, no root beyond its room."""
     addresses = [f'0000:{number:02x}:00.0' for number in range(data.draw(st.integers(0, 4), 'devices'))]
     names_of_hosts = [f'h{number}' for number in range(data.draw(st.integers(1, 3), 'hosts'))]
     room = {name: data.draw(st.integers(0, 40)) for name in names_of_hosts}
-    free_in_pools = {name: data.draw(st.lists(st.sampled_from(addresses), unique=True)) if addresses else []
-                     for name in names_of_hosts}
-    view = View(*(host(name, pci_stats=pools(*free_in_pools[name], host=name), candidates=[
-        candidate(name, {GROUP: address}, VCPU=8) for address in addresses]) for name in names_of_hosts))
+    free_in_pools = {
+        name: data.draw(st.lists(st.sampled_from(addresses), unique=True)) if addresses else []
+        for name in names_of_hosts
+    }
+    view = View(
+        *(
+            host(
+                name,
+                pci_stats=pools(*free_in_pools[name], host=name),
+                candidates=[candidate(name, {GROUP: address}, VCPU=8) for address in addresses],
+            )
+            for name in names_of_hosts
+        )
+    )
     count = data.draw(st.integers(1, 6), 'servers')
     refused = data.draw(st.sets(st.integers(0, 5)), 'refused claims')
     given_out = Counter()
@@ -341,10 +427,9 @@ def test_no_device_and_no_amount_is_given_twice(data):
         if next(numbers) in refused:
             return None
         given_out.update(uses(request))
-        return Choice(host, request)
+        return Candidate(host, request)
 
-    plan = run(spec(gpus=(1,)), [], count, view=view, filters=[PciPassthroughFilter()], room=room,
-               claims=Claims(claim))
+    plan = run(spec(gpus=(1,)), [], count, view=view, filters=[PciPassthroughFilter()], room=room, claims=Claims(claim))
     if plan is not None:
         assert len(plan.choices) == count
         for choice in plan.choices:
@@ -376,6 +461,7 @@ def test_no_filter_is_asked_about_no_hosts():
         def filter_all(self, filter_obj_list, spec_obj):
             asked.append([one.host for one in filter_obj_list])
             return filter_obj_list
+
     asked = []
     assert run(spec(), [host('a'), host('b')], filters=[Together(), Refuse(), Together()]) is None
     assert asked == [['a', 'b']]
@@ -383,7 +469,9 @@ def test_no_filter_is_asked_about_no_hosts():
 
 def test_equal_hosts_keep_their_order():
     hosts = [host(f'h{number:02}', memory_mb=1000 + number % 2) for number in range(40)]
-    plan = run(spec(flavor_values={'memory_mb': 1}), hosts, weighers=[RAMWeigher()], settings=Settings(alternates=99))
+    plan = run(
+        spec(flavor_values={'memory_mb': 1}), hosts, weighers=[RAMWeigher()], settings=SelectSettings(alternates=99)
+    )
     order = [*hosts_of(plan), *alternates(plan)[0]]
     assert order == sorted(order[:20]) + sorted(order[20:])
     assert [int(name[1:]) % 2 for name in order] == [1] * 20 + [0] * 20
@@ -394,7 +482,9 @@ def test_hosts_that_come_late_are_taken_after_those_of_equal_weight():
     view, request = View(*(host(name) for name in names)), spec()
     answer = view.answer()
     answer.late = {uuid(name) for name in names[:39:2]}
-    plan = Select(view, request, (), (), Settings(alternates=99), Offered(view, request, answer)).plan([uuid()])
+    plan = Select(
+        view, request, (), (), SelectSettings(alternates=99), PlacementCandidates(view, request, answer)
+    ).plan([uuid()])
     assert [*hosts_of(plan), *alternates(plan)[0]] == [*names[1::2], *names[:39:2]]
 
 
@@ -402,6 +492,7 @@ def test_a_weigher_of_columns_that_raises_leaves_no_host(caplog):
     class Broken(RAMWeigher):
         def values(self, look, weight_properties):
             raise KeyError('no such column')
+
     assert run(spec(), [host('a'), host('b')], weighers=[Broken()]) is None
     assert 'Weigher Broken raised' in caplog.text
     # One host needs no weight.

@@ -1,4 +1,5 @@
 """The list of what the acceptance suite leaves out, its configuration, and what its run came to."""
+
 from __future__ import annotations
 
 import configparser
@@ -23,24 +24,33 @@ TEXT = f"""
 [lacks] what is missing
 tempest.api.compute.test_b.BTest.test_b     # guests can't sing
 """
-TESTS = [f'{A}.test_one[id-1,smoke]', f'{A}.test_two[id-2]', f'{A}More.test_one[id-3]',
-         'tempest.api.compute.test_b.BTest.test_b[id-4]', 'tempest.api.compute.test_b.BTest.test_b2[id-5]']
+TESTS = [
+    f'{A}.test_one[id-1,smoke]',
+    f'{A}.test_two[id-2]',
+    f'{A}More.test_one[id-3]',
+    'tempest.api.compute.test_b.BTest.test_b[id-4]',
+    'tempest.api.compute.test_b.BTest.test_b2[id-5]',
+]
 
 
 def test_entries_have_a_section_and_a_reason():
     assert [(entry.test, entry.below, entry.section, entry.reason) for entry in exclusions.parse(TEXT)] == [
         (A, True, 'guests', 'there is no packet'),
-        ('tempest.api.compute.test_b.BTest.test_b', False, 'lacks', "guests can't sing")]
+        ('tempest.api.compute.test_b.BTest.test_b', False, 'lacks', "guests can't sing"),
+    ]
 
 
-@pytest.mark.parametrize(('text', 'says'), [
-    (f'{A}.test_one  # why', 'cannot read'),
-    ('[lacks]\n', 'cannot read'),
-    ('[lacks] x\nother.suite.Test.test_a  # why', 'cannot read'),
-    (f'[lacks] x\n{A}.test_one', 'what is missing'),
-    (f'[lacks] x\n{A}.*  # why', 'names one test'),
-    (f'[guests] x\n{A}.test_one\n{A}.test_one', 'line 3: .* twice'),
-])
+@pytest.mark.parametrize(
+    ('text', 'says'),
+    [
+        (f'{A}.test_one  # why', 'cannot read'),
+        ('[lacks]\n', 'cannot read'),
+        ('[lacks] x\nother.suite.Test.test_a  # why', 'cannot read'),
+        (f'[lacks] x\n{A}.test_one', 'what is missing'),
+        (f'[lacks] x\n{A}.*  # why', 'names one test'),
+        (f'[guests] x\n{A}.test_one\n{A}.test_one', 'line 3: .* twice'),
+    ],
+)
 def test_a_line_that_does_not_say_what_it_must(text, says):
     with pytest.raises(ExclusionsError, match=says):
         exclusions.parse(text)
@@ -50,7 +60,10 @@ def test_what_runs_and_what_is_left_out():
     run, left = exclusions.split(TESTS, exclusions.parse(TEXT))
     assert run == [TESTS[2], TESTS[4]]
     assert {name: entry.section for name, entry in left.items()} == {
-        TESTS[0]: 'guests', TESTS[1]: 'guests', TESTS[3]: 'lacks'}
+        TESTS[0]: 'guests',
+        TESTS[1]: 'guests',
+        TESTS[3]: 'lacks',
+    }
 
 
 @pytest.mark.parametrize('gone', ['tempest.api.compute.test_b.BTest.test_b3', 'tempest.api.compute.test_b.BTest.test'])
@@ -59,12 +72,15 @@ def test_an_entry_that_leaves_no_test_out(gone):
         exclusions.split(TESTS, exclusions.parse(TEXT + f'{gone}  # why'))
 
 
-@pytest.mark.parametrize(('guests', 'left'), [('test', {'lacks', 'guests', 'pretended'}),
-                                              ('qemu', {'lacks', 'real', 'elsewhere'})])
+@pytest.mark.parametrize(
+    ('guests', 'left'), [('test', {'lacks', 'guests', 'pretended'}), ('qemu', {'lacks', 'real', 'elsewhere'})]
+)
 def test_each_kind_of_guests_has_entries_of_its_own(guests, left):
     """Entries about tests that don't run with these guests are left out."""
-    text = ''.join(f'[{section}] x\ntempest.api.compute.volumes.test_attach_volume.ATest.test_{section}  # why\n'
-                   for section in ('lacks', 'guests', 'pretended', 'real', 'elsewhere'))
+    text = ''.join(
+        f'[{section}] x\ntempest.api.compute.volumes.test_attach_volume.ATest.test_{section}  # why\n'
+        for section in ('lacks', 'guests', 'pretended', 'real', 'elsewhere')
+    )
     other = '[more] x\ntempest.api.compute.admin.test_volumes_negative.ATest.test_a  # why\n' * (guests == 'qemu')
     found = exclusions.of_guests(exclusions.parse(text + other), guests)
     assert {entry.section for entry in found} == left
@@ -76,11 +92,13 @@ def test_the_list_of_the_tree_is_one():
 
 
 def test_outcomes_of_tests_and_of_whole_classes():
-    table = ('test,status,start,stop\r\n'
-             f'"{TESTS[0]}",success,,\r\n"{TESTS[1]}",success,,\r\n'
-             f'tearDownClass ({A}),failure,,\r\n'
-             f'setUpClass ({A}More),skip,,\r\n'
-             f'"{TESTS[3]}",success,,\r\n')
+    table = (
+        'test,status,start,stop\r\n'
+        f'"{TESTS[0]}",success,,\r\n"{TESTS[1]}",success,,\r\n'
+        f'tearDownClass ({A}),failure,,\r\n'
+        f'setUpClass ({A}More),skip,,\r\n'
+        f'"{TESTS[3]}",success,,\r\n'
+    )
     assert list(acceptance.outcomes(table, TESTS).values()) == ['failure', 'failure', 'skip', 'success', 'missing']
 
 
@@ -98,19 +116,41 @@ def test_nothing_that_ran_is_no_success():
 
 @pytest.mark.parametrize('real', [False, True])
 def test_configuration_names_the_cloud(tmp_path, real):
-    layout = Layout(var=tmp_path / 'var', venv=tmp_path, services_venv=tmp_path, tempest_venv=tmp_path,
-                    cyborg_venv=tmp_path, neutron_venv=tmp_path, cinder_venv=tmp_path)
+    layout = Layout(
+        var=tmp_path / 'var',
+        venv=tmp_path,
+        services_venv=tmp_path,
+        tempest_venv=tmp_path,
+        cyborg_venv=tmp_path,
+        neutron_venv=tmp_path,
+        cinder_venv=tmp_path,
+    )
     hosts = {'gpu1': Path('a.xml'), 'gpu2': Path('b.xml')}
     numbers = {name: 20000 + number for number, name in enumerate(ports.names_for(hosts))}
-    cloud = services.Cloud(layout, numbers, dict.fromkeys(SECRET_NAMES, 'secret'), hosts, None,
-                           machines={'gpu1': Machine('/m', 'gpu1', '10.77.0.1')} if real else {})
+    cloud = services.Cloud(
+        layout,
+        numbers,
+        dict.fromkeys(SECRET_NAMES, 'secret'),
+        hosts,
+        None,
+        machines={'gpu1': Machine('/m', 'gpu1', '10.77.0.1')} if real else {},
+    )
     text = settings.tempest_conf(cloud, settings.Seen(('one', 'two'), ('small', 'large'), '2.104', 'far'), tmp_path)
     read = configparser.ConfigParser(interpolation=None)
     read.read_string(text)
     assert read['identity']['uri_v3'] == f'http://127.0.0.1:{numbers["keystone"]}/v3'
-    assert dict(read['compute']).items() >= {
-        'image_ref': 'one', 'image_ref_alt': 'two', 'flavor_ref': 'small', 'flavor_ref_alt': 'large',
-        'min_microversion': '2.1', 'max_microversion': '2.104', 'min_compute_nodes': '2'}.items()
+    assert (
+        dict(read['compute']).items()
+        >= {
+            'image_ref': 'one',
+            'image_ref_alt': 'two',
+            'flavor_ref': 'small',
+            'flavor_ref_alt': 'large',
+            'min_microversion': '2.1',
+            'max_microversion': '2.104',
+            'min_compute_nodes': '2',
+        }.items()
+    )
     on = {name for name, value in read['compute-feature-enabled'].items() if value == 'true'}
     assert on >= {'resize', 'rescue', 'shelve', 'live_migration', 'cold_migration', 'pause', 'suspend', 'snapshot'}
     assert read['validation']['run_validation'] == str(real).lower()
@@ -128,6 +168,11 @@ def test_tempest_is_pinned():
 
 
 def test_only_takes_several_words_each_a_regular_expression():
-    done = subprocess.run(['make', 'tempest', 'PYTHON=echo', 'GUESTS=qemu', 'ONLY=test_stamp|test_snapshot fqdn a.*b'],
-                          cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ['make', 'tempest', 'PYTHON=echo', 'GUESTS=qemu', 'ONLY=test_stamp|test_snapshot fqdn a.*b'],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout.splitlines()[-1] == '-m tools.acceptance --guests qemu test_stamp|test_snapshot fqdn a.*b'

@@ -1,4 +1,5 @@
 """What a fresh machine lacks."""
+
 from __future__ import annotations
 
 import sys
@@ -44,10 +45,15 @@ def test_own_bindep_is_readable_and_keeps_servers_to_the_tests():
     assert nested <= set(bootstrap.parse_bindep(text, ['vfio'])) and not nested & {*tests, *everybody}
 
 
-@pytest.mark.parametrize(('path', 'there'), [
-    (bootstrap.REQUIREMENTS, {'keystone', 'glance', 'openstack-placement', 'gunicorn'}),
-    (bootstrap.CYBORG, {'openstack-cyborg', 'gunicorn'}), (bootstrap.NEUTRON, {'neutron', 'gunicorn'}),
-    (bootstrap.CINDER, {'cinder'})])
+@pytest.mark.parametrize(
+    ('path', 'there'),
+    [
+        (bootstrap.REQUIREMENTS, {'keystone', 'glance', 'openstack-placement', 'gunicorn'}),
+        (bootstrap.CYBORG, {'openstack-cyborg', 'gunicorn'}),
+        (bootstrap.NEUTRON, {'neutron', 'gunicorn'}),
+        (bootstrap.CINDER, {'cinder'}),
+    ],
+)
 def test_services_are_pinned(path, there):
     lines = [line for line in path.read_text().splitlines() if line and not line.startswith('#')]
     assert all('==' in line for line in lines)
@@ -73,6 +79,7 @@ def ran(monkeypatch) -> list[str]:
         words = [argv[0].rpartition('/')[2], *argv[1:]]
         calls.append(' '.join(word for word in words if word in ('uv', 'pip', 'venv', 'install', bootstrap.UV)))
         return ''
+
     monkeypatch.setattr(bootstrap, '_run', run)
     return calls
 
@@ -90,8 +97,10 @@ def test_an_environment_made_from_the_same_things_is_left_alone(tmp_path, ran):
     assert not made.is_there
 
 
-@pytest.mark.parametrize(('home', 'ended'), [
-    (sysconfig.get_config_var('BINDIR'), ['uv pip install']), ('/opt/bin', ['uv venv', 'uv pip install'])])
+@pytest.mark.parametrize(
+    ('home', 'ended'),
+    [(sysconfig.get_config_var('BINDIR'), ['uv pip install']), ('/opt/bin', ['uv venv', 'uv pip install'])],
+)
 def test_an_environment_of_another_interpreter_is_made_anew(tmp_path, ran, home, ended):
     (tmp_path / 'bin').mkdir()
     (tmp_path / 'bin' / 'python').touch()
@@ -120,8 +129,12 @@ download.index-url='https://e.example/simple'
 global.constraint='/etc/constraints.txt'
 """
     assert bootstrap.settings_of_pip(listed, {'UV_CONSTRAINT': 'mine', 'HOME': '/root'}) == {
-        'UV_INDEX_STRATEGY': 'unsafe-best-match', 'UV_SYSTEM_CERTS': 'true', 'UV_FIND_LINKS': '/opt/wheels',
-        'UV_INDEX': 'https://a.example/simple https://b.example/simple', 'UV_DEFAULT_INDEX': 'https://d.example/simple'}
+        'UV_INDEX_STRATEGY': 'unsafe-best-match',
+        'UV_SYSTEM_CERTS': 'true',
+        'UV_FIND_LINKS': '/opt/wheels',
+        'UV_INDEX': 'https://a.example/simple https://b.example/simple',
+        'UV_DEFAULT_INDEX': 'https://d.example/simple',
+    }
 
 
 def test_missing_packages_are_those_dpkg_does_not_list_as_installed(monkeypatch):
@@ -136,8 +149,10 @@ def environment(directory, package):
     """One whose Python knows the package ``kilonova`` of this directory, or none."""
     (directory / 'bin').mkdir(parents=True)
     python = directory / 'bin' / 'python'
-    python.write_text(f'#!/bin/sh\nPYTHONPATH={package} exec {sys.executable} -I -S -c "import sys; '
-                      f'sys.path.insert(0, \'{package}\'); exec(sys.argv[1])" "$2"\n')
+    python.write_text(
+        f'#!/bin/sh\nPYTHONPATH={package} exec {sys.executable} -I -S -c "import sys; '
+        f'sys.path.insert(0, \'{package}\'); exec(sys.argv[1])" "$2"\n'
+    )
     python.chmod(0o755)
     return directory
 

@@ -1,4 +1,5 @@
 """In which order services start and end."""
+
 from __future__ import annotations
 
 import pytest
@@ -24,6 +25,7 @@ def test_an_agent_of_cyborg_starts_when_the_one_before_has_reported(cloud, monke
     def sleep(seconds):
         told.append('heard')
         known.update(host for host in cloud.hosts if f'cyborg-agent-{host}' in told)
+
     monkeypatch.setattr(control, 'start_all', lambda cloud, wanted: told.extend(service.name for service in wanted))
     monkeypatch.setattr(control.cyborg, 'hosts_known', lambda *arguments: set(known))
     monkeypatch.setattr(control.identity, 'issue_token', lambda *arguments: 'token')
@@ -41,6 +43,7 @@ def test_what_asks_the_broker_ends_before_it(cloud, monkeypatch):
     def stop(layout, wanted):
         waves.append(set(wanted))
         return sorted(wanted)
+
     monkeypatch.setattr(control.process, 'recorded', lambda layout: names)
     monkeypatch.setattr(control.process, 'marked', lambda var: {})
     monkeypatch.setattr(control.process, 'stop', stop)

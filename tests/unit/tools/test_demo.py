@@ -1,4 +1,5 @@
 """The demo: its readers of what the cloud wrote, and the whole scenario on a cloud in memory."""
+
 from __future__ import annotations
 
 import json
@@ -42,16 +43,25 @@ def test_memory_units():
     assert demo.read_guest("<domain><memory unit='GiB'>32</memory><vcpu>8</vcpu></domain>").memory == 32768
 
 
-@pytest.mark.parametrize('shown', [
-    {'pci_passthrough:alias': 'QuadroM4000-video:2'},
-    "pci_passthrough:alias='QuadroM4000-video:2'",
-])
+@pytest.mark.parametrize(
+    'shown',
+    [
+        {'pci_passthrough:alias': 'QuadroM4000-video:2'},
+        "pci_passthrough:alias='QuadroM4000-video:2'",
+    ],
+)
 def test_flavor_properties_of_old_and_new_clients(shown):
     assert demo.properties(shown) == {'pci_passthrough:alias': 'QuadroM4000-video:2'}
 
 
-def row(binary: str, host: str, *, state: str = 'up', at: str | None = '2026-01-01T00:00:10.000000',
-        forced_down: bool = False) -> dict[str, Any]:
+def row(
+    binary: str,
+    host: str,
+    *,
+    state: str = 'up',
+    at: str | None = '2026-01-01T00:00:10.000000',
+    forced_down: bool = False,
+) -> dict[str, Any]:
     return {'binary': binary, 'host': host, 'state': state, 'updated_at': at, 'forced_down': forced_down}
 
 
@@ -59,17 +69,20 @@ def row(binary: str, host: str, *, state: str = 'up', at: str | None = '2026-01-
 STARTED = 1767225609.0
 
 
-@pytest.mark.parametrize(('rows', 'says', 'missing'), [
-    ([row('nova-compute', 'gpu1')], True, []),
-    ([row('nova-compute', 'gpu1')], False, ['compute-gpu1']),
-    ([row('nova-compute', 'gpu2')], True, ['compute-gpu1']),
-    ([row('nova-compute', 'gpu1', state='down')], True, ['compute-gpu1']),
-    ([row('nova-compute', 'gpu1', state='down', forced_down=True)], True, []),
-    ([row('nova-compute', 'gpu1', state='down', forced_down=True)], False, ['compute-gpu1']),
-    ([row('nova-compute', 'gpu1', at=None)], True, ['compute-gpu1']),
-    ([row('nova-compute', 'gpu1', at='2026-01-01T00:00:08.000000')], True, ['compute-gpu1']),
-    ([], True, ['compute-gpu1']),
-])
+@pytest.mark.parametrize(
+    ('rows', 'says', 'missing'),
+    [
+        ([row('nova-compute', 'gpu1')], True, []),
+        ([row('nova-compute', 'gpu1')], False, ['compute-gpu1']),
+        ([row('nova-compute', 'gpu2')], True, ['compute-gpu1']),
+        ([row('nova-compute', 'gpu1', state='down')], True, ['compute-gpu1']),
+        ([row('nova-compute', 'gpu1', state='down', forced_down=True)], True, []),
+        ([row('nova-compute', 'gpu1', state='down', forced_down=True)], False, ['compute-gpu1']),
+        ([row('nova-compute', 'gpu1', at=None)], True, ['compute-gpu1']),
+        ([row('nova-compute', 'gpu1', at='2026-01-01T00:00:08.000000')], True, ['compute-gpu1']),
+        ([], True, ['compute-gpu1']),
+    ],
+)
 def test_a_compute_counts_as_up_once_it_serves_and_reported_after_its_start(monkeypatch, rows, says, missing):
     service = Service('compute-gpu1', ('x',), reports=('nova-compute', 'gpu1'))
     monkeypatch.setattr(control.process, 'running', lambda layout, name: Record(1, 's', 'd', STARTED))
@@ -81,8 +94,10 @@ def test_a_compute_counts_as_up_once_it_serves_and_reported_after_its_start(monk
     assert control.silent(Cloud, [service], rows) == missing
 
 
-HOSTS = {'gpu1': ('0000:08:00.0', '0000:09:00.0', '0000:88:00.0', '0000:89:00.0'),
-         'gpu2': ('0000:08:00.0', '0000:09:00.0', '0000:88:00.0', '0000:89:00.0')}
+HOSTS = {
+    'gpu1': ('0000:08:00.0', '0000:09:00.0', '0000:88:00.0', '0000:89:00.0'),
+    'gpu2': ('0000:08:00.0', '0000:09:00.0', '0000:88:00.0', '0000:89:00.0'),
+}
 XML = "<hostdev type='pci'><source><address domain='{}' bus='0x{}' slot='0x{}' function='0x{}'/></source></hostdev>"
 
 
@@ -118,7 +133,7 @@ class OpenStack:
     def run(self, argv, *, timeout=None, **_):
         words = tuple(argv[3:])
         self.ran.append(' '.join(words))
-        if self.silent and words[:len(self.silent)] == self.silent:
+        if self.silent and words[: len(self.silent)] == self.silent:
             raise subprocess.TimeoutExpired(argv, timeout)
         for length in (3, 2):
             answer = getattr(self, '_'.join(words[:length]).replace('-', '_'), None)
@@ -131,9 +146,19 @@ class OpenStack:
 
     def manage(self, _, *arguments):
         if arguments[0] == 'device':
-            return json.dumps([{'host': host, 'address': address, 'vendor_id': '10de', 'product_id': '13f1',
-                                'status': 'allocated' if owner else 'available', 'instance_uuid': owner}
-                               for (host, address), owner in self.devices.items()])
+            return json.dumps(
+                [
+                    {
+                        'host': host,
+                        'address': address,
+                        'vendor_id': '10de',
+                        'product_id': '13f1',
+                        'status': 'allocated' if owner else 'available',
+                        'instance_uuid': owner,
+                    }
+                    for (host, address), owner in self.devices.items()
+                ]
+            )
         if self.disagreement:
             raise CloudError(f'kilonova-manage audit ended with 1:\n{self.disagreement}')
         flying = [line for line, until in self.in_flight.items() if until > self.now]
@@ -152,8 +177,13 @@ class OpenStack:
     def flavor_create(self, words):
         option = dict(zip(words[:-1:2], words[1::2], strict=False))
         key, _, value = option['--property'].partition('=')
-        self.flavors[words[-1]] = {'VCPUs': int(option['--vcpus']), 'RAM': int(option['--ram']),
-                                   'Disk': int(option['--disk']), 'Is Public': True, 'Properties': {key: value}}
+        self.flavors[words[-1]] = {
+            'VCPUs': int(option['--vcpus']),
+            'RAM': int(option['--ram']),
+            'Disk': int(option['--disk']),
+            'Is Public': True,
+            'Properties': {key: value},
+        }
 
     def flavor_delete(self, words):
         for name in words:
@@ -164,8 +194,11 @@ class OpenStack:
         return {'vcpus': row['VCPUs'], 'ram': row['RAM'], 'disk': row['Disk'], 'properties': row['Properties']}
 
     def server_list(self, words):
-        return [{'ID': row['id'], 'Name': row['name']} for row in self.servers.values()
-                if row['own'] or '--all-projects' in words]
+        return [
+            {'ID': row['id'], 'Name': row['name']}
+            for row in self.servers.values()
+            if row['own'] or '--all-projects' in words
+        ]
 
     def server_create(self, words):
         name = words[words.index('--wait') + 1]
@@ -175,8 +208,13 @@ class OpenStack:
         row = next((row for row in self.servers.values() if row['id'] == words[1]), None)
         if row is None and self.ports_are != 'kept':
             return []
-        return [{'ID': 'p', 'Fixed IP Addresses': [{'subnet_id': 's', 'ip_address': '10.2.0.9'}],
-                 'Status': 'DOWN' if self.ports_are == 'down' else 'ACTIVE'}]
+        return [
+            {
+                'ID': 'p',
+                'Fixed IP Addresses': [{'subnet_id': 's', 'ip_address': '10.2.0.9'}],
+                'Status': 'DOWN' if self.ports_are == 'down' else 'ACTIVE',
+            }
+        ]
 
     def port_show(self, _):
         (row,) = [row for row in self.servers.values() if row['name'] == demo.NETWORKED]
@@ -260,13 +298,15 @@ class OpenStack:
         for name in words[1:]:
             row = self.find(name)
             if 'device' not in self.leaks:
-                self.devices = {device: None if owner == row['id'] else owner
-                                for device, owner in self.devices.items()}
+                self.devices = {device: None if owner == row['id'] else owner for device, owner in self.devices.items()}
             if 'directory' not in self.leaks:
                 shutil.rmtree(self.layout.instances(row['host']) / row['id'])
             if 'allocation' not in self.leaks:
-                self.allocations = {provider: left for provider, consumers in self.allocations.items()
-                                    if (left := [one for one in consumers if one != row['id']])}
+                self.allocations = {
+                    provider: left
+                    for provider, consumers in self.allocations.items()
+                    if (left := [one for one in consumers if one != row['id']])
+                }
             if 'migration' in self.leaks:
                 self.migrations[-1]['Status'] = 'finished'
             self.in_flight[f'release of {row["id"]}'] = self.now + self.at_work
@@ -284,8 +324,11 @@ class OpenStack:
 
     def choose(self, gpus, source=None):
         """Most free GPUs first, or least: what has too few of them is no host."""
-        hosts = sorted((host for host in HOSTS if host != source and len(self.free(host)) >= gpus),
-                       key=lambda host: len(self.free(host)), reverse=not self.pack)
+        hosts = sorted(
+            (host for host in HOSTS if host != source and len(self.free(host)) >= gpus),
+            key=lambda host: len(self.free(host)),
+            reverse=not self.pack,
+        )
         if not hosts:
             raise LookupError('No valid host was found.')
         return hosts[0]
@@ -309,7 +352,8 @@ class OpenStack:
         directory.mkdir(exist_ok=True)
         (directory / 'libvirt.xml').write_text(
             f"<domain><memory unit='GiB'>{32 * gpus}</memory><vcpu>{8 * gpus}</vcpu><devices>"
-            f"{''.join(XML.format(*part) for part in parts)}</devices></domain>")
+            f'{"".join(XML.format(*part) for part in parts)}</devices></domain>'
+        )
 
     def move(self, row, host, gpus):
         row['source'] = {'host': row['host'], 'gpus': row['gpus'], 'devices': self.held(row)}
@@ -329,22 +373,31 @@ class OpenStack:
     def state(self):
         """Everything that the demo has to leave as it was."""
         directories = {host: sorted(path.name for path in self.layout.instances(host).iterdir()) for host in HOSTS}
-        return json.dumps([list(self.devices.values()), directories, self.allocations, list(self.servers),
-                           list(self.volumes)])
+        return json.dumps(
+            [list(self.devices.values()), directories, self.allocations, list(self.servers), list(self.volumes)]
+        )
 
 
 @pytest.fixture
 def openstack(tmp_path, monkeypatch):
-    layout = Layout(var=tmp_path / 'var', venv=tmp_path, services_venv=tmp_path, tempest_venv=tmp_path,
-                    cyborg_venv=tmp_path, neutron_venv=tmp_path, cinder_venv=tmp_path)
+    layout = Layout(
+        var=tmp_path / 'var',
+        venv=tmp_path,
+        services_venv=tmp_path,
+        tempest_venv=tmp_path,
+        cyborg_venv=tmp_path,
+        neutron_venv=tmp_path,
+        cinder_venv=tmp_path,
+    )
     fake = OpenStack(layout)
     cloud = Cloud(layout, {}, {}, dict.fromkeys(HOSTS, tmp_path))
     monkeypatch.setattr(demo.subprocess, 'run', fake.run)
     monkeypatch.setattr(demo.databases, 'manage', fake.manage)
     monkeypatch.setattr(demo, 'allocations', lambda _: json.loads(json.dumps(fake.allocations)))
     monkeypatch.setattr(demo, 'time', fake)
-    monkeypatch.setattr(control, 'up', lambda layout, hosts, extra, network, volume: replace(
-        cloud, network=network, volume=volume))
+    monkeypatch.setattr(
+        control, 'up', lambda layout, hosts, extra, network, volume: replace(cloud, network=network, volume=volume)
+    )
     return fake
 
 
@@ -376,9 +429,14 @@ def test_the_demo_has_a_scene_with_a_volume(openstack):
     assert openstack.state() == before, 'what an earlier one left goes, too'
 
 
-@pytest.mark.parametrize(('wrong', 'text'), [
-    ('broken', 'volume v is available: error'), ('left behind', 'the volume is attached to it on gpu'),
-    ('kept', 'Cinder keeps no attachment of it')])
+@pytest.mark.parametrize(
+    ('wrong', 'text'),
+    [
+        ('broken', 'volume v is available: error'),
+        ('left behind', 'the volume is attached to it on gpu'),
+        ('kept', 'Cinder keeps no attachment of it'),
+    ],
+)
 def test_a_volume_that_is_not_as_it_should_be_fails_the_demo(openstack, capsys, wrong, text):
     openstack.volumes_are = wrong
     assert play(openstack, volume=True) == 1
@@ -397,8 +455,11 @@ def test_the_command_says_which_services_there_are(openstack, monkeypatch):
 def test_a_port_that_is_not_as_it_should_be_fails_the_demo(openstack, capsys, wrong):
     openstack.ports_are = wrong
     assert play(openstack, network=True) == 1
-    assert {'kept': 'Neutron keeps no port of it', 'left behind': 'it is bound to gpu',
-            'down': 'one port, which is ACTIVE'}[wrong] in capsys.readouterr().out
+    assert {
+        'kept': 'Neutron keeps no port of it',
+        'left behind': 'it is bound to gpu',
+        'down': 'one port, which is ACTIVE',
+    }[wrong] in capsys.readouterr().out
 
 
 def test_the_demo_plays_again_beside_the_server_that_it_advises_to_make(openstack, capsys):
@@ -451,9 +512,15 @@ def test_what_an_earlier_demo_left_is_removed_and_counts_as_free(openstack, caps
 
 
 @pytest.mark.parametrize('others', [0, 1])
-@pytest.mark.parametrize(('leak', 'told'), [
-    ('device', 'GPUs'), ('directory', 'instance director'), ('allocation', 'Placement'), ('migration', 'migration'),
-])
+@pytest.mark.parametrize(
+    ('leak', 'told'),
+    [
+        ('device', 'GPUs'),
+        ('directory', 'instance director'),
+        ('allocation', 'Placement'),
+        ('migration', 'migration'),
+    ],
+)
 def test_what_is_not_given_back_fails_the_demo(openstack, capsys, leak, told, others):
     if others:
         openstack.boot('mine', 'gpu2')
@@ -479,6 +546,7 @@ def test_an_audit_that_disagrees_fails_the_demo(openstack, capsys):
     def delete_and_disagree(words):
         openstack.disagreement = 'database: device gpu1 0000:08:00.0 is claimed by nobody'
         return delete(words)
+
     openstack.server_delete = delete_and_disagree
     assert play(openstack) == 1
     assert openstack.disagreement in capsys.readouterr().out
@@ -514,23 +582,29 @@ def test_a_command_that_does_not_end_fails_the_demo(openstack, capsys):
     openstack.silent = ('server', 'resize')
     assert play(openstack) == 1
     said = capsys.readouterr().out
-    assert re.search(r'NOT SO: openstack --os-cloud kilonova-demo server resize --flavor tmp2 --wait \S+ ends within '
-                     '300 s', said)
+    assert re.search(
+        r'NOT SO: openstack --os-cloud kilonova-demo server resize --flavor tmp2 --wait \S+ ends within '
+        '300 s',
+        said,
+    )
     assert 'demo failed' in said
 
 
-@pytest.mark.parametrize(('free', 'servers', 'hosts'), [
-    ({'a': 4, 'b': 4}, 2, ['a', 'b']),
-    ({'a': 3, 'b': 4}, 2, ['a', 'b']),
-    ({'a': 1, 'b': 4}, 1, ['a']),
-    ({'a': 1, 'b': 4}, 2, ['a']),
-    ({'a': 2, 'b': 2}, 2, []),
-    ({'a': 0, 'b': 4}, 1, []),
-    ({'a': 1, 'b': 1, 'c': 2}, 1, ['a', 'b']),
-    # One host: a resize stays on it, beside the device that the server has.
-    ({'a': 5}, 2, ['a']),
-    ({'a': 4}, 2, []),
-    ({}, 1, []),
-])
+@pytest.mark.parametrize(
+    ('free', 'servers', 'hosts'),
+    [
+        ({'a': 4, 'b': 4}, 2, ['a', 'b']),
+        ({'a': 3, 'b': 4}, 2, ['a', 'b']),
+        ({'a': 1, 'b': 4}, 1, ['a']),
+        ({'a': 1, 'b': 4}, 2, ['a']),
+        ({'a': 2, 'b': 2}, 2, []),
+        ({'a': 0, 'b': 4}, 1, []),
+        ({'a': 1, 'b': 1, 'c': 2}, 1, ['a', 'b']),
+        # One host: a resize stays on it, beside the device that the server has.
+        ({'a': 5}, 2, ['a']),
+        ({'a': 4}, 2, []),
+        ({}, 1, []),
+    ],
+)
 def test_hosts_from_which_the_resizes_find_room(free, servers, hosts):
     assert demo.starts(free, servers) == hosts

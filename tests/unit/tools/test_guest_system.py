@@ -1,4 +1,5 @@
 """The disk of the guest that one can log in to: its partitions, and the libraries of its programs."""
+
 from __future__ import annotations
 
 import struct
@@ -25,8 +26,8 @@ def test_the_table_of_partitions_has_two_that_touch(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(system, '_MBR', tmp_path / 'mbr')
     sector = system._first_sector()
     assert len(sector) == 512 and sector[:440] == b'x' * 440 and sector[-2:] == b'\x55\xaa'
-    (boot, root) = (struct.unpack('<B3xB3xII', sector[446 + 16 * number:462 + 16 * number]) for number in (0, 1))
-    assert boot[:2] == (0x80, 0x0e) and root[:2] == (0, 0x83)
+    (boot, root) = (struct.unpack('<B3xB3xII', sector[446 + 16 * number : 462 + 16 * number]) for number in (0, 1))
+    assert boot[:2] == (0x80, 0x0E) and root[:2] == (0, 0x83)
     assert boot[2] == 2048 and boot[2] + boot[3] == root[2] and root[3] == 48 * 2048
 
 

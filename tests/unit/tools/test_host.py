@@ -1,4 +1,5 @@
 """make host: one more host of the one-machine cloud. Finding 7.14."""
+
 from __future__ import annotations
 
 import subprocess
@@ -34,7 +35,12 @@ def test_libvirt_shows_the_devices_and_the_settings_give_them_out(tmp_path: Path
         connection.close()
     devices = [tree for tree in trees if tree.find('capability').get('type') == 'pci']
     assert [tree.findtext('name') for tree in sorted(devices, key=lambda tree: tree.findtext('name'))] == [
-        'pci_0000_10_00_0', 'pci_0000_11_00_0', 'pci_0000_12_00_0', 'pci_0000_80_00_0', 'pci_0000_81_00_0']
+        'pci_0000_10_00_0',
+        'pci_0000_11_00_0',
+        'pci_0000_12_00_0',
+        'pci_0000_80_00_0',
+        'pci_0000_81_00_0',
+    ]
     assert sorted(tree.find('capability/numa').get('node') for tree in devices) == list('00011')
     conf = read(settings, aliases)
     (spec,) = DeviceSpecs.from_conf(conf).specs
@@ -70,8 +76,10 @@ def test_the_directory_begins_with_the_shipped_hosts_and_keeps_what_is_there(tmp
         host.describe(directory, 'gpu3', gpus=1, device='10de:20b5')
 
 
-@pytest.mark.parametrize(('name', 'gpus', 'device'), [
-    ('GPU 3', 1, '10de:20b5'), ('gpu3', 0, '10de:20b5'), ('gpu3', 65, '10de:20b5'), ('gpu3', 1, '20b5')])
+@pytest.mark.parametrize(
+    ('name', 'gpus', 'device'),
+    [('GPU 3', 1, '10de:20b5'), ('gpu3', 0, '10de:20b5'), ('gpu3', 65, '10de:20b5'), ('gpu3', 1, '20b5')],
+)
 def test_what_can_not_be(tmp_path: Path, name: str, gpus: int, device: str) -> None:
     with pytest.raises(CloudError):
         host.describe(tmp_path / 'mine', name, gpus=gpus, device=device)
@@ -85,6 +93,11 @@ def test_it_says_what_comes_next(tmp_path: Path, capsys: pytest.CaptureFixture[s
     described = tmp_path / 'described'
     told = capsys.readouterr().out
     assert f'make up HOSTS={described} CONF={described}/aliases.conf' in told and 'gpu-20b5:1' in told
-    done = subprocess.run(['make', '-n', 'host', 'NAME=gpu3', 'GPUS=8', 'ID=10de:20b5', 'VGPUS=2'], cwd=ROOT,
-                          capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ['make', '-n', 'host', 'NAME=gpu3', 'GPUS=8', 'ID=10de:20b5', 'VGPUS=2'],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert 'host gpu3 --gpus 8 --vgpus 2 --id 10de:20b5' in ' '.join(done.stdout.replace('\\\n', '').split())

@@ -1,4 +1,5 @@
 """Keystone's key repositories, made without Keystone."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,4 +1,5 @@
 """bin/kn: kilonova-manage with the files of the one-machine cloud. Finding 7.11."""
+
 from __future__ import annotations
 
 import json
@@ -36,16 +37,30 @@ def cloud(tmp_path: Path) -> Path:
 
 
 def run(cloud: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([ROOT / 'bin' / 'kn', *arguments], cwd='/', capture_output=True, text=True, check=False,
-                          env={**os.environ, 'KILONOVA_VENV': str(cloud / 'venv'), 'VAR': str(cloud / 'var')})
+    return subprocess.run(
+        [ROOT / 'bin' / 'kn', *arguments],
+        cwd='/',
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, 'KILONOVA_VENV': str(cloud / 'venv'), 'VAR': str(cloud / 'var')},
+    )
 
 
 def test_all_files_and_all_arguments(cloud: Path) -> None:
     done = run(cloud, 'pci', 'list', '--host', 'gpu 1', '--free')
     assert (done.returncode, done.stderr) == (7, '')
     assert done.stdout.splitlines() == [
-        '--config-file', str(cloud / 'var' / 'etc' / 'kilonova.conf'), '--config-file', str(cloud / 'more.conf'),
-        'pci', 'list', '--host', 'gpu 1', '--free']
+        '--config-file',
+        str(cloud / 'var' / 'etc' / 'kilonova.conf'),
+        '--config-file',
+        str(cloud / 'more.conf'),
+        'pci',
+        'list',
+        '--host',
+        'gpu 1',
+        '--free',
+    ]
 
 
 def test_its_own_help(cloud: Path) -> None:

@@ -1,4 +1,5 @@
 """Machines of real guests' hosts: their addresses, what they start from, and the services in them."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -19,17 +20,26 @@ SECRETS = {name: f'secret-of-{name}' for name in layouts.SECRET_NAMES}
 
 @pytest.fixture
 def layout(tmp_path: Path) -> Layout:
-    return Layout(var=tmp_path / 'var', venv=tmp_path / 'venv', services_venv=tmp_path / 'services',
-                  tempest_venv=tmp_path / 'tempest', cyborg_venv=tmp_path / 'cyborg', neutron_venv=tmp_path / 'neutron',
-                  cinder_venv=tmp_path / 'cinder')
+    return Layout(
+        var=tmp_path / 'var',
+        venv=tmp_path / 'venv',
+        services_venv=tmp_path / 'services',
+        tempest_venv=tmp_path / 'tempest',
+        cyborg_venv=tmp_path / 'cyborg',
+        neutron_venv=tmp_path / 'neutron',
+        cinder_venv=tmp_path / 'cinder',
+    )
 
 
 @pytest.fixture
 def cloud(layout: Layout, tmp_path: Path) -> services.Cloud:
-    machines = {host: Machine(str(layout.machines / host), host, address)
-                for host, address in machine.addresses({}, ['gpu1', 'gpu2']).items()}
-    return services.Cloud(layout, PORTS, SECRETS, {host: tmp_path / f'{host}.xml' for host in machines},
-                          machines=machines)
+    machines = {
+        host: Machine(str(layout.machines / host), host, address)
+        for host, address in machine.addresses({}, ['gpu1', 'gpu2']).items()
+    }
+    return services.Cloud(
+        layout, PORTS, SECRETS, {host: tmp_path / f'{host}.xml' for host in machines}, machines=machines
+    )
 
 
 def test_a_host_keeps_its_address() -> None:
@@ -41,15 +51,28 @@ def test_a_host_keeps_its_address() -> None:
 
 
 def test_a_machine_reads_what_was_written_for_it(tmp_path: Path) -> None:
-    made = Machine(str(tmp_path), 'gpu1', '10.77.0.7', ('/a', '/b'), ('/a/c',), (21001,), (21002, 21003), True, True,
-                   True, '203.0.113.1/24', ('/a/shared',))
+    made = Machine(
+        str(tmp_path),
+        'gpu1',
+        '10.77.0.7',
+        ('/a', '/b'),
+        ('/a/c',),
+        (21001,),
+        (21002, 21003),
+        True,
+        True,
+        True,
+        '203.0.113.1/24',
+        ('/a/shared',),
+    )
     (tmp_path / 'machine.json').write_text(json.dumps(asdict(made)))
     assert Machine.load(tmp_path) == made and made.number == 7
 
 
 @pytest.mark.parametrize('shares', [(), ('/a/shared',)])
-def test_only_machines_with_shares_need_what_mounts_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                                         shares: tuple[str, ...]) -> None:
+def test_only_machines_with_shares_need_what_mounts_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shares: tuple[str, ...]
+) -> None:
     monkeypatch.setattr(machine.shutil, 'which', lambda name, path=None: None)
     made = Machine(str(tmp_path / 'gpu1'), 'gpu1', '10.77.0.7', shares=shares)
     with pytest.raises(CloudError, match='not installed: ') as caught:
@@ -75,14 +98,16 @@ def test_services_of_real_guests(cloud: services.Cloud) -> None:
         assert own.first and own.holds == (f'libvirtd-{host}', f'compute-{host}')
         assert names.index(own.name) < names.index(own.holds[0]) < names.index(own.holds[1])
         for name in own.holds:
-            assert table[name].argv[:len(own.argv) - 2] == own.argv[:-2] and 'enter' in table[name].argv
+            assert table[name].argv[: len(own.argv) - 2] == own.argv[:-2] and 'enter' in table[name].argv
     assert 'kilonova-compute' in ' '.join(table['compute-gpu1'].argv)
 
 
 def test_machines_with_a_network_have_a_switch_and_a_metadata_agent(cloud: services.Cloud) -> None:
     """Before guests can be plugged in there; and no pretended hosts beside them."""
-    plain = {service.name for service in services.table(dataclasses.replace(
-        cloud, network=True, machines={}, console_machine=None))}
+    plain = {
+        service.name
+        for service in services.table(dataclasses.replace(cloud, network=True, machines={}, console_machine=None))
+    }
     assert 'ovn-hosts' in plain and not {name for name in plain if name.startswith(('switch-', 'metadata-'))}
     table = {service.name: service for service in services.table(dataclasses.replace(cloud, network=True))}
     assert 'ovn-hosts' not in table
@@ -95,7 +120,8 @@ def test_machines_with_a_network_have_a_switch_and_a_metadata_agent(cloud: servi
 
 
 def test_a_network_leads_outside_by_one_machine_and_a_host_of_nobody_is_there(
-        cloud: services.Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    cloud: services.Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The routers of guests go out by the first host; a machine of its own is on the network outside."""
     monkeypatch.setattr(control.guests, 'build', lambda directory: None)
     monkeypatch.setattr(control.guests, 'kvm_works', lambda guest, directory: False)
@@ -104,7 +130,8 @@ def test_a_network_leads_outside_by_one_machine_and_a_host_of_nobody_is_there(
     made = control.with_machines(dataclasses.replace(plain, network=True), 'qemu')
     assert made.outside_machine is not None and made.outside_machine.outer_address == '203.0.113.1/24'
     assert {PORTS[name] for name in ('keystone', 'glance', 'api', 'neutron', 'novncproxy')} <= set(
-        made.outside_machine.services)
+        made.outside_machine.services
+    )
     told = {host: switch.argv(one, 6642)[-2:] for host, one in made.machines.items()}
     assert told == {'gpu1': ('outside', 'routes'), 'gpu2': ('tcp:127.0.0.1:6642', 'outside')}
     assert 'machine-outside' in {service.name for service in services.table(made)}
@@ -127,8 +154,10 @@ def test_volumes_of_real_guests_are_files_that_all_hosts_have(cloud: services.Cl
     assert 'volume_driver = tools.cloud.volume_files.Driver\n' in text
     assert f'nfs_mount_point_base = {cinder.shares(layout)}\n' in text
     assert cinder.shares_path(layout).read_text() == f'{cinder.SHARE}\n'
-    assert all(f'nfs_mount_point_base = {cinder.shares(layout)}\n' in layout.compute_conf(host).read_text()
-               for host in cloud.hosts)
+    assert all(
+        f'nfs_mount_point_base = {cinder.shares(layout)}\n' in layout.compute_conf(host).read_text()
+        for host in cloud.hosts
+    )
     services.write_configuration(dataclasses.replace(cloud, volume=True, machines={}))
     assert 'pretended_volumes' in cinder.conf_path(layout).read_text()
     assert 'nfs_mount_point_base' not in layout.compute_conf('gpu1').read_text()
@@ -144,8 +173,10 @@ def test_a_metadata_agent_asks_our_service_and_signs(cloud: services.Cloud) -> N
         services.write_configuration(made)
         agents = [neutron.agent_path(layout, host) for host in made.machines]
         ours, theirs = layout.conf.read_text(), neutron.conf_path(layout).read_text()
-        told = [f'metadata_proxy_shared_secret = {SECRETS["metadata"]}\n' in text
-                for text in (ours, *(path.read_text() for path in agents))]
+        told = [
+            f'metadata_proxy_shared_secret = {SECRETS["metadata"]}\n' in text
+            for text in (ours, *(path.read_text() for path in agents))
+        ]
         if made.machines:
             assert told == [True] * 3 and 'enabled_apis = osapi_compute, metadata\n' in ours
             assert f'metadata_listen_port = {PORTS["metadata"]}\n' in ours

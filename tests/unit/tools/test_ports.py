@@ -1,4 +1,5 @@
 """Choosing the ports of the one-machine cloud."""
+
 from __future__ import annotations
 
 import json
@@ -28,8 +29,9 @@ def test_kept_port_that_somebody_else_took_is_replaced():
 
 def test_new_names_get_free_ports_that_no_other_name_has():
     busy = {21000, 21002}
-    chosen = ports.choose({'api': 21001}, ['keystone', 'glance', 'api'], ours=set(), start=21000,
-                          free=lambda port: port not in busy)
+    chosen = ports.choose(
+        {'api': 21001}, ['keystone', 'glance', 'api'], ours=set(), start=21000, free=lambda port: port not in busy
+    )
     assert chosen == {'keystone': 21003, 'glance': 21004, 'api': 21001}
 
 

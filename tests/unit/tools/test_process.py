@@ -1,4 +1,5 @@
 """Processes are known by pid and start time, and by the marks in their environment."""
+
 from __future__ import annotations
 
 import json
@@ -16,8 +17,15 @@ SLEEP = (sys.executable, '-S', '-c', 'import time; time.sleep(60)')
 
 @pytest.fixture
 def layout(tmp_path):
-    made = Layout(var=tmp_path / 'var', venv=tmp_path, services_venv=tmp_path, tempest_venv=tmp_path,
-                  cyborg_venv=tmp_path, neutron_venv=tmp_path, cinder_venv=tmp_path)
+    made = Layout(
+        var=tmp_path / 'var',
+        venv=tmp_path,
+        services_venv=tmp_path,
+        tempest_venv=tmp_path,
+        cyborg_venv=tmp_path,
+        neutron_venv=tmp_path,
+        cinder_venv=tmp_path,
+    )
     made.make_directories()
     yield made
     process.stop(made, set(process.marked(made.var).values()), patience=0.1)

@@ -1,4 +1,5 @@
 """The configuration files of the one-machine cloud."""
+
 from __future__ import annotations
 
 import json
@@ -17,9 +18,15 @@ SECRETS = {name: f'secret-of-{name}' for name in layouts.SECRET_NAMES}
 
 @pytest.fixture
 def layout(tmp_path):
-    return Layout(var=tmp_path / 'var', venv=tmp_path / 'venv', services_venv=tmp_path / 'services',
-                  tempest_venv=tmp_path / 'tempest', cyborg_venv=tmp_path / 'cyborg', neutron_venv=tmp_path / 'neutron',
-                  cinder_venv=tmp_path / 'cinder')
+    return Layout(
+        var=tmp_path / 'var',
+        venv=tmp_path / 'venv',
+        services_venv=tmp_path / 'services',
+        tempest_venv=tmp_path / 'tempest',
+        cyborg_venv=tmp_path / 'cyborg',
+        neutron_venv=tmp_path / 'neutron',
+        cinder_venv=tmp_path / 'cinder',
+    )
 
 
 def parse(tmp_path: Path, *texts: str) -> dict[str, dict[str, list[str]]]:
@@ -53,8 +60,7 @@ def test_url_carries_the_version_where_the_catalog_does():
 
 def test_kilonova_conf_names_the_broker_the_databases_and_every_alias(layout, tmp_path):
     read = parse(tmp_path, render.kilonova(layout, PORTS, SECRETS))
-    assert read['DEFAULT']['transport_url'] == [
-        f'rabbit://kilonova:secret-of-rabbitmq@127.0.0.1:{PORTS["rabbitmq"]}/']
+    assert read['DEFAULT']['transport_url'] == [f'rabbit://kilonova:secret-of-rabbitmq@127.0.0.1:{PORTS["rabbitmq"]}/']
     assert read['database']['connection'] == [f'sqlite:///{layout.var}/data/kilonova/cell1.sqlite']
     assert read['api_database']['connection'] != read['database']['connection']
     names = [json.loads(value)['name'] for value in read['pci']['alias']]
@@ -71,7 +77,10 @@ def test_what_other_services_keep_is_behind_a_closed_door(layout):
 def test_one_process_a_daemon_and_a_health_port_for_each(layout, tmp_path):
     read = parse(tmp_path, render.kilonova(layout, PORTS, SECRETS))
     assert (read['DEFAULT']['osapi_compute_workers'], read['conductor']['workers'], read['scheduler']['workers']) == (
-        ['1'], ['1'], ['1'])
+        ['1'],
+        ['1'],
+        ['1'],
+    )
     own = parse(tmp_path, render.compute(layout, PORTS, 'alpha', Path('/alpha.xml'), ''))
     told = [*read['health'].values(), *own['health'].values()]
     assert len({port for (port,) in told}) == 4
@@ -88,8 +97,9 @@ def test_compute_conf_holds_what_is_the_hosts_own_and_its_settings(layout, tmp_p
 
 
 def test_a_hosts_own_setting_wins(layout, tmp_path):
-    text = render.compute(layout, PORTS, 'gpu1', Path('/gpu1.xml'),
-                          '[DEFAULT]\nresume_guests_state_on_host_boot = false\n')
+    text = render.compute(
+        layout, PORTS, 'gpu1', Path('/gpu1.xml'), '[DEFAULT]\nresume_guests_state_on_host_boot = false\n'
+    )
     conf = cfg.ConfigOpts()
     conf.register_opt(cfg.BoolOpt('resume_guests_state_on_host_boot'))
     path = tmp_path / 'x.conf'
@@ -115,13 +125,13 @@ def test_glance_takes_an_image_from_a_client_that_still_reads_another_one():
     assert 'post_fork' in settings
 
 
-def cloud_of(layout: Layout, tmp_path: Path, *, cyborg: bool = True, network: bool = True,
-             volume: bool = True) -> services.Cloud:
+def cloud_of(
+    layout: Layout, tmp_path: Path, *, cyborg: bool = True, network: bool = True, volume: bool = True
+) -> services.Cloud:
     node = tmp_path / 'hosts' / 'alpha.xml'
     node.parent.mkdir(exist_ok=True)
     node.write_text('<node/>')
-    return services.Cloud(layout, PORTS, SECRETS, {'alpha': node}, cyborg=cyborg, network=network,
-                          volume=volume)
+    return services.Cloud(layout, PORTS, SECRETS, {'alpha': node}, cyborg=cyborg, network=network, volume=volume)
 
 
 def test_written_files_are_private_and_complete(layout, tmp_path):
@@ -129,8 +139,16 @@ def test_written_files_are_private_and_complete(layout, tmp_path):
     layout.make_directories()
     services.write_configuration(cloud)
     written = [path for path in layout.etc.rglob('*') if path.is_file()] + [layout.clouds]
-    assert {path.name for path in written} >= {'kilonova.conf', 'compute-alpha.conf', 'clouds.yaml', 'rabbitmq.conf',
-                                               'cyborg.conf', 'agent-alpha.conf', 'neutron.conf', 'cinder.conf'}
+    assert {path.name for path in written} >= {
+        'kilonova.conf',
+        'compute-alpha.conf',
+        'clouds.yaml',
+        'rabbitmq.conf',
+        'cyborg.conf',
+        'agent-alpha.conf',
+        'neutron.conf',
+        'cinder.conf',
+    }
     assert {path.stat().st_mode & 0o777 for path in written} == {0o600}
     assert layout.instances('alpha').is_dir()
 
@@ -163,16 +181,14 @@ def test_a_change_of_the_node_file_makes_that_compute_out_of_date(layout, tmp_pa
     before = digests()
     cloud.hosts['alpha'].write_text('<node><memory>1</memory></node>')
     after = digests()
-    assert {name for name in before if before[name] != after[name]} == {
-        'compute-alpha', 'cyborg-agent-alpha'}
+    assert {name for name in before if before[name] != after[name]} == {'compute-alpha', 'cyborg-agent-alpha'}
 
 
 def test_cyborg_is_there_where_it_is_wanted(layout, tmp_path):
     """Without it neither a process, a file nor a section of kilonova.conf is about it."""
     without, there = (cloud_of(layout, tmp_path, cyborg=wanted) for wanted in (False, True))
     before, after = ({service.name for service in services.table(cloud)} for cloud in (without, there))
-    assert after - before == {
-        'cyborg', 'cyborg-conductor', 'cyborg-agent-alpha'}
+    assert after - before == {'cyborg', 'cyborg-conductor', 'cyborg-agent-alpha'}
     layout.make_directories()
     services.write_configuration(without)
     assert not (layout.etc / 'cyborg').exists() and '[cyborg]' not in layout.conf.read_text()

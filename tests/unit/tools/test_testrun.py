@@ -1,4 +1,5 @@
 """Adding up what pytest counted."""
+
 from __future__ import annotations
 
 import json
@@ -17,8 +18,10 @@ from tools.testrun import Counts
 
 
 def report(tests: int, failures: int = 0, errors: int = 0, skipped: int = 0) -> str:
-    return (f'<testsuites><testsuite name="pytest" tests="{tests}" failures="{failures}" errors="{errors}" '
-            f'skipped="{skipped}"></testsuite></testsuites>')
+    return (
+        f'<testsuites><testsuite name="pytest" tests="{tests}" failures="{failures}" errors="{errors}" '
+        f'skipped="{skipped}"></testsuite></testsuites>'
+    )
 
 
 def test_counts_of_a_report():
@@ -46,8 +49,10 @@ def test_a_run_that_ended_badly_without_a_failed_test_failed():
 
 
 def test_functional_runs_under_both_backends_and_on_each_database():
-    runs = [(run.env.get('KILONOVA_TEST_DATABASE', 'sqlite'), run.env['KILONOVA_CONCURRENCY'])
-            for run in testrun.PARTS['functional']]
+    runs = [
+        (run.env.get('KILONOVA_TEST_DATABASE', 'sqlite'), run.env['KILONOVA_CONCURRENCY'])
+        for run in testrun.PARTS['functional']
+    ]
     assert sorted(runs) == [('mariadb', 'eventlet'), ('postgresql', 'threading'), ('sqlite', 'eventlet')]
 
 
@@ -55,12 +60,19 @@ def test_databases_that_ran_different_tests_fail():
     whole = {'functional-sqlite-eventlet': {'a::1': False, 'a::2': True, 'b::1': False}}
     assert testrun.uneven(whole | {'functional-postgresql-threading': {'a::2': True, 'b::1': False}}) == ''
     assert testrun.uneven(whole) == testrun.uneven({}) == ''
-    assert testrun.uneven(whole | {'functional-postgresql-threading': {'a::1': False},
-                                   'functional-mariadb-eventlet': {'b::1': False}}) == ''
+    assert (
+        testrun.uneven(
+            whole | {'functional-postgresql-threading': {'a::1': False}, 'functional-mariadb-eventlet': {'b::1': False}}
+        )
+        == ''
+    )
     server = 'functional-postgresql-threading'
-    for other, told in (({'a::1': False}, 'on no server: b'), ({'a::1': True, 'b::1': False}, f'{server}: a::1'),
-                        ({}, 'on no server: a, b'),
-                        ({'a::1': False, 'b::1': False, 'c::1': False}, f'{server}: c::1')):
+    for other, told in (
+        ({'a::1': False}, 'on no server: b'),
+        ({'a::1': True, 'b::1': False}, f'{server}: a::1'),
+        ({}, 'on no server: a, b'),
+        ({'a::1': False, 'b::1': False, 'c::1': False}, f'{server}: c::1'),
+    ):
         assert testrun.uneven(whole | {server: other}).endswith(f'same tests: {told}')
 
 
@@ -78,6 +90,7 @@ def test_functional_tests_run_on_sqlite_and_a_share_of_each_file_on_a_server():
 
     def of(run: testrun.Run, what: str, number: int) -> list[int]:
         return list(testrun.share_of(range(number), *map(int, run.env[f'KILONOVA_TEST_{what}'].split('/'))))
+
     for number in range(2, 60):
         assert all(of(run, 'SHARE', number) for run in servers), number
         assert sorted(of(servers[0], 'FILES', number) + of(servers[1], 'FILES', number)) == list(range(number))
@@ -103,27 +116,43 @@ def test_each_file_of_integration_tests_is_in_one_run():
     rest, *others = (*testrun.PARTS['integration'], *testrun.PARTS['live'])
     ignored = [option.removeprefix('--ignore=') for option in rest.command]
     assert rest.paths == ('tests/integration',)
-    assert sorted(ignored) == sorted([*(path for run in others for path in run.paths), *testrun.CAMPAIGNS,
-                                      *testrun.CEPH, *testrun.NETWORKED.paths, testrun.REAL_KILLS.paths[-1]])
+    assert sorted(ignored) == sorted(
+        [
+            *(path for run in others for path in run.paths),
+            *testrun.CAMPAIGNS,
+            *testrun.CEPH,
+            *testrun.NETWORKED.paths,
+            testrun.REAL_KILLS.paths[-1],
+        ]
+    )
     assert len(ignored) == len(set(ignored)) and set(ignored) < files
 
 
-def test_runs_that_wait_for_daemons_all_start_at_once(monkeypatch):
-    """On one core, too: they are the longest, and take no place of those that don't wait."""
-    monkeypatch.setattr(testrun.os, 'cpu_count', lambda: 1)
-    runs = [run for name in testrun.TOGETHER for run in testrun.PARTS.get(name, ())]
-    waiting = {run.name for run in runs if run.waits}
-    others = [run for run in runs if not run.waits]
-    first = waiting | {run.name for run in sorted(others, key=lambda run: -run.seconds)[:2]}
-    together = threading.Barrier(len(first))
+def test_as_many_runs_with_daemons_as_cores_go_together_and_one_more_of_the_others(monkeypatch):
+    monkeypatch.setattr(testrun.os, 'cpu_count', lambda: 2)
+    runs = [run for part in testrun.TOGETHER for run in testrun.PARTS.get(part, ())]
+    lock, now, most, order = threading.Lock(), [0, 0], [0, 0], []
+    full = {True: threading.Barrier(2), False: threading.Barrier(3)}
 
     def execute(run, layout, shown, behind):
-        if run.name in first:
-            together.wait(10)
+        assert behind
+        with lock:
+            now[run.waits] += 1
+            most[run.waits] = max(most[run.waits], now[run.waits])
+            order.append(run)
+            first = len([one for one in order if one.waits == run.waits]) <= full[run.waits].parties
+        if first:
+            full[run.waits].wait(10)
+        time.sleep(0.01)
+        with lock:
+            now[run.waits] -= 1
         return Counts(1, 0)
+
     monkeypatch.setattr(testrun, 'execute', execute)
     assert testrun.execute_all(runs, None) == {run.name: Counts(1, 0) for run in runs}
-    assert waiting < first and len(waiting) == 5
+    assert most == [3, 2]
+    daemons = [run.seconds for run in order if run.waits]
+    assert set(daemons[:2]) == set(sorted(daemons)[-2:])
 
 
 def test_live_has_half_of_the_unit_tests_beside_it_and_nothing_else():
@@ -131,8 +160,7 @@ def test_live_has_half_of_the_unit_tests_beside_it_and_nothing_else():
     assert sorted(run.name for run in last) == ['live-migration', testrun.BESIDE_LIVE]
     assert {run.name for run in first + last} == {run.name for runs in testrun.PARTS.values() for run in runs}
     assert not any(run.waits for run in last if run.name == testrun.BESIDE_LIVE)
-    assert testrun.groups(['live', 'lint'], testrun.PARTS) == [list(testrun.PARTS['lint']),
-                                                               list(testrun.PARTS['live'])]
+    assert testrun.groups(['live', 'lint'], testrun.PARTS) == [list(testrun.PARTS['lint']), list(testrun.PARTS['live'])]
     assert testrun.groups(['unit'], testrun.PARTS) == [list(testrun.PARTS['unit'])]
 
 
@@ -171,9 +199,11 @@ def test_what_passes_alone_has_passed_and_the_rest_has_failed():
 def test_a_run_whose_tests_fail_only_beside_others_passes_and_names_them(tmp_path, monkeypatch, capsys):
     """With the real pytest: one test fails the first time, another always."""
     tests = tmp_path / 'test_some.py'
-    tests.write_text('import pathlib\n\ndef test_busy():\n    seen = pathlib.Path(__file__).with_name("seen")\n'
-                     '    before, _ = seen.exists(), seen.touch()\n    assert before\n\n'
-                     'def test_good():\n    assert True\n')
+    tests.write_text(
+        'import pathlib\n\ndef test_busy():\n    seen = pathlib.Path(__file__).with_name("seen")\n'
+        '    before, _ = seen.exists(), seen.touch()\n    assert before\n\n'
+        'def test_good():\n    assert True\n'
+    )
     monkeypatch.setattr(testrun, 'RESULTS', tmp_path / 'results')
     monkeypatch.setattr(testrun, 'ROOT', tmp_path)
     monkeypatch.setattr(testrun, 'TOGETHER', ('some',))
@@ -221,8 +251,12 @@ def runs(pid):
 
 
 def test_a_run_that_is_terminated_ends_what_its_tests_started(tmp_path):
-    run = subprocess.Popen([sys.executable, '-c', TERMINATED, str(tmp_path), PYTEST], stdout=subprocess.PIPE, text=True,
-                           cwd=Path(testrun.__file__).parents[1])
+    run = subprocess.Popen(
+        [sys.executable, '-c', TERMINATED, str(tmp_path), PYTEST],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(testrun.__file__).parents[1],
+    )
     pids = [tmp_path / 'first.pid', tmp_path / 'second.pid']
     deadline = time.monotonic() + 30
     while not all(path.exists() and path.read_text() for path in pids):
@@ -238,12 +272,22 @@ def test_a_run_that_is_terminated_ends_what_its_tests_started(tmp_path):
 def test_a_run_without_deadlines_has_a_lower_priority_than_other_sessions(tmp_path, monkeypatch):
     """``nice`` alone has no effect between sessions: daemons waited for runs that have no deadlines."""
     monkeypatch.setattr(testrun, 'RESULTS', tmp_path)
-    monkeypatch.setattr(testrun, 'command_of', lambda run, layout, report: [sys.executable, '-c', (
-        'import os, sys, time; time.sleep(0.5); print(os.nice(0), open("/proc/self/autogroup").read())')])
+    monkeypatch.setattr(
+        testrun,
+        'command_of',
+        lambda run, layout, report: [
+            sys.executable,
+            '-c',
+            ('import os, sys, time; time.sleep(0.5); print(os.nice(0), open("/proc/self/autogroup").read())'),
+        ],
+    )
     layout, own = testrun.Layout.at(), os.nice(0)
     lower = min(own + testrun.NICE, 19)
-    for run, behind, nice in ((testrun.Run('cpu'), True, lower), (testrun.Run('cpu'), False, own),
-                              (testrun.Run('waits', waits=True), True, own)):
+    for run, behind, nice in (
+        (testrun.Run('cpu'), True, lower),
+        (testrun.Run('cpu'), False, own),
+        (testrun.Run('waits', waits=True), True, own),
+    ):
         testrun.execute(run, layout, shown=False, behind=behind)
         said = (tmp_path / f'{run.name}.log').read_text().split()
         assert said[0] == str(nice) and (said[-1] == str(testrun.NICE)) is (nice != own)

@@ -1,4 +1,5 @@
 """The nested machine of make test-vfio: what is said where it can't be had, and that make test has nothing of it."""
+
 from __future__ import annotations
 
 import re
@@ -31,7 +32,9 @@ def test_it_needs_root_memory_and_an_iommu(monkeypatch):
     with pytest.raises(CloudError, match=r'needs \d+ MiB of memory, \d+ MiB are free'):
         machine.check_memory()
     assert machine.lacking('NESTED-LACKS /dev/kvm\r\n[1.2] x\r\nNESTED-LACKS an IOMMU\r\nNESTED-READY 2\r\n') == [
-        '/dev/kvm', 'an IOMMU']
+        '/dev/kvm',
+        'an IOMMU',
+    ]
 
 
 def test_the_module_is_made_of_one_kernels_sample_only():

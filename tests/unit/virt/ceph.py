@@ -1,6 +1,7 @@
 """A cluster of Ceph as the programs rbd and ceph tell of it, for tests without one: exit codes and texts are those of
 16.2. Only the first two MiB of images are kept.
 """
+
 from __future__ import annotations
 
 import json
@@ -16,8 +17,14 @@ from kilonova.virt import command
 
 FSID = '0e7d7f4e-6f0c-4f5e-9d0a-0d0a4f2b6f11'
 SECRET = '7c1a4b9e-5f0d-4f7e-8a7b-2f0f3a1b9c56'
-OPTIONS = {'images_type': 'rbd', 'images_rbd_pool': 'vms', 'rbd_user': 'nova', 'rbd_secret_uuid': SECRET,
-           'images_rbd_ceph_conf': '/etc/ceph/vms.conf', 'rbd_destroy_volume_retry_interval': 0}
+OPTIONS = {
+    'images_type': 'rbd',
+    'images_rbd_pool': 'vms',
+    'rbd_user': 'nova',
+    'rbd_secret_uuid': SECRET,
+    'images_rbd_ceph_conf': '/etc/ceph/vms.conf',
+    'rbd_destroy_volume_retry_interval': 0,
+}
 _KEPT = 2 << 20
 _AT, _LENGTH = 1 << 20, 64 << 10
 
@@ -58,8 +65,14 @@ class Cluster:
         if program == 'ceph':
             assert rest[:4] == ['--connect-timeout', '5', '--format', 'json']
             return json.dumps(self._ceph(rest[4:]))
-        assert rest[:6] == ['--client-mount-timeout', '5', '--rados-mon-op-timeout', '5',
-                            '--rados-osd-op-timeout', '60']
+        assert rest[:6] == [
+            '--client-mount-timeout',
+            '5',
+            '--rados-mon-op-timeout',
+            '5',
+            '--rados-osd-op-timeout',
+            '60',
+        ]
         return self._rbd([each for each in rest[6:] if each != '--no-progress'])
 
     def watched(self, check: Callable[[], None], *argv: str) -> None:
@@ -69,8 +82,9 @@ class Cluster:
             self._watched(check, *argv)
             return
         path, _, said = source.removeprefix('rbd:').partition(':')
-        assert said == ('id=nova:conf=/etc/ceph/vms.conf:client_mount_timeout=5:rados_mon_op_timeout=5:'
-                        'rados_osd_op_timeout=60')
+        assert said == (
+            'id=nova:conf=/etc/ceph/vms.conf:client_mount_timeout=5:rados_mon_op_timeout=5:rados_osd_op_timeout=60'
+        )
         size, data = self._snap(path)
         raw = Path(argv[-1]).with_name('of-the-snapshot')
         with raw.open('wb') as stream:
@@ -79,12 +93,12 @@ class Cluster:
         self._watched(check, *(str(raw) if each == source else each for each in argv))
         raw.unlink()
 
-    def write(self, name: str, pattern: int = 0x5a) -> None:
+    def write(self, name: str, pattern: int = 0x5A) -> None:
         """What a guest does: 64 KiB of ``pattern`` at 1 MiB."""
-        self.images[name].data[_AT:_AT + _LENGTH] = bytes([pattern]) * _LENGTH
+        self.images[name].data[_AT : _AT + _LENGTH] = bytes([pattern]) * _LENGTH
 
-    def has(self, name: str, pattern: int = 0x5a) -> bool:
-        return bytes(self.images[name].data[_AT:_AT + _LENGTH]) == bytes([pattern]) * _LENGTH
+    def has(self, name: str, pattern: int = 0x5A) -> bool:
+        return bytes(self.images[name].data[_AT : _AT + _LENGTH]) == bytes([pattern]) * _LENGTH
 
     def of(self, uuid: str) -> list[str]:
         """Names of a server's disks in the pool."""
@@ -99,12 +113,17 @@ class Cluster:
     def _ceph(self, words: list[str]) -> Any:
         if words == ['mon', 'dump']:
             addresses = [{'type': 'v2', 'addr': '192.0.2.1:3300'}, {'type': 'v1', 'addr': '192.0.2.1:6789'}]
-            return {'fsid': FSID, 'mons': [{'name': 'a', 'public_addrs': {'addrvec': addresses}},
-                                           {'name': 'b', 'public_addrs': {'addrvec': [
-                                               {'type': 'v2', 'addr': '[2001:db8::2]:3300'}]}}]}
+            return {
+                'fsid': FSID,
+                'mons': [
+                    {'name': 'a', 'public_addrs': {'addrvec': addresses}},
+                    {'name': 'b', 'public_addrs': {'addrvec': [{'type': 'v2', 'addr': '[2001:db8::2]:3300'}]}},
+                ],
+            }
         assert words == ['df']
-        return {'pools': [{'name': 'vms', 'stats': {'stored': 28 << 30, 'bytes_used': 84 << 30,
-                                                    'max_avail': self.free}}]}
+        return {
+            'pools': [{'name': 'vms', 'stats': {'stored': 28 << 30, 'bytes_used': 84 << 30, 'max_avail': self.free}}]
+        }
 
     def _rbd(self, words: list[str]) -> str:
         self.lines.append(' '.join(words))
@@ -134,8 +153,11 @@ class Cluster:
     def _image(self, name: str) -> Image:
         if name not in self.images:
             if name.startswith('secret/'):
-                raise _failed(13, "2026-11-26T12:08:04.695+0000 7fbfa3397380 -1 auth: unable\n"
-                                  "rbd: couldn't connect to the cluster!\nrbd: info: (13) Permission denied")
+                raise _failed(
+                    13,
+                    '2026-11-26T12:08:04.695+0000 7fbfa3397380 -1 auth: unable\n'
+                    "rbd: couldn't connect to the cluster!\nrbd: info: (13) Permission denied",
+                )
             if not name.startswith(('vms/', 'images/')):
                 raise _failed(2, f"rbd: error opening pool '{name.partition('/')[0]}': (2) No such file or directory")
             raise _failed(2, f'rbd: error opening image {name}: (2) No such file or directory')

@@ -1,4 +1,5 @@
 """Rigs: two hosts of one machine, played by each driver in turn."""
+
 from __future__ import annotations
 
 import subprocess
@@ -49,8 +50,9 @@ class LibvirtRig:
     def driver(self, host: str, **overrides: Any) -> LibvirtDriver:
         """A driver as a compute that has just started has it: libvirt's test driver knows no domains then."""
         uri = builders.write_node(self.path / f'{host}.xml', extra=self.extra)
-        conf = builders.new_conf(self.path, host, libvirt={'connection_uri': uri, **overrides.pop('libvirt', {})},
-                                 **overrides)
+        conf = builders.new_conf(
+            self.path, host, libvirt={'connection_uri': uri, **overrides.pop('libvirt', {})}, **overrides
+        )
         driver = LibvirtDriver(conf, self.images)
         driver.host.init_host()
         return driver
@@ -88,7 +90,7 @@ class LibvirtRig:
 
     def mount(self, share: Path) -> None:
         """Volumes that are files are there, at the first host."""
-        self.here.volumes._volumes._bricks = builders.Share(share)      # type: ignore[assignment]
+        self.here.volumes._volumes._bricks = builders.Share(share)  # type: ignore[assignment]
 
     def have_vgpus(self) -> None:
         """The first host has VGPU_PARENT, and MDEV on it. libvirt's test driver makes no others."""
@@ -134,7 +136,7 @@ class RemoteRig(LibvirtRig):
         self.bin.mkdir()
         (self.bin / 'ssh').write_text(SSH)
         (self.bin / 'ssh').chmod(0o755)
-        monkeypatch.setitem(command.ENVIRONMENT, 'PATH', f"{self.bin}:{command.ENVIRONMENT['PATH']}")
+        monkeypatch.setitem(command.ENVIRONMENT, 'PATH', f'{self.bin}:{command.ENVIRONMENT["PATH"]}')
         monkeypatch.setattr(ssh, '_PAUSES', (0, 0))
         super().__init__(path, images)
 
@@ -142,7 +144,7 @@ class RemoteRig(LibvirtRig):
         made = super().driver(host, **overrides)
         if host == 'gpu2':
             offer = made.moves._mover.offer
-            made.moves._mover.offer = lambda: {**offer(), 'boot_id': 'of another machine'}    # type: ignore[method-assign]
+            made.moves._mover.offer = lambda: {**offer(), 'boot_id': 'of another machine'}  # type: ignore[method-assign]
         return made
 
     def cut(self, count: int) -> None:
@@ -194,8 +196,9 @@ class FakeRig:
     def __init__(self, path: Path, images: builders.Images) -> None:
         machine = FakeMachine()
         self.images = images
-        self.here, self.there = (FakeDriver(builders.new_conf(path, host), images, machine=machine)
-                                 for host in ('gpu1', 'gpu2'))
+        self.here, self.there = (
+            FakeDriver(builders.new_conf(path, host), images, machine=machine) for host in ('gpu1', 'gpu2')
+        )
         self._hosts = {'gpu1': self.here, 'gpu2': self.there}
 
     def write(self, host: str, uuid: str) -> None:
@@ -222,16 +225,27 @@ class FakeRig:
 
     def have_vgpus(self) -> None:
         self.here.pci_devices = [
-            {'address': builders.GPU}, {'address': builders.VGPU_PARENT, 'vendor_id': '10de', 'product_id': '13f2',
-                                        'numa_node': 1, 'label': 'label_10de_13f2', 'mdev_types': {
-                                            builders.VGPU: {'available': 1, 'api': 'vfio-pci'}}}]
+            {'address': builders.GPU},
+            {
+                'address': builders.VGPU_PARENT,
+                'vendor_id': '10de',
+                'product_id': '13f2',
+                'numa_node': 1,
+                'label': 'label_10de_13f2',
+                'mdev_types': {builders.VGPU: {'available': 1, 'api': 'vfio-pci'}},
+            },
+        ]
         self.here.make_mdev(builders.MDEV, builders.VGPU_PARENT, builders.VGPU)
 
     def have_functions(self) -> None:
         self.have_vgpus()
-        self.here.pci_devices += [{'address': '0000:3b:00.0', 'dev_type': 'type-PF'}, *(
-            {'address': address, 'dev_type': 'type-VF', 'parent_addr': '0000:3b:00.0', 'vgpu_type': 1519}
-            for address in ('0000:3b:00.4', '0000:3b:00.5'))]
+        self.here.pci_devices += [
+            {'address': '0000:3b:00.0', 'dev_type': 'type-PF'},
+            *(
+                {'address': address, 'dev_type': 'type-VF', 'parent_addr': '0000:3b:00.0', 'vgpu_type': 1519}
+                for address in ('0000:3b:00.4', '0000:3b:00.5')
+            ),
+        ]
 
     def elsewhere(self) -> dict[str, Any]:
         return {**self.there.moves.prepare_move(), 'machine_id': 'another'}
@@ -267,5 +281,6 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path, images: builders.Images)
 def qemu_size(path: Path) -> int:
     """The virtual size in bytes, as qemu-img sees it."""
     import json
+
     done = subprocess.run(['qemu-img', 'info', '--output=json', str(path)], check=True, capture_output=True)
     return int(json.loads(done.stdout)['virtual-size'])

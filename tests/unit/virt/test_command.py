@@ -1,4 +1,5 @@
 """Programs that are watched while they work, under both ways of doing several things at once."""
+
 from __future__ import annotations
 
 import os
@@ -35,14 +36,25 @@ except Cancelled:
 def test_programs_for_the_superuser_are_found_by_others_too() -> None:
     """An ordinary user's PATH has no sbin."""
     look = "from kilonova.virt import command; print(command.run('mkswap', '--version'))"
-    done = subprocess.run([sys.executable, '-c', look], capture_output=True, text=True, check=False,
-                          env={**os.environ, 'PATH': '/usr/local/bin:/usr/bin:/bin'})
+    done = subprocess.run(
+        [sys.executable, '-c', look],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, 'PATH': '/usr/local/bin:/usr/bin:/bin'},
+    )
     assert done.stdout.startswith('mkswap'), done.stderr
 
 
 @pytest.mark.parametrize('backend', ['eventlet', 'threading'])
 def test_a_program_that_takes_long_is_watched(backend: str) -> None:
     """It ends well; it fails with what it said last; its end is asked for."""
-    done = subprocess.run([sys.executable, '-c', PROGRAM, backend], capture_output=True, text=True, check=False,
-                          timeout=120, env=os.environ)
+    done = subprocess.run(
+        [sys.executable, '-c', PROGRAM, backend],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env=os.environ,
+    )
     assert done.stdout.splitlines() == ['looks True', 'failed True True', 'cancelled True'], done.stderr

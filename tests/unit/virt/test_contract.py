@@ -1,4 +1,5 @@
 """What every driver promises (kilonova.virt.parts), shown on each."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -57,8 +58,15 @@ def domains(host: Any) -> dict[str, tuple[int, list[str]]]:
     return {domain['uuid']: (domain['state'], domain['hostdevs']) for domain in host.guests.describe()}
 
 
-def move(rig: Any, instance: Any, flavor: Any, target: Any, addresses: tuple[str, ...] = (GPU2, GPU3),
-         power_on: bool = True, times: int = 1) -> None:
+def move(
+    rig: Any,
+    instance: Any,
+    flavor: Any,
+    target: Any,
+    addresses: tuple[str, ...] = (GPU2, GPU3),
+    power_on: bool = True,
+    times: int = 1,
+) -> None:
     """A resize's two driver calls, each made ``times`` times as after a crash before the answer."""
     dest = json.loads(json.dumps(target.moves.prepare_move()))
     for _again in range(times):
@@ -71,9 +79,24 @@ def move(rig: Any, instance: Any, flavor: Any, target: Any, addresses: tuple[str
 
 def test_resource_has_the_keys_of_a_compute_node(rig: Any) -> None:
     resource = rig.here.host.get_available_resource()
-    assert {'supported_instances', 'vcpus', 'memory_mb', 'local_gb', 'vcpus_used', 'memory_mb_used', 'local_gb_used',
-            'hypervisor_type', 'hypervisor_version', 'hypervisor_hostname', 'uuid', 'cpu_info',
-            'disk_available_least', 'numa_topology', 'stats', 'pci_passthrough_devices'} == set(resource)
+    assert {
+        'supported_instances',
+        'vcpus',
+        'memory_mb',
+        'local_gb',
+        'vcpus_used',
+        'memory_mb_used',
+        'local_gb_used',
+        'hypervisor_type',
+        'hypervisor_version',
+        'hypervisor_hostname',
+        'uuid',
+        'cpu_info',
+        'disk_available_least',
+        'numa_topology',
+        'stats',
+        'pci_passthrough_devices',
+    } == set(resource)
     assert resource['hypervisor_hostname'] == 'gpu1'
     again, other = rig.here.host.get_available_resource(), rig.there.host.get_available_resource()
     assert resource['uuid'] == again['uuid'] != other['uuid']
@@ -83,8 +106,14 @@ def test_resource_has_the_keys_of_a_compute_node(rig: Any) -> None:
 
 def test_inventory_and_traits(rig: Any) -> None:
     inventory = rig.here.host.inventory({'VCPU': {'allocation_ratio': 7.0}})
-    assert inventory['VCPU'] == {'total': 64, 'reserved': 0, 'min_unit': 1, 'max_unit': 64, 'step_size': 1,
-                                 'allocation_ratio': 7.0}
+    assert inventory['VCPU'] == {
+        'total': 64,
+        'reserved': 0,
+        'min_unit': 1,
+        'max_unit': 64,
+        'step_size': 1,
+        'allocation_ratio': 7.0,
+    }
     assert inventory['MEMORY_MB']['total'] == 262144 and inventory['MEMORY_MB']['reserved'] == 512
     assert {'COMPUTE_NODE', 'OWNER_NOVA', 'COMPUTE_IMAGE_TYPE_QCOW2'} <= rig.here.host.traits()
 
@@ -110,7 +139,7 @@ def test_spawn_again_replaces_the_guest(rig: Any) -> None:
 
 
 def test_what_no_host_takes_is_refused_before_anything_is_made(rig: Any) -> None:
-    """"found 1.5"."""
+    """ "found 1.5"."""
     rig.here.guests.check(new_instance(flavor=new_flavor(extra_specs={'quota:cpu_shares': '512'})), image_meta())
     instance = new_instance(flavor=new_flavor(extra_specs={'quota:cpu_period': '1'}))
     for act in (rig.here.guests.check, rig.here.guests.spawn):
@@ -300,8 +329,15 @@ def test_rescue_and_back(rig: Any, is_on: bool, times: int) -> None:
     if not is_on:
         rig.here.power.power_off(instance)
     for _again in range(times):
-        rig.here.rescues.rescue(instance, image_meta(), image_meta(id='image-2'), devices(GPU2), admin_password='x',
-                                timeout=1, retry_interval=1)
+        rig.here.rescues.rescue(
+            instance,
+            image_meta(),
+            image_meta(id='image-2'),
+            devices(GPU2),
+            admin_password='x',
+            timeout=1,
+            retry_interval=1,
+        )
         assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU2])}
     rig.here.power.power_off(instance)
     for _again in range(times):
@@ -417,8 +453,10 @@ def test_a_guest_gets_an_interface_and_gives_it_up(rig: Any, power_on: bool, tim
     instance = spawn(rig, vifs=[first])
     if not power_on:
         rig.here.power.power_off(instance)
-    for act, ports in ((lambda vif: rig.here.guests.attach_interface(instance, image_meta(), vif), [PORT, PORT2]),
-                       (lambda vif: rig.here.guests.detach_interface(instance, vif, lambda: None), [PORT])):
+    for act, ports in (
+        (lambda vif: rig.here.guests.attach_interface(instance, image_meta(), vif), [PORT, PORT2]),
+        (lambda vif: rig.here.guests.detach_interface(instance, vif, lambda: None), [PORT]),
+    ):
         for _again in range(times):
             act(second)
             assert rig.here.guests.get_info(instance) == (PowerState.RUNNING if power_on else PowerState.SHUTDOWN)
@@ -445,6 +483,7 @@ def test_where_the_guest_finds_what_has_tags_is_noted_whenever_it_changes(rig: A
     def noted() -> list[str]:
         known, instance.device_metadata = instance.device_metadata, None
         return sorted(f'{getattr(one, "mac", None) or one.serial} {one.tags[0]}' for one in known.devices)
+
     first, disk = f'{front.mac} front', f'{VOLUME} data'
     assert noted() == sorted([first, disk])
     rig.here.power.power_off(instance)
@@ -727,6 +766,7 @@ def test_snapshot_ends_when_it_is_told_to(rig: Any) -> None:
 
     def stop() -> None:
         raise errors.Cancelled(key='x')
+
     with pytest.raises(errors.Cancelled):
         snapshot(rig, instance, stop)
     assert rig.here.guests.get_info(instance) == PowerState.RUNNING
@@ -753,16 +793,24 @@ def test_what_the_volume_service_is_told_of_a_host(rig: Any) -> None:
 
 @with_volumes
 def test_volumes_get_the_names_that_are_free(rig: Any) -> None:
-    nameless = [new_volume(device=None), new_volume(volume_id=VOLUME2, device='/dev/vdc'),
-                new_volume(volume_id=MDEV, device=None), new_volume(volume_id=MDEV2, device=None, bus='scsi')]
+    nameless = [
+        new_volume(device=None),
+        new_volume(volume_id=VOLUME2, device='/dev/vdc'),
+        new_volume(volume_id=MDEV, device=None),
+        new_volume(volume_id=MDEV2, device=None, bus='scsi'),
+    ]
     instance = new_instance(volumes=nameless)
     for _before, _after in ((1, 0), (0, 1)):
         assert rig.here.volumes.names(instance, image_meta()) == ['/dev/vdb', '/dev/vdd', '/dev/sda']
         rig.here.guests.spawn(instance, image_meta())
     assert rig.here.volumes.names(instance, image_meta(properties={'hw_disk_bus': 'scsi'})) == [
-        '/dev/sdb', '/dev/sdd', '/dev/sde'], 'one has no such name, and gets another'
-    assert rig.here.volumes.names(new_instance(flavor=new_flavor(ephemeral_gb=1, swap=8), volumes=nameless[:1]),
-                                  image_meta()) == ['/dev/vdd']
+        '/dev/sdb',
+        '/dev/sdd',
+        '/dev/sde',
+    ], 'one has no such name, and gets another'
+    assert rig.here.volumes.names(
+        new_instance(flavor=new_flavor(ephemeral_gb=1, swap=8), volumes=nameless[:1]), image_meta()
+    ) == ['/dev/vdd']
 
 
 @with_volumes
@@ -772,7 +820,7 @@ def test_volumes_that_find_no_name_are_refused(rig: Any) -> None:
         image = image_meta(properties={'hw_disk_bus': bus})
         assert len(rig.here.volumes.names(new_instance(volumes=many[:most]), image)) == most
         with pytest.raises(disk_names.TooManyDiskDevices, match=rf'\({most + 1}\) of bus {bus}'):
-            rig.here.volumes.names(new_instance(volumes=many[:most + 1]), image)
+            rig.here.volumes.names(new_instance(volumes=many[: most + 1]), image)
     with pytest.raises(UnsupportedHardware, match='floppy'):
         rig.here.volumes.names(new_instance(volumes=[new_volume(device=None, bus='floppy')]), image_meta())
 
@@ -782,8 +830,12 @@ def test_a_guest_has_the_servers_volumes_in_their_order_whenever_it_is_built(rig
     wanted = [VOLUME2, VOLUME]
 
     def attached(host: str) -> list[Any]:
-        return [new_volume(volume_id=VOLUME2, host=host), new_locked_volume(device='/dev/vdc', host=host),
-                new_volume(volume_id=MDEV, device=None, host=None, connection={})]
+        return [
+            new_volume(volume_id=VOLUME2, host=host),
+            new_locked_volume(device='/dev/vdc', host=host),
+            new_volume(volume_id=MDEV, device=None, host=None, connection={}),
+        ]
+
     instance = spawn(rig, volumes=attached('gpu1'))
     old, connected = instance.flavor, {VOLUME: {instance.uuid}, VOLUME2: {instance.uuid}}
     assert rig.volumes('gpu1', instance.uuid) == wanted and rig.connected('gpu1') == connected
@@ -820,16 +872,21 @@ def test_a_guest_has_the_servers_volumes_in_their_order_whenever_it_is_built(rig
 @with_volumes
 def test_a_guest_boots_from_a_volume(rig: Any) -> None:
     """No root disk is made, fetched, carried or grown for it; the volume is the guest's first disk."""
+
     def attached(host: str, device: str | None = '/dev/vda') -> list[Any]:
-        return [new_volume(host=host, device=device and '/dev/vdb'),
-                new_volume(volume_id=VOLUME2, host=host, device=device, boot_index=0)]
+        return [
+            new_volume(host=host, device=device and '/dev/vdb'),
+            new_volume(volume_id=VOLUME2, host=host, device=device, boot_index=0),
+        ]
+
     values = {'image_ref': '', 'flavor': new_flavor(root_gb=4)}
     instance = new_instance(volumes=attached('gpu1', None), **values)
     assert rig.here.volumes.names(instance, image_meta()) == ['/dev/vdb', '/dev/vda']
     instance.volumes, image = attached('gpu1'), image_meta(id=None)
     rig.here.guests.spawn(instance, image, pci_devices=devices(GPU))
     assert rig.here.volumes.names(replaced(instance, volumes=[*instance.volumes, new_volume(device=None)]), image) == [
-        '/dev/vdc']
+        '/dev/vdc'
+    ]
     rig.here.disks.fetch_base(instance, image)
     rig.here.power.power_off(instance)
     rig.here.power.power_on(instance, image, devices(GPU))
@@ -861,13 +918,24 @@ def replaced(instance: Any, **values: Any) -> Any:
 
 
 @with_volumes
-@pytest.mark.parametrize(('values', 'reason'), [
-    ({'host': 'gpu3'}, 'it is attached to host gpu3'),
-    ({'connection': {**new_locked_volume().connection, 'encryption': {
-        **(new_locked_volume().encryption or {}), 'provider': 'plain'}}},
-     "its encryption has the provider 'plain'; accepted: luks")])
-def test_a_volume_that_a_host_can_not_have_is_refused_before_anything_is_made(rig: Any, values: dict[str, Any],
-                                                                              reason: str) -> None:
+@pytest.mark.parametrize(
+    ('values', 'reason'),
+    [
+        ({'host': 'gpu3'}, 'it is attached to host gpu3'),
+        (
+            {
+                'connection': {
+                    **new_locked_volume().connection,
+                    'encryption': {**(new_locked_volume().encryption or {}), 'provider': 'plain'},
+                }
+            },
+            "its encryption has the provider 'plain'; accepted: luks",
+        ),
+    ],
+)
+def test_a_volume_that_a_host_can_not_have_is_refused_before_anything_is_made(
+    rig: Any, values: dict[str, Any], reason: str
+) -> None:
     text, wrong = f'Volume {VOLUME2} cannot be attached on host gpu1: {reason}', new_volume(volume_id=VOLUME2, **values)
     instance = new_instance(volumes=[new_volume(), wrong])
     with pytest.raises(errors.HostRejected, match=text):
@@ -877,9 +945,11 @@ def test_a_volume_that_a_host_can_not_have_is_refused_before_anything_is_made(ri
     with pytest.raises(VolumeUnsupported, match=text):
         rig.here.volumes.attach(instance, image_meta(), wrong)
     instance.volumes = [wrong]
-    for refuse in (lambda: rig.here.power.reboot(instance, 'HARD', image_meta(), devices(GPU)),
-                   lambda: rig.here.guests.prepare_rebuild(instance, image_meta(), devices(GPU)),
-                   lambda: rig.here.rescues.rescue(instance, image_meta(), None, devices(GPU))):
+    for refuse in (
+        lambda: rig.here.power.reboot(instance, 'HARD', image_meta(), devices(GPU)),
+        lambda: rig.here.guests.prepare_rebuild(instance, image_meta(), devices(GPU)),
+        lambda: rig.here.rescues.rescue(instance, image_meta(), None, devices(GPU)),
+    ):
         with pytest.raises(VolumeUnsupported, match=text):
             refuse()
     assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU])} and rig.connected('gpu1') == {}
@@ -909,8 +979,10 @@ def test_a_guest_gets_a_volume_and_gives_it_up(rig: Any, power_on: bool, times: 
     if not power_on:
         rig.here.power.power_off(instance)
     volumes = rig.here.volumes
-    for act, ids in ((lambda one: volumes.attach(instance, image_meta(), one), [VOLUME, VOLUME2]),
-                     (lambda one: volumes.detach(instance, one, lambda: None), [VOLUME])):
+    for act, ids in (
+        (lambda one: volumes.attach(instance, image_meta(), one), [VOLUME, VOLUME2]),
+        (lambda one: volumes.detach(instance, one, lambda: None), [VOLUME]),
+    ):
         for _again in range(times):
             act(second)
             assert rig.here.guests.get_info(instance) == (PowerState.RUNNING if power_on else PowerState.SHUTDOWN)
@@ -958,11 +1030,13 @@ def test_a_guest_goes_on_in_another_file(rig: Any, power_on: bool, tmp_path: Pat
     share, volumes = tmp_path / 'share', rig.here.volume_snapshots
     share.mkdir()
     rig.mount(share)
-    first, second, third = (new_volume(connection={'driver_volume_type': 'nfs', 'name': name, 'format': format_})
-                            for name, format_ in (('v', 'raw'), ('v.1', 'qcow2'), ('v.2', 'qcow2')))
+    first, second, third = (
+        new_volume(connection={'driver_volume_type': 'nfs', 'name': name, 'format': format_})
+        for name, format_ in (('v', 'raw'), ('v.1', 'qcow2'), ('v.2', 'qcow2'))
+    )
     (share / 'v').write_bytes(bytes(512))
     for below, above in ((first, second), (second, third)):
-        disk.create_layer(str(share / above.file[0]), disk.Base(*below.file, 512), 512)
+        disk.create_layer(str(share / above.file[0]), disk.BaseFile(*below.file, 512), 512)
     instance = spawn(rig, volumes=[first])
     if not power_on:
         rig.here.power.power_off(instance)
@@ -1042,8 +1116,9 @@ def test_a_host_that_was_given_up_lets_go_of_what_it_had(rig: Any) -> None:
     volume = new_volume()
     instance = spawn(rig, volumes=[volume])
     assert rig.connected('gpu1') == {VOLUME: {instance.uuid}}
-    gone = dataclasses.replace(volume, host='gpu2', known_at={'gpu1': {'connector': {},
-                                                                       'connection': volume.connection}})
+    gone = dataclasses.replace(
+        volume, host='gpu2', known_at={'gpu1': {'connector': {}, 'connection': volume.connection}}
+    )
     instance.volumes = [gone]
     rig.here.guests.destroy(instance)
     assert rig.connected('gpu1') == {} and rig.here.guests.describe() == []
@@ -1058,8 +1133,17 @@ def test_mediated_devices_are_listed_and_given_to_guests(rig: Any) -> None:
     rig.have_vgpus()
     *functions, mdev = rig.here.host.get_available_resource()['pci_passthrough_devices']
     assert {**mdev, 'dev_id': ''} == {
-        'dev_id': '', 'address': MDEV, 'dev_type': pci_device.MDEV, 'parent_addr': VGPU_PARENT, 'mdev_type': VGPU,
-        'vendor_id': '10de', 'product_id': '13f2', 'numa_node': 1, 'label': 'label_10de_13f2', 'capabilities': {}}
+        'dev_id': '',
+        'address': MDEV,
+        'dev_type': pci_device.MDEV,
+        'parent_addr': VGPU_PARENT,
+        'mdev_type': VGPU,
+        'vendor_id': '10de',
+        'product_id': '13f2',
+        'numa_node': 1,
+        'label': 'label_10de_13f2',
+        'capabilities': {},
+    }
     (parent,) = (function for function in functions if 'mdev_types' in function)
     assert parent['address'] == VGPU_PARENT and parent['mdev_types'][VGPU]['api'] == 'vfio-pci'
     instance = new_instance()
@@ -1068,19 +1152,28 @@ def test_mediated_devices_are_listed_and_given_to_guests(rig: Any) -> None:
 
 
 @with_vgpus
-@pytest.mark.parametrize(('wanted', 'reason'), [
-    (mediated(MDEV2), ''), (mediated(MDEV, VGPU_PARENT, 'nvidia-36'), f'is of type {VGPU} on '),
-    (mediated(MDEV, '0000:85:00.0'), f'is of type {VGPU} on ')])
+@pytest.mark.parametrize(
+    ('wanted', 'reason'),
+    [
+        (mediated(MDEV2), ''),
+        (mediated(MDEV, VGPU_PARENT, 'nvidia-36'), f'is of type {VGPU} on '),
+        (mediated(MDEV, '0000:85:00.0'), f'is of type {VGPU} on '),
+    ],
+)
 def test_mediated_devices_that_can_not_be_had(rig: Any, wanted: Any, reason: str) -> None:
     """Another host may have them; here nothing is changed."""
     rig.have_vgpus()
     instance = new_instance()
     rig.here.guests.spawn(instance, image_meta(), pci_devices=[mediated(MDEV)])
-    text = (f'mdev-capable resource is not available: mediated device {wanted.address} of type '
-            f"{wanted.extra_info['mdev_type']} on {wanted.parent_addr}: .*{reason}")
-    for refuse in (lambda: rig.here.power.reboot(instance, 'HARD', image_meta(), [wanted]),
-                   lambda: rig.here.guests.prepare_rebuild(instance, image_meta(), [wanted]),
-                   lambda: rig.here.rescues.rescue(instance, image_meta(), None, [wanted])):
+    text = (
+        f'mdev-capable resource is not available: mediated device {wanted.address} of type '
+        f'{wanted.extra_info["mdev_type"]} on {wanted.parent_addr}: .*{reason}'
+    )
+    for refuse in (
+        lambda: rig.here.power.reboot(instance, 'HARD', image_meta(), [wanted]),
+        lambda: rig.here.guests.prepare_rebuild(instance, image_meta(), [wanted]),
+        lambda: rig.here.rescues.rescue(instance, image_meta(), None, [wanted]),
+    ):
         with pytest.raises(errors.HostRejected, match=text):
             refuse()
     assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [MDEV])}
@@ -1106,8 +1199,13 @@ def test_what_no_other_guest_may_have_beside_a_device(rig: Any) -> None:
     rig.have_functions()
     wanted = [device(GPU), device(PF), device(VF1), device(VGPU_PARENT), mediated(MDEV), mediated(MDEV2)]
     assert {address: sorted(related) for address, related in rig.here.devices.related(wanted).items()} == {
-        GPU: [GPU], PF: [PF, VF1, VF2], VF1: [PF, VF1], VGPU_PARENT: [VGPU_PARENT, MDEV],
-        MDEV: [VGPU_PARENT, MDEV], MDEV2: [VGPU_PARENT, MDEV2]}
+        GPU: [GPU],
+        PF: [PF, VF1, VF2],
+        VF1: [PF, VF1],
+        VGPU_PARENT: [VGPU_PARENT, MDEV],
+        MDEV: [VGPU_PARENT, MDEV],
+        MDEV2: [VGPU_PARENT, MDEV2],
+    }
     assert rig.here.devices.related([]) == {}
     assert VF1 in rig.here.devices.related([device(VF1)])[VF1]
 
@@ -1121,8 +1219,11 @@ def test_which_domains_have_a_device(rig: Any) -> None:
     rig.here.guests.spawn(off, image_meta(), pci_devices=devices(PF), power_on=False)
 
     def holding(*addresses: str) -> dict[str, tuple[int, list[str]]]:
-        return {domain['uuid']: (domain['state'], domain['hostdevs'])
-                for domain in rig.here.guests.holding(frozenset(addresses))}
+        return {
+            domain['uuid']: (domain['state'], domain['hostdevs'])
+            for domain in rig.here.guests.holding(frozenset(addresses))
+        }
+
     assert holding(VF1, VF2, PF) == {runs.uuid: (PowerState.RUNNING, [VF1]), off.uuid: (PowerState.SHUTDOWN, [PF])}
     assert holding(VF2) == holding() == {}
     assert [domain['name'] for domain in rig.here.guests.holding({GPU})] == ['instance-00000001']
@@ -1136,23 +1237,28 @@ def test_devices_that_are_there_and_can_not_be_used(rig: Any, monkeypatch: pytes
     sys.carve(VF2, 0)
     if not isinstance(rig, LibvirtRig):
         rig.here.pci_devices[-1]['vgpu_type'] = 0
-    plain, known, other, none = (device(VF1), device(VF1, vgpu_type='1519'), device(VF1, vgpu_type='1520'),
-                                 device(VF2, vgpu_type='1519'))
+    plain, known, other, none = (
+        device(VF1),
+        device(VF1, vgpu_type='1519'),
+        device(VF1, vgpu_type='1520'),
+        device(VF2, vgpu_type='1519'),
+    )
     assert rig.here.devices.unusable([device(GPU), plain, known, mediated(MDEV)]) == {}
     assert rig.here.devices.unusable([device(GPU), other, none]) == {
         VF1: 'its nvidia/current_vgpu_type is 1519, not 1520',
-        VF2: 'its nvidia/current_vgpu_type is 0: it has no vGPU type'}
+        VF2: 'its nvidia/current_vgpu_type is 0: it has no vGPU type',
+    }
 
 
-def test_functions_that_fell_off_the_bus(
-        libvirt_rig: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_functions_that_fell_off_the_bus(libvirt_rig: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     """Their configuration space reads as all ones; that of a virtual function begins so always."""
     sys, asked = CarvedSys(monkeypatch, tmp_path), libvirt_rig.here.devices.unusable
     sys.fall_off(GPU)
     sys.fall_off(VGPU_PARENT)
     assert asked([device(GPU), mediated(MDEV), device(VF1)]) == {
         GPU: f'{GPU} does not answer any more: it has fallen off the bus',
-        MDEV: f'{VGPU_PARENT} does not answer any more: it has fallen off the bus'}
+        MDEV: f'{VGPU_PARENT} does not answer any more: it has fallen off the bus',
+    }
     sys.fall_off(GPU, gone=False)
     assert asked([device(GPU)]) == {}
 
@@ -1170,8 +1276,14 @@ def live(rig: Any, **values: Any) -> tuple[Any, Any, Any]:
     rig.here.guests.spawn(instance, image_meta())
     rig.write('gpu1', instance.uuid)
     guest = json.loads(json.dumps(rig.here.live_migrations.describe(instance)))
-    offer = json.loads(json.dumps({**rig.there.live_migrations.offer(instance, guest, None, True),
-                                   'place': rig.there.live_migrations.place(instance, image_meta())}))
+    offer = json.loads(
+        json.dumps(
+            {
+                **rig.there.live_migrations.offer(instance, guest, None, True),
+                'place': rig.there.live_migrations.place(instance, image_meta()),
+            }
+        )
+    )
     return instance, guest, offer
 
 
@@ -1216,11 +1328,16 @@ def test_a_guest_goes_to_another_host_with_its_volumes(rig: Any, arrives: bool) 
     rig.here.guests.spawn(instance, image_meta())
     guest = json.loads(json.dumps(rig.here.live_migrations.describe(instance)))
     assert guest['volumes'] == [VOLUME]
-    offer = {**rig.there.live_migrations.offer(instance, guest, None, True),
-             'place': rig.there.live_migrations.place(instance, image_meta())}
+    offer = {
+        **rig.there.live_migrations.offer(instance, guest, None, True),
+        'place': rig.there.live_migrations.place(instance, image_meta()),
+    }
     with pytest.raises(errors.MigrationError, match=f'the destination has not connected volume {VOLUME}'):
-        rig.here.live_migrations.migrate(instance, {**offer, 'volumes': rig.there.live_migrations.prepare(
-            instance, guest, offer)}, lambda progress: None)
+        rig.here.live_migrations.migrate(
+            instance,
+            {**offer, 'volumes': rig.there.live_migrations.prepare(instance, guest, offer)},
+            lambda progress: None,
+        )
     there = {'connector': {}, 'connection': volume.connection, 'attachment_id': 'another'}
     instance.volumes = [dataclasses.replace(volume, known_at={'gpu2': there})]
     for _again in range(2):
@@ -1233,8 +1350,9 @@ def test_a_guest_goes_to_another_host_with_its_volumes(rig: Any, arrives: bool) 
         return
     rig.here.live_migrations.migrate(instance, offer, lambda progress: None)
     rig.there.live_migrations.receive(instance)
-    instance.volumes = [dataclasses.replace(volume, host='gpu2', known_at={'gpu1': {
-        'connector': {}, 'connection': volume.connection}})]
+    instance.volumes = [
+        dataclasses.replace(volume, host='gpu2', known_at={'gpu1': {'connector': {}, 'connection': volume.connection}})
+    ]
     for _again in range(2):
         rig.here.live_migrations.leave(instance, offer)
         assert (rig.connected('gpu1'), rig.connected('gpu2')) == ({}, {VOLUME: {instance.uuid}})
@@ -1249,6 +1367,7 @@ def test_a_live_migration_that_is_ended_leaves_the_guest_where_it_was(rig: Any) 
 
     def stop(progress: Any) -> None:
         raise errors.MigrationError(reason='enough')
+
     with pytest.raises(errors.MigrationError, match='enough'):
         rig.here.live_migrations.migrate(instance, offer, stop)
     for _again in range(2):
@@ -1271,6 +1390,7 @@ def test_a_guest_that_is_forced_to_go_runs_on_there(rig: Any) -> None:
 
     def told(progress: Any) -> None:
         forced.append(rig.here.live_migrations.force_complete(instance))
+
     rig.here.live_migrations.migrate(instance, offer, told)
     rig.there.live_migrations.receive(instance)
     assert forced and domains(rig.there) == {instance.uuid: (PowerState.RUNNING, [])}

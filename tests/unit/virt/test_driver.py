@@ -1,4 +1,5 @@
 """Loading a driver, and names of guests."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -12,24 +13,28 @@ from kilonova.virt.fake import FakeDriver
 from tests.unit.virt.builders import new_conf, new_instance
 
 
-@pytest.mark.parametrize(('template', 'name'), [
-    ('instance-%08x', 'instance-0000001f'), ('vm-%(uuid)s', 'vm-u-1'), ('%(project_id)s-%(id)d', 'demo-31')])
+@pytest.mark.parametrize(
+    ('template', 'name'),
+    [('instance-%08x', 'instance-0000001f'), ('vm-%(uuid)s', 'vm-u-1'), ('%(project_id)s-%(id)d', 'demo-31')],
+)
 def test_guest_names_follow_the_template(tmp_path: Path, template: str, name: str) -> None:
     conf = new_conf(tmp_path, instance_name_template=template)
-    assert driver.guest_name(conf, new_instance(id=0x1f, uuid='u-1')) == name
+    assert driver.guest_name(conf, new_instance(id=0x1F, uuid='u-1')) == name
 
 
 def test_load_gives_conf_and_image_client_to_the_class_of_the_entry_point(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Row 1.32."""
     asked = []
 
     def manager(namespace: str, name: str, **kwargs: object) -> SimpleNamespace:
         asked.append((namespace, name))
         return SimpleNamespace(driver=FakeDriver)
+
     monkeypatch.setattr(stevedore, 'DriverManager', manager)
     images = object()
-    loaded = driver.load(new_conf(tmp_path, compute_driver='fake.FakeDriver'), images)      # type: ignore[arg-type]
+    loaded = driver.load(new_conf(tmp_path, compute_driver='fake.FakeDriver'), images)  # type: ignore[arg-type]
     assert asked == [('kilonova.virt.drivers', 'fake.FakeDriver')]
     assert isinstance(loaded, FakeDriver) and loaded.image_client is images
 

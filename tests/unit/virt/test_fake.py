@@ -1,4 +1,5 @@
 """What the fake has besides the contract: failures on demand and a shape of its own."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -78,6 +79,7 @@ def test_mediated_devices_are_made_until_none_is_available(fake: FakeDriver) -> 
     def available() -> int:
         found: int = fake.host.get_available_resource()['pci_passthrough_devices'][0]['mdev_types'][VGPU]['available']
         return found
+
     instance = new_instance()
     fake.guests.spawn(instance, image_meta(), pci_devices=[mediated(MDEV)])
     assert fake.mdevs == {MDEV: (VGPU_PARENT, VGPU)} and available() == 0
@@ -98,6 +100,7 @@ def test_volumes_grow_and_stay_where_a_detach_is_ended(fake: FakeDriver) -> None
 
     def stop() -> None:
         raise errors.Cancelled(key='x')
+
     with pytest.raises(errors.Cancelled):
         fake.volumes.detach(instance, volume, stop)
     assert fake.domains[instance.uuid].volumes == {volume.volume_id: 1}

@@ -1,4 +1,5 @@
 """What is kept of a guest's password, and who its administrator is."""
+
 from __future__ import annotations
 
 import base64
@@ -13,8 +14,9 @@ RSA = rsa.generate_private_key(65537, 2048)
 
 
 def public(private: rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey) -> str:
-    return private.public_key().public_bytes(
-        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
+    return (
+        private.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
+    )
 
 
 def test_the_owner_of_the_key_reads_it() -> None:
@@ -23,9 +25,17 @@ def test_the_owner_of_the_key_reads_it() -> None:
     assert RSA.decrypt(base64.b64decode(text), padding.PKCS1v15()).decode() == 'hunter-ä'
 
 
-@pytest.mark.parametrize(('password', 'key'), [
-    ('x', None), ('x', ''), ('x', 'no key'), ('x', 'ssh-rsa AAAA'), ('x' * 300, public(RSA)),
-    ('x', public(ed25519.Ed25519PrivateKey.generate()))])
+@pytest.mark.parametrize(
+    ('password', 'key'),
+    [
+        ('x', None),
+        ('x', ''),
+        ('x', 'no key'),
+        ('x', 'ssh-rsa AAAA'),
+        ('x' * 300, public(RSA)),
+        ('x', public(ed25519.Ed25519PrivateKey.generate())),
+    ],
+)
 def test_what_no_key_can_encrypt_is_not_kept(password: str, key: str | None) -> None:
     assert guest_password.encrypted(password, key) is None
 
@@ -37,8 +47,15 @@ def test_parts(length: int) -> None:
     assert guest_password.joined(parts) == 'x' * length
 
 
-@pytest.mark.parametrize(('properties', 'os_type', 'name'), [
-    ({}, None, 'root'), ({}, 'windows', 'Administrator'), ({'os_type': 'windows'}, None, 'Administrator'),
-    ({'os_type': 'linux'}, 'windows', 'root'), ({'os_admin_user': 'core', 'os_type': 'windows'}, None, 'core')])
+@pytest.mark.parametrize(
+    ('properties', 'os_type', 'name'),
+    [
+        ({}, None, 'root'),
+        ({}, 'windows', 'Administrator'),
+        ({'os_type': 'windows'}, None, 'Administrator'),
+        ({'os_type': 'linux'}, 'windows', 'root'),
+        ({'os_admin_user': 'core', 'os_type': 'windows'}, None, 'core'),
+    ],
+)
 def test_administrator(properties: dict[str, str], os_type: str | None, name: str) -> None:
     assert guest_password.administrator({'properties': properties}, os_type) == name

@@ -1,4 +1,5 @@
 """Lasting ids of hosts and storage."""
+
 from __future__ import annotations
 
 import threading
@@ -27,8 +28,10 @@ def test_an_empty_file_is_filled(tmp_path: Path) -> None:
 
 def test_many_who_ask_first_get_one_answer(tmp_path: Path) -> None:
     found: list[str] = []
-    threads = [threading.Thread(target=lambda: found.append(identity.storage_id(str(tmp_path), create=True)))
-               for _number in range(8)]
+    threads = [
+        threading.Thread(target=lambda: found.append(identity.storage_id(str(tmp_path), create=True)))
+        for _number in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -1,4 +1,5 @@
 """Placement inventory of a host."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -10,10 +11,17 @@ from kilonova.virt import inventory
 from tests.unit.virt.builders import new_conf
 
 
-@pytest.mark.parametrize(('configured', 'existing', 'ratio'), [
-    (None, {}, 4.0), (None, {'VCPU': {'allocation_ratio': 2.0}}, 2.0), (8.0, {'VCPU': {'allocation_ratio': 2.0}}, 8.0)])
+@pytest.mark.parametrize(
+    ('configured', 'existing', 'ratio'),
+    [
+        (None, {}, 4.0),
+        (None, {'VCPU': {'allocation_ratio': 2.0}}, 2.0),
+        (8.0, {'VCPU': {'allocation_ratio': 2.0}}, 8.0),
+    ],
+)
 def test_ratio_is_configured_or_placements_or_the_initial_one(
-        tmp_path: Path, configured: float | None, existing: dict[str, Any], ratio: float) -> None:
+    tmp_path: Path, configured: float | None, existing: dict[str, Any], ratio: float
+) -> None:
     conf = new_conf(tmp_path, cpu_allocation_ratio=configured)
     assert inventory.root(conf, 4, 1024, 10, existing)['VCPU']['allocation_ratio'] == ratio
 

@@ -10,6 +10,7 @@ It is a plug-in by Cyborg's entry point ``cyborg.accelerator.driver``. Each card
 accelerator of class FPGA, and one attach handle of type PCI: libvirt's test driver has the same card, so that a guest's
 XML is checked against it.
 """
+
 from __future__ import annotations
 
 import json
@@ -26,10 +27,13 @@ from cyborg.objects.driver_objects.driver_deployable import DriverDeployable
 from cyborg.objects.driver_objects.driver_device import DriverDevice
 from oslo_config import cfg
 
-CONF.register_opts([
-    cfg.StrOpt('node_file', required=True, help="The host's description, a node file of libvirt's test driver."),
-    cfg.StrOpt('card', required=True, regex='^[0-9a-f]{4}:[0-9a-f]{4}$', help='Vendor and product of the cards.'),
-], group='described')
+CONF.register_opts(
+    [
+        cfg.StrOpt('node_file', required=True, help="The host's description, a node file of libvirt's test driver."),
+        cfg.StrOpt('card', required=True, regex='^[0-9a-f]{4}:[0-9a-f]{4}$', help='Vendor and product of the cards.'),
+    ],
+    group='described',
+)
 
 
 def cards(text: str, vendor: str, product: str) -> list[dict[str, str]]:
@@ -37,13 +41,17 @@ def cards(text: str, vendor: str, product: str) -> list[dict[str, str]]:
     hexadecimal digits, as attach handles have them."""
     found = []
     for capability in ElementTree.fromstring(text).findall("./device/capability[@type='pci']"):
-        ids = [(capability.find(name).get('id') or '').removeprefix('0x')  # type: ignore[union-attr]
-               for name in ('vendor', 'product')]
+        ids = [
+            (capability.find(name).get('id') or '').removeprefix('0x')  # type: ignore[union-attr]
+            for name in ('vendor', 'product')
+        ]
         if ids == [vendor, product]:
-            domain, bus, slot, function = (int(capability.findtext(name) or '0', 0)
-                                           for name in ('domain', 'bus', 'slot', 'function'))
-            found.append({'domain': f'{domain:04x}', 'bus': f'{bus:02x}', 'device': f'{slot:02x}',
-                          'function': f'{function:x}'})
+            domain, bus, slot, function = (
+                int(capability.findtext(name) or '0', 0) for name in ('domain', 'bus', 'slot', 'function')
+            )
+            found.append(
+                {'domain': f'{domain:04x}', 'bus': f'{bus:02x}', 'device': f'{slot:02x}', 'function': f'{function:x}'}
+            )
     return found
 
 
@@ -70,9 +78,22 @@ def _device(address: dict[str, str], vendor: str, product: str) -> Any:
     # Its name is the provider's in Placement, which has one of each.
     name = '_'.join([CONF.host, 'fpga', *address.values()])
     deployable = DriverDeployable(
-        name=name, num_accelerators=1, driver_name='described', attach_handle_list=[handle],
-        attribute_list=[DriverAttribute(key='rc', value='FPGA'),
-                        *(DriverAttribute(key=f'trait{number}', value=trait) for number, trait in enumerate(traits))])
-    return DriverDevice(vendor=vendor, model='described card', type=constants.DEVICE_FPGA, stub=False,
-                        std_board_info=json.dumps({'product_id': product}), vendor_board_info='',
-                        controlpath_id=path, deployable_list=[deployable])
+        name=name,
+        num_accelerators=1,
+        driver_name='described',
+        attach_handle_list=[handle],
+        attribute_list=[
+            DriverAttribute(key='rc', value='FPGA'),
+            *(DriverAttribute(key=f'trait{number}', value=trait) for number, trait in enumerate(traits)),
+        ],
+    )
+    return DriverDevice(
+        vendor=vendor,
+        model='described card',
+        type=constants.DEVICE_FPGA,
+        stub=False,
+        std_board_info=json.dumps({'product_id': product}),
+        vendor_board_info='',
+        controlpath_id=path,
+        deployable_list=[deployable],
+    )

@@ -2,6 +2,7 @@
 
 Sub-resources and most actions of servers are modules of ``kilonova.api.v2``.
 """
+
 from __future__ import annotations
 
 from kilonova.api.v2.servers import change, create, lists, rebuild, show

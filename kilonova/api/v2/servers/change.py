@@ -1,4 +1,5 @@
 """Change the name, description, addresses and other attributes of a server, and delete a server."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -6,10 +7,10 @@ from typing import Any
 from kilonova.api.rules import MEMBER, PREFIX, rule
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Obj, Prop
-from kilonova.api.services import accept, images
 from kilonova.api.services import delete as deletion
-from kilonova.api.services.accept import VIEW, WORK, Found
+from kilonova.api.services import images, server_operations
 from kilonova.api.services.backend import Backend
+from kilonova.api.services.server_operations import VIEW, WORK, ServerRef
 from kilonova.api.v2.servers import show
 from kilonova.api.wsgi import SERVER, Call, Route
 from kilonova.context import RequestContext
@@ -27,11 +28,22 @@ RULES = (
 
 
 # --- request schemas -------------------------------------------------------------------------------------------------
-BODY = Obj(Prop('server', Obj(
-    Prop('name', t.NAME), Prop('OS-DCF:diskConfig', t.DISK_CONFIG),
-    Prop('accessIPv4', t.IPV4), Prop('accessIPv6', t.IPV6), Prop('description', t.TEXT, since=19),
-    Prop('hostname', t.HOSTNAME, since=90, until=93), Prop('hostname', t.FQDN, since=94),
-    Prop('pinned_availability_zone', {'oneOf': [t.ZONE, t.NULL]}, since=104)), required=True))
+BODY = Obj(
+    Prop(
+        'server',
+        Obj(
+            Prop('name', t.NAME),
+            Prop('OS-DCF:diskConfig', t.DISK_CONFIG),
+            Prop('accessIPv4', t.IPV4),
+            Prop('accessIPv6', t.IPV6),
+            Prop('description', t.TEXT, since=19),
+            Prop('hostname', t.HOSTNAME, since=90, until=93),
+            Prop('hostname', t.FQDN, since=94),
+            Prop('pinned_availability_zone', {'oneOf': [t.ZONE, t.NULL]}, since=104),
+        ),
+        required=True,
+    )
+)
 
 
 # --- handlers --------------------------------------------------------------------------------------------------------
@@ -39,8 +51,13 @@ def update(call: Call) -> Any:
     """Change attributes of a server (``PUT /servers/{id}``)."""
     server = call.server
     body = call.body['server']
-    columns = {'name': 'display_name', 'description': 'display_description', 'accessIPv4': 'access_ip_v4',
-               'accessIPv6': 'access_ip_v6', 'hostname': 'hostname'}
+    columns = {
+        'name': 'display_name',
+        'description': 'display_description',
+        'accessIPv4': 'access_ip_v4',
+        'accessIPv6': 'access_ip_v6',
+        'hostname': 'hostname',
+    }
     values = {column: body[name] for name, column in columns.items() if name in body}
     if 'OS-DCF:diskConfig' in body:
         values['auto_disk_config'] = _disk_config(server, body['OS-DCF:diskConfig'])
@@ -66,7 +83,7 @@ class CannotPin(Conflict):
     msg_fmt = 'Cannot pin instance %(uuid)s to availability zone %(zone)s: it is in %(now)s.'
 
 
-def _write(backend: Backend, ctxt: RequestContext, server: Found, values: dict[str, Any]) -> None:
+def _write(backend: Backend, ctxt: RequestContext, server: ServerRef, values: dict[str, Any]) -> None:
     """Write columns of the table ``instances``.
 
     If the hostname changes, an operation is written in the same transaction, by which a conductor gives the server's
@@ -78,7 +95,7 @@ def _write(backend: Backend, ctxt: RequestContext, server: Found, values: dict[s
         return
     if server.cell is None:
         raise InstanceNotReady(instance_id=server.uuid)
-    renaming = accept.Renaming(backend, ctxt, server)
+    renaming = server_operations.Renaming(backend, ctxt, server)
     written = servers.update(server.cell, server.uuid, values, *([renaming.write] if 'hostname' in values else []))
     if not written:
         raise InstanceNotFound(instance_id=server.uuid)
@@ -89,7 +106,7 @@ def _write(backend: Backend, ctxt: RequestContext, server: Found, values: dict[s
     server.row.update(values)
 
 
-def _disk_config(server: Found, wanted: str) -> bool:
+def _disk_config(server: ServerRef, wanted: str) -> bool:
     """Return the value of the column ``auto_disk_config`` for AUTO (True) or MANUAL (False).
 
     Raises InstanceNotReady (409) if the server is not in a cell yet, and DiskConfigDisabled (400) if its image does not
@@ -106,7 +123,7 @@ def _disk_config(server: Found, wanted: str) -> bool:
 PINS = 5
 
 
-def _check_pin(backend: Backend, server: Found, zone: str | None) -> None:
+def _check_pin(backend: Backend, server: ServerRef, zone: str | None) -> None:
     """Raise CannotPin (409) if ``zone`` is another zone than the one the server is in.
 
     Raises InstanceNotReady (409) if the server is not in a cell yet.
@@ -118,7 +135,7 @@ def _check_pin(backend: Backend, server: Found, zone: str | None) -> None:
         raise CannotPin(uuid=server.uuid, zone=zone, now=now)
 
 
-def _pin(backend: Backend, ctxt: RequestContext, server: Found, zone: str | None) -> None:
+def _pin(backend: Backend, ctxt: RequestContext, server: ServerRef, zone: str | None) -> None:
     """Pin a server to ``zone``, which ``_check_pin`` has checked, or remove the pin if ``zone`` is None.
 
     Raises InstanceNotReady (409) if other transactions changed the request spec in each of PINS attempts.

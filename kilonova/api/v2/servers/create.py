@@ -1,4 +1,5 @@
 """The creation of servers (``POST /servers``): request schema, policy and response."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -47,82 +48,162 @@ _OLD_NETWORK = Obj(
     Prop('port', {'oneOf': [t.UUID, t.NULL]}),
     # Until 2.36 the id of a network could be any text.
     Prop('uuid', {'type': 'string', 'maxLength': 255}),
-    *_NETWORK_TAG)
+    *_NETWORK_TAG,
+)
 _NETWORK = Obj(
-    Prop('fixed_ip', _FIXED_IP),
-    Prop('port', {'oneOf': [t.UUID, t.NULL]}),
-    Prop('uuid', t.UUID),
-    *_NETWORK_TAG)
+    Prop('fixed_ip', _FIXED_IP), Prop('port', {'oneOf': [t.UUID, t.NULL]}), Prop('uuid', t.UUID), *_NETWORK_TAG
+)
 _OLD_NETWORKS = {'type': 'array', 'items': _OLD_NETWORK, 'maxItems': MOST}
 _NETWORKS = {'oneOf': [{'type': 'array', 'items': _NETWORK, 'maxItems': MOST}, t.one_of('none', 'auto')]}
 
-_VOLUME_SIZE = {'type': ['integer', 'string'], 'pattern': '^[0-9]+$', 'minimum': 1, 'maximum': t.MAX_INT,
-                'minLength': 1, 'maxLength': 20}
+_VOLUME_SIZE = {
+    'type': ['integer', 'string'],
+    'pattern': '^[0-9]+$',
+    'minimum': 1,
+    'maximum': t.MAX_INT,
+    'minLength': 1,
+    'maxLength': 20,
+}
 _DEVICE_NAME = {'type': 'string', 'minLength': 1, 'maxLength': 255, 'pattern': r'^[a-zA-Z0-9._\-/]*$'}
 _CONNECTION = {'type': 'string', 'maxLength': 65535}
 _OLD_DEVICE = Obj(
-    Prop('virtual_name', {'type': 'string', 'maxLength': 255}), Prop('volume_id', t.UUID),
-    Prop('snapshot_id', t.UUID), Prop('volume_size', _VOLUME_SIZE), Prop('device_name', _DEVICE_NAME),
-    Prop('delete_on_termination', t.BOOLEAN), Prop('no_device', {}), Prop('connection_info', _CONNECTION))
+    Prop('virtual_name', {'type': 'string', 'maxLength': 255}),
+    Prop('volume_id', t.UUID),
+    Prop('snapshot_id', t.UUID),
+    Prop('volume_size', _VOLUME_SIZE),
+    Prop('device_name', _DEVICE_NAME),
+    Prop('delete_on_termination', t.BOOLEAN),
+    Prop('no_device', {}),
+    Prop('connection_info', _CONNECTION),
+)
 _DEVICE = Obj(
     Prop('source_type', t.one_of('volume', 'image', 'snapshot', 'blank')),
     Prop('uuid', {'type': 'string', 'minLength': 1, 'maxLength': 255, 'pattern': '^[a-zA-Z0-9._-]*$'}),
-    Prop('image_id', t.UUID), Prop('volume_id', t.UUID), Prop('snapshot_id', t.UUID),
+    Prop('image_id', t.UUID),
+    Prop('volume_id', t.UUID),
+    Prop('snapshot_id', t.UUID),
     Prop('destination_type', t.one_of('local', 'volume')),
     Prop('guest_format', {'type': 'string', 'maxLength': 255}),
     Prop('device_type', {'type': 'string', 'maxLength': 255}),
     Prop('disk_bus', {'type': 'string', 'maxLength': 255}),
-    Prop('boot_index', {'type': ['integer', 'string', 'null'], 'pattern': '^-?[0-9]+$', 'minimum': -1,
-                        'maximum': t.MAX_INT, 'maxLength': 20}),
-    Prop('volume_size', _VOLUME_SIZE), Prop('device_name', _DEVICE_NAME),
-    Prop('delete_on_termination', t.BOOLEAN), Prop('no_device', {}), Prop('connection_info', _CONNECTION),
-    *_TAG, Prop('volume_type', {'type': ['string', 'null'], 'minLength': 0, 'maxLength': 255}, since=67))
+    Prop(
+        'boot_index',
+        {
+            'type': ['integer', 'string', 'null'],
+            'pattern': '^-?[0-9]+$',
+            'minimum': -1,
+            'maximum': t.MAX_INT,
+            'maxLength': 20,
+        },
+    ),
+    Prop('volume_size', _VOLUME_SIZE),
+    Prop('device_name', _DEVICE_NAME),
+    Prop('delete_on_termination', t.BOOLEAN),
+    Prop('no_device', {}),
+    Prop('connection_info', _CONNECTION),
+    *_TAG,
+    Prop('volume_type', {'type': ['string', 'null'], 'minLength': 0, 'maxLength': 255}, since=67),
+)
 
 _HINT_IDS = {'oneOf': [t.UUID, {'type': 'array', 'items': t.UUID, 'maxItems': 4 * MOST}]}
 _HINTS = Obj(
-    Prop('group', t.UUID), Prop('different_host', _HINT_IDS), Prop('same_host', _HINT_IDS),
-    Prop('query', {'type': ['string', 'object'], 'maxLength': 65535}), Prop('target_cell', t.NAME),
-    Prop('different_cell', {'type': ['string', 'array'], 'maxLength': 255, 'maxItems': MOST,
-                            'items': {'type': 'string', 'maxLength': 255}}),
-    Prop('build_near_host_ip', _FIXED_IP), Prop('cidr', {'type': 'string', 'pattern': r'^/[0-9a-f.:]+$',
-                                                         'maxLength': 64}),
-    additional=True)
+    Prop('group', t.UUID),
+    Prop('different_host', _HINT_IDS),
+    Prop('same_host', _HINT_IDS),
+    Prop('query', {'type': ['string', 'object'], 'maxLength': 65535}),
+    Prop('target_cell', t.NAME),
+    Prop(
+        'different_cell',
+        {
+            'type': ['string', 'array'],
+            'maxLength': 255,
+            'maxItems': MOST,
+            'items': {'type': 'string', 'maxLength': 255},
+        },
+    ),
+    Prop('build_near_host_ip', _FIXED_IP),
+    Prop('cidr', {'type': 'string', 'pattern': r'^/[0-9a-f.:]+$', 'maxLength': 64}),
+    additional=True,
+)
 
 # The following members are also in the body of a rebuild.
-PERSONALITY = Prop('personality', {'type': 'array', 'maxItems': MOST, 'items': Obj(
-    Prop('path', {'type': 'string', 'maxLength': 4096}),
-    Prop('contents', {'type': 'string', 'format': 'base64', 'maxLength': 114688}))}, until=56)
-CERTIFICATES = Prop('trusted_image_certificates', {'oneOf': [
-    {'type': 'array', 'items': {'type': 'string', 'minLength': 1, 'maxLength': 255}, 'minItems': 1, 'maxItems': 50,
-     'uniqueItems': True}, t.NULL]}, since=63)
+PERSONALITY = Prop(
+    'personality',
+    {
+        'type': 'array',
+        'maxItems': MOST,
+        'items': Obj(
+            Prop('path', {'type': 'string', 'maxLength': 4096}),
+            Prop('contents', {'type': 'string', 'format': 'base64', 'maxLength': 114688}),
+        ),
+    },
+    until=56,
+)
+CERTIFICATES = Prop(
+    'trusted_image_certificates',
+    {
+        'oneOf': [
+            {
+                'type': 'array',
+                'items': {'type': 'string', 'minLength': 1, 'maxLength': 255},
+                'minItems': 1,
+                'maxItems': 50,
+                'uniqueItems': True,
+            },
+            t.NULL,
+        ]
+    },
+    since=63,
+)
 HOSTNAME = (Prop('hostname', t.HOSTNAME, since=90, until=93), Prop('hostname', t.FQDN, since=94))
 USER_DATA = {'type': 'string', 'format': 'base64', 'maxLength': 65535}
 
 _SERVER = Obj(
     Prop('name', t.NAME, required=True),
-    Prop('flavorRef', {'type': ['string', 'integer'], 'minLength': 1, 'maxLength': 255, 'minimum': 0,
-                       'maximum': t.MAX_INT}, required=True),
+    Prop(
+        'flavorRef',
+        {'type': ['string', 'integer'], 'minLength': 1, 'maxLength': 255, 'minimum': 0, 'maximum': t.MAX_INT},
+        required=True,
+    ),
     Prop('imageRef', {'oneOf': [t.UUID, {'type': 'string', 'maxLength': 0}]}),
-    Prop('networks', _OLD_NETWORKS, until=36), Prop('networks', _NETWORKS, required=True, since=37),
-    Prop('adminPass', t.PASSWORD), Prop('metadata', t.METADATA), Prop('OS-DCF:diskConfig', t.DISK_CONFIG),
-    Prop('accessIPv4', t.IPV4), Prop('accessIPv6', t.IPV6),
+    Prop('networks', _OLD_NETWORKS, until=36),
+    Prop('networks', _NETWORKS, required=True, since=37),
+    Prop('adminPass', t.PASSWORD),
+    Prop('metadata', t.METADATA),
+    Prop('OS-DCF:diskConfig', t.DISK_CONFIG),
+    Prop('accessIPv4', t.IPV4),
+    Prop('accessIPv6', t.IPV6),
     PERSONALITY,
     Prop('availability_zone', t.ZONE),
     Prop('block_device_mapping', {'type': 'array', 'items': _OLD_DEVICE, 'maxItems': MOST}),
     Prop('block_device_mapping_v2', {'type': 'array', 'items': _DEVICE, 'maxItems': MOST}),
-    Prop('config_drive', t.BOOLEAN), Prop('key_name', t.NAME),
-    Prop('min_count', t.integer(1)), Prop('max_count', t.integer(1)), Prop('return_reservation_id', t.BOOLEAN),
-    Prop('security_groups', {'type': 'array', 'maxItems': MOST, 'items': Obj(
-        Prop('name', {'type': 'string', 'minLength': 1, 'maxLength': 255}))}),
+    Prop('config_drive', t.BOOLEAN),
+    Prop('key_name', t.NAME),
+    Prop('min_count', t.integer(1)),
+    Prop('max_count', t.integer(1)),
+    Prop('return_reservation_id', t.BOOLEAN),
+    Prop(
+        'security_groups',
+        {
+            'type': 'array',
+            'maxItems': MOST,
+            'items': Obj(Prop('name', {'type': 'string', 'minLength': 1, 'maxLength': 255})),
+        },
+    ),
     Prop('user_data', USER_DATA),
     Prop('description', t.TEXT, since=19),
     Prop('tags', {'type': 'array', 'items': t.TAG, 'maxItems': 50}, since=52),
     CERTIFICATES,
-    Prop('host', t.HOST, since=74), Prop('hypervisor_hostname', t.HYPERVISOR_HOSTNAME, since=74),
-    *HOSTNAME)
+    Prop('host', t.HOST, since=74),
+    Prop('hypervisor_hostname', t.HYPERVISOR_HOSTNAME, since=74),
+    *HOSTNAME,
+)
 
-BODY = Obj(Prop('server', _SERVER, required=True), Prop('os:scheduler_hints', _HINTS),
-           Prop('OS-SCH-HNT:scheduler_hints', _HINTS))
+BODY = Obj(
+    Prop('server', _SERVER, required=True),
+    Prop('os:scheduler_hints', _HINTS),
+    Prop('OS-SCH-HNT:scheduler_hints', _HINTS),
+)
 
 
 # --- handlers --------------------------------------------------------------------------------------------------------
@@ -156,23 +237,46 @@ def _request(call: Call, body: dict[str, Any]) -> creation.CreateRequest:
     hints = call.body.get('os:scheduler_hints') or call.body.get('OS-SCH-HNT:scheduler_hints') or {}
     for name in hints:
         if name.startswith(INTERNAL_HINTS):
-            raise Invalid(f"Invalid input for field/attribute scheduler_hints. Value: {name}. Names that begin with "
-                          f"'{INTERNAL_HINTS}' are reserved for internal use.")
+            raise Invalid(
+                f'Invalid input for field/attribute scheduler_hints. Value: {name}. Names that begin with '
+                f"'{INTERNAL_HINTS}' are reserved for internal use."
+            )
     return creation.CreateRequest(
-        name=body['name'], flavor_ref=str(body['flavorRef']), image_ref=body.get('imageRef') or None,
-        networks=body.get('networks'), metadata=body.get('metadata') or {}, admin_password=body.get('adminPass'),
-        zone=zone, force_host=host, force_node=node, host=body.get('host'),
-        hypervisor_hostname=body.get('hypervisor_hostname'), block_devices=body.get('block_device_mapping_v2') or [],
-        old_block_devices=body.get('block_device_mapping') or [], personality=body.get('personality') or [],
-        config_drive=boolean(body.get('config_drive')), user_data=body.get('user_data'),
-        key_name=body.get('key_name'), min_count=minimum, max_count=int(body.get('max_count') or minimum),
-        security_groups=list(dict.fromkeys(group['name'] for group in body.get('security_groups') or ()
-                                           if 'name' in group)),
-        disk_config=body.get('OS-DCF:diskConfig'), access_ip_v4=body.get('accessIPv4'),
-        access_ip_v6=body.get('accessIPv6'), description=description, tags=sorted(set(body.get('tags') or ())),
-        hostname=body.get('hostname'), hints=hints, certificates=body.get('trusted_image_certificates') or [],
-        zero_disk_allowed=call.may(ZERO_DISK), external_network_allowed=call.may(ATTACH_EXTERNAL),
-        multiattach_allowed=call.version >= MULTIATTACH_SINCE, guarantees_allowed=call.version >= GUARANTEES_SINCE)
+        name=body['name'],
+        flavor_ref=str(body['flavorRef']),
+        image_ref=body.get('imageRef') or None,
+        networks=body.get('networks'),
+        metadata=body.get('metadata') or {},
+        admin_password=body.get('adminPass'),
+        zone=zone,
+        force_host=host,
+        force_node=node,
+        host=body.get('host'),
+        hypervisor_hostname=body.get('hypervisor_hostname'),
+        block_devices=body.get('block_device_mapping_v2') or [],
+        old_block_devices=body.get('block_device_mapping') or [],
+        personality=body.get('personality') or [],
+        config_drive=boolean(body.get('config_drive')),
+        user_data=body.get('user_data'),
+        key_name=body.get('key_name'),
+        min_count=minimum,
+        max_count=int(body.get('max_count') or minimum),
+        security_groups=list(
+            dict.fromkeys(group['name'] for group in body.get('security_groups') or () if 'name' in group)
+        ),
+        disk_config=body.get('OS-DCF:diskConfig'),
+        access_ip_v4=body.get('accessIPv4'),
+        access_ip_v6=body.get('accessIPv6'),
+        description=description,
+        tags=sorted(set(body.get('tags') or ())),
+        hostname=body.get('hostname'),
+        hints=hints,
+        certificates=body.get('trusted_image_certificates') or [],
+        zero_disk_allowed=call.may(ZERO_DISK),
+        external_network_allowed=call.may(ATTACH_EXTERNAL),
+        multiattach_allowed=call.version >= MULTIATTACH_SINCE,
+        guarantees_allowed=call.version >= GUARANTEES_SINCE,
+    )
 
 
 def _authorise_parts(call: Call, request: creation.CreateRequest) -> None:
@@ -200,9 +304,12 @@ def has_password(call: Call) -> bool:
 
 def _body(call: Call, row: dict[str, Any], password: str | None, groups: list[str]) -> dict[str, Any]:
     """Return the response to a create: the first of the new servers."""
-    body = {'id': row['uuid'], 'links': call.links.of('servers', row['uuid']),
-            'OS-DCF:diskConfig': 'AUTO' if row['auto_disk_config'] else 'MANUAL',
-            'security_groups': [{'name': name} for name in groups]}
+    body = {
+        'id': row['uuid'],
+        'links': call.links.of('servers', row['uuid']),
+        'OS-DCF:diskConfig': 'AUTO' if row['auto_disk_config'] else 'MANUAL',
+        'security_groups': [{'name': name} for name in groups],
+    }
     if password is not None:
         body['adminPass'] = password
     return body
@@ -210,7 +317,21 @@ def _body(call: Call, row: dict[str, Any], password: str | None, groups: list[st
 
 # --- routes ----------------------------------------------------------------------------------------------------------
 ROUTES = (
-    Route('POST', '/servers', create, CREATE, body=BODY, status=202,
-          asks=(FORCED_HOST, REQUESTED_DESTINATION, ATTACH_VOLUME, ATTACH_NETWORK, ATTACH_EXTERNAL, TRUSTED_CERTS,
-                ZERO_DISK)),
+    Route(
+        'POST',
+        '/servers',
+        create,
+        CREATE,
+        body=BODY,
+        status=202,
+        asks=(
+            FORCED_HOST,
+            REQUESTED_DESTINATION,
+            ATTACH_VOLUME,
+            ATTACH_NETWORK,
+            ATTACH_EXTERNAL,
+            TRUSTED_CERTS,
+            ZERO_DISK,
+        ),
+    ),
 )

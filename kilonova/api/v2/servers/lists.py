@@ -1,4 +1,5 @@
 """The lists of servers (``GET /servers`` and ``/servers/detail``): policy, filters, order and paging."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -7,7 +8,7 @@ from oslo_utils import strutils
 
 from kilonova.api.rules import ADMIN, PREFIX, READER, rule
 from kilonova.api.schemas import types as t
-from kilonova.api.schemas.base import Prop, Query
+from kilonova.api.schemas.base import Prop, QuerySchema
 from kilonova.api.v2.servers import pages, show
 from kilonova.api.wsgi import Call, Route
 from kilonova.db.queries import owners
@@ -29,15 +30,61 @@ RULES = (
 # --- request schemas -------------------------------------------------------------------------------------------------
 LOCKED_SINCE = 73
 SORT_KEYS = (
-    'access_ip_v4', 'access_ip_v6', 'auto_disk_config', 'availability_zone', 'config_drive', 'created_at',
-    'display_description', 'display_name', 'host', 'hostname', 'image_ref', 'instance_type_id', 'kernel_id',
-    'key_name', 'launch_index', 'launched_at', 'locked_by', 'node', 'power_state', 'progress', 'project_id',
-    'ramdisk_id', 'root_device_name', 'task_state', 'terminated_at', 'updated_at', 'user_id', 'uuid', 'vm_state')
+    'access_ip_v4',
+    'access_ip_v6',
+    'auto_disk_config',
+    'availability_zone',
+    'config_drive',
+    'created_at',
+    'display_description',
+    'display_name',
+    'host',
+    'hostname',
+    'image_ref',
+    'instance_type_id',
+    'kernel_id',
+    'key_name',
+    'launch_index',
+    'launched_at',
+    'locked_by',
+    'node',
+    'power_state',
+    'progress',
+    'project_id',
+    'ramdisk_id',
+    'root_device_name',
+    'task_state',
+    'terminated_at',
+    'updated_at',
+    'user_id',
+    'uuid',
+    'vm_state',
+)
 # Sort keys that are accepted until 2.74 and have no effect: columns without useful values.
 _DEAD_SORT_KEYS = (
-    'architecture', 'cell_name', 'cleaned', 'default_ephemeral_device', 'default_swap_device', 'deleted', 'deleted_at',
-    'disable_terminate', 'ephemeral_gb', 'ephemeral_key_uuid', 'id', 'key_data', 'launched_on', 'locked', 'memory_mb',
-    'os_type', 'reservation_id', 'root_gb', 'shutdown_terminate', 'user_data', 'vcpus', 'vm_mode')
+    'architecture',
+    'cell_name',
+    'cleaned',
+    'default_ephemeral_device',
+    'default_swap_device',
+    'deleted',
+    'deleted_at',
+    'disable_terminate',
+    'ephemeral_gb',
+    'ephemeral_key_uuid',
+    'id',
+    'key_data',
+    'launched_on',
+    'locked',
+    'memory_mb',
+    'os_type',
+    'reservation_id',
+    'root_gb',
+    'shutdown_terminate',
+    'user_data',
+    'vcpus',
+    'vm_mode',
+)
 
 
 def _sort_key(*more: str) -> dict[str, Any]:
@@ -46,27 +93,68 @@ def _sort_key(*more: str) -> dict[str, Any]:
 
 _DATED = ('changes-since', 'created_at', 'launched_at', 'terminated_at')
 _TEXTS = (
-    'user_id', 'project_id', 'tenant_id', 'launch_index', 'image_ref', 'image', 'kernel_id', 'ramdisk_id', 'hostname',
-    'key_name', 'power_state', 'vm_state', 'task_state', 'host', 'node', 'flavor', 'reservation_id',
-    'availability_zone', 'uuid', 'display_description', 'description', 'locked_by', 'root_device_name', 'config_drive',
-    'access_ip_v4', 'access_ip_v6', 'auto_disk_config', 'progress', 'soft_deleted', 'deleted', 'status', 'all_tenants')
+    'user_id',
+    'project_id',
+    'tenant_id',
+    'launch_index',
+    'image_ref',
+    'image',
+    'kernel_id',
+    'ramdisk_id',
+    'hostname',
+    'key_name',
+    'power_state',
+    'vm_state',
+    'task_state',
+    'host',
+    'node',
+    'flavor',
+    'reservation_id',
+    'availability_zone',
+    'uuid',
+    'display_description',
+    'description',
+    'locked_by',
+    'root_device_name',
+    'config_drive',
+    'access_ip_v4',
+    'access_ip_v6',
+    'auto_disk_config',
+    'progress',
+    'soft_deleted',
+    'deleted',
+    'status',
+    'all_tenants',
+)
 # Names of tables, not of columns. Callers who may use all filters get an error for them, for others they are ignored.
-FORBIDDEN_FILTERS = ('block_device_mapping', 'services', 'metadata', 'system_metadata', 'info_cache',
-                     'security_groups', 'pci_devices')
+FORBIDDEN_FILTERS = (
+    'block_device_mapping',
+    'services',
+    'metadata',
+    'system_metadata',
+    'info_cache',
+    'security_groups',
+    'pci_devices',
+)
 
-QUERY = Query.of(
-    Prop('limit', t.NUMBER_TEXT), Prop('marker', t.ANY_TEXT),
+QUERY = QuerySchema.of(
+    Prop('limit', t.NUMBER_TEXT),
+    Prop('marker', t.ANY_TEXT),
     Prop('sort_key', _sort_key(*_DEAD_SORT_KEYS), until=LOCKED_SINCE - 1),
     Prop('sort_key', _sort_key(*_DEAD_SORT_KEYS, 'locked'), since=LOCKED_SINCE, until=74),
     Prop('sort_key', _sort_key('locked'), since=75),
     Prop('sort_dir', t.ANY_TEXT),
-    Prop('name', t.REGEX_TEXT), Prop('display_name', t.REGEX_TEXT), Prop('ip', t.REGEX_TEXT),
+    Prop('name', t.REGEX_TEXT),
+    Prop('display_name', t.REGEX_TEXT),
+    Prop('ip', t.REGEX_TEXT),
     Prop('ip6', t.REGEX_TEXT),
-    *(Prop(name, t.ANY_TEXT) for name in (*_TEXTS, *FORBIDDEN_FILTERS)), *(Prop(name, t.DATE_TEXT) for name in _DATED),
+    *(Prop(name, t.ANY_TEXT) for name in (*_TEXTS, *FORBIDDEN_FILTERS)),
+    *(Prop(name, t.DATE_TEXT) for name in _DATED),
     *(Prop(name, t.ANY_TEXT, since=26) for name in ('tags', 'tags-any', 'not-tags', 'not-tags-any')),
     Prop('changes-before', t.DATE_TEXT, since=66),
     Prop('locked', t.BOOLEAN, since=LOCKED_SINCE),
-    private=True)
+    private=True,
+)
 
 
 # --- handlers --------------------------------------------------------------------------------------------------------
@@ -90,16 +178,32 @@ def _list(call: Call, detailed: bool) -> Any:
     if all_filters:
         # For other callers these filters are ignored, like all filters that they may not use.
         _refuse_joined(call.query)
-    filters = pages.read_filters(call.backend, query, version=call.version, all_filters=all_filters,
-                                 is_admin=call.ctxt.is_admin, all_tenants=owner is owners.ALL,
-                                 statuses=call.query.get('status', []))
+    filters = pages.read_filters(
+        call.backend,
+        query,
+        version=call.version,
+        all_filters=all_filters,
+        is_admin=call.ctxt.is_admin,
+        all_tenants=owner is owners.ALL,
+        statuses=call.query.get('status', []),
+    )
     limit = call.limit()
     order, marker = _order(call), call.one('marker')
-    found = pages.list_servers(call.backend, pages.Listing(
-        filters=filters, owner=owner, order=order, limit=limit, marker=marker, plain=not detailed,
-        bulky=detailed and call.version >= 3 and call.may(show.EXTENDED_ATTRIBUTES), version=call.version,
-        host_status=detailed and call.version >= 16 and show.sees_hosts(call),
-        whole=not set(query) - {'all_tenants'}))
+    found = pages.list_servers(
+        call.backend,
+        pages.Listing(
+            filters=filters,
+            owner=owner,
+            order=order,
+            limit=limit,
+            marker=marker,
+            plain=not detailed,
+            bulky=detailed and call.version >= 3 and call.may(show.EXTENDED_ATTRIBUTES),
+            version=call.version,
+            host_status=detailed and call.version >= 16 and show.sees_hosts(call),
+            whole=not set(query) - {'all_tenants'},
+        ),
+    )
     shown = show.viewer(call, host_states=found.host_states, wishes=found.wishes)
     if detailed:
         bodies = [show.render(row, shown, show.LISTED) for row in found.rows]

@@ -3,6 +3,7 @@
 Build requests are read before the cells. If a server is found in both, the row of the cell counts (rule 18 of
 operations.md).
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -17,7 +18,7 @@ from oslo_utils import strutils
 from kilonova import states
 from kilonova.api.schemas import types as t
 from kilonova.api.services.backend import Backend
-from kilonova.api.services.silence import ask_cells
+from kilonova.api.services.scatter_gather import ask_cells
 from kilonova.api.v2.servers import show
 from kilonova.db import expressions
 from kilonova.db.engine import Database
@@ -26,7 +27,7 @@ from kilonova.db.queries.owners import Owner
 from kilonova.db.queries.servers import Filters
 from kilonova.errors import Forbidden, Invalid, MarkerNotFound, Unavailable
 
-NEVER = 10 ** 6
+NEVER = 10**6
 STATUS_STRICT_SINCE = 38
 PARTIAL_SINCE = 69
 
@@ -105,8 +106,12 @@ EQUAL = (
     FilterRow('auto_disk_config', 'auto_disk_config', _boolean, NEVER),
 )
 # By filter name: (column, microversion from which on every user may use the filter).
-REGEX = {'name': ('display_name', 1), 'display_name': ('display_name', NEVER),
-         'description': ('display_description', NEVER), 'display_description': ('display_description', NEVER)}
+REGEX = {
+    'name': ('display_name', 1),
+    'display_name': ('display_name', NEVER),
+    'description': ('display_description', NEVER),
+    'display_description': ('display_description', NEVER),
+}
 # By filter name: (IP version, microversion from which on every user may use the filter).
 ADDRESSES = {'ip': (4, 1), 'ip6': (6, 5)}
 TAGS = {'tags': 'tags', 'tags-any': 'tags_any', 'not-tags': 'not_tags', 'not-tags-any': 'not_tags_any'}
@@ -143,8 +148,8 @@ class Listed:
     """One page of servers.
 
     ``rows``: the servers in order. ``unknown``: mappings of servers whose cells do not answer. ``host_states`` and
-    ``wishes``: the states of hosts by host, and requested zones and scheduler hints by server, as ``show.Viewer`` needs
-    them.
+    ``wishes``: the states of hosts by host, and requested zones and scheduler hints by server, as ``show.ServerView``
+    needs them.
     """
 
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -154,8 +159,16 @@ class Listed:
 
 
 # --- filters ---------------------------------------------------------------------------------------------------------
-def read_filters(backend: Backend, query: Mapping[str, str], *, version: int, all_filters: bool, is_admin: bool,
-                 all_tenants: bool, statuses: Sequence[str] = ()) -> Filters:
+def read_filters(
+    backend: Backend,
+    query: Mapping[str, str],
+    *,
+    version: int,
+    all_filters: bool,
+    is_admin: bool,
+    all_tenants: bool,
+    statuses: Sequence[str] = (),
+) -> Filters:
     """Return the filters of a request; filters that the caller may not use are ignored.
 
     ``query`` has one value for each filter. ``statuses`` are the values of the filter 'status', one of which must
@@ -165,33 +178,49 @@ def read_filters(backend: Backend, query: Mapping[str, str], *, version: int, al
         Invalid: the value of a filter is malformed (400).
         Forbidden: the caller filters by the status of deleted servers and is no administrator (403).
     """
+
     def usable(name: str, since: int) -> bool:
         return name in query and (all_filters or version >= since)
-    equal: dict[str, Sequence[Any]] = {row.column: row.read(row.name, query[row.name]) for row in EQUAL
-                                       if usable(row.name, row.since)}
+
+    equal: dict[str, Sequence[Any]] = {
+        row.column: row.read(row.name, query[row.name]) for row in EQUAL if usable(row.name, row.since)
+    }
     if all_tenants and all_filters:
         for name in ('tenant_id', 'project_id'):
             if name in query:
                 equal['project_id'] = [query[name]]
     regex = {column: _pattern(name, query[name]) for name, (column, since) in REGEX.items() if usable(name, since)}
     changed = _changed(query, version)
-    found = Filters(equal=equal, regex=regex, deleted=_deleted(query, all_filters, changed), changed=changed,
-                    addresses=[_address(name, query[name], family) for name, (family, since) in ADDRESSES.items()
-                               if usable(name, since) and query[name]])
+    found = Filters(
+        equal=equal,
+        regex=regex,
+        deleted=_deleted(query, all_filters, changed),
+        changed=changed,
+        addresses=[
+            _address(name, query[name], family)
+            for name, (family, since) in ADDRESSES.items()
+            if usable(name, since) and query[name]
+        ],
+    )
     if version >= 26:
-        tags: dict[str, Any] = {attribute: tuple(filter(None, query[name].split(',')))
-                                for name, attribute in TAGS.items() if name in query}
+        tags: dict[str, Any] = {
+            attribute: tuple(filter(None, query[name].split(','))) for name, attribute in TAGS.items() if name in query
+        }
         found = replace(found, **tags)
     if statuses:
         found = _with_status(found, statuses, version, is_admin)
-    soft = (bool(_boolean('soft_deleted', query['soft_deleted'])[0]) if usable('soft_deleted', NEVER)
-            else _asks_for_soft_deleted(found))
+    soft = (
+        bool(_boolean('soft_deleted', query['soft_deleted'])[0])
+        if usable('soft_deleted', NEVER)
+        else _asks_for_soft_deleted(found)
+    )
     found = replace(found, soft_deleted=soft)
     if 'flavor' in query:
         with backend.api_db.read() as conn:
             number = flavors.id_of(conn, query['flavor'])
-        found = replace(found, equal={**found.equal, 'instance_type_id': [number]},
-                        nothing=found.nothing or number is None)
+        found = replace(
+            found, equal={**found.equal, 'instance_type_id': [number]}, nothing=found.nothing or number is None
+        )
     return found
 
 
@@ -287,32 +316,38 @@ def list_servers(backend: Backend, listing: Listing) -> Listed:
     waiting = [row for row in waiting if row['uuid'] not in settled and filters.matches(row)]
     rows.extend(_behind(waiting, listing.order, marker))
     servers.sort(rows, listing.order)
-    found.rows = rows[:listing.limit]
+    found.rows = rows[: listing.limit]
     _read_api(backend, listing, found, silent)
     return found
 
 
-def _of_cells(backend: Backend, listing: Listing, filters: Filters, marker: dict[str, Any] | None,
-              found: Listed) -> tuple[list[dict[str, Any]], list[Any]]:
+def _of_cells(
+    backend: Backend, listing: Listing, filters: Filters, marker: dict[str, Any] | None, found: Listed
+) -> tuple[list[dict[str, Any]], list[Any]]:
     silent: list[Any] = []
-    answers = ask_cells(backend.all_cells(),
-                        lambda cell: _of_cell(backend, cell, listing, filters, marker, found), silent)
+    answers = ask_cells(
+        backend.all_cells(), lambda cell: _of_cell(backend, cell, listing, filters, marker, found), silent
+    )
     # From 2.69 on the option does not apply to lists that also show the servers of cells that do not answer.
     if silent and not backend.options.skip_down_cells and not listing.tells_unknown:
         raise Unavailable(f'Cell {silent[0].name} is not responding.')
     return [row for _, rows in answers for row in rows], silent
 
 
-def _of_cell(backend: Backend, cell: Database, listing: Listing, filters: Filters, marker: dict[str, Any] | None,
-             found: Listed) -> list[dict[str, Any]]:
+def _of_cell(
+    backend: Backend, cell: Database, listing: Listing, filters: Filters, marker: dict[str, Any] | None, found: Listed
+) -> list[dict[str, Any]]:
     with cell.read() as conn:
         if listing.plain:
             return servers.names(conn, filters, listing.order, listing.limit, marker)
         rows = servers.page(conn, filters, listing.order, listing.limit, marker, bulky=listing.bulky)
         show.add_facts(conn, rows, listing.version)
         if listing.host_status and rows:
-            found.host_states.update(servers.host_states(
-                conn, [row['host'] for row in rows if row['host']], backend.options.service_down_time))
+            found.host_states.update(
+                servers.host_states(
+                    conn, [row['host'] for row in rows if row['host']], backend.options.service_down_time
+                )
+            )
         return rows
 
 
@@ -332,14 +367,15 @@ def _marker(backend: Backend, listing: Listing, waiting: list[dict[str, Any]]) -
     return found
 
 
-def _behind(rows: list[dict[str, Any]], order: Sequence[tuple[str, str]],
-            marker: dict[str, Any] | None) -> list[dict[str, Any]]:
+def _behind(
+    rows: list[dict[str, Any]], order: Sequence[tuple[str, str]], marker: dict[str, Any] | None
+) -> list[dict[str, Any]]:
     """Return the rows that come after the marker in this order."""
     if marker is None:
         return rows
     ordered = [*(row for row in rows if row['uuid'] != marker['uuid']), marker]
     servers.sort(ordered, order)
-    return ordered[ordered.index(marker) + 1:]
+    return ordered[ordered.index(marker) + 1 :]
 
 
 def _read_api(backend: Backend, listing: Listing, found: Listed, silent: Sequence[Any]) -> None:

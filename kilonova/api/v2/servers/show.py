@@ -3,6 +3,7 @@
 A server has four kinds of bodies: the response to GET (ONE), an entry of a detailed list (LISTED), and the responses to
 PUT (CHANGED) and rebuild (REBUILT). Before microversion 2.75 the last two have fewer fields.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -15,7 +16,7 @@ from kilonova import states
 from kilonova.api.fields import ABSENT, Field, Fields, column, micro, zulu
 from kilonova.api.rules import ADMIN, PREFIX, READER, rule
 from kilonova.api.services import server_groups
-from kilonova.api.services.accept import PARTIAL, Found
+from kilonova.api.services.server_operations import PARTIAL, ServerRef
 from kilonova.api.wsgi import SERVER, Call, Route
 from kilonova.db.engine import Connection
 from kilonova.db.queries import servers as queries
@@ -42,14 +43,20 @@ _PROGRESSING = frozenset(('ACTIVE', 'BUILD', 'REBUILD', 'RESIZE', 'VERIFY_RESIZE
 _FAULTY = frozenset(('ERROR', 'DELETED'))
 VOLUMES = 'os-extended-volumes:volumes_attached'
 # Names of the flavor's fields in the body of a server, and their names in the server's row.
-_FLAVOR = (('vcpus', 'vcpus'), ('ram', 'memory_mb'), ('disk', 'root_gb'), ('ephemeral', 'ephemeral_gb'),
-           ('swap', 'swap'), ('original_name', 'name'))
+_FLAVOR = (
+    ('vcpus', 'vcpus'),
+    ('ram', 'memory_mb'),
+    ('disk', 'root_gb'),
+    ('ephemeral', 'ephemeral_gb'),
+    ('swap', 'swap'),
+    ('original_name', 'name'),
+)
 
 Row = Mapping[str, Any]
 
 
 @dataclass
-class Viewer:
+class ServerView:
     """The values that the response fields need in addition to the server's row.
 
     These are links, the caller's rights, states of hosts by host (``host_states``), and by server the requested zone
@@ -98,12 +105,12 @@ def _status(row: Row) -> str:
     return states.status(row['vm_state'], row['task_state'])
 
 
-def _flavor_link(row: Row, viewer: Viewer) -> dict[str, Any]:
+def _flavor_link(row: Row, viewer: ServerView) -> dict[str, Any]:
     identifier = row['flavor'].get('flavorid', '')
     return {'id': identifier, 'links': [viewer.links.bookmark('flavors', identifier)]}
 
 
-def _flavor(row: Row, viewer: Viewer) -> dict[str, Any]:
+def _flavor(row: Row, viewer: ServerView) -> dict[str, Any]:
     flavor = row['flavor']
     body = {name: flavor.get(key) for name, key in _FLAVOR}
     if viewer.allows(FLAVOR_EXTRA_SPECS, row):
@@ -111,13 +118,13 @@ def _flavor(row: Row, viewer: Viewer) -> dict[str, Any]:
     return body
 
 
-def _image(row: Row, viewer: Viewer) -> Any:
+def _image(row: Row, viewer: ServerView) -> Any:
     if not row['image_ref']:
         return ''
     return {'id': row['image_ref'], 'links': [viewer.links.bookmark('images', row['image_ref'])]}
 
 
-def _image_with_properties(row: Row, viewer: Viewer) -> Any:
+def _image_with_properties(row: Row, viewer: ServerView) -> Any:
     body = _image(row, viewer)
     return {**body, 'properties': row['image_properties']} if body else body
 
@@ -131,27 +138,37 @@ def addresses(row: Row) -> dict[str, list[dict[str, Any]]]:
         shown = found.setdefault(vif['network']['label'], [])
         for subnet in vif['network'].get('subnets', ()):
             for address in subnet.get('ips', ()):
-                shown.extend({'version': each.get('version', 4), 'addr': each['address'],
-                              'OS-EXT-IPS:type': each.get('type', 'fixed'),
-                              'OS-EXT-IPS-MAC:mac_addr': vif.get('address')}
-                             for each in (address, *address.get('floating_ips', ())))
+                shown.extend(
+                    {
+                        'version': each.get('version', 4),
+                        'addr': each['address'],
+                        'OS-EXT-IPS:type': each.get('type', 'fixed'),
+                        'OS-EXT-IPS-MAC:mac_addr': vif.get('address'),
+                    }
+                    for each in (address, *address.get('floating_ips', ()))
+                )
     return found
 
 
 def plain_addresses(row: Row) -> dict[str, list[dict[str, Any]]]:
     """Return the server's addresses without extension fields, such as {label: [{'version': 4, 'addr': '10.2.0.9'}]}."""
-    return {label: [{name: one[name] for name in ('version', 'addr')} for one in found]
-            for label, found in addresses(row).items()}
+    return {
+        label: [{name: one[name] for name in ('version', 'addr')} for one in found]
+        for label, found in addresses(row).items()
+    }
 
 
-def _security_groups(row: Row, viewer: Viewer) -> Any:
+def _security_groups(row: Row, viewer: ServerView) -> Any:
     """Return the security groups of the server's ports, as far as the info cache contains them."""
-    names = {name for vif in json.loads(row['network_info'] or '[]')
-             for name in (vif.get('meta') or {}).get('security_groups') or ()}
+    names = {
+        name
+        for vif in json.loads(row['network_info'] or '[]')
+        for name in (vif.get('meta') or {}).get('security_groups') or ()
+    }
     return [{'name': name} for name in sorted(names)] or ABSENT
 
 
-def _fault(row: Row, viewer: Viewer) -> Any:
+def _fault(row: Row, viewer: ServerView) -> Any:
     fault = row.get('fault')
     if not fault or _status(row) not in _FAULTY:
         return ABSENT
@@ -161,37 +178,38 @@ def _fault(row: Row, viewer: Viewer) -> Any:
     return body
 
 
-def _progress(row: Row, viewer: Viewer) -> Any:
+def _progress(row: Row, viewer: ServerView) -> Any:
     return int(row['progress'] or 0) if _status(row) in _PROGRESSING else ABSENT
 
 
-def _zone(row: Row, viewer: Viewer) -> str:
+def _zone(row: Row, viewer: ServerView) -> str:
     return row['availability_zone'] or (viewer.default_zone if row['host'] else '')
 
 
-def _host_status(row: Row, viewer: Viewer) -> Any:
+def _host_status(row: Row, viewer: ServerView) -> Any:
     status = viewer.host_states.get(row['host'], '') if row['host'] else ''
     if viewer.allows(HOST_STATUS, row):
         return status
     return status if status == 'UNKNOWN' and viewer.allows(HOST_STATUS_UNKNOWN, row) else ABSENT
 
 
-def _volumes(row: Row, viewer: Viewer) -> list[dict[str, Any]]:
+def _volumes(row: Row, viewer: ServerView) -> list[dict[str, Any]]:
     return [{'id': volume, 'delete_on_termination': goes} for volume, goes in row['volumes']]
 
 
-def _certificates(row: Row, viewer: Viewer) -> list[str] | None:
+def _certificates(row: Row, viewer: ServerView) -> list[str] | None:
     text = row['trusted_certs']
     return json.loads(text)['nova_object.data']['ids'] if text else None
 
 
-def _hints(row: Row, viewer: Viewer) -> dict[str, Any]:
+def _hints(row: Row, viewer: ServerView) -> dict[str, Any]:
     hints = viewer.wishes.get(row['uuid'], {}).get('hints') or {}
-    return {name: values[0] if isinstance(values, list) and len(values) == 1 else values
-            for name, values in hints.items()}
+    return {
+        name: values[0] if isinstance(values, list) and len(values) == 1 else values for name, values in hints.items()
+    }
 
 
-def _attribute(read: Callable[[Row, Viewer], Any]) -> Callable[[Row, Viewer], Any]:
+def _attribute(read: Callable[[Row, ServerView], Any]) -> Callable[[Row, ServerView], Any]:
     """Return a reader that hides a field unless the caller passes the rule EXTENDED_ATTRIBUTES."""
     return lambda row, viewer: read(row, viewer) if viewer.allows(EXTENDED_ATTRIBUTES, row) else ABSENT
 
@@ -200,9 +218,8 @@ def _attribute(read: Callable[[Row, Viewer], Any]) -> Callable[[Row, Viewer], An
 _LATER, _ACTED = frozenset((ONE, LISTED)), frozenset((CHANGED, REBUILT))
 
 
-def _extended(name: str, read: Callable[[Row, Viewer], Any], since: int = 1) -> tuple[Field, ...]:
-    return (Field(name, read, since=since, kinds=_LATER),
-            Field(name, read, since=max(since, 75), kinds=_ACTED))
+def _extended(name: str, read: Callable[[Row, ServerView], Any], since: int = 1) -> tuple[Field, ...]:
+    return (Field(name, read, since=since, kinds=_LATER), Field(name, read, since=max(since, 75), kinds=_ACTED))
 
 
 FIELDS = Fields(
@@ -238,8 +255,10 @@ FIELDS = Fields(
     *_extended('OS-SRV-USG:launched_at', lambda row, viewer: micro(row['launched_at'])),
     *_extended('OS-SRV-USG:terminated_at', lambda row, viewer: micro(row['terminated_at'])),
     *_extended('OS-EXT-SRV-ATTR:host', _attribute(column('host'))),
-    *_extended('OS-EXT-SRV-ATTR:instance_name',
-               _attribute(lambda row, viewer: instance_name(viewer.instance_name_template, row))),
+    *_extended(
+        'OS-EXT-SRV-ATTR:instance_name',
+        _attribute(lambda row, viewer: instance_name(viewer.instance_name_template, row)),
+    ),
     *_extended('OS-EXT-SRV-ATTR:hypervisor_hostname', _attribute(column('node'))),
     *_extended('OS-EXT-SRV-ATTR:reservation_id', _attribute(column('reservation_id')), since=3),
     *_extended('OS-EXT-SRV-ATTR:launch_index', _attribute(column('launch_index')), since=3),
@@ -250,8 +269,7 @@ FIELDS = Fields(
     # The response to rebuild has the field user_data instead.
     Field('OS-EXT-SRV-ATTR:user_data', _attribute(column('user_data')), since=75, kinds=frozenset((CHANGED,))),
     Field('OS-EXT-SRV-ATTR:hostname', _attribute(column('hostname')), since=3, until=89, kinds=_LATER),
-    Field('OS-EXT-SRV-ATTR:hostname', _attribute(column('hostname')), since=75, until=89,
-          kinds=_ACTED),
+    Field('OS-EXT-SRV-ATTR:hostname', _attribute(column('hostname')), since=75, until=89, kinds=_ACTED),
     Field('OS-EXT-SRV-ATTR:hostname', column('hostname'), since=90),
     *_extended('OS-EXT-STS:task_state', column('task_state')),
     *_extended('OS-EXT-STS:vm_state', column('vm_state')),
@@ -270,17 +288,17 @@ FIELDS = Fields(
 )
 
 
-def render(row: Row, viewer: Viewer, kind: str = ONE) -> dict[str, Any]:
+def render(row: Row, viewer: ServerView, kind: str = ONE) -> dict[str, Any]:
     """Return the whole body of a server."""
     return FIELDS.render(row, viewer, viewer.version, kind)
 
 
-def brief(row: Row, viewer: Viewer) -> dict[str, Any]:
+def brief(row: Row, viewer: ServerView) -> dict[str, Any]:
     """Return the body of a server in the list without details."""
     return {'id': row['uuid'], 'name': row['display_name'], 'links': viewer.links.of('servers', row['uuid'])}
 
 
-def unknown(row: Row, viewer: Viewer, detailed: bool) -> dict[str, Any]:
+def unknown(row: Row, viewer: ServerView, detailed: bool) -> dict[str, Any]:
     """Return a list entry of a server whose cell does not answer (from 2.69 on).
 
     It has only values from the server's mapping.
@@ -289,22 +307,34 @@ def unknown(row: Row, viewer: Viewer, detailed: bool) -> dict[str, Any]:
     return {**body, 'tenant_id': row['project_id'], 'created': zulu(row['created_at'])} if detailed else body
 
 
-def _silent(row: Row, viewer: Viewer) -> dict[str, Any]:
+def _silent(row: Row, viewer: ServerView) -> dict[str, Any]:
     """Return the body of a single server whose cell does not answer (from 2.69 on)."""
-    return {**unknown(row, viewer, detailed=True), 'user_id': row['user_id'] or '', 'flavor': _flavor(row, viewer),
-            'image': _image(row, viewer), 'OS-EXT-AZ:availability_zone': row['availability_zone'] or 'UNKNOWN',
-            'OS-EXT-STS:power_state': int(states.PowerState.NOSTATE)}
+    return {
+        **unknown(row, viewer, detailed=True),
+        'user_id': row['user_id'] or '',
+        'flavor': _flavor(row, viewer),
+        'image': _image(row, viewer),
+        'OS-EXT-AZ:availability_zone': row['availability_zone'] or 'UNKNOWN',
+        'OS-EXT-STS:power_state': int(states.PowerState.NOSTATE),
+    }
 
 
 # --- handlers --------------------------------------------------------------------------------------------------------
 GROUPS_SINCE = 71
 
 
-def viewer(call: Call, **facts: Any) -> Viewer:
-    """Return the Viewer of a request; ``facts`` are further fields of it."""
+def viewer(call: Call, **facts: Any) -> ServerView:
+    """Return the ServerView of a request; ``facts`` are further fields of it."""
     options = call.backend.options
-    return Viewer(links=call.links, may=call.may, is_admin=call.ctxt.is_admin, version=call.version,
-                default_zone=options.default_zone, instance_name_template=options.instance_name_template, **facts)
+    return ServerView(
+        links=call.links,
+        may=call.may,
+        is_admin=call.ctxt.is_admin,
+        version=call.version,
+        default_zone=options.default_zone,
+        instance_name_template=options.instance_name_template,
+        **facts,
+    )
 
 
 def sees_hosts(call: Call) -> bool:
@@ -320,7 +350,7 @@ def show(call: Call) -> Any:
     return {'server': body(call, ONE)}
 
 
-def body(call: Call, kind: str, changed: Found | None = None) -> dict[str, Any]:
+def body(call: Call, kind: str, changed: ServerRef | None = None) -> dict[str, Any]:
     """Return the body of the request's server.
 
     ``changed`` is the server as it was read after the request changed it; None if it was not read again.
@@ -349,8 +379,13 @@ def add_facts(conn: Connection, rows: Sequence[dict[str, Any]], version: int) ->
 
     Runs at most two SQL statements.
     """
-    facts = queries.facts(conn, [row['uuid'] for row in rows], with_tags=version >= 26, with_image=version >= 98,
-                          with_reason=version >= 73)
+    facts = queries.facts(
+        conn,
+        [row['uuid'] for row in rows],
+        with_tags=version >= 26,
+        with_image=version >= 98,
+        with_reason=version >= 73,
+    )
     failed = [row['uuid'] for row in rows if row['vm_state'] in (states.VmState.ERROR, states.VmState.DELETED)]
     faults = queries.last_faults(conn, failed) if failed else {}
     for row in rows:

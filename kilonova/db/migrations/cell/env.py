@@ -1,12 +1,16 @@
 """Alembic's environment for the cell schema. It runs revisions on the connection of ``kilonova.db.migration``."""
+
 from __future__ import annotations
 
 from alembic import context
 
 from kilonova.db.models import cell
 
-context.configure(connection=context.config.attributes['connection'], target_metadata=cell.Base.metadata,
-                  # SQLite can alter a table only by copying it.
-                  render_as_batch=True)
+context.configure(
+    connection=context.config.attributes['connection'],
+    target_metadata=cell.Base.metadata,
+    # SQLite can alter a table only by copying it.
+    render_as_batch=True,
+)
 with context.begin_transaction():
     context.run_migrations()

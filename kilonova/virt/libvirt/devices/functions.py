@@ -4,6 +4,7 @@
 
 The file also sets their trust mode and finds their network interfaces on the host.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
@@ -34,8 +35,9 @@ def split(instance: objects.Instance, pci_devices: Iterable[objects.PciDevice]) 
     ids, devices = {request.request_id for request in requests}, list(pci_devices)
     # Accelerators belong to no PCI request of the server. The bindings of ports name those that are ports.
     accelerated = {vif.slot for vif in instance.vifs if vif.vnic_type in ACCELERATED}
-    of_ports = [device for device in devices
-                if getattr(device, 'request_id', None) in ids or device.address in accelerated]
+    of_ports = [
+        device for device in devices if getattr(device, 'request_id', None) in ids or device.address in accelerated
+    ]
     as_such = {vif.slot for vif in instance.vifs if vif.is_device}
     return [device for device in devices if device not in of_ports or device.address in as_such], of_ports
 
@@ -63,18 +65,33 @@ def trust(instance: objects.Instance, vifs: Iterable[Vif], held: Mapping[str, Pc
         if function.trustable is not None and vif.type not in (INFINIBAND, PROFILED):
             _say(instance, function.trustable, vif.is_trusted)
         elif vif.is_trusted:
-            raise InterfaceUnsupported(port=vif.id, type=(
-                f'{vif.type} on {vif.slot}, which cannot be trusted: its device_spec does not have trusted=true, its '
-                'physical function has no network interface, or ports of this type are never trusted'))
+            raise InterfaceUnsupported(
+                port=vif.id,
+                type=(
+                    f'{vif.type} on {vif.slot}, which cannot be trusted: its device_spec does not have trusted=true, '
+                    f'its '
+                    'physical function has no network interface, or ports of this type are never trusted'
+                ),
+            )
 
 
 def _say(instance: objects.Instance, function: Virtual, wanted: bool) -> None:
     try:
-        command.run('ip', 'link', 'set', 'dev', function.interface, 'vf', str(function.number), 'trust',
-                    'on' if wanted else 'off')
+        command.run(
+            'ip',
+            'link',
+            'set',
+            'dev',
+            function.interface,
+            'vf',
+            str(function.number),
+            'trust',
+            'on' if wanted else 'off',
+        )
     except command.CommandFailed as error:
-        raise GuestFailed(act='set the trust mode of a virtual function of', uuid=instance.uuid,
-                          reason=error.message) from error
+        raise GuestFailed(
+            act='set the trust mode of a virtual function of', uuid=instance.uuid, reason=error.message
+        ) from error
 
 
 def ends(connection: Connection, vifs: Iterable[Vif], devices: Iterable[objects.PciDevice]) -> dict[str, str]:
@@ -101,4 +118,5 @@ def names(vifs: Iterable[Vif], devices: Iterable[objects.PciDevice]) -> list[str
     """
     behind = {vif.slot: vif for vif in vifs if vif.vnic_type in BEHIND}
     return [device.address for device in devices if device.address not in behind] + [
-        vif.mac for vif in behind.values() if vif.vnic_type == VDPA]
+        vif.mac for vif in behind.values() if vif.vnic_type == VDPA
+    ]

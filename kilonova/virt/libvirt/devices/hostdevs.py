@@ -6,6 +6,7 @@
 
 The dicts have the keys that ``parts.host.Host.get_available_resource`` describes.
 """
+
 from __future__ import annotations
 
 import json
@@ -20,8 +21,8 @@ from kilonova.pci import carved, sysfs
 from kilonova.pci.device import MDEV, VGPU_TYPE
 from kilonova.virt.libvirt.connection import Connection, translated
 from kilonova.virt.libvirt.devices import mdev, pci
-from kilonova.virt.libvirt.devices.elements import of_host
-from kilonova.virt.libvirt.devices.mdev import MediatedDevice, MediatedDevices
+from kilonova.virt.libvirt.devices.hotplug_xml import of_host
+from kilonova.virt.libvirt.devices.mdev import LibvirtMdevs, MediatedDevice
 from kilonova.virt.libvirt.devices.pci import PciFunction, Virtual
 
 HostDevice = PciFunction | MediatedDevice
@@ -44,8 +45,9 @@ def host_devices(pci_devices: Iterable[PciDevice]) -> list[HostDevice]:
 def _function(device: PciDevice) -> PciFunction:
     # extra_info has the tags of device_spec.
     info = device.extra_info or {}
-    return PciFunction(device.address, strutils.bool_from_string(info.get('managed', 'true'), default=True),
-                       _trustable(info))
+    return PciFunction(
+        device.address, strutils.bool_from_string(info.get('managed', 'true'), default=True), _trustable(info)
+    )
 
 
 def _trustable(info: Mapping[str, str]) -> Virtual | None:
@@ -68,10 +70,10 @@ def given_to(domain: ElementTree.Element) -> list[str]:
     return sorted({*of_host(domain), *map(pci.address_of, disks)})
 
 
-class HostDevices:
+class LibvirtDevices:
     """The devices of one host. Implements ``parts.host.Devices``."""
 
-    def __init__(self, connection: Connection, mediated: MediatedDevices) -> None:
+    def __init__(self, connection: Connection, mediated: LibvirtMdevs) -> None:
         self._libvirt, self._mediated = connection, mediated
 
     @translated
@@ -128,8 +130,10 @@ class HostDevices:
     def ids_of(self, addresses: Iterable[str]) -> dict[str, tuple[str, str]]:
         """Return a dict from address to (vendor id, product id) of the PCI functions that the host has now."""
         texts = [self._libvirt.node_device(pci.node_name(address)) for address in sorted(set(addresses))]
-        return {one['address']: (one['vendor_id'], one['product_id'])
-                for one in pci.discover(text for text in texts if text is not None)}
+        return {
+            one['address']: (one['vendor_id'], one['product_id'])
+            for one in pci.discover(text for text in texts if text is not None)
+        }
 
     @translated
     def remove_mdevs(self, uuids: Iterable[str]) -> None:

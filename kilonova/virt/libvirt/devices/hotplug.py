@@ -9,6 +9,7 @@
 A guest's operating system releases a device some time after it is requested. The devices in the guest's persistent
 definition are not changed.
 """
+
 from __future__ import annotations
 
 import enum
@@ -21,7 +22,7 @@ import libvirt
 from oslo_log import log as logging
 
 from kilonova.virt.libvirt import causes
-from kilonova.virt.libvirt.devices.elements import CARDS, FUNCTIONS, Kind, of_host
+from kilonova.virt.libvirt.devices.hotplug_xml import CARDS, FUNCTIONS, ElementKind, of_host
 from kilonova.virt.libvirt.guest import Guest
 from kilonova.virt.parts.disks import Check
 from kilonova.virt.parts.guests import GuestFailed
@@ -36,7 +37,7 @@ _BUSY_WORDS = 'guest is busy'
 _ASKED_WORDS = 'already in the process of unplug'
 
 
-class Asked(enum.Enum):
+class UnplugResult(enum.Enum):
     """The result of an unplug request: accepted by the guest, guest busy, or not supported by this hypervisor."""
 
     YES = 'yes'
@@ -58,7 +59,7 @@ class Hotplug:
         """
         self._take(guest, check, _texts)
 
-    def unplug(self, guest: Guest, kind: Kind, name: str, check: Check) -> None:
+    def unplug(self, guest: Guest, kind: ElementKind, name: str, check: Check) -> None:
         """Unplug one network card or volume and wait until the guest has released it, in the same way as ``take``."""
         self._take(guest, check, functools.partial(kind.found, name=name))
 
@@ -66,11 +67,12 @@ class Hotplug:
         for _attempt in range(self._attempts):
             # All devices are requested before the first one is waited for.
             asked = {_detach(guest, xml) for xml in texts(guest.xml()).values()}
-            if Asked.IMPOSSIBLE in asked:
-                LOG.debug('This hypervisor does not support hot unplug; the guest keeps its devices',
-                          instance_uuid=guest.uuid)
+            if UnplugResult.IMPOSSIBLE in asked:
+                LOG.debug(
+                    'This hypervisor does not support hot unplug; the guest keeps its devices', instance_uuid=guest.uuid
+                )
                 return
-            end = time.monotonic() + (min(self._timeout, _BUSY) if Asked.BUSY in asked else self._timeout)
+            end = time.monotonic() + (min(self._timeout, _BUSY) if UnplugResult.BUSY in asked else self._timeout)
             while kept := texts(guest.xml()):
                 check()
                 if time.monotonic() >= end:
@@ -78,10 +80,17 @@ class Hotplug:
                 time.sleep(_LOOK)
             if not kept:
                 return
-            LOG.warning('The guest has not released %s in time; the request is sent up to '
-                        '[libvirt]device_detach_attempts times', ', '.join(kept), instance_uuid=guest.uuid)
-        raise GuestFailed(act='detach devices from', uuid=guest.uuid,
-                          reason=f'its operating system does not release {", ".join(kept)}')
+            LOG.warning(
+                'The guest has not released %s in time; the request is sent up to '
+                '[libvirt]device_detach_attempts times',
+                ', '.join(kept),
+                instance_uuid=guest.uuid,
+            )
+        raise GuestFailed(
+            act='detach devices from',
+            uuid=guest.uuid,
+            reason=f'its operating system does not release {", ".join(kept)}',
+        )
 
     def give(self, guest: Guest, addresses: Iterable[str]) -> None:
         """Plug in the devices that the guest lacks, as its definition has them.
@@ -94,11 +103,12 @@ class Hotplug:
             if address in there:
                 continue
             if address not in defined:
-                raise GuestFailed(act='attach devices to', uuid=guest.uuid,
-                                  reason=f'{address} is not in its domain definition')
+                raise GuestFailed(
+                    act='attach devices to', uuid=guest.uuid, reason=f'{address} is not in its domain definition'
+                )
             _attach(guest, address, defined[address])
 
-    def plug(self, guest: Guest, kind: Kind, element: str, name: str) -> None:
+    def plug(self, guest: Guest, kind: ElementKind, element: str, name: str) -> None:
         """Plug a network card or volume into the guest, unless the guest has it.
 
         On a hypervisor without hot plug, the guest gets it at its next start. Raises GuestFailed if it cannot be
@@ -111,18 +121,22 @@ class Hotplug:
             guest.call_once('attachDeviceFlags', element, libvirt.VIR_DOMAIN_AFFECT_LIVE)
         except libvirt.libvirtError as error:
             if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
-                raise causes.failed(f'attach {kind.words} to', guest.uuid, error,
-                                    [name] if kind is FUNCTIONS else ()) from error
-            LOG.debug('This hypervisor does not support hot plug; the guest gets the device at its next start',
-                      instance_uuid=guest.uuid)
+                raise causes.failed(
+                    f'attach {kind.words} to', guest.uuid, error, [name] if kind is FUNCTIONS else ()
+                ) from error
+            LOG.debug(
+                'This hypervisor does not support hot plug; the guest gets the device at its next start',
+                instance_uuid=guest.uuid,
+            )
 
     def give_back(self, guest: Guest) -> None:
         """Plug in all devices of the guest's definition, to restore it. A failure is only logged."""
         try:
             self.give(guest, _defined(guest))
         except Exception:
-            LOG.exception('Could not attach all devices to the guest again; a hard reboot attaches them',
-                          instance_uuid=guest.uuid)
+            LOG.exception(
+                'Could not attach all devices to the guest again; a hard reboot attaches them', instance_uuid=guest.uuid
+            )
 
 
 def maps_memory(xml: str) -> bool:
@@ -135,7 +149,7 @@ def _defined(guest: Guest) -> dict[str, str]:
     return _texts(guest.call('XMLDesc', libvirt.VIR_DOMAIN_XML_INACTIVE))
 
 
-def _detach(guest: Guest, device: str) -> Asked:
+def _detach(guest: Guest, device: str) -> UnplugResult:
     """Request the unplug of a device (its XML). The guest releases it later.
 
     Returns the result of the request. Raises GuestFailed if the hypervisor refuses it permanently.
@@ -145,15 +159,15 @@ def _detach(guest: Guest, device: str) -> Asked:
     except libvirt.libvirtError as error:
         code, said = error.get_error_code(), str(error)
         if code == libvirt.VIR_ERR_NO_SUPPORT:
-            return Asked.IMPOSSIBLE
+            return UnplugResult.IMPOSSIBLE
         # The text of QEMU, which libvirt returns as an internal error.
         if _BUSY_WORDS in said:
             LOG.debug('The guest is busy; the unplug request is sent again: %s', said, instance_uuid=guest.uuid)
-            return Asked.BUSY
+            return UnplugResult.BUSY
         # The unplug was already requested, or the guest has already released the device.
         if code not in (libvirt.VIR_ERR_DEVICE_MISSING, libvirt.VIR_ERR_OPERATION_FAILED) and _ASKED_WORDS not in said:
             raise GuestFailed(act='detach a device from', uuid=guest.uuid, reason=said) from error
-    return Asked.YES
+    return UnplugResult.YES
 
 
 def _attach(guest: Guest, name: str, device: str) -> None:
@@ -170,5 +184,7 @@ def _texts(xml: str) -> dict[str, str]:
     """
     domain = ElementTree.fromstring(xml)
     cards = {CARDS.name(one) or '': one for one in domain.iterfind("devices/interface[@type='vdpa']")}
-    return {name: ElementTree.tostring(element, encoding='unicode')
-            for name, element in {**of_host(domain), **cards}.items()}
+    return {
+        name: ElementTree.tostring(element, encoding='unicode')
+        for name, element in {**of_host(domain), **cards}.items()
+    }

@@ -1,12 +1,13 @@
 """Mediated devices: parts of a PCI function, mostly vGPUs, which are created when a guest first needs them.
 
-    mediated = MediatedDevices(connection)
+    mediated = LibvirtMdevs(connection)
     mediated.start_inactive()                                       # after the host was booted
     mediated.ensure([MediatedDevice(uuid, '0000:84:00.0', 'nvidia-35')])
 
 A device stays on the host when its guest is deleted, so that the next guest can use it. ``remove`` deletes devices on
 request.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -21,7 +22,7 @@ from oslo_utils import uuidutils
 from kilonova.pci.device import MDEV
 from kilonova.virt.libvirt.connection import Connection
 from kilonova.virt.libvirt.devices import pci
-from kilonova.virt.libvirt.xml import node, to_text
+from kilonova.virt.libvirt.xml.base import node, to_text
 from kilonova.virt.parts.host import MdevUnavailable
 
 LOG = logging.getLogger(__name__)
@@ -86,13 +87,18 @@ def discover(node_devices: Iterable[str], functions: Iterable[dict[str, Any]]) -
             LOG.warning('Skipping mediated device %s: %s has the same uuid', one.name, found[one.uuid]['dev_id'])
         else:
             found[one.uuid] = {
-                'dev_id': one.name, 'address': one.uuid, 'dev_type': MDEV, 'mdev_type': one.type,
-                'parent_addr': parent['address'], 'capabilities': {},
-                **{key: parent[key] for key in ('vendor_id', 'product_id', 'numa_node', 'label')}}
+                'dev_id': one.name,
+                'address': one.uuid,
+                'dev_type': MDEV,
+                'mdev_type': one.type,
+                'parent_addr': parent['address'],
+                'capabilities': {},
+                **{key: parent[key] for key in ('vendor_id', 'product_id', 'numa_node', 'label')},
+            }
     return [found[uuid] for uuid in sorted(found)]
 
 
-class MediatedDevices:
+class LibvirtMdevs:
     """The mediated devices of one host."""
 
     def __init__(self, connection: Connection) -> None:
@@ -150,7 +156,7 @@ class MediatedDevices:
         """Return a dict from libvirt's name of a parent to the uuids of its mediated devices, active or defined."""
         found: dict[str, set[str]] = {}
         for name in self._libvirt.mediated_devices():
-            uuid, parent = _uuid(name), name[len(_NAME) + _UUID_LENGTH + 1:]
+            uuid, parent = _uuid(name), name[len(_NAME) + _UUID_LENGTH + 1 :]
             if uuid is not None and parent:
                 found.setdefault(f'pci_{parent}', set()).add(uuid)
                 continue
@@ -182,8 +188,9 @@ class MediatedDevices:
 
         Raises MdevUnavailable if the device of this uuid has another parent or type.
         """
-        texts = [self._libvirt.node_device(name) for name in self._libvirt.mediated_devices()
-                 if _uuid(name) == device.uuid]
+        texts = [
+            self._libvirt.node_device(name) for name in self._libvirt.mediated_devices() if _uuid(name) == device.uuid
+        ]
         found = [one for one in (_read(text) for text in texts if text is not None) if one is not None]
         for one in found:
             if (one.parent, one.type) == (pci.node_name(device.parent), device.type):
@@ -226,13 +233,22 @@ class MediatedDevices:
         try:
             self._libvirt.do(lambda connection: connection.nodeDeviceDefineXML(xml, 0).setAutostart(1))
         except libvirt.libvirtError as error:
-            LOG.warning('Failed to set autostart to True for mdev %s; after a reboot of this host it is created again '
-                        'only when a guest that has it starts: %s', device.uuid, error)
+            LOG.warning(
+                'Failed to set autostart to True for mdev %s; after a reboot of this host it is created again '
+                'only when a guest that has it starts: %s',
+                device.uuid,
+                error,
+            )
 
 
 def _xml(device: MediatedDevice) -> str:
-    return to_text(node('device', node('parent', pci.node_name(device.parent)),
-                        node('capability', node('type', id=device.type), node('uuid', device.uuid), type='mdev')))
+    return to_text(
+        node(
+            'device',
+            node('parent', pci.node_name(device.parent)),
+            node('capability', node('type', id=device.type), node('uuid', device.uuid), type='mdev'),
+        )
+    )
 
 
 def _unavailable(device: MediatedDevice, reason: str) -> MdevUnavailable:

@@ -5,6 +5,7 @@
 
 The dicts have the keys that ``parts.host.Host.get_available_resource`` describes.
 """
+
 from __future__ import annotations
 
 import re
@@ -70,9 +71,13 @@ def discover(node_devices: Iterable[str], root: str | None = None) -> list[dict[
         if kind == 'pci':
             functions.append((device.findtext('name') or '', capability))
         elif kind == 'net':
-            interfaces.setdefault(parent, []).append(_Network(
-                capability.findtext('interface'), capability.findtext('address'),
-                tuple(feature.get('name', '') for feature in capability.findall('feature'))))
+            interfaces.setdefault(parent, []).append(
+                _Network(
+                    capability.findtext('interface'),
+                    capability.findtext('address'),
+                    tuple(feature.get('name', '') for feature in capability.findall('feature')),
+                )
+            )
         elif kind == 'vdpa':
             vdpa_parents.add(parent)
     networks = {parent: _own_interface(known, root or sysfs.ROOT) for parent, known in interfaces.items()}
@@ -80,7 +85,8 @@ def discover(node_devices: Iterable[str], root: str | None = None) -> list[dict[
     virtual = {_own_address(capability): _virtual_functions(capability) for _name, capability in functions}
     serials: dict[str | None, str | None] = {
         _own_address(capability): capability.findtext("./capability[@type='vpd']/fields/serial_number")
-        for _name, capability in functions}
+        for _name, capability in functions
+    }
     found = []
     for name, capability in functions:
         if _number(capability.findtext('domain')) > _MAX_DOMAIN:
@@ -124,8 +130,11 @@ def family(node_device: str) -> Family | None:
     if capability is None:
         return None
     parent = capability.find("./capability[@type='phys_function']/address")
-    return Family(address_of(parent) if parent is not None else None, tuple(_virtual_functions(capability)),
-                  tuple(map(address_of, capability.findall('./iommuGroup/address'))))
+    return Family(
+        address_of(parent) if parent is not None else None,
+        tuple(_virtual_functions(capability)),
+        tuple(map(address_of, capability.findall('./iommuGroup/address'))),
+    )
 
 
 def read_serials(found: Iterable[dict[str, Any]], root: str = sysfs.ROOT) -> None:
@@ -151,9 +160,15 @@ def node_name(address: str) -> str:
 def _describe(name: str, capability: ElementTree.Element) -> dict[str, Any]:
     vendor, product = _id(capability, 'vendor'), _id(capability, 'product')
     described: dict[str, Any] = {
-        'dev_id': name, 'address': _own_address(capability), 'vendor_id': vendor, 'product_id': product,
-        'numa_node': _numa_node(capability), 'label': f'label_{vendor}_{product}', 'dev_type': 'type-PCI',
-        'capabilities': {}}
+        'dev_id': name,
+        'address': _own_address(capability),
+        'vendor_id': vendor,
+        'product_id': product,
+        'numa_node': _numa_node(capability),
+        'label': f'label_{vendor}_{product}',
+        'dev_type': 'type-PCI',
+        'capabilities': {},
+    }
     parent = capability.find("./capability[@type='phys_function']/address")
     if parent is not None:
         described.update(dev_type='type-VF', parent_addr=address_of(parent))
@@ -177,8 +192,13 @@ def mdev_types(capability: ElementTree.Element) -> dict[str, dict[str, Any]] | N
     offered = capability.find("./capability[@type='mdev_types']")
     if offered is None:
         return None
-    return {kind.get('id', ''): {'available': _number(kind.findtext('availableInstances')),
-                                 'api': kind.findtext('deviceAPI') or ''} for kind in offered.findall('type')}
+    return {
+        kind.get('id', ''): {
+            'available': _number(kind.findtext('availableInstances')),
+            'api': kind.findtext('deviceAPI') or '',
+        }
+        for kind in offered.findall('type')
+    }
 
 
 def _add_own(device: dict[str, Any], network: _Network) -> None:
@@ -198,8 +218,7 @@ def _add_parent(device: dict[str, Any], parent: _Network | None, siblings: list[
     if SWITCHDEV in parent.features:
         device[SWITCHDEV] = 'true'
     if parent.mac and device['address'] in siblings:
-        device['capabilities']['sriov'] = {'pf_mac_address': parent.mac,
-                                           'vf_num': siblings.index(device['address'])}
+        device['capabilities']['sriov'] = {'pf_mac_address': parent.mac, 'vf_num': siblings.index(device['address'])}
 
 
 def _own_interface(known: list[_Network], root: str) -> _Network:

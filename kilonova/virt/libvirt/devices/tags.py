@@ -4,6 +4,7 @@
 
 The result goes into the guest's metadata.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
@@ -12,7 +13,7 @@ from xml.etree import ElementTree
 from kilonova import objects
 from kilonova.objects.vif import ACCELERATED, DIRECT, PHYSICAL, Vif
 from kilonova.objects.volume import AttachedVolume
-from kilonova.virt.libvirt.devices.elements import VOLUMES, of_port
+from kilonova.virt.libvirt.devices.hotplug_xml import VOLUMES, of_port
 from kilonova.virt.libvirt.domain.guest import GuestDisk
 
 # The buses on which libvirt gives a disk's address as controller, bus, target and unit.
@@ -21,8 +22,10 @@ _DRIVES = {'scsi': ('controller', 'bus', 'target', 'unit'), 'ide': ('bus', 'unit
 
 def of(disks: Iterable[GuestDisk], volumes: Iterable[AttachedVolume]) -> dict[str, str]:
     """Return a dict of tags. The keys are paths of disks' files or images, and ids of volumes."""
-    return {**{disk.path: disk.tag for disk in disks if disk.tag},
-            **{volume.volume_id: volume.tag for volume in volumes if volume.tag}}
+    return {
+        **{disk.path: disk.tag for disk in disks if disk.tag},
+        **{volume.volume_id: volume.tag for volume in volumes if volume.tag},
+    }
 
 
 def told(vifs: Iterable[Vif]) -> list[Vif]:
@@ -42,20 +45,27 @@ def _vlan(vif: Vif) -> int | None:
     return vif.vlan if vif.vnic_type in (DIRECT, PHYSICAL, *ACCELERATED) else None
 
 
-def places(domain: ElementTree.Element, tags: Mapping[str, str],
-           vifs: Iterable[Vif] = ()) -> objects.InstanceDeviceMetadata:
+def places(
+    domain: ElementTree.Element, tags: Mapping[str, str], vifs: Iterable[Vif] = ()
+) -> objects.InstanceDeviceMetadata:
     """Return the guest's metadata: the addresses of tagged disks and volumes, and of these interfaces."""
     cards = ((vif, _card(domain, vif)) for vif in vifs)
     found: list[objects.DeviceMetadata] = [
-        _interface(vif, card.find('address')) for vif, card in cards if card is not None]
+        _interface(vif, card.find('address')) for vif, card in cards if card is not None
+    ]
     for disk in domain.iterfind('devices/disk'):
         source, target = disk.find('source'), disk.find('target')
         volume = tags.get(VOLUMES.name(disk) or '')
         tag = volume or (tags.get(source.get('file') or source.get('name') or '') if source is not None else None)
         if tag is not None and target is not None:
-            found.append(objects.DiskMetadata(
-                bus=_bus(target.get('bus', ''), disk.find('address')), tags=[tag],
-                serial=disk.findtext('serial'), path=f"/dev/{target.get('dev')}"))
+            found.append(
+                objects.DiskMetadata(
+                    bus=_bus(target.get('bus', ''), disk.find('address')),
+                    tags=[tag],
+                    serial=disk.findtext('serial'),
+                    path=f'/dev/{target.get("dev")}',
+                )
+            )
     return objects.InstanceDeviceMetadata(devices=found)
 
 
@@ -83,11 +93,12 @@ def _bus(name: str, address: ElementTree.Element | None) -> objects.DeviceBus:
         return objects.DeviceBus()
     if address.get('type') == 'pci':
         domain, bus, slot, function = (
-            int(address.get(part, '0'), 16) for part in ('domain', 'bus', 'slot', 'function'))
+            int(address.get(part, '0'), 16) for part in ('domain', 'bus', 'slot', 'function')
+        )
         return objects.PCIDeviceBus(address=f'{domain:04x}:{bus:02x}:{slot:02x}.{function:x}')
     if address.get('type') == 'drive' and name in _DRIVES:
         place = ':'.join(address.get(part, '0') for part in _DRIVES[name])
         return objects.SCSIDeviceBus(address=place) if name == 'scsi' else objects.IDEDeviceBus(address=place)
     if address.get('type') == 'usb':
-        return objects.USBDeviceBus(address=f"{address.get('bus', '0')}:{address.get('port', '0')}")
+        return objects.USBDeviceBus(address=f'{address.get("bus", "0")}:{address.get("port", "0")}')
     return objects.DeviceBus()

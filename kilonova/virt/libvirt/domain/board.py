@@ -1,4 +1,5 @@
 """Configurators of the guest's machine: boot, firmware, features, clock, and its metadata for host and guest."""
+
 from __future__ import annotations
 
 import datetime
@@ -8,7 +9,7 @@ from oslo_utils import strutils
 from kilonova.virt.hardware import tuning
 from kilonova.virt.libvirt.domain.disk import places
 from kilonova.virt.libvirt.domain.guest import X86, GuestSpec
-from kilonova.virt.libvirt.xml import Clock, Domain, Element, Kernel, Os, Timer, node
+from kilonova.virt.libvirt.xml.base import Clock, Domain, Element, Kernel, Os, Timer, node
 from kilonova.virt.parts.guests import NotOnThisHost, UnsupportedHardware
 
 # Consoles on which the guest's kernel prints: a screen, a serial port, and a paravirtual console.
@@ -31,22 +32,32 @@ class MetadataConfigurator:
         """Write name, creation time, flavor, image and owner of the server into the domain's metadata."""
         instance, flavor = guest.instance, guest.flavor
         specs = [_nova('extraSpec', str(value), name=name) for name, value in sorted(guest.extra_specs.items())]
-        properties = [_nova('property', str(value), name=name)
-                      for name, value in sorted((guest.image_meta.get('properties') or {}).items())]
+        properties = [
+            _nova('property', str(value), name=name)
+            for name, value in sorted((guest.image_meta.get('properties') or {}).items())
+        ]
         created = datetime.datetime.now(datetime.UTC).strftime('%Y-%m-%d %H:%M:%S')
         domain.metadata = _nova(
             'instance',
             _nova('package', version=guest.settings.version) if guest.settings.version else None,
             _nova('name', getattr(instance, 'display_name', None) or ''),
             _nova('creationTime', created),
-            _nova('flavor',
-                  _nova('memory', str(flavor.memory_mb)), _nova('disk', str(flavor.root_gb)),
-                  _nova('swap', str(flavor.swap)), _nova('ephemeral', str(flavor.ephemeral_gb)),
-                  _nova('vcpus', str(flavor.vcpus)), _nova('extraSpecs', *specs), name=flavor.name or ''),
+            _nova(
+                'flavor',
+                _nova('memory', str(flavor.memory_mb)),
+                _nova('disk', str(flavor.root_gb)),
+                _nova('swap', str(flavor.swap)),
+                _nova('ephemeral', str(flavor.ephemeral_gb)),
+                _nova('vcpus', str(flavor.vcpus)),
+                _nova('extraSpecs', *specs),
+                name=flavor.name or '',
+            ),
             _nova('image', _nova('properties', *properties), uuid=instance.image_ref) if instance.image_ref else None,
-            _nova('owner', _nova('user', uuid=instance.user_id or ''),
-                  _nova('project', uuid=instance.project_id or '')),
-            _nova('root', type='image', uuid=instance.image_ref) if instance.image_ref else None)
+            _nova(
+                'owner', _nova('user', uuid=instance.user_id or ''), _nova('project', uuid=instance.project_id or '')
+            ),
+            _nova('root', type='image', uuid=instance.image_ref) if instance.image_ref else None,
+        )
         # The namespace is declared here and not on <domain>, so that libvirt returns the element unchanged.
         domain.metadata.set('xmlns:nova', NAMESPACE)
 
@@ -84,11 +95,18 @@ class OsConfigurator:
         if secure:
             # System management mode protects the keys from the guest's own kernel.
             domain.features.append(node('smm', state='on'))
-        domain.os = Os(arch=guest.settings.arch, machine=guest.machine,
-                       boot=[] if any(disk.boots for disk in guest.disks) or any(
-                           given.volume.is_root for given in guest.volumes) else ['hd'],
-                       bootmenu=guest.asks('hw:boot_menu', 'hw_boot_menu'), smbios=guest.settings.is_qemu,
-                       firmware=firmware, secure_boot=secure, kernel=self._kernel(guest))
+        domain.os = Os(
+            arch=guest.settings.arch,
+            machine=guest.machine,
+            boot=[]
+            if any(disk.boots for disk in guest.disks) or any(given.volume.is_root for given in guest.volumes)
+            else ['hd'],
+            bootmenu=guest.asks('hw:boot_menu', 'hw_boot_menu'),
+            smbios=guest.settings.is_qemu,
+            firmware=firmware,
+            secure_boot=secure,
+            kernel=self._kernel(guest),
+        )
 
     def _check_machine(self, guest: GuestSpec) -> None:
         """Raise NotOnThisHost if the host's QEMU lacks the machine type, or does not support so many vCPUs on it."""
@@ -97,8 +115,13 @@ class OsConfigurator:
             return
         if machine not in known:
             # Names with a version are left out of the message: there are many, and each QEMU has others.
-            raise NotOnThisHost(name='hw_machine_type', value=machine, reason='its QEMU supports {}'.format(
-                ', '.join(sorted(name for name in known if '.' not in name)) or ', '.join(sorted(known))))
+            raise NotOnThisHost(
+                name='hw_machine_type',
+                value=machine,
+                reason='its QEMU supports {}'.format(
+                    ', '.join(sorted(name for name in known if '.' not in name)) or ', '.join(sorted(known))
+                ),
+            )
         most = known[machine]
         if most is not None and vcpus > most:
             raise NotOnThisHost(name='vcpus', value=vcpus, reason=f'machine type {machine} has at most {most}')
@@ -119,10 +142,14 @@ class OsConfigurator:
         if can or guest.tuning.secure_boot != tuning.REQUIRED:
             return can
         if guest.image_property('hw_machine_type') and 'q35' not in (guest.machine or ''):
-            raise UnsupportedHardware(model=f'secure boot on machine type {guest.machine}',
-                                      virt=guest.settings.virt_type)
-        raise NotOnThisHost(name='os:secure_boot', value=tuning.REQUIRED, reason=(
-            f'it has no firmware with secure boot for its machine type {guest.machine}'))
+            raise UnsupportedHardware(
+                model=f'secure boot on machine type {guest.machine}', virt=guest.settings.virt_type
+            )
+        raise NotOnThisHost(
+            name='os:secure_boot',
+            value=tuning.REQUIRED,
+            reason=(f'it has no firmware with secure boot for its machine type {guest.machine}'),
+        )
 
     def _kernel(self, guest: GuestSpec) -> Kernel | None:
         if guest.kernel is None:
@@ -151,8 +178,9 @@ class FeaturesConfigurator:
         if guest.iommu == tuning.INTEL:
             # The IOMMU remaps interrupts, so they must be delivered by QEMU and not by the host's kernel.
             domain.features.append(node('ioapic', driver='qemu'))
-        hidden = any(guest.asks(spec, 'img_hide_hypervisor_id')
-                     for spec in ('hw:hide_hypervisor_id', 'hide_hypervisor_id'))
+        hidden = any(
+            guest.asks(spec, 'img_hide_hypervisor_id') for spec in ('hw:hide_hypervisor_id', 'hide_hypervisor_id')
+        )
         # KVM provides these features. QEMU refuses to start with them without KVM.
         if guest.is_windows and arch in X86 and guest.settings.virt_type == 'kvm':
             domain.features.append(self._hyperv(hidden))
@@ -163,10 +191,13 @@ class FeaturesConfigurator:
             domain.features.append(node('pmu', state='on' if strutils.bool_from_string(pmu) else 'off'))
 
     def _hyperv(self, hidden: bool) -> Element:
-        return node('hyperv', *(node(name, state='on') for name in _ENLIGHTENMENTS),
-                    node('spinlocks', state='on', retries=8191),
-                    # NVIDIA's drivers search for the name that KVM sets here by default.
-                    node('vendor_id', state='on', value='1234567890ab') if hidden else None)
+        return node(
+            'hyperv',
+            *(node(name, state='on') for name in _ENLIGHTENMENTS),
+            node('spinlocks', state='on', retries=8191),
+            # NVIDIA's drivers search for the name that KVM sets here by default.
+            node('vendor_id', state='on', value='1234567890ab') if hidden else None,
+        )
 
 
 class ClockConfigurator:

@@ -5,13 +5,14 @@
 Each configurator writes one part of the domain in its method ``configure(guest, domain)``. If the guest needs nothing
 of that part, the configurator leaves the domain unchanged.
 """
+
 from __future__ import annotations
 
 from typing import Protocol
 
 from kilonova.virt.libvirt.domain import board, cpu, devices, disk, interface
 from kilonova.virt.libvirt.domain.guest import GuestSpec
-from kilonova.virt.libvirt.xml import Domain
+from kilonova.virt.libvirt.xml.base import Domain
 
 
 class Configurator(Protocol):
@@ -25,9 +26,16 @@ class Configurator(Protocol):
 PLACE: tuple[Configurator, ...] = (cpu.PlaceConfigurator(), cpu.CpuQuotaConfigurator())
 # Configurators of the parts that flavor and image determine, whatever disks, ports and devices the guest has.
 ASKED: tuple[Configurator, ...] = (
-    cpu.MemoryConfigurator(), cpu.CpuConfigurator(), *PLACE, board.OsConfigurator(), board.FeaturesConfigurator(),
-    devices.VideoConfigurator(), devices.SoundConfigurator(), devices.ControllerConfigurator(),
-    devices.IommuConfigurator())
+    cpu.MemoryConfigurator(),
+    cpu.CpuConfigurator(),
+    *PLACE,
+    board.OsConfigurator(),
+    board.FeaturesConfigurator(),
+    devices.VideoConfigurator(),
+    devices.SoundConfigurator(),
+    devices.ControllerConfigurator(),
+    devices.IommuConfigurator(),
+)
 CONFIGURATORS: tuple[Configurator, ...] = (
     cpu.MemoryConfigurator(),
     cpu.CpuConfigurator(),

@@ -1,4 +1,5 @@
 """Configurators of the guest's CPUs and memory: their amount, their topology, and their placement on the host."""
+
 from __future__ import annotations
 
 from kilonova.objects import cpuset
@@ -6,7 +7,7 @@ from kilonova.objects.instance_extra import InstanceNUMACell, InstanceNUMATopolo
 from kilonova.objects.vif import VHOST_USER
 from kilonova.virt.hardware import constraints, cpu_features, topology, tuning
 from kilonova.virt.libvirt.domain.guest import GuestSpec
-from kilonova.virt.libvirt.xml import Cpu, CpuTune, Domain, GuestCell, MemoryBacking, NumaTune
+from kilonova.virt.libvirt.xml.base import Cpu, CpuTune, Domain, GuestCell, MemoryBacking, NumaTune
 from kilonova.virt.parts.guests import NotOnThisHost
 
 
@@ -21,8 +22,11 @@ class MemoryConfigurator:
         """
         domain.memory_kib = guest.flavor.memory_mb * 1024
         cells = guest.topology.cells if guest.topology is not None else ()
-        pages = {number: cell.pagesize for number, cell in enumerate(cells)
-                 if cell.pagesize is not None and cell.pagesize > guest.settings.small_page}
+        pages = {
+            number: cell.pagesize
+            for number, cell in enumerate(cells)
+            if cell.pagesize is not None and cell.pagesize > guest.settings.small_page
+        }
         realtime = bool(guest.realtime)
         locked = realtime or constraints.locked_memory(guest.extra_specs, guest.properties)
         mapped = any(vif.type == VHOST_USER for vif in guest.instance.vifs)
@@ -49,8 +53,13 @@ class CpuConfigurator:
         parts = {'sockets': layout.sockets, 'cores': layout.cores, 'threads': layout.threads}
         mode, addresses = settings.guest_cpu_mode, guest.tuning.address_space
         if addresses is not None and addresses.mode not in settings.address_spaces:
-            raise NotOnThisHost(name='hw:maxphysaddr_mode', value=addresses.mode, reason=(
-                f'with cpu_mode {mode} it must be {" or ".join(sorted(settings.address_spaces)) or "left out"}'))
+            raise NotOnThisHost(
+                name='hw:maxphysaddr_mode',
+                value=addresses.mode,
+                reason=(
+                    f'with cpu_mode {mode} it must be {" or ".join(sorted(settings.address_spaces)) or "left out"}'
+                ),
+            )
         if settings.domain_type not in ('kvm', 'qemu'):
             # libvirt's test driver does not support CPU models.
             if limits.liked or threads is not None or addresses is not None:
@@ -59,8 +68,13 @@ class CpuConfigurator:
         if mode == 'none':
             domain.cpu = Cpu(**parts)
             return
-        domain.cpu = Cpu(mode=mode, model=_model(guest) if mode == 'custom' else None, **parts,
-                         features=list(settings.cpu_flags), addresses=addresses)
+        domain.cpu = Cpu(
+            mode=mode,
+            model=_model(guest) if mode == 'custom' else None,
+            **parts,
+            features=list(settings.cpu_flags),
+            addresses=addresses,
+        )
 
 
 def _model(guest: GuestSpec) -> str:
@@ -70,13 +84,17 @@ def _model(guest: GuestSpec) -> str:
     Raises NotOnThisHost if no model has all features.
     """
     settings = guest.settings
-    needed = cpu_features.wanted(guest.required_traits) - {name for name, policy in settings.cpu_flags
-                                                           if policy == 'require'}
+    needed = cpu_features.wanted(guest.required_traits) - {
+        name for name, policy in settings.cpu_flags if policy == 'require'
+    }
     for name, has in settings.cpu_models.items():
         if needed <= has:
             return name
-    raise NotOnThisHost(name='trait:HW_CPU_*', value=', '.join(sorted(needed)), reason=(
-        f'no model of [libvirt]cpu_models ({", ".join(settings.cpu_models)}) has all of these features'))
+    raise NotOnThisHost(
+        name='trait:HW_CPU_*',
+        value=', '.join(sorted(needed)),
+        reason=(f'no model of [libvirt]cpu_models ({", ".join(settings.cpu_models)}) has all of these features'),
+    )
 
 
 def _threads(guest: GuestSpec) -> int | None:
@@ -110,19 +128,26 @@ class PlaceConfigurator:
             return
         cells = placed.cells
         pins = {vcpu: cpus for cell in cells for vcpu, cpus in _pins(guest, cell).items()}
-        domain.cputune = CpuTune({vcpu: cpuset.text(cpus) for vcpu, cpus in pins.items()},
-                                 cpuset.text(_emulator(guest, placed, pins)),
-                                 realtime=cpuset.text(guest.realtime) or None,
-                                 priority=guest.settings.realtime_priority)
+        domain.cputune = CpuTune(
+            {vcpu: cpuset.text(cpus) for vcpu, cpus in pins.items()},
+            cpuset.text(_emulator(guest, placed, pins)),
+            realtime=cpuset.text(guest.realtime) or None,
+            priority=guest.settings.realtime_priority,
+        )
         domain.numatune = NumaTune({number: cell.id for number, cell in enumerate(cells)})
         # All cells have the same page size. If it is larger than the host's smallest, other processes may map the
         # memory (vhost-user).
         size = cells[0].pagesize
         domain.cpu = domain.cpu or Cpu(sockets=guest.flavor.vcpus)
         domain.cpu.cells = [
-            GuestCell(number, cpuset.text(cell.total_cpus), cell.memory * 1024,
-                      shared=size is not None and size > guest.settings.small_page)
-            for number, cell in enumerate(cells)]
+            GuestCell(
+                number,
+                cpuset.text(cell.total_cpus),
+                cell.memory * 1024,
+                shared=size is not None and size > guest.settings.small_page,
+            )
+            for number, cell in enumerate(cells)
+        ]
 
 
 def _pins(guest: GuestSpec, cell: InstanceNUMACell) -> dict[int, set[int]]:
@@ -140,9 +165,15 @@ def _emulator(guest: GuestSpec, placed: InstanceNUMATopology, pins: dict[int, se
     found = reserved or set().union(*(cpus for vcpu, cpus in pins.items() if vcpu not in guest.realtime))
     if not found:
         # The policy is share, and the host has no shared CPUs.
-        raise NotOnThisHost(name='hw:emulator_threads_policy', value=policy, reason=(
-            'all CPUs of the guest are realtime, so its emulator threads need [compute]cpu_shared_set, which is not '
-            'set'))
+        raise NotOnThisHost(
+            name='hw:emulator_threads_policy',
+            value=policy,
+            reason=(
+                'all CPUs of the guest are realtime, so its emulator threads need [compute]cpu_shared_set, which is '
+                'not '
+                'set'
+            ),
+        )
     return found
 
 
@@ -158,7 +189,10 @@ class CpuQuotaConfigurator:
         if limits:
             least, most = tuning.CPU_SHARES[version] if version is not None else tuning.CPU_LIMITS['shares']
             if 'shares' in limits and not least <= limits['shares'] <= most:
-                raise NotOnThisHost(name='quota:cpu_shares', value=limits['shares'], reason=(
-                    f'it must be from {least} to {most} (control groups of version {version})'))
+                raise NotOnThisHost(
+                    name='quota:cpu_shares',
+                    value=limits['shares'],
+                    reason=(f'it must be from {least} to {most} (control groups of version {version})'),
+                )
             domain.cputune = domain.cputune or CpuTune()
             domain.cputune.limits = limits

@@ -2,6 +2,7 @@
 
 Disks and network cards have files of their own, ``disk`` and ``interface``.
 """
+
 from __future__ import annotations
 
 from oslo_utils import strutils
@@ -11,8 +12,8 @@ from kilonova.virt.hardware import tuning
 from kilonova.virt.libvirt.devices.mdev import MediatedDevice
 from kilonova.virt.libvirt.domain.disk import layout
 from kilonova.virt.libvirt.domain.guest import X86, GuestSpec
-from kilonova.virt.libvirt.xml import Domain
-from kilonova.virt.libvirt.xml_devices import (
+from kilonova.virt.libvirt.xml.base import Domain
+from kilonova.virt.libvirt.xml.devices import (
     AgentChannel,
     Controller,
     Graphics,
@@ -26,7 +27,7 @@ from kilonova.virt.libvirt.xml_devices import (
     Sound,
     SpiceChannel,
     Video,
-    Watchdog,
+    WatchdogElement,
 )
 from kilonova.virt.parts.guests import NotOnThisHost, UnsupportedHardware
 
@@ -46,9 +47,10 @@ class SerialConfigurator:
         if guest.console_log:
             listen = guest.settings.consoles.serial
             tcp = [(listen, port) for port in guest.serial_tcp] if listen else []
-            domain.devices.extend(Serial(
-                None if port else guest.console_log, port, tcp[port] if port < len(tcp) else None)
-                for port in range(guest.tuning.serial_ports))
+            domain.devices.extend(
+                Serial(None if port else guest.console_log, port, tcp[port] if port < len(tcp) else None)
+                for port in range(guest.tuning.serial_ports)
+            )
 
 
 class GraphicsConfigurator:
@@ -79,8 +81,11 @@ class InputConfigurator:
         """Write the tablet and the keyboard, if the guest has them."""
         if guest.has_tablet:
             domain.devices.append(Input('tablet', guest.input_bus))
-        if guest.settings.is_qemu and guest.settings.consoles.has_screen and (
-                guest.input_bus == 'virtio' or guest.settings.arch not in X86):
+        if (
+            guest.settings.is_qemu
+            and guest.settings.consoles.has_screen
+            and (guest.input_bus == 'virtio' or guest.settings.arch not in X86)
+        ):
             domain.devices.append(Input('keyboard', guest.input_bus))
 
 
@@ -105,8 +110,9 @@ class VideoConfigurator:
         if model not in _VIDEO_MODELS:
             raise UnsupportedHardware(model=f'video {model}', virt=guest.settings.virt_type)
         if model not in known:
-            raise NotOnThisHost(name='hw_video_model', value=model,
-                                reason=f'it must be one of {", ".join(sorted(known))}')
+            raise NotOnThisHost(
+                name='hw_video_model', value=model, reason=f'it must be one of {", ".join(sorted(known))}'
+            )
         domain.devices.append(Video(model, ram * 1024 or None))
 
 
@@ -162,11 +168,17 @@ class IommuConfigurator:
         _check_model('hw:viommu_model', model, guest.settings.models.iommu)
         if not guest.is_pcie:
             if guest.image_property('hw_machine_type'):
-                raise UnsupportedHardware(model=f'IOMMU {model} on machine type {guest.machine}',
-                                          virt=guest.settings.virt_type)
-            raise NotOnThisHost(name='hw:viommu_model', value=model, reason=(
-                f'its machine type {guest.machine} does not support an IOMMU; a PCI Express machine type (q35) is '
-                'needed'))
+                raise UnsupportedHardware(
+                    model=f'IOMMU {model} on machine type {guest.machine}', virt=guest.settings.virt_type
+                )
+            raise NotOnThisHost(
+                name='hw:viommu_model',
+                value=model,
+                reason=(
+                    f'its machine type {guest.machine} does not support an IOMMU; a PCI Express machine type (q35) is '
+                    'needed'
+                ),
+            )
         domain.devices.append(Iommu(model, self._intel(guest) if model == tuning.INTEL else {}))
 
     def _intel(self, guest: GuestSpec) -> dict[str, str]:
@@ -204,11 +216,16 @@ class ControllerConfigurator:
             domain.devices.append(Controller('usb', model=model, index=0))
             if model == _ICH9:
                 # The companion controllers serve slow devices. A guest finds none of them without the first one.
-                domain.devices.extend(Controller('usb', model=f'ich9-uhci{number}', index=0, start=2 * (number - 1))
-                                      for number in (1, 2, 3))
+                domain.devices.extend(
+                    Controller('usb', model=f'ich9-uhci{number}', index=0, start=2 * (number - 1))
+                    for number in (1, 2, 3)
+                )
         elif settings.is_qemu and settings.arch in X86:
-            used = (layout(guest).has('usb') or guest.tuning.sound == 'usb'
-                    or (guest.has_tablet and guest.input_bus == 'usb'))
+            used = (
+                layout(guest).has('usb')
+                or guest.tuning.sound == 'usb'
+                or (guest.has_tablet and guest.input_bus == 'usb')
+            )
             domain.devices.append(Controller('usb', model=None if used else 'none', index=0))
         if guest.is_pcie and settings.pcie_ports:
             domain.devices.append(Controller('pci', model='pcie-root'))
@@ -244,7 +261,7 @@ class WatchdogConfigurator:
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
         """Write the watchdog if flavor or image request one."""
         if guest.tuning.watchdog and guest.settings.is_qemu:
-            domain.devices.append(Watchdog('i6300esb', guest.tuning.watchdog))
+            domain.devices.append(WatchdogElement('i6300esb', guest.tuning.watchdog))
 
 
 class BalloonConfigurator:

@@ -2,17 +2,18 @@
 
 The order is: the volume that the guest boots from, its own disks, and the server's other volumes.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from kilonova.virt import disk_names
-from kilonova.virt.libvirt.domain import volume as volumes
+from kilonova.virt.libvirt.domain import volume_disk as volumes
 from kilonova.virt.libvirt.domain.guest import X86, GuestDisk, GuestSpec, GuestVolume, PoolSource
-from kilonova.virt.libvirt.xml import Domain, node
-from kilonova.virt.libvirt.xml_devices import Controller
-from kilonova.virt.libvirt.xml_disks import FileDisk, PoolDisk
+from kilonova.virt.libvirt.xml.base import Domain, node
+from kilonova.virt.libvirt.xml.devices import Controller
+from kilonova.virt.libvirt.xml.disks import FileDisk, PoolDisk
 from kilonova.virt.parts.guests import NotOnThisHost, UnsupportedHardware
 
 
@@ -61,12 +62,16 @@ def layout(guest: GuestSpec, others: Iterable[str] = ()) -> Layout:
     own = [bus_of(guest, disk.device, disk.bus) for disk in guest.disks]
     roots = [given for given in guest.volumes if given.volume.is_root]
     rest = [given for given in guest.volumes if not given.volume.is_root]
-    root_buses, buses = ([bus_of(guest, given.volume.device_type or 'disk', given.volume.bus) for given in some]
-                         for some in (roots, rest))
+    root_buses, buses = (
+        [bus_of(guest, given.volume.device_type or 'disk', given.volume.bus) for given in some]
+        for some in (roots, rest)
+    )
     devices = [given.volume.device for given in rest]
     names, volume_names = disk_names.assign([*root_buses, *own], list(zip(buses, devices, strict=True)), others)
-    return Layout(list(map(Place, guest.disks, own, names[len(roots):])),
-                  [*map(VolumePlace, roots, root_buses, names), *map(VolumePlace, rest, buses, volume_names)])
+    return Layout(
+        list(map(Place, guest.disks, own, names[len(roots) :])),
+        [*map(VolumePlace, roots, root_buses, names), *map(VolumePlace, rest, buses, volume_names)],
+    )
 
 
 class DiskConfigurator:
@@ -84,32 +89,52 @@ class DiskConfigurator:
         # libvirt chooses the controller's model, which is not virtio on a PC, unless the image names one.
         model = guest.image_property('hw_scsi_model')
         if model and found.has('scsi'):
-            domain.devices.append(Controller('scsi', model=model, index=0,
-                                             packed=model == 'virtio-scsi' and guest.tuning.packed_ring))
+            domain.devices.append(
+                Controller('scsi', model=model, index=0, packed=model == 'virtio-scsi' and guest.tuning.packed_ring)
+            )
 
     def _device(self, guest: GuestSpec, disk: GuestDisk, bus: str, target: str) -> FileDisk:
         if disk.pool is not None:
             return self._of_pool(guest, disk, disk.pool, bus, target)
         if disk.device == 'cdrom':
-            return FileDisk(disk.path, disk.format, target, bus, device='cdrom', cache=guest.settings.disk_cache,
-                            boots=disk.boots)
+            return FileDisk(
+                disk.path, disk.format, target, bus, device='cdrom', cache=guest.settings.disk_cache, boots=disk.boots
+            )
         # The kernel's asynchronous I/O is an advantage for direct I/O on a raw file.
         native = disk.format == 'raw' and guest.settings.disk_cache in ('none', 'directsync')
-        return FileDisk(disk.path, disk.format, target, bus, device=disk.device, cache=guest.settings.disk_cache,
-                        io='native' if native else None, discard=guest.settings.disk_discard,
-                        limits=guest.tuning.disk, boots=disk.boots, packed=bus == 'virtio' and guest.tuning.packed_ring)
+        return FileDisk(
+            disk.path,
+            disk.format,
+            target,
+            bus,
+            device=disk.device,
+            cache=guest.settings.disk_cache,
+            io='native' if native else None,
+            discard=guest.settings.disk_discard,
+            limits=guest.tuning.disk,
+            boots=disk.boots,
+            packed=bus == 'virtio' and guest.tuning.packed_ring,
+        )
 
     def _of_pool(self, guest: GuestSpec, disk: GuestDisk, pool: PoolSource, bus: str, target: str) -> PoolDisk:
         is_cd, auth = disk.device == 'cdrom', None
         if pool.secret is not None:
             auth = node('auth', node('secret', type='ceph', uuid=pool.secret), username=pool.user)
         monitors = [node('host', name=name, port=port) for name, port in pool.monitors]
-        return PoolDisk(disk.path, disk.format, target, bus, device=disk.device,
-                        cache=guest.settings.volume_caches.get('network', 'none'),
-                        discard=None if is_cd else guest.settings.disk_discard,
-                        limits={} if is_cd else guest.tuning.disk, boots=disk.boots,
-                        packed=bus == 'virtio' and guest.tuning.packed_ring,
-                        source=node('source', *monitors, protocol='rbd', name=disk.path), auth=auth)
+        return PoolDisk(
+            disk.path,
+            disk.format,
+            target,
+            bus,
+            device=disk.device,
+            cache=guest.settings.volume_caches.get('network', 'none'),
+            discard=None if is_cd else guest.settings.disk_discard,
+            limits={} if is_cd else guest.tuning.disk,
+            boots=disk.boots,
+            packed=bus == 'virtio' and guest.tuning.packed_ring,
+            source=node('source', *monitors, protocol='rbd', name=disk.path),
+            auth=auth,
+        )
 
 
 def bus_of(guest: GuestSpec, device: str, asked: str | None) -> str:
@@ -119,8 +144,11 @@ def bus_of(guest: GuestSpec, device: str, asked: str | None) -> str:
     on that bus, and NotOnThisHost if only the machine type of this host's guests has no such bus.
     """
     if device == 'cdrom':
-        default = 'sata' if guest.is_pcie and guest.settings.arch == 'x86_64' else (
-            'ide' if guest.settings.arch in X86 else 'scsi')
+        default = (
+            'sata'
+            if guest.is_pcie and guest.settings.arch == 'x86_64'
+            else ('ide' if guest.settings.arch in X86 else 'scsi')
+        )
         bus = asked or guest.image_property('hw_cdrom_bus', default)
     elif device == 'floppy':
         bus = asked or guest.image_property('hw_floppy_bus', 'fdc')
@@ -139,7 +167,11 @@ def _check_bus(guest: GuestSpec, device: str, bus: str) -> None:
         raise UnsupportedHardware(model=f'{device} on bus {bus}', virt=guest.settings.virt_type)
     if bus == 'ide' and guest.is_pcie and guest.settings.is_qemu:
         if guest.image_property('hw_machine_type'):
-            raise UnsupportedHardware(model=f'{device} on bus ide of machine type {guest.machine}',
-                                      virt=guest.settings.virt_type)
-        raise NotOnThisHost(name=f'hw_{"disk" if device == "lun" else device}_bus', value=bus,
-                            reason=f'its machine type {guest.machine} has no such bus')
+            raise UnsupportedHardware(
+                model=f'{device} on bus ide of machine type {guest.machine}', virt=guest.settings.virt_type
+            )
+        raise NotOnThisHost(
+            name=f'hw_{"disk" if device == "lun" else device}_bus',
+            value=bus,
+            reason=f'its machine type {guest.machine} has no such bus',
+        )

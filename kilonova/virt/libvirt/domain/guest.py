@@ -3,6 +3,7 @@
 Configurators read them and change only the domain. Data from the configuration, the server and the image that
 configurators may use are all in these classes.
 """
+
 from __future__ import annotations
 
 import functools
@@ -120,7 +121,7 @@ class DeviceModels:
 
 
 @dataclass(frozen=True)
-class Settings:
+class GuestSettings:
     """The [libvirt] options and host properties that the configurators need.
 
     Each option is read once, at the driver's start.
@@ -183,7 +184,7 @@ class GuestSpec:
 
     instance: objects.Instance
     name: str
-    settings: Settings
+    settings: GuestSettings
     image_meta: ImageMeta = field(default_factory=dict)
     disks: tuple[GuestDisk, ...] = ()
     volumes: tuple[GuestVolume, ...] = ()
@@ -231,8 +232,11 @@ class GuestSpec:
         screen, and if SPICE with its agent is the only screen, because the agent sets the pointer's position then.
         """
         consoles = self.settings.consoles
-        if not self.settings.is_qemu or not consoles.has_screen or (
-                consoles.vnc is None and consoles.spice is not None and consoles.spice.agent):
+        if (
+            not self.settings.is_qemu
+            or not consoles.has_screen
+            or (consoles.vnc is None and consoles.spice is not None and consoles.spice.agent)
+        ):
             return False
         return self.image_property('hw_pointer_model', consoles.pointer) == 'usbtablet'
 
@@ -249,15 +253,23 @@ class GuestSpec:
     @functools.cached_property
     def properties(self) -> ImageMetaProps:
         """The image's properties for CPUs, memory and board, with types."""
-        return ImageMetaProps.from_dict({name: value for name, value in (
-            self.image_meta.get('properties') or {}).items() if name.startswith(_TYPED)})
+        return ImageMetaProps.from_dict(
+            {
+                name: value
+                for name, value in (self.image_meta.get('properties') or {}).items()
+                if name.startswith(_TYPED)
+            }
+        )
 
     @property
     def required_traits(self) -> set[str]:
         """The traits that flavor and image require, in any request group."""
         said = {**(self.image_meta.get('properties') or {}), **self.extra_specs}
-        return {name.partition(':')[2] for name, value in said.items()
-                if name.startswith('trait') and ':' in name and value == 'required'}
+        return {
+            name.partition(':')[2]
+            for name, value in said.items()
+            if name.startswith('trait') and ':' in name and value == 'required'
+        }
 
     @functools.cached_property
     def realtime(self) -> frozenset[int]:

@@ -3,6 +3,7 @@
 A card is plugged into a bridge of the host by libvirt, is connected to the socket of a user-space switch, or is a
 function of one of the host's network devices (SR-IOV).
 """
+
 from __future__ import annotations
 
 import re
@@ -26,11 +27,11 @@ from kilonova.objects.vif import (
     offloads,
 )
 from kilonova.virt.libvirt.domain.guest import X86, GuestSpec
-from kilonova.virt.libvirt.xml import Domain
-from kilonova.virt.libvirt.xml_devices import PciHostDevice
-from kilonova.virt.libvirt.xml_interfaces import (
+from kilonova.virt.libvirt.xml.base import Domain
+from kilonova.virt.libvirt.xml.devices import PciHostDevice
+from kilonova.virt.libvirt.xml.interfaces import (
     FunctionInterface,
-    Interface,
+    InterfaceElement,
     MacvtapInterface,
     SocketInterface,
     VdpaInterface,
@@ -44,15 +45,20 @@ _MODELS, _PC_MODELS = ('e1000', 'e1000e', 'rtl8139', 'virtio'), ('ne2k_pci', 'pc
 _MOST_QUEUES = 256
 # vif_types of ports that are not PCI functions: on bridges, and a tap device that an agent connects.
 _LINUX, _TAP = 'bridge', 'tap'
-Card = Interface | SocketInterface | MacvtapInterface | VdpaInterface | FunctionInterface | PciHostDevice
+Card = InterfaceElement | SocketInterface | MacvtapInterface | VdpaInterface | FunctionInterface | PciHostDevice
 # For vhostuser ports: the modes of QEMU, the maximum length of a socket's path, and the keys of vif_details that
 # require software for plugging that isn't part of os-vif.
 _MODES, _LONGEST_PATH, _FOREIGN = ('client', 'server'), 107, ('vhostuser_fp_plug', 'vhostuser_vrouter_plug')
 # The device file of a vDPA device, as libvirt reports it.
 _VHOST_VDPA = re.compile(r'/dev/\w[\w.-]{0,99}', re.ASCII)
 # A dict from vnic_type to the accepted vif_types.
-_BOUND_AS = {DIRECT: ('hw_veb', INFINIBAND, PROFILED), MACVTAP: ('hw_veb', PROFILED), REMOTE: (OVS,),
-             ACCELERATED_VIRTUAL: ('hw_veb',), **dict.fromkeys(WHOLE_PHYSICAL, ('hostdev_physical',))}
+_BOUND_AS = {
+    DIRECT: ('hw_veb', INFINIBAND, PROFILED),
+    MACVTAP: ('hw_veb', PROFILED),
+    REMOTE: (OVS,),
+    ACCELERATED_VIRTUAL: ('hw_veb',),
+    **dict.fromkeys(WHOLE_PHYSICAL, ('hostdev_physical',)),
+}
 # The maximum length of a port profile's name in libvirt, in bytes.
 _LONGEST_PROFILE = 39
 
@@ -91,32 +97,46 @@ def card(guest: GuestSpec, vif: Vif) -> Card:
     return _socket(guest, vif) if vif.type == VHOST_USER else _plugged(guest, vif)
 
 
-def _plugged(guest: GuestSpec, vif: Vif) -> Interface:
+def _plugged(guest: GuestSpec, vif: Vif) -> InterfaceElement:
     model, bridge = _model(guest), None
     is_ovs, is_virtio = vif.type == OVS and vif.plug is not Plug.HYBRID, model == 'virtio'
     if vif.type != _TAP:
-        bridge = vif.own_bridge if vif.plug is Plug.HYBRID else (
-            vif.switch if is_ovs else vif.bridge or f'brq{vif.network_id[:11]}')
-    return Interface(
-        mac=vif.mac, bridge=bridge, device=vif.device_name, model=model, ovs_port=vif.id if is_ovs else None,
-        mtu=vif.mtu, queues=_queues(guest) if is_virtio else None, packed=is_virtio and guest.tuning.packed_ring,
+        bridge = (
+            vif.own_bridge
+            if vif.plug is Plug.HYBRID
+            else (vif.switch if is_ovs else vif.bridge or f'brq{vif.network_id[:11]}')
+        )
+    return InterfaceElement(
+        mac=vif.mac,
+        bridge=bridge,
+        device=vif.device_name,
+        model=model,
+        ovs_port=vif.id if is_ovs else None,
+        mtu=vif.mtu,
+        queues=_queues(guest) if is_virtio else None,
+        packed=is_virtio and guest.tuning.packed_ring,
         # Open vSwitch in user space forwards frames whose checksum was left to the hardware, so TCP connections would
         # hang.
-        offloads=not (is_virtio and vif.details.get('datapath_type') == 'netdev'))
+        offloads=not (is_virtio and vif.details.get('datapath_type') == 'netdev'),
+    )
 
 
 def _socket(guest: GuestSpec, vif: Vif) -> SocketInterface:
     _check_virtio(guest, vif)
-    return SocketInterface(mac=vif.mac, path=vif.socket or '', mode=vif.details['vhostuser_mode'],
-                           queues=_queues(guest), packed=guest.tuning.packed_ring)
+    return SocketInterface(
+        mac=vif.mac,
+        path=vif.socket or '',
+        mode=vif.details['vhostuser_mode'],
+        queues=_queues(guest),
+        packed=guest.tuning.packed_ring,
+    )
 
 
 def _check_virtio(guest: GuestSpec, vif: Vif) -> None:
     model = _model(guest)
     if model != 'virtio':
         said = '' if vif.vnic_type == 'normal' else f' for vnic_type {vif.vnic_type}'
-        raise InterfaceUnsupported(port=vif.id,
-                                   type=f'{vif.type}{said}, which hw_vif_model {model} does not support')
+        raise InterfaceUnsupported(port=vif.id, type=f'{vif.type}{said}, which hw_vif_model {model} does not support')
 
 
 def _queues(guest: GuestSpec) -> int | None:
@@ -139,8 +159,10 @@ def _function(guest: GuestSpec, vif: Vif) -> FunctionInterface | MacvtapInterfac
     function = guest.functions.get(vif.slot or '')
     if function is None:
         # The same is checked for other devices, see ``compute.host.Host.check_devices``.
-        raise errors.KilonovaError(f'Port {vif.id} is bound to device {vif.slot}, which is not allocated to instance '
-                                   f'{guest.instance.uuid} on this host.')
+        raise errors.KilonovaError(
+            f'Port {vif.id} is bound to device {vif.slot}, which is not allocated to instance '
+            f'{guest.instance.uuid} on this host.'
+        )
     if vif.is_device:
         return PciHostDevice(function.address, function.managed)
     profile = vif.details['profileid'] if vif.type == PROFILED else None
@@ -150,13 +172,16 @@ def _function(guest: GuestSpec, vif: Vif) -> FunctionInterface | MacvtapInterfac
     if vif.vnic_type == VDPA:
         _check_virtio(guest, vif)
         if end is None or _VHOST_VDPA.fullmatch(end) is None:
-            told = 'none' if end is None else repr(end[:2 * _LONGEST_PATH])
-            raise InterfaceUnsupported(port=vif.id, type=(
-                f'{vif.type} on {function.address}, whose vhost-vdpa file is {told}; it must be a file in /dev'))
+            told = 'none' if end is None else repr(end[: 2 * _LONGEST_PATH])
+            raise InterfaceUnsupported(
+                port=vif.id,
+                type=(f'{vif.type} on {function.address}, whose vhost-vdpa file is {told}; it must be a file in /dev'),
+            )
         return VdpaInterface(vif.mac, end)
     if end is None:
-        raise InterfaceUnsupported(port=vif.id,
-                                   type=f'{vif.type} on {function.address}, which has no network interface')
+        raise InterfaceUnsupported(
+            port=vif.id, type=f'{vif.type} on {function.address}, which has no network interface'
+        )
     return MacvtapInterface(vif.mac, end, 'passthrough', _model(guest), vif.vlan, profile)
 
 
@@ -200,5 +225,5 @@ def _amiss(vif: Vif) -> str | None:
     if mode not in _MODES:
         return f'{vif.type} with vhostuser_mode {mode}'
     if not path.startswith('/') or len(path.encode()) > _LONGEST_PATH:
-        return f'{vif.type} with vhostuser_socket {path[:2 * _LONGEST_PATH]!r}'
+        return f'{vif.type} with vhostuser_socket {path[: 2 * _LONGEST_PATH]!r}'
     return None

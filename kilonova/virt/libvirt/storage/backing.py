@@ -6,6 +6,7 @@
 The guest writes to the first file of the chain. Each file gets the data that it lacks from the next file. If a program
 is interrupted, the next call completes its work. The guest sees the same data at any moment.
 """
+
 from __future__ import annotations
 
 import json
@@ -50,8 +51,7 @@ def merge(links: list[Link], wanted: Merge, check: Check) -> None:
     """
     by_name = {link.name: number for number, link in enumerate(links)}
     if wanted.into is None:
-        base = ('-b', '') if wanted.file is None else (
-            '-b', wanted.file, '-F', links[by_name[wanted.file]].format)
+        base = ('-b', '') if wanted.file is None else ('-b', wanted.file, '-F', links[by_name[wanted.file]].format)
         command.watched(check, 'qemu-img', 'rebase', '-q', '-f', links[0].format, *base, links[0].path)
         return
     into, above = links[by_name[wanted.into]], links[by_name[wanted.into] - 2]

@@ -6,6 +6,7 @@
 However many boots wait for an image, it is downloaded once: the first boot holds the lock, the other boots find the
 file. A file that a crash left behind has the suffix .part or .converted, and the next download writes it again.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -54,14 +55,16 @@ class ConversionLimits:
 class ImageCache:
     """The cached files of one host, in <instances_path>/_base."""
 
-    def __init__(self, directory: str, locks: files.Locks, *, force_raw: bool = True,
-                 limits: ConversionLimits | None = None) -> None:
+    def __init__(
+        self, directory: str, locks: files.FileLocks, *, force_raw: bool = True, limits: ConversionLimits | None = None
+    ) -> None:
         self.directory = directory
         self._locks, self._force_raw, self._limits = locks, force_raw, limits or ConversionLimits()
-        self._known: dict[str, disk.Base] = {}
+        self._known: dict[str, disk.BaseFile] = {}
 
-    def image(self, image_id: str, image_meta: ImageMeta, download: ImageFetch,
-              most: int | None = None) -> disk.Base:
+    def image(
+        self, image_id: str, image_meta: ImageMeta, download: ImageFetch, most: int | None = None
+    ) -> disk.BaseFile:
         """Return the cached image. Download it first if it is not in the cache.
 
         ``most`` is the size of the flavor's root disk in bytes. If an exception is raised, no incomplete file stays in
@@ -89,7 +92,7 @@ class ImageCache:
         self._make_once(name, path, lambda: self._fetch_as_it_is(image_id, download, path))
         return path
 
-    def blank(self, name: str, size: int, *mkfs: str) -> disk.Base:
+    def blank(self, name: str, size: int, *mkfs: str) -> disk.BaseFile:
         """Return a formatted empty disk of ``size`` bytes (ephemeral_…, swap_…). Make it if it is not in the cache."""
         return self._once(name, lambda path: disk.create_blank(path, size, *mkfs))
 
@@ -138,7 +141,7 @@ class ImageCache:
             LOG.debug('Base, swap or ephemeral file too young to remove: %s', path)
         return False
 
-    def _once(self, name: str, make: Callable[[str], None]) -> disk.Base:
+    def _once(self, name: str, make: Callable[[str], None]) -> disk.BaseFile:
         path = os.path.join(self.directory, name)
         self._make_once(name, path, lambda: make(path))
         if name not in self._known:
@@ -155,8 +158,7 @@ class ImageCache:
             self._known.pop(name, None)
             make()
 
-    def _fetch(self, image_id: str, image_meta: ImageMeta, download: ImageFetch, path: str,
-               most: int | None) -> None:
+    def _fetch(self, image_id: str, image_meta: ImageMeta, download: ImageFetch, path: str, most: int | None) -> None:
         part, converted = f'{path}.part', f'{path}.converted'
         LOG.debug('Fetching image %s to %s', image_id, part)
         try:
@@ -193,6 +195,7 @@ class ImageCache:
         The content is parsed by ``format_inspector`` before qemu-img is started, because qemu-img would open files that
         a hostile header names.
         """
+
         def refuse(reason: str) -> errors.ImageUnacceptable:
             return errors.ImageUnacceptable(image_id=image_id, reason=reason)
 
@@ -211,9 +214,18 @@ class ImageCache:
         if inspector is None or found not in accepted:
             raise refuse(f"its content is {found}, but its disk_format is '{disk_format}'")
         try:
-            info = json.loads(command.limited(
-                'qemu-img', 'info', '--output=json', '-f', qemu_name, path,
-                cpu_seconds=self._limits.cpu_seconds, address_space_gib=self._limits.address_space_gib))
+            info = json.loads(
+                command.limited(
+                    'qemu-img',
+                    'info',
+                    '--output=json',
+                    '-f',
+                    qemu_name,
+                    path,
+                    cpu_seconds=self._limits.cpu_seconds,
+                    address_space_gib=self._limits.address_space_gib,
+                )
+            )
         except command.CommandFailed as error:
             raise refuse(f'qemu-img cannot read it: {error}') from error
         details = (info.get('format-specific') or {}).get('data') or {}

@@ -1,11 +1,13 @@
 """The config drive: a CD or a disk from which a guest's cloud-init reads its metadata without any network.
 
     if required(conf, instance, image_meta):
-        build(path, content(About.of(instance, 'novalocal'), vendor, files=files), Format('iso9660', 'genisoimage'))
+        files = content(GuestFacts.of(instance, 'novalocal'), vendor, files=files)
+        build(path, files, Format('iso9660', 'genisoimage'))
 
 The drive has the files of the metadata service in all its versions, the vendor data, and the files and the admin
 password that the user gave.
 """
+
 from __future__ import annotations
 
 import base64
@@ -24,7 +26,7 @@ from oslo_utils import strutils
 from kilonova import errors, objects
 from kilonova.clients.vendordata import Vendordata
 from kilonova.virt import command, guest_metadata
-from kilonova.virt.guest_metadata import About
+from kilonova.virt.guest_metadata import GuestFacts
 from kilonova.virt.libvirt.storage import disk, files
 from kilonova.virt.parts.disks import ImageMeta
 
@@ -59,12 +61,16 @@ def required(conf: cfg.ConfigOpts, instance: objects.Instance, image_meta: Image
     set.
     """
     wish = (image_meta.get('properties') or {}).get('img_config_drive')
-    return conf.force_config_drive or wish == 'mandatory' or strutils.bool_from_string(
-        getattr(instance, 'config_drive', None))
+    return (
+        conf.force_config_drive
+        or wish == 'mandatory'
+        or strutils.bool_from_string(getattr(instance, 'config_drive', None))
+    )
 
 
-def content(about: About, vendor: Vendordata, *, admin_password: str | None = None,
-            files: Sequence[tuple[str, str]] = ()) -> dict[str, bytes]:
+def content(
+    about: GuestFacts, vendor: Vendordata, *, admin_password: str | None = None, files: Sequence[tuple[str, str]] = ()
+) -> dict[str, bytes]:
     """Return a dict from path to content of the config drive's files.
 
     ``files`` are pairs of a path in the guest and the content in base64. Raises VendordataFailed if the vendor data
@@ -76,8 +82,10 @@ def content(about: About, vendor: Vendordata, *, admin_password: str | None = No
         name = f'content/{number:04}'
         more.setdefault('files', []).append({'path': path, 'content_path': f'/{name}'})
         found[f'openstack/{name}'] = base64.b64decode(encoded)
-    vendors = {'vendor_data.json': json.dumps(vendor.static()).encode(),
-               'vendor_data2.json': json.dumps(vendor.all(guest_metadata.question(about))).encode()}
+    vendors = {
+        'vendor_data.json': json.dumps(vendor.static()).encode(),
+        'vendor_data2.json': json.dumps(vendor.all(guest_metadata.question(about))).encode(),
+    }
     for version in (*guest_metadata.VERSIONS, guest_metadata.LATEST):
         for name, data in guest_metadata.openstack(about, version, **more).items():
             found[f'openstack/{version}/{name}'] = data
@@ -110,8 +118,21 @@ def build(path: str, tree: dict[str, bytes], format_: Format) -> None:
             disk.create_blank(aside, SIZE, 'mkfs.vfat', '-n', _LABEL)
             command.run('mcopy', '-s', '-Q', '-i', aside, *(entry.path for entry in os.scandir(scratch)), '::')
         else:
-            command.run(*shlex.split(format_.mkisofs), '-o', aside, '-ldots', '-allow-lowercase', '-allow-multidot',
-                        '-l', '-quiet', '-J', '-r', '-V', _LABEL, scratch)
+            command.run(
+                *shlex.split(format_.mkisofs),
+                '-o',
+                aside,
+                '-ldots',
+                '-allow-lowercase',
+                '-allow-multidot',
+                '-l',
+                '-quiet',
+                '-J',
+                '-r',
+                '-V',
+                _LABEL,
+                scratch,
+            )
     except command.CommandFailed as error:
         files.remove(aside)
         raise ConfigDriveFailed(program=error.fields['command'], reason=error.fields['reason']) from error

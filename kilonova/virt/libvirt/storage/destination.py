@@ -10,6 +10,7 @@ All kinds of destination have the same steps, so a copy is made, marked and rena
 nothing is copied. Each step may be repeated: files of another move are replaced, and files that this move has already
 brought are kept.
 """
+
 from __future__ import annotations
 
 import os
@@ -27,7 +28,7 @@ from kilonova.virt.parts.moves import MoveOffer
 Going = Callable[[int], None]
 
 
-class Destination(Protocol):
+class MoveDestination(Protocol):
     """The directory of one server at the destination.
 
     ``coming`` is the directory that receives the copy. When the copy is complete, it is renamed to the server's usual
@@ -67,7 +68,7 @@ class Destination(Protocol):
         """Delete the directories that this move brought, and return their paths."""
 
 
-def of(offer: MoveOffer, uuid: str, here: str, instances_path: str, transport: ssh.Transport) -> Destination:
+def of(offer: MoveOffer, uuid: str, here: str, instances_path: str, transport: ssh.FileTransport) -> MoveDestination:
     """Return the destination of a server's disks that ``offer`` describes (see ``DiskMover.offer``).
 
     ``here`` is this host, and ``instances_path`` is the directory of its disks. Returns a Shared destination if another
@@ -75,8 +76,11 @@ def of(offer: MoveOffer, uuid: str, here: str, instances_path: str, transport: s
     """
     if offer['host'] != here and offer['storage_id'] == identity.storage_id(instances_path):
         return Shared(offer, uuid, here, instances_path)
-    if (offer['machine_id'] == identity.machine_id() and offer['boot_id'] == identity.boot_id()
-            and offer['storage_id'] == identity.storage_id(offer['instances_path'])):
+    if (
+        offer['machine_id'] == identity.machine_id()
+        and offer['boot_id'] == identity.boot_id()
+        and offer['storage_id'] == identity.storage_id(offer['instances_path'])
+    ):
         return Local(offer, uuid)
     return ssh.Remote(offer, uuid, here, transport)
 
@@ -159,12 +163,16 @@ class Shared(Local):
         """
         # 'run' is missing if the destination has a release that did not support shared storage.
         if identity.run_of(self._own_path, self._offer['host']) != self._offer.get('run'):
-            raise self._unmovable(f'both hosts have the same storage id, but the destination is not seen in '
-                                  f'{self._own_path}: its compute has just been restarted, or its '
-                                  f'{identity.STORAGE_ID} is a copy of the one here')
+            raise self._unmovable(
+                f'both hosts have the same storage id, but the destination is not seen in '
+                f'{self._own_path}: its compute has just been restarted, or its '
+                f'{identity.STORAGE_ID} is a copy of the one here'
+            )
         if self._path != self._own_path:
-            raise self._unmovable(f'both hosts share storage, but its path is {self._own_path} on the source and '
-                                  f'{self._path} on the destination')
+            raise self._unmovable(
+                f'both hosts share storage, but its path is {self._own_path} on the source and '
+                f'{self._path} on the destination'
+            )
         return super().check()
 
     def _unmovable(self, reason: str) -> errors.DisksUnmovable:

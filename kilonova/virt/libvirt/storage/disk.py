@@ -1,10 +1,11 @@
 """Disk files: create them as overlays or copies, read their headers, grow them.
 
-    create_overlay(path, Base('/…/_base/<sha1>', 'raw', 1 << 30), 16 << 30)
+    create_overlay(path, BaseFile('/…/_base/<sha1>', 'raw', 1 << 30), 16 << 30)
     grow(path, 'qcow2', 32 << 30)
 
 A new file is written under a temporary name and renamed when it is complete.
 """
+
 from __future__ import annotations
 
 import functools
@@ -31,7 +32,7 @@ _HEADER = struct.Struct('>4sIQIIQ')
 
 
 @dataclass(frozen=True)
-class Base:
+class BaseFile:
     """A file of the image cache, with its format and the size in bytes that a guest sees."""
 
     path: str
@@ -81,17 +82,17 @@ def reads_from(path: str) -> str | None:
     return look(path, 'qcow2').backing
 
 
-def look_at_base(path: str) -> Base:
+def look_at_base(path: str) -> BaseFile:
     """Return the format and the virtual size of a cached image, read from its header.
 
     The cache contains only qcow2 and raw files, and no raw file with a qcow2 header, so detection is safe.
     """
     with open(path, 'rb') as stream:
         format_ = 'qcow2' if stream.read(4) == QCOW2 else 'raw'
-    return Base(path, format_, look(path, format_).virtual_size)
+    return BaseFile(path, format_, look(path, format_).virtual_size)
 
 
-def create_overlay(path: str, base: Base, size: int) -> None:
+def create_overlay(path: str, base: BaseFile, size: int) -> None:
     """Create a qcow2 overlay of ``base`` with a virtual size of ``size`` bytes. Replaces an existing file.
 
     ``base.path`` must be an absolute path. New overlays of one base and size have the same bytes, so only the first one
@@ -111,17 +112,17 @@ def create_overlay(path: str, base: Base, size: int) -> None:
 
 
 @functools.lru_cache(maxsize=64)
-def _new_layer(base: Base, size: int) -> tuple[int, tuple[tuple[int, bytes], ...]]:
+def _new_layer(base: BaseFile, size: int) -> tuple[int, tuple[tuple[int, bytes], ...]]:
     """Return the length of a new overlay made by qemu-img, and its blocks that are not all zeros with their offsets."""
     with tempfile.TemporaryDirectory() as directory:
         made = os.path.join(directory, 'overlay')
         create_layer(made, base, size)
         data = Path(made).read_bytes()
-    blocks = ((offset, data[offset:offset + _BLOCK]) for offset in range(0, len(data), _BLOCK))
+    blocks = ((offset, data[offset : offset + _BLOCK]) for offset in range(0, len(data), _BLOCK))
     return len(data), tuple((offset, block) for offset, block in blocks if any(block))
 
 
-def create_layer(path: str, base: Base, size: int) -> None:
+def create_layer(path: str, base: BaseFile, size: int) -> None:
     """Create a qcow2 overlay of ``base`` with qemu-img.
 
     A ``base`` without a directory is in the directory of ``path``.
@@ -143,7 +144,7 @@ def copy_into(path: str, format_: str, target: str) -> None:
     command.run('qemu-img', 'convert', '-n', '-f', format_, '-O', format_, path, target)
 
 
-def create_copy(path: str, base: Base, size: int) -> None:
+def create_copy(path: str, base: BaseFile, size: int) -> None:
     """Create a sparse raw copy of ``base``, grown to ``size`` bytes. Replaces an existing file.
 
     Raises errors.NoRoom if the file system has too little free space.
@@ -208,7 +209,7 @@ def rebase(path: str, base: str, format_: str) -> tuple[str, ...]:
     return ('qemu-img', 'rebase', '-q', '-u', '-f', 'qcow2', '-b', base, '-F', format_, path)
 
 
-def collapse(path: str, base: Base) -> None:
+def collapse(path: str, base: BaseFile) -> None:
     """Copy the data of an overlay's intermediate layers into it.
 
     Afterwards the overlay reads only from ``base``, which is the lowest layer that it read from before.

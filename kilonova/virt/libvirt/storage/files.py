@@ -1,4 +1,5 @@
 """Atomic writes of files, deletion, free space, and locks between threads and processes."""
+
 from __future__ import annotations
 
 import contextlib
@@ -88,7 +89,7 @@ def check_room(directory: str, need: int, what: str) -> None:
         raise errors.NoRoom(what=what, need=need, free=free)
 
 
-class Locks:
+class FileLocks:
     """Named locks between the threads of this process and between processes (lock files in ``directory``)."""
 
     def __init__(self, directory: str) -> None:
@@ -115,7 +116,7 @@ class Locks:
 def supports_direct_io(directory: str) -> bool:
     """Return True if files in a directory can be written with O_DIRECT, which is not possible on tmpfs, for example."""
     path = os.path.join(directory, f'.directio.{os.getpid()}.{threading.get_ident()}')
-    block = mmap.mmap(-1, 4096)      # O_DIRECT needs aligned memory
+    block = mmap.mmap(-1, 4096)  # O_DIRECT needs aligned memory
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_DIRECT, 0o600)
         try:

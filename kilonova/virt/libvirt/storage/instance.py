@@ -5,6 +5,7 @@
 
 Other files in it record the disks that the user requested, the current move, and the owner on shared storage.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -17,10 +18,25 @@ from oslo_log import log as logging
 
 from kilonova import errors
 from kilonova.virt.libvirt.storage import disk, files
-from kilonova.virt.libvirt.storage.asked import CONFIG, DISK, SWAP, Wish
+from kilonova.virt.libvirt.storage.requested_disks import CONFIG, DISK, SWAP, RequestedDisk
 
-__all__ = ('ASKED', 'COMING', 'CONFIG', 'CONSOLE', 'DISK', 'DOMAIN_XML', 'INFO', 'KEPT', 'KERNEL', 'MOVE', 'OWNER',
-           'RAMDISK', 'RBD', 'SWAP', 'InstanceDirectory')
+__all__ = (
+    'ASKED',
+    'COMING',
+    'CONFIG',
+    'CONSOLE',
+    'DISK',
+    'DOMAIN_XML',
+    'INFO',
+    'KEPT',
+    'KERNEL',
+    'MOVE',
+    'OWNER',
+    'RAMDISK',
+    'RBD',
+    'SWAP',
+    'InstanceDirectory',
+)
 # The format in disk.info of a disk that is an image in a Ceph pool.
 RBD = 'rbd'
 INFO, ASKED, OWNER, TAKEN = 'disk.info', 'disk.asked', 'owner', 'taken_from'
@@ -87,23 +103,29 @@ class InstanceDirectory:
 
     def carried(self, left_behind: Collection[str]) -> list[str]:
         """Return the names of the files that are copied when the server moves, without the names in ``left_behind``."""
-        return sorted(name for name in os.listdir(self.path) if name not in left_behind
-                      and not name.endswith('.new') and os.path.isfile(self.file(name)))
+        return sorted(
+            name
+            for name in os.listdir(self.path)
+            if name not in left_behind and not name.endswith('.new') and os.path.isfile(self.file(name))
+        )
 
     def disks(self) -> dict[str, disk.DiskFile]:
         """Return a dict from name to header of the disks that exist as files."""
-        return {name: disk.look(self.file(name), format_) for name, format_ in self.formats().items()
-                if os.path.exists(self.file(name))}
+        return {
+            name: disk.look(self.file(name), format_)
+            for name, format_ in self.formats().items()
+            if os.path.exists(self.file(name))
+        }
 
     # -- what its user asked for ---------------------------------------------------------------------
 
-    def asked(self) -> dict[str, Wish]:
+    def asked(self) -> dict[str, RequestedDisk]:
         """Return a dict from disk name to requested disk. It is empty if flavor and image define all disks."""
         with contextlib.suppress(FileNotFoundError), open(self.file(ASKED), encoding='utf-8') as stream:
-            return {name: Wish.from_dict(values) for name, values in json.load(stream).items()}
+            return {name: RequestedDisk.from_dict(values) for name, values in json.load(stream).items()}
         return {}
 
-    def keep_asked(self, asked: Mapping[str, Wish]) -> None:
+    def keep_asked(self, asked: Mapping[str, RequestedDisk]) -> None:
         """Store the requested disks in this directory, so that they are copied together with the disks in a move."""
         if asked:
             files.write_whole(self.file(ASKED), json.dumps({name: wish.to_dict() for name, wish in asked.items()}))

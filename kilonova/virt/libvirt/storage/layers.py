@@ -8,6 +8,7 @@ A layer has the name ``layer.<move>.<name of the disk>``. An overlay names its l
 valid when the directory is renamed. A link is replaced by a rename, which a guest that has the file open does not
 notice.
 """
+
 from __future__ import annotations
 
 import os
@@ -58,7 +59,7 @@ def lay(kept: InstanceDirectory, coming: InstanceDirectory, move: str, left_behi
             coming.record(layer, formats[name])
     for name, layer in overlays.items():
         size = disk.look(kept.file(name), formats[name]).virtual_size
-        disk.create_layer(coming.file(name), disk.Base(layer, formats[name], size), size)
+        disk.create_layer(coming.file(name), disk.BaseFile(layer, formats[name], size), size)
         coming.record(name, 'qcow2')
 
 

@@ -7,6 +7,7 @@ interrupted can be distinguished from the leftovers of another move. On storage 
 copied (``layers``), and each directory records its owner: a host never touches a directory of another host. Disks in a
 pool stay where they are, and a snapshot keeps their content from before the move.
 """
+
 from __future__ import annotations
 
 import glob
@@ -20,13 +21,13 @@ from oslo_log import log as logging
 
 from kilonova import errors, objects
 from kilonova.virt import command, identity
-from kilonova.virt.libvirt.storage import asked as wishes
 from kilonova.virt.libvirt.storage import destination, disk, files, layers, ssh
-from kilonova.virt.libvirt.storage.asked import Wish
+from kilonova.virt.libvirt.storage import requested_disks as wishes
 from kilonova.virt.libvirt.storage.cache import is_blank
-from kilonova.virt.libvirt.storage.destination import Destination, Going
+from kilonova.virt.libvirt.storage.destination import Going, MoveDestination
 from kilonova.virt.libvirt.storage.instance import COMING, DISK, KEPT, MOVE, OWNER, SWAP, InstanceDirectory
-from kilonova.virt.libvirt.storage.pool import Pool, image_of
+from kilonova.virt.libvirt.storage.rbd.pool import RbdPool, image_of
+from kilonova.virt.libvirt.storage.requested_disks import RequestedDisk
 from kilonova.virt.parts.moves import DiskInfo, MoveOffer, Progress
 
 LOG = logging.getLogger(__name__)
@@ -38,8 +39,16 @@ _LEFT_BEHIND = frozenset({SWAP, MOVE, OWNER})
 class DiskMover:
     """The transfers of disks of one host, whose servers' disks are in ``instances_path`` or in ``pool``."""
 
-    def __init__(self, host: str, address: str, instances_path: str, base_path: str, transport: ssh.Transport,
-                 pool: Pool, pools: bool = False) -> None:
+    def __init__(
+        self,
+        host: str,
+        address: str,
+        instances_path: str,
+        base_path: str,
+        transport: ssh.FileTransport,
+        pool: RbdPool,
+        pools: bool = False,
+    ) -> None:
         """Create a mover for the host ``host``.
 
         ``address`` is the address at which other hosts reach this host. ``transport`` defines how this host copies
@@ -61,11 +70,16 @@ class DiskMover:
         This includes the ids of machine, boot and storage, this compute's run, and a new id of the move.
         """
         offer: MoveOffer = {
-                'host': self.host, 'address': self._address, 'machine_id': identity.machine_id(),
-                'boot_id': identity.boot_id(),
-                'instances_path': self.instances_path, 'base_path': self.base_path,
-                'storage_id': identity.storage_id(self.instances_path, create=True), 'run': self._run,
-                'move': str(uuidlib.uuid4())}
+            'host': self.host,
+            'address': self._address,
+            'machine_id': identity.machine_id(),
+            'boot_id': identity.boot_id(),
+            'instances_path': self.instances_path,
+            'base_path': self.base_path,
+            'storage_id': identity.storage_id(self.instances_path, create=True),
+            'run': self._run,
+            'move': str(uuidlib.uuid4()),
+        }
         if self._pools:
             offer['pool'] = self._pool.id
         return offer
@@ -98,26 +112,31 @@ class DiskMover:
             return
         needed = sum(files.used(source.file(name)) for name in found) + self._bases_to_carry(found, dest, place)
         if needed > free:
-            raise errors.DisksUnmovable(source=self.host, dest=dest['host'],
-                                        reason=f'they need {needed} bytes, but only {free} are free there')
+            raise errors.DisksUnmovable(
+                source=self.host, dest=dest['host'], reason=f'they need {needed} bytes, but only {free} are free there'
+            )
 
     def _check_pool(self, pooled: Sequence[str], dest: MoveOffer) -> None:
         if pooled and dest.get('pool') != self._pool.id:
-            raise errors.DisksUnmovable(source=self.host, dest=dest['host'],
-                                        reason=f'they are in Ceph pool {self._pool.name}, which the destination does '
-                                               'not use')
+            raise errors.DisksUnmovable(
+                source=self.host,
+                dest=dest['host'],
+                reason=f'they are in Ceph pool {self._pool.name}, which the destination does not use',
+            )
 
-    def _bases_to_carry(self, found: Mapping[str, disk.DiskFile], dest: MoveOffer, place: Destination) -> int:
+    def _bases_to_carry(self, found: Mapping[str, disk.DiskFile], dest: MoveOffer, place: MoveDestination) -> int:
         """Return the bytes of the base files that the disks read from and that the destination does not have."""
         try:
-            bases = [_Base.find(path, os.path.join(dest['base_path'], os.path.basename(path)), place)
-                     for path in {each.backing for each in found.values() if each.backing}
-                     if os.path.exists(path) and not layers.is_layer(os.path.basename(path)) and not is_blank(path)]
+            bases = [
+                _Base.find(path, os.path.join(dest['base_path'], os.path.basename(path)), place)
+                for path in {each.backing for each in found.values() if each.backing}
+                if os.path.exists(path) and not layers.is_layer(os.path.basename(path)) and not is_blank(path)
+            ]
         except command.CommandFailed as error:
             raise errors.DisksUnmovable(source=self.host, dest=dest['host'], reason=str(error)) from error
         return sum(files.used(base.path) for base in bases if base.there is None)
 
-    def destination(self, dest: MoveOffer, uuid: str) -> Destination:
+    def destination(self, dest: MoveOffer, uuid: str) -> MoveDestination:
         """Return the destination of a server's files that the offer ``dest`` describes."""
         return destination.of(dest, uuid, self.host, self.instances_path, self._transport)
 
@@ -146,8 +165,9 @@ class DiskMover:
             else:
                 self._copy(kept, place, dest, progress)
         except command.CommandFailed as error:
-            raise errors.ResizeError(reason=f"could not copy the disks from {self.host} to {dest['host']}: {error}"
-                                     ) from error
+            raise errors.ResizeError(
+                reason=f'could not copy the disks from {self.host} to {dest["host"]}: {error}'
+            ) from error
         return {'move': dest['move'], 'disks': list(kept.formats())}
 
     def discard_copy(self, uuid: str, dest: MoveOffer) -> None:
@@ -156,17 +176,27 @@ class DiskMover:
         if dest['host'] == self.host:
             return
         if InstanceDirectory(self.instances_path, uuid, KEPT).move() != dest['move']:
-            return      # nothing was copied
+            return  # nothing was copied
         try:
             found = place.discard(dest['move'])
         except command.CommandFailed as error:
             # The destination deletes the copy itself when it undoes its part of the move.
-            LOG.warning('Host %s may still have a copy of the disks of server %s; it deletes the copy when it undoes '
-                        'its part of the move: %s', dest['host'], uuid, error, instance_uuid=uuid)
+            LOG.warning(
+                'Host %s may still have a copy of the disks of server %s; it deletes the copy when it undoes '
+                'its part of the move: %s',
+                dest['host'],
+                uuid,
+                error,
+                instance_uuid=uuid,
+            )
             return
         for path in found:
-            LOG.warning('Deleted %s on host %s, because the move that copied it there has ended', path, dest['host'],
-                        instance_uuid=uuid)
+            LOG.warning(
+                'Deleted %s on host %s, because the move that copied it there has ended',
+                path,
+                dest['host'],
+                instance_uuid=uuid,
+            )
 
     def _set_aside(self, uuid: str, move: str) -> InstanceDirectory:
         kept, current = self._directories(uuid)
@@ -188,8 +218,9 @@ class DiskMover:
         """Return the directory of the kept originals and the current directory."""
         return (InstanceDirectory(self.instances_path, uuid, KEPT), InstanceDirectory(self.instances_path, uuid))
 
-    def _copy(self, kept: InstanceDirectory, place: Destination, dest: MoveOffer,
-              progress: Progress | None) -> None:
+    def _copy(
+        self, kept: InstanceDirectory, place: MoveDestination, dest: MoveOffer, progress: Progress | None
+    ) -> None:
         """Copy the disks to a temporary directory at the destination and rename it when it is complete.
 
         Before the rename, overlays are changed to read from the destination's base files. Base files that the
@@ -201,10 +232,13 @@ class DiskMover:
             if found.backing and is_blank(found.backing):
                 disk.flatten(kept.file(name), [found.backing])
         paths = [kept.file(name) for name in kept.carried(_LEFT_BEHIND)]
-        overlays = {name: found.backing for name, found in kept.disks().items()
-                    if found.backing and kept.file(name) in paths}
-        bases = {backing: _Base.find(backing, os.path.join(dest['base_path'], os.path.basename(backing)), place)
-                 for backing in overlays.values()}
+        overlays = {
+            name: found.backing for name, found in kept.disks().items() if found.backing and kept.file(name) in paths
+        }
+        bases = {
+            backing: _Base.find(backing, os.path.join(dest['base_path'], os.path.basename(backing)), place)
+            for backing in overlays.values()
+        }
         going = _counted([*paths, *(base.path for base in bases.values() if base.there is None)], progress)
         place.begin(dest['move'])
         for base in bases.values():
@@ -242,8 +276,11 @@ class DiskMover:
         move.
         """
         kept, current = self._directories(uuid)
-        return kept.exists() and kept.is_of(self.host) and (not current.exists() or (
-            current.move() is not None and current.move() == kept.move()))
+        return (
+            kept.exists()
+            and kept.is_of(self.host)
+            and (not current.exists() or (current.move() is not None and current.move() == kept.move()))
+        )
 
     def restore(self, uuid: str) -> None:
         """Restore the originals that the source has kept. Do nothing if there are none."""
@@ -257,7 +294,7 @@ class DiskMover:
         if current.is_of(self.host):
             asked = current.asked()
             for name in current.pooled() if current.move() else ():
-                self._pool.own(image_of(uuid, name), self.host, asked.get(name, Wish()))
+                self._pool.own(image_of(uuid, name), self.host, asked.get(name, RequestedDisk()))
             self._forget(current, current)
             current.unmark_move()
 
@@ -319,7 +356,7 @@ class _Base:
     there: str | None
 
     @classmethod
-    def find(cls, path: str, target: str, place: Destination) -> _Base:
+    def find(cls, path: str, target: str, place: MoveDestination) -> _Base:
         try:
             return cls(path, disk.look_at_base(path).format, target, place.base(target))
         except FileNotFoundError as error:
@@ -338,4 +375,5 @@ def _counted(paths: Sequence[str], progress: Progress | None) -> Going:
         done += count
         if progress is not None:
             progress(min(done, total), total)
+
     return going

@@ -2,12 +2,13 @@
 
     found = files.prepare(instance, image_meta, image)     # fetches images; nothing of the server changes
     files.make(instance, image_meta, found, password)      # writes disk, config drive, kernel, and then the record
-    read(directory)                                        # Rescue, or None: the server starts normally
+    read(directory)                                        # RescueSystem, or None: the server starts normally
     forget(disks, uuid)
 
 A guest starts its rescue system if the record ``rescued.json`` exists in its directory. Otherwise it starts from its
 own disk.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -23,7 +24,7 @@ from kilonova.virt.libvirt.storage import configdrive, disk, files
 from kilonova.virt.libvirt.storage.cache import ImageCache
 from kilonova.virt.libvirt.storage.instance import CONFIG, KERNEL, RAMDISK, RBD, InstanceDirectory
 from kilonova.virt.libvirt.storage.server import ServerDisks
-from kilonova.virt.parts.disks import ImageClient, ImageMeta
+from kilonova.virt.parts.disks import ImageMeta, ImageSource
 from kilonova.virt.parts.host import DriverMisconfigured
 
 NOTE = 'rescued.json'
@@ -34,7 +35,7 @@ _PROPERTIES = ('hw_rescue_device', 'hw_rescue_bus', 'kernel_id', 'ramdisk_id', '
 
 
 @dataclass(frozen=True)
-class Rescue:
+class RescueSystem:
     """The disks and settings with which a rescue system starts.
 
     Attributes:
@@ -63,8 +64,11 @@ class Rescue:
         ``at`` returns a disk by name and format.
         """
         kept = tuple(each for each in own if CONFIG not in self.files or each.name != CONFIG)
-        drive = (replace(at(CONFIG + _SUFFIX, RBD if self.format == RBD else 'raw'), device=self.drive),
-                 ) if CONFIG in self.files else ()
+        drive = (
+            (replace(at(CONFIG + _SUFFIX, RBD if self.format == RBD else 'raw'), device=self.drive),)
+            if CONFIG in self.files
+            else ()
+        )
         first = replace(at(_DISK, self.format), device=self.device, bus=self.bus, boots=self.stable)
         return (*kept, *drive, first) if self.stable else (first, *kept, *drive)
 
@@ -82,16 +86,16 @@ class Prepared:
     ``rescue`` says how the rescue system will start.
     """
 
-    base: disk.Base
+    base: disk.BaseFile
     kernels: dict[str, str]
-    rescue: Rescue
+    rescue: RescueSystem
 
 
-def read(directory: InstanceDirectory) -> Rescue | None:
+def read(directory: InstanceDirectory) -> RescueSystem | None:
     """Return how the server's rescue system starts, or None if the server is not rescued."""
     with contextlib.suppress(FileNotFoundError), open(directory.file(NOTE), encoding='utf-8') as stream:
         values = json.load(stream)
-        return Rescue(**{**values, 'files': tuple(values['files'])})
+        return RescueSystem(**{**values, 'files': tuple(values['files'])})
     return None
 
 
@@ -111,8 +115,7 @@ def forget(disks: ServerDisks, uuid: str) -> None:
 class RescueFiles:
     """The files of rescue systems on one host, for [libvirt]rescue_image_id, rescue_kernel_id and rescue_ramdisk_id."""
 
-    def __init__(self, conf: cfg.ConfigOpts, cache: ImageCache, images: ImageClient | None,
-                 disks: ServerDisks) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, cache: ImageCache, images: ImageSource | None, disks: ServerDisks) -> None:
         self._conf, self._cache, self._images, self._disks = conf, cache, images, disks
 
     def prepare(self, instance: objects.Instance, image_meta: ImageMeta, image: ImageMeta | None) -> Prepared:
@@ -129,23 +132,37 @@ class RescueFiles:
         base = self._cache.image(image['id'], image, self._images.download, most)
         properties = image.get('properties') or {}
         options = self._conf.libvirt
-        ids = {KERNEL: options.rescue_kernel_id or properties.get('kernel_id') or getattr(instance, 'kernel_id', None),
-               RAMDISK: options.rescue_ramdisk_id or properties.get('ramdisk_id') or getattr(instance, 'ramdisk_id',
-                                                                                             None)}
-        kernels = {name: self._cache.kernel(image_id, self._images.download) for name, image_id in ids.items()
-                   if image_id}
+        ids = {
+            KERNEL: options.rescue_kernel_id or properties.get('kernel_id') or getattr(instance, 'kernel_id', None),
+            RAMDISK: options.rescue_ramdisk_id or properties.get('ramdisk_id') or getattr(instance, 'ramdisk_id', None),
+        }
+        kernels = {
+            name: self._cache.kernel(image_id, self._images.download) for name, image_id in ids.items() if image_id
+        }
         device, bus = properties.get('hw_rescue_device'), properties.get('hw_rescue_bus')
         made = tuple(kernels) + ((CONFIG,) if configdrive.required(self._conf, instance, image_meta) else ())
-        return Prepared(base, kernels, Rescue(self._disks.format, device or 'disk', bus, bool(device or bus), made,
-                                             self._disks.drive.device, properties.get('os_command_line') or ''))
+        return Prepared(
+            base,
+            kernels,
+            RescueSystem(
+                self._disks.format,
+                device or 'disk',
+                bus,
+                bool(device or bus),
+                made,
+                self._disks.drive.device,
+                properties.get('os_command_line') or '',
+            ),
+        )
 
-    def make(self, instance: objects.Instance, directory: InstanceDirectory, prepared: Prepared,
-             admin_password: str | None) -> None:
+    def make(
+        self, instance: objects.Instance, directory: InstanceDirectory, prepared: Prepared, admin_password: str | None
+    ) -> None:
         """Write all files of the rescue system, replacing those of an earlier try, and then the record."""
         forget(self._disks, instance.uuid)
         self._disks.make_rescue(instance.uuid, _DISK, prepared.base)
         for name, path in prepared.kernels.items():
-            disk.create_copy(directory.file(name + _SUFFIX), disk.Base(path, 'raw', 0), 0)
+            disk.create_copy(directory.file(name + _SUFFIX), disk.BaseFile(path, 'raw', 0), 0)
         if CONFIG in prepared.rescue.files:
             self._disks.build_drive(CONFIG + _SUFFIX, instance, admin_password)
         files.write_whole(directory.file(NOTE), json.dumps(asdict(prepared.rescue)))
@@ -158,4 +175,3 @@ class RescueFiles:
         record = self._images.get(image_id)
         properties = {name: record[name] for name in _PROPERTIES if record.get(name)}
         return {**record, 'id': image_id, 'properties': properties}
-

@@ -9,6 +9,7 @@ A secret exists as long as its volume is connected to this host.
 A secret has the id of its volume. It exists only in libvirt's memory: libvirtd loses all secrets when it is restarted,
 and the next start of a guest stores its secrets again. Libvirt's test driver does not support secrets.
 """
+
 from __future__ import annotations
 
 import libvirt
@@ -17,15 +18,15 @@ from oslo_log import log as logging
 from kilonova.clients.key_manager import KeyManager, KeyNotAvailable
 from kilonova.objects.volume import AttachedVolume
 from kilonova.virt.libvirt.connection import Connection
-from kilonova.virt.libvirt.devices.elements import targets
-from kilonova.virt.libvirt.xml import node, to_text
+from kilonova.virt.libvirt.devices.hotplug_xml import targets
+from kilonova.virt.libvirt.xml.base import node, to_text
 from kilonova.virt.parts.host import HypervisorUnavailable
 from kilonova.virt.parts.volumes import VolumeUnsupported
 
 LOG = logging.getLogger(__name__)
 
 
-class Secrets:
+class LibvirtSecrets:
     """The libvirt secrets of volumes on one host."""
 
     def __init__(self, connection: Connection, keys: KeyManager) -> None:
@@ -42,16 +43,22 @@ class Secrets:
         try:
             passphrase = self._keys.passphrase(volume.encryption['encryption_key_id'])
         except KeyNotAvailable as error:
-            raise VolumeUnsupported(volume=volume.volume_id, host=self._libvirt.name,
-                                    reason=str(error)) from None
+            raise VolumeUnsupported(volume=volume.volume_id, host=self._libvirt.name, reason=str(error)) from None
         if self._libvirt.is_test:
             return passphrase
-        xml = to_text(node('secret', node('uuid', volume.volume_id),
-                           node('usage', node('volume', volume.volume_id), type='volume'),
-                           ephemeral='yes', private='yes'))
+        xml = to_text(
+            node(
+                'secret',
+                node('uuid', volume.volume_id),
+                node('usage', node('volume', volume.volume_id), type='volume'),
+                ephemeral='yes',
+                private='yes',
+            )
+        )
 
         def define(connection: libvirt.virConnect) -> None:
             connection.secretDefineXML(xml).setValue(passphrase.encode())
+
         self._libvirt.do(define)
         return passphrase
 
@@ -66,8 +73,11 @@ class Secrets:
         try:
             self._libvirt.do(lambda connection: connection.secretLookupByUUIDString(volume_id).undefine())
         except HypervisorUnavailable as error:
-            LOG.warning('Could not delete the libvirt secret of volume %s; it is deleted when the service is '
-                        'restarted: %s', volume_id, error)
+            LOG.warning(
+                'Could not delete the libvirt secret of volume %s; it is deleted when the service is restarted: %s',
+                volume_id,
+                error,
+            )
         except libvirt.libvirtError as error:
             if error.get_error_code() != libvirt.VIR_ERR_NO_SECRET:
                 raise
@@ -81,16 +91,22 @@ class Secrets:
             return
 
         def ours(connection: libvirt.virConnect) -> list[str]:
-            return [secret.UUIDString() for secret in connection.listAllSecrets(
-                        libvirt.VIR_CONNECT_LIST_SECRETS_EPHEMERAL | libvirt.VIR_CONNECT_LIST_SECRETS_PRIVATE)
-                    if secret.usageType() == libvirt.VIR_SECRET_USAGE_TYPE_VOLUME
-                    and secret.usageID() == secret.UUIDString()]
+            return [
+                secret.UUIDString()
+                for secret in connection.listAllSecrets(
+                    libvirt.VIR_CONNECT_LIST_SECRETS_EPHEMERAL | libvirt.VIR_CONNECT_LIST_SECRETS_PRIVATE
+                )
+                if secret.usageType() == libvirt.VIR_SECRET_USAGE_TYPE_VOLUME
+                and secret.usageID() == secret.UUIDString()
+            ]
+
         try:
             left = set(self._libvirt.do(ours))
         except (HypervisorUnavailable, libvirt.libvirtError) as error:
             # A host may have no virtsecretd. If libvirt as a whole is not reachable, the next call reports it.
-            LOG.warning('Could not list the secrets of libvirt; guests of this host cannot have encrypted volumes: %s',
-                        error)
+            LOG.warning(
+                'Could not list the secrets of libvirt; guests of this host cannot have encrypted volumes: %s', error
+            )
             return
         for guest in self._libvirt.guests() if left else ():
             left.difference_update(targets(guest.xml()))

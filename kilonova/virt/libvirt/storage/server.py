@@ -6,6 +6,7 @@
 
 The images that disks are made from come from the image cache.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -19,17 +20,17 @@ from oslo_log import log as logging
 
 from kilonova import objects
 from kilonova.clients.vendordata import Vendordata
-from kilonova.virt.guest_metadata import About
+from kilonova.virt.guest_metadata import GuestFacts
 from kilonova.virt.libvirt.domain.guest import GuestDisk
-from kilonova.virt.libvirt.storage import asked as wishes
 from kilonova.virt.libvirt.storage import configdrive, disk, layers
-from kilonova.virt.libvirt.storage.asked import Wish
+from kilonova.virt.libvirt.storage import requested_disks as wishes
 from kilonova.virt.libvirt.storage.cache import ImageCache, is_blank
 from kilonova.virt.libvirt.storage.files import remove, used
 from kilonova.virt.libvirt.storage.instance import CONFIG, DISK, KERNEL, RAMDISK, RBD, SWAP, InstanceDirectory
-from kilonova.virt.libvirt.storage.places import DiskPlaces
-from kilonova.virt.libvirt.storage.pool import Parent, Pool, image_of
-from kilonova.virt.parts.disks import FlavorDiskSmallerThanImage, ImageClient, ImageMeta
+from kilonova.virt.libvirt.storage.rbd.places import DiskPlaces
+from kilonova.virt.libvirt.storage.rbd.pool import Parent, RbdPool, image_of
+from kilonova.virt.libvirt.storage.requested_disks import RequestedDisk
+from kilonova.virt.parts.disks import FlavorDiskSmallerThanImage, ImageMeta, ImageSource
 from kilonova.virt.parts.guests import GuestFailed
 from kilonova.virt.parts.host import DriverMisconfigured
 
@@ -45,9 +46,10 @@ class ServerDisks(DiskPlaces):
     This class implements ``parts.disks.Disks`` and is used by other parts of the driver.
     """
 
-    def __init__(self, conf: cfg.ConfigOpts, cache: ImageCache, images: ImageClient | None,
-                 pool: Pool | None = None) -> None:
-        super().__init__(conf, _format(conf), pool or Pool(conf))
+    def __init__(
+        self, conf: cfg.ConfigOpts, cache: ImageCache, images: ImageSource | None, pool: RbdPool | None = None
+    ) -> None:
+        super().__init__(conf, _format(conf), pool or RbdPool(conf))
         self._cache, self._images = cache, images
         self._download = images.download if images is not None else _no_images
         self._vendor = Vendordata(conf)
@@ -58,20 +60,24 @@ class ServerDisks(DiskPlaces):
         """Check whether file system or pool support the configuration. Raises DriverMisconfigured if they do not."""
         path = self._conf.instances_path
         if self.format == RBD:
-            for option, is_set in (("[DEFAULT]preallocate_images is 'space'", self._allocates),
-                                   ('[DEFAULT]force_raw_images is off', not self._conf.force_raw_images),
-                                   ('[libvirt]images_rbd_glance_store_name is set',
-                                    bool(self._conf.libvirt.images_rbd_glance_store_name))):
+            for option, is_set in (
+                ("[DEFAULT]preallocate_images is 'space'", self._allocates),
+                ('[DEFAULT]force_raw_images is off', not self._conf.force_raw_images),
+                ('[libvirt]images_rbd_glance_store_name is set', bool(self._conf.libvirt.images_rbd_glance_store_name)),
+            ):
                 if is_set:
                     raise DriverMisconfigured(reason=f'{option}, which is not supported with [libvirt]images_type rbd')
             self.pool.check()
             return
         if self._allocates and not disk.allocates(path):
-            raise DriverMisconfigured(reason="[DEFAULT]preallocate_images is 'space', but the file system of "
-                                             f'{path} does not support preallocation (fallocate)')
+            raise DriverMisconfigured(
+                reason="[DEFAULT]preallocate_images is 'space', but the file system of "
+                f'{path} does not support preallocation (fallocate)'
+            )
 
-    def plan(self, instance: objects.Instance, image_meta: ImageMeta,
-             asked: Mapping[str, Wish] | None = None) -> tuple[GuestDisk, ...]:
+    def plan(
+        self, instance: objects.Instance, image_meta: ImageMeta, asked: Mapping[str, RequestedDisk] | None = None
+    ) -> tuple[GuestDisk, ...]:
         """Return the disks of a server that is about to be built.
 
         If ``asked`` is None, the requested disks are read from the server's directory.
@@ -109,9 +115,16 @@ class ServerDisks(DiskPlaces):
 
     # -- making them ---------------------------------------------------------------------------------
 
-    def create(self, instance: objects.Instance, image_meta: ImageMeta, *, admin_password: str | None = None,
-               files: Sequence[tuple[str, str]] = (), asked: Mapping[str, Wish] | None = None,
-               keep_ephemeral: bool = False) -> None:
+    def create(
+        self,
+        instance: objects.Instance,
+        image_meta: ImageMeta,
+        *,
+        admin_password: str | None = None,
+        files: Sequence[tuple[str, str]] = (),
+        asked: Mapping[str, RequestedDisk] | None = None,
+        keep_ephemeral: bool = False,
+    ) -> None:
         """Create all disks of a new server. They replace the disks of an earlier try or of the server before a rebuild.
 
         If ``asked`` is None, the requested disks are read from the directory. With ``keep_ephemeral``, existing
@@ -133,25 +146,32 @@ class ServerDisks(DiskPlaces):
         else:
             self.drop(instance.uuid, CONFIG)
 
-    def build_drive(self, name: str, instance: objects.Instance, admin_password: str | None = None,
-                    files: Sequence[tuple[str, str]] = ()) -> None:
+    def build_drive(
+        self,
+        name: str,
+        instance: objects.Instance,
+        admin_password: str | None = None,
+        files: Sequence[tuple[str, str]] = (),
+    ) -> None:
         """Build a server's config drive as its disk ``name``.
 
         Raises VendordataFailed if the vendor data cannot be read, and ConfigDriveFailed if the drive cannot be built.
         """
-        about = About.of(instance, self._conf.api.dhcp_domain, self._conf.default_availability_zone)
+        about = GuestFacts.of(instance, self._conf.api.dhcp_domain, self._conf.default_availability_zone)
         directory = self.directory(instance.uuid)
         path = directory.file(name)
-        configdrive.build(path, configdrive.content(about, self._vendor, admin_password=admin_password, files=files),
-                          self.drive)
+        configdrive.build(
+            path, configdrive.content(about, self._vendor, admin_password=admin_password, files=files), self.drive
+        )
         if self.format == RBD:
-            self.put(instance.uuid, name, disk.Base(path, 'raw', 0), 0)
+            self.put(instance.uuid, name, disk.BaseFile(path, 'raw', 0), 0)
             remove(path)
         elif name == CONFIG:
             directory.record(name, 'raw')
 
-    def _with_drive(self, instance: objects.Instance, image_meta: ImageMeta,
-                    asked: Mapping[str, Wish]) -> dict[str, Wish]:
+    def _with_drive(
+        self, instance: objects.Instance, image_meta: ImageMeta, asked: Mapping[str, RequestedDisk]
+    ) -> dict[str, RequestedDisk]:
         """Return the requested disks with the device type of the config drive.
 
         It is recorded because another host may be configured for another type, and the guest must keep the one that it
@@ -159,7 +179,7 @@ class ServerDisks(DiskPlaces):
         """
         found = {name: wish for name, wish in asked.items() if name != CONFIG}
         if self.drive.device != 'cdrom' and configdrive.required(self._conf, instance, image_meta):
-            found[CONFIG] = Wish(device=self.drive.device)
+            found[CONFIG] = RequestedDisk(device=self.drive.device)
         return found
 
     def fetch(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
@@ -224,8 +244,13 @@ class ServerDisks(DiskPlaces):
             elif layers.origin(name) == SWAP and is_blank(found.backing):
                 _blank(self._cache, os.path.basename(found.backing))
             else:
-                raise GuestFailed(act='start', uuid=instance.uuid, reason=(
-                    f'{found.backing}, which {directory.file(name)} reads from, is missing and cannot be made again'))
+                raise GuestFailed(
+                    act='start',
+                    uuid=instance.uuid,
+                    reason=(
+                        f'{found.backing}, which {directory.file(name)} reads from, is missing and cannot be made again'
+                    ),
+                )
 
     def _add_kernels(self, instance: objects.Instance, directory: InstanceDirectory, again: bool = False) -> None:
         """Add the server's kernel and ramdisk to its directory, if they are missing.
@@ -238,7 +263,7 @@ class ServerDisks(DiskPlaces):
         for name, image_id in _kernels(instance).items():
             if again or not os.path.exists(directory.file(name)):
                 path = self._cache.kernel(image_id, self._download)
-                disk.create_copy(directory.file(name), disk.Base(path, 'raw', 0), 0)
+                disk.create_copy(directory.file(name), disk.BaseFile(path, 'raw', 0), 0)
 
     def _add_blanks(self, instance: objects.Instance, image_meta: ImageMeta, directory: InstanceDirectory) -> None:
         """Create the ephemeral and swap disks that the server must have and that are missing."""
@@ -251,18 +276,20 @@ class ServerDisks(DiskPlaces):
             if not is_there:
                 self._make(instance.uuid, name, _blank(self._cache, base_name), size)
 
-    def _blanks(self, instance: objects.Instance, image_meta: ImageMeta,
-                asked: Mapping[str, Wish]) -> dict[str, tuple[str, int]]:
+    def _blanks(
+        self, instance: objects.Instance, image_meta: ImageMeta, asked: Mapping[str, RequestedDisk]
+    ) -> dict[str, tuple[str, int]]:
         """Return a dict from disk name to (name of its formatted base, size in bytes) for ephemeral disks and swap.
 
         Requested disks have precedence over those of the flavor.
         """
         flavor = instance.flavor
         file_system = self._conf.default_ephemeral_format or (
-            'vfat' if (image_meta.get('properties') or {}).get('os_type') == 'windows' else 'ext4')
+            'vfat' if (image_meta.get('properties') or {}).get('os_type') == 'windows' else 'ext4'
+        )
         wanted = wishes.ephemerals(asked)
         if not wanted and flavor.ephemeral_gb:
-            wanted = {EPHEMERAL: Wish(size=flavor.ephemeral_gb)}
+            wanted = {EPHEMERAL: RequestedDisk(size=flavor.ephemeral_gb)}
         found = {}
         for name, wish in wanted.items():
             number = name.removeprefix(wishes.EPHEMERAL)
@@ -273,19 +300,19 @@ class ServerDisks(DiskPlaces):
             found[SWAP] = f'swap_{swap}', swap * disk.MIB
         return found
 
-    def _make(self, uuid: str, name: str, base: disk.Base | Parent, size: int) -> None:
+    def _make(self, uuid: str, name: str, base: disk.BaseFile | Parent, size: int) -> None:
         self._begin_disk(uuid, name)
         if self.format == RBD:
             self.put(uuid, name, base, size)
             return
-        assert isinstance(base, disk.Base)
+        assert isinstance(base, disk.BaseFile)
         directory = self.directory(uuid)
         make = disk.create_overlay if self.format == 'qcow2' else disk.create_copy
         make(directory.file(name), base, size)
         directory.record(name, self.format)
         self.allocate(directory.file(name), size)
 
-    def make_rescue(self, uuid: str, name: str, base: disk.Base) -> None:
+    def make_rescue(self, uuid: str, name: str, base: disk.BaseFile) -> None:
         """Create the disk of a rescue system. It is as large as its image."""
         if self.format == RBD:
             self.put(uuid, name, base, base.virtual_size)
@@ -309,7 +336,7 @@ class ServerDisks(DiskPlaces):
             if name not in (DISK, CONFIG) and not kept:
                 self.drop(uuid, name)
 
-    def _root(self, instance: objects.Instance, image_meta: ImageMeta, most: int | None) -> disk.Base | Parent:
+    def _root(self, instance: objects.Instance, image_meta: ImageMeta, most: int | None) -> disk.BaseFile | Parent:
         """Return the base that a root disk is made from. Raises the errors of ``ImageCache.image``."""
         if self.format == RBD and image_meta.get('disk_format') == 'raw' and self._images is not None:
             image_id = image_meta.get('id') or instance.image_ref
@@ -329,7 +356,7 @@ class ServerDisks(DiskPlaces):
         if self._allocates:
             disk.allocate(path, size)
 
-    def _image(self, instance: objects.Instance, image_meta: ImageMeta, most: int | None = None) -> disk.Base:
+    def _image(self, instance: objects.Instance, image_meta: ImageMeta, most: int | None = None) -> disk.BaseFile:
         # A server may be built from another image than the one that it was created from: after it was shelved, from the
         # image of its root disk.
         return self._cache.image(image_meta.get('id') or instance.image_ref, image_meta, self._download, most)
@@ -395,7 +422,7 @@ def _is_image(instance: objects.Instance, backing: str) -> bool:
     return os.path.basename(backing) == hashlib.sha1(image_id.encode(), usedforsecurity=False).hexdigest()
 
 
-def _blank(cache: ImageCache, name: str) -> disk.Base:
+def _blank(cache: ImageCache, name: str) -> disk.BaseFile:
     """Return the formatted base file with this name (ephemeral_… or swap_…). Make it if it is not in the cache."""
     kind, _, rest = name.partition('_')
     if kind == 'swap':

@@ -1,11 +1,12 @@
 """The destination of a move on another machine, which the service user reaches by ssh.
 
-    place = Remote(offer, uuid, 'gpu1', Transport('ssh', bandwidth=0))
+    place = Remote(offer, uuid, 'gpu1', FileTransport('ssh', bandwidth=0))
 
 The other machine needs sh, coreutils, qemu-img, and rsync if that is the transport. Files are sent in blocks. Each
 block is flushed to the disk there before the next one is sent, so a transfer that was cut continues after the last
 complete block. A local program ends with this process, and the remote program ends with the connection.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -35,8 +36,21 @@ T = TypeVar('T')
 # Sizes in bytes: BLOCK is sent by one ssh process, PIECE by one read and write in it.
 BLOCK, PIECE = 256 << 20, 1 << 20
 # The ssh command. It ends after 3 unanswered keepalive messages, one each 5 seconds.
-_SSH = ('setpriv', '--pdeathsig', 'KILL', 'ssh', '-T', '-o', 'BatchMode=yes', '-o', 'ConnectTimeout=10', '-o',
-        'ServerAliveInterval=5', '-o', 'ServerAliveCountMax=3')
+_SSH = (
+    'setpriv',
+    '--pdeathsig',
+    'KILL',
+    'ssh',
+    '-T',
+    '-o',
+    'BatchMode=yes',
+    '-o',
+    'ConnectTimeout=10',
+    '-o',
+    'ServerAliveInterval=5',
+    '-o',
+    'ServerAliveCountMax=3',
+)
 # Time limit in seconds for the check before the guest is stopped: a start file of the user's shell or a network file
 # system at the destination may hang.
 _CHECKED_WITHIN = 60.0
@@ -48,21 +62,28 @@ _ADDRESS = re.compile(r'[0-9A-Za-z][0-9A-Za-z.:_-]{0,254}|::[0-9A-Fa-f:.]{1,45}'
 
 _CHECK = 'cat "$1/.storage_id" && test -w "$1" && df -B1 --output=avail "$1" | tail -n 1'
 _MARK = 'cat "$1/move.json" 2>/dev/null || true'
-_BEGIN = ('if [ "$(cat "$1/move.json" 2>/dev/null)" != "$2" ]; then rm -rf "$1" && mkdir -p "$1" && '
-          'umask 077 && printf %s "$2" > "$1/move.json"; fi')
+_BEGIN = (
+    'if [ "$(cat "$1/move.json" 2>/dev/null)" != "$2" ]; then rm -rf "$1" && mkdir -p "$1" && '
+    'umask 077 && printf %s "$2" > "$1/move.json"; fi'
+)
 _SIZE = 'stat -c %s "$1" 2>/dev/null || true'
-_WRITE = ('umask 077; dd of="$1" bs=65536 iflag=fullblock oflag=seek_bytes seek="$2" conv=notrunc,sparse,fsync '
-          'status=none')
+_WRITE = (
+    'umask 077; dd of="$1" bs=65536 iflag=fullblock oflag=seek_bytes seek="$2" conv=notrunc,sparse,fsync status=none'
+)
 _TRUNCATE = 'umask 077; truncate -s "$2" "$1"'
 _HEAD = 'if [ -e "$1" ]; then head -c 4 "$1" | od -An -tx1; fi'
 _SUM = 'sha256sum < "$1"'
 _DIRECTORY = 'mkdir -p "$1"'
 # _MOVE and _END do nothing when they are repeated because only the answer to the first call was lost.
 _MOVE = 'if [ -e "$1" ]; then mv "$1" "$2"; fi'
-_END = ('if [ -e "$1" ]; then rm -rf "$2_del" && if [ -e "$2" ]; then mv "$2" "$2_del"; fi && mv "$1" "$2" && '
-        'rm -rf "$2_del"; fi')
-_DISCARD = ('for each in "$1" "$2"; do if [ "$(cat "$each/move.json" 2>/dev/null)" = "$3" ]; then rm -rf "${each}_del" '
-            '&& mv "$each" "${each}_del" && rm -rf "${each}_del" && echo "$each"; fi; done; rm -f "$4"/*."$5"')
+_END = (
+    'if [ -e "$1" ]; then rm -rf "$2_del" && if [ -e "$2" ]; then mv "$2" "$2_del"; fi && mv "$1" "$2" && '
+    'rm -rf "$2_del"; fi'
+)
+_DISCARD = (
+    'for each in "$1" "$2"; do if [ "$(cat "$each/move.json" 2>/dev/null)" = "$3" ]; then rm -rf "${each}_del" '
+    '&& mv "$each" "${each}_del" && rm -rf "${each}_del" && echo "$each"; fi; done; rm -f "$4"/*."$5"'
+)
 
 
 class Cut(command.CommandFailed):
@@ -70,7 +91,7 @@ class Cut(command.CommandFailed):
 
 
 @dataclass(frozen=True)
-class Transport:
+class FileTransport:
     """The way to send files: [libvirt]remote_filesystem_transport (``ssh`` or ``rsync``) and a bandwidth limit.
 
     ``bandwidth`` is in bytes per second; 0 means no limit.
@@ -83,7 +104,7 @@ class Transport:
 class Remote:
     """A ``destination.Destination`` on another machine. ``here`` is the name of this host, for messages."""
 
-    def __init__(self, offer: MoveOffer, uuid: str, here: str, transport: Transport) -> None:
+    def __init__(self, offer: MoveOffer, uuid: str, here: str, transport: FileTransport) -> None:
         self._offer, self._here, self._transport = offer, here, transport
         self._path = offer['instances_path']
         self._arrived = os.path.join(self._path, uuid)
@@ -143,8 +164,9 @@ class Remote:
         there = self._run(_SUM, aside).split()[0]
         if there != _sum(path, lambda: going(0)):
             self._run('rm -f "$1"', aside)
-            raise command.CommandFailed(command='copying a base file',
-                                        reason=f'{os.path.basename(path)} arrived with a different checksum')
+            raise command.CommandFailed(
+                command='copying a base file', reason=f'{os.path.basename(path)} arrived with a different checksum'
+            )
         self._run(_MOVE, aside, target)
 
     def rebase(self, name: str, base: str, format_: str) -> None:
@@ -178,17 +200,24 @@ class Remote:
         CommandFailed if the script fails.
         """
         try:
-            done = subprocess.run(self._argv(script, *args), env=command.ENVIRONMENT, stdin=subprocess.DEVNULL,
-                                  capture_output=True, text=True, check=False, timeout=within)
+            done = subprocess.run(
+                self._argv(script, *args),
+                env=command.ENVIRONMENT,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=within,
+            )
         except subprocess.TimeoutExpired as error:
-            raise Cut(command=f"ssh {self._offer['address']}", reason=f'no answer within {within:g} s') from error
+            raise Cut(command=f'ssh {self._offer["address"]}', reason=f'no answer within {within:g} s') from error
         self._raise_for(done.returncode, done.stderr)
         return done.stdout.strip()
 
     def _raise_for(self, code: int, said: str) -> None:
         if code:
             kind = Cut if code in _CUT or code < 0 else command.CommandFailed
-            raise kind(command=f"ssh {self._offer['address']}", reason=said.strip()[-500:] or f'exit code {code}')
+            raise kind(command=f'ssh {self._offer["address"]}', reason=said.strip()[-500:] or f'exit code {code}')
 
     # -- files ---------------------------------------------------------------------------------------
 
@@ -199,9 +228,22 @@ class Remote:
     def _by_rsync(self, path: str, target: str, going: Callable[[int], None]) -> None:
         limit = self._transport.bandwidth >> 10
         address = self._offer['address']
-        argv = ['setpriv', '--pdeathsig', 'KILL', 'rsync', '--inplace', '--sparse', '--chmod=F600', '--timeout=30',
-                *([f'--bwlimit={limit}'] if limit else []), '-e', shlex.join(_SSH[3:]), '--', path,
-                f"{f'[{address}]' if ':' in address else address}:{target}"]
+        argv = [
+            'setpriv',
+            '--pdeathsig',
+            'KILL',
+            'rsync',
+            '--inplace',
+            '--sparse',
+            '--chmod=F600',
+            '--timeout=30',
+            *([f'--bwlimit={limit}'] if limit else []),
+            '-e',
+            shlex.join(_SSH[3:]),
+            '--',
+            path,
+            f'{f"[{address}]" if ":" in address else address}:{target}',
+        ]
         try:
             command.watched(lambda: going(0), *argv)
         except command.CommandFailed as error:
@@ -230,12 +272,18 @@ class Remote:
         with tempfile.TemporaryFile('w+', errors='replace') as stderr, contextlib.ExitStack() as open_ends:
             open_ends.callback(pipe.close)
             try:
-                process = subprocess.Popen(self._argv(_WRITE, target, str(start)), env=command.ENVIRONMENT,
-                                           stdin=reads, stdout=subprocess.DEVNULL, stderr=stderr, text=True)
+                process = subprocess.Popen(
+                    self._argv(_WRITE, target, str(start)),
+                    env=command.ENVIRONMENT,
+                    stdin=reads,
+                    stdout=subprocess.DEVNULL,
+                    stderr=stderr,
+                    text=True,
+                )
             finally:
                 os.close(reads)
             try:
-                with contextlib.suppress(BrokenPipeError):      # its exit code and error output say why it ended
+                with contextlib.suppress(BrokenPipeError):  # its exit code and error output say why it ended
                     while sent < length:
                         count = min(PIECE, length - sent)
                         concurrency.native(_move, stream.fileno(), pipe, start + sent, count)
@@ -276,7 +324,7 @@ def _move(source: int, target: io.FileIO, offset: int, count: int) -> None:
     data = data.ljust(count, b'\0')
     view = memoryview(data)
     while view:
-        view = view[target.write(view):]
+        view = view[target.write(view) :]
 
 
 def _blocks(stream: IO[bytes], size: int) -> Iterator[tuple[int, int]]:
@@ -285,7 +333,7 @@ def _blocks(stream: IO[bytes], size: int) -> Iterator[tuple[int, int]]:
     while position < size:
         try:
             start = os.lseek(stream.fileno(), position, os.SEEK_DATA)
-        except OSError:     # ENXIO: only a hole is left
+        except OSError:  # ENXIO: only a hole is left
             return
         start = start // BLOCK * BLOCK
         end = min(start + BLOCK, size)

@@ -1,4 +1,5 @@
 """Boot: the choice, the hand-over to the cell, what the host is asked, and where a server is buried."""
+
 from __future__ import annotations
 
 import contextlib
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from kilonova.conductor.environment import HostsSilent
+from kilonova.conductor.environment import HostsNotReporting
 from kilonova.conductor.flows import FLOWS, boot
 from kilonova.conductor.work import Work
 from kilonova.db.models import api as api_models
@@ -35,14 +36,35 @@ def begin(site: Site, *hosts: str, server: str = SERVER, **args: Any) -> str:
     site.choose(*hosts or ('gpu2', 'gpu3'))
     spec, instance = site.spec(gpus=(1,)), site.instance(pci_requests=site.spec(gpus=(1,)).pci_requests)
     spec.instance_uuid = instance.uuid = server
-    row = operations.Operation.new(site.ctxt, 'boot', server, {
-        'request_spec': primitive(spec), 'instance': primitive(instance), 'image': IMAGE, 'sealed': 'x',
-        'bdms': [DISK], 'tags': ['gold'], **args})
+    row = operations.OperationRow.new(
+        site.ctxt,
+        'boot',
+        server,
+        {
+            'request_spec': primitive(spec),
+            'instance': primitive(instance),
+            'image': IMAGE,
+            'sealed': 'x',
+            'bdms': [DISK],
+            'tags': ['gold'],
+            **args,
+        },
+    )
     operations.accept_create(
-        site.api, specs=[(server, spec.to_json())], operations=[row],
+        site.api,
+        specs=[(server, spec.to_json())],
+        operations=[row],
         requests=[{'instance_uuid': server, 'project_id': 'demo', 'instance': instance.to_json()}],
-        mappings=[{'instance_uuid': server, 'project_id': 'demo', 'user_id': 'alice', 'cell_id': None,
-                   'queued_for_delete': False}])
+        mappings=[
+            {
+                'instance_uuid': server,
+                'project_id': 'demo',
+                'user_id': 'alice',
+                'cell_id': None,
+                'queued_for_delete': False,
+            }
+        ],
+    )
     site.operation = row.uuid
     return row.uuid
 
@@ -55,8 +77,11 @@ def go(site: Site, operation: str | None = None) -> Work[Any]:
 def in_api(site: Site) -> list[str]:
     """The tables of the API database that say something of the server, apart from its mapping."""
     with site.api.read() as conn:
-        return [table.__tablename__ for table in (api_models.BuildRequest, api_models.RequestSpec)
-                if conn.execute(sa.select(sa.func.count()).select_from(table.__table__)).scalar()]
+        return [
+            table.__tablename__
+            for table in (api_models.BuildRequest, api_models.RequestSpec)
+            if conn.execute(sa.select(sa.func.count()).select_from(table.__table__)).scalar()
+        ]
 
 
 def cell_of(site: Site) -> str | None:
@@ -72,20 +97,43 @@ def test_what_is_asked(site: Site, notify: bool) -> None:
     site.env.notify.enabled = notify
     operation = begin(site)
     go(site)
-    request, = site.sent[1].args['order'].instance.pci_requests.requests
+    (request,) = site.sent[1].args['order'].instance.pci_requests.requests
     assert request.spec[0]['rp_uuids'] == uuid('device of gpu2')
     assert site.sent[1].args['order'].instance.id == site.row()['id']
     assert site.sent[1].args['order'].instance.availability_zone == 'zone1'
     if notify:
         assert [tag.tag for tag in site.sent[1].args['order'].instance.tags] == ['gold']
     assert site.calls() == [
-        (None, 'select_destinations', {
-            'spec_obj': 'spec of flavor 1 with [None]', 'instance_uuids': [SERVER], 'return_objects': True,
-            'return_alternates': True, 'claim': True, 'time_left': 60.0, 'operations': [operation]}),
-        ('gpu2', 'build_and_run_instance', {'key': '3.build/1', 'order': {
-            'instance': BUILDING, 'image': IMAGE, 'sealed': 'x', 'attempt': 1, 'limits': {'memory_mb': 999},
-            'request_spec': f"spec of flavor 1 with ['{uuid('device of gpu2')}']",
-            'block_devices': [f'/dev/vda of {SERVER}']}})]
+        (
+            None,
+            'select_destinations',
+            {
+                'spec_obj': 'spec of flavor 1 with [None]',
+                'instance_uuids': [SERVER],
+                'return_objects': True,
+                'return_alternates': True,
+                'claim': True,
+                'time_left': 60.0,
+                'operations': [operation],
+            },
+        ),
+        (
+            'gpu2',
+            'build_and_run_instance',
+            {
+                'key': '3.build/1',
+                'order': {
+                    'instance': BUILDING,
+                    'image': IMAGE,
+                    'sealed': 'x',
+                    'attempt': 1,
+                    'limits': {'memory_mb': 999},
+                    'request_spec': f"spec of flavor 1 with ['{uuid('device of gpu2')}']",
+                    'block_devices': [f'/dev/vda of {SERVER}'],
+                },
+            },
+        ),
+    ]
 
 
 def test_the_server_is_in_its_cell(site: Site) -> None:
@@ -100,7 +148,11 @@ def test_the_server_is_in_its_cell(site: Site) -> None:
     with site.cell.read() as conn:
         found = conn.execute(sa.select(instances.actions)).mappings().one()
         assert (found['action'], found['request_id'], found['user_id'], found['project_id']) == (
-            'create', 'req-1', 'alice', 'demo')
+            'create',
+            'req-1',
+            'alice',
+            'demo',
+        )
         assert instances.get_bdms(conn, SERVER)[0]['device_name'] == '/dev/vda'
         assert conn.execute(sa.select(instances.tags_table.c.tag)).scalars().all() == ['gold']
         assert conn.execute(sa.select(instances.metadata_table.c.key)).scalars().all() == ['role']
@@ -131,8 +183,11 @@ def test_a_host_that_refuses_sends_it_to_the_next(site: Site) -> None:
     site.answers['build_and_run_instance'] = [HostRejected('full'), None]
     go(site)
     _, first, undo, second = site.calls()
-    assert undo == ('gpu2', 'undo_build', {'instance': "building/scheduling on None: flavor 1, metadata {'role': 'db'}",
-                                           'key': '3.build/1'})
+    assert undo == (
+        'gpu2',
+        'undo_build',
+        {'instance': "building/scheduling on None: flavor 1, metadata {'role': 'db'}", 'key': '3.build/1'},
+    )
     assert (first[0], second[0], second[2]['key'], second[2]['order']['attempt']) == ('gpu2', 'gpu3', '3.build/2', 2)
     assert second[2]['order']['request_spec'] == f"spec of flavor 1 with ['{uuid('device of gpu3')}']"
     assert site.held() == {'server': {'gpu3': 1}}
@@ -157,18 +212,27 @@ def test_all_hosts_refuse(site: Site) -> None:
     begin(site)
     site.inventory('gpu2')
     site.answers['build_and_run_instance'] = [
-        HostRejected(f'Build of instance {SERVER} was re-scheduled: small'), HostRejected('full')]
+        HostRejected(f'Build of instance {SERVER} was re-scheduled: small'),
+        HostRejected('full'),
+    ]
     go(site)
-    text = ('Hosts said: small; full (Exceeded maximum number of retries. Exhausted all hosts available for retrying '
-            f'build failures for instance {SERVER}.)')
+    text = (
+        'Hosts said: small; full (Exceeded maximum number of retries. Exhausted all hosts available for retrying '
+        f'build failures for instance {SERVER}.)'
+    )
     assert site.asked()[-1] == 'gpu3 undo_build' and site.held() == {}
     assert site.state() == ('error', None) and site.kept() is None and site.action() == 'Error'
     assert site.faults() == [(500, text, 'gpu3')] and cell_of(site) == 'cell1'
     row = site.row()
     assert (row['host'], row['node'], row['compute_id']) == (None, None, None)
-    (event, facts), = site.emitted
+    ((event, facts),) = site.emitted
     assert (event, facts['instance_uuid'], facts['request_spec'], facts['state'], facts['record']['class']) == (
-        'compute_task.build_instances.error', SERVER, 'spec of flavor 1 with [None]', 'error', 'MaxRetriesExceeded')
+        'compute_task.build_instances.error',
+        SERVER,
+        'spec of flavor 1 with [None]',
+        'error',
+        'MaxRetriesExceeded',
+    )
 
 
 @pytest.mark.parametrize('error', [BuildAbort(instance_uuid='i', reason='x'), Invalid('no')])
@@ -180,7 +244,8 @@ def test_a_host_that_gives_up_ends_it(site: Site, error: Exception) -> None:
     assert site.asked() == ['scheduler select_destinations', 'gpu2 build_and_run_instance', 'gpu2 undo_build']
     assert site.state() == ('error', None) and site.faults()[0][1] == str(error)
     assert [event for event, _ in site.emitted] == (
-        [] if isinstance(error, BuildAbort) else ['compute_task.build_instances.error'])
+        [] if isinstance(error, BuildAbort) else ['compute_task.build_instances.error']
+    )
 
 
 def test_a_server_that_is_being_deleted_keeps_that_state(site: Site) -> None:
@@ -190,6 +255,7 @@ def test_a_server_that_is_being_deleted_keeps_that_state(site: Site) -> None:
         with site.cell.write() as conn:
             instances.transition(conn, SERVER, 'delete.start')
         raise Invalid('no')
+
     site.answers['build_and_run_instance'] = delete
     go(site)
     assert site.state() == ('building', 'deleting') and site.faults() == []
@@ -203,6 +269,7 @@ def test_a_server_that_is_gone(site: Site) -> None:
         with site.cell.write() as conn:
             instances.mark_deleted(conn, SERVER)
         raise Invalid('no')
+
     site.answers['build_and_run_instance'] = delete
     go(site)
     assert site.kept() is None and site.emitted == []
@@ -214,12 +281,17 @@ def test_others_of_the_group_came_first(site: Site) -> None:
     site.inventory('gpu2')
     other = site.selection('gpu1', cell=uuid('another cell'))
     site.answers['select_destinations'] = [
-        [[site.selection('gpu2')]], [[other, site.selection('gpu2'), site.selection('gpu3')]]]
+        [[site.selection('gpu2')]],
+        [[other, site.selection('gpu2'), site.selection('gpu3')]],
+    ]
     site.answers['build_and_run_instance'] = [GroupPolicyViolated(policy='Anti-affinity'), None]
     work = go(site)
     assert [line for line in site.asked() if 'undo' not in line] == [
-        'scheduler select_destinations', 'gpu2 build_and_run_instance', 'scheduler select_destinations',
-        'gpu3 build_and_run_instance']
+        'scheduler select_destinations',
+        'gpu2 build_and_run_instance',
+        'scheduler select_destinations',
+        'gpu3 build_and_run_instance',
+    ]
     assert [choice.host for choice in work.outputs.hosts] == ['gpu2', 'gpu3'] and work.outputs.overtaken == [1]
 
 
@@ -228,8 +300,14 @@ def test_what_is_asked_for_further_alternates(site: Site) -> None:
     site.answers['build_and_run_instance'] = GroupPolicyViolated(policy='Anti-affinity')
     go(site)
     again = [args for _, method, args in site.calls() if method == 'select_destinations'][1]
-    assert again == {'spec_obj': 'spec of flavor 1 with [None]', 'instance_uuids': [SERVER], 'return_objects': True,
-                     'return_alternates': True, 'claim': False, 'time_left': 60.0}
+    assert again == {
+        'spec_obj': 'spec of flavor 1 with [None]',
+        'instance_uuids': [SERVER],
+        'return_objects': True,
+        'return_alternates': True,
+        'claim': False,
+        'time_left': 60.0,
+    }
     assert site.state() == ('error', None)
 
 
@@ -261,9 +339,12 @@ def test_it_is_buried_in_cell0(site: Site) -> None:
     assert event['start_time'] is not None and event['finish_time'] is not None and 'NoValidHost' in event['traceback']
     # The scheduler answered: nothing is claimed for it later.
     assert site.rows(site.api) == [] and operation not in site.woken
-    (event, facts), = site.emitted
+    ((event, facts),) = site.emitted
     assert (event, facts['state'], facts['record']['class']) == (
-        'compute_task.build_instances.error', 'error', 'NoValidHost')
+        'compute_task.build_instances.error',
+        'error',
+        'NoValidHost',
+    )
 
 
 def test_a_create_that_was_deleted_leaves_nothing(site: Site) -> None:
@@ -272,6 +353,7 @@ def test_a_create_that_was_deleted_leaves_nothing(site: Site) -> None:
     def delete(sent: Sent) -> None:
         assert operations.delete_build_request(site.api, SERVER)
         raise NoValidHost(reason='none')
+
     site.answers['select_destinations'] = delete
     go(site)
     assert site.rows(site.api) == [] and in_api(site) == [] and site.mapping() is None and site.emitted == []
@@ -288,6 +370,7 @@ def test_a_delete_while_it_is_buried_wins(site: Site, monkeypatch: pytest.Monkey
         found = real(conn, server)
         deleted.append(server)
         return found
+
     deleted: list[str] = []
     monkeypatch.setattr(build_requests, 'exists', exists)
     bury = boot._bury
@@ -295,6 +378,7 @@ def test_a_delete_while_it_is_buried_wins(site: Site, monkeypatch: pytest.Monkey
     def late(work: Any, cell0: Any) -> None:
         bury(work, cell0)
         operations.delete_build_request(site.api, SERVER)
+
     monkeypatch.setattr(boot, '_bury', late)
     go(site)
     assert deleted and site.row(site.cell0)['deleted'] and site.emitted == [] and site.rows(site.api) == []
@@ -308,6 +392,7 @@ def test_what_was_buried_is_buried_once(site: Site, monkeypatch: pytest.MonkeyPa
 
     def silent(*args: Any, **kwargs: Any) -> None:
         raise Unanswered(who='database', reason='x')
+
     monkeypatch.setattr(Work, 'end', silent)
     go(site)
     monkeypatch.setattr(Work, 'end', real)
@@ -316,9 +401,14 @@ def test_what_was_buried_is_buried_once(site: Site, monkeypatch: pytest.MonkeyPa
 
 
 # --- silence of the scheduler ----------------------------------------------------------------------------------------
-@pytest.mark.parametrize(('error', 'answered'), [
-    (Unanswered(who='scheduler', reason='x'), False), (Unsent(who='scheduler', reason='x'), False),
-    (HostsSilent(who='hosts', reason='x'), True)])
+@pytest.mark.parametrize(
+    ('error', 'answered'),
+    [
+        (Unanswered(who='scheduler', reason='x'), False),
+        (Unsent(who='scheduler', reason='x'), False),
+        (HostsNotReporting(who='hosts', reason='x'), True),
+    ],
+)
 def test_a_question_that_may_still_be_worked_on(site: Site, error: Exception, answered: bool) -> None:
     """What it still claims is given back again after its deadline."""
     begin(site)
@@ -335,6 +425,7 @@ def test_a_question_that_may_still_be_worked_on(site: Site, error: Exception, an
     assert [row.args for row in releases] == ([] if answered else [{'consumer': SERVER}])
     with site.api.read() as conn:
         from kilonova.db import engine
+
         assert all(55 < row.not_before - engine.now(conn) <= 60 for row in releases)
 
 
@@ -346,6 +437,7 @@ def test_what_the_scheduler_claimed_is_given_back(site: Site) -> None:
         with site.api.write() as conn:
             operations.cancel(conn, SERVER)
         return [[site.selection('gpu2')]]
+
     site.answers['select_destinations'] = cancel
     go(site)
     assert site.held() == {} and site.rows(site.api) == []
@@ -359,6 +451,7 @@ def test_a_hand_over_may_be_repeated(site: Site, monkeypatch: pytest.MonkeyPatch
 
     def silent(*args: Any) -> bool:
         raise Unanswered(who='database', reason='x')
+
     monkeypatch.setattr(boot, '_end_api_row', silent)
     go(site)
     assert site.kept() is not None and site.kept(site.api) is not None
@@ -375,7 +468,7 @@ def test_a_row_that_a_dead_owner_left_in_the_cell_is_taken(site: Site, monkeypat
     monkeypatch.setattr(boot, '_end_api_row', lambda *args: 1 / 0)
     with contextlib.suppress(ZeroDivisionError):
         work = site.work(database=site.api)
-        work.outputs.select = boot.Choice.all_of([site.selection('gpu2')])
+        work.outputs.select = boot.ChosenHost.all_of([site.selection('gpu2')])
         boot.create_instance(work)
     site.update(owner=None)
     monkeypatch.setattr(boot, '_end_api_row', real)
@@ -393,6 +486,7 @@ def test_a_create_that_is_deleted_before_its_hand_over(site: Site) -> None:
         with site.api.write() as conn:
             build_requests.destroy(conn, SERVER)
         return [[site.selection('gpu2')]]
+
     site.answers['select_destinations'] = delete
     go(site)
     assert site.asked() == ['scheduler select_destinations']
@@ -408,6 +502,7 @@ def test_an_owner_that_is_none_any_more_hands_nothing_over(site: Site) -> None:
         with site.api.write() as conn:
             conn.execute(table.update().values(owner='another'))
         return [[site.selection('gpu2')]]
+
     site.answers['select_destinations'] = lose
     go(site)
     assert site.asked() == ['scheduler select_destinations'] and cell_of(site) is None
@@ -424,6 +519,7 @@ def test_a_lease_of_the_cell_that_is_lost_hands_nothing_over(site: Site, monkeyp
         if db is site.cell:
             raise LeaseLost(operation='x')
         real(db, owner)
+
     monkeypatch.setattr(site.env.leases, 'check', check)
     go(site)
     with pytest.raises(AssertionError):
@@ -441,6 +537,7 @@ def test_only_the_answer_of_a_hand_over_was_lost(site: Site, monkeypatch: pytest
 def losing_commit(db: Any, monkeypatch: pytest.MonkeyPatch, when: Callable[[Any], Any]) -> list[int]:
     """The answer to the first COMMIT of a transaction after which ``when(conn)`` holds is lost."""
     from sqlalchemy import exc
+
     lost: list[int] = []
     real = db.write
 
@@ -452,6 +549,7 @@ def losing_commit(db: Any, monkeypatch: pytest.MonkeyPatch, when: Callable[[Any]
         if hit:
             lost.append(1)
             raise exc.OperationalError('COMMIT', None, Exception('lost'), connection_invalidated=True)
+
     monkeypatch.setattr(db, 'write', write)
     return lost
 
@@ -471,7 +569,7 @@ def test_a_build_goes_on_in_the_cell(site: Site) -> None:
     site.update(outputs=operations.json.dumps({'select': row.outputs['select']}))
     site.sent.clear()
     site.go()
-    sent, = site.sent
+    (sent,) = site.sent
     assert (sent.server, sent.args['order'].instance.id) == ('gpu2', site.row()['id'])
 
 
@@ -517,6 +615,7 @@ def test_a_cell_that_is_silent_is_waited_for(site: Site, monkeypatch: pytest.Mon
 
     def silent() -> Any:
         raise Unanswered(who='x', reason='y')
+
     monkeypatch.setattr(work, 'instance_row', silent)
     FLOWS['boot'].run(work)
     row = site.kept()
@@ -524,8 +623,9 @@ def test_a_cell_that_is_silent_is_waited_for(site: Site, monkeypatch: pytest.Mon
 
 
 # --- a host that dies ------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(('claimed', 'forced', 'goes_on'), [
-    (True, False, False), (True, True, True), (False, False, True)])
+@pytest.mark.parametrize(
+    ('claimed', 'forced', 'goes_on'), [(True, False, False), (True, True, True), (False, False, True)]
+)
 def test_a_host_that_dies_may_run_the_guest(site: Site, claimed: bool, forced: bool, goes_on: bool) -> None:
     """Where it may, no other host is tried; what it has waits for it."""
     begin(site)
@@ -537,9 +637,10 @@ def test_a_host_that_dies_may_run_the_guest(site: Site, claimed: bool, forced: b
                 instances.transition(conn, SERVER, 'build.claim', {'host': 'gpu2', 'node': 'node2'})
         site.silence('gpu2', forced=forced)
         raise Unanswered(who='gpu2', reason='died')
+
     site.answers['build_and_run_instance'] = [die, None]
     go(site)
-    (host, args), = site.releases()
+    ((host, args),) = site.releases()
     assert (host, args['host'], args['method']) == ('gpu2', 'gpu2', 'undo_build')
     assert args['kwargs'] == {'instance': BUILDING}
     assert site.row()['host'] is None
@@ -547,9 +648,11 @@ def test_a_host_that_dies_may_run_the_guest(site: Site, claimed: bool, forced: b
         assert site.asked()[-1] == 'gpu3 build_and_run_instance' and site.held() == {'server': {'gpu3': 1}}
     else:
         assert 'gpu3 build_and_run_instance' not in site.asked() and site.state() == ('error', None)
-        text = ('Exceeded maximum number of retries. compute service of host gpu2 is down, and its hypervisor may '
-                'still run the server: start the service again, or make sure that the host is off and force the '
-                f'service down. No other host was tried for instance {SERVER}')
+        text = (
+            'Exceeded maximum number of retries. compute service of host gpu2 is down, and its hypervisor may '
+            'still run the server: start the service again, or make sure that the host is off and force the '
+            f'service down. No other host was tried for instance {SERVER}'
+        )
         assert site.faults()[0][:2] == (500, shortened(text, 255))
 
 
@@ -571,7 +674,7 @@ def test_several_are_chosen_for_by_one_question(site: Site) -> None:
     answer = [[site.selection('gpu2')], [site.selection('gpu3')]]
     site.answers['select_destinations'] = [answer]
     FLOWS['boot'].begin_together(works)
-    sent, = site.sent
+    (sent,) = site.sent
     assert sent.args['instance_uuids'] == [SERVER, OTHER]
     assert sent.args['operations'] == [work.uuid for work in works]
     assert [(work.outputs.hosts[0].host, work.position) for work in works] == [('gpu2', 1), ('gpu3', 1)]
@@ -590,11 +693,14 @@ def test_a_failure_fails_each(site: Site) -> None:
     works = two(site)
     site.answers['select_destinations'] = NoValidHost(reason='none')
     with site.api.write() as conn:
-        conn.execute(operations.operations.update().where(
-            operations.operations.c.uuid == works[0].uuid).values(owner='another'))
+        conn.execute(
+            operations.operations.update().where(operations.operations.c.uuid == works[0].uuid).values(owner='another')
+        )
     FLOWS['boot'].begin_together(works)
     assert [(work.failed, work.error and work.error['message']) for work in works][1] == (
-        True, 'No valid host was found. none')
+        True,
+        'No valid host was found. none',
+    )
     with site.api.read() as conn:
         assert [operations.get(conn, work.uuid).failed for work in works] == [False, True]  # type: ignore[union-attr]
 
@@ -613,9 +719,13 @@ def test_one_that_was_cancelled_meanwhile(site: Site) -> None:
     def meanwhile(sent: Sent) -> Any:
         with site.api.write() as conn:
             operations.cancel(conn, SERVER)
-            conn.execute(operations.operations.update().where(
-                operations.operations.c.uuid == works[1].uuid).values(owner='another'))
+            conn.execute(
+                operations.operations.update()
+                .where(operations.operations.c.uuid == works[1].uuid)
+                .values(owner='another')
+            )
         return [[site.selection('gpu2')], [site.selection('gpu3')]]
+
     site.answers['select_destinations'] = meanwhile
     FLOWS['boot'].begin_together(works)
     assert works[0].cancelled and [work.position for work in works] == [1, 0]
@@ -626,6 +736,7 @@ def test_who_lost_its_lease_chooses_nothing(site: Site, monkeypatch: pytest.Monk
 
     def check(db: Any, owner: str) -> None:
         raise LeaseLost(operation='x')
+
     monkeypatch.setattr(site.env.leases, 'check', check)
     with pytest.raises(LeaseLost):
         FLOWS['boot'].begin_together(works)

@@ -1,4 +1,5 @@
 """Delete and soft delete: whom they ask, what they leave for a dead host, and that nothing else is left."""
+
 from __future__ import annotations
 
 import pytest
@@ -14,8 +15,18 @@ def begin(site: Site, **values: object) -> None:
     site.put('active', 'deleting', **values)
     site.inventory()
     with site.api.write() as conn:
-        instance_mappings.create(conn, [{'instance_uuid': SERVER, 'project_id': 'demo', 'user_id': 'alice',
-                                         'cell_id': 2, 'queued_for_delete': False}])
+        instance_mappings.create(
+            conn,
+            [
+                {
+                    'instance_uuid': SERVER,
+                    'project_id': 'demo',
+                    'user_id': 'alice',
+                    'cell_id': 2,
+                    'queued_for_delete': False,
+                }
+            ],
+        )
     site.accept('delete')
 
 
@@ -86,8 +97,16 @@ def test_a_dead_host_gives_back_later(site: Site) -> None:
     site.silence('gpu1')
     site.go()
     assert site.asked() == ['gpu2 terminate_instance'] and site.state() == ('deleted', None)
-    assert site.releases() == [('gpu1', {'host': 'gpu1', 'method': 'terminate_instance', 'kwargs': {
-        'instance': "resized/deleting on gpu2: flavor 2, metadata {'role': 'db'}"}})]
+    assert site.releases() == [
+        (
+            'gpu1',
+            {
+                'host': 'gpu1',
+                'method': 'terminate_instance',
+                'kwargs': {'instance': "resized/deleting on gpu2: flavor 2, metadata {'role': 'db'}"},
+            },
+        )
+    ]
 
 
 def test_it_is_tried_again_until_it_is_done(site: Site) -> None:
@@ -109,6 +128,7 @@ def test_consumers_are_known_to_who_goes_on(site: Site) -> None:
 
     def silent(method: str, path: str) -> None:
         raise site.placement.broken()
+
     site.answers['terminate_instance'] = [None, lambda sent: setattr(site.placement, 'before', silent)]
     site.go()
     row = site.kept()
@@ -133,8 +153,10 @@ def test_a_cell_that_does_not_answer_is_asked_again(site: Site, monkeypatch: pyt
 
     def silent() -> object:
         raise ZeroDivisionError
+
     monkeypatch.setattr(work, 'instance_row', silent)
     from kilonova.conductor.flows import FLOWS
+
     FLOWS['delete'].run(work)
     row = site.kept()
     assert row is not None and row.outputs == {'tries': 1, 'reason': 'ZeroDivisionError'}
@@ -155,9 +177,16 @@ def soft(site: Site, moved: bool = False) -> None:
 def test_its_host_keeps_the_server(site: Site) -> None:
     soft(site)
     site.go()
-    assert site.calls() == [('gpu1', 'soft_delete_instance', {
-        'instance': "active/soft-deleting on gpu1: flavor 1, metadata {'role': 'db'}",
-        'key': '3.soft_delete_instance/1'})]
+    assert site.calls() == [
+        (
+            'gpu1',
+            'soft_delete_instance',
+            {
+                'instance': "active/soft-deleting on gpu1: flavor 1, metadata {'role': 'db'}",
+                'key': '3.soft_delete_instance/1',
+            },
+        )
+    ]
     assert site.kept() is not None and site.held() == {'server': {'gpu1': 1}} and site.emitted == []
 
 
@@ -193,6 +222,7 @@ def test_nothing_is_written_of_a_move_that_never_was(site: Site) -> None:
 
     def look(sent: Sent) -> None:
         assert site.row()['updated_at'] == before
+
     before = site.row()['updated_at']
     site.answers['soft_delete_instance'] = look
     site.go()
@@ -211,7 +241,8 @@ def test_for_a_dead_host_the_end_is_written_here(site: Site, reset: bool) -> Non
     assert site.state() == (('active', 'deleting') if reset else ('soft-delete', None))
     assert [(event, facts['host'], facts.get('moved')) for event, facts in site.emitted] == [
         ('instance.soft_delete.start', 'gpu1', None),
-        ('instance.soft_delete.end', 'gpu1', None if reset else 'soft_delete.done')]
+        ('instance.soft_delete.end', 'gpu1', None if reset else 'soft_delete.done'),
+    ]
     assert all(facts['instance'].startswith('active/') for _, facts in site.emitted)
 
 

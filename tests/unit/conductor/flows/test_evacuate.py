@@ -1,4 +1,5 @@
 """Evacuation of a dead host's server: what the chosen host is asked, and what waits for the dead one."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -22,10 +23,21 @@ def begin(site: Site, vm_state: str = 'active', **args: Any) -> None:
     site.inventory()
     site.silence('gpu1', forced=True)
     site.choose('gpu2', 'gpu3')
-    site.accept('evacuate', {
-        'migration_uuid': MIGRATION, 'migration_type': 'evacuation', 'flavor': primitive(SMALL), 'image': IMAGE,
-        'request_spec': primitive(site.spec(gpus=(1,))), 'sealed': 'x', 'shared': True, 'stays_off': False,
-        'power_state': 6, **args})
+    site.accept(
+        'evacuate',
+        {
+            'migration_uuid': MIGRATION,
+            'migration_type': 'evacuation',
+            'flavor': primitive(SMALL),
+            'image': IMAGE,
+            'request_spec': primitive(site.spec(gpus=(1,))),
+            'sealed': 'x',
+            'shared': True,
+            'stays_off': False,
+            'power_state': 6,
+            **args,
+        },
+    )
 
 
 def took_over(site: Site, host: str = 'gpu2') -> Any:
@@ -33,6 +45,7 @@ def took_over(site: Site, host: str = 'gpu2') -> Any:
         with site.cell.write() as conn:
             migrations.update(conn, MIGRATION, {'dest_compute': host, 'dest_node': f'node{host[-1]}'})
             instances.update(conn, SERVER, {'host': host, 'node': f'node{host[-1]}', 'power_state': 1})
+
     return answer
 
 
@@ -42,14 +55,30 @@ def test_what_the_new_host_is_asked(site: Site) -> None:
     begin(site)
     site.go()
     _, call = site.calls()
-    assert call == ('gpu2', 'evacuate_instance', {'key': '3.evacuate_instance/1', 'order': {
-        'instance': ON_GPU1, 'image': IMAGE, 'migration': MOVE, 'sealed': 'x', 'limits': {'memory_mb': 999},
-        'request_spec': f"spec of flavor 1 with ['{uuid('device of gpu2')}']", 'power_on': True, 'shared': True,
-        'block_devices': [f'/dev/vda of {SERVER}']}})
+    assert call == (
+        'gpu2',
+        'evacuate_instance',
+        {
+            'key': '3.evacuate_instance/1',
+            'order': {
+                'instance': ON_GPU1,
+                'image': IMAGE,
+                'migration': MOVE,
+                'sealed': 'x',
+                'limits': {'memory_mb': 999},
+                'request_spec': f"spec of flavor 1 with ['{uuid('device of gpu2')}']",
+                'power_on': True,
+                'shared': True,
+                'block_devices': [f'/dev/vda of {SERVER}'],
+            },
+        },
+    )
 
 
-@pytest.mark.parametrize(('vm_state', 'stays_off', 'after'), [
-    ('active', False, 'active'), ('active', True, 'stopped'), ('stopped', False, 'stopped')])
+@pytest.mark.parametrize(
+    ('vm_state', 'stays_off', 'after'),
+    [('active', False, 'active'), ('active', True, 'stopped'), ('stopped', False, 'stopped')],
+)
 def test_it_is_elsewhere(site: Site, vm_state: str, stays_off: bool, after: str) -> None:
     begin(site, vm_state, stays_off=stays_off)
     site.answers['evacuate_instance'] = took_over(site)
@@ -61,12 +90,16 @@ def test_it_is_elsewhere(site: Site, vm_state: str, stays_off: bool, after: str)
     assert site.migration()['status'] == 'done'
     assert site.events() == [('rebuild_server', 'Success', 'ctl1', None)]
     assert [(event, facts.get('moved'), facts.get('host')) for event, facts in site.emitted] == [
-        ('instance.rebuild_scheduled', None, None), ('instance.rebuild.end', f'rebuild.{after}', 'gpu2')]
+        ('instance.rebuild_scheduled', None, None),
+        ('instance.rebuild.end', f'rebuild.{after}', 'gpu2'),
+    ]
     # What the dead host has waits for it; what the migration holds in Placement goes at once.
     (host, args), (nowhere, held) = site.releases()
     assert (host, args['host'], args['method']) == ('gpu1', 'gpu1', 'clean_evacuated')
-    assert args['kwargs'] == {'instance': f'{vm_state}/rebuilding on gpu2: flavor 1, {DB}', 'migration': (
-        'evacuation gpu1 to gpu2: pre-migrating')}
+    assert args['kwargs'] == {
+        'instance': f'{vm_state}/rebuilding on gpu2: flavor 1, {DB}',
+        'migration': ('evacuation gpu1 to gpu2: pre-migrating'),
+    }
     assert (nowhere, held) == (None, {'consumer': MIGRATION})
     assert site.woken == [([site.rows()[1].uuid], True)]
     assert site.held() == {'server': {'gpu2': 1}, 'move': {'gpu1': 1}}
@@ -79,6 +112,7 @@ def test_a_state_that_was_reset_meanwhile_is_no_evacuation(site: Site) -> None:
         took_over(site)(sent)
         with site.cell.write() as conn:
             instances.transition(conn, SERVER, 'reset.error')
+
     site.answers['evacuate_instance'] = reset
     site.go()
     assert site.releases() == [] and site.migration()['status'] == 'error' and site.state() == ('error', None)
@@ -101,6 +135,7 @@ def test_a_host_that_is_not_fenced_any_more(site: Site, late: bool) -> None:
     def answer(sent: Sent) -> Any:
         lift()
         return choose(sent)
+
     if late:
         site.answers['select_destinations'] = answer
     else:
@@ -108,8 +143,10 @@ def test_a_host_that_is_not_fenced_any_more(site: Site, late: bool) -> None:
     site.go()
     assert site.asked() == (['scheduler select_destinations', 'gpu2 undo_evacuate_instance'] if late else [])
     assert site.state() == ('active', None) and site.held() == {'server': {'gpu1': 1}}
-    text = ('The compute service of host gpu1 is not forced down (any more): its hypervisor may still run the '
-            'server, so the server is not started on another host.')
+    text = (
+        'The compute service of host gpu1 is not forced down (any more): its hypervisor may still run the '
+        'server, so the server is not started on another host.'
+    )
     assert site.faults() == [(409, text, 'gpu2' if late else None)]
 
 
@@ -119,20 +156,29 @@ def test_a_failure_leaves_it_on_the_dead_host(site: Site) -> None:
     def fail(sent: Sent) -> None:
         took_over(site)(sent)
         raise Invalid('no')
+
     site.answers['evacuate_instance'] = fail
     site.go()
     _, _, undo = site.calls()
-    assert undo == ('gpu2', 'undo_evacuate_instance', {
-        'key': '3.evacuate_instance/1', 'migration': 'evacuation gpu1 to gpu2: pre-migrating',
-        'instance': f'active/rebuilding on gpu2: flavor 1, {DB}'})
+    assert undo == (
+        'gpu2',
+        'undo_evacuate_instance',
+        {
+            'key': '3.evacuate_instance/1',
+            'migration': 'evacuation gpu1 to gpu2: pre-migrating',
+            'instance': f'active/rebuilding on gpu2: flavor 1, {DB}',
+        },
+    )
     row = site.row()
     assert (row['host'], row['node'], row['power_state']) == ('gpu1', 'node1', 6)
     assert site.state() == ('active', None) and site.kept() is None and site.action() == 'Error'
     assert site.migration()['status'] == 'error' and site.held() == {'server': {'gpu1': 1}}
     assert site.faults() == [(400, 'no', 'gpu2')]
     # The part that ended well is not said again.
-    assert site.events() == [('rebuild_server', 'Success', 'ctl1', None),
-                             ('compute_rebuild_instance', 'Error', 'ctl1', 'no')]
+    assert site.events() == [
+        ('rebuild_server', 'Success', 'ctl1', None),
+        ('compute_rebuild_instance', 'Error', 'ctl1', 'no'),
+    ]
     assert [event for event, _ in site.emitted] == ['instance.rebuild_scheduled']
 
 
@@ -143,9 +189,14 @@ def test_no_host_takes_it(site: Site) -> None:
     text = 'No valid host was found. none'
     assert site.asked() == ['scheduler select_destinations']
     assert site.events() == [('rebuild_server', 'Error', 'ctl1', text)]
-    (event, facts), = site.emitted
+    ((event, facts),) = site.emitted
     assert (event, facts['instance_uuid'], facts['request_spec'], facts['state'], facts['record']['class']) == (
-        'compute_task.rebuild_server.error', SERVER, 'spec of flavor 1 with [None]', 'active', 'NoValidHost')
+        'compute_task.rebuild_server.error',
+        SERVER,
+        'spec of flavor 1 with [None]',
+        'active',
+        'NoValidHost',
+    )
 
 
 def test_the_next_host(site: Site) -> None:
@@ -156,10 +207,12 @@ def test_the_next_host(site: Site) -> None:
     assert site.held() == {'server': {'gpu3': 1}, 'move': {'gpu1': 1}} and site.state() == ('active', None)
 
 
-@pytest.mark.parametrize(('claimed', 'cancelled', 'waits'), [
-    (True, False, True), (False, False, False), (True, True, False)])
+@pytest.mark.parametrize(
+    ('claimed', 'cancelled', 'waits'), [(True, False, True), (False, False, False), (True, True, False)]
+)
 def test_a_new_host_that_dies_is_waited_for_where_it_may_run_the_guest(
-        site: Site, claimed: bool, cancelled: bool, waits: bool) -> None:
+    site: Site, claimed: bool, cancelled: bool, waits: bool
+) -> None:
     begin(site)
 
     def die(sent: Sent) -> None:
@@ -169,6 +222,7 @@ def test_a_new_host_that_dies_is_waited_for_where_it_may_run_the_guest(
         if cancelled:
             site.update(cancelled=True)
         raise Unanswered(who='gpu2', reason='died')
+
     site.answers['evacuate_instance'] = [die, took_over(site, 'gpu3')]
     site.go()
     row = site.kept()
@@ -202,5 +256,5 @@ def test_it_goes_on_where_it_stood(site: Site, step: str) -> None:
 
 def test_steps() -> None:
     assert steps('evacuate') == (
-        'begin select claim_and_move<claim_and_move evacuate_instance<claim_and_move '
-        'mark_evacuated')
+        'begin select claim_and_move<claim_and_move evacuate_instance<claim_and_move mark_evacuated'
+    )

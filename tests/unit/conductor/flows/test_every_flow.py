@@ -1,5 +1,6 @@
 """What holds for each flow: hosts are shown the server as the host before left it, and a row is written as often as it
 must survive."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -12,13 +13,13 @@ from kilonova.errors import Invalid
 from tests.unit.conductor.flows import (
     test_backup,
     test_boot,
+    test_confirm_revert,
     test_delete,
     test_evacuate,
     test_live_migrate,
     test_one_step,
     test_rebuild,
     test_resize,
-    test_resized,
     test_shelve,
     test_unshelve,
 )
@@ -39,8 +40,8 @@ def settled(site: Site) -> None:
 GOOD: dict[str, tuple[Callable[[Site], Any], list[int], list[int], int]] = {
     'stop': (stop, [0], [], 0),
     'resize': (test_resize.begin, [0, 1, 2], [3], 6),
-    'confirm': (test_resized.confirm, [0], [1], 1),
-    'revert': (test_resized.revert, [0, 0, 2], [3], 4),
+    'confirm': (test_confirm_revert.confirm, [0], [1], 1),
+    'revert': (test_confirm_revert.revert, [0, 0, 2], [3], 4),
     'evacuate': (test_evacuate.begin, [0], [0, 1], 3),
     'live_migrate': (test_live_migrate.begin, [0, 0, 2, 2, 2, 5], [], 9),
     'backup': (test_backup.back_up, [0], [1], 1),
@@ -91,7 +92,7 @@ def test_each_that_undoes_is_shown_the_server_as_it_is(site: Site, name: str) ->
     site.answers[failing] = Invalid('no')
     site.go()
     at = [sent.method for sent in site.sent if sent.server].index(failing)
-    assert changes(site)[at + 1:] == shown
+    assert changes(site)[at + 1 :] == shown
 
 
 @pytest.mark.parametrize('name', GOOD)

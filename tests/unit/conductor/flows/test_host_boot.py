@@ -1,4 +1,5 @@
 """A server that ran when its host went down: its row waits until the host can start it. Rule 22."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -57,8 +58,9 @@ def test_what_is_written_when_a_host_could_not_start_a_server(planned: Site) -> 
     assert [one.uuid for one in site.rows()] == [row.uuid] and story(site)[3] == 'no card'
 
 
-@pytest.mark.parametrize('values', [
-    {'vm_state': 'stopped'}, {'task_state': 'powering-off'}, {'host': 'gpu2'}, {'deleted': 1}])
+@pytest.mark.parametrize(
+    'values', [{'vm_state': 'stopped'}, {'task_state': 'powering-off'}, {'host': 'gpu2'}, {'deleted': 1}]
+)
 def test_nothing_is_written_of_a_server_that_is_not_to_run(site: Site, values: dict[str, Any]) -> None:
     site.put('active', power_state=1)
     change(site, **values)
@@ -111,9 +113,14 @@ def test_an_operation_of_its_user_is_waited_for(planned: Site) -> None:
     assert site.sent == [] and len(site.rows()) == 2
 
 
-@pytest.mark.parametrize(('values', 'said'), [
-    ({'vm_state': 'stopped'}, 'the server is now stopped'), ({'host': 'gpu2'}, 'the server is now on host gpu2'),
-    ({'host': None, 'vm_state': 'shelved_offloaded'}, 'the server is now on no host')])
+@pytest.mark.parametrize(
+    ('values', 'said'),
+    [
+        ({'vm_state': 'stopped'}, 'the server is now stopped'),
+        ({'host': 'gpu2'}, 'the server is now on host gpu2'),
+        ({'host': None, 'vm_state': 'shelved_offloaded'}, 'the server is now on no host'),
+    ],
+)
 def test_a_server_that_is_not_to_run_there_any_more_is_left(planned: Site, values: dict[str, Any], said: str) -> None:
     site = planned
     change(site, **values)
@@ -136,9 +143,16 @@ def test_a_server_that_changes_while_its_host_is_asked_is_looked_at_again(planne
     assert len(site.rows()) == 1 and site.rows()[0].outputs['reason'].endswith('it changed meanwhile')
 
 
-@pytest.mark.parametrize(('error', 'timeout', 'ends'), [
-    (KilonovaError('no card'), 3600, False), (KilonovaError('no card'), 0, True), (HostRejected('full'), 0, True),
-    (Invalid('hw_x is nonsense'), 3600, True), (Unanswered(who='gpu1', reason='silence'), 0, False)])
+@pytest.mark.parametrize(
+    ('error', 'timeout', 'ends'),
+    [
+        (KilonovaError('no card'), 3600, False),
+        (KilonovaError('no card'), 0, True),
+        (HostRejected('full'), 0, True),
+        (Invalid('hw_x is nonsense'), 3600, True),
+        (Unanswered(who='gpu1', reason='silence'), 0, False),
+    ],
+)
 @pytest.mark.parametrize('vm_state', ['active', 'resized', 'rescued'])
 def test_how_it_ends(planned: Site, error: Exception, timeout: int, ends: bool, vm_state: str) -> None:
     """Never silently: when its time is over, or when no later try could go better."""

@@ -1,4 +1,5 @@
 """Operations of one step: what the host is asked, and what is left when it can't."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -19,8 +20,13 @@ CASES: dict[str, tuple[Any, ...]] = {
     'suspend': ('active', 'suspending', {}, 'suspend_instance', {}),
     'resume': ('suspended', 'resuming', {}, 'resume_instance', {}),
     'trigger_crash_dump': ('active', None, {}, 'trigger_crash_dump', {}),
-    'rescue': ('active', 'rescuing', {'image': {'id': IMAGE}, 'sealed': 'x'}, 'rescue_instance', {
-        'order': {'instance': 'active/rescuing on gpu1: flavor 1', 'image': {'id': IMAGE}, 'sealed': 'x'}}),
+    'rescue': (
+        'active',
+        'rescuing',
+        {'image': {'id': IMAGE}, 'sealed': 'x'},
+        'rescue_instance',
+        {'order': {'instance': 'active/rescuing on gpu1: flavor 1', 'image': {'id': IMAGE}, 'sealed': 'x'}},
+    ),
     'unrescue': ('rescued', 'unrescuing', {}, 'unrescue_instance', {}),
     'set_admin_password': ('active', 'updating_password', {'sealed': 'x'}, 'set_admin_password', {'sealed': 'x'}),
     'snapshot': ('active', 'image_snapshot', {'image_id': IMAGE}, 'snapshot_instance', {'image_id': IMAGE}),
@@ -81,9 +87,15 @@ def test_an_image_of_a_snapshot_that_fails_goes(site: Site) -> None:
     site.accept('snapshot', {'image_id': IMAGE})
     site.answers['snapshot_instance'] = Invalid('no')
     site.go()
-    assert site.calls()[1] == ('gpu1', 'undo_snapshot_instance', {
-        'instance': "active/image_snapshot on gpu1: flavor 1, metadata {'role': 'db'}", 'image_id': IMAGE,
-        'key': '0.snapshot_instance/1'})
+    assert site.calls()[1] == (
+        'gpu1',
+        'undo_snapshot_instance',
+        {
+            'instance': "active/image_snapshot on gpu1: flavor 1, metadata {'role': 'db'}",
+            'image_id': IMAGE,
+            'key': '0.snapshot_instance/1',
+        },
+    )
     assert site.images.deleted == [IMAGE]
 
 

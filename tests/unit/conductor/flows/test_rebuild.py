@@ -1,4 +1,5 @@
 """Rebuild: what the scheduler and the host are asked, and what the server is when it fails."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -11,18 +12,31 @@ from kilonova.errors import Invalid, NoValidHost, Unanswered
 from tests.unit.conductor.site import LARGE, SERVER, SMALL, Site, primitive, steps
 
 NEW = {'id': 'the new image'}
-OLD: dict[str, Any] = {'values': {'image_ref': 'old'}, 'extra': {}, 'system_metadata': {'image_min_ram': '7'},
-                       'metadata': {'role': 'web'}}
+OLD: dict[str, Any] = {
+    'values': {'image_ref': 'old'},
+    'extra': {},
+    'system_metadata': {'image_min_ram': '7'},
+    'metadata': {'role': 'web'},
+}
 ON_GPU1 = "active/rebuilding on gpu1: flavor 1, metadata {'role': 'db'}"
 
 
 def begin(site: Site, **args: Any) -> None:
     site.put('active', 'rebuilding')
-    site.accept('rebuild', {
-        'image': NEW, 'old': OLD, 'preserve_ephemeral': True, 'sealed': 'x', 'check_host': True,
-        # Of other flavors, so that one sees which is stored.
-        'request_spec': primitive(site.spec(LARGE, scheduler_hints={'group': 'g'})),
-        'old_request_spec': primitive(site.spec(SMALL)), **args})
+    site.accept(
+        'rebuild',
+        {
+            'image': NEW,
+            'old': OLD,
+            'preserve_ephemeral': True,
+            'sealed': 'x',
+            'check_host': True,
+            # Of other flavors, so that one sees which is stored.
+            'request_spec': primitive(site.spec(LARGE, scheduler_hints={'group': 'g'})),
+            'old_request_spec': primitive(site.spec(SMALL)),
+            **args,
+        },
+    )
 
 
 def thrown_away(site: Site) -> None:
@@ -40,11 +54,27 @@ def test_what_is_asked(site: Site, notify: bool) -> None:
     assert (asked.requested_destination.host, asked.requested_destination.node) == ('gpu1', 'node1')
     assert asked.scheduler_hints == {'group': ['g'], '_nova_check_type': ['rebuild']}
     assert site.calls() == [
-        (None, 'select_destinations', {
-            'spec_obj': 'spec of flavor 2', 'instance_uuids': [SERVER], 'return_objects': True,
-            'return_alternates': False, 'claim': False, 'time_left': 60.0}),
-        ('gpu1', 'rebuild_instance', {'key': '2.rebuild_instance/1', 'order': {
-            'instance': ON_GPU1, 'image': NEW, 'sealed': 'x', 'preserve_ephemeral': True}})]
+        (
+            None,
+            'select_destinations',
+            {
+                'spec_obj': 'spec of flavor 2',
+                'instance_uuids': [SERVER],
+                'return_objects': True,
+                'return_alternates': False,
+                'claim': False,
+                'time_left': 60.0,
+            },
+        ),
+        (
+            'gpu1',
+            'rebuild_instance',
+            {
+                'key': '2.rebuild_instance/1',
+                'order': {'instance': ON_GPU1, 'image': NEW, 'sealed': 'x', 'preserve_ephemeral': True},
+            },
+        ),
+    ]
     assert site.stored_spec() == 2 and site.kept() is not None
     assert site.events() == [('rebuild_server', 'Success', 'ctl1', None)]
     if notify:
@@ -69,9 +99,14 @@ def test_a_host_that_does_not_suit_leaves_it_as_it_was(site: Site) -> None:
     assert site.row()['image_ref'] == 'old' and site.system_metadata()['image_min_ram'] == '7'
     assert site.faults() == [(500, text, None)] and site.stored_spec() == 1
     assert site.events() == [('rebuild_server', 'Error', 'ctl1', text)]
-    (event, facts), = site.emitted
+    ((event, facts),) = site.emitted
     assert (event, facts['instance_uuid'], facts['request_spec'], facts['state'], facts['record']['class']) == (
-        'compute_task.rebuild_server.error', SERVER, 'spec of flavor 2', 'active', 'NoValidHost')
+        'compute_task.rebuild_server.error',
+        SERVER,
+        'spec of flavor 2',
+        'active',
+        'NoValidHost',
+    )
 
 
 def test_without_notifications(site: Site) -> None:
@@ -91,14 +126,17 @@ def test_a_host_that_fails(site: Site, thrown: bool) -> None:
         if thrown:
             thrown_away(site)
         raise Invalid('no')
+
     site.answers['rebuild_instance'] = fail
     site.go()
     assert site.state() == ('error' if thrown else 'active', None) and site.kept() is None
     assert site.stored_spec() == (2 if thrown else 1)
     assert (site.row()['image_ref'] == 'old') is not thrown
     assert site.faults() == [(400, 'no', 'gpu1')] and site.action() == 'Error'
-    assert site.events() == [('rebuild_server', 'Success', 'ctl1', None),
-                             ('compute_rebuild_instance', 'Error', 'gpu1', 'no')]
+    assert site.events() == [
+        ('rebuild_server', 'Success', 'ctl1', None),
+        ('compute_rebuild_instance', 'Error', 'gpu1', 'no'),
+    ]
     assert [event for event, _ in site.emitted] == ['instance.rebuild_scheduled']
 
 
@@ -116,7 +154,8 @@ def test_it_goes_on_where_it_stood(site: Site, silent: str, position: int) -> No
     site.go()
     row = site.kept()
     assert row is not None and row.position == position == FLOWS['rebuild'].index(
-        'check_host' if silent == 'select_destinations' else 'rebuild_instance')
+        'check_host' if silent == 'select_destinations' else 'rebuild_instance'
+    )
     site.sent.clear()
     site.go()
     assert site.asked()[0].endswith(silent)

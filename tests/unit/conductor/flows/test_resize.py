@@ -1,4 +1,5 @@
 """Resize and cold migration: what each host is asked, what is undone, what the rows say at the end."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -23,14 +24,24 @@ def begin(site: Site, *hosts: str, **args: Any) -> None:
     site.inventory()
     site.choose(*hosts or ('gpu2', 'gpu3'), vcpus=2)
     site.answers.update(prep_resize={'disk': {'host': 'there'}}, resize_instance={'path': '/disk'})
-    site.accept('resize', {
-        'migration_uuid': MIGRATION, 'migration_type': 'resize', 'flavor': primitive(LARGE), 'image': IMAGE,
-        'request_spec': primitive(site.spec(LARGE, gpus=(1,))), 'old_request_spec': primitive(site.spec(SMALL)),
-        'clean_shutdown': False, **args})
+    site.accept(
+        'resize',
+        {
+            'migration_uuid': MIGRATION,
+            'migration_type': 'resize',
+            'flavor': primitive(LARGE),
+            'image': IMAGE,
+            'request_spec': primitive(site.spec(LARGE, gpus=(1,))),
+            'old_request_spec': primitive(site.spec(SMALL)),
+            'clean_shutdown': False,
+            **args,
+        },
+    )
 
 
 def took_over(site: Site, host: str) -> Any:
     """What a destination writes when it claims: the server is its own from now on, with the new flavor."""
+
     def answer(sent: Sent) -> dict[str, Any]:
         with site.cell.write() as conn:
             migrations.update(conn, MIGRATION, {'dest_compute': host, 'dest_node': f'node{host[-1]}'})
@@ -38,6 +49,7 @@ def took_over(site: Site, host: str) -> Any:
             instances.update(conn, made.uuid, {'host': host, 'node': f'node{host[-1]}', **made.flavor_columns()})
             instances.update_extra(conn, made.uuid, made.extra_values(['flavor']))
         return {'disk': None}
+
     return answer
 
 
@@ -45,20 +57,65 @@ def test_what_each_host_is_asked(site: Site) -> None:
     begin(site)
     site.go()
     scheduler, *calls = site.calls()
-    assert scheduler == (None, 'select_destinations', {
-        'spec_obj': 'spec of flavor 2 with [None]', 'instance_uuids': [site.row()['uuid']], 'return_objects': True,
-        'return_alternates': True, 'claim': False, 'time_left': 60.0})
+    assert scheduler == (
+        None,
+        'select_destinations',
+        {
+            'spec_obj': 'spec of flavor 2 with [None]',
+            'instance_uuids': [site.row()['uuid']],
+            'return_objects': True,
+            'return_alternates': True,
+            'claim': False,
+            'time_left': 60.0,
+        },
+    )
     limits = {'memory_mb': 999}
     assert calls == [
-        ('gpu2', 'prep_resize', {'key': '3.prep_resize/1', 'order': {
-            'instance': INSTANCE, 'image': IMAGE, 'migration': MOVE, 'flavor': 'flavor 2', 'request_spec': SPEC,
-            'limits': limits}}),
-        ('gpu1', 'resize_instance', {'key': '4.resize_instance/1', 'order': {
-            'instance': INSTANCE, 'image': IMAGE, 'migration': MOVE, 'flavor': 'flavor 2', 'clean_shutdown': False,
-            'disk': {'host': 'there'}}}),
-        ('gpu2', 'finish_resize', {'key': '5.finish_resize/1', 'order': {
-            'instance': INSTANCE, 'image': IMAGE, 'migration': MOVE, 'request_spec': SPEC,
-            'disk_info': {'path': '/disk'}}})]
+        (
+            'gpu2',
+            'prep_resize',
+            {
+                'key': '3.prep_resize/1',
+                'order': {
+                    'instance': INSTANCE,
+                    'image': IMAGE,
+                    'migration': MOVE,
+                    'flavor': 'flavor 2',
+                    'request_spec': SPEC,
+                    'limits': limits,
+                },
+            },
+        ),
+        (
+            'gpu1',
+            'resize_instance',
+            {
+                'key': '4.resize_instance/1',
+                'order': {
+                    'instance': INSTANCE,
+                    'image': IMAGE,
+                    'migration': MOVE,
+                    'flavor': 'flavor 2',
+                    'clean_shutdown': False,
+                    'disk': {'host': 'there'},
+                },
+            },
+        ),
+        (
+            'gpu2',
+            'finish_resize',
+            {
+                'key': '5.finish_resize/1',
+                'order': {
+                    'instance': INSTANCE,
+                    'image': IMAGE,
+                    'migration': MOVE,
+                    'request_spec': SPEC,
+                    'disk_info': {'path': '/disk'},
+                },
+            },
+        ),
+    ]
 
 
 def test_it_waits_for_its_confirm(site: Site) -> None:
@@ -68,18 +125,41 @@ def test_it_waits_for_its_confirm(site: Site) -> None:
     assert site.held() == {'server': {'gpu2': 2}, 'move': {'gpu1': 1}}
     assert site.stored_spec() == 2
     row = site.migration()
-    assert {name: row[name] for name in (
-        'uuid', 'status', 'migration_type', 'source_compute', 'source_node', 'old_instance_type_id',
-        'new_instance_type_id', 'user_id', 'project_id', 'instance_uuid')} == {
-        'uuid': MIGRATION, 'status': 'finished', 'migration_type': 'resize', 'source_compute': 'gpu1',
-        'source_node': 'node1', 'old_instance_type_id': 1, 'new_instance_type_id': 2, 'user_id': 'alice',
-        'project_id': 'demo', 'instance_uuid': site.row()['uuid']}
+    assert {
+        name: row[name]
+        for name in (
+            'uuid',
+            'status',
+            'migration_type',
+            'source_compute',
+            'source_node',
+            'old_instance_type_id',
+            'new_instance_type_id',
+            'user_id',
+            'project_id',
+            'instance_uuid',
+        )
+    } == {
+        'uuid': MIGRATION,
+        'status': 'finished',
+        'migration_type': 'resize',
+        'source_compute': 'gpu1',
+        'source_node': 'node1',
+        'old_instance_type_id': 1,
+        'new_instance_type_id': 2,
+        'user_id': 'alice',
+        'project_id': 'demo',
+        'instance_uuid': site.row()['uuid'],
+    }
     assert site.system_metadata()['old_vm_state'] == 'active'
-    assert site.events() == [('conductor_migrate_server', 'Success', 'ctl1', None),
-                             ('cold_migrate', 'Success', 'ctl1', None)]
+    assert site.events() == [
+        ('conductor_migrate_server', 'Success', 'ctl1', None),
+        ('cold_migrate', 'Success', 'ctl1', None),
+    ]
     assert site.action() == 'done'
-    assert site.emitted == [('instance.resize_finish.end', {
-        'instance': INSTANCE, 'moved': 'resize.done', 'host': 'gpu1'})]
+    assert site.emitted == [
+        ('instance.resize_finish.end', {'instance': INSTANCE, 'moved': 'resize.done', 'host': 'gpu1'})
+    ]
 
 
 def test_without_notifications_nothing_is_read_for_them(site: Site) -> None:
@@ -114,14 +194,16 @@ def test_a_failure_is_undone_from_the_end(site: Site, failing: str) -> None:
         if failing == 'prep_resize':
             claim(sent)
         raise Invalid('no')
+
     site.answers.update({'prep_resize': claim, failing: fail})
     site.go()
-    done = STEPS[:STEPS.index(failing) + 1]
+    done = STEPS[: STEPS.index(failing) + 1]
     found = site.calls()[1:]
-    assert [(host, method) for host, method, _ in found[len(done):]] == [
-        (UNDONE[step], f'undo_{step}') for step in reversed(done)]
-    for (_, _, args), step in zip(found[len(done):], reversed(done), strict=True):
-        assert args['key'] == f"{FLOWS['resize'].index(step)}.{step}/1"
+    assert [(host, method) for host, method, _ in found[len(done) :]] == [
+        (UNDONE[step], f'undo_{step}') for step in reversed(done)
+    ]
+    for (_, _, args), step in zip(found[len(done) :], reversed(done), strict=True):
+        assert args['key'] == f'{FLOWS["resize"].index(step)}.{step}/1'
         assert args['migration'] == TO_GPU2
     assert site.state() == ('active', None) and site.action() == 'Error'
     row = site.row()
@@ -131,7 +213,8 @@ def test_a_failure_is_undone_from_the_end(site: Site, failing: str) -> None:
     # By the host that was asked last.
     assert site.faults() == [(400, 'no', 'gpu2')]
     assert [event[:3] for event in site.events()] == [
-        (name, 'Error', 'ctl1') for name in ('conductor_migrate_server', 'cold_migrate')]
+        (name, 'Error', 'ctl1') for name in ('conductor_migrate_server', 'cold_migrate')
+    ]
     assert site.emitted == []
 
 
@@ -141,8 +224,8 @@ def test_a_host_that_refuses_sends_it_to_the_next(site: Site, refusing: str) -> 
     site.answers[refusing] = [HostRejected('too small'), site.answers[refusing]]
     site.go()
     asked = [line for line in site.asked() if line.partition(' ')[2] != 'select_destinations']
-    first = ['gpu2 prep_resize', 'gpu1 resize_instance'][:STEPS.index(refusing) + 1]
-    undone = ['gpu1 undo_resize_instance', 'gpu2 undo_prep_resize'][-len(first):]
+    first = ['gpu2 prep_resize', 'gpu1 resize_instance'][: STEPS.index(refusing) + 1]
+    undone = ['gpu1 undo_resize_instance', 'gpu2 undo_prep_resize'][-len(first) :]
     assert asked == [*first, *undone, 'gpu3 prep_resize', 'gpu1 resize_instance', 'gpu3 finish_resize']
     assert site.held() == {'server': {'gpu3': 2}, 'move': {'gpu1': 1}}
     assert site.state() == ('resized', None)
@@ -153,9 +236,17 @@ def test_what_they_said_when_no_host_is_left(site: Site) -> None:
     site.answers['prep_resize'] = [HostRejected('too small'), HostRejected('too full')]
     site.go()
     assert site.faults() == [(500, 'No valid host was found. Hosts said: too small; too full', 'gpu3')]
-    assert site.emitted == [('compute_task.migrate_server.error', {
-        'instance_uuid': site.row()['uuid'], 'request_spec': 'spec of flavor 2 with [None]', 'state': 'active',
-        'record': site.emitted[0][1]['record']})]
+    assert site.emitted == [
+        (
+            'compute_task.migrate_server.error',
+            {
+                'instance_uuid': site.row()['uuid'],
+                'request_spec': 'spec of flavor 2 with [None]',
+                'state': 'active',
+                'record': site.emitted[0][1]['record'],
+            },
+        )
+    ]
     assert site.emitted[0][1]['record']['class'] == 'NoValidHost'
 
 
@@ -175,7 +266,10 @@ def test_devices_that_another_server_got_are_chosen_again(site: Site) -> None:
     site.answers['select_destinations'] = [[[full]], [[found]]]
     work = site.go()
     assert [line for line in site.asked() if 'select' in line or 'prep' in line] == [
-        'scheduler select_destinations', 'scheduler select_destinations', 'gpu3 prep_resize']
+        'scheduler select_destinations',
+        'scheduler select_destinations',
+        'gpu3 prep_resize',
+    ]
     # The host that refused counts as an attempt, and is behind it.
     assert work.outputs.choices == 2 and [choice.host for choice in work.outputs.hosts] == ['gpu2', 'gpu3']
     assert work.attempt == 2
@@ -249,6 +343,7 @@ def test_a_request_spec_that_changes_meanwhile_stays(site: Site) -> None:
 
     def change(sent: Sent) -> None:
         changes.append(1)
+
     real = site.env.leases.check
 
     def check(db: Any, owner: str) -> None:
@@ -260,6 +355,7 @@ def test_a_request_spec_that_changes_meanwhile_stays(site: Site) -> None:
                 assert row is not None
                 request_specs.save(conn, row, site.spec(SMALL, availability_zone=f'zone{len(changes)}').to_json())
         real(db, owner)
+
     site.answers['finish_resize'] = change
     site.env.leases.check = check  # type: ignore[method-assign]
     site.go()
@@ -281,6 +377,7 @@ def test_a_server_that_was_reset_meanwhile_is_put_back(site: Site) -> None:
     def reset(sent: Sent) -> None:
         with site.cell.write() as conn:
             instances.transition(conn, sent.args['order'].instance.uuid, 'reset.error')
+
     site.answers['finish_resize'] = reset
     site.go()
     assert site.asked()[-1] == 'gpu2 undo_prep_resize' and site.held() == {'server': {'gpu1': 1}}
@@ -306,6 +403,7 @@ def test_a_second_guest(site: Site, vm_state: str, waits: bool) -> None:
     def dies(sent: Sent) -> None:
         site.silence('gpu2')
         raise Unanswered(who='gpu2', reason='died')
+
     site.answers['finish_resize'] = dies
     site.go()
     asked = site.asked()
@@ -318,7 +416,8 @@ def test_a_second_guest(site: Site, vm_state: str, waits: bool) -> None:
     assert asked[-1] == 'gpu1 undo_resize_instance'
     assert site.state() == (vm_state, None)
     assert sorted((host, args['method'], args['host']) for host, args in site.releases()) == [
-        ('gpu2', f'undo_{step}', 'gpu2') for step in ('finish_resize', 'prep_resize')]
+        ('gpu2', f'undo_{step}', 'gpu2') for step in ('finish_resize', 'prep_resize')
+    ]
     for _, args in site.releases():
         assert args['kwargs']['instance'].startswith(f'{vm_state}/resize_prep') and args['kwargs']['migration'] == MOVE
 
@@ -333,6 +432,7 @@ def test_a_server_that_is_being_deleted_is_not_started_by_its_source(site: Site)
         with site.cell.write() as conn:
             instances.transition(conn, sent.args['order'].instance.uuid, 'delete.start')
         raise Unanswered(who='gpu2', reason='died')
+
     site.answers['finish_resize'] = dies
     site.go()
     assert site.asked()[-1] == 'gpu1 undo_resize_instance' and site.kept() is None
@@ -356,12 +456,18 @@ def test_the_context_of_the_move_goes(site: Site) -> None:
     def claim(sent: Sent) -> Any:
         answer = took_over(site, 'gpu2')(sent)
         context = objects.MigrationContext(
-            instance_uuid=uuid('server'), migration_id=site.migration()['id'], old_pci_requests=old,
-            new_pci_requests=None, old_numa_topology=None, new_numa_topology=None)
+            instance_uuid=uuid('server'),
+            migration_id=site.migration()['id'],
+            old_pci_requests=old,
+            new_pci_requests=None,
+            old_numa_topology=None,
+            new_numa_topology=None,
+        )
         made = site.instance(pci_requests=site.spec(gpus=(1,)).pci_requests, migration_context=context)
         with site.cell.write() as conn:
             instances.update_extra(conn, made.uuid, made.extra_values(['pci_requests', 'migration_context']))
         return answer
+
     site.answers.update(prep_resize=claim, resize_instance=Invalid('no'))
     site.go()
     row = site.row()
@@ -374,6 +480,7 @@ def test_a_migration_that_is_gone(site: Site) -> None:
     def forget(sent: Sent) -> Any:
         with site.cell.write() as conn:
             conn.execute(migrations.migrations.delete())
+
     site.answers['prep_resize'] = forget
     site.go()
     row = site.kept()
@@ -383,4 +490,5 @@ def test_a_migration_that_is_gone(site: Site) -> None:
 def test_steps() -> None:
     assert steps('resize') == (
         'create_migration select claim_and_move<claim_and_move prep_resize<claim_and_move '
-        'resize_instance<claim_and_move finish_resize save_spec mark_resized')
+        'resize_instance<claim_and_move finish_resize save_spec mark_resized'
+    )

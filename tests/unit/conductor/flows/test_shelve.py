@@ -1,4 +1,5 @@
 """Shelve and offload: hosts, images, and what the server's row and metadata say."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -22,21 +23,30 @@ def shelve(site: Site, offload: int = -1, **values: Any) -> None:
 def test_a_shelve_keeps_the_host(site: Site) -> None:
     shelve(site)
     site.go()
-    assert site.calls() == [('gpu1', 'shelve_instance', {
-        'instance': f'active/shelving on gpu1: flavor 1, {DB}', 'image_id': IMAGE, 'key': '0.shelve_instance/1'})]
+    assert site.calls() == [
+        (
+            'gpu1',
+            'shelve_instance',
+            {'instance': f'active/shelving on gpu1: flavor 1, {DB}', 'image_id': IMAGE, 'key': '0.shelve_instance/1'},
+        )
+    ]
     assert site.state() == ('shelved', None) and site.rows() == [] and site.action() == 'done'
     kept = site.system_metadata()
     assert (kept['shelved_image_id'], kept['shelved_host'], kept['image_min_ram']) == (IMAGE, 'gpu1', '1')
     assert kept['shelved_at'].startswith(str(instances.utcnow().date()))
-    assert site.emitted == [('instance.shelve.end', {
-        'instance': f'active/shelving on gpu1: flavor 1, {DB}', 'moved': 'shelve.done', 'host': 'gpu1'})]
+    assert site.emitted == [
+        (
+            'instance.shelve.end',
+            {'instance': f'active/shelving on gpu1: flavor 1, {DB}', 'moved': 'shelve.done', 'host': 'gpu1'},
+        )
+    ]
     assert site.woken == [([], False)]
 
 
 def test_a_shelve_may_go_on_with_the_offload(site: Site) -> None:
     shelve(site, offload=0)
     site.go()
-    row, = site.rows()
+    (row,) = site.rows()
     assert (row.kind, row.args, row.slot) == ('shelve_offload', {'shelving': True}, 'run')
     assert site.state() == ('shelved', 'shelving_offloading') and site.action() == 'under way'
     assert site.woken == [([row.uuid], False)] and site.emitted[0][1]['moved'] == 'shelve.offload'
@@ -54,8 +64,11 @@ def test_a_shelve_that_fails(site: Site) -> None:
     shelve(site)
     site.answers['shelve_instance'] = Invalid('no')
     site.go()
-    assert site.calls()[1] == ('gpu1', 'undo_shelve_instance', {
-        'instance': f'active/shelving on gpu1: flavor 1, {DB}', 'image_id': IMAGE, 'key': '0.shelve_instance/1'})
+    assert site.calls()[1] == (
+        'gpu1',
+        'undo_shelve_instance',
+        {'instance': f'active/shelving on gpu1: flavor 1, {DB}', 'image_id': IMAGE, 'key': '0.shelve_instance/1'},
+    )
     assert site.state() == ('active', None) and site.images.deleted == [IMAGE]
     assert site.events() == [('compute_shelve_instance', 'Error', None, 'no')]
 
@@ -66,6 +79,7 @@ def test_a_shelve_of_a_server_that_was_reset(site: Site) -> None:
     def reset(sent: Sent) -> None:
         with site.cell.write() as conn:
             instances.transition(conn, SERVER, 'reset.active')
+
     site.answers['shelve_instance'] = reset
     site.go()
     assert site.images.deleted == [IMAGE] and 'shelved_image_id' not in site.system_metadata()
@@ -83,22 +97,27 @@ def test_an_offload_leaves_no_host(site: Site, args: dict[str, Any]) -> None:
     offload(site, **args)
     site.go()
     before = f'shelved/shelving_offloading on gpu1: flavor 1, {DB}'
-    assert site.calls() == [('gpu1', 'shelve_offload_instance', {
-        'instance': before, 'key': '0.shelve_offload_instance/1'})]
+    assert site.calls() == [
+        ('gpu1', 'shelve_offload_instance', {'instance': before, 'key': '0.shelve_offload_instance/1'})
+    ]
     assert site.state() == ('shelved_offloaded', None) and site.rows() == [] and site.action() == 'done'
     row = site.row()
     nowhere = {'host': None, 'node': None, 'compute_id': None, 'power_state': 4}
     assert {name: row[name] for name in nowhere} == nowhere and site.held() == {}
     assert site.events() == ([] if args else [('compute_shelve_offload_instance', 'Success', 'gpu1', None)])
-    assert site.emitted == [('instance.shelve_offload.end', {
-        'instance': before, 'host': 'gpu1', 'moved': 'shelve_offload.done', 'values': nowhere})]
+    assert site.emitted == [
+        (
+            'instance.shelve_offload.end',
+            {'instance': before, 'host': 'gpu1', 'moved': 'shelve_offload.done', 'values': nowhere},
+        )
+    ]
 
 
 def test_a_dead_host_offloads_later(site: Site) -> None:
     offload(site)
     site.silence('gpu1')
     site.go()
-    (host, args), = site.releases()
+    ((host, args),) = site.releases()
     assert (host, args['host'], args['method']) == ('gpu1', 'gpu1', 'shelve_offload_instance')
     assert args['kwargs'] == {'instance': f'shelved/shelving_offloading on gpu1: flavor 1, {DB}'}
     assert site.state() == ('shelved_offloaded', None) and site.held() == {}

@@ -1,4 +1,5 @@
 """Unshelve, of a server that was offloaded and of one that is still on its host."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -11,8 +12,17 @@ from kilonova.errors import HostRejected, Invalid, NoValidHost, Unanswered
 from tests.unit.conductor.site import IMAGE, LARGE, SERVER, SHELVED, SMALL, Sent, Site, primitive, steps, uuid
 
 DB = "metadata {'role': 'db'}"
-RECORD = {'id': IMAGE, 'name': 'shelved', 'status': 'active', 'disk_format': 'raw', 'container_format': 'bare',
-          'min_disk': 5, 'min_ram': 6, 'size': 7, 'owner': 'demo'}
+RECORD = {
+    'id': IMAGE,
+    'name': 'shelved',
+    'status': 'active',
+    'disk_format': 'raw',
+    'container_format': 'bare',
+    'min_disk': 5,
+    'min_ram': 6,
+    'size': 7,
+    'owner': 'demo',
+}
 
 
 def unshelve(site: Site, **args: Any) -> None:
@@ -40,13 +50,17 @@ def test_what_the_new_host_is_asked(site: Site) -> None:
     assert (host, method, args['key']) == ('gpu2', 'unshelve_instance', '3.unshelve_instance/1')
     image = order.pop('image')
     assert {name: image[name] for name in RECORD if name != 'owner'} == {
-        name: value for name, value in RECORD.items() if name != 'owner'}
+        name: value for name, value in RECORD.items() if name != 'owner'
+    }
     assert image['properties'] == {'os_type': 'linux'} and 'owner' not in {
-        name for name, value in image.items() if value is not None}
+        name for name, value in image.items() if value is not None
+    }
     assert order == {
-        'instance': f'shelved_offloaded/unshelving on None: flavor 1, {DB}', 'limits': {'memory_mb': 999},
+        'instance': f'shelved_offloaded/unshelving on None: flavor 1, {DB}',
+        'limits': {'memory_mb': 999},
         'request_spec': f"spec of flavor 1 with ['{uuid('device of gpu2')}']",
-        'block_devices': [f'/dev/vda of {SERVER}']}
+        'block_devices': [f'/dev/vda of {SERVER}'],
+    }
 
 
 def test_zone_and_devices_are_those_of_the_choice(site: Site) -> None:
@@ -54,7 +68,7 @@ def test_zone_and_devices_are_those_of_the_choice(site: Site) -> None:
     site.go()
     order = site.sent[1].args['order']
     assert order.instance.availability_zone == 'zone1'
-    request, = order.instance.pci_requests.requests
+    (request,) = order.instance.pci_requests.requests
     assert request.spec[0]['rp_uuids'] == uuid('device of gpu2')
 
 
@@ -64,6 +78,7 @@ def test_it_is_as_before_it_was_shelved(site: Site) -> None:
     def claim(sent: Sent) -> None:
         with site.cell.write() as conn:
             instances.update(conn, SERVER, {'host': 'gpu2'})
+
     site.answers['unshelve_instance'] = claim
     site.go()
     assert site.state() == ('active', None) and site.kept() is None and site.action() == 'done'
@@ -71,7 +86,7 @@ def test_it_is_as_before_it_was_shelved(site: Site) -> None:
     assert site.system_metadata() == {'image_min_ram': '1', 'image_os_type': 'linux'}
     assert site.releases() == [(None, {'image_id': IMAGE})] and site.woken == [([site.rows()[0].uuid], False)]
     assert site.events() == [(name, 'Success', 'ctl1', None) for name in ('get_image_info', 'schedule_instances')]
-    (event, facts), = site.emitted
+    ((event, facts),) = site.emitted
     assert (event, facts['host'], facts['moved']) == ('instance.unshelve.end', 'gpu2', 'unshelve.done')
     assert facts['instance'].startswith('shelved_offloaded/unshelving on gpu2')
 
@@ -94,7 +109,7 @@ def test_an_image_that_is_missing(site: Site, why: str) -> None:
     else:
         site.images.records[IMAGE]['status'] = 'queued'
     site.go()
-    text = f"Unshelve attempted but the image {None if why == 'never' else IMAGE} cannot be found."
+    text = f'Unshelve attempted but the image {None if why == "never" else IMAGE} cannot be found.'
     assert site.sent == [] and site.state() == ('shelved_offloaded', None) and site.action() == 'Error'
     assert site.faults() == [(404, text, None)]
     assert site.events() == [('get_image_info', 'Error', 'ctl1', text)]
@@ -113,8 +128,12 @@ def test_hosts_that_all_refuse(site: Site) -> None:
     unshelve(site)
     site.answers['unshelve_instance'] = [HostRejected('small'), HostRejected('full')]
     site.go()
-    assert site.asked()[1:] == ['gpu2 unshelve_instance', 'gpu2 undo_unshelve_instance', 'gpu3 unshelve_instance',
-                                'gpu3 undo_unshelve_instance']
+    assert site.asked()[1:] == [
+        'gpu2 unshelve_instance',
+        'gpu2 undo_unshelve_instance',
+        'gpu3 unshelve_instance',
+        'gpu3 undo_unshelve_instance',
+    ]
     assert site.faults() == [(500, 'No valid host was found. Hosts said: small; full', 'gpu3')]
     assert [event[:2] for event in site.events()] == [('get_image_info', 'Success'), ('schedule_instances', 'Error')]
 
@@ -123,8 +142,11 @@ def test_a_host_that_fails(site: Site) -> None:
     unshelve(site, **specs(site))
     site.answers['unshelve_instance'] = Invalid('no')
     site.go()
-    assert site.calls()[-1] == ('gpu2', 'undo_unshelve_instance', {
-        'instance': f'shelved_offloaded/unshelving on None: flavor 1, {DB}', 'key': '3.unshelve_instance/1'})
+    assert site.calls()[-1] == (
+        'gpu2',
+        'undo_unshelve_instance',
+        {'instance': f'shelved_offloaded/unshelving on None: flavor 1, {DB}', 'key': '3.unshelve_instance/1'},
+    )
     assert site.held() == {} and site.state() == ('shelved_offloaded', None) and site.stored_spec() == 1
     assert [event[:2] for event in site.events()] == [('get_image_info', 'Success'), ('schedule_instances', 'Success')]
     assert 'shelved_image_id' in site.system_metadata() and site.releases() == []
@@ -136,14 +158,16 @@ def test_a_server_that_was_reset_meanwhile_is_undone(site: Site) -> None:
     def reset(sent: Sent) -> None:
         with site.cell.write() as conn:
             instances.transition(conn, SERVER, 'reset.error')
+
     site.answers['unshelve_instance'] = reset
     site.go()
     assert site.state() == ('shelved_offloaded', None) and site.stored_spec() == 1
     assert site.asked()[-1] == 'gpu2 undo_unshelve_instance'
 
 
-@pytest.mark.parametrize(('claimed', 'deleting', 'waits'), [
-    (True, False, True), (False, False, False), (True, True, False)])
+@pytest.mark.parametrize(
+    ('claimed', 'deleting', 'waits'), [(True, False, True), (False, False, False), (True, True, False)]
+)
 def test_a_new_host_that_dies(site: Site, claimed: bool, deleting: bool, waits: bool) -> None:
     """It is waited for where it may run the guest; what it has it gives back when it is there again."""
     unshelve(site)
@@ -156,6 +180,7 @@ def test_a_new_host_that_dies(site: Site, claimed: bool, deleting: bool, waits: 
                 instances.transition(conn, SERVER, 'delete.start')
         site.silence('gpu2')
         raise Unanswered(who='gpu2', reason='died')
+
     site.answers['unshelve_instance'] = [die, None]
     site.go()
     if waits:
@@ -192,20 +217,25 @@ def test_it_starts_where_it_is(site: Site) -> None:
     start(site)
     site.go()
     before = f'shelved/unshelving on gpu1: flavor 1, {DB}'
-    assert site.calls() == [('gpu1', 'start_shelved_instance', {
-        'instance': before, 'key': '0.start_shelved_instance/1'})]
+    assert site.calls() == [
+        ('gpu1', 'start_shelved_instance', {'instance': before, 'key': '0.start_shelved_instance/1'})
+    ]
     assert site.state() == ('active', None) and site.action() == 'done'
     assert site.releases() == [(None, {'image_id': IMAGE})] and site.events() == []
-    assert site.emitted == [('instance.power_on.end', {
-        'instance': before, 'host': 'gpu1', 'moved': 'unshelve_start.done'})]
+    assert site.emitted == [
+        ('instance.power_on.end', {'instance': before, 'host': 'gpu1', 'moved': 'unshelve_start.done'})
+    ]
 
 
 def test_a_guest_that_does_not_start(site: Site) -> None:
     start(site)
     site.answers['start_shelved_instance'] = Invalid('no')
     site.go()
-    assert site.calls()[-1] == ('gpu1', 'undo_start_shelved_instance', {
-        'instance': f'shelved/unshelving on gpu1: flavor 1, {DB}', 'key': '0.start_shelved_instance/1'})
+    assert site.calls()[-1] == (
+        'gpu1',
+        'undo_start_shelved_instance',
+        {'instance': f'shelved/unshelving on gpu1: flavor 1, {DB}', 'key': '0.start_shelved_instance/1'},
+    )
     assert site.state() == ('shelved', None) and site.releases() == []
     assert site.events() == [('compute_start_instance', 'Error', None, 'no')]
     assert FLOWS['unshelve_start'].outputs.__name__ == 'Outputs'
@@ -218,6 +248,7 @@ def test_nothing_is_asked_of_a_server_without_a_host(site: Site) -> None:
         with site.cell.write() as conn:
             instances.update(conn, SERVER, {'host': None})
         raise Invalid('no')
+
     site.answers['start_shelved_instance'] = leave
     site.go()
     assert site.asked() == ['gpu1 start_shelved_instance'] and site.state() == ('shelved', None)

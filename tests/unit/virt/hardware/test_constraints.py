@@ -1,4 +1,5 @@
 """Row 1.9: what flavors and images ask of NUMA cells, CPUs and pages, and what is refused (always with 400)."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -21,9 +22,16 @@ def cells(*args: Any, **kwargs: Any) -> list[tuple[set[int], set[int], int]]:
     return [(set(cell.cpuset), set(cell.pcpuset), cell.memory) for cell in topology(*args, **kwargs).cells]
 
 
-@pytest.mark.parametrize(('specs', 'image'), [
-    ({}, {}), ({'hw:cpu_policy': 'shared'}, {}), ({'hw:emulator_threads_policy': 'share'}, {}),
-    ({'hw:numa_cpus.0': '0'}, {}), ({'hw:cpu_sockets': '2'}, {'hw_cpu_policy': 'shared'})])
+@pytest.mark.parametrize(
+    ('specs', 'image'),
+    [
+        ({}, {}),
+        ({'hw:cpu_policy': 'shared'}, {}),
+        ({'hw:emulator_threads_policy': 'share'}, {}),
+        ({'hw:numa_cpus.0': '0'}, {}),
+        ({'hw:cpu_sockets': '2'}, {'hw_cpu_policy': 'shared'}),
+    ],
+)
 def test_nothing_is_asked_for(specs: dict[str, str], image: dict[str, str]) -> None:
     assert topology(specs, image) is None
 
@@ -34,7 +42,8 @@ def test_cells_share_evenly_or_as_told() -> None:
     told = {'hw:numa_cpus.0': '0-2', 'hw:numa_mem.0': '1024', 'hw:numa_cpus.1': '3', 'hw:numa_mem.1': '3072'}
     assert cells({**TWO, **told}) == [({0, 1, 2}, set(), 1024), ({3}, set(), 3072)]
     assert cells({}, {'hw_numa_nodes': '2', **{key.replace(':', '_'): value for key, value in told.items()}}) == cells(
-        {**TWO, **told})
+        {**TWO, **told}
+    )
 
 
 def test_dedicated_cpus() -> None:
@@ -43,7 +52,10 @@ def test_dedicated_cpus() -> None:
     assert cells({'resources:PCPU': '4'}) == cells(DEDICATED)
     found = topology({**DEDICATED, 'hw:cpu_thread_policy': 'require', 'hw:emulator_threads_policy': 'isolate'})
     assert (found.cells[0].cpu_policy, found.cells[0].cpu_thread_policy, found.emulator_threads_policy) == (
-        'dedicated', 'require', 'isolate')
+        'dedicated',
+        'require',
+        'isolate',
+    )
     assert asked.dedicated_cpus(found) == 5
     assert topology(DEDICATED, {'hw_cpu_thread_policy': 'isolate'}).cells[0].cpu_thread_policy == 'isolate'
 
@@ -60,14 +72,19 @@ def test_mixed_cpus(mask: str) -> None:
 REALTIME = {'hw:cpu_policy': 'dedicated', 'hw:cpu_realtime': 'yes'}
 
 
-@pytest.mark.parametrize(('specs', 'image', 'found'), [
-    ({**DEDICATED, 'hw:cpu_realtime_mask': '^0'}, {}, set()), ({'hw:cpu_realtime': 'no'}, {}, set()),
-    ({**REALTIME, 'hw:cpu_realtime_mask': '^0'}, {}, {1, 2, 3}),
-    ({**REALTIME, 'hw:cpu_realtime_mask': '2-3'}, {}, {2, 3}),
-    ({**REALTIME, 'hw:cpu_realtime_mask': '^0'}, {'hw_cpu_realtime_mask': '^0-1'}, {2, 3}),
-    ({**REALTIME, 'hw:emulator_threads_policy': 'share'}, {}, {0, 1, 2, 3}),
-    ({**REALTIME, 'hw:emulator_threads_policy': 'isolate', 'hw:cpu_realtime_mask': '0-3'}, {}, {0, 1, 2, 3}),
-    ({**REALTIME, 'hw:cpu_policy': 'mixed', 'hw:cpu_dedicated_mask': '1-3', 'hw:cpu_realtime_mask': '3'}, {}, {3})])
+@pytest.mark.parametrize(
+    ('specs', 'image', 'found'),
+    [
+        ({**DEDICATED, 'hw:cpu_realtime_mask': '^0'}, {}, set()),
+        ({'hw:cpu_realtime': 'no'}, {}, set()),
+        ({**REALTIME, 'hw:cpu_realtime_mask': '^0'}, {}, {1, 2, 3}),
+        ({**REALTIME, 'hw:cpu_realtime_mask': '2-3'}, {}, {2, 3}),
+        ({**REALTIME, 'hw:cpu_realtime_mask': '^0'}, {'hw_cpu_realtime_mask': '^0-1'}, {2, 3}),
+        ({**REALTIME, 'hw:emulator_threads_policy': 'share'}, {}, {0, 1, 2, 3}),
+        ({**REALTIME, 'hw:emulator_threads_policy': 'isolate', 'hw:cpu_realtime_mask': '0-3'}, {}, {0, 1, 2, 3}),
+        ({**REALTIME, 'hw:cpu_policy': 'mixed', 'hw:cpu_dedicated_mask': '1-3', 'hw:cpu_realtime_mask': '3'}, {}, {3}),
+    ],
+)
 def test_realtime_cpus(specs: dict[str, str], image: dict[str, str], found: set[int]) -> None:
     assert asked.realtime(specs, 4, ImageMetaProps.from_dict(image)) == found
     topology(specs, image)
@@ -79,18 +96,37 @@ def test_realtime_cpus_of_a_mixed_guest_are_its_dedicated_ones() -> None:
     assert cells(specs, {'hw_cpu_realtime_mask': '3'}) == [({0, 1, 2}, {3}, 4096)]
 
 
-@pytest.mark.parametrize(('flavor', 'image', 'size'), [
-    ('small', None, asked.SMALL), ('large', None, asked.LARGE), ('any', None, asked.ANY), ('2048', None, 2048),
-    ('2MB', None, 2048), ('1G', None, 1048576), ('4KiB', None, 4), ('16777216b', None, 2048),
-    ('large', '1048576', 1048576), ('any', 'small', asked.SMALL)])
+@pytest.mark.parametrize(
+    ('flavor', 'image', 'size'),
+    [
+        ('small', None, asked.SMALL),
+        ('large', None, asked.LARGE),
+        ('any', None, asked.ANY),
+        ('2048', None, 2048),
+        ('2MB', None, 2048),
+        ('1G', None, 1048576),
+        ('4KiB', None, 4),
+        ('16777216b', None, 2048),
+        ('large', '1048576', 1048576),
+        ('any', 'small', asked.SMALL),
+    ],
+)
 def test_page_sizes(flavor: str, image: str | None, size: int) -> None:
     found = topology({'hw:mem_page_size': flavor}, {'hw_mem_page_size': image} if image else {})
     assert [cell.pagesize for cell in found.cells] == [size]
 
 
-@pytest.mark.parametrize(('flavor', 'image', 'policy'), [
-    ('dedicated', 'shared', 'dedicated'), (None, 'dedicated', 'dedicated'), ('shared', 'shared', 'shared'),
-    ('prefer', 'isolate', 'isolate'), ('require', 'require', 'require'), (None, 'prefer', 'prefer')])
+@pytest.mark.parametrize(
+    ('flavor', 'image', 'policy'),
+    [
+        ('dedicated', 'shared', 'dedicated'),
+        (None, 'dedicated', 'dedicated'),
+        ('shared', 'shared', 'shared'),
+        ('prefer', 'isolate', 'isolate'),
+        ('require', 'require', 'require'),
+        (None, 'prefer', 'prefer'),
+    ],
+)
 def test_flavor_before_image(flavor: str | None, image: str, policy: str) -> None:
     thread = image in ('isolate', 'require', 'prefer')
     name, read = ('cpu_thread_policy', asked.cpu_thread_policy) if thread else ('cpu_policy', asked.cpu_policy)
@@ -104,23 +140,41 @@ REFUSED: list[tuple[dict[str, str], dict[str, str], type[Exception]]] = [
     ({'hw:numa_nodes': '3'}, {}, asked.ImageNUMATopologyAsymmetric),
     (TWO, {'hw_numa_nodes': '2'}, asked.ImageNUMATopologyForbidden),
     ({**TWO, 'hw:numa_cpus.0': '0-3'}, {}, asked.ImageNUMATopologyIncomplete),
-    ({**TWO, 'hw:numa_cpus.0': '0-1', 'hw:numa_cpus.1': '2-3', 'hw:numa_mem.0': '4096'}, {},
-     asked.ImageNUMATopologyIncomplete),
-    ({'hw:numa_nodes': '1', 'hw:numa_cpus.0': '0-4', 'hw:numa_mem.0': '4096'}, {},
-     asked.ImageNUMATopologyCPUOutOfRange),
-    ({'hw:numa_nodes': '1', 'hw:numa_cpus.0': '0-2', 'hw:numa_mem.0': '4096'}, {},
-     asked.ImageNUMATopologyCPUsUnassigned),
-    ({**TWO, 'hw:numa_cpus.0': '0-2', 'hw:numa_mem.0': '2048', 'hw:numa_cpus.1': '2-3', 'hw:numa_mem.1': '2048'}, {},
-     asked.ImageNUMATopologyCPUDuplicates),
-    ({'hw:numa_nodes': '1', 'hw:numa_cpus.0': '0-3', 'hw:numa_mem.0': '4095'}, {},
-     asked.ImageNUMATopologyMemoryOutOfRange),
+    (
+        {**TWO, 'hw:numa_cpus.0': '0-1', 'hw:numa_cpus.1': '2-3', 'hw:numa_mem.0': '4096'},
+        {},
+        asked.ImageNUMATopologyIncomplete,
+    ),
+    (
+        {'hw:numa_nodes': '1', 'hw:numa_cpus.0': '0-4', 'hw:numa_mem.0': '4096'},
+        {},
+        asked.ImageNUMATopologyCPUOutOfRange,
+    ),
+    (
+        {'hw:numa_nodes': '1', 'hw:numa_cpus.0': '0-2', 'hw:numa_mem.0': '4096'},
+        {},
+        asked.ImageNUMATopologyCPUsUnassigned,
+    ),
+    (
+        {**TWO, 'hw:numa_cpus.0': '0-2', 'hw:numa_mem.0': '2048', 'hw:numa_cpus.1': '2-3', 'hw:numa_mem.1': '2048'},
+        {},
+        asked.ImageNUMATopologyCPUDuplicates,
+    ),
+    (
+        {'hw:numa_nodes': '1', 'hw:numa_cpus.0': '0-3', 'hw:numa_mem.0': '4095'},
+        {},
+        asked.ImageNUMATopologyMemoryOutOfRange,
+    ),
     ({'hw:numa_nodes': '1', 'hw:numa_cpus.0': 'x', 'hw:numa_mem.0': '4096'}, {}, asked.InvalidNUMAValue),
     ({'hw:numa_nodes': '1', 'hw:numa_cpus.0': '0-3', 'hw:numa_mem.0': 'x'}, {}, asked.InvalidNUMAValue),
     ({'hw:cpu_policy': 'sometimes'}, {}, asked.InvalidCPUAllocationPolicy),
     ({'hw:cpu_policy': 'shared'}, {'hw_cpu_policy': 'dedicated'}, asked.ImageCPUPinningForbidden),
     ({**DEDICATED, 'hw:cpu_thread_policy': 'never'}, {}, asked.InvalidCPUThreadAllocationPolicy),
-    ({**DEDICATED, 'hw:cpu_thread_policy': 'isolate'}, {'hw_cpu_thread_policy': 'require'},
-     asked.ImageCPUThreadPolicyForbidden),
+    (
+        {**DEDICATED, 'hw:cpu_thread_policy': 'isolate'},
+        {'hw_cpu_thread_policy': 'require'},
+        asked.ImageCPUThreadPolicyForbidden,
+    ),
     ({'hw:cpu_thread_policy': 'require'}, {}, asked.CPUThreadPolicyConfigurationInvalid),
     ({**DEDICATED, 'hw:emulator_threads_policy': 'x'}, {}, asked.InvalidEmulatorThreadsPolicy),
     ({'hw:emulator_threads_policy': 'isolate'}, {}, asked.BadRequirementEmulatorThreadsPolicy),
@@ -133,8 +187,11 @@ REFUSED: list[tuple[dict[str, str], dict[str, str], type[Exception]]] = [
     ({**REALTIME, 'hw:cpu_realtime_mask': '^0-3'}, {}, asked.RealtimeMaskNotFoundOrInvalid),
     ({**REALTIME, 'hw:cpu_realtime_mask': '3-4'}, {}, asked.RealtimeMaskNotFoundOrInvalid),
     ({**REALTIME, 'hw:cpu_realtime_mask': 'some'}, {}, asked.InvalidNUMAValue),
-    ({**REALTIME, 'hw:cpu_policy': 'mixed', 'hw:cpu_dedicated_mask': '1', 'hw:cpu_realtime_mask': '1-2'}, {},
-     asked.RealtimeMaskNotDedicated),
+    (
+        {**REALTIME, 'hw:cpu_policy': 'mixed', 'hw:cpu_dedicated_mask': '1', 'hw:cpu_realtime_mask': '1-2'},
+        {},
+        asked.RealtimeMaskNotDedicated,
+    ),
     ({**DEDICATED, 'hw:cpu_dedicated_mask': '1'}, {}, asked.RequiredMixedInstancePolicy),
     ({'hw:cpu_policy': 'mixed', 'hw:cpu_dedicated_mask': '0-3'}, {}, asked.InvalidMixedInstanceDedicatedMask),
     ({'hw:cpu_policy': 'mixed', 'hw:cpu_dedicated_mask': '0,9'}, {}, asked.ImageNUMATopologyCPUOutOfRange),
@@ -146,8 +203,12 @@ REFUSED: list[tuple[dict[str, str], dict[str, str], type[Exception]]] = [
     ({'hw:mem_page_size': 'small'}, {'hw_mem_page_size': '2048'}, asked.MemoryPageSizeForbidden),
     ({}, {'hw_mem_page_size': '2048'}, asked.MemoryPageSizeForbidden),
     ({'hw:locked_memory': 'true'}, {}, asked.LockMemoryForbidden),
-    ({'hw:locked_memory': 'true', 'hw:mem_page_size': 'small'}, {'hw_locked_memory': 'false'},
-     asked.FlavorImageLockedMemoryConflict)]
+    (
+        {'hw:locked_memory': 'true', 'hw:mem_page_size': 'small'},
+        {'hw_locked_memory': 'false'},
+        asked.FlavorImageLockedMemoryConflict,
+    ),
+]
 
 
 @pytest.mark.parametrize(('specs', 'image', 'error'), REFUSED, ids=[one[2].__name__ for one in REFUSED])
@@ -158,10 +219,16 @@ def test_what_is_refused(specs: dict[str, str], image: dict[str, str], error: ty
     assert getattr(raised.value, 'code', None) == 400
 
 
-@pytest.mark.parametrize('specs', [
-    {'hw:cpu_policy': 'dedicated'}, {'hw:numa_nodes': '1'}, {'hw:cpu_policy': 'mixed', 'hw:cpu_dedicated_mask': '0'},
-    {'hw:cpu_policy': 'dedicated', 'hw:cpu_realtime': 'yes', 'hw:cpu_realtime_mask': '^0'}])
+@pytest.mark.parametrize(
+    'specs',
+    [
+        {'hw:cpu_policy': 'dedicated'},
+        {'hw:numa_nodes': '1'},
+        {'hw:cpu_policy': 'mixed', 'hw:cpu_dedicated_mask': '0'},
+        {'hw:cpu_policy': 'dedicated', 'hw:cpu_realtime': 'yes', 'hw:cpu_realtime_mask': '^0'},
+    ],
+)
 def test_a_flavor_of_any_size_builds_no_set_of_its_cpus(specs: dict[str, str]) -> None:
     """Finding 6.1: flavors may have two thousand million CPUs."""
     with pytest.raises(asked.InvalidNUMAValue):
-        asked.of(Flavor(vcpus=2 ** 31 - 1, memory_mb=1024, extra_specs=specs))
+        asked.of(Flavor(vcpus=2**31 - 1, memory_mb=1024, extra_specs=specs))

@@ -1,4 +1,5 @@
 """NUMA cells of a host, and where servers fit on them."""
+
 from __future__ import annotations
 
 import json
@@ -10,16 +11,17 @@ from hypothesis import strategies as st
 
 from kilonova import objects
 from kilonova.objects.image_meta import ImageMetaProps
-from kilonova.pci.pools import PciPools, Pool, sockets_of
+from kilonova.pci.pools import DevicePool, PciPools, sockets_of
 from kilonova.virt.hardware import constraints, numa
-from kilonova.virt.hardware.numa import CellLimits, Devices, HostCell
+from kilonova.virt.hardware.numa import CellLimits, DeviceAffinity, HostCell
 from kilonova.virt.hardware.offer import Offer
 
 HALF = Offer(shared=frozenset({0, 1, 4, 5}), dedicated=frozenset({2, 3, 6, 7}))
 
 
-def host(offer: Offer = HALF, cells: int = 2, threads: int = 2, memory_mb: int = 8192,
-         pages: dict[int, int] | None = None) -> Any:
+def host(
+    offer: Offer = HALF, cells: int = 2, threads: int = 2, memory_mb: int = 8192, pages: dict[int, int] | None = None
+) -> Any:
     """Two cells of two cores of two threads, half of each shared."""
     found = numa.spread(cells=cells, sockets=1, cores=4 // threads, threads=threads, memory_mb=memory_mb)
     if pages is not None:
@@ -33,14 +35,34 @@ def wanted(specs: dict[str, str], vcpus: int = 2, memory_mb: int = 2048) -> Any:
     return found
 
 
-def gpus(*nodes: int | None, policy: str = 'legacy', count: int = 1) -> Devices:
+def gpus(*nodes: int | None, policy: str = 'legacy', count: int = 1) -> DeviceAffinity:
     """A request for GPUs on a host with one on each of these NUMA nodes."""
-    pools = PciPools([Pool({'vendor_id': '10de', 'product_id': '13f1', 'numa_node': node, 'dev_type': 'type-PCI',
-                            'address': f'0000:0{number}:00.0'}, 1) for number, node in enumerate(nodes)],
-                     sockets=sockets_of(host()))
-    requests = [objects.InstancePCIRequest(count=count, spec=[{'vendor_id': '10de'}], alias_name='a', request_id=None,
-                                           numa_policy=policy)] if count else []
-    return Devices(pools, requests)
+    pools = PciPools(
+        [
+            DevicePool(
+                {
+                    'vendor_id': '10de',
+                    'product_id': '13f1',
+                    'numa_node': node,
+                    'dev_type': 'type-PCI',
+                    'address': f'0000:0{number}:00.0',
+                },
+                1,
+            )
+            for number, node in enumerate(nodes)
+        ],
+        sockets=sockets_of(host()),
+    )
+    requests = (
+        [
+            objects.InstancePCIRequest(
+                count=count, spec=[{'vendor_id': '10de'}], alias_name='a', request_id=None, numa_policy=policy
+            )
+        ]
+        if count
+        else []
+    )
+    return DeviceAffinity(pools, requests)
 
 
 def where(placed: Any) -> list[int] | None:
@@ -55,7 +77,9 @@ def pins(placed: Any) -> list[dict[int, int]]:
 def test_cells_share_cpus_and_memory_evenly() -> None:
     cells = numa.spread(cells=2, sockets=1, cores=2, threads=2, memory_mb=4096)
     assert [(cell.id, sorted(cell.cpus), cell.memory_mb, cell.socket) for cell in cells] == [
-        (0, [0, 1, 2, 3], 2048, 0), (1, [4, 5, 6, 7], 2048, 1)]
+        (0, [0, 1, 2, 3], 2048, 0),
+        (1, [4, 5, 6, 7], 2048, 1),
+    ]
     assert cells[1].siblings == (frozenset({4, 5}), frozenset({6, 7}))
 
 
@@ -67,7 +91,7 @@ def test_envelope() -> None:
     """Row 3.20: NUMATopology, NUMACell, NUMAPagesTopology with pages of 4, 2048 and 1048576 KiB."""
     offer = Offer(frozenset({0}), frozenset({1}), pages={(0, 2048): 3})
     cell = HostCell(0, frozenset({0, 1}), 4096, (frozenset({0, 1}),), 0, {4: 262144, 2048: 512, 1048576: 2})
-    topology = json.loads(numa.topology_of([cell], offer).to_json())     # type: ignore[union-attr]
+    topology = json.loads(numa.topology_of([cell], offer).to_json())  # type: ignore[union-attr]
     assert (topology['nova_object.name'], topology['nova_object.version']) == ('NUMATopology', '1.2')
     inner = topology['nova_object.data']['cells'][0]
     assert (inner['nova_object.name'], inner['nova_object.version']) == ('NUMACell', '1.5')
@@ -77,7 +101,8 @@ def test_envelope() -> None:
     assert [page['nova_object.data'] for page in data['mempages']] == [
         {'size_kb': 4, 'total': 262144, 'used': 0, 'reserved': 0},
         {'size_kb': 2048, 'total': 512, 'used': 0, 'reserved': 3},
-        {'size_kb': 1048576, 'total': 2, 'used': 0, 'reserved': 0}]
+        {'size_kb': 1048576, 'total': 2, 'used': 0, 'reserved': 0},
+    ]
     assert objects.NUMATopology.from_json(json.dumps(topology)).to_json() == json.dumps(topology)  # type: ignore[union-attr]
 
 
@@ -155,8 +180,9 @@ def test_where_it_was_placed_before_means_nothing() -> None:
 
 
 # -- memory and pages --------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(('asked', 'size'), [
-    ('small', 4), ('large', 1048576), ('any', 1048576), ('2048', 2048), ('1GB', 1048576)])
+@pytest.mark.parametrize(
+    ('asked', 'size'), [('small', 4), ('large', 1048576), ('any', 1048576), ('2048', 2048), ('1GB', 1048576)]
+)
 def test_page_size(asked: str, size: int) -> None:
     free = host(pages={4: 262144, 2048: 512, 1048576: 2})
     placed = numa.fit(free, wanted({'hw:mem_page_size': asked}, memory_mb=1024))
@@ -166,13 +192,21 @@ def test_page_size(asked: str, size: int) -> None:
     assert [page.used for page in free.cells[0].mempages if page.size_kb == size] == [1024 * 1024 // size]
 
 
-@pytest.mark.parametrize(('asked', 'memory_mb', 'size'), [
-    ('large', 512, 2048),       # not a multiple of 1 GiB
-    ('any', 1025, 4),           # not a multiple of 2 MiB
-    ('large', 1025, None), ('16384', 1024, None), ('1GB', 3072, None)])
+@pytest.mark.parametrize(
+    ('asked', 'memory_mb', 'size'),
+    [
+        ('large', 512, 2048),  # not a multiple of 1 GiB
+        ('any', 1025, 4),  # not a multiple of 2 MiB
+        ('large', 1025, None),
+        ('16384', 1024, None),
+        ('1GB', 3072, None),
+    ],
+)
 def test_pages_that_do_not_do(asked: str, memory_mb: int, size: int | None) -> None:
-    placed = numa.fit(host(pages={4: 524288, 2048: 512, 1048576: 2}, memory_mb=16384),
-                      wanted({'hw:mem_page_size': asked}, memory_mb=memory_mb))
+    placed = numa.fit(
+        host(pages={4: 524288, 2048: 512, 1048576: 2}, memory_mb=16384),
+        wanted({'hw:mem_page_size': asked}, memory_mb=memory_mb),
+    )
     assert (placed.cells[0].pagesize if placed else None) == size
 
 
@@ -187,15 +221,21 @@ def test_small_guests_do_not_count_on_memory_in_large_pages() -> None:
     free = host(pages={4: 262144, 2048: 1536}, memory_mb=8192)
     assert where(numa.fit(free, wanted({'hw:numa_nodes': '1'}, memory_mb=1024))) == [0]
     assert numa.fit(free, wanted({'hw:numa_nodes': '1'}, memory_mb=1026)) is None
-    numa.consume(free, numa.fit(free, wanted({'hw:mem_page_size': '2048'}, memory_mb=3072)))    # type: ignore[arg-type]
+    numa.consume(free, numa.fit(free, wanted({'hw:mem_page_size': '2048'}, memory_mb=3072)))  # type: ignore[arg-type]
     assert where(numa.fit(free, wanted({'hw:numa_nodes': '2'}), CellLimits(cpu_ratio=2.0))) == [1, 0]
 
 
 def test_memory_is_overcommitted_by_the_ratio_unless_a_page_size_is_asked_for() -> None:
     free = host(memory_mb=4096)
     for _ in range(2):
-        numa.consume(free, numa.fit(free, wanted({'hw:numa_nodes': '1'}, memory_mb=2048),   # type: ignore[arg-type]
-                                    CellLimits(cpu_ratio=9.0)))
+        numa.consume(
+            free,
+            numa.fit(
+                free,
+                wanted({'hw:numa_nodes': '1'}, memory_mb=2048),  # type: ignore[arg-type]
+                CellLimits(cpu_ratio=9.0),
+            ),
+        )
     assert numa.fit(free, wanted({'hw:numa_nodes': '1'}), CellLimits(cpu_ratio=9.0)) is None
     assert numa.fit(free, wanted({'hw:numa_nodes': '1'}), CellLimits(cpu_ratio=9.0, ram_ratio=2.0)) is not None
     assert numa.fit(free, wanted({'hw:mem_page_size': 'small'}), CellLimits(cpu_ratio=9.0, ram_ratio=2.0)) is None
@@ -204,7 +244,7 @@ def test_memory_is_overcommitted_by_the_ratio_unless_a_page_size_is_asked_for() 
 # -- which cells -----------------------------------------------------------------------------------------------------
 def test_spread_and_pack() -> None:
     free, asked = host(), wanted({'hw:cpu_policy': 'dedicated'}, vcpus=1, memory_mb=512)
-    numa.consume(free, numa.fit(free, asked))       # type: ignore[arg-type]
+    numa.consume(free, numa.fit(free, asked))  # type: ignore[arg-type]
     assert where(numa.fit(free, asked)) == [1]
     assert where(numa.fit(free, asked, CellLimits(pack=True))) == [0]
 
@@ -214,30 +254,51 @@ def test_guests_without_devices_keep_away_from_them() -> None:
     assert where(numa.fit(host(), wanted({'hw:numa_nodes': '1'}), CellLimits(pack=True), gpus(0, count=0))) == [1]
 
 
-@pytest.mark.parametrize(('policy', 'nodes', 'count', 'expected'), [
-    ('required', (1,), 1, [1]), ('required', (None,), 1, None), ('required', (0, 1), 2, None),
-    ('legacy', (1,), 1, [1]), ('legacy', (None,), 1, [0]), ('legacy', (0, 1), 2, None),
-    ('preferred', (1,), 1, [1]), ('preferred', (0, 1), 2, [0]), ('preferred', (1, 1), 2, [1]),
-    ('socket', (1,), 1, [1]), ('socket', (0, 1), 2, None)])
-def test_devices_near_the_guest(policy: str, nodes: tuple[int | None, ...], count: int,
-                                expected: list[int] | None) -> None:
+@pytest.mark.parametrize(
+    ('policy', 'nodes', 'count', 'expected'),
+    [
+        ('required', (1,), 1, [1]),
+        ('required', (None,), 1, None),
+        ('required', (0, 1), 2, None),
+        ('legacy', (1,), 1, [1]),
+        ('legacy', (None,), 1, [0]),
+        ('legacy', (0, 1), 2, None),
+        ('preferred', (1,), 1, [1]),
+        ('preferred', (0, 1), 2, [0]),
+        ('preferred', (1, 1), 2, [1]),
+        ('socket', (1,), 1, [1]),
+        ('socket', (0, 1), 2, None),
+    ],
+)
+def test_devices_near_the_guest(
+    policy: str, nodes: tuple[int | None, ...], count: int, expected: list[int] | None
+) -> None:
     """The two cells are two sockets."""
-    assert where(numa.fit(host(), wanted({'hw:cpu_policy': 'dedicated'}),
-                          devices=gpus(*nodes, policy=policy, count=count))) == expected
+    assert (
+        where(
+            numa.fit(host(), wanted({'hw:cpu_policy': 'dedicated'}), devices=gpus(*nodes, policy=policy, count=count))
+        )
+        == expected
+    )
 
 
 def test_cells_of_one_socket() -> None:
-    cells = [HostCell(number, frozenset(range(4 * number, 4 * number + 4)), 4096, (), number // 2, {4: 1048576})
-             for number in range(4)]
+    cells = [
+        HostCell(number, frozenset(range(4 * number, 4 * number + 4)), 4096, (), number // 2, {4: 1048576})
+        for number in range(4)
+    ]
     free = numa.topology_of(cells, Offer(frozenset(), frozenset(range(16))))
     assert free is not None
-    pools = PciPools([Pool({'vendor_id': '10de', 'numa_node': 3, 'dev_type': 'type-PCI'}, 1)], sockets=sockets_of(free))
+    pools = PciPools(
+        [DevicePool({'vendor_id': '10de', 'numa_node': 3, 'dev_type': 'type-PCI'}, 1)], sockets=sockets_of(free)
+    )
 
     def place(policy: str, taken: set[int]) -> list[int] | None:
         for cell in free.cells:
             cell.pinned_cpus = set(cell.pcpuset) if cell.id in taken else set()
         request = objects.InstancePCIRequest(count=1, spec=[{}], alias_name='a', numa_policy=policy)
-        return where(numa.fit(free, wanted({'hw:cpu_policy': 'dedicated'}), devices=Devices(pools, [request])))
+        return where(numa.fit(free, wanted({'hw:cpu_policy': 'dedicated'}), devices=DeviceAffinity(pools, [request])))
+
     assert place('socket', set()) == place('required', set()) == [3]
     assert (place('socket', {3}), place('required', {3}), place('preferred', {3})) == ([2], None, [0])
     assert (place('socket', {2, 3}), place('preferred', {2, 3})) == (None, [0])
@@ -248,17 +309,24 @@ def test_affinity_decides_among_sets_of_cells() -> None:
     free = numa.topology_of(cells, Offer(frozenset(range(4))))
     assert free is not None
     asked = wanted({'hw:numa_nodes': '2'})
-    pools = PciPools([Pool({'numa_node': node, 'dev_type': 'type-PCI', 'address': str(node)}, 1) for node in (1, 3)])
+    pools = PciPools(
+        [DevicePool({'numa_node': node, 'dev_type': 'type-PCI', 'address': str(node)}, 1) for node in (1, 3)]
+    )
     request = objects.InstancePCIRequest(count=2, spec=[{}], alias_name='a', numa_policy='required')
-    assert where(numa.fit(free, asked, devices=Devices(pools, [request]))) == [1, 3]
+    assert where(numa.fit(free, asked, devices=DeviceAffinity(pools, [request]))) == [1, 3]
 
 
 # -- properties ------------------------------------------------------------------------------------------------------
-POLICIES = st.fixed_dictionaries({}, optional={
-    'hw:cpu_policy': st.sampled_from(('dedicated', 'mixed')), 'hw:numa_nodes': st.sampled_from(('1', '2')),
-    'hw:mem_page_size': st.sampled_from(('small', 'large', 'any', '2048')),
-    'hw:cpu_thread_policy': st.sampled_from(('prefer', 'isolate', 'require')),
-    'hw:emulator_threads_policy': st.sampled_from(('isolate', 'share'))})
+POLICIES = st.fixed_dictionaries(
+    {},
+    optional={
+        'hw:cpu_policy': st.sampled_from(('dedicated', 'mixed')),
+        'hw:numa_nodes': st.sampled_from(('1', '2')),
+        'hw:mem_page_size': st.sampled_from(('small', 'large', 'any', '2048')),
+        'hw:cpu_thread_policy': st.sampled_from(('prefer', 'isolate', 'require')),
+        'hw:emulator_threads_policy': st.sampled_from(('isolate', 'share')),
+    },
+)
 
 
 @st.composite
@@ -276,9 +344,19 @@ def requests(draw: st.DrawFn) -> Any:
 
 HOSTS = st.builds(
     lambda split, cells, threads, huge: host(
-        Offer(frozenset(range(split)) if split else frozenset(), frozenset(range(split, 4 * cells)),
-              pages={(0, 2048): 7}), cells, threads, 4096 * cells, {4: (4096 - 2 * huge) * 256, 2048: huge}),
-    st.integers(0, 8), st.integers(1, 4), st.sampled_from((1, 2, 4)), st.sampled_from((0, 256, 1024)))
+        Offer(
+            frozenset(range(split)) if split else frozenset(), frozenset(range(split, 4 * cells)), pages={(0, 2048): 7}
+        ),
+        cells,
+        threads,
+        4096 * cells,
+        {4: (4096 - 2 * huge) * 256, 2048: huge},
+    ),
+    st.integers(0, 8),
+    st.integers(1, 4),
+    st.sampled_from((1, 2, 4)),
+    st.sampled_from((0, 256, 1024)),
+)
 
 
 @settings(max_examples=150, deadline=None)

@@ -1,4 +1,5 @@
 """Host CPUs for dedicated vCPUs, by thread policy."""
+
 from __future__ import annotations
 
 import pytest
@@ -28,10 +29,14 @@ def test_prefer_falls_back_to_single_threads() -> None:
     assert (sorted(found.pins.values()), found.threads) == ([1, 3], 1)
 
 
-@pytest.mark.parametrize(('free', 'siblings', 'pins'), [
-    ({0, 1, 2, 3}, PAIRS, {0: 0, 1: 1, 2: 2}),      # the fourth thread stays free, three don't make cores
-    ({1, 3, 5, 7}, PAIRS, None),                    # no core has two free threads
-    ({0, 1, 2, 3}, [], None)])                      # a host without threads
+@pytest.mark.parametrize(
+    ('free', 'siblings', 'pins'),
+    [
+        ({0, 1, 2, 3}, PAIRS, {0: 0, 1: 1, 2: 2}),  # the fourth thread stays free, three don't make cores
+        ({1, 3, 5, 7}, PAIRS, None),  # no core has two free threads
+        ({0, 1, 2, 3}, [], None),
+    ],
+)  # a host without threads
 def test_require_takes_whole_cores(free: set[int], siblings: list[set[int]], pins: dict[int, int] | None) -> None:
     found = pin(free, siblings, [0, 1, 2], REQUIRE)
     assert (found.pins if found else None) == pins
@@ -55,10 +60,16 @@ def test_emulator_threads_get_a_cpu_of_their_own() -> None:
     assert occupied(alone.pins, alone.reserved, PAIRS, ISOLATE) == {0, 1, 2, 3}
 
 
-@given(st.sets(st.integers(0, 15)), st.integers(1, 4), st.integers(1, 8), st.sampled_from((None, PREFER, REQUIRE,
-                                                                                           ISOLATE)), st.integers(0, 1))
-def test_pins_are_free_different_and_of_the_policy(free: set[int], threads: int, count: int, policy: str | None,
-                                                   reserve: int) -> None:
+@given(
+    st.sets(st.integers(0, 15)),
+    st.integers(1, 4),
+    st.integers(1, 8),
+    st.sampled_from((None, PREFER, REQUIRE, ISOLATE)),
+    st.integers(0, 1),
+)
+def test_pins_are_free_different_and_of_the_policy(
+    free: set[int], threads: int, count: int, policy: str | None, reserve: int
+) -> None:
     siblings = [set(range(first, first + threads)) for first in range(0, 16, threads)]
     found = pin(free, siblings, range(count), policy, reserve)
     if found is None:
@@ -75,4 +86,4 @@ def test_pins_are_free_different_and_of_the_policy(free: set[int], threads: int,
     if found.threads > 1:
         cpus = [found.pins[vcpu] for vcpu in range(count)]
         for first in range(0, count, found.threads):
-            assert any(set(cpus[first:first + found.threads]) <= group for group in siblings)
+            assert any(set(cpus[first : first + found.threads]) <= group for group in siblings)

@@ -1,4 +1,5 @@
 """The connection to libvirt: lost, hung, late; and what it tells by itself. The library's classes play the daemon."""
+
 # ruff: noqa: N802 - libvirt's names
 from __future__ import annotations
 
@@ -125,6 +126,7 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         if isinstance(found, Exception):
             raise found
         return found
+
     monkeypatch.setattr(libvirt, 'open', open_)
     monkeypatch.setattr(connection_module, 'PATIENCE', 0.0)
     monkeypatch.setattr(connection_module, 'RETRY', 0.01)
@@ -169,6 +171,7 @@ def test_a_late_failure_of_an_old_connection_leaves_the_new_one(host: Libvirt, d
     def replaced() -> Exception:
         assert host.kind() == 'QEMU'
         return lost()
+
     daemon += [Connection(getLibVersion=replaced), new]
     with pytest.raises(HypervisorUnavailable):
         host.do(lambda connection: connection.getLibVersion(), again=False)
@@ -207,8 +210,9 @@ def test_a_guest_is_looked_up_anew(host: Libvirt, daemon: list[Any]) -> None:
 
 @pytest.mark.parametrize(('state', 'created'), [(libvirt.VIR_DOMAIN_RUNNING, 0), (libvirt.VIR_DOMAIN_SHUTOFF, 1)])
 @pytest.mark.parametrize(('paused', 'call'), [(False, 'create'), (True, 'create paused')])
-def test_a_guest_is_started_once(host: Libvirt, daemon: list[Any], state: int, created: int, paused: bool,
-                                 call: str) -> None:
+def test_a_guest_is_started_once(
+    host: Libvirt, daemon: list[Any], state: int, created: int, paused: bool, call: str
+) -> None:
     """The connection was lost while it was started: whether it runs is looked at first. One that starts paused never
     runs before."""
     old, new = Connection(**{call: lost}), Connection(state=state)
@@ -244,8 +248,9 @@ def test_no_daemon_is_waited_for_but_a_wrong_address_is_refused(tmp_path: Path) 
 
 
 # -- hung --------------------------------------------------------------------------------------------------------------
-def test_a_daemon_that_does_not_answer_costs_one_thread(host: Libvirt, daemon: list[Any],
-                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_daemon_that_does_not_answer_costs_one_thread(
+    host: Libvirt, daemon: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Finding 4.5. The connection that comes late is used."""
     answers, connection = threading.Event(), Connection()
     daemon += [lambda: answers.wait(60) and connection, Connection()]
@@ -259,8 +264,9 @@ def test_a_daemon_that_does_not_answer_costs_one_thread(host: Libvirt, daemon: l
     assert host.libvirt_version() == 1 and connection.asked == ['getLibVersion']
 
 
-def test_calls_that_hang_leave_threads_for_others(host: Libvirt, daemon: list[Any],
-                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_that_hang_leave_threads_for_others(
+    host: Libvirt, daemon: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Finding 4.5: eventlet has 20 native threads for everything, heartbeats included."""
     answers = threading.Event()
     daemon += [Connection(getLibVersion=lambda: answers.wait(60) and 9) for _ in range(connection_module.CALLS)]
@@ -359,8 +365,9 @@ def test_a_loss_that_lasts_is_told_and_its_end(host: Libvirt, daemon: list[Any])
     assert listener.heard == ['Connection to libvirt lost: 1', 'back']
 
 
-def test_a_daemon_that_hangs_is_told_of_before_its_answer(host: Libvirt, daemon: list[Any],
-                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_daemon_that_hangs_is_told_of_before_its_answer(
+    host: Libvirt, daemon: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     answers = threading.Event()
     listener, old = connected(host, daemon)
     daemon += [lambda: answers.wait(60) and Connection()]
@@ -370,8 +377,9 @@ def test_a_daemon_that_hangs_is_told_of_before_its_answer(host: Libvirt, daemon:
     until(lambda: listener.heard[1:] == ['back'])
 
 
-def test_a_loss_that_is_over_at_once_is_not_told(host: Libvirt, daemon: list[Any], monkeypatch: pytest.MonkeyPatch,
-                                                 caplog: pytest.LogCaptureFixture) -> None:
+def test_a_loss_that_is_over_at_once_is_not_told(
+    host: Libvirt, daemon: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Only that guests may have changed unheard."""
     monkeypatch.setattr(connection_module, 'PATIENCE', 60.0)
     with caplog.at_level(logging.INFO):
@@ -410,9 +418,12 @@ def test_guests_that_change_are_told(libvirt_rig: Any) -> None:
     hypervisor = Libvirt(libvirt_rig.here.host._libvirt.uri, 'gpu1')
     hypervisor.listen(listener)
     hypervisor.connect()
-    domain = hypervisor.do(lambda connection: connection.defineXML(
-        f'<domain type="test"><name>one</name><uuid>{UUID}</uuid><memory>1024</memory><os><type>hvm</type></os>'
-        '</domain>'))
+    domain = hypervisor.do(
+        lambda connection: connection.defineXML(
+            f'<domain type="test"><name>one</name><uuid>{UUID}</uuid><memory>1024</memory><os><type>hvm</type></os>'
+            '</domain>'
+        )
+    )
     for count, act in enumerate((domain.create, domain.suspend, domain.resume, domain.destroy), 1):
         act()
         until(lambda count=count: len(listener.heard) >= count)
@@ -425,6 +436,7 @@ def test_guests_that_change_are_told(libvirt_rig: Any) -> None:
 def away(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> Any:
         raise HypervisorUnavailable(host='gpu1', reason='away')
+
     monkeypatch.setattr(rig.here.host._libvirt, '_take', fail)
 
 

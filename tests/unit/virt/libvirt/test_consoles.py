@@ -1,4 +1,5 @@
 """Ports of serial consoles, and where a domain's consoles listen."""
+
 from __future__ import annotations
 
 import socket
@@ -65,5 +66,6 @@ def test_where_consoles_listen() -> None:
     assert find(domain, 'spice') == Listening(5902, 5903)
     assert find(ElementTree.fromstring(DOMAIN.format(port=-1, tls=-1)), 'spice') is None
     assert find(ElementTree.fromstring(DOMAIN.format(port=-1, tls=5903)), 'spice') == Listening(0, 5903)
-    assert [find(ElementTree.fromstring('<domain><devices/></domain>'), protocol)
-            for protocol in ('vnc', 'spice', 'serial')] == [None] * 3
+    assert [
+        find(ElementTree.fromstring('<domain><devices/></domain>'), protocol) for protocol in ('vnc', 'spice', 'serial')
+    ] == [None] * 3

@@ -1,4 +1,5 @@
 """A compute that dies at any act on a file or program, and is asked again, or asked to undo."""
+
 from __future__ import annotations
 
 import itertools
@@ -33,14 +34,19 @@ class Fuse:
                     raise Died
                 self.left -= 1
             return func(*args, **kwargs)
+
         return act
 
 
 @pytest.fixture
 def fuse(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fuse]:
     fuse = Fuse()
-    for module, names in ((os, ('rename', 'replace', 'makedirs', 'symlink')), (shutil, ('rmtree',)),
-                          (command, ('run', 'watched')), (ssh.Remote, ('_once', '_block'))):
+    for module, names in (
+        (os, ('rename', 'replace', 'makedirs', 'symlink')),
+        (shutil, ('rmtree',)),
+        (command, ('run', 'watched')),
+        (ssh.Remote, ('_once', '_block')),
+    ):
         for name in names:
             monkeypatch.setattr(module, name, fuse.wrap(getattr(module, name)))
     yield fuse
@@ -92,7 +98,9 @@ def test_spawn_again_after_a_crash(libvirt_rig: Any, fuse: Fuse) -> None:
             spawn()
             assert running(here, instance) == [GPU]
             assert libvirt_rig.file('gpu1', instance.uuid, 'libvirt.xml').exists()
+
         return spawn, check
+
     assert crash_everywhere(fuse, work) > 3
 
 
@@ -119,7 +127,9 @@ def test_move_again_after_a_crash(request: pytest.FixtureRequest, fuse: Fuse, ri
             assert running(target, instance) == [GPU2]
             assert libvirt_rig.kept('gpu1' if same_host else 'gpu2', instance.uuid)
             assert f'{instance.uuid}_resize' in here.disks.list_directories()
+
         return move, check
+
     assert crash_everywhere(fuse, work) > 5
 
 
@@ -138,13 +148,16 @@ def test_move_undone_after_a_crash(request: pytest.FixtureRequest, fuse: Fuse, r
             assert libvirt_rig.kept('gpu1', instance.uuid)
             assert only(here, instance.uuid) == [instance.uuid]
             assert same_host or only(target, instance.uuid) == []
+
         return lambda: here.moves.migrate_disk_and_power_off(instance, dest, new_flavor(root_gb=2)), check
+
     assert crash_everywhere(fuse, work) > 5
 
 
 @pytest.mark.parametrize(('rig_name', 'same_host'), NEAR)
-def test_finish_undone_after_a_crash(request: pytest.FixtureRequest, fuse: Fuse, rig_name: str,
-                                     same_host: bool) -> None:
+def test_finish_undone_after_a_crash(
+    request: pytest.FixtureRequest, fuse: Fuse, rig_name: str, same_host: bool
+) -> None:
     libvirt_rig = request.getfixturevalue(rig_name)
     here, target = libvirt_rig.here, libvirt_rig.here if same_host else libvirt_rig.there
 
@@ -161,13 +174,14 @@ def test_finish_undone_after_a_crash(request: pytest.FixtureRequest, fuse: Fuse,
             assert running(here, instance) == [GPU]
             assert libvirt_rig.kept('gpu1', instance.uuid)
             assert only(here, instance.uuid) == [instance.uuid]
+
         return lambda: target.moves.finish_migration(instance, image_meta(), devices(GPU2), True, disk_info), check
+
     assert crash_everywhere(fuse, work) > 1
 
 
 @pytest.mark.parametrize(('rig_name', 'same_host'), NEAR)
-def test_revert_again_after_a_crash(request: pytest.FixtureRequest, fuse: Fuse, rig_name: str,
-                                    same_host: bool) -> None:
+def test_revert_again_after_a_crash(request: pytest.FixtureRequest, fuse: Fuse, rig_name: str, same_host: bool) -> None:
     libvirt_rig = request.getfixturevalue(rig_name)
     here, target = libvirt_rig.here, libvirt_rig.here if same_host else libvirt_rig.there
 
@@ -189,13 +203,16 @@ def test_revert_again_after_a_crash(request: pytest.FixtureRequest, fuse: Fuse, 
             assert libvirt_rig.kept('gpu1', instance.uuid)
             assert [name for name in only(here, instance.uuid) if not name.endswith('_del')] == [instance.uuid]
             assert [name for name in only(target, instance.uuid) if name.endswith('_resize')] == []
+
         return revert, check
+
     assert crash_everywhere(fuse, work) > 3
 
 
 @pytest.mark.parametrize(('rig_name', 'same_host'), NEAR)
-def test_confirm_again_after_a_crash(request: pytest.FixtureRequest, fuse: Fuse, rig_name: str,
-                                     same_host: bool) -> None:
+def test_confirm_again_after_a_crash(
+    request: pytest.FixtureRequest, fuse: Fuse, rig_name: str, same_host: bool
+) -> None:
     libvirt_rig = request.getfixturevalue(rig_name)
     here, target = libvirt_rig.here, libvirt_rig.here if same_host else libvirt_rig.there
 
@@ -210,7 +227,9 @@ def test_confirm_again_after_a_crash(request: pytest.FixtureRequest, fuse: Fuse,
             assert running(target, instance) == [GPU2]
             assert libvirt_rig.kept('gpu1' if same_host else 'gpu2', instance.uuid)
             assert only(here, instance.uuid) == ([instance.uuid] if same_host else [])
+
         return lambda: here.moves.confirm_migration(instance, same_host), check
+
     assert crash_everywhere(fuse, work) > 1
 
 
@@ -223,5 +242,7 @@ def test_destroy_again_after_a_crash(libvirt_rig: Any, fuse: Fuse) -> None:
         def check() -> None:
             here.guests.destroy(instance)
             assert here.guests.list_instance_uuids() == [] and here.disks.list_directories() == []
+
         return lambda: here.guests.destroy(instance), check
+
     assert crash_everywhere(fuse, work) > 1

@@ -1,4 +1,5 @@
 """What libvirt counts of a guest, and the guest's console log."""
+
 from __future__ import annotations
 
 import datetime
@@ -25,9 +26,14 @@ class Guest:
 
     def __init__(self, *without: str, **values: Any) -> None:
         self.values = {
-            'info': [1, 1048576, 524288, 2, 900], 'vcpus': ([(0, 1, 500, 0), (1, 1, 400, 3)], []),
-            'blockStats': (1, 2, 3, 4, 5), 'interfaceStats': (1, 2, 3, 4, 5, 6, 7, 8),
-            'memoryStats': {'actual': 524288, 'rss': 100}, **values, **dict.fromkeys(without)}
+            'info': [1, 1048576, 524288, 2, 900],
+            'vcpus': ([(0, 1, 500, 0), (1, 1, 400, 3)], []),
+            'blockStats': (1, 2, 3, 4, 5),
+            'interfaceStats': (1, 2, 3, 4, 5, 6, 7, 8),
+            'memoryStats': {'actual': 524288, 'rss': 100},
+            **values,
+            **dict.fromkeys(without),
+        }
 
     def power_state(self) -> PowerState:
         return PowerState.RUNNING
@@ -46,25 +52,54 @@ class Instance:
 
 def test_flat() -> None:
     assert diagnostics.flat(diagnostics.measure(Guest())) == {
-        'cpu0_time': 500, 'cpu1_time': 400, 'memory': 1048576, 'memory-actual': 524288, 'memory-rss': 100,
-        'vda_read_req': 1, 'vda_read': 2, 'vda_write_req': 3, 'vda_write': 4, 'vda_errors': 5, 'tap1_rx': 1,
-        'tap1_rx_packets': 2, 'tap1_rx_errors': 3, 'tap1_rx_drop': 4, 'tap1_tx': 5, 'tap1_tx_packets': 6,
-        'tap1_tx_errors': 7, 'tap1_tx_drop': 8}
-    assert set(diagnostics.flat(diagnostics.measure(Guest('vcpus', 'memoryStats', 'blockStats')))) & {
-        'cpu0_time', 'memory-rss', 'vda_read'} == set()
+        'cpu0_time': 500,
+        'cpu1_time': 400,
+        'memory': 1048576,
+        'memory-actual': 524288,
+        'memory-rss': 100,
+        'vda_read_req': 1,
+        'vda_read': 2,
+        'vda_write_req': 3,
+        'vda_write': 4,
+        'vda_errors': 5,
+        'tap1_rx': 1,
+        'tap1_rx_packets': 2,
+        'tap1_rx_errors': 3,
+        'tap1_rx_drop': 4,
+        'tap1_tx': 5,
+        'tap1_tx_packets': 6,
+        'tap1_tx_errors': 7,
+        'tap1_tx_drop': 8,
+    }
+    assert (
+        set(diagnostics.flat(diagnostics.measure(Guest('vcpus', 'memoryStats', 'blockStats'))))
+        & {'cpu0_time', 'memory-rss', 'vda_read'}
+        == set()
+    )
 
 
 def test_standard() -> None:
     found = diagnostics.standard(diagnostics.measure(Guest()), Instance(), 'kvm')
     assert (found.state, found.driver, found.hypervisor, found.hypervisor_os, found.config_drive) == (
-        'running', 'libvirt', 'kvm', 'linux', True)
+        'running',
+        'libvirt',
+        'kvm',
+        'linux',
+        True,
+    )
     assert 2 * 86400 <= found.uptime < 3 * 86400
     assert (found.num_cpus, found.num_nics, found.num_disks) == (2, 1, 2)
     assert (found.memory_details.maximum, found.memory_details.used) == (1024, 512)
     assert [(cpu.id, cpu.time, cpu.utilisation) for cpu in found.cpu_details] == [(0, 500, None), (1, 400, None)]
     nic, (vda, vdb) = found.nic_details[0], found.disk_details
     assert (nic.mac_address, nic.rx_octets, nic.rx_errors, nic.tx_octets, nic.tx_drop, nic.rx_rate) == (
-        'fa:16:3e:00:00:01', 1, 3, 5, 8, None)
+        'fa:16:3e:00:00:01',
+        1,
+        3,
+        5,
+        8,
+        None,
+    )
     assert (vda.read_requests, vda.read_bytes, vda.write_requests, vda.write_bytes, vda.errors_count) == (1, 2, 3, 4, 5)
     assert vdb.read_bytes is None
 

@@ -1,4 +1,5 @@
 """What the libvirt driver does besides the contract, on libvirt's test driver."""
+
 from __future__ import annotations
 
 import json
@@ -18,7 +19,7 @@ from kilonova.states import PowerState
 from kilonova.virt.libvirt.connection import Connection
 from kilonova.virt.libvirt.driver import LibvirtDriver
 from kilonova.virt.libvirt.guest import Guest
-from kilonova.virt.libvirt.host import Host
+from kilonova.virt.libvirt.host import LibvirtHost
 from kilonova.virt.libvirt.storage import files
 from kilonova.virt.parts.disks import FlavorDiskSmallerThanImage
 from kilonova.virt.parts.guests import GuestFailed, InterfaceUnsupported, UnsupportedHardware
@@ -48,8 +49,9 @@ def test_host_from_a_node_file(rig: Any) -> None:
     assert (resource['vcpus'], resource['memory_mb'], resource['hypervisor_type']) == (64, 262144, 'TEST')
     cells = json.loads(resource['numa_topology'])['nova_object.data']['cells']
     assert [len(cell['nova_object.data']['cpuset']) for cell in cells] == [32, 32]
-    assert [(device['address'], device['numa_node'], device['product_id'])
-            for device in resource['pci_passthrough_devices']] == [(GPU, 0, '13f1'), (GPU2, 1, '13f1')]
+    assert [
+        (device['address'], device['numa_node'], device['product_id']) for device in resource['pci_passthrough_devices']
+    ] == [(GPU, 0, '13f1'), (GPU2, 1, '13f1')]
     assert 'COMPUTE_ARCH_X86_64' in rig.here.host.traits()
 
 
@@ -77,10 +79,13 @@ def test_the_xml_that_libvirt_holds_is_shown(rig: Any) -> None:
     assert domain.get('id'), 'the running domain, not only its definition'
     assert domain.findtext('uuid') == instance.uuid
     assert (domain.findtext('vcpu'), domain.findtext('memory')) == ('8', str(32768 * 1024))
-    assert [hostdev.find('source/address').get('bus') for hostdev in domain.findall('devices/hostdev')   # type: ignore[union-attr]
-            ] == ['0x08', '0x88']
-    assert domain.find('devices/disk/source').get('file') == str(   # type: ignore[union-attr]
-        rig.file('gpu1', instance.uuid, 'disk'))
+    assert [
+        hostdev.find('source/address').get('bus')
+        for hostdev in domain.findall('devices/hostdev')  # type: ignore[union-attr]
+    ] == ['0x08', '0x88']
+    assert domain.find('devices/disk/source').get('file') == str(  # type: ignore[union-attr]
+        rig.file('gpu1', instance.uuid, 'disk')
+    )
     mode = stat.S_IMODE(rig.file('gpu1', instance.uuid, 'libvirt.xml').stat().st_mode)
     assert mode == 0o600
 
@@ -89,8 +94,8 @@ def test_whose_server_it_is_can_be_read_from_the_domain(rig: Any) -> None:
     instance = spawn(rig, flavor=new_flavor(extra_specs={'pci_passthrough:alias': 'gpu:1'}))
     nova = '{http://openstack.org/xmlns/libvirt/nova/1.1}'
     kept = shown(rig, instance).find(f'metadata/{nova}instance')
-    assert kept is not None and kept.find(f'{nova}owner/{nova}project').get('uuid') == 'demo'   # type: ignore[union-attr]
-    assert kept.find(f'{nova}flavor/{nova}extraSpecs/{nova}extraSpec').text == 'gpu:1'   # type: ignore[union-attr]
+    assert kept is not None and kept.find(f'{nova}owner/{nova}project').get('uuid') == 'demo'  # type: ignore[union-attr]
+    assert kept.find(f'{nova}flavor/{nova}extraSpecs/{nova}extraSpec').text == 'gpu:1'  # type: ignore[union-attr]
 
 
 def test_the_xml_follows_the_domain(rig: Any) -> None:
@@ -175,8 +180,11 @@ def test_finish_without_disks_is_refused(rig: Any) -> None:
 def test_equal_ids_of_a_machine_are_not_enough(rig: Any) -> None:
     """Containers of one image share machine id and boot id, not what is under the same path: ssh it is."""
     instance = spawn(rig)
-    dest = {**rig.there.moves.prepare_move(), 'storage_id': 'what the other container has there',
-            'address': '127.0.0.9'}
+    dest = {
+        **rig.there.moves.prepare_move(),
+        'storage_id': 'what the other container has there',
+        'address': '127.0.0.9',
+    }
     with pytest.raises(errors.DisksUnmovable, match=r'from gpu1 to gpu2: ssh 127\.0\.0\.9 failed'):
         rig.here.moves.migrate_disk_and_power_off(instance, dest, new_flavor(root_gb=2))
     assert rig.here.guests.get_info(instance) == PowerState.RUNNING
@@ -225,7 +233,8 @@ def test_a_leftover_of_another_move_is_not_the_server(rig: Any) -> None:
 
 
 def test_devices_for_guests_that_cannot_have_any_stop_the_build_before_its_disks(
-        rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Row 0.20."""
     object.__setattr__(rig.here.host.settings, 'virt_type', 'lxc')
     instance = new_instance()
@@ -243,6 +252,7 @@ def test_an_unsupported_bus_stops_the_build_before_its_disks(rig: Any) -> None:
 def test_libvirts_errors_stay_inside(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(self: Guest) -> str:
         raise libvirt.libvirtError('no')
+
     instance = spawn(rig)
     monkeypatch.setattr(Guest, 'xml', fail)
     with pytest.raises(GuestFailed):
@@ -263,7 +273,8 @@ def test_a_renamed_guest_is_replaced(rig: Any) -> None:
 
 
 def test_soft_reboot_of_a_guest_that_does_not_go_becomes_hard(
-        rig: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    rig: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level('INFO')
     instance = spawn(rig)
     monkeypatch.setattr(Guest, '_ask_to_go', lambda self: None)
@@ -278,8 +289,10 @@ def test_a_guest_that_does_not_go_is_asked_again_and_then_cut(rig: Any, monkeypa
     asked: list[float] = []
     now = [0.0]
     monkeypatch.setattr(Guest, '_ask_to_go', lambda self: asked.append(now[0]))
-    monkeypatch.setattr('kilonova.virt.libvirt.guest.time', SimpleNamespace(
-        monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds)))
+    monkeypatch.setattr(
+        'kilonova.virt.libvirt.guest.time',
+        SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds)),
+    )
     instance = spawn(rig)
     rig.here.power.power_off(instance, timeout=25, retry_interval=10)
     assert len(asked) == 3 and asked[0] == 0.0 and now[0] == pytest.approx(25)
@@ -295,23 +308,33 @@ def test_the_log_tells_the_story(rig: Any, caplog: pytest.LogCaptureFixture) -> 
     rig.here.power.reboot(instance, 'SOFT', image_meta(), devices(GPU))
     rig.here.guests.destroy(instance)
     told = [record.getMessage() for record in caplog.records if getattr(record, 'instance_uuid', '') == instance.uuid]
-    story = ['Start _get_guest_xml', 'End _get_guest_xml xml=<domain', 'Guest created on hypervisor',
-             'Instance spawned successfully.', 'Instance shutdown successfully after',
-             'Instance rebooted successfully.', 'Instance soft rebooted successfully.',
-             'Instance destroyed successfully.', 'Deleting instance files', 'Deletion of']
+    story = [
+        'Start _get_guest_xml',
+        'End _get_guest_xml xml=<domain',
+        'Guest created on hypervisor',
+        'Instance spawned successfully.',
+        'Instance shutdown successfully after',
+        'Instance rebooted successfully.',
+        'Instance soft rebooted successfully.',
+        'Instance destroyed successfully.',
+        'Deleting instance files',
+        'Deletion of',
+    ]
     remaining = iter(told)
     missing = [line for line in story if not any(text.startswith(line) for text in remaining)]
     assert missing == []
 
 
 def test_a_libvirt_without_node_devices_has_none_to_give(
-        rig: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    rig: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     class Unsupported(libvirt.libvirtError):
         def get_error_code(self) -> int:
             return libvirt.VIR_ERR_NO_SUPPORT
 
     def refuse(act: Any) -> Any:
         raise Unsupported('listAllDevices')
+
     monkeypatch.setattr(rig.here.host._libvirt, 'do', refuse)
     assert rig.here.host._libvirt.node_devices() == []
     assert 'does not support listing the devices of the host' in caplog.text
@@ -349,15 +372,25 @@ def test_a_misconfigured_host_does_not_start(tmp_path: Path) -> None:
         LibvirtDriver(builders.new_conf(tmp_path, libvirt={'connection_uri': uri, 'virt_type': 'lxc'})).host.init_host()
 
 
-@pytest.mark.parametrize(('versions', 'text'), [
-    ((9009000, 9000000), 'live_migratable, for which libvirt 9009000 is too old, 10000000'),
-    ((10000000, 8002001), 'live_migratable, for which QEMU 8002001 is too old, 8002002'), ((10000000, 8002002), None)])
+@pytest.mark.parametrize(
+    ('versions', 'text'),
+    [
+        ((9009000, 9000000), 'live_migratable, for which libvirt 9009000 is too old, 10000000'),
+        ((10000000, 8002001), 'live_migratable, for which QEMU 8002001 is too old, 8002002'),
+        ((10000000, 8002002), None),
+    ],
+)
 def test_live_migratable_devices_need_a_host_that_can_move_them(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, versions: tuple[int, int], text: str | None) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, versions: tuple[int, int], text: str | None
+) -> None:
     def start(says: str) -> None:
-        conf = builders.new_conf(tmp_path, libvirt={'connection_uri': builders.write_node(tmp_path / 'n.xml')},
-                                 pci={'device_spec': [json.dumps({'vendor_id': '10de', 'live_migratable': says})]})
+        conf = builders.new_conf(
+            tmp_path,
+            libvirt={'connection_uri': builders.write_node(tmp_path / 'n.xml')},
+            pci={'device_spec': [json.dumps({'vendor_id': '10de', 'live_migratable': says})]},
+        )
         LibvirtDriver(conf).host.init_host()
+
     start('true')
     # The library plays a host of versions that it hasn't.
     made = Connection.__init__
@@ -365,11 +398,12 @@ def test_live_migratable_devices_need_a_host_that_can_move_them(
     def real(self: Connection, *args: Any) -> None:
         made(self, *args)
         self.is_test = False
+
     monkeypatch.setattr(Connection, '__init__', real)
     monkeypatch.setattr(Connection, 'libvirt_version', lambda self: versions[0])
     monkeypatch.setattr(Connection, 'version', lambda self: versions[1])
-    monkeypatch.setattr(Host, 'settings', SimpleNamespace(cpu_models=()))
-    monkeypatch.setattr(Host, 'offer', None)
+    monkeypatch.setattr(LibvirtHost, 'settings', SimpleNamespace(cpu_models=()))
+    monkeypatch.setattr(LibvirtHost, 'offer', None)
     start('false')
     if text is None:
         start('true')
@@ -388,6 +422,7 @@ def test_a_fresh_start_is_not_one_from_saved_memory(rig: Any, monkeypatch: pytes
     def watched(guest: Guest, *, paused: bool = False) -> None:
         saved.append(guest.is_saved())
         start(guest, paused=paused)
+
     monkeypatch.setattr(Guest, 'start', watched)
     if act == 'on':
         rig.here.power.power_on(instance, image_meta(), devices(GPU))
@@ -403,10 +438,12 @@ def test_a_rescue_that_can_not_be_leaves_the_guest_running(rig: Any) -> None:
 
     def stopped(*args: Any) -> None:
         raise AssertionError('the guest was stopped')
+
     rig.here.power.power_off = stopped
     with pytest.raises(UnsupportedHardware):
-        rig.here.rescues.rescue(instance, image_meta(), image_meta(id='image-2', properties={'hw_rescue_bus': 'lxc'}),
-                                devices(GPU))
+        rig.here.rescues.rescue(
+            instance, image_meta(), image_meta(id='image-2', properties={'hw_rescue_bus': 'lxc'}), devices(GPU)
+        )
     images.path, kept = builders.make_image(rig.path / 'large.qcow2', size='2G'), images.path
     with pytest.raises(FlavorDiskSmallerThanImage):
         rig.here.rescues.rescue(instance, image_meta(), image_meta(id='image-3'), devices(GPU))
@@ -418,13 +455,15 @@ def test_a_rescue_that_can_not_be_leaves_the_guest_running(rig: Any) -> None:
 def test_what_a_rescue_starts(rig: Any) -> None:
     """[libvirt]rescue_kernel_id before the image's own kernel, that before the server's."""
     started = []
-    for host_has, image_has, wanted in ((None, None, 'own-kernel'), (None, 'image-kernel', 'image-kernel'),
-                                        ('host-kernel', 'image-kernel', 'host-kernel')):
+    for host_has, image_has, wanted in (
+        (None, None, 'own-kernel'),
+        (None, 'image-kernel', 'image-kernel'),
+        ('host-kernel', 'image-kernel', 'host-kernel'),
+    ):
         here = rig.driver('gpu1', libvirt={'rescue_kernel_id': host_has})
         instance = new_instance(kernel_id='own-kernel')
         here.guests.spawn(instance, image_meta(), pci_devices=())
-        here.rescues._files._cache.kernel = lambda image_id, download: started.append(image_id) or str(
-            rig.images.path)
+        here.rescues._files._cache.kernel = lambda image_id, download: started.append(image_id) or str(rig.images.path)
         properties = {'kernel_id': image_has} if image_has else {}
         here.rescues.rescue(instance, image_meta(), image_meta(id='image-2', properties=properties), ())
         assert started.pop(0) == wanted
@@ -437,16 +476,20 @@ def test_a_rescue_systems_config_drive_is_of_the_hosts_format(rig: Any, format_:
     here, instance = rig.driver('gpu1', config_drive_format=format_), new_instance(config_drive='True')
     here.guests.spawn(instance, image_meta(), pci_devices=())
     here.rescues.rescue(instance, image_meta(), image_meta(id='image-2'), ())
-    devices = {os.path.basename(one.find('source').get('file')): one.get('device')
-               for one in shown(rig, instance).iterfind('devices/disk')}
+    devices = {
+        os.path.basename(one.find('source').get('file')): one.get('device')
+        for one in shown(rig, instance).iterfind('devices/disk')
+    }
     assert devices == {'disk.rescue': 'disk', 'disk': 'disk', 'disk.config.rescue': seen}
 
 
 def test_a_rescue_systems_kernel_is_given_what_its_own_image_says(rig: Any) -> None:
     """Not what the server's image says; at the next start too."""
     own = image_meta(properties={'os_command_line': 'console=own'})
-    for properties, wanted in (({'kernel_id': 'k', 'os_command_line': 'console=rescue'}, 'console=rescue'),
-                               ({'kernel_id': 'k'}, 'root=/dev/vda console=tty0 console=ttyS0 console=hvc0')):
+    for properties, wanted in (
+        ({'kernel_id': 'k', 'os_command_line': 'console=rescue'}, 'console=rescue'),
+        ({'kernel_id': 'k'}, 'root=/dev/vda console=tty0 console=ttyS0 console=hvc0'),
+    ):
         instance = new_instance()
         rig.here.guests.spawn(instance, own, pci_devices=())
         rig.here.rescues._files._cache.kernel = lambda image_id, download: str(rig.images.path)

@@ -1,4 +1,5 @@
 """Which of a server's devices are its ports."""
+
 from __future__ import annotations
 
 import json
@@ -34,12 +35,18 @@ def server(*vifs: Any, requests: Any) -> SimpleNamespace:
 
 def test_devices_of_ports_are_no_devices_of_the_guest() -> None:
     """But for a physical function and one of InfiniBand; one whose port is gone is of no use."""
-    requests = [request_of(PORT, 'direct', 'physnet1', None), request_of(PORT2, 'direct-physical', 'physnet1', None),
-                request_of('gone', 'direct', 'physnet1', None), request_of('infiniband', 'direct', 'physnet1', None)]
-    instance = server(new_vif(vnic_type='direct', profile={'pci_slot': VIRTUAL}),
-                      new_vif(id=PORT2, vnic_type='direct-physical', profile={'pci_slot': PHYSICAL}),
-                      new_vif(id='infiniband', vnic_type='direct', type='ib_hostdev', profile={'pci_slot': OTHER}),
-                      requests=requests)
+    requests = [
+        request_of(PORT, 'direct', 'physnet1', None),
+        request_of(PORT2, 'direct-physical', 'physnet1', None),
+        request_of('gone', 'direct', 'physnet1', None),
+        request_of('infiniband', 'direct', 'physnet1', None),
+    ]
+    instance = server(
+        new_vif(vnic_type='direct', profile={'pci_slot': VIRTUAL}),
+        new_vif(id=PORT2, vnic_type='direct-physical', profile={'pci_slot': PHYSICAL}),
+        new_vif(id='infiniband', vnic_type='direct', type='ib_hostdev', profile={'pci_slot': OTHER}),
+        requests=requests,
+    )
     given, of_ports = functions.split(instance, held(*requests, addresses=(VIRTUAL, PHYSICAL, SECOND, OTHER)))
     assert [one.address for one in given] == [GPU, '0000:99:00.0', PHYSICAL, OTHER]
     assert functions.of(of_ports) == {one: PciFunction(one) for one in (VIRTUAL, PHYSICAL, SECOND, OTHER)}
@@ -58,8 +65,10 @@ def port(vnic_type: str = 'direct', type_: str = 'hw_veb', **profile: Any) -> An
     return new_vif(vnic_type=vnic_type, type=type_, profile={'pci_slot': VIRTUAL, **profile})
 
 
-@pytest.mark.parametrize(('vif', 'word'), [
-    (port(trusted='true'), 'on'), (port('macvtap', trusted=True), 'on'), (port(), 'off'), (port(trusted='no'), 'off')])
+@pytest.mark.parametrize(
+    ('vif', 'word'),
+    [(port(trusted='true'), 'on'), (port('macvtap', trusted=True), 'on'), (port(), 'off'), (port(trusted='no'), 'off')],
+)
 def test_a_function_that_may_be_trusted(monkeypatch: pytest.MonkeyPatch, vif: Any, word: str) -> None:
     """What its last owner asked for doesn't count."""
     assert trusting(monkeypatch, vif, new_vif(), trusted='true') == [f'ip link set dev nic0 vf 3 trust {word}']
@@ -81,8 +90,9 @@ def test_types_that_are_never_trusted(monkeypatch: pytest.MonkeyPatch, bound: st
 
 
 def test_a_host_that_does_not_trust_a_function() -> None:
-    held_ = functions.of([device(VIRTUAL, trusted='true', parent_ifname='none-such',
-                                 capabilities=json.dumps({'sriov': {'vf_num': 3}}))])
+    held_ = functions.of(
+        [device(VIRTUAL, trusted='true', parent_ifname='none-such', capabilities=json.dumps({'sriov': {'vf_num': 3}}))]
+    )
     with pytest.raises(GuestFailed, match='could not set the trust mode of a virtual function of guest'):
         functions.trust(new_instance(), [port(trusted='true')], held_)
 
@@ -93,6 +103,7 @@ def test_what_leads_to_functions_is_looked_for_where_it_is_needed() -> None:
     def node_devices() -> list[str]:
         asked.append(1)
         return sriov_nic(PHYSICAL, [VIRTUAL, SECOND], vdpa=True)
+
     requests = [request_of(PORT, 'macvtap', 'physnet1', None)]
     devices = held(*requests, addresses=(SECOND,))[2:]
     connection: Any = SimpleNamespace(node_devices=node_devices)

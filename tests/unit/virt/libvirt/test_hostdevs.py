@@ -1,9 +1,10 @@
 """What guests are given of a host's devices, PCI functions and mediated devices alike."""
+
 from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from kilonova.virt.libvirt.devices import elements, hostdevs
+from kilonova.virt.libvirt.devices import hostdevs, hotplug_xml
 from kilonova.virt.libvirt.devices.mdev import MediatedDevice
 from kilonova.virt.libvirt.devices.pci import PciFunction
 from tests.unit.virt.builders import GPU, GPU2, MDEV, VGPU, VGPU_PARENT, VGPUS, device, mediated
@@ -33,4 +34,4 @@ def test_devices_that_a_domain_has() -> None:
       <hostdev mode='subsystem' type='pci'><source><address domain='0x0000' bus='0x08' slot='0x00' function='0x0'/>
         </source></hostdev></devices></domain>""")
     assert hostdevs.given_to(domain) == [GPU, '0000:81:02.1', GPU2, MDEV]
-    assert list(elements.of_host(domain)) == [GPU2, MDEV, GPU, '0000:81:02.1']
+    assert list(hotplug_xml.of_host(domain)) == [GPU2, MDEV, GPU, '0000:81:02.1']

@@ -1,4 +1,5 @@
 """Devices that leave a running guest and come back; libvirt's test driver knows no such thing, so a guest is played."""
+
 from __future__ import annotations
 
 import itertools
@@ -12,30 +13,38 @@ import pytest
 
 from kilonova import errors
 from kilonova.states import PowerState
-from kilonova.virt.libvirt.devices import elements, hotplug
-from kilonova.virt.libvirt.devices.elements import CARDS, of_port
+from kilonova.virt.libvirt.devices import hotplug, hotplug_xml
 from kilonova.virt.libvirt.devices.hotplug import Hotplug
+from kilonova.virt.libvirt.devices.hotplug_xml import CARDS, of_port
 from kilonova.virt.libvirt.guest import Guest
-from kilonova.virt.libvirt.power import Power
+from kilonova.virt.libvirt.power import LibvirtPower
 from kilonova.virt.parts.guests import GuestFailed
 from kilonova.virt.parts.host import MdevUnavailable
 from tests.unit.virt.builders import GPU, GPU2, MDEV, device, devices, mediated, new_instance, new_vif
 
-HOSTDEV = ('<hostdev mode="subsystem" type="pci" managed="yes"><source><address domain="0x{}" bus="0x{}" slot="0x{}" '
-           'function="0x{}"/></source></hostdev>')
-VGPU = ('<hostdev mode="subsystem" type="mdev" managed="no" model="vfio-pci"><source><address uuid="{}"/></source>'
-        '</hostdev>')
+HOSTDEV = (
+    '<hostdev mode="subsystem" type="pci" managed="yes"><source><address domain="0x{}" bus="0x{}" slot="0x{}" '
+    'function="0x{}"/></source></hostdev>'
+)
+VGPU = (
+    '<hostdev mode="subsystem" type="mdev" managed="no" model="vfio-pci"><source><address uuid="{}"/></source>'
+    '</hostdev>'
+)
 VDPA = '<interface type="vdpa"><mac address="{}"/><source dev="/dev/vhost-vdpa-0"/></interface>'
 
 
 def text(*addresses: str) -> str:
-    found = [HOSTDEV.format(*address.replace('.', ':').split(':')) if '.' in address else
-             (VDPA if ':' in address else VGPU).format(address) for address in addresses]
-    return f"<domain><devices>{''.join(found)}</devices></domain>"
+    found = [
+        HOSTDEV.format(*address.replace('.', ':').split(':'))
+        if '.' in address
+        else (VDPA if ':' in address else VGPU).format(address)
+        for address in addresses
+    ]
+    return f'<domain><devices>{"".join(found)}</devices></domain>'
 
 
 def failure(code: int, message: str = 'no') -> libvirt.libvirtError:
-    libvirt.virResetLastError()     # of an earlier test; it would be the text
+    libvirt.virResetLastError()  # of an earlier test; it would be the text
     error = libvirt.libvirtError(message)
     error.err = (code, 0, message, 2, '', '', '', 0, 0)
     return error
@@ -59,6 +68,7 @@ class Domain:
             if name in self.refuses:
                 raise self.refuses[name]
             return METHODS[name](self, *args)
+
         return call
 
     def uuid(self) -> str:
@@ -69,8 +79,14 @@ class Domain:
         return text(*(self.live if is_live else self.defined))
 
     def states(self) -> list[int]:
-        return [{PowerState.RUNNING: libvirt.VIR_DOMAIN_RUNNING, PowerState.PAUSED: libvirt.VIR_DOMAIN_PAUSED,
-                 PowerState.SHUTDOWN: libvirt.VIR_DOMAIN_SHUTOFF}[self.power], 0]
+        return [
+            {
+                PowerState.RUNNING: libvirt.VIR_DOMAIN_RUNNING,
+                PowerState.PAUSED: libvirt.VIR_DOMAIN_PAUSED,
+                PowerState.SHUTDOWN: libvirt.VIR_DOMAIN_SHUTOFF,
+            }[self.power],
+            0,
+        ]
 
     def is_active(self) -> bool:
         return self.power != PowerState.SHUTDOWN
@@ -96,16 +112,24 @@ class Domain:
 
     def _address(self, what: str, device: str) -> str:
         element = ElementTree.fromstring(f'<domain><devices>{device}</devices></domain>')
-        (address,) = elements.of_host(element) or [element.find('devices/interface/mac').get('address')]
+        (address,) = hotplug_xml.of_host(element) or [element.find('devices/interface/mac').get('address')]
         self.asked.append((what, address))
         return address
 
 
 METHODS: dict[str, Callable[..., Any]] = {
-    'UUIDString': Domain.uuid, 'name': lambda domain: 'instance-00000001', 'connect': lambda domain: None,
-    'XMLDesc': Domain.xml, 'state': Domain.states, 'isActive': Domain.is_active,
-    'hasManagedSaveImage': lambda domain, flags: int(domain.saved), 'managedSave': Domain.save,
-    'create': Domain.start, 'detachDeviceFlags': Domain.detach, 'attachDeviceFlags': Domain.attach}
+    'UUIDString': Domain.uuid,
+    'name': lambda domain: 'instance-00000001',
+    'connect': lambda domain: None,
+    'XMLDesc': Domain.xml,
+    'state': Domain.states,
+    'isActive': Domain.is_active,
+    'hasManagedSaveImage': lambda domain, flags: int(domain.saved),
+    'managedSave': Domain.save,
+    'create': Domain.start,
+    'detachDeviceFlags': Domain.detach,
+    'attachDeviceFlags': Domain.attach,
+}
 
 
 class Libvirt:
@@ -120,7 +144,7 @@ class Libvirt:
         return act(None)
 
     def find(self, uuid: str) -> Guest:
-        return Guest(self, self.domain)     # type: ignore[arg-type]
+        return Guest(self, self.domain)  # type: ignore[arg-type]
 
 
 class Domains:
@@ -152,8 +176,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hotplug.time, 'sleep', lambda seconds: None)
 
 
-def power(domain: Domain) -> Power:
-    return Power(Libvirt(domain), Domains(domain), Volumes(domain), Hotplug(3, 5), 1)     # type: ignore[arg-type]
+def power(domain: Domain) -> LibvirtPower:
+    return LibvirtPower(Libvirt(domain), Domains(domain), Volumes(domain), Hotplug(3, 5), 1)  # type: ignore[arg-type]
 
 
 INSTANCE = new_instance()
@@ -175,8 +199,10 @@ def test_devices_leave_before_the_memory_is_saved_and_come_back_after_it() -> No
 
 def test_a_card_that_is_vdpa_sleeps_outside_its_guest() -> None:
     """It is known by its MAC address; what is behind a macvtap device stays in the guest."""
-    vdpa, macvtap = (new_vif(vnic_type=kind, mac=f'fa:16:3e:00:00:0{slot[-1]}', profile={'pci_slot': slot})
-                     for kind, slot in (('vdpa', '0000:81:00.2'), ('macvtap', '0000:81:00.3')))
+    vdpa, macvtap = (
+        new_vif(vnic_type=kind, mac=f'fa:16:3e:00:00:0{slot[-1]}', profile={'pci_slot': slot})
+        for kind, slot in (('vdpa', '0000:81:00.2'), ('macvtap', '0000:81:00.3'))
+    )
     domain, instance = Domain(GPU, vdpa.mac), new_instance(vifs=[vdpa, macvtap])
     power(domain).suspend(instance, fine)
     assert domain.asked == [('take', GPU), ('take', vdpa.mac)] and domain.saved
@@ -222,6 +248,7 @@ def test_a_cancelled_suspend_leaves_the_guest_as_it_was() -> None:
 
     def cancelled() -> None:
         raise errors.Cancelled(key='s/1.do/1')
+
     with pytest.raises(errors.Cancelled):
         power(domain).suspend(INSTANCE, cancelled)
     assert (domain.power, sorted(domain.live)) == (PowerState.RUNNING, [GPU, GPU2])
@@ -274,9 +301,13 @@ def test_a_device_that_has_gone_meanwhile_is_no_failure() -> None:
 UNPLUG = "internal error: unable to execute QEMU command 'device_del': "
 
 
-@pytest.mark.parametrize('said', [
-    'Device hostdev0 is already in the process of unplug',
-    'Hot-unplug failed: guest is busy (power indicator blinking)'])
+@pytest.mark.parametrize(
+    'said',
+    [
+        'Device hostdev0 is already in the process of unplug',
+        'Hot-unplug failed: guest is busy (power indicator blinking)',
+    ],
+)
 def test_a_guest_that_can_not_be_asked_now_is_asked_again(monkeypatch: pytest.MonkeyPatch, said: str) -> None:
     """LP 1882521, OpenNebula 8021: QEMU refuses a request for a device that is on its way out, and any at a slot that
     has just changed. The guest lets it go while the second attempt waits."""
@@ -290,6 +321,7 @@ def test_a_guest_that_can_not_be_asked_now_is_asked_again(monkeypatch: pytest.Mo
         looks.append(1)
         if len(looks) == 4:
             domain.live.clear()
+
     Hotplug(8, 0.001).take(Libvirt(domain).find(''), look)
     assert len(looks) == 4
 
@@ -342,7 +374,7 @@ class Carded:
 
 def test_a_card_comes_once_and_goes_when_its_guest_lets_it() -> None:
     domain, plug = Carded('tap1', keeps=2), Hotplug(3, 5)
-    guest = Libvirt(domain).find('')        # type: ignore[arg-type]
+    guest = Libvirt(domain).find('')  # type: ignore[arg-type]
     for _again in range(2):
         plug.plug(guest, CARDS, CARD.format('tap2', 'fa:16:3e:00:00:02'), 'tap2')
         assert domain.live == ['tap1', 'tap2']
@@ -353,7 +385,7 @@ def test_a_card_comes_once_and_goes_when_its_guest_lets_it() -> None:
 
 def test_a_guest_that_keeps_its_card() -> None:
     domain = Carded('tap1', keeps=99)
-    guest = Libvirt(domain).find('')        # type: ignore[arg-type]
+    guest = Libvirt(domain).find('')  # type: ignore[arg-type]
     with pytest.raises(GuestFailed, match='does not release tap1'):
         Hotplug(3, 5).unplug(guest, CARDS, 'tap1', fine)
     assert domain.live == ['tap1'] and domain.asked == 3
@@ -362,7 +394,7 @@ def test_a_guest_that_keeps_its_card() -> None:
 def test_a_guest_without_room_for_a_card() -> None:
     domain = Carded('full')
     with pytest.raises(GuestFailed, match='No more available PCI slots'):
-        Hotplug(3, 5).plug(Libvirt(domain).find(''), CARDS, CARD.format('tap2', 'x'), 'tap2')   # type: ignore[arg-type]
+        Hotplug(3, 5).plug(Libvirt(domain).find(''), CARDS, CARD.format('tap2', 'x'), 'tap2')  # type: ignore[arg-type]
     assert domain.live == ['full']
 
 
@@ -381,27 +413,38 @@ def test_cards_in_a_definition() -> None:
 
 
 # As libvirt shows them of a guest that runs.
-FUNCTION = ("<interface type='hostdev' managed='yes'><mac address='{mac}'/><driver name='vfio'/><source><address "
-            "type='pci' domain='0x0000' bus='0x81' slot='0x00' function='0x{number}'/></source><vlan><tag id='101'/>"
-            "</vlan><alias name='hostdev0'/></interface>")
-MACVTAP = ("<interface type='direct'><mac address='{mac}'/><source dev='nic{number}' mode='passthrough'/><target "
-           "dev='macvtap0'/><model type='virtio'/></interface>")
-VHOST = ("<interface type='vdpa'><mac address='{mac}'/><source dev='/dev/vhost-vdpa-{number}'/><model type='virtio'/>"
-         "</interface>")
+FUNCTION = (
+    "<interface type='hostdev' managed='yes'><mac address='{mac}'/><driver name='vfio'/><source><address "
+    "type='pci' domain='0x0000' bus='0x81' slot='0x00' function='0x{number}'/></source><vlan><tag id='101'/>"
+    "</vlan><alias name='hostdev0'/></interface>"
+)
+MACVTAP = (
+    "<interface type='direct'><mac address='{mac}'/><source dev='nic{number}' mode='passthrough'/><target "
+    "dev='macvtap0'/><model type='virtio'/></interface>"
+)
+VHOST = (
+    "<interface type='vdpa'><mac address='{mac}'/><source dev='/dev/vhost-vdpa-{number}'/><model type='virtio'/>"
+    '</interface>'
+)
 
 
-@pytest.mark.parametrize(('vnic_type', 'bound', 'element', 'name'), [
-    ('direct', 'hw_veb', FUNCTION, '0000:81:00.2'), ('macvtap', 'hw_veb', MACVTAP, 'fa:16:3e:00:00:02'),
-    ('vdpa', 'ovs', VHOST, 'fa:16:3e:00:00:02'),
-    ('direct-physical', 'hostdev_physical', HOSTDEV.format('0000', '81', '00', '{number}'), '0000:81:00.2'),
-    ('direct', 'ib_hostdev', HOSTDEV.format('0000', '81', '00', '{number}'), '0000:81:00.2')])
+@pytest.mark.parametrize(
+    ('vnic_type', 'bound', 'element', 'name'),
+    [
+        ('direct', 'hw_veb', FUNCTION, '0000:81:00.2'),
+        ('macvtap', 'hw_veb', MACVTAP, 'fa:16:3e:00:00:02'),
+        ('vdpa', 'ovs', VHOST, 'fa:16:3e:00:00:02'),
+        ('direct-physical', 'hostdev_physical', HOSTDEV.format('0000', '81', '00', '{number}'), '0000:81:00.2'),
+        ('direct', 'ib_hostdev', HOSTDEV.format('0000', '81', '00', '{number}'), '0000:81:00.2'),
+    ],
+)
 def test_a_function_is_found_among_others(vnic_type: str, bound: str, element: str, name: str) -> None:
     """By what the port says, not by a device that libvirt names."""
     vif = new_vif(vnic_type=vnic_type, type=bound, mac='fa:16:3e:00:00:02', profile={'pci_slot': '0000:81:00.2'})
     kind, found = of_port(vif)
     assert found == name
     mine, other = (element.format(mac=f'fa:16:3e:00:00:0{number}', number=number) for number in (2, 3))
-    definition = kind.put(kind.put(f"<domain><devices>{CARD.format('tap1', 'a')}</devices></domain>", other), mine)
+    definition = kind.put(kind.put(f'<domain><devices>{CARD.format("tap1", "a")}</devices></domain>', other), mine)
     assert list(kind.found(definition, name)) == [name] and definition.count('function=') in (0, 2)
     left = kind.without(definition, name)
     assert kind.found(left, name) == {} and CARDS.found(left, 'tap1') and kind.put(left, other) == left

@@ -1,4 +1,5 @@
 """Which images a host keeps: those that a disk reads from, of whatever host that shares the directory. Row 2.20."""
+
 from __future__ import annotations
 
 import os
@@ -64,8 +65,10 @@ def test_a_disk_that_can_not_be_read_keeps_all(libvirt_rig: Any, monkeypatch: py
     libvirt_rig.here.guests.spawn(instance, image_meta())
     (base,) = bases(libvirt_rig)
     with monkeypatch.context() as patch:
+
         def refuse(path: str) -> None:
             raise PermissionError(path)
+
         patch.setattr('kilonova.virt.libvirt.storage.disk.reads_from', refuse)
         with pytest.raises(PermissionError):
             libvirt_rig.here.disks.clean_image_cache(DAY)

@@ -1,5 +1,6 @@
 """Servers that bring their own kernel (kernel_id, ramdisk_id): its files are fetched, stand beside the disks, and go
 with them. Finding 3.6: such a server booted from its disk, which has no boot loader."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -19,9 +20,11 @@ CONTENT = {'aki': b'the kernel', 'ari': b'the ramdisk'}
 @pytest.fixture
 def images(images: Images, monkeypatch: pytest.MonkeyPatch) -> Images:
     """The image service has them, too."""
+
     def download(image_id: str, file: IO[bytes]) -> None:
         images.fetched += 1
         file.write(CONTENT[image_id] if image_id in CONTENT else images.path.read_bytes())
+
     monkeypatch.setattr(images, 'download', download)
     return images
 
@@ -44,8 +47,11 @@ def shown(rig: Any, host: str, instance: Any) -> list[str]:
 
 def check(rig: Any, host: str, instance: Any) -> None:
     kernel, ramdisk = rig.file(host, instance.uuid, 'kernel'), rig.file(host, instance.uuid, 'ramdisk')
-    assert shown(rig, host, instance) == [str(kernel), str(ramdisk),
-                                          'root=/dev/vda console=tty0 console=ttyS0 console=hvc0']
+    assert shown(rig, host, instance) == [
+        str(kernel),
+        str(ramdisk),
+        'root=/dev/vda console=tty0 console=ttyS0 console=hvc0',
+    ]
     assert (kernel.read_bytes(), ramdisk.read_bytes()) == (CONTENT['aki'], CONTENT['ari'])
 
 
@@ -78,16 +84,17 @@ def test_they_go_with_the_disks(rig: Any) -> None:
 
 def test_a_kernel_is_never_taken_for_a_disk(tmp_path: Path) -> None:
     """What is a kernel to one request may be named as an image by another: its content was never looked into."""
-    cache = ImageCache(str(tmp_path / '_base'), files.Locks(str(tmp_path / 'locks')))
+    cache = ImageCache(str(tmp_path / '_base'), files.FileLocks(str(tmp_path / 'locks')))
 
     def download(_image_id: str, file: IO[bytes]) -> None:
         file.write(b'QFI\xfb and whatever its owner likes')
+
     cache.kernel('image-1', download)
     with pytest.raises(errors.ImageUnacceptable):
         cache.image('image-1', image_meta(), download)
 
 
 def test_a_file_system_without_boot_loader_is_a_disk(tmp_path: Path) -> None:
-    cache = ImageCache(str(tmp_path / '_base'), files.Locks(str(tmp_path / 'locks')))
+    cache = ImageCache(str(tmp_path / '_base'), files.FileLocks(str(tmp_path / 'locks')))
     base = cache.image('image-1', image_meta(disk_format='ami'), lambda _id, file: file.write(bytes(1 << 20)))
     assert (base.format, base.virtual_size) == ('raw', 1 << 20)

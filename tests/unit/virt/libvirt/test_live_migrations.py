@@ -1,4 +1,5 @@
 """What live migrations ask of libvirt and of the other host, where its test driver has no answer."""
+
 from __future__ import annotations
 
 from types import SimpleNamespace
@@ -13,9 +14,9 @@ from kilonova.objects import Flavor
 from kilonova.states import PowerState, VmState
 from kilonova.virt.hardware import constraints, numa
 from kilonova.virt.hardware.offer import Offer
-from kilonova.virt.libvirt import live_migration, migrating
 from kilonova.virt.libvirt.connection import Connection
-from kilonova.virt.libvirt.storage.asked import Wish
+from kilonova.virt.libvirt.migration import live_migration, migration_job
+from kilonova.virt.libvirt.storage.requested_disks import RequestedDisk
 from kilonova.virt.parts.live_migrations import LivePlace, PlacedOffer
 from tests.unit.virt.builders import MDEV2, image_meta, new_instance
 from tests.unit.virt.conftest import LibvirtRig, SharedRig
@@ -41,32 +42,40 @@ NOWHERE: LivePlace = {'cpuset': None, 'cputune': None, 'numatune': None}
 def carried(place: LivePlace = NOWHERE, **listen: str) -> ElementTree.Element:
     """The domain as the destination gets it."""
     offer: PlacedOffer = {'block': True, 'uri': 'there', 'data_uri': 'there', 'listen': listen, 'place': place}
-    return ElementTree.fromstring(migrating.rewritten(DOMAIN, '/a/instances/u', '/b/u', offer))
+    return ElementTree.fromstring(migration_job.rewritten(DOMAIN, '/a/instances/u', '/b/u', offer))
 
 
 def test_screens_listen_where_the_destination_says() -> None:
     domain = carried(vnc='192.0.2.2', spice='192.0.2.3')
-    found = {one.get('type'): (one.get('listen'), [each.get('address') for each in one.findall('listen')])
-             for one in domain.iterfind('devices/graphics')}
-    assert found == {'vnc': ('192.0.2.2', ['192.0.2.2']), 'spice': ('192.0.2.3', ['192.0.2.3']),
-                     'egl-headless': (None, [])}
+    found = {
+        one.get('type'): (one.get('listen'), [each.get('address') for each in one.findall('listen')])
+        for one in domain.iterfind('devices/graphics')
+    }
+    assert found == {
+        'vnc': ('192.0.2.2', ['192.0.2.2']),
+        'spice': ('192.0.2.3', ['192.0.2.3']),
+        'egl-headless': (None, []),
+    }
     sources = [one.get('file') or one.get('path') for one in domain.iter('source')]
     assert sources == ['/b/u/disk', '/b/u/console.log'] and domain.find('devices/disk/backingStore') is None
 
 
 def test_cpus_and_memory_are_where_the_destination_says() -> None:
     """What the guest sees of them stays, whatever the threads of cores are there."""
-    tunes = {'cputune': '<cputune><vcpupin vcpu="0" cpuset="8"/></cputune>',
-             'numatune': '<numatune><memory mode="strict" nodeset="1"/></numatune>'}
-    domain, before = carried({'cpuset': '4-5', **tunes}), ElementTree.fromstring(DOMAIN)     # type: ignore[typeddict-item]
+    tunes = {
+        'cputune': '<cputune><vcpupin vcpu="0" cpuset="8"/></cputune>',
+        'numatune': '<numatune><memory mode="strict" nodeset="1"/></numatune>',
+    }
+    domain, before = carried({'cpuset': '4-5', **tunes}), ElementTree.fromstring(DOMAIN)  # type: ignore[typeddict-item]
     for name, text in tunes.items():
         assert [ElementTree.tostring(one, encoding='unicode').replace(' />', '/>') for one in domain.findall(name)] == [
-            text]
+            text
+        ]
     vcpu, bare = domain.find('vcpu'), carried()
     assert vcpu is not None and (vcpu.attrib, vcpu.text) == ({'placement': 'static', 'cpuset': '4-5'}, '2')
     assert [bare.find(path) for path in ('vcpu[@cpuset]', 'cputune', 'numatune')] == [None] * 3
     for each in (domain, bare):
-        assert ElementTree.tostring(each.find('cpu')) == ElementTree.tostring(before.find('cpu'))     # type: ignore[arg-type]
+        assert ElementTree.tostring(each.find('cpu')) == ElementTree.tostring(before.find('cpu'))  # type: ignore[arg-type]
 
 
 HOSTDEVS = """<domain type='kvm'><devices>
@@ -81,15 +90,23 @@ HOSTDEVS = """<domain type='kvm'><devices>
 
 def test_devices_become_those_of_the_destination() -> None:
     """Where the guest sees them stays. One that has no counterpart isn't left out."""
-    offer: PlacedOffer = {'listen': {}, 'place': NOWHERE, 'hostdevs': {  # type: ignore[typeddict-item]
-        '0000:3b:00.4': '0001:5e:1f.7', '4b20d080-1b54-4048-85b3-a6a62d165c01': MDEV2}}
-    domain = ElementTree.fromstring(migrating.rewritten(HOSTDEVS, '/a/u', '/b/u', offer))
+    offer: PlacedOffer = {
+        'listen': {},
+        'place': NOWHERE,
+        'hostdevs': {  # type: ignore[typeddict-item]
+            '0000:3b:00.4': '0001:5e:1f.7',
+            '4b20d080-1b54-4048-85b3-a6a62d165c01': MDEV2,
+        },
+    }
+    domain = ElementTree.fromstring(migration_job.rewritten(HOSTDEVS, '/a/u', '/b/u', offer))
     assert [one.attrib for one in domain.iterfind('devices/hostdev/source/address')] == [
-        {'domain': '0x0001', 'bus': '0x5e', 'slot': '0x1f', 'function': '0x7'}, {'uuid': MDEV2}]
+        {'domain': '0x0001', 'bus': '0x5e', 'slot': '0x1f', 'function': '0x7'},
+        {'uuid': MDEV2},
+    ]
     assert [one.get('bus') for one in domain.iterfind('devices/hostdev/address')] == ['0x05', '0x06']
     del offer['hostdevs']['0000:3b:00.4']
     with pytest.raises(errors.MigrationError, match=r'no device to replace 0000:3b:00\.4'):
-        migrating.rewritten(HOSTDEVS, '/a/u', '/b/u', offer)
+        migration_job.rewritten(HOSTDEVS, '/a/u', '/b/u', offer)
 
 
 VOLUMES = """<domain type='kvm'><devices>
@@ -107,53 +124,87 @@ VOLUMES = """<domain type='kvm'><devices>
 def test_volumes_are_found_where_the_destination_has_them() -> None:
     """What the guest sees of them stays. They aren't copied. One that isn't connected there isn't left out."""
     rbd = in_ceph('two', 'there')
-    offer: PlacedOffer = {'listen': {}, 'place': NOWHERE, 'volumes': {  # type: ignore[typeddict-item]
-        'one': '<disk type="block"><source dev="/dev/dm-9"/></disk>', 'two': rbd,
-        'three': '<disk type="file"><source file="/mnt/three"/></disk>'}}
-    before, after = (ElementTree.fromstring(text) for text in (
-        VOLUMES, migrating.rewritten(VOLUMES, '/a/u', '/b/u', offer)))
-    assert [(one.get('type'), [source.attrib for source in one.findall('source')],
-             [auth.attrib for auth in one.findall('auth')]) for one in after.iterfind('devices/disk')] == [
-        ('file', [{'file': '/b/u/disk'}], []), ('block', [{'dev': '/dev/dm-9'}], []),
+    offer: PlacedOffer = {
+        'listen': {},
+        'place': NOWHERE,
+        'volumes': {  # type: ignore[typeddict-item]
+            'one': '<disk type="block"><source dev="/dev/dm-9"/></disk>',
+            'two': rbd,
+            'three': '<disk type="file"><source file="/mnt/three"/></disk>',
+        },
+    }
+    before, after = (
+        ElementTree.fromstring(text) for text in (VOLUMES, migration_job.rewritten(VOLUMES, '/a/u', '/b/u', offer))
+    )
+    assert [
+        (
+            one.get('type'),
+            [source.attrib for source in one.findall('source')],
+            [auth.attrib for auth in one.findall('auth')],
+        )
+        for one in after.iterfind('devices/disk')
+    ] == [
+        ('file', [{'file': '/b/u/disk'}], []),
+        ('block', [{'dev': '/dev/dm-9'}], []),
         ('network', [{'protocol': 'rbd', 'name': 'pool/two'}], [{'username': 'there'}]),
-        ('file', [{'file': '/mnt/three'}], [])]
+        ('file', [{'file': '/mnt/three'}], []),
+    ]
     for path in ('driver', 'target', 'serial', 'alias', 'address'):
         seen = [[(one.attrib, one.text) for one in tree.iterfind(f'devices/disk/{path}')] for tree in (before, after)]
         assert seen[0] == seen[1]
-    assert migrating.copied_disks(VOLUMES, '/a/u') == ['vda']
+    assert migration_job.copied_disks(VOLUMES, '/a/u') == ['vda']
     del offer['volumes']['two']
     with pytest.raises(errors.MigrationError, match='has not connected volume two'):
-        migrating.rewritten(VOLUMES, '/a/u', '/b/u', offer)
+        migration_job.rewritten(VOLUMES, '/a/u', '/b/u', offer)
 
 
 def in_ceph(name: str, user: str) -> str:
-    return (f'<disk type="network"><auth username="{user}"><secret type="ceph" uuid="b"/></auth>'
-            f'<source protocol="rbd" name="pool/{name}"><host name="192.0.2.2"/></source></disk>')
+    return (
+        f'<disk type="network"><auth username="{user}"><secret type="ceph" uuid="b"/></auth>'
+        f'<source protocol="rbd" name="pool/{name}"><host name="192.0.2.2"/></source></disk>'
+    )
 
 
 @pytest.mark.parametrize('own', [True, False])
 def test_a_guest_with_no_disks_of_its_own_copies_none(libvirt_rig: LibvirtRig, own: bool) -> None:
     """libvirt would copy all of them: those that the list names, and without one all."""
     live, instance = libvirt_rig.here.live_migrations, new_instance()
-    offer = {'block': True, 'data_uri': 'd', 'uri': 'u', 'host': 'gpu2', 'listen': {}, 'place': NOWHERE,
-             'instances_path': '/b', 'volumes': {'one': '<disk type="block"><source dev="/dev/dm-9"/></disk>'}}
+    offer = {
+        'block': True,
+        'data_uri': 'd',
+        'uri': 'u',
+        'host': 'gpu2',
+        'listen': {},
+        'place': NOWHERE,
+        'instances_path': '/b',
+        'volumes': {'one': '<disk type="block"><source dev="/dev/dm-9"/></disk>'},
+    }
     path = live._disks.directory(instance.uuid).path if own else '/elsewhere'
     text = f"""<domain type='kvm'><devices>
       <disk type='file' device='disk'><source file='{path}/disk'/><target dev='vda'/></disk>
       <disk type='block' device='disk'><source dev='/dev/sdq'/><target dev='vdb'/><serial>one</serial></disk>
     </devices></domain>"""
-    guest = SimpleNamespace(uuid=instance.uuid, power_state=lambda: PowerState.RUNNING,
-                            call=lambda name, *args: text if name == 'XMLDesc' else [1, 1])
+    guest = SimpleNamespace(
+        uuid=instance.uuid,
+        power_state=lambda: PowerState.RUNNING,
+        call=lambda name, *args: text if name == 'XMLDesc' else [1, 1],
+    )
     way = live._way(guest, instance, offer)
     assert bool(way.flags & libvirt.VIR_MIGRATE_NON_SHARED_DISK) == own
     assert way.parameters.get(libvirt.VIR_MIGRATE_PARAM_MIGRATE_DISKS) == (['vda'] if own else None)
 
 
-@pytest.mark.parametrize(('versions', 'text'), [
-    ((8005009, 8001000), 'libvirt 8005009 of the source is too old to migrate mediated devices, 8006000 is needed'),
-    ((8006000, 8000099), 'QEMU 8000099 of the source'), ((8006000, 8001000), None)])
+@pytest.mark.parametrize(
+    ('versions', 'text'),
+    [
+        ((8005009, 8001000), 'libvirt 8005009 of the source is too old to migrate mediated devices, 8006000 is needed'),
+        ((8006000, 8000099), 'QEMU 8000099 of the source'),
+        ((8006000, 8001000), None),
+    ],
+)
 def test_mediated_devices_need_hosts_that_can_move_them(
-        libvirt_rig: LibvirtRig, monkeypatch: pytest.MonkeyPatch, versions: tuple[int, int], text: str | None) -> None:
+    libvirt_rig: LibvirtRig, monkeypatch: pytest.MonkeyPatch, versions: tuple[int, int], text: str | None
+) -> None:
     host = libvirt_rig.driver('gpu2').host
     host.check_moves_mdevs('source')
     monkeypatch.setattr(Connection, 'libvirt_version', lambda self: versions[0])
@@ -220,18 +271,21 @@ def test_a_config_drive_that_is_a_disk_goes_as_one(libvirt_rig: LibvirtRig, driv
     here.guests.spawn(instance, image_meta())
     guest = here.live_migrations.describe(instance)
     assert {one['name']: one['copied'] for one in guest['disks']} == {'disk': True, 'disk.config': copied}
-    xml = here.guests._libvirt.find(instance.uuid).xml()       # type: ignore[union-attr]
+    xml = here.guests._libvirt.find(instance.uuid).xml()  # type: ignore[union-attr]
     path = here.disks.directory(instance.uuid).path
-    assert migrating.copied_disks(xml, path) == ['vda', *(['vdb'] if copied else [])]
+    assert migration_job.copied_disks(xml, path) == ['vda', *(['vdb'] if copied else [])]
     libvirt_rig.there.live_migrations.prepare(
-        instance, guest, libvirt_rig.there.live_migrations.offer(instance, guest, None, True))
+        instance, guest, libvirt_rig.there.live_migrations.offer(instance, guest, None, True)
+    )
     assert libvirt_rig.there.disks.directory(instance.uuid).asked().get('disk.config') == (
-        Wish(device='disk') if copied else None)
+        RequestedDisk(device='disk') if copied else None
+    )
 
 
 @pytest.mark.parametrize(('over_commit', 'fits'), [(True, True), (False, False)])
-def test_holes_need_room_unless_disks_may_be_over_committed(libvirt_rig: LibvirtRig, over_commit: bool,
-                                                            fits: bool) -> None:
+def test_holes_need_room_unless_disks_may_be_over_committed(
+    libvirt_rig: LibvirtRig, over_commit: bool, fits: bool
+) -> None:
     instance = new_instance()
     libvirt_rig.here.guests.spawn(instance, image_meta())
     guest = libvirt_rig.here.live_migrations.describe(instance)
@@ -243,8 +297,9 @@ def test_holes_need_room_unless_disks_may_be_over_committed(libvirt_rig: Libvirt
         libvirt_rig.there.live_migrations.offer(instance, guest, None, over_commit)
 
 
-def test_a_cpu_that_guests_can_not_have_there_is_refused(libvirt_rig: LibvirtRig,
-                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cpu_that_guests_can_not_have_there_is_refused(
+    libvirt_rig: LibvirtRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     instance, asked = new_instance(), []
     libvirt_rig.here.guests.spawn(instance, image_meta())
     guest = libvirt_rig.here.live_migrations.describe(instance)
@@ -253,7 +308,8 @@ def test_a_cpu_that_guests_can_not_have_there_is_refused(libvirt_rig: LibvirtRig
     def lacks_cpu(connection: object, *wanted: object) -> str:
         asked.append(wanted)
         return 'missing features: avx512f'
-    monkeypatch.setattr(live_migration.migrating, 'lacks_cpu', lacks_cpu)
+
+    monkeypatch.setattr(live_migration.migration_job, 'lacks_cpu', lacks_cpu)
     with pytest.raises(errors.MigrationPreCheckError, match=r'Unacceptable CPU info: .* gpu2: missing features: avx'):
         libvirt_rig.there.live_migrations.offer(instance, guest, None, True)
     assert asked == [(guest['cpu'], guest['arch'], guest['machine'], guest['virt_type'])]
@@ -269,11 +325,16 @@ class Going:
 
     def call(self, name: str, *args: Any) -> Any:
         if name == 'jobStats':
-            return {'type': libvirt.VIR_DOMAIN_JOB_UNBOUNDED if self.under_way else libvirt.VIR_DOMAIN_JOB_NONE,
-                    'operation': libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_OUT}
+            return {
+                'type': libvirt.VIR_DOMAIN_JOB_UNBOUNDED if self.under_way else libvirt.VIR_DOMAIN_JOB_NONE,
+                'operation': libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_OUT,
+            }
         assert name == 'state'
-        return ((libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER) if self.held
-                else (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_BOOTED))
+        return (
+            (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER)
+            if self.held
+            else (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_BOOTED)
+        )
 
     def power_state(self) -> PowerState:
         return PowerState.PAUSED if self.held else PowerState.RUNNING
@@ -287,7 +348,8 @@ class Going:
 
 @pytest.mark.parametrize(('vm_state', 'resumed'), [(VmState.ACTIVE, True), (VmState.PAUSED, False)])
 def test_a_guest_that_is_forced_stands_still_and_goes_on_where_it_stays(
-        libvirt_rig: LibvirtRig, monkeypatch: pytest.MonkeyPatch, vm_state: str, resumed: bool) -> None:
+    libvirt_rig: LibvirtRig, monkeypatch: pytest.MonkeyPatch, vm_state: str, resumed: bool
+) -> None:
     """One of a server that is paused was held by its user."""
     live, guest = libvirt_rig.here.live_migrations, Going()
     instance: Any = SimpleNamespace(uuid='u', vm_state=vm_state)

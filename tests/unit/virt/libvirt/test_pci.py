@@ -1,4 +1,5 @@
 """PCI functions from libvirt's node devices."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -36,8 +37,15 @@ def one(text: str) -> dict[str, Any]:
 
 def test_a_plain_function() -> None:
     assert one(node(8, extra="<numa node='1'/>", product='0x13f1')) == {
-        'dev_id': 'pci_0000_08_00_0', 'address': '0000:08:00.0', 'vendor_id': '10de', 'product_id': '13f1',
-        'numa_node': 1, 'label': 'label_10de_13f1', 'dev_type': 'type-PCI', 'capabilities': {}}
+        'dev_id': 'pci_0000_08_00_0',
+        'address': '0000:08:00.0',
+        'vendor_id': '10de',
+        'product_id': '13f1',
+        'numa_node': 1,
+        'label': 'label_10de_13f1',
+        'dev_type': 'type-PCI',
+        'capabilities': {},
+    }
 
 
 def test_the_iommu_group() -> None:
@@ -54,22 +62,24 @@ def test_short_ids_are_padded() -> None:
 
 
 def test_physical_and_virtual_functions_in_address_order() -> None:
-    found = pci.discover([node(0x3b, 5, extra=VF), node(0x3b, 4, extra=VF), node(0x3b, extra=PF)])
+    found = pci.discover([node(0x3B, 5, extra=VF), node(0x3B, 4, extra=VF), node(0x3B, extra=PF)])
     assert [(function['address'], function['dev_type'], function.get('parent_addr')) for function in found] == [
-        ('0000:3b:00.0', 'type-PF', None), ('0000:3b:00.4', 'type-VF', '0000:3b:00.0'),
-        ('0000:3b:00.5', 'type-VF', '0000:3b:00.0')]
+        ('0000:3b:00.0', 'type-PF', None),
+        ('0000:3b:00.4', 'type-VF', '0000:3b:00.0'),
+        ('0000:3b:00.5', 'type-VF', '0000:3b:00.0'),
+    ]
 
 
 def test_a_physical_function_without_any_virtual_one() -> None:
-    assert one(node(0x3b, extra="<capability type='virt_functions' maxCount='16'/>"))['dev_type'] == 'type-PF'
+    assert one(node(0x3B, extra="<capability type='virt_functions' maxCount='16'/>"))['dev_type'] == 'type-PF'
 
 
 def test_a_phys_function_that_names_nobody_is_a_plain_function() -> None:
-    assert one(node(0x3b, extra="<capability type='phys_function'/>"))['dev_type'] == 'type-PCI'
+    assert one(node(0x3B, extra="<capability type='phys_function'/>"))['dev_type'] == 'type-PCI'
 
 
 def test_network_functions_know_their_parents_interface() -> None:
-    parent, child = pci.discover([NET, node(0x3b, extra=PF), node(0x3b, 5, extra=VF)])
+    parent, child = pci.discover([NET, node(0x3B, extra=PF), node(0x3B, 5, extra=VF)])
     assert parent['capabilities'] == {'network': ['gso', 'tso']}
     assert (parent['mac_address'], 'mac_address' in child) == ('aa:bb:cc:dd:ee:ff', False)
     assert child['parent_ifname'] == 'enp59s0'
@@ -85,8 +95,9 @@ def test_a_card_that_is_a_switch(tmp_path: Path, named: str) -> None:
         (tmp_path / 'class/net' / name).mkdir(parents=True)
         if port:
             (tmp_path / 'class/net' / name / 'phys_port_name').write_text(f'{port}\n')
-    parent, child = pci.discover([other, NET.replace('gso', 'switchdev'), node(0x3b, extra=PF),
-                                  node(0x3b, 5, extra=VF)], str(tmp_path))
+    parent, child = pci.discover(
+        [other, NET.replace('gso', 'switchdev'), node(0x3B, extra=PF), node(0x3B, 5, extra=VF)], str(tmp_path)
+    )
     assert parent['mac_address'] == ('aa:bb:cc:dd:ee:ff' if 'vf' in named else '02:00:00:00:00:07')
     assert child['parent_ifname'] == ('enp59s0' if 'vf' in named else 'eth7')
     assert (child['switchdev'], 'switchdev' in parent) == ('true', False)
@@ -94,13 +105,16 @@ def test_a_card_that_is_a_switch(tmp_path: Path, named: str) -> None:
 
 def test_vdpa() -> None:
     vdpa = "<device><name>vdpa_vdpa0</name><parent>pci_0000_3b_00_4</parent><capability type='vdpa'/></device>"
-    assert [function['dev_type'] for function in pci.discover([vdpa, node(0x3b, extra=PF), node(0x3b, 4, extra=VF)])
-            ] == ['type-PF', 'vdpa']
+    assert [
+        function['dev_type'] for function in pci.discover([vdpa, node(0x3B, extra=PF), node(0x3B, 4, extra=VF)])
+    ] == ['type-PF', 'vdpa']
 
 
 def vpd(serial: str) -> str:
-    return (f"<capability type='vpd'><name>x</name><fields access='readonly'><serial_number>{serial}</serial_number>"
-            '</fields></capability>')
+    return (
+        f"<capability type='vpd'><name>x</name><fields access='readonly'><serial_number>{serial}</serial_number>"
+        '</fields></capability>'
+    )
 
 
 def serials(found: list[dict[str, Any]]) -> list[str | None]:
@@ -109,14 +123,20 @@ def serials(found: list[dict[str, Any]]) -> list[str | None]:
 
 def test_serial_number_of_the_card() -> None:
     """A virtual function has its own, or that of its physical one."""
-    found = pci.discover([node(8, extra=vpd('MT1')), node(0x3b, extra=PF + vpd('MT2')), node(0x3b, 4, extra=VF),
-                          node(0x3b, 5, extra=VF + vpd('MT3'))])
+    found = pci.discover(
+        [
+            node(8, extra=vpd('MT1')),
+            node(0x3B, extra=PF + vpd('MT2')),
+            node(0x3B, 4, extra=VF),
+            node(0x3B, 5, extra=VF + vpd('MT3')),
+        ]
+    )
     assert serials(found) == ['MT1', 'MT2', 'MT2', 'MT3']
 
 
 def test_a_serial_number_that_libvirt_does_not_tell(tmp_path: Path) -> None:
     """Of virtual functions, from the kernel; each file is read once."""
-    found = pci.discover([node(8), node(0x3b, extra=PF), node(0x3b, 4, extra=VF), node(0x3b, 5, extra=VF)])
+    found = pci.discover([node(8), node(0x3B, extra=PF), node(0x3B, 4, extra=VF), node(0x3B, 5, extra=VF)])
     found.append({'dev_type': 'mdev', 'parent_addr': '0000:3b:00.0', 'capabilities': {}, 'address': 'a'})
     for address, serial in (('0000:08:00.0', b'MT1'), ('0000:3b:00.0', b'MT2'), ('0000:3b:00.5', b'MT3')):
         home = tmp_path / 'bus/pci/devices' / address
@@ -135,10 +155,16 @@ def test_a_32_bit_domain_is_skipped_with_a_debug_line(caplog: pytest.LogCaptureF
 
 
 def test_devices_that_are_no_functions_are_not_listed() -> None:
-    assert pci.discover(["<device><name>computer</name><capability type='system'/></device>",
-                         '<device><name>odd</name></device>']) == []
+    assert (
+        pci.discover(
+            ["<device><name>computer</name><capability type='system'/></device>", '<device><name>odd</name></device>']
+        )
+        == []
+    )
 
 
 def test_a_function_that_mediated_devices_can_be_made_on() -> None:
     assert one(node(0x84, extra=MDEV_TYPES))['mdev_types'] == {
-        'nvidia-35': {'available': 16, 'api': 'vfio-pci'}, 'nvidia-36': {'available': 0, 'api': 'vfio-pci'}}
+        'nvidia-35': {'available': 16, 'api': 'vfio-pci'},
+        'nvidia-36': {'available': 0, 'api': 'vfio-pci'},
+    }

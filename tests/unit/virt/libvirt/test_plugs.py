@@ -1,4 +1,5 @@
 """Ports that a host connects itself: there before their guest starts, and as long as the host has the guest."""
+
 from __future__ import annotations
 
 import logging
@@ -9,7 +10,7 @@ import pytest
 
 from kilonova.objects.vif import Vif
 from kilonova.states import PowerState
-from kilonova.virt.libvirt.devices.openvswitch import OpenVSwitch
+from kilonova.virt.libvirt.devices.vif.openvswitch import OpenVSwitch
 from kilonova.virt.libvirt.guest import Guest
 from kilonova.virt.parts.guests import GuestFailed, InterfaceFailed
 from kilonova.virt.parts.host import HypervisorUnavailable
@@ -17,9 +18,17 @@ from tests.unit.virt.builders import PORT, PORT2, image_meta, new_conf, new_inst
 from tests.unit.virt.conftest import LibvirtRig
 
 HYBRID = new_vif(details={'bridge_name': 'br-int', 'ovs_hybrid_plug': True})
-SOCKET = new_vif(id=PORT2, type='vhostuser', details={
-    'bridge_name': 'br-int', 'datapath_type': 'netdev', 'vhostuser_ovs_plug': True, 'vhostuser_mode': 'server',
-    'vhostuser_socket': '/run/openvswitch/vhu7d2f3c11-8a'})
+SOCKET = new_vif(
+    id=PORT2,
+    type='vhostuser',
+    details={
+        'bridge_name': 'br-int',
+        'datapath_type': 'netdev',
+        'vhostuser_ovs_plug': True,
+        'vhostuser_mode': 'server',
+        'vhostuser_socket': '/run/openvswitch/vhu7d2f3c11-8a',
+    },
+)
 THIRD = new_vif(id='8d2f3c11-8a01-4a51-b2c3-0c9be2f1d4aa', details={'bridge_name': 'tbr-8d2f3c11-8'})
 
 
@@ -95,8 +104,7 @@ def test_they_are_there_before_the_guest_starts_and_when_it_is_off(rig: LibvirtR
     rig.here.power.reboot(instance, 'HARD', image_meta())
     rig.here.power.suspend(instance, lambda: None)
     rig.here.power.resume(instance, [], lambda: None)
-    assert set(switch.there) == {PORT, PORT2} and set(
-        switch.powers) == {PowerState.SHUTDOWN, PowerState.SUSPENDED}
+    assert set(switch.there) == {PORT, PORT2} and set(switch.powers) == {PowerState.SHUTDOWN, PowerState.SUSPENDED}
     assert switch.done == [('plug', PORT), ('plug', PORT2)] * 4
     rig.here.guests.destroy(instance)
     assert switch.there == {} and notes(rig) == []
@@ -146,8 +154,10 @@ def test_both_hosts_have_them_while_a_guest_moves_live(rig: LibvirtRig) -> None:
     here, there = give(rig.here), give(rig.there)
     instance = spawn(rig, HYBRID, SOCKET)
     guest = rig.here.live_migrations.describe(instance)
-    offer: Any = {**rig.there.live_migrations.offer(instance, guest, None, False),
-                  'place': rig.there.live_migrations.place(instance, image_meta())}
+    offer: Any = {
+        **rig.there.live_migrations.offer(instance, guest, None, False),
+        'place': rig.there.live_migrations.place(instance, image_meta()),
+    }
     for undone in (True, False):
         rig.there.live_migrations.prepare(instance, guest, offer)
         assert set(there.there) == set(here.there) == {PORT, PORT2}
@@ -207,6 +217,7 @@ def test_what_was_begun_when_the_service_died_is_begun_anew(rig: LibvirtRig, mon
         def die(vif: Vif, uuid: str, switch: Switch = switch) -> None:
             switch.there[vif.id] = new_vif(label='half of it')
             raise KeyboardInterrupt
+
         with monkeypatch.context() as patched:
             patched.setattr(switch, 'plug', die)
             with pytest.raises(KeyboardInterrupt):
@@ -243,8 +254,12 @@ def test_a_delete_does_not_wait_for_open_vswitch(rig: LibvirtRig, caplog: pytest
 
 def function(slot: str, **values: Any) -> Vif:
     """A function whose representor Open vSwitch has."""
-    return new_vif(vnic_type='direct', details={'bridge_name': 'br-int'},
-                   profile={'capabilities': ['switchdev'], 'pci_slot': slot}, **values)
+    return new_vif(
+        vnic_type='direct',
+        details={'bridge_name': 'br-int'},
+        profile={'capabilities': ['switchdev'], 'pci_slot': slot},
+        **values,
+    )
 
 
 def test_a_representor_is_whose_its_function_is(rig: LibvirtRig, tmp_path: Any) -> None:
@@ -274,6 +289,7 @@ def test_nothing_stays_where_the_hypervisor_is_away(rig: LibvirtRig, monkeypatch
 
     def away(uuid: str) -> Guest | None:
         raise HypervisorUnavailable(host='gpu1', reason='gone')
+
     monkeypatch.setattr(rig.here.guests._libvirt, 'find', away)
     rig.here.guests.destroy(instance)
     assert switch.there == {} and notes(rig) == [] and instance.uuid not in serial_ports._load()
@@ -287,9 +303,15 @@ def test_a_note_that_nobody_can_read_keeps_no_server(rig: LibvirtRig, caplog: py
     assert f'{instance.uuid}.json; the ports' in caplog.text and rig.here.guests.describe() == []
 
 
-@pytest.mark.parametrize(('database', 'said'), [
-    ('unix:/nowhere/db.sock', 'No such file'), ('tcp:127.0.0.1:1', 'refused'), ('tcp:[::1]:1', ''),
-    ('tcp:here', 'int')])
+@pytest.mark.parametrize(
+    ('database', 'said'),
+    [
+        ('unix:/nowhere/db.sock', 'No such file'),
+        ('tcp:127.0.0.1:1', 'refused'),
+        ('tcp:[::1]:1', ''),
+        ('tcp:here', 'int'),
+    ],
+)
 def test_a_database_that_is_away(tmp_path: Any, database: str, said: str) -> None:
     switch = OpenVSwitch(new_conf(tmp_path, os_vif_ovs={'ovsdb_connection': database}))
     with pytest.raises(InterfaceFailed, match=f'cannot connect to the .* database at .*{database[-3:]}: .*{said}'):

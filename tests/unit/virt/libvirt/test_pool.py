@@ -1,4 +1,5 @@
 """Servers whose disks are in a pool of Ceph: what is asked of rbd, and what guests see."""
+
 from __future__ import annotations
 
 import json
@@ -13,7 +14,7 @@ from kilonova import errors
 from kilonova.objects import BlockDeviceMapping
 from kilonova.virt import command
 from kilonova.virt.libvirt.driver import LibvirtDriver
-from kilonova.virt.libvirt.storage.pool import Pool
+from kilonova.virt.libvirt.storage.rbd.pool import RbdPool
 from kilonova.virt.parts.disks import FlavorDiskSmallerThanImage
 from kilonova.virt.parts.host import DriverMisconfigured
 from kilonova.virt.parts.live_migrations import PlacedOffer
@@ -76,11 +77,16 @@ def test_all_disks_are_images_of_the_pool(rig: PoolRig) -> None:
     assert not set(names) & {path.name for path in rig.file('gpu1', instance.uuid).iterdir()}
     found = disks(rig.here, instance.uuid)
     assert [(one.get('type'), one.get('device'), name(one)) for one in found] == [
-        ('network', 'disk', 'disk'), ('network', 'disk', 'disk.eph0'), ('network', 'disk', 'disk.swap'),
-        ('network', 'cdrom', 'disk.config')]
+        ('network', 'disk', 'disk'),
+        ('network', 'disk', 'disk.eph0'),
+        ('network', 'disk', 'disk.swap'),
+        ('network', 'cdrom', 'disk.config'),
+    ]
     for one in found:
         assert [(host.get('name'), host.get('port')) for host in one.iterfind('source/host')] == [
-            ('192.0.2.1', '6789'), ('2001:db8::2', '3300')]
+            ('192.0.2.1', '6789'),
+            ('2001:db8::2', '3300'),
+        ]
         assert of(one, 'auth') == {'username': 'nova'} and of(one, 'source')['protocol'] == 'rbd'
         assert of(one, 'auth/secret') == {'type': 'ceph', 'uuid': SECRET} and of(one, 'driver')['type'] == 'raw'
     rig.here.guests.destroy(instance)
@@ -97,9 +103,16 @@ def test_an_image_of_the_same_cluster_is_cloned(rig: PoolRig) -> None:
     assert rig.cluster.of(small.uuid) == []
 
 
-@pytest.mark.parametrize('url', [f'rbd://{FSID}/images/other/snap', f'rbd://{SECRET}/images/image-1/snap',
-                                 f'rbd://{FSID}/nowhere/image-1/snap', f'rbd://{FSID}/images/-c/snap',
-                                 'file:///var/lib/glance/image-1'])
+@pytest.mark.parametrize(
+    'url',
+    [
+        f'rbd://{FSID}/images/other/snap',
+        f'rbd://{SECRET}/images/image-1/snap',
+        f'rbd://{FSID}/nowhere/image-1/snap',
+        f'rbd://{FSID}/images/-c/snap',
+        'file:///var/lib/glance/image-1',
+    ],
+)
 def test_any_other_image_is_copied(rig: PoolRig, url: str, tmp_path: Path) -> None:
     """One of another cluster, that is out of reach, another image, which may be somebody else's, or in no cluster at
     all."""
@@ -198,8 +211,10 @@ def test_a_host_without_the_pool_gets_no_such_disks(rig: PoolRig) -> None:
     with pytest.raises(errors.ResizeError, match='Unable to resize disk down'):
         rig.here.moves.check_move(instance, rig.there.moves.prepare_move(), new_flavor())
     guest = rig.here.live_migrations.describe(instance)
-    for told, block, reason in (({**guest, 'pool': f'{SECRET}/vms'}, None, 'which host gpu2 does not use'),
-                                (guest, True, 'Block migration can not be used with shared storage')):
+    for told, block, reason in (
+        ({**guest, 'pool': f'{SECRET}/vms'}, None, 'which host gpu2 does not use'),
+        (guest, True, 'Block migration can not be used with shared storage'),
+    ):
         with pytest.raises(errors.MigrationPreCheckError, match=reason):
             rig.there.live_migrations.offer(instance, told, block, False)
 
@@ -228,8 +243,17 @@ def test_a_guest_that_runs_takes_its_disks_along(rig: PoolRig) -> None:
 
 def test_a_dead_hosts_disks_are_taken_over_with_what_was_asked_of_them(rig: PoolRig) -> None:
     instance = new_instance(flavor=new_flavor(ephemeral_gb=4), device_metadata=None)
-    asked = [BlockDeviceMapping(source_type='blank', destination_type='local', guest_format='ext3', volume_size=2,
-                                disk_bus='scsi', device_type='disk', tag='data')]
+    asked = [
+        BlockDeviceMapping(
+            source_type='blank',
+            destination_type='local',
+            guest_format='ext3',
+            volume_size=2,
+            disk_bus='scsi',
+            device_type='disk',
+            tag='data',
+        )
+    ]
     rig.here.guests.spawn(instance, image_meta(), block_devices=asked)
     assert [one.tags for one in instance.device_metadata.devices] == [['data']]
     assert not rig.there.moves.take_over(instance, 'gpu3')
@@ -312,23 +336,31 @@ def test_the_pool_is_the_hosts_disk(rig: PoolRig) -> None:
     assert rig.here.host.inventory()['DISK_GB']['total'] == 128
 
 
-@pytest.mark.parametrize(('options', 'reason'), [
-    ({'rbd_user': ''}, 'needs both rbd_user and rbd_secret_uuid'),
-    ({'rbd_secret_uuid': ''}, 'needs both rbd_user and rbd_secret_uuid'),
-    ({'images_rbd_pool': 'a/b'}, r"images_rbd_pool is 'a/b'; accepted"),
-    ({'images_rbd_ceph_conf': '/a:b'}, r"images_rbd_ceph_conf is '/a:b'; accepted"),
-    ({'images_rbd_pool': 'none'}, r'images_rbd_pool none cannot be used: rbd info .*error opening pool'),
-    ({'images_rbd_pool': 'secret'}, r'secret cannot be used: rbd info (?!.*unable).*Permission denied'),
-    ({'images_rbd_pool': 'images'}, r'images_rbd_pool images cannot be used: ceph df failed: its output does not'),
-    ({'images_rbd_glance_store_name': 'ceph'}, 'images_rbd_glance_store_name is set, which is not supported'),
-    ({'preallocate_images': 'space'}, "preallocate_images is 'space', which is not supported"),
-    ({'force_raw_images': False}, 'force_raw_images is off, which is not supported')])
-def test_what_can_not_be_is_refused_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                                 options: dict[str, Any], reason: str, images: Images) -> None:
+@pytest.mark.parametrize(
+    ('options', 'reason'),
+    [
+        ({'rbd_user': ''}, 'needs both rbd_user and rbd_secret_uuid'),
+        ({'rbd_secret_uuid': ''}, 'needs both rbd_user and rbd_secret_uuid'),
+        ({'images_rbd_pool': 'a/b'}, r"images_rbd_pool is 'a/b'; accepted"),
+        ({'images_rbd_ceph_conf': '/a:b'}, r"images_rbd_ceph_conf is '/a:b'; accepted"),
+        ({'images_rbd_pool': 'none'}, r'images_rbd_pool none cannot be used: rbd info .*error opening pool'),
+        ({'images_rbd_pool': 'secret'}, r'secret cannot be used: rbd info (?!.*unable).*Permission denied'),
+        ({'images_rbd_pool': 'images'}, r'images_rbd_pool images cannot be used: ceph df failed: its output does not'),
+        ({'images_rbd_glance_store_name': 'ceph'}, 'images_rbd_glance_store_name is set, which is not supported'),
+        ({'preallocate_images': 'space'}, "preallocate_images is 'space', which is not supported"),
+        ({'force_raw_images': False}, 'force_raw_images is off, which is not supported'),
+    ],
+)
+def test_what_can_not_be_is_refused_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], reason: str, images: Images
+) -> None:
     Cluster(monkeypatch)
     of_libvirt = {name: value for name, value in options.items() if name.startswith(('rbd_', 'images_'))}
-    conf = new_conf(tmp_path, libvirt={**OPTIONS, **of_libvirt},
-                    **{name: value for name, value in options.items() if name not in of_libvirt})
+    conf = new_conf(
+        tmp_path,
+        libvirt={**OPTIONS, **of_libvirt},
+        **{name: value for name, value in options.items() if name not in of_libvirt},
+    )
     with pytest.raises(DriverMisconfigured, match=reason):
         LibvirtDriver(conf, images).host.init_host()
 
@@ -336,7 +368,10 @@ def test_what_can_not_be_is_refused_at_the_start(tmp_path: Path, monkeypatch: py
 def test_programs_end_by_themselves(tmp_path: Path) -> None:
     """rbd itself: a monitor that isn't there."""
     (tmp_path / 'ceph.conf').write_text('[global]\nmon_host = 127.0.0.1:1\nauth_client_required = none\n')
-    pool = Pool(new_conf(tmp_path, libvirt={**OPTIONS, 'images_rbd_ceph_conf': str(tmp_path / 'ceph.conf'),
-                                            'rbd_connect_timeout': 1}))
+    pool = RbdPool(
+        new_conf(
+            tmp_path, libvirt={**OPTIONS, 'images_rbd_ceph_conf': str(tmp_path / 'ceph.conf'), 'rbd_connect_timeout': 1}
+        )
+    )
     with pytest.raises(errors.Unanswered if shutil.which('rbd') else command.CommandFailed, match='rbd'):
         pool.size('any')

@@ -1,4 +1,5 @@
 """Copies of disks on their way to the image service, on libvirt's test driver."""
+
 from __future__ import annotations
 
 import subprocess
@@ -13,7 +14,7 @@ from kilonova.states import PowerState
 from kilonova.virt import command
 from kilonova.virt.libvirt import snapshots
 from kilonova.virt.libvirt.guest import Guest
-from kilonova.virt.libvirt.snapshots import Copy, Snapshots
+from kilonova.virt.libvirt.snapshots import Copy, LibvirtSnapshots
 from kilonova.virt.libvirt.storage import files
 from kilonova.virt.parts.guests import GuestFailed
 from tests.unit.virt.builders import GPU, devices, has_marker, image_meta, new_flavor, new_instance
@@ -49,6 +50,7 @@ def test_the_guest_is_held_only_while_its_own_file_is_copied(libvirt_rig: Any, i
     def watched(check: Any, *argv: str) -> None:
         seen[argv[0]] = libvirt_rig.here.guests.get_info(instance)
         real(check, *argv)
+
     monkeypatch.setattr(command, 'watched', watched)
     libvirt_rig.here.snapshots.snapshot(instance, 'snap', nothing, nothing)
     assert seen == {'cp': PowerState.PAUSED, 'qemu-img': PowerState.RUNNING}
@@ -59,8 +61,9 @@ class Qemu:
     """Copies disks of running guests, as libvirt's test driver can't: it is seen at work ``looks`` times, ``then`` is
     what happens, and the copy is ``whole`` or not."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, looks: int = 1, whole: bool = True,
-                 then: Any = nothing) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, *, looks: int = 1, whole: bool = True, then: Any = nothing
+    ) -> None:
         self.target: str | None = None
         self.aborted = 0
         self._looks, self._then = looks, then
@@ -82,9 +85,14 @@ class Qemu:
         def end(guest: Guest, target: str) -> None:
             self.aborted += self.target == target
             self.target = None
+
         monkeypatch.setattr(snapshots, '_LOOK', 0)
-        for name, act in (('begin_copy', begin), ('is_copying', is_copying), ('end_copy', end),
-                          ('has_copied', lambda guest: whole)):
+        for name, act in (
+            ('begin_copy', begin),
+            ('is_copying', is_copying),
+            ('end_copy', end),
+            ('has_copied', lambda guest: whole),
+        ):
             monkeypatch.setattr(Guest, name, act)
 
 
@@ -120,12 +128,15 @@ def test_a_copy_that_nobody_wants_any_more(libvirt_rig: Any, instance: Any, monk
     def stop() -> None:
         if qemu.target:
             raise errors.Cancelled(key='x')
+
     with pytest.raises(errors.Cancelled):
         libvirt_rig.here.snapshots.snapshot(instance, 'snap', stop, nothing)
     assert qemu.aborted == 1
     # As a process leaves it that died: the next try and the undo end what they find.
-    for act in (lambda: libvirt_rig.here.snapshots.snapshot(instance, 'snap', nothing, nothing),
-                lambda: libvirt_rig.here.snapshots.forget_snapshot(instance, 'snap')):
+    for act in (
+        lambda: libvirt_rig.here.snapshots.snapshot(instance, 'snap', nothing, nothing),
+        lambda: libvirt_rig.here.snapshots.forget_snapshot(instance, 'snap'),
+    ):
         qemu.target, qemu._looks, qemu.aborted = libvirt_rig.here.snapshots.copy('snap').part, 1, 0
         act()
         assert qemu.aborted == 1 and list(libvirt_rig.file('gpu1', 'snapshots').iterdir()) == []
@@ -148,8 +159,10 @@ def test_a_guest_that_its_user_suspended_stays_so(libvirt_rig: Any, instance: An
 def test_a_crash_while_the_guest_is_held(libvirt_rig: Any, instance: Any, monkeypatch) -> None:
     """What the dead process left: a suspended guest and a mark. The next try, or the undo, lets it go on."""
     made = Copy(str(libvirt_rig.file('gpu1', 'snapshots')), 'snap', 'qcow2')
-    for act in (lambda: libvirt_rig.here.snapshots.forget_snapshot(instance, 'snap'),
-                lambda: libvirt_rig.here.snapshots.snapshot(instance, 'snap', nothing, nothing)):
+    for act in (
+        lambda: libvirt_rig.here.snapshots.forget_snapshot(instance, 'snap'),
+        lambda: libvirt_rig.here.snapshots.snapshot(instance, 'snap', nothing, nothing),
+    ):
         made.hold()
         libvirt_rig.here.host._libvirt.find(instance.uuid).hold()
         act()
@@ -158,14 +171,22 @@ def test_a_crash_while_the_guest_is_held(libvirt_rig: Any, instance: Any, monkey
     assert list(libvirt_rig.images.sent) == ['snap']
 
 
-@pytest.mark.parametrize(('format_', 'runs'), [
-    # Raw is a GiB to be read: once.
-    ('raw', True), *((name, runs) for name in ('qcow2', 'vmdk', 'vdi') for runs in (True, False))])
-def test_images_have_the_format_that_the_host_is_told(libvirt_rig: Any, instance: Any, monkeypatch, tmp_path: Path,
-                                                      format_: str, runs: bool) -> None:
+@pytest.mark.parametrize(
+    ('format_', 'runs'),
+    [
+        # Raw is a GiB to be read: once.
+        ('raw', True),
+        *((name, runs) for name in ('qcow2', 'vmdk', 'vdi') for runs in (True, False)),
+    ],
+)
+def test_images_have_the_format_that_the_host_is_told(
+    libvirt_rig: Any, instance: Any, monkeypatch, tmp_path: Path, format_: str, runs: bool
+) -> None:
     """Copied by QEMU, and from the file; servers can be built from it."""
     rig = libvirt_rig
-    here = Snapshots(rig.here.host._libvirt, rig.here.disks, rig.images, str(rig.file('gpu1', 'snapshots')), format_)
+    here = LibvirtSnapshots(
+        rig.here.host._libvirt, rig.here.disks, rig.images, str(rig.file('gpu1', 'snapshots')), format_
+    )
     if runs:
         Qemu(monkeypatch)
     here.snapshot(instance, 'snap', nothing, nothing)
@@ -179,17 +200,22 @@ def test_images_have_the_format_that_the_host_is_told(libvirt_rig: Any, instance
 
 
 def test_the_option_says_the_format(libvirt_rig: Any) -> None:
-    assert [libvirt_rig.driver('gpu1', libvirt=options).snapshots._format
-            for options in ({}, {'snapshot_image_format': 'vdi'})] == ['qcow2', 'vdi']
+    assert [
+        libvirt_rig.driver('gpu1', libvirt=options).snapshots._format
+        for options in ({}, {'snapshot_image_format': 'vdi'})
+    ] == ['qcow2', 'vdi']
 
 
 @pytest.mark.parametrize(('runs', 'format_', 'times'), [(True, 'qcow2', 1), (True, 'raw', 2), (False, 'qcow2', 2)])
-def test_room_is_looked_for_before_anything_is_written(libvirt_rig: Any, instance: Any, monkeypatch, runs: bool,
-                                                       format_: str, times: int) -> None:
+def test_room_is_looked_for_before_anything_is_written(
+    libvirt_rig: Any, instance: Any, monkeypatch, runs: bool, format_: str, times: int
+) -> None:
     """What the disk and its base take; twice where there will be two files. The guest isn't held for nothing."""
     rig = libvirt_rig
     rig.file('gpu1', 'snapshots').mkdir()
-    here = Snapshots(rig.here.host._libvirt, rig.here.disks, rig.images, str(rig.file('gpu1', 'snapshots')), format_)
+    here = LibvirtSnapshots(
+        rig.here.host._libvirt, rig.here.disks, rig.images, str(rig.file('gpu1', 'snapshots')), format_
+    )
     need = rig.here.disks.root_bytes(instance.uuid)
     own = files.used(str(rig.file('gpu1', instance.uuid, 'disk')))
     need = need * times if runs else need + own
@@ -212,6 +238,7 @@ def test_a_program_that_takes_long_ends_when_nobody_wants_it_any_more() -> None:
         looks.append(1)
         if len(looks) == 2:
             raise errors.Cancelled(key='x')
+
     with pytest.raises(errors.Cancelled):
         command.watched(check, 'sleep', '600')
     assert len(looks) == 2

@@ -1,4 +1,5 @@
 """What libvirt's driver does with volumes besides the contract: where they are connected, and what is undone."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -78,7 +79,7 @@ def spawn(rig: LibvirtRig, *volumes: Any, **values: Any) -> Any:
 
 
 def sources(rig: LibvirtRig, instance: Any) -> list[str | None]:
-    xml = rig.here.guests._libvirt.find(instance.uuid).xml()            # type: ignore[union-attr]
+    xml = rig.here.guests._libvirt.find(instance.uuid).xml()  # type: ignore[union-attr]
     return [disk.get('dev') for disk in ElementTree.fromstring(xml).iterfind("devices/disk[@type='block']/source")]
 
 
@@ -126,14 +127,21 @@ def test_a_volume_of_two_guests_stays_connected_for_the_other(rig: LibvirtRig) -
     assert bricks.done[1:] == [('disconnect', VOLUME, '/dev/of-5d', False)]
 
 
-@pytest.mark.parametrize('error', [GuestFailed(act='attach a volume to', uuid='u', reason='No more PCI slots'),
-                                   UnsupportedHardware(model='xen', virt='kvm')])
-def test_an_attach_that_fails_leaves_nothing(rig: LibvirtRig, monkeypatch: pytest.MonkeyPatch,
-                                             error: Exception) -> None:
+@pytest.mark.parametrize(
+    'error',
+    [
+        GuestFailed(act='attach a volume to', uuid='u', reason='No more PCI slots'),
+        UnsupportedHardware(model='xen', virt='kvm'),
+    ],
+)
+def test_an_attach_that_fails_leaves_nothing(
+    rig: LibvirtRig, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     bricks, instance = give(rig.here), spawn(rig)
 
     def refuse(*args: Any) -> None:
         raise error
+
     monkeypatch.setattr(rig.here.volumes._hotplug, 'plug', refuse)
     with pytest.raises(type(error)):
         rig.here.volumes.attach(instance, image_meta(), new_volume(connection=LOCAL))
@@ -147,6 +155,7 @@ def test_an_attach_of_which_nobody_knows_leaves_all(rig: LibvirtRig, monkeypatch
 
     def lost(*args: Any) -> None:
         raise HypervisorUnavailable(host='gpu1', reason='gone')
+
     monkeypatch.setattr(rig.here.volumes._hotplug, 'plug', lost)
     with pytest.raises(HypervisorUnavailable):
         rig.here.volumes.attach(instance, image_meta(), new_volume(connection=LOCAL))
@@ -156,17 +165,25 @@ def test_an_attach_of_which_nobody_knows_leaves_all(rig: LibvirtRig, monkeypatch
 def test_a_volume_gets_another_name_where_a_disk_has_its(rig: LibvirtRig) -> None:
     instance = spawn(rig, new_volume())
     rig.here.volumes.attach(instance, image_meta(), new_volume(volume_id=VOLUME2))
-    xml = rig.here.guests._libvirt.find(instance.uuid).call(              # type: ignore[union-attr]
-        'XMLDesc', libvirt.VIR_DOMAIN_XML_INACTIVE)
+    xml = rig.here.guests._libvirt.find(instance.uuid).call(  # type: ignore[union-attr]
+        'XMLDesc', libvirt.VIR_DOMAIN_XML_INACTIVE
+    )
     targets = [target.get('dev') for target in ElementTree.fromstring(xml).iterfind('devices/disk/target')]
     assert targets == ['vda', 'vdb', 'vdc']
 
 
-@pytest.mark.parametrize(('connection', 'size', 'grown'), [
-    (new_volume().connection, None, 3 << 30), (LOCAL, 3 << 30, 3 << 30), (LOCAL, None, 3 << 30),
-    (LOCAL, 2 << 30, None)])
-def test_a_guest_sees_as_much_as_its_host(rig: LibvirtRig, monkeypatch: pytest.MonkeyPatch, connection: Any,
-                                          size: int | None, grown: int | None) -> None:
+@pytest.mark.parametrize(
+    ('connection', 'size', 'grown'),
+    [
+        (new_volume().connection, None, 3 << 30),
+        (LOCAL, 3 << 30, 3 << 30),
+        (LOCAL, None, 3 << 30),
+        (LOCAL, 2 << 30, None),
+    ],
+)
+def test_a_guest_sees_as_much_as_its_host(
+    rig: LibvirtRig, monkeypatch: pytest.MonkeyPatch, connection: Any, size: int | None, grown: int | None
+) -> None:
     bricks, instance = give(rig.here), spawn(rig, new_volume(connection=connection))
     bricks.size, seen = size, []
     monkeypatch.setattr(volumes, 'grow', lambda guest, target, size: seen.append((target, size)))
@@ -188,8 +205,9 @@ def test_a_guest_that_refuses_to_see_more() -> None:
         error = libvirt.libvirtError('no')
         error.err = (code, 0, 'no such disk', 2, '', '', '', 0, 0)
         raise error
+
     domain = SimpleNamespace(UUIDString=lambda: 'u', name=lambda: 'n')
-    guest = Guest(SimpleNamespace(do=refuse, is_test=True), domain)      # type: ignore[arg-type]
+    guest = Guest(SimpleNamespace(do=refuse, is_test=True), domain)  # type: ignore[arg-type]
     code = libvirt.VIR_ERR_NO_SUPPORT
     volumes.grow(guest, 'vdb', 1)
     code = libvirt.VIR_ERR_INVALID_ARG
@@ -202,6 +220,7 @@ def test_where_volumes_with_tags_are_is_noted(rig: LibvirtRig) -> None:
 
     def noted() -> list[tuple[str, str | None, list[str]]]:
         return [(device.path, device.serial, device.tags) for device in instance.device_metadata.devices]
+
     assert noted() == [('/dev/vdb', VOLUME, ['database'])]
     second = new_volume(volume_id=VOLUME2, device='/dev/vdc', tag='logs')
     rig.here.power.power_off(instance)
@@ -230,18 +249,22 @@ def test_a_guest_that_moves_while_it_runs_finds_its_block_device_under_another_p
     here, there, volume = give(rig.here), give(rig.there), new_volume(connection=LOCAL)
     instance = spawn(rig, volume)
     elsewhere = {**LOCAL, 'path': '/dev/dm-9'}
-    instance.volumes = [replace(volume, known_at={'gpu2': {'connector': {}, 'connection': elsewhere,
-                                                           'attachment_id': 'another'}})]
+    instance.volumes = [
+        replace(volume, known_at={'gpu2': {'connector': {}, 'connection': elsewhere, 'attachment_id': 'another'}})
+    ]
     live = rig.here.live_migrations.describe(instance)
-    offer: Any = {**rig.there.live_migrations.offer(instance, live, None, True),
-                  'place': rig.there.live_migrations.place(instance, image_meta())}
+    offer: Any = {
+        **rig.there.live_migrations.offer(instance, live, None, True),
+        'place': rig.there.live_migrations.place(instance, image_meta()),
+    }
     offer['volumes'] = rig.there.live_migrations.prepare(instance, live, offer)
     rig.here.live_migrations.migrate(instance, offer, lambda progress: None)
     rig.there.live_migrations.receive(instance)
     arrived = rig.there.guests._libvirt.find(instance.uuid)
-    assert "dev='/dev/dm-9'" in arrived.xml() and '/dev/of-5d' not in arrived.xml()     # type: ignore[union-attr]
-    instance.volumes = [replace(volume, host='gpu2', connection=elsewhere, known_at={'gpu1': {
-        'connector': {}, 'connection': LOCAL}})]
+    assert "dev='/dev/dm-9'" in arrived.xml() and '/dev/of-5d' not in arrived.xml()  # type: ignore[union-attr]
+    instance.volumes = [
+        replace(volume, host='gpu2', connection=elsewhere, known_at={'gpu1': {'connector': {}, 'connection': LOCAL}})
+    ]
     rig.here.live_migrations.leave(instance, offer)
     assert here.done == [('connect', VOLUME), ('disconnect', VOLUME, '/dev/of-5d', False)]
     rig.there.guests.destroy(instance)
@@ -252,8 +275,9 @@ def test_a_volume_that_the_destination_can_not_have_is_refused_before_anything_i
     volume = new_volume()
     instance = spawn(rig, volume)
     connection = {**volume.connection, 'encrypted': True}
-    instance.volumes = [replace(volume, known_at={'gpu2': {'connector': {}, 'connection': connection,
-                                                           'attachment_id': 'another'}})]
+    instance.volumes = [
+        replace(volume, known_at={'gpu2': {'connector': {}, 'connection': connection, 'attachment_id': 'another'}})
+    ]
     live = rig.here.live_migrations.describe(instance)
     offer = rig.there.live_migrations.offer(instance, live, None, True)
     with pytest.raises(VolumeUnsupported, match='it is encrypted, and the volume service returned no key ID'):
@@ -308,6 +332,7 @@ def test_a_secret_is_there_as_long_as_its_volume_is(rig: LibvirtRig, monkeypatch
 
     def refuse(*args: Any) -> None:
         raise GuestFailed(act='attach a volume to', uuid='u', reason='No more PCI slots')
+
     other = spawn(rig)
     monkeypatch.setattr(rig.here.volumes._hotplug, 'plug', refuse)
     with pytest.raises(GuestFailed):
@@ -329,6 +354,7 @@ def test_an_encrypted_block_device(rig: LibvirtRig, monkeypatch: pytest.MonkeyPa
 
     def refuse(volume: Any, path: str, passphrase: str) -> None:
         raise VolumeUnsupported(volume=VOLUME, host='gpu1', reason='cryptsetup: not found')
+
     monkeypatch.setattr(bricks, 'lock', refuse)
     with pytest.raises(VolumeUnsupported, match='cryptsetup: not found'):
         spawn(rig, volume)
@@ -338,17 +364,20 @@ def test_an_encrypted_block_device(rig: LibvirtRig, monkeypatch: pytest.MonkeyPa
 def test_the_guests_first_disk_is_the_volume_that_it_boots_from(rig: LibvirtRig) -> None:
     """Whatever its bus, and whatever else there is; only a rescue system comes before it."""
     root = new_volume(volume_id=VOLUME2, device='/dev/sda', bus='scsi', boot_index=0)
-    instance = spawn(rig, new_volume(), root, image_ref='', config_drive='True',
-                     flavor=new_flavor(ephemeral_gb=1, swap=8))
+    instance = spawn(
+        rig, new_volume(), root, image_ref='', config_drive='True', flavor=new_flavor(ephemeral_gb=1, swap=8)
+    )
 
     def disks() -> list[tuple[str, str | None]]:
         """Name and order of boot of each; <os> names no disk to boot from."""
-        domain = ElementTree.fromstring(
-            rig.here.guests._libvirt.find(instance.uuid).xml())              # type: ignore[union-attr]
+        domain = ElementTree.fromstring(rig.here.guests._libvirt.find(instance.uuid).xml())  # type: ignore[union-attr]
         assert domain.findall('os/boot') == []
-        found = [(disk.find('target').get('dev', ''), disk.find('boot'))     # type: ignore[union-attr]
-                 for disk in domain.iterfind('devices/disk')]
+        found = [
+            (disk.find('target').get('dev', ''), disk.find('boot'))  # type: ignore[union-attr]
+            for disk in domain.iterfind('devices/disk')
+        ]
         return sorted((name, boot.get('order') if boot is not None else None) for name, boot in found)
+
     own = [('hda', None), ('vda', None), ('vdb', None), ('vdc', None)]
     assert disks() == sorted([('sda', '1'), *own])
     assert rig.images.fetched == 0
@@ -366,13 +395,16 @@ def test_which_counter_is_which(rig: LibvirtRig, monkeypatch: pytest.MonkeyPatch
     def measured(self: Guest, method: str, target: str) -> Any:
         asked.append((method, target))
         return counted[target]
+
     monkeypatch.setattr(Guest, 'measured', measured)
     assert rig.here.volumes.usage(instance) == {
-        VOLUME: VolumeCounters(reads=1, read_bytes=512, writes=0, write_bytes=1024)}
+        VOLUME: VolumeCounters(reads=1, read_bytes=512, writes=0, write_bytes=1024)
+    }
     assert asked == [('blockStats', 'vdb'), ('blockStats', 'vdc')]
 
     def gone(self: Guest) -> str:
         raise libvirt.libvirtError('no domain')
+
     monkeypatch.setattr(Guest, 'xml', gone)
     with pytest.raises(GuestFailed, match='no domain'):
         rig.here.volumes.usage(instance)

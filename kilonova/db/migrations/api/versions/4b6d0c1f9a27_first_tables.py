@@ -2,6 +2,7 @@
 
 Revision: 4b6d0c1f9a27, after nothing
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -17,8 +18,14 @@ depends_on = None
 
 MEDIUMTEXT = sa.Text().with_variant(mysql.MEDIUMTEXT(), 'mysql', 'mariadb')
 DATETIME = sa.DateTime().with_variant(mysql.DATETIME(fsp=6), 'mysql', 'mariadb')
-OPTIONS: dict[str, Any] = {'mysql_engine': 'InnoDB', 'mysql_charset': 'utf8mb4', 'mysql_collate': 'utf8mb4_bin',
-                           'mariadb_engine': 'InnoDB', 'mariadb_charset': 'utf8mb4', 'mariadb_collate': 'utf8mb4_bin'}
+OPTIONS: dict[str, Any] = {
+    'mysql_engine': 'InnoDB',
+    'mysql_charset': 'utf8mb4',
+    'mysql_collate': 'utf8mb4_bin',
+    'mariadb_engine': 'InnoDB',
+    'mariadb_charset': 'utf8mb4',
+    'mariadb_collate': 'utf8mb4_bin',
+}
 
 
 def upgrade() -> None:
@@ -55,7 +62,8 @@ def create_aggregates() -> None:
         sa.Column('uuid', sa.String(36)),
         sa.Column('name', sa.String(255)),
         *_timestamps(),
-        sa.UniqueConstraint('name', name='uniq_aggregate0name'))
+        sa.UniqueConstraint('name', name='uniq_aggregate0name'),
+    )
     op.create_index('aggregates_uuid_idx', 'aggregates', ['uuid'])
 
 
@@ -69,7 +77,8 @@ def create_build_requests() -> None:
         sa.Column('block_device_mappings', MEDIUMTEXT),
         sa.Column('tags', sa.Text),
         *_timestamps(),
-        sa.UniqueConstraint('instance_uuid', name='uniq_build_requests0instance_uuid'))
+        sa.UniqueConstraint('instance_uuid', name='uniq_build_requests0instance_uuid'),
+    )
     op.create_index('build_requests_instance_uuid_idx', 'build_requests', ['instance_uuid'])
     op.create_index('build_requests_project_id_idx', 'build_requests', ['project_id'])
 
@@ -84,7 +93,8 @@ def create_cell_mappings() -> None:
         sa.Column('database_connection', sa.Text),
         sa.Column('disabled', sa.Boolean),
         *_timestamps(),
-        sa.UniqueConstraint('uuid', name='uniq_cell_mappings0uuid'))
+        sa.UniqueConstraint('uuid', name='uniq_cell_mappings0uuid'),
+    )
     op.create_index('cell_mappings_uuid_idx', 'cell_mappings', ['uuid'])
 
 
@@ -106,7 +116,8 @@ def create_flavors() -> None:
         sa.Column('description', sa.Text),
         *_timestamps(),
         sa.UniqueConstraint('flavorid', name='uniq_flavors0flavorid'),
-        sa.UniqueConstraint('name', name='uniq_flavors0name'))
+        sa.UniqueConstraint('name', name='uniq_flavors0name'),
+    )
 
 
 def create_key_pairs() -> None:
@@ -119,7 +130,8 @@ def create_key_pairs() -> None:
         sa.Column('public_key', sa.Text),
         sa.Column('type', sa.Enum('ssh', 'x509', name='keypair_types'), nullable=False),
         *_timestamps(),
-        sa.UniqueConstraint('user_id', 'name', name='uniq_key_pairs0user_id0name'))
+        sa.UniqueConstraint('user_id', 'name', name='uniq_key_pairs0user_id0name'),
+    )
 
 
 def create_leases() -> None:
@@ -127,7 +139,8 @@ def create_leases() -> None:
         'leases',
         sa.Column('owner', sa.String(36), primary_key=True),
         sa.Column('host', sa.String(255)),
-        sa.Column('expires', sa.Double, nullable=False))
+        sa.Column('expires', sa.Double, nullable=False),
+    )
 
 
 def create_operations() -> None:
@@ -153,7 +166,8 @@ def create_operations() -> None:
         sa.Column('host', sa.String(255)),
         *_timestamps(),
         sa.UniqueConstraint('instance_uuid', 'slot', name='uniq_operations0instance_uuid0slot'),
-        sa.UniqueConstraint('uuid', name='uniq_operations0uuid'))
+        sa.UniqueConstraint('uuid', name='uniq_operations0uuid'),
+    )
     op.create_index('operations_not_before_idx', 'operations', ['not_before'])
     op.create_index('operations_owner_idx', 'operations', ['owner'])
 
@@ -165,7 +179,8 @@ def create_quota_classes() -> None:
         sa.Column('class_name', sa.String(255)),
         sa.Column('resource', sa.String(255)),
         sa.Column('hard_limit', sa.Integer),
-        *_timestamps())
+        *_timestamps(),
+    )
     op.create_index('quota_classes_class_name_idx', 'quota_classes', ['class_name'])
 
 
@@ -177,7 +192,8 @@ def create_quotas() -> None:
         sa.Column('resource', sa.String(255), nullable=False),
         sa.Column('hard_limit', sa.Integer),
         *_timestamps(),
-        sa.UniqueConstraint('project_id', 'resource', name='uniq_quotas0project_id0resource'))
+        sa.UniqueConstraint('project_id', 'resource', name='uniq_quotas0project_id0resource'),
+    )
 
 
 def create_request_specs() -> None:
@@ -187,7 +203,8 @@ def create_request_specs() -> None:
         sa.Column('instance_uuid', sa.String(36), nullable=False),
         sa.Column('spec', MEDIUMTEXT, nullable=False),
         *_timestamps(),
-        sa.UniqueConstraint('instance_uuid', name='uniq_request_specs0instance_uuid'))
+        sa.UniqueConstraint('instance_uuid', name='uniq_request_specs0instance_uuid'),
+    )
     op.create_index('request_specs_instance_uuid_idx', 'request_specs', ['instance_uuid'])
 
 
@@ -196,10 +213,15 @@ def create_aggregate_hosts() -> None:
         'aggregate_hosts',
         sa.Column('id', sa.Integer, primary_key=True),
         sa.Column('host', sa.String(255)),
-        sa.Column('aggregate_id', sa.Integer,
-                  sa.ForeignKey('aggregates.id', name='fk_aggregate_hosts_aggregate_id'), nullable=False),
+        sa.Column(
+            'aggregate_id',
+            sa.Integer,
+            sa.ForeignKey('aggregates.id', name='fk_aggregate_hosts_aggregate_id'),
+            nullable=False,
+        ),
         *_timestamps(),
-        sa.UniqueConstraint('host', 'aggregate_id', name='uniq_aggregate_hosts0host0aggregate_id'))
+        sa.UniqueConstraint('host', 'aggregate_id', name='uniq_aggregate_hosts0host0aggregate_id'),
+    )
     op.create_index('aggregate_hosts_aggregate_id_idx', 'aggregate_hosts', ['aggregate_id'])
 
 
@@ -209,10 +231,15 @@ def create_aggregate_metadata() -> None:
         sa.Column('id', sa.Integer, primary_key=True),
         sa.Column('key', sa.String(255), nullable=False),
         sa.Column('value', sa.String(255), nullable=False),
-        sa.Column('aggregate_id', sa.Integer,
-                  sa.ForeignKey('aggregates.id', name='fk_aggregate_metadata_aggregate_id'), nullable=False),
+        sa.Column(
+            'aggregate_id',
+            sa.Integer,
+            sa.ForeignKey('aggregates.id', name='fk_aggregate_metadata_aggregate_id'),
+            nullable=False,
+        ),
         *_timestamps(),
-        sa.UniqueConstraint('aggregate_id', 'key', name='uniq_aggregate_metadata0aggregate_id0key'))
+        sa.UniqueConstraint('aggregate_id', 'key', name='uniq_aggregate_metadata0aggregate_id0key'),
+    )
     op.create_index('aggregate_metadata_key_idx', 'aggregate_metadata', ['key'])
 
 
@@ -222,10 +249,12 @@ def create_flavor_extra_specs() -> None:
         sa.Column('id', sa.Integer, primary_key=True),
         sa.Column('key', sa.String(255), nullable=False),
         sa.Column('value', sa.String(255)),
-        sa.Column('flavor_id', sa.Integer,
-                  sa.ForeignKey('flavors.id', name='fk_flavor_extra_specs_flavor_id'), nullable=False),
+        sa.Column(
+            'flavor_id', sa.Integer, sa.ForeignKey('flavors.id', name='fk_flavor_extra_specs_flavor_id'), nullable=False
+        ),
         *_timestamps(),
-        sa.UniqueConstraint('flavor_id', 'key', name='uniq_flavor_extra_specs0flavor_id0key'))
+        sa.UniqueConstraint('flavor_id', 'key', name='uniq_flavor_extra_specs0flavor_id0key'),
+    )
     op.create_index('flavor_extra_specs_flavor_id_key_idx', 'flavor_extra_specs', ['flavor_id', 'key'])
 
 
@@ -233,22 +262,26 @@ def create_flavor_projects() -> None:
     _create_table(
         'flavor_projects',
         sa.Column('id', sa.Integer, primary_key=True),
-        sa.Column('flavor_id', sa.Integer, sa.ForeignKey('flavors.id', name='fk_flavor_projects_flavor_id'),
-                  nullable=False),
+        sa.Column(
+            'flavor_id', sa.Integer, sa.ForeignKey('flavors.id', name='fk_flavor_projects_flavor_id'), nullable=False
+        ),
         sa.Column('project_id', sa.String(255), nullable=False),
         *_timestamps(),
-        sa.UniqueConstraint('flavor_id', 'project_id', name='uniq_flavor_projects0flavor_id0project_id'))
+        sa.UniqueConstraint('flavor_id', 'project_id', name='uniq_flavor_projects0flavor_id0project_id'),
+    )
 
 
 def create_host_mappings() -> None:
     _create_table(
         'host_mappings',
         sa.Column('id', sa.Integer, primary_key=True),
-        sa.Column('cell_id', sa.Integer, sa.ForeignKey('cell_mappings.id', name='fk_host_mappings_cell_id'),
-                  nullable=False),
+        sa.Column(
+            'cell_id', sa.Integer, sa.ForeignKey('cell_mappings.id', name='fk_host_mappings_cell_id'), nullable=False
+        ),
         sa.Column('host', sa.String(255), nullable=False),
         *_timestamps(),
-        sa.UniqueConstraint('host', name='uniq_host_mappings0host'))
+        sa.UniqueConstraint('host', name='uniq_host_mappings0host'),
+    )
     op.create_index('host_mappings_cell_id_idx', 'host_mappings', ['cell_id'])
     op.create_index('host_mappings_host_idx', 'host_mappings', ['host'])
 
@@ -258,15 +291,14 @@ def create_instance_mappings() -> None:
         'instance_mappings',
         sa.Column('id', sa.Integer, primary_key=True),
         sa.Column('instance_uuid', sa.String(36), nullable=False),
-        sa.Column('cell_id', sa.Integer,
-                  sa.ForeignKey('cell_mappings.id', name='fk_instance_mappings_cell_id')),
+        sa.Column('cell_id', sa.Integer, sa.ForeignKey('cell_mappings.id', name='fk_instance_mappings_cell_id')),
         sa.Column('project_id', sa.String(255), nullable=False),
         sa.Column('user_id', sa.String(255)),
         sa.Column('queued_for_delete', sa.Boolean),
         *_timestamps(),
-        sa.UniqueConstraint('instance_uuid', name='uniq_instance_mappings0instance_uuid'))
+        sa.UniqueConstraint('instance_uuid', name='uniq_instance_mappings0instance_uuid'),
+    )
     op.create_index('instance_mappings_cell_id_idx', 'instance_mappings', ['cell_id'])
     op.create_index('instance_mappings_instance_uuid_idx', 'instance_mappings', ['instance_uuid'])
     op.create_index('instance_mappings_project_id_idx', 'instance_mappings', ['project_id'])
-    op.create_index('instance_mappings_user_id_project_id_idx', 'instance_mappings',
-                    ['user_id', 'project_id'])
+    op.create_index('instance_mappings_user_id_project_id_idx', 'instance_mappings', ['user_id', 'project_id'])

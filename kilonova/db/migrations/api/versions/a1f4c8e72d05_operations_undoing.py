@@ -2,6 +2,7 @@
 
 Revision: a1f4c8e72d05, after 7c2e9f4a1d63
 """
+
 from __future__ import annotations
 
 import sqlalchemy as sa

@@ -2,6 +2,7 @@
 
 Revision: 0b9e6d27c4f1, after f2b7d94e6a13
 """
+
 from __future__ import annotations
 
 from alembic import op
@@ -13,8 +14,17 @@ depends_on = None
 
 COLUMNS = {
     'compute_nodes': ('pci_stats', 'numa_topology'),
-    'instance_extra': ('device_metadata', 'numa_topology', 'pci_requests', 'flavor', 'vcpu_model', 'migration_context',
-                       'keypairs', 'trusted_certs', 'resources'),
+    'instance_extra': (
+        'device_metadata',
+        'numa_topology',
+        'pci_requests',
+        'flavor',
+        'vcpu_model',
+        'migration_context',
+        'keypairs',
+        'trusted_certs',
+        'resources',
+    ),
 }
 
 

@@ -2,6 +2,7 @@
 
 Revision: 9e1a7c3d5b08, after nothing
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -17,8 +18,14 @@ depends_on = None
 
 MEDIUMTEXT = sa.Text().with_variant(mysql.MEDIUMTEXT(), 'mysql', 'mariadb')
 DATETIME = sa.DateTime().with_variant(mysql.DATETIME(fsp=6), 'mysql', 'mariadb')
-OPTIONS: dict[str, Any] = {'mysql_engine': 'InnoDB', 'mysql_charset': 'utf8mb4', 'mysql_collate': 'utf8mb4_bin',
-                           'mariadb_engine': 'InnoDB', 'mariadb_charset': 'utf8mb4', 'mariadb_collate': 'utf8mb4_bin'}
+OPTIONS: dict[str, Any] = {
+    'mysql_engine': 'InnoDB',
+    'mysql_charset': 'utf8mb4',
+    'mysql_collate': 'utf8mb4_bin',
+    'mariadb_engine': 'InnoDB',
+    'mariadb_charset': 'utf8mb4',
+    'mariadb_collate': 'utf8mb4_bin',
+}
 # Four or five names of 255 characters are longer than InnoDB's maximum key length.
 PREFIXES = {'source_compute': 100, 'dest_compute': 100, 'source_node': 100, 'dest_node': 100, 'status': 100}
 
@@ -88,9 +95,11 @@ def create_compute_nodes() -> None:
         sa.Column('disk_allocation_ratio', sa.Float),
         sa.Column('mapped', sa.Integer),
         *_soft_delete(),
-        sa.UniqueConstraint('host', 'hypervisor_hostname', 'deleted',
-                            name='uniq_compute_nodes0host0hypervisor_hostname0deleted'),
-        sa.UniqueConstraint('uuid', name='uniq_compute_nodes0uuid'))
+        sa.UniqueConstraint(
+            'host', 'hypervisor_hostname', 'deleted', name='uniq_compute_nodes0host0hypervisor_hostname0deleted'
+        ),
+        sa.UniqueConstraint('uuid', name='uniq_compute_nodes0uuid'),
+    )
 
 
 def create_instances() -> None:
@@ -146,7 +155,8 @@ def create_instances() -> None:
         sa.Column('cleaned', sa.Integer),
         sa.Column('hidden', sa.Boolean),
         *_soft_delete(),
-        sa.UniqueConstraint('uuid', name='uniq_instances0uuid'))
+        sa.UniqueConstraint('uuid', name='uniq_instances0uuid'),
+    )
     _index_instances()
 
 
@@ -155,8 +165,7 @@ def _index_instances() -> None:
     op.create_index('instances_deleted_created_at_idx', 'instances', ['deleted', 'created_at'])
     op.create_index('instances_host_deleted_cleaned_idx', 'instances', ['host', 'deleted', 'cleaned'])
     op.create_index('instances_host_node_deleted_idx', 'instances', ['host', 'node', 'deleted'])
-    op.create_index('instances_project_id_deleted_created_at_idx', 'instances',
-                    ['project_id', 'deleted', 'created_at'])
+    op.create_index('instances_project_id_deleted_created_at_idx', 'instances', ['project_id', 'deleted', 'created_at'])
     op.create_index('instances_project_id_deleted_idx', 'instances', ['project_id', 'deleted'])
     op.create_index('instances_project_id_idx', 'instances', ['project_id'])
     op.create_index('instances_reservation_id_idx', 'instances', ['reservation_id'])
@@ -171,7 +180,8 @@ def create_leases() -> None:
         'leases',
         sa.Column('owner', sa.String(36), primary_key=True),
         sa.Column('host', sa.String(255)),
-        sa.Column('expires', sa.Double, nullable=False))
+        sa.Column('expires', sa.Double, nullable=False),
+    )
 
 
 def create_operations() -> None:
@@ -197,7 +207,8 @@ def create_operations() -> None:
         sa.Column('host', sa.String(255)),
         *_timestamps(),
         sa.UniqueConstraint('instance_uuid', 'slot', name='uniq_operations0instance_uuid0slot'),
-        sa.UniqueConstraint('uuid', name='uniq_operations0uuid'))
+        sa.UniqueConstraint('uuid', name='uniq_operations0uuid'),
+    )
     op.create_index('operations_not_before_idx', 'operations', ['not_before'])
     op.create_index('operations_owner_idx', 'operations', ['owner'])
 
@@ -219,7 +230,8 @@ def create_services() -> None:
         *_soft_delete(),
         sa.UniqueConstraint('host', 'binary', 'deleted', name='uniq_services0host0binary0deleted'),
         sa.UniqueConstraint('host', 'topic', 'deleted', name='uniq_services0host0topic0deleted'),
-        sa.UniqueConstraint('uuid', name='uniq_services0uuid'))
+        sa.UniqueConstraint('uuid', name='uniq_services0uuid'),
+    )
 
 
 def create_tags() -> None:
@@ -227,7 +239,8 @@ def create_tags() -> None:
         'tags',
         sa.Column('resource_id', sa.String(36), primary_key=True),
         sa.Column('tag', sa.Unicode(80), primary_key=True),
-        *_timestamps())
+        *_timestamps(),
+    )
     op.create_index('tags_tag_idx', 'tags', ['tag'])
 
 
@@ -235,8 +248,11 @@ def create_block_device_mapping() -> None:
     _create_table(
         'block_device_mapping',
         sa.Column('id', sa.Integer, primary_key=True),
-        sa.Column('instance_uuid', sa.String(36),
-                  sa.ForeignKey('instances.uuid', name='fk_block_device_mapping_instance_uuid')),
+        sa.Column(
+            'instance_uuid',
+            sa.String(36),
+            sa.ForeignKey('instances.uuid', name='fk_block_device_mapping_instance_uuid'),
+        ),
         sa.Column('uuid', sa.String(36)),
         sa.Column('source_type', sa.String(255)),
         sa.Column('destination_type', sa.String(255)),
@@ -260,12 +276,15 @@ def create_block_device_mapping() -> None:
         sa.Column('encryption_format', sa.String(128)),
         sa.Column('encryption_options', sa.String(4096)),
         *_soft_delete(),
-        sa.UniqueConstraint('uuid', name='uniq_block_device_mapping0uuid'))
-    op.create_index('block_device_mapping_instance_uuid_device_name_idx', 'block_device_mapping',
-                    ['instance_uuid', 'device_name'])
+        sa.UniqueConstraint('uuid', name='uniq_block_device_mapping0uuid'),
+    )
+    op.create_index(
+        'block_device_mapping_instance_uuid_device_name_idx', 'block_device_mapping', ['instance_uuid', 'device_name']
+    )
     op.create_index('block_device_mapping_instance_uuid_idx', 'block_device_mapping', ['instance_uuid'])
-    op.create_index('block_device_mapping_instance_uuid_volume_id_idx', 'block_device_mapping',
-                    ['instance_uuid', 'volume_id'])
+    op.create_index(
+        'block_device_mapping_instance_uuid_volume_id_idx', 'block_device_mapping', ['instance_uuid', 'volume_id']
+    )
     op.create_index('block_device_mapping_snapshot_id_idx', 'block_device_mapping', ['snapshot_id'])
     op.create_index('block_device_mapping_volume_id_idx', 'block_device_mapping', ['volume_id'])
 
@@ -275,18 +294,21 @@ def create_instance_actions() -> None:
         'instance_actions',
         sa.Column('id', sa.Integer, primary_key=True),
         sa.Column('action', sa.String(255)),
-        sa.Column('instance_uuid', sa.String(36),
-                  sa.ForeignKey('instances.uuid', name='fk_instance_actions_instance_uuid')),
+        sa.Column(
+            'instance_uuid', sa.String(36), sa.ForeignKey('instances.uuid', name='fk_instance_actions_instance_uuid')
+        ),
         sa.Column('request_id', sa.String(255)),
         sa.Column('user_id', sa.String(255)),
         sa.Column('project_id', sa.String(255)),
         sa.Column('start_time', DATETIME),
         sa.Column('finish_time', DATETIME),
         sa.Column('message', sa.String(255)),
-        *_soft_delete())
+        *_soft_delete(),
+    )
     op.create_index('instance_actions_instance_uuid_idx', 'instance_actions', ['instance_uuid'])
-    op.create_index('instance_actions_instance_uuid_updated_at_idx', 'instance_actions',
-                    ['instance_uuid', 'updated_at'])
+    op.create_index(
+        'instance_actions_instance_uuid_updated_at_idx', 'instance_actions', ['instance_uuid', 'updated_at']
+    )
     op.create_index('instance_actions_request_id_idx', 'instance_actions', ['request_id'])
 
 
@@ -294,8 +316,12 @@ def create_instance_extra() -> None:
     _create_table(
         'instance_extra',
         sa.Column('id', sa.Integer, primary_key=True),
-        sa.Column('instance_uuid', sa.String(36),
-                  sa.ForeignKey('instances.uuid', name='fk_instance_extra_instance_uuid'), nullable=False),
+        sa.Column(
+            'instance_uuid',
+            sa.String(36),
+            sa.ForeignKey('instances.uuid', name='fk_instance_extra_instance_uuid'),
+            nullable=False,
+        ),
         sa.Column('device_metadata', sa.Text),
         sa.Column('numa_topology', sa.Text),
         sa.Column('pci_requests', sa.Text),
@@ -305,7 +331,8 @@ def create_instance_extra() -> None:
         sa.Column('keypairs', sa.Text),
         sa.Column('trusted_certs', sa.Text),
         sa.Column('resources', sa.Text),
-        *_soft_delete())
+        *_soft_delete(),
+    )
     op.create_index('instance_extra_instance_uuid_idx', 'instance_extra', ['instance_uuid'])
 
 
@@ -313,16 +340,21 @@ def create_instance_faults() -> None:
     _create_table(
         'instance_faults',
         sa.Column('id', sa.Integer, primary_key=True),
-        sa.Column('instance_uuid', sa.String(36),
-                  sa.ForeignKey('instances.uuid', name='fk_instance_faults_instance_uuid')),
+        sa.Column(
+            'instance_uuid', sa.String(36), sa.ForeignKey('instances.uuid', name='fk_instance_faults_instance_uuid')
+        ),
         sa.Column('code', sa.Integer, nullable=False),
         sa.Column('message', sa.String(255)),
         sa.Column('details', MEDIUMTEXT),
         sa.Column('host', sa.String(255)),
-        *_soft_delete())
+        *_soft_delete(),
+    )
     op.create_index('instance_faults_host_idx', 'instance_faults', ['host'])
-    op.create_index('instance_faults_instance_uuid_deleted_created_at_idx', 'instance_faults',
-                    ['instance_uuid', 'deleted', 'created_at'])
+    op.create_index(
+        'instance_faults_instance_uuid_deleted_created_at_idx',
+        'instance_faults',
+        ['instance_uuid', 'deleted', 'created_at'],
+    )
 
 
 def create_instance_info_caches() -> None:
@@ -330,11 +362,15 @@ def create_instance_info_caches() -> None:
         'instance_info_caches',
         sa.Column('id', sa.Integer, primary_key=True),
         sa.Column('network_info', MEDIUMTEXT),
-        sa.Column('instance_uuid', sa.String(36),
-                  sa.ForeignKey('instances.uuid', name='fk_instance_info_caches_instance_uuid'),
-                  nullable=False),
+        sa.Column(
+            'instance_uuid',
+            sa.String(36),
+            sa.ForeignKey('instances.uuid', name='fk_instance_info_caches_instance_uuid'),
+            nullable=False,
+        ),
         *_soft_delete(),
-        sa.UniqueConstraint('instance_uuid', name='uniq_instance_info_caches0instance_uuid'))
+        sa.UniqueConstraint('instance_uuid', name='uniq_instance_info_caches0instance_uuid'),
+    )
 
 
 def create_instance_metadata() -> None:
@@ -343,9 +379,11 @@ def create_instance_metadata() -> None:
         sa.Column('id', sa.Integer, primary_key=True),
         sa.Column('key', sa.String(255)),
         sa.Column('value', sa.String(255)),
-        sa.Column('instance_uuid', sa.String(36),
-                  sa.ForeignKey('instances.uuid', name='fk_instance_metadata_instance_uuid')),
-        *_soft_delete())
+        sa.Column(
+            'instance_uuid', sa.String(36), sa.ForeignKey('instances.uuid', name='fk_instance_metadata_instance_uuid')
+        ),
+        *_soft_delete(),
+    )
     op.create_index('instance_metadata_instance_uuid_idx', 'instance_metadata', ['instance_uuid'])
 
 
@@ -355,12 +393,15 @@ def create_instance_system_metadata() -> None:
         sa.Column('id', sa.Integer, primary_key=True),
         sa.Column('key', sa.String(255), nullable=False),
         sa.Column('value', sa.String(255)),
-        sa.Column('instance_uuid', sa.String(36),
-                  sa.ForeignKey('instances.uuid', name='fk_instance_system_metadata_instance_uuid'),
-                  nullable=False),
-        *_soft_delete())
-    op.create_index('instance_system_metadata_instance_uuid_idx', 'instance_system_metadata',
-                    ['instance_uuid'])
+        sa.Column(
+            'instance_uuid',
+            sa.String(36),
+            sa.ForeignKey('instances.uuid', name='fk_instance_system_metadata_instance_uuid'),
+            nullable=False,
+        ),
+        *_soft_delete(),
+    )
+    op.create_index('instance_system_metadata_instance_uuid_idx', 'instance_system_metadata', ['instance_uuid'])
 
 
 def create_migrations() -> None:
@@ -375,12 +416,12 @@ def create_migrations() -> None:
         sa.Column('dest_host', sa.String(255)),
         sa.Column('old_instance_type_id', sa.Integer),
         sa.Column('new_instance_type_id', sa.Integer),
-        sa.Column('instance_uuid', sa.String(36),
-                  sa.ForeignKey('instances.uuid', name='fk_migrations_instance_uuid')),
+        sa.Column('instance_uuid', sa.String(36), sa.ForeignKey('instances.uuid', name='fk_migrations_instance_uuid')),
         sa.Column('uuid', sa.String(36)),
         sa.Column('status', sa.String(255)),
-        sa.Column('migration_type',
-                  sa.Enum('migration', 'resize', 'live-migration', 'evacuation', name='migration_type')),
+        sa.Column(
+            'migration_type', sa.Enum('migration', 'resize', 'live-migration', 'evacuation', name='migration_type')
+        ),
         sa.Column('hidden', sa.Boolean),
         sa.Column('memory_total', sa.BigInteger),
         sa.Column('memory_processed', sa.BigInteger),
@@ -392,19 +433,31 @@ def create_migrations() -> None:
         sa.Column('user_id', sa.String(255)),
         sa.Column('project_id', sa.String(255)),
         *_soft_delete(),
-        sa.UniqueConstraint('uuid', name='uniq_migrations0uuid'))
-    op.create_index('migrations_by_host_nodes_and_status_idx', 'migrations',
-                    ['deleted', 'source_compute', 'dest_compute', 'source_node', 'dest_node', 'status'],
-                    mysql_length=PREFIXES, mariadb_length=PREFIXES)
-    op.create_index('migrations_dest_and_status_idx', 'migrations',
-                    ['deleted', 'dest_compute', 'dest_node', 'status'],
-                    mysql_length=PREFIXES, mariadb_length=PREFIXES)
+        sa.UniqueConstraint('uuid', name='uniq_migrations0uuid'),
+    )
+    op.create_index(
+        'migrations_by_host_nodes_and_status_idx',
+        'migrations',
+        ['deleted', 'source_compute', 'dest_compute', 'source_node', 'dest_node', 'status'],
+        mysql_length=PREFIXES,
+        mariadb_length=PREFIXES,
+    )
+    op.create_index(
+        'migrations_dest_and_status_idx',
+        'migrations',
+        ['deleted', 'dest_compute', 'dest_node', 'status'],
+        mysql_length=PREFIXES,
+        mariadb_length=PREFIXES,
+    )
     op.create_index('migrations_dest_compute_id_deleted_idx', 'migrations', ['dest_compute_id', 'deleted'])
-    op.create_index('migrations_instance_uuid_and_status_idx', 'migrations',
-                    ['deleted', 'instance_uuid', 'status'])
-    op.create_index('migrations_source_and_status_idx', 'migrations',
-                    ['deleted', 'source_compute', 'source_node', 'status'],
-                    mysql_length=PREFIXES, mariadb_length=PREFIXES)
+    op.create_index('migrations_instance_uuid_and_status_idx', 'migrations', ['deleted', 'instance_uuid', 'status'])
+    op.create_index(
+        'migrations_source_and_status_idx',
+        'migrations',
+        ['deleted', 'source_compute', 'source_node', 'status'],
+        mysql_length=PREFIXES,
+        mariadb_length=PREFIXES,
+    )
     op.create_index('migrations_updated_at_idx', 'migrations', ['updated_at'])
 
 
@@ -413,8 +466,12 @@ def create_pci_devices() -> None:
         'pci_devices',
         sa.Column('id', sa.Integer, primary_key=True),
         sa.Column('uuid', sa.String(36)),
-        sa.Column('compute_node_id', sa.Integer,
-                  sa.ForeignKey('compute_nodes.id', name='fk_pci_devices_compute_node_id'), nullable=False),
+        sa.Column(
+            'compute_node_id',
+            sa.Integer,
+            sa.ForeignKey('compute_nodes.id', name='fk_pci_devices_compute_node_id'),
+            nullable=False,
+        ),
         sa.Column('address', sa.String(12), nullable=False),
         sa.Column('vendor_id', sa.String(4), nullable=False),
         sa.Column('product_id', sa.String(4), nullable=False),
@@ -428,11 +485,16 @@ def create_pci_devices() -> None:
         sa.Column('numa_node', sa.Integer),
         sa.Column('parent_addr', sa.String(12)),
         *_soft_delete(),
-        sa.UniqueConstraint('compute_node_id', 'address', 'deleted',
-                            name='uniq_pci_devices0compute_node_id0address0deleted'))
+        sa.UniqueConstraint(
+            'compute_node_id', 'address', 'deleted', name='uniq_pci_devices0compute_node_id0address0deleted'
+        ),
+    )
     op.create_index('pci_devices_compute_node_id_deleted_idx', 'pci_devices', ['compute_node_id', 'deleted'])
-    op.create_index('pci_devices_compute_node_id_parent_addr_deleted_idx', 'pci_devices',
-                    ['compute_node_id', 'parent_addr', 'deleted'])
+    op.create_index(
+        'pci_devices_compute_node_id_parent_addr_deleted_idx',
+        'pci_devices',
+        ['compute_node_id', 'parent_addr', 'deleted'],
+    )
     op.create_index('pci_devices_instance_uuid_deleted_idx', 'pci_devices', ['instance_uuid', 'deleted'])
 
 
@@ -441,13 +503,15 @@ def create_instance_actions_events() -> None:
         'instance_actions_events',
         sa.Column('id', sa.Integer, primary_key=True),
         sa.Column('event', sa.String(255)),
-        sa.Column('action_id', sa.Integer,
-                  sa.ForeignKey('instance_actions.id', name='fk_instance_actions_events_action_id')),
+        sa.Column(
+            'action_id', sa.Integer, sa.ForeignKey('instance_actions.id', name='fk_instance_actions_events_action_id')
+        ),
         sa.Column('start_time', DATETIME),
         sa.Column('finish_time', DATETIME),
         sa.Column('result', sa.String(255)),
         sa.Column('traceback', sa.Text),
         sa.Column('host', sa.String(255)),
         sa.Column('details', sa.Text),
-        *_soft_delete())
+        *_soft_delete(),
+    )
     op.create_index('instance_actions_events_action_id_idx', 'instance_actions_events', ['action_id'])

@@ -2,6 +2,7 @@
 
 Revision: a5c81f27d460, after e4a70c95d218
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -16,8 +17,14 @@ branch_labels = None
 depends_on = None
 
 DATETIME = sa.DateTime().with_variant(mysql.DATETIME(fsp=6), 'mysql', 'mariadb')
-OPTIONS: dict[str, Any] = {'mysql_engine': 'InnoDB', 'mysql_charset': 'utf8mb4', 'mysql_collate': 'utf8mb4_bin',
-                           'mariadb_engine': 'InnoDB', 'mariadb_charset': 'utf8mb4', 'mariadb_collate': 'utf8mb4_bin'}
+OPTIONS: dict[str, Any] = {
+    'mysql_engine': 'InnoDB',
+    'mysql_charset': 'utf8mb4',
+    'mysql_collate': 'utf8mb4_bin',
+    'mariadb_engine': 'InnoDB',
+    'mariadb_charset': 'utf8mb4',
+    'mariadb_collate': 'utf8mb4_bin',
+}
 
 
 def upgrade() -> None:
@@ -37,6 +44,7 @@ def upgrade() -> None:
         sa.Column('created_at', DATETIME),
         sa.Column('updated_at', DATETIME),
         sa.UniqueConstraint('token_hash', name='uniq_console_auth_tokens0token_hash'),
-        **OPTIONS)
+        **OPTIONS,
+    )
     op.create_index('console_auth_tokens_instance_uuid_idx', 'console_auth_tokens', ['instance_uuid'])
     op.create_index('console_auth_tokens_expires_idx', 'console_auth_tokens', ['expires'])

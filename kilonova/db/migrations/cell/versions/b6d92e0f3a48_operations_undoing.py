@@ -2,6 +2,7 @@
 
 Revision: b6d92e0f3a48, after d3f8a6b20c17
 """
+
 from __future__ import annotations
 
 import sqlalchemy as sa

@@ -2,6 +2,7 @@
 
 Revision: c7e2d41f9b60, after a5c81f27d460
 """
+
 from __future__ import annotations
 
 import sqlalchemy as sa

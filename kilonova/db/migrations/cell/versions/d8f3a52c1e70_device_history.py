@@ -2,6 +2,7 @@
 
 Revision: d8f3a52c1e70, after c7e2d41f9b60
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -16,8 +17,14 @@ branch_labels = None
 depends_on = None
 
 DATETIME = sa.DateTime().with_variant(mysql.DATETIME(fsp=6), 'mysql', 'mariadb')
-OPTIONS: dict[str, Any] = {'mysql_engine': 'InnoDB', 'mysql_charset': 'utf8mb4', 'mysql_collate': 'utf8mb4_bin',
-                           'mariadb_engine': 'InnoDB', 'mariadb_charset': 'utf8mb4', 'mariadb_collate': 'utf8mb4_bin'}
+OPTIONS: dict[str, Any] = {
+    'mysql_engine': 'InnoDB',
+    'mysql_charset': 'utf8mb4',
+    'mysql_collate': 'utf8mb4_bin',
+    'mariadb_engine': 'InnoDB',
+    'mariadb_charset': 'utf8mb4',
+    'mariadb_collate': 'utf8mb4_bin',
+}
 
 
 def upgrade() -> None:
@@ -37,7 +44,8 @@ def upgrade() -> None:
         sa.Column('project_id', sa.String(255)),
         sa.Column('began_at', DATETIME),
         sa.Column('ended_at', DATETIME, nullable=False),
-        **OPTIONS)
+        **OPTIONS,
+    )
     op.create_index('device_history_device_uuid_idx', 'device_history', ['device_uuid'])
     op.create_index('device_history_instance_uuid_idx', 'device_history', ['instance_uuid'])
     op.create_index('device_history_ended_at_idx', 'device_history', ['ended_at'])

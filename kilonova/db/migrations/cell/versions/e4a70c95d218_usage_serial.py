@@ -2,6 +2,7 @@
 
 Revision: e4a70c95d218, after b6d92e0f3a48
 """
+
 from __future__ import annotations
 
 import sqlalchemy as sa

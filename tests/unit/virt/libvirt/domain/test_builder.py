@@ -1,4 +1,5 @@
 """The whole domain: order of elements, and what nobody asked for."""
+
 from __future__ import annotations
 
 from kilonova.virt.libvirt.devices.pci import PciFunction
@@ -10,20 +11,42 @@ from tests.unit.virt.libvirt.domain.conftest import Configure
 
 def test_elements_stand_in_the_fields_order(configure: Configure) -> None:
     """Row 1.41."""
-    domain = configure(*CONFIGURATORS, disks=(GuestDisk('/i/disk', 'qcow2'),), hostdevs=(PciFunction('0000:08:00.0'),),
-                       console_log='/i/console.log', instance={'vifs': [new_vif()]})
-    assert [element.tag for element in domain] == ['uuid', 'name', 'memory', 'vcpu', 'metadata', 'sysinfo', 'os',
-                                                   'features', 'clock', 'cpu', 'devices']
+    domain = configure(
+        *CONFIGURATORS,
+        disks=(GuestDisk('/i/disk', 'qcow2'),),
+        hostdevs=(PciFunction('0000:08:00.0'),),
+        console_log='/i/console.log',
+        instance={'vifs': [new_vif()]},
+    )
+    assert [element.tag for element in domain] == [
+        'uuid',
+        'name',
+        'memory',
+        'vcpu',
+        'metadata',
+        'sysinfo',
+        'os',
+        'features',
+        'clock',
+        'cpu',
+        'devices',
+    ]
     devices = domain.find('devices')
     assert devices is not None
-    assert [device.tag for device in devices] == ['disk', 'interface', 'serial', 'rng', 'controller', 'hostdev',
-                                                  'memballoon']
+    assert [device.tag for device in devices] == [
+        'disk',
+        'interface',
+        'serial',
+        'rng',
+        'controller',
+        'hostdev',
+        'memballoon',
+    ]
 
 
 def test_without_configurators_there_is_only_who_it_is(configure: Configure) -> None:
     domain = configure()
-    assert (domain.get('type'), domain.findtext('uuid'), domain.findtext('name')) == (
-        'kvm', 'u-1', 'instance-00000001')
+    assert (domain.get('type'), domain.findtext('uuid'), domain.findtext('name')) == ('kvm', 'u-1', 'instance-00000001')
     assert [element.tag for element in domain] == ['uuid', 'name', 'memory', 'vcpu', 'devices']
 
 

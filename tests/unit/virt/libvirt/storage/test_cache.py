@@ -1,4 +1,5 @@
 """The image cache."""
+
 from __future__ import annotations
 
 import hashlib
@@ -27,10 +28,10 @@ def base(tmp_path: Path) -> Path:
 
 
 def new_cache(base: Path, **options: Any) -> ImageCache:
-    return ImageCache(str(base), files.Locks(str(base.parent / 'locks')), **options)
+    return ImageCache(str(base), files.FileLocks(str(base.parent / 'locks')), **options)
 
 
-def fetch(base: Path, path: Path, disk_format: str = 'qcow2', most: int | None = None, **options: Any) -> disk.Base:
+def fetch(base: Path, path: Path, disk_format: str = 'qcow2', most: int | None = None, **options: Any) -> disk.BaseFile:
     return new_cache(base, **options).image('image-1', image_meta(disk_format=disk_format), Images(path).download, most)
 
 
@@ -39,12 +40,13 @@ def names(base: Path) -> list[str]:
 
 
 def test_qcow2_becomes_raw(base: Path, image_file: Path) -> None:
-    assert fetch(base, image_file) == disk.Base(str(base / NAME), 'raw', 64 << 20)
+    assert fetch(base, image_file) == disk.BaseFile(str(base / NAME), 'raw', 64 << 20)
     assert names(base) == [NAME]
 
 
-def test_room_for_the_raw_image_is_looked_for_before_it_is_made(base: Path, tmp_path: Path,
-                                                                monkeypatch: pytest.MonkeyPatch) -> None:
+def test_room_for_the_raw_image_is_looked_for_before_it_is_made(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     image = make_image(tmp_path / 'image', 'qcow2', '8M')
     write_marker(image)
     need = disk.as_raw(str(image), 'qcow2')
@@ -60,23 +62,30 @@ def test_room_for_the_raw_image_is_looked_for_before_it_is_made(base: Path, tmp_
 
 
 def test_qcow2_stays_where_raw_is_not_forced(base: Path, image_file: Path) -> None:
-    assert fetch(base, image_file, force_raw=False) == disk.Base(str(base / NAME), 'qcow2', 64 << 20)
+    assert fetch(base, image_file, force_raw=False) == disk.BaseFile(str(base / NAME), 'qcow2', 64 << 20)
     assert (base / NAME).read_bytes() == image_file.read_bytes()
 
 
-@pytest.mark.parametrize(('disk_format', 'made_as'), [('raw', 'raw'), ('vdi', 'vdi'), ('vhd', 'vpc'), ('vhdx', 'vhdx'),
-                                                      ('vmdk', 'vmdk')])
+@pytest.mark.parametrize(
+    ('disk_format', 'made_as'), [('raw', 'raw'), ('vdi', 'vdi'), ('vhd', 'vpc'), ('vhdx', 'vhdx'), ('vmdk', 'vmdk')]
+)
 def test_other_formats_become_raw(base: Path, tmp_path: Path, disk_format: str, made_as: str) -> None:
     found = fetch(base, make_image(tmp_path / 'image', made_as, '8M'), disk_format, force_raw=False)
     assert found.format == 'raw' and found.virtual_size >= 8 << 20
 
 
-@pytest.mark.parametrize(('disk_format', 'made_as', 'said'), [
-    ('raw', 'qcow2', "content is qcow2, but its disk_format is 'raw'"),
-    ('qcow2', 'raw', "content is raw, but its disk_format is 'qcow2'"),
-    ('ploop', 'raw', "'ploop' is not supported"), (None, 'raw', "'None' is not supported")])
-def test_content_must_be_what_the_record_says(base: Path, tmp_path: Path, disk_format: str, made_as: str,
-                                              said: str) -> None:
+@pytest.mark.parametrize(
+    ('disk_format', 'made_as', 'said'),
+    [
+        ('raw', 'qcow2', "content is qcow2, but its disk_format is 'raw'"),
+        ('qcow2', 'raw', "content is raw, but its disk_format is 'qcow2'"),
+        ('ploop', 'raw', "'ploop' is not supported"),
+        (None, 'raw', "'None' is not supported"),
+    ],
+)
+def test_content_must_be_what_the_record_says(
+    base: Path, tmp_path: Path, disk_format: str, made_as: str, said: str
+) -> None:
     with pytest.raises(errors.ImageUnacceptable, match=said):
         fetch(base, make_image(tmp_path / 'image', made_as, '1M'), disk_format)
     assert names(base) == []
@@ -110,8 +119,11 @@ def test_one_download_for_many_who_wait(base: Path, image_file: Path) -> None:
     def slowly(image_id: str, file: IO[bytes]) -> None:
         time.sleep(0.05)
         images.download(image_id, file)
-    threads = [threading.Thread(target=lambda: found.append(cache.image('image-1', image_meta(), slowly)))
-               for _boot in range(8)]
+
+    threads = [
+        threading.Thread(target=lambda: found.append(cache.image('image-1', image_meta(), slowly)))
+        for _boot in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -131,6 +143,7 @@ def test_a_failed_download_leaves_nothing_and_the_next_one_tries_again(base: Pat
     def broken(image_id: str, file: IO[bytes]) -> None:
         file.write(b'half of it')
         raise errors.ImageUnacceptable(image_id=image_id, reason='its data has another checksum')
+
     cache = new_cache(base)
     with pytest.raises(errors.ImageUnacceptable, match='checksum'):
         cache.image('image-1', image_meta(), broken)
@@ -215,7 +228,7 @@ def test_there_may_be_no_cache_yet(base: Path) -> None:
 def test_a_name_that_a_guest_wrote_is_not_read_without_end(tmp_path: Path) -> None:
     """A raw disk that looks like a qcow2 whose backing file's name is 4 GiB long."""
     path = tmp_path / 'disk'
-    path.write_bytes(struct.pack('>4sIQIIQ', b'QFI\xfb', 3, 32, 0xffffffff, 16, 1 << 30) + b'n' * 5000)
+    path.write_bytes(struct.pack('>4sIQIIQ', b'QFI\xfb', 3, 32, 0xFFFFFFFF, 16, 1 << 30) + b'n' * 5000)
     assert len(disk.reads_from(str(path)) or '') < 1100
     path.write_bytes(b'a disk')
     assert disk.reads_from(str(path)) is None

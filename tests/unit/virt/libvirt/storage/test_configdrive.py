@@ -1,4 +1,5 @@
 """The config drive, read back by isoinfo where that is there."""
+
 from __future__ import annotations
 
 import base64
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from kilonova.virt import guest_metadata
-from kilonova.virt.guest_metadata import About
+from kilonova.virt.guest_metadata import GuestFacts
 from kilonova.virt.libvirt.storage import configdrive
 from kilonova.virt.libvirt.storage.configdrive import Format
 from tests.unit.virt.builders import image_meta, new_conf, new_instance
@@ -20,11 +21,19 @@ from tests.unit.virt.builders import image_meta, new_conf, new_instance
 USER_DATA = base64.b64encode(b'#cloud-config').decode()
 
 
-@pytest.mark.parametrize(('wish', 'properties', 'forced', 'answer'), [
-    ('', {}, False, False), ('True', {}, False, True), (None, {}, True, True),
-    ('', {'img_config_drive': 'mandatory'}, False, True), ('', {'img_config_drive': 'optional'}, False, False)])
-def test_who_wants_one(tmp_path: Path, wish: str | None, properties: dict[str, str], forced: bool,
-                       answer: bool) -> None:
+@pytest.mark.parametrize(
+    ('wish', 'properties', 'forced', 'answer'),
+    [
+        ('', {}, False, False),
+        ('True', {}, False, True),
+        (None, {}, True, True),
+        ('', {'img_config_drive': 'mandatory'}, False, True),
+        ('', {'img_config_drive': 'optional'}, False, False),
+    ],
+)
+def test_who_wants_one(
+    tmp_path: Path, wish: str | None, properties: dict[str, str], forced: bool, answer: bool
+) -> None:
     conf = new_conf(tmp_path, force_config_drive=forced)
     assert configdrive.required(conf, new_instance(config_drive=wish), image_meta(properties=properties)) is answer
 
@@ -44,7 +53,7 @@ class Vendors:
 
 
 def content(instance: Any, domain: str = '', **more: Any) -> dict[str, bytes]:
-    return configdrive.content(About.of(instance, domain), Vendors(), **more)
+    return configdrive.content(GuestFacts.of(instance, domain), Vendors(), **more)
 
 
 def meta_of(tree: dict[str, bytes], version: str = 'latest') -> dict[str, Any]:
@@ -53,11 +62,16 @@ def meta_of(tree: dict[str, bytes], version: str = 'latest') -> dict[str, Any]:
 
 def test_content() -> None:
     instance = new_instance(key_name='k', key_data='ssh-rsa AAA', metadata={'a': 'b'}, user_data=USER_DATA)
-    tree = content(instance, 'novalocal', admin_password='secret',
-                   files=[('/etc/motd', base64.b64encode(b'hello').decode())])
+    tree = content(
+        instance, 'novalocal', admin_password='secret', files=[('/etc/motd', base64.b64encode(b'hello').decode())]
+    )
     meta = meta_of(tree)
     assert (meta['uuid'], meta['hostname'], meta['meta'], meta['admin_pass']) == (
-        instance.uuid, 'one.novalocal', {'a': 'b'}, 'secret')
+        instance.uuid,
+        'one.novalocal',
+        {'a': 'b'},
+        'secret',
+    )
     assert meta['files'] == [{'path': '/etc/motd', 'content_path': '/content/0000'}]
     assert tree['openstack/content/0000'] == b'hello'
     assert tree['openstack/latest/user_data'] == tree['ec2/latest/user-data'] == b'#cloud-config'
@@ -69,7 +83,7 @@ def test_content() -> None:
 def test_vendordata_is_on_it() -> None:
     """From the versions on that had it; services are asked once."""
     vendors, instance = Vendors(), new_instance()
-    tree = configdrive.content(About.of(instance, ''), vendors)
+    tree = configdrive.content(GuestFacts.of(instance, ''), vendors)
     assert json.loads(tree['openstack/2013-10-17/vendor_data.json']) == {'cloud': 'ours'}
     assert 'openstack/2013-04-04/vendor_data.json' not in tree
     assert json.loads(tree['openstack/latest/vendor_data2.json'])['who'] == instance.uuid
@@ -95,9 +109,13 @@ def test_build(tmp_path: Path) -> None:
         assert '/openstack/latest/user_data' in listed.stdout
 
 
-@pytest.mark.parametrize(('program', 'said'), [
-    ('no-such-program', 'no-such-program: the program is not installed on this host'),
-    ('sh -c exit\\ 3', 'exit code 3')])
+@pytest.mark.parametrize(
+    ('program', 'said'),
+    [
+        ('no-such-program', 'no-such-program: the program is not installed on this host'),
+        ('sh -c exit\\ 3', 'exit code 3'),
+    ],
+)
 def test_a_program_that_does_not_do_it(tmp_path: Path, program: str, said: str) -> None:
     with pytest.raises(configdrive.ConfigDriveFailed, match=said):
         configdrive.build(str(tmp_path / 'disk.config'), {'x': b''}, Format(mkisofs=program))
@@ -113,8 +131,10 @@ def test_a_disk(tmp_path: Path) -> None:
     assert (stat.S_IMODE(found.st_mode), found.st_size) == (0o600, 64 << 20) and found.st_blocks * 512 < 4 << 20
     assert b'config-2   ' in path.read_bytes()[:512]
     for name, data in tree.items():
-        assert subprocess.run(['mcopy', '-n', '-i', path, f'::{name}', '-'], check=True,
-                              capture_output=True).stdout == data, name
+        assert (
+            subprocess.run(['mcopy', '-n', '-i', path, f'::{name}', '-'], check=True, capture_output=True).stdout
+            == data
+        ), name
 
 
 def test_a_disk_that_is_too_small(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 """Disk files, made and read by qemu-img as the judge."""
+
 from __future__ import annotations
 
 import json
@@ -16,26 +17,32 @@ from tests.unit.virt.builders import make_image
 
 
 def info(path: Path) -> dict[str, Any]:
-    return json.loads(subprocess.run(['qemu-img', 'info', '--output=json', str(path)], check=True,
-                                     capture_output=True).stdout)
+    return json.loads(
+        subprocess.run(['qemu-img', 'info', '--output=json', str(path)], check=True, capture_output=True).stdout
+    )
 
 
 @pytest.fixture
-def base(tmp_path: Path) -> disk.Base:
+def base(tmp_path: Path) -> disk.BaseFile:
     return disk.look_at_base(str(make_image(tmp_path / 'base', 'raw', '4M')))
 
 
-def test_overlay(tmp_path: Path, base: disk.Base) -> None:
+def test_overlay(tmp_path: Path, base: disk.BaseFile) -> None:
     disk.create_overlay(str(tmp_path / 'disk'), base, 1 << 30)
     seen = info(tmp_path / 'disk')
     assert (seen['format'], seen['virtual-size'], seen['backing-filename'], seen['backing-filename-format']) == (
-        'qcow2', 1 << 30, base.path, 'raw')
+        'qcow2',
+        1 << 30,
+        base.path,
+        'raw',
+    )
     assert disk.look(str(tmp_path / 'disk'), 'qcow2') == disk.DiskFile('qcow2', 1 << 30, base.path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ['base', 'disk']
 
 
 def test_overlays_are_what_qemu_img_makes_and_it_makes_one_of_a_kind(
-        tmp_path: Path, base: disk.Base, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path: Path, base: disk.BaseFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = disk.look_at_base(str(make_image(tmp_path / 'other', 'qcow2', '4M')))
     ran: list[str] = []
     run = command.run
@@ -62,7 +69,7 @@ def test_copy(tmp_path: Path, format_: str) -> None:
     assert (tmp_path / 'disk').stat().st_blocks < 64
 
 
-def test_growing_only(tmp_path: Path, base: disk.Base) -> None:
+def test_growing_only(tmp_path: Path, base: disk.BaseFile) -> None:
     path = str(tmp_path / 'disk')
     disk.create_overlay(path, base, 8 << 20)
     assert disk.grow(path, 'qcow2', 16 << 20) is True
@@ -83,7 +90,7 @@ def test_a_qcow2_that_is_none(tmp_path: Path) -> None:
 
 def test_a_program_that_fails_says_why(tmp_path: Path) -> None:
     with pytest.raises(command.CommandFailed, match=r'making an overlay failed: .*nowhere does not exist'):
-        disk.create_overlay(str(tmp_path / 'disk'), disk.Base(str(tmp_path / 'nowhere'), 'raw', 0), 1)
+        disk.create_overlay(str(tmp_path / 'disk'), disk.BaseFile(str(tmp_path / 'nowhere'), 'raw', 0), 1)
     with pytest.raises(command.CommandFailed, match=r'qemu-img create -q failed: .*no-format'):
         disk.create_empty(str(tmp_path / 'disk'), 'no-format', 1)
     assert not (tmp_path / 'disk').exists()
@@ -99,7 +106,7 @@ def test_limits_hold() -> None:
         command.limited('sh', '-c', 'ulimit -t | grep -qx unlimited', cpu_seconds=7, address_space_gib=1)
 
 
-def test_a_disk_is_made_whole(tmp_path: Path, base: disk.Base, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_is_made_whole(tmp_path: Path, base: disk.BaseFile, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the overlay and its base have, and nothing for the holes of its 64 GiB; without room it stays as it is."""
     path = tmp_path / 'disk'
     disk.create_overlay(str(path), base, 64 << 30)
@@ -112,6 +119,9 @@ def test_a_disk_is_made_whole(tmp_path: Path, base: disk.Base, monkeypatch: pyte
     assert info(path)['backing-filename'] == base.path and not (tmp_path / 'disk.new').exists()
     disk.flatten(str(path), [base.path])
     assert 'backing-filename' not in info(path) and info(path)['virtual-size'] == 64 << 30
-    subprocess.run(['qemu-img', 'compare', '-f', 'qcow2', '-F', 'raw', str(path), str(tmp_path / 'before')], check=True,
-                   capture_output=True)
+    subprocess.run(
+        ['qemu-img', 'compare', '-f', 'qcow2', '-F', 'raw', str(path), str(tmp_path / 'before')],
+        check=True,
+        capture_output=True,
+    )
     assert files.used(str(path)) < 16 << 20

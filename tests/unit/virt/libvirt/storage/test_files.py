@@ -1,4 +1,5 @@
 """Whole files, removed trees, locks."""
+
 from __future__ import annotations
 
 import stat
@@ -32,13 +33,14 @@ def test_removing_a_tree_takes_what_a_crash_left_too(tmp_path: Path) -> None:
 
 
 def test_one_thread_at_a_time_has_a_name(tmp_path: Path) -> None:
-    locks, inside, most = files.Locks(str(tmp_path)), [], []
+    locks, inside, most = files.FileLocks(str(tmp_path)), [], []
 
     def work() -> None:
         with locks.hold('name'):
             inside.append(1)
             most.append(len(inside))
             inside.pop()
+
     threads = [threading.Thread(target=work) for _number in range(8)]
     for thread in threads:
         thread.start()
@@ -48,13 +50,16 @@ def test_one_thread_at_a_time_has_a_name(tmp_path: Path) -> None:
 
 
 def test_another_process_keeps_out(tmp_path: Path) -> None:
-    probe = ('import fcntl, sys\n'
-             'try: fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX | fcntl.LOCK_NB)\n'
-             'except BlockingIOError: sys.exit(3)\n')
+    probe = (
+        'import fcntl, sys\n'
+        'try: fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX | fcntl.LOCK_NB)\n'
+        'except BlockingIOError: sys.exit(3)\n'
+    )
 
     def try_from_outside() -> int:
         return subprocess.run([sys.executable, '-c', probe, str(tmp_path / 'kilonova-name')], check=False).returncode
-    with files.Locks(str(tmp_path)).hold('name'):
+
+    with files.FileLocks(str(tmp_path)).hold('name'):
         assert try_from_outside() == 3
     assert try_from_outside() == 0
 

@@ -1,5 +1,6 @@
 """Moves between hosts that use one storage: nothing is copied, and no host touches what is another's. Each step of such
 a move, and each crash in it: test_contract.py and test_crashes.py."""
+
 from __future__ import annotations
 
 import os
@@ -38,8 +39,10 @@ def move(source: Any, target: Any, instance: Any, confirm: bool = True, **flavor
 
 def names(rig: Any, instance: Any) -> list[str]:
     """What the server has there; of a layer its disk."""
-    return sorted(layers.origin(path.name) + ('*' if layers.is_layer(path.name) else '')
-                  for path in rig.file('', instance.uuid).iterdir())
+    return sorted(
+        layers.origin(path.name) + ('*' if layers.is_layer(path.name) else '')
+        for path in rig.file('', instance.uuid).iterdir()
+    )
 
 
 def test_the_disks_file_stays_what_it_is_and_where_it_is(shared_rig: Any) -> None:
@@ -57,8 +60,9 @@ def test_the_disks_file_stays_what_it_is_and_where_it_is(shared_rig: Any) -> Non
 
 
 def test_what_stands_beside_the_disks_goes_along(shared_rig: Any) -> None:
-    instance = spawn(shared_rig, config_drive='True', kernel_id='k', ramdisk_id='r',
-                     flavor=new_flavor(ephemeral_gb=1, swap=1))
+    instance = spawn(
+        shared_rig, config_drive='True', kernel_id='k', ramdisk_id='r', flavor=new_flavor(ephemeral_gb=1, swap=1)
+    )
     eph = shared_rig.file('', instance.uuid, 'disk.eph0')
     write_marker(eph)
     config = shared_rig.file('', instance.uuid, 'disk.config').read_bytes()
@@ -67,9 +71,22 @@ def test_what_stands_beside_the_disks_goes_along(shared_rig: Any) -> None:
             shared_rig.here.moves.confirm_migration(instance, False)
         else:
             move(shared_rig.here, shared_rig.there, instance, confirm=False)
-        assert names(shared_rig, instance) == sorted([
-            'disk', 'disk*', 'disk.config', 'disk.eph0', 'disk.eph0*', 'disk.info', 'disk.swap', 'kernel', 'ramdisk',
-            'libvirt.xml', 'owner', *([] if confirm else ['move.json'])])
+        assert names(shared_rig, instance) == sorted(
+            [
+                'disk',
+                'disk*',
+                'disk.config',
+                'disk.eph0',
+                'disk.eph0*',
+                'disk.info',
+                'disk.swap',
+                'kernel',
+                'ramdisk',
+                'libvirt.xml',
+                'owner',
+                *([] if confirm else ['move.json']),
+            ]
+        )
         assert has_marker(eph) and shared_rig.file('', instance.uuid, 'disk.config').read_bytes() == config
     # A start of the guest needs all of it.
     shared_rig.there.power.reboot(instance, 'HARD', image_meta(), devices(GPU2))
@@ -206,6 +223,7 @@ def test_what_has_just_come_is_its_destinations(shared_rig: Any, monkeypatch: py
         late.moves.cleanup_move_dest(instance, False)
         late.guests.destroy(instance)
         seen.append(coming.formats())
+
     monkeypatch.setattr(layers, 'lay', watched)
     rig.here.moves.migrate_disk_and_power_off(instance, rig.there.moves.prepare_move(), new_flavor(root_gb=2))
     late.guests.destroy(instance)

@@ -1,4 +1,5 @@
 """Disks, cached images and config drives are their owner's alone, while they are being made as well. Finding 6.10."""
+
 from __future__ import annotations
 
 import os
@@ -36,6 +37,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     def watched(source: str, target: str) -> None:
         found[os.path.basename(source)] = mode(source)
         replace(source, target)
+
     monkeypatch.setattr(os, 'replace', watched)
     return found
 
@@ -47,13 +49,14 @@ def leave(path: Path) -> Path:
     return path
 
 
-MAKERS: dict[str, Callable[[str, disk.Base], None]] = {
+MAKERS: dict[str, Callable[[str, disk.BaseFile], None]] = {
     'overlay': lambda path, base: disk.create_overlay(path, base, 1 << 30),
     'copy': lambda path, base: disk.create_copy(path, base, 1 << 30),
     'blank': lambda path, base: disk.create_blank(path, 1 << 20),
     'config drive': lambda path, base: configdrive.build(path, {'openstack/a': b'secret'}, Format()),
-    'config drive that is a disk': lambda path, base: configdrive.build(path, {'openstack/a': b'secret'},
-                                                                        Format('vfat')),
+    'config drive that is a disk': lambda path, base: configdrive.build(
+        path, {'openstack/a': b'secret'}, Format('vfat')
+    ),
 }
 
 
@@ -69,8 +72,9 @@ def test_disks(tmp_path: Path, seen: dict[str, int], maker: str, format_: str) -
 
 
 @pytest.mark.parametrize(('format_', 'programs'), [('iso9660', 1), ('vfat', 2)])
-def test_a_config_drive_is_never_open_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str,
-                                                programs: int) -> None:
+def test_a_config_drive_is_never_open_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str, programs: int
+) -> None:
     """Neither the file nor what it is made of, at the moment in which both are there."""
     run, looks = command.run, []
 
@@ -79,6 +83,7 @@ def test_a_config_drive_is_never_open_to_others(tmp_path: Path, monkeypatch: pyt
         (scratch,) = tmp_path.glob('.configdrive-*')
         looks.append(({mode(path) for path in tmp_path.glob('disk.config*')}, mode(scratch), ' '.join(argv)))
         return done
+
     monkeypatch.setattr(command, 'run', watched)
     configdrive.build(str(tmp_path / 'disk.config'), {'openstack/latest/user_data': b'hunter2'}, Format(format_))
     assert len(looks) == programs
@@ -95,7 +100,8 @@ def test_cached_images(tmp_path: Path, seen: dict[str, int], made_as: str, force
     def download(_: str, stream: IO[bytes]) -> None:
         downloads.append(os.fstat(stream.fileno()).st_mode & 0o777)
         stream.write(image.read_bytes())
-    cache = ImageCache(str(tmp_path / '_base'), files.Locks(str(tmp_path / 'locks')), force_raw=force_raw)
+
+    cache = ImageCache(str(tmp_path / '_base'), files.FileLocks(str(tmp_path / 'locks')), force_raw=force_raw)
     base = cache.image('image-1', image_meta(disk_format=made_as), download)
     assert mode(base.path) == 0o600 and downloads == [0o600] and set(seen.values()) == {0o600}
     assert mode(cache.blank('ephemeral_1', 1 << 20).path) == 0o600
@@ -109,6 +115,8 @@ def test_copies_for_images(tmp_path: Path) -> None:
     made.hold()
     made.copy(str(original), lambda: None)
     assert {path.name: mode(path) for path in (tmp_path / 'snapshots' / 'image-1').iterdir()} == {
-        'held': 0o600, 'disk': 0o600}
+        'held': 0o600,
+        'disk': 0o600,
+    }
     made.flatten('qcow2', lambda: None)
     assert mode(made.path) == 0o600

@@ -1,4 +1,5 @@
 """What libvirt is asked for the secrets of encrypted volumes; ``tests/integration/test_libvirtd.py`` has a real one."""
+
 from __future__ import annotations
 
 import logging
@@ -10,13 +11,15 @@ import libvirt
 import pytest
 
 from kilonova.clients.key_manager import KeyManager
-from kilonova.virt.libvirt.storage.secrets import Secrets
+from kilonova.virt.libvirt.storage.secrets import LibvirtSecrets
 from kilonova.virt.parts.host import HypervisorUnavailable
 from kilonova.virt.parts.volumes import VolumeUnsupported
 from tests.unit.virt.builders import KEY, VOLUME, VOLUME2, new_conf, new_locked_volume, new_volume
 
-XML = (f'<secret ephemeral="yes" private="yes"><uuid>{VOLUME}</uuid><usage type="volume"><volume>{VOLUME}</volume>'
-       '</usage></secret>')
+XML = (
+    f'<secret ephemeral="yes" private="yes"><uuid>{VOLUME}</uuid><usage type="volume"><volume>{VOLUME}</volume>'
+    '</usage></secret>'
+)
 
 
 def failure(code: int) -> libvirt.libvirtError:
@@ -40,24 +43,29 @@ class Libvirt:
             raise self.error
         return act(self)
 
-    def secretDefineXML(self, xml: str) -> Any:     # noqa: N802 - libvirt's name
+    def secretDefineXML(self, xml: str) -> Any:  # noqa: N802 - libvirt's name
         self.asked.append(xml)
         self.kept[VOLUME] = VOLUME, libvirt.VIR_SECRET_USAGE_TYPE_VOLUME
         return SimpleNamespace(setValue=self.asked.append)
 
-    def secretLookupByUUIDString(self, uuid: str) -> Any:       # noqa: N802 - libvirt's name
+    def secretLookupByUUIDString(self, uuid: str) -> Any:  # noqa: N802 - libvirt's name
         if uuid not in self.kept:
             raise failure(libvirt.VIR_ERR_NO_SECRET)
         return SimpleNamespace(undefine=lambda: self.kept.pop(uuid))
 
-    def listAllSecrets(self, flags: int) -> list[Any]:      # noqa: N802 - libvirt's name
+    def listAllSecrets(self, flags: int) -> list[Any]:  # noqa: N802 - libvirt's name
         assert flags == libvirt.VIR_CONNECT_LIST_SECRETS_EPHEMERAL | libvirt.VIR_CONNECT_LIST_SECRETS_PRIVATE
-        return [SimpleNamespace(UUIDString=lambda uuid=uuid: uuid, usageID=lambda usage=usage: usage,
-                                usageType=lambda kind=kind: kind) for uuid, (usage, kind) in self.kept.items()]
+        return [
+            SimpleNamespace(
+                UUIDString=lambda uuid=uuid: uuid, usageID=lambda usage=usage: usage, usageType=lambda kind=kind: kind
+            )
+            for uuid, (usage, kind) in self.kept.items()
+        ]
 
     def guests(self) -> list[Any]:
-        return [SimpleNamespace(xml=lambda: f'<domain><devices><disk><serial>{VOLUME}</serial></disk></devices>'
-                                            '</domain>')]
+        return [
+            SimpleNamespace(xml=lambda: f'<domain><devices><disk><serial>{VOLUME}</serial></disk></devices></domain>')
+        ]
 
 
 @pytest.fixture
@@ -66,44 +74,54 @@ def host() -> Libvirt:
 
 
 @pytest.fixture
-def secrets(host: Libvirt, tmp_path: Any) -> Secrets:
-    return Secrets(host, KeyManager(new_conf(tmp_path)))        # type: ignore[arg-type]
+def secrets(host: Libvirt, tmp_path: Any) -> LibvirtSecrets:
+    return LibvirtSecrets(host, KeyManager(new_conf(tmp_path)))  # type: ignore[arg-type]
 
 
-def test_a_secret_comes_and_goes(host: Libvirt, secrets: Secrets, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_secret_comes_and_goes(host: Libvirt, secrets: LibvirtSecrets, caplog: pytest.LogCaptureFixture) -> None:
     volume = new_locked_volume()
     with caplog.at_level(logging.DEBUG):
         for _again in range(2):
             assert secrets.keep(volume) == KEY
         assert [one if isinstance(one, bytes) else re.sub('\\n *', '', one) for one in host.asked] == [
-            XML, KEY.encode()] * 2
+            XML,
+            KEY.encode(),
+        ] * 2
         for _again in range(2):
             secrets.forget(VOLUME)
     assert host.kept == {} and KEY not in caplog.text
     assert secrets.keep(new_volume()) is None and len(host.asked) == 4
 
 
-def test_a_key_that_can_not_be_had(host: Libvirt, secrets: Secrets) -> None:
+def test_a_key_that_can_not_be_had(host: Libvirt, secrets: LibvirtSecrets) -> None:
     secrets._keys._conf.set_override('fixed_key', None, group='key_manager')
-    with pytest.raises(VolumeUnsupported, match=f'Volume {VOLUME} cannot be attached on host gpu1: Key 0.* cannot '
-                                                       'be read: .key_manager.fixed_key'):
+    with pytest.raises(
+        VolumeUnsupported,
+        match=f'Volume {VOLUME} cannot be attached on host gpu1: Key 0.* cannot be read: .key_manager.fixed_key',
+    ):
         secrets.keep(new_locked_volume())
     assert host.asked == []
 
 
-def test_what_a_crash_left_behind_goes(host: Libvirt, secrets: Secrets) -> None:
+def test_what_a_crash_left_behind_goes(host: Libvirt, secrets: LibvirtSecrets) -> None:
     """Not what a domain has, nor what somebody else keeps there."""
     volume, ceph = libvirt.VIR_SECRET_USAGE_TYPE_VOLUME, libvirt.VIR_SECRET_USAGE_TYPE_CEPH
-    host.kept = {VOLUME: (VOLUME, volume), VOLUME2: (VOLUME2, volume), 'pool': ('/dev/sdx', volume),
-                 'ceph': ('ceph', ceph)}
+    host.kept = {
+        VOLUME: (VOLUME, volume),
+        VOLUME2: (VOLUME2, volume),
+        'pool': ('/dev/sdx', volume),
+        'ceph': ('ceph', ceph),
+    }
     secrets.clear()
     assert list(host.kept) == [VOLUME, 'pool', 'ceph']
 
 
-@pytest.mark.parametrize('error', [HypervisorUnavailable(host='gpu1', reason='gone'),
-                                   failure(libvirt.VIR_ERR_NO_SUPPORT)])
-def test_a_host_without_secrets(host: Libvirt, secrets: Secrets, error: Exception,
-                                caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    'error', [HypervisorUnavailable(host='gpu1', reason='gone'), failure(libvirt.VIR_ERR_NO_SUPPORT)]
+)
+def test_a_host_without_secrets(
+    host: Libvirt, secrets: LibvirtSecrets, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
     """It serves what isn't encrypted."""
     host.error = error
     secrets.clear()
@@ -112,7 +130,7 @@ def test_a_host_without_secrets(host: Libvirt, secrets: Secrets, error: Exceptio
         secrets.keep(new_locked_volume())
 
 
-def test_a_libvirt_that_is_away_holds_no_delete_up(host: Libvirt, secrets: Secrets) -> None:
+def test_a_libvirt_that_is_away_holds_no_delete_up(host: Libvirt, secrets: LibvirtSecrets) -> None:
     host.error = HypervisorUnavailable(host='gpu1', reason='gone')
     secrets.forget(VOLUME)
     host.error = failure(libvirt.VIR_ERR_INTERNAL_ERROR)

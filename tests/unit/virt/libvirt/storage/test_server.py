@@ -1,4 +1,5 @@
 """The disks of one server."""
+
 from __future__ import annotations
 
 import os
@@ -25,8 +26,9 @@ from tests.unit.virt.conftest import qemu_size
 def make(tmp_path: Path, images: Images) -> Any:
     def make(**overrides: Any) -> ServerDisks:
         conf = new_conf(tmp_path, **overrides)
-        cache = ImageCache(f'{conf.instances_path}/_base', files.Locks(f'{conf.instances_path}/locks'))
+        cache = ImageCache(f'{conf.instances_path}/_base', files.FileLocks(f'{conf.instances_path}/locks'))
         return ServerDisks(conf, cache, images)
+
     return make
 
 
@@ -43,8 +45,10 @@ def test_disks_get_room_for_all_that_guests_can_write(make: Any, images_type: st
     directory = disks.directory(instance.uuid)
 
     def room() -> dict[str, bool]:
-        return {name: files.used(directory.file(name)) >= found.virtual_size
-                for name, found in directory.disks().items()}
+        return {
+            name: files.used(directory.file(name)) >= found.virtual_size for name, found in directory.disks().items()
+        }
+
     assert room() == {'disk': True, 'disk.swap': True}
     for name in room():
         command.run('cp', '--sparse=always', directory.file(name), directory.file('copy'))
@@ -58,8 +62,9 @@ def test_disks_get_room_for_all_that_guests_can_write(make: Any, images_type: st
 
 
 @pytest.mark.parametrize('images_type', ['qcow2', 'raw'])
-def test_a_disk_that_has_no_room_is_refused_with_what_it_needs(make: Any, monkeypatch: pytest.MonkeyPatch,
-                                                               images_type: str) -> None:
+def test_a_disk_that_has_no_room_is_refused_with_what_it_needs(
+    make: Any, monkeypatch: pytest.MonkeyPatch, images_type: str
+) -> None:
     disks = make(preallocate_images='space', libvirt={'images_type': images_type})
     disks.fetch(new_instance(), image_meta())
     monkeypatch.setattr(files.shutil, 'disk_usage', lambda path: SimpleNamespace(free=10000))
@@ -75,16 +80,23 @@ def test_a_file_system_that_can_not_do_it_is_refused_at_the_start(make: Any, mon
 
     def refuse(*argv: str) -> str:
         raise command.CommandFailed(command='fallocate', reason='Operation not supported')
+
     monkeypatch.setattr(command, 'run', refuse)
     with pytest.raises(DriverMisconfigured, match=r"preallocate_images is 'space', but .* does not support prealloc"):
         disks.check_storage()
     make().check_storage()
 
 
-@pytest.mark.parametrize(('overrides', 'format_'), [
-    ({}, 'qcow2'), ({'libvirt': {'images_type': 'flat'}}, 'raw'),
-    ({'use_cow_images': False}, 'raw'), ({'libvirt': {'images_type': 'raw'}}, 'raw'),
-    ({'libvirt': {'images_type': 'qcow2'}, 'use_cow_images': False}, 'qcow2')])
+@pytest.mark.parametrize(
+    ('overrides', 'format_'),
+    [
+        ({}, 'qcow2'),
+        ({'libvirt': {'images_type': 'flat'}}, 'raw'),
+        ({'use_cow_images': False}, 'raw'),
+        ({'libvirt': {'images_type': 'raw'}}, 'raw'),
+        ({'libvirt': {'images_type': 'qcow2'}, 'use_cow_images': False}, 'qcow2'),
+    ],
+)
 def test_kind_of_root_disk(make: Any, overrides: dict[str, Any], format_: str) -> None:
     disks, instance = make(**overrides), new_instance()
     assert shapes(disks.plan(instance, image_meta())) == [('disk', format_, 'disk')]
@@ -98,14 +110,20 @@ def test_everything_at_once_is_what_was_planned(make: Any) -> None:
     disks = make()
     instance = new_instance(flavor=new_flavor(ephemeral_gb=1, swap=2), config_drive='True')
     planned = disks.plan(instance, image_meta())
-    assert shapes(planned) == [('disk', 'qcow2', 'disk'), ('disk.eph0', 'qcow2', 'disk'),
-                               ('disk.swap', 'qcow2', 'disk'), ('disk.config', 'raw', 'cdrom')]
+    assert shapes(planned) == [
+        ('disk', 'qcow2', 'disk'),
+        ('disk.eph0', 'qcow2', 'disk'),
+        ('disk.swap', 'qcow2', 'disk'),
+        ('disk.config', 'raw', 'cdrom'),
+    ]
     disks.create(instance, image_meta())
     assert disks.present(instance) == planned
     made = disks.directory(instance.uuid).disks()
     assert (made['disk.eph0'].virtual_size, made['disk.swap'].virtual_size) == (1 << 30, 2 << 20)
-    assert sorted(path.name for path in Path(made['disk'].backing).parent.iterdir())[-2:] == ['ephemeral_1_ext4',
-                                                                                             'swap_2']
+    assert sorted(path.name for path in Path(made['disk'].backing).parent.iterdir())[-2:] == [
+        'ephemeral_1_ext4',
+        'swap_2',
+    ]
 
 
 def test_a_config_drive_stays_what_it_is_until_it_is_made_again(make: Any) -> None:
@@ -122,9 +140,16 @@ def test_a_config_drive_stays_what_it_is_until_it_is_made_again(make: Any) -> No
     assert not disks.directory(plain.uuid).asked()
 
 
-@pytest.mark.parametrize(('file_system', 'at', 'magic'), [
-    ('ext2', 1080, b'\x53\xef'), ('ext3', 1080, b'\x53\xef'), ('ext4', 1080, b'\x53\xef'), ('xfs', 0, b'XFSB'),
-    ('vfat', 82, b'FAT32')])
+@pytest.mark.parametrize(
+    ('file_system', 'at', 'magic'),
+    [
+        ('ext2', 1080, b'\x53\xef'),
+        ('ext3', 1080, b'\x53\xef'),
+        ('ext4', 1080, b'\x53\xef'),
+        ('xfs', 0, b'XFSB'),
+        ('vfat', 82, b'FAT32'),
+    ],
+)
 def test_file_systems_of_ephemeral_disks_are_made(make: Any, file_system: str, at: int, magic: bytes) -> None:
     """By the programs themselves: each that the API takes has one in bindep.txt."""
     disks = make(default_ephemeral_format=file_system)
@@ -160,8 +185,9 @@ def test_growing_adds_what_the_new_flavor_has(make: Any) -> None:
 def test_ephemeral_of_windows_is_vfat_and_of_an_operators_choice(make: Any) -> None:
     made = []
     disks = make()
-    disks._cache.blank = lambda name, size, *mkfs: made.append((name, mkfs[2])) or disks._cache.image(
-        'image-1', image_meta(), disks._download)
+    disks._cache.blank = lambda name, size, *mkfs: (
+        made.append((name, mkfs[2])) or disks._cache.image('image-1', image_meta(), disks._download)
+    )
     disks.create(new_instance(flavor=new_flavor(ephemeral_gb=1)), image_meta(properties={'os_type': 'windows'}))
     disks._conf.set_override('default_ephemeral_format', 'xfs')
     disks.create(new_instance(flavor=new_flavor(ephemeral_gb=1)), image_meta())

@@ -1,5 +1,6 @@
 """Disks on their way to another machine, with a stand-in for ssh and its server (see RemoteRig): what goes, what goes
 on after a cut, what is left. The real commands between two machines: tests/integration/test_two_machines.py."""
+
 from __future__ import annotations
 
 import os
@@ -40,8 +41,11 @@ def carry(rig: Any, instance: Any, **kwargs: Any) -> dict[str, Any]:
 
 def files_of(rig: Any, host: str) -> list[str]:
     root = rig.file(host)
-    return sorted(str(path.relative_to(root)) for path in root.rglob('*') if path.is_file()
-                  and not path.name.startswith('.') and 'locks' not in path.parts)
+    return sorted(
+        str(path.relative_to(root))
+        for path in root.rglob('*')
+        if path.is_file() and not path.name.startswith('.') and 'locks' not in path.parts
+    )
 
 
 def contents(rig: Any, host: str, uuid: str, name: str) -> dict[int, bytes]:
@@ -86,7 +90,7 @@ def test_disks_get_there_with_their_holes(remote_rig: Any, kind: str) -> None:
     assert blocks(arrived) == was and len(was) == 2 and arrived.stat().st_size == 1 << 30
     assert arrived.stat().st_blocks * 512 < 8 * BLOCK
     assert arrived.stat().st_mode & 0o777 == 0o600
-    assert len(rig.log('dd of=')) == (0 if kind == 'rsync' else 3)     # two of the disk, disk.info
+    assert len(rig.log('dd of=')) == (0 if kind == 'rsync' else 3)  # two of the disk, disk.info
     assert bool(rig.log('rsync --server')) is (kind == 'rsync')
 
 
@@ -94,7 +98,7 @@ def test_what_was_cut_goes_on_behind_the_last_whole_block(remote_rig: Any) -> No
     rig = remote_rig
     source, target = rig.path / 'source', rig.path / 'target'
     source.write_bytes(os.urandom(5 * BLOCK + 100))
-    place = ssh.Remote(rig.there.moves.prepare_move(), 'server', 'gpu1', ssh.Transport())
+    place = ssh.Remote(rig.there.moves.prepare_move(), 'server', 'gpu1', ssh.FileTransport())
     sent = []
     rig.cut(BLOCK // 2)
     place._send(str(source), str(target), sent.append)
@@ -157,12 +161,16 @@ def test_progress_counts_what_there_is_and_ends_the_carrying(remote_rig: Any) ->
     rig = remote_rig
     instance = spawn(rig)
     # As much as takes more than one look.
-    subprocess.run(['qemu-io', '-f', 'qcow2', '-c', 'write -P 7 2M 8M', str(rig.file('gpu1', instance.uuid, 'disk'))],
-                   check=True, capture_output=True)
+    subprocess.run(
+        ['qemu-io', '-f', 'qcow2', '-c', 'write -P 7 2M 8M', str(rig.file('gpu1', instance.uuid, 'disk'))],
+        check=True,
+        capture_output=True,
+    )
     told: list[tuple[int, int]] = []
     dest = rig.there.moves.prepare_move()
-    rig.here.moves.migrate_disk_and_power_off(instance, dest, new_flavor(root_gb=2),
-                                        progress=lambda *done: told.append(done))
+    rig.here.moves.migrate_disk_and_power_off(
+        instance, dest, new_flavor(root_gb=2), progress=lambda *done: told.append(done)
+    )
     assert len({total for _, total in told}) == 1 and told[0][0] < told[-1][0] <= told[-1][1]
 
     second = spawn(rig, id=2)
@@ -171,6 +179,7 @@ def test_progress_counts_what_there_is_and_ends_the_carrying(remote_rig: Any) ->
     def stop(done: int, total: int) -> None:
         if done:
             raise errors.Cancelled(key='the operation')
+
     with pytest.raises(errors.Cancelled):
         rig.here.moves.migrate_disk_and_power_off(second, dest, new_flavor(root_gb=2), progress=stop)
     assert [name for name in files_of(rig, 'gpu2') if second.uuid in name]
@@ -194,6 +203,7 @@ def test_answers_that_are_lost(remote_rig: Any, monkeypatch: pytest.MonkeyPatch)
             lost.add(script)
             raise ssh.Cut(command='ssh', reason='the answer is lost')
         return answer
+
     monkeypatch.setattr(ssh.Remote, '_once', once)
     info = carry(rig, instance)
     assert {ssh._END, ssh._MOVE, ssh._BEGIN, ssh._SUM} <= lost
@@ -214,6 +224,7 @@ def test_half_a_base_goes_with_its_move(remote_rig: Any, by: str, monkeypatch: p
         if script == ssh._SUM:
             raise KeyboardInterrupt
         return run(self, script, *args, **bound)
+
     monkeypatch.setattr(ssh.Remote, '_once', once)
     with pytest.raises(KeyboardInterrupt):
         rig.here.moves.migrate_disk_and_power_off(instance, dest, new_flavor(root_gb=2))
@@ -243,7 +254,8 @@ def refuses(rig: Any, text: str, **offered: Any) -> None:
     instance = spawn(rig)
     with pytest.raises(errors.DisksUnmovable, match=text):
         rig.here.moves.migrate_disk_and_power_off(
-            instance, {**rig.there.moves.prepare_move(), **offered}, new_flavor(root_gb=2))
+            instance, {**rig.there.moves.prepare_move(), **offered}, new_flavor(root_gb=2)
+        )
     assert rig.here.guests.get_info(instance) == PowerState.RUNNING
 
 
@@ -254,8 +266,9 @@ def test_an_address_is_an_address(remote_rig: Any, address: str | None) -> None:
 
 
 def test_an_address_that_leads_elsewhere_is_found_out(remote_rig: Any) -> None:
-    refuses(remote_rig, 'from gpu1 to gpu2: ::1 is the address of another host', storage_id='of another host',
-            address='::1')
+    refuses(
+        remote_rig, 'from gpu1 to gpu2: ::1 is the address of another host', storage_id='of another host', address='::1'
+    )
 
 
 def test_a_destination_whose_shell_hangs_is_given_up(remote_rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,8 +280,9 @@ def test_a_destination_whose_shell_hangs_is_given_up(remote_rig: Any, monkeypatc
 
 
 def test_the_destination_says_its_address(remote_rig: Any) -> None:
-    offer = DiskMover('gpu2', '10.0.0.2', str(remote_rig.path), '/base', ssh.Transport(),
-                      remote_rig.there.disks.pool).offer()
+    offer = DiskMover(
+        'gpu2', '10.0.0.2', str(remote_rig.path), '/base', ssh.FileTransport(), remote_rig.there.disks.pool
+    ).offer()
     assert (offer['host'], offer['address']) == ('gpu2', '10.0.0.2')
 
 

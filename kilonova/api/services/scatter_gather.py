@@ -1,0 +1,56 @@
+"""Queries to all cells, some of whose databases may not answer.
+
+    silent: list = []
+    for cell, rows in ask_cells(backend.all_cells(), lambda cell: …, silent): …
+    if silent: ...                                          # the result is not complete
+
+The lists of servers, services and hypervisors use these functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from oslo_log import log as logging
+
+from kilonova.db import engine
+from kilonova.errors import Unanswered
+
+LOG = logging.getLogger(__name__)
+
+R = TypeVar('R')
+
+
+def is_silence(error: BaseException) -> bool:
+    """Return whether the error means that a database or daemon did not answer."""
+    return isinstance(error, Unanswered) or engine.is_unreachable(error)
+
+
+def ask_cells(cells: Iterable[Any], ask: Callable[[Any], R], silent: list[Any] | None = None) -> list[tuple[Any, R]]:
+    """Call ``ask`` with each cell, and return a list of (cell, result).
+
+    Cells whose database does not answer are left out of the result and appended to ``silent``. If ``silent`` is None,
+    the error is raised.
+    """
+    found = []
+    for cell in cells:
+        try:
+            found.append((cell, ask(cell)))
+        except Exception as error:
+            if silent is None or not is_silence(error):
+                raise
+            LOG.warning(
+                'Cell %s is not responding and hence only partial results are available from this cell: %s',
+                cell.name,
+                error,
+            )
+            silent.append(cell)
+    return found
+
+
+def refuse_if_any(silent: Iterable[Any]) -> None:
+    """Raise Unanswered (503) if ``silent`` is not empty: the searched row may be in a cell that did not answer."""
+    names = ', '.join(cell.name for cell in silent)
+    if names:
+        raise Unanswered(who=f'Cell {names}', reason='its database did not respond')

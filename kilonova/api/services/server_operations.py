@@ -1,0 +1,369 @@
+"""Find the server of an API request, check its state, and accept an operation on it.
+
+The server may be in a cell, or still be a build request. Accepting an operation writes its row and the instance action
+in one transaction of the cell. ``run``, or the caller of ``accept``, then wakes a conductor. ``wait`` waits for the end
+of an operation.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from kilonova import states
+from kilonova.api.services.backend import Backend
+from kilonova.api.services.scatter_gather import is_silence
+from kilonova.context import RequestContext
+from kilonova.db.engine import Connection, Database
+from kilonova.db.queries import actions, info_caches, instances, operations, servers
+from kilonova.errors import (
+    InstanceBusy,
+    InstanceInvalidState,
+    InstanceIsLocked,
+    InstanceNotFound,
+    InstanceNotReady,
+    Invalid,
+)
+from kilonova.objects.vif import ACCELERATED, Vif
+
+# The purposes of ``find_server``. VIEW shows a server. WORK reads all columns that operations need. HISTORY also finds
+# deleted servers. PARTIAL also finds servers whose cell's database does not answer.
+VIEW, WORK, HISTORY, PARTIAL = 'view', 'work', 'history', 'partial'
+# From this microversion on servers are shown even if their cell's database does not answer.
+PARTIAL_SINCE = 69
+# From this microversion on the instance actions of deleted servers can be read.
+HISTORY_SINCE = 21
+# Seconds between two checks in ``wait``: the first pause and the longest one.
+_LOOK, _LONGEST_LOOK = 0.05, 0.5
+# Short operations that attach or detach a device, or change snapshots of a volume, and keep the server's states.
+# Clients send several such requests at once, and send the next request as soon as a device is attached.
+_BRIEF = frozenset(
+    (
+        'attach_interface',
+        'detach_interface',
+        'attach_volume',
+        'detach_volume',
+        'volume_snapshot_create',
+        'volume_snapshot_delete',
+    )
+)
+
+# Events that are refused for servers whose ports are accelerators.
+_BLOCKED_BY_ACCELERATED_PORTS = frozenset(
+    (
+        'suspend.start',
+        'shelve.start',
+        'shelve_offload.start',
+        'resize.start',
+        'migrate.start',
+        'live_migrate.start',
+        'evacuate.start',
+    )
+)
+
+T = TypeVar('T')
+
+
+class PortAccelerated(Invalid):
+    """Error 400: the server has ports that are accelerators, and they prevent the action."""
+
+    msg_fmt = 'Feature not supported with Ports that have accelerators.'
+
+
+@dataclass(frozen=True)
+class ServerRef:
+    """A server that ``find_server`` found.
+
+    ``cell`` is the server's cell database, or None while the server is a build request. ``row`` is the row that the
+    query returned. If ``silent`` is true, the cell's database did not answer, and ``row`` only has what the API
+    database knows (``servers.known``).
+    """
+
+    uuid: str
+    cell: Any
+    row: dict[str, Any]
+    silent: bool = False
+
+    @property
+    def target(self) -> dict[str, Any]:
+        """The server's project and user, as the target of policy checks."""
+        return {'project_id': self.row['project_id'], 'user_id': self.row['user_id']}
+
+
+def find_server(
+    backend: Backend,
+    ctxt: RequestContext,
+    uuid: str,
+    *,
+    purpose: str = VIEW,
+    version: int = 1,
+    for_services: bool = False,
+) -> ServerRef:
+    """Return the server with this uuid.
+
+    ``purpose`` is one of VIEW, WORK, HISTORY and PARTIAL. If ``for_services`` is true, a caller with the role
+    ``service`` finds servers of other projects too. Runs two SQL statements.
+
+    Raises InstanceNotFound if there is no such server, or if it belongs to another project: callers must not learn that
+    it exists. Raises an error if the cell's database does not answer, unless ``purpose`` is PARTIAL and ``version`` is
+    at least 69.
+    """
+    with backend.api_db.read() as conn:
+        place = servers.find(conn, uuid)
+    if place is not None and (
+        ctxt.is_admin or place['project_id'] == ctxt.project_id or (for_services and 'service' in ctxt.roles)
+    ):
+        if place['cell_id'] is not None:
+            cell = backend.cells.by_id(place['cell_id'])
+            try:
+                with cell.read() as conn:
+                    row = (
+                        instances.get(conn, uuid)
+                        if purpose == WORK
+                        else servers.get(conn, uuid, deleted=purpose == HISTORY and version >= HISTORY_SINCE)
+                    )
+            except Exception as error:
+                if purpose != PARTIAL or version < PARTIAL_SINCE or not is_silence(error):
+                    raise
+                return _known(backend, cell, uuid)
+            if row is not None:
+                return ServerRef(uuid, cell, row)
+        elif place['request'] is not None:
+            return ServerRef(uuid, None, place['request'])
+    raise InstanceNotFound(instance_id=uuid)
+
+
+def _known(backend: Backend, cell: Database, uuid: str) -> ServerRef:
+    with backend.api_db.read() as conn:
+        row = servers.known(conn, uuid)
+    if row is None:
+        raise InstanceNotFound(instance_id=uuid)
+    return ServerRef(uuid, cell, row, silent=True)
+
+
+def check_lock(ctxt: RequestContext, server: ServerRef) -> None:
+    """Raise InstanceIsLocked if the server is locked and the caller is no administrator."""
+    if server.row.get('locked') and not ctxt.is_admin:
+        raise InstanceIsLocked(instance_uuid=server.uuid)
+
+
+def check_ready(server: ServerRef) -> None:
+    """Raise InstanceNotReady if the server is in no cell or on no host yet."""
+    if server.cell is None or not server.row.get('host'):
+        raise InstanceNotReady(instance_id=server.uuid)
+
+
+def check_editable(server: ServerRef, method: str) -> None:
+    """Check that metadata and tags of the server can be changed in its current state.
+
+    Only the row in ``server`` is checked. The writing transaction checks the state again. ``method`` is the name of the
+    request in the error message.
+
+    Raises:
+        InstanceInvalidState: The server's state forbids the change (error 409).
+        InstanceNotReady: The server is in no cell yet (error 409).
+    """
+    state = server.row['vm_state']
+    if state not in states.EDITABLE:
+        raise InstanceInvalidState(method=method, instance_uuid=server.uuid, attr='vm_state', state=state)
+    if server.cell is None:
+        raise InstanceNotReady(instance_id=server.uuid)
+
+
+def action(ctxt: RequestContext, name: str) -> dict[str, Any]:
+    """Return the columns of the row that records a request in the server's list of instance actions."""
+    return {'action': name, 'request_id': ctxt.request_id, 'user_id': ctxt.user_id, 'project_id': ctxt.project_id}
+
+
+def check(
+    ctxt: RequestContext,
+    server: ServerRef,
+    event: str,
+    launched: bool = True,
+    hosted: bool = True,
+    locked: bool = False,
+) -> None:
+    """Check a server's lock, state and host, as its row in ``server`` shows them, before ``event``.
+
+    The transaction that accepts the operation checks the state again. If ``launched`` is false, the server may never
+    have been launched. If ``hosted`` is false, the server needs no host. If ``locked`` is true, a locked server is
+    accepted.
+
+    Raises:
+        InstanceIsLocked: The server is locked and the caller is no administrator (error 409).
+        InstanceInvalidState: The server's state does not allow the event (error 409).
+        InstanceNotReady: The server has no host yet (error 409).
+        PortAccelerated: Ports of the server are accelerators, and the event is a move, suspend or shelve (error 400).
+    """
+    if not locked:
+        check_lock(ctxt, server)
+    if event in _BLOCKED_BY_ACCELERATED_PORTS and has_accelerated_ports(server):
+        raise PortAccelerated
+    row = server.row
+    rule = states.TRANSITIONS[event]
+    if not rule.allows(row['vm_state'], row['task_state']):
+        wrong_vm = rule.vm is not states.ANY and row['vm_state'] not in rule.vm
+        attr = 'vm_state' if wrong_vm else 'task_state'
+        raise InstanceInvalidState(method=rule.method, instance_uuid=server.uuid, attr=attr, state=row[attr])
+    if launched and not row['launched_at']:
+        raise InstanceInvalidState(
+            method=rule.method, instance_uuid=server.uuid, attr='launched_at', state=row['launched_at']
+        )
+    if hosted:
+        check_ready(server)
+
+
+def has_accelerated_ports(server: ServerRef) -> bool:
+    """Return whether any port of the server is an accelerator."""
+    vifs = json.loads(server.row['extra_network_info'] or '[]') if server.cell is not None else []
+    return any(vif.get('vnic_type') in ACCELERATED for vif in vifs)
+
+
+def accept(
+    ctxt: RequestContext, server: ServerRef, event: str, row: operations.OperationRow, name: str, **more: Any
+) -> None:
+    """Change the server's state by ``event`` and write the operation row and the instance action, in one transaction.
+
+    Raises InstanceInvalidState if the server's state does not allow the event, for example because a concurrent request
+    was faster. Raises InstanceBusy, a subclass, if another operation of the server is running. Raises InstanceNotFound
+    if the server was deleted.
+    """
+    operations.accept(
+        server.cell, instance_uuid=server.uuid, event=event, operation=row, action=action(ctxt, name), **more
+    )
+
+
+def accept_in_turn(
+    backend: Backend,
+    ctxt: RequestContext,
+    server: ServerRef,
+    event: str,
+    row: operations.OperationRow,
+    name: str,
+    **more: Any,
+) -> None:
+    """Call ``accept``, and retry while a short operation of the server is running.
+
+    Short operations attach or detach an interface or a volume, or create or delete a volume snapshot. Use this function
+    for requests that depend on nothing that such an operation changes, or that check it again in the transaction
+    (``write``).
+
+    Raises InstanceBusy if the short operations don't end within the RPC response timeout, or if another kind of
+    operation is running.
+    """
+    end = time.monotonic() + backend.options.answer_seconds
+    while True:
+        try:
+            accept(ctxt, server, event, row, name, **more)
+            return
+        except InstanceBusy:
+            if time.monotonic() >= end or not wait(backend, server, lambda conn: _is_free(conn, server)):
+                raise
+
+
+def _is_free(conn: Connection, server: ServerRef) -> bool | None:
+    """Return whether no operation is running on the server, or None if the running one will end soon."""
+    kind = operations.running(conn, server.uuid)
+    return None if kind in _BRIEF else kind is None
+
+
+def run(
+    backend: Backend,
+    ctxt: RequestContext,
+    server: ServerRef,
+    kind: str,
+    event: str,
+    args: dict[str, Any] | None = None,
+    hosted: bool = True,
+    **more: Any,
+) -> None:
+    """Accept an operation that is one step on the server's host, and wake a conductor.
+
+    Waits for short operations as ``accept_in_turn`` does. If ``hosted`` is false, the server needs no host. Raises the
+    errors of ``check`` and ``accept_in_turn``.
+    """
+    check(ctxt, server, event, hosted=hosted)
+    row = operations.OperationRow.new(ctxt, kind, server.uuid, args or {})
+    accept_in_turn(backend, ctxt, server, event, row, kind, **more)
+    backend.conductor.run_operation(ctxt, operation=row.uuid)
+
+
+def run_beside(backend: Backend, ctxt: RequestContext, server: ServerRef, kind: str, args: dict[str, Any]) -> None:
+    """Start an operation that runs in parallel with the server's other operations, whatever the server's state.
+
+    In such an operation a conductor asks another service for the current state of the server's ports, or of one of its
+    volumes.
+    """
+    row = operations.OperationRow.new(ctxt, kind, server.uuid, args, beside=True)
+    backend.conductor.run_operation(ctxt, operation=operations.add_beside(server.cell, row))
+
+
+def ports_changed(backend: Backend, ctxt: RequestContext, server: ServerRef, change: Callable[[Vif], Vif]) -> None:
+    """Apply ``change`` to each interface in the server's info cache, and have a conductor refresh the cache.
+
+    The caller has already made the same change in the network service, from which the conductor reads. When this
+    function returns, the info cache shows the change. The exception is that another process writes the cache at the
+    same moment: then it shows the change after the conductor's refresh.
+    """
+    row = operations.OperationRow.new(ctxt, 'network_changed', server.uuid, {}, beside=True)
+    uuid = operations.add_beside(
+        server.cell,
+        row,
+        lambda conn: info_caches.amend(conn, server.uuid, lambda stored: change(Vif.read(stored)).stored()),
+    )
+    backend.conductor.run_operation(ctxt, operation=uuid)
+
+
+class Renaming:
+    """The operation in which a conductor writes the server's new hostname to the DNS names of its ports.
+
+    Call ``write`` in the transaction that changes the hostname, and ``wake`` after it. The methods do nothing if this
+    cloud has no network service.
+    """
+
+    def __init__(self, backend: Backend, ctxt: RequestContext, server: ServerRef) -> None:
+        self._backend, self._ctxt, self._server = backend, ctxt, server
+        self._row: str | None = None
+
+    def write(self, conn: Connection) -> None:
+        """Insert the operation row in the transaction of ``conn``."""
+        if self._backend.networks is not None:
+            self._row = operations.put_beside(
+                conn,
+                operations.OperationRow.new(
+                    self._ctxt, 'network_changed', self._server.uuid, {'renamed': True}, beside=True
+                ),
+            )
+
+    def wake(self) -> None:
+        """Wake a conductor for the operation row, if ``write`` inserted one."""
+        if self._row is not None:
+            self._backend.conductor.run_operation(self._ctxt, operation=self._row)
+
+
+def wait(backend: Backend, server: ServerRef, look: Callable[[Connection], T | None]) -> T | None:
+    """Call ``look`` with a connection to the server's cell repeatedly until it returns a value, and return the value.
+
+    Return None if ``look`` still returns None after the RPC response timeout (``answer_seconds``). The pause between
+    two calls grows from 0.05 to 0.5 seconds.
+    """
+    end, pause = time.monotonic() + backend.options.answer_seconds, _LOOK
+    while True:
+        with server.cell.read() as conn:
+            found = look(conn)
+        if found is not None or time.monotonic() >= end:
+            return found
+        time.sleep(pause)
+        pause = min(pause * 2, _LONGEST_LOOK)
+
+
+def failure(conn: Connection, server: ServerRef, request_id: str) -> str | None:
+    """Return why an action of the server failed, or None if it did not fail or does not exist."""
+    action = actions.get(conn, server.uuid, request_id)
+    if action is None or action['message'] is None:
+        return None
+    message: str = action['message']
+    return actions.reasons(conn, [action['id']]).get(action['id'], message)

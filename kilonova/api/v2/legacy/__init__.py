@@ -1,0 +1,1 @@
+"""Proxies to Glance, Cinder and Neutron, and os-hosts: what clients of old microversions call."""

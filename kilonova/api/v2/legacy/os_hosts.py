@@ -1,0 +1,122 @@
+"""The resource ``/os-hosts``, until microversion 2.42. Later ones have ``/os-hypervisors`` and ``/os-services``.
+
+The libvirt driver cannot switch whole hosts on and off, nor put them into maintenance. A caller who may do so gets the
+answer that Nova gives for drivers without this function (501).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from kilonova.api.rules import ADMIN, PREFIX, rule
+from kilonova.api.schemas import types as t
+from kilonova.api.schemas.base import Obj, Prop, QuerySchema
+from kilonova.api.services import hosts
+from kilonova.api.wsgi import Call, Route
+
+# --- rules -----------------------------------------------------------------------------------------------------------
+LIST, SHOW, UPDATE, START, SHUTDOWN, REBOOT = (
+    f'{PREFIX}os-hosts:{verb}' for verb in ('list', 'show', 'update', 'start', 'shutdown', 'reboot')
+)
+RULES = (
+    rule(LIST, ADMIN, 'List hosts with their services.'),
+    rule(SHOW, ADMIN, 'Show the total and the used resources of a host.'),
+    rule(UPDATE, ADMIN, 'Enable or disable a host.'),
+    rule(START, ADMIN, 'Power a host on (no driver supports it).'),
+    rule(SHUTDOWN, ADMIN, 'Power a host off (no driver supports it).'),
+    rule(REBOOT, ADMIN, 'Reboot a host (no driver supports it).'),
+)
+
+
+# --- request schemas -------------------------------------------------------------------------------------------------
+_SWITCH = t.one_of('enable', 'disable', 'Enable', 'Disable', 'ENABLE', 'DISABLE')
+
+QUERY = QuerySchema.of(Prop('zone', t.ANY_TEXT))
+BODY = Obj(Prop('status', _SWITCH), Prop('maintenance_mode', _SWITCH), minProperties=1)
+
+
+# --- response fields -------------------------------------------------------------------------------------------------
+Row = Mapping[str, Any]
+
+
+def _brief(row: Row) -> dict[str, Any]:
+    """Return a list entry; there is one entry for each service of a host."""
+    return {'host_name': row['host'], 'service': row['topic'], 'zone': row['zone']}
+
+
+def _resources(host: str, nodes: Iterable[Row], projects: Iterable[Row]) -> list[dict[str, Any]]:
+    """Return the rows of a host's resources.
+
+    The rows are: the total of the host, what its compute service counts as used, the sum over the flavors of its
+    servers, and this sum for each project.
+    """
+    nodes, projects = list(nodes), list(projects)
+
+    def line(name: str, cpu: int, memory: int, disk: int) -> dict[str, Any]:
+        return {'resource': {'host': host, 'project': name, 'cpu': cpu, 'memory_mb': memory, 'disk_gb': disk}}
+
+    def sums(rows: list[Row], *names: str) -> list[int]:
+        return [sum(int(row[name] or 0) for row in rows) for name in names]
+
+    promised = ('vcpus', 'memory_mb', 'disk_gb')
+    return [
+        line('(total)', *sums(nodes, 'vcpus', 'memory_mb', 'local_gb')),
+        line('(used_now)', *sums(nodes, 'vcpus_used', 'memory_mb_used', 'local_gb_used')),
+        line('(used_max)', *sums(projects, *promised)),
+        *(line(row['project_id'], *sums([row], *promised)) for row in projects),
+    ]
+
+
+# --- handlers --------------------------------------------------------------------------------------------------------
+def index(call: Call) -> Any:
+    """List the hosts, one entry for each enabled service (``GET /os-hosts``)."""
+    rows = [service.row for service in hosts.list_services(call.backend, silent=[]) if not service.row['disabled']]
+    zone = call.one('zone')
+    return {'hosts': [_brief(row) for row in rows if not zone or row['zone'] == zone]}
+
+
+def show(call: Call) -> Any:
+    """Return the resources of a host (``GET /os-hosts/{host_name}``)."""
+    host = call.path['host_name']
+    nodes, projects = hosts.resources(call.backend, host)
+    return {'host': _resources(host, nodes, projects)}
+
+
+def update(call: Call) -> Any:
+    """Enable or disable the compute service of a host (``PUT /os-hosts/{host_name}``).
+
+    Raises NotSupported (501) if the body contains maintenance_mode.
+    """
+    host = call.path['host_name']
+    service = _compute(call)
+    if 'maintenance_mode' in call.body:
+        raise hosts.NotSupported
+    disabled = call.body['status'].lower() == 'disable'
+    hosts.change(call.backend, call.ctxt, service, {'disabled': disabled, 'disabled_reason': None})
+    return {'host': host, 'status': 'disabled' if disabled else 'enabled'}
+
+
+def power(call: Call) -> None:
+    """Refuse to start, shut down or reboot a host (``GET /os-hosts/{host_name}/startup``, ``/shutdown``, ``/reboot``).
+
+    Raises NotFound (404) if there is no such host, and NotSupported (501) if there is one.
+    """
+    _compute(call)
+    raise hosts.NotSupported
+
+
+def _compute(call: Call) -> hosts.InCell:
+    return hosts.find_binary(call.backend, call.path['host_name'], hosts.COMPUTE)
+
+
+# --- routes ----------------------------------------------------------------------------------------------------------
+_ALL, _ONE = '/os-hosts', '/os-hosts/{host_name}'
+ROUTES = (
+    Route('GET', _ALL, index, LIST, query=QUERY, until=42),
+    Route('GET', _ONE, show, SHOW, until=42),
+    Route('PUT', _ONE, update, UPDATE, body=BODY, until=42),
+    Route('GET', f'{_ONE}/startup', power, START, status=501, until=42),
+    Route('GET', f'{_ONE}/shutdown', power, SHUTDOWN, status=501, until=42),
+    Route('GET', f'{_ONE}/reboot', power, REBOOT, status=501, until=42),
+)

@@ -1,0 +1,189 @@
+"""Message versions for other daemons: ``[upgrade_levels]``, and what 'auto' means.
+
+    levels = RpcVersionCaps(conf, cells)
+    compute = Client(Compute, transport, levels.of('compute'))
+    levels.reset()                              # after SIGHUP, look up the versions again
+
+'auto' (or an empty value) means the lowest version of the services of that kind in all cells. It is looked up with the
+first message and kept until SIGHUP. So daemons of a new release can send messages to computes of the previous release,
+and a SIGHUP after the last compute was upgraded lets them use all new messages.
+
+Services that have not reported for a long time count as well, unless they are forced down or deleted. Messages about
+the lowest version therefore say which hosts have it, and when these reported last.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from oslo_config import cfg
+from oslo_log import log as logging
+
+from kilonova import errors
+from kilonova.cmd import options
+from kilonova.db import engine
+from kilonova.db.queries import services
+from kilonova.db.queries.cells import CellDatabases
+from kilonova.rpc import versions
+
+LOG = logging.getLogger(__name__)
+
+
+# Maximum number of services that one text names. The others are counted.
+MOST_NAMED = 5
+# Units of time in seconds, with their names in texts.
+_UNITS = ((86400, 'day'), (3600, 'hour'), (60, 'minute'), (1, 'second'))
+
+
+class TooOldComputeService(errors.KilonovaError):
+    """A compute service is older than the oldest release that this one supports."""
+
+    msg_fmt = (
+        'Current Kilonova version does not support computes older than %(oldest)d but the minimum compute '
+        'service level in your system is %(minimum)d%(named)s. Upgrade them first, or set '
+        '[workarounds]disable_compute_service_check_for_ffu while no compute runs. A host that is gone for good '
+        "counts until its service is deleted ('openstack compute service delete') or forced down."
+    )
+
+
+class RpcVersionCaps:
+    """The version caps of this daemon's RPC clients.
+
+    ``cells`` is None for a daemon without a database; 'auto' then sets no cap.
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts, cells: CellDatabases | None = None) -> None:
+        self._conf, self._cells = conf, cells
+        self._lock = threading.Lock()
+        self._known: dict[str, str | None] = {}
+        self._fresh: set[str] = set()
+
+    def of(self, interface: str) -> str | Callable[[], str | None] | None:
+        """Return the version cap for a client of this interface (a name of ``rpc.versions``).
+
+        The result is a fixed cap, a function that returns the cap, or None if there is no cap.
+        """
+        pinned = options.cap(self._conf, interface)
+        if pinned is not None or self._cells is None:
+            return pinned
+        cells = self._cells
+        return lambda: self._auto(cells, interface)
+
+    def reset(self) -> None:
+        """Look up the versions of services again with the next message."""
+        with self._lock:
+            self._fresh.clear()
+        LOG.info('RPC versions of the other services will be looked up again')
+
+    def _auto(self, cells: CellDatabases, interface: str) -> str | None:
+        with self._lock:
+            if interface in self._fresh:
+                return self._known[interface]
+        binary = versions.BINARIES[interface]
+        try:
+            minimum = minimum_version(cells, binary)
+        except Exception as error:
+            if not engine.is_unreachable(error):
+                raise
+            with self._lock:
+                if interface in self._known:
+                    return self._known[interface]
+            raise errors.Unanswered(
+                who='the database', reason=f'the versions of {binary} services could not be read: {error}'
+            ) from error
+        found = versions.cap(interface, minimum)
+        # If there is no such service, the result is not kept: a service that starts next has this release, or the next
+        # message finds it.
+        if minimum:
+            LOG.info(
+                'Automatically selected %s RPC version %s from minimum service version %d',
+                interface,
+                found or versions.HISTORY[versions.SERVICE_VERSION][interface],
+                minimum,
+            )
+            if minimum < versions.SERVICE_VERSION:
+                LOG.info('Services of an older release: %s', named(cells, binary, versions.SERVICE_VERSION))
+            with self._lock:
+                self._known[interface] = found
+                self._fresh.add(interface)
+        return found
+
+
+def minimum_version(cells: CellDatabases, binary: str) -> int:
+    """Return the lowest version of the services of this kind in all cells except cell0, or 0 if there are none.
+
+    Runs one SQL statement for each cell.
+    """
+    found, buried = [], cells.cell0()
+    for database in cells.databases():
+        if database is buried:
+            continue
+        with database.read() as connection:
+            found.append(services.minimum_version(connection, binary))
+    return min((version for version in found if version), default=0)
+
+
+def named(cells: CellDatabases, binary: str, below: int, silent_for: float | None = None) -> str:
+    """Return a text with host, version and last report of the services of this kind with a version below ``below``.
+
+    At most MOST_NAMED services are named, the others counted. With ``silent_for``, only services count that have not
+    reported for so many seconds. The text is empty if there are none, or if a database does not answer. Runs two SQL
+    statements for each cell.
+    """
+    found, total, buried = list[services.Outdated](), 0, cells.cell0()
+    try:
+        for database in cells.databases():
+            if database is not buried:
+                with database.read() as connection:
+                    rows, count = services.outdated(connection, binary, below, MOST_NAMED, silent_for)
+                found, total = found + rows, total + count
+    except Exception as error:
+        if not engine.is_unreachable(error):
+            raise
+        LOG.debug('Services of an older release could not be looked up: %s', error)
+        return ''
+    first = sorted(found, key=lambda one: (one.version, one.host))[:MOST_NAMED]
+    texts = [f'{one.binary} on host {one.host} (version {one.version}, {_report(one.silent)})' for one in first]
+    if total > len(first):
+        texts.append(f'and {total - len(first)} more')
+    return '; '.join(texts)
+
+
+def _report(silent: float | None) -> str:
+    """Return how long ago a service reported, in its largest unit of time."""
+    if silent is None:
+        return 'no report yet'
+    seconds = max(int(silent), 0)
+    size, unit = next((one for one in _UNITS if seconds >= one[0]), _UNITS[-1])
+    count = seconds // size
+    return f'last report {count} {unit}{"" if count == 1 else "s"} ago'
+
+
+def too_old(cells: CellDatabases) -> TooOldComputeService | None:
+    """Return the error to raise if a compute is older than the previous release, otherwise None."""
+    minimum = minimum_version(cells, 'nova-compute')
+    if not minimum or minimum >= versions.OLDEST_SUPPORTED:
+        return None
+    found = named(cells, 'nova-compute', versions.OLDEST_SUPPORTED)
+    return TooOldComputeService(oldest=versions.OLDEST_SUPPORTED, minimum=minimum, named=f' ({found})' if found else '')
+
+
+def refuse_old_computes(conf: cfg.ConfigOpts, cells: CellDatabases) -> None:
+    """Raise TooOldComputeService if a compute is older than the previous release.
+
+    Nothing is raised if the databases don't answer, or if ``[workarounds]disable_compute_service_check_for_ffu`` is
+    set.
+    """
+    try:
+        refusal = too_old(cells)
+    except Exception as error:
+        if not engine.is_unreachable(error):
+            raise
+        LOG.warning('The versions of the computes could not be looked up: %s', error)
+        return
+    if refusal is None:
+        return
+    if not conf.workarounds.disable_compute_service_check_for_ffu:
+        raise refusal
+    LOG.warning('%s', refusal)

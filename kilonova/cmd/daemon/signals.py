@@ -1,0 +1,55 @@
+"""Receive signals as messages in the main thread, without code in signal handlers.
+
+    with SignalListener((signal.SIGTERM, signal.SIGHUP)) as ears:
+        for byte in ears.hear(timeout=5): ...       # numbers of signals, and of messages from other threads
+
+``daemon`` and ``workers`` use it.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Any, Self
+
+ENDING = (signal.SIGTERM, signal.SIGINT)
+
+
+class SignalListener:
+    """A receiver of signals. Inside its ``with`` block these signals only send their number to the main thread.
+
+    Their handlers do nothing, because a handler may interrupt any code.
+    """
+
+    def __init__(self, numbers: Iterable[signal.Signals]) -> None:
+        self._numbers = tuple(numbers)
+        self._ears, self._bell = socket.socketpair()
+        self._before: dict[int, Any] = {}
+        self._wakeup = -1
+
+    def __enter__(self) -> Self:
+        self._bell.setblocking(False)
+        self._before = {number: signal.signal(number, lambda *_: None) for number in self._numbers}
+        self._wakeup = signal.set_wakeup_fd(self._bell.fileno(), warn_on_full_buffer=False)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        signal.set_wakeup_fd(self._wakeup)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def ring(self, byte: int) -> None:
+        """Wake the main thread from another thread. ``byte`` is a number that no signal has."""
+        self._bell.send(bytes((byte,)))
+
+    def hear(self, timeout: float | None = None) -> Iterator[int]:
+        """Return the numbers received, in order; none if ``timeout`` seconds passed without any."""
+        self._ears.settimeout(None if timeout is None else max(timeout, 0.001))
+        try:
+            return iter(self._ears.recv(64))
+        except TimeoutError:
+            return iter(b'')

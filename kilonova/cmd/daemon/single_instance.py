@@ -1,0 +1,44 @@
+"""Allow only one process at a time to use a directory.
+
+    sole = SoleUse(conf.state_path, 'compute', f'kilonova-compute of host {conf.host}')      # raises daemon.Refused
+    sole.end()
+
+A lock is held on a file in the directory. The kernel releases the lock when the process ends for any reason. The file
+is never removed, because a third process could then lock another file of the same name.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+from kilonova.cmd.daemon.program import StartRefused
+
+
+class SoleUse:
+    """The exclusive use of a directory, until ``end`` is called or the process ends.
+
+    ``who`` is the text about this process that another process shows. The constructor raises Refused if another process
+    uses the directory.
+    """
+
+    def __init__(self, directory: str, name: str, who: str) -> None:
+        os.makedirs(directory, exist_ok=True)
+        self.path = os.path.join(directory, f'{name}.lock')
+        self._file = os.fdopen(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), 'a+', encoding='utf-8')
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.seek(0)
+            holder = self._file.readline().strip() or 'another process'
+            self._file.close()
+            raise StartRefused(
+                f'{holder} already uses {directory}. Each {name} needs its own host, state_path and instances_path'
+            ) from None
+        self._file.truncate(0)
+        self._file.write(f'{who} (pid {os.getpid()})\n')
+        self._file.flush()
+
+    def end(self) -> None:
+        """Release the directory for other processes."""
+        self._file.close()

@@ -1,0 +1,37 @@
+"""Create listening sockets, or use those inherited from the parent of a worker process.
+
+    listener = sockets.listen('api', ('127.0.0.1', 8774))
+
+Workers share one socket. A worker that is free accepts the next connection, and no connection is lost if a worker dies.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+
+Address = tuple[str, int]
+
+# Environment variable with the descriptors of the parent's sockets by name, for example 'api:5 health:6'.
+INHERITED = 'KILONOVA_LISTENERS'
+BACKLOG = 4096
+
+
+def listen(name: str, address: Address) -> socket.socket:
+    """Return the parent's socket of this name, or a new one. Raises OSError if the port is in use."""
+    family = socket.AF_INET6 if ':' in address[0] else socket.AF_INET
+    inherited = parse(os.environ.get(INHERITED, ''))
+    if name in inherited:
+        return socket.socket(family, socket.SOCK_STREAM, fileno=inherited[name])
+    return socket.create_server(address, family=family, backlog=BACKLOG)
+
+
+def parse(text: str) -> dict[str, int]:
+    """Return a dict from socket name to descriptor, from the text of the environment variable."""
+    return {name: int(number) for name, _, number in (word.partition(':') for word in text.split())}
+
+
+def told(listeners: Mapping[str, socket.socket]) -> str:
+    """Return the text of the environment variable for these sockets."""
+    return ' '.join(f'{name}:{listener.fileno()}' for name, listener in listeners.items())

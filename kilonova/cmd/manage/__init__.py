@@ -1,0 +1,1 @@
+"""The program kilonova-manage: a module for each group of commands."""

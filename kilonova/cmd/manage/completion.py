@@ -1,0 +1,113 @@
+"""kilonova-manage completion: bash completion for the commands and options of the command-line tools.
+
+    kilonova-manage completion > /etc/bash_completion.d/kilonova
+
+The output contains all words, so that no program is started when Tab is pressed. It is made from the same tables as the
+command-line parsers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kilonova.cmd.cli import COMMON, Command, Tree
+
+# Values that an option takes, other than a list of words: a path, or any text.
+_PATH, _ANYTHING = '<path>', '<anything>'
+_HEAD = '# Completion in bash for {programs}; made by: kilonova-manage completion\n'
+# For each path of command words ("kilonova-manage device list"): the commands below it, its options, and the values of
+# each option that takes one ("kilonova-manage device list --format"). -g is needed because bash may read this in a
+# function.
+_TABLES = """declare -gA _kilonova_commands=(
+{commands})
+declare -gA _kilonova_options=(
+{options})
+declare -gA _kilonova_values=(
+{values})
+"""
+_FUNCTION = r"""_kilonova() {
+    local path=${1##*/} current=${COMP_WORDS[COMP_CWORD]} takes='' at word words
+    [[ $path == kn ]] && path=kilonova-manage
+    for ((at = 1; at < COMP_CWORD; at++)); do
+        word=${COMP_WORDS[at]}
+        if [[ $word == '=' ]]; then
+            continue
+        elif [[ -n $takes ]]; then
+            takes=''
+        elif [[ -n ${_kilonova_options[$path $word]+there} ]]; then
+            path="$path $word"
+        else
+            takes=${_kilonova_values[$path $word]-}
+        fi
+    done
+    [[ $current == '=' ]] && current=''
+    case $takes in
+        '')
+            words=${_kilonova_commands[$path]-}
+            [[ $current == -* || -z $words ]] && words=${_kilonova_options[$path]-}
+            mapfile -t COMPREPLY < <(compgen -W "$words" -- "$current");;
+        '<path>')
+            compopt -o filenames 2> /dev/null
+            mapfile -t COMPREPLY < <(compgen -f -- "$current");;
+        '<anything>')
+            COMPREPLY=();;
+        *)
+            mapfile -t COMPREPLY < <(compgen -W "$takes" -- "$current");;
+    esac
+}
+"""
+
+
+def bash(programs: Mapping[str, Any]) -> str:
+    """Return the completion file for these programs, a dict from name to the command tree of ``cli.parser``."""
+    commands: dict[str, list[str]] = {}
+    options: dict[str, list[str]] = {}
+    values: dict[str, str] = {}
+    for program, tree in programs.items():
+        for path, below, arguments in _walk(program, tree, COMMON):
+            commands[path] = below
+            flags = [(names, settings) for names, settings in arguments if names[0].startswith('-')]
+            # Of two spellings (--max-count, --max_count) only the first is offered, but both are understood.
+            options[path] = [names[0] for names, _ in flags] + ['--help']
+            values |= {
+                f'{path} {name}': _taken(settings)
+                for names, settings in flags
+                for name in names
+                if settings.get('action') != 'store_true'
+            }
+    tables = {
+        'commands': {path: ' '.join(words) for path, words in commands.items() if words},
+        'options': {path: ' '.join(words) for path, words in options.items()},
+        'values': values,
+    }
+    return ''.join(
+        [
+            _HEAD.format(programs=', '.join(programs)),
+            _TABLES.format(
+                **{
+                    name: ''.join(f"    ['{key}']='{words}'\n" for key, words in table.items())
+                    for name, table in tables.items()
+                }
+            ),
+            _FUNCTION,
+            # kn is the name of kilonova-manage on the one-machine cloud.
+            f'complete -F _kilonova {" ".join(programs)} kn\n',
+        ]
+    )
+
+
+def _walk(path: str, node: Command | Tree, arguments: Any = ()) -> Iterator[tuple[str, list[str], Any]]:
+    """Yield path, commands below it and its own arguments, for a node and all nodes below it."""
+    if isinstance(node, Command):
+        yield path, [], node.arguments
+        return
+    yield path, list(node), arguments
+    for name, child in node.items():
+        yield from _walk(f'{path} {name}', child)
+
+
+def _taken(settings: Mapping[str, Any]) -> str:
+    if settings.get('choices'):
+        return ' '.join(settings['choices'])
+    return _PATH if settings.get('metavar') in ('PATH', 'DIR') else _ANYTHING

@@ -1,0 +1,1 @@
+"""The audit: compares databases, Placement, libvirt, Neutron, Cinder and Cyborg."""

@@ -1,0 +1,243 @@
+"""``Allocations``, the part of the audit that compares Placement's allocations with flavors and devices.
+
+``audit`` calls the methods in this order:
+
+    allocations = Allocations(placement, wrong)
+    trees = allocations.read(nodes)                  # for each cell, before the first one is compared
+    allocations.compare(servers, moving, owned, trees, busy)
+    allocations.compare_consumers(known)             # after all cells were compared
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kilonova.clients.placement import PlacementClient
+from kilonova.conductor.audit import rows as audit_rows
+from kilonova.db.rows import Row
+from kilonova.errors import Invalid
+from kilonova.objects import Flavor, InstanceNUMATopology
+from kilonova.pci.device import CHILD_TYPES, MDEV
+from kilonova.virt.hardware import amounts as hardware_amounts
+from kilonova.virt.hardware import constraints
+
+# Resource classes for which each flavor has a size. Other classes are requested only by extra specs.
+CLASSES = ('VCPU', 'PCPU', 'MEMORY_MB', 'DISK_GB')
+_ADDRESS = re.compile('[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}[.][0-7]')
+_PARENT = re.compile('pci_([0-9a-f]{4})_([0-9a-f]{2})_([0-9a-f]{2})_([0-7])')
+
+
+@dataclass(frozen=True)
+class _Side:
+    """A server on its host, or the source end of its move, with the allocation that it should have.
+
+    Attributes:
+        what: Name of the server or the move in lines of the report.
+        consumer: Uuid of the consumer in Placement.
+        host: Host on which the resources are.
+        node: Node on which the resources are.
+        flavor: Flavor that sets the amounts, or None.
+        topology: NUMA topology, or None.
+        from_volume: Whether the server boots from a volume, and so needs no disk of its own.
+        devices: Rows of its devices; None if they can't be distinguished from those of the other end.
+    """
+
+    what: str
+    consumer: str
+    host: str
+    node: str
+    flavor: Flavor | None
+    topology: InstanceNUMATopology | None
+    from_volume: bool
+    devices: list[Row] | None
+
+
+class Allocations:
+    """Compares allocations in Placement with the databases, and calls ``wrong(line)`` for each disagreement.
+
+    Attributes:
+        consumers: Amounts held, as {consumer: {provider uuid: {resource class: amount}}}.
+        others: Providers of other services whose names contain PCI addresses, as {node: {address: name}}.
+    """
+
+    def __init__(self, placement: PlacementClient, wrong: Callable[[str], None]) -> None:
+        self._placement, self._wrong = placement, wrong
+        self.consumers: dict[str, dict[str, dict[str, int]]] = defaultdict(dict)
+        self.others: dict[str, dict[str, str]] = defaultdict(dict)
+
+    def read(self, nodes: list[Row]) -> dict[str, dict[str, str]]:
+        """Return the providers of a cell's nodes, as {node: {provider uuid: PCI address or ''}}.
+
+        It also adds the allocations of these providers to ``consumers``.
+        """
+        trees: dict[str, dict[str, str]] = {}
+        for node in nodes:
+            tree = trees[node['node']] = {}
+            for provider in self._placement.list_providers(in_tree=node['uuid']):
+                prefix = f'{node["node"]}_'
+                name = provider['name']
+                tree[provider['uuid']] = _address(name[len(prefix) :].lower()) if name.startswith(prefix) else ''
+                if not tree[provider['uuid']]:
+                    # Names of Cyborg's providers contain the host, the kind of the device and its address.
+                    self.others[node['node']].update(dict.fromkeys(_ADDRESS.findall(name.lower()), name))
+                for consumer, held in self._placement.provider_allocations(provider['uuid']).items():
+                    self.consumers[consumer][provider['uuid']] = held
+        return trees
+
+    def compare_cards(self, devices: list[Row]) -> None:
+        """Report devices of a cell that another service offers as well, or whose card it offers."""
+        found = {
+            (device['host'], address, name)
+            for device in devices
+            if device['status'] != 'removed'
+            for address in (device['address'], device['parent_addr'])
+            if (name := self.others[device['node']].get(address)) is not None
+        }
+        for host, address, name in sorted(found):
+            self._wrong(
+                f'Placement: {host} offers {address} through its [pci]device_spec or [devices] options, and '
+                f'provider {name} of another service offers it as well'
+            )
+
+    def compare(
+        self,
+        servers: Mapping[str, Row],
+        moving: Mapping[str, Row],
+        owned: Mapping[str, list[Row]],
+        trees: dict[str, dict[str, str]],
+        busy: set[str],
+    ) -> None:
+        """Compare the allocations of the servers of a cell with what they should hold.
+
+        ``moving`` has the migration of each moving server, ``owned`` the devices of each server, and ``trees`` is the
+        result of ``read`` for this cell. Servers in ``busy``, on which an operation works, are left out.
+        """
+        for uuid, server in servers.items():
+            if uuid in busy:
+                continue
+            held = self.consumers.get(uuid, {})
+            if server['host'] is None:
+                if held:
+                    self._wrong(f'Placement: server {uuid} has no host and holds {_held(held)}')
+                continue
+            for side in _sides(server, moving.get(uuid), owned.get(uuid, [])):
+                self._side(side, self.consumers.get(side.consumer, {}), trees.get(side.node, {}))
+
+    def _side(self, side: _Side, held: dict[str, dict[str, int]], tree: dict[str, str]) -> None:
+        if not held:
+            self._wrong(f'Placement: {side.what} is on {side.host} and holds nothing')
+            return
+        elsewhere = [provider for provider in held if provider not in tree]
+        if elsewhere:
+            self._wrong(f'Placement: {side.what} is on {side.host} and holds {", ".join(elsewhere)} elsewhere')
+        self._amounts(side, held)
+        if side.devices is None or not any(tree.values()):
+            return
+        reported = {address for address in tree.values() if address}
+        own = sorted(address for address in map(_provider_address, side.devices) if address in reported)
+        allocated = sorted(
+            tree[provider]
+            for provider, resources in held.items()
+            if tree.get(provider)
+            for _ in range(sum(resources.values()))
+        )
+        if own != allocated:
+            self._wrong(f'Placement: {side.what} holds devices {allocated}, its rows say {own}')
+
+    def _amounts(self, side: _Side, held: dict[str, dict[str, int]]) -> None:
+        if side.flavor is None:
+            return
+        has = {name: sum(given.get(name, 0) for given in held.values()) for name in CLASSES}
+        wanted = _wanted(side)
+        # For a host that reports no PCPU, dedicated CPUs are requested as VCPU.
+        if has == wanted or has == _wanted(side, pinning=False):
+            return
+        wrong = [name for name in CLASSES if has[name] != wanted[name]]
+        found, right = (', '.join(f'{name} {amount[name]}' for name in wrong) for amount in (has, wanted))
+        self._wrong(f'Placement: {side.what} holds {found}, its flavor says {right}')
+
+    def compare_consumers(self, known: set[str]) -> None:
+        """Report consumers that are not in ``known``, the uuids of the servers and moves of all cells."""
+        for consumer, held in self.consumers.items():
+            if consumer not in known:
+                self._wrong(f'Placement: consumer {consumer} holds {_held(held)} and is not a server or a move')
+
+
+def _wanted(side: _Side, pinning: bool = True) -> dict[str, int]:
+    found = amounts(side.flavor, side.topology, from_volume=side.from_volume, pinning=pinning)
+    return {name: found.get(name, 0) for name in CLASSES}
+
+
+def _sides(server: dict[str, Any], move: dict[str, Any] | None, owned: list[dict[str, Any]]) -> Iterator[_Side]:
+    """Yield the server on its host and, if it moves, the source end, whose consumer is the move."""
+    flavors, context = audit_rows.flavors(server['flavor']), audit_rows.context_of(server, move)
+    new, old = audit_rows.devices_of(server, move, owned)
+    from_volume = not server['image_ref']
+    yield _Side(
+        f'server {server["uuid"]}',
+        server['uuid'],
+        server['host'],
+        server['node'],
+        flavors.get('cur'),
+        InstanceNUMATopology.from_json(server['numa_topology']),
+        from_volume,
+        new,
+    )
+    if move is not None:
+        yield _Side(
+            f'move {move["uuid"]}',
+            move['uuid'],
+            move['source_compute'],
+            move['source_node'],
+            flavors.get('old') or flavors.get('cur'),
+            context.old_numa_topology if context is not None and 'old_numa_topology' in context else None,
+            from_volume,
+            old,
+        )
+
+
+def amounts(
+    flavor: Flavor | None, topology: InstanceNUMATopology | None, *, from_volume: bool = False, pinning: bool = True
+) -> dict[str, int]:
+    """Return the amounts that the scheduler requests from Placement for a server, as {resource class: amount}.
+
+    Only the classes in CLASSES are included. ``topology`` is the server's NUMA topology, on its host or as requested.
+    If ``pinning`` is False, dedicated CPUs are counted as VCPU. A server that boots from a volume (``from_volume``)
+    needs no disk of its own.
+    """
+    if topology is None:
+        # An older request may contain what is refused now.
+        with contextlib.suppress(Invalid):
+            topology = constraints.of(flavor)
+    dedicated = constraints.dedicated_cpus(topology) if pinning else 0
+    total = hardware_amounts.of(flavor, constraints.shared_cpus(flavor, topology), dedicated, from_volume=from_volume)
+    return {name: total[name] for name in CLASSES if name in total}
+
+
+def _provider_address(device: dict[str, Any]) -> str:
+    """Return the PCI address whose provider counts a device.
+
+    VFs are counted on the provider of their PF, and mediated devices on that of their parent.
+    """
+    parent = device['parent_addr'] if device['dev_type'] in {*CHILD_TYPES, MDEV} else None
+    found: str = (parent or device['address']).lower()
+    return found
+
+
+def _address(name: str) -> str:
+    """Return the PCI address in the name of a device's provider, or '' if the provider belongs to another service.
+
+    ``name`` is the part after the node's name: an address or, for mediated devices, libvirt's name of the parent, such
+    as pci_0000_84_00_0.
+    """
+    found = _PARENT.sub(r'\1:\2:\3.\4', name)
+    return found if _ADDRESS.fullmatch(found) else ''
+
+
+def _held(held: dict[str, dict[str, int]]) -> str:
+    return ', '.join(f'{provider} {amounts}' for provider, amounts in held.items())

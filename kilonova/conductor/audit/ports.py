@@ -1,0 +1,169 @@
+"""``PortAudit``, the part of the audit that compares the info caches of servers with the ports in Neutron.
+
+``audit`` calls the methods in this order:
+
+    ports = PortAudit(client)
+    ports.read()                       # None, or the reason why Neutron does not answer
+    ports.compare(servers, owned, allocated, busy)       # for each cell
+    ports.disagreements()
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from kilonova import states
+from kilonova.clients.network import NetworkClient
+from kilonova.clients.neutron.ports import Port
+from kilonova.db.rows import Row
+from kilonova.errors import KilonovaError
+from kilonova.objects.port_resources import ALLOCATION, PortResources, of_ports, total
+from kilonova.objects.vif import ACCELERATED, BEHIND, FUNCTIONS, Vif
+
+# The event of a detach, and texts that say when a server whose state forbids it now will detach a port.
+DETACH = states.TRANSITIONS['detach_interface.start']
+LATER = {'resized': 'its resize is confirmed or reverted'}
+AWAKE = 'Neutron next sends an event while the server is active, paused or stopped'
+# {provider: {resource class: amount}}
+Held = Mapping[str, Mapping[str, int]]
+
+
+def hidden(server: Row) -> set[str]:
+    """Return the PCI addresses of a server's devices that its domain does not name.
+
+    The guest reaches these devices through a device of the host.
+    """
+    return {
+        vif.slot
+        for vif in map(Vif.read, json.loads(server['network_info'] or '[]'))
+        if vif.vnic_type in BEHIND and vif.slot is not None
+    }
+
+
+def _kept(server: Row, gone: Iterable[Vif]) -> dict[str, Vif]:
+    """Return the interfaces of deleted ports that a server has to keep for now, by port id.
+
+    The server holds a device or resources for them, and its state does not allow a detach.
+    """
+    if server['host'] is None or server['vm_state'] in DETACH.vm:
+        return {}
+    return {vif.id: vif for vif in gone if vif.vnic_type in FUNCTIONS or vif.held}
+
+
+def _addresses(devices: Sequence[Row], host: str) -> set[str]:
+    return {device['address'] for device in devices if device['host'] == host}
+
+
+class PortAudit:
+    """Compares servers with their ports.
+
+    ``client`` is None if there is no network service. ``in_flight`` has one line for each deleted port that its server
+    can't detach yet.
+    """
+
+    NAME = 'ports'
+
+    def __init__(self, client: NetworkClient | None) -> None:
+        self._client = client
+        # Ports by the uuid of their server; None if they could not be read.
+        self._held: dict[str, dict[str, Port]] | None = None
+        self._known: set[str] = set()
+        self._wrong: list[str] = []
+        self.in_flight: list[str] = []
+
+    def read(self) -> str | None:
+        """Read all ports of servers.
+
+        Returns the text of the error if the service does not answer, else None.
+        """
+        if self._client is None:
+            return None
+        held: dict[str, dict[str, Port]] = defaultdict(dict)
+        try:
+            for port in self._client.ports_of_servers():
+                held[port.device_id][port.id] = port
+        except KilonovaError as error:
+            return str(error)
+        self._held = held
+        return None
+
+    def compare(
+        self,
+        servers: Mapping[str, Row],
+        owned: Mapping[str, Sequence[Row]],
+        allocated: Mapping[str, Held],
+        busy: set[str],
+    ) -> None:
+        """Compare the servers of a cell with their ports.
+
+        ``owned`` has the devices of each server, and ``allocated`` its resources in Placement. Servers in ``busy``, on
+        which an operation works, are left out.
+        """
+        self._known.update(servers, busy)
+        for uuid, server in servers.items():
+            if uuid in busy or self._held is None:
+                continue
+            held = self._held.get(uuid, {})
+            cached = {vif.id: vif for vif in map(Vif.read, json.loads(server['network_info'] or '[]'))}
+            kept = _kept(server, [vif for vif in cached.values() if vif.id not in held])
+            self._guarantees(server, held.values(), kept.values(), allocated.get(uuid, {}))
+            for port_id in kept:
+                when = LATER.get(server['vm_state'], AWAKE)
+                self.in_flight.append(
+                    f'ports: port {port_id} of server {uuid} is deleted; the devices and resources '
+                    f'that the server holds for it are released when {when}'
+                )
+            for port_id, vif in cached.items():
+                # A server keeps its accelerator even if the port is deleted.
+                if port_id not in held and port_id not in kept and vif.vnic_type not in ACCELERATED:
+                    self._wrong.append(
+                        f'ports: server {uuid} has port {port_id} in its info cache, and in Neutron '
+                        f'the port does not belong to the server'
+                    )
+            for port_id, port in held.items():
+                if port_id not in cached:
+                    self._wrong.append(f'ports: port {port_id} belongs to server {uuid}, and is not in its info cache')
+                elif port.host != server['host']:
+                    self._wrong.append(
+                        f'ports: port {port_id} of server {uuid} is bound to '
+                        f'{port.host or "no host"}, and the server is on {server["host"] or "none"}'
+                    )
+                elif (
+                    port.vnic_type in FUNCTIONS
+                    and port.host is not None
+                    and ((slot := port.profile.get('pci_slot')) not in _addresses(owned.get(uuid, ()), port.host))
+                ):
+                    self._wrong.append(
+                        f'ports: port {port_id} of server {uuid} names device {slot} of {port.host}, '
+                        f'which the server does not hold'
+                    )
+
+    def _guarantees(self, server: Row, ports: Iterable[Port], kept: Iterable[Vif], allocated: Held) -> None:
+        """Compare the server's resources for ports in Placement with the bindings of its ports.
+
+        ``kept`` are the interfaces of deleted ports, whose resources are those in the info cache.
+        """
+        read = ((port, PortResources.read(port.id, port.resource_request)) for port in ports)
+        wanted = total(
+            [
+                *(asked.held(port.profile.get(ALLOCATION)) for port, asked in read if asked is not None),
+                *(vif.held for vif in kept),
+            ]
+        )
+        found = of_ports(allocated)
+        if server['host'] is not None and found != wanted:
+            self._wrong.append(
+                f'Placement: server {server["uuid"]} holds {found or "nothing"} for its ports, whose '
+                f'bindings say {wanted or "nothing"}'
+            )
+
+    def disagreements(self) -> list[str]:
+        """Return all disagreements, after all cells have been compared."""
+        return self._wrong + [
+            f'ports: port {port_id} belongs to {uuid}, which is not a server'
+            for uuid, held in (self._held or {}).items()
+            if uuid not in self._known
+            for port_id in held
+        ]

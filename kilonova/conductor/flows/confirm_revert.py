@@ -1,0 +1,236 @@
+"""Flows that confirm or revert the move of a resized server, and only go forward (operations.md, rule 10).
+
+The steps of a confirm are confirm_source, drop_allocation and mark_confirmed. Those of a revert are check_source,
+revert_dest, move_back, finish_revert, save_spec and mark_reverted. A source that can't take the server back refuses
+before anything is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kilonova.accel import holder
+from kilonova.conductor.flow import Flow
+from kilonova.conductor.flows import accelerators, releases
+from kilonova.conductor.flows.network import network_changed, port_moves
+from kilonova.conductor.flows.resize import migration, request_spec, second_guest, store_spec, was_active
+from kilonova.conductor.flows.volume import volumes
+from kilonova.conductor.row import Outputs
+from kilonova.conductor.work import HostDown, Step, Work
+from kilonova.db.engine import Connection
+from kilonova.db.queries import instances, migrations, operations
+from kilonova.errors import HostRejected
+
+
+# --- confirm ---------------------------------------------------------------------------------------------------------
+def confirm_source(work: Work[Outputs]) -> None:
+    """Have the source delete its files and free the old devices.
+
+    A pending release does it if the source is down.
+    """
+    moved, instance = migration(work), work.instance()
+    try:
+        work.call_host(moved.source_compute, 'confirm_resize', instance=instance, migration=moved)
+    except HostDown:
+        releases.add_pending_release(work, moved.source_compute, 'confirm_resize', instance=instance, migration=moved)
+
+
+def drop_allocation(work: Work[Outputs]) -> None:
+    """Delete the allocation of the migration and, before that, the accelerators that the server had before the move."""
+    server = work.instance()
+    if accelerators.wanted_by(server.old_flavor):
+        accelerators.drop(work, holder.before(server.uuid, server.system_metadata))
+    work.env.placement.delete_allocations(work.args['migration_uuid'])
+
+
+def settled(work: Work[Outputs]) -> Callable[[Connection], None]:
+    """Return a function ``write(conn)`` that deletes the traces of the move from the server's row.
+
+    The server then has one flavor and no migration context, and the migration has the status confirmed.
+    """
+    row = work.instance()
+    bound = holder.confirmed() if holder.BEFORE in row.system_metadata else {}
+    row.old_flavor = row.new_flavor = None
+    flavor = row.extra_values(['flavor'])
+
+    def write(conn: Connection) -> None:
+        uuid = work.instance_uuid
+        instances.update_extra(conn, uuid, {'migration_context': None, **flavor})
+        instances.set_system_metadata(conn, uuid, {'old_vm_state': None, **bound})
+        migrations.update(conn, work.args['migration_uuid'], {'status': 'confirmed'})
+
+    return write
+
+
+def mark_confirmed(work: Work[Outputs]) -> None:
+    """Write the end state: ACTIVE, or SHUTOFF if the guest is off.
+
+    A server whose state was reset in the meantime keeps that state.
+    """
+    row = work.instance(fresh=True)
+    event = 'confirm.stopped' if row.power_state == 4 or not was_active(work) else 'confirm.active'
+    settle = settled(work)
+    source = migration(work).source_compute if work.env.notify.enabled else None
+    begun = network_changed.port_refresh_operations(work)
+
+    moved = False
+
+    def end(conn: Connection) -> None:
+        nonlocal moved
+        moved = instances.transition(conn, work.instance_uuid, event)
+        settle(conn)
+        instances.finish_action(conn, work.instance_uuid, work.request_id)
+        if begun:
+            operations.insert(conn, begun)
+
+    work.end(end)
+    work.env.runner.wake(work.db, [each.uuid for each in begun])
+    work.env.notify.emit(
+        work.ctxt, 'instance.resize_confirm.end', instance=row, moved=event if moved else None, host=source
+    )
+
+
+class Confirm(Flow[Outputs]):
+    """The operation that confirms a resize or cold migration."""
+
+    name, outputs = 'confirm', Outputs
+    forward_only = True
+    steps = (
+        Step('confirm_source', confirm_source),
+        Step('drop_allocation', drop_allocation, saved=False),
+        Step('mark_confirmed', mark_confirmed),
+    )
+
+
+# --- revert ----------------------------------------------------------------------------------------------------------
+def check_source(work: Work[Outputs]) -> None:
+    """Have the source check that it can take the server back.
+
+    Raises HostRejected if the source has no longer the devices that the server held there. The step is repeated while
+    the source is down, and the server goes on running at the destination.
+    """
+    moved = migration(work)
+    work.call_host(moved.source_compute, 'check_revert', instance=work.instance(), migration=moved)
+
+
+def revert_dest(work: Work[Outputs]) -> None:
+    """Have the destination destroy the new guest and free the new devices.
+
+    A pending release does it if the destination is down. But if it is down and may still run the guest, the step is
+    repeated until it answers or is forced down.
+    """
+    moved, instance = migration(work), work.instance()
+    try:
+        work.call_host(moved.dest_compute, 'revert_resize', instance=instance, migration=moved)
+    except HostDown:
+        second = second_guest(work, instance, moved.dest_compute)
+        if second is not None:
+            raise second from None
+        releases.add_pending_release(work, moved.dest_compute, 'revert_resize', instance=instance, migration=moved)
+    work.changed()
+
+
+def move_back(work: Work[Outputs]) -> None:
+    """Give the server the allocation that the migration holds, by one POST request.
+
+    Before that the accelerators of the new flavor are released.
+    """
+    if accelerators.wanted_by(work.instance().flavor):
+        accelerators.drop(work, work.args['migration_uuid'])
+    work.env.placement.move_back(work.instance_uuid, work.args['migration_uuid'], work.compare_now)
+
+
+def finish_revert(work: Work[Outputs]) -> None:
+    """Have the source define the guest with the old flavor and devices, and start it if it ran before.
+
+    Before that the ports are bound and the volumes attached to the source. The step is repeated while the source is
+    down, because the server can't be reverted without it.
+    """
+    moved = migration(work)
+    is_away = moved.source_compute != moved.dest_compute
+    if is_away or port_moves.moves_here(work):
+        port_moves.to_source(work, moved, work.instance().availability_zone)
+    if is_away:
+        volumes.to_host(work, moved.source_compute)
+    work.call_host(moved.source_compute, 'finish_revert_resize', instance=work.instance(), migration=moved)
+    work.changed()
+
+
+def save_spec(work: Work[Outputs]) -> None:
+    """Store the request spec of the old flavor again."""
+    if work.args.get('request_spec'):
+        store_spec(work, request_spec(work))
+
+
+def mark_reverted(work: Work[Outputs]) -> None:
+    """Write the end state ACTIVE or SHUTOFF, as it was before the move."""
+    event = 'revert.active' if was_active(work) else 'revert.stopped'
+    kept = work.instance().system_metadata
+    bound = holder.reverted(kept) if kept.keys() & {holder.BOUND_TO, holder.BEFORE} else {}
+    begun = [*network_changed.port_refresh_operations(work), *network_changed.surplus_release_operations(work)]
+
+    moved = False
+
+    def end(conn: Connection) -> None:
+        nonlocal moved
+        uuid = work.instance_uuid
+        moved = instances.transition(conn, uuid, event)
+        instances.update_extra(conn, uuid, {'migration_context': None})
+        instances.set_system_metadata(conn, uuid, {'old_vm_state': None, **bound})
+        migrations.update(conn, work.args['migration_uuid'], {'status': 'reverted'})
+        instances.finish_action(conn, uuid, work.request_id)
+        if begun:
+            operations.insert(conn, begun)
+
+    row = work.instance()
+    work.end(end)
+    work.env.runner.wake(work.db, [each.uuid for each in begun])
+    work.env.notify.emit(
+        work.ctxt, 'instance.resize_revert.end', instance=row, moved=event if moved else None, host=row.host
+    )
+
+
+class Revert(Flow[Outputs]):
+    """The operation that reverts a resize or cold migration."""
+
+    name, outputs = 'revert', Outputs
+    forward_only = True
+    steps = (
+        Step('check_source', check_source),
+        Step('revert_dest', revert_dest),
+        Step('move_back', move_back),
+        Step('finish_revert', finish_revert),
+        Step('save_spec', save_spec, saved=False),
+        Step('mark_reverted', mark_reverted),
+    )
+
+    def may_end(self, work: Work[Outputs], error: Exception) -> bool:
+        """Return whether the operation ends with this error.
+
+        It ends if the source refuses in ``check_source``, before anything is changed. It does not end if the source is
+        down, because that is no refusal.
+        """
+        refused = isinstance(error, HostRejected) and not isinstance(error, HostDown)
+        return (refused and work.position == self.index('check_source')) or super().may_end(work, error)
+
+    def ended_badly(self, work: Work[Outputs]) -> None:
+        """End a revert that was refused or cancelled.
+
+        After a refusal the server waits to be confirmed or reverted as before. After a cancel the waiting delete does
+        the rest.
+        """
+        if work.cancelled:
+            work.end()
+            return
+
+        def end(conn: Connection) -> None:
+            uuid = work.instance_uuid
+            instances.transition(conn, uuid, 'revert.refused')
+            migrations.update(conn, work.args['migration_uuid'], {'status': 'finished'})
+            instances.add_fault(conn, uuid, work.fault())
+            instances.add_events(
+                conn, uuid, work.request_id, [work.event('conductor_revert_resize', 'Error', work.env.host)]
+            )
+            instances.finish_action(conn, uuid, work.request_id, 'Error')
+
+        work.end(end)

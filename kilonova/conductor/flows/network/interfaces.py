@@ -1,0 +1,295 @@
+"""Flows that attach an interface to an existing server, or detach one.
+
+The steps of an attach are allocate, claim, port and plug. Placement allocates the resources that the port guarantees.
+If the port is a function of a PCI device (SR-IOV), the host claims such a function of the provider of these resources.
+Then the port is created, or the user's own port is bound, and the host plugs it into the guest. A failure undoes all of
+it.
+
+The steps of a detach are unplug and free_port. If the guest keeps the interface, the operation ends and nothing is
+changed. After the guest has released it, the operation only goes forward: the port is deleted, or unbound if the user
+created it, and its device and its resources are released.
+
+The server gets no task state. The end of each operation writes the info cache and the server's PCI requests.
+
+A detach also releases what a server holds for a port that was deleted in Neutron (``network_changed``). If a move has
+removed that port from the info cache, there is nothing to unplug, and the argument ``vif`` is None.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from oslo_log import log as logging
+
+from kilonova import objects
+from kilonova.conductor.flow import Flow
+from kilonova.conductor.flows import releases
+from kilonova.conductor.flows.network import guarantees, port_releases, ports, requested_ports
+from kilonova.conductor.row import Outputs, OutputsT
+from kilonova.conductor.work import HostDown, Step, Work
+from kilonova.db import engine
+from kilonova.db.queries import info_caches, instances
+from kilonova.errors import Unanswered
+from kilonova.objects.port_resources import PortResources
+from kilonova.objects.vif import Vif
+from kilonova.pci import ports as pci_ports
+from kilonova.pci import request as pci_request
+
+LOG = logging.getLogger(__name__)
+
+# Interfaces as the info cache has them.
+Vifs = list[dict[str, Any]]
+
+
+def _end(work: Work[Any], event: str, change: Callable[[Vifs], Vifs], left: str | None = None) -> None:
+    """End the operation: write the info cache, the PCI requests, the event and the action in one transaction.
+
+    ``change`` returns the new interfaces from the present ones. PCI requests of the port ``left`` are deleted. Raises
+    Unanswered if the info cache was written in the meantime.
+    """
+    forget = _forget(work, left)
+    row = work.instance_row(fresh=True)
+    seen = row['extra_network_info']
+    vifs = change(json.loads(seen or '[]'))
+
+    def end(conn: engine.Connection) -> None:
+        uuid = work.instance_uuid
+        if not info_caches.replace(conn, uuid, seen, vifs):
+            raise Unanswered(f'The ports of server {uuid} were changed meanwhile')
+        forget(conn)
+        instances.add_events(conn, uuid, work.request_id, [work.event(event, host=row['host'])])
+        instances.finish_action(conn, uuid, work.request_id, 'Error' if work.failed else None)
+
+    work.end(end)
+
+
+def _forget(work: Work[Any], port_id: str | None) -> Callable[[engine.Connection], None]:
+    """Return a function ``write(conn)`` that deletes the PCI requests of this port from the server.
+
+    Call this before the transaction in which ``write(conn)`` is called.
+    """
+    left = pci_ports.without(work.instance(fresh=True).pci_requests, port_id) if port_id is not None else None
+    extra = {'pci_requests': left.to_column()} if left is not None else {}
+    return lambda conn: instances.update_extra(conn, work.instance_uuid, extra)
+
+
+class _Interfaces(Flow[OutputsT]):
+    """Base of the operations on one interface, whose failure leaves the server unchanged.
+
+    ``event`` is the name of the action's event, which has the reason of a failure.
+    """
+
+    event: str
+
+    def came_for(self, work: Work[OutputsT]) -> str | None:
+        """Return the id of the port whose PCI request must be deleted from the server after a failure, or None."""
+        return None
+
+    def ended_badly(self, work: Work[OutputsT]) -> None:
+        """End the operation with the result Error, and delete the PCI request of a port that was not attached."""
+        forget = _forget(work, self.came_for(work))
+        host = work.instance_row()['host']
+
+        def end(conn: engine.Connection) -> None:
+            forget(conn)
+            instances.add_events(conn, work.instance_uuid, work.request_id, [work.event(self.event, 'Error', host)])
+            instances.finish_action(conn, work.instance_uuid, work.request_id, 'Error')
+
+        work.end(end)
+
+
+# --- attach ----------------------------------------------------------------------------------------------------------
+@dataclass
+class AttachOutputs(Outputs):
+    """Stored results of an attach.
+
+    Attributes:
+        vif: The new interface as the info cache stores it, or None while there is no port.
+        profile: Part of the port's binding about the device that was claimed for it.
+        mappings: Providers of the resources that the port guarantees, by request group.
+    """
+
+    vif: dict[str, Any] | None = None
+    profile: dict[str, Any] | None = None
+    mappings: dict[str, list[str]] | None = None
+
+
+def _request(work: Work[AttachOutputs]) -> objects.InstancePCIRequest | None:
+    """Return the PCI request for the device function that the port is, or None if it is none."""
+    request = work.args.get('request')
+    return objects.base.Serializer().deserialize_entity(work.ctxt, request) if request is not None else None
+
+
+def _wanted(work: Work[AttachOutputs]) -> PortResources | None:
+    """Return the resources that the port guarantees, or None if there are none."""
+    return PortResources.read(work.args['wish']['port_id'] or '', work.args.get('resources'))
+
+
+def allocate(work: Work[AttachOutputs]) -> None:
+    """Add the resources that the port guarantees to the server's allocation."""
+    wanted = _wanted(work)
+    if wanted is not None:
+        work.outputs.mappings = guarantees.add(work, work.args['wish']['port_id'], wanted, _request(work))
+
+
+def undo_allocate(work: Work[AttachOutputs]) -> None:
+    """Remove the resources that the port guarantees from the server's allocation."""
+    port_releases.drop_guarantees(work, work.args['wish']['port_id'], _wanted(work))
+
+
+def claim(work: Work[AttachOutputs]) -> None:
+    """Have the server's host claim the device function that the port is."""
+    request = _request(work)
+    if request is not None:
+        (chosen,) = pci_request.with_allocation([request], work.outputs.mappings).requests
+        work.outputs.profile = work.call_host(
+            work.instance_row()['host'], 'claim_function', instance=work.instance(), request=chosen
+        )['profile']
+        work.changed()
+
+
+def undo_claim(work: Work[AttachOutputs]) -> None:
+    """Have the host free the device function.
+
+    A pending release does it if the host is down.
+    """
+    request = _request(work)
+    if request is not None:
+        releases.ask_to_undo(
+            work,
+            work.instance_row()['host'],
+            'undo_claim_function',
+            instance=work.instance(fresh=True),
+            request_id=request.request_id,
+        )
+
+
+def port(work: Work[AttachOutputs]) -> None:
+    """Create a port, or bind the user's own, for the server and its host."""
+    work.outputs.vif = ports.bind_one(
+        work, requested_ports.RequestedPort(**work.args['wish']), work.outputs.profile, work.outputs.mappings or {}
+    ).stored()
+
+
+def undo_port(work: Work[AttachOutputs]) -> None:
+    """Release the ports of the server that are not in its info cache."""
+    given = work.args['wish']['port_id']
+    port_releases.drop(work, [given] if given else [], [vif.id for vif in work.vifs(fresh=True)])
+
+
+def plug(work: Work[AttachOutputs]) -> None:
+    """Have the host plug the interface into the guest, and add it to the info cache."""
+    vif = work.outputs.vif or {}
+    work.call_host(work.instance_row()['host'], 'attach_interface', instance=work.instance(), vif=vif)
+    _end(work, AttachInterface.event, lambda vifs: [*vifs, vif])
+
+
+def undo_plug(work: Work[AttachOutputs]) -> None:
+    """Have the host unplug the interface from the guest.
+
+    A pending release does it if the host is down.
+    """
+    if work.outputs.vif is not None:
+        releases.ask_to_undo(
+            work, work.instance_row()['host'], 'undo_attach_interface', instance=work.instance(), vif=work.outputs.vif
+        )
+
+
+class AttachInterface(_Interfaces[AttachOutputs]):
+    """The operation that attaches an interface to an existing server."""
+
+    name, outputs, event = 'attach_interface', AttachOutputs, 'compute_attach_interface'
+    steps = (
+        # Saved because the host compares its step key with the row.
+        Step(
+            'allocate',
+            allocate,
+            undo_allocate,
+            saved=lambda work: work.outputs.mappings is not None or _request(work) is not None,
+        ),
+        Step('claim', claim, undo_claim, saved=lambda work: work.outputs.profile is not None),
+        Step('port', port, undo_port),
+        Step('plug', plug, undo_plug),
+    )
+
+    def came_for(self, work: Work[AttachOutputs]) -> str | None:
+        """Return the id of the port if it is a device function, else None."""
+        request = _request(work)
+        return request.requester_id if request is not None else None
+
+
+# --- detach ----------------------------------------------------------------------------------------------------------
+def unplug(work: Work[Outputs]) -> None:
+    """Have the guest release the interface."""
+    if work.args['vif'] is not None:
+        work.call_host(work.instance_row()['host'], 'detach_interface', instance=work.instance(), vif=work.args['vif'])
+
+
+def undo_unplug(work: Work[Outputs]) -> None:
+    """Have the host plug the interface into the guest again.
+
+    A pending release does it if the host is down. Nothing is done if the guest has released the interface.
+    """
+    if not _is_out(work) and work.args['vif'] is not None:
+        releases.ask_to_undo(
+            work, work.instance_row()['host'], 'undo_detach_interface', instance=work.instance(), vif=work.args['vif']
+        )
+
+
+def _is_out(work: Work[Outputs]) -> bool:
+    """Return whether the guest has released the interface, after which the detach is not undone any more."""
+    return work.position > DetachInterface().index('unplug')
+
+
+def free_port(work: Work[Outputs]) -> None:
+    """Delete or unbind the port, release its device and its resources, and remove it from the info cache."""
+    stored = work.args['vif']
+    port_id = stored['id'] if stored is not None else work.args['port_id']
+    if stored is not None:
+        vif = Vif.read(stored)
+        port_releases.drop_one(work, vif)
+        port_releases.drop_guarantees(work, vif.id, PortResources.read(vif.id, vif.resource_request))
+    for request in pci_ports.requests_of_ports(work.instance(fresh=True).pci_requests):
+        if request.requester_id == port_id:
+            _free_function(work, request.request_id)
+    _end(work, DetachInterface.event, lambda vifs: [one for one in vifs if one['id'] != port_id], left=port_id)
+
+
+def _free_function(work: Work[Outputs], request_id: str) -> None:
+    """Have the host free the device of this PCI request.
+
+    A pending release does it if the host is down, or if the operation is ending after a failure.
+    """
+    host, server = work.instance_row()['host'], work.instance()
+    if not work.failed:
+        try:
+            work.call_host(host, 'free_function', instance=server, request_id=request_id)
+            return
+        except HostDown as error:
+            LOG.info(
+                'A pending release will free the device of PCI request %s: %s',
+                request_id,
+                error,
+                instance_uuid=work.instance_uuid,
+            )
+    releases.add_pending_release(work, host, 'free_function', instance=server, request_id=request_id)
+
+
+class DetachInterface(_Interfaces[Outputs]):
+    """The operation that detaches an interface from a server."""
+
+    name, outputs, event = 'detach_interface', Outputs, 'compute_detach_interface'
+    steps = (Step('unplug', unplug, undo_unplug), Step('free_port', free_port))
+
+    def ended_badly(self, work: Work[Outputs]) -> None:
+        """End the operation with the result Error, or finish the detach if the guest has released the interface."""
+        if _is_out(work):
+            free_port(work)
+        else:
+            super().ended_badly(work)
+
+
+FLOWS = (AttachInterface(), DetachInterface())

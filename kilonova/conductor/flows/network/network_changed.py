@@ -1,0 +1,225 @@
+"""Flow that follows an event of Neutron: it refreshes the info cache, and releases what remains of deleted ports."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from oslo_log import log as logging
+
+from kilonova import states
+from kilonova.clients.network import NetworkClient
+from kilonova.clients.neutron.ports import Port, name_in_dns
+from kilonova.clients.neutron.refusals import NetworkInvalid, PortChanged, PortNotFound
+from kilonova.conductor.flow import Flow
+from kilonova.conductor.flows import releases
+from kilonova.conductor.flows.network import guarantees, port_vifs
+from kilonova.conductor.row import Outputs
+from kilonova.conductor.work import RetryLater, Step, Work
+from kilonova.context import get_admin_context
+from kilonova.db import engine
+from kilonova.db.queries import info_caches, instances, operations
+from kilonova.errors import Cancelled, InstanceInvalidState, InstanceNotFound, Unanswered
+from kilonova.objects.port_resources import total
+from kilonova.objects.vif import ACCELERATED
+from kilonova.pci import ports as pci_ports
+
+LOG = logging.getLogger(__name__)
+# Seconds until the next try if an operation works on the server, the state transition by which a detach begins, and the
+# name of the argument (a port id) of operations that wait until no other operation works on the server.
+BUSY, DETACH, AT_REST = 5.0, 'detach_interface.start', 'at_rest'
+
+
+@dataclass
+class ChangedOutputs(Outputs):
+    """Stored results of a refresh.
+
+    ``gone`` are the ports that the server has no more, and for which it may still hold a device or resources.
+    """
+
+    gone: list[str] = field(default_factory=list)
+
+
+def refresh(work: Work[ChangedOutputs]) -> None:
+    """Write what Neutron says now about the server's interfaces to its info cache: addresses, floating IPs and groups.
+
+    Interfaces whose ports are deleted or belong to another server are removed, with two exceptions: those for which the
+    server holds a device or resources (see ``give_back``), and accelerators, which the server keeps until it is
+    deleted. No interface is added, because an attach writes its interface itself. Raises Unanswered if the refresh must
+    wait until another operation has ended.
+    """
+    if AT_REST in work.args:
+        releases.check_no_running_operation(work)
+    row = work.instance_row(fresh=True)
+    vifs, seen, held = work.vifs(), row['extra_network_info'], _held(work)
+    if not vifs and not held:
+        return
+    client = work.env.networks
+    there = {port.id: port for port in client.ports(device_id=work.instance_uuid)}
+    ports = [there[vif.id] for vif in vifs if vif.id in there]
+    if len(ports) < len(vifs) and not row['host']:
+        # An operation on a server without a host may bring it to one, and must see all requested ports until then.
+        releases.check_no_running_operation(work)
+    if work.args.get('renamed'):
+        _name(client, ports, name_in_dns(row['hostname'] or ''))
+    groups = client.security_groups_of(one for port in ports for one in port.security_groups)
+    described = {
+        vif.id: vif
+        for vif in port_vifs.described(
+            work,
+            ports,
+            [vif.id for vif in vifs if vif.preserve_on_delete],
+            {port.id: tuple(groups[one].name for one in port.security_groups if one in groups) for port in ports},
+            is_new=False,
+        )
+    }
+    left = [
+        dataclasses.replace(described.get(vif.id, vif), tag=vif.tag, before=vif.before)
+        for vif in vifs
+        if vif.id in described or vif.id in held or vif.vnic_type in ACCELERATED
+    ]
+    with engine.silence(), work.db.write() as conn:
+        if work.args.get('renamed') and (instances.get(conn, work.instance_uuid) or row)['hostname'] != row['hostname']:
+            # The rename that came in between found ports that had the newer name already, and left them unchanged.
+            raise RetryLater(f'server {work.instance_uuid}', 'it was renamed meanwhile', 0)
+        if info_caches.replace(conn, work.instance_uuid, seen, [vif.stored() for vif in left]):
+            work.outputs.gone = [port_id for port_id in held if port_id not in there]
+            return
+    raise Unanswered(f'The ports of server {work.instance_uuid} were changed meanwhile')
+
+
+def _name(client: NetworkClient, ports: Iterable[Port], name: str) -> None:
+    """Set the name of the ports in DNS.
+
+    An empty ``name`` leaves their names unchanged.
+    """
+    for port in ports:
+        try:
+            client.set_name(port, name)
+        except PortNotFound:
+            continue
+        except PortChanged as error:
+            raise RetryLater(f'port {port.id}', 'it was changed meanwhile', BUSY) from error
+        except NetworkInvalid as error:
+            LOG.warning('Could not set the dns_name of port %s: %s', port.id, error, instance_uuid=port.device_id)
+
+
+def _held(work: Work[Any]) -> list[str]:
+    """Return the ids of ports for which the server has a device request or holds resources in Placement.
+
+    Returns an empty list for a server without a host.
+    """
+    server = work.instance()
+    if not server.host:
+        return []
+    devices = [request.requester_id for request in pci_ports.requests_of_ports(server.pci_requests)]
+    return list(dict.fromkeys([*devices, *(vif.id for vif in server.vifs if vif.held)]))
+
+
+def port_refresh_operations(work: Work[Any]) -> list[operations.OperationRow]:
+    """Return the operations to start when a move is confirmed or reverted.
+
+    Until then the server kept what it held for ports that were deleted. Returns an empty list if the server holds
+    nothing for ports.
+    """
+    return (
+        [operations.OperationRow.new(work.ctxt, NetworkChanged.name, work.instance_uuid, {}, beside=True)]
+        if _held(work)
+        else []
+    )
+
+
+def surplus_release_operations(work: Work[Any]) -> list[operations.OperationRow]:
+    """Return the operations to start when a server has its former allocation back after a move.
+
+    The allocation may contain resources of ports that were deleted before the move. Returns an empty list if it does
+    not.
+    """
+    held = guarantees.held(work)
+    if not held or held == total(vif.held for vif in work.vifs()):
+        return []
+    classes = sorted({name for amounts in held.values() for name in amounts})
+    return [
+        operations.OperationRow.new(
+            work.ctxt,
+            'release',
+            work.instance_uuid,
+            {releases.RESOURCES_OF: None, releases.CLASSES: classes},
+            beside=True,
+        )
+    ]
+
+
+def give_back(work: Work[ChangedOutputs]) -> None:
+    """Start a detach for each deleted port for which the server holds a device or resources.
+
+    Nothing is detached while the server's state does not allow it; the server keeps what it holds. Raises Unanswered if
+    an operation works on the server.
+    """
+    while work.outputs.gone:
+        _detach(work, work.outputs.gone[0])
+        del work.outputs.gone[0]
+
+
+def _detach(work: Work[ChangedOutputs], port_id: str) -> None:
+    releases.check_no_running_operation(work)
+    row, uuid = work.instance_row(fresh=True), work.instance_uuid
+    there = [port for port in work.env.networks.ports(ids=[port_id]) if port.device_id == uuid]
+    if there or port_id not in _held(work) or row['vm_state'] not in states.TRANSITIONS[DETACH].vm:
+        return
+    vif = next((vif.stored() for vif in work.vifs() if vif.id == port_id), None)
+    ctxt = get_admin_context()
+    detach = operations.OperationRow.new(ctxt, 'detach_interface', uuid, {'vif': vif, 'port_id': port_id})
+
+    def check(conn: engine.Connection) -> None:
+        # An attach writes its port to the info cache at its end, so a changed info cache means that the port may be in
+        # use.
+        if operations.instance_or_404(conn, uuid)['extra_network_info'] != row['extra_network_info']:
+            raise RetryLater(f'server {uuid}', 'its ports were changed meanwhile', BUSY)
+
+    try:
+        with engine.silence():
+            operations.accept(
+                work.db,
+                instance_uuid=uuid,
+                event=DETACH,
+                operation=detach,
+                write=check,
+                action={
+                    'action': 'detach_interface',
+                    'request_id': ctxt.request_id,
+                    'user_id': None,
+                    'project_id': None,
+                },
+            )
+    except InstanceInvalidState as error:
+        raise RetryLater(f'server {uuid}', 'another operation works on it', BUSY) from error
+    LOG.info(
+        'Port %s was deleted; releasing the device and the resources that the server holds for it',
+        port_id,
+        instance_uuid=uuid,
+    )
+    work.env.runner.wake(work.db, [detach.uuid])
+
+
+class NetworkChanged(Flow[ChangedOutputs]):
+    """The operation that follows an event of Neutron about a server's ports.
+
+    It runs at the same time as the server's other operations.
+    """
+
+    name, outputs = 'network_changed', ChangedOutputs
+    forward_only = True
+    steps = (
+        Step('refresh', refresh, saved=lambda work: bool(work.outputs.gone)),
+        Step('give_back', give_back, saved=False),
+    )
+
+    def may_end(self, work: Work[ChangedOutputs], error: Exception) -> bool:
+        """Return whether the operation ends with this error.
+
+        It ends if it was cancelled, or if the server does not exist any more.
+        """
+        return isinstance(error, (Cancelled, InstanceNotFound))

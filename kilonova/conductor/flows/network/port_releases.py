@@ -1,0 +1,83 @@
+"""Releases of ports: ports that Kilonova created are deleted, those that the user created are unbound.
+
+If the network service does not answer, an undo or a delete is not delayed: what remains becomes a pending release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from kilonova.conductor.flows import releases
+from kilonova.conductor.flows.network import guarantees
+from kilonova.conductor.work import Work
+from kilonova.objects.port_resources import PortResources
+from kilonova.objects.vif import Vif
+
+
+def drop(work: Work[Any], own: Sequence[str], keep: Collection[str] = ()) -> None:
+    """Release all ports of the server, except those in ``keep``, which its info cache has.
+
+    ``own`` are the ids of the ports that the user created. A pending release does it if the network service does not
+    answer or refuses.
+    """
+    releases.now_or_later(
+        work, 'Releasing ports', lambda: releases.give_back_ports(work, own, keep), lambda: release(work, own)
+    )
+
+
+def drop_one(work: Work[Any], vif: Vif) -> None:
+    """Release one port of the server: delete it, or unbind it if the user created it.
+
+    Repeated calls are safe. If the network service does not answer or refuses, a pending release does it, after the
+    info cache has lost the port.
+    """
+    client = work.env.networks
+
+    def give_back() -> None:
+        for port in client.ports(ids=[vif.id]):
+            if port.device_id == work.instance_uuid:
+                if vif.preserve_on_delete:
+                    client.unbind(port)
+                else:
+                    client.delete_port(port.id)
+
+    releases.now_or_later(
+        work, 'Releasing a port', give_back, lambda: release(work, [vif.id] if vif.preserve_on_delete else [])
+    )
+
+
+def drop_guarantees(work: Work[Any], port_id: str, wanted: PortResources | None) -> None:
+    """Release the resources that the server holds in Placement for a port that is deleted or being detached.
+
+    A pending release does it if Placement or the network service does not answer or refuses.
+    """
+    if wanted is None:
+        return
+    releases.now_or_later(
+        work,
+        'Releasing the resources of a port',
+        lambda: guarantees.settle(work.env, work.instance_uuid, wanted.classes, work.compare_now, but=port_id),
+        lambda: give_back_later(work, port_id, wanted),
+    )
+
+
+def give_back_later(work: Work[Any], port_id: str, wanted: PortResources | None) -> None:
+    """Add a pending release of the resources that the server holds in Placement for this port."""
+    if wanted is not None:
+        releases.add_release(
+            work, {releases.RESOURCES_OF: port_id, releases.CLASSES: sorted(wanted.classes)}, (releases.RESOURCES_OF,)
+        )
+
+
+def release(work: Work[Any], own: Sequence[str], delay: float = 0) -> None:
+    """Add a pending release of the server's ports, which starts after ``delay`` seconds at the earliest.
+
+    ``own`` are the ids of the ports that the user created.
+    """
+    releases.add_release(
+        work,
+        {releases.PORTS_OF: work.instance_uuid, releases.PORTS_GIVEN: list(own)},
+        (releases.PORTS_OF, releases.PORTS_GIVEN),
+        delay=delay,
+    )

@@ -1,0 +1,66 @@
+"""Requested ports: the network interfaces that a user requested, as a request spec contains them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+# Value instead of the id of a network.
+AUTO = 'auto'
+
+
+@dataclass(frozen=True)
+class RequestedPort:
+    """A requested port: one network interface that a user requested.
+
+    Attributes:
+        network_id: Id of the network; AUTO for a network that is created for the project.
+        port_id: Id of the user's own port, or None if a port is to be created.
+        address: Requested IP address, or None.
+        device: Id of the PCI request for the device function that the port is, or None.
+        tag: Tag by which the guest identifies the interface, or None.
+        profile: Device profile of the accelerator that the port is, or None.
+    """
+
+    network_id: str
+    port_id: str | None = None
+    address: str | None = None
+    device: str | None = None
+    tag: str | None = None
+    profile: str | None = None
+
+
+def wishes(request_spec: Mapping[str, Any]) -> list[RequestedPort]:
+    """Return the requested ports of a request spec in the form of operation arguments, in the user's order."""
+    return [
+        RequestedPort(
+            one['network_id'],
+            one.get('port_id'),
+            one.get('address'),
+            one.get('pci_request_id'),
+            one.get('tag'),
+            one.get('device_profile'),
+        )
+        for one in _members(request_spec, 'requested_networks')
+    ]
+
+
+def profiles(request_spec: Mapping[str, Any]) -> dict[str, str]:
+    """Return the device profiles of the ports that are accelerators, as a dict from port id to profile."""
+    return {wish.port_id: wish.profile for wish in wishes(request_spec) if wish.port_id and wish.profile}
+
+
+def groups(request_spec: Mapping[str, Any]) -> dict[str, str]:
+    """Return the requested security groups, as a dict from id to name."""
+    return {one['uuid']: one['name'] for one in _members(request_spec, 'security_groups') if one.get('uuid')}
+
+
+def _members(request_spec: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    found = request_spec['nova_object.data'].get(name)
+    return [one['nova_object.data'] for one in found['nova_object.data']['objects']] if found else []
+
+
+def given(request_spec: Mapping[str, Any]) -> list[str]:
+    """Return the ids of the requested ports that the user created."""
+    return [wish.port_id for wish in wishes(request_spec) if wish.port_id]

@@ -1,0 +1,302 @@
+"""Flows for snapshots of volumes that are files of a network share and attached to a server.
+
+The volume service has created a file, or wants to remove one, and requests the part that only the guest's host can do.
+
+The steps of a create are take and tell. After ``take`` the guest writes to the new file, which refers to the former
+one, and the server's row names the new file. Then the volume service is notified. All that the guest writes is in the
+new file, and it can be used even if it is unknown which file the guest has, so from there on the operation goes
+forward. If the volume service rejects the snapshot, the host merges the new file into the former one,
+and the snapshot fails.
+
+The steps of a delete are merge and tell. Two files are merged into one; the guest does not write to either of them, so
+the server's row is not changed.
+
+The server gets no task state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from oslo_log import log as logging
+
+from kilonova.clients.volume import SnapshotNotFound
+from kilonova.conductor.flows import releases
+from kilonova.conductor.flows.volume.volume_attach import OneVolume, end_with, volume_of
+from kilonova.conductor.row import Outputs
+from kilonova.conductor.work import HostDown, HostNotFenced, RetryLater, Step, Work
+from kilonova.db import engine
+from kilonova.db.queries import volumes as rows
+from kilonova.errors import Cancelled, KeyGone, KilonovaError, LeaseLost, Unanswered
+from kilonova.objects.volume import QCOW2, SNAPSHOT_TOLD
+from kilonova.rpc.interface import VersionCapError
+
+LOG = logging.getLogger(__name__)
+
+# The progress at which the volume service continues, and seconds between two checks of a snapshot's status.
+DONE, LOOK = '90%', 1.0
+
+
+class SnapshotRefused(KilonovaError):
+    """The volume service rejected the snapshot."""
+
+    msg_fmt = 'The volume service rejected snapshot %(snapshot)s: %(reason)s'
+
+
+@dataclass
+class SnapshotOutputs(Outputs):
+    """Stored results of a snapshot operation.
+
+    Attributes:
+        asked: True if the host may have received the call to take the snapshot.
+        done: True if the guest writes to the new file, or if the files are merged.
+        kept: True if it is certain that the guest writes to the former file.
+        refused: True if the volume service rejected the snapshot.
+    """
+
+    asked: bool = False
+    done: bool = False
+    kept: bool = False
+    refused: bool = False
+
+
+def _ask(work: Work[SnapshotOutputs], method: str, what: str) -> None:
+    """Call the server's host.
+
+    Raises HostDown if the host is off, and HostNotFenced if it is down and it is unknown what its guest uses.
+    """
+    volume_of(work)
+    server = work.instance()
+    try:
+        work.call_host(server.host, method, instance=server, **_args(work, what))
+    except HostDown:
+        _check_off(work, server.host)
+        raise
+
+
+def _check_off(work: Work[SnapshotOutputs], host: str) -> None:
+    """Raise HostNotFenced if a host that is down was not forced down."""
+    if not work.env.liveness.is_fenced(work.db, host):
+        raise HostNotFenced(host=host) from None
+
+
+def _args(work: Work[SnapshotOutputs], what: str) -> dict[str, Any]:
+    return {what: {**work.args[what], 'volume_id': work.args['volume_id']}}
+
+
+def _look(work: Work[SnapshotOutputs], method: str, what: str) -> Any:
+    """Return what the host says about the files after a failure, or None if it is down."""
+    server = work.instance(fresh=True)
+    return releases.ask_to_undo(work, server.host, method, instance=server, **_args(work, what))
+
+
+# --- create ----------------------------------------------------------------------------------------------------------
+def take(work: Work[SnapshotOutputs]) -> None:
+    """Have the guest write to the new file, and write that to the server's row."""
+    if not work.outputs.asked:
+        _plan(work)
+    try:
+        _ask(work, 'snapshot_volume', 'files')
+    except VersionCapError:
+        # The call was never sent.
+        work.outputs.kept = True
+        raise
+    except HostDown as error:
+        LOG.warning(
+            'Volume %s uses file %s from now on: %s',
+            work.args['volume_id'],
+            work.args['files']['new'],
+            error,
+            instance_uuid=work.instance_uuid,
+        )
+    work.outputs.done = True
+    work.write_with_checkpoint(_is_in(work, work.args['files']['new'], QCOW2))
+    work.changed()
+
+
+def _plan(work: Work[SnapshotOutputs]) -> None:
+    """Record that the host may take the snapshot from now on.
+
+    Raises HostDown if the host is off already, because then its guest has the first file.
+    """
+    host = work.instance().host
+    with engine.silence():
+        is_down = work.env.liveness.is_down(work.db, host)
+    if is_down:
+        _check_off(work, host)
+        work.outputs.kept = True
+        raise HostDown(host=host)
+    work.outputs.asked = True
+    work.decide({})
+
+
+def _is_in(work: Work[SnapshotOutputs], name: str, format_: str) -> Callable[[engine.Connection], object]:
+    """Return a function ``write(conn)`` that writes to the server's row in which file the volume is."""
+    volume = volume_of(work).in_file(name, format_)
+    connector = volume.known_at.get(volume.host or '', {}).get('connector')
+    text = volume.connection_info(work.instance_uuid, volume.host, volume.connection, connector)
+    return lambda conn: rows.change(conn, volume.uuid, volume.attachment_id, {'connection_info': text})
+
+
+def undo_take(work: Work[SnapshotOutputs]) -> None:
+    """Keep the new file if the guest writes to it.
+
+    The host is asked. If it is down, the new file is kept.
+    """
+    if not work.outputs.done and not work.outputs.kept:
+        answer = _look(work, 'undo_snapshot_volume', 'files')
+        work.outputs.done = answer is None or answer['taken']
+    if work.outputs.done:
+        work.decide({}, cancelled=True, write=_is_in(work, work.args['files']['new'], QCOW2))
+        work.changed()
+
+
+def tell(work: Work[SnapshotOutputs]) -> None:
+    """Notify the volume service that the snapshot is taken, and wait until it knows the new file.
+
+    That takes some seconds. If the server moved to another host in that time, the volume service would give that host
+    the former file. Raises SnapshotRefused if the volume service does not take the snapshot; the guest has the first
+    file then.
+    """
+    reason = releases.tell_snapshot(work, work.args['snapshot_id'], 'creating', DONE)
+    if not _is_taken(work):
+        work.outputs.refused = True
+        _withdraw(work)
+        raise SnapshotRefused(snapshot=work.args['snapshot_id'], reason=reason or 'it could not create the snapshot')
+    end_with(work, Create.event)
+
+
+def _withdraw(work: Work[SnapshotOutputs]) -> None:
+    """Have the guest use the first file again, and write that to the server's row.
+
+    Raises Unanswered if the host can't do it now. If the server went to another host without it, the volume service
+    would give that host the first file without the newer data.
+    """
+    files = work.args['files']
+    try:
+        _ask(work, 'withdraw_volume_snapshot', 'files')
+    except HostDown:
+        _say_where(work, "the server's host is off")
+        raise
+    except (Unanswered, LeaseLost, KeyGone, Cancelled):
+        raise
+    except KilonovaError as error:
+        raise Unanswered(who=f'host {work.instance().host}', reason=str(error)) from error
+    work.outputs.done, work.outputs.kept = False, True
+    work.decide({}, write=_is_in(work, files['name'], files['format']))
+    work.changed()
+
+
+def _say_where(work: Work[SnapshotOutputs], why: str) -> None:
+    """Log for operators which file has the data that they must merge (docs/admin/volumes.md)."""
+    LOG.error(
+        'Data that server %s wrote to volume %s is in file %s, which the volume service does not know: %s',
+        work.instance_uuid,
+        work.args['volume_id'],
+        work.args['files']['new'],
+        why,
+        instance_uuid=work.instance_uuid,
+    )
+
+
+def _is_taken(work: Work[SnapshotOutputs]) -> bool:
+    """Return whether the volume service has the snapshot.
+
+    Raises RetryLater while it creates or deletes the snapshot, because the result is not known yet.
+    """
+    try:
+        status = work.env.volumes.snapshot(None, work.args['snapshot_id']).status
+    except SnapshotNotFound:
+        return False
+    if status in ('creating', 'deleting'):
+        raise RetryLater(who=f'snapshot {work.args["snapshot_id"]}', reason=f'it is {status}', pause=LOOK)
+    return status != 'error'
+
+
+class Create(OneVolume[SnapshotOutputs]):
+    """The operation that takes a snapshot of a volume in use."""
+
+    name, outputs, event = 'volume_snapshot_create', SnapshotOutputs, 'compute_volume_snapshot_create'
+    steps = (Step('take', take, undo_take), Step('tell', tell))
+
+    def ended_badly(self, work: Work[SnapshotOutputs]) -> None:
+        """End the operation, and notify the volume service.
+
+        If the guest writes to the new file, it continues to do so, and the operation ends only when the volume service
+        knows that file. A delete of the server does not wait for that.
+        """
+        taken = work.outputs.done and not work.outputs.refused
+        if not work.outputs.refused:
+            _tell_or_note(work, *(('creating', DONE) if taken else ('error', None)))
+        if taken and not work.cancelled and not _is_taken(work):
+            # At this point hosts are called only to undo.
+            _say_where(work, "the server's host failed before")
+            taken = False
+        if taken:
+            end_with(work, self.event)
+        else:
+            super().ended_badly(work)
+
+
+def _tell_or_note(work: Work[SnapshotOutputs], status: str, progress: str | None) -> None:
+    """Notify the volume service of the snapshot's status, or add a pending release that does it later.
+
+    An undo does not wait for the volume service.
+    """
+    told = [work.args['snapshot_id'], status, progress]
+    releases.now_or_later(
+        work,
+        'Notifying the volume service of a snapshot',
+        lambda: releases.tell_snapshot(work, *told),
+        lambda: releases.add_release(work, {SNAPSHOT_TOLD: told}, (SNAPSHOT_TOLD,)),
+    )
+
+
+# --- delete ----------------------------------------------------------------------------------------------------------
+def merge(work: Work[SnapshotOutputs]) -> None:
+    """Have the host merge two of the files."""
+    _ask(work, 'merge_volume', 'merge')
+    work.outputs.done = True
+
+
+def undo_merge(work: Work[SnapshotOutputs]) -> None:
+    """Have the host end a merge that is running.
+
+    A merge that is complete is kept.
+    """
+    if not work.outputs.done:
+        answer = _look(work, 'undo_merge_volume', 'merge')
+        work.outputs.done = answer is not None and answer['merged']
+
+
+def tell_merged(work: Work[SnapshotOutputs]) -> None:
+    """Notify the volume service that it can remove the merged file.
+
+    If the volume service refuses that, it has removed the file before, or it will request the delete again and find it
+    done.
+    """
+    releases.tell_snapshot(work, work.args['snapshot_id'], 'deleting', DONE)
+    end_with(work, DeleteVolumeSnapshot.event)
+
+
+class DeleteVolumeSnapshot(OneVolume[SnapshotOutputs]):
+    """The operation that deletes a snapshot of a volume in use."""
+
+    name, outputs, event = 'volume_snapshot_delete', SnapshotOutputs, 'compute_volume_snapshot_delete'
+    steps = (Step('merge', merge, undo_merge), Step('tell', tell_merged))
+
+    def ended_badly(self, work: Work[SnapshotOutputs]) -> None:
+        """End the operation and notify the volume service.
+
+        Files that are merged stay merged.
+        """
+        _tell_or_note(work, *(('deleting', DONE) if work.outputs.done else ('error_deleting', None)))
+        if work.outputs.done:
+            end_with(work, self.event)
+        else:
+            super().ended_badly(work)
+
+
+FLOWS = (Create(), DeleteVolumeSnapshot())

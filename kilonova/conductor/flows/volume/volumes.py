@@ -1,0 +1,582 @@
+"""Attachments of Cinder volumes in flows: created before a host uses a volume, deleted when a server ends.
+
+    volumes.await_created(work)                     # wait for volumes that are created for a new server
+    volumes.attach_wanted(work, host, is_first)     # attach the requested volumes of a new server to this host
+    volumes.to_host(work, 'gpu2')                   # attach the volumes of a server that moves to this host
+    volumes.off_host(work)                          # detach the volumes from the host, and keep them reserved
+    volumes.reserve_root(work)                      # the same for the root volume alone, while its content is replaced
+    volumes.announce(work, 'gpu2')                  # attach the volumes to the destination of a live migration as well
+    volumes.drop(work, delete)                      # delete the attachments, and these volumes
+
+A server has the attachments of its rows in block_device_mapping, and no others. Each attachment has the server's uuid,
+so a conductor that takes an operation over finds all of them. If the volume service does not answer, an undo or a
+delete is not delayed: what remains to be deleted becomes a pending release. The same holds for an attachment that may
+still be created after the request for it got no reply.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from oslo_log import log as logging
+
+from kilonova import objects
+from kilonova.clients.volume import Attachment, Volume, VolumeBackendFailed, VolumeInvalid, VolumeNotFound
+from kilonova.conductor.flow import Flow
+from kilonova.conductor.flows import releases
+from kilonova.conductor.row import ChosenHost, Outputs
+from kilonova.conductor.work import HostDown, RetryLater, Step, Work
+from kilonova.db import engine
+from kilonova.db.queries import instances
+from kilonova.db.queries import volumes as rows
+from kilonova.errors import (
+    BuildAbort,
+    Cancelled,
+    HostRejected,
+    InstanceNotFound,
+    KilonovaError,
+    Unanswered,
+)
+from kilonova.objects.image_meta import SYSMETA_PREFIX
+from kilonova.objects.volume import ENCRYPTION, VOLUME_SWAPPED, VOLUMES_DELETED, VOLUMES_OF, AttachedVolume
+from kilonova.virt import disk_names
+
+LOG = logging.getLogger(__name__)
+
+# Number of tries, about a minute together, while other servers are being attached to a multiattach volume.
+TURNS = 6
+# Seconds after which a request without a reply has created its attachment, or never will.
+LATE = 120.0
+# Statuses of a volume that is being created, and statuses of a volume that can be attached.
+_COMING, THERE = frozenset(('creating', 'downloading')), frozenset(('available', 'in-use', 'reserved', 'attaching'))
+
+
+class VolumeNotCreated(BuildAbort):
+    """A volume for a new server was not created in time."""
+
+    def __init__(self, server: str, volume: Volume, seconds: float) -> None:
+        super().__init__(
+            instance_uuid=server,
+            reason=(
+                f'Volume {volume.id} did not finish being created even after we waited {seconds:.0f} seconds. And its '
+                f'status is {volume.status}.'
+            ),
+        )
+
+
+# --- what was asked for ----------------------------------------------------------------------------------------------
+def wanted(bdms: Iterable[Mapping[str, Any]] | None) -> list[AttachedVolume]:
+    """Return the volumes among the disks of a boot request.
+
+    ``bdms`` are the disks as columns of block_device_mapping.
+    """
+    return [AttachedVolume.read(row) for row in bdms or () if row['destination_type'] == 'volume']
+
+
+def going_with(volumes: Iterable[AttachedVolume]) -> list[str]:
+    """Return the ids of the volumes that are deleted together with their server."""
+    return [volume.volume_id for volume in volumes if volume.delete_on_termination]
+
+
+# --- to a host -------------------------------------------------------------------------------------------------------
+def attach_wanted(work: Work[Any], host: ChosenHost, is_first: bool) -> None:
+    """Attach the requested volumes of a new server to the host of this attempt.
+
+    Repeated calls are safe. ``is_first`` is True if no request for the server was sent to the volume service yet.
+    Raises HostRejected if another host may have them, and VolumeInvalid or VolumeNotFound if the server can't have
+    them.
+    """
+    to_host(work, host.host, has_strays=not is_first)
+
+
+def await_created(work: Work[Any]) -> None:
+    """Check that the volumes which were created for a new server are ready.
+
+    Raises RetryLater if one is not, and VolumeNotCreated if one never will be.
+    """
+    for volume in work.instance(fresh=True).volumes:
+        if volume.source_type != 'volume' and volume.attachment_id is None:
+            _await_created(work, volume)
+
+
+def _await_created(work: Work[Any], volume: AttachedVolume) -> None:
+    conf = work.env.conf
+    pause, tries = max(conf.block_device_allocate_retries_interval, 1), conf.block_device_allocate_retries
+    found = work.env.volumes.volume(None, volume.volume_id)
+    if found.status in THERE:
+        return
+    now = instances.utcnow()
+    waited = (now - (work.created_at or now)).total_seconds()
+    if found.status not in _COMING or waited >= pause * tries:
+        raise VolumeNotCreated(work.instance_uuid, found, waited)
+    raise RetryLater(who=f'volume {volume.volume_id}', reason=f'it is {found.status}', pause=pause)
+
+
+def to_host(work: Work[Any], host: str, *, has_strays: bool = True, but: str | None = None) -> None:
+    """Attach the volumes of a server to this host, and to no other.
+
+    Repeated calls are safe. Sends no request for a server without volumes. A volume that was deleted is removed from
+    the server, unless it was never attached or is the root disk. An operation that is being undone continues without
+    volumes that can't be attached now; a start tries them again (``attached_here``).
+
+    Args:
+        work: The operation.
+        host: The host.
+        has_strays: Whether an earlier try may have left attachments.
+        but: Id of a volume whose attachment the caller completes later, when the guest has it.
+
+    Raises:
+        HostDown: The host is down, and the properties that the volume service must know of it are unknown.
+        HostRejected: The host can't have the volumes.
+        VolumeInvalid: No host can have the volume.
+        VolumeNotFound: The volume does not exist.
+    """
+    if not work.instance().volumes:
+        return
+    server = work.instance(fresh=True)
+    if has_strays:
+        _delete_unknown_attachments(work, server.volumes)
+    left = [volume for volume in server.volumes if volume.host != host]
+    if left:
+        connector, names = _connector(work, server, host)
+        devices = iter(names)
+        for volume in left:
+            try:
+                _attach(
+                    work, volume, host, connector, volume.device or next(devices), is_complete=volume.volume_id != but
+                )
+            except (VolumeNotFound, VolumeInvalid, HostRejected) as error:
+                if isinstance(error, VolumeNotFound) and volume.attachment_id is not None and not volume.is_root:
+                    LOG.warning(
+                        'Volume %s no longer exists; removing it from the server',
+                        volume.volume_id,
+                        instance_uuid=server.uuid,
+                    )
+                    _write(work, functools.partial(rows.remove, row_uuid=volume.uuid))
+                    continue
+                if not work.failed or volume.attachment_id is None:
+                    raise
+                LOG.warning(
+                    'Could not attach volume %s to host %s: %s',
+                    volume.volume_id,
+                    host,
+                    error,
+                    instance_uuid=server.uuid,
+                )
+                _write(
+                    work,
+                    functools.partial(
+                        rows.change,
+                        row_uuid=volume.uuid,
+                        seen=volume.attachment_id,
+                        values={'connection_info': volume.connection_info(server.uuid)},
+                    ),
+                )
+        work.changed()
+
+
+def _write(work: Work[Any], write: Callable[[engine.Connection], object]) -> None:
+    # Write it also if the operation is being undone because it was cancelled.
+    work.decide({}, cancelled=work.failed, write=write)
+    work.changed()
+
+
+def _connector(work: Work[Any], server: objects.Instance, host: str) -> tuple[dict[str, Any], Sequence[str]]:
+    """Return the connector of a host for the volume service, and device names for the volumes that have none.
+
+    If the host is down, the connector that it returned before is used.
+    """
+    try:
+        said = work.query_host(host, 'prepare_volumes', instance=server)
+    except HostDown:
+        if not all(host in volume.known_at for volume in server.volumes):
+            raise
+        return dict(server.volumes[0].known_at[host]['connector']), ()
+    return said['connector'], said['devices']
+
+
+def _attach(
+    work: Work[Any], volume: AttachedVolume, host: str, connector: Mapping[str, Any], device: str, *, is_complete: bool
+) -> None:
+    """Create a new attachment for a volume that replaces its present one."""
+    made = _make(work, volume, host, connector, device, is_complete=is_complete)
+    LOG.info('Attached volume %s to host %s', volume.volume_id, host, instance_uuid=work.instance_uuid)
+    _keep(
+        work,
+        volume,
+        {
+            'attachment_id': made.id,
+            'device_name': device,
+            'connection_info': volume.connection_info(work.instance_uuid, host, made.connection, connector),
+        },
+    )
+
+
+def _make(
+    work: Work[Any],
+    volume: AttachedVolume,
+    host: str,
+    connector: Mapping[str, Any],
+    device: str | None,
+    *,
+    is_complete: bool,
+) -> Attachment:
+    client = work.env.volumes
+    if volume.host is None and volume.attachment_id is not None and (client.volume(None, volume.volume_id).is_written):
+        raise VolumeInvalid(detail=f'Volume {volume.volume_id} cannot be attached while an image is written to it.')
+    work.before_sending()
+    try:
+        made = client.create_attachment(volume.volume_id, work.instance_uuid, {**connector, 'mountpoint': device})
+        if made.connection.get('encrypted'):
+            made = replace(made, connection={**made.connection, ENCRYPTION: client.encryption(volume.volume_id)})
+        if is_complete:
+            client.complete_attachment(made.id)
+    except VolumeInvalid as error:
+        # The volume service attaches a volume to one server after the other.
+        if (
+            not volume.multiattach
+            or work.outputs.tries >= TURNS
+            or (client.volume(None, volume.volume_id).status not in THERE)
+        ):
+            raise
+        raise Unanswered(who=f'volume {volume.volume_id}', reason=f'{error}') from error
+    except VolumeBackendFailed as error:
+        raise HostRejected(f'Volume {volume.volume_id} cannot be connected to host {host}: {error}') from error
+    except Unanswered:
+        _release(work, (), delay=LATE)
+        raise
+    return made
+
+
+def _put(work: Work[Any], volume: AttachedVolume, values: Mapping[str, Any]) -> None:
+    """Write columns of a volume's row.
+
+    If they are not written, the attachment is unknown to the server. The next try finds and deletes it.
+    """
+
+    def write(conn: engine.Connection) -> None:
+        if not rows.change(conn, volume.uuid, volume.attachment_id, values):
+            raise Unanswered(f'The volumes of server {work.instance_uuid} were changed meanwhile')
+
+    _write(work, write)
+
+
+def _keep(work: Work[Any], volume: AttachedVolume, values: Mapping[str, Any]) -> None:
+    """Write a new attachment to a volume's row, and delete the attachment before it."""
+    _put(work, volume, values)
+    if volume.attachment_id is not None:
+        _free(work, volume.attachment_id)
+
+
+def _free(work: Work[Any], attachment_id: str) -> None:
+    """Delete an attachment, or add a pending release that does it if the back end fails."""
+    try:
+        work.env.volumes.delete_attachment(attachment_id)
+    except Unanswered:
+        raise
+    except KilonovaError as error:
+        LOG.warning(
+            'Could not delete attachment %s; a pending release will retry it: %s',
+            attachment_id,
+            error,
+            instance_uuid=work.instance_uuid,
+        )
+        _release(work, ())
+
+
+def _delete_unknown_attachments(work: Work[Any], volumes: Sequence[AttachedVolume]) -> None:
+    """Delete attachments of the server that none of its rows has.
+
+    An earlier try created them, or ended before it deleted them.
+    """
+    ours = {attachment_id for volume in volumes for attachment_id in volume.attachments}
+    for one in work.env.volumes.attachments(work.instance_uuid):
+        if one.id not in ours:
+            work.before_sending()
+            _free(work, one.id)
+
+
+def attached_here(work: Work[Any]) -> None:
+    """Attach volumes that could not be attached when the server came to its host.
+
+    This is done before the server is started. Sends no request if there are no such volumes.
+    """
+    server = work.instance()
+    if server.host and any(volume.host != server.host for volume in server.volumes):
+        to_host(work, server.host)
+
+
+def off_host(work: Work[Any]) -> None:
+    """Detach the volumes of a server from its host, and keep them reserved for the server."""
+    if not work.instance().volumes:
+        return
+    server = work.instance(fresh=True)
+    _delete_unknown_attachments(work, server.volumes)
+    _reserve(work, server, server.volumes)
+
+
+def reserve_root(work: Work[Any]) -> None:
+    """Detach the root volume of a server from its host, and keep it reserved for the server.
+
+    The guest must be off. Repeated calls are safe.
+    """
+    server = work.instance(fresh=True)
+    _delete_unknown_attachments(work, server.volumes)
+    _reserve(work, server, [volume for volume in server.volumes if volume.is_root])
+
+
+def _reserve(work: Work[Any], server: objects.Instance, volumes: Iterable[AttachedVolume]) -> None:
+    for volume in volumes:
+        if volume.host is None and volume.attachment_id is not None:
+            continue
+        work.before_sending()
+        try:
+            made = work.env.volumes.create_attachment(volume.volume_id, work.instance_uuid, None)
+        except Unanswered:
+            _release(work, (), delay=LATE)
+            raise
+        _keep(
+            work,
+            volume,
+            {
+                'attachment_id': made.id,
+                'connection_info': volume.connection_info(work.instance_uuid),
+                'device_name': volume.device or _name(server, volume),
+            },
+        )
+
+
+def _name(server: objects.Instance, volume: AttachedVolume) -> str:
+    """Return the device name of a volume that is attached to a server without a host, as its next host will name it."""
+    bus = server.system_metadata.get(f'{SYSMETA_PREFIX}hw_disk_bus') or 'virtio'
+    own = (not server.is_from_volume) + bool(server.flavor.ephemeral_gb) + bool(server.flavor.swap)
+    _, names = disk_names.assign([bus] * own, [(one.bus or bus, one.device) for one in server.volumes])
+    return f'/dev/{names[server.volumes.index(volume)]}'
+
+
+# --- with a guest that runs ------------------------------------------------------------------------------------------
+def announce(work: Work[Any], host: str) -> None:
+    """Attach the volumes of a running guest to the destination of its live migration as well.
+
+    Repeated calls are safe. Sends no request for a server without volumes. A volume that is not attached to the source
+    is left out. Raises HostRejected if the host can't have the volumes, and VolumeInvalid or VolumeNotFound if no host
+    can.
+    """
+    if not work.instance().volumes:
+        return
+    server = work.instance(fresh=True)
+    _delete_unknown_attachments(work, server.volumes)
+    left = [volume for volume in server.volumes if volume.host == server.host and volume.coming(host) is None]
+    if left:
+        connector, _names = _connector(work, server, host)
+        for volume in left:
+            made = _make(work, volume, host, connector, volume.device, is_complete=False)
+            LOG.info(
+                'Attached volume %s to host %s as well, for the live migration',
+                volume.volume_id,
+                host,
+                instance_uuid=server.uuid,
+            )
+            _put(
+                work,
+                volume,
+                {'connection_info': volume.besides_at(server.uuid, host, made.id, made.connection, connector)},
+            )
+
+
+def arrived(work: Work[Any], host: str) -> None:
+    """Complete the attachments to the destination of a live migration, and write them to the volumes' rows.
+
+    This is done after the guest has arrived there. ``forget_source`` deletes the attachments to the source. May be
+    repeated.
+    """
+    for volume in work.instance().volumes and work.instance(fresh=True).volumes:
+        there = volume.coming(host)
+        if there is None or there.attachment_id is None:
+            continue
+        work.before_sending()
+        try:
+            work.env.volumes.complete_attachment(there.attachment_id)
+        except Unanswered:
+            raise
+        except KilonovaError as error:
+            # The guest uses the volume nevertheless.
+            LOG.warning(
+                'Attachment %s could not be completed; the guest uses the volume nevertheless: %s',
+                there.attachment_id,
+                error,
+                instance_uuid=work.instance_uuid,
+            )
+        _put(
+            work,
+            volume,
+            {
+                'attachment_id': there.attachment_id,
+                'connection_info': volume.connection_info(
+                    work.instance_uuid, host, there.connection, volume.known_at[host]['connector']
+                ),
+            },
+        )
+
+
+def renounce(work: Work[Any], host: str) -> None:
+    """Delete the attachments to the destination of a failed live migration, which has released the volumes.
+
+    Repeated calls are safe.
+    """
+    server = work.instance(fresh=True)
+    for volume in server.volumes:
+        if volume.coming(host) is not None:
+            _put(work, volume, {'connection_info': volume.besides_at(server.uuid, host)})
+    forget_source(work)
+
+
+def forget_source(work: Work[Any], *, later: bool = False) -> None:
+    """Delete the attachments of the server that none of its rows has.
+
+    A pending release does it if the volume service does not answer, or if ``later`` is True because another host must
+    first release its volumes.
+    """
+    if not work.instance().volumes:
+        return
+    if later:
+        _release(work, (), delay=LATE)
+        return
+    releases.now_or_later(
+        work,
+        'Deleting unused volume attachments',
+        lambda: _delete_unknown_attachments(work, work.instance(fresh=True).volumes),
+        lambda: _release(work, ()),
+    )
+
+
+# --- one in the place of another -------------------------------------------------------------------------------------
+def attach_copy(work: Work[Any], volume: AttachedVolume, copy_id: str) -> dict[str, Any]:
+    """Attach the volume ``copy_id``, which will replace a volume of the server, to the server's host as well.
+
+    Returns the columns that the row of the volume gets when the guest uses the copy. Repeated calls are safe. Raises
+    HostRejected if the host can't have the copy, and VolumeInvalid or VolumeNotFound if no host can.
+    """
+    server = work.instance(fresh=True)
+    _delete_unknown_attachments(work, server.volumes)
+    connector, _names = _connector(work, server, server.host)
+    # The connections of earlier hosts are not valid for the copy.
+    known = replace(volume, known_at={})
+    made = _make(work, replace(known, volume_id=copy_id), server.host, connector, volume.device, is_complete=False)
+    return {
+        'attachment_id': made.id,
+        'connection_info': known.connection_info(server.uuid, server.host, made.connection, connector),
+    }
+
+
+def swapped(work: Work[Any], volume_id: str, copy_id: str) -> None:
+    """Have the volume service finish a swap, after the server's row and its guest use the copy.
+
+    Repeated calls are safe.
+    """
+    server = work.instance(fresh=True)
+    for volume in server.volumes:
+        if volume.volume_id == volume_id and volume.attachment_id is not None:
+            work.before_sending()
+            work.env.volumes.complete_attachment(volume.attachment_id)
+    _delete_unknown_attachments(work, server.volumes)
+    releases.end_migration(work, volume_id, copy_id, swapped=True)
+
+
+def end_swap(work: Work[Any], volume_id: str, copy_id: str, *, has_copy: bool) -> None:
+    """End a swap that is not continued: the guest keeps the copy if ``has_copy`` is True, else the volume.
+
+    A pending release does it if the volume service does not answer.
+    """
+
+    def give_back() -> None:
+        if has_copy:
+            swapped(work, volume_id, copy_id)
+            return
+        _delete_unknown_attachments(work, work.instance(fresh=True).volumes)
+        releases.end_migration(work, volume_id, copy_id, swapped=False)
+
+    releases.now_or_later(
+        work,
+        'Releasing the volumes of a swap',
+        give_back,
+        lambda: releases.add_release(
+            work,
+            {VOLUMES_OF: work.instance_uuid, VOLUME_SWAPPED: [volume_id, copy_id, has_copy]},
+            (VOLUMES_OF, VOLUME_SWAPPED),
+        ),
+    )
+
+
+# --- back ------------------------------------------------------------------------------------------------------------
+def drop(work: Work[Any], delete: Sequence[str]) -> None:
+    """Delete all attachments of the server, and the volumes in ``delete``.
+
+    A pending release does it if the volume service does not answer or refuses.
+    """
+    releases.now_or_later(
+        work, 'Releasing volumes', lambda: releases.give_back_volumes(work, (), delete), lambda: _release(work, delete)
+    )
+
+
+def drop_one(work: Work[Any], volume: AttachedVolume) -> None:
+    """Delete the attachment of one volume of the server.
+
+    Repeated calls are safe. If the volume service does not answer or refuses, a pending release does it after the
+    volume's row is deleted.
+    """
+    kept = [one.attachment_id for one in work.instance(fresh=True).volumes if one.uuid != volume.uuid]
+    releases.now_or_later(
+        work,
+        'Releasing volumes',
+        lambda: releases.give_back_volumes(work, [one for one in kept if one], ()),
+        lambda: _release(work, ()),
+    )
+
+
+def _release(work: Work[Any], delete: Sequence[str], delay: float = 0) -> None:
+    releases.add_release(
+        work,
+        {VOLUMES_OF: work.instance_uuid, VOLUMES_DELETED: list(delete)},
+        (VOLUMES_OF, VOLUMES_DELETED),
+        delay=delay,
+    )
+
+
+# --- one of them has grown -------------------------------------------------------------------------------------------
+def extend(work: Work[Outputs]) -> None:
+    """Write the new size of a volume to the server's row, and have the host resize the guest's disk."""
+    volume_id = work.args['volume_id']
+    size = work.env.volumes.volume(None, volume_id).size
+    server = work.instance(fresh=True)
+    for volume in server.volumes:
+        if volume.volume_id == volume_id and volume.size != size:
+            with engine.silence(), work.db.write() as conn:
+                rows.change(conn, volume.uuid, volume.attachment_id, {'volume_size': size})
+    server = work.instance(fresh=True)
+    if server.host and any(volume.volume_id == volume_id and volume.host == server.host for volume in server.volumes):
+        work.call_host(server.host, 'extend_volume', instance=server, volume_id=volume_id)
+
+
+class VolumeExtended(Flow[Outputs]):
+    """The operation that follows Cinder's event that a volume was extended.
+
+    It runs at the same time as the server's other operations.
+    """
+
+    name, outputs = 'volume_extended', Outputs
+    forward_only = True
+    steps = (Step('extend', extend, saved=False),)
+
+    def may_end(self, work: Work[Outputs], error: Exception) -> bool:
+        """Return whether the operation ends with this error.
+
+        It ends if it was cancelled, if the server or the volume is gone, or if the host refuses. After a refusal the
+        guest sees the new size at its next start.
+        """
+        return isinstance(error, (Cancelled, InstanceNotFound, VolumeNotFound, VolumeInvalid)) or (
+            isinstance(error, KilonovaError) and not isinstance(error, Unanswered)
+        )

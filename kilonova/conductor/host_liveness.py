@@ -1,0 +1,224 @@
+"""``HostLiveness``, which decides whether a host that doesn't report is down.
+
+Each conductor process has one:
+
+    liveness = HostLiveness(service_down_time=60)
+    liveness.look(db)                     # periodically: read the reports of a cell's hosts
+    liveness.silence                      # True if no host reports: check the message queue, perhaps call cut_off()
+    liveness.is_down(db, 'gpu1')          # True if calling the host makes no sense any more
+    liveness.was_down(db, 'gpu1')         # the result of the last check, without an SQL statement
+    liveness.unsure(db, asked)            # hosts that count as down and may report again at any moment
+
+Hosts report through the message queue and a conductor. After an outage of the queue, of the conductors or of the
+database, the reports of all hosts stop at the same time, and start again one after the other. Therefore a host counts
+as down only in one of these cases:
+
+- An operator has forced its service down.
+- It had stopped reporting before the others did.
+- Other hosts have reported for a whole service_down_time, in which it could have reported, too.
+- No host at all has reported for twice that time. During that time this conductor was never cut off from the message
+  queue or the database, and was never stopped. (While no host reports, it sends messages to itself through the queue.)
+
+Times are those of this process's monotonic clock. The database returns ages, not times.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kilonova.db import engine
+from kilonova.db.engine import Database
+from kilonova.db.queries import services
+
+
+@dataclass
+class _Cell:
+    """State of the reports of one cell.
+
+    Attributes:
+        since: Time since which reports have arrived without a gap; None while none arrive.
+        before: Time of the newest report before the last gap.
+        looked: Time of the last check.
+        deaf: End of the last period without checks, because the database was away, or this process was stopped or not
+            yet started.
+        doubtful: Whether at the last check there were hosts that didn't report, but could not be called down.
+        cleared: Time when ``doubtful`` ended.
+
+    Times are by the monotonic clock.
+    """
+
+    since: float | None
+    before: float
+    looked: float
+    deaf: float = float('-inf')
+    doubtful: bool = False
+    cleared: float = float('-inf')
+
+
+class HostLiveness:
+    """Decides which hosts are down, from the ages of their reports.
+
+    There is one object for each conductor process. ``service_down_time`` is the option of this name, in seconds.
+    """
+
+    def __init__(self, service_down_time: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._down_time, self._clock = service_down_time, clock
+        # Hosts report at least twice in service_down_time, so half of it without any report is more than one late
+        # report.
+        self._gap = service_down_time / 2
+        # Seconds between two checks. Several fit into the shortest gap, so that no gap is missed.
+        self.period = service_down_time / 6
+        self._cells: dict[str, _Cell] = {}
+        self._down: dict[str, set[str]] = {}
+        self._cut_off = float('-inf')
+        self._lock = threading.Lock()
+
+    def cut_off(self) -> None:
+        """Note that this conductor was cut off from the message queue until now.
+
+        Missing reports of that time don't count as a sign that hosts are down.
+        """
+        self._cut_off = self._clock()
+
+    @property
+    def silence(self) -> bool:
+        """Whether no host of some cell had reported at the last check.
+
+        This may mean that no host is able to report.
+        """
+        with self._lock:
+            return any(cell.since is None for cell in self._cells.values())
+
+    def look(self, db: Database) -> None:
+        """Read whether the hosts of a cell report, and note which ones are down.
+
+        Runs two SQL statements.
+        """
+        with db.read() as conn:
+            newest = services.newest_report(conn)
+            quiet = services.quiet_hosts(conn, self._down_time)
+        if newest is not None:
+            self._note(db.url, newest)
+        waited_for = {heard.host for heard in self._waited_for(db.url, quiet)}
+        with self._lock:
+            self._down[db.url] = {heard.host for heard in quiet} - waited_for
+
+    def is_down(self, db: Database, host: str) -> bool:
+        """Return whether a host is down, so that calling it makes no sense any more.
+
+        A host is down if its service is forced down or deleted, or if it didn't report although it could have. Runs one
+        SQL statement.
+        """
+        with db.read() as conn:
+            heard = services.report_of(conn, host)
+        if heard is None or heard.forced_down:
+            return self._noted(db, host, True)
+        cell = self._note(db.url, heard.newest)
+        down = heard.age > self._down_time and self._given_up(cell, heard.age, heard.newest)
+        return self._noted(db, host, down)
+
+    def is_fenced(self, db: Database, host: str) -> bool:
+        """Return whether an operator has declared that no guest runs on the host.
+
+        That is so if its service is forced down or deleted. Raises Unanswered if the database does not answer.
+        """
+        with engine.silence(), db.read() as conn:
+            heard = services.report_of(conn, host)
+        return heard is None or heard.forced_down
+
+    def was_down(self, db: Database, host: str) -> bool:
+        """Return whether a host was down at the last check, by ``look`` or by ``is_down``."""
+        with self._lock:
+            return host in self._down.get(db.url, ())
+
+    def known_down(self, db: Database, host: str) -> bool:
+        """Return whether a host is down, before it is sent a message.
+
+        Runs an SQL statement only if the last check found the host down.
+        """
+        return self.was_down(db, host) and self.is_down(db, host)
+
+    def _noted(self, db: Database, host: str, down: bool) -> bool:
+        with self._lock:
+            known = self._down.setdefault(db.url, set())
+            (known.add if down else known.discard)(host)
+        return down
+
+    def now(self) -> float:
+        """Return the time of this process's clock, for the argument of ``unsure``."""
+        return self._clock()
+
+    def unsure(self, db: Database, asked: float = float('inf')) -> list[str]:
+        """Return the hosts that count as down for the scheduler, but may report again at any moment.
+
+        A result that is not empty means that the scheduler should be asked again later. ``asked`` is the time, by
+        ``now``, when the scheduler was asked. If there are no such hosts any more, but there were some after ``asked``,
+        the scheduler's reply may have left them out. In that case one text that says so is returned instead of host
+        names.
+        """
+        with db.read() as conn:
+            quiet = services.quiet_hosts(conn, self._down_time)
+        reporting = [heard for heard in quiet if not heard.forced_down]
+        if reporting:
+            self._note(db.url, reporting[0].newest)
+        unsure = [heard.host for heard in self._waited_for(db.url, quiet) if not heard.disabled]
+        with self._lock:
+            cell = self._cells.get(db.url)
+            if not unsure and cell is not None and cell.cleared >= asked:
+                return ['hosts that report again now']
+        return unsure
+
+    def _waited_for(self, key: str, quiet: list[services.Heard]) -> list[services.Heard]:
+        """Return those hosts of ``quiet`` that are not considered down.
+
+        ``quiet`` are the hosts of a cell without a recent report, and ``key`` is the URL of the cell's database.
+        """
+        cell = self._cells.get(key)
+        if cell is None:
+            return []
+        found = [
+            heard for heard in quiet if not heard.forced_down and not self._given_up(cell, heard.age, heard.newest)
+        ]
+        # Disabled hosts get no servers, whether they report or not.
+        unsure = any(not heard.disabled for heard in found)
+        with self._lock:
+            if cell.doubtful and not unsure:
+                cell.cleared = self._clock()
+            cell.doubtful = unsure
+        return found
+
+    def _note(self, key: str, newest_age: float) -> _Cell:
+        now = self._clock()
+        newest = now - newest_age
+        with self._lock:
+            cell = self._cells.get(key)
+            unheard = cell is not None and now - cell.looked > self._gap
+            if cell is None:
+                # Earlier conductors may have been away, too, and hosts may be starting together with this process after
+                # a power failure.
+                cell = self._cells[key] = (
+                    _Cell(now, newest, now) if newest_age <= self._gap else _Cell(None, newest, now, deaf=now)
+                )
+            elif newest_age > self._gap:
+                if cell.since is not None:
+                    cell.since, cell.before = None, newest
+            elif cell.since is None:
+                cell.since = now
+            elif unheard:
+                # Nothing was read for a while, so there may have been a gap.
+                cell.since, cell.before = now, cell.looked
+            if unheard:
+                cell.deaf = now
+            cell.looked = now
+            return cell
+
+    def _given_up(self, cell: _Cell, age: float, newest_age: float) -> bool:
+        now = self._clock()
+        if now - age < cell.before - self._down_time:
+            return True
+        if cell.since is not None:
+            return now - cell.since > self._down_time
+        return newest_age > 2 * self._down_time and now - max(self._cut_off, cell.deaf) > 2 * self._down_time

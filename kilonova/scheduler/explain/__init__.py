@@ -1,0 +1,1 @@
+"""Why a request got its host, or none: reasons, stored decisions, and trial runs."""

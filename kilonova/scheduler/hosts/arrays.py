@@ -1,0 +1,99 @@
+"""View of all hosts for filters and weighers that compute with arrays.
+
+    look = HostArrays(snapshot)
+    look.table['free_ram_mb'], look.having(uuids), look.by_aggregates(answer), look.named(hosts)
+
+Each select creates one view, so that the hosts of servers are read only once. Callers must hold the table's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from kilonova.objects import InstanceGroup, RequestSpec
+from kilonova.scheduler.hosts.columns import Mask, Values
+from kilonova.scheduler.hosts.snapshot import HostSnapshot
+
+
+class HostArrays:
+    """View of the table, the hosts of servers, and the hosts of names and aggregates, for ``mask`` and ``values``."""
+
+    def __init__(self, snapshot: HostSnapshot) -> None:
+        self.snapshot, self.table = snapshot, snapshot.table
+        self._hosts_of: dict[str, tuple[str, str | None] | None] = {}
+        self._answers: dict[tuple[int, str], Any] = {}
+
+    def forget(self) -> None:
+        """Drop the stored results of filters and weighers, because hosts were chosen meanwhile."""
+        self._answers.clear()
+
+    def answer(self, plugin: object, form: str, spec_obj: RequestSpec) -> Any:
+        """Return the result of ``plugin.mask`` or ``plugin.values``, which is computed once and kept until ``forget``.
+
+        It is used where the result is needed for single hosts, one after the other. ``form`` is the method's name.
+        """
+        key = id(plugin), form
+        if key not in self._answers:
+            self._answers[key] = getattr(plugin, form)(self, spec_obj)
+        return self._answers[key]
+
+    def learn(self, uuids: Collection[str]) -> None:
+        """Read the hosts of these servers, all that are not known yet at once."""
+        missing = [uuid for uuid in uuids if uuid not in self._hosts_of]
+        if missing:
+            found = self.snapshot.servers.hosts_of(missing)
+            self._hosts_of.update({uuid: found.get(uuid) for uuid in missing})
+
+    def counts(self, uuids: Collection[str]) -> Values:
+        """Return for each host how many of these servers it has.
+
+        Servers with a reservation of this scheduler are counted on the host of the reservation.
+        """
+        self.learn(uuids)
+        found = np.zeros(len(self.table['live']))
+        for uuid in uuids:
+            at = self._hosts_of[uuid]
+            places = self.table.places.named([at[0]]) if at is not None else self.table.reservations.sent_to(uuid)
+            for place in places:
+                if at is None or at[1] in (None, self.table.node(place)[1]['hypervisor_hostname']):
+                    found[place] += 1
+        return found
+
+    def having(self, uuids: Collection[str]) -> Mask:
+        """Return the mask of the hosts that have at least one of these servers."""
+        return self.counts(uuids) > 0
+
+    def members(self, group: InstanceGroup, but: str | None = None) -> Values:
+        """Return for each host how many servers of a group it has by ``InstanceGroup.places``.
+
+        The server ``but`` is not counted.
+        """
+        found = np.zeros(len(self.table['live']))
+        for server, hosts in (group.places or {}).items():
+            if server != but:
+                found[list(self.table.places.named(hosts))] += 1
+        return found
+
+    def by_aggregates(self, answer: Callable[[list[Mapping[str, str]]], Any], kind: DTypeLike = np.bool_) -> Any:
+        """Return an array with ``answer(metadata of the host's aggregates)`` for each host.
+
+        ``answer`` is called once for all hosts that are in the same aggregates. ``kind`` is the type of the array.
+        """
+        found = np.full(len(self.table['live']), answer([]), kind)
+        hosts: dict[tuple[int, ...], list[str]] = {}
+        metadata: dict[tuple[int, ...], list[Any]] = {}
+        for host, of_host in self.snapshot.aggregates.metadata_of_hosts().items():
+            key = tuple(map(id, of_host))
+            hosts.setdefault(key, []).append(host)
+            metadata[key] = of_host
+        for key, names in hosts.items():
+            found[list(self.table.places.named(names))] = answer(metadata[key])
+        return found
+
+    def named(self, hosts: Iterable[str]) -> Mask:
+        """Return the mask of the hosts that have these names."""
+        return self.table.places.mask(self.table.places.named(hosts))

@@ -1,0 +1,230 @@
+"""Read changes of compute nodes and services of all enabled cells into a ``table.Table``.
+
+Rows have timestamps of their database's clock. The reader looks back OVERLAP seconds, which is longer than a
+transaction takes. Cells are read at the same time. The hosts of a cell that does not answer cannot be used, and
+``silent`` contains its name.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+from oslo_config import cfg
+from oslo_log import log as logging
+
+from kilonova import errors
+from kilonova.db import engine
+from kilonova.db.queries import cells as cell_queries
+from kilonova.db.queries import changes
+from kilonova.scheduler.hosts.columns import Row
+from kilonova.scheduler.hosts.table import Table
+
+LOG = logging.getLogger(__name__)
+
+# Number of cells that are read at the same time.
+CELL_THREADS = 16
+# Maximal seconds from the statement that writes a row to the end of its transaction.
+OVERLAP = 10.0
+# A clock of milliseconds may give a timestamp again that is younger than this (in seconds).
+UNSETTLED = 0.05
+# Seconds between two readings of the services that are down. Heartbeats are less frequent.
+DOWN_EVERY = 1.0
+# Seconds between two complete readings, which correct changes that were missed.
+RELOAD_EVERY = 600.0
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """Raise Unanswered if the block fails because a database cannot be reached; other exceptions stay as they are."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, errors.KilonovaError) or not (engine.is_unreachable(error) or engine.is_retriable(error)):
+            raise
+        raise errors.Unanswered(who='the database', reason=str(error)) from error
+
+
+@contextmanager
+def reading(database: engine.Database) -> Iterator[engine.Connection]:
+    """Yield a connection for reading.
+
+    Raises Unanswered if the database cannot be reached. Other exceptions of the block stay as they are.
+    """
+    with silence(), database.read() as connection:
+        yield connection
+
+
+class CellReader:
+    """Reading state of one cell.
+
+    It has the timestamps of the cell's rows, and the time of the last reading by the cell database's clock.
+    """
+
+    def __init__(self, database: engine.Database) -> None:
+        self.database, self.uuid = database, database.cell.uuid
+        self.read_until: dt.datetime | None = None
+        self.nodes: dict[int, dt.datetime | None] = {}
+        self.services: dict[int, dt.datetime | None] = {}
+        self.loaded = self.asked_down = float('-inf')
+
+
+class CellReaders:
+    """Reader of all enabled cells. Only one thread at a time may call ``refresh``.
+
+    ``usable`` has the cells that answered the last refresh, ``silent`` the names of the others.
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts, enabled: cell_queries.CellDatabases, table: Table) -> None:
+        self._conf, self._enabled, self._table = conf, enabled, table
+        self.usable: list[CellReader] = []
+        self.silent: list[str] = []
+        self._known: dict[str, CellReader] = {}
+        self._unmapped: set[str] = set()
+        self._pool = ThreadPoolExecutor(CELL_THREADS, thread_name_prefix='cells')
+
+    def close(self) -> None:
+        """Stop the threads that read the cells."""
+        self._pool.shutdown()
+
+    def uuids(self) -> set[str]:
+        """Return the uuids of the enabled cells that answered."""
+        return {cell.uuid for cell in self.usable}
+
+    def refresh(self) -> None:
+        """Read the changes of all cells into the table.
+
+        Raises Unanswered if no cell answers, or if the list of cells cannot be read.
+        """
+        with silence():
+            databases = self._enabled.enabled()
+        found = [self._cell(database) for database in databases]
+        for gone in self._known.keys() - {cell.uuid for cell in found}:
+            with self._table.lock:
+                self._table.forget_cell(gone)
+            del self._known[gone]
+        with self._table.lock:
+            self._table.reservations.forget_old()
+        answered = list(self._pool.map(self._ask, found)) if len(found) > 1 else [self._ask(cell) for cell in found]
+        self.usable = [cell for cell, there in zip(found, answered, strict=True) if there]
+        self.silent = [cell.database.name for cell, there in zip(found, answered, strict=True) if not there]
+        if self.silent and not self.usable:
+            raise errors.Unanswered(who='the database', reason=f'cells {", ".join(self.silent)} do not respond')
+
+    def _cell(self, database: engine.Database) -> CellReader:
+        known = self._known.get(database.cell.uuid)
+        if known is None or known.database is not database:
+            known = self._known[database.cell.uuid] = CellReader(database)
+        return known
+
+    def _ask(self, cell: CellReader) -> bool:
+        try:
+            self._read(cell)
+        except errors.Unanswered as error:
+            LOG.warning('Cell %s does not answer, so its hosts get no servers for now: %s', cell.database.name, error)
+            return False
+        return True
+
+    def _read(self, cell: CellReader) -> None:
+        began = time.monotonic()
+        with reading(cell.database) as connection:
+            settled: set[str] = set()
+            if cell.read_until is None or began - cell.loaded > RELOAD_EVERY:
+                settled = self._settled(connection, cell)
+                now, nodes, services = changes.everything(connection)
+                whole = True
+                stamps: list[dict[int, Any]] = [
+                    {row['id']: _stamp(row) for row in nodes},
+                    dict.fromkeys(row['id'] for row in services),
+                ]
+            else:
+                now, *stamps = changes.changed(connection, cell.read_until - dt.timedelta(seconds=OVERLAP))
+                whole = False
+                newer = [
+                    [row_id for row_id, stamp in seen.items() if known.get(row_id) != stamp]
+                    for known, seen in zip((cell.nodes, cell.services), stamps, strict=True)
+                ]
+                # Read before the rows, so that a server that its host takes meanwhile may be counted twice for a
+                # moment, but is never missing.
+                if newer[0]:
+                    settled = self._settled(connection, cell)
+                nodes = changes.nodes_by_id(connection, newer[0]) if newer[0] else []
+                services = changes.services_by_id(connection, newer[1]) if newer[1] else []
+            down = None
+            if services or began - cell.asked_down > DOWN_EVERY:
+                down = changes.down(connection, self._conf.service_down_time)
+        self._take_over(cell, nodes, services, down, settled, whole)
+        fresh = now - dt.timedelta(seconds=UNSETTLED)
+        for known, seen in zip((cell.nodes, cell.services), stamps, strict=True):
+            if whole:
+                known.clear()
+            known.update(
+                {row_id: stamp if stamp is not None and stamp < fresh else None for row_id, stamp in seen.items()}
+            )
+        cell.read_until = now
+        if whole:
+            cell.loaded = began
+        if down is not None:
+            cell.asked_down = began
+
+    def _settled(self, connection: engine.Connection, cell: CellReader) -> set[str]:
+        with self._table.lock:
+            pending = self._table.unsettled(cell.uuid)
+        return changes.settled(connection, pending) if pending else set()
+
+    def _take_over(
+        self,
+        cell: CellReader,
+        nodes: list[Row],
+        services: list[Row],
+        down: set[int] | None,
+        settled: Iterable[str],
+        whole: bool,
+    ) -> None:
+        table = self._table
+        with table.lock:
+            if whole:
+                table.forget_cell(cell.uuid, {row['id'] for row in nodes}, {row['id'] for row in services})
+            for uuid in settled:
+                table.reservations.reported(uuid)
+            for row in services:
+                table.services.put(cell.uuid, row)
+            for row in nodes:
+                if row['deleted'] and table.places.of(row['uuid']) is not None:
+                    LOG.info('Removing dead compute node %s:%s from scheduler', row['host'], row['hypervisor_hostname'])
+                try:
+                    table.put(cell.uuid, row)
+                except (ValueError, TypeError, KeyError, AttributeError) as error:
+                    # An invalid row of one host must not affect the others.
+                    LOG.error(
+                        'The record of compute node %s:%s cannot be read, so the node gets no servers: %r',
+                        row['host'],
+                        row['hypervisor_hostname'],
+                        error,
+                    )
+                    table.drop(cell.uuid, row['id'])
+                self._tell_unmapped(row)
+            if down is not None:
+                table.services.put_down(cell.uuid, down)
+
+    def _tell_unmapped(self, node: Row) -> None:
+        """Log a warning once for each host without a mapping, as long as it has none."""
+        host = node['host']
+        if node['mapped'] or node['deleted']:
+            self._unmapped.discard(host)
+        elif host not in self._unmapped:
+            self._unmapped.add(host)
+            LOG.warning(
+                "No host-to-cell mapping found for host %s: it gets no servers until 'kilonova-manage cell_v2 "
+                "discover_hosts' maps it",
+                host,
+            )
+
+
+def _stamp(row: Row) -> dt.datetime | None:
+    stamp: dt.datetime | None = row['deleted_at'] or row['updated_at'] or row['created_at']
+    return stamp

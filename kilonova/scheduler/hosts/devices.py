@@ -1,0 +1,137 @@
+"""Free PCI devices of the hosts in ``table.Table``, without devices that this scheduler has reserved for servers.
+
+    table.devices.free(request.spec)        # an array: the number for each host
+    table.devices.pools(place)              # the pools of one host; the caller may change them
+
+Callers must hold the table's lock.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kilonova.pci.device import PORT_PROVIDERS
+from kilonova.pci.pools import PciPools, is_apart
+from kilonova.pci.request import PLACEMENT_KEYS
+from kilonova.scheduler.hosts.columns import HostColumns, Row
+from kilonova.scheduler.hosts.host_state import less, parsed_pools
+from kilonova.scheduler.hosts.reservations import Reservations
+
+# Properties of devices that requests can name, as sorted pairs.
+Key = tuple[tuple[str, object], ...]
+# Properties that requests cannot name. The address distinguishes pools; providers belong to the host.
+_OWN_KEYS = frozenset(('address', 'rp_uuid', 'parent_ifname', PORT_PROVIDERS))
+
+
+class FreeDevices:
+    """Free PCI devices of all hosts, counted in one array for each combination of properties ("key")."""
+
+    def __init__(self, size: int, reservations: Reservations) -> None:
+        self._size, self._reservations = size, reservations
+        self._columns = HostColumns[Key]()
+        # {index: (key, provider, count) of each pool of the row}, and the column texts that they were read from.
+        self._counts: dict[int, list[tuple[Key, str | None, int]]] = {}
+        self._texts: dict[int, tuple[str | None, str | None]] = {}
+
+    def grow(self, size: int) -> None:
+        """Extend all arrays to ``size``."""
+        self._size = size
+        self._columns.grow(size)
+
+    def write(self, place: int, node: Row) -> int:
+        """Store the pools of a host's current row, and return how many devices are free."""
+        self.clear(place)
+        self._texts[place] = node['pci_stats'], node['numa_topology']
+        self._counts[place] = list(_pool_counts(node['pci_stats'])) if node['pci_stats'] else []
+        for key, _, _ in self._counts[place]:
+            if key not in self._columns:
+                self._columns[key] = np.zeros(self._size, np.int64)
+        return self.count(place)
+
+    def clear(self, place: int) -> None:
+        """Remove the pools of a deleted host."""
+        for key, _, _ in self._counts.pop(place, ()):
+            self._columns[key][place] = 0
+        self._texts.pop(place, None)
+
+    def count(self, place: int) -> int:
+        """Count the free devices of a host again, write them to the arrays, and return their number.
+
+        All devices are counted from the host's row and the current reservations, so released reservations need no
+        correction.
+        """
+        pools = self._counts.get(place, [])
+        for key, _, _ in pools:
+            self._columns[key][place] = 0
+        left = self._left(place)
+        for (key, _, _), count in zip(pools, left, strict=True):
+            self._columns[key][place] += count
+        return sum(left)
+
+    def free(self, wanted: Iterable[Mapping[str, object]]) -> NDArray[np.int64]:
+        """Return an array with the number of free devices of each host that match at least one of these specs.
+
+        The number is an upper bound.
+        """
+        folded = [{name: _fold(value) for name, value in one.items() if name not in PLACEMENT_KEYS} for one in wanted]
+        total = np.zeros(self._size, np.int64)
+        for key, values in self._columns.items():
+            has = dict(key)
+            if is_apart(has, folded):
+                continue
+            if any(all(name in has and has[name] == value for name, value in one.items()) for one in folded):
+                total += values
+        return total
+
+    def pools(self, place: int) -> PciPools:
+        """Return the pools of free devices of a host, without reserved devices. The caller may change the result."""
+        return less(parsed_pools(*self._texts[place]), self._reservations.on(place).values())
+
+    def _left(self, place: int) -> list[int]:
+        """Return the number of free devices in each pool of the host's row, without reserved devices."""
+        taken = self._reservations.on(place).values()
+        if any(one.requests for one in taken):
+            stored = parsed_pools(*self._texts[place])
+            # A pool is missing in the result if a related function of its card was taken. Copies share ``keys`` with
+            # the pools that they were copied from.
+            left = {id(pool.keys): pool.count for pool in less(stored, taken).pools}
+            return [left.get(id(pool.keys), 0) for pool in stored.pools]
+        gone: Counter[str | None] = Counter()
+        for one in taken:
+            gone.update(one.devices)
+        found = []
+        for _, provider, count in self._counts.get(place, ()):
+            number = min(count, gone[provider]) if provider is not None else 0
+            if number:
+                gone[provider] -= number
+            found.append(count - number)
+        return found
+
+
+def _fold(value: object) -> object:
+    return value.lower() if isinstance(value, str) else value
+
+
+def _pool_counts(text: str) -> Iterator[tuple[Key, str | None, int]]:
+    """Yield (properties that requests can name, provider, count) for each pool of a ``pci_stats`` column.
+
+    It reads the JSON text directly, without creating objects.
+    """
+    stored = json.loads(text)
+    if isinstance(stored, dict):
+        stored = [one['nova_object.data'] for one in stored['nova_object.data']['objects']]
+    for one in stored:
+        flat = {**one, **(one.get('tags') or {})}
+        key = tuple(
+            sorted(
+                (name, _fold(value))
+                for name, value in flat.items()
+                if name not in ('tags', 'count', 'numa_node') and name not in _OWN_KEYS
+            )
+        )
+        yield key, flat.get('rp_uuid'), one['count']

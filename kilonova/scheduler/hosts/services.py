@@ -1,0 +1,60 @@
+"""The compute services of the hosts in ``table.Table``: whether they exist, are disabled and are up.
+
+Callers must hold the table's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from kilonova.scheduler.hosts.columns import HostColumns, HostIndex, Row
+
+
+class Services:
+    """The compute services of all hosts; it writes the columns ``live``, ``disabled`` and ``up`` of the table."""
+
+    def __init__(self, columns: HostColumns[str], places: HostIndex) -> None:
+        self._columns, self._places = columns, places
+        self._rows: dict[tuple[str, str], Row] = {}
+
+    def get(self, cell_uuid: str, host: str) -> Row | None:
+        """Return the service's row of a host with the additional key ``up``, or None if the host has no service."""
+        return self._rows.get((cell_uuid, host))
+
+    def put(self, cell_uuid: str, service: Row) -> None:
+        """Store the current row of a compute service. A deleted service is removed."""
+        key = cell_uuid, service['host']
+        known = self._rows.get(key)
+        if service['deleted']:
+            if known is not None and known['id'] == service['id']:
+                del self._rows[key]
+        else:
+            self._rows[key] = {**service, 'up': known['up'] if known is not None else True}
+        self._write(*key)
+
+    def put_down(self, cell_uuid: str, down: Collection[int]) -> None:
+        """Mark the services of a cell with these ids as down, and all others of the cell as up."""
+        for (cell, host), service in self._rows.items():
+            if cell == cell_uuid and service['up'] == (service['id'] in down):
+                service['up'] = not service['up']
+                self._write(cell, host)
+
+    def down(self, cell_uuid: str) -> set[int]:
+        """Return the ids of a cell's services that count as down."""
+        return {service['id'] for (cell, _), service in self._rows.items() if cell == cell_uuid and not service['up']}
+
+    def forget_cell(self, cell_uuid: str, keep: Collection[int]) -> None:
+        """Remove the services of a cell, except those with the ids in ``keep``."""
+        for (cell, _), service in list(self._rows.items()):
+            if cell == cell_uuid and service['id'] not in keep:
+                self.put(cell_uuid, {**service, 'deleted': service['id']})
+
+    def write(self, place: int, service: Row | None) -> None:
+        """Write the columns of the node at index ``place`` for its host's service; None if the host has no service."""
+        self._columns['live'][place] = service is not None
+        self._columns['disabled'][place] = bool(service and service['disabled'])
+        self._columns['up'][place] = bool(service and service['up'])
+
+    def _write(self, cell_uuid: str, host: str) -> None:
+        for place in self._places.of_host(cell_uuid, host):
+            self.write(place, self.get(cell_uuid, host))

@@ -1,0 +1,198 @@
+"""All hosts as columns of numbers, so that ten thousand hosts are filtered and weighed within a millisecond.
+
+    table = Table()
+    table.put(cell_uuid, node_row); table.services.put(cell_uuid, service_row)
+    alive = table.usable(cells) & ~table['disabled'] & table['up']
+    table.reservations.take(uuid, Reservation(...))      # counts until the host's own row contains the server
+
+A node keeps its index in all columns (its *place*) until it is deleted; ``places`` has these indexes. Claims of this
+scheduler count at once: ``reservations.take`` subtracts them, and ``give_back`` or ``reported`` removes them again.
+``devices`` counts the free devices of each kind. Callers must hold ``lock``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kilonova import texts
+from kilonova.objects.compute_node import ratios
+from kilonova.scheduler.hosts.columns import COLUMNS, HostColumns, HostIndex, Mask, Row
+from kilonova.scheduler.hosts.devices import FreeDevices
+from kilonova.scheduler.hosts.reservations import Reservation, Reservations
+from kilonova.scheduler.hosts.services import Services
+
+# Equal texts of several hosts are stored once. If there are more than this number per host, unused ones are removed.
+TEXTS = 12
+_SHARED = ('cpu_info', 'supported_instances', 'numa_topology', 'hypervisor_type', 'stats', 'metrics')
+
+
+class Table:
+    """All hosts as columns of numbers. It is not thread-safe: hold ``lock`` while reading and changing it."""
+
+    def __init__(self, size: int = 64) -> None:
+        self.lock = threading.RLock()
+        self._columns = HostColumns[str]({name: np.zeros(size, kind) for name, kind in COLUMNS.items()})
+        self._rows: dict[int, Row] = {}
+        self._texts: dict[str, str] = {}
+        self._kinds: list[str] = []
+        self.places = HostIndex(size)
+        self.services = Services(self._columns, self.places)
+        self.reservations = Reservations(self.lock, self._count)
+        self.devices = FreeDevices(size, self.reservations)
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self._columns[name]
+
+    # -- changes -------------------------------------------------------------------------------------------------------
+    def put(self, cell_uuid: str, node: Row) -> None:
+        """Store the current row of a node. A deleted node is removed."""
+        if node['deleted']:
+            self.drop(cell_uuid, node['id'])
+            return
+        size = self.places.size
+        place = self.places.add(cell_uuid, node)
+        if self.places.size > size:
+            self._columns.grow(self.places.size)
+            self.devices.grow(self.places.size)
+        if len(self._texts) > TEXTS * (len(self.places) + 1):
+            # Remove texts that no row has any more. Otherwise texts that change with each server would accumulate.
+            kept = {row[name] for row in self._rows.values() for name in _SHARED}
+            self._texts = {text: text for text in kept if isinstance(text, str)}
+        for name in _SHARED:
+            if isinstance(node[name], str):
+                node[name] = self._texts.setdefault(node[name], node[name])
+        self._rows[place] = node
+        self._write(place, cell_uuid, node)
+
+    def drop(self, cell_uuid: str, node_id: int) -> None:
+        """Remove a node, if it is known."""
+        place = self.places.of_node(cell_uuid, node_id)
+        if place is None:
+            return
+        self.places.remove(cell_uuid, self._rows.pop(place))
+        self.devices.clear(place)
+        self._columns.clear_place(place)
+        self.reservations.drop(place)
+
+    def forget_cell(self, cell_uuid: str, keep: Collection[int] = (), keep_services: Collection[int] = ()) -> None:
+        """Remove the nodes and services of a cell, except those with these ids."""
+        for node_id in self.places.of_cell(cell_uuid):
+            if node_id not in keep:
+                self.drop(cell_uuid, node_id)
+        self.services.forget_cell(cell_uuid, keep_services)
+
+    def _write(self, place: int, cell_uuid: str, node: Row) -> None:
+        column = self._columns
+        stats = texts.mapping(node['stats'] or '{}')
+        free_ram, free_disk = node['free_ram_mb'], node['free_disk_gb']
+        if free_ram is None:
+            free_ram = node['memory_mb'] - node['memory_mb_used']
+        if free_disk is None:
+            free_disk = node['local_gb'] - node['local_gb_used']
+        least = node['disk_available_least']
+        column['live'][place] = True
+        column['mapped'][place] = bool(node['mapped'])
+        column['cell'][place] = self.places.cells.index(cell_uuid)
+        column['free_ram_mb'][place] = free_ram
+        column['free_disk_mb'][place] = (free_disk if least is None else min(least, free_disk)) * 1024
+        column['vcpus_total'][place], column['vcpus_used'][place] = node['vcpus'], node['vcpus_used']
+        known = ratios(node)
+        column['cpu_ratio'][place] = known['cpu_allocation_ratio']
+        column['ram_room_mb'][place] = node['memory_mb'] * known['ram_allocation_ratio'] - node['memory_mb_used']
+        column['disk_room_mb'][place] = 1024 * (
+            node['local_gb'] * known['disk_allocation_ratio'] - node['local_gb_used']
+        )
+        column['num_instances'][place] = int(stats.get('num_instances') or node['running_vms'] or 0)
+        column['num_io_ops'][place] = int(stats.get('io_workload') or node['current_workload'] or 0)
+        column['failed_builds'][place] = int(stats.get('failed_builds') or 0)
+        column['hypervisor_version'][place] = node['hypervisor_version'] or 0
+        column['supported'][place] = self._kind_code(node['supported_instances'] or '[]')
+        self.services.write(place, self.services.get(cell_uuid, node['host']))
+        for one in self.reservations.on(place).values():
+            self._add(one, 1)
+        column['pci_free'][place] = self.devices.write(place, node)
+
+    def _kind_code(self, text: str) -> int:
+        if text not in self._kinds:
+            self._kinds.append(text)
+        return self._kinds.index(text)
+
+    def _count(self, taken: Reservation, sign: int) -> None:
+        self._add(taken, sign)
+        if taken.devices or taken.requests:
+            self._columns['pci_free'][taken.place] = self.devices.count(taken.place)
+
+    def _add(self, taken: Reservation, sign: int) -> None:
+        place, column = taken.place, self._columns
+        column['free_ram_mb'][place] -= sign * taken.memory_mb
+        column['free_disk_mb'][place] -= sign * taken.disk_mb
+        column['ram_room_mb'][place] -= sign * taken.memory_mb
+        column['disk_room_mb'][place] -= sign * taken.disk_mb
+        column['vcpus_used'][place] += sign * taken.vcpus
+        column['num_instances'][place] += sign
+        column['num_io_ops'][place] += sign * taken.building
+
+    # -- lookups -------------------------------------------------------------------------------------------------------
+    def usable(self, cell_uuids: Collection[str]) -> Mask:
+        """Return the mask of the hosts of ``present`` that have a host mapping; other hosts get no servers."""
+        found: Mask = self.present(cell_uuids) & self._columns['mapped']
+        return found
+
+    def present(self, cell_uuids: Collection[str]) -> Mask:
+        """Return the mask of the hosts in these cells that have a compute service. The caller may change it."""
+        codes = [code for code, cell in enumerate(self.places.cells) if cell in cell_uuids]
+        if len(codes) == len(self.places.cells):
+            return self._columns['live'].copy()
+        return self._columns['live'] & np.isin(self._columns['cell'], codes)
+
+    def standing(self) -> bytes:
+        """Return a fingerprint of the hosts that may get servers now.
+
+        It is equal as long as no such host is added, removed, disabled or down.
+        """
+        columns = self._columns
+        return bytes((columns['live'] & columns['mapped'] & columns['up'] & ~columns['disabled']).tobytes())
+
+    def unsettled(self, cell_uuid: str) -> list[str]:
+        """Return the servers that have a reservation on a host of a cell. Their hosts may not count them yet."""
+        return [uuid for uuid, place in self.reservations.places().items() if self.cell(place) == cell_uuid]
+
+    def cell(self, place: int) -> str:
+        """Return the uuid of the cell of the node at index ``place``."""
+        found: str = self.places.cells[self._columns['cell'][place]]
+        return found
+
+    def nodes(self) -> list[tuple[int, Row]]:
+        """Return (index, row) of all nodes, sorted by index."""
+        return sorted(self._rows.items(), key=lambda item: item[0])
+
+    def host(self, place: int) -> str:
+        """Return the host name of the node at index ``place``."""
+        host: str = self._rows[place]['host']
+        return host
+
+    def row(self, place: int) -> Row:
+        """Return the row of ``compute_nodes`` for the node at index ``place``."""
+        return self._rows[place]
+
+    def node(self, place: int) -> tuple[str, Row]:
+        """Return (cell uuid, row) of the node at index ``place``, with the key ``service`` that HostState needs."""
+        cell, node = self.cell(place), self._rows[place]
+        return cell, {**node, 'service': self.services.get(cell, node['host'])}
+
+    def kinds(self, fits: Callable[[list[list[str]]], bool]) -> Mask:
+        """Return the mask of the hosts whose ``supported_instances`` pass ``fits``.
+
+        ``fits`` is called once for each distinct value.
+        """
+        good = [
+            code
+            for code, text in enumerate(self._kinds)
+            if fits(texts.read('supported_instances of a node', text, texts.triples, []))
+        ]
+        return np.isin(self._columns['supported'], good)

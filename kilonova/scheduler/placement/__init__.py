@@ -1,0 +1,1 @@
+"""Candidates for a request, and claims in Placement."""

@@ -1,0 +1,273 @@
+"""Hosts in Placement's answer, and the host of a server that is rebuilt on it.
+
+    asked = time.monotonic()
+    answer = CandidateResponse(placement.allocation_candidates(query.pairs()), query, clones, asked, table.standing())
+    offers = PlacementCandidates(snapshot, spec, answer)
+    with answers.turn(query, hosts) as kept:          # equal queries of the next seconds get the same answer
+        if kept is None:
+            answers.keep(answer)
+
+``manager`` passes these hosts to ``select``.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from kilonova.objects import RequestSpec
+from kilonova.scheduler.hosts.arrays import HostArrays
+from kilonova.scheduler.hosts.columns import Mask
+from kilonova.scheduler.hosts.host_state import HostState
+from kilonova.scheduler.hosts.reservations import BELIEVED, Request
+from kilonova.scheduler.hosts.snapshot import HostSnapshot
+from kilonova.scheduler.placement.expand import expand
+from kilonova.scheduler.placement.query import CandidateQuery
+from kilonova.scheduler.placement.room import RemainingCapacity
+
+# Number of allocation requests of one host that are tried before the next host. Further ones probably fail as well.
+TRIES_PER_HOST = 16
+# Number of answers that are kept at the same time. An answer of a large cloud needs some MiB.
+MOST_ANSWERS = 8
+# Seconds to wait for the answer to an equal query that another select has sent.
+WAIT = 5.0
+Key = tuple[bytes, tuple[tuple[str, str], ...]]
+
+
+@dataclass
+class CandidateResponse:
+    """Placement's allocation candidates for one query.
+
+    Attributes:
+        found: Body of the answer.
+        query: The query that was sent.
+        clones: Groups that ``expand`` fills in.
+        asked: Monotonic time before the query was sent.
+        hosts: ``Table.standing`` at this time.
+        late: Root providers of hosts that are chosen only if no better host has the same weight.
+    """
+
+    found: dict[str, Any]
+    query: CandidateQuery
+    clones: dict[str, list[str]]
+    asked: float
+    hosts: bytes = b''
+    late: set[str] = field(default_factory=set)
+
+    @property
+    def summaries(self) -> dict[str, Any]:
+        """Amounts, traits and root of each provider, by uuid."""
+        found: dict[str, Any] = self.found['provider_summaries']
+        return found
+
+    @cached_property
+    def by_root(self) -> dict[str, list[Request]]:
+        """Dict from the root of a provider tree to the requests that take from this tree.
+
+        It is computed at the first use, so the answer must be complete by then.
+        """
+        by_root: dict[str, list[Request]] = {}
+        for request in self.found['allocation_requests']:
+            # A request that also takes from a sharing provider belongs to several trees.
+            for root in {self.summaries[rp]['root_provider_uuid'] for rp in request['allocations']}:
+                by_root.setdefault(root, []).append(request)
+        return by_root
+
+
+class CandidateCache:
+    """Placement's answers of the last BELIEVED seconds, by query, for all selects. Many threads may use it.
+
+    Many equal requests at the same time for devices that only Placement knows (vGPUs, accelerators) send only one
+    query. Claims made after the answer are subtracted (``RemainingCapacity``). Each choice is still checked by its
+    claim, and a stored answer never causes a refusal. A stored answer is no longer used if hosts were added or removed,
+    or if one of its hosts has no capacity left.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._of: dict[Key, CandidateResponse] = {}
+        self._asking: set[Key] = set()
+
+    @contextmanager
+    def turn(self, query: CandidateQuery, hosts: bytes) -> Iterator[CandidateResponse | None]:
+        """Yield a stored answer to this query that is young enough, or None if the caller must send the query.
+
+        If another select is sending an equal query, its answer is awaited, up to WAIT seconds. A caller that gets None
+        must call ``keep`` with the answer; other selects wait until its block ends. ``hosts`` is the value of
+        ``Table.standing``.
+        """
+        key = hosts, tuple(query.pairs())
+        with self._changed:
+            self._changed.wait_for(lambda: key not in self._asking, WAIT)
+            found = self._of.get(key)
+            if found is not None and found.asked + BELIEVED <= time.monotonic():
+                found = None
+            asks = found is None and key not in self._asking
+            if asks:
+                self._asking.add(key)
+        try:
+            yield found
+        finally:
+            if asks:
+                with self._changed:
+                    self._asking.remove(key)
+                    self._changed.notify_all()
+
+    def keep(self, answer: CandidateResponse) -> None:
+        """Store an answer for other selects, unless it cannot be kept."""
+        if can_be_kept(answer.query) and not answer.clones:
+            with self._changed:
+                self._of = {key: kept for key, kept in self._of.items() if kept.asked + BELIEVED > answer.asked}
+                while len(self._of) >= MOST_ANSWERS:
+                    del self._of[next(iter(self._of))]
+                self._of[answer.hosts, tuple(answer.query.pairs())] = answer
+
+
+def can_be_kept(query: CandidateQuery) -> bool:
+    """Return whether an answer to this query may be stored.
+
+    Return False if the query names aggregates, because their hosts may change at any moment.
+    """
+    return not any(group.aggregates or group.forbidden_aggregates for group in query.groups.values())
+
+
+class PlacementCandidates:
+    """Hosts and allocation requests of one answer of Placement, as ``select.Offers``.
+
+    With ``alone``, claims made after the answer are not subtracted. With ``kept``, the answer is a stored one, and the
+    select ends at the first refused claim.
+    """
+
+    most: int | None = None
+    tries = TRIES_PER_HOST
+
+    def __init__(
+        self,
+        snapshot: HostSnapshot,
+        spec: RequestSpec,
+        answer: CandidateResponse,
+        *,
+        alone: bool = False,
+        kept: bool = False,
+    ) -> None:
+        self._snapshot, self._answer = snapshot, answer
+        self._of = answer.by_root
+        self.final = not kept
+        self.refusals: int | None = 0 if kept else None
+        self.room = RemainingCapacity(answer.summaries, None if alone else snapshot.table.reservations, answer.asked)
+        cell = only_cell(spec)
+        self._cells = {cell} if cell is not None else None
+        self.late: Mask | None = None
+        # Index of the only host that is offered, or None for all hosts of the answer.
+        self.place: int | None = None
+
+    @property
+    def whole(self) -> bool:
+        """True if each host of the answer still has capacity for a server.
+
+        Claims made since the answer are subtracted. If it is False, the answer must not be used, because these claims
+        may have been released meanwhile. Callers must hold the table's lock.
+        """
+        return all(any(self.room.fits(one) for one in requests) for requests in self._of.values())
+
+    def only(self, place: int) -> PlacementCandidates:
+        """Return a copy that offers only the host at index ``place``."""
+        made = copy.copy(self)
+        made.place = place
+        return made
+
+    def hosts(self) -> Mask:
+        """Return the mask of the answer's hosts that may get servers.
+
+        If the request must stay in one cell, hosts of other cells are left out.
+        """
+        table = self._snapshot.table
+        found = table.usable(self._snapshot.cells.uuids()) & (
+            table.places.these(self._of) if self.place is None else table.places.mask([self.place])
+        )
+        if self._cells is not None:
+            found &= table.present(self._cells)
+        self.late = table.places.these(self._answer.late) if self._answer.late else None
+        return found
+
+    def masks(self, look: HostArrays, first: bool) -> Iterator[tuple[str, Mask]]:
+        """Return an empty iterator, because Placement's answer already meets all needs."""
+        return iter(())
+
+    def candidates(self, host: HostState) -> list[Request] | None:
+        """Return the host's allocation requests, with groups that Placement was not asked for filled in."""
+        requests = list(self._of.get(host.uuid, ()))
+        if not self._answer.clones:
+            return requests
+        return expand(requests, self._answer.query, self._answer.clones, self.room, host.may_give, host.cell_of)
+
+    def requests(self, place: int, host: HostState) -> list[Request] | None:
+        """Return the host's allocation requests that filters have left."""
+        return host.allocation_candidates
+
+    def qualifies(self, host: HostState) -> bool:
+        """Return True, because Placement has checked the host already."""
+        return True
+
+    def states(self) -> Iterator[tuple[int, HostState]]:
+        """Yield (index, HostState) of all hosts of the answer."""
+        servers_of = self._snapshot.servers.on()
+        for place in np.flatnonzero(self.hosts()).tolist():
+            state = self._snapshot.state(place, servers_of, self.candidates)
+            if state is not None:
+                yield place, state
+
+
+class CurrentHost:
+    """Hosts for a server that is rebuilt on the host that its request names, as ``select.Offers``.
+
+    Nothing is allocated.
+    """
+
+    final = True
+    most: int | None = None
+    refusals: int | None = None
+    tries = 1
+    room = None
+    late: Mask | None = None
+
+    def __init__(self, snapshot: HostSnapshot) -> None:
+        self._snapshot = snapshot
+
+    def hosts(self) -> Mask:
+        """Return the mask of all hosts that may get servers."""
+        return self._snapshot.table.usable(self._snapshot.cells.uuids())
+
+    def masks(self, look: HostArrays, first: bool) -> Iterator[tuple[str, Mask]]:
+        """Return an empty iterator, because the host has no further needs to meet."""
+        return iter(())
+
+    def candidates(self, host: HostState) -> list[Request] | None:
+        """Return None, because Placement was not asked for candidates."""
+        return None
+
+    def requests(self, place: int, host: HostState) -> list[Request] | None:
+        """Return None, because no allocation is needed."""
+        return None
+
+    def qualifies(self, host: HostState) -> bool:
+        """Return True, because nothing has to be checked in Placement."""
+        return True
+
+
+def only_cell(spec: RequestSpec) -> str | None:
+    """Return the uuid of the cell that a move must not leave, or None if there is no such cell."""
+    destination = spec.requested_destination if 'requested_destination' in spec else None
+    if destination is None or 'cell' not in destination or destination.cell is None:
+        return None
+    if 'allow_cross_cell_move' in destination and destination.allow_cross_cell_move:
+        return None
+    return str(destination.cell.uuid)

@@ -1,0 +1,337 @@
+"""Write a select's choices into Placement as allocations ("claims"), and release them if they are not needed.
+
+    claims = Claims(client, query, asker, project_id=…, user_id=…, host_of=…)
+    plan = Select(…, claims).plan(uuids)
+    kept = claims.confirm(uuids)            # the servers whose caller still waits; raises Cancelled if there are none
+
+If a server already has an allocation, an earlier select has written it, whose answer was lost. The claim then fails
+with 409, and the existing allocation is used (operations.md, rule 9). It is written again, so that the earlier select
+can no longer remove it. An existing allocation is never released here: a select releases only allocations that it wrote
+itself, and only if they were not written again meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+from oslo_log import log as logging
+
+from kilonova import errors
+from kilonova.clients.placement import (
+    WRITE_ATTEMPTS,
+    Allocations,
+    PlacementClient,
+    PlacementInvalid,
+    is_consumer_conflict,
+    same_allocations,
+)
+from kilonova.scheduler.hosts.host_state import HostState
+from kilonova.scheduler.hosts.reservations import Request, uses
+from kilonova.scheduler.placement.query import CandidateQuery
+from kilonova.scheduler.plan import Candidate
+
+LOG = logging.getLogger(__name__)
+
+# Placement creates a consumer with generation 0, and increments it with each write.
+FIRST_GENERATION = 1
+# Seconds between attempts to release a claim while Placement does not answer. No other process releases it.
+DROP_PAUSES = (0.2, 1.0, 3.0)
+
+
+@dataclass(frozen=True)
+class Caller:
+    """The caller of a select, which waits for its answer.
+
+    ``until`` is the end of the caller's waiting time by this machine's monotonic clock, or None if it has no end.
+    ``waiting()`` returns the servers whose boot operations still wait for a host, and raises Unanswered if the database
+    does not answer. It is None if the request does not come from an operation.
+    """
+
+    until: float | None = None
+    waiting: Callable[[], set[str]] | None = None
+
+    @classmethod
+    def of(cls, time_left: float | None, waiting: Callable[[], set[str]] | None = None) -> Caller:
+        """Return a caller that waits for ``time_left`` seconds from now, or without a limit if it is None."""
+        return cls(None if time_left is None else time.monotonic() + time_left, waiting)
+
+    def check_time(self) -> None:
+        """Raise Unanswered if the caller's waiting time is over."""
+        if self.until is not None and time.monotonic() > self.until:
+            raise errors.Unanswered(who='the scheduler', reason='the scheduling deadline has passed')
+
+    def waits_for(self, uuids: Collection[str]) -> set[str]:
+        """Return which of these servers have a caller that still waits."""
+        return set(uuids) if self.waiting is None else self.waiting() & set(uuids)
+
+
+class Claims:
+    """The claims of one select in Placement.
+
+    ``host_of(provider uuids)`` returns the HostState whose uuid is one of these, or None.
+    """
+
+    def __init__(
+        self,
+        placement: PlacementClient,
+        query: CandidateQuery,
+        asker: Caller,
+        *,
+        project_id: str,
+        user_id: str,
+        host_of: Callable[[Collection[str]], HostState | None],
+    ) -> None:
+        self._placement, self.query, self._asker = placement, query, asker
+        self._host_of, self._owner = host_of, dict[str, Any](project_id=project_id, user_id=user_id)
+        # The same query for hosts that report no dedicated CPUs.
+        self.fallback: CandidateQuery | None = None
+        # Allocations that this select wrote and has not released, as {server: allocations}.
+        self._made: dict[str, Allocations] = {}
+
+    def claim(self, uuid: str, host: HostState, request: Request) -> Candidate | None:
+        """Allocate ``request`` to the server, and return the choice, or None if the host has no capacity after all.
+
+        After None, the caller may try another candidate. If the server already has an allocation, this returns the
+        result of ``existing``. Raises Unanswered if Placement does not answer or the request's time is over.
+        """
+        try:
+            self.put(uuid, request)
+        except errors.PlacementConflict as error:
+            if is_consumer_conflict(error):
+                return self.existing(uuid)
+            LOG.debug(
+                'Unable to claim %(request)s on %(host)s: %(error)s',
+                {'request': request, 'host': host, 'error': error},
+                instance_uuid=uuid,
+            )
+            return None
+        except PlacementInvalid as error:
+            # A provider was deleted since Placement's answer.
+            LOG.warning(
+                'Placement refused the allocation on %(host)s: %(error)s',
+                {'host': host, 'error': error},
+                instance_uuid=uuid,
+            )
+            return None
+        return Candidate(host, request)
+
+    def put(self, uuid: str, request: Request) -> None:
+        """Write the server's allocation.
+
+        Raises:
+            PlacementConflict: If Placement refused the allocation, which is not written then.
+            PlacementInvalid: If Placement refused the allocation, which is not written then.
+            Unanswered: If Placement does not answer, or if the request's time is over. An allocation that was written
+                too late is released.
+        """
+        self.check_time()
+        self._placement.claim(uuid, request['allocations'], request.get('mappings'), **self._owner)
+        self._made[uuid] = request['allocations']
+        try:
+            self.check_time()
+        except errors.Unanswered:
+            # The flow's undo may have run before this allocation was written.
+            self.give_back([uuid])
+            raise
+
+    def existing(self, uuid: str) -> Candidate | None:
+        """Return the allocation that the server already has as a choice, or None if it has none.
+
+        Raises NoValidHost if this allocation is not the one that is requested now, or if its host does not exist.
+        Raises Unanswered if other writers change the allocation repeatedly, or if Placement or a database does not
+        answer.
+        """
+        for _ in range(WRITE_ATTEMPTS):
+            held = self._placement.get_allocations(uuid)
+            if not held['allocations']:
+                return None
+            choice = self._choice_of(uuid, held['allocations'])
+            if self._take_up(uuid, choice, held['consumer_generation']):
+                return choice
+        raise errors.Unanswered(
+            who='Placement', reason=f'other requests changed the allocation of {uuid} at the same time'
+        )
+
+    def _choice_of(self, uuid: str, allocations: Allocations) -> Candidate:
+        host = self._host_of(allocations.keys())
+        mappings = None
+        for query in filter(None, (self.query, self.fallback)):
+            mappings = mappings or mappings_of(query, allocations, lambda rp: self._placement.get_traits(rp)[0])
+        if host is None or mappings is None:
+            LOG.warning(
+                'Server %(uuid)s already has an allocation that does not match this request: %(allocations)s',
+                {'uuid': uuid, 'allocations': allocations},
+                instance_uuid=uuid,
+            )
+            raise errors.NoValidHost(reason=f'Server {uuid} already has another allocation in Placement.')
+        given = {rp: {'resources': dict(one['resources'])} for rp, one in allocations.items()}
+        return Candidate(host, {'allocations': given, 'mappings': mappings}, held=True)
+
+    def _take_up(self, uuid: str, choice: Candidate, generation: int) -> bool:
+        """Write the found allocation again with a new generation.
+
+        Because of the new generation, a select without a caller can no longer remove the allocation. Return False if
+        another writer changed it meanwhile. If this select's caller no longer waits, nothing is written.
+        """
+        if not self._asker.waits_for([uuid]):
+            return True
+        assert choice.request is not None
+        try:
+            self._placement.claim(
+                uuid, choice.request['allocations'], choice.request['mappings'], **self._owner, generation=generation
+            )
+        except errors.PlacementConflict as error:
+            if is_consumer_conflict(error):
+                return False
+            # The host offers less than at the time of the claim. The host itself will refuse the server.
+            LOG.debug(
+                'The allocation of server %(uuid)s was not written again: %(error)s',
+                {'uuid': uuid, 'error': error},
+                instance_uuid=uuid,
+            )
+        return True
+
+    def check_time(self) -> None:
+        """Raise Unanswered if the caller's waiting time is over."""
+        self._asker.check_time()
+
+    def confirm(self, uuids: Collection[str]) -> set[str]:
+        """Return the servers whose caller still waits, and release the claims of the others.
+
+        It must be called after the last claim. Raises Cancelled if no caller waits, after all claims of this select are
+        released, and Unanswered if the database does not answer.
+        """
+        waiting = self._asker.waits_for(uuids)
+        self.give_back(set(uuids) - waiting)
+        if not waiting:
+            raise errors.Cancelled(key=f'of {", ".join(sorted(uuids))}')
+        return waiting
+
+    def leave(self) -> None:
+        """Keep the claims of a select that ends because a database or Placement does not answer.
+
+        The next select of the same flow takes them over. Claims for servers whose operations no longer wait are
+        released, because no flow would do it.
+        """
+        try:
+            gone = self._made.keys() - self._asker.waits_for(self._made) if self._made else set()
+        except errors.Unanswered as error:
+            LOG.info(
+                'The allocations of servers %s are kept for the next scheduling attempt: %s',
+                ', '.join(self._made),
+                error,
+            )
+            return
+        self.give_back(gone)
+
+    def give_back(self, uuids: Collection[str] | None = None) -> None:
+        """Release the allocations that this select wrote for these servers, or for all servers if ``uuids`` is None.
+
+        An allocation that another select has written again is not released.
+        """
+        for uuid in sorted(self._made if uuids is None else self._made.keys() & uuids):
+            self._give_back(uuid, self._made.pop(uuid))
+
+    def _give_back(self, uuid: str, allocations: Allocations) -> None:
+        for pause in (*DROP_PAUSES, None):
+            try:
+                self._drop(uuid, allocations)
+                return
+            except errors.Unanswered as error:
+                if pause is None:
+                    LOG.warning(
+                        'Could not delete the allocation of server %(uuid)s, it may still exist in Placement: '
+                        '%(error)s',
+                        {'uuid': uuid, 'error': error},
+                        instance_uuid=uuid,
+                    )
+                else:
+                    time.sleep(pause)
+
+    def _drop(self, uuid: str, allocations: Allocations) -> None:
+        # A claim after a removal starts with the same generation again, so the amounts are compared, too.
+        if not same_allocations(self._placement.get_allocations(uuid)['allocations'], allocations):
+            return
+        try:
+            self._placement.claim(uuid, {}, **self._owner, generation=FIRST_GENERATION)
+        except errors.PlacementConflict as error:
+            LOG.debug(
+                'The allocation of server %(uuid)s was changed by another request and is not deleted: %(error)s',
+                {'uuid': uuid, 'error': error},
+                instance_uuid=uuid,
+            )
+
+
+def mappings_of(
+    query: CandidateQuery, allocations: Allocations, traits_of: Callable[[str], set[str]]
+) -> dict[str, list[str]] | None:
+    """Return {group: [provider]} for these allocations, or None if they are not an answer to the query.
+
+    Placement does not store mappings, so they are computed again. Traits are read only where two different groups ask
+    for the same class.
+    """
+    left = uses({'allocations': allocations})
+    if _total(left) != query.resources():
+        return None
+    named = [suffix for suffix, group in query.groups.items() if suffix and group.resources]
+    known: dict[str, set[str]] = {}
+
+    def suits(suffix: str, rp: str) -> bool:
+        group = query.groups[suffix]
+        if not all(left[rp, name] >= amount for name, amount in group.resources.items()):
+            return False
+        if not any(
+            group.key() != query.groups[other].key() and group.resources.keys() & query.groups[other].resources
+            for other in named
+        ):
+            return True
+        if rp not in known:
+            known[rp] = traits_of(rp)
+        return group.required <= known[rp] and not group.forbidden & known[rp]
+
+    found: dict[str, str] = {}
+    if not _assign(query, named, allocations, left, suits, found):
+        return None
+    unnamed = query.groups['']
+    mappings = {suffix: [rp] for suffix, rp in found.items()}
+    rest = sorted({rp for (rp, name), amount in left.items() if amount and name in unnamed.resources})
+    return mappings | ({'': rest} if rest else {})
+
+
+def _total(amounts: Counter[tuple[str, str]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for (_, name), amount in amounts.items():
+        total[name] += amount
+    return dict(total)
+
+
+def _assign(
+    query: CandidateQuery,
+    suffixes: list[str],
+    providers: Collection[str],
+    left: Counter[tuple[str, str]],
+    suits: Callable[[str, str], bool],
+    found: dict[str, str],
+) -> bool:
+    """Assign a provider to each group, depth first, and subtract the groups' resources from ``left``.
+
+    Return False if this is impossible.
+    """
+    if not suffixes:
+        return True
+    suffix, *rest = suffixes
+    for rp in providers:
+        if not suits(suffix, rp):
+            continue
+        taken = Counter({(rp, name): amount for name, amount in query.groups[suffix].resources.items()})
+        left.subtract(taken)
+        found[suffix] = rp
+        if _assign(query, rest, providers, left, suits, found):
+            return True
+        left.update(taken)
+    found.pop(suffix, None)
+    return False

@@ -1,0 +1,267 @@
+"""Compose allocation candidates for many device groups from Placement's answer for few groups.
+
+    query, clones = full_query.collapsed()              # {'R-0': ['R-1', …, 'R-7'], 'S-0': []}, query.left_out: S-0
+    found = client.allocation_candidates(query.pairs())
+    requests = expand(found, query, clones, room)       # each with 'R-0' … 'R-7', 'S-0' on devices that fit together
+
+For k equal groups, Placement returns all ordered choices, and for k different groups all combinations. Measured: five
+groups of eight devices take 3 s, eight of eight do not finish. If Placement is asked for one group of a kind, it
+returns each provider that may serve any group of the kind. For a kind that it is not asked for, the provider summaries
+of the host's tree show which providers may serve it. Functions of this module choose providers for all groups, none of
+them more often than its capacity allows. The claim checks the result like any other.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import random
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kilonova.scheduler.hosts.reservations import Request
+from kilonova.scheduler.placement.query import CandidateQuery, Group
+from kilonova.scheduler.placement.room import RemainingCapacity
+
+# Maximal number of choices for one host and one set of other groups, so that filters find an acceptable one.
+MAX_CHOICES = 64
+# An answer without a limit may contain all hosts. So the total number of choices is limited to the first number, but
+# each host gets at least the second.
+MANY_CHOICES, LEAST_CHOICES = 2000, 8
+
+# Capacity of a provider for one device: (provider, distinction from the other slots of this provider).
+Slot = tuple[str, Hashable]
+# A choice has the slots of each kind.
+Slots = tuple[tuple[Slot, ...], ...]
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A set of equal groups. ``asked`` is True if Placement was asked for the first of them."""
+
+    group: Group
+    suffixes: list[str]
+    asked: bool
+
+    @property
+    def resources(self) -> dict[str, int]:
+        return self.group.resources
+
+
+def expand(
+    requests: list[Request],
+    query: CandidateQuery,
+    clones: dict[str, list[str]],
+    room: RemainingCapacity,
+    usable: Callable[[str], bool] = lambda provider: True,
+    near: Callable[[str], Any] = lambda provider: 0,
+) -> list[Request]:
+    """Return the allocation requests of one host with the remaining groups filled in.
+
+    ``requests`` are Placement's requests of this host. ``usable`` returns False for providers that the host would not
+    give. Providers for which ``near`` returns the same value are neighbours, and are preferred together.
+    """
+    kinds = [
+        _Kind(
+            query.left_out[kept] if kept in query.left_out else query.groups[kept],
+            [kept, *others],
+            kept not in query.left_out,
+        )
+        for kept, others in clones.items()
+    ]
+    near = functools.cache(near)
+    most = MAX_CHOICES
+    if query.left_out:
+        most = max(LEAST_CHOICES, min(MAX_CHOICES, MANY_CHOICES // len(room.trees())))
+    return [
+        request
+        for base, providers in _by_base(requests, kinds, room)
+        for request in _expand(base, kinds, providers, query.policy == 'isolate', room, usable, near, most)
+    ]
+
+
+def _expand(
+    base: Request,
+    kinds: list[_Kind],
+    providers: list[list[str]],
+    isolate: bool,
+    room: RemainingCapacity,
+    usable: Callable[[str], bool],
+    near: Callable[[str], Any],
+    most: int,
+) -> Iterator[Request]:
+    taken = {rp for suffix, rps in base['mappings'].items() if suffix for rp in rps} if isolate else set()
+    slots: list[list[Slot]] = []
+    for kind, able in zip(kinds, providers, strict=True):
+        # Kinds with the same resources share the slots of a provider; isolated groups do not share any.
+        what = None if isolate else tuple(sorted(kind.resources.items()))
+        times = 1 if isolate else sum(len(one.suffixes) for one in kinds if one.resources == kind.resources)
+        slots.append(
+            [
+                (provider, (what, number))
+                for provider in sorted(able, key=near)
+                if provider not in taken and usable(provider)
+                for number in range(room.times(provider, kind.resources, base, times))
+            ]
+        )
+    mixed = len({tuple(sorted(kind.resources.items())) for kind in kinds}) > 1 and len(
+        {rp for able in providers for rp in able}
+    ) < sum(map(len, providers))
+    for choice in _choices(slots, [len(kind.suffixes) for kind in kinds], near, most):
+        request = _compose(base, kinds, choice)
+        if not mixed or room.fits(request):
+            yield request
+
+
+def _by_base(
+    requests: list[Request], kinds: list[_Kind], room: RemainingCapacity
+) -> Iterator[tuple[Request, list[list[str]]]]:
+    """Yield (request without the providers of the kinds, list of the providers of each kind).
+
+    Requests that differ only in the providers of the kinds are combined.
+    """
+    bases: dict[Any, tuple[Request, list[dict[str, None]]]] = {}
+    for request in requests:
+        base = request
+        for kind in kinds:
+            if kind.asked:
+                base = _without(base, kind.suffixes[0], kind.resources)
+        found = bases.setdefault(_frozen(base), (base, [{} for _ in kinds]))[1]
+        for kind, able in zip(kinds, found, strict=True):
+            if kind.asked:
+                able[request['mappings'][kind.suffixes[0]][0]] = None
+    for base, found in bases.values():
+        # Placement was asked for at least one kind of devices.
+        beside = next(provider for able in found for provider in able)
+        yield (
+            base,
+            [
+                list(able) if kind.asked else room.providers(kind.group, beside)
+                for kind, able in zip(kinds, found, strict=True)
+            ],
+        )
+
+
+def _without(request: Request, suffix: str, resources: dict[str, int]) -> Request:
+    provider = request['mappings'][suffix][0]
+    allocations = {rp: {'resources': dict(given['resources'])} for rp, given in request['allocations'].items()}
+    left = allocations[provider]['resources']
+    for name, amount in resources.items():
+        left[name] -= amount
+        if not left[name]:
+            del left[name]
+    if not left:
+        del allocations[provider]
+    return {
+        'allocations': allocations,
+        'mappings': {name: rps for name, rps in request['mappings'].items() if name != suffix},
+    }
+
+
+def _frozen(base: Request) -> tuple[Any, ...]:
+    return (
+        tuple(sorted((rp, *sorted(given['resources'].items())) for rp, given in base['allocations'].items())),
+        tuple(sorted((name, *rps) for name, rps in base['mappings'].items())),
+    )
+
+
+def _choices(slots: list[list[Slot]], counts: list[int], near: Callable[[str], Any], most: int) -> Iterator[Slots]:
+    """Yield up to ``most`` different choices of ``counts`` slots of each kind, those with neighbours first."""
+    number = math.prod(map(math.comb, map(len, slots), counts))
+    if not number:
+        return
+    seen = set()
+    for choice in itertools.chain(_neighbours(slots, counts, near), _others(slots, counts, number)):
+        if choice is None:
+            continue
+        key = tuple(tuple(sorted(provider for provider, _ in of_kind)) for of_kind in choice)
+        if key not in seen:
+            seen.add(key)
+            yield choice
+            if len(seen) == most:
+                return
+
+
+def _neighbours(slots: list[list[Slot]], counts: list[int], near: Callable[[str], Any]) -> Iterator[Slots | None]:
+    """Yield choices that start at each slot of each neighbourhood.
+
+    Because of the different starts, a slot that turns out to be unusable is not part of all of the first choices. A
+    choice is None if there are too few slots.
+    """
+    around: list[dict[Any, list[Slot]]] = []
+    for of_kind in slots:
+        around.append({})
+        for slot in of_kind:
+            around[-1].setdefault(near(slot[0]), []).append(slot)
+    places = sorted({place for of_kind in around for place in of_kind})
+    for turn in range(max(len(some) for of_kind in around for some in of_kind.values())):
+        for index in range(len(places)):
+            order = places[index:] + places[:index]
+            yield _matched(
+                [[slot for place in order for slot in _turned(of_kind.get(place, []), turn)] for of_kind in around],
+                counts,
+            )
+
+
+def _turned(slots: list[Slot], turn: int) -> list[Slot]:
+    start = turn % len(slots) if slots else 0
+    return slots[start:] + slots[:start]
+
+
+def _others(slots: list[list[Slot]], counts: list[int], number: int) -> Iterator[Slots | None]:
+    """Yield all ``number`` choices if they are few or of one kind, otherwise random ones.
+
+    A choice is None if it takes a slot twice or if there are too few slots.
+    """
+    if len(slots) == 1 or number <= 16 * MAX_CHOICES:
+        ways = itertools.product(*map(itertools.combinations, slots, counts))
+        for choice in itertools.islice(ways, 16 * MAX_CHOICES):
+            taken = [slot for of_kind in choice for slot in of_kind]
+            yield choice if len(set(taken)) == len(taken) else None
+        return
+    # A fixed seed, so that the same choices are made each time.
+    rng = random.Random(0)
+    for _ in range(4 * MAX_CHOICES):
+        yield _matched([rng.sample(of_kind, len(of_kind)) for of_kind in slots], counts)
+
+
+def _matched(orders: list[list[Slot]], counts: Sequence[int]) -> Slots | None:
+    """Return ``counts`` slots for each kind, none of them twice, or None if this is impossible.
+
+    Slots are taken in the given order.
+    """
+    owner: dict[Slot, int] = {}
+
+    def give(kind: int, tried: set[Slot]) -> bool:
+        for slot in orders[kind]:
+            if slot not in owner:
+                owner[slot] = kind
+                return True
+        for slot in orders[kind]:
+            # Another kind may exchange this slot for another one.
+            if owner[slot] != kind and slot not in tried:
+                tried.add(slot)
+                if give(owner[slot], tried):
+                    owner[slot] = kind
+                    return True
+        return False
+
+    for kind, count in enumerate(counts):
+        for _ in range(count):
+            if not give(kind, set()):
+                return None
+    return tuple(tuple(slot for slot in order if owner.get(slot) == kind) for kind, order in enumerate(orders))
+
+
+def _compose(base: Request, kinds: list[_Kind], choice: Slots) -> Request:
+    allocations = {rp: {'resources': dict(given['resources'])} for rp, given in base['allocations'].items()}
+    placed: dict[str, list[str]] = {}
+    for kind, of_kind in zip(kinds, choice, strict=True):
+        for suffix, (provider, _) in zip(kind.suffixes, of_kind, strict=True):
+            placed[suffix] = [provider]
+            given = allocations.setdefault(provider, {'resources': {}})['resources']
+            for name, amount in kind.resources.items():
+                given[name] = given.get(name, 0) + amount
+    return {'allocations': allocations, 'mappings': base['mappings'] | placed}

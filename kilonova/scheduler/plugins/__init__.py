@@ -1,0 +1,1 @@
+"""Filters, weighers and prefilters of operators: how they are loaded, named and guarded."""

@@ -1,0 +1,235 @@
+"""The backing chain of a disk of a running guest: read it, add a file to it, merge files of it.
+
+    files(guest.xml(), 'vdb')                       # ['/mnt/…/volume-1.s2', '/mnt/…/volume-1.s1', '/mnt/…/volume-1']
+    switch(guest, 'vdb', '/mnt/…/volume-1.s3')      # the guest writes to this file, which reads from the first one
+    merge(guest, 'vdb', Merge('volume-1.s1', 'volume-1'), check)
+    take_back(guest, 'vdb', '/mnt/…/volume-1.s2', check)    # undo switch, with the data written since
+
+The guest writes to the first file of the chain. Each file gets the data that it lacks from the next file. The functions
+use libvirt's external snapshots and block jobs. They find and continue a job that an earlier process has begun.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from xml.etree import ElementTree
+
+import libvirt
+from oslo_log import log as logging
+
+from kilonova.virt.libvirt.devices import block_copy
+from kilonova.virt.libvirt.guest import Guest
+from kilonova.virt.libvirt.xml.base import node, to_text
+from kilonova.virt.parts.disks import Check
+from kilonova.virt.parts.guests import GuestFailed
+from kilonova.virt.parts.volume_snapshots import Merge
+
+LOG = logging.getLogger(__name__)
+
+# Seconds between two checks of a job, and the maximum time for a job, after which the volume service does not wait any
+# longer.
+_LOOK, MOST = 0.5, 7200.0
+# The file exists already and names the disk's file as its backing file. libvirt keeps no record of the snapshot.
+_SWITCH = (
+    libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_DISK_ONLY
+    | libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_NO_METADATA
+    | libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_REUSE_EXT
+)
+
+
+def files(xml: str, target: str) -> list[str]:
+    """Return the paths of a disk's backing chain, read from a domain's XML.
+
+    The first is the file that the guest writes to.
+    """
+    return [path for path, _number in _links(xml, target)]
+
+
+def names(xml: str, target: str) -> list[str]:
+    """Return the file names of a disk's backing chain, without directories."""
+    return [os.path.basename(path) for path in files(xml, target)]
+
+
+def _links(xml: str, target: str) -> list[tuple[str, str | None]]:
+    """Return pairs (path, libvirt's index of the file) for a disk's backing chain."""
+    found: list[tuple[str, str | None]] = []
+    for element in ElementTree.fromstring(xml).iterfind('devices/disk'):
+        place, link = element.find('target'), element
+        if place is None or place.get('dev') != target:
+            continue
+        while (source := link.find('source')) is not None:
+            found.append((source.get('file') or source.get('dev') or '', source.get('index') or link.get('index')))
+            below = link.find('backingStore')
+            if below is None:
+                break
+            link = below
+    return found
+
+
+def _number(guest: Guest, target: str, name: str) -> str:
+    """Return libvirt's name of one file of the chain, such as 'vdb[2]'."""
+    for path, number in _links(guest.xml(), target):
+        if os.path.basename(path) == name and number:
+            return f'{target}[{number}]'
+    return name
+
+
+def switch(guest: Guest, target: str, path: str, must_freeze: bool = False) -> None:
+    """Make the guest write to the existing file ``path`` from now on, by an external snapshot.
+
+    If the guest has an agent, the agent flushes and freezes the file systems during the snapshot. Without it, the old
+    file has the state that a disk has after a power failure. With ``must_freeze``, this is not accepted. Raises
+    GuestFailed if the guest still writes to the old file.
+    """
+    disks = [
+        node(
+            'disk',
+            node('driver', type='qcow2'),
+            node('source', file=path),
+            name=target,
+            snapshot='external',
+            type='file',
+        )
+        if name == target
+        else node('disk', name=name, snapshot='no')
+        for name in _targets(guest.xml())
+    ]
+    xml = to_text(node('domainsnapshot', node('disks', *disks)))
+    try:
+        guest.bound_agent()
+        try:
+            guest.call('snapshotCreateXML', xml, _SWITCH | libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_QUIESCE)
+        except libvirt.libvirtError as error:
+            if must_freeze or _is_first(guest, target, path):
+                raise
+            LOG.info(
+                'Taking the snapshot of disk %s without freezing the file systems in the guest: %s',
+                target,
+                error,
+                instance_uuid=guest.uuid,
+            )
+            guest.call('snapshotCreateXML', xml, _SWITCH)
+    except libvirt.libvirtError as error:
+        # After a lost connection the call is repeated, so the snapshot may already have been made.
+        if not _is_first(guest, target, path):
+            raise GuestFailed(act=f'take a snapshot of disk {target} of', uuid=guest.uuid, reason=str(error)) from error
+
+
+def _is_first(guest: Guest, target: str, path: str) -> bool:
+    return files(guest.xml(), target)[:1] == [path]
+
+
+def _targets(xml: str) -> list[str]:
+    places = (disk.find('target') for disk in ElementTree.fromstring(xml).iterfind('devices/disk'))
+    return [place.get('dev', '') for place in places if place is not None]
+
+
+def merge(guest: Guest, target: str, wanted: Merge, check: Check) -> None:
+    """Merge files of a disk's backing chain, see ``parts.volume_snapshots.Merge``.
+
+    Raises GuestFailed if the merge is impossible or fails, and whatever ``check()`` raises; the block job continues
+    then.
+    """
+
+    def begin() -> None:
+        found = names(guest.xml(), target)
+        reason = wanted.why_not(found)
+        if reason:
+            raise GuestFailed(act=f'merge files of disk {target} of', uuid=guest.uuid, reason=reason)
+        if wanted.into is None:
+            base = None if wanted.file is None else _number(guest, target, wanted.file)
+            guest.call('blockRebase', target, base, 0, libvirt.VIR_DOMAIN_BLOCK_REBASE_RELATIVE if base else 0)
+        else:
+            guest.call(
+                'blockCommit',
+                target,
+                _number(guest, target, wanted.into),
+                _number(guest, target, wanted.file or ''),
+                0,
+                libvirt.VIR_DOMAIN_BLOCK_COMMIT_RELATIVE,
+            )
+
+    _work(guest, target, begin, lambda: wanted.is_done(names(guest.xml(), target)), check)
+
+
+def take_back(guest: Guest, target: str, path: str, check: Check) -> None:
+    """Undo ``switch``: merge the first file into ``path``, its backing file, and make the guest write to ``path``.
+
+    Raises GuestFailed if this fails, and whatever ``check()`` raises. In these cases the guest still writes to the
+    first file.
+    """
+
+    def begin() -> None:
+        guest.call(
+            'blockCommit',
+            target,
+            _number(guest, target, os.path.basename(path)),
+            None,
+            0,
+            libvirt.VIR_DOMAIN_BLOCK_COMMIT_ACTIVE | libvirt.VIR_DOMAIN_BLOCK_COMMIT_RELATIVE,
+        )
+
+    if _is_first(guest, target, path):
+        return
+    _work(guest, target, begin, lambda: block_copy.state(guest.xml(), target) == block_copy.READY, check)
+    try:
+        block_copy.pivot(guest, target)
+    except libvirt.libvirtError as error:
+        if not _is_first(guest, target, path):
+            raise GuestFailed(
+                act=f'end the snapshot of disk {target} of', uuid=guest.uuid, reason=str(error)
+            ) from error
+
+
+def _work(guest: Guest, target: str, begin: Callable[[], object], is_done: Callable[[], bool], check: Check) -> None:
+    """Start a block job of the disk, unless one is running, and wait until it is done."""
+    act, begun, end = f'merge files of disk {target} of', False, time.monotonic() + MOST
+    while True:
+        # The job is checked before its result: when the job has ended, its result is visible.
+        is_working = works(guest, target)
+        if is_done():
+            return
+        if not is_working:
+            if begun:
+                raise GuestFailed(act=act, uuid=guest.uuid, reason='QEMU ended the block job, or the guest stopped')
+            try:
+                begin()
+            except libvirt.libvirtError as error:
+                # After a lost connection the call is repeated, and libvirt refuses a second job.
+                if not works(guest, target) and not is_done():
+                    raise GuestFailed(act=act, uuid=guest.uuid, reason=str(error)) from error
+            begun = True
+            continue
+        check()
+        if time.monotonic() >= end:
+            end_work(guest, target)
+            raise GuestFailed(act=act, uuid=guest.uuid, reason=f'it did not complete within {MOST:g} seconds')
+        time.sleep(_LOOK)
+
+
+def works(guest: Guest, target: str) -> bool:
+    """Return True if a block job of a guest's disk is running."""
+    try:
+        return bool(guest.call('blockJobInfo', target, 0))
+    except libvirt.libvirtError:
+        if guest.is_active():
+            raise
+        return False
+
+
+def end_work(guest: Guest, target: str) -> None:
+    """End the block job of a guest's disk, if one is running. The backing chain keeps its files.
+
+    Raises GuestFailed if the job goes on.
+    """
+    try:
+        if works(guest, target):
+            guest.call('blockJobAbort', target, 0)
+    except libvirt.libvirtError as error:
+        # The job may have ended in the meantime.
+        if works(guest, target):
+            raise GuestFailed(
+                act=f'end the merge of files of disk {target} of', uuid=guest.uuid, reason=str(error)
+            ) from error

@@ -1,0 +1,80 @@
+"""Copies of a running guest's disk to other storage, which the guest can then use: libvirt's block copy.
+
+    begin(guest, 'vdb', '<disk …>')             # False: this hypervisor cannot copy disks
+    state(guest.xml(), 'vdb')                   # COPYING, READY, or None if there is no copy
+    pivot(guest, 'vdb')                         # or end(guest, 'vdb')
+
+When the copy is ready, each write of the guest goes to the disk and to the copy before the guest gets the confirmation.
+"""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import libvirt
+
+from kilonova.virt.libvirt.guest import Guest
+from kilonova.virt.parts.guests import GuestFailed
+
+COPYING, READY = 'copying', 'ready'
+# The existing target is used. libvirt would not continue the job after the guest has ended.
+_FLAGS = (
+    libvirt.VIR_DOMAIN_BLOCK_COPY_REUSE_EXT
+    | libvirt.VIR_DOMAIN_BLOCK_COPY_TRANSIENT_JOB
+    | libvirt.VIR_DOMAIN_BLOCK_COPY_SYNCHRONOUS_WRITES
+)
+
+
+def begin(guest: Guest, target: str, disk: str) -> bool:
+    """Start to copy a guest's disk to the storage that ``disk`` (XML) describes.
+
+    Returns False if this hypervisor does not support it. Raises GuestFailed if the copy cannot be started.
+    """
+    try:
+        guest.call('blockCopy', target, disk, None, _FLAGS)
+    except libvirt.libvirtError as error:
+        if error.get_error_code() == libvirt.VIR_ERR_NO_SUPPORT:
+            return False
+        # After a lost connection the call is repeated, and libvirt refuses a second copy.
+        if state(guest.xml(), target) is None:
+            raise GuestFailed(act=f'copy disk {target} of', uuid=guest.uuid, reason=str(error)) from error
+    return True
+
+
+def state(xml: str, target: str) -> str | None:
+    """Return the state of the copy of a domain's disk: COPYING, READY, or None if there is no copy."""
+    mirror = _mirror(xml, target)
+    if mirror is None:
+        return None
+    return READY if mirror.get('ready') == 'yes' else COPYING
+
+
+def path(xml: str, target: str) -> str | None:
+    """Return the path on the host of a disk's copy. None: there is no copy, or it is neither a file nor a device."""
+    mirror = _mirror(xml, target)
+    source = None if mirror is None else mirror.find('source')
+    return None if source is None else source.get('dev') or source.get('file')
+
+
+def pivot(guest: Guest, target: str) -> None:
+    """Make the guest use the copy of its disk instead of the disk. Raises libvirt's errors."""
+    guest.call_once('blockJobAbort', target, libvirt.VIR_DOMAIN_BLOCK_JOB_ABORT_PIVOT)
+
+
+def end(guest: Guest, target: str) -> None:
+    """End the copy of a guest's disk, if there is one. Raises GuestFailed if the copy goes on."""
+    try:
+        if state(guest.xml(), target) is not None:
+            guest.call('blockJobAbort', target, 0)
+    except libvirt.libvirtError as error:
+        # The copy may have ended in the meantime.
+        if guest.is_active() and state(guest.xml(), target) is not None:
+            raise GuestFailed(act=f'end the copy of disk {target} of', uuid=guest.uuid, reason=str(error)) from error
+
+
+def _mirror(xml: str, target: str) -> ElementTree.Element | None:
+    for disk in ElementTree.fromstring(xml).iterfind('devices/disk'):
+        place = disk.find('target')
+        if place is not None and place.get('dev') == target:
+            return disk.find('mirror')
+    return None

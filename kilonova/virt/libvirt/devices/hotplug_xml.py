@@ -1,0 +1,165 @@
+"""The elements of a domain's XML that can be added to and removed from a guest, and the names that identify them.
+
+A network card is identified by its device on the host: its tap device, PCI function or socket. A macvtap or vDPA card
+is identified by its MAC address. A PCI function that is passed through as such is identified by its address, and a
+volume by its id.
+
+    kind, name = of_port(vif)                   # (CARDS, 'tap1eeb6c43-4f')
+    kind.found(xml, name)                       # {'tap1eeb6c43-4f': '<interface …'}, or {}
+    VOLUMES.put(definition, disk)               # added after the other disks, unless it is there
+    VOLUMES.without(definition, volume_id)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from xml.etree import ElementTree
+
+from kilonova.objects.vif import BEHIND, ON_INTERFACE, VDPA, VHOST_USER, WHOLE, Vif
+from kilonova.virt.libvirt.devices import pci
+
+
+@dataclass(frozen=True)
+class ElementKind:
+    """A kind of element below <devices> in a domain's XML: network cards, PCI functions or volumes.
+
+    ``tag`` is the tag of the elements, ``name`` returns the identifying name of an element, and ``words`` is the text
+    for error messages.
+    """
+
+    tag: str
+    words: str
+    name: Callable[[ElementTree.Element], str | None]
+
+    def found(self, xml: str, name: str) -> dict[str, str]:
+        """Return a dict with the domain's element of this name as text, by its name.
+
+        The dict is empty if there is none.
+        """
+        named = ((self.name(one), one) for one in ElementTree.fromstring(xml).iterfind(f'devices/{self.tag}'))
+        return {known: ElementTree.tostring(one, encoding='unicode') for known, one in named if known == name}
+
+    def put(self, definition: str, element: str) -> str:
+        """Return a domain's definition with ``element`` added after the other elements of this kind.
+
+        The definition is returned unchanged if it has an element of the same name.
+        """
+        domain, new = ElementTree.fromstring(definition), ElementTree.fromstring(element)
+        devices = domain.find('devices')
+        if devices is None:
+            devices = ElementTree.SubElement(domain, 'devices')
+        if any(self.name(one) == self.name(new) for one in devices.iterfind(self.tag)):
+            return definition
+        places = [number for number, one in enumerate(devices, 1) if one.tag == self.tag]
+        devices.insert(places[-1] if places else len(devices), new)
+        return ElementTree.tostring(domain, encoding='unicode')
+
+    def without(self, definition: str, name: str) -> str:
+        """Return a domain's definition without the element of this name."""
+        domain = ElementTree.fromstring(definition)
+        devices = domain.find('devices')
+        gone = [one for one in domain.iterfind(f'devices/{self.tag}') if self.name(one) == name]
+        if devices is None or not gone:
+            return definition
+        for one in gone:
+            devices.remove(one)
+        return ElementTree.tostring(domain, encoding='unicode')
+
+
+def _device(element: ElementTree.Element) -> str | None:
+    target = element.find('target')
+    return None if target is None else target.get('dev')
+
+
+def _function(element: ElementTree.Element) -> str | None:
+    address = element.find('source/address')
+    return None if address is None or element.get('type') not in ('hostdev', 'pci') else pci.address_of(address)
+
+
+def _card(element: ElementTree.Element) -> str | None:
+    if element.get('type') in ('direct', VDPA):
+        # libvirt chooses the name of the device on the host.
+        mac = element.find('mac')
+        return None if mac is None else mac.get('address')
+    if element.get('type') == VHOST_USER:
+        # The host has no device for it. Only Open vSwitch has one, under a name of its own.
+        source = element.find('source')
+        return None if source is None else source.get('path')
+    return _function(element) or _device(element)
+
+
+def _serial(disk: ElementTree.Element) -> str | None:
+    return disk.findtext('serial')
+
+
+def targets(xml: str) -> dict[str | None, str | None]:
+    """Return a dict from volume id to the name under which the guest has the volume, such as 'vdb'."""
+    return {_serial(disk): _device(disk) for disk in ElementTree.fromstring(xml).iterfind('devices/disk')}
+
+
+def place(disk: str) -> tuple[str | None, ...]:
+    """Return the values that identify the storage of a <disk> element.
+
+    The values are the disk's type, and protocol, name, file and dev of its source; None for a missing value.
+    """
+    element = ElementTree.fromstring(disk)
+    source = element.find('source')
+    return element.get('type'), *(
+        None if source is None else source.get(name) for name in ('protocol', 'name', 'file', 'dev')
+    )
+
+
+def relocated(definition: str, name: str, disk: str) -> str:
+    """Return a domain's definition with the volume ``name`` at the storage that ``disk`` (an XML element) describes.
+
+    All other settings of the volume are kept.
+    """
+    domain, new = ElementTree.fromstring(definition), ElementTree.fromstring(disk)
+    for known in domain.iterfind('devices/disk'):
+        if _serial(known) == name:
+            known.set('type', new.get('type', ''))
+            # The driver and the backing files belong to the storage, so they are replaced as well.
+            for tag in ('driver', 'auth', 'source', 'iotune', 'backingStore'):
+                for old in known.findall(tag):
+                    known.remove(old)
+                known.extend(new.findall(tag))
+    return ElementTree.tostring(domain, encoding='unicode')
+
+
+def of_host(domain: ElementTree.Element) -> dict[str, ElementTree.Element]:
+    """Return a domain's devices of its host, as a dict from address or uuid to the XML element.
+
+    First come the <hostdev> elements in the domain's order: PCI functions by their address, mediated devices by their
+    uuid. After them come the <interface> elements of network cards that are PCI functions.
+    """
+    found = {}
+    for element in domain.iterfind('./devices/hostdev'):
+        address, kind = element.find('source/address'), element.get('type')
+        if address is None:
+            continue
+        if kind == 'pci':
+            found[pci.address_of(address)] = element
+        elif kind == 'mdev':
+            found[address.get('uuid', '')] = element
+    for element in domain.iterfind("./devices/interface[@type='hostdev']"):
+        address = element.find('source/address')
+        if address is not None:
+            found[pci.address_of(address)] = element
+    return found
+
+
+def of_port(vif: Vif) -> tuple[ElementKind, str]:
+    """Return the kind of element that a port is in its guest's domain, and the name that identifies it."""
+    if vif.is_device:
+        return FUNCTIONS, vif.slot or ''
+    if vif.vnic_type in BEHIND or vif.type == ON_INTERFACE:
+        return CARDS, vif.mac
+    if vif.type == VHOST_USER:
+        return CARDS, vif.socket or ''
+    return CARDS, (vif.slot or '') if vif.vnic_type in WHOLE else vif.device_name
+
+
+CARDS = ElementKind('interface', 'a network card', _card)
+FUNCTIONS = ElementKind('hostdev', 'a function of a network device', _function)
+VOLUMES = ElementKind('disk', 'a volume', _serial)

@@ -1,0 +1,1 @@
+"""Ports that the host itself connects to its Open vSwitch."""

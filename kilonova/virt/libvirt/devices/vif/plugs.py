@@ -1,0 +1,163 @@
+"""Records of the ports that this host connects itself before libvirt starts their guest.
+
+    plugs = Plugs(conf)
+    plugs.renew(instance, instance.vifs)        # before the guest starts: unplug old ports, plug these
+    plugs.retain(instance.uuid, instance.vifs)  # only unplug old ports
+    plugs.add(instance, vif)                    # plug one more port
+    plugs.remove(instance.uuid, [vif.id])       # the guest has released this port
+    plugs.remove(instance.uuid)                 # the guest no longer exists
+
+Each port is recorded before it is plugged, in one file per server in ``state_path``/plugged. It is therefore unplugged
+in the way in which it was plugged, whatever ports the server has by then, and even if its guest was never created. An
+incomplete plug is undone before it is begun again. A host without such ports writes no file.
+
+When a representor of a function is to be unplugged, it may already belong to another server. Its present server is
+recorded in one file per function, and the representor is unplugged only for that server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+from oslo_config import cfg
+from oslo_log import log as logging
+
+from kilonova import objects
+from kilonova.objects.vif import Plug, Vif
+from kilonova.virt.libvirt.devices.vif.openvswitch import OpenVSwitch
+from kilonova.virt.libvirt.storage import files
+from kilonova.virt.parts.guests import InterfaceFailed
+
+LOG = logging.getLogger(__name__)
+
+_DIRECTORY, _KIND, _OWNER = 'plugged', '.json', '.owner'
+# A dict from port id to (the port as it was plugged, True if the plug was completed).
+Known = dict[str, tuple[Vif, bool]]
+
+
+class Plugs:
+    """The ports that one host has connected itself."""
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._path, self._switch = os.path.join(conf.state_path, _DIRECTORY), OpenVSwitch(conf)
+
+    def renew(self, instance: objects.Instance, vifs: Iterable[Vif]) -> None:
+        """Plug these ports of a server whose guest is not running, so that the guest can start.
+
+        Ports that were plugged in another way or that the server no longer has are unplugged. Raises InterfaceFailed if
+        a port cannot be plugged.
+        """
+        wanted = list(vifs)
+        self.retain(instance.uuid, wanted)
+        for vif in wanted:
+            self.add(instance, vif)
+
+    def retain(self, uuid: str, vifs: Iterable[Vif]) -> None:
+        """Unplug the ports that were plugged in another way than ``vifs`` need, or that the server no longer has.
+
+        The server's guest must not be running.
+        """
+        wanted = {vif.id: _form(vif) for vif in vifs}
+        self.remove(uuid, [name for name, (vif, _whole) in self._known(uuid).items() if _form(vif) != wanted.get(name)])
+
+    def add(self, instance: objects.Instance, vif: Vif) -> None:
+        """Plug a port. This can be repeated.
+
+        Raises InterfaceFailed if that fails. The port is unplugged again, or its record stays for ``remove``.
+        """
+        if vif.plug is None:
+            return
+        known, uuid = self._known(instance.uuid), instance.uuid
+        self._switch.check(vif)
+        if vif.id in known and not known[vif.id][1]:
+            self.remove(uuid, [vif.id])
+        self._keep(uuid, {**known, vif.id: (vif, False)})
+        if vif.plug is Plug.REPRESENTOR:
+            files.write_whole(self._owner(vif), uuid)
+        try:
+            self._switch.plug(vif, uuid)
+        except InterfaceFailed:
+            self.remove(uuid, [vif.id])
+            raise
+        self._keep(uuid, {**known, vif.id: (vif, True)})
+        LOG.info('Port %s is plugged into this host', vif.id, instance_uuid=uuid)
+
+    def remove(self, uuid: str, ports: Collection[str] | None = None) -> None:
+        """Unplug these ports of a server, or all its ports if ``ports`` is None.
+
+        Ports that are not plugged on this host are ignored. A failure is only logged, and retried when the service is
+        restarted.
+        """
+        known = self._known(uuid)
+        for name in [one for one in known if ports is None or one in ports]:
+            try:
+                self._unplug(known[name][0], uuid)
+            except InterfaceFailed as error:
+                LOG.error('Port %s stays plugged into this host: %s', name, error.fields['reason'], instance_uuid=uuid)
+                continue
+            del known[name]
+            self._keep(uuid, known)
+            LOG.info('Port %s is no longer plugged into this host', name, instance_uuid=uuid)
+
+    def _unplug(self, vif: Vif, uuid: str) -> None:
+        if vif.plug is Plug.REPRESENTOR:
+            with contextlib.suppress(FileNotFoundError), open(self._owner(vif), encoding='utf-8') as stream:
+                if stream.read() != uuid:
+                    return
+        self._switch.unplug(vif, uuid)
+        if vif.plug is Plug.REPRESENTOR:
+            files.remove(self._owner(vif))
+
+    def clear(self, there: Callable[[str], bool]) -> None:
+        """Unplug the ports of all servers for which ``there(uuid)`` returns False."""
+        for name in sorted(os.listdir(self._path)) if os.path.isdir(self._path) else ():
+            uuid, kind = os.path.splitext(name)
+            if kind == _KIND and not there(uuid):
+                self.remove(uuid)
+
+    def _known(self, uuid: str) -> Known:
+        try:
+            with open(self._file(uuid), encoding='utf-8') as stream:
+                return {one['vif']['id']: (Vif.read(one['vif']), one['whole']) for one in json.load(stream)}
+        except FileNotFoundError:
+            return {}
+        except ValueError as error:
+            # The host lost power while the file was written. All devices are gone, too.
+            LOG.error(
+                'Could not read %s; the ports that it records are not removed from Open vSwitch: %s',
+                self._file(uuid),
+                error,
+                instance_uuid=uuid,
+            )
+            return {}
+
+    def _keep(self, uuid: str, known: Known) -> None:
+        if not known:
+            files.remove(self._file(uuid))
+            return
+        os.makedirs(self._path, exist_ok=True)
+        files.write_whole(
+            self._file(uuid), json.dumps([{'vif': vif.stored(), 'whole': whole} for vif, whole in known.values()])
+        )
+
+    def _owner(self, vif: Vif) -> str:
+        return os.path.join(self._path, f'{vif.slot}{_OWNER}')
+
+    def _file(self, uuid: str) -> str:
+        return os.path.join(self._path, uuid + _KIND)
+
+
+def _form(vif: Vif) -> tuple[Any, ...]:
+    """Return the values that determine how a port is plugged."""
+    return (
+        vif.plug,
+        vif.mac,
+        vif.switch,
+        vif.socket,
+        vif.slot,
+        *map(vif.details.get, ('datapath_type', 'vhostuser_mode')),
+    )

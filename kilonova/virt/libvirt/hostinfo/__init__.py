@@ -1,0 +1,1 @@
+"""Capabilities, options and inventory of a host."""

@@ -1,0 +1,338 @@
+"""Calls of libvirt for a live migration, and the XML of the guest for the destination.
+
+    call = MigrationCall(guest, uri, parameters, flags)       # lasts as long as the migration
+    outgoing(guest)                                  # its statistics; None when it is over
+    has_gone(guest)                                  # True if the guest runs elsewhere
+
+``transfer`` and ``live_migration`` use these functions.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import re
+import time
+from collections.abc import Mapping
+from typing import Any
+from xml.etree import ElementTree
+
+import libvirt
+from oslo_log import log as logging
+
+from kilonova import concurrency, errors
+from kilonova.virt.libvirt.connection import Connection
+from kilonova.virt.libvirt.devices.hotplug_xml import VOLUMES, of_host
+from kilonova.virt.libvirt.guest import Guest
+from kilonova.virt.parts.live_migrations import LivePlace, PlacedOffer
+
+LOG = logging.getLogger(__name__)
+
+# States of a guest whose post-copy failed: on the source, and on the destination.
+_BROKEN_HERE = libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED
+_BROKEN = (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_POSTCOPY_FAILED), _BROKEN_HERE
+_POST_COPIED = libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_POSTCOPY
+# Flag to continue a failed post-copy (VIR_MIGRATE_POSTCOPY_RESUME, since libvirt 8.5).
+RESUME = 1 << 19
+# Number of attempts to read a job's statistics, and seconds between two attempts.
+TRIES, AGAIN = 5, 0.2
+
+_GONE = (libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_OPERATION_INVALID)
+
+
+class PostCopy(enum.Enum):
+    """The result of a switch to post-copy."""
+
+    BEGUN = 'begun'
+    TOO_EARLY = 'too early'
+    IMPOSSIBLE = 'impossible'
+
+
+class PostCopyRefused(Exception):
+    """The destination does not support post-copy."""
+
+
+class MigrationCall:
+    """The libvirt call that migrates a guest, in a separate thread. It lasts as long as the migration."""
+
+    def __init__(self, guest: Guest, uri: str, parameters: dict[str, Any], flags: int) -> None:
+        self.ended = False
+        self.error: Exception | None = None
+        self._guest, self._arguments = guest, (uri, parameters, flags)
+        concurrency.spawn(self._run, name=f'migration of {guest.uuid}')
+
+    def _run(self) -> None:
+        try:
+            self._guest.call_once('migrateToURI3', *self._arguments)
+        except Exception as error:  # noqa: BLE001 - whoever follows it raises it
+            self.error = error
+        finally:
+            self.ended = True
+
+
+# -- state of the migration in libvirt ------------------------------------------------------------------------------
+def state(guest: Guest) -> tuple[int, int] | None:
+    """Return libvirt's numbers of the guest's state and of the reason. None: the domain no longer exists."""
+    try:
+        found, reason = guest.call('state')
+    except libvirt.libvirtError as error:
+        if error.get_error_code() not in _GONE:
+            raise
+        return None
+    return int(found), int(reason)
+
+
+def _stats(guest: Guest) -> dict[str, int]:
+    """Return the statistics of the guest's job, with some retries, because QEMU may have none for a moment.
+
+    In that case libvirt reports an internal error: "migration was active, but no RAM info was set".
+    """
+    for left in reversed(range(TRIES)):
+        try:
+            found: dict[str, int] = guest.call('jobStats', 0)
+        except libvirt.libvirtError as error:
+            if error.get_error_code() != libvirt.VIR_ERR_INTERNAL_ERROR or not left:
+                raise
+            time.sleep(AGAIN)
+        else:
+            return found
+    raise AssertionError
+
+
+def _job(guest: Guest) -> dict[str, int] | None:
+    """Return the statistics of the guest's current job ('operation', 'memory_total' …), or None if there is no job.
+
+    Raises libvirtError if they cannot be read.
+    """
+    try:
+        found = _stats(guest)
+    except libvirt.libvirtError as error:
+        if error.get_error_code() == libvirt.VIR_ERR_OPERATION_UNSUPPORTED:
+            # No more is known of a guest that is arriving, because only the source has statistics.
+            return {'operation': libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_IN}
+        if error.get_error_code() not in (*_GONE, libvirt.VIR_ERR_NO_SUPPORT):
+            raise
+        return None
+    return found if found.get('type', libvirt.VIR_DOMAIN_JOB_NONE) != libvirt.VIR_DOMAIN_JOB_NONE else None
+
+
+def outgoing(guest: Guest) -> dict[str, int] | None:
+    """Return the statistics of a guest's migration from this host.
+
+    None: no migration is running, or its post-copy failed.
+    """
+    job = _job(guest)
+    if job is None or job.get('operation') != libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_OUT:
+        return None
+    # libvirt keeps the job of a failed post-copy, so that it can be continued.
+    if state(guest) == _BROKEN_HERE:
+        return None
+    return job
+
+
+def has_arrived(guest: Guest) -> bool:
+    """Return True if the guest is on this host and no longer on its way.
+
+    With post-copy, this is so from the switch on.
+    """
+    if state(guest) == _POST_COPIED or is_broken(guest):
+        return True
+    job = _job(guest)
+    if job is not None and job.get('operation') == libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_IN:
+        return False
+    return state(guest) not in (None, (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRATION))
+
+
+def has_gone(guest: Guest | None) -> bool:
+    """Return True if libvirt's state shows that the guest is off here because it was migrated."""
+    return guest is not None and state(guest) == (libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_MIGRATED)
+
+
+def has_switched(guest: Guest) -> bool:
+    """Return True if the guest runs at the destination while a part of its memory is still here."""
+    return state(guest) in ((libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY), _BROKEN_HERE)
+
+
+def is_broken(guest: Guest) -> bool:
+    """Return True if the guest came to this host by post-copy and a part of its memory is missing."""
+    return state(guest) in _BROKEN
+
+
+def switch(guest: Guest) -> PostCopy:
+    """Switch the guest's migration to post-copy, so that it runs at the destination at once."""
+    try:
+        guest.call('migrateStartPostCopy', 0)
+    except libvirt.libvirtError as error:
+        # The errors differ only in their text: libvirt's text if the migration was begun without the post-copy flag,
+        # and QEMU's text if it is too early ("Postcopy must be started after migration has been started").
+        known = error.get_error_code() in _GONE or 'postcopy' in str(error).lower()
+        if known and 'VIR_MIGRATE_POSTCOPY' not in str(error):
+            return PostCopy.TOO_EARLY
+        LOG.warning('Cannot switch the live migration to post-copy: %s', error, instance_uuid=guest.uuid)
+        return PostCopy.IMPOSSIBLE
+    return PostCopy.BEGUN
+
+
+def is_unknown(error: Exception) -> bool:
+    """Return True if the error means that the destination no longer has the guest, because its QEMU died."""
+    return isinstance(error, libvirt.libvirtError) and error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN
+
+
+def refuses_post_copy(error: Exception) -> bool:
+    """Return True if a migration failed because the destination has no post-copy.
+
+    This is read from the text of QEMU's error.
+    """
+    return 'postcopy' in str(error).lower()
+
+
+def allow_downtime(guest: Guest, milliseconds: int) -> None:
+    """Set how many milliseconds the guest may be stopped while the rest of its memory is transferred.
+
+    Ignored if the guest has already been migrated.
+    """
+    try:
+        guest.call('migrateSetMaxDowntime', milliseconds, 0)
+    except libvirt.libvirtError as error:
+        if error.get_error_code() not in _GONE:
+            raise
+
+
+def is_held(guest: Guest) -> bool:
+    """Return True if the guest is paused by a migration that did not complete."""
+    return state(guest) == (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRATION)
+
+
+def was_held(guest: Guest) -> bool:
+    """Return True if the guest was paused by a user's request, or in order to force a migration to complete."""
+    return state(guest) == (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER)
+
+
+def abort(guest: Guest) -> None:
+    """Request the end of the migration. Ignored if there is none. A failure is only logged."""
+    try:
+        guest.call('abortJob')
+    except libvirt.libvirtError as error:
+        if error.get_error_code() not in _GONE:
+            LOG.warning('Could not abort the live migration: %s', error, instance_uuid=guest.uuid)
+
+
+def lacks_cpu(connection: Connection, cpu: str, arch: str, machine: str | None, virt_type: str) -> str | None:
+    """Return why guests on this host can't have this CPU (XML). None: they can, or the hypervisor can't tell."""
+    try:
+        connection.do(
+            lambda raw: raw.compareHypervisorCPU(
+                None, arch, machine, virt_type, cpu, libvirt.VIR_CONNECT_COMPARE_CPU_FAIL_INCOMPATIBLE
+            )
+        )
+    except libvirt.libvirtError as error:
+        # A CPU model that is newer than this libvirt causes an error, too.
+        if error.get_error_code() not in (libvirt.VIR_ERR_NO_SUPPORT, libvirt.VIR_ERR_OPERATION_UNSUPPORTED):
+            return str(error)
+        LOG.info('This hypervisor does not support CPU comparison; assuming that the CPU is compatible: %s', error)
+    return None
+
+
+# -- data for the destination ---------------------------------------------------------------------------------------
+def xml(guest: Guest, inactive: bool = False) -> str:
+    """Return the XML from which another libvirt makes the guest.
+
+    With ``inactive``, that of its persistent definition.
+    """
+    flags = libvirt.VIR_DOMAIN_XML_MIGRATABLE | libvirt.VIR_DOMAIN_XML_SECURE
+    return str(guest.call('XMLDesc', flags | (libvirt.VIR_DOMAIN_XML_INACTIVE if inactive else 0)))
+
+
+def rewritten(text: str, path: str, there: str, offer: PlacedOffer) -> str:
+    """Return the domain's XML for the destination.
+
+    Paths in the directory ``path`` are changed to ``there``. Backing files are left out, because the files at the
+    destination name their own. The listen addresses of consoles, the host CPUs and memory, the devices and the volumes
+    are those of ``offer``. Raises MigrationError if the destination has no counterpart of a device or volume.
+    """
+    domain = ElementTree.fromstring(text)
+    below = path + os.sep
+    for element in domain.iter():
+        for name, value in element.attrib.items():
+            if value.startswith(below):
+                element.set(name, os.path.join(there, value.removeprefix(below)))
+        if element.text and element.text.strip().startswith(below):
+            element.text = os.path.join(there, element.text.strip().removeprefix(below))
+    for one in domain.iterfind('devices/graphics'):
+        address = offer['listen'].get(one.get('type', ''))
+        if address:
+            one.set('listen', address)
+            for element in one.findall("listen[@type='address']"):
+                element.set('address', address)
+    for one in domain.iterfind('devices/disk'):
+        for name in ('backingStore', 'mirror'):
+            for found in one.findall(name):
+                one.remove(found)
+    _put(domain, offer['place'])
+    _exchange(domain, offer.get('hostdevs', {}))
+    _reconnect(domain, offer.get('volumes', {}))
+    return ElementTree.tostring(domain, encoding='unicode')
+
+
+def _put(domain: ElementTree.Element, place: LivePlace) -> None:
+    """Set the host CPUs and host memory of a domain. The CPUs and cells that the guest sees are not changed."""
+    for vcpu in domain.iterfind('vcpu'):
+        vcpu.attrib.pop('cpuset', None)
+        if place['cpuset'] is not None:
+            vcpu.set('cpuset', place['cpuset'])
+    for name, text in (('cputune', place['cputune']), ('numatune', place['numatune'])):
+        for one in domain.findall(name):
+            domain.remove(one)
+        if text is not None:
+            domain.append(ElementTree.fromstring(text))
+
+
+def _exchange(domain: ElementTree.Element, hostdevs: Mapping[str, str]) -> None:
+    """Replace the host's devices of a domain. The guest sees the same devices at the same addresses.
+
+    Raises MigrationError if the destination has no device in place of one of them.
+    """
+    for old, element in of_host(domain).items():
+        if old not in hostdevs:
+            raise errors.MigrationError(reason=f'the destination has no device to replace {old}')
+        address, new = element.find('source/address'), hostdevs[old]
+        assert address is not None
+        if element.get('type') == 'mdev':
+            address.set('uuid', new)
+        else:
+            for name, value in zip(('domain', 'bus', 'slot', 'function'), re.split('[:.]', new), strict=True):
+                address.set(name, f'0x{value}')
+
+
+def _reconnect(domain: ElementTree.Element, volumes: Mapping[str, str]) -> None:
+    """Replace the sources of a domain's volumes. The guest sees the same volumes at the same addresses.
+
+    Raises MigrationError if the destination has not connected one of them.
+    """
+    for disk in domain.iterfind('devices/disk'):
+        volume_id = VOLUMES.name(disk)
+        if volume_id is None:
+            continue
+        if volume_id not in volumes:
+            raise errors.MigrationError(reason=f'the destination has not connected volume {volume_id}')
+        there = ElementTree.fromstring(volumes[volume_id])
+        disk.set('type', there.get('type', ''))
+        for name in ('auth', 'source'):
+            for one in disk.findall(name):
+                disk.remove(one)
+            disk.extend(there.findall(name))
+
+
+def copied_disks(text: str, path: str) -> list[str]:
+    """Return the guest's names ('vda' …) of the writable disks whose files are in ``path``."""
+    found = []
+    for one in ElementTree.fromstring(text).iterfind('devices/disk'):
+        source, target = one.find('source'), one.find('target')
+        if (
+            one.get('device', 'disk') == 'disk'
+            and source is not None
+            and target is not None
+            and source.get('file', '').startswith(path + os.sep)
+        ):
+            found.append(target.get('dev', ''))
+    return found

@@ -1,0 +1,280 @@
+"""Live migration as [libvirt]live_migration_… configure it: parameters, supervision, and forced completion.
+
+    transfers = Transfers(conf)
+    transfers.carry(guest, way, told)          # returns when the guest has arrived, whichever process began it
+    transfers.hasten(guest)                    # meanwhile: force completion, by post-copy or by pausing the guest
+
+With post-copy a guest runs at the destination before all its memory has arrived, and QEMU fetches a page when the guest
+accesses it. From then on neither source nor destination has the complete guest. A connection that breaks is therefore
+opened again. If that fails, the guest's state is lost, and it starts anew from its disks at the destination.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import libvirt
+from oslo_config import cfg
+from oslo_log import log as logging
+
+from kilonova import errors
+from kilonova.states import PowerState
+from kilonova.virt.libvirt.guest import Guest
+from kilonova.virt.libvirt.migration import migration_job
+from kilonova.virt.libvirt.migration.migration_job import PostCopy
+from kilonova.virt.libvirt.storage import disk
+from kilonova.virt.parts.live_migrations import LiveProgress, LiveTold
+
+LOG = logging.getLogger(__name__)
+
+# Seconds between two checks of a migration, at the beginning and later.
+LOOK, LATER = 0.1, 1.0
+# The minimum size in GiB with which a migration's time limit is calculated.
+LEAST_GIB = 2
+# Seconds after which a failed post-copy that cannot be continued is given up.
+MENDING = 60.0
+# Seconds without statistics of a migration after which it is aborted.
+BLIND = 60.0
+_NUMBERS = ('memory_total', 'memory_processed', 'memory_remaining', 'disk_total', 'disk_processed', 'disk_remaining')
+
+
+@dataclass(frozen=True)
+class MigrationTarget:
+    """The destination of a guest: libvirt's URI there, and parameters and flags in addition to this host's options.
+
+    ``post_copy`` is True if the guest may run there before its memory has arrived.
+    """
+
+    host: str
+    uri: str
+    parameters: dict[str, Any]
+    flags: int
+    post_copy: bool = True
+
+
+class Transfers:
+    """Live migrations from one host."""
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        options = conf.libvirt
+        self._bandwidth, self._with_tls = options.live_migration_bandwidth, options.live_migration_with_native_tls
+        self._converge, self._post_copy = (
+            options.live_migration_permit_auto_converge,
+            options.live_migration_permit_post_copy,
+        )
+        self._seconds_a_gib = options.live_migration_completion_timeout
+        self._forces = options.live_migration_timeout_action == 'force_complete'
+        self._downtimes = Downtimes(
+            options.live_migration_downtime,
+            options.live_migration_downtime_steps,
+            options.live_migration_downtime_delay,
+        )
+        # Uuids of guests whose migration is to be forced to complete as soon as possible.
+        self._in_haste: set[str] = set()
+
+    def carry(self, guest: Guest, way: MigrationTarget, told: LiveTold) -> None:
+        """Migrate the guest, and return when it is at the destination.
+
+        A migration that is already running is continued. An exception of ``told``, or the end of the time limit, aborts
+        the migration. Raises errors.MigrationError if the guest stays on this host.
+        """
+        call = None
+        try:
+            if migration_job.outgoing(guest) is None and not migration_job.has_switched(guest):
+                call = self._begin(guest, way, self._post_copy and way.post_copy)
+            try:
+                self._follow(guest, told, call)
+            except migration_job.PostCopyRefused as error:
+                LOG.warning(
+                    'Host %s does not support post-copy; migrating the guest without it: %s',
+                    way.host,
+                    error,
+                    instance_uuid=guest.uuid,
+                )
+                self._follow(guest, told, self._begin(guest, way, False))
+        finally:
+            self._in_haste.discard(guest.uuid)
+        self._mend(guest, way)
+
+    def _begin(self, guest: Guest, way: MigrationTarget, post_copy: bool, more: int = 0) -> migration_job.MigrationCall:
+        return migration_job.MigrationCall(
+            guest, way.uri, way.parameters | self._limits(), way.flags | self._flags(post_copy) | more
+        )
+
+    def _flags(self, post_copy: bool) -> int:
+        """Return the flags for post-copy or auto-converge.
+
+        Post-copy completes whatever the guest writes, so slowing the guest down (auto-converge) is not needed with it.
+        """
+        flags = libvirt.VIR_MIGRATE_TLS if self._with_tls else 0
+        if post_copy:
+            return int(flags | libvirt.VIR_MIGRATE_POSTCOPY)
+        return int(flags | (libvirt.VIR_MIGRATE_AUTO_CONVERGE if self._converge else 0))
+
+    def _limits(self) -> dict[str, Any]:
+        return {libvirt.VIR_MIGRATE_PARAM_BANDWIDTH: self._bandwidth} if self._bandwidth else {}
+
+    # -- the watch over it ----------------------------------------------------------------------------
+
+    def _follow(self, guest: Guest, told: LiveTold, call: migration_job.MigrationCall | None) -> None:
+        since, pause, watch = time.monotonic(), LOOK, _Watch()
+        while True:
+            is_over = call is None or call.ended  # read before the job, because the call may end in between
+            job = watch.read(guest)
+            # If the statistics cannot be read, the migration is assumed to run as long as the call lasts.
+            if job is None and is_over and (watch.unread is None or call is not None):
+                break
+            if watch.unread is not None and call is None and watch.blind > 2 * BLIND:
+                raise watch.unread
+            if job is not None and watch.reason is None:
+                watch.reason = self._look(guest, job, told, time.monotonic() - since, watch)
+            if (job is not None or watch.unread is not None) and watch.reason is not None:
+                migration_job.abort(guest)
+            time.sleep(pause)
+            pause = min(pause * 1.5, LATER)
+        if migration_job.has_gone(guest) or (call is not None and call.ended and call.error is None):
+            LOG.info('Migrating instance to another host finished', instance_uuid=guest.uuid)
+            return
+        if migration_job.has_switched(guest):
+            return
+        if watch.reason is not None:
+            raise watch.reason
+        said = call.error if call is not None else None
+        if said is not None and self._post_copy and migration_job.refuses_post_copy(said):
+            raise migration_job.PostCopyRefused(str(said))
+        raise errors.MigrationError(reason=str(said or 'it was aborted'))
+
+    def _look(self, guest: Guest, job: dict[str, int], told: LiveTold, took: float, watch: _Watch) -> Exception | None:
+        """Check the running migration once. Return the reason if it must be aborted, otherwise None."""
+        numbers = {name: int(job.get(name, 0)) for name in _NUMBERS}
+        gib = max((numbers['memory_total'] + numbers['disk_total']) / disk.GIB, LEAST_GIB)
+        downtime = self._downtimes.at(took, gib)
+        if downtime != watch.downtime:
+            migration_job.allow_downtime(guest, downtime)
+            watch.downtime = downtime
+        if self._seconds_a_gib and took > self._seconds_a_gib * gib and not watch.hastened:
+            if not self._forces:
+                return errors.MigrationError(
+                    reason=f'it was not complete after {took:.0f} seconds ([libvirt]live_migration_completion_timeout)'
+                )
+            self._in_haste.add(guest.uuid)
+        if guest.uuid in self._in_haste:
+            watch.hastened = self.hasten(guest)
+        try:
+            told(LiveProgress(**numbers))  # type: ignore[typeddict-item]
+        except Exception as error:  # noqa: BLE001 - raised once the guest is known to have stayed
+            return error
+        return None
+
+    # -- to its end -----------------------------------------------------------------------------------
+
+    def hasten(self, guest: Guest) -> bool:
+        """Force the migration to complete: switch it to post-copy, or pause the guest until it has arrived.
+
+        Returns False if the guest's disks are still being copied. The supervising thread then tries again.
+        """
+        self._in_haste.discard(guest.uuid)
+        if guest.power_state() == PowerState.PAUSED:
+            return True
+        switched = migration_job.switch(guest) if self._post_copy else PostCopy.IMPOSSIBLE
+        if switched == PostCopy.TOO_EARLY:
+            self._in_haste.add(guest.uuid)
+            return False
+        if switched == PostCopy.BEGUN:
+            LOG.info(
+                'Migration is forced to complete: the guest runs at the destination while the rest of its memory '
+                'is transferred',
+                instance_uuid=guest.uuid,
+            )
+            return True
+        LOG.info(
+            'Migration is forced to complete: the guest is paused until it has been transferred',
+            instance_uuid=guest.uuid,
+        )
+        guest.hold()
+        return True
+
+    def _mend(self, guest: Guest, way: MigrationTarget) -> None:
+        """Continue a failed post-copy. libvirt may hang while it does so, so the time is limited to MENDING seconds."""
+        call, pause, until = None, LATER, time.monotonic() + MENDING
+        while migration_job.has_switched(guest) and time.monotonic() < until:
+            if call is None or call.ended:
+                error = call.error if call is not None else None
+                if error is not None and migration_job.is_unknown(error):
+                    break
+                LOG.warning(
+                    'The connection to %s was lost while a part of the guest memory is still on this host; '
+                    'reconnecting%s',
+                    way.host,
+                    f' ({error})' if error else '',
+                    instance_uuid=guest.uuid,
+                )
+                call = self._begin(guest, way, True, migration_job.RESUME)
+            elif not migration_job.is_broken(guest):
+                until = time.monotonic() + MENDING
+            time.sleep(pause)
+            pause = min(pause * 1.5, LATER * 10)
+        if migration_job.has_switched(guest):
+            LOG.error(
+                'A part of the guest memory could not be transferred to %s; the running guest is lost, and '
+                'starts anew from its disks',
+                way.host,
+                instance_uuid=guest.uuid,
+            )
+
+
+@dataclass
+class _Watch:
+    """The state of the supervision of one migration.
+
+    Attributes:
+        reason: Why the migration is aborted.
+        downtime: The downtime set last, in milliseconds.
+        hastened: True if the migration was forced to complete.
+        unread: Why the statistics could not be read at the last check. None if they were read.
+        blind: Seconds since the statistics could be read last.
+    """
+
+    reason: Exception | None = None
+    downtime: int | None = None
+    hastened: bool = False
+    unread: libvirt.libvirtError | None = None
+    blind: float = 0
+    _since: float = 0
+
+    def read(self, guest: Guest) -> dict[str, int] | None:
+        """Return the statistics of the migration. None: no migration is running, or they cannot be read (``unread``).
+
+        After BLIND seconds without statistics, ``reason`` is set and the migration is aborted.
+        """
+        try:
+            job = migration_job.outgoing(guest)
+        except libvirt.libvirtError as error:
+            if self.unread is None:
+                self._since = time.monotonic()
+            self.unread, self.blind = error, time.monotonic() - self._since
+            if self.blind > BLIND and self.reason is None:
+                self.reason = error
+            return None
+        self.unread, self.blind = None, 0
+        return job
+
+
+@dataclass(frozen=True)
+class Downtimes:
+    """The time that a guest may be stopped at the end of a migration, in milliseconds, in steps up to ``most``."""
+
+    most: int
+    steps: int
+    delay: int
+
+    def at(self, took: float, gib: float) -> int:
+        """Return the downtime after ``took`` seconds for a guest of ``gib`` GiB.
+
+        It grows by one step each ``delay`` seconds per GiB.
+        """
+        first = self.most / self.steps
+        step = min(int(took / (self.delay * gib)), self.steps)
+        return int(first + (self.most - first) / self.steps * step)

@@ -1,0 +1,218 @@
+"""Locations and owners of servers' disks: files in their directories or images in a pool, as disk.info records.
+
+    places.at(uuid, 'disk.swap', 'rbd')         # GuestDisk
+    places.remove(uuid)                         # delete all disks and files of a server on this host
+
+``ServerDisks`` is the class that the other parts use.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Mapping
+
+from oslo_config import cfg
+from oslo_log import log as logging
+
+from kilonova import objects
+from kilonova.virt import identity
+from kilonova.virt.libvirt.domain.guest import GuestDisk
+from kilonova.virt.libvirt.storage import disk
+from kilonova.virt.libvirt.storage import requested_disks as wishes
+from kilonova.virt.libvirt.storage.files import remove, remove_tree
+from kilonova.virt.libvirt.storage.instance import COMING, CONFIG, DISK, KEPT, RBD, InstanceDirectory
+from kilonova.virt.libvirt.storage.rbd.ceph import PoolSpace
+from kilonova.virt.libvirt.storage.rbd.pool import Parent, RbdImageOwner, RbdPool, image_of
+from kilonova.virt.libvirt.storage.requested_disks import RequestedDisk
+from kilonova.virt.parts.guests import GuestFailed
+
+LOG = logging.getLogger(__name__)
+
+_SERVER_DIRECTORY = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(_\w+)?')
+
+
+class DiskPlaces:
+    """The locations of all servers' disks on one host. ``format`` is the format of new disks."""
+
+    def __init__(self, conf: cfg.ConfigOpts, format_: str, pool: RbdPool) -> None:
+        self._conf, self.format, self.pool = conf, format_, pool
+
+    def room(self) -> PoolSpace:
+        """Return the space for disks: that of the pool, or that of the file system."""
+        if self.format == RBD:
+            return self.pool.room()
+        found = shutil.disk_usage(self._conf.instances_path)
+        return PoolSpace(found.total, found.used, found.free)
+
+    def directory(self, uuid: str) -> InstanceDirectory:
+        """Return the directory of a server. It may not exist."""
+        return InstanceDirectory(self._conf.instances_path, uuid)
+
+    def begin(self, uuid: str) -> None:
+        """Create the server's directory and record this host as its owner.
+
+        This is done before the domain is defined.
+        """
+        directory = self.directory(uuid)
+        directory.create()
+        directory.own(self._conf.host)
+
+    def list_directories(self) -> list[str]:
+        """Return the names of the server directories that belong to this host, sorted."""
+        path = self._conf.instances_path
+        with os.scandir(path) as entries:
+            return sorted(
+                entry.name
+                for entry in entries
+                if _SERVER_DIRECTORY.fullmatch(entry.name)
+                and entry.is_dir(follow_symlinks=False)
+                and InstanceDirectory(path, entry.name).is_of(self._conf.host)
+            )
+
+    def own_directories(self, uuid: str) -> list[str]:
+        """Return the paths where a server's files may be.
+
+        Directories of another host on shared storage are left out.
+        """
+        found = (InstanceDirectory(self._conf.instances_path, uuid, suffix) for suffix in ('', KEPT, COMING))
+        return [each.path for each in found if each.is_of(self._conf.host)]
+
+    def remove(self, uuid: str) -> None:
+        """Delete all disks and files that a server has on this host. Do nothing if it has none."""
+        pooled = {
+            name
+            for path in self.own_directories(uuid)
+            for name in InstanceDirectory(self._conf.instances_path, os.path.basename(path)).pooled()
+        }
+        for name in sorted(pooled):
+            image = image_of(uuid, name)
+            owner = self.pool.owner(image)
+            if owner is None or owner.host == self._conf.host:
+                self.pool.remove(image)
+        self.remove_directories(uuid)
+
+    def remove_directories(self, uuid: str) -> None:
+        """Delete a server's directories on this host, but not its images in the pool, which another host uses now."""
+        for path in self.own_directories(uuid):
+            LOG.debug('Deleting instance files %s', path, instance_uuid=uuid)
+            if remove_tree(path):
+                LOG.info('Deletion of %s complete', path, instance_uuid=uuid)
+
+    def own(self, uuid: str, host: str | None = None) -> None:
+        """Record ``host`` (default: this host) as the owner of a server's directory and of its images in the pool."""
+        directory = self.directory(uuid)
+        directory.own(host or self._conf.host)
+        asked = directory.asked()
+        for name in directory.pooled():
+            self.pool.own(image_of(uuid, name), host or self._conf.host, asked.get(name, RequestedDisk()))
+
+    def there(self, uuid: str) -> tuple[GuestDisk, ...]:
+        """Return the disks of a server that exist on this host."""
+        directory = self.directory(uuid)
+        formats = {
+            name: format_
+            for name, format_ in directory.formats().items()
+            if format_ == RBD or os.path.exists(directory.file(name))
+        }
+        return self.guest_disks(uuid, formats, directory.asked())
+
+    def present(self, instance: objects.Instance) -> tuple[GuestDisk, ...]:
+        """Return the disks that a server has on this host.
+
+        Raises GuestFailed if the root disk is missing and the server does not boot from a volume.
+        """
+        found = self.there(instance.uuid)
+        if not instance.is_from_volume and (not found or found[0].name != DISK):
+            raise GuestFailed(act='define', uuid=instance.uuid, reason='its root disk is not on this host')
+        return found
+
+    def at(
+        self, uuid: str, name: str, format_: str, device: str = 'disk', bus: str | None = None, tag: str | None = None
+    ) -> GuestDisk:
+        """Return the disk of a server with the name ``name`` and the format ``format_``."""
+        if format_ == RBD:
+            return GuestDisk(self.pool.path(image_of(uuid, name)), 'raw', device, bus, tag, pool=self.pool.source())
+        return GuestDisk(self.directory(uuid).file(name), format_, device, bus, tag)
+
+    def guest_disks(
+        self, uuid: str, formats: Mapping[str, str], asked: Mapping[str, RequestedDisk]
+    ) -> tuple[GuestDisk, ...]:
+        """Return the disks that ``formats`` names, in the order in which the guest sees them.
+
+        ``asked`` gives the requested device type, bus and tag of each disk.
+        """
+        ranked = {name: rank for name in formats if (rank := wishes.rank(name)) is not None}
+        found = []
+        for name in sorted(ranked, key=ranked.__getitem__):
+            wish = asked.get(name, RequestedDisk())
+            found.append(
+                self.at(
+                    uuid,
+                    name,
+                    formats[name],
+                    wish.device or ('cdrom' if name == CONFIG else 'disk'),
+                    wish.bus,
+                    wish.tag,
+                )
+            )
+        return tuple(found)
+
+    def drop(self, uuid: str, name: str) -> None:
+        """Delete a disk and its record. Do nothing if there is none."""
+        directory = self.directory(uuid)
+        if name in directory.pooled():
+            self.pool.remove(image_of(uuid, name))
+        remove(directory.file(name))
+        directory.forget(name)
+
+    def put(self, uuid: str, name: str, base: disk.BaseFile | Parent, size: int) -> None:
+        """Create a disk as an image in the pool, from a file or as a clone of a snapshot.
+
+        The disk is recorded before the image is made, so that a later deletion of the server finds it.
+        """
+        directory, image = self.directory(uuid), image_of(uuid, name)
+        directory.record(name, RBD)
+        if isinstance(base, Parent):
+            self.pool.clone(image, base, size)
+        else:
+            self.pool.put(image, base.path, size)
+        self.pool.own(image, self._conf.host, directory.asked().get(name, RequestedDisk()))
+
+    # -- of a dead host -----------------------------------------------------------------------------------------------
+    def take_over(self, instance: objects.Instance, source: str) -> bool:
+        """Take over a server's disks from the dead host ``source``, see ``parts.moves.Moves.take_over``.
+
+        Returns False, without changing anything, if the disks are not on storage that this host can use.
+        """
+        directory = self.directory(instance.uuid)
+        if directory.exists() and source in (directory.owner(), directory.taken_from()):
+            directory.take_from(source)
+            self.own(instance.uuid)
+            return True
+        if self.format != RBD:
+            return False
+        found = self._of_host(instance.uuid, source)
+        if not found or not (instance.is_from_volume or DISK in found):
+            return False
+        directory.create()
+        directory.keep_asked({name: owner.wish for name, owner in found.items() if owner.wish != RequestedDisk()})
+        for name in found:
+            directory.record(name, RBD)
+        directory.take_from(source)
+        self.own(instance.uuid)
+        return True
+
+    def hand_back(self, uuid: str, source: str) -> None:
+        """Undo ``take_over``: give the disks back to ``source``. Delete the directory if only this host can see it."""
+        self.own(uuid, source)
+        directory = self.directory(uuid)
+        directory.take_from(None)
+        if not identity.run_of(self._conf.instances_path, source):
+            remove_tree(directory.path)
+
+    def _of_host(self, uuid: str, host: str) -> dict[str, RbdImageOwner]:
+        """Return the complete disks in the pool that belong to a host."""
+        owners = {name: self.pool.owner(image_of(uuid, name)) for name in self.pool.images_of(uuid)}
+        return {name: owner for name, owner in owners.items() if owner is not None and owner.host == host}

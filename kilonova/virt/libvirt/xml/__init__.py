@@ -1,0 +1,1 @@
+"""Typed elements of a domain's XML."""

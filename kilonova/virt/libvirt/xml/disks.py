@@ -1,0 +1,120 @@
+"""Elements of a domain's disks. See ``xml`` for how they are used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kilonova.virt.libvirt.xml.base import Element, node, on
+
+
+@dataclass
+class FileDisk:
+    """A disk or a CD that is a file of the host.
+
+    ``limits`` are elements of <iotune>. ``boots`` is True if the guest boots from it; <os> names no boot device then.
+    ``packed`` switches on virtio's packed rings.
+    """
+
+    path: str
+    format: str
+    target: str
+    bus: str
+    device: str = 'disk'
+    cache: str | None = None
+    io: str | None = None
+    discard: str | None = None
+    limits: dict[str, int] = field(default_factory=dict)
+    boots: bool = False
+    packed: bool = False
+
+    def element(self) -> Element:
+        """Return the <disk> element."""
+        return node(
+            'disk',
+            node(
+                'driver',
+                name='qemu',
+                type=self.format,
+                cache=self.cache,
+                io=self.io,
+                discard=self.discard,
+                packed=on(self.packed),
+            ),
+            node('source', file=self.path),
+            node('target', dev=self.target, bus=self.bus),
+            node('iotune', *(node(name, str(value)) for name, value in self.limits.items())) if self.limits else None,
+            node('readonly') if self.device == 'cdrom' else None,
+            node('boot', order='1') if self.boots else None,
+            type='file',
+            device=self.device,
+        )
+
+
+@dataclass
+class PoolDisk(FileDisk):
+    """A disk or a CD that is an image in a Ceph pool, described by ``source`` and ``auth``."""
+
+    source: Element | None = None
+    auth: Element | None = None
+
+    def element(self) -> Element:
+        """Return the <disk> element."""
+        made = super().element()
+        made.set('type', 'network')
+        place = made.find('source')
+        assert place is not None
+        at = list(made).index(place)
+        made[at : at + 1] = [each for each in (self.auth, self.source) if each is not None]
+        return made
+
+
+@dataclass
+class VolumeDisk:
+    """A disk that is a volume, identified by its ``id``.
+
+    ``type`` is file, block or network; <source> and <auth> depend on it. ``shareable`` is True if other guests have the
+    volume, too. ``boots`` is as in ``FileDisk``.
+    """
+
+    id: str
+    type: str
+    source: Element
+    auth: Element | None
+    format: str
+    target: str
+    bus: str
+    device: str = 'disk'
+    cache: str | None = None
+    io: str | None = None
+    discard: str | None = None
+    limits: dict[str, int] = field(default_factory=dict)
+    readonly: bool = False
+    shareable: bool = False
+    boots: bool = False
+    packed: bool = False
+
+    def element(self) -> Element:
+        """Return the <disk> element."""
+        return node(
+            'disk',
+            node(
+                'driver',
+                name='qemu',
+                type=self.format,
+                cache=self.cache,
+                io=self.io,
+                discard=self.discard,
+                packed=on(self.packed),
+            ),
+            self.auth,
+            self.source,
+            node('target', dev=self.target, bus=self.bus),
+            node('iotune', *(node(name, str(value)) for name, value in self.limits.items())) if self.limits else None,
+            node('readonly') if self.readonly else None,
+            node('shareable') if self.shareable else None,
+            node('boot', order='1') if self.boots else None,
+            node('serial', self.id),
+            node('alias', name=f'ua-{self.id}'),
+            type=self.type,
+            device=self.device,
+        )
