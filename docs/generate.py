@@ -380,11 +380,13 @@ def rpc() -> str:
 
 
 def _interface(interface: type[RpcInterface]) -> str:
+    from kilonova.rpc.interface import signature_of
+
     rows = []
     for name, func in interface.methods().items():
         declared: Any = func.rpc  # type: ignore[attr-defined]
         arguments = []
-        for argument in list(inspect.signature(func).parameters.values())[2:]:
+        for argument in list(signature_of(func).parameters.values())[2:]:
             text = argument.name if argument.default is argument.empty else f'{argument.name}={argument.default!r}'
             marks = [f'since {declared.args_since[argument.name]}'] if argument.name in declared.args_since else []
             arguments.append(code(text) + (f' ({", ".join(marks)})' if marks else ''))

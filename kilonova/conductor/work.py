@@ -2,8 +2,8 @@
 
 The steps of all flows (``conductor.flows``) receive the operation as a ``Work``:
 
-    def stop_instance(work: Work[Outputs]) -> None:
-        work.call_host(work.instance_row()['host'], 'stop_instance', instance=work.instance(), clean_shutdown=True)
+    def pause_instance(work: Work[Outputs]) -> None:
+        work.call_host(work.instance_row()['host'], Compute.pause_instance, instance=work.instance())
         work.ended_by_host()
 """
 
@@ -13,19 +13,24 @@ import json
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from oslo_log import log as logging
 
 from kilonova import objects
 from kilonova.conductor.environment import Environment, HostsNotReporting
 from kilonova.conductor.row import LeasedOperation, OutputsT
+from kilonova.context import RequestContext
 from kilonova.db import engine
 from kilonova.db.queries import claims, instances, metadata, operations
 from kilonova.errors import Cancelled, HostRejected, KilonovaError, Unanswered, Unsent, shortened, without_paths
 from kilonova.objects.vif import Vif
 
 LOG = logging.getLogger(__name__)
+P = ParamSpec('P')
+Reply = TypeVar('Reply')
+# A declared method of ``Compute`` with its arguments behind the context.
+HostMethod = Callable[Concatenate[Any, RequestContext, P], Reply]
 
 # Seconds until an operation is retried after a service or host didn't answer. Each retry without progress doubles the
 # pause, up to the second number.
@@ -162,20 +167,20 @@ class Work(LeasedOperation[OutputsT]):
         """Discard the cached row of the server, because a host or a step has changed it."""
         self._instance = None
 
-    def query_host(self, host: str, method: str, **kwargs: Any) -> Any:
+    def query_host(self, host: str, method: HostMethod[P, Reply], *args: P.args, **kwargs: P.kwargs) -> Reply:
         """Send a query to a host, which changes nothing there and needs no step key, and return its reply.
 
-        Raises the same errors as ``ask``.
+        Raises the same errors as ``call_host``.
         """
         self._check_known(host)
         self.before_sending()
         try:
-            return getattr(self.env.compute, method)(self.ctxt, server=host, **kwargs)
+            return getattr(self.env.compute, method.__name__)(self.ctxt, *args, server=host, **kwargs)  # type: ignore[no-any-return]
         except Unsent:
             self.env.liveness.cut_off()
             raise
         except Unanswered:
-            self._check_alive(method, host)
+            self._check_alive(method.__name__, host)
             raise
 
     def _check_known(self, host: str) -> None:
@@ -199,8 +204,8 @@ class Work(LeasedOperation[OutputsT]):
         )
         raise HostDown(host=host) from None
 
-    def call_host(self, host: str, method: str, **kwargs: Any) -> Any:
-        """Call a method of a host with the key of the current step, and return its reply.
+    def call_host(self, host: str, method: HostMethod[P, Reply], *args: P.args, **kwargs: P.kwargs) -> Reply:
+        """Call a declared method of a host with the key of the current step, and return its reply.
 
         The call may take long, so it needs a slot of the host. A host that is known to be down is sent nothing.
 
@@ -221,15 +226,16 @@ class Work(LeasedOperation[OutputsT]):
                 raise WaitingForHostSlot
             self.held_host = host
         self.before_sending()
-        kwargs.setdefault('key', self.key())
         try:
-            answer = getattr(self.env.compute, method)(self.ctxt, server=host, **kwargs)
+            answer: Reply = getattr(self.env.compute, method.__name__)(
+                self.ctxt, *args, server=host, key=self.key(), **kwargs
+            )
         except Unsent:
             self.env.liveness.cut_off()
             raise
         except Unanswered:
             self.env.slots.silent(host)
-            self._check_alive(method, host)
+            self._check_alive(method.__name__, host)
             raise
         except KilonovaError:
             self.env.slots.answers(host)

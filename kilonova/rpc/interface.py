@@ -19,10 +19,12 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from kilonova.context import RequestContext
 from kilonova.errors import KilonovaError
+
+_F = TypeVar('_F', bound=Callable[..., Any])
 
 
 class VersionCapError(KilonovaError):
@@ -31,33 +33,39 @@ class VersionCapError(KilonovaError):
     msg_fmt = 'Requested message version, %(version)s is incompatible: the peer accepts up to %(cap)s.'
 
 
-@functools.cache
-def _signature(declared: Callable[..., Any]) -> inspect.Signature:
-    return inspect.signature(declared)
-
-
 @dataclass(frozen=True)
 class Declared:
     """The declaration of an RPC method.
 
     ``kind`` is cast, call or long. ``since`` is the version that introduced the method. ``args_since`` is a dict from
-    argument to the version that introduced it.
+    argument to the version that introduced it. If ``keyed``, the message has a further argument, ``key``: the step key.
     """
 
     kind: str
     since: str
     args_since: dict[str, str] = field(default_factory=dict)
+    keyed: bool = False
 
 
-def _declare(kind: str, since: str, args_since: dict[str, str]) -> Callable[..., Any]:
-    def mark(func: Callable[..., Any]) -> Callable[..., Any]:
-        func.rpc = Declared(kind, since, args_since)  # type: ignore[attr-defined]
+@functools.cache
+def signature_of(declared: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature of a declared method, with ``key`` as the last parameter if the message has one."""
+    signature = inspect.signature(declared)
+    if not declared.rpc.keyed:  # type: ignore[attr-defined]
+        return signature
+    key = inspect.Parameter('key', inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return signature.replace(parameters=[*signature.parameters.values(), key])
+
+
+def _declare(kind: str, since: str, args_since: dict[str, str], *, keyed: bool = False) -> Callable[[_F], _F]:
+    def mark(func: _F) -> _F:
+        func.rpc = Declared(kind, since, args_since, keyed)  # type: ignore[attr-defined]
         return func
 
     return mark
 
 
-def cast(since: str, **args_since: str) -> Callable[..., Any]:
+def cast(since: str, **args_since: str) -> Callable[[_F], _F]:
     """Declare a method that is sent without waiting for a reply.
 
     The loss of such a message must do no harm. Operation rows are found by the conductors' sweep in any case.
@@ -65,17 +73,25 @@ def cast(since: str, **args_since: str) -> Callable[..., Any]:
     return _declare('cast', since, args_since)
 
 
-def call(since: str, **args_since: str) -> Callable[..., Any]:
+def call(since: str, **args_since: str) -> Callable[[_F], _F]:
     """Declare a method whose caller waits for the reply for at most rpc_response_timeout seconds."""
     return _declare('call', since, args_since)
 
 
-def long_call(since: str, **args_since: str) -> Callable[..., Any]:
+def long_call(since: str, **args_since: str) -> Callable[[_F], _F]:
     """Declare a method whose caller waits for the reply for at most long_rpc_timeout seconds.
 
     The waiting ends earlier if the server's heartbeats stop.
     """
     return _declare('long', since, args_since)
+
+
+def step_call(since: str, **args_since: str) -> Callable[[_F], _F]:
+    """Declare a long call of a step of an operation.
+
+    The message also has the argument ``key``, the step key, which is not among the declared parameters.
+    """
+    return _declare('long', since, args_since, keyed=True)
 
 
 class RpcInterface:
@@ -100,13 +116,13 @@ class RpcInterface:
     @classmethod
     def arguments(cls, method: str) -> frozenset[str]:
         """Return the names of a method's arguments, except the context."""
-        return frozenset(_signature(cls.methods()[method]).parameters) - {'self', 'ctxt'}
+        return frozenset(signature_of(cls.methods()[method]).parameters) - {'self', 'ctxt'}
 
     @classmethod
     def fingerprint(cls) -> dict[str, list[Any]]:
         """Return the parts of the interface that must not change without a new version. A test compares them."""
         return {
-            name: [call.kind, call.since, _plain(inspect.signature(func)), call.args_since]
+            name: [call.kind, call.since, _plain(signature_of(func)), call.args_since]
             for name, func in cls.methods().items()
             for call in (func.rpc,)  # type: ignore[attr-defined]
         }
@@ -121,7 +137,7 @@ class RpcInterface:
             have = getattr(endpoint, name, None)
             if have is None:
                 raise TypeError(f'{cls.topic}.{name} has no implementation in {type(endpoint).__name__}')
-            wanted = [(p.name, p.default) for p in list(_signature(func).parameters.values())[1:]]
+            wanted = [(p.name, p.default) for p in list(signature_of(func).parameters.values())[1:]]
             found = [(p.name, p.default) for p in inspect.signature(have).parameters.values()]
             if wanted != found:
                 raise TypeError(f'{cls.topic}.{name} has the parameters {found}, not {wanted}')
@@ -185,7 +201,7 @@ class Client:
         if func is None:
             raise AttributeError(f'{self.interface.__name__} declares no method {name}')
         declared: Declared = func.rpc  # type: ignore[attr-defined]
-        signature = _signature(func)
+        signature = signature_of(func)
 
         def send(ctxt: RequestContext, *, server: str | None = None, **kwargs: Any) -> Any:
             signature.bind(self, ctxt, **kwargs)

@@ -14,19 +14,20 @@ from kilonova.conductor.work import Step, Work
 from kilonova.db.engine import Connection
 from kilonova.db.queries import instances, operations
 from kilonova.db.queries.operations import OperationRow
+from kilonova.rpc.compute import Compute
 
 
 def backup_instance(work: Work[Outputs]) -> None:
     """Have the host copy the root disk and upload it."""
     work.call_host(
-        work.instance_row()['host'], 'backup_instance', instance=work.instance(), image_id=work.args['image_id']
+        work.instance_row()['host'], Compute.backup_instance, instance=work.instance(), image_id=work.args['image_id']
     )
     work.changed()
 
 
 def undo_backup_instance(work: Work[Outputs]) -> None:
     """Have the host resume the guest and delete its copy, and delete the image."""
-    releases.undo_image(work, 'undo_snapshot_instance')
+    releases.undo_image(work, Compute.undo_snapshot_instance)
 
 
 def mark_backed_up(work: Work[Outputs]) -> None:

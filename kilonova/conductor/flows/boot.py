@@ -47,6 +47,7 @@ from kilonova.errors import (
 )
 from kilonova.objects.vif import Vif
 from kilonova.pci import request as pci_request
+from kilonova.rpc.compute import Compute
 
 LOG = logging.getLogger(__name__)
 
@@ -438,7 +439,7 @@ def build(work: BootWork) -> None:
         instance.tags = objects.TagList.from_words(work.ctxt, work.instance_uuid, work.args.get('tags') or ())
     work.call_host(
         host.host,
-        'build_and_run_instance',
+        Compute.build_and_run_instance,
         order=objects.BuildOrder(
             instance=instance,
             image=work.args['image'] or {},
@@ -474,7 +475,7 @@ def undo_build(work: BootWork) -> None:
     def leave(conn: engine.Connection) -> None:
         instances.leave_host(conn, work.instance_uuid, host, expect={'vm_state': states.VmState.BUILDING.value})
 
-    releases.ask_to_undo(work, host, 'undo_build', leave, may_run, instance=instance)
+    releases.ask_to_undo(work, host, Compute.undo_build, leave, may_run, instance=instance)
 
 
 class Boot(Flow[BootOutputs]):

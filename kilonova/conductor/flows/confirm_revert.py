@@ -20,6 +20,7 @@ from kilonova.conductor.work import HostDown, Step, Work
 from kilonova.db.engine import Connection
 from kilonova.db.queries import instances, migrations, operations
 from kilonova.errors import HostRejected
+from kilonova.rpc.compute import Compute
 
 
 # --- confirm ---------------------------------------------------------------------------------------------------------
@@ -30,9 +31,11 @@ def confirm_source(work: Work[Outputs]) -> None:
     """
     moved, instance = migration(work), work.instance()
     try:
-        work.call_host(moved.source_compute, 'confirm_resize', instance=instance, migration=moved)
+        work.call_host(moved.source_compute, Compute.confirm_resize, instance=instance, migration=moved)
     except HostDown:
-        releases.add_pending_release(work, moved.source_compute, 'confirm_resize', instance=instance, migration=moved)
+        releases.add_pending_release(
+            work, moved.source_compute, Compute.confirm_resize, instance=instance, migration=moved
+        )
 
 
 def drop_allocation(work: Work[Outputs]) -> None:
@@ -110,7 +113,7 @@ def check_source(work: Work[Outputs]) -> None:
     the source is down, and the server goes on running at the destination.
     """
     moved = migration(work)
-    work.call_host(moved.source_compute, 'check_revert', instance=work.instance(), migration=moved)
+    work.call_host(moved.source_compute, Compute.check_revert, instance=work.instance(), migration=moved)
 
 
 def revert_dest(work: Work[Outputs]) -> None:
@@ -121,12 +124,14 @@ def revert_dest(work: Work[Outputs]) -> None:
     """
     moved, instance = migration(work), work.instance()
     try:
-        work.call_host(moved.dest_compute, 'revert_resize', instance=instance, migration=moved)
+        work.call_host(moved.dest_compute, Compute.revert_resize, instance=instance, migration=moved)
     except HostDown:
         second = second_guest(work, instance, moved.dest_compute)
         if second is not None:
             raise second from None
-        releases.add_pending_release(work, moved.dest_compute, 'revert_resize', instance=instance, migration=moved)
+        releases.add_pending_release(
+            work, moved.dest_compute, Compute.revert_resize, instance=instance, migration=moved
+        )
     work.changed()
 
 
@@ -152,7 +157,7 @@ def finish_revert(work: Work[Outputs]) -> None:
         port_moves.to_source(work, moved, work.instance().availability_zone)
     if is_away:
         volumes.to_host(work, moved.source_compute)
-    work.call_host(moved.source_compute, 'finish_revert_resize', instance=work.instance(), migration=moved)
+    work.call_host(moved.source_compute, Compute.finish_revert_resize, instance=work.instance(), migration=moved)
     work.changed()
 
 

@@ -25,6 +25,7 @@ from kilonova.db import engine
 from kilonova.db.queries import info_caches, instance_mappings, instances, migrations
 from kilonova.db.queries import volumes as volume_rows
 from kilonova.errors import InstanceNotFound
+from kilonova.rpc.compute import Compute
 
 
 # --- delete ----------------------------------------------------------------------------------------------------------
@@ -62,9 +63,9 @@ def terminate(work: Work[DeleteOutputs]) -> None:
         hosts += [host for host in (row['source_compute'], row['dest_compute']) if host and host not in hosts]
     for host in hosts:
         try:
-            work.call_host(host, 'terminate_instance', instance=instance)
+            work.call_host(host, Compute.terminate_instance, instance=instance)
         except HostDown:
-            releases.add_pending_release(work, host, 'terminate_instance', instance=instance)
+            releases.add_pending_release(work, host, Compute.terminate_instance, instance=instance)
     work.outputs.terminate = {'consumers': [row['uuid'] for row in unfinished]}
 
 
@@ -194,7 +195,7 @@ def soft_delete_instance(work: Work[Outputs]) -> None:
     try:
         if host is None:
             raise HostDown(host='of the server')
-        work.call_host(host, 'soft_delete_instance', instance=work.instance())
+        work.call_host(host, Compute.soft_delete_instance, instance=work.instance())
     except HostDown:
         row = work.instance()
         work.env.notify.emit(work.ctxt, 'instance.soft_delete.start', instance=row, host=host)

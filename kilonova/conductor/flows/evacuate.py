@@ -33,6 +33,7 @@ from kilonova.db.queries import instances, migrations
 from kilonova.db.queries import metadata as pairs
 from kilonova.db.queries.operations import OperationRow, insert
 from kilonova.errors import Conflict, NoValidHost
+from kilonova.rpc.compute import Compute
 from kilonova.virt.hardware import constraints
 
 EVENT, ON_HOST = 'rebuild_server', 'compute_rebuild_instance'
@@ -100,7 +101,7 @@ def evacuate_instance(work: ResizeWork) -> None:
     work.env.notify.emit(work.ctxt, 'instance.rebuild_scheduled', instance=instance)
     work.call_host(
         host.host,
-        'evacuate_instance',
+        Compute.evacuate_instance,
         order=objects.EvacuateOrder(
             instance=instance,
             image=image(work),
@@ -142,7 +143,13 @@ def undo_evacuate_instance(work: ResizeWork) -> None:
         return None if work.env.liveness.is_fenced(work.db, host) else HostNotFenced(host=host)
 
     releases.ask_to_undo(
-        work, chosen(work).host, 'undo_evacuate_instance', as_before(work), may_run, instance=instance, migration=moved
+        work,
+        chosen(work).host,
+        Compute.undo_evacuate_instance,
+        as_before(work),
+        may_run,
+        instance=instance,
+        migration=moved,
     )
     if work.failed:
         port_moves.to_source(work, moved, instance.availability_zone, agent_away=True)

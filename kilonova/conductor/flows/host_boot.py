@@ -21,6 +21,7 @@ from kilonova.conductor.work import HostDown, RetryLater, Step, Work, readable
 from kilonova.db import engine
 from kilonova.db.queries import instances, resumes
 from kilonova.errors import Cancelled, Cause, InstanceNotFound, KeyGone, KilonovaError, LeaseLost, Unanswered
+from kilonova.rpc.compute import Compute
 from kilonova.states import PowerState
 
 LOG = logging.getLogger(__name__)
@@ -66,7 +67,7 @@ def resume_guest(work: Work[ResumeOutputs]) -> None:
     try:
         # The network agent of a host that was down could not bind the ports.
         port_moves.bound_here(work)
-        answer = work.call_host(host, 'resume_guest', instance=work.instance())
+        answer = work.call_host(host, Compute.resume_guest, instance=work.instance())
     except (LeaseLost, KeyGone, Cancelled):
         raise
     except HostDown as error:

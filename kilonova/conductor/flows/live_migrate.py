@@ -36,6 +36,7 @@ from kilonova.errors import (
     MigrationPreCheckError,
     Unanswered,
 )
+from kilonova.rpc.compute import Compute
 from kilonova.rpc.interface import VersionCapError
 
 LOG = logging.getLogger(__name__)
@@ -66,7 +67,7 @@ def check_source(work: LiveWork) -> None:
     Raises HostDown if the source is down, because then there is no guest to migrate.
     """
     source = migration(work).source_compute
-    guest = work.call_host(source, 'check_can_live_migrate_source', instance=work.instance())
+    guest = work.call_host(source, Compute.check_can_live_migrate_source, instance=work.instance())
     _check_release(work, source, guest)
     work.outputs.guest = guest
 
@@ -101,7 +102,7 @@ def check_destination(work: LiveWork) -> None:
         block=work.args['block'],
         over_commit=work.args['over_commit'],
     )
-    work.outputs.offer = work.call_host(host.host, 'check_can_live_migrate_destination', order=order)
+    work.outputs.offer = work.call_host(host.host, Compute.check_can_live_migrate_destination, order=order)
     work.changed()
 
 
@@ -109,7 +110,7 @@ def undo_check_destination(work: LiveWork) -> None:
     """Have the destination delete the incoming guest, its disks and the claim."""
     if work.outputs.select is not None:
         releases.ask_to_undo(
-            work, chosen(work).host, 'rollback_live_migration_at_destination', order=_undo(work, gone=False)
+            work, chosen(work).host, Compute.rollback_live_migration_at_destination, order=_undo(work, gone=False)
         )
         port_moves.renounce(work, chosen(work).host)
         volumes.renounce(work, chosen(work).host)
@@ -166,7 +167,7 @@ def pre_live_migration(work: LiveWork) -> None:
     host = chosen(work).host
     port_moves.announce(work, chosen(work), allocated_spec(work).pci_requests)
     volumes.announce(work, host)
-    said = work.call_host(host, 'pre_live_migration', order=_order(work))
+    said = work.call_host(host, Compute.pre_live_migration, order=_order(work))
     _check_release(work, host, said)
     work.outputs.offer = {**(work.outputs.offer or {}), **said}
 
@@ -178,8 +179,8 @@ def live_migration(work: LiveWork) -> None:
     """
     source, vifs = migration(work).source_compute, _functions(work)
     if vifs:
-        work.call_host(source, 'unplug_functions', instance=work.instance(), vifs=vifs)
-    work.call_host(source, 'live_migration', order=_order(work))
+        work.call_host(source, Compute.unplug_functions, instance=work.instance(), vifs=vifs)
+    work.call_host(source, Compute.live_migration, order=_order(work))
     work.outputs.gone = True
 
 
@@ -189,7 +190,11 @@ def undo_live_migration(work: LiveWork) -> None:
     vifs = _functions(work)
     if vifs:
         releases.ask_to_undo(
-            work, migration(work).source_compute, 'undo_unplug_functions', instance=work.instance(fresh=True), vifs=vifs
+            work,
+            migration(work).source_compute,
+            Compute.undo_unplug_functions,
+            instance=work.instance(fresh=True),
+            vifs=vifs,
         )
 
 
@@ -208,7 +213,9 @@ def _arriving(work: LiveWork) -> objects.Instance:
 
 
 def _ask_to_abort(work: LiveWork, resume: bool) -> None:
-    releases.ask_to_undo(work, migration(work).source_compute, 'undo_live_migration', order=_undo(work, resume=resume))
+    releases.ask_to_undo(
+        work, migration(work).source_compute, Compute.undo_live_migration, order=_undo(work, resume=resume)
+    )
 
 
 def post_live_migration_at_destination(work: LiveWork) -> None:
@@ -217,13 +224,15 @@ def post_live_migration_at_destination(work: LiveWork) -> None:
     New device functions are then plugged into the guest.
     """
     moved = migration(work)
-    work.call_host(chosen(work).host, 'post_live_migration_at_destination', instance=work.instance(), migration=moved)
+    work.call_host(
+        chosen(work).host, Compute.post_live_migration_at_destination, instance=work.instance(), migration=moved
+    )
     port_moves.arrived(work, chosen(work).host, moved.source_compute)
     volumes.arrived(work, chosen(work).host)
     work.changed()
     vifs = _functions(work)
     if vifs:
-        work.call_host(chosen(work).host, 'plug_functions', instance=_arriving(work), vifs=vifs)
+        work.call_host(chosen(work).host, Compute.plug_functions, instance=_arriving(work), vifs=vifs)
 
 
 def clean_source(work: LiveWork) -> None:
@@ -233,9 +242,9 @@ def clean_source(work: LiveWork) -> None:
     """
     order, host = _order(work), migration(work).source_compute
     try:
-        work.call_host(host, 'post_live_migration', order=order)
+        work.call_host(host, Compute.post_live_migration, order=order)
     except HostDown:
-        releases.add_pending_release(work, host, 'post_live_migration', order=order)
+        releases.add_pending_release(work, host, Compute.post_live_migration, order=order)
     volumes.forget_source(work)
 
 
@@ -311,7 +320,7 @@ def _at_source(work: LiveWork, order: objects.LiveMigrationUndo) -> dict[str, bo
     """
     nothing = {'active': False, 'switched': False}
     try:
-        answer = work.call_host(order.migration.source_compute, 'undo_live_migration', order=order)
+        answer = work.call_host(order.migration.source_compute, Compute.undo_live_migration, order=order)
     except (HostDown, VersionCapError):
         return nothing
     except (Unanswered, LeaseLost):
@@ -328,7 +337,7 @@ def _at_source(work: LiveWork, order: objects.LiveMigrationUndo) -> dict[str, bo
 def _has_arrived(work: LiveWork, order: objects.LiveMigrationUndo) -> bool:
     host = chosen(work).host
     try:
-        answer = work.call_host(host, 'rollback_live_migration_at_destination', order=order)
+        answer = work.call_host(host, Compute.rollback_live_migration_at_destination, order=order)
     except HostDown:
         second = second_guest(work, order.instance, host)
         if second is not None:
@@ -345,15 +354,15 @@ def settle(work: LiveWork) -> None:
     pending releases.
     """
     moved, host = migration(work), chosen(work)
-    releases.ask_to_undo(work, host.host, 'rollback_live_migration_at_destination', order=_undo(work, gone=True))
+    releases.ask_to_undo(work, host.host, Compute.rollback_live_migration_at_destination, order=_undo(work, gone=True))
     work.changed()
     port_moves.arrived(work, host.host, moved.source_compute)
     volumes.arrived(work, host.host)
     work.changed()
     vifs = _functions(work)
     if vifs:
-        releases.add_pending_release(work, host.host, 'plug_functions', instance=_arriving(work), vifs=vifs)
-    releases.add_pending_release(work, moved.source_compute, 'post_live_migration', order=_order(work))
+        releases.add_pending_release(work, host.host, Compute.plug_functions, instance=_arriving(work), vifs=vifs)
+    releases.add_pending_release(work, moved.source_compute, Compute.post_live_migration, order=_order(work))
     volumes.forget_source(work, later=True)
     drop_allocation(work)
     extra, bound = _arrived(work), _bound(work)

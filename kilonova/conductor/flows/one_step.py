@@ -10,9 +10,10 @@ from kilonova.conductor.flows import releases
 from kilonova.conductor.flows.network import port_moves
 from kilonova.conductor.flows.volume import volumes
 from kilonova.conductor.row import Outputs
-from kilonova.conductor.work import Step, Work
+from kilonova.conductor.work import HostMethod, Step, Work
 from kilonova.db.engine import Connection
 from kilonova.db.queries import instances
+from kilonova.rpc.compute import Compute
 
 
 class OneStep(Flow[Outputs]):
@@ -40,15 +41,15 @@ class OneStep(Flow[Outputs]):
         work.end(end)
 
 
-def _on_host(work: Work[Outputs], method: str, **kwargs: Any) -> None:
-    work.call_host(work.instance_row()['host'], method, instance=work.instance(), **kwargs)
+def _on_host(work: Work[Outputs], method: HostMethod[..., Any], **more: Any) -> None:
+    work.call_host(work.instance_row()['host'], method, instance=work.instance(), **more)
     work.ended_by_host()
 
 
 # --- stop, start, reboot ---------------------------------------------------------------------------------------------
 def stop_instance(work: Work[Outputs]) -> None:
     """Have the host shut the guest down."""
-    _on_host(work, 'stop_instance', clean_shutdown=work.args.get('clean_shutdown', True))
+    _on_host(work, Compute.stop_instance, clean_shutdown=work.args.get('clean_shutdown', True))
 
 
 class Stop(OneStep):
@@ -65,7 +66,7 @@ def start_instance(work: Work[Outputs]) -> None:
     """
     port_moves.bound_here(work)
     volumes.attached_here(work)
-    _on_host(work, 'start_instance')
+    _on_host(work, Compute.start_instance)
 
 
 class Start(OneStep):
@@ -80,7 +81,7 @@ def reboot_instance(work: Work[Outputs]) -> None:
     if work.args['reboot_type'] == 'HARD':
         port_moves.bound_here(work)
         volumes.attached_here(work)
-    _on_host(work, 'reboot_instance', reboot_type=work.args['reboot_type'])
+    _on_host(work, Compute.reboot_instance, reboot_type=work.args['reboot_type'])
 
 
 class Reboot(OneStep):
@@ -93,7 +94,7 @@ class Reboot(OneStep):
 # --- pause, suspend --------------------------------------------------------------------------------------------------
 def pause_instance(work: Work[Outputs]) -> None:
     """Have the host stop the CPUs of the guest."""
-    _on_host(work, 'pause_instance')
+    _on_host(work, Compute.pause_instance)
 
 
 class Pause(OneStep):
@@ -105,7 +106,7 @@ class Pause(OneStep):
 
 def unpause_instance(work: Work[Outputs]) -> None:
     """Have the host start the CPUs of a paused guest again."""
-    _on_host(work, 'unpause_instance')
+    _on_host(work, Compute.unpause_instance)
 
 
 class Unpause(OneStep):
@@ -117,7 +118,7 @@ class Unpause(OneStep):
 
 def suspend_instance(work: Work[Outputs]) -> None:
     """Have the host save the guest's memory, stop the guest and detach its devices."""
-    _on_host(work, 'suspend_instance')
+    _on_host(work, Compute.suspend_instance)
 
 
 class Suspend(OneStep):
@@ -129,7 +130,7 @@ class Suspend(OneStep):
 
 def resume_instance(work: Work[Outputs]) -> None:
     """Have the host restore the guest from its saved memory with the same devices."""
-    _on_host(work, 'resume_instance')
+    _on_host(work, Compute.resume_instance)
 
 
 class ResumeServer(OneStep):
@@ -141,7 +142,7 @@ class ResumeServer(OneStep):
 
 def trigger_crash_dump(work: Work[Outputs]) -> None:
     """Have the host send the guest a non-maskable interrupt."""
-    _on_host(work, 'trigger_crash_dump')
+    _on_host(work, Compute.trigger_crash_dump)
 
 
 class TriggerCrashDump(OneStep):
@@ -156,7 +157,7 @@ def rescue_instance(work: Work[Outputs]) -> None:
     """Have the host start the guest from a rescue image, with its own disks attached."""
     work.call_host(
         work.instance_row()['host'],
-        'rescue_instance',
+        Compute.rescue_instance,
         order=objects.RescueOrder(instance=work.instance(), image=work.args['image'] or {}, sealed=work.args['sealed']),
     )
     work.ended_by_host()
@@ -171,7 +172,7 @@ class RescueServer(OneStep):
 
 def unrescue_instance(work: Work[Outputs]) -> None:
     """Have the host start the guest from its own disk again."""
-    _on_host(work, 'unrescue_instance')
+    _on_host(work, Compute.unrescue_instance)
 
 
 class Unrescue(OneStep):
@@ -184,7 +185,7 @@ class Unrescue(OneStep):
 # --- password --------------------------------------------------------------------------------------------------------
 def set_admin_password(work: Work[Outputs]) -> None:
     """Have the guest's agent set the administrator's password."""
-    _on_host(work, 'set_admin_password', sealed=work.args['sealed'])
+    _on_host(work, Compute.set_admin_password, sealed=work.args['sealed'])
 
 
 class SetAdminPassword(OneStep):
@@ -200,12 +201,12 @@ def snapshot_instance(work: Work[Outputs]) -> None:
 
     The step is repeated if the image service does not answer.
     """
-    _on_host(work, 'snapshot_instance', image_id=work.args['image_id'])
+    _on_host(work, Compute.snapshot_instance, image_id=work.args['image_id'])
 
 
 def undo_snapshot_instance(work: Work[Outputs]) -> None:
     """Have the host resume the guest and delete its copy, and delete the image."""
-    releases.undo_image(work, 'undo_snapshot_instance')
+    releases.undo_image(work, Compute.undo_snapshot_instance)
 
 
 class SnapshotServer(OneStep):
@@ -221,7 +222,7 @@ class SnapshotServer(OneStep):
 # --- restore ---------------------------------------------------------------------------------------------------------
 def restore_instance(work: Work[Outputs]) -> None:
     """Have the host start the guest of a soft-deleted server and write the end state."""
-    _on_host(work, 'restore_instance')
+    _on_host(work, Compute.restore_instance)
 
 
 class Restore(OneStep):

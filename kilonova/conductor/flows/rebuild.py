@@ -28,6 +28,7 @@ from kilonova.db.queries import claims, instances, metadata, operations, rebuild
 from kilonova.db.queries.operations import OperationRow
 from kilonova.errors import KilonovaError, NoValidHost, Unanswered
 from kilonova.objects.volume import AttachedVolume
+from kilonova.rpc.compute import Compute
 
 LOG = logging.getLogger(__name__)
 
@@ -103,7 +104,7 @@ def rebuild_instance(work: Work[Outputs]) -> None:
 
 def _make_anew(work: Work[Any]) -> None:
     order = _order(work)
-    work.call_host(order.instance.host, 'rebuild_instance', order=order)
+    work.call_host(order.instance.host, Compute.rebuild_instance, order=order)
     work.ended_by_host()
 
 
@@ -145,7 +146,7 @@ def stop_guest(work: Work[ReimageOutputs]) -> None:
     """Have the host check what may fail, stop the guest and detach the root volume."""
     _tell(work)
     order = _order(work)
-    work.call_host(order.instance.host, 'stop_to_reimage', order=order)
+    work.call_host(order.instance.host, Compute.stop_to_reimage, order=order)
     work.changed()
 
 
@@ -153,7 +154,7 @@ def undo_stop_guest(work: Work[ReimageOutputs]) -> None:
     """Have the host start the guest again, if it ran before and its root volume is unchanged and attached."""
     server = work.instance(fresh=True)
     if not work.outputs.asked and all(volume.host == server.host for volume in server.volumes if volume.is_root):
-        releases.ask_to_undo(work, server.host, 'undo_stop_to_reimage', instance=server)
+        releases.ask_to_undo(work, server.host, Compute.undo_stop_to_reimage, instance=server)
 
 
 def reserve(work: Work[ReimageOutputs]) -> None:

@@ -21,7 +21,7 @@ from kilonova.clients.volume import RESERVED, SnapshotNotFound, VolumeInvalid, V
 from kilonova.conductor.flow import Flow
 from kilonova.conductor.flows.network import guarantees
 from kilonova.conductor.row import Outputs
-from kilonova.conductor.work import HostDown, HostNotFenced, Step, Work
+from kilonova.conductor.work import HostDown, HostMethod, HostNotFenced, P, Reply, Step, Work
 from kilonova.db import engine
 from kilonova.db.queries import compute_nodes, instances, operations, volumes
 from kilonova.db.queries.operations import OperationRow
@@ -55,11 +55,12 @@ Write = Callable[[engine.Connection], object]
 def ask_to_undo(
     work: Work[Any],
     host: str,
-    method: str,
+    method: HostMethod[P, Reply],
     write: Write | None = None,
     may_run: Callable[[str], Exception | None] = lambda host: None,
-    **kwargs: Any,
-) -> Any:
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> Reply | None:
     """Call a host to undo its part, or add a pending release if it can't do it now.
 
     Returns the host's reply, or None if the host has not done it. A pending release is added if the host is down. It is
@@ -70,25 +71,26 @@ def ask_to_undo(
     Args:
         work: The operation.
         host: The host.
-        method: RPC method of the host.
+        method: Declared method of the host.
         write: See ``add_pending_release``.
         may_run: ``may_run(host)`` returns an error to raise instead of adding a pending release, if the host is down
             and may still run the guest that the next step would start elsewhere; else None.
+        args: Always empty, because RPC arguments are passed by name.
         kwargs: Arguments of the method.
     """
     try:
-        return work.call_host(host, method, **kwargs)
+        return work.call_host(host, method, *args, **kwargs)
     except HostDown:
         second = may_run(host)
         if second is not None:
             raise second from None
-        add_pending_release(work, host, method, write, **kwargs)
+        add_pending_release(work, host, method, write, *args, **kwargs)
     except (Unanswered, LeaseLost, KeyGone, Cancelled):
         raise
     except VersionCapError as error:
         LOG.info(
             'Skipping %s on host %s: its compute is too old to have started it (%s)',
-            method,
+            method.__name__,
             host,
             error,
             instance_uuid=work.instance_uuid,
@@ -98,29 +100,34 @@ def ask_to_undo(
             raise
         LOG.warning(
             '%s failed on host %s; it will be retried as a pending release: %s',
-            method,
+            method.__name__,
             host,
             error,
             instance_uuid=work.instance_uuid,
         )
-        add_pending_release(work, host, method, write, **kwargs)
+        add_pending_release(work, host, method, write, *args, **kwargs)
     return None
 
 
-def add_pending_release(work: Work[Any], host: str, method: str, write: Write | None = None, **kwargs: Any) -> None:
+def add_pending_release(
+    work: Work[Any],
+    host: str,
+    method: HostMethod[P, Any],
+    write: Write | None = None,
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> None:
     """Add a pending release: an operation row that calls this method of the host when the host is up again.
 
     ``write(conn)`` writes in the same transaction what the host would have written about the server.
     """
     serializer = objects.base.Serializer()
-    args = {
+    stored = {
         'host': host,
-        'method': method,
-        'kwargs': {
-            name: serializer.serialize_entity(work.ctxt, value) for name, value in kwargs.items() if name != 'key'
-        },
+        'method': method.__name__,
+        'kwargs': {name: serializer.serialize_entity(work.ctxt, value) for name, value in kwargs.items()},
     }
-    add_release(work, args, ('host', 'method'), host=host, write=write)
+    add_release(work, stored, ('host', 'method'), host=host, write=write)
 
 
 def add_release(
@@ -196,7 +203,7 @@ def drop_image(work: Work[Any], image_id: str) -> None:
         add_release(work, {'image_id': image_id}, ('image_id',))
 
 
-def undo_image(work: Work[Any], method: str) -> None:
+def undo_image(work: Work[Any], method: HostMethod[..., Any]) -> None:
     """Have the host undo its part of an image of the server by ``method``, and delete the image."""
     host, image_id = work.instance_row(fresh=True)['host'], work.args['image_id']
     if host is not None:
@@ -253,7 +260,7 @@ def release(work: Work[Outputs]) -> None:
         if name in taken
     }
     try:
-        work.call_host(work.args['host'], work.args['method'], **kwargs)
+        work.call_host(work.args['host'], Compute.methods()[work.args['method']], **kwargs)
     except HostDown as error:
         raise Unanswered(who=work.args['host'], reason=str(error)) from error
 

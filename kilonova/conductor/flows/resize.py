@@ -28,6 +28,7 @@ from kilonova.db import engine
 from kilonova.db.queries import instances, migrations, request_specs
 from kilonova.errors import HostRejected, MigrationNotFound, NoValidHost, PlacementConflict, Unanswered
 from kilonova.pci import request as pci_request
+from kilonova.rpc.compute import Compute
 
 # Maximum number of times that the scheduler chooses hosts for one move. It is asked again only if another move was
 # faster, so other moves made progress meanwhile.
@@ -240,7 +241,7 @@ def prep_resize(work: ResizeWork) -> None:
     host = chosen(work)
     work.outputs.prep_resize = work.call_host(
         host.host,
-        'prep_resize',
+        Compute.prep_resize,
         order=objects.PrepResizeOrder(
             instance=work.instance(),
             image=image(work),
@@ -257,7 +258,11 @@ def undo_prep_resize(work: ResizeWork) -> None:
     """Have the destination release its claim."""
     if work.outputs.select is not None:
         releases.ask_to_undo(
-            work, chosen(work).host, 'undo_prep_resize', instance=work.instance(fresh=True), migration=migration(work)
+            work,
+            chosen(work).host,
+            Compute.undo_prep_resize,
+            instance=work.instance(fresh=True),
+            migration=migration(work),
         )
 
 
@@ -266,7 +271,7 @@ def resize_instance(work: ResizeWork) -> None:
     source = migration(work)
     work.outputs.resize_instance = work.call_host(
         source.source_compute,
-        'resize_instance',
+        Compute.resize_instance,
         order=objects.ResizeOrder(
             instance=work.instance(),
             image=image(work),
@@ -283,7 +288,7 @@ def undo_resize_instance(work: ResizeWork) -> None:
     """Have the source restore the server: its disk, its devices and its power state."""
     source = migration(work)
     releases.ask_to_undo(
-        work, source.source_compute, 'undo_resize_instance', instance=work.instance(fresh=True), migration=source
+        work, source.source_compute, Compute.undo_resize_instance, instance=work.instance(fresh=True), migration=source
     )
 
 
@@ -301,7 +306,7 @@ def finish_resize(work: ResizeWork) -> None:
         volumes.to_host(work, host.host)
     work.call_host(
         host.host,
-        'finish_resize',
+        Compute.finish_resize,
         order=objects.FinishResizeOrder(
             instance=work.instance(),
             image=image(work),
@@ -322,7 +327,7 @@ def undo_finish_resize(work: ResizeWork) -> None:
     releases.ask_to_undo(
         work,
         chosen(work).host,
-        'undo_finish_resize',
+        Compute.undo_finish_resize,
         instance=instance,
         migration=moved,
         may_run=functools.partial(second_guest, work, instance),

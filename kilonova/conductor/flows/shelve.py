@@ -25,6 +25,7 @@ from kilonova.db.engine import Connection
 from kilonova.db.queries import instances, operations
 from kilonova.db.queries.operations import OperationRow
 from kilonova.errors import Cancelled
+from kilonova.rpc.compute import Compute
 from kilonova.rpc.interface import VersionCapError
 from kilonova.states import PowerState
 
@@ -49,14 +50,14 @@ def release_of_image(work: Work[Any], image_id: str) -> OperationRow:
 def shelve_instance(work: Work[Outputs]) -> None:
     """Have the host stop the guest and upload its disk, unless the disk is a volume."""
     work.call_host(
-        work.instance_row()['host'], 'shelve_instance', instance=work.instance(), image_id=work.args['image_id']
+        work.instance_row()['host'], Compute.shelve_instance, instance=work.instance(), image_id=work.args['image_id']
     )
     work.changed()
 
 
 def undo_shelve_instance(work: Work[Outputs]) -> None:
     """Have the host start the guest again if it ran, and delete the host's copy and the image."""
-    releases.undo_image(work, 'undo_shelve_instance')
+    releases.undo_image(work, Compute.undo_shelve_instance)
 
 
 def mark_shelved(work: Work[Outputs]) -> None:
@@ -111,9 +112,9 @@ def shelve_offload_instance(work: Work[Outputs]) -> None:
     if instance.host is None:
         return
     try:
-        work.call_host(instance.host, 'shelve_offload_instance', instance=instance)
+        work.call_host(instance.host, Compute.shelve_offload_instance, instance=instance)
     except HostDown:
-        releases.add_pending_release(work, instance.host, 'shelve_offload_instance', instance=instance)
+        releases.add_pending_release(work, instance.host, Compute.shelve_offload_instance, instance=instance)
 
 
 def drop_allocation(work: Work[Outputs]) -> None:

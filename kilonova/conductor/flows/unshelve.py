@@ -29,6 +29,7 @@ from kilonova.conductor.work import HostNotFenced, Step, Work
 from kilonova.db import engine
 from kilonova.db.queries import instances, metadata, operations
 from kilonova.errors import ImageNotFound, NotFound, NoValidHost
+from kilonova.rpc.compute import Compute
 
 
 class ShelvedImageMissing(NotFound):
@@ -109,7 +110,7 @@ def unshelve_instance(work: UnshelveWork) -> None:
     instance.pci_requests = spec.pci_requests
     work.call_host(
         host.host,
-        'unshelve_instance',
+        Compute.unshelve_instance,
         order=objects.UnshelveOrder(
             instance=instance,
             image=work.outputs.image,
@@ -139,7 +140,7 @@ def undo_unshelve_instance(work: UnshelveWork) -> None:
     def leave(conn: engine.Connection) -> None:
         instances.leave_host(conn, work.instance_uuid, chosen(work).host, expect={})
 
-    releases.ask_to_undo(work, chosen(work).host, 'undo_unshelve_instance', leave, may_run, instance=instance)
+    releases.ask_to_undo(work, chosen(work).host, Compute.undo_unshelve_instance, leave, may_run, instance=instance)
     if work.failed:
         port_moves.off_host(work)
         volumes.off_host(work)
@@ -238,14 +239,14 @@ class Unshelve(Choosing[UnshelveOutputs]):
 # --- a server that is still on its host ------------------------------------------------------------------------------
 def start_shelved_instance(work: Work[Outputs]) -> None:
     """Have the host start the guest with the devices that the server has kept."""
-    work.call_host(work.instance_row()['host'], 'start_shelved_instance', instance=work.instance())
+    work.call_host(work.instance_row()['host'], Compute.start_shelved_instance, instance=work.instance())
 
 
 def undo_start_shelved_instance(work: Work[Outputs]) -> None:
     """Have the host stop the guest again."""
     host = work.instance_row(fresh=True)['host']
     if host is not None:
-        releases.ask_to_undo(work, host, 'undo_start_shelved_instance', instance=work.instance())
+        releases.ask_to_undo(work, host, Compute.undo_start_shelved_instance, instance=work.instance())
 
 
 def mark_started(work: Work[Outputs]) -> None:

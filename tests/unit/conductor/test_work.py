@@ -11,6 +11,7 @@ from kilonova.conductor.work import HostDown, WaitingForHostSlot
 from kilonova.db import engine
 from kilonova.db.queries import instances
 from kilonova.errors import Cancelled, Invalid, LeaseLost, Unanswered, Unsent
+from kilonova.rpc.compute import Compute
 from tests.unit.conductor.site import Site
 
 
@@ -21,8 +22,8 @@ def work(site: Site) -> Any:
     return site.work()
 
 
-def ask(work: Any, host: str = 'gpu1', **kwargs: Any) -> Any:
-    return work.call_host(host, 'start_instance', instance=work.instance(), **kwargs)
+def ask(work: Any, host: str = 'gpu1') -> Any:
+    return work.call_host(host, Compute.start_instance, instance=work.instance())
 
 
 def test_an_answer(site: Site, work: Any) -> None:
@@ -32,11 +33,6 @@ def test_an_answer(site: Site, work: Any) -> None:
     (sent,) = site.sent
     assert (sent.server, sent.args['key']) == ('gpu1', f'{work.uuid}/4.step/1')
     assert work.held_host == 'gpu1'
-
-
-def test_a_key_may_be_given(site: Site, work: Any) -> None:
-    ask(work, key='k')
-    assert site.sent[0].args['key'] == 'k'
 
 
 def test_the_first_key_names_the_kind(work: Any) -> None:

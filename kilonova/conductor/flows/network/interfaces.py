@@ -37,6 +37,7 @@ from kilonova.objects.port_resources import PortResources
 from kilonova.objects.vif import Vif
 from kilonova.pci import ports as pci_ports
 from kilonova.pci import request as pci_request
+from kilonova.rpc.compute import Compute
 
 LOG = logging.getLogger(__name__)
 
@@ -146,7 +147,7 @@ def claim(work: Work[AttachOutputs]) -> None:
     if request is not None:
         (chosen,) = pci_request.with_allocation([request], work.outputs.mappings).requests
         work.outputs.profile = work.call_host(
-            work.instance_row()['host'], 'claim_function', instance=work.instance(), request=chosen
+            work.instance_row()['host'], Compute.claim_function, instance=work.instance(), request=chosen
         )['profile']
         work.changed()
 
@@ -161,7 +162,7 @@ def undo_claim(work: Work[AttachOutputs]) -> None:
         releases.ask_to_undo(
             work,
             work.instance_row()['host'],
-            'undo_claim_function',
+            Compute.undo_claim_function,
             instance=work.instance(fresh=True),
             request_id=request.request_id,
         )
@@ -183,7 +184,7 @@ def undo_port(work: Work[AttachOutputs]) -> None:
 def plug(work: Work[AttachOutputs]) -> None:
     """Have the host plug the interface into the guest, and add it to the info cache."""
     vif = work.outputs.vif or {}
-    work.call_host(work.instance_row()['host'], 'attach_interface', instance=work.instance(), vif=vif)
+    work.call_host(work.instance_row()['host'], Compute.attach_interface, instance=work.instance(), vif=vif)
     _end(work, AttachInterface.event, lambda vifs: [*vifs, vif])
 
 
@@ -194,7 +195,11 @@ def undo_plug(work: Work[AttachOutputs]) -> None:
     """
     if work.outputs.vif is not None:
         releases.ask_to_undo(
-            work, work.instance_row()['host'], 'undo_attach_interface', instance=work.instance(), vif=work.outputs.vif
+            work,
+            work.instance_row()['host'],
+            Compute.undo_attach_interface,
+            instance=work.instance(),
+            vif=work.outputs.vif,
         )
 
 
@@ -225,7 +230,9 @@ class AttachInterface(_Interfaces[AttachOutputs]):
 def unplug(work: Work[Outputs]) -> None:
     """Have the guest release the interface."""
     if work.args['vif'] is not None:
-        work.call_host(work.instance_row()['host'], 'detach_interface', instance=work.instance(), vif=work.args['vif'])
+        work.call_host(
+            work.instance_row()['host'], Compute.detach_interface, instance=work.instance(), vif=work.args['vif']
+        )
 
 
 def undo_unplug(work: Work[Outputs]) -> None:
@@ -235,7 +242,11 @@ def undo_unplug(work: Work[Outputs]) -> None:
     """
     if not _is_out(work) and work.args['vif'] is not None:
         releases.ask_to_undo(
-            work, work.instance_row()['host'], 'undo_detach_interface', instance=work.instance(), vif=work.args['vif']
+            work,
+            work.instance_row()['host'],
+            Compute.undo_detach_interface,
+            instance=work.instance(),
+            vif=work.args['vif'],
         )
 
 
@@ -266,7 +277,7 @@ def _free_function(work: Work[Outputs], request_id: str) -> None:
     host, server = work.instance_row()['host'], work.instance()
     if not work.failed:
         try:
-            work.call_host(host, 'free_function', instance=server, request_id=request_id)
+            work.call_host(host, Compute.free_function, instance=server, request_id=request_id)
             return
         except HostDown as error:
             LOG.info(
@@ -275,7 +286,7 @@ def _free_function(work: Work[Outputs], request_id: str) -> None:
                 error,
                 instance_uuid=work.instance_uuid,
             )
-    releases.add_pending_release(work, host, 'free_function', instance=server, request_id=request_id)
+    releases.add_pending_release(work, host, Compute.free_function, instance=server, request_id=request_id)
 
 
 class DetachInterface(_Interfaces[Outputs]):

@@ -15,12 +15,13 @@ from kilonova.conductor.flow import Flow
 from kilonova.conductor.flows import releases
 from kilonova.conductor.flows.volume import volumes
 from kilonova.conductor.row import Outputs, OutputsT
-from kilonova.conductor.work import Step, Work
+from kilonova.conductor.work import HostMethod, Step, Work
 from kilonova.db import engine
 from kilonova.db.queries import instances
 from kilonova.db.queries import volumes as rows
 from kilonova.errors import KilonovaError
 from kilonova.objects.volume import AttachedVolume
+from kilonova.rpc.compute import Compute
 
 
 class VolumeGone(KilonovaError):
@@ -90,12 +91,12 @@ def plug(work: Work[Outputs]) -> None:
     The attachment is completed only when the guest has the volume, because a user who waits until the volume is in use
     may send the next request then.
     """
-    _ask(work, 'attach_volume')
+    _ask(work, Compute.attach_volume)
     work.env.volumes.complete_attachment(volume_of(work).attachment_id or '')
     end_with(work, AttachVolume.event)
 
 
-def _ask(work: Work[Outputs], method: str) -> None:
+def _ask(work: Work[Outputs], method: HostMethod[..., Any]) -> None:
     """Call the server's host, if the server is on one."""
     volume_of(work)
     host = work.instance_row()['host']
@@ -108,10 +109,10 @@ def undo_plug(work: Work[Outputs]) -> None:
 
     A pending release does it if the host is down.
     """
-    _undo(work, 'undo_attach_volume')
+    _undo(work, Compute.undo_attach_volume)
 
 
-def _undo(work: Work[Outputs], method: str) -> None:
+def _undo(work: Work[Outputs], method: HostMethod[..., Any]) -> None:
     server = work.instance(fresh=True)
     if server.host is not None and any(volume.volume_id == work.args['volume_id'] for volume in server.volumes):
         releases.ask_to_undo(work, server.host, method, instance=server, volume_id=work.args['volume_id'])
@@ -131,7 +132,7 @@ class AttachVolume(OneVolume[Outputs]):
 # --- detach ----------------------------------------------------------------------------------------------------------
 def unplug(work: Work[Outputs]) -> None:
     """Have the guest and the host release the volume."""
-    _ask(work, 'detach_volume')
+    _ask(work, Compute.detach_volume)
 
 
 def undo_unplug(work: Work[Outputs]) -> None:
@@ -140,7 +141,7 @@ def undo_unplug(work: Work[Outputs]) -> None:
     A pending release does it if the host is down. Nothing is done if the guest has released the volume.
     """
     if not _is_out(work):
-        _undo(work, 'undo_detach_volume')
+        _undo(work, Compute.undo_detach_volume)
 
 
 def _is_out(work: Work[Outputs]) -> bool:

@@ -26,11 +26,12 @@ from kilonova.clients.volume import SnapshotNotFound
 from kilonova.conductor.flows import releases
 from kilonova.conductor.flows.volume.volume_attach import OneVolume, end_with, volume_of
 from kilonova.conductor.row import Outputs
-from kilonova.conductor.work import HostDown, HostNotFenced, RetryLater, Step, Work
+from kilonova.conductor.work import HostDown, HostMethod, HostNotFenced, RetryLater, Step, Work
 from kilonova.db import engine
 from kilonova.db.queries import volumes as rows
 from kilonova.errors import Cancelled, KeyGone, KilonovaError, LeaseLost, Unanswered
 from kilonova.objects.volume import QCOW2, SNAPSHOT_TOLD
+from kilonova.rpc.compute import Compute
 from kilonova.rpc.interface import VersionCapError
 
 LOG = logging.getLogger(__name__)
@@ -62,7 +63,7 @@ class SnapshotOutputs(Outputs):
     refused: bool = False
 
 
-def _ask(work: Work[SnapshotOutputs], method: str, what: str) -> None:
+def _ask(work: Work[SnapshotOutputs], method: HostMethod[..., Any], what: str) -> None:
     """Call the server's host.
 
     Raises HostDown if the host is off, and HostNotFenced if it is down and it is unknown what its guest uses.
@@ -86,7 +87,7 @@ def _args(work: Work[SnapshotOutputs], what: str) -> dict[str, Any]:
     return {what: {**work.args[what], 'volume_id': work.args['volume_id']}}
 
 
-def _look(work: Work[SnapshotOutputs], method: str, what: str) -> Any:
+def _look(work: Work[SnapshotOutputs], method: HostMethod[..., Any], what: str) -> Any:
     """Return what the host says about the files after a failure, or None if it is down."""
     server = work.instance(fresh=True)
     return releases.ask_to_undo(work, server.host, method, instance=server, **_args(work, what))
@@ -98,7 +99,7 @@ def take(work: Work[SnapshotOutputs]) -> None:
     if not work.outputs.asked:
         _plan(work)
     try:
-        _ask(work, 'snapshot_volume', 'files')
+        _ask(work, Compute.snapshot_volume, 'files')
     except VersionCapError:
         # The call was never sent.
         work.outputs.kept = True
@@ -146,7 +147,7 @@ def undo_take(work: Work[SnapshotOutputs]) -> None:
     The host is asked. If it is down, the new file is kept.
     """
     if not work.outputs.done and not work.outputs.kept:
-        answer = _look(work, 'undo_snapshot_volume', 'files')
+        answer = _look(work, Compute.undo_snapshot_volume, 'files')
         work.outputs.done = answer is None or answer['taken']
     if work.outputs.done:
         work.decide({}, cancelled=True, write=_is_in(work, work.args['files']['new'], QCOW2))
@@ -176,7 +177,7 @@ def _withdraw(work: Work[SnapshotOutputs]) -> None:
     """
     files = work.args['files']
     try:
-        _ask(work, 'withdraw_volume_snapshot', 'files')
+        _ask(work, Compute.withdraw_volume_snapshot, 'files')
     except HostDown:
         _say_where(work, "the server's host is off")
         raise
@@ -257,7 +258,7 @@ def _tell_or_note(work: Work[SnapshotOutputs], status: str, progress: str | None
 # --- delete ----------------------------------------------------------------------------------------------------------
 def merge(work: Work[SnapshotOutputs]) -> None:
     """Have the host merge two of the files."""
-    _ask(work, 'merge_volume', 'merge')
+    _ask(work, Compute.merge_volume, 'merge')
     work.outputs.done = True
 
 
@@ -267,7 +268,7 @@ def undo_merge(work: Work[SnapshotOutputs]) -> None:
     A merge that is complete is kept.
     """
     if not work.outputs.done:
-        answer = _look(work, 'undo_merge_volume', 'merge')
+        answer = _look(work, Compute.undo_merge_volume, 'merge')
         work.outputs.done = answer is not None and answer['merged']
 
 

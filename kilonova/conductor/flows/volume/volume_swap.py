@@ -23,6 +23,7 @@ from kilonova.conductor.row import Outputs
 from kilonova.conductor.work import HostDown, HostNotFenced, Step, Work
 from kilonova.db import engine
 from kilonova.db.queries import volumes as rows
+from kilonova.rpc.compute import Compute
 
 LOG = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ def undo_attach(work: Work[SwapOutputs]) -> None:
 def copy(work: Work[SwapOutputs]) -> None:
     """Have the host copy the volume to the second one, and keep both equal."""
     volume_of(work)
-    work.call_host(work.instance().host, 'copy_volume', **_message(work))
+    work.call_host(work.instance().host, Compute.copy_volume, **_message(work))
 
 
 def _message(work: Work[SwapOutputs]) -> dict[str, Any]:
@@ -67,7 +68,7 @@ def _message(work: Work[SwapOutputs]) -> dict[str, Any]:
 def undo_copy(work: Work[SwapOutputs]) -> None:
     """Have the host detach the second volume."""
     if work.outputs.columns and not work.outputs.swapped:
-        releases.ask_to_undo(work, work.instance(fresh=True).host, 'undo_copy_volume', **_message(work))
+        releases.ask_to_undo(work, work.instance(fresh=True).host, Compute.undo_copy_volume, **_message(work))
 
 
 def swap(work: Work[SwapOutputs]) -> None:
@@ -78,7 +79,7 @@ def swap(work: Work[SwapOutputs]) -> None:
     """
     host = work.instance().host
     try:
-        work.call_host(host, 'swap_volume', **_message(work))
+        work.call_host(host, Compute.swap_volume, **_message(work))
     except HostDown:
         if not work.env.liveness.is_fenced(work.db, host):
             raise HostNotFenced(host=host) from None
@@ -104,7 +105,7 @@ def undo_swap(work: Work[SwapOutputs]) -> None:
     If the host is down, the second volume is kept, and a pending release sends the question later.
     """
     if not work.outputs.swapped:
-        answer = releases.ask_to_undo(work, work.instance(fresh=True).host, 'undo_swap_volume', **_message(work))
+        answer = releases.ask_to_undo(work, work.instance(fresh=True).host, Compute.undo_swap_volume, **_message(work))
         work.outputs.swapped = answer is None or answer['swapped']
     if work.outputs.swapped:
         work.decide({}, cancelled=True, write=lambda conn: _write(work, conn))

@@ -42,6 +42,7 @@ from kilonova.errors import (
 )
 from kilonova.objects.image_meta import SYSMETA_PREFIX
 from kilonova.objects.volume import ENCRYPTION, VOLUME_SWAPPED, VOLUMES_DELETED, VOLUMES_OF, AttachedVolume
+from kilonova.rpc.compute import Compute
 from kilonova.virt import disk_names
 
 LOG = logging.getLogger(__name__)
@@ -190,7 +191,7 @@ def _connector(work: Work[Any], server: objects.Instance, host: str) -> tuple[di
     If the host is down, the connector that it returned before is used.
     """
     try:
-        said = work.query_host(host, 'prepare_volumes', instance=server)
+        said = work.query_host(host, Compute.prepare_volumes, instance=server)
     except HostDown:
         if not all(host in volume.known_at for volume in server.volumes):
             raise
@@ -558,7 +559,7 @@ def extend(work: Work[Outputs]) -> None:
                 rows.change(conn, volume.uuid, volume.attachment_id, {'volume_size': size})
     server = work.instance(fresh=True)
     if server.host and any(volume.volume_id == volume_id and volume.host == server.host for volume in server.volumes):
-        work.call_host(server.host, 'extend_volume', instance=server, volume_id=volume_id)
+        work.call_host(server.host, Compute.extend_volume, instance=server, volume_id=volume_id)
 
 
 class VolumeExtended(Flow[Outputs]):

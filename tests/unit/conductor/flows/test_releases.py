@@ -12,30 +12,32 @@ from kilonova.db import engine
 from kilonova.db.queries import aggregates, operations
 from kilonova.db.queries import cells as cell_queries
 from kilonova.errors import Cancelled, Invalid, KeyGone, LeaseLost, Unanswered
+from kilonova.rpc.compute import Compute
 from kilonova.rpc.interface import VersionCapError
 from tests.unit.conductor.site import IMAGE, SERVER, Site, steps, uuid
 
 
 def test_what_a_message_does_not_take_any_more_is_left_out() -> None:
     """A row that an older release wrote for a dead host is still done when that host is back."""
-    asked: list[tuple[str, str, dict[str, Any]]] = []
+    asked: list[tuple[str, Any, dict[str, Any]]] = []
     work: Any = SimpleNamespace(
         ctxt=None,
         call_host=lambda host, method, **kwargs: asked.append((host, method, kwargs)),
         args={'host': 'gpu1', 'method': 'terminate_instance', 'kwargs': {'instance': 'i', 'bdms': []}},
     )
     releases.release(work)
-    assert asked == [('gpu1', 'terminate_instance', {'instance': 'i'})]
+    assert asked == [('gpu1', Compute.terminate_instance, {'instance': 'i'})]
 
 
 def test_a_host_of_the_release_before_has_nothing_of_a_new_message_to_give_back() -> None:
     """Asking it again, or later, would not end before it is upgraded, and then there is nothing either."""
 
-    def ask(host: str, method: str, **kwargs: Any) -> None:
+    def ask(host: str, method: object, **kwargs: Any) -> None:
         raise VersionCapError(version='6.13', cap='6.12')
 
     # Whatever else it does needs more of the work than this one has.
-    releases.ask_to_undo(SimpleNamespace(call_host=ask, instance_uuid='i'), 'gpu1', 'undo_build')  # type: ignore[arg-type]
+    work: Any = SimpleNamespace(call_host=ask, instance_uuid='i', instance=lambda: None)
+    undo(work)
 
 
 # --- on real rows ----------------------------------------------------------------------------------------------------
@@ -47,7 +49,7 @@ def work(site: Site) -> Any:
 
 
 def undo(work: Any, host: str = 'gpu1', **more: Any) -> None:
-    releases.ask_to_undo(work, host, 'undo_build', instance=work.instance(), **more)
+    releases.ask_to_undo(work, host, Compute.undo_build, instance=work.instance(), **more)
 
 
 def test_a_host_that_is_there_is_asked(site: Site, work: Any) -> None:
@@ -64,7 +66,11 @@ def test_a_dead_host_gets_a_release(site: Site, work: Any) -> None:
     assert site.sent == [] and len(written) == 2
     row = site.rows()[1]
     assert (row.kind, row.host, row.slot, row.not_before, row.request_id) == ('release', 'gpu2', row.uuid, 0, 'req-1')
-    assert (row.args['host'], row.args['method'], list(row.args['kwargs'])) == ('gpu2', 'undo_build', ['instance'])
+    assert (row.args['host'], row.args['method'], list(row.args['kwargs'])) == (
+        'gpu2',
+        'undo_build',
+        ['instance'],
+    )
     site.silence('gpu3', forced=True)
     undo(work, 'gpu3')
     assert [host for host, _ in site.releases()] == ['gpu2', 'gpu3']
@@ -72,7 +78,7 @@ def test_a_dead_host_gets_a_release(site: Site, work: Any) -> None:
 
 def test_a_key_is_not_kept(site: Site, work: Any) -> None:
     """The release has its own."""
-    releases.add_pending_release(work, 'gpu1', 'undo_build', instance=work.instance(), key='k')
+    releases.add_pending_release(work, 'gpu1', Compute.undo_build, instance=work.instance())
     assert list(site.rows()[1].args['kwargs']) == ['instance']
 
 
@@ -135,7 +141,7 @@ def test_releases_of_one_thing(site: Site, work: Any) -> None:
 
 # --- doing them ------------------------------------------------------------------------------------------------------
 def test_a_host_gives_back(site: Site, work: Any) -> None:
-    releases.add_pending_release(work, 'gpu1', 'undo_build', instance=work.instance())
+    releases.add_pending_release(work, 'gpu1', Compute.undo_build, instance=work.instance())
     row = site.rows()[1]
     site.go(row.uuid)
     assert site.calls() == [
@@ -150,7 +156,7 @@ def test_a_host_gives_back(site: Site, work: Any) -> None:
 
 @pytest.mark.parametrize('forced', [True, False])
 def test_a_host_that_is_still_dead_is_waited_for(site: Site, work: Any, forced: bool) -> None:
-    releases.add_pending_release(work, 'gpu1', 'undo_build', instance=work.instance())
+    releases.add_pending_release(work, 'gpu1', Compute.undo_build, instance=work.instance())
     site.silence('gpu1', forced=forced)
     row = site.rows()[1]
     site.go(row.uuid)
@@ -220,7 +226,7 @@ def test_a_rotation_of_none(site: Site, work: Any) -> None:
 
 
 def test_a_release_is_tried_again(site: Site, work: Any) -> None:
-    releases.add_pending_release(work, 'gpu1', 'undo_build', instance=work.instance())
+    releases.add_pending_release(work, 'gpu1', Compute.undo_build, instance=work.instance())
     row = site.rows()[1]
     site.answers['undo_build'] = [Invalid('x'), None]
     site.go(row.uuid)
