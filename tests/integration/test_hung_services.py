@@ -124,7 +124,7 @@ HUNG_DATABASE = """
     url, other, limit = sys.argv[2], sys.argv[3], int(sys.argv[4])
 
     def opened(url, **options):
-        return engine.Database(url, 'one', engine.Options(statement_timeout=limit, pool_timeout=limit, **options))
+        return engine.Database(url, 'one', engine.PoolOptions(statement_timeout=limit, pool_timeout=limit, **options))
 
     def ask(database):
         with database.read() as connection:
@@ -356,7 +356,8 @@ def test_a_broker_that_stands_still(tmp_path: Path) -> None:
 HUNG_WEB = """
     import webob
     from kilonova.api import app
-    from kilonova.cmd import options, parts
+    from kilonova.cmd import options
+    from kilonova.cmd.daemon import parts
     from kilonova.errors import Unanswered
 
     def configured(path):

@@ -240,11 +240,13 @@ def holds(storage: Path, server: str, pattern: int = 0x5A) -> bool:
 
 def written(storage: Path, server: str, pattern: int = 0x5A) -> None:
     """By its guest."""
-    subprocess.run(
+    done = subprocess.run(
         ['qemu-io', '-f', 'qcow2', '-c', f'write -P {pattern} 8M 1M', str(storage / server / 'disk')],
-        check=True,
+        check=False,
         capture_output=True,
+        text=True,
     )
+    assert done.returncode == 0, (done.stdout, done.stderr, of(storage, server))
 
 
 def test_one_storage(site: Site, machines: Machines, storage: Path) -> None:

@@ -209,19 +209,19 @@ class Site:
 
     # -- the runner ---------------------------------------------------------------------------------------------------
     def finished(self, work: Work[Any], retry_in: float | None = None) -> None:
-        """See ``environment.Runs``."""
+        """See ``environment.RunnerInterface``."""
         self.finished_works.append((work.uuid, retry_in))
 
     def wake(self, db: engine.Database, uuids: Iterable[str], urgent: bool = False) -> None:
-        """See ``environment.Runs``."""
+        """See ``environment.RunnerInterface``."""
         self.woken.append((list(uuids), urgent))
 
     def was_cancelled(self, db: engine.Database, uuid: str) -> None:
-        """See ``environment.Runs``."""
+        """See ``environment.RunnerInterface``."""
         self.cancelled.append(uuid)
 
     def holds(self, uuid: str) -> bool:
-        """See ``environment.Runs``."""
+        """See ``environment.RunnerInterface``."""
         return False
 
     # -- hosts --------------------------------------------------------------------------------------------------------

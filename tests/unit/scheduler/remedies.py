@@ -1,7 +1,7 @@
 """What makes a reason that the scheduler gives for a host go away, and comes back afterwards.
 
 with Remedies(cloud, host, request) as remedies:
-    remedies.remove('disabled')                 # a key of ``reasons.Check``
+    remedies.remove('disabled')                 # a key of ``reasons.ReasonCheck``
     …                                           # the host is enabled now, in database and Placement
 """
 
