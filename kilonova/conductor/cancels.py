@@ -1,8 +1,8 @@
-"""``Cancels``, which sends a cancel to the hosts that work on a cancelled operation.
+"""``Cancels``, which tells hosts that an operation on which they work was cancelled.
 
-A delete is accepted while another operation of the server runs, and waits for it. The conductor that takes the waiting
-row cancels the running operation here (operations.md, rule 17). The sweep does so as well, because a cancel may be
-lost.
+A delete is accepted while another operation of the server runs. Its row waits until the running operation has ended.
+The conductor that finds the waiting row cancels the running operation with this module (operations.md, rule 17). Each
+sweep sends the cancel again, because the message to a host may be lost.
 """
 
 from __future__ import annotations
@@ -21,19 +21,21 @@ LOG = logging.getLogger(__name__)
 
 
 class Cancels:
-    """Sends cancels to hosts.
+    """Tells hosts that an operation was cancelled.
 
-    ``before`` starts from a waiting delete, ``again`` from an operation that was cancelled.
+    ``before`` finds the cancelled operations of a delete that waits for them, ``again`` repeats the cancel of one
+    operation.
     """
 
     def __init__(self, env: Environment) -> None:
         self._env = env
 
     def before(self, db: Database, uuid: str) -> None:
-        """Cancel the operations that a waiting delete waits for.
+        """Tell the hosts of a server's running operations that the operations were cancelled by a waiting delete.
 
-        Their hosts receive the cancel, so that the conductor which owns them undoes them at once. If no operation runs
-        any more, the delete itself may run. Never raises, because the next sweep tries again.
+        ``uuid`` is the uuid of the delete's operation row. The hosts end their calls, so that the conductor which owns
+        a running operation undoes it at once. If no operation of the server runs any more, the delete is started.
+        Never raises, because the next sweep tries again.
         """
         try:
             with db.read() as conn:
@@ -56,16 +58,16 @@ class Cancels:
             LOG.warning('Could not cancel the running operation that operation %s waits for: %s', uuid, error)
 
     def again(self, db: Database, uuid: str) -> None:
-        """Cancel a cancelled operation again at its hosts, because the first cancel may have been lost."""
+        """Tell the hosts of an operation again that it was cancelled, because the first message may have been lost."""
         with db.read() as conn:
             row = operations.get(conn, uuid)
-            # The API database has operation rows of servers that are in no cell yet, and no servers.
+            # The API database has no instance rows, because its operations are of servers that have no cell yet.
             instance = instances.get(conn, row.instance_uuid) if row is not None and db is not self._env.api else None
         if row is not None:
             self._cancel(db, row, instance)
 
     def _promote(self, db: Database, instance_uuid: str) -> None:
-        """Let the waiting delete of a server run, because no other operation of the server runs."""
+        """Start the waiting delete of a server, because no other operation of the server runs."""
         with db.write() as conn:
             uuid = operations.promote(conn, instance_uuid)
         if uuid is not None:
@@ -81,7 +83,7 @@ class Cancels:
         self._env.runner.wake(db, [row.uuid], urgent=True)
 
     def _elsewhere(self, db: Database, uuid: str) -> None:
-        """Look for a row in the other databases, and wake the runner for it."""
+        """Search the operation row in all databases except ``db``, and wake the runner for it where it exists."""
         for other in self._env.all_databases():
             if other is not db:
                 with other.read() as conn:

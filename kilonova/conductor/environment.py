@@ -1,4 +1,4 @@
-"""``Environment``, which gives flows their databases, other daemons, external services and the runner."""
+"""``Environment``, through which flows use the databases, other daemons, external services and the runner."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ class RunnerInterface(Protocol):
     def finished(self, work: Any, retry_in: float | None = None) -> None:
         """Remove an operation from the runner.
 
-        If ``retry_in`` is given, the runner is woken for its row after that many seconds.
+        If ``retry_in`` is given, the runner tries to take the operation's row again after that many seconds.
         """
 
     def wake(self, db: engine.Database, uuids: Sequence[str], urgent: bool = False) -> None:
-        """Take these rows of a database and run their operations."""
+        """Take the operation rows with these uuids from a database and run their operations."""
 
     def was_cancelled(self, db: engine.Database, uuid: str) -> None:
-        """Cancel the running calls of a cancelled operation, and wake this runner for its row."""
+        """Tell the hosts of a cancelled operation that it was cancelled, and wake this runner for the operation row."""
 
     def holds(self, uuid: str) -> bool:
-        """Return whether a row is in this runner."""
+        """Return whether the operation with this uuid is queued, waiting or running in this runner."""
 
 
 class HostsNotReporting(Unanswered):
-    """No host fits, but hosts that count as down may report again at any moment.
+    """The scheduler found no host that fits, but hosts that count as down may report again at any moment.
 
-    The scheduler replied, and claimed nothing. The operation is retried.
+    The scheduler has claimed nothing. The operation is retried.
     """
 
     msg_fmt = 'No host is chosen yet, because %(who)s did not report while messaging was interrupted (%(reason)s)'
@@ -60,9 +60,9 @@ class HostsNotReporting(Unanswered):
 class Environment:
     """The databases, other daemons and external services that the flows of a conductor process use.
 
-    ``images`` is a client that acts with the account of the service. ``ping`` sends a message to this conductor through
-    the message queue, and raises if it does not arrive. The attributes ``runner``, ``leases`` and ``slots`` are set by
-    the runner.
+    ``images`` is a client that acts with Kilonova's own account. ``ping`` sends a message through the message queue to
+    this conductor itself, and raises an error if the message does not arrive. The attributes ``runner``, ``leases`` and
+    ``slots`` are set by the runner.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Environment:
         self.scheduler, self.compute, self.placement = scheduler, compute, placement
         self.max_attempts = max_attempts
         self.liveness = HostLiveness(conf.service_down_time)
-        # Set by the runner.
+        # These three attributes are set by ``runner.Runner`` when it is created.
         self.runner: RunnerInterface
         self.leases: Leases
         self.slots: OperationSlots[Any]
@@ -104,10 +104,10 @@ class Environment:
         return [self.api, *self.cells.databases()]
 
     def drop_image(self, image_id: str) -> None:
-        """Delete an image that got no data.
+        """Delete an image.
 
-        An image that the service account may not delete stays, and a warning is logged. Raises Unanswered if the image
-        service does not answer.
+        If Kilonova's account may not delete the image, it is kept, and a warning is logged. Raises Unanswered if the
+        image service does not answer.
         """
         try:
             self.images.delete(image_id)
@@ -118,7 +118,7 @@ class Environment:
     def accelerators(self) -> AcceleratorClient:
         """The client of the accelerator service (Cyborg).
 
-        Raises Unanswered if this conductor has no account for it.
+        Raises Unanswered if no account for Cyborg is configured.
         """
         if self._accelerators is None:
             raise Unanswered(who=accel_client.WHO, reason='no account is set in [cyborg] or [keystone_authtoken]')
@@ -128,7 +128,7 @@ class Environment:
     def networks(self) -> NetworkClient:
         """The client of the network service (Neutron).
 
-        Raises Unanswered if this conductor has no account for it.
+        Raises Unanswered if no account for Neutron is configured.
         """
         if self._networks is None:
             raise Unanswered(who=network_refusals.WHO, reason='no account is set in [neutron]')
@@ -138,7 +138,7 @@ class Environment:
     def volumes(self) -> VolumeClient:
         """The client of the volume service (Cinder).
 
-        Raises Unanswered if this conductor has no account for it.
+        Raises Unanswered if no account for Cinder is configured.
         """
         if self._volumes is None:
             raise Unanswered(who=volume_client.WHO, reason='no account is set in [cinder]')
@@ -149,8 +149,8 @@ class Environment:
 
         Raises:
             NoValidHost: No host fits.
-            HostsNotReporting: No host fits, but hosts count as down only because no host could report for a while. They
-                may be back at any moment, and may take the server then.
+            HostsNotReporting: No host fits, but some hosts count as down only because messaging was interrupted and no
+                host could report. These hosts may report again at any moment, and one of them may fit.
             Unanswered: The scheduler did not reply.
         """
         asked = self.liveness.now()

@@ -1,13 +1,13 @@
-"""``Expiry``, which accepts operations for servers whose time limit is over, and runs other periodic tasks.
+"""``Expiry``, which starts operations on servers whose time limit is over, and runs other periodic tasks.
 
-Each conductor process has one:
+Each conductor process has one object:
 
     expiry = Expiry(env, conf)
     expiry.start()              # runs the tasks periodically until stop()
 
-``EXPIRES`` lists the time limits. A check for one of them is one bounded SQL statement in each cell. An operation for a
-server that it finds is accepted like a user's request. A compare-and-swap decides between several conductors, and
-between a conductor and a simultaneous request of a user.
+``EXPIRES`` lists the time limits, for example of soft-deleted servers. A check of one time limit runs one SQL statement
+in each cell, which returns a limited number of servers. For each server an operation is accepted like a user's request.
+The state of the server is changed by a compare-and-swap, so only one of several conductors or users succeeds.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from kilonova.timers import Timers
 
 LOG = logging.getLogger(__name__)
 
-# Maximum number of servers that one check takes from a database; the next check takes further ones.
+# Maximum number of servers that one check of a time limit reads from a database. The next check reads further servers.
 BATCH = 200
-# Longest time between two checks, in seconds.
+# Longest time between two checks of a time limit, in seconds.
 PERIOD = 60.0
 # Nova's name of the task that deletes expired console tokens.
 TOKENS = 'cleanup_expired_console_auth_tokens'
@@ -52,12 +52,12 @@ class Expires:
     Attributes:
         name: Nova's name of the periodic task.
         option: Option of [DEFAULT] with the seconds after which the limit is over; 0 or less means never.
-        find: ``find(conn, seconds, limit)`` returns what is over, oldest first.
-        accept: ``accept(env, db, due)`` acts on one result, and returns the uuid of an operation to run, or None if
-            there is none.
-        urgent: Whether that operation is urgent.
-        spacing: Option of [DEFAULT] with the seconds between two checks; without it, ``PERIOD`` or the limit if
-            shorter.
+        find: ``find(conn, seconds, limit)`` returns the servers whose time limit is over, oldest first.
+        accept: ``accept(env, db, due)`` acts on one result of ``find``. Returns the uuid of the operation to run, or
+            None if no operation must be run.
+        urgent: Whether the operation that ``accept`` returns is urgent.
+        spacing: Option of [DEFAULT] with the seconds between two checks. If None, ``PERIOD`` seconds pass between two
+            checks, or the time limit itself if it is shorter.
         everywhere: Whether the API database is checked as well as the cells.
     """
 
@@ -104,7 +104,11 @@ def confirm(env: Environment, db: engine.Database, due: Due) -> str:
 
 
 def asked(kind: str, event: str, action: str) -> Callable[[Environment, engine.Database, Due], str]:
-    """Return a function that accepts an operation without arguments, as a user's request for it does."""
+    """Return a function for ``Expires.accept`` that accepts an operation without arguments, like a user's request.
+
+    ``kind`` is the kind of the operation, ``event`` the transition of the server's states, and ``action`` the name of
+    the instance action.
+    """
 
     def accept(env: Environment, db: engine.Database, due: Due) -> str:
         ctxt = get_admin_context()
@@ -119,9 +123,9 @@ def asked(kind: str, event: str, action: str) -> Callable[[Environment, engine.D
 
 
 def end_build(env: Environment, db: engine.Database, due: Due) -> None:
-    """Cancel the boot operation ``due.row``.
+    """Cancel the boot operation ``due.row`` of a server whose build takes too long.
 
-    The conductor that runs it releases all resources, and the server gets the state ERROR.
+    The conductor that runs the operation releases all resources, and the server gets the state ERROR.
     """
     error = BuildTimedOut(instance_uuid=due.server)
     reason = {'class': type(error).__name__, 'message': str(error), 'code': error.code, 'details': None}
@@ -131,7 +135,7 @@ def end_build(env: Environment, db: engine.Database, due: Due) -> None:
 
 
 def _action(name: str, request_id: str) -> dict[str, str | None]:
-    """Return the values of an instance action that no user requested."""
+    """Return the columns of an instance action that no user has requested, as a dict."""
     return {'action': name, 'request_id': request_id, 'user_id': None, 'project_id': None}
 
 
@@ -153,9 +157,9 @@ EXPIRES = (
 
 
 class Expiry:
-    """The periodic tasks of one conductor process.
+    """The periodic tasks of one conductor process, such as deletes of servers whose time limit is over.
 
-    ``conf`` contains the time limits and the intervals.
+    ``conf`` contains the time limits and the intervals between two runs of a task.
     """
 
     def __init__(self, env: Environment, conf: cfg.ConfigOpts) -> None:
@@ -185,21 +189,26 @@ class Expiry:
         self.timers.every(self._healing if self._enabled else -1, self.heal, HEALING)
 
     def stop(self) -> None:
-        """Stop all tasks."""
+        """Stop all periodic tasks."""
         self._stopping.set()
 
     def run(self, name: str) -> int:
-        """Check the time limit of this name once, and return the number of accepted operations."""
+        """Check one time limit once, and return the number of accepted operations. ``name`` is ``Expires.name``."""
         return self.look(next(expires for expires in EXPIRES if expires.name == name))
 
     def look(self, expires: Expires) -> int:
-        """Check one time limit once in all its databases, and return the number of accepted operations."""
+        """Check one time limit once in all databases that it concerns, and return the number of accepted operations.
+
+        A database that does not answer is skipped with a warning.
+        """
         accepted = 0
         for db in self._env.all_databases() if expires.everywhere else self._env.cells.databases():
             try:
                 accepted += self._of(db, expires)
             except Exception as error:  # noqa: BLE001 - a database that is silent holds up no other
-                LOG.warning('%s failed in database %s; the next run tries again: %s', expires.name, db.name, error)
+                LOG.warning(
+                    'Periodic task %s failed in database %s; the next run tries again: %s', expires.name, db.name, error
+                )
         return accepted
 
     def purge_tokens(self) -> int:
@@ -221,14 +230,14 @@ class Expiry:
         try:
             return accelerators.drop_abandoned(self._env)
         except (Unanswered, Invalid) as error:
-            LOG.debug('%s failed; the next run tries again: %s', ACCELERATORS, error)
+            LOG.debug('Periodic task %s failed; the next run tries again: %s', ACCELERATORS, error)
             return 0
 
     def heal(self) -> int:
-        """Refresh the info cache of one server with ports in each cell, and return the number of servers.
+        """Begin to refresh the info cache of one server with ports in each cell, and return the number of servers.
 
-        The next call refreshes the next server. The refresh is an operation of kind ``network_changed``, as after an
-        event of Neutron.
+        The next call takes the next server of each cell. The refresh is an operation of kind ``network_changed``, the
+        same as after an event from Neutron.
         """
         return self._in_cells(HEALING, self._heal)
 
@@ -248,7 +257,9 @@ class Expiry:
             try:
                 done += act(cell)
             except Exception as error:  # noqa: BLE001 - as above
-                LOG.warning('%s failed in database %s; the next run tries again: %s', name, cell.name, error)
+                LOG.warning(
+                    'Periodic task %s failed in database %s; the next run tries again: %s', name, cell.name, error
+                )
         return done
 
     def _of(self, db: engine.Database, expires: Expires) -> int:
@@ -259,7 +270,9 @@ class Expiry:
             try:
                 uuid = expires.accept(self._env, db, due)
             except (InstanceInvalidState, InstanceNotFound) as error:
-                LOG.debug('%s leaves the server unchanged: %s', expires.name, error, instance_uuid=due.server)
+                LOG.debug(
+                    'Periodic task %s leaves the server unchanged: %s', expires.name, error, instance_uuid=due.server
+                )
                 continue
             accepted += 1
             if uuid is not None:

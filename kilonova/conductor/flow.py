@@ -1,12 +1,13 @@
-"""``Flow``, which runs the steps of an operation from its row (contributor/operations.md describes the rules).
+"""``Flow``, which runs the steps of an operation (contributor/operations.md describes the rules).
 
-Progress is in the row, so any conductor that owns the row can continue. The flows are in ``conductor.flows``:
+The progress of an operation is stored in its operation row, so another conductor can continue the operation if it takes
+the row. The flows are in ``conductor.flows``:
 
     class Stop(Flow[Outputs]):
         name, outputs = 'stop', Outputs
         steps = (Step('stop_instance', stop_instance),)
 
-``work.Step`` describes a step and what it may do.
+``work.Step`` describes the attributes of a step.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ LOG = logging.getLogger(__name__)
 
 
 def reasons(uuid: str, refusals: Iterable[str]) -> str:
-    """Return the refusals of hosts as one text, for a fault that names the server itself.
+    """Return the messages with which hosts refused a server as one text, for the message of a fault.
 
-    The server's uuid is removed from each refusal, because it would take the space of the reasons. Equal refusals of
-    several hosts appear once.
+    The server's uuid is removed from each message, because the fault names the server once and its length is limited.
+    Equal messages of several hosts appear once.
     """
     return '; '.join(
         dict.fromkeys(
@@ -38,15 +39,15 @@ def reasons(uuid: str, refusals: Iterable[str]) -> str:
 
 
 class Flow(Generic[OutputsT]):
-    """A saga: the steps of one kind of operation, with an undo for each step that needs one.
+    """The steps of one kind of operation, with an undo function for each step that needs one (a saga).
 
-    The steps are data, so tests can make each one fail.
+    The steps are listed as data, so that tests can make each step fail.
 
     Attributes:
         name: Kind of the operation.
         outputs: Class of the stored results of the steps.
         steps: Steps in their order.
-        forward_only: True if a failed step is retried and nothing is undone.
+        forward_only: True if a failed step is retried until it succeeds, and no step is ever undone.
     """
 
     name: str
@@ -55,20 +56,20 @@ class Flow(Generic[OutputsT]):
     forward_only = False
 
     def begin_together(self, works: Sequence[Work[OutputsT]]) -> None:
-        """Do what is done once for several new operations of one request, before each of them runs alone.
+        """Do the common part of several new operations of one create request, before each operation runs alone.
 
         Does nothing by default.
         """
 
     def index(self, name: str) -> int:
-        """Return the position of a step."""
+        """Return the position of the step with this name in ``steps``."""
         return next(i for i, step in enumerate(self.steps) if step.name == name)
 
     def run(self, work: Work[OutputsT]) -> None:
         """Run the operation from the position in its row to its end, or undo it.
 
-        Returns when the row has ended, was released for a retry, or is owned by another conductor. Raises
-        WaitingForHostSlot if the operation waits for a slot of a host.
+        Returns when the operation has ended, its row was released for a retry, or another conductor owns the row.
+        Raises WaitingForHostSlot if the host to be called already has the maximum number of simultaneous calls.
         """
         try:
             if work.cancelled and not work.failed:
@@ -107,7 +108,10 @@ class Flow(Generic[OutputsT]):
             self._failed(work, error)
 
     def _gone(self, work: Work[OutputsT], error: KeyGone) -> None:
-        """Read the row after a host found that it has ended, was cancelled or is at another position."""
+        """Read the operation row after a host refused a call, because the row has ended, was cancelled or has advanced.
+
+        If another conductor owns the row, the operation is removed from this runner. Otherwise it has failed.
+        """
         try:
             became = work.standing()
         except Unanswered as silent:
@@ -119,10 +123,10 @@ class Flow(Generic[OutputsT]):
             self._failed(work, became or error)
 
     def _failed(self, work: Work[OutputsT], error: Exception) -> None:
-        """Decide that a step has failed for good: record it, and undo the operation.
+        """Record in the operation row that a step has failed for good, and undo the operation.
 
-        The decision is committed before any step is undone, and the first error is kept. A flow with ``forward_only``
-        is retried instead, unless ``may_end`` returns True.
+        The failure is committed before any step is undone. If an error was recorded before, that error is kept. A flow
+        with ``forward_only`` is retried instead, unless ``may_end`` returns True.
         """
         if self.forward_only and not self.may_end(work, error):
             LOG.error(
@@ -156,7 +160,7 @@ class Flow(Generic[OutputsT]):
         raise Cancelled(key=work.uuid)
 
     def unwind(self, work: Work[OutputsT]) -> None:
-        """Undo the failed step and those before it, newest first, and write the end state of the operation.
+        """Undo the failed step and the steps before it, newest first, and write the server's state after the failure.
 
         A ``forward_only`` flow undoes nothing. If an undo or the last write fails, the row is released for a retry.
         """
@@ -196,10 +200,10 @@ class Flow(Generic[OutputsT]):
             work.close()
 
     def next_attempt(self, work: Work[OutputsT], step: Step[OutputsT], error: HostRejected) -> bool:
-        """Undo the steps back to ``step.again_from``, so that the next alternate is tried.
+        """Undo the steps back to ``step.again_from`` and begin the next attempt, on the next host that was chosen.
 
-        Returns False if no alternate is left. The decision is committed first, so that another conductor that takes the
-        row continues with the undo.
+        Returns False, without an undo, if no other host is left. The decision to undo is committed first, so that
+        another conductor that takes the row continues the undo.
         """
         if step.again_from is None or not self.more_attempts(work):
             return False
@@ -225,7 +229,7 @@ class Flow(Generic[OutputsT]):
         work.again()
 
     def more_attempts(self, work: Work[OutputsT]) -> bool:
-        """Return whether an alternate is left.
+        """Return whether the operation may be tried on a further host that the scheduler has chosen as an alternate.
 
         Returns False for flows for which the scheduler chooses no hosts.
         """
@@ -233,9 +237,12 @@ class Flow(Generic[OutputsT]):
         return work.attempt < min(len(hosts), work.env.max_attempts)
 
     def exhausted(self, work: Work[OutputsT], error: HostRejected) -> Exception:
-        """Return the error with which the operation fails when the last host has refused and no alternate is left."""
+        """Return the error with which the operation fails after ``error``, the refusal of the last host."""
         return error
 
     def ended_badly(self, work: Work[OutputsT]) -> None:
-        """Write the end state of a failed or cancelled operation, and delete its row in the same transaction."""
+        """Write the server's state after a failed or cancelled operation, and delete the operation row.
+
+        Both are written in one transaction. By default the server is not changed.
+        """
         work.end()

@@ -1,11 +1,12 @@
 """``HostLiveness``, which decides whether a host that doesn't report is down.
 
-Each conductor process has one:
+Each conductor process has one object:
 
     liveness = HostLiveness(service_down_time=60)
     liveness.look(db)                     # periodically: read the reports of a cell's hosts
-    liveness.silence                      # True if no host reports: check the message queue, perhaps call cut_off()
-    liveness.is_down(db, 'gpu1')          # True if calling the host makes no sense any more
+    liveness.silence                      # True if no host of a cell reports: check the message queue
+    liveness.cut_off()                    # after the check of the message queue has failed
+    liveness.is_down(db, 'gpu1')          # True if the host is down; runs one SQL statement
     liveness.was_down(db, 'gpu1')         # the result of the last check, without an SQL statement
     liveness.unsure(db, asked)            # hosts that count as down and may report again at any moment
 
@@ -13,11 +14,12 @@ Hosts report through the message queue and a conductor. After an outage of the q
 database, the reports of all hosts stop at the same time, and start again one after the other. Therefore a host counts
 as down only in one of these cases:
 
-- An operator has forced its service down.
-- It had stopped reporting before the others did.
-- Other hosts have reported for a whole service_down_time, in which it could have reported, too.
-- No host at all has reported for twice that time. During that time this conductor was never cut off from the message
-  queue or the database, and was never stopped. (While no host reports, it sends messages to itself through the queue.)
+- An operator has forced the host's service down.
+- The host had stopped reporting before the other hosts stopped.
+- Other hosts have reported for a whole service_down_time, in which this host could have reported, too.
+- No host at all has reported for twice service_down_time. During this time the conductor was never cut off from the
+  message queue or the database, and was never stopped. (While no host reports, the conductor sends messages to itself
+  through the queue.)
 
 Times are those of this process's monotonic clock. The database returns ages, not times.
 """
@@ -36,16 +38,16 @@ from kilonova.db.queries import services
 
 @dataclass
 class _Cell:
-    """State of the reports of one cell.
+    """State of the reports of the hosts of one cell.
 
     Attributes:
-        since: Time since which reports have arrived without a gap; None while none arrive.
+        since: Time since which reports of hosts have arrived without a gap; None while no reports arrive.
         before: Time of the newest report before the last gap.
-        looked: Time of the last check.
-        deaf: End of the last period without checks, because the database was away, or this process was stopped or not
-            yet started.
-        doubtful: Whether at the last check there were hosts that didn't report, but could not be called down.
-        cleared: Time when ``doubtful`` ended.
+        looked: Time of the last check, which reads the ages of the reports.
+        deaf: End of the last period without checks. There are no checks while the database does not answer, and while
+            this process is stopped or not yet started.
+        doubtful: Whether the last check found hosts that didn't report, but that do not count as down yet.
+        cleared: Time when ``doubtful`` became False.
 
     Times are by the monotonic clock.
     """
@@ -66,10 +68,9 @@ class HostLiveness:
 
     def __init__(self, service_down_time: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._down_time, self._clock = service_down_time, clock
-        # Hosts report at least twice in service_down_time, so half of it without any report is more than one late
-        # report.
+        # Seconds without any report that count as a gap. Each host reports at least twice in service_down_time.
         self._gap = service_down_time / 2
-        # Seconds between two checks. Several fit into the shortest gap, so that no gap is missed.
+        # Seconds between two checks. Three checks fit into the shortest gap, so that no gap is missed.
         self.period = service_down_time / 6
         self._cells: dict[str, _Cell] = {}
         self._down: dict[str, set[str]] = {}
@@ -85,9 +86,9 @@ class HostLiveness:
 
     @property
     def silence(self) -> bool:
-        """Whether no host of some cell had reported at the last check.
+        """Whether there is a cell in which no host had reported recently at the last check.
 
-        This may mean that no host is able to report.
+        This may mean that the hosts are up but can't report, because messaging is interrupted.
         """
         with self._lock:
             return any(cell.since is None for cell in self._cells.values())
@@ -107,10 +108,10 @@ class HostLiveness:
             self._down[db.url] = {heard.host for heard in quiet} - waited_for
 
     def is_down(self, db: Database, host: str) -> bool:
-        """Return whether a host is down, so that calling it makes no sense any more.
+        """Return whether a host is down, so that calls to the host make no sense any more.
 
-        A host is down if its service is forced down or deleted, or if it didn't report although it could have. Runs one
-        SQL statement.
+        A host is down if its service is forced down or deleted, or if the host didn't report although it could have
+        reported. Runs one SQL statement.
         """
         with db.read() as conn:
             heard = services.report_of(conn, host)
@@ -123,7 +124,8 @@ class HostLiveness:
     def is_fenced(self, db: Database, host: str) -> bool:
         """Return whether an operator has declared that no guest runs on the host.
 
-        That is so if its service is forced down or deleted. Raises Unanswered if the database does not answer.
+        Operators declare this by forcing down or deleting the host's compute service. Raises Unanswered if the database
+        does not answer.
         """
         with engine.silence(), db.read() as conn:
             heard = services.report_of(conn, host)
@@ -135,7 +137,7 @@ class HostLiveness:
             return host in self._down.get(db.url, ())
 
     def known_down(self, db: Database, host: str) -> bool:
-        """Return whether a host is down, before it is sent a message.
+        """Return whether a host is down, with few SQL statements. Call this before a message is sent to the host.
 
         Runs an SQL statement only if the last check found the host down.
         """
@@ -148,16 +150,16 @@ class HostLiveness:
         return down
 
     def now(self) -> float:
-        """Return the time of this process's clock, for the argument of ``unsure``."""
+        """Return the time of this process's monotonic clock, for the argument ``asked`` of ``unsure``."""
         return self._clock()
 
     def unsure(self, db: Database, asked: float = float('inf')) -> list[str]:
         """Return the hosts that count as down for the scheduler, but may report again at any moment.
 
-        A result that is not empty means that the scheduler should be asked again later. ``asked`` is the time, by
-        ``now``, when the scheduler was asked. If there are no such hosts any more, but there were some after ``asked``,
-        the scheduler's reply may have left them out. In that case one text that says so is returned instead of host
-        names.
+        If the result is not empty, the scheduler should be called again later, because one of these hosts may fit.
+        ``asked`` is the time, by ``now``, of the call to the scheduler. If such hosts existed after ``asked`` and now
+        all report again, the scheduler may have left them out. In this case the result has one text that says so, and
+        no host names.
         """
         with db.read() as conn:
             quiet = services.quiet_hosts(conn, self._down_time)
@@ -172,9 +174,9 @@ class HostLiveness:
         return unsure
 
     def _waited_for(self, key: str, quiet: list[services.Heard]) -> list[services.Heard]:
-        """Return those hosts of ``quiet`` that are not considered down.
+        """Return the hosts of a cell that have not reported recently and that do not count as down.
 
-        ``quiet`` are the hosts of a cell without a recent report, and ``key`` is the URL of the cell's database.
+        ``quiet`` are all hosts of the cell without a recent report. ``key`` is the URL of the cell's database.
         """
         cell = self._cells.get(key)
         if cell is None:
@@ -182,7 +184,7 @@ class HostLiveness:
         found = [
             heard for heard in quiet if not heard.forced_down and not self._given_up(cell, heard.age, heard.newest)
         ]
-        # Disabled hosts get no servers, whether they report or not.
+        # Disabled hosts are ignored here, because the scheduler gives them no servers, whether they report or not.
         unsure = any(not heard.disabled for heard in found)
         with self._lock:
             if cell.doubtful and not unsure:
@@ -197,8 +199,8 @@ class HostLiveness:
             cell = self._cells.get(key)
             unheard = cell is not None and now - cell.looked > self._gap
             if cell is None:
-                # Earlier conductors may have been away, too, and hosts may be starting together with this process after
-                # a power failure.
+                # If no host has reported recently, the time before the start of this process counts as unchecked.
+                # Conductors and hosts may all be starting at the moment, for example after a power failure.
                 cell = self._cells[key] = (
                     _Cell(now, newest, now) if newest_age <= self._gap else _Cell(None, newest, now, deaf=now)
                 )
@@ -208,7 +210,7 @@ class HostLiveness:
             elif cell.since is None:
                 cell.since = now
             elif unheard:
-                # Nothing was read for a while, so there may have been a gap.
+                # This process read no reports for a while, so there may have been a gap in between.
                 cell.since, cell.before = now, cell.looked
             if unheard:
                 cell.deaf = now

@@ -4,8 +4,8 @@ The caller is ``objects.base.remotable``:
 
     class Endpoint(ObjectCalls): ...           # or: calls = ObjectCalls(); calls.object_action(ctxt, …)
 
-Only methods that are marked remotable can be called. Replies are primitives in the object versions that the caller
-understands (its version manifest).
+Only methods that are marked remotable can be called. Objects in replies are serialized in the versions that the calling
+process understands (its version manifest).
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ def _remotable(holder: object, objname: str, objmethod: str) -> Callable[..., An
 
 
 def _reply(result: Any, versions: dict[str, str]) -> Any:
-    """Return a result as primitives of the versions that the caller understands.
+    """Return a result with its objects serialized in the versions that the calling process understands.
 
-    Objects are converted, also those in lists. Other results are returned unchanged.
+    ``versions`` is a dict from the name of an object to its version there. Objects in lists are serialized, too. Other
+    results are returned unchanged.
     """
     if isinstance(result, KilonovaObject):
         name = result.obj_name()
@@ -46,7 +47,7 @@ def _reply(result: Any, versions: dict[str, str]) -> Any:
             if other in versions and _key(versions[other]) < _key(version)
         }
         if not older:
-            # In the common case the caller has this release, or a newer one that reads the versions of this release.
+            # In the common case the calling process has this release or a newer one, so nothing must be converted.
             return result.obj_to_primitive()
         return result.obj_to_primitive(target_version=older.get(name), version_manifest=object_versions(name) | older)
     if isinstance(result, (list, tuple)):
@@ -59,10 +60,10 @@ def _key(version: str) -> tuple[int, ...]:
 
 
 class ObjectCalls:
-    """The three RPC methods for remote calls of objects.
+    """The three RPC methods by which processes without a database call methods of objects.
 
-    They hold no lock and keep no state. If ``databases`` is given, objects are read and written in its main database,
-    else in the database of the context.
+    If ``databases`` is given, objects are read and written in its main database, else in the database of the context.
+    The methods hold no lock and keep no state between calls.
     """
 
     def __init__(self, databases: engine.Databases | None = None) -> None:
@@ -117,7 +118,10 @@ class ObjectCalls:
     def object_backport_versions(
         self, ctxt: RequestContext, objinst: KilonovaObject, object_versions: dict[str, str]
     ) -> dict[str, Any]:
-        """Return the object as a primitive in the versions that the caller knows."""
+        """Return the object serialized in the versions that the calling process knows.
+
+        ``object_versions`` is a dict from the name of an object to its version there.
+        """
         return objinst.obj_to_primitive(
             target_version=object_versions[objinst.obj_name()], version_manifest=object_versions
         )

@@ -1,12 +1,12 @@
-"""``Leases``, the leases of this conductor process: one row in each database, by which it owns operation rows there.
+"""``Leases``, the leases of this conductor process: one row in each database, which permits it to own operation rows.
 
     leases = Leases('ctl1', 30, lost=lambda owner: None)
     leases.renew(db)                    # takes a lease, and renews it at later calls
     owner = leases.owner_in(db)
-    leases.check(db, owner)             # before each step; raises LeaseLost if this process may start none
+    leases.check(db, owner)             # before each step; raises LeaseLost if this process may start no step
 
-An expired lease is never renewed. The process takes a new lease as a new owner, and drops the operations that it had
-(operations.md, rule 6).
+An expired lease is never renewed. Instead, the process takes a new lease with a new owner id, and stops the operations
+that it owned under the old id (operations.md, rule 6).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Lease:
 
     Attributes:
         db: The database.
-        owner: Id of the owner, which changes when the lease has expired.
+        owner: Owner id of this process in the database. A new id is made when the lease has expired.
         renewed: Time by the monotonic clock when the last successful renewal was sent; None while there is no lease.
-        lock: Held during a renewal.
+        lock: Lock that is held during a renewal.
     """
 
     db: Database
@@ -46,8 +46,8 @@ class Lease:
 class Leases:
     """The leases of this process in all databases.
 
-    ``host`` is the description of this process that each lease contains (``process.describe``). A lease lasts
-    ``seconds`` seconds. ``lost(owner)`` is called when the lease of ``owner`` has expired.
+    ``host`` is the text in each lease that describes this process (``process.describe``). A lease is valid for
+    ``seconds`` seconds after its last renewal. ``lost(owner)`` is called when the lease of ``owner`` has expired.
     """
 
     def __init__(self, host: str, seconds: float, lost: Callable[[str], None]) -> None:
@@ -56,13 +56,13 @@ class Leases:
         self._lock = threading.Lock()
 
     def owner_in(self, db: Database) -> str:
-        """Return the id of the owner that this process currently is in a database."""
+        """Return the owner id that this process currently uses in a database."""
         return self._of(db).owner
 
     def check(self, db: Database, owner: str) -> None:
-        """Raise LeaseLost if ``owner`` is not the current owner of this process, or if its lease can't be renewed.
+        """Raise LeaseLost if ``owner`` is no longer the owner id of this process, or if its lease can't be renewed.
 
-        The lease is renewed here if two thirds of its duration have passed since the last renewal (operations.md, rule
+        The lease is renewed only if two thirds of its duration have passed since the last renewal (operations.md, rule
         6).
         """
         lease = self._of(db)
@@ -75,9 +75,9 @@ class Leases:
             raise LeaseLost(f'The lease of owner {owner} has expired.')
 
     def renew(self, db: Database) -> None:
-        """Renew the lease in a database, or take one.
+        """Renew the lease of this process in a database, or take a new lease if there is none or it has expired.
 
-        Never raises, because the next renewal comes soon.
+        Never raises, because the next call tries again soon.
         """
         try:
             self._renew(self._of(db))
@@ -97,7 +97,7 @@ class Leases:
             return self._leases.setdefault(db.url, Lease(db, uuidutils.generate_uuid()))
 
     def _renew(self, lease: Lease) -> None:
-        """Renew the lease, or take a new one as a new owner if it has expired."""
+        """Renew the lease, or take a lease if there is none. If the lease has expired, take one with a new owner id."""
         with lease.lock:
             before = time.monotonic()
             if lease.renewed is not None:

@@ -4,8 +4,8 @@
                                placement=…, images=…)
     manager.start()
 
-The endpoints answer remote calls of objects, claims and saves of hosts, and casts for compute tasks. No handler runs a
-flow: each only wakes the runner (operations.md, rule 5).
+Hosts call the endpoints to read and write objects, to claim resources and to save results. The API and other daemons
+send casts for new operation rows. No handler runs a flow: it only wakes the runner (operations.md, rule 5).
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ LOG = logging.getLogger(__name__)
 
 
 class ConductorEndpoint(ObjectCalls):
-    """The RPC endpoint ``rpc.conductor.Conductor``, which computes call.
+    """The RPC endpoint ``rpc.conductor.Conductor``, which computes call to read and write the databases.
 
-    Every call works in the cell of this conductor. If the database doesn't answer, Unanswered is raised, so that hosts
-    repeat the call and undo nothing (operations.md, rules 13 and 16).
+    Every call uses the database of this conductor's cell. If the database doesn't answer, Unanswered is raised. The
+    host then repeats the call and undoes nothing (operations.md, rules 13 and 16).
     """
 
     def __init__(self, databases: Databases, cells: CellDatabases, networks: NetworkClient | None = None) -> None:
@@ -56,10 +56,13 @@ class ConductorEndpoint(ObjectCalls):
 
     @engine.silence()
     def check_key(self, ctxt: RequestContext, key: str, undo: bool, host: str) -> Any:
-        """Check that the operation row is at the step key ``key``, or at its undo if ``undo`` is True.
+        """Check that an operation is still at the step with this key, so that the host may begin the step.
+
+        The key has the form ``<operation uuid>/<position>.<step name>/<attempt>``. If ``undo`` is True, the host is
+        about to undo the step.
 
         Raises:
-            KeyGone: The row has ended, was cancelled, or is at another step or attempt.
+            KeyGone: The operation has ended, was cancelled, or is at another step or attempt.
             HostRejected: The host did this step before and undid it.
             ReleasePending: The host must first clean up an earlier operation of the server, or is forced down.
         """
@@ -81,7 +84,7 @@ class ConductorEndpoint(ObjectCalls):
 
     @engine.silence()
     def save_instance(self, ctxt: RequestContext, save: Save) -> Any:
-        """Write the result of a host's step in one transaction.
+        """Write what a host has changed in a step, in one transaction.
 
         ``db.queries.claims.save`` describes the reply and the errors.
         """
@@ -93,18 +96,18 @@ class ConductorEndpoint(ObjectCalls):
     def bind_ports(
         self, ctxt: RequestContext, key: str, instance_uuid: str, host: str, profiles: dict[str, dict[str, Any]]
     ) -> Any:
-        """Bind ports of a server to devices that a host has claimed, and return the server's interfaces.
+        """Bind Neutron ports of a server to devices that the host has claimed, and return the server's interfaces.
 
-        ``flows.ports.bind_devices`` describes the arguments and the errors.
+        ``flows.network.ports.bind_devices`` describes the arguments and the errors.
         """
         return ports.bind_devices(self._networks, self._own.main(), key, instance_uuid, host, profiles)
 
     @engine.silence()
     def resume_later(self, ctxt: RequestContext, host: str, reasons: dict[str, str], is_off: bool) -> Any:
-        """Record that a host could not start some of its servers after the host was started.
+        """Record that a host could not start some of its servers after its own start, so that the start is retried.
 
-        ``reasons`` is a dict from the uuid of a server to the reason. ``db.queries.resumes.plan`` describes the
-        records.
+        ``reasons`` is a dict from the uuid of a server to the reason. ``db.queries.resumes.plan`` describes ``is_off``
+        and the records.
         """
         resumes.plan(self._own.main(), ctxt, host, reasons, is_off)
         return {}
@@ -117,9 +120,9 @@ class ComputeTaskEndpoint:
         self._runner, self._databases = runner, databases
 
     def schedule_and_build_instances(self, ctxt: RequestContext, operations: Sequence[str]) -> Any:
-        """Wake the runner for the boot operations of one request, which are rows of the API database.
+        """Wake the runner for the boot operations of one create request. ``operations`` are uuids in the API database.
 
-        They are taken together, so that they are scheduled together.
+        The runner takes the rows together, so that the servers are scheduled together.
         """
         self._runner.wake(self._databases.api(), operations, fresh=True)
 
@@ -133,7 +136,7 @@ class ComputeTaskEndpoint:
     migrate_server = live_migrate_instance = confirm_resize = revert_resize = rebuild_instance = run_operation
 
     def terminate_instance(self, ctxt: RequestContext, operation: str) -> Any:
-        """Wake the runner for an operation row, as ``run_operation`` does, but as urgent work."""
+        """Wake the runner for the operation row of a delete, which workers run before ordinary operations."""
         self._runner.wake(self._databases.main(), [operation], urgent=True)
 
 
@@ -195,7 +198,7 @@ class ConductorManager:
     def start(self) -> None:
         """Start the runner, the RPC server, the collector of reports and the periodic tasks.
 
-        The runner also takes rows that an earlier process left.
+        The runner also takes operation rows that an earlier process left unfinished.
         """
         self.runner.start()
         self._server = self._transport.serve(

@@ -5,9 +5,10 @@
     text = describe('ctl1')              # 'ctl1 boot=… space=4026531836 pid=4711 start=91823'
     is_dead(text, 'ctl1')                # True if that process is gone: its rows can be taken before its lease ends
 
-A process counts as dead only if that is certain: the text has the same service host, the same boot of the kernel and
-the same process namespace (process ids mean nothing in another container), and there is no process with that id, or it
-was started at another time. Every other text, including those of other systems, counts as not known to be dead.
+A process counts as dead only if two conditions hold. First, the text has the same service host, the same boot of the
+kernel and the same process namespace, because process ids mean nothing in another container. Second, no process has the
+id of the text, or the process with this id has ended or was started at another time. In all other cases a process
+counts as not known to be dead.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from pathlib import Path
 
 _PROC = Path('/proc')
 _TEXT = re.compile(r'(?P<host>\S+) boot=(?P<boot>\S+) space=(?P<space>\d+) pid=(?P<pid>\d+) start=(?P<start>\d+)')
-# Maximum length of the column in the table of leases.
+# Maximum length of the column ``host`` in the table of leases, which stores the text.
 _LONGEST = 255
 
 
 def describe(host: str, pid: int | None = None) -> str:
-    """Return the description of a process, by default of this one.
+    """Return the description of the process ``pid``, or of this process if ``pid`` is None.
 
-    Returns the host alone if the system doesn't tell enough about the process.
+    Returns only the name of the host if /proc doesn't have the necessary values.
     """
     pid = pid or os.getpid()
     boot, space, start = _boot(), _space(), _stat(pid)[1]
@@ -47,7 +48,7 @@ def is_dead(text: str | None, host: str) -> bool:
     except ProcessLookupError:
         return True
     except OSError:
-        # The process exists and belongs to another user. Not every system lets its state be read.
+        # The process exists and belongs to another user. Its state is read below, if the system permits it.
         pass
     state, start = _stat(pid)
     if start is None:
@@ -74,7 +75,7 @@ def _stat(pid: int, task: str | None = None) -> tuple[str, str | None]:
     """
     path = _PROC / str(pid) / (f'task/{task}/stat' if task else 'stat')
     try:
-        # The process name in parentheses may contain any characters.
+        # The fields are split after the last ')', because the process name in parentheses may contain any characters.
         fields = path.read_text(errors='replace').rpartition(')')[2].split()
     except OSError:
         return '', None

@@ -1,11 +1,11 @@
-"""``Reports``, which writes the reports of many hosts together.
+"""``Reports``, which writes the reports by which many hosts say that they are up, in one transaction.
 
-``manager.ConductorManager`` passes it what ``rpc.reports.Collector`` has received:
+``rpc.reports.Collector`` receives the reports, and ``manager.ConductorManager`` connects it with ``Reports``:
 
     reports = Reports(databases, compute, service_down_time=60)
     reports.write({17: 'gpu1', 18: 'gpu2'})         # service id: host
 
-A host that counted as down when its report arrived is sent a message, so that it reports by an RPC call.
+A host that counts as down when its report arrives must report by an RPC call, and is sent a message that says so.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from kilonova.rpc.interface import Client
 
 
 class Reports:
-    """Writes the reports of hosts to the database.
+    """Writes the reports of hosts to the cell database.
 
-    ``compute`` is a client of ``rpc.compute.Compute`` without a version cap: each host that sends such reports
-    understands the message that is sent here.
+    ``compute`` is a client of ``rpc.compute.Compute`` without a version cap. It needs no cap, because each host that
+    sends such reports understands the message ``report_again``.
     """
 
     def __init__(self, databases: Databases, compute: Client, service_down_time: float) -> None:
         self._databases, self._compute, self._down_time = databases, compute, service_down_time
 
     def write(self, reports: dict[int, str]) -> None:
-        """Write the reports of these hosts in one transaction.
+        """Write the reports of hosts in one transaction. ``reports`` is a dict from service id to host.
 
-        A host that counts as down, or whose service record is gone, is not written. It is sent ``report_again``, so
-        that it reports by an RPC call: its report may have waited in the queue, or here, after the host itself had
-        died. The reply to the call tells the host what it must check.
+        The report of a host that counts as down, or whose service record is gone, is not written, because it may have
+        waited in a queue after the host had died. Such a host is sent ``report_again``, so that it reports by an RPC
+        call. The reply to this call tells the host what it must check.
         """
         with self._databases.main().write() as conn:
             silent = services.report_together(conn, list(reports), self._down_time)

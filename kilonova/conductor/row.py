@@ -2,17 +2,17 @@
 
 ``work.Work`` is based on ``LeasedOperation``. Each flow names the class of its outputs (``Flow.outputs``):
 
-    class ResizeOutputs(Chosen):
+    class ResizeOutputs(SelectOutputs):
         prep_resize: dict[str, Any] | None = None
 
     outputs = ResizeOutputs.read(row.outputs)       # unknown names are ignored
     outputs.stored()                                # only values that differ from their defaults
 
-The attributes have the names of the JSON in the row, and rows written by the previous release are read, too.
+The names of the attributes are the keys of the JSON in the row. Rows written by the previous release can be read, too.
 
-Each UPDATE of a row checks owner, lease, position and attempt. If it matches no row, LeaseLost or Cancelled is raised.
-A decision is committed before it is acted on. A database that doesn't answer raises Unanswered. The same check precedes
-each message to another daemon and each undo.
+Each UPDATE of an operation row checks its owner, lease, position and attempt. If the UPDATE changes no row, LeaseLost
+or Cancelled is raised. The row is checked in the same way before each message to another daemon and before each undo.
+Unanswered is raised if the database doesn't answer.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from kilonova.errors import Cancelled, LeaseLost
 
 @dataclass
 class Outputs:
-    """Results of an operation's steps that every flow has.
+    """Results of the steps of an operation, which are stored in its row as JSON. Flows add attributes in subclasses.
 
     Attributes:
         tries: Number of times that the row was released for a retry.
-        reason: Why it was released the last time.
-        back_to: Position down to which an attempt is being undone, else None.
-        refusals: Message of each host that refused.
+        reason: Reason of the last release, a text for operators.
+        back_to: Position down to which the current attempt is being undone, or None if no attempt is being undone.
+        refusals: Error messages of the hosts that refused, one for each failed attempt.
     """
 
     tries: int = 0
@@ -47,7 +47,7 @@ class Outputs:
 
     @classmethod
     def read(cls, stored: dict[str, Any]) -> Self:
-        """Return the outputs from the JSON of a row, without names that this class doesn't have."""
+        """Return the outputs from the JSON object of a row. Keys that this class doesn't have are ignored."""
         return cls(**_known(cls, stored))
 
     def stored(self) -> dict[str, Any]:
@@ -67,9 +67,10 @@ def _known(cls: Any, stored: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ChosenHost:
-    """A host that the scheduler chose.
+    """A host that the scheduler chose for a server.
 
-    ``allocations`` and ``mappings`` have Placement's format. ``limits`` are described at ``scheduler_limits``.
+    ``allocations`` and ``mappings`` have the format of Placement's allocation requests. ``limits`` is the serialized
+    form of ``scheduler_limits``.
     """
 
     host: str
@@ -83,7 +84,7 @@ class ChosenHost:
 
     @classmethod
     def all_of(cls, found: Iterable[objects.Selection]) -> list[Self]:
-        """Return the choices of the scheduler's reply for one server."""
+        """Return the chosen hosts from the scheduler's reply for one server."""
         made = []
         for selection in found:
             request = selection.allocation()
@@ -113,8 +114,8 @@ class SelectOutputs(Outputs):
 
     Attributes:
         select: The first host and its alternates, one for each attempt; None until the scheduler has replied.
-        port_groups: Request groups by which Placement was asked for the ports that are device functions, as a dict from
-            port id to groups.
+        port_groups: Names of the request groups in the query to Placement for ports that are device functions, as a
+            dict from port id to names.
     """
 
     select: list[ChosenHost] | None = None
@@ -145,11 +146,11 @@ OutputsT = TypeVar('OutputsT', bound=Outputs)
 
 
 class LeasedOperation(Generic[OutputsT]):
-    """An operation row that this process owns, with the writes and checks that an owner may do.
+    """An operation row that this process owns, with the checks and writes that only its owner may do.
 
     Attributes:
-        db: Database that holds the row now.
-        owner: Owner as which this process took the row: the id of its lease in that database.
+        db: Database that holds the row now. The row of a boot moves from the API database to a cell.
+        owner: Owner id of this process in that database, under which it took the row.
         outputs: Results of the flow's steps.
     """
 
@@ -164,25 +165,26 @@ class LeasedOperation(Generic[OutputsT]):
         self.request_id, self.created_at = row.request_id, row.created_at
         self.ctxt = RequestContext.from_dict(row.context)
         self.ctxt.cell = db
-        # Position and attempt as the database has them; steps that aren't saved advance only in memory.
+        # Position and attempt in the database. ``position`` may be ahead, because not every step is saved.
         self._place = (row.position, row.attempt)
-        # True if nothing was sent to another process since a statement last compared the row with this object.
+        # True if no message was sent to another process since an SQL statement last compared the row with this object.
         self._compared = True
         self._ended = False
 
     # -- comparing ------------------------------------------------------------------------------------------------
     def check(self) -> None:
-        """Check before a step that this process still has a lease.
+        """Raise LeaseLost if this process no longer has a valid lease in the row's database.
 
-        Raises LeaseLost if the lease could not be renewed for too long.
+        The flow calls this before each step. Usually no SQL statement is needed (see ``Leases.check``).
         """
         self.env.leases.check(self.db, self.owner)
 
     def compare(self) -> None:
-        """Check before a message or an undo that this process owns the row, at the expected position and attempt.
+        """Check that this process owns the operation row, and that the row has the expected position and attempt.
 
-        Runs one SQL statement, or none if nothing was sent since the last comparison. Raises LeaseLost if the row has
-        another owner, position or attempt, and Cancelled if the operation was cancelled.
+        Call this before each undo; ``before_sending`` calls it before each message. Runs one SQL statement, or none if
+        no message was sent since the last comparison. Raises LeaseLost if the row has another owner, position or
+        attempt, and Cancelled if the operation was cancelled.
         """
         self.check()
         if self._compared:
@@ -194,22 +196,24 @@ class LeasedOperation(Generic[OutputsT]):
         self._compared = True
 
     def compare_now(self) -> None:
-        """Compare the row by a statement in any case, even if nothing was sent since the last comparison.
+        """Check the row like ``compare``, but always by an SQL statement.
 
-        Call this between reading from and writing to a service that doesn't check who owns the operation.
+        Call this after a read from a service and before the write that depends on the read, if the service itself
+        doesn't check who owns the operation.
         """
         self._compared = False
         self.compare()
 
     def before_sending(self) -> None:
-        """Compare the row before a message is sent, and require a new comparison before the next message."""
+        """Check the row (``compare``) before a message is sent, and have it checked again before the next message."""
         self.compare()
         self._compared = False
 
     def resumed(self) -> None:
-        """Check the row after the operation waited for a slot of a host.
+        """Check the row after the operation has waited for a slot of a host, that is, for a permit to call the host.
 
-        Raises LeaseLost if this process owns it no longer. A cancelled row raises nothing here.
+        Raises LeaseLost if this process no longer owns the row. Raises nothing if the operation was cancelled: the flow
+        handles that.
         """
         self._compared = False
         became = self.standing()
@@ -217,9 +221,10 @@ class LeasedOperation(Generic[OutputsT]):
             raise became
 
     def standing(self) -> Exception | None:
-        """Read the row, and return the reason why the operation must not go on.
+        """Read the row, and return the error because of which the operation must not continue here, or None.
 
-        The reason is a LeaseLost or a Cancelled error. Returns None if the row is as this object has it.
+        The error is LeaseLost if another conductor owns the row or has advanced it, or the row is deleted. It is
+        Cancelled if the operation was cancelled and is not being undone yet.
         """
         with engine.silence(), self.db.read() as conn:
             row = operations.get(conn, self.uuid)
@@ -238,9 +243,9 @@ class LeasedOperation(Generic[OutputsT]):
         cancelled: bool = False,
         write: Callable[[engine.Connection], object] | None = None,
     ) -> None:
-        """Write columns and the outputs, in one transaction with what ``write(conn)`` writes.
+        """Write the columns in ``values`` and the outputs to the row, and call ``write(conn)`` in the transaction.
 
-        ``cancelled`` True writes them even if the operation was cancelled in the meantime.
+        If ``cancelled`` is True, the columns are written even if the operation was cancelled in the meantime.
 
         Raises LeaseLost if this process doesn't own the row any more, and Cancelled if the operation was cancelled.
         """
@@ -264,7 +269,7 @@ class LeasedOperation(Generic[OutputsT]):
                 if write is not None:
                     write(conn)
                 return True
-            # It may have been written by the first try, if only the reply to its COMMIT was lost.
+            # If this is a second try, the first one may have written the row and lost only the reply to its COMMIT.
             return engine.repeated() and operation_leases.decide(
                 conn, self.uuid, self.owner, values, at=after, cancelled=cancelled
             )
@@ -277,11 +282,11 @@ class LeasedOperation(Generic[OutputsT]):
         delay: float,
         write: Callable[[engine.Connection], object] | None,
     ) -> bool:
-        """Insert another operation row of the server, which may be taken after ``delay`` seconds at the earliest.
+        """Insert another operation row of the server, which conductors may take after ``delay`` seconds or later.
 
-        Nothing is inserted if ``same(other)`` is True for a row that the server has. What ``write(conn)`` writes
-        belongs to the same transaction, and is written in any case. Returns False, and writes nothing, if this process
-        doesn't own its row any more.
+        The row is not inserted if ``same(other)`` is True for an operation row that the server already has.
+        ``write(conn)`` is called in the same transaction, even if the row is not inserted. Returns False, and writes
+        nothing, if this process no longer owns the row of this operation.
         """
         with self.db.write() as conn:
             if not operation_leases.decide(
@@ -296,7 +301,7 @@ class LeasedOperation(Generic[OutputsT]):
         return True
 
     def copy_for(self, owner: str, position: int) -> operations.OperationRow:
-        """Return this row as it is inserted into another database, with another owner and position."""
+        """Return a copy of this row with another owner and position, to be inserted into another database."""
         return operations.OperationRow(
             uuid=self.uuid,
             kind=self.kind,
@@ -311,24 +316,24 @@ class LeasedOperation(Generic[OutputsT]):
         )
 
     def handed_over(self, db: engine.Database, owner: str, position: int) -> None:
-        """Continue with the copy of the row in the database of a cell, as ``owner``."""
+        """Continue with the copy of the row in the cell database ``db``, under the owner id ``owner``."""
         self.db = self.ctxt.cell = db
         self.owner, self._place, self._compared = owner, (position, self.attempt), True
 
     def release(self, pause: float) -> None:
-        """Remove the owner from the row, which may be taken again after ``pause`` seconds at the earliest."""
+        """Remove the owner from the row, so that any conductor may take the row after ``pause`` seconds or later."""
         with self.db.write() as conn:
             operation_leases.give_back(conn, self.uuid, self.owner, self._place, pause, self.outputs.stored())
 
     def ended_by_host(self) -> None:
-        """Note that the host has written the end state and deleted the row in the same transaction."""
+        """Note that the host has written the server's new state and deleted the operation row in one transaction."""
         self._ended = True
 
     def end(self, write: Callable[[engine.Connection], object] | None = None) -> None:
-        """Write the end state with ``write(conn)``, and delete the row in the same transaction.
+        """Delete the operation row, and call ``write(conn)`` in the same transaction to write the server's new state.
 
-        If a delete waits for this operation, it may run from now on, and the runner is woken for it. Raises LeaseLost
-        if this process doesn't own the row any more, and Cancelled if the operation was cancelled.
+        If a delete of the server waits for this failed or cancelled operation, the runner is woken for the delete.
+        Raises LeaseLost if this process doesn't own the row any more, and Cancelled if the operation was cancelled.
         """
         with engine.silence():
             ours, waiting = self._end(write)
@@ -340,11 +345,11 @@ class LeasedOperation(Generic[OutputsT]):
 
     @engine.retried
     def _end(self, write: Callable[[engine.Connection], object] | None) -> tuple[bool, str | None]:
-        # A row that was cancelled without the knowledge of this process is not ended as a success: its owner undoes it.
+        # A row that was cancelled without the knowledge of this process must be undone, so ``end_owned`` refuses it.
         unwinding = self.failed or self.cancelled
         with self.db.write() as conn:
             if not operation_leases.end_owned(conn, self.uuid, self.owner, cancelled=unwinding, at=self._place):
-                # It may have been ended by the first try, if only the reply to its COMMIT was lost.
+                # If this is a second try, the first one may have ended the row and lost only the reply to its COMMIT.
                 return engine.repeated() and operations.get(conn, self.uuid) is None, None
             if write is not None:
                 write(conn)

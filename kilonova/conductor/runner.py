@@ -2,12 +2,13 @@
 
     runner = Runner(env, slots=32, slots_per_host=10, lease_time=30, sweep_interval=10, host='ctl1')
     runner.start()
-    runner.wake(db, ['4ee1…'])          # an operation row was accepted: take it and run it
+    runner.wake(db, ['4ee1…'])          # take the operation rows with these uuids, and run the operations
 
-RPC handlers never run a flow (rule 5 of contributor/operations.md). They call ``wake``, and the worker threads
-(``workers``) do the rest. A worker needs the lease of this process in the row's database (``leases``), and a slot of
-each host that it calls (``slots``). For each database one thread renews the lease and one sweeps (``sweep``), so that a
-database that doesn't answer delays no other.
+RPC handlers never run a flow (rule 5 of contributor/operations.md). They call ``wake``, and worker threads
+(``workers``) run the flow. To take a row, the process needs a lease in the row's database (``leases``). To call a host,
+a worker needs one of the host's slots, which limit the simultaneous calls (``slots``). Each database has a thread that
+renews the lease and a thread that searches for rows to run (``sweep``), so that a database that doesn't answer delays
+no other database.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from kilonova.errors import LeaseLost
 
 LOG = logging.getLogger(__name__)
 
-# Seconds after which a row that cannot be parsed is tried again, since an operator may have repaired it.
+# Seconds after which a row that could not be parsed is read again, because an operator may have repaired the row.
 UNREADABLE_PAUSE = 300.0
 
 
@@ -63,7 +64,7 @@ class Runner:
 
         The background threads renew the leases, sweep the databases, and read the reports of hosts.
         """
-        # Set here and not in __init__, because a process that forks in between has another process id.
+        # The description contains the process id, so it is set after a possible fork and not in __init__.
         self.leases.host = process.describe(self._host)
         for db in self.env.all_databases():
             self.leases.renew(db)
@@ -73,23 +74,23 @@ class Runner:
         concurrency.spawn(self._listen_forever, name='liveness')
 
     def stop(self, timeout: float = 30.0) -> None:
-        """Take no more rows, wait up to ``timeout`` seconds for running steps, and release all rows."""
+        """Take no more operation rows, wait up to ``timeout`` seconds for running steps, and release all rows."""
         self.halt()
         self.workers.wait(timeout)
         self.leases.drop()
 
     def halt(self) -> None:
-        """Take no more rows."""
+        """Take no more operation rows, and start no further jobs."""
         self.workers.stop()
         self._tick.set()
 
     def idle(self) -> bool:
-        """Return whether no operation is queued, running or waiting for a slot (tests wait for this)."""
+        """Return whether no operation is queued, running or waiting for a slot of a host. Used by tests."""
         with self.workers.lock:
             return not (self.workers.busy() or self.slots.parked())
 
     def _look_after_databases(self) -> None:
-        """Start the threads of each database, also of cells that are added later."""
+        """Start the two threads of each database, also for cells that are added while the process runs."""
         known: set[str] = set()
         while not self.workers.stopping:
             for db in self.env.all_databases():
@@ -113,15 +114,16 @@ class Runner:
             self._tick.wait(self.sweep_interval)
 
     def sweep(self, age: float = -60.0) -> int:
-        """Take the free rows of all databases that are not in this runner, and return their number.
+        """Take the rows of all databases that no conductor owns, and return their number.
 
-        ``age`` is the minimum age of a row in seconds.
+        Rows that are in this runner already are left out. ``age`` is the minimum age of a row in seconds; the default
+        takes rows of any age.
         """
         return sum(self._sweep.of(db, age) for db in self.env.all_databases())
 
     # -- hosts ----------------------------------------------------------------------------------------------------
     def _listen(self) -> None:
-        """Read which hosts report, for the decisions of ``liveness``."""
+        """Read which hosts have reported, so that ``env.liveness`` can decide which hosts are down."""
         for db in self.env.cells.databases():
             try:
                 self.env.liveness.look(db)
@@ -132,7 +134,7 @@ class Runner:
     def _free_of_lost_hosts(self) -> None:
         """Continue the operations that wait for a slot of a host that is down.
 
-        Their next step then finds that the host is down.
+        The next call to the host then fails with HostDown, so the operations don't wait in vain.
         """
         for host, works in self.slots.waiting_for_silent().items():
             try:
@@ -165,11 +167,11 @@ class Runner:
 
     # -- work -----------------------------------------------------------------------------------------------------
     def wake(self, db: Database, uuids: Sequence[str], urgent: bool = False, fresh: bool = False) -> None:
-        """Take these rows of a database and run their operations in the workers.
+        """Take the operation rows with these uuids from a database and run their operations in the workers.
 
-        Several uuids are the rows of one create request, which are scheduled together. ``fresh`` True means that the
-        rows were just accepted, so no conductor has worked on them yet. An operation of the list that waits here for a
-        slot continues, so that it reads its row again: it may have been cancelled.
+        Several uuids are the rows of one create request, which are scheduled together. ``fresh`` is True if the rows
+        were just accepted, so that no conductor has worked on them yet. An operation that is in this runner already and
+        waits for a slot of a host is continued, so that it reads its row again. The row may have been cancelled.
         """
         with self.workers.lock:
             if self.workers.stopping:
@@ -183,7 +185,7 @@ class Runner:
             self.workers.add(functools.partial(self._take, db, wanted, fresh), urgent)
 
     def holds(self, uuid: str) -> bool:
-        """Return whether a row is in this runner."""
+        """Return whether the operation with this uuid is queued, waiting or running in this runner."""
         return uuid in self._held
 
     def _take(self, db: Database, uuids: list[str], fresh: bool = False) -> Job | None:
@@ -216,9 +218,9 @@ class Runner:
         return functools.partial(self.run, works[0]) if works else None
 
     def _work(self, db: Database, row: operations.OperationRow, owner: str) -> Work[Any] | None:
-        """Return the ``Work`` of a row, or None if the row cannot be parsed or its kind is unknown.
+        """Return the ``Work`` of an operation row, or None if the row cannot be parsed or its kind is unknown.
 
-        Such a row is logged and released for ``UNREADABLE_PAUSE`` seconds, so that it delays no other row.
+        If the result is None, an error is logged, and no conductor takes the row for ``UNREADABLE_PAUSE`` seconds.
         """
         why = row.unreadable or ('' if row.kind in flows.FLOWS else 'kind (this release knows no such operation)')
         if not why:
@@ -268,9 +270,10 @@ class Runner:
         self.workers.add(functools.partial(self._resume, work), work.slot_urgent)
 
     def _resume(self, work: Work[Any]) -> Job | None:
-        """Return the job that continues an operation which waited for a slot.
+        """Return the job that continues an operation which waited for a slot of a host.
 
-        Returns None if another conductor has taken the row, or if its check failed and it was released for a retry.
+        Returns None if another conductor has taken the row, or if the row could not be checked. In the second case the
+        row was released for a retry.
         """
         try:
             work.resumed()
@@ -289,17 +292,17 @@ class Runner:
         return None
 
     def was_cancelled(self, db: Database, uuid: str) -> None:
-        """Cancel the running calls of a cancelled operation, and wake this runner for its row.
+        """Tell the hosts of a cancelled operation that it was cancelled, and wake this runner for the operation row.
 
-        The row is taken if it has no owner with a valid lease. Another conductor that owns it learns of the cancel from
-        the hosts, or from its own next sweep.
+        This runner takes the row if no conductor with a valid lease owns it. If another conductor owns the row, that
+        conductor learns of the cancel from the hosts or by its own next sweep.
         """
         self._cancels.again(db, uuid)
 
     def finished(self, work: Work[Any], retry_in: float | None = None) -> None:
         """Remove an operation from the runner.
 
-        If ``retry_in`` is given, the runner is woken for its row after that many seconds.
+        If ``retry_in`` is given, the runner tries to take the operation's row again after that many seconds.
         """
         self._forget([work.uuid])
         if retry_in is not None:
@@ -312,9 +315,9 @@ class Runner:
             self._held.difference_update(uuids)
 
     def _drop_parked(self, owner: str) -> None:
-        """Drop the operations that wait for slots as an owner whose lease has expired.
+        """Remove the waiting operations of an owner id whose lease has expired from this runner.
 
-        Running operations find out by themselves, at their next check.
+        Operations that are running stop by themselves: their next check of the lease fails.
         """
         for work in self.slots.unpark_all(owner):
             work.lost()

@@ -1,6 +1,7 @@
-"""``Sweep``, which finds operation rows that no conductor works on, and cancels and casts that were lost.
+"""``Sweep``, which finds operation rows that no conductor works on, for example because an RPC message was lost.
 
-It implements rules 1 and 7 of operations.md. ``runner.Runner`` calls it periodically for each database:
+A sweep also repeats cancels that may have been lost. This module implements rules 1 and 7 of operations.md.
+``runner.Runner`` calls it periodically for each database:
 
     sweep = Sweep(env, cancels, host='ctl1')
     sweep.of(db, YOUNG)                 # returns the number of rows that were woken
@@ -22,15 +23,16 @@ from kilonova.errors import Unanswered
 
 LOG = logging.getLogger(__name__)
 
+# Maximum number of rows for which one sweep of a database wakes the runner.
 SWEEP_BATCH = 200
-# Seconds in which the cast for a new row should have arrived; the sweep leaves younger rows to their cast.
+# Seconds after the insertion of a row from which the sweep takes it. By then the RPC cast should have arrived.
 YOUNG = 2.0
 
 
 class Sweep:
-    """Finds the operation rows of a database that can be taken.
+    """Finds the operation rows of a database that no conductor owns, and wakes the runner for them.
 
-    ``host`` is the service host of this process.
+    ``host`` is the service host of this process, which is used to recognise dead processes of the same machine.
     """
 
     def __init__(self, env: Environment, cancels: Cancels, host: str) -> None:
@@ -38,10 +40,10 @@ class Sweep:
         self._behind: dict[str, int] = {}
 
     def of(self, db: Database, age: float) -> int:
-        """Wake the runner for rows of a database that can be taken and are not in the runner, and return their number.
+        """Wake the runner for rows that can be taken and are not in the runner yet, and return their number.
 
-        ``age`` is the minimum age of a row in seconds. The sweep also sends cancels again, and ends leases of dead
-        processes. Never raises, because the next sweep comes soon.
+        ``age`` is the minimum age of a row in seconds. The sweep also repeats the cancels of cancelled operations, and
+        ends the leases of dead processes. Never raises, because the next sweep tries again.
         """
         try:
             owner = self._env.leases.owner_in(db)
@@ -51,7 +53,7 @@ class Sweep:
                 waiting, cancelled, behind = operation_leases.stopped(
                     conn, owner, SWEEP_BATCH, age, self._behind.get(db.url, 0)
                 )
-            # The next sweep continues after these rows, so rows that stay in the result don't hide others.
+            # The next sweep continues after these rows, so that rows which stay as they are don't fill each batch.
             self._behind[db.url] = behind
             if self._bury(db, living):
                 return self.of(db, age)
@@ -66,9 +68,10 @@ class Sweep:
         return found
 
     def _find(self, db: Database, age: float, rows: list[operations.OperationRow]) -> int:
-        """Wake the runner for ``rows``, and for further free rows up to the size of a batch, and return their number.
+        """Wake the runner for rows that no conductor owns, up to about ``SWEEP_BATCH``, and return their number.
 
-        Rows that are in the runner already don't count.
+        ``rows`` are the first of these rows; further ones are read if needed. Rows that are in the runner already are
+        skipped and not counted.
         """
         found = 0
         while True:
@@ -81,9 +84,10 @@ class Sweep:
                 rows = operation_leases.free(conn, self._env.leases.owner_in(db), SWEEP_BATCH, age, rows[-1].id)
 
     def _bury(self, db: Database, living: Sequence[tuple[str, str]]) -> bool:
-        """End the leases of processes of this machine that are certainly dead, and return whether there was one.
+        """End the leases of processes of this machine that are certainly dead, and return whether a lease was ended.
 
-        ``living`` are the (owner, description) pairs of valid leases. Rows of an ended lease can be taken at once.
+        ``living`` has a pair (owner id, description of the process) for each valid lease. The operation rows of an
+        ended lease can be taken at once.
         """
         buried = False
         for owner, text in living:
@@ -99,7 +103,11 @@ class Sweep:
         return buried
 
     def _without_twins(self, db: Database, rows: list[operations.OperationRow]) -> list[operations.OperationRow]:
-        """Leave out boot rows of a cell that still have a copy in the API database (operations.md, rule 19)."""
+        """Return the rows without those boot rows of a cell that still have a copy in the API database.
+
+        The conductor that owns the copy deletes it before it continues with the row of the cell (operations.md, rule
+        19). Raises Unanswered if the API database does not answer.
+        """
         boots = [row.uuid for row in rows if row.kind == 'boot']
         if db is self._env.api or not boots:
             return rows

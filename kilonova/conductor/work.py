@@ -32,28 +32,26 @@ Reply = TypeVar('Reply')
 # A declared method of ``Compute`` with its arguments behind the context.
 HostMethod = Callable[Concatenate[Any, RequestContext, P], Reply]
 
-# Seconds until an operation is retried after a service or host didn't answer. Each retry without progress doubles the
-# pause, up to the second number.
+# Seconds until the first retry of an operation, and the maximum. Each retry without progress doubles the pause.
 PAUSE, LONGEST_PAUSE = 2.0, 30.0
 # Maximum number of characters of the reason why an operation is retried later, which operators read.
 LONGEST_REASON = 1000
-# Maximum number of characters of an error message that the operation row stores. The column of a fault is shorter; the
-# event of an instance action stores the whole message.
+# Maximum number of characters of an error message in the operation row and in the event of the instance action.
 MOST_TEXT = 4096
-# Operations of these kinds, and operations that are being undone, are urgent: workers run them before others.
+# Kinds of operations that are urgent: workers run them before others. Operations that are being undone are urgent, too.
 URGENT_KINDS = frozenset(('delete', 'soft_delete', 'release', 'confirm', 'revert'))
 
 
 class HostDown(HostRejected):
-    """The compute service of the host is down: the conductor stops calling the host, and an alternate may be tried."""
+    """The compute service of a host is down. The conductor stops calling the host, and may try another host."""
 
     msg_fmt = 'compute service of host %(host)s is down'
 
 
 class HostNotFenced(Unanswered):
-    """A host that is down may still run the guest, so no other host starts it.
+    """The operation must wait, because a host that is down may still run the guest.
 
-    The operation waits until the host is back, or until an operator has forced its service down.
+    No other host may start the guest until the host is back, or until an operator has forced its service down.
     """
 
     msg_fmt = (
@@ -63,7 +61,7 @@ class HostNotFenced(Unanswered):
 
 
 class RetryLater(Unanswered):
-    """Other work still uses what the operation needs, so it is retried after ``pause`` seconds."""
+    """The operation is retried after ``pause`` seconds, because another task still uses a resource that it needs."""
 
     msg_fmt = 'Waiting for %(who)s: %(reason)s'
 
@@ -73,16 +71,17 @@ class RetryLater(Unanswered):
 
 
 class WaitingForHostSlot(Exception):
-    """The operation waits for a free slot of a host.
+    """The operation waits to call a host, because the maximum number of operations (slots) are calling that host now.
 
-    Its worker takes other jobs until it has one.
+    The worker thread takes other jobs. The operation continues when a slot of the host is free.
     """
 
 
 class Work(LeasedOperation[OutputsT]):
     """An operation row that this process owns and that one of its workers runs.
 
-    It adds to ``LeasedOperation`` what the steps of a flow need: the server, calls to hosts, and decisions of the flow.
+    Adds methods to ``LeasedOperation`` that read the server, call hosts, and record the progress of the flow in the
+    row.
     """
 
     def __init__(
@@ -90,15 +89,13 @@ class Work(LeasedOperation[OutputsT]):
     ) -> None:
         super().__init__(row, db, env, owner, outputs)
         self.held_host: str | None = None
-        # True if the slot that it holds is one of the slots for urgent work.
+        # True if the operation holds a slot of ``held_host`` for urgent operations, False if for ordinary operations.
         self.slot_urgent = False
-        # False while the scheduler may still be processing a request for this server, sent by this process or by an
-        # earlier owner of the row.
+        # False while the scheduler may still be processing a request that was sent for this server.
         self.select_answered = False
-        # True if this process created the accelerator requests and has not tried to bind any of them yet.
+        # True if this process created the server's accelerator requests and has not tried to bind any of them yet.
         self.unbound = False
-        # True if this process has just moved the server into its cell, and has sent no request to the network service
-        # for it yet.
+        # True if the server was just moved into its cell, and no request for it was sent to the network service yet.
         self.just_handed_over = False
         self._together: Callable[[engine.Connection], object] | None = None
         self._at = (self.position, self.kind)
@@ -111,21 +108,22 @@ class Work(LeasedOperation[OutputsT]):
 
     # -- what the steps need --------------------------------------------------------------------------------------
     def at(self, position: int, step: str) -> None:
-        """Set the step that is being done or undone."""
+        """Set the step that is being done or undone now, from which ``key`` is made."""
         self._at = (position, step)
 
     def key(self) -> str:
         """Return the step key of the current step in this attempt.
 
-        A step key is ``<operation uuid>/<position>.<step name>/<attempt>``. Hosts use it to recognise repeated calls.
+        A step key is ``<operation uuid>/<position>.<step name>/<attempt>``. Hosts recognise a repeated call by its step
+        key.
         """
         return claims.make_key(self.uuid, *self._at, self.attempt)
 
     def instance_row(self, fresh: bool = False) -> dict[str, Any]:
         """Return the server's row with its columns of instance_extra.
 
-        The row is read once, and again if ``fresh`` is True or after ``changed``. Raises InstanceNotFound if there is
-        no such server, and Unanswered if the database does not answer.
+        The row is cached. It is read again if ``fresh`` is True or ``changed`` was called. Raises InstanceNotFound if
+        there is no such server, and Unanswered if the database does not answer.
         """
         if self._instance is None or fresh:
             with engine.silence(), self.db.read() as conn:
@@ -137,8 +135,8 @@ class Work(LeasedOperation[OutputsT]):
 
         The user's metadata are loaded only if notifications are enabled.
 
-        Raises ServerUnreadable if a stored text of the server cannot be parsed. A delete, confirm, revert, pending
-        release or undo reads such a server all the same.
+        Raises ServerUnreadable if a stored JSON text of the server cannot be parsed. Urgent operations (``is_urgent``)
+        do not raise it, so that such a server can still be deleted.
         """
         row = self.instance_row(fresh)
         if 'system_metadata' not in row:
@@ -164,13 +162,18 @@ class Work(LeasedOperation[OutputsT]):
         return [Vif.read(stored) for stored in json.loads(self.instance_row(fresh)['extra_network_info'] or '[]')]
 
     def changed(self) -> None:
-        """Discard the cached row of the server, because a host or a step has changed it."""
+        """Discard the cached row of the server, because a host or a step has changed the row in the database."""
         self._instance = None
 
     def query_host(self, host: str, method: HostMethod[P, Reply], *args: P.args, **kwargs: P.kwargs) -> Reply:
-        """Send a query to a host, which changes nothing there and needs no step key, and return its reply.
+        """Call a host's method that changes nothing on the host and so needs no step key, and return the reply.
 
-        Raises the same errors as ``call_host``.
+        Raises:
+            HostDown: The compute service of the host is down.
+            Unanswered: The host did not reply.
+            LeaseLost: Another conductor owns the operation.
+            Cancelled: The operation was cancelled.
+            KilonovaError: The error that the host replied.
         """
         self._check_known(host)
         self.before_sending()
@@ -186,8 +189,8 @@ class Work(LeasedOperation[OutputsT]):
     def _check_known(self, host: str) -> None:
         """Raise HostDown if the host is known to be down.
 
-        The database is read only if the last check found the host down, if the host did not answer its last call, or if
-        this operation was released for a retry before, since the host may have been forced down in the meantime.
+        The database is read only in three cases: the last check found the host down, the host did not answer its last
+        call, or this operation was released for a retry before. In these cases the state of the host may have changed.
         """
         liveness, doubtful = self.env.liveness, self.outputs.tries or self.env.slots.is_silent(host)
         with engine.silence():
@@ -195,7 +198,7 @@ class Work(LeasedOperation[OutputsT]):
                 raise HostDown(host=host)
 
     def _check_alive(self, method: str, host: str) -> None:
-        """Raise HostDown if the service of a host that didn't answer is down."""
+        """Raise HostDown if a host that did not answer the call ``method`` counts as down."""
         with engine.silence():
             if not self.env.liveness.is_down(self.db, host):
                 return
@@ -207,12 +210,13 @@ class Work(LeasedOperation[OutputsT]):
     def call_host(self, host: str, method: HostMethod[P, Reply], *args: P.args, **kwargs: P.kwargs) -> Reply:
         """Call a declared method of a host with the key of the current step, and return its reply.
 
-        The call may take long, so it needs a slot of the host. A host that is known to be down is sent nothing.
+        A call may take long, so the number of operations that call a host at the same time is limited: each needs a
+        slot of the host. A host that is known to be down is not called.
 
         Raises:
             HostDown: The compute service of the host is down.
-            Unanswered: The host did not reply. Whether it did the work is unknown; the step is repeated with the same
-                key.
+            Unanswered: The host did not reply, so it is unknown whether the host did the step. The step is repeated
+                with the same key.
             WaitingForHostSlot: All slots of the host are taken.
             LeaseLost: Another conductor owns the operation.
             Cancelled: The operation was cancelled.
@@ -221,7 +225,7 @@ class Work(LeasedOperation[OutputsT]):
         self._check_known(host)
         if self.held_host != host:
             self.release_host()
-            # An operation that waits for a slot compares its row again when it goes on, because the wait may be long.
+            # The wait for a slot may be long. Therefore an operation that waited checks its row again (``resumed``).
             if not self.env.slots.take(host, self):
                 raise WaitingForHostSlot
             self.held_host = host
@@ -244,16 +248,16 @@ class Work(LeasedOperation[OutputsT]):
         return answer
 
     def release_host(self) -> None:
-        """Release the slot of the host, so that the next operation that waits for it continues."""
+        """Release the slot of the host, if the operation holds one, so that the next waiting operation continues."""
         if self.held_host is not None:
             host, self.held_host = self.held_host, None
             self.env.slots.release(host, self)
 
     # -- decisions ------------------------------------------------------------------------------------------------
     def done(self, step: Step[OutputsT]) -> None:
-        """Advance to the next position after a step.
+        """Advance to the next position after the step ``step`` was done.
 
-        The position and the outputs are written to the row if ``step.saved`` says that they must survive a crash.
+        The position and the outputs are written to the operation row only if ``step.saved`` is true.
         """
         self.position += 1
         saved = step.saved(self) if callable(step.saved) else step.saved
@@ -262,16 +266,17 @@ class Work(LeasedOperation[OutputsT]):
             self.decide({'position': self.position}, write=write)
 
     def write_with_checkpoint(self, write: Callable[[engine.Connection], object]) -> None:
-        """Register a write for the transaction that records the current step as done.
+        """Register a function that writes in the transaction that records the current step as done.
 
-        The current step must be one that is saved.
+        The current step must be saved (``Step.saved``), because otherwise there is no such transaction.
         """
         self._together = write
 
     def undo_attempt(self, back_to: int, error: Exception) -> None:
-        """Record the decision to undo the steps of this attempt, down to the position ``back_to``.
+        """Record in the operation row that the steps of this attempt will be undone, down to the position ``back_to``.
 
-        The decision is committed before any step is undone.
+        ``error`` is the refusal of the host, which is kept in the outputs. Returns after the COMMIT, so that no step is
+        undone before it.
         """
         self.outputs.refusals.append(shortened(str(error), MOST_TEXT))
         self.outputs.back_to = back_to
@@ -279,7 +284,7 @@ class Work(LeasedOperation[OutputsT]):
         self.decide({'undoing': True, 'position': self.position})
 
     def again(self) -> None:
-        """Start the next attempt, at the position down to which the last one was undone."""
+        """Start the next attempt, at the position down to which the last attempt was undone."""
         self.attempt += 1
         self.position, self.outputs.back_to = self.outputs.back_to or 0, None
         self.decide({'position': self.position, 'attempt': self.attempt, 'written': '', 'undoing': False})
@@ -287,16 +292,15 @@ class Work(LeasedOperation[OutputsT]):
         self.changed()
 
     def fail(self, error: Exception) -> None:
-        """Record the decision to undo the operation, with its error.
+        """Record in the operation row that the operation has failed with this error and will be undone.
 
-        The decision is committed before any step is undone. If an error is recorded already, that first one is kept.
-        Does nothing if the operation has failed before.
+        Returns after the COMMIT, so that no step is undone before it. An error that was recorded earlier is kept. Does
+        nothing if the operation has failed before.
         """
         if self.failed:
             return
         if isinstance(error, Cancelled) and self.error is None:
-            # A host reported the cancel before this process knew of it. The request that cancelled the row may have
-            # stored its reason there.
+            # A host reported the cancel first. Read the row, because the cancel may have stored its reason in the row.
             self.standing()
         self.failed = True
         self.error = self.error or {
@@ -308,10 +312,10 @@ class Work(LeasedOperation[OutputsT]):
         self.decide({'failed': True, 'error': self.error, 'position': self.position}, cancelled=True)
 
     def give_back(self, error: Exception | None = None) -> None:
-        """Release the row, so that a conductor retries the operation after a pause, and remove it from the runner.
+        """Release the operation row, so that a conductor retries the operation after a pause.
 
-        The pause starts at ``PAUSE`` seconds and doubles with each retry without progress. RetryLater sets a pause of
-        its own.
+        Removes the operation from the runner. The pause starts at ``PAUSE`` seconds and doubles with each retry without
+        progress. If ``error`` is a RetryLater error, its attribute ``pause`` is used instead.
         """
         self.release_host()
         self.outputs.reason = shortened(readable(error), LONGEST_REASON) if error is not None else ''
@@ -319,7 +323,7 @@ class Work(LeasedOperation[OutputsT]):
             pause = error.pause
         else:
             self.outputs.tries += 1
-            # Hosts that resume reporting do so within a known time.
+            # The pause is short, because hosts report again soon after messaging works again.
             longest = 2 * PAUSE if isinstance(error, HostsNotReporting) else LONGEST_PAUSE
             pause = min(PAUSE * 2 ** min(self.outputs.tries - 1, 5), longest)
         LOG.info(
@@ -342,9 +346,9 @@ class Work(LeasedOperation[OutputsT]):
 
     # -- ends -----------------------------------------------------------------------------------------------------
     def close(self) -> None:
-        """End the operation after its last step, and remove it from the runner.
+        """End the operation after its last step: delete its row, and remove the operation from the runner.
 
-        The row is not written if a host or a step has ended it already.
+        If a host or a step has deleted the row already, nothing is written.
         """
         if not self._ended:
             self.end()
@@ -356,7 +360,7 @@ class Work(LeasedOperation[OutputsT]):
         self.env.runner.finished(self)
 
     def fault(self) -> dict[str, Any]:
-        """Return the first error of the operation as the values of a fault row."""
+        """Return the first error of the operation as a dict of the columns of a fault row."""
         error = self.error or {}
         return {
             'code': error.get('code', 500),
@@ -366,9 +370,9 @@ class Work(LeasedOperation[OutputsT]):
         }
 
     def event(self, name: str, result: str = 'Success', host: str | None = None) -> dict[str, Any]:
-        """Return the values of an action event, which is written together with the end state.
+        """Return the columns of an event of the instance action as a dict, for the transaction that ends the operation.
 
-        They include the first error of the operation, if there was one.
+        The event contains the first error of the operation, if there was one.
         """
         error = self.error or {}
         return {
@@ -387,12 +391,14 @@ class Step(Generic[OutputsT]):
     """One step of a flow: a function and, if needed, the function that undoes it.
 
     Attributes:
-        do: Does the step. It may be called repeatedly. It stores what later steps need in ``work.outputs``.
-        undo: Undoes the step. It may be called repeatedly, and also if ``do`` was never called.
-        again_from: Name of the step that takes the next alternate if this step's host refuses; None if there is no next
-            attempt.
-        saved: True, False or a function of the work: whether the outputs and the next position must survive a crash,
-            because the next step calls another process. Nothing is saved after a step that ended the row.
+        name: Name of the step, which is part of its step key.
+        do: Function that does the step. It must be safe to call repeatedly. It stores results for later steps in
+            ``work.outputs``.
+        undo: Function that undoes the step. It must be safe to call repeatedly, and also if ``do`` was never called.
+        again_from: Name of the step at which the next attempt begins, with the next host, if the host of this step
+            refuses. None if no other host is tried.
+        saved: Whether the outputs and the next position are written to the operation row after the step, because they
+            must survive a crash. May be a function of the work. Nothing is written after a step that ended the row.
     """
 
     name: str
@@ -405,8 +411,8 @@ class Step(Generic[OutputsT]):
 def readable(error: Exception) -> str:
     """Return the text of an error that users may read.
 
-    For Kilonova's own errors this is the message without file paths of hosts. For all other errors it is only the name
-    of the class, because their messages may hold internals. The details of a fault, which only administrators see, have
-    the whole message.
+    For Kilonova's own errors the text is the message without file paths of hosts. For all other errors it is only the
+    name of the class, because their messages may contain internal details. Administrators see the whole message in the
+    details of the fault.
     """
     return without_paths(str(error)) if isinstance(error, KilonovaError) else type(error).__name__

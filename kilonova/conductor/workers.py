@@ -1,6 +1,6 @@
-"""``WorkerThreads`` run jobs, and ``OperationSlots`` limit the calls to each host (operations.md, rule 5).
+"""``WorkerThreads``, which run jobs, and ``OperationSlots``, which limit calls to each host (operations.md, rule 5).
 
-``runner.Runner`` has one of each:
+``runner.Runner`` has one object of each class:
 
     workers = WorkerThreads(32)
     workers.start()
@@ -9,11 +9,11 @@
 
     slots = OperationSlots(10, workers.lock, resume)
     if not slots.take('gpu1', work):
-        ...                             # the work waits: resume(work) is called when it has a slot
+        ...                             # the work waits: resume(work) is called when the work has a slot
     slots.release('gpu1', work)
 
-A quarter of the workers runs only urgent jobs. A job may return another job, which the same worker runs next. Delayed
-calls need no thread each: one thread makes them all (rule 7).
+A quarter of the worker threads runs only urgent jobs. A job may return another job, which the same thread runs next.
+One thread makes all delayed calls, so a delayed call needs no thread of its own (rule 7).
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from kilonova import concurrency
 
 LOG = logging.getLogger(__name__)
 
-# A job returns the next job of the same worker, or None.
+# A job is a function without arguments. It returns the job that the same worker thread runs next, or None.
 Job = Callable[[], 'Job | None']
 
 
 class WorkerThreads:
     """A fixed number of threads that run queued jobs, urgent ones first.
 
-    ``lock`` guards the queues. Other code takes it as well when queued jobs and its own data must be seen together.
+    ``lock`` guards the queues. ``OperationSlots`` and ``Runner`` use the same lock, so that an operation which moves
+    between a slot and a queue is always in one of the two.
     """
 
     def __init__(self, count: int) -> None:
         lock = threading.RLock()
-        # Idle workers wait on these conditions: workers for any job on the first, workers for urgent jobs only on the
-        # second.
+        # Idle ordinary workers wait on ``lock``, and workers that run only urgent jobs wait on ``_reserved``.
         self.lock, self._reserved = threading.Condition(lock), threading.Condition(lock)
         self.threads: list[threading.Thread] = []
         self.stopping = False
@@ -59,14 +59,14 @@ class WorkerThreads:
         self._order = itertools.count()
 
     def start(self) -> None:
-        """Start the threads."""
+        """Start the worker threads and the thread for delayed calls."""
         reserved = max(1, self._count // 4)
         for number in range(self._count):
             self.threads.append(concurrency.spawn(self._work, number < reserved, name=f'flow-{number}'))
         concurrency.spawn(self._watch_due, name='due')
 
     def stop(self) -> None:
-        """Begin no further job."""
+        """Stop the threads after their current jobs. Queued jobs are not started any more."""
         with self.lock:
             self.stopping = True
             self.lock.notify_all()
@@ -81,10 +81,7 @@ class WorkerThreads:
             time.sleep(0.05)
 
     def busy(self) -> bool:
-        """Return whether a job is queued or running.
-
-        Delayed calls don't count.
-        """
+        """Return whether a job is queued or running. Delayed calls that are not due yet don't count."""
         return bool(self._urgent or self._normal or self._running)
 
     def due(self) -> int:
@@ -92,7 +89,7 @@ class WorkerThreads:
         return len(self._due)
 
     def add(self, job: Job, urgent: bool) -> None:
-        """Queue a job."""
+        """Queue a job. Urgent jobs are run before the others."""
         with self.lock:
             (self._urgent if urgent else self._normal).append(job)
             self.lock.notify()
@@ -102,7 +99,7 @@ class WorkerThreads:
     def call_later(self, seconds: float, act: Callable[[], None]) -> None:
         """Call ``act`` after the given number of seconds.
 
-        It is called in the thread for delayed calls, so it must not block.
+        ``act`` must not block, because one thread makes all delayed calls.
         """
         if not self.stopping:
             with self._due_changed:
@@ -139,10 +136,10 @@ class WorkerThreads:
 
 
 class Holder(Protocol):
-    """An object that can hold a slot, such as ``work.Work``.
+    """An operation that can hold a slot of a host, such as ``work.Work``.
 
-    ``held_host`` is the host of the slot that it holds, and ``slot_urgent`` whether that is one of the slots for urgent
-    work.
+    ``held_host`` is the host whose slot the operation holds, or None. ``slot_urgent`` is True if the slot is one of the
+    host's slots for urgent work.
     """
 
     uuid: str
@@ -152,7 +149,7 @@ class Holder(Protocol):
 
     @property
     def is_urgent(self) -> bool:
-        """Whether the work is urgent, and so may use the slots for urgent work."""
+        """Whether the operation is urgent, and so uses the slots for urgent work."""
 
 
 HolderT = TypeVar('HolderT', bound=Holder)
@@ -160,13 +157,13 @@ HolderT = TypeVar('HolderT', bound=Holder)
 
 @dataclass
 class HostSlots(Generic[HolderT]):
-    """Slots of one host.
+    """Slots of one host: permits for operations of this process to call the host.
 
     Attributes:
-        taken: Number of slots in use, by whether they are for urgent work.
-        parked: Work that waits for a slot, oldest first, by whether it is urgent.
-        silent: True if the last call to the host was not answered. Then only one call at a time is allowed for urgent
-            and one for other work, to find out whether the host is back.
+        taken: Numbers of slots in use: ``taken[True]`` for urgent operations and ``taken[False]`` for others.
+        parked: Operations that wait for a slot, oldest first: ``parked[True]`` are the urgent ones.
+        silent: True if the host did not answer the last call. As long as this is True, only one urgent operation and
+            one other operation may call the host, to find out whether the host is back.
     """
 
     taken: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
@@ -176,16 +173,16 @@ class HostSlots(Generic[HolderT]):
     silent: bool = False
 
     def unused(self) -> bool:
-        """Return whether no slot is in use, no work waits, and the host answered its last call."""
+        """Return whether no slot is in use, no operation waits, and the host answered the last call."""
         return not (any(self.taken.values()) or any(self.parked.values()) or self.silent)
 
 
 class OperationSlots(Generic[HolderT]):
     """Limits the number of operations of this process that call the same host at the same time.
 
-    Each host has ``a_host`` slots for ordinary work and as many for urgent work. ``resume(work)`` is called when work
-    that waited has a slot. ``lock`` is the lock of the worker queues, so that work is never unseen between a slot and a
-    queue.
+    Each host has ``a_host`` slots for ordinary operations and as many for urgent ones. ``resume(work)`` is called when
+    an operation that waited has a slot. ``lock`` is the lock of the worker queues, so that an operation which moves
+    between a slot and a queue is always in one of the two.
     """
 
     def __init__(self, a_host: int, lock: threading.Condition, resume: Callable[[HolderT], None]) -> None:
@@ -193,9 +190,9 @@ class OperationSlots(Generic[HolderT]):
         self._hosts: dict[str, HostSlots[HolderT]] = {}
 
     def take(self, host: str, work: HolderT) -> bool:
-        """Take a slot of the host, and return whether there was a free one.
+        """Take a slot of the host for ``work``, and return whether a slot was free.
 
-        If it returns False, the work waits, and ``resume(work)`` is called when it has a slot.
+        If the result is False, ``work`` is queued, and ``resume(work)`` is called as soon as ``work`` has a slot.
         """
         urgent = work.is_urgent
         with self._lock:
@@ -208,14 +205,14 @@ class OperationSlots(Generic[HolderT]):
             return False
 
     def release(self, host: str, work: HolderT) -> None:
-        """Release the slot of ``work``, and hand it to the work that has waited longest for this host."""
+        """Release the slot that ``work`` holds, and give it to the operation that has waited longest for the host."""
         with self._lock:
             slots = self._hosts[host]
             slots.taken[work.slot_urgent] -= 1
             self._next(host, slots)
 
     def silent(self, host: str) -> None:
-        """Note that a call to the host was not answered."""
+        """Note that the host did not answer a call, so that fewer operations call the host until it answers."""
         with self._lock:
             self._hosts.setdefault(host, HostSlots()).silent = True
 
@@ -226,7 +223,7 @@ class OperationSlots(Generic[HolderT]):
             return slots is not None and slots.silent
 
     def waiting_for_silent(self) -> dict[str, list[HolderT]]:
-        """Return the work that waits for slots of hosts which did not answer their last call, by host."""
+        """Return a dict from host to the operations that wait for it, for hosts that did not answer their last call."""
         with self._lock:
             return {
                 host: [work for parked in slots.parked.values() for work in parked.values()]
@@ -235,7 +232,7 @@ class OperationSlots(Generic[HolderT]):
             }
 
     def answers(self, host: str) -> None:
-        """Note that a call to the host was answered, and hand its slots to waiting work again."""
+        """Note that the host answered a call. If it had not answered before, give its slots to waiting operations."""
         with self._lock:
             slots = self._hosts.get(host)
             if slots is not None and slots.silent:
@@ -248,9 +245,9 @@ class OperationSlots(Generic[HolderT]):
             return [uuid for slots in self._hosts.values() for parked in slots.parked.values() for uuid in parked]
 
     def unpark(self, uuids: Iterable[str]) -> list[HolderT]:
-        """Stop the wait of these operations, and return those that were waiting.
+        """Remove these operations from the queues of all hosts, and return those that were waiting.
 
-        They get no slot.
+        The removed operations get no slot.
         """
         with self._lock:
             return [
@@ -262,7 +259,7 @@ class OperationSlots(Generic[HolderT]):
             ]
 
     def unpark_all(self, owner: str) -> list[HolderT]:
-        """Stop the wait of all work with this owner, and return that work."""
+        """Remove all operations of this owner id from the queues of all hosts, and return these operations."""
         with self._lock:
             return [
                 parked.pop(work.uuid)
@@ -276,9 +273,9 @@ class OperationSlots(Generic[HolderT]):
         return slots.taken[urgent] < (1 if slots.silent else self._a_host)
 
     def _next(self, host: str, slots: HostSlots[HolderT]) -> None:
-        """Hand free slots to the work that waits for them.
+        """Give the free slots of a host to waiting operations, and resume these operations.
 
-        The work holds its slot from this moment, whatever happens to it.
+        An operation holds its slot from this moment on, even before a worker runs it.
         """
         for urgent, parked in slots.parked.items():
             while parked and self._has_slot(slots, urgent):

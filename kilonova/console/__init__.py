@@ -1,1 +1,1 @@
-"""The console proxies, which connect a user's websocket with the console of a guest on its host."""
+"""The console proxies, which connect the websocket of a user with the console of a guest on a host."""

@@ -1,10 +1,10 @@
-"""Validate console tokens with the cells' databases and the server's host.
+"""``Authority``, which checks console tokens in the databases of the cells and with the server's host.
 
     access = authority.find(token)          # None if the token is unknown, expired or used
-    authority.is_there(access)              # whether the console still listens at that address
-    authority.take(access)                  # uses the token up; False if another connection was faster
+    authority.is_there(access)              # whether the server's console is still at the address of the token
+    authority.take(access)                  # mark the token as used; False if another connection has used it first
 
-All methods block, so proxies call them in threads.
+All methods block, so the proxies call them in threads.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LOG = logging.getLogger(__name__)
 
 
 class ConsoleHosts(Protocol):
-    """The method of ``rpc.compute.Compute`` that is used here."""
+    """The method of the RPC client of computes (``rpc.compute.Compute``) that ``Authority`` calls."""
 
     def validate_console_port(
         self, ctxt: RequestContext, *, server: str, instance: Instance, console_type: str, target: str
@@ -36,10 +36,10 @@ class ConsoleHosts(Protocol):
 
 @dataclass(frozen=True)
 class Access:
-    """The console that a token gives access to.
+    """The console to which a token gives access.
 
-    ``host`` and ``port`` are the address where it listens. ``base_url`` is the address that users get. ``seconds`` is
-    how long the token was still valid.
+    ``host`` and ``port`` are the address at which the console listens. ``base_url`` is the URL of the proxy that users
+    get. ``seconds`` is the time for which the token was still valid when it was read.
     """
 
     token: str = field(repr=False)
@@ -54,9 +54,9 @@ class Access:
 
 
 class Authority:
-    """A validator of console tokens.
+    """Checks console tokens and marks them as used.
 
-    ``cells`` are the databases with tokens, and ``hosts`` is a client of the computes.
+    ``cells`` are the databases that store the tokens, and ``hosts`` is an RPC client of the computes.
     """
 
     def __init__(
@@ -65,7 +65,9 @@ class Authority:
         self._cells, self._hosts, self._ctxt = cells, hosts, ctxt
 
     def find(self, token: str) -> Access | None:
-        """Return the console of a token, or None if there is no such valid token. Runs one SQL statement for each cell.
+        """Return the console of a token, or None if the token is unknown, expired or used.
+
+        Runs one SQL statement in each cell until the token is found.
 
         Raises Unanswered if no cell that answers has the token and other cells do not answer.
         """
@@ -117,5 +119,5 @@ class Authority:
         )
 
     def take(self, access: Access) -> bool:
-        """Use the token up. Return False if it is already used or has expired."""
+        """Mark the token as used. Return False if the token is already used or has expired."""
         return console_tokens.take(access.cell, access.token)

@@ -13,9 +13,9 @@ import os
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
-# Maximum bytes of a file.
+# Maximum size in bytes of a file that is served.
 MOST = 16 << 20
-# These types take precedence over the host's table, because browsers run no module that has another type.
+# Content types by file extension, used before the host's table. Browsers run modules only as text/javascript.
 _TYPES = {
     '.js': 'text/javascript',
     '.mjs': 'text/javascript',
@@ -28,25 +28,25 @@ _TYPES = {
 
 
 class Page(NamedTuple):
-    """A file with its content type."""
+    """The content of a file, with its content type."""
 
     type: str
     body: bytes
 
 
 class Pages:
-    """The files of one directory, or no files if ``root`` is None.
+    """The files of the directory ``root``, or no files if ``root`` is None.
 
-    Links in the directory are followed, so anyone who may write there decides what is served.
+    Symbolic links in the directory are followed, so a user who may write to the directory can have any file served.
     """
 
     def __init__(self, root: str | None) -> None:
         self.root = root
 
     def get(self, target: str) -> Page | None:
-        """Return the file that a request's target names, or None if there is none.
+        """Return the file that the path of an HTTP request names, or None if there is no such file.
 
-        Files outside the directory, hidden files and lists of directories are not returned.
+        Files outside the directory, hidden files and listings of directories are not returned.
         """
         parts = [part for part in unquote(urlsplit(target).path).split('/') if part]
         if self.root is None or not parts or any(part.startswith('.') or '\0' in part for part in parts):

@@ -1,15 +1,13 @@
-"""A console proxy.
-
-It accepts websockets, validates their tokens, and forwards bytes between them and the guests' consoles.
+"""``Proxy``, a console proxy: it accepts websockets, checks their tokens, and connects them with consoles of guests.
 
     proxy = Proxy('novncproxy', {'novnc'}, authority, Pages('/usr/share/novnc'), ProxyLimits())
     proxy.start(listener)           # a listening socket; ``tls``: an SSLContext
     proxy.stop()
 
-One asyncio loop of the library websockets, in a thread of its own, serves all connections. Databases and hosts are
-queried in a few other threads. The order of the steps for a connection is important. First the proxy connects to the
-guest's port, then it asks the host whether that is still the server's console, and then it uses up the token. If the
-host were asked before the connection, another guest could get the port in between.
+One asyncio loop in a thread of its own serves all connections, with the library websockets. Databases and hosts are
+queried in other threads. For each connection the proxy first connects to the port of the guest's console. Then it asks
+the host whether this port is still the server's console, and then it marks the token as used. If the proxy asked the
+host before it connected, another guest could get the port in between.
 """
 
 from __future__ import annotations
@@ -43,15 +41,16 @@ from kilonova.errors import KilonovaError
 LOG = logging.getLogger(__name__)
 T = TypeVar('T')
 
-# The library would log requests, and their tokens with them. This logger belongs to no hierarchy, so no configuration
-# can enable it.
+# A logger that logs nothing, because the library websockets would log requests with their tokens.
+# No configuration can enable this logger, because it has no parent logger.
 _SILENT = stdlib_logging.Logger('websockets', stdlib_logging.CRITICAL + 1)  # noqa: LOG001 - on purpose
 
 # Maximum length of a token, which is a uuid.
 MOST_TOKEN = 64
+# Maximum number of bytes that are read from a guest's console at once.
 BLOCK = 65536
 BINARY = Subprotocol('binary')
-# By scheme of a console's address: the schemes of the pages that may open the console.
+# Keys are the URL schemes of consoles. Values are the schemes of the web pages that may open such a console.
 SCHEMES = {'http': {'http'}, 'https': {'https'}, 'ws': {'http', 'https'}, 'wss': {'https'}}
 
 
@@ -62,11 +61,11 @@ class ProxyLimits:
     Attributes:
         connections: Maximum connections of the proxy.
         consoles: Maximum open consoles of one server.
-        message: Maximum bytes of one message of a user.
-        handshake: Maximum time until the request has arrived.
-        opening: Maximum time until the console is open.
-        connect: Maximum time for connecting to the guest's port.
-        answer: Interval of the pings to a user, and maximum time for the reply to one.
+        message: Maximum bytes of one websocket message from a user.
+        handshake: Maximum time from the connection of a user until the HTTP request has arrived.
+        opening: Maximum time from the handshake until the console is open.
+        connect: Maximum time for connecting to the port of the guest's console.
+        answer: Interval of the pings to a user, and maximum time for the user's reply to a ping.
         threads: Number of threads for queries to databases and hosts.
     """
 
@@ -81,11 +80,15 @@ class ProxyLimits:
 
 
 class ConsoleRefused(Exception):
-    """A connection gets no console. The reason is written for the log and contains no token."""
+    """A connection must not open a console. The text is the reason for the log, and contains no token."""
 
 
 def token_of(target: str, cookies: Iterable[str] = ()) -> str | None:
-    """Return the token in a request's query or in a cookie, or None if there is none."""
+    """Return the token from the query of a URL or from a cookie, or None if the request has no token.
+
+    ``target`` is the path and query of the request. ``cookies`` are the values of its Cookie headers, which are used
+    only if the query has no token. A token that is longer than ``MOST_TOKEN`` counts as missing.
+    """
     found = parse_qs(urlsplit(target).query).get('token')
     for text in cookies if not found else ():
         try:
@@ -98,9 +101,10 @@ def token_of(target: str, cookies: Iterable[str] = ()) -> str | None:
 
 
 def is_foreign(origin: str | None, host: str | None, base_url: str, allowed: Collection[str]) -> str | None:
-    """Return why a page of this origin must not open the console, or None if it may.
+    """Return the reason why a web page of this origin must not open the console, or None if the page may open it.
 
-    Programs other than browsers send no origin, and may open it.
+    ``origin`` and ``host`` are the headers of the request, ``base_url`` is the URL of the console, and ``allowed`` are
+    host names of further allowed origins. A request without an origin is allowed, because only browsers send one.
     """
     if origin is None:
         return None
@@ -132,7 +136,12 @@ class _Connection(ServerConnection):
 
 
 class Proxy:
-    """A console proxy. ``name`` is the name of the daemon, and ``types`` are the console types that it serves."""
+    """A console proxy.
+
+    ``name`` is the name of the daemon without 'kilonova-', and ``types`` are the console types that it serves.
+    ``allowed_origins`` are the host names of further web pages that may open consoles. If ``ends_with_token`` is True,
+    consoles are closed when their tokens expire.
+    """
 
     def __init__(
         self,
@@ -155,7 +164,7 @@ class Proxy:
 
     # -- life --------------------------------------------------------------------------------------------------------
     def start(self, listener: socket.socket, tls: ssl.SSLContext | None = None) -> None:
-        """Start the proxy, and return once it accepts connections."""
+        """Start the proxy on a listening socket, and return when it accepts connections."""
         begun: concurrent.futures.Future[None] = concurrent.futures.Future()
         threading.Thread(target=self._run, args=(listener, tls, begun), name=self._name, daemon=True).start()
         begun.result()
@@ -206,13 +215,13 @@ class Proxy:
 
     # -- pages -------------------------------------------------------------------------------------------------------
     async def _answer(self, _connection: ServerConnection, request: Request) -> Response | None:
-        """Return the page of a request, or None if the request opens a websocket."""
+        """Return the response with the requested page, or None if the request opens a websocket."""
         if request.headers.get('Upgrade', '').lower() == 'websocket':
             return None
         page = await self._ask(self._pages.get, request.path)
         status = http.HTTPStatus.NOT_FOUND if page is None else http.HTTPStatus.OK
         body = b'' if page is None else page.body
-        # The page's address contains a token, so it must not be sent to other sites as the referrer.
+        # The page's URL contains a token, so Referrer-Policy forbids browsers to send the URL to other sites.
         headers = Headers(
             {
                 'Content-Length': str(len(body)),
@@ -235,7 +244,7 @@ class Proxy:
                 access, reader, writer = await self._open(connection)
         except (ConsoleRefused, KilonovaError, TimeoutError) as error:
             LOG.warning('A connection from %s is refused: %s', peer, str(error) or 'it took too long')
-            # No close frame is sent, because clients would take its text for data of the guest.
+            # The connection gets no close frame, because clients would show the frame's text as data of the guest.
             connection.transport.close()
             return
         except Exception:
@@ -251,9 +260,10 @@ class Proxy:
         LOG.info('Console %s of a server closed', access.console_type, instance_uuid=access.instance_uuid)
 
     async def _open(self, connection: ServerConnection) -> tuple[Access, asyncio.StreamReader, asyncio.StreamWriter]:
-        """Return the console that a connection may open, and count it for its server.
+        """Open the console for a connection, and count the console for its server.
 
-        Raises Refused if it may open none.
+        Returns the console's access with the reader and the writer of the connection to the guest. Raises
+        ConsoleRefused if the connection must not open a console.
         """
         request = connection.request
         assert request is not None
@@ -280,7 +290,7 @@ class Proxy:
         writer = None
         try:
             reader, writer = await self._connect(access)
-            # 3. Check that the port still belongs to the server, and use up the token.
+            # 3. Check that the port still belongs to the server, and mark the token as used.
             if not await self._ask(self._authority.is_there, access):
                 raise ConsoleRefused(f'the console of server {server} is not at {access.host}:{access.port} any more')
             if not await self._ask(self._authority.take, access):
@@ -309,7 +319,10 @@ class Proxy:
         writer: asyncio.StreamWriter,
         seconds: float | None,
     ) -> None:
-        """Forward data in the two directions until one end closes the connection, or the time is over."""
+        """Forward data in the two directions until the user or the guest closes the connection.
+
+        If ``seconds`` is not None, the connection is closed after that time at the latest.
+        """
         ways = [asyncio.ensure_future(way) for way in (_to_guest(connection, writer), _to_user(reader, connection))]
         try:
             done, _ = await asyncio.wait(ways, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -339,5 +352,5 @@ async def _to_user(reader: asyncio.StreamReader, connection: ServerConnection) -
 
 
 def _subprotocol(_connection: ServerConnection, offered: Sequence[Subprotocol]) -> Subprotocol | None:
-    """Return the subprotocol for binary frames if the client offers it, because older clients require that."""
+    """Return the subprotocol 'binary' if the client offers it, because older clients require it, else None."""
     return BINARY if BINARY in offered else None

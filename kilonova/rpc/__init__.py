@@ -1,1 +1,1 @@
-"""RPC between the daemons. ``interface`` declares the methods, and ``transport`` carries the messages."""
+"""RPC between the daemons. ``interface`` is used to declare RPC methods, and ``transport`` sends the messages."""

@@ -30,7 +30,7 @@ class BaseApi(RpcInterface):
 
 
 class BaseEndpoint:
-    """The implementation of ``BaseApi``, the same for all daemons."""
+    """The implementation of ``BaseApi``, which all daemons use. ``service`` is the name of the service."""
 
     def __init__(self, service: str) -> None:
         self._service = service
@@ -45,7 +45,7 @@ class BaseEndpoint:
 
 
 def ping(transport: ClientTransport, topic: str, server: str | None, ctxt: RequestContext) -> None:
-    """Check that a daemon answers. If ``server`` is None, any server of the topic may answer.
+    """Check that the daemon of a topic on the host ``server`` answers. If ``server`` is None, any daemon may answer.
 
     Raises Unanswered if no daemon answers.
     """

@@ -1,10 +1,10 @@
-"""Run calls that may hang in threads of their own, so that the caller waits no longer than a set time.
+"""Run function calls that may hang in threads of their own, so that the calling thread waits for a limited time.
 
     bounded = Bounded(most=8)
-    reply = bounded.run(lambda: client.call(ctxt, 'ping'), 75.0)    # its result or its error; Overdue after 75 s
+    reply = bounded.run(lambda: client.call(ctxt, 'ping'), 75.0)    # raises Overdue if the call takes more than 75 s
 
-A call that is overdue can't be stopped. It continues, and its result is lost. While ``most`` calls are overdue, further
-calls are refused at once with Overdue, so that threads do not accumulate when something hangs.
+A call that is overdue can't be stopped. The call continues, and its result is lost. While ``most`` calls are overdue,
+further calls are refused at once with Overdue, so that the number of hanging threads is limited.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Overdue(Exception):
 
 
 class Bounded:
-    """A group of calls that may hang for the same reason, such as one broker. Threads may share it.
+    """A group of function calls that may hang for the same reason, such as calls through one broker.
 
-    While ``most`` calls of the group are overdue, further calls are refused.
+    While ``most`` calls of the group are overdue, further calls are refused. Several threads may use one object.
     """
 
     def __init__(self, most: int) -> None:
@@ -59,7 +59,7 @@ class Bounded:
 def begin(act: Callable[[], Any]) -> Future[Any]:
     """Start ``act`` in a thread and return the future of its result.
 
-    Unlike with an executor, the end of the process does not wait for the thread.
+    When the process ends, it does not wait for this thread, as it would for a thread of an executor.
     """
     doing: Future[Any] = Future()
 
@@ -75,9 +75,9 @@ def begin(act: Callable[[], Any]) -> Future[Any]:
 
 @dataclass
 class CallResults:
-    """The results of ``ask_each``.
+    """The results of ``ask_each``, by the names that were its argument.
 
-    ``given`` is a dict from name to a completed future, with what the call returned or raised. ``late`` are the names
+    ``given`` is a dict from name to a completed future with the result or the error of the call. ``late`` are the names
     whose calls did not end in time. ``unasked`` are the names that were not called because the total time was over.
     """
 
@@ -89,10 +89,10 @@ class CallResults:
 def ask_each(
     names: Iterable[str], ask: Callable[[str], Any], *, at_once: int, seconds: float, until: float
 ) -> CallResults:
-    """Call ``ask(name)`` for each name in threads, and return what each call returned or raised.
+    """Call ``ask(name)`` for each name in a thread of its own, and return the results and errors of all calls.
 
-    At most ``at_once`` calls are awaited at the same time, each for at most ``seconds``. All waiting ends when
-    time.monotonic() reaches ``until``. Calls that did not end in time continue, and their results are lost.
+    At most ``at_once`` calls are awaited at the same time, each for at most ``seconds``. When time.monotonic() reaches
+    ``until``, the function returns. Calls that did not end in time continue, and their results are lost.
     """
     answers = CallResults()
     left, doing = deque(names), dict[Future[Any], tuple[str, float]]()

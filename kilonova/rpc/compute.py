@@ -1,8 +1,9 @@
 """The RPC methods that compute services answer.
 
-The names of the methods are Nova's. Where Nova's hosts send casts to each other, the conductor's flow here calls each
-host in sequence, so these methods are long calls. A method has the arguments that hosts use. If there are many, they
-form one object (``objects.orders``). Each call of a flow carries a step key, ``key``: '<operation>/<step>/<attempt>'.
+Most names of methods are Nova's. Nova's hosts send casts to each other. In Kilonova the flow of a conductor calls one
+host after the other and waits for the replies, so these methods are long calls. If a method has many arguments, they
+are members of one object (``objects.orders``). ``key`` is the step key of the operation for which the conductor calls:
+'<operation uuid>/<position>.<step name>/<attempt>'. Hosts recognise repeated calls by the step key.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class LifeCalls(RpcInterface):
 
     @step_call('6.11')
     def undo_build(self, ctxt: RequestContext, instance: Instance) -> Any:
-        """Undo ``build_and_run_instance``. Nothing happens if the build never ran or was already undone."""
+        """Undo ``build_and_run_instance``. Does nothing if the build never ran or was already undone."""
 
     @step_call('6.13')
     def rebuild_instance(self, ctxt: RequestContext, order: RebuildOrder) -> Any:
@@ -50,15 +51,15 @@ class LifeCalls(RpcInterface):
 
     @step_call('6.13')
     def undo_stop_to_reimage(self, ctxt: RequestContext, instance: Instance) -> Any:
-        """Undo ``stop_to_reimage``: start the guest again if its server is to run."""
+        """Undo ``stop_to_reimage``: start the guest again if the server's state says that it should run."""
 
     @step_call('6.11')
     def terminate_instance(self, ctxt: RequestContext, instance: Instance) -> Any:
-        """Delete the server's guest and files, and release all that it holds on the host."""
+        """Delete the server's guest and files on the host, and release its devices and its claim."""
 
     @step_call('6.11')
     def soft_delete_instance(self, ctxt: RequestContext, instance: Instance) -> Any:
-        """Power the guest off and save that the server is soft-deleted. The server keeps its disks and devices."""
+        """Power the guest off and write the state of a soft-deleted server. The server keeps its disks and devices."""
 
     @step_call('6.11')
     def restore_instance(self, ctxt: RequestContext, instance: Instance) -> Any:
@@ -72,13 +73,13 @@ class PowerCalls(RpcInterface):
     def resume_guest(self, ctxt: RequestContext, instance: Instance) -> Any:
         """Start a guest that was running when its host went down.
 
-        Return {'is_running': whether the guest runs, 'power_state': its state}. ``is_running`` is False, without a
-        power state, if the server has changed meanwhile.
+        Returns a dict with ``is_running``, whether the guest runs, and ``power_state``. If the server was changed
+        during the call, ``is_running`` is False and there is no ``power_state``.
         """
 
     @step_call('6.11')
     def stop_instance(self, ctxt: RequestContext, instance: Instance, clean_shutdown: bool) -> Any:
-        """Shut the guest down, or cut its power if ``clean_shutdown`` is False or it does not shut down in time."""
+        """Shut the guest down. Cut its power if ``clean_shutdown`` is False or the guest does not shut down in time."""
 
     @step_call('6.11')
     def start_instance(self, ctxt: RequestContext, instance: Instance) -> Any:
@@ -118,7 +119,7 @@ class PowerCalls(RpcInterface):
 
     @step_call('6.13')
     def set_admin_password(self, ctxt: RequestContext, instance: Instance, sealed: str) -> Any:
-        """Set the administrator's password in the guest. ``sealed`` is the sealed password (``sealing``)."""
+        """Set the administrator's password in the guest. ``sealed`` is the encrypted password (see ``sealing``)."""
 
 
 class Images(RpcInterface):
@@ -126,11 +127,11 @@ class Images(RpcInterface):
 
     @step_call('6.11')
     def snapshot_instance(self, ctxt: RequestContext, instance: Instance, image_id: str) -> Any:
-        """Upload the server's root disk as the data of image ``image_id``, and save the server's end state."""
+        """Upload the server's root disk as the data of image ``image_id``, and write the server's new state."""
 
     @step_call('6.11')
     def undo_snapshot_instance(self, ctxt: RequestContext, instance: Instance, image_id: str) -> Any:
-        """Undo ``snapshot_instance`` or ``backup_instance``. Nothing happens if nothing was begun."""
+        """Undo ``snapshot_instance`` or ``backup_instance``. Does nothing if neither of the two was begun."""
 
     @step_call('6.13')
     def backup_instance(self, ctxt: RequestContext, instance: Instance, image_id: str) -> Any:
@@ -145,11 +146,11 @@ class Images(RpcInterface):
 
     @step_call('6.13')
     def shelve_offload_instance(self, ctxt: RequestContext, instance: Instance) -> Any:
-        """Delete the guest and files of a shelved server, and release all that it holds on the host."""
+        """Delete the guest and files of a shelved server on the host, and release its devices and its claim."""
 
     @step_call('6.13')
     def undo_shelve_instance(self, ctxt: RequestContext, instance: Instance, image_id: str | None) -> Any:
-        """Undo ``shelve_instance``: delete the copied disk, and start the guest again if its server is to run."""
+        """Undo ``shelve_instance``: delete the copy of the disk, and start the guest again if it should run."""
 
     @step_call('6.13')
     def unshelve_instance(self, ctxt: RequestContext, order: UnshelveOrder) -> Any:
@@ -157,7 +158,7 @@ class Images(RpcInterface):
 
     @step_call('6.13')
     def undo_unshelve_instance(self, ctxt: RequestContext, instance: Instance) -> Any:
-        """Undo ``unshelve_instance``. Nothing happens if nothing was begun or it was already undone."""
+        """Undo ``unshelve_instance``. Does nothing if the unshelve was never begun or was already undone."""
 
     @step_call('6.13')
     def start_shelved_instance(self, ctxt: RequestContext, instance: Instance) -> Any:
@@ -169,27 +170,28 @@ class Images(RpcInterface):
 
 
 class MoveCalls(RpcInterface):
-    """Methods that move a stopped server to another host in three steps, or build it elsewhere after its host was lost.
+    """Methods that move a stopped server to another host, or build a server on another host after its host was lost.
 
-    Each step has a method that undoes it.
+    A move has three steps: prep_resize, resize_instance and finish_resize. Each step has a method that undoes the step.
     """
 
     @step_call('6.11')
     def prep_resize(self, ctxt: RequestContext, order: PrepResizeOrder) -> Any:
         """Claim resources for the new flavor at the destination.
 
-        Return {'disk': where the source must put the disk}. Raises HostRejected if the host can't take the server.
+        Returns a dict whose key ``disk`` says where the source must copy the disk. Raises HostRejected if the host
+        can't take the server.
         """
 
     @step_call('6.11')
     def undo_prep_resize(self, ctxt: RequestContext, instance: Instance, migration: Migration) -> Any:
-        """Undo ``prep_resize`` at the destination: release the claim and delete what has arrived of the disk."""
+        """Undo ``prep_resize`` at the destination: release the claim, and delete the parts of the disk that arrived."""
 
     @step_call('6.11')
     def resize_instance(self, ctxt: RequestContext, order: ResizeOrder) -> Any:
         """Stop the guest at the source, and copy its disks to the destination.
 
-        Return the ``disk_info`` for ``finish_resize``.
+        Returns a description of the disk, the member ``disk_info`` of the order for ``finish_resize``.
         """
 
     @step_call('6.11')
@@ -198,7 +200,7 @@ class MoveCalls(RpcInterface):
 
     @step_call('6.11')
     def finish_resize(self, ctxt: RequestContext, order: FinishResizeOrder) -> Any:
-        """Create the guest at the destination with the new flavor. It is started if it ran before the move."""
+        """Create the guest at the destination with the new flavor, and start the guest if it ran before the move."""
 
     @step_call('6.11')
     def undo_finish_resize(self, ctxt: RequestContext, instance: Instance, migration: Migration) -> Any:
@@ -206,11 +208,14 @@ class MoveCalls(RpcInterface):
 
     @step_call('6.11')
     def confirm_resize(self, ctxt: RequestContext, instance: Instance, migration: Migration) -> Any:
-        """Delete what the source has kept of the server, and free its old devices there."""
+        """Delete the files that the source has kept of the server, and free the server's old devices on the source."""
 
     @step_call('6.11')
     def check_revert(self, ctxt: RequestContext, instance: Instance, migration: Migration) -> Any:
-        """Check that the source can take the server back, without a change. Raises HostRejected if it can't."""
+        """Check, without a change, that the source can take the server back.
+
+        Raises HostRejected if the source can't take the server back.
+        """
 
     @step_call('6.11')
     def revert_resize(self, ctxt: RequestContext, instance: Instance, migration: Migration) -> Any:
@@ -226,11 +231,14 @@ class MoveCalls(RpcInterface):
 
     @step_call('6.13')
     def undo_evacuate_instance(self, ctxt: RequestContext, instance: Instance, migration: Migration) -> Any:
-        """Undo ``evacuate_instance``. Nothing happens if this host claimed nothing."""
+        """Undo ``evacuate_instance``. Does nothing if this host has claimed nothing for the server."""
 
     @step_call('6.13')
     def clean_evacuated(self, ctxt: RequestContext, instance: Instance, migration: Migration) -> Any:
-        """Delete what the old host still has of an evacuated server, once that host can be reached again."""
+        """Delete the guest, files and devices that the old host still has of an evacuated server.
+
+        The old host is called when it can be reached again.
+        """
 
 
 class LiveMigrationCalls(RpcInterface):
@@ -238,13 +246,13 @@ class LiveMigrationCalls(RpcInterface):
 
     @step_call('6.13')
     def check_can_live_migrate_source(self, ctxt: RequestContext, instance: Instance) -> Any:
-        """Return what a destination must know of the running guest."""
+        """Check that the guest runs, and return what a destination must have or know to receive the guest."""
 
     @step_call('6.13')
     def check_can_live_migrate_destination(self, ctxt: RequestContext, order: LiveMigrationCheckOrder) -> Any:
-        """Compare the guest with this host and claim resources for it.
+        """Compare the needs of a running guest with this host, and claim resources for the guest.
 
-        Raises HostRejected if this host can't take it.
+        Raises HostRejected if this host can't take the guest.
         """
 
     @step_call('6.13')
@@ -257,11 +265,11 @@ class LiveMigrationCalls(RpcInterface):
 
     @step_call('6.13')
     def post_live_migration_at_destination(self, ctxt: RequestContext, instance: Instance, migration: Migration) -> Any:
-        """Make the server the destination's after its guest has arrived."""
+        """Write to the database that the server is on the destination, after its guest has arrived."""
 
     @step_call('6.13')
     def post_live_migration(self, ctxt: RequestContext, order: LiveMigrationOrder) -> Any:
-        """Delete the domain, disks, volume connections and claim at the source after the guest has left."""
+        """Delete the domain, disks, volume connections and claim on the source after the guest has left the source."""
 
     @call('6.13')
     def live_migration_force_complete(self, ctxt: RequestContext, instance: Instance) -> Any:
@@ -269,50 +277,52 @@ class LiveMigrationCalls(RpcInterface):
 
     @step_call('6.13')
     def undo_live_migration(self, ctxt: RequestContext, order: LiveMigrationUndo) -> Any:
-        """Abort the migration at the source, and return where the guest is."""
+        """Abort the migration on the source, and return whether the source still has the guest."""
 
     @step_call('6.13')
     def rollback_live_migration_at_destination(self, ctxt: RequestContext, order: LiveMigrationUndo) -> Any:
-        """Delete what has arrived of the guest at the destination, and its claim there.
+        """Delete the incoming guest, its disks and its claim on the destination.
 
-        If the guest has arrived completely, nothing is deleted.
+        If the guest has arrived completely, nothing is deleted. Returns a dict whose key ``arrived`` says whether the
+        guest has arrived.
         """
 
 
 class Interfaces(RpcInterface):
-    """Methods that attach network interfaces to an existing guest and detach them, each with a method that undoes it.
+    """Methods that attach network interfaces to an existing guest and detach them, with methods that undo this.
 
-    ``vif`` is the interface as the info cache has it. For an interface that is the function of a PCI device, the host
-    claims the function before the interface is attached (``request``), and frees it after the guest has released it.
+    ``vif`` is the interface in the form in which the info cache stores it. If an interface is a function of a PCI
+    device (SR-IOV), the host claims the function before the interface is attached, and frees the function after the
+    guest has released the interface. ``request`` and ``request_id`` are the PCI request of such an interface.
     """
 
     @step_call('6.13')
     def claim_function(self, ctxt: RequestContext, instance: Instance, request: InstancePCIRequest) -> Any:
         """Claim the function of a PCI device for an interface.
 
-        Return {'profile': what the port's binding profile says about the function}. Raises HostRejected if none is
-        free.
+        Returns a dict whose key ``profile`` is the part of the port's binding profile that names the function. Raises
+        HostRejected if no function is free.
         """
 
     @step_call('6.13')
     def undo_claim_function(self, ctxt: RequestContext, instance: Instance, request_id: str) -> Any:
-        """Undo ``claim_function``. Nothing happens if nothing was claimed."""
+        """Undo ``claim_function``. Does nothing if no function was claimed for this request."""
 
     @step_call('6.13')
     def free_function(self, ctxt: RequestContext, instance: Instance, request_id: str) -> Any:
-        """Free the function of an interface that the guest has released and whose port is unbound."""
+        """Free the PCI function of an interface that the guest has released and whose port is unbound."""
 
     @step_call('6.13')
     def unplug_functions(self, ctxt: RequestContext, instance: Instance, vifs: list[dict[str, Any]]) -> Any:
-        """Detach device functions from the guest at the source, before a live migration."""
+        """Detach interfaces that are functions of the source's PCI devices from the guest, before a live migration."""
 
     @step_call('6.13')
     def undo_unplug_functions(self, ctxt: RequestContext, instance: Instance, vifs: list[dict[str, Any]]) -> Any:
-        """Undo ``unplug_functions``: attach the functions to the guest again."""
+        """Undo ``unplug_functions``: attach the interfaces to the guest again."""
 
     @step_call('6.13')
     def plug_functions(self, ctxt: RequestContext, instance: Instance, vifs: list[dict[str, Any]]) -> Any:
-        """Attach the destination's device functions to the guest, after a live migration."""
+        """Attach interfaces that are functions of PCI devices of the destination, after a live migration."""
 
     @step_call('6.13')
     def attach_interface(self, ctxt: RequestContext, instance: Instance, vif: dict[str, Any]) -> Any:
@@ -320,29 +330,29 @@ class Interfaces(RpcInterface):
 
     @step_call('6.13')
     def undo_attach_interface(self, ctxt: RequestContext, instance: Instance, vif: dict[str, Any]) -> Any:
-        """Undo ``attach_interface``. Nothing happens if nothing was attached."""
+        """Undo ``attach_interface``. Does nothing if the interface was never attached."""
 
     @step_call('6.13')
     def detach_interface(self, ctxt: RequestContext, instance: Instance, vif: dict[str, Any]) -> Any:
-        """Detach a network interface from the guest. Returns after the guest has released it."""
+        """Detach a network interface from the guest. Returns after the guest has released the interface."""
 
     @step_call('6.13')
     def undo_detach_interface(self, ctxt: RequestContext, instance: Instance, vif: dict[str, Any]) -> Any:
-        """Undo ``detach_interface``: attach the interface again. Nothing happens if the guest never released it."""
+        """Undo ``detach_interface``: attach the interface again, if the guest has released it."""
 
 
 class VolumeCalls(RpcInterface):
-    """Methods that attach volumes to an existing guest and detach them, each with a method that undoes it.
+    """Methods that attach volumes to an existing guest, detach or replace them, with methods that undo this.
 
-    ``instance.volumes`` contains the volume ``volume_id``, which is attached to this host.
+    ``instance.volumes`` contains the volume ``volume_id``. The volume's attachment in Cinder is one to this host.
     """
 
     @call('6.13')
     def prepare_volumes(self, ctxt: RequestContext, instance: Instance) -> Any:
-        """Return what must be known of this host before volumes of the server are attached to it.
+        """Return the connector of this host, and device names for volumes, before volumes are attached to the host.
 
-        The reply is {'connector': {…}, 'devices': ['/dev/vdb']}. The connector describes the host for the volume
-        service. The devices are names for the server's volumes that have none yet, in the order of these volumes.
+        The reply is {'connector': {…}, 'devices': ['/dev/vdb']}. The connector is a dict that describes the host to the
+        volume service. ``devices`` are names for those volumes of the server that have no name yet, in their order.
         """
 
     @step_call('6.13')
@@ -351,38 +361,42 @@ class VolumeCalls(RpcInterface):
 
     @step_call('6.13')
     def undo_attach_volume(self, ctxt: RequestContext, instance: Instance, volume_id: str) -> Any:
-        """Undo ``attach_volume``. Nothing happens if the guest never got the volume."""
+        """Undo ``attach_volume``. Does nothing if the guest never got the volume."""
 
     @step_call('6.13')
     def detach_volume(self, ctxt: RequestContext, instance: Instance, volume_id: str) -> Any:
-        """Detach the volume from the guest and disconnect it from the host."""
+        """Detach the volume from the guest, and disconnect the volume from the host."""
 
     @step_call('6.13')
     def undo_detach_volume(self, ctxt: RequestContext, instance: Instance, volume_id: str) -> Any:
-        """Undo ``detach_volume``: attach the volume again. Nothing happens if the guest never released it."""
+        """Undo ``detach_volume``: attach the volume again, if the guest has released it."""
 
     @step_call('6.13')
     def copy_volume(self, ctxt: RequestContext, instance: Instance, copy: dict[str, Any]) -> Any:
         """Copy a volume of the server to another volume while the guest uses it.
 
-        The two volumes have the same content from the time when this method returns. ``copy`` has the columns of the
-        second volume (``AttachedVolume.successor``), and ``of``, the id of the first volume.
+        When this method has returned, the host writes to the two volumes, so they have the same content. ``copy`` is a
+        dict with the columns of the second volume (``AttachedVolume.successor``) and the key ``of``, the id of the
+        first volume.
         """
 
     @step_call('6.13')
     def undo_copy_volume(self, ctxt: RequestContext, instance: Instance, copy: dict[str, Any]) -> Any:
         """Undo ``copy_volume``: end the copying and disconnect the second volume.
 
-        Nothing happens if there was no copy.
+        Does nothing if the volume is not being copied.
         """
 
     @step_call('6.13')
     def swap_volume(self, ctxt: RequestContext, instance: Instance, copy: dict[str, Any]) -> Any:
-        """Switch the guest from the volume to its copy."""
+        """Switch the guest from the first volume to its copy, the second volume."""
 
     @step_call('6.13')
     def undo_swap_volume(self, ctxt: RequestContext, instance: Instance, copy: dict[str, Any]) -> Any:
-        """Complete ``swap_volume`` if the guest still can. Return {'swapped': whether the guest uses the copy}."""
+        """Complete ``swap_volume`` if this is still possible.
+
+        Returns a dict whose key ``swapped`` says whether the guest uses the copy.
+        """
 
     @step_call('6.13')
     def extend_volume(self, ctxt: RequestContext, instance: Instance, volume_id: str) -> Any:
@@ -390,52 +404,53 @@ class VolumeCalls(RpcInterface):
 
 
 class VolumeSnapshotCalls(RpcInterface):
-    """Methods for a snapshot, which the volume service has begun, of a volume that is a file on a share."""
+    """Methods for snapshots of volumes that are files on a network share. The volume service has begun the snapshot."""
 
     @step_call('6.13')
     def snapshot_volume(self, ctxt: RequestContext, instance: Instance, files: dict[str, str]) -> Any:
         """Make the guest write to a new file of the volume from now on.
 
-        ``files`` contains ``volume_id``, ``name`` and ``format`` of the file that the guest writes to at present, and
-        ``new``, the name of the new file, a qcow2.
+        ``files`` is a dict with the keys ``volume_id``, ``name`` and ``format`` of the file to which the guest writes
+        at present, and ``new``, the name of the new file, which has the format qcow2.
         """
 
     @step_call('6.13')
     def undo_snapshot_volume(self, ctxt: RequestContext, instance: Instance, files: dict[str, str]) -> Any:
-        """Return {'taken': whether the guest writes to the new file}. Nothing is changed."""
+        """Return a dict whose key ``taken`` says whether the guest writes to the new file. Changes nothing."""
 
     @step_call('6.13')
     def withdraw_volume_snapshot(self, ctxt: RequestContext, instance: Instance, files: dict[str, str]) -> Any:
-        """Make the guest write to the first file again. That file then has all that the guest wrote to the new one."""
+        """Merge the new file into the former file, and make the guest write to the former file again."""
 
     @step_call('6.13')
     def merge_volume(self, ctxt: RequestContext, instance: Instance, merge: dict[str, Any]) -> Any:
-        """Merge two files of volume ``volume_id``.
+        """Merge two files of a volume.
 
-        ``merge`` has ``file`` and ``into``, with the meaning of ``virt.parts`` ``Merge``.
+        ``merge`` is a dict with the keys ``volume_id``, ``file`` and ``into``. ``virt.parts.volume_snapshots.Merge``
+        describes the two files.
         """
 
     @step_call('6.13')
     def undo_merge_volume(self, ctxt: RequestContext, instance: Instance, merge: dict[str, Any]) -> Any:
-        """End a running merge, and return {'merged': whether the files are merged}."""
+        """End a running merge. Returns a dict whose key ``merged`` says whether the files are merged."""
 
 
 class Questions(RpcInterface):
-    """Queries that only the host of a guest can answer. They change nothing."""
+    """Queries about a guest, which only the guest's host can answer. The queries change nothing."""
 
     @call('6.11')
     def get_diagnostics(self, ctxt: RequestContext, instance: Instance) -> Any:
-        """Return a guest's measurements under the driver's own names."""
+        """Return measurements of a guest, such as CPU time, as a dict with names that depend on the driver."""
 
     @call('6.11')
     def get_instance_diagnostics(self, ctxt: RequestContext, instance: Instance) -> Any:
-        """Return a guest's measurements under names that are the same for all drivers."""
+        """Return measurements of a guest, such as CPU time, under names that are the same for all drivers."""
 
     @call('6.11')
     def get_console_output(self, ctxt: RequestContext, instance: Instance, tail_length: int | None) -> Any:
         """Return the last ``tail_length`` lines that a guest wrote to its serial console.
 
-        None returns all stored lines.
+        If ``tail_length`` is None, all stored lines are returned.
         """
 
     @call('6.13')
@@ -460,27 +475,30 @@ class ServiceCalls(RpcInterface):
 
     @cast('6.11')
     def cancel(self, ctxt: RequestContext, key_prefix: str) -> Any:
-        """Cancel the running work of an operation or step. Each piece of work stops at its next boundary."""
+        """Cancel the running calls of an operation or of a step, whose step keys begin with ``key_prefix``.
+
+        A call stops at its next check of the cancel.
+        """
 
     @cast('6.11')
     def report_again(self, ctxt: RequestContext) -> Any:
-        """Make the host's next report a call that is answered."""
+        """Make the host send its next report as an RPC call, whose reply tells the host what it must check."""
 
     @cast('6.11')
     def set_host_enabled(self, ctxt: RequestContext, enabled: bool) -> Any:
-        """Update in Placement whether the host takes servers, as its service record says."""
+        """Write to Placement whether the host is enabled to take new servers."""
 
     @call('6.13')
     def set_device_disabled(self, ctxt: RequestContext, address: str, reason: str | None) -> Any:
-        """Disable a device of the host, or enable it if ``reason`` is None."""
+        """Disable the device at a PCI address of the host with a reason, or enable it if ``reason`` is None."""
 
     @call('6.13')
     def set_mdev_type(self, ctxt: RequestContext, address: str, mdev_type: str) -> Any:
-        """Set the type of the mediated devices of the card at an address."""
+        """Set the type of the mediated devices that the card at a PCI address offers."""
 
     @call('6.11')
     def describe_host(self, ctxt: RequestContext) -> Any:
-        """Return the host's domains with their devices, its server directories and its missing devices."""
+        """Return the host's domains with their devices, its directories of servers, and its missing devices."""
 
     @call('6.11')
     def get_host_uptime(self, ctxt: RequestContext) -> Any:
@@ -488,7 +506,7 @@ class ServiceCalls(RpcInterface):
 
     @cast('6.11')
     def external_instance_event(self, ctxt: RequestContext, instances: list[Instance], events: list[Any]) -> Any:
-        """Deliver events of other services to the threads that wait for them."""
+        """Deliver events of other services, such as Neutron, to the threads of the host that wait for these events."""
 
 
 class Compute(
@@ -503,7 +521,7 @@ class Compute(
     Questions,
     ServiceCalls,
 ):
-    """All RPC methods of a compute service, collected from one class per subject."""
+    """The interface of compute services, with the methods of all base classes, one for each subject."""
 
     topic = 'compute'
     version = '6.13'

@@ -1,9 +1,8 @@
 """The RPC methods that conductors answer.
 
-``Conductor`` (no namespace) has the remote calls of objects, and the calls with which hosts claim resources, save
-results and bind ports. ``ComputeTask`` has the compute tasks. Method names are Nova's if Nova has such a method. The
-remote calls of objects have Nova's versions as well. A compute task only wakes the runner. The operation row decides
-what is done, so a lost cast loses no work.
+``Conductor`` (no namespace) has the methods by which hosts read and write objects, claim resources, save results and
+bind ports. ``ComputeTask`` has casts that only wake the conductor's runner. The operation rows in the database say what
+must be done, so no operation is lost with a cast. Method names are Nova's if Nova has such a method.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from kilonova.rpc.interface import RpcInterface, call, cast
 
 
 class Conductor(RpcInterface):
-    """The remote calls of objects, four calls of hosts that work on operations, and one call of a host that starts."""
+    """The methods that compute services call: three for remote calls of objects, and five for operations on servers."""
 
     topic = 'conductor'
     version = '3.5'
@@ -33,7 +32,10 @@ class Conductor(RpcInterface):
         args: Sequence[Any],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Call a class method of an object class, and return its result in the caller's versions."""
+        """Call a class method of an object class, and return its result in the object versions of the calling process.
+
+        ``object_versions`` is a dict from the name of an object to its version there.
+        """
 
     @call('3.0')
     def object_action(
@@ -45,11 +47,17 @@ class Conductor(RpcInterface):
     def object_backport_versions(
         self, ctxt: RequestContext, objinst: KilonovaObject, object_versions: dict[str, str]
     ) -> Any:
-        """Return an object as a primitive in the versions that the caller knows."""
+        """Return an object serialized in the versions that the calling process knows.
+
+        ``object_versions`` is a dict from the name of an object to its version there.
+        """
 
     @call('3.3')
     def check_key(self, ctxt: RequestContext, key: str, undo: bool, host: str) -> Any:
-        """Check that an operation is at this step key, or that the step is being undone."""
+        """Check that an operation is still at the step with this key, or that the step is being undone (``undo``).
+
+        A step key is '<operation uuid>/<position>.<step name>/<attempt>'.
+        """
 
     @call('3.3')
     def claim_instance(self, ctxt: RequestContext, claim: Claim) -> Any:
@@ -57,28 +65,32 @@ class Conductor(RpcInterface):
 
     @call('3.3')
     def save_instance(self, ctxt: RequestContext, save: Save) -> Any:
-        """Write the result of a host's step, in one transaction."""
+        """Write what a host has changed in a step, in one transaction."""
 
     @call('3.5')
     def bind_ports(
         self, ctxt: RequestContext, key: str, instance_uuid: str, host: str, profiles: dict[str, dict[str, Any]]
     ) -> Any:
-        """Bind ports of a server to devices that a host has claimed, and return the server's interfaces.
+        """Bind Neutron ports of a server to devices that a host has claimed, and return the server's interfaces.
 
-        ``profiles`` is a dict from port id to the binding profile of the port.
+        ``profiles`` is a dict from port id to the part of the port's binding profile that names the device. ``key`` is
+        the step key of the operation for which the host works.
         """
 
     @call('3.5')
     def resume_later(self, ctxt: RequestContext, host: str, reasons: dict[str, str], is_off: bool) -> Any:
-        """Record that a host was started and could not start some of its servers.
+        """Record that a host was started and could not start some of its servers, so that the start is retried.
 
-        ``reasons`` is a dict from server uuid to the reason (see ``db.queries.resumes``). ``is_off`` says that the
-        guests are known to be off.
+        ``reasons`` is a dict from server uuid to the reason (see ``db.queries.resumes``). ``is_off`` is True if the
+        guests of these servers are known to be off.
         """
 
 
 class ComputeTask(RpcInterface):
-    """Nova's compute tasks. Each method wakes the conductor's runner for operation rows."""
+    """Casts that wake the conductor's runner for operation rows. The names are those of Nova's compute tasks.
+
+    The arguments are the uuids of operation rows.
+    """
 
     topic = 'conductor'
     namespace = 'compute_task'
@@ -86,7 +98,7 @@ class ComputeTask(RpcInterface):
 
     @cast('1.28')
     def schedule_and_build_instances(self, ctxt: RequestContext, operations: Sequence[str]) -> Any:
-        """Wake the runner for the boot operations of one request."""
+        """Wake the runner for the boot operations of one create request."""
 
     @cast('1.28')
     def migrate_server(self, ctxt: RequestContext, operation: str) -> Any:
@@ -98,11 +110,11 @@ class ComputeTask(RpcInterface):
 
     @cast('1.28')
     def confirm_resize(self, ctxt: RequestContext, operation: str) -> Any:
-        """Wake the runner for a confirm of a move."""
+        """Wake the runner for the confirm of a resize or cold migration."""
 
     @cast('1.28')
     def revert_resize(self, ctxt: RequestContext, operation: str) -> Any:
-        """Wake the runner for a revert of a move."""
+        """Wake the runner for the revert of a resize or cold migration."""
 
     @cast('1.30')
     def rebuild_instance(self, ctxt: RequestContext, operation: str) -> Any:
@@ -110,7 +122,7 @@ class ComputeTask(RpcInterface):
 
     @cast('1.28')
     def terminate_instance(self, ctxt: RequestContext, operation: str) -> Any:
-        """Wake the runner for a delete, as urgent work."""
+        """Wake the runner for a delete, which workers run before ordinary operations."""
 
     @cast('1.28')
     def run_operation(self, ctxt: RequestContext, operation: str) -> Any:

@@ -1,6 +1,6 @@
-"""Declare an RPC interface once, and derive its client and the check of its server from it.
+"""Declare RPC interfaces as classes. The client of an interface and the check of its server are derived from the class.
 
-    class Scheduler(Interface):
+    class Scheduler(RpcInterface):
         topic, version = 'scheduler', '4.5'
 
         @long_call('4.4', claim='4.5')
@@ -9,8 +9,8 @@
     client = Client(Scheduler, transport, cap='4.4')
     client.select_destinations(ctxt, spec_obj=spec, instance_uuids=[uuid])
 
-A client sends each message with the lowest version that has its arguments. If the version is limited by a cap, newer
-arguments are left out.
+A client sends each message with the lowest version of the interface that has the arguments of the message. If ``cap``
+limits the version, arguments that are newer than ``cap`` are left out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _F = TypeVar('_F', bound=Callable[..., Any])
 
 
 class VersionCapError(KilonovaError):
-    """The receiver is too old for this message."""
+    """The method was introduced in a version of the interface that is newer than the receiver accepts."""
 
     msg_fmt = 'Requested message version, %(version)s is incompatible: the peer accepts up to %(cap)s.'
 
@@ -37,8 +37,9 @@ class VersionCapError(KilonovaError):
 class Declared:
     """The declaration of an RPC method.
 
-    ``kind`` is cast, call or long. ``since`` is the version that introduced the method. ``args_since`` is a dict from
-    argument to the version that introduced it. If ``keyed``, the message has a further argument, ``key``: the step key.
+    ``kind`` is 'cast', 'call' or 'long'. ``since`` is the version that introduced the method. ``args_since`` is a dict
+    from the name of an argument to the version that introduced the argument. If ``keyed`` is True, the message has a
+    further argument ``key``, the step key, which is not among the declared parameters.
     """
 
     kind: str
@@ -66,9 +67,10 @@ def _declare(kind: str, since: str, args_since: dict[str, str], *, keyed: bool =
 
 
 def cast(since: str, **args_since: str) -> Callable[[_F], _F]:
-    """Declare a method that is sent without waiting for a reply.
+    """Declare a method whose messages are sent without waiting for a reply.
 
-    The loss of such a message must do no harm. Operation rows are found by the conductors' sweep in any case.
+    The loss of such a message must do no harm. For operation rows this holds, because conductors search the databases
+    for rows periodically.
     """
     return _declare('cast', since, args_since)
 
@@ -81,7 +83,7 @@ def call(since: str, **args_since: str) -> Callable[[_F], _F]:
 def long_call(since: str, **args_since: str) -> Callable[[_F], _F]:
     """Declare a method whose caller waits for the reply for at most long_rpc_timeout seconds.
 
-    The waiting ends earlier if the server's heartbeats stop.
+    The wait ends earlier if the server stops sending heartbeats.
     """
     return _declare('long', since, args_since)
 
@@ -95,9 +97,9 @@ def step_call(since: str, **args_since: str) -> Callable[[_F], _F]:
 
 
 class RpcInterface:
-    """The base class of each RPC interface. Subclasses contain decorated methods without a body.
+    """Base class of all RPC interfaces. Subclasses have a topic, a version and decorated methods without a body.
 
-    A large interface is composed of several base classes, one for each subject.
+    A large interface inherits its methods from several base classes, one for each subject.
     """
 
     topic: ClassVar[str]
@@ -120,7 +122,10 @@ class RpcInterface:
 
     @classmethod
     def fingerprint(cls) -> dict[str, list[Any]]:
-        """Return the parts of the interface that must not change without a new version. A test compares them."""
+        """Return the declared methods with their signatures and versions, as a dict from name to list.
+
+        A test compares the dict with a stored one, so that no method is changed without a new version.
+        """
         return {
             name: [call.kind, call.since, _plain(signature_of(func)), call.args_since]
             for name, func in cls.methods().items()
@@ -129,9 +134,9 @@ class RpcInterface:
 
     @classmethod
     def check_server(cls, endpoint: object) -> None:
-        """Check that the signatures of an implementation are the declared ones, before its server starts.
+        """Check that ``endpoint`` has all declared methods with the declared parameters, before its server starts.
 
-        Raises TypeError if a method is missing or has another signature.
+        Raises TypeError if a method is missing or has other parameters.
         """
         for name, func in cls.methods().items():
             have = getattr(endpoint, name, None)
@@ -152,7 +157,7 @@ def _plain(signature: inspect.Signature) -> str:
 
 
 class ClientTransport(Protocol):
-    """The method that a client needs of a transport (see ``transport``)."""
+    """The method of a transport that clients call. ``transport`` has the implementations."""
 
     def send(
         self,
@@ -165,21 +170,25 @@ class ClientTransport(Protocol):
         method: str,
         args: dict[str, Any],
     ) -> Any:
-        """Send one message, and return the reply of a call or None for a cast."""
+        """Send one message. Return the reply if ``kind`` is 'call' or 'long', and None if it is 'cast'."""
 
 
 class ServerTransport(ClientTransport, Protocol):
     """A transport that can receive messages as well."""
 
     def serve(self, topic: str, server: str, endpoints: Sequence[tuple[type[RpcInterface], object]]) -> Any:
-        """Return a server that listens for messages of the topic once it is started."""
+        """Return a server that receives the messages of the topic for the host ``server`` once it is started.
+
+        ``endpoints`` are pairs of an interface and the object that implements it.
+        """
 
 
 class Client:
-    """The client of an interface. It sends each declared method with a version that the receiver accepts.
+    """The client of an RPC interface, with one method for each declared method of the interface.
 
-    ``cap`` is the newest version of the receiver, or None if it is the interface's own version. It may be a function
-    that returns the version, which is called for each message.
+    Messages are sent with a version that the receiver accepts. ``cap`` is the newest version that the receiver accepts,
+    or None if the receiver accepts all versions. ``cap`` may also be a function that returns the version or None; it is
+    called for each message.
     """
 
     def __init__(
@@ -193,7 +202,7 @@ class Client:
 
     @property
     def cap(self) -> str | None:
-        """The newest version that the receiver is currently known to accept, or None for any."""
+        """The newest version that the receiver accepts at present, or None if it accepts all versions."""
         return self._cap() if callable(self._cap) else self._cap
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
@@ -230,7 +239,10 @@ class Client:
 
 
 def within(version: str, cap: str | None) -> bool:
-    """Return whether a receiver that accepts messages up to ``cap`` (None: any) accepts one of this version."""
+    """Return whether a receiver accepts a message of this version.
+
+    ``cap`` is the newest version that the receiver accepts, or None if it accepts all versions.
+    """
     return cap is None or (key(version)[0] == key(cap)[0] and key(version) <= key(cap))
 
 

@@ -3,10 +3,10 @@
     notify = Notifications(conf)
     notify.emit(ctxt, 'instance.power_off.end', instance=instance, moved='stop.done')
 
-``NOTIFICATIONS`` declares each event once, with its publisher, its payloads in the two formats, and its priority.
-Nothing is rendered if no driver is configured ([oslo_messaging_notifications]driver is empty or noop). Rendered
-messages are put into a bounded queue, which a thread of its own sends. If the broker can't be reached, messages are
-lost, but no operation fails.
+``NOTIFICATIONS`` declares each event, with its publisher, its priority, and its payload in the versioned and in the
+unversioned format. If no driver is configured ([oslo_messaging_notifications]driver is empty or noop), no messages are
+made. Messages are put into a queue of limited size, and a thread sends them. If the broker can't be reached, messages
+are lost, but no operation fails.
 """
 
 from __future__ import annotations
@@ -35,21 +35,27 @@ LOG = logging.getLogger(__name__)
 
 API, CONDUCTOR, SCHEDULER, COMPUTE = 'nova-api', 'nova-conductor', 'nova-scheduler', 'nova-compute'
 GROUP = 'oslo_messaging_notifications'
-# Maximum of messages that wait for the broker. If the queue is full, new messages are lost.
+# Maximum number of messages that wait for the broker. If the queue is full, new messages are lost.
 QUEUE_SIZE = 10_000
-# Seconds for which a daemon that ends still sends waiting messages.
+# Maximum seconds for which a daemon that ends still sends waiting messages.
 FLUSH_TIME = 5.0
 
 
 @dataclass(frozen=True)
 class Notification:
-    """One event type.
+    """One event type, in the versioned and in the unversioned (old) format.
 
-    ``binary`` is the service that publishes it. None means the service that the notification is about. ``old`` is the
-    event type in the unversioned format, in which '{method}' is replaced by a fact, or None if there is none. ``plain``
-    makes the payload of that format. Its publisher is '<old_publisher>.<host>', or '<old_publisher>.<id>' with the
-    payload's field ``old_id`` if that is set. ``facts`` are passed to the payloads of the two formats in addition to
-    those of the emitter.
+    Attributes:
+        event: Name of the event in the versioned format.
+        binary: Service that publishes the event, or None for the service that the event is about.
+        payload: Class of the versioned payload.
+        old: Name of the event in the unversioned format, or None if the event is not sent in this format. '{method}' in
+            the name is replaced by the argument ``method`` of ``emit``.
+        plain: Function that makes the unversioned payload.
+        old_publisher: First part of the publisher in the unversioned format: '<old_publisher>.<host>'.
+        old_id: Field of the unversioned payload that replaces the host in the publisher, or None.
+        error: Whether the priority is ERROR.
+        facts: Pairs (name, value) that are added to the arguments of ``emit`` when the payloads are made.
     """
 
     event: str
@@ -66,7 +72,7 @@ class Notification:
 def _phases(
     phases: str, event: str, binary: str, payload: type[payloads.Payload], old: str | None = None, **more: Any
 ) -> list[Notification]:
-    """Return one event type for each phase."""
+    """Return one event type for each phase of an action. ``phases`` is text such as 'start end error'."""
     return [
         Notification(f'{event}.{phase}', binary, payload, old and f'{old}.{phase}', error=phase == 'error', **more)
         for phase in phases.split()
@@ -80,7 +86,7 @@ def _action(
     payload: type[payloads.Payload] = payloads.InstanceActionPayload,
     **more: Any,
 ) -> list[Notification]:
-    """Return the event types of an action of a host on a server, one for each phase."""
+    """Return the event types of an action that a host does with a server, one for each phase."""
     return _phases(phases, f'instance.{event}', COMPUTE, payload, f'compute.instance.{old or event}', **more)
 
 
@@ -235,7 +241,7 @@ def register(conf: cfg.ConfigOpts) -> None:
 
 @dataclass(frozen=True)
 class Message:
-    """A rendered message for the broker. ``versioned`` decides to which topics it is sent."""
+    """A notification message for the broker. ``versioned`` is its format, which selects the topics."""
 
     versioned: bool
     event: str
@@ -250,7 +256,10 @@ class _Contexts(messaging.NoOpSerializer):  # type: ignore[misc]  # oslo.messagi
 
 
 class NotificationSender:
-    """A thread with a bounded queue that passes messages to oslo.messaging's drivers, in the order of arrival."""
+    """A thread that passes notifications to the drivers of oslo.messaging, and its queue.
+
+    Notifications are sent in the order in which they were put into the queue. At most ``size`` notifications wait.
+    """
 
     def __init__(self, conf: cfg.ConfigOpts, size: int = QUEUE_SIZE) -> None:
         messaging.set_transport_defaults(EXCHANGE)
@@ -267,13 +276,13 @@ class NotificationSender:
         self.lost = 0
 
     def put(self, make: Callable[[], list[tuple[Any, Message]]]) -> None:
-        """Add a function to the queue, which returns the (context, message) pairs when they are to be sent.
+        """Add the function ``make`` to the queue. The thread calls it and sends the messages that it returns.
 
-        Never blocks and never raises. If the queue is full, the messages are lost.
+        ``make()`` returns pairs (context, message). ``put`` never blocks and never raises. If the queue is full, the
+        messages are lost.
         """
         with self._lock:
-            # The thread is started here and not in the constructor, because a process that forks in between has no
-            # threads of its parent.
+            # The thread is started here and not in the constructor, because a fork in between would lose it.
             if self._thread is None or not self._thread.is_alive():
                 self._thread = concurrency.spawn(self._work, name='notifications')
         try:
@@ -314,7 +323,7 @@ class NotificationSender:
 
 
 class Notifications:
-    """The notifications of one process. If ``enabled`` is False, its methods do nothing."""
+    """Sends the notifications of one process. If ``enabled`` is False, no notification is sent."""
 
     def __init__(self, conf: cfg.ConfigOpts, sender: NotificationSender | None = None) -> None:
         register(conf)
@@ -335,10 +344,11 @@ class Notifications:
     def emit(
         self, ctxt: RequestContext, event: str, *, host: str | None = None, binary: str | None = None, **facts: Any
     ) -> None:
-        """Send the notification of a declared event.
+        """Send the notification of an event that ``NOTIFICATIONS`` declares.
 
-        ``facts`` are the values of which its payloads are made, now. ``host`` and ``binary`` publish it under the name
-        of another daemon. Never raises, because a failed notification must not make the reported action fail.
+        ``facts`` are the arguments of the functions that make the event's payloads, such as ``instance``. The payloads
+        are made before ``emit`` returns. ``host`` and ``binary`` replace the host and the name of this daemon in the
+        publisher. Never raises, because a failed notification must not make the reported action fail.
         """
         if not self.enabled or self._sender is None:
             return
@@ -359,9 +369,10 @@ class Notifications:
         host: str | None = None,
         binary: str | None = None,
     ) -> None:
-        """Send the notification of a declared event with facts that the sending thread reads first.
+        """Send the notification of a declared event, whose arguments are read later by the sending thread.
 
-        ``read`` returns the facts, or None if nothing is to be sent. ``host`` and ``binary`` are those of ``emit``.
+        ``read()`` returns the arguments (``facts`` of ``emit``) as a dict, or None if nothing is to be sent. ``host``
+        and ``binary`` have the same meaning as in ``emit``.
         """
         if not self.enabled or self._sender is None:
             return
@@ -377,7 +388,7 @@ class Notifications:
     def render(
         self, ctxt: RequestContext, event: str, *, host: str | None = None, binary: str | None = None, **facts: Any
     ) -> list[Message]:
-        """Return the messages of an event in the configured formats."""
+        """Return the messages of an event: one for each configured format. The arguments are those of ``emit``."""
         row = NOTIFICATIONS[event]
         about = EventContext(ctxt, **self._about)
         facts |= dict(row.facts)
@@ -397,13 +408,13 @@ class Notifications:
         return messages
 
     def stop(self, timeout: float = FLUSH_TIME) -> None:
-        """Send the waiting messages, for at most ``timeout`` seconds."""
+        """Send the waiting messages before the process ends, for at most ``timeout`` seconds."""
         if self._sender is not None:
             self._sender.flush(timeout)
 
 
 class Silent(Notifications):
-    """Notifications of a process for which none are configured. Its methods do nothing."""
+    """A replacement of ``Notifications`` for a process that sends no notifications."""
 
     def __init__(self) -> None:
         self.enabled, self.on_states, self._sender = False, None, None

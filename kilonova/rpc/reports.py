@@ -1,16 +1,16 @@
-"""Reports of hosts that are alive: small messages, which a conductor collects every two seconds.
+"""Reports by which hosts say that they are alive: small messages, which a conductor collects every two seconds.
 
     sender = ReportSender(broker, expires=10)
     sender.send(17, 'gpu1')             # raises Unanswered if no conductor collects reports or the broker is down
 
-    collector = Collector(broker, handle)       # handle({17: 'gpu1', …}): reports since the last time, or {}
+    collector = Collector(broker, handle)       # calls handle({17: 'gpu1', …}), a dict from service id to host
     collector.start()
 
-A message of oslo.messaging costs its receiver some 2 ms of CPU time before anything is done with it, and costs its
-sender as much. Hosts report all the time, and a report needs no reply. So reports are sent through kombu, the library
-below oslo.messaging, to the same broker with the same options. A report has the service id and the host, and the broker
-confirms it. The queue exists as long as a conductor consumes it, so a report that no conductor would consume is
-returned. Reports that wait longer than until a host's next report are dropped.
+A message of oslo.messaging costs sender and receiver some 2 ms of CPU time each, which is too much for frequent
+reports. Therefore reports are sent by kombu, the library below oslo.messaging, to the same broker with the same
+options. A report has the service id and the host, and gets no reply; the broker confirms it. The queue exists only
+while a conductor consumes it, so the broker returns a report that no conductor would receive. The broker drops a report
+that waits longer than ``expires`` seconds.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from kilonova.errors import Unanswered
 LOG = logging.getLogger(__name__)
 
 QUEUE = Queue('kilonova-reports', durable=False, auto_delete=True)
-# Maximum seconds for each of: connecting to the broker, sending a report, and the broker's confirmation.
+# Maximum seconds for connecting to the broker, for sending a report, and for the broker's confirmation of a report.
 PATIENCE = 5.0
-# Maximum seconds between two collections. Each one costs a transaction.
+# Maximum seconds between two collections of reports. Each collection costs one transaction.
 PERIOD = 2.0
-# Seconds after which a collector that can't take or write reports tries again.
+# Seconds until a collector tries again after it could not receive or write reports.
 PAUSE = 1.0
-# Maximum of messages of any kind in one collection. Further messages wait.
+# Maximum number of messages that one collection reads. Further messages wait for the next collection.
 MOST = 5000
 _LONGEST = 255
 
 
 class Broker:
-    """The RabbitMQ of ``[DEFAULT]transport_url``, and how to connect to it.
+    """The RabbitMQ broker of ``[DEFAULT]transport_url`` or of ``url``, with the options of oslo.messaging.
 
-    A transport of oslo.messaging must have been created before, because that registers the options.
+    A transport of oslo.messaging must be created before a ``Broker``, because the transport registers the options.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, url: str | None = None) -> None:
@@ -60,10 +60,10 @@ class Broker:
         self._options = conf.oslo_messaging_rabbit
 
     def connect(self, listening: bool = False) -> Connection:
-        """Return a connection that is not open yet.
+        """Return a connection to the broker that is not open yet.
 
-        When it is opened it tries the hosts of the URL one after the other. If ``listening`` is True, client and broker
-        send each other heartbeats, so that each notices when the other one is gone.
+        When the connection is opened, it tries the hosts of the URL one after the other. If ``listening`` is True,
+        client and broker send each other heartbeats, so that the client notices if the broker is gone, and vice versa.
         """
         hosts = self._url.hosts
         urls = [
@@ -82,7 +82,10 @@ class Broker:
         )
 
     def _option(self, name: str) -> Any:
-        """Return an option as oslo.messaging reads it: a value in the URL takes precedence."""
+        """Return the value of an option: the value in the URL's query if there is one, else the configured value.
+
+        This is the order in which oslo.messaging reads its options.
+        """
         return self._url.query.get(name, self._options[name])
 
     def _ssl(self, hostname: str | None) -> dict[str, Any] | bool:
@@ -108,9 +111,10 @@ def _bracketed(host: str) -> str:
 
 
 class ReportSender:
-    """The connection through which a host sends its reports. It stays open, and only one thread may use it.
+    """The connection through which a host sends its reports. The connection stays open between two reports.
 
-    ``expires`` is the number of seconds after which a waiting report is dropped.
+    Only one thread may use a sender. ``expires`` is the number of seconds after which the broker drops a waiting
+    report.
     """
 
     def __init__(self, broker: Broker, expires: float) -> None:
@@ -153,9 +157,9 @@ class ReportSender:
 class Collector:
     """The thread with which a conductor collects reports.
 
-    ``handle`` is called with the collected reports each ``period`` seconds if there are any. Before the first
-    collection, and again after an error, it is called with an empty dict. No report is taken until that call succeeds,
-    so that hosts notice that their reports are not taken.
+    ``handle(reports)`` gets a dict from service id to host. It is called every ``period`` seconds if reports have
+    arrived. Before the first collection and after each error ``handle({})`` is called, to check that reports can be
+    written. Until this call succeeds, no reports are received, and the hosts notice that their reports are returned.
     """
 
     def __init__(self, broker: Broker, handle: Callable[[dict[int, str]], None], period: float = PERIOD) -> None:
@@ -166,7 +170,7 @@ class Collector:
         self._failing = False
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread that collects reports."""
         self._thread = concurrency.spawn(self._run, name='reports')
 
     def stop(self) -> None:
@@ -182,7 +186,7 @@ class Collector:
                 with self._broker.connect(listening=True) as connection:
                     self._collect(connection)
             except Exception as error:  # noqa: BLE001 - whatever it is, reports must be taken again
-                # These reports will be too old when collecting continues.
+                # Reports that were collected before the error are dropped, because they will be too old later.
                 self._reports.clear()
                 level = logging.DEBUG if self._failing else logging.WARNING
                 LOG.log(level, 'Cannot receive the reports of hosts, retrying: %s', error)

@@ -3,8 +3,8 @@
     transport = RoutedTransport(local, local_url, cells.transport_url_of, open)
     Client(Compute, transport).reboot_instance(ctxt, server='gpu7', …)     # over the queue of gpu7's cell
 
-Messages that name no host use the local queue ([DEFAULT]transport_url), and so do messages to a host that no cell has
-yet.
+The local queue ([DEFAULT]transport_url) is used for messages that name no host, and for messages to a host that is
+mapped to no cell yet.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ HOSTS = 'compute'
 
 
 class RoutedTransport:
-    """A transport that sends a message to a host over the queue of the host's cell.
+    """A transport that sends each message to a host through the message queue of the host's cell.
 
-    ``url_of(host)`` returns the URL of that queue, or None if no cell has the host. ``open(url)`` creates a transport,
-    and is called once for each URL.
+    ``url_of(host)`` returns the URL of the cell's message queue, or None if the host is mapped to no cell.
+    ``open(url)`` creates a transport, and is called once for each URL.
     """
 
     def __init__(
@@ -52,9 +52,9 @@ class RoutedTransport:
         method: str,
         args: dict[str, Any],
     ) -> Any:
-        """Send a message as any transport does.
+        """Send a message, with the arguments and errors of ``OsloTransport.send``.
 
-        Raises Unanswered as well if the database that knows the cell does not answer.
+        Also raises Unanswered if the database that maps hosts to cells does not answer.
         """
         transport = self._of_host(server) if topic == HOSTS and server is not None else self._local
         return transport.send(kind, topic, namespace, server, version, ctxt, method, args)
@@ -74,7 +74,7 @@ class RoutedTransport:
             return self._opened[url]
 
     def serve(self, topic: str, server: str, endpoints: Sequence[tuple[type[RpcInterface], object]]) -> Any:
-        """Return a server on the local queue."""
+        """Return a server that receives messages from the local queue."""
         return self._local.serve(topic, server, endpoints)
 
     def close(self) -> None:

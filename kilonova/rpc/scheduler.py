@@ -11,11 +11,11 @@ from kilonova.rpc.interface import RpcInterface, long_call
 
 
 class Scheduler(RpcInterface):
-    """The interface of the scheduler, which has one long call.
+    """The RPC interface of the scheduler, which has one method.
 
-    The arguments ``claim``, ``time_left`` and ``operations`` do not exist in Nova. Moves claim later, and nothing is
-    claimed for a caller that no longer waits. Version 4.6 had ``deadline``, a time of the caller's clock, in place of
-    ``time_left``.
+    The arguments ``claim``, ``time_left`` and ``operations`` do not exist in Nova. ``claim`` is False for moves,
+    because the conductor claims the host later. The other two prevent claims for a conductor that no longer waits for
+    the reply. Version 4.6 had the argument ``deadline``, a time of the conductor's clock, instead of ``time_left``.
     """
 
     topic = 'scheduler'
@@ -35,6 +35,6 @@ class Scheduler(RpcInterface):
     ) -> Any:
         """Select a host and alternates for each server, and claim the host in Placement if ``claim`` is True.
 
-        Nothing is claimed later than ``time_left`` seconds from now. ``operations`` are the boot operations of the
-        servers.
+        The scheduler claims nothing later than ``time_left`` seconds after the call. ``operations`` are the uuids of
+        the servers' boot operations.
         """

@@ -4,10 +4,9 @@
     server = transport.serve('conductor', 'host1', [(Conductor, manager), (ComputeTask, tasks)])
     server.start()
 
-Each transport sends only values that JSON can represent, so that a test with ``DirectTransport`` sees what RabbitMQ
-would carry. If no reply arrives within a set time (a time-out, or a broker that is down or hangs),
-``errors.Unanswered`` is raised. Errors of ``kilonova.errors`` that a server raises are raised at the caller with the
-same class.
+The two transports convert messages to JSON, so a test with ``DirectTransport`` finds values that can't be sent through
+RabbitMQ. ``errors.Unanswered`` is raised if no reply arrives in time, for example because the broker is down. If a
+server replies with an error of ``kilonova.errors``, ``send`` raises an error of the same class.
 """
 
 from __future__ import annotations
@@ -35,8 +34,7 @@ from kilonova.rpc.interface import RpcInterface, key
 LOG = logging.getLogger(__name__)
 
 EXCHANGE = 'nova'
-# Errors of sending while the broker can't be reached. oslo.messaging does not wrap some errors of the libraries below
-# it.
+# Errors when a message is sent and the broker can't be reached. oslo.messaging does not wrap all of them.
 BROKER_AWAY = (
     messaging.MessageDeliveryFailure,
     kombu.exceptions.OperationalError,
@@ -44,32 +42,30 @@ BROKER_AWAY = (
     OSError,
     bounded.Overdue,
 )
-# With this option a call to which no queue belongs (the broker was restarted, the receiver is not back yet) fails at
-# once instead of after the time-out.
+# With this option a call fails at once, and not after the time-out, if the receiver has no queue at the broker.
 FOR_SOMEBODY = messaging.TransportOptions(at_least_once=True)
-# Seconds without a heartbeat after which RabbitMQ counts as down, unless another number is configured (oslo.messaging:
-# 60).
+# Default of heartbeat_timeout_threshold: seconds without a heartbeat after which RabbitMQ counts as down.
 HEARTBEAT = 20
-# Maximum of messages that may hang at the broker. Further messages are not sent at all.
+# Maximum number of messages whose sending may hang at the same time. Further messages are then not sent at all.
 HANGING = 8
-# Seconds for which the broker keeps the message that opens the queue of replies.
+# Time-out in seconds of the test call that makes oslo.messaging open the queue of replies.
 PROBE = 3
-# Maximum seconds for closing the connections.
+# Maximum seconds for closing the connections to the broker.
 CLOSING = 5.0
 
 
 class Entities:
-    """A converter of objects in arguments and replies to primitives and back. This one changes nothing.
+    """A serializer of arguments and replies that changes nothing.
 
-    ``objects.base.Serializer`` is the one for Kilonova's objects.
+    ``objects.base.Serializer`` has the same methods, and serializes Kilonova's objects.
     """
 
     def serialize_entity(self, ctxt: RequestContext, entity: object) -> Any:
-        """Return the object as a primitive."""
+        """Return the value unchanged, because it must be JSON already."""
         return entity
 
     def deserialize_entity(self, ctxt: RequestContext, entity: object) -> Any:
-        """Return the object of a primitive."""
+        """Return the received value unchanged."""
         return entity
 
 
@@ -91,7 +87,7 @@ class _Serializer(messaging.NoOpSerializer):  # type: ignore[misc]  # oslo.messa
 
 
 def _endpoint(interface: type[RpcInterface], implementation: object) -> object:
-    """Return an oslo.messaging endpoint that has exactly the declared methods."""
+    """Return an oslo.messaging endpoint with the methods that the interface declares, and no other methods."""
     interface.check_server(implementation)
 
     def method(name: str) -> Callable[..., Any]:
@@ -116,15 +112,18 @@ def _endpoint(interface: type[RpcInterface], implementation: object) -> object:
 
 
 def _for_the_bus(error: KilonovaError) -> KilonovaError:
-    """Return the error itself, or a KilonovaError with its name and text if the receiver would not accept its class."""
+    """Return the error in a form that can be sent: the error itself if its class may be received, else a KilonovaError.
+
+    The KilonovaError has the name of the class and the message as its text.
+    """
     return error if type(error).__module__ in REMOTE_MODULES else KilonovaError(f'{type(error).__name__}: {error}')
 
 
 def _as_own(error: KilonovaError) -> KilonovaError:
-    """Return an error of Kilonova's class with only the message of a received error.
+    """Return a received error as an error of Kilonova's own class, with only the message.
 
-    oslo.messaging creates a class of its own, whose text contains the traceback of the sender. That traceback must not
-    get into a fault that a user reads.
+    oslo.messaging raises errors of a class that it creates, whose text contains the traceback of the sender. The
+    traceback must not get into a fault that a user reads.
     """
     own = next(cls for cls in type(error).__mro__ if cls.__module__ in REMOTE_MODULES)
     found: KilonovaError = own(error.message)
@@ -134,18 +133,17 @@ def _as_own(error: KilonovaError) -> KilonovaError:
 class OsloTransport:
     """A transport over RabbitMQ, or over another driver of oslo.messaging.
 
-    The options ``rpc_send_timeout``, ``rpc_response_timeout`` and ``long_rpc_timeout`` limit the waiting.
-    oslo.messaging opens the queue of a process's replies at its first call, under a lock and without a time limit, and
-    a broker that accepts messages and confirms none can block a sender for ever. So the two are done in threads for
-    which no caller waits longer than these limits.
+    The options ``rpc_send_timeout``, ``rpc_response_timeout`` and ``long_rpc_timeout`` limit all waits. oslo.messaging
+    itself has no limit in two cases: when the first call of a process opens the queue of replies, and when a broker
+    does not confirm a message. Therefore messages are sent in threads, and the calling thread waits no longer than the
+    limits.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, url: str | None = None, entities: Any = None) -> None:
         self._conf = conf
         messaging.set_transport_defaults(EXCHANGE)
         self._transport = messaging.get_rpc_transport(conf, url=url, allowed_remote_exmods=REMOTE_MODULES)
-        # oslo.messaging registers the options of clients when the first client is created, and other code reads them as
-        # well.
+        # Create an unused client, because this registers oslo.messaging's options of clients, which other code reads.
         messaging.get_rpc_client(self._transport, messaging.Target())
         self._serializer = _Serializer(entities or Entities())
         self._clients: dict[tuple[Any, ...], Any] = {}
@@ -154,7 +152,7 @@ class OsloTransport:
         self._opening: Future[None] | None = None
         self._opening_since = 0.0
         rabbit = messaging.TransportURL.parse(conf, url).transport.startswith('rabbit')
-        # Only RabbitMQ's driver has a queue of replies that must be opened.
+        # True if replies can be received. Drivers other than RabbitMQ's need no queue of replies.
         self._replies_come = not rabbit
         if rabbit:
             conf.set_default('heartbeat_timeout_threshold', HEARTBEAT, group='oslo_messaging_rabbit')
@@ -170,12 +168,14 @@ class OsloTransport:
         method: str,
         args: dict[str, Any],
     ) -> Any:
-        """Send one message, and return the reply of a call or None for a cast.
+        """Send one message. Return the reply if ``kind`` is 'call' or 'long', and None if it is 'cast'.
+
+        A cast that can't be sent is logged and raises nothing.
 
         Raises:
-            Unanswered: No reply arrived in time, or no server listens. A cast that can't be sent is only logged.
+            Unanswered: No reply arrived in time, or no server listens.
             Unsent: The broker could not be reached.
-            KilonovaError: The server raised this error.
+            KilonovaError: The server replied with this error.
         """
         client = self._client(topic, namespace)
         options: dict[str, Any] = {'server': server, 'version': version}
@@ -187,7 +187,7 @@ class OsloTransport:
             options.update(timeout=answered, call_monitor_timeout=self._conf.rpc_response_timeout)
 
         def act() -> Any:
-            # So that oslo.messaging's log lines have this context.
+            # Set the context of this thread, so that log lines of oslo.messaging have the id of the request.
             ctxt.update_store()
             if kind == 'cast':
                 return client.prepare(retry=1, **options).cast(ctxt, method, **args)
@@ -214,9 +214,9 @@ class OsloTransport:
             raise silence(who=f'{topic} {server or ""}'.strip(), reason=f'{method}: {error}') from error
 
     def _await_replies(self) -> None:
-        """Wait until the queue of replies is open.
+        """Wait until the queue of replies of this process is open, at most rpc_send_timeout seconds from its begin.
 
-        Raises Overdue if the broker has not opened it in time. A caller that comes after that time does not wait.
+        Raises Overdue if the broker has not opened the queue by then. Calls after this time don't wait at all.
         """
         if self._replies_come:
             return
@@ -230,10 +230,9 @@ class OsloTransport:
         opening.result()
 
     def _open_replies(self) -> None:
-        """Open the queue of replies, which oslo.messaging does when a call is made.
+        """Open the queue of replies by a test call, because oslo.messaging opens the queue only when a call is made.
 
-        The call goes to a topic that no server has. The broker returns the message, or passes it to a program that
-        consumes all messages.
+        The call is sent to a topic that no server has, so the broker returns the message, or the call times out.
         """
         client = self._client('nobody', None).prepare(retry=1, timeout=PROBE, transport_options=FOR_SOMEBODY)
         try:
@@ -251,9 +250,10 @@ class OsloTransport:
             return self._clients[topic, namespace]
 
     def serve(self, topic: str, server: str, endpoints: Sequence[tuple[type[RpcInterface], object]]) -> Any:
-        """Return a server with start(), stop() and wait(). It answers ``BaseApi`` as well.
+        """Return a server with start(), stop() and wait() that answers messages of the topic for the host ``server``.
 
-        Raises TypeError if an endpoint's signatures differ from the declared ones.
+        ``endpoints`` are pairs of an interface and the object that implements it. The server answers ``BaseApi`` as
+        well. Raises TypeError if an object's methods differ from those that the interface declares.
         """
         target = messaging.Target(topic=topic, server=server)
         made = [_endpoint(interface, implementation) for interface, implementation in with_base(topic, endpoints)]
@@ -268,7 +268,7 @@ class OsloTransport:
         )
 
     def close(self) -> None:
-        """Close the connections. Connections that hang are closed when the process ends."""
+        """Close the connections to the broker. Connections that hang are closed when the process ends."""
         try:
             self._bounded.run(self._transport.cleanup, CLOSING)
         except bounded.Overdue as error:
@@ -278,12 +278,12 @@ class OsloTransport:
 def with_base(
     topic: str, endpoints: Sequence[tuple[type[RpcInterface], object]]
 ) -> list[tuple[type[RpcInterface], object]]:
-    """Return the endpoints of a server with the one that all servers have."""
+    """Return the endpoints of a server, and the endpoint for ``BaseApi`` that all servers have."""
     return [*endpoints, (BaseApi, BaseEndpoint(topic))]
 
 
 class _Direct:
-    """A server of the direct transport."""
+    """A server of ``DirectTransport``, which has no thread."""
 
     def __init__(self, transport: DirectTransport, topic: str, server: str, endpoints: Sequence[Any]) -> None:
         self._transport, self._topic, self._server, self._endpoints = transport, topic, server, endpoints
@@ -299,10 +299,11 @@ class _Direct:
 
 
 class DirectTransport:
-    """A transport inside one process, without a broker and without waiting, for tests that run a cloud in one process.
+    """A transport without a broker, for tests that run all daemons of a cloud in one process.
 
-    ``on_message(kind, topic, server, method, args, deliver)`` may observe, drop or fail messages. It returns the result
-    of ``deliver()``. ``prepare(topic, server, ctxt)`` may change the context that a server's methods get.
+    A test may set two functions. ``on_message(kind, topic, server, method, args, deliver)`` is called for each message,
+    and delivers it by ``deliver()``, drops it or raises an error. ``prepare(topic, server, ctxt)`` may change the
+    context before a server's method is called.
     """
 
     def __init__(
@@ -318,17 +319,21 @@ class DirectTransport:
         self._lock = threading.Lock()
 
     def serve(self, topic: str, server: str, endpoints: Sequence[tuple[type[RpcInterface], object]]) -> _Direct:
-        """Return a server for these endpoints. Raises TypeError if their signatures differ from the declared ones."""
+        """Return a server for these endpoints. ``start()`` makes it reachable.
+
+        ``endpoints`` are pairs of an interface and the object that implements it. Raises TypeError if an object's
+        methods differ from those that the interface declares.
+        """
         for interface, implementation in endpoints:
             interface.check_server(implementation)
         return _Direct(self, topic, server, with_base(topic, endpoints))
 
     def register(self, topic: str, server: str, endpoints: Sequence[Any]) -> None:
-        """Make a server's endpoints reachable."""
+        """Make the endpoints of the server ``server`` reachable for messages of the topic."""
         self._servers.setdefault(topic, {})[server] = endpoints
 
     def unregister(self, topic: str, server: str) -> None:
-        """Make a server unreachable."""
+        """Make the server ``server`` unreachable for messages of the topic."""
         self._servers.get(topic, {}).pop(server, None)
 
     def send(
@@ -394,9 +399,10 @@ class DirectTransport:
     def handler(
         endpoints: Sequence[Any], namespace: str | None, version: str, topic: str, method: str
     ) -> Callable[..., Any]:
-        """Return the function ``handler(ctxt, **arguments)`` that answers a message.
+        """Return the function ``handler(ctxt, **arguments)`` of a server that answers messages with this method.
 
-        Raises UnsupportedVersion if the server is too old for the message, and NoSuchMethod if it has no such method.
+        Raises UnsupportedVersion if the server's interface is too old for ``version``, and NoSuchMethod if no interface
+        of the server declares the method.
         """
         for interface, implementation in endpoints:
             if interface.namespace == namespace and method in interface.methods():

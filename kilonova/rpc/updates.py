@@ -1,8 +1,8 @@
 """Send a notification instance.update for each committed change of a server's states.
 
-[notifications]notify_on_state_change selects the changes.
+The option [notifications]notify_on_state_change selects the changes that are reported.
 
-    updates.follow(notify)          # in a process that writes states: the API, a conductor
+    updates.follow(notify)          # call this in each process that writes states: the API and the conductors
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from kilonova.rpc.notify import CONDUCTOR, Notifications
 
 
 def follow(notify: Notifications) -> None:
-    """Send a notification for each change of states that this process commits from now on.
+    """Send a notification for each change of a server's states that this process commits from now on.
 
-    If the configuration does not request such notifications, changes are not observed at all.
+    If the configuration does not request such notifications, changes of states are not recorded at all.
     """
     if notify.on_states is None:
         state_changes.watch(None)
@@ -47,7 +47,7 @@ def follow(notify: Notifications) -> None:
 
 
 def _context() -> RequestContext:
-    """Return the context for which this thread works, or an administrator's context."""
+    """Return the context of the request on which this thread works, or an administrator's context if there is none."""
     current = oslo_context.get_current()
     return current if isinstance(current, RequestContext) else get_admin_context()
 
@@ -61,7 +61,11 @@ def server_changed(
     binary: str | None = None,
     **facts: Any,
 ) -> None:
-    """Send a notification about a server whose object has to be read first. Nothing is sent if it can't be found."""
+    """Send a notification about a server, which the sending thread reads from the database first.
+
+    Nothing is sent if the server is not found. ``binary`` and ``facts`` have the same meaning as in
+    ``Notifications.emit``.
+    """
 
     def read() -> dict[str, Any] | None:
         instance = reading.server(ctxt, database, uuid)

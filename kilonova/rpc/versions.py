@@ -1,27 +1,28 @@
-"""Service versions of the releases, and the RPC versions that belong to them.
+"""The service version of each release, and the RPC versions that services of this version understand.
 
-    cap('compute', 79)      # '6.12': the newest messages that services of version 79 understand
+    cap('compute', 79)      # '6.12': the newest version of messages that services of version 79 understand
 
-A service writes SERVICE_VERSION into its row of ``services`` when it starts. A sender uses the lowest version among the
-services of a kind ([upgrade_levels], 'auto'), and sends no newer messages. HISTORY has the releases that can run
-together with this one. Older releases are upgraded in more than one step.
+Each release has a service version, a number. A service writes its number, SERVICE_VERSION, into its row of ``services``
+when it starts. With the option [upgrade_levels] 'auto', a sender finds the lowest number among the receiving services,
+and sends only messages that a service with this number understands. HISTORY has the releases that can run together with
+this one. A cloud of an older release is upgraded in several steps.
 """
 
 from __future__ import annotations
 
-# A new version of an interface in HISTORY needs a new service version and a new line of HISTORY.
+# The service version of this release. It is raised, with a new line of HISTORY, whenever an RPC version is raised.
 SERVICE_VERSION = 80
-# The oldest service version that can run together with this release. It is that of the previous release.
+# The oldest service version that can run together with this release, which is the version of the previous release.
 OLDEST_SUPPORTED = 79
 
-# By service version: the newest version of each interface that such a service serves, beginning with the oldest
-# supported service version.
+# Keys are service versions, beginning with the oldest supported one.
+# Values are the newest versions of the RPC interfaces that such a service answers.
 HISTORY: dict[int, dict[str, str]] = {
     79: {'compute': '6.12', 'conductor': '3.4', 'compute_task': '1.29', 'scheduler': '4.7'},
     80: {'compute': '6.13', 'conductor': '3.5', 'compute_task': '1.30', 'scheduler': '4.7'},
 }
 
-# By interface: the service that serves it.
+# Keys are names of RPC interfaces. Values are the services that answer the interface.
 BINARIES = {
     'compute': 'nova-compute',
     'conductor': 'nova-conductor',
@@ -31,18 +32,19 @@ BINARIES = {
 
 
 def accepted(interface: str) -> list[str]:
-    """Return the versions to which messages may be limited, oldest first.
+    """Return the versions of an RPC interface in the releases that can run together with this one, oldest first.
 
-    They are the versions of the releases that can run together.
+    Messages may be limited to one of these versions.
     """
     return list(dict.fromkeys(line[interface] for number, line in sorted(HISTORY.items())))
 
 
 def cap(interface: str, minimum: int) -> str | None:
-    """Return the newest version of ``interface`` that all services understand if the oldest has version ``minimum``.
+    """Return the newest version of an RPC interface that services with the service version ``minimum`` understand.
 
-    None means that the version is not limited. That is the case if all services are of this release, or if there are
-    none (``minimum`` 0). Services older than OLDEST_SUPPORTED count as OLDEST_SUPPORTED.
+    ``minimum`` is the lowest service version among the receiving services, or 0 if there are none. Returns None, which
+    means no limit, if all services have this release or there are none. Services older than OLDEST_SUPPORTED count as
+    OLDEST_SUPPORTED.
     """
     if not minimum or minimum >= SERVICE_VERSION:
         return None

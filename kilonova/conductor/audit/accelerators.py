@@ -1,10 +1,10 @@
 """``AcceleratorAudit``, the part of the audit that compares servers with the accelerator requests in Cyborg.
 
-``audit`` calls the methods in this order:
+``compare.Audit`` calls the methods in this order:
 
     accelerators = AcceleratorAudit(client)
     accelerators.read()                       # None, or the reason why Cyborg does not answer
-    accelerators.learn(marks)                 # for each cell: the uuids to which requests of its servers are bound
+    accelerators.learn(marks)                 # for each cell: system metadata of its servers (keys in MARKS)
     accelerators.give_back(releases)          # the requests that pending releases will delete
     accelerators.attached(server)             # the accelerators that the server's domain must have
     accelerators.compare(servers, moving, busy)
@@ -27,21 +27,21 @@ from kilonova.conductor.flows import releases
 from kilonova.db.rows import Row
 from kilonova.errors import KilonovaError
 
-# Keys of the system metadata that ``learn`` needs.
+# Keys of a server's system metadata that name the uuids to which the server's accelerator requests are bound.
 MARKS = (holder.BOUND_TO, holder.BEFORE)
 
 
 class AcceleratorAudit:
-    """Compares servers with their accelerator requests.
+    """Compares servers with their accelerator requests in Cyborg.
 
-    ``client`` is None if there is no accelerator service.
+    ``client`` is None if the cloud has no accelerator service (Cyborg).
     """
 
     NAME = 'accelerators'
 
     def __init__(self, client: AcceleratorClient | None) -> None:
         self._client = client
-        # Requests by the uuid to which they are bound; None if they could not be read.
+        # Accelerator requests by the uuid to which they are bound; None if Cyborg's requests could not be read.
         self._held: dict[str, list[AcceleratorRequest]] | None = None
         self._unbound: list[AcceleratorRequest] = []
         self._known: set[str] = set()
@@ -51,9 +51,9 @@ class AcceleratorAudit:
         self._wrong: list[str] = []
 
     def read(self) -> str | None:
-        """Read all accelerator requests.
+        """Read all accelerator requests from Cyborg.
 
-        Returns the text of the error if the service does not answer, else None.
+        Returns the text of the error if Cyborg does not answer, else None.
         """
         if self._client is None:
             return None
@@ -88,7 +88,7 @@ class AcceleratorAudit:
     def attached(self, server: Row) -> list[str] | None:
         """Return the PCI addresses and mdev uuids of the accelerators that a server's domain must have.
 
-        Returns None if they are not known, and an empty list if the server has no accelerators.
+        Returns None if the requests could not be read or parsed, and an empty list if the server has no accelerators.
         """
         if not self._wants(server):
             return []
@@ -110,8 +110,9 @@ class AcceleratorAudit:
         )
 
     def compare(self, servers: Mapping[str, Row], moving: Mapping[str, Row], busy: set[str]) -> None:
-        """Compare the servers of a cell with the requests that they hold, on the source and the destination of a move.
+        """Compare the servers of a cell with the accelerator requests that are bound to them.
 
+        ``servers`` is a dict from uuid to row, ``moving`` a dict from server uuid to the row of the server's migration.
         Servers in ``busy``, on which an operation works, are left out.
         """
         for uuid in {*servers, *busy}:
@@ -136,10 +137,10 @@ class AcceleratorAudit:
                 self._wrong.append(f'accelerators: server {uuid} has no host and holds {_named(held)}')
 
     def disagreements(self) -> list[str]:
-        """Return all disagreements, after all cells have been compared.
+        """Return one line of text for each disagreement. Call this after ``compare`` for all cells.
 
-        Requests that belong to no server are reported only if no operation is in flight, because an operation may be
-        about to bind them.
+        Unbound requests are reported only if no operation is in flight, because an operation may be about to bind
+        them.
         """
         lost = [
             f'accelerators: {_named(requests)} belong to {uuid}, which is not a server'

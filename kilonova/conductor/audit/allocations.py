@@ -1,6 +1,6 @@
-"""``Allocations``, the part of the audit that compares Placement's allocations with flavors and devices.
+"""``Allocations``, the part of the audit that compares Placement's allocations with servers' flavors and devices.
 
-``audit`` calls the methods in this order:
+``compare.Audit`` calls the methods in this order:
 
     allocations = Allocations(placement, wrong)
     trees = allocations.read(nodes)                  # for each cell, before the first one is compared
@@ -34,7 +34,7 @@ _PARENT = re.compile('pci_([0-9a-f]{4})_([0-9a-f]{2})_([0-9a-f]{2})_([0-7])')
 
 @dataclass(frozen=True)
 class _Side:
-    """A server on its host, or the source end of its move, with the allocation that it should have.
+    """One allocation that should exist: of a server on its host, or of the source host of a server's move.
 
     Attributes:
         what: Name of the server or the move in lines of the report.
@@ -44,7 +44,8 @@ class _Side:
         flavor: Flavor that sets the amounts, or None.
         topology: NUMA topology, or None.
         from_volume: Whether the server boots from a volume, and so needs no disk of its own.
-        devices: Rows of its devices; None if they can't be distinguished from those of the other end.
+        devices: Rows of the devices that the server holds on the host; None if the source and the destination of its
+            move are the same host, and the rows do not show to which of the two a device belongs.
     """
 
     what: str
@@ -61,8 +62,9 @@ class Allocations:
     """Compares allocations in Placement with the databases, and calls ``wrong(line)`` for each disagreement.
 
     Attributes:
-        consumers: Amounts held, as {consumer: {provider uuid: {resource class: amount}}}.
-        others: Providers of other services whose names contain PCI addresses, as {node: {address: name}}.
+        consumers: All allocations that were read, as {consumer uuid: {provider uuid: {resource class: amount}}}.
+        others: Resource providers of other services whose names contain PCI addresses, as
+            {node: {PCI address: name of the provider}}.
     """
 
     def __init__(self, placement: PlacementClient, wrong: Callable[[str], None]) -> None:
@@ -71,9 +73,9 @@ class Allocations:
         self.others: dict[str, dict[str, str]] = defaultdict(dict)
 
     def read(self, nodes: list[Row]) -> dict[str, dict[str, str]]:
-        """Return the providers of a cell's nodes, as {node: {provider uuid: PCI address or ''}}.
+        """Return the resource providers of a cell's nodes, as {node: {provider uuid: PCI address or ''}}.
 
-        It also adds the allocations of these providers to ``consumers``.
+        A provider that is not a device has ''. Also adds the allocations of these providers to ``consumers``.
         """
         trees: dict[str, dict[str, str]] = {}
         for node in nodes:
@@ -83,14 +85,18 @@ class Allocations:
                 name = provider['name']
                 tree[provider['uuid']] = _address(name[len(prefix) :].lower()) if name.startswith(prefix) else ''
                 if not tree[provider['uuid']]:
-                    # Names of Cyborg's providers contain the host, the kind of the device and its address.
+                    # The names of Cyborg's providers contain the PCI address of the device, so the address is searched.
                     self.others[node['node']].update(dict.fromkeys(_ADDRESS.findall(name.lower()), name))
                 for consumer, held in self._placement.provider_allocations(provider['uuid']).items():
                     self.consumers[consumer][provider['uuid']] = held
         return trees
 
     def compare_cards(self, devices: list[Row]) -> None:
-        """Report devices of a cell that another service offers as well, or whose card it offers."""
+        """Report devices that another service, such as Cyborg, offers in Placement as well.
+
+        ``devices`` are the device rows of a cell. A virtual function is also reported if the other service offers its
+        card.
+        """
         found = {
             (device['host'], address, name)
             for device in devices
@@ -112,10 +118,11 @@ class Allocations:
         trees: dict[str, dict[str, str]],
         busy: set[str],
     ) -> None:
-        """Compare the allocations of the servers of a cell with what they should hold.
+        """Compare the allocations of the servers of a cell with the servers' flavors and devices.
 
-        ``moving`` has the migration of each moving server, ``owned`` the devices of each server, and ``trees`` is the
-        result of ``read`` for this cell. Servers in ``busy``, on which an operation works, are left out.
+        ``servers``, ``moving`` and ``owned`` are dicts from server uuid: to the server's row, to the row of its
+        migration and to the rows of its devices. ``trees`` is the result of ``read`` for this cell. Servers in
+        ``busy``, on which an operation works, are left out.
         """
         for uuid, server in servers.items():
             if uuid in busy:
@@ -154,7 +161,7 @@ class Allocations:
             return
         has = {name: sum(given.get(name, 0) for given in held.values()) for name in CLASSES}
         wanted = _wanted(side)
-        # For a host that reports no PCPU, dedicated CPUs are requested as VCPU.
+        # The amounts may also be right with VCPU instead of PCPU, because a host may report no PCPU.
         if has == wanted or has == _wanted(side, pinning=False):
             return
         wrong = [name for name in CLASSES if has[name] != wanted[name]]
@@ -162,7 +169,10 @@ class Allocations:
         self._wrong(f'Placement: {side.what} holds {found}, its flavor says {right}')
 
     def compare_consumers(self, known: set[str]) -> None:
-        """Report consumers that are not in ``known``, the uuids of the servers and moves of all cells."""
+        """Report allocations of consumers that are neither a server nor a migration.
+
+        ``known`` are the uuids of the servers and migrations of all cells.
+        """
         for consumer, held in self.consumers.items():
             if consumer not in known:
                 self._wrong(f'Placement: consumer {consumer} holds {_held(held)} and is not a server or a move')
@@ -174,7 +184,7 @@ def _wanted(side: _Side, pinning: bool = True) -> dict[str, int]:
 
 
 def _sides(server: dict[str, Any], move: dict[str, Any] | None, owned: list[dict[str, Any]]) -> Iterator[_Side]:
-    """Yield the server on its host and, if it moves, the source end, whose consumer is the move."""
+    """Yield the server's allocation on its host and, if the server moves, the migration's allocation on the source."""
     flavors, context = audit_rows.flavors(server['flavor']), audit_rows.context_of(server, move)
     new, old = audit_rows.devices_of(server, move, owned)
     from_volume = not server['image_ref']
@@ -206,12 +216,12 @@ def amounts(
 ) -> dict[str, int]:
     """Return the amounts that the scheduler requests from Placement for a server, as {resource class: amount}.
 
-    Only the classes in CLASSES are included. ``topology`` is the server's NUMA topology, on its host or as requested.
-    If ``pinning`` is False, dedicated CPUs are counted as VCPU. A server that boots from a volume (``from_volume``)
-    needs no disk of its own.
+    Only the classes in CLASSES are included. ``topology`` is the server's NUMA topology; if it is None, the topology
+    that the flavor requests is used. If ``pinning`` is False, dedicated CPUs are counted as VCPU. A server that boots
+    from a volume (``from_volume``) needs no disk of its own.
     """
     if topology is None:
-        # An older request may contain what is refused now.
+        # A flavor of an older server may have extra specs that are refused today. Such a flavor requests no topology.
         with contextlib.suppress(Invalid):
             topology = constraints.of(flavor)
     dedicated = constraints.dedicated_cpus(topology) if pinning else 0
@@ -220,9 +230,9 @@ def amounts(
 
 
 def _provider_address(device: dict[str, Any]) -> str:
-    """Return the PCI address whose provider counts a device.
+    """Return the PCI address of the resource provider that counts a device.
 
-    VFs are counted on the provider of their PF, and mediated devices on that of their parent.
+    A VF is counted on the provider of its PF, and a mediated device on the provider of its parent device.
     """
     parent = device['parent_addr'] if device['dev_type'] in {*CHILD_TYPES, MDEV} else None
     found: str = (parent or device['address']).lower()
@@ -232,8 +242,8 @@ def _provider_address(device: dict[str, Any]) -> str:
 def _address(name: str) -> str:
     """Return the PCI address in the name of a device's provider, or '' if the provider belongs to another service.
 
-    ``name`` is the part after the node's name: an address or, for mediated devices, libvirt's name of the parent, such
-    as pci_0000_84_00_0.
+    ``name`` is the part of the provider's name after the node's name: a PCI address or, for mediated devices, libvirt's
+    name of the parent device, such as pci_0000_84_00_0.
     """
     found = _PARENT.sub(r'\1:\2:\3.\4', name)
     return found if _ADDRESS.fullmatch(found) else ''

@@ -1,12 +1,13 @@
 """``Audit``, which compares databases, Placement, libvirt domains and files of hosts, and changes nothing.
 
-It also compares servers with Neutron, Cinder and Cyborg. ``kilonova-manage audit`` runs it:
+The audit also compares servers with Neutron, Cinder and Cyborg. ``kilonova-manage audit`` runs it:
 
     report = Audit(databases, cells, placement, compute, ctxt).run()
     report.exit_code          # 0 clean, 1 disagreements, 2 a host or a service does not answer
 
 Servers that an operation works on are listed and not compared. The cloud changes during the audit. Therefore each
-disagreement is checked again before it is reported, and once more if its rows were changed between two checks.
+disagreement is checked a second time before it is reported. If its rows were changed between two checks, the
+disagreement is checked once more.
 """
 
 from __future__ import annotations
@@ -41,18 +42,19 @@ from kilonova.pci.device import DISABLED, GROUP_HEAD, MDEV, UNHEALTHY
 from kilonova.rpc import bounded
 from kilonova.rpc.interface import Client
 
-# Seconds between two checks if something disagrees, and the maximum number of checks.
+# Seconds between two checks of the whole cloud, and the maximum number of checks in one audit.
 PAUSE = 2.0
 LOOKS = 4
 # Maximum number of hosts that are queried at the same time.
 AT_ONCE = 16
-# Maximum seconds for the reply of one host, and for the replies of all hosts in all checks.
+# Maximum seconds that the audit waits for the reply of one host, and for the replies of all hosts in all its checks.
 PATIENCE, PATIENCE_WITH_ALL = 30.0, 120.0
 IN_TIME = f'{PATIENCE:.0f} s for a host, {PATIENCE_WITH_ALL:.0f} s for all'
+# libvirt's number of the state of a running domain.
 RUNNING = 1
 # Servers in these vm states must have no running guest.
 OFF = ('stopped', 'soft-delete', 'shelved')
-# Reasons why a device is not offered again that are reported if a server holds the device.
+# Keys of a device's ``extra_info`` that mark it as not usable. Servers that hold such a device are reported.
 TOLD = (DISABLED, UNHEALTHY)
 # Kinds of operations during which the server has no task state.
 WITHOUT_TASK = (
@@ -69,7 +71,7 @@ WITHOUT_TASK = (
     'volume_snapshot_create',
     'volume_snapshot_delete',
 )
-# Rows by uuid.
+# A dict from uuid to row.
 Rows = dict[str, Row]
 
 
@@ -79,9 +81,10 @@ class AuditReport:
 
     Attributes:
         disagreements: One line of text for each disagreement.
-        in_flight: One line for each operation that is running or waiting, and for other differences that will end.
-        silent: Hosts and services that did not answer, each with the reason.
-        checked: Number of servers and devices that were compared.
+        in_flight: One line for each operation that is running or waiting, and one for each difference that will end
+            without an operator.
+        silent: One line for each host or service that did not answer, with the reason.
+        checked: Numbers of compared rows: ``servers`` and ``devices``.
     """
 
     disagreements: list[str] = field(default_factory=list)
@@ -93,7 +96,7 @@ class AuditReport:
     def exit_code(self) -> int:
         """The exit code of the command.
 
-        It is 0 if nothing disagrees, 1 if something does, and 2 if a host or a service did not answer.
+        The code is 0 if nothing disagrees, 1 if there is a disagreement, and 2 if a host or a service did not answer.
         """
         if self.silent:
             return 2
@@ -101,10 +104,10 @@ class AuditReport:
 
 
 class Audit:
-    """Compares everything that describes servers and devices, up to ``LOOKS`` times.
+    """Compares all records of servers and devices, up to ``LOOKS`` times.
 
-    ``compute`` is the RPC client, or None if hosts cannot be queried. ``pause`` is a function that waits the given
-    seconds. Hosts whose last report is older than ``down_time`` seconds are not queried; None queries all hosts.
+    ``compute`` is the RPC client, or None if hosts cannot be queried. ``pause(seconds)`` waits between two checks.
+    Hosts whose last report is older than ``down_time`` seconds are not queried; None queries all hosts.
     ``accelerators``, ``networks`` and ``volumes`` are clients of Cyborg, Neutron and Cinder, or None if the cloud has
     no such service.
     """
@@ -126,14 +129,14 @@ class Audit:
         self._pause = pause
 
     def run(self) -> AuditReport:
-        """Compare everything, and return the disagreements that still exist in a second check.
+        """Compare all records, and return the disagreements that still exist in a second check.
 
         Databases, hosts and Placement are read one after the other, while servers are created, moved and deleted. So a
-        row that was changed between two checks may disagree in both and have been right all the time. A disagreement
-        about such a row is checked again. If the row is changed between all checks, the disagreement is reported as in
-        flight.
+        row that was changed between two checks may seem wrong in both checks, although it was always right. A
+        disagreement about such a row is checked again. If the row changes before each check, the disagreement is
+        reported as in flight.
         """
-        # Hosts and services that did not answer in one check are not queried in the next.
+        # The hosts and services that did not answer in one check, with the reasons. The next checks do not query them.
         silent: dict[str, str] = {}
         until = time.monotonic() + PATIENCE_WITH_ALL
         last = _AuditRun(*self._parts, silent, until)
@@ -155,10 +158,10 @@ class Audit:
 
 
 class _AuditRun:
-    """One check of everything.
+    """One check of the whole cloud, which ``Audit`` repeats.
 
-    ``silent`` contains the hosts and services that are not queried, as a dict from name to reason; the check adds those
-    that do not answer. ``until`` is the time.monotonic() value after which no host is queried.
+    ``silent`` contains the hosts and services that are not queried, as a dict from name to reason; the check adds each
+    host or service that does not answer. ``until`` is the time.monotonic() value after which no host is queried.
     """
 
     def __init__(
@@ -184,15 +187,15 @@ class _AuditRun:
         self._compute, self._ctxt = compute, ctxt
         self._down_time = down_time
         self._report = AuditReport()
-        # Time of the last change of each row, by the name that a line of the report has for it.
+        # Time of the last change of each row, by the text with which a line of the report names the row.
         self._changed: dict[str, Any] = {}
 
     def changed_since(self, before: _AuditRun, line: str) -> bool:
-        """Return whether a row that the line names was changed since the check ``before``."""
+        """Return whether a row that this line of the report names was changed since the earlier check ``before``."""
         return any(stamp != before._changed.get(name) for name, stamp in self._changed.items() if name in line)
 
     def report(self) -> AuditReport:
-        """Read everything, and return what disagrees."""
+        """Read the databases, the hosts and the services, compare them, and return the report of this check."""
         with self._databases.api().read() as conn:
             api = queries.api(conn)
         self._api(api)
@@ -234,7 +237,7 @@ class _AuditRun:
                     self._wrong(f'database: server {uuid} has {what} and no operation')
 
     def _operations(self, rows: list[Row]) -> None:
-        """List the operations in flight, and report the rows that no conductor can parse."""
+        """Add operation rows to the report: as in flight, or as wrong if no conductor can parse the row."""
         for row in rows:
             what = f'{row["kind"]} of {row["instance_uuid"]}'
             why = flows.unreadable(row)
@@ -257,7 +260,7 @@ class _AuditRun:
         for uuid, why in unreadable.items():
             if uuid not in busy:
                 self._wrong(f'database: {why} Nothing else of the server is compared')
-        # Servers with unreadable texts are left out of the comparison, as servers with an operation are.
+        # A server with a text that cannot be parsed is not compared further, so it is treated like a busy server.
         busy |= unreadable.keys()
         self._states(servers, cell, busy)
         self._devices(cell['devices'], servers, moving, busy)
@@ -326,13 +329,13 @@ class _AuditRun:
         for kind in ('instances', 'migrations'):
             self._changed.update((row['uuid'], row['updated_at']) for row in cell[kind])
         self._changed.update((f'{row["host"]} {row["address"]}', row['updated_at']) for row in cell['devices'])
-        # The rows of hosts change all the time, for other reasons than most lines that name a host.
+        # A node's row changes often. Its change counts only for the line about the devices that the node offers.
         self._changed.update((f'{row["node"]} offers', row['updated_at']) for row in cell['nodes'])
 
     def _hosts(self, hosts: list[str], down: set[str]) -> Rows:
-        """Return the descriptions of the hosts that can be queried and reply in time, by name.
+        """Query the hosts, and return a dict from host name to the host's description of its domains and files.
 
-        The other hosts are added to ``silent`` with the reason.
+        Hosts that are down or do not reply in time are added to ``silent`` with the reason.
         """
         compute, silent = self._compute, self._silent
         if compute is None:
@@ -376,9 +379,9 @@ class _AuditRun:
                 self._wrong(f'database: device {where} belongs to server {owner}, which is not on this host')
 
     def _barred(self, devices: list[Row], busy: set[str]) -> None:
-        """Report servers that hold devices which are not offered again.
+        """Report servers that hold a device which is disabled or unhealthy.
 
-        An operator should resize, migrate or delete such a server.
+        Such a device is not offered to further servers. An operator should resize, migrate or delete the server.
         """
         for device in devices:
             owner = device['instance_uuid']
@@ -393,11 +396,11 @@ class _AuditRun:
                     )
 
     def _pools(self, nodes: list[dict[str, Any]], devices: list[Row]) -> None:
-        """Compare the device pools of each node, which schedulers read, with its device rows.
+        """Compare the device pools of each node, which schedulers read, with the node's device rows.
 
-        A host writes pools and rows together.
+        The two must agree, because a host writes them together.
         """
-        # Mediated devices are chosen by Placement alone, so pools don't contain them.
+        # Mediated devices are not counted here, because pools don't contain them: Placement alone chooses them.
         free = Counter(
             device['node']
             for device in devices
@@ -420,10 +423,10 @@ class _AuditRun:
                 )
 
     def _missing(self, host: str, view: dict[str, Any], owned: dict[str, list[dict[str, Any]]], busy: set[str]) -> None:
-        """Report devices that servers hold and that have disappeared from the host.
+        """Report devices that servers hold although the devices have disappeared from the host.
 
         A device disappears if it is unplugged or fails on the bus. A compute of the previous release does not report
-        these devices.
+        disappeared devices.
         """
         missing = set(view.get('missing_devices', ()))
         for uuid, devices in owned.items():
@@ -493,15 +496,12 @@ class _AuditRun:
 
 
 def _counts(device: dict[str, Any]) -> bool:
-    """Return whether a device is counted.
-
-    Of a group of devices only the head is counted.
-    """
+    """Return whether a device is counted in the pools. Of a group of devices only the head of the group is counted."""
     return bool(_info(device).get(GROUP_HEAD, device['address']) == device['address'])
 
 
 def _info(device: Row) -> dict[str, Any]:
-    """Return the device's ``extra_info`` as a dict, {} if it cannot be parsed."""
+    """Return the device's ``extra_info`` as a dict, or {} if the text cannot be parsed."""
     return texts.read(
         f'extra_info of device {device["address"]} of {device["host"]}', device['extra_info'], texts.mapping, {}
     )

@@ -1,13 +1,13 @@
 """``HostAudit``: the part of the audit for services, nodes, host mappings, aggregates and Placement's providers.
 
-``audit`` calls the methods in this order:
+``compare.Audit`` calls the methods in this order:
 
     hosts = HostAudit(placement, wrong)
     hosts.learn(database.cell, rows)           # for each cell, before anything is compared
     hosts.compare(mappings, aggregates, operations)
 
-Each kind of record is written in a store of its own. Operations of kind ``host_removal`` and ``mirror`` change them one
-after the other, so for their hosts the stores may differ until the operation is complete.
+The databases and Placement are written one after the other. While an operation of kind ``host_removal`` or ``mirror``
+(update of an aggregate) is not complete, the two may differ for the operation's host, so this host is not reported.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kilonova.db.queries import host_removals
 from kilonova.db.queries.cells import CellRecord
 from kilonova.db.rows import Row
 
-# Seconds after which a compute service must have a node.
+# Seconds after the creation of a compute service's row. A service that has no node by then is reported.
 STARTED = 600.0
 
 
@@ -38,7 +38,10 @@ class HostAudit:
         self._leaving: set[str] = set()
 
     def learn(self, cell: CellRecord, rows: Mapping[str, Sequence[Row]]) -> None:
-        """Add the ``services``, ``nodes`` and ``operations`` of a cell, and compare its services with its nodes."""
+        """Add the rows of a cell, and compare its compute services with its nodes.
+
+        ``rows`` has the lists of rows ``services``, ``nodes`` and ``operations``.
+        """
         hosts = {service['host'] for service in rows['services']}
         with_node = {node['host'] for node in rows['nodes']}
         for operation in rows['operations']:
@@ -64,8 +67,8 @@ class HostAudit:
     def compare(self, mappings: Sequence[Row], aggregates: Sequence[Row], operations: Sequence[Row]) -> None:
         """Compare the API database and Placement with the cells that ``learn`` has added.
 
-        ``operations`` are rows of the API database. Sends one request to Placement for each aggregate, one for each
-        removed node, and one more.
+        The arguments are the host mappings, aggregates and operation rows of the API database. Sends at least one
+        request to Placement for each aggregate and for each removed node, and one to list Kilonova's providers.
         """
         for row in mappings:
             if (row['cell_id'], row['host']) not in self._served and row['host'] not in self._leaving:
@@ -88,7 +91,7 @@ class HostAudit:
         self._compare_removed()
 
     def _compare_members(self, aggregates: Sequence[Row], operations: Sequence[Row]) -> None:
-        """Compare the members of each aggregate in Placement with those in the database."""
+        """Compare the members of each aggregate in Placement with the aggregate's hosts in the database."""
         changing = {
             (args.get('aggregate'), args.get('host'))
             for row in operations
@@ -112,7 +115,7 @@ class HostAudit:
         try:
             ours = self._placement.list_providers(required=OWNER)
         except PlacementInvalid:
-            # This Placement does not know the trait, so no provider has it.
+            # Placement refuses the trait OWNER as unknown, so no provider has this trait.
             return
         for provider in ours:
             uuid, name = provider['uuid'], provider['name']
@@ -127,7 +130,7 @@ class HostAudit:
                 )
 
     def _compare_removed(self) -> None:
-        """Report providers of removed hosts that can't be deleted, because a consumer holds resources of them."""
+        """Report resource providers of removed hosts that can't be deleted because a consumer holds their resources."""
         for uuid, operation in self._removed.items():
             for provider in self._placement.list_providers(in_tree=uuid):
                 for consumer, held in self._placement.provider_allocations(provider['uuid']).items():
@@ -140,7 +143,7 @@ class HostAudit:
                     )
 
     def _held(self, root: str) -> dict[str, str]:
-        """Return the amounts that each consumer holds of a provider tree, as text."""
+        """Return a dict from consumer to text: the amounts that the consumer holds of the provider tree ``root``."""
         found: dict[str, list[str]] = defaultdict(list)
         for provider in self._placement.list_providers(in_tree=root):
             for consumer, held in self._placement.provider_allocations(provider['uuid']).items():

@@ -1,6 +1,6 @@
 """``PortAudit``, the part of the audit that compares the info caches of servers with the ports in Neutron.
 
-``audit`` calls the methods in this order:
+``compare.Audit`` calls the methods in this order:
 
     ports = PortAudit(client)
     ports.read()                       # None, or the reason why Neutron does not answer
@@ -22,18 +22,18 @@ from kilonova.errors import KilonovaError
 from kilonova.objects.port_resources import ALLOCATION, PortResources, of_ports, total
 from kilonova.objects.vif import ACCELERATED, BEHIND, FUNCTIONS, Vif
 
-# The event of a detach, and texts that say when a server whose state forbids it now will detach a port.
+# DETACH: the states in which a server may detach a port. LATER and AWAKE: text on when another server can do so.
 DETACH = states.TRANSITIONS['detach_interface.start']
 LATER = {'resized': 'its resize is confirmed or reverted'}
 AWAKE = 'Neutron next sends an event while the server is active, paused or stopped'
-# {provider: {resource class: amount}}
+# Resources that a server holds in Placement, as {provider uuid: {resource class: amount}}.
 Held = Mapping[str, Mapping[str, int]]
 
 
 def hidden(server: Row) -> set[str]:
-    """Return the PCI addresses of a server's devices that its domain does not name.
+    """Return the PCI addresses of a server's devices that the server's domain does not list.
 
-    The guest reaches these devices through a device of the host.
+    These are functions of network cards that the guest reaches through another device of the host (macvtap or vDPA).
     """
     return {
         vif.slot
@@ -45,7 +45,7 @@ def hidden(server: Row) -> set[str]:
 def _kept(server: Row, gone: Iterable[Vif]) -> dict[str, Vif]:
     """Return the interfaces of deleted ports that a server has to keep for now, by port id.
 
-    The server holds a device or resources for them, and its state does not allow a detach.
+    The server holds a device or resources for these ports, and the server's state does not allow a detach.
     """
     if server['host'] is None or server['vm_state'] in DETACH.vm:
         return {}
@@ -57,26 +57,26 @@ def _addresses(devices: Sequence[Row], host: str) -> set[str]:
 
 
 class PortAudit:
-    """Compares servers with their ports.
+    """Compares the info caches of servers with the servers' ports in Neutron.
 
-    ``client`` is None if there is no network service. ``in_flight`` has one line for each deleted port that its server
-    can't detach yet.
+    ``client`` is None if the cloud has no network service (Neutron). ``in_flight`` has one line for each deleted port
+    that its server can't detach yet.
     """
 
     NAME = 'ports'
 
     def __init__(self, client: NetworkClient | None) -> None:
         self._client = client
-        # Ports by the uuid of their server; None if they could not be read.
+        # The ports in Neutron, as {server uuid: {port id: port}}; None if they could not be read.
         self._held: dict[str, dict[str, Port]] | None = None
         self._known: set[str] = set()
         self._wrong: list[str] = []
         self.in_flight: list[str] = []
 
     def read(self) -> str | None:
-        """Read all ports of servers.
+        """Read all ports of servers from Neutron.
 
-        Returns the text of the error if the service does not answer, else None.
+        Returns the text of the error if Neutron does not answer, else None.
         """
         if self._client is None:
             return None
@@ -98,8 +98,8 @@ class PortAudit:
     ) -> None:
         """Compare the servers of a cell with their ports.
 
-        ``owned`` has the devices of each server, and ``allocated`` its resources in Placement. Servers in ``busy``, on
-        which an operation works, are left out.
+        ``servers``, ``owned`` and ``allocated`` are dicts from server uuid: to the server's row, to the rows of its
+        devices and to its allocation in Placement. Servers in ``busy``, on which an operation works, are left out.
         """
         self._known.update(servers, busy)
         for uuid, server in servers.items():
@@ -116,7 +116,7 @@ class PortAudit:
                     f'that the server holds for it are released when {when}'
                 )
             for port_id, vif in cached.items():
-                # A server keeps its accelerator even if the port is deleted.
+                # A deleted port of an accelerator is not reported, because the server keeps the accelerator.
                 if port_id not in held and port_id not in kept and vif.vnic_type not in ACCELERATED:
                     self._wrong.append(
                         f'ports: server {uuid} has port {port_id} in its info cache, and in Neutron '
@@ -141,9 +141,10 @@ class PortAudit:
                     )
 
     def _guarantees(self, server: Row, ports: Iterable[Port], kept: Iterable[Vif], allocated: Held) -> None:
-        """Compare the server's resources for ports in Placement with the bindings of its ports.
+        """Compare the resources that a server holds in Placement for its ports with the bindings of the ports.
 
-        ``kept`` are the interfaces of deleted ports, whose resources are those in the info cache.
+        ``kept`` are the interfaces of deleted ports. Their resources are read from the info cache, because a deleted
+        port has no binding.
         """
         read = ((port, PortResources.read(port.id, port.resource_request)) for port in ports)
         wanted = total(
@@ -160,7 +161,7 @@ class PortAudit:
             )
 
     def disagreements(self) -> list[str]:
-        """Return all disagreements, after all cells have been compared."""
+        """Return one line of text for each disagreement. Call this after ``compare`` for all cells."""
         return self._wrong + [
             f'ports: port {port_id} belongs to {uuid}, which is not a server'
             for uuid, held in (self._held or {}).items()

@@ -1,6 +1,6 @@
 """Compares the database rows of one server: its flavor, its stored request spec and its move.
 
-``audit`` passes the rows of each server that no operation works on:
+``compare.Audit`` passes the rows of each server that no operation works on:
 
     list(disagreements(ServerRows(server, spec, moves, devices)))
     # ["database: the request spec of server 5c… says vcpus 1, its flavor vcpus 2"]
@@ -27,7 +27,7 @@ COLUMNS = {
 }
 # Fields that are equal in two copies of one flavor, even if the flavor itself was changed or deleted.
 COPIED = ('id', 'flavorid', 'vcpus', 'memory_mb', 'root_gb', 'ephemeral_gb', 'swap', 'extra_specs')
-# Texts of a server that this module and other parts of the audit parse.
+# Columns of a server with JSON that this module and other parts of the audit parse.
 TEXTS = ('numa_topology', 'migration_context', 'network_info')
 # Status of a move that waits to be confirmed or reverted.
 WAITING = 'finished'
@@ -35,7 +35,7 @@ WAITING = 'finished'
 
 @dataclass(frozen=True)
 class ServerRows:
-    """The rows of one server.
+    """The database rows of one server that are compared with each other.
 
     Attributes:
         server: Row of the server with its columns of instance_extra.
@@ -51,7 +51,7 @@ class ServerRows:
 
 
 def disagreements(rows: ServerRows) -> Iterator[str]:
-    """Yield a line of text for each pair of values that disagree."""
+    """Yield a line of text for each disagreement between the rows of one server."""
     yield from _columns(rows)
     yield from _request_spec(rows)
     yield from _open_moves(rows)
@@ -63,9 +63,10 @@ def disagreements(rows: ServerRows) -> Iterator[str]:
 
 
 def unreadable(servers: Mapping[str, Mapping[str, Any]], specs: Mapping[str, str]) -> dict[str, str]:
-    """Return the servers with a text that cannot be parsed, as a dict from uuid to the name of the text and the reason.
+    """Return the servers with a stored JSON text that cannot be parsed, as a dict from uuid to an error message.
 
-    ``specs`` are the flavors of the servers' request specs.
+    The message names the text and the reason. ``servers`` is a dict from uuid to row, and ``specs`` a dict from uuid to
+    the flavor of the server's request spec as JSON.
     """
     found: dict[str, str] = {}
     for uuid, server in servers.items():
@@ -152,7 +153,7 @@ def _open_moves(rows: ServerRows) -> Iterator[str]:
 
 
 def _no_move(server: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line for each value of a move that a server has although it does not move."""
+    """Yield a line for each value that a server has kept from a move, although the server is not moving."""
     if server['migration_context']:
         yield f'database: server {server["uuid"]} has a migration context and is not moving'
     left = [which for which in ('old', 'new') if which in flavors(server['flavor'])]
@@ -161,7 +162,10 @@ def _no_move(server: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _waiting_move(rows: ServerRows, move: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line for each wrong value that a confirm or a revert of the move would use."""
+    """Yield a line for each wrong value of a move that waits to be confirmed or reverted.
+
+    A confirm or a revert of the move would use these values.
+    """
     server, own = rows.server, flavors(rows.server['flavor'])
     for which, number in (('old', move['old_instance_type_id']), ('new', move['new_instance_type_id'])):
         said = own[which].id if which in own else None
@@ -199,10 +203,10 @@ def _shown(places: set[tuple[str, str, str]]) -> list[str]:
 def devices_of(
     server: dict[str, Any], move: dict[str, Any] | None, owned: list[dict[str, Any]]
 ) -> tuple[list[dict[str, Any]] | None, list[dict[str, Any]] | None]:
-    """Return the devices of a server on its host, and those of the source end of its move.
+    """Return two lists: the devices of a server on its host, and its devices on the source of its move.
 
-    Returns (None, None) if the source and the destination are the same host and no migration context tells which
-    devices are which.
+    ``owned`` are the rows of all devices that the server holds. Returns (None, None) if the source and the destination
+    are the same host and no migration context tells which devices belong to the source.
     """
     here = [device for device in owned if device['host'] == server['host']]
     if move is None or move['source_compute'] != move['dest_compute']:

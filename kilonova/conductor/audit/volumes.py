@@ -1,6 +1,6 @@
 """``VolumeAudit``, the part of the audit that compares servers' rows of block_device_mapping with Cinder's attachments.
 
-``audit`` calls the methods in this order:
+``compare.Audit`` calls the methods in this order:
 
     volumes = VolumeAudit(client)
     volumes.read()                     # None, or the reason why Cinder does not answer
@@ -20,24 +20,24 @@ from kilonova.objects.volume import AttachedVolume
 
 
 class VolumeAudit:
-    """Compares servers with the attachments of their volumes.
+    """Compares the volume rows of servers with the attachments in Cinder.
 
-    ``client`` is None if there is no volume service.
+    ``client`` is None if the cloud has no volume service (Cinder).
     """
 
     NAME = 'volumes'
 
     def __init__(self, client: VolumeClient | None) -> None:
         self._client = client
-        # Attachments by the uuid of their server; None if they could not be read.
+        # The attachments in Cinder, as {server uuid: {attachment id: attachment}}; None if they could not be read.
         self._held: dict[str, dict[str, Attachment]] | None = None
         self._known: set[str] = set()
         self._wrong: list[str] = []
 
     def read(self) -> str | None:
-        """Read all attachments of servers.
+        """Read all attachments of servers from Cinder.
 
-        Returns the text of the error if the service does not answer, else None.
+        Returns the text of the error if Cinder does not answer, else None.
         """
         if self._client is None:
             return None
@@ -51,9 +51,10 @@ class VolumeAudit:
         return None
 
     def compare(self, servers: Mapping[str, Row], rows: Mapping[str, Sequence[Row]], busy: set[str]) -> None:
-        """Compare the servers of a cell with their attachments.
+        """Compare the volume rows of the servers of a cell with the attachments in Cinder.
 
-        ``rows`` has the volume rows of each server. Servers in ``busy``, on which an operation works, are left out.
+        ``servers`` and ``rows`` are dicts from server uuid: to the server's row, and to the rows of its volumes.
+        Servers in ``busy``, on which an operation works, are left out.
         """
         self._known.update(servers, busy)
         for uuid, server in servers.items():
@@ -79,7 +80,7 @@ class VolumeAudit:
             ]
 
     def disagreements(self) -> list[str]:
-        """Return all disagreements, after all cells have been compared."""
+        """Return one line of text for each disagreement. Call this after ``compare`` for all cells."""
         return self._wrong + [
             f'volumes: attachment {one.id} of volume {one.volume_id} belongs to {uuid}, which is not a server'
             for uuid, held in (self._held or {}).items()

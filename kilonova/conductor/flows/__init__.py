@@ -1,4 +1,4 @@
-"""All flows, by the kind of their operation rows.
+"""``FLOWS``, a dict from the kind of an operation row to the flow that runs such operations.
 
 Each module of this package has the flows of related operations.
 """
@@ -59,14 +59,15 @@ FLOWS: dict[str, Flow[Any]] = {
 }
 
 
-# Exceptions raised by reading outputs with a structure that no release writes.
+# Exceptions that ``Outputs.read`` raises if a row's outputs are JSON with a wrong structure.
 _OTHER_FORM = (ValueError, LookupError, TypeError, AttributeError)
 
 
 def unreadable(row: Mapping[str, Any]) -> str:
-    """Return which column of an operation row no conductor can parse and why, or '' if the operation can be run.
+    """Return the column of an operation row that cannot be parsed, with the reason, or '' if all columns can be parsed.
 
-    ``row`` has the ``kind``, and ``args``, ``context`` and ``outputs`` as the texts that the database has.
+    ``row`` has the column ``kind``, and the columns ``args``, ``context`` and ``outputs`` as JSON texts. Conductors do
+    not run an operation whose row cannot be parsed.
     """
     if row['kind'] not in FLOWS:
         return 'kind (this release knows no such operation)'
@@ -81,9 +82,10 @@ def unreadable(row: Mapping[str, Any]) -> str:
 
 
 def hosts_of(outputs: dict[str, Any], attempt: int) -> set[str]:
-    """Return the hosts on which the current attempt of an operation works, as its outputs name them.
+    """Return a set with the chosen host on which an operation works in this attempt.
 
-    Returns an empty set if no host is chosen yet, or if the outputs have a structure that no release writes.
+    ``outputs`` are the stored results of its steps, and ``attempt`` is the number of the attempt, from 1. Returns an
+    empty set if no host is chosen yet, or if the outputs have a wrong structure.
     """
     try:
         chosen = SelectOutputs.read(outputs).hosts

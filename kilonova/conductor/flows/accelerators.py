@@ -1,13 +1,13 @@
-"""Accelerator requests of Cyborg in flows: created and bound before a host builds the guest, deleted when it is gone.
+"""Create and bind accelerator requests of Cyborg in flows before a host builds the guest, and delete them afterwards.
 
     accelerators.make(work, profile)                 # in a saved step; ``work.outputs`` is an AcceleratorOutputs
-    accelerators.bind(work, profile, host, holder)   # in a later step, or in one step that does both
-    accelerators.unbind(work)                        # in its undo
+    accelerators.bind(work, profile, host, holder)   # in a later step, or in one step together with ``make``
+    accelerators.unbind(work)                        # in the undo of the step that calls ``bind``
 
 The uuids of the requests are stored in the operation row before the requests are bound, so that another conductor that
-takes the row finds them. If the accelerator service does not answer, an undo is not delayed: the requests that remain
-to be deleted become a pending release. The same holds for requests that a guest may still use on a host which does not
-answer.
+takes the row finds them. An undo doesn't wait for an accelerator service that doesn't answer. The undo adds a pending
+release instead, which is an operation row that deletes the requests later. The same is done for requests on a host that
+doesn't answer and may still run the guest.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from kilonova.errors import KilonovaError, Unanswered
 
 LOG = logging.getLogger(__name__)
 
-# Requests older than this that are not bound are abandoned. A request is normally bound moments after its creation, or
-# when an accelerator service that did not answer is back.
+# Age after which an accelerator request that is not bound counts as abandoned. Normally it is bound at once.
+# A request is bound later if the accelerator service does not answer in between.
 ABANDONED = datetime.timedelta(hours=6)
 
 
@@ -47,7 +47,7 @@ class AcceleratorOutputs(Outputs):
     Attributes:
         accelerators: Requests that were created in this attempt, as a dict from uuid to the number of their group in
             the device profile; None if none were created.
-        accelerated: Those of them that are for a port, as a dict from uuid to port id.
+        accelerated: The requests in ``accelerators`` that are for a port, as a dict from request uuid to port id.
     """
 
     accelerators: dict[str, int] | None = None
@@ -55,9 +55,10 @@ class AcceleratorOutputs(Outputs):
 
 
 def make(work: Work[Any], profile: str | None, ports: Mapping[str, str] = MappingProxyType({})) -> None:
-    """Create accelerator requests for a device profile and for ``ports``, a dict from port id to device profile.
+    """Create accelerator requests for a server, which ``bind`` binds later, and store their uuids in the outputs.
 
-    The requests are bound to no server yet. Repeated calls are safe.
+    ``profile`` is the device profile of the server's flavor, or None. ``ports`` is a dict from port id to device
+    profile. A repeated call does nothing.
     """
     if work.outputs.accelerators is None:
         wanted = [*([(None, profile)] if profile is not None else []), *ports.items()]
@@ -69,7 +70,7 @@ def make(work: Work[Any], profile: str | None, ports: Mapping[str, str] = Mappin
             try:
                 new = work.env.accelerators.create(name)
             except KilonovaError:
-                # The next try, if there is one, creates all requests again.
+                # The requests that were created so far are deleted, because a retry of the step creates all again.
                 _forget(work, sorted(made))
                 raise
             made.update((one.uuid, one.group) for one in new)
@@ -82,7 +83,7 @@ def make(work: Work[Any], profile: str | None, ports: Mapping[str, str] = Mappin
 def _forget(work: Work[Any], uuids: Sequence[str]) -> None:
     """Delete accelerator requests that no operation will bind.
 
-    A pending release does it if the accelerator service does not answer or refuses.
+    If the accelerator service does not answer or refuses, a pending release (an operation row) deletes them later.
     """
     if uuids:
         releases.now_or_later(
@@ -98,20 +99,21 @@ def _forget(work: Work[Any], uuids: Sequence[str]) -> None:
 def bind(
     work: Work[Any], profile: str | None, host: ChosenHost, holder: str, ports: Mapping[str, str] = MappingProxyType({})
 ) -> None:
-    """Bind accelerator requests to the devices that Placement chose, under the uuid ``holder``.
+    """Bind accelerator requests to the devices that Placement chose on ``host``.
 
-    Creates the requests for ``profile`` and ``ports`` first if there are none. ``accel.holder`` explains which uuid is
-    used. Repeated calls are safe. Raises AcceleratorRequestBindingFailed if the server can't have the accelerators.
+    If there are no requests yet, they are created first for ``profile`` and ``ports`` (see ``make``). ``holder`` is the
+    uuid to which Cyborg binds the requests: the server's or a migration's (see ``accel.holder``). Repeated calls are
+    safe. Raises AcceleratorRequestBindingFailed if the server can't have the accelerators.
     """
     client, outputs, uuid = work.env.accelerators, work.outputs, holder
     if outputs.accelerators is None:
         make(work, profile, ports)
-        # The uuids are stored before the requests are bound, so that another conductor that continues here finds them.
+        # The uuids are stored before the requests are bound, so that another conductor that takes the row finds them.
         work.decide({})
-    # If the requests were just created in the first attempt, none can be bound yet.
+    # If this process has just created the requests in the first attempt, none can be bound, so Cyborg is not asked.
     look, work.unbound = not work.unbound or work.attempt > 1, False
     ours, bound = outputs.accelerators, client.of_instance(uuid) if look else []
-    # Requests that an earlier attempt could not delete.
+    # Delete bound requests that an earlier attempt created and could not delete.
     client.delete(one.uuid for one in bound if one.uuid not in ours)
     there = {one.uuid: one for one in bound if one.uuid in ours}
     if not there:
@@ -124,15 +126,15 @@ def bind(
             project_id=work.ctxt.project_id,
         )
     elif there.keys() != ours.keys() or any(one.state in accel_request.FAILED for one in there.values()):
-        # The reply to the binding request did not arrive.
-        raise AcceleratorRequestBindingFailed(instance_uuid=uuid, msg='not all of them were bound')
+        # An earlier call sent the binding request and got no reply. Cyborg could not bind all requests.
+        raise AcceleratorRequestBindingFailed(instance_uuid=uuid, msg='Cyborg did not bind all of the requests')
 
 
 def await_releases(work: Work[Any], holder: str) -> None:
-    """Check that no pending release will delete the requests bound to ``holder``.
+    """Raise Unanswered if a pending release of the server will delete all accelerator requests bound to ``holder``.
 
-    Call it before ``bind`` to a uuid that had requests before. Raises Unanswered if there is such a release, which
-    would delete new requests as well.
+    Call this before ``bind`` binds new requests to a uuid that had requests before, because the pending release (an
+    operation row that runs later) would delete the new requests as well.
     """
     if work.outputs.accelerators is not None:
         return
@@ -155,10 +157,10 @@ def _provider(host: ChosenHost, group: int, port: str) -> str:
 
 
 def unbind(work: Work[Any]) -> None:
-    """Delete the accelerator requests of this attempt, so that their devices are free.
+    """Delete the accelerator requests that this attempt created, so that their devices are free.
 
-    A pending release does it if the accelerator service does not answer or refuses, or if the host may still run the
-    guest.
+    If the accelerator service does not answer or refuses, or if the host may still run the guest, a pending release
+    (an operation row that runs later) deletes the requests.
     """
     if work.outputs.accelerators is None:
         return
@@ -169,7 +171,7 @@ def unbind(work: Work[Any]) -> None:
         work.env.accelerators.delete(uuids)
     except (Unanswered, AcceleratorRequestOpFailed) as error:
         LOG.info(
-            'Failed to delete ARQs %s; a pending release will retry it: %s',
+            'Failed to delete ARQs %s; an operation of kind release will retry this later: %s',
             ', '.join(uuids),
             error,
             instance_uuid=work.instance_uuid,
@@ -183,14 +185,14 @@ def unbind(work: Work[Any]) -> None:
 
 
 def profile_of(flavor: Mapping[str, Any]) -> str | None:
-    """Return the device profile of a flavor in the form of operation arguments, or None."""
+    """Return the name of the flavor's device profile, or None. ``flavor`` is a serialized object, as in arguments."""
     return device_profile.name_of(flavor['nova_object.data'].get('extra_specs') or {})
 
 
 def drop_abandoned(env: Environment) -> int:
-    """Delete accelerator requests that were created and that no operation will bind, and return their number.
+    """Delete abandoned accelerator requests, which were created and never bound, and return their number.
 
-    Such a request remains if the reply to its creation was lost, or if the conductor ended before it stored the uuid.
+    A request is abandoned if the reply to its creation was lost, or if the conductor ended before it stored the uuid.
     Raises the errors of the accelerator client.
     """
     found = [one.uuid for one in env.accelerators.abandoned(ABANDONED)]
@@ -203,17 +205,18 @@ def drop_abandoned(env: Environment) -> int:
 def drop(work: Work[Any], holder: str) -> None:
     """Delete all accelerator requests that are bound to the uuid ``holder``.
 
-    A pending release does it if the accelerator service does not answer or refuses, or if a host may still run the
-    guest.
+    If the accelerator service does not answer or refuses, or if a host may still run the guest, a pending release (an
+    operation row that runs later) deletes the requests.
     """
     try:
-        # The release finds out which requests are on that host.
+        # If a host may still run the guest, all requests are left to the pending release.
+        # The pending release deletes only the requests that are on other hosts.
         if left := releases.hosts_left(work):
             raise HostNotFenced(host=', '.join(left))
         work.env.accelerators.delete_of_instance(holder)
     except (Unanswered, AcceleratorRequestOpFailed) as error:
         LOG.info(
-            'Failed to delete ARQs of %s; a pending release will retry it: %s',
+            'Failed to delete ARQs of %s; an operation of kind release will retry this later: %s',
             holder,
             error,
             instance_uuid=work.instance_uuid,

@@ -1,8 +1,8 @@
 """Flow of a backup: backup_instance, mark_backed_up.
 
-It creates an image of the server and then deletes the oldest backups of its type. The deletion is an operation of its
-own (a pending release), which is inserted by the transaction that ends the backup. So a failing deletion is retried,
-and does not fail the backup.
+The flow creates an image of the server. The oldest backups of the same backup type are deleted by an operation of its
+own (a pending release), which the last transaction of the backup inserts. So a deletion that fails is retried, and the
+backup does not fail.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kilonova.rpc.compute import Compute
 
 
 def backup_instance(work: Work[Outputs]) -> None:
-    """Have the host copy the root disk and upload it."""
+    """Have the server's host copy the root disk and upload the copy as an image."""
     work.call_host(
         work.instance_row()['host'], Compute.backup_instance, instance=work.instance(), image_id=work.args['image_id']
     )
@@ -26,12 +26,12 @@ def backup_instance(work: Work[Outputs]) -> None:
 
 
 def undo_backup_instance(work: Work[Outputs]) -> None:
-    """Have the host resume the guest and delete its copy, and delete the image."""
+    """Have the host resume the guest and delete the copy of the root disk, and delete the image."""
     releases.undo_image(work, Compute.undo_snapshot_instance)
 
 
 def mark_backed_up(work: Work[Outputs]) -> None:
-    """Write the end state of the server, and add the operation that deletes old backups."""
+    """Write the server's state after the backup, and add the operation that deletes old backups."""
     row = work.instance()
     rotation = OperationRow.new(
         work.ctxt,

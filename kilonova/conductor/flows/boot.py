@@ -1,9 +1,9 @@
 """Flow of a boot: select, create_instance, claim, build.
 
 The operation row is in the API database until ``create_instance`` moves it into the chosen cell (operations.md, rule
-19). The scheduler claims the first host in Placement, and the step ``claim`` an alternate; it also creates the server's
-ports. If no host takes the server, it is recorded in cell0 as long as no cell is recorded for it. Otherwise it stays in
-its cell with the state ERROR. Its fault has the reason.
+19). The scheduler claims the first chosen host in Placement. If this host refuses, the step ``claim`` claims the next
+one; this step also creates the server's ports. If no host takes the server, the server gets the state ERROR and a fault
+with the reason: in its cell, or in cell0 if the server has no cell yet.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ from kilonova.rpc.compute import Compute
 
 LOG = logging.getLogger(__name__)
 
-# Name of the conductor's event in a create action that failed.
+# Name of the event that the conductor adds to the instance action ``create`` if the boot fails.
 EVENT = 'conductor_schedule_and_build_instances'
-# Seconds after which a scheduler that is still processing the request must not claim any more (operations.md, rule 9).
+# Time limit in seconds of a call to the scheduler, after which it must claim nothing (operations.md, rule 9).
 SELECT_DEADLINE = 60.0
 
 
@@ -63,11 +63,11 @@ class BootOutputs(SelectOutputs, accelerators.AcceleratorOutputs, ports.PortOutp
 
     Attributes:
         create_instance: Dict with the id of the server's row in its cell.
-        overtaken: Attempts whose host was refused because other servers of the server group were there first. They
-            don't count as attempts.
+        overtaken: Numbers of the attempts that failed because of the server group's policy: another member of the group
+            was on the host first. These attempts don't count for the maximum number of attempts.
         early_delete: True if the server was deleted before a host was chosen.
-        unasked: True if no request for the server had been sent to the network and volume services when it began to
-            wait for a volume.
+        unasked: True if the boot waits for a volume, and no request for the server was sent to the network and volume
+            services before the wait.
     """
 
     create_instance: dict[str, int] | None = None
@@ -86,7 +86,7 @@ def spec_of(work: BootWork) -> objects.RequestSpec:
 
 
 def chosen(work: BootWork) -> ChosenHost:
-    """Return the host of this attempt."""
+    """Return the chosen host that is tried in this attempt."""
     return work.outputs.hosts[work.attempt - 1]
 
 
@@ -123,9 +123,9 @@ def _select(works: Sequence[BootWork]) -> list[list[ChosenHost]]:
 
 
 def choose_again(work: BootWork) -> None:
-    """Have the scheduler choose further alternates, in the cell in which the server is.
+    """Have the scheduler choose further hosts, and keep those in the server's cell as alternates.
 
-    None of them is claimed yet, and there may be none. Raises NoValidHost, with the reason, if no host can take the
+    No host is claimed. Possibly no alternate remains. Raises NoValidHost, with the reason, if no host can take the
     server now.
     """
     work.before_sending()
@@ -139,7 +139,7 @@ def choose_again(work: BootWork) -> None:
         time_left=SELECT_DEADLINE,
     )
     cell, tried = chosen(work).cell_uuid, work.outputs.hosts[: work.attempt]
-    # If the user forces a host, the scheduler returns that host each time.
+    # Leave out hosts that the server group's policy excludes; the scheduler returns a forced host each time.
     closed = {tried[attempt - 1].host for attempt in work.outputs.overtaken}
     work.outputs.select = tried + [
         choice for choice in ChosenHost.all_of(found[0]) if choice.cell_uuid == cell and choice.host not in closed
@@ -147,26 +147,26 @@ def choose_again(work: BootWork) -> None:
 
 
 def undo_select(work: BootWork) -> None:
-    """Delete the allocation that the scheduler claimed, and detach the server's volumes.
+    """Delete the allocation that the scheduler claimed, and release the server's volumes.
 
-    Volumes that are deleted together with their server are deleted. This step undoes the volumes because they were
-    created before it. If the scheduler did not reply, it may still claim until its deadline, so the allocation is
-    deleted once more after the deadline.
+    Volumes are detached, and those that are to be deleted with the server are deleted. Volumes are undone in this step,
+    because they were created before it. If the scheduler did not reply, it may still claim resources until its
+    deadline. Therefore a pending release deletes the allocation once more after the deadline.
     """
     if asked := volumes.wanted(work.args.get('bdms')):
         volumes.drop(work, volumes.going_with(asked))
     work.env.placement.drop(work.instance_uuid, work.compare_now)
     if work.outputs.select is None and not work.select_answered:
         work.select_answered = True
-        # Delete the allocation once more after the deadline.
+        # The scheduler may still claim, so a pending release deletes the allocation once more after the deadline.
         releases.add_release(work, {'consumer': work.instance_uuid}, ('consumer',), delay=SELECT_DEADLINE)
 
 
 def create_instance(work: BootWork) -> None:
-    """Insert the server and the operation row into the cell, then end the row in the API database.
+    """Insert the server and the operation row into the chosen cell, then delete the row in the API database.
 
-    The first is the transaction (b) of rule 19 of operations.md, the second, with build request and mapping, is (c).
-    Raises Cancelled if the server was deleted in the meantime.
+    The insertion is the transaction (b) of rule 19 of operations.md. The second transaction, (c), deletes the build
+    request and sets the server's mapping as well. Raises Cancelled if the server was deleted in the meantime.
     """
     cell = work.env.cells.by_uuid(chosen(work).cell_uuid)
     owner = work.env.leases.owner_in(cell)
@@ -174,8 +174,8 @@ def create_instance(work: BootWork) -> None:
     with engine.silence():
         new_id = _insert_server(work, cell, owner)
         if not _end_api_row(work, cell):
-            # The build request is gone, so the server was deleted in the meantime. The row in the API database remains
-            # valid, and its undo removes the server from the cell.
+            # The build request is gone, so the user has deleted the server in the meantime.
+            # The row in the API database is still the valid one, and the undo removes the server from the cell.
             raise Cancelled(key=work.uuid)
     work.handed_over(cell, owner, _first_in_cell(work))
     work.just_handed_over = True
@@ -183,15 +183,15 @@ def create_instance(work: BootWork) -> None:
 
 
 def _first_in_cell(work: BootWork) -> int:
-    """Return the position at which the first attempt continues in the cell.
+    """Return the position in ``steps`` at which the first attempt continues after the move into the cell.
 
-    Its host is claimed already, but its accelerators and ports are not created yet.
+    The scheduler has claimed the host, so the step ``claim`` is needed only for accelerators, ports and volumes.
     """
     return FLOW.index('claim' if _needs_others(work) else 'build')
 
 
 def _needs_others(work: BootWork) -> bool:
-    """Return whether the server needs anything from services other than Placement."""
+    """Return whether the server needs accelerators, ports or volumes, that is, services other than Placement."""
     return (
         profile_of(work) is not None
         or bool(requested_ports.wishes(work.args['request_spec']))
@@ -225,15 +225,16 @@ def _insert_server(work: BootWork, cell: engine.Database, owner: str) -> int:
 
 @engine.retried
 def _end_api_row(work: BootWork, cell: engine.Database) -> bool:
-    """End the row in the API database, after which the row in the cell is the valid one.
+    """Delete the operation row and the build request in the API database, and set the server's cell.
 
-    Returns False, and writes nothing, if the build request is gone.
+    From then on the operation row in the cell is the valid one. Returns False, and writes nothing, if the build request
+    is gone, because the user has deleted the server.
     """
     with work.env.api.write() as conn:
-        # This statement comes first and locks the row: either a simultaneous early delete finds the build request gone,
-        # or this does.
+        # The build request is deleted first, because this statement locks its row.
+        # If the user deletes the server at the same time, only one of the two transactions finds the build request.
         if not build_requests.destroy(conn, work.instance_uuid):
-            # It may have been written by the first try, if only the reply to its COMMIT was lost.
+            # If this is a second try, the first one may have written all, and only the reply to its COMMIT was lost.
             return engine.repeated() and _lives_in(conn, work, cell)
         if not operation_leases.end_owned(conn, work.uuid, work.owner, cancelled=True):
             raise LeaseLost(operation=work.uuid)
@@ -242,17 +243,17 @@ def _end_api_row(work: BootWork, cell: engine.Database) -> bool:
 
 
 def _lives_in(conn: engine.Connection, work: BootWork, cell: engine.Database) -> bool:
-    """Return whether the mapping of the server names this cell, which means that the hand-over was completed."""
+    """Return whether the server's mapping names this cell, so that the move into the cell is complete."""
     return instance_mappings.cells_of(conn, [work.instance_uuid]).get(work.instance_uuid) == cell_id(work, cell)
 
 
 def cell_id(work: BootWork, cell: engine.Database) -> int:
-    """Return the id in cell_mappings of a cell's database."""
+    """Return the id that a cell has in the table cell_mappings."""
     return work.env.cells.id_of(cell)
 
 
 def action_of(work: BootWork) -> dict[str, Any]:
-    """Return the column values of the create action."""
+    """Return the columns of the instance action ``create`` as a dict."""
     return {
         'action': 'create',
         'request_id': work.request_id,
@@ -262,9 +263,9 @@ def action_of(work: BootWork) -> dict[str, Any]:
 
 
 def _requested(work: BootWork) -> objects.Instance:
-    """Return the server as the API requested it.
+    """Return the server as the user requested it, before it is on a host.
 
-    Its PCI requests name the providers of the devices that this attempt has in Placement.
+    If a host is chosen, the PCI requests name the resource providers of the devices that are allocated there.
     """
     instance: objects.Instance = objects.base.Serializer().deserialize_entity(work.ctxt, work.args['instance'])
     if work.outputs.select:
@@ -281,7 +282,7 @@ def _requested(work: BootWork) -> objects.Instance:
 
 
 def _created(work: BootWork) -> objects.Instance:
-    """Return the server as requested, with its id in the cell and its volumes as they are attached."""
+    """Return the requested server with the id of its row in the cell and with its attached volumes."""
     instance = _requested(work)
     instance.id = (work.outputs.create_instance or {})['id']
     if volumes.wanted(work.args.get('bdms')):
@@ -290,9 +291,9 @@ def _created(work: BootWork) -> objects.Instance:
 
 
 def undo_create_instance(work: BootWork) -> None:
-    """Remove the server and the operation row from the cell, while the row in the API database is the valid one.
+    """Remove the server and the operation row from the cell, if the move into the cell was not completed.
 
-    Afterwards nothing is removed: the end state tells what happened to the server.
+    If the move was completed, nothing is removed, because the server stays in its cell with the state ERROR.
     """
     if work.db is not work.env.api or not work.outputs.select:
         return
@@ -309,11 +310,11 @@ def _take_out_of_cell(work: BootWork, cell: engine.Database) -> None:
 
 
 def claim(work: BootWork) -> None:
-    """Claim an alternate in Placement, request accelerators, create or bind ports, and attach volumes.
+    """Claim the host of this attempt in Placement, request accelerators, create or bind ports, and attach volumes.
 
-    The first host was claimed by the scheduler. The claim replaces the server's allocation on the host that refused it
-    in one write, so that the consumer generation lets Placement refuse a late one. Accelerator requests are created for
-    the flavor's device profile and for ports. Ports are bound and volumes attached to the host of this attempt.
+    The first host was claimed by the scheduler already. For a further host, one write replaces the server's allocation,
+    with its consumer generation, so that Placement refuses a write that arrives late. Accelerator requests are created
+    for the flavor's device profile and for ports. Ports are bound and volumes attached to the host of this attempt.
     """
     is_first = _await_volumes(work)
     if work.attempt > 1:
@@ -337,11 +338,11 @@ def claim(work: BootWork) -> None:
 
 
 def _await_volumes(work: BootWork) -> bool:
-    """Check that the volumes that are created for the server are ready.
+    """Check that the volumes that are created for the server are ready, and return whether this is the first try.
 
-    Returns True if no request for the server was sent to the network and volume services yet, so that none of their
-    resources have to be looked up. Raises RetryLater if a volume is not ready, and VolumeNotCreated if it never will
-    be.
+    In the first try no request for the server was sent to the network and volume services yet, so no existing ports and
+    attachments must be searched. Raises RetryLater if a volume is not ready yet, and VolumeNotCreated if the volume
+    service can't create it.
     """
     is_first, work.just_handed_over = work.just_handed_over or work.outputs.unasked, False
     if volumes.wanted(work.args.get('bdms')):
@@ -351,17 +352,17 @@ def _await_volumes(work: BootWork) -> bool:
             work.outputs.unasked = is_first
             raise
     if work.outputs.unasked:
-        # A conductor that takes the operation over from here must look for existing resources.
+        # Requests are sent from now on, so another conductor must search for existing ports and attachments.
         work.outputs.unasked = False
         work.decide({})
     return is_first
 
 
 def _access_addresses(work: BootWork, vifs: Sequence[Vif]) -> dict[str, str]:
-    """Return the columns of the server's access addresses.
+    """Return the columns access_ip_v4 and access_ip_v6 of the server, as a dict.
 
-    They are the first address of each IP version in the network of [DEFAULT]default_access_ip_network_name. Returns an
-    empty dict if the user set an access address.
+    The values are the first addresses in the network [DEFAULT]default_access_ip_network_name. Returns an empty dict if
+    the option is not set or the user has requested an access address.
     """
     name, asked = work.env.conf.default_access_ip_network_name, work.args['instance']['nova_object.data']
     if name is None or asked.get('access_ip_v4') or asked.get('access_ip_v6'):
@@ -376,7 +377,7 @@ def _access_addresses(work: BootWork, vifs: Sequence[Vif]) -> dict[str, str]:
 def undo_claim(work: BootWork) -> None:
     """Delete the accelerator requests and, if no other host will be tried, delete or unbind the ports.
 
-    If another host will be tried, the next attempt binds the ports to that host.
+    If another host will be tried, the ports are kept, and the next attempt binds them to that host.
     """
     if work.failed and requested_ports.wishes(work.args['request_spec']):
         port_releases.drop(work, requested_ports.given(work.args['request_spec']))
@@ -384,12 +385,12 @@ def undo_claim(work: BootWork) -> None:
 
 
 def profile_of(work: BootWork) -> str | None:
-    """Return the device profile of the requested flavor, or None."""
+    """Return the name of the device profile of the requested flavor, or None."""
     return accelerators.profile_of(work.args['request_spec']['nova_object.data']['flavor'])
 
 
 def claim_chosen(work: Work[Any]) -> None:
-    """Claim the host of this attempt in Placement.
+    """Write the server's allocation on the host of this attempt to Placement, unless Placement has it already.
 
     Raises HostRejected if the host has no longer the resources that the scheduler saw.
     """
@@ -408,14 +409,14 @@ def claim_chosen(work: Work[Any]) -> None:
             generation=held.get('consumer_generation'),
         )
     except (PlacementConflict, PlacementInvalid) as error:
-        # PlacementInvalid: Placement does not know one of the providers (any more).
+        # Placement raises PlacementInvalid if it does not know one of the resource providers (any more).
         raise HostRejected(reason=f'{host.host}: {error}') from error
 
 
 def build(work: BootWork) -> None:
-    """Bind the accelerators to the server, and have the host claim, start the guest and write the end state.
+    """Bind the accelerators to the server, and have the host claim resources, start the guest and write its new state.
 
-    The transaction of the end state also deletes the operation row.
+    The transaction in which the host writes the server's state also deletes the operation row.
     """
     host, attempt = chosen(work), work.attempt
     profile, accelerated = profile_of(work), requested_ports.profiles(work.args['request_spec'])
@@ -456,14 +457,14 @@ def build(work: BootWork) -> None:
 
 
 def undo_build(work: BootWork) -> None:
-    """Have the host destroy the guest and release its devices."""
+    """Have the host of this attempt destroy the guest and release the server's devices."""
     if not work.outputs.select or work.outputs.create_instance is None:
         return
     instance = _created(work)
     host = chosen(work).host
 
     def may_run(host: str) -> Exception | None:
-        # Claims of this attempt are refused by now, so a host without a claim can't have started the guest.
+        # If the host has not claimed the server, it can't have started the guest, and its late claim is refused by now.
         if work.failed or work.instance_row(fresh=True)['host'] != host:
             return None
         if work.env.liveness.is_fenced(work.db, host):
@@ -481,8 +482,8 @@ def undo_build(work: BootWork) -> None:
 class Boot(Flow[BootOutputs]):
     """The operation that boots a new server.
 
-    Several boots of one request are scheduled together (operations.md, rule 3). From ``create_instance`` on each runs
-    alone.
+    If a user creates several servers in one request, their boots are scheduled together (operations.md, rule 3). From
+    the step ``create_instance`` on, each boot runs alone.
     """
 
     name, outputs = 'boot', BootOutputs
@@ -496,9 +497,10 @@ class Boot(Flow[BootOutputs]):
     )
 
     def begin_together(self, works: Sequence[BootWork]) -> None:
-        """Have the scheduler choose hosts for all these servers in one request.
+        """Have the scheduler choose hosts for all these servers in one call.
 
-        An error of the scheduler fails each of them. If it does not answer, each of them asks alone later.
+        If the scheduler replies with an error, each boot fails with this error. If the scheduler does not answer, each
+        boot calls it alone later.
         """
         if len(works) < 2:
             return
@@ -528,27 +530,27 @@ class Boot(Flow[BootOutputs]):
                 work.position = 0
 
     def next_attempt(self, work: BootWork, step: Step[BootOutputs], error: HostRejected) -> bool:
-        """Try the next alternate.
+        """Undo this attempt and try the next chosen host. Returns False if no host is left.
 
-        A host that was refused because of the policy of the server group does not count as an attempt. If no alternate
-        is left after such a refusal, the scheduler is asked for more.
+        An attempt that failed because of the server group's policy does not count. If no host is left after such an
+        attempt, the scheduler chooses further hosts.
         """
         if isinstance(error, GroupPolicyViolated):
             work.outputs.overtaken = sorted({*work.outputs.overtaken, work.attempt})
             if not self.more_attempts(work):
-                # The hosts of the other members are known now, and were not when the alternates were chosen.
+                # The scheduler now knows the hosts of the group's other members, which it did not know before.
                 choose_again(work)
         return super().next_attempt(work, step, error)
 
     def more_attempts(self, work: BootWork) -> bool:
-        """Return whether an alternate is left and the maximum number of attempts is not reached."""
+        """Return whether a further chosen host is left and the maximum number of attempts is not reached."""
         counted = work.attempt - len(work.outputs.overtaken)
         return work.attempt < len(work.outputs.hosts) and counted < work.env.max_attempts
 
     def exhausted(self, work: BootWork, error: HostRejected) -> Exception:
-        """Return MaxRetriesExceeded with the refusals of all hosts."""
+        """Return a MaxRetriesExceeded error with the error messages of all hosts that refused the server."""
         uuid = work.instance_uuid
-        # The column of a fault is short, so the reasons come first.
+        # The reasons come first in the text, because the column of a fault is short and the end may be cut off.
         said = reasons(uuid, [*work.outputs.refusals, str(error)])
         return MaxRetriesExceeded(
             f'Hosts said: {said} (Exceeded maximum number of retries. Exhausted all hosts '
@@ -556,12 +558,12 @@ class Boot(Flow[BootOutputs]):
         )
 
     def run(self, work: BootWork) -> None:
-        """Run the boot, or delete its row if it was left in a cell that never became the server's home."""
+        """Run the boot, or delete its operation row if the row was left in a cell that is not the server's cell."""
         if work.db is not work.env.api:
             try:
                 if _is_orphan(work):
                     LOG.warning(
-                        "Deleting operation %s of server %s: this cell never became the server's home",
+                        'Deleting operation %s of server %s, because the server does not belong to this cell',
                         work.uuid,
                         work.instance_uuid,
                         instance_uuid=work.instance_uuid,
@@ -570,7 +572,7 @@ class Boot(Flow[BootOutputs]):
                     work.lost()
                     return
                 if work.outputs.create_instance is None and not work.failed:
-                    # The hand-over wrote the row before the server had an id, and the steps in the cell don't save it.
+                    # The row of the cell has no id of the server yet, because it was written before the server had one.
                     work.outputs.create_instance = {'id': work.instance_row()['id']}
             except Unanswered as error:
                 work.give_back(error)
@@ -578,7 +580,7 @@ class Boot(Flow[BootOutputs]):
         super().run(work)
 
     def ended_badly(self, work: BootWork) -> None:
-        """Write the end state ERROR to cell0 or to the server's cell, and send a notification of the failure."""
+        """Write the server with the state ERROR to cell0 or to its cell, and send a notification of the failure."""
         if work.db is work.env.api:
             state = _end_in_api(work)
         else:
@@ -588,9 +590,9 @@ class Boot(Flow[BootOutputs]):
 
 
 def _is_orphan(work: BootWork) -> bool:
-    """Return whether this row is in a cell which is not the server's home.
+    """Return whether this operation row is in a cell to which the server does not belong.
 
-    A conductor inserted such a row when it was no longer the owner, after the new owner had ended the operation.
+    Such a row was inserted by a conductor that no longer owned the operation, after the new owner had ended it.
     """
     with engine.silence(), work.env.api.read() as conn:
         return not _lives_in(conn, work, work.db) and not operations.existing(conn, [work.uuid])
@@ -599,8 +601,8 @@ def _is_orphan(work: BootWork) -> bool:
 def _notify(work: BootWork, state: str) -> None:
     """Send the notification that a server could not be scheduled.
 
-    ``state`` is its present vm state. Nothing is sent for a cancel, or for a failure on a host, because the host has
-    sent a notification.
+    ``state`` is the present vm state of the server. Nothing is sent if the boot was cancelled, or if it failed on a
+    host, because the host has sent a notification of its own.
     """
     kind = (work.error or {}).get('class')
     if work.env.notify.enabled and kind not in (None, BuildAbort.__name__, Cancelled.__name__):
@@ -680,13 +682,13 @@ def _bury(work: BootWork, cell0: engine.Database) -> None:
 
 
 def _forget(conn: engine.Connection, instance_uuid: str) -> None:
-    """Delete the records of a request whose build request was taken by an early delete."""
+    """Delete the request spec and the mapping of a server that the user deleted before it had a cell."""
     request_specs.destroy(conn, instance_uuid)
     instance_mappings.destroy(conn, instance_uuid)
 
 
 def _end_in_cell(work: BootWork) -> str | None:
-    """End a boot in its cell: the server gets the state ERROR and a fault.
+    """End a failed boot whose server is in a cell: the server gets the state ERROR and a fault.
 
     A server that is being deleted keeps its state. Returns the server's vm state, or None if the server is gone.
     """
@@ -697,7 +699,7 @@ def _end_in_cell(work: BootWork) -> str | None:
         uuid = work.instance_uuid
         if instances.transition(conn, uuid, 'build.failed', {'host': None, 'node': None, 'compute_id': None}):
             instances.add_fault(conn, uuid, work.fault())
-            # The column of a fault is short, so the event has the whole reason.
+            # The whole reason is written to the event of the action, because the column of a fault is short.
             instances.add_events(conn, uuid, work.request_id, [work.event(EVENT, 'Error', work.env.host)])
         else:
             row = instances.get(conn, uuid)

@@ -1,8 +1,8 @@
-"""Flows that confirm or revert the move of a resized server, and only go forward (operations.md, rule 10).
+"""Flows that confirm or revert a resize or cold migration. No step is undone: a failed step is retried.
 
-The steps of a confirm are confirm_source, drop_allocation and mark_confirmed. Those of a revert are check_source,
-revert_dest, move_back, finish_revert, save_spec and mark_reverted. A source that can't take the server back refuses
-before anything is changed.
+The steps of a confirm are confirm_source, drop_allocation and mark_confirmed. The steps of a revert are check_source,
+revert_dest, move_back, finish_revert, save_spec and mark_reverted. A source that can't take the server back refuses in
+check_source, before anything is changed. See rule 10 of operations.md.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from kilonova.rpc.compute import Compute
 
 # --- confirm ---------------------------------------------------------------------------------------------------------
 def confirm_source(work: Work[Outputs]) -> None:
-    """Have the source delete its files and free the old devices.
+    """Have the source delete the server's files and free the devices that the server had before the move.
 
-    A pending release does it if the source is down.
+    If the source is down, a pending release (an operation row) calls the source when it is up again.
     """
     moved, instance = migration(work), work.instance()
     try:
@@ -39,7 +39,7 @@ def confirm_source(work: Work[Outputs]) -> None:
 
 
 def drop_allocation(work: Work[Outputs]) -> None:
-    """Delete the allocation of the migration and, before that, the accelerators that the server had before the move."""
+    """Release the accelerators that the server had before the move, and delete the migration's allocation."""
     server = work.instance()
     if accelerators.wanted_by(server.old_flavor):
         accelerators.drop(work, holder.before(server.uuid, server.system_metadata))
@@ -47,9 +47,9 @@ def drop_allocation(work: Work[Outputs]) -> None:
 
 
 def settled(work: Work[Outputs]) -> Callable[[Connection], None]:
-    """Return a function ``write(conn)`` that deletes the traces of the move from the server's row.
+    """Return a function ``write(conn)`` that deletes the values of a move from the server's row.
 
-    The server then has one flavor and no migration context, and the migration has the status confirmed.
+    It deletes the old and the new flavor and the migration context, and sets the migration's status to confirmed.
     """
     row = work.instance()
     bound = holder.confirmed() if holder.BEFORE in row.system_metadata else {}
@@ -66,9 +66,9 @@ def settled(work: Work[Outputs]) -> Callable[[Connection], None]:
 
 
 def mark_confirmed(work: Work[Outputs]) -> None:
-    """Write the end state: ACTIVE, or SHUTOFF if the guest is off.
+    """Set the server's state to ACTIVE, or to SHUTOFF if the guest is off, and end the operation.
 
-    A server whose state was reset in the meantime keeps that state.
+    If an administrator has reset the server's state in the meantime, the server keeps that state.
     """
     row = work.instance(fresh=True)
     event = 'confirm.stopped' if row.power_state == 4 or not was_active(work) else 'confirm.active'
@@ -109,8 +109,8 @@ class Confirm(Flow[Outputs]):
 def check_source(work: Work[Outputs]) -> None:
     """Have the source check that it can take the server back.
 
-    Raises HostRejected if the source has no longer the devices that the server held there. The step is repeated while
-    the source is down, and the server goes on running at the destination.
+    Raises HostRejected if the source has no longer the devices that the server held there. While the source is down,
+    the step is retried, and the server continues to run on the destination.
     """
     moved = migration(work)
     work.call_host(moved.source_compute, Compute.check_revert, instance=work.instance(), migration=moved)
@@ -119,8 +119,8 @@ def check_source(work: Work[Outputs]) -> None:
 def revert_dest(work: Work[Outputs]) -> None:
     """Have the destination destroy the new guest and free the new devices.
 
-    A pending release does it if the destination is down. But if it is down and may still run the guest, the step is
-    repeated until it answers or is forced down.
+    If the destination is down and may still run the guest, the step is retried until the destination answers or an
+    operator forces it down. If it is down and can't run the guest, a pending release calls it when it is up again.
     """
     moved, instance = migration(work), work.instance()
     try:
@@ -136,9 +136,9 @@ def revert_dest(work: Work[Outputs]) -> None:
 
 
 def move_back(work: Work[Outputs]) -> None:
-    """Give the server the allocation that the migration holds, by one POST request.
+    """Release the accelerators of the new flavor, and give the server the allocation that the migration holds.
 
-    Before that the accelerators of the new flavor are released.
+    The allocation on the source is moved from the migration to the server by one POST request to Placement.
     """
     if accelerators.wanted_by(work.instance().flavor):
         accelerators.drop(work, work.args['migration_uuid'])
@@ -146,10 +146,10 @@ def move_back(work: Work[Outputs]) -> None:
 
 
 def finish_revert(work: Work[Outputs]) -> None:
-    """Have the source define the guest with the old flavor and devices, and start it if it ran before.
+    """Have the source define the guest with the old flavor and devices, and start the guest if it ran before the move.
 
-    Before that the ports are bound and the volumes attached to the source. The step is repeated while the source is
-    down, because the server can't be reverted without it.
+    The ports are bound and the volumes attached to the source first. While the source is down, the step is retried,
+    because the server can't be reverted without the source.
     """
     moved = migration(work)
     is_away = moved.source_compute != moved.dest_compute
@@ -168,7 +168,7 @@ def save_spec(work: Work[Outputs]) -> None:
 
 
 def mark_reverted(work: Work[Outputs]) -> None:
-    """Write the end state ACTIVE or SHUTOFF, as it was before the move."""
+    """Set the server's state to ACTIVE or SHUTOFF, as it was before the move, and end the operation."""
     event = 'revert.active' if was_active(work) else 'revert.stopped'
     kept = work.instance().system_metadata
     bound = holder.reverted(kept) if kept.keys() & {holder.BOUND_TO, holder.BEFORE} else {}
@@ -210,19 +210,19 @@ class Revert(Flow[Outputs]):
     )
 
     def may_end(self, work: Work[Outputs], error: Exception) -> bool:
-        """Return whether the operation ends with this error.
+        """Return whether the operation ends with this error instead of being retried.
 
-        It ends if the source refuses in ``check_source``, before anything is changed. It does not end if the source is
-        down, because that is no refusal.
+        A revert ends if the source refuses the server in ``check_source``, before anything is changed, or if the
+        operation was cancelled. A source that is down has not refused, so the step is retried.
         """
         refused = isinstance(error, HostRejected) and not isinstance(error, HostDown)
         return (refused and work.position == self.index('check_source')) or super().may_end(work, error)
 
     def ended_badly(self, work: Work[Outputs]) -> None:
-        """End a revert that was refused or cancelled.
+        """End a revert that the source refused or that was cancelled by a delete.
 
-        After a refusal the server waits to be confirmed or reverted as before. After a cancel the waiting delete does
-        the rest.
+        After a refusal the server waits to be confirmed or reverted, as before the revert. After a cancel only the
+        operation row is deleted, because the waiting delete releases all resources of the server.
         """
         if work.cancelled:
             work.end()

@@ -1,13 +1,13 @@
-"""Flows of a delete and a soft delete, which only go forward (operations.md, rules 10 and 17).
+"""Flows of a delete and a soft delete. No step is undone: a failed step is retried (operations.md, rules 10 and 17).
 
-The steps of a delete are terminate, drop_allocations and mark_deleted. Those of a soft delete are confirm_source,
+The steps of a delete are terminate, drop_allocations and mark_deleted. The steps of a soft delete are confirm_source,
 drop_allocation, settle_move and soft_delete_instance.
 
-A delete has priority over all other operations. The devices are freed in the database before their allocation is
-deleted, so that no server gets a device that still has an owner. A server in the middle of a move is destroyed on the
-source and on the destination. The part of a host that is down becomes a pending release. A soft-deleted server keeps
-host, disks, devices and allocation until it is reclaimed. A move that waits to be confirmed is confirmed before the
-soft delete, so that a later restore yields the server in its last visible form.
+A delete has priority over all other operations. Devices are freed in the database before their allocation is deleted,
+so that no other server gets a device that still has an owner. A server in the middle of a move is destroyed on the
+source and on the destination. A host that is down is called later, by a pending release. A soft-deleted server keeps
+its host, disks, devices and allocation until it is reclaimed. If a resize waits to be confirmed, a soft delete confirms
+it first, so that a later restore yields the resized server.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ from kilonova.rpc.compute import Compute
 class DeleteOutputs(Outputs):
     """Stored results of a delete.
 
-    ``terminate`` is a dict whose key ``consumers`` has the uuids of unfinished moves, which may hold allocations.
+    ``terminate`` is a dict with the key ``consumers``, a list of the uuids of the server's unfinished migrations. These
+    migrations may hold allocations.
     """
 
     terminate: dict[str, list[str]] | None = None
 
     @property
     def consumers(self) -> list[str]:
-        """The uuids of the server's unfinished moves."""
+        """The uuids of the server's unfinished migrations."""
         return (self.terminate or {})['consumers']
 
 
@@ -50,9 +51,9 @@ def _moves(work: Work[DeleteOutputs]) -> list[dict[str, Any]]:
 
 
 def terminate(work: Work[DeleteOutputs]) -> None:
-    """Have each host that holds a part of the server destroy it and free its devices.
+    """Have each host on which the server has a guest, files or devices delete them.
 
-    A pending release does it for a host that is down.
+    If a host is down, a pending release (an operation row) calls the host when it is up again.
     """
     unfinished = _moves(work)
     instance = work.instance()
@@ -70,11 +71,10 @@ def terminate(work: Work[DeleteOutputs]) -> None:
 
 
 def drop_allocations(work: Work[DeleteOutputs]) -> None:
-    """Release accelerators, allocations, ports, volumes and the image to which the server was shelved.
+    """Release the server's accelerators, allocations, ports and volumes, and the image to which it was shelved.
 
-    The allocations are those of the server and of its unfinished moves. Accelerators are released before them, because
-    otherwise another server could get a device that is not free. The image is deleted because nothing would refer to it
-    any more.
+    The allocations of the server and of its unfinished migrations are deleted. Accelerators are released before the
+    allocations, because otherwise another server could get a device that is not free.
     """
     instance = work.instance()
     accelerators.drop_all(work, instance, work.outputs.consumers)
@@ -92,7 +92,8 @@ def drop_allocations(work: Work[DeleteOutputs]) -> None:
 def mark_deleted(work: Work[DeleteOutputs]) -> None:
     """Mark the server's row as deleted and end the operation in one transaction.
 
-    The server's mapping is marked before, because lists and quotas use it while the cell does not answer.
+    The server's mapping in the API database is marked as deleted first, because lists and quotas use the mapping if the
+    cell does not answer.
     """
     with engine.silence(), work.env.api.write() as conn:
         instance_mappings.set_queued_for_delete(conn, work.instance_uuid)
@@ -141,7 +142,7 @@ class DeleteServer(Flow[DeleteOutputs]):
             if work.position == 0:
                 work.instance_row()
         except InstanceNotFound:
-            # The server was deleted before, and only the reply was lost: nothing is left but the row.
+            # The server is deleted already, so only the operation row must be deleted.
             work.end()
             work.close()
             return
@@ -157,21 +158,21 @@ def _moved(work: Work[Outputs]) -> bool:
 
 
 def confirm_source(work: Work[Outputs]) -> None:
-    """Have the source delete what it kept of the server, if a move waits to be confirmed."""
+    """If a resize waits to be confirmed, have its source delete the server's files and free the old devices."""
     if _moved(work):
         confirm_revert.confirm_source(work)
 
 
 def drop_allocation(work: Work[Outputs]) -> None:
-    """Delete the allocation of the migration, if a move waits to be confirmed."""
+    """If a resize waits to be confirmed, release the old accelerators and delete the migration's allocation."""
     if _moved(work):
         confirm_revert.drop_allocation(work)
 
 
 def settle_move(work: Work[Outputs]) -> None:
-    """Write the move as confirmed, if one waits for that.
+    """If a resize waits to be confirmed, write it as confirmed.
 
-    The server then has one flavor and no migration context.
+    The old flavor and the migration context are deleted from the server's row.
     """
     if _moved(work):
         with engine.silence():
@@ -187,9 +188,10 @@ def _write(work: Work[Outputs]) -> None:
 
 
 def soft_delete_instance(work: Work[Outputs]) -> None:
-    """Have the host power the guest off and write the end state.
+    """Have the host power the guest off and write the state of the soft-deleted server.
 
-    If the host is down, the end state is written here. When the host is back it finds that the guest must be off.
+    If the host is down, the conductor writes the state. When the host is up again, it powers the guest off, because the
+    state says that the guest must be off.
     """
     host = work.instance_row()['host']
     try:
@@ -227,5 +229,5 @@ class SoftDeleteServer(Flow[Outputs]):
     )
 
     def ended_badly(self, work: Work[Outputs]) -> None:
-        """End the operation with the result Error, because a waiting delete takes over the server as it is."""
+        """End a cancelled soft delete. The action gets the result Error, and the waiting delete deletes the server."""
         work.end(lambda conn: instances.finish_action(conn, work.instance_uuid, work.request_id, 'Error'))

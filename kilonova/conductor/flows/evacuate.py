@@ -1,8 +1,9 @@
 """Flow of an evacuation: begin, select, claim_and_move, evacuate_instance, mark_evacuated.
 
-It builds a server of a host that is down on another host. The host must be fenced: an operator has declared that no
-guest runs there. The resources that the server has there become a pending release, which is done before the host is up
-again (``compute.evacuated``). A failure leaves the server unchanged on the host that is down.
+An evacuation builds a server again on another host, because its host (the source) is down. The source must be fenced:
+an operator has declared, by forcing its service down, that no guest runs on it. The server's resources on the source
+are released by a pending release, when the source starts again and before it counts as up (``compute.evacuated``). If
+the evacuation fails, the server stays unchanged on the source.
 """
 
 from __future__ import annotations
@@ -49,10 +50,11 @@ class NotFenced(Conflict):
 
 
 def begin(work: ResizeWork) -> None:
-    """Set the server's state to being evacuated, and insert the migration's row.
+    """Set the server's task state for the evacuation, and insert the migration's row.
 
-    The operation that ran when the evacuation was accepted has ended by now. Raises NotFenced if the server has
-    moved to a host that is up, and InstanceInvalidState if its state does not allow an evacuation.
+    An operation of the server that ran when the evacuation was accepted has ended by now, and may have moved the
+    server. Raises NotFenced if the server is on a host that is not fenced now, and InstanceInvalidState if the server's
+    state does not allow an evacuation.
     """
     _check_fenced(work, work.instance_row(fresh=True)['host'])
     with engine.silence(), work.db.write() as conn:
@@ -62,15 +64,15 @@ def begin(work: ResizeWork) -> None:
 
 
 def choose(work: ResizeWork) -> None:
-    """Have the scheduler choose hosts for the server as it is now."""
+    """Have the scheduler choose hosts for the server, with the image that the server has now."""
     _follow_image(work)
     select(work)
 
 
 def _follow_image(work: ResizeWork) -> None:
-    """Set the image of the request to the image that the server has.
+    """Replace the image in the evacuation's arguments by the image that the server has now.
 
-    The operation that ran when the evacuation was accepted may have been a rebuild, which was undone since.
+    The images differ if a rebuild ran when the evacuation was accepted, and was undone since.
     """
     server = work.instance()
     kept = objects.ImageMeta.from_system_metadata(server.system_metadata, server.image_ref or None)
@@ -82,9 +84,9 @@ def _follow_image(work: ResizeWork) -> None:
 
 
 def evacuate_instance(work: ResizeWork) -> None:
-    """Have the chosen host claim resources for the server and build it.
+    """Bind the server's ports and attach its volumes to the chosen host, and have this host build the server.
 
-    Ports are bound and volumes attached to that host before.
+    Raises NotFenced if the service of the source is no longer forced down.
     """
     host, moved = chosen(work), migration(work)
     _check_fenced(work, moved.source_compute)
@@ -95,7 +97,7 @@ def evacuate_instance(work: ResizeWork) -> None:
         instances.add_event_once(conn, work.instance_uuid, work.request_id, work.event(EVENT, host=work.env.host))
     instance = work.instance(fresh=True)
     with engine.silence(), work.db.read() as conn:
-        # The host needs them for the config drive and the disks.
+        # The host needs the metadata for the config drive, and the rows of block devices for the disks.
         instance.metadata = pairs.get(conn, work.instance_uuid)
         rows = instances.get_bdms(conn, work.instance_uuid)
     work.env.notify.emit(work.ctxt, 'instance.rebuild_scheduled', instance=instance)
@@ -127,17 +129,17 @@ def _stays_off(work: ResizeWork) -> bool:
 
 
 def undo_evacuate_instance(work: ResizeWork) -> None:
-    """Have the host destroy the guest and release its claim, and bind ports and volumes to the source again.
+    """Have the chosen host destroy the guest and release its claim, and bind ports and volumes to the source again.
 
-    If the host is down and may run the guest, the undo waits for it, because another host or a later evacuation would
-    start a second guest.
+    Ports and volumes are kept if another host will be tried. If the chosen host is down and may run the guest, the undo
+    is retried until the host answers, because another host or a later evacuation would start a second guest.
     """
     if work.outputs.select is None:
         return
     instance, moved = work.instance(fresh=True), migration(work)
 
     def may_run(host: str) -> Exception | None:
-        # Claims of this attempt are refused by now, so a host without a claim can't have started the guest.
+        # If the host has not claimed the server, it can't have started the guest, and its late claim is refused by now.
         if moved.dest_compute != host or work.cancelled:
             return None
         return None if work.env.liveness.is_fenced(work.db, host) else HostNotFenced(host=host)
@@ -157,9 +159,9 @@ def undo_evacuate_instance(work: ResizeWork) -> None:
 
 
 def mark_evacuated(work: ResizeWork) -> None:
-    """Write the end state ACTIVE or SHUTOFF, and add pending releases for the resources on the source host.
+    """Set the server's state to ACTIVE or SHUTOFF, and add pending releases for the server's resources on the source.
 
-    They are the server's files and devices there, its allocation and its accelerators.
+    The resources are the server's files and devices on the source, its old allocation and its old accelerators.
     """
     moved, instance = migration(work), work.instance(fresh=True)
     event = 'rebuild.stopped' if _stays_off(work) else 'rebuild.active'
@@ -221,7 +223,7 @@ class Evacuate(Choosing[ResizeOutputs]):
     )
 
     def ended_badly(self, work: ResizeWork) -> None:
-        """Restore the server's state, and write the fault and the events of the failure."""
+        """Write the server's state and host as before the evacuation, with a fault and the events of the failure."""
         put_back = as_before(work)
         row = work.instance_row()
 

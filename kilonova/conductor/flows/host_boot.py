@@ -1,8 +1,8 @@
-"""Flow of one step that has a host start a server again which ran before the host went down.
+"""Flow with the only step resume_guest: have a host start a server that ran before the host went down.
 
-It is used if the host could not start the server at once. The step is repeated until the server runs. The operation
-runs at the same time as the server's others (``db.queries.resumes``). Each request of the user is accepted, and has
-priority.
+The operation is used if the host could not start the server itself when the host was started. The step is retried until
+the server runs or a time limit is over. Other operations of the server may run at the same time and have priority
+(``db.queries.resumes``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kilonova.states import PowerState
 
 LOG = logging.getLogger(__name__)
 
-# Seconds until the next try if the server was changed while its host was called.
+# Seconds until the next try to start the server, if the server was changed during the call to its host.
 LOOK = 1.0
 
 
@@ -41,7 +41,7 @@ class ResumeOutputs(Outputs):
     """Stored results of the tries to start a server.
 
     Attributes:
-        told: Reason that was last written to the server's action.
+        told: Reason of a failed try that was last written to the server's instance action.
         failures: Number of failed tries.
     """
 
@@ -50,9 +50,10 @@ class ResumeOutputs(Outputs):
 
 
 def resume_guest(work: Work[ResumeOutputs]) -> None:
-    """Have the host start the guest, and end the row if the guest runs or should no longer run.
+    """Have the host start the guest, and end the operation if the guest runs or should no longer run.
 
-    Raises Unanswered if the step is to be repeated, and NotResumed if the last try has failed.
+    Raises Unanswered if the start failed and is to be retried, and NotResumed if it failed and the time limit is over
+    or a retry can't help.
     """
     try:
         server = work.instance(fresh=True)
@@ -65,13 +66,13 @@ def resume_guest(work: Work[ResumeOutputs]) -> None:
         return
     releases.check_no_running_operation(work)
     try:
-        # The network agent of a host that was down could not bind the ports.
+        # Bind ports that are not bound yet, because the network agent of the host was down together with the host.
         port_moves.bound_here(work)
         answer = work.call_host(host, Compute.resume_guest, instance=work.instance())
     except (LeaseLost, KeyGone, Cancelled):
         raise
     except HostDown as error:
-        # The host may still be starting, or be off for long. The time limit counts from its next start.
+        # The host may be off for long, so the time limit is not checked here. It counts from the host's next start.
         _tell(work, error)
         raise Unanswered(error.message) from error
     except Unanswered as error:
@@ -100,7 +101,7 @@ def resume_guest(work: Work[ResumeOutputs]) -> None:
 
 
 def _needless(server: objects.Instance, host: str) -> str | None:
-    """Return the reason why the host needn't start the server any more, or None if the server should run there."""
+    """Return the reason why the host need not start the server any more, or None if the server should run there."""
     if server.host != host:
         return f'Not started on this host: the server is now on {"host " + server.host if server.host else "no host"}.'
     if server.vm_state not in resumes.WANTED_RUNNING:
@@ -109,14 +110,14 @@ def _needless(server: objects.Instance, host: str) -> str | None:
 
 
 def _is_over(work: Work[ResumeOutputs]) -> bool:
-    """Return whether the last try was the last one that [conductor]host_boot_resume_timeout allows."""
+    """Return whether the time limit [conductor]host_boot_resume_timeout is over, so that the start is not retried."""
     longest: int = work.env.conf.conductor.host_boot_resume_timeout
     with engine.silence(), work.db.read() as conn:
         return resumes.age(conn, work.uuid) >= longest
 
 
 def _tell(work: Work[ResumeOutputs], error: Exception) -> None:
-    """Write the reason of a failed try to the server's action, unless the action has that reason already."""
+    """Write the reason of a failed try to the server's instance action, unless the action has this reason already."""
     reason = readable(error)
     if reason != work.outputs.told:
         work.outputs.told = reason
@@ -126,7 +127,7 @@ def _tell(work: Work[ResumeOutputs], error: Exception) -> None:
 def _finish(
     work: Work[ResumeOutputs], details: str, write: Callable[[engine.Connection], object] = lambda conn: None
 ) -> None:
-    """End the row and its action with success, together with what ``write(conn)`` writes."""
+    """End the operation and its instance action with success, and call ``write(conn)`` in the same transaction."""
 
     def end(conn: engine.Connection) -> None:
         write(conn)
@@ -139,16 +140,16 @@ def _finish(
 class ResumeOnHostBoot(Flow[ResumeOutputs]):
     """The operation that starts a server after its host went down.
 
-    The server gets no task state, and keeps its state while the guest is off.
+    The server gets no task state, and keeps its vm state while the guest is off.
     """
 
     name, outputs = resumes.KIND, ResumeOutputs
     steps = (Step('resume_guest', resume_guest, saved=False),)
 
     def ended_badly(self, work: Work[ResumeOutputs]) -> None:
-        """Write that the server is off, with the fault, and end the action with the error.
+        """Write that the server is off, with a fault, and end the instance action with the error.
 
-        The server's state is not changed if another operation works on it or if it is on another host.
+        The server's state is not changed if another operation works on the server or if the server is on another host.
         """
         fault = work.fault()
 

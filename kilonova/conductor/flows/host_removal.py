@@ -1,4 +1,7 @@
-"""Flow that removes a host whose compute service was deleted, if the API process did not complete that."""
+"""Flow that removes a host from Kilonova after its compute service was deleted, if the API process did not complete it.
+
+The steps are forget_host and delete_providers.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,16 @@ from kilonova.db.queries import host_removals
 
 
 def forget_host(work: Work[Outputs]) -> None:
-    """Delete the host's mapping and its memberships of aggregates."""
+    """Delete the host's mapping to a cell, and remove the host from all aggregates."""
     work.compare_now()
     with engine.silence():
         host_removal.forget(work.env.api, work.db, work.args['host'])
 
 
 def delete_providers(work: Work[Outputs]) -> None:
-    """Delete the provider trees of the host's nodes.
+    """Delete the resource providers of the host's nodes from Placement.
 
-    Raises ProvidersHeld as long as one of them has allocations.
+    Raises ProvidersHeld as long as one of the providers has allocations.
     """
     with engine.silence():
         host_removal.delete_providers(work.env.placement, work.env.cells, work.args['nodes'], work.compare_now)
@@ -29,7 +32,7 @@ def delete_providers(work: Work[Outputs]) -> None:
 class HostRemoval(Flow[Outputs]):
     """The operation that removes a host from the API database and from Placement.
 
-    Its row is in the database of the host's cell.
+    The operation row is in the database of the host's cell.
     """
 
     name, outputs = host_removals.KIND, Outputs

@@ -4,10 +4,10 @@ The steps are create_migration, check_source, select, claim_and_move, check_dest
 live_migration, post_live_migration_at_destination, clean_source, drop_allocation and mark_migrated.
 
 Until the guest has left the source, each step can be undone, and a failed migration leaves the server on the source
-unchanged. A guest that has left is not moved back: whatever fails or is cancelled afterwards, the server belongs to the
-destination, and the remaining work is done (``settle``). Only the hypervisors know which of the two applies. The source
-says whether it has the guest, and if not, the destination does. The operation waits for a host that must answer and is
-down, so that a server never has two guests.
+unchanged. After the guest has left the source, it is not moved back. If a later step fails or the operation is
+cancelled, the migration is completed (``settle``). Only the hypervisors know whether the guest has left: the source is
+asked first, and the destination if the source does not have the guest. If the host that must answer is down, the
+operation waits, so that a server never has two guests.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class LiveOutputs(Rechosen):
     """Stored results of a live migration.
 
     Attributes:
-        guest: Reply of the source about the guest.
-        offer: Reply of the destination.
-        gone: Whether the guest has left the source; None if that is not known yet.
+        guest: Reply of the source to ``check_source``: the needs of the guest. None before that step.
+        offer: Replies of the destination to ``check_destination`` and ``pre_live_migration``. None before these steps.
+        gone: Whether the guest has left the source; None if this is not known yet.
     """
 
     guest: dict[str, Any] | None = None
@@ -62,9 +62,9 @@ LiveWork = Work[LiveOutputs]
 
 # --- the steps -------------------------------------------------------------------------------------------------------
 def check_source(work: LiveWork) -> None:
-    """Have the source check that the guest runs there and return its needs.
+    """Have the source check that the guest runs, and return what the guest needs at a destination.
 
-    Raises HostDown if the source is down, because then there is no guest to migrate.
+    Raises HostDown if the source is down, because the guest can't be migrated without it.
     """
     source = migration(work).source_compute
     guest = work.call_host(source, Compute.check_can_live_migrate_source, instance=work.instance())
@@ -73,9 +73,10 @@ def check_source(work: LiveWork) -> None:
 
 
 def _check_release(work: LiveWork, host: str, said: dict[str, Any]) -> None:
-    """Raise MigrationPreCheckError if a host is of the previous release and the server has volumes.
+    """Raise MigrationPreCheckError if the host has the previous release and the server has volumes.
 
-    Computes of that release can't migrate a running guest with volumes.
+    Computes of the previous release can't live migrate a guest with volumes. Their reply ``said`` has no key
+    ``volumes``.
     """
     if work.instance().volumes and 'volumes' not in said:
         raise MigrationPreCheckError(
@@ -85,13 +86,13 @@ def _check_release(work: LiveWork, host: str, said: dict[str, Any]) -> None:
 
 
 def undo_check_source(work: LiveWork) -> None:
-    """Have the source resume a guest that the migration had stopped, after all other parts were undone."""
+    """Have the source resume the guest if the migration had stopped it, after all later steps were undone."""
     if work.outputs.offer is not None or _by_user(work):
         _ask_to_abort(work, resume=True)
 
 
 def check_destination(work: LiveWork) -> None:
-    """Have the destination compare the hosts, claim resources and return how the guest gets there."""
+    """Have the destination compare itself with the source, claim resources and return how the guest can be sent."""
     host = chosen(work)
     order = objects.LiveMigrationCheckOrder(
         instance=work.instance(),
@@ -123,7 +124,7 @@ def _order(work: LiveWork) -> objects.LiveMigrationOrder:
 
 
 def _undo(work: LiveWork, resume: bool = False, gone: bool | None = None) -> objects.LiveMigrationUndo:
-    # Sent only once, by the first call to the source.
+    # The abort of a user is sent to the source only once, in the first of the calls that undo the migration.
     first = not resume or work.position < FLOW.index('live_migration')
     return objects.LiveMigrationUndo(
         instance=work.instance(fresh=True),
@@ -140,7 +141,10 @@ def _by_user(work: LiveWork) -> bool:
 
 
 def _end_actions(work: LiveWork, conn: engine.Connection, result: str) -> None:
-    """Write the event and end the action of the migration, and of the request that aborted it."""
+    """Add an event to the action of the live migration, and end the action with ``result``.
+
+    If a user has aborted the migration, the action of the abort request is ended as well.
+    """
     instances.add_events(
         conn,
         work.instance_uuid,
@@ -160,9 +164,9 @@ def _end_actions(work: LiveWork, conn: engine.Connection, result: str) -> None:
 
 
 def pre_live_migration(work: LiveWork) -> None:
-    """Have the destination create the disks and connect the volumes.
+    """Bind the ports and attach the volumes to the destination, and have the destination create the disks.
 
-    Before that the server's ports are bound and its volumes attached to the destination as well.
+    The ports stay bound and the volumes stay attached to the source as well. The destination also connects the volumes.
     """
     host = chosen(work).host
     port_moves.announce(work, chosen(work), allocated_spec(work).pci_requests)
@@ -173,9 +177,9 @@ def pre_live_migration(work: LiveWork) -> None:
 
 
 def live_migration(work: LiveWork) -> None:
-    """Have the source migrate the guest, after unplugging ports that are functions of its devices.
+    """Have the source migrate the guest, after the source has unplugged ports that are functions of its PCI devices.
 
-    After this step nothing is undone.
+    After this step has succeeded, nothing is undone any more.
     """
     source, vifs = migration(work).source_compute, _functions(work)
     if vifs:
@@ -185,7 +189,7 @@ def live_migration(work: LiveWork) -> None:
 
 
 def undo_live_migration(work: LiveWork) -> None:
-    """Have the source abort the migration and plug all ports into the guest again."""
+    """Have the source abort the migration and plug the unplugged ports into the guest again."""
     _ask_to_abort(work, resume=False)
     vifs = _functions(work)
     if vifs:
@@ -219,9 +223,9 @@ def _ask_to_abort(work: LiveWork, resume: bool) -> None:
 
 
 def post_live_migration_at_destination(work: LiveWork) -> None:
-    """Have the destination take over the server, with its ports and volumes.
+    """Have the destination take over the server, and activate its port bindings and volume attachments there.
 
-    New device functions are then plugged into the guest.
+    Ports that are functions of PCI devices of the destination are plugged into the guest at the end.
     """
     moved = migration(work)
     work.call_host(
@@ -236,9 +240,9 @@ def post_live_migration_at_destination(work: LiveWork) -> None:
 
 
 def clean_source(work: LiveWork) -> None:
-    """Have the source delete what it kept of the server.
+    """Have the source delete the server's files and devices, and delete the attachments of volumes to the source.
 
-    A pending release does it if the source is down. The attachments of volumes to the source are deleted as well.
+    If the source is down, a pending release (an operation row) calls the source when it is up again.
     """
     order, host = _order(work), migration(work).source_compute
     try:
@@ -249,7 +253,7 @@ def clean_source(work: LiveWork) -> None:
 
 
 def drop_allocation(work: LiveWork) -> None:
-    """Delete the allocation of the migration and, before that, the accelerators at the source."""
+    """Release the server's accelerators on the source, and delete the migration's allocation."""
     server = work.instance()
     if accelerators.wanted_by(server.flavor):
         accelerators.drop(work, holder.of(server.uuid, server.system_metadata))
@@ -257,7 +261,7 @@ def drop_allocation(work: LiveWork) -> None:
 
 
 def mark_migrated(work: LiveWork) -> None:
-    """Write the end state: the server is as before, on the destination."""
+    """Write that the server is on the destination, in the state that it had before the migration."""
     extra, bound = _arrived(work), _bound(work)
 
     def end(conn: engine.Connection) -> None:
@@ -268,9 +272,10 @@ def mark_migrated(work: LiveWork) -> None:
 
 
 def _arrived(work: LiveWork) -> dict[str, str | None]:
-    """Return the columns of instance_extra of a server that belongs to the destination.
+    """Return the columns of instance_extra that are written when the migration has ended on the destination.
 
-    They are its NUMA topology and its PCI requests there. Until then both hosts read them from the migration context.
+    The columns are the NUMA topology and the PCI requests on the destination. During the migration they are stored in
+    the migration context, which is deleted.
     """
     server = work.instance()
     context = server.migration_context
@@ -283,7 +288,7 @@ def _arrived(work: LiveWork) -> dict[str, str | None]:
 
 
 def _bound(work: LiveWork) -> dict[str, str | None]:
-    """Return the changes of system metadata about the accelerators that the server has now."""
+    """Return the changes of system metadata that name the accelerators on the destination, {} without accelerators."""
     return holder.came(work.args['migration_uuid']) if accelerators.wanted_by(work.instance().flavor) else {}
 
 
@@ -300,23 +305,23 @@ def _migrated(
 def has_gone(work: LiveWork) -> bool:
     """Return whether the guest has left the source.
 
-    The source ends a migration that is still running, so the result can't change afterwards. Raises GuestMayRun if the
-    host that must answer is down and may run the guest.
+    The source first ends a migration that is still running, so the result can't change afterwards. Raises the error of
+    ``second_guest`` if the host that must answer is down and may run the guest.
     """
     if work.outputs.gone is None:
         order = _undo(work)
         found = _at_source(work, order)
-        # After a switch to post-copy the destination may have lost the guest since, but the disks there are the newer
-        # ones.
+        # After a switch to post-copy the guest counts as gone, because the newer disks are on the destination.
         work.outputs.gone = found['switched'] or (not found['active'] and _has_arrived(work, order))
         work.decide({'position': work.position}, cancelled=True)
     return work.outputs.gone
 
 
 def _at_source(work: LiveWork, order: objects.LiveMigrationUndo) -> dict[str, bool]:
-    """Return what the source says of the guest, as {'active': …, 'switched': …}.
+    """Ask the source for the state of the guest, and return it as {'active': bool, 'switched': bool}.
 
-    Both values are False if the source is down.
+    ``active`` is True if the source has the guest, ``switched`` if the migration was switched to post-copy. Both values
+    are False if the source is down.
     """
     nothing = {'active': False, 'switched': False}
     try:
@@ -326,7 +331,7 @@ def _at_source(work: LiveWork, order: objects.LiveMigrationUndo) -> dict[str, bo
     except (Unanswered, LeaseLost):
         raise
     except KilonovaError:
-        # The hypervisor of the source does not answer: after some tries only the destination is asked.
+        # If the source fails several times, only the destination is asked.
         if work.outputs.tries < releases.UNDO_TRIES:
             raise
         return nothing
@@ -347,11 +352,11 @@ def _has_arrived(work: LiveWork, order: objects.LiveMigrationUndo) -> bool:
 
 
 def settle(work: LiveWork) -> None:
-    """Complete an operation that failed or was cancelled after the guest had left the source.
+    """Complete a migration that failed or was cancelled after the guest had left the source.
 
-    The server is given to the destination. What remains at the source, the allocation of the migration and Cyborg's
-    requests for the source are released, and the end state is written. A destination that is down receives its calls as
-    pending releases.
+    The server is assigned to the destination. The server's files, devices and accelerators on the source and the
+    migration's allocation are released. If the destination is down, pending releases (operation rows) call it when it
+    is up again.
     """
     moved, host = migration(work), chosen(work)
     releases.ask_to_undo(work, host.host, Compute.rollback_live_migration_at_destination, order=_undo(work, gone=True))
@@ -387,9 +392,9 @@ class LiveMigrate(Choosing[LiveOutputs]):
         Step('select', resize.select),
         Step('claim_and_move', resize.claim_and_move, resize.undo_claim_and_move, again_from='claim_and_move'),
         Step('check_destination', check_destination, undo_check_destination, again_from='claim_and_move'),
-        # The undo of check_destination undoes this step, too: disks and claim are released together.
+        # pre_live_migration has no undo, because the undo of check_destination also deletes the disks.
         Step('pre_live_migration', pre_live_migration, again_from='claim_and_move'),
-        # The source refuses before it begins if it can't reach this destination.
+        # Another host is tried if the source refuses this destination in live_migration, before the guest is moved.
         Step('live_migration', live_migration, undo_live_migration, again_from='claim_and_move'),
         Step('post_live_migration_at_destination', post_live_migration_at_destination),
         Step('clean_source', clean_source),
@@ -398,10 +403,10 @@ class LiveMigrate(Choosing[LiveOutputs]):
     )
 
     def next_attempt(self, work: LiveWork, step: Step[LiveOutputs], error: HostRejected) -> bool:
-        """Try the next alternate.
+        """Undo this attempt and try the next chosen host. Returns False if no host is left.
 
-        A refusal of the source during ``live_migration`` leads to the next alternate only if disks can't be sent to
-        this destination. Other refusals may come after the guest has left.
+        If the source refuses during ``live_migration``, the next host is tried only if the reason is that disks can't
+        be sent to this destination. After any other refusal the guest may have left the source already.
         """
         if step.do is live_migration and not isinstance(error, DisksUnmovable):
             return False
@@ -436,7 +441,10 @@ class LiveMigrate(Choosing[LiveOutputs]):
             super().unwind(work)
 
     def ended_badly(self, work: LiveWork) -> None:
-        """Restore the server's row, and write the fault and the event of the failure."""
+        """Write the server's row as before the migration, with a fault and the event of the failure.
+
+        There is no fault if a user aborted the migration.
+        """
         put_back = resize.as_before(work)
 
         def end(conn: engine.Connection) -> None:

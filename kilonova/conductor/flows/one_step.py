@@ -1,4 +1,7 @@
-"""Flows of one step, such as stop, pause, suspend and snapshot: the server's host does it and writes the end state."""
+"""Flows with only one step, such as stop, pause, suspend and snapshot.
+
+In this step the server's host changes the guest, writes the server's new state and ends the operation.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,11 @@ from kilonova.rpc.compute import Compute
 
 
 class OneStep(Flow[Outputs]):
-    """Base of the operations of one step, whose failure leaves the server unchanged.
+    """Base class of operations with one step. If the step fails, the server keeps the state that it had before.
 
     Attributes:
-        failed: Transition of the server's state after a failure.
-        action_event: Name of the action's event, which has the reason of a failure.
+        failed: Name of the state transition that a failure causes (``states.TRANSITIONS``).
+        action_event: Name of the event that is added to the instance action and has the reason of the failure.
     """
 
     outputs = Outputs
@@ -29,7 +32,7 @@ class OneStep(Flow[Outputs]):
     action_event: str
 
     def ended_badly(self, work: Work[Outputs]) -> None:
-        """Write the state after a failure, with the fault and the event."""
+        """Write the server's state after a failure, with a fault, and end the instance action with the error."""
 
         def end(conn: Connection) -> None:
             uuid = work.instance_uuid
@@ -62,7 +65,7 @@ class Stop(OneStep):
 def start_instance(work: Work[Outputs]) -> None:
     """Have the host start the guest with its devices.
 
-    Before that, ports and volumes that are not bound or attached to this host yet are bound and attached.
+    First, ports that are not bound to the host yet are bound, and volumes that are not attached to it are attached.
     """
     port_moves.bound_here(work)
     volumes.attached_here(work)
@@ -197,22 +200,23 @@ class SetAdminPassword(OneStep):
 
 # --- snapshot --------------------------------------------------------------------------------------------------------
 def snapshot_instance(work: Work[Outputs]) -> None:
-    """Have the host copy the root disk and upload it.
+    """Have the host copy the root disk and upload the copy to the image service.
 
-    The step is repeated if the image service does not answer.
+    The step is retried if the image service does not answer.
     """
     _on_host(work, Compute.snapshot_instance, image_id=work.args['image_id'])
 
 
 def undo_snapshot_instance(work: Work[Outputs]) -> None:
-    """Have the host resume the guest and delete its copy, and delete the image."""
+    """Have the host resume the guest and delete the copy of the root disk, and delete the image."""
     releases.undo_image(work, Compute.undo_snapshot_instance)
 
 
 class SnapshotServer(OneStep):
     """The operation that creates an image of a server.
 
-    The API has created the image record (queued, without data). A failure or a cancel deletes the image again.
+    The API has created the image with the status ``queued`` and without data. If the operation fails or is cancelled,
+    the image is deleted.
     """
 
     name, failed, action_event = 'snapshot', 'snapshot.failed', 'compute_snapshot_instance'
@@ -221,7 +225,7 @@ class SnapshotServer(OneStep):
 
 # --- restore ---------------------------------------------------------------------------------------------------------
 def restore_instance(work: Work[Outputs]) -> None:
-    """Have the host start the guest of a soft-deleted server and write the end state."""
+    """Have the host start the guest of a soft-deleted server."""
     _on_host(work, Compute.restore_instance)
 
 

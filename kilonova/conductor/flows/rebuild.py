@@ -1,10 +1,11 @@
-"""Flows of a rebuild, which gives a server a new image on its host, with its devices and allocation.
+"""Flows of a rebuild, which gives a server a new image. The server keeps its host, devices and allocation.
 
-A rebuild of a local disk has the steps check_host, save_spec, rebuild_instance. If the server boots from a volume that
-gets the image, the steps are check_host, save_spec, stop_guest, reserve, reimage, rebuild_from_volume.
+If the root disk is a local disk, the steps are check_host, save_spec and rebuild_instance. If it is a volume, to which
+the volume service writes the image, the steps are check_host, save_spec, stop_guest, reserve, reimage and
+rebuild_from_volume.
 
-The host writes the end state. A failure before the host has deleted the disks, or before the volume service was asked
-to write the image, leaves the server unchanged. A later failure leaves it in ERROR, and the user may rebuild it again.
+If a rebuild fails before the host has deleted the disks, or before the volume service was asked to write the image, the
+server is unchanged. After a later failure the server has the state ERROR, and the user may rebuild it again.
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ from kilonova.rpc.compute import Compute
 
 LOG = logging.getLogger(__name__)
 
-# Event of the host's last write before it deletes the disks; the write is marked with the step key.
+# Name of the state transition that the host writes immediately before it deletes the disks.
+# The transition is stored with the step key, so the database shows whether the host may have deleted the disks.
 POINT = 'rebuild.spawning'
 EVENT, ON_HOST = 'rebuild_server', 'compute_rebuild_instance'
-# Seconds between two checks whether the image is written. The volume service also reports the end, but only once.
+# Seconds between two checks whether Cinder has written the image. Cinder also reports the end, but only once.
 LOOK = 5.0
 
 
@@ -53,8 +55,8 @@ class ReimageOutputs(Outputs):
     """Stored results of a rebuild of a root volume.
 
     Attributes:
-        asked: True if the volume service may have begun to write the image.
-        since: Time at which it has begun, in ISO format; else None.
+        asked: True if the volume service was asked to write the image and so may have begun to write.
+        since: Time at which the volume service accepted the request, in ISO format; None before that.
     """
 
     asked: bool = False
@@ -62,9 +64,9 @@ class ReimageOutputs(Outputs):
 
 
 def check_host(work: Work[Any]) -> None:
-    """Have the scheduler check that the server may stay on its host with the new image.
+    """Have the scheduler check that the server's host fits the new image. Raises NoValidHost if it does not fit.
 
-    Only the filters that apply to rebuilds are run.
+    Only the filters that apply to rebuilds are run. Nothing is checked if the image is not changed.
     """
     if not work.args['check_host'] or not work.args['request_spec']:
         return
@@ -97,7 +99,7 @@ def undo_save_spec(work: Work[Any]) -> None:
 
 
 def rebuild_instance(work: Work[Outputs]) -> None:
-    """Have the host create the disks again and write the end state."""
+    """Have the host create the disks from the new image and start the guest."""
     _tell(work)
     _make_anew(work)
 
@@ -111,7 +113,7 @@ def _make_anew(work: Work[Any]) -> None:
 def _order(work: Work[Any]) -> objects.RebuildOrder:
     instance = work.instance()
     with engine.silence(), work.db.read() as conn:
-        # The host needs it for the config drive.
+        # The host needs the metadata for the config drive.
         instance.metadata = metadata.get(conn, work.instance_uuid)
     return objects.RebuildOrder(
         instance=instance,
@@ -122,16 +124,16 @@ def _order(work: Work[Any]) -> objects.RebuildOrder:
 
 
 def _tell(work: Work[Any]) -> None:
-    """Write the event of the conductor's part, and send the notification that the rebuild was scheduled."""
+    """Write the event ``rebuild_server`` to the instance action, and send the notification of the scheduled rebuild."""
     with engine.silence(), work.db.write() as conn:
         instances.add_event_once(conn, work.instance_uuid, work.request_id, work.event(EVENT, host=work.env.host))
     work.env.notify.emit(work.ctxt, 'instance.rebuild_scheduled', instance=work.instance())
 
 
 def _is_new(work: Work[Any]) -> bool:
-    """Return whether the host has deleted the old disks, or the root volume may have been changed.
+    """Return whether the old root disk is lost: the host may have deleted it, or the volume may have been overwritten.
 
-    No host deletes disks for an operation that has failed, and none begins with that before the volume is written.
+    The result can't change after a failure, because no host deletes disks for an operation that has failed.
     """
     if isinstance(work.outputs, ReimageOutputs):
         return work.outputs.asked
@@ -143,7 +145,7 @@ def _is_new(work: Work[Any]) -> bool:
 
 # --- a root volume ---------------------------------------------------------------------------------------------------
 def stop_guest(work: Work[ReimageOutputs]) -> None:
-    """Have the host check what may fail, stop the guest and detach the root volume."""
+    """Have the host check that it can rebuild the server, then stop the guest and disconnect the root volume."""
     _tell(work)
     order = _order(work)
     work.call_host(order.instance.host, Compute.stop_to_reimage, order=order)
@@ -151,21 +153,21 @@ def stop_guest(work: Work[ReimageOutputs]) -> None:
 
 
 def undo_stop_guest(work: Work[ReimageOutputs]) -> None:
-    """Have the host start the guest again, if it ran before and its root volume is unchanged and attached."""
+    """Have the host start the guest again if it ran before, unless its root volume was changed or is not attached."""
     server = work.instance(fresh=True)
     if not work.outputs.asked and all(volume.host == server.host for volume in server.volumes if volume.is_root):
         releases.ask_to_undo(work, server.host, Compute.undo_stop_to_reimage, instance=server)
 
 
 def reserve(work: Work[ReimageOutputs]) -> None:
-    """Detach the root volume from the host, and keep it reserved for the server."""
+    """Detach the root volume from the host in Cinder, and keep the volume reserved for the server."""
     volumes.reserve_root(work)
 
 
 def undo_reserve(work: Work[ReimageOutputs]) -> None:
-    """Attach the root volume to the server's host again, whatever its content is.
+    """Attach the root volume to the server's host again, even if its content was overwritten.
 
-    A start or another rebuild tries it again if it fails.
+    If the volume can't be attached, a later start or rebuild of the server tries to attach it.
     """
     server = work.instance(fresh=True)
     if server.task_state not in states.ENDING:
@@ -173,9 +175,10 @@ def undo_reserve(work: Work[ReimageOutputs]) -> None:
 
 
 def reimage(work: Work[ReimageOutputs]) -> None:
-    """Have the volume service write the image to the volume, and wait until it is written.
+    """Have the volume service write the image to the root volume, and wait until the image is written.
 
-    The request is repeated if the service did not answer. Raises NotReimaged if it takes too long or fails.
+    The request is repeated if the volume service did not answer. Raises NotReimaged if the write fails or takes too
+    long.
     """
     client, outputs = work.env.volumes, work.outputs
     found, was_asked = client.volume(None, _root(work).volume_id), outputs.asked
@@ -200,7 +203,7 @@ def _root(work: Work[Any]) -> AttachedVolume:
 
 
 def _make_ready(work: Work[ReimageOutputs], found: Volume) -> None:
-    """Wait for the end of an earlier write to the volume, and reset its error status if that write failed."""
+    """Wait until an earlier write of an image to the volume has ended. If it failed, reset the volume's status."""
     _await_written(work, found, work.created_at or instances.utcnow())
     if found.status == 'error':
         work.before_sending()
@@ -208,10 +211,12 @@ def _make_ready(work: Work[ReimageOutputs], found: Volume) -> None:
 
 
 def _ask_to_write(work: Work[ReimageOutputs], volume_id: str, was_asked: bool) -> None:
-    """Request that the volume service writes the image.
+    """Request that the volume service writes the image to the volume.
 
-    A refusal means that the write has not begun, unless an earlier request got no reply. Then the volume itself shows
-    the result: its metadata name the image when it is written, and its status is an error if that failed.
+    ``was_asked`` is True if an earlier request got no reply, so that the volume service may have written already. In
+    that case, if this request is refused, the volume shows the result of the earlier one. Its metadata name the image
+    if the image was written, and its status is an error if the write failed. If ``was_asked`` is False, a refusal means
+    that no write has begun.
     """
     work.before_sending()
     try:
@@ -235,7 +240,10 @@ def _ask_to_write(work: Work[ReimageOutputs], volume_id: str, was_asked: bool) -
 
 
 def _await_written(work: Work[Any], found: Volume, since: datetime.datetime) -> None:
-    """Raise RetryLater while an image is being written to the volume, and NotReimaged if that takes too long."""
+    """Raise RetryLater while an image is being written to the volume, and NotReimaged if the write takes too long.
+
+    ``since`` is the time at which the write began. The time limit is [DEFAULT]reimage_timeout_per_gb for each GiB.
+    """
     if not found.is_written:
         return
     if _waited(since) >= work.env.conf.reimage_timeout_per_gb * found.size:
@@ -252,30 +260,30 @@ def _not_written(work: Work[Any], found: Volume, since: datetime.datetime) -> No
 
 
 def rebuild_from_volume(work: Work[ReimageOutputs]) -> None:
-    """Attach the root volume to the host, and have the host create the guest again from it."""
+    """Attach the root volume to the host, and have the host create the guest from the volume."""
     volumes.to_host(work, work.instance_row()['host'])
     _make_anew(work)
 
 
 # --- the flows -------------------------------------------------------------------------------------------------------
 class _Rebuilding(Flow[OutputsT]):
-    """Base of the two operations that rebuild a server.
+    """Base class of the two operations that rebuild a server.
 
-    ``asks`` is the name of the first step that calls the host.
+    ``asks`` is the name of the first step that calls the server's host.
     """
 
     asks: str
 
     def ended_badly(self, work: Work[OutputsT]) -> None:
-        """Write the end state: the server as before, or ERROR if its disks or its root volume are lost.
+        """Write the server as before the rebuild, or with the state ERROR if its disks or its root volume are lost.
 
-        The fault and the events have the reason.
+        Also write a fault and events with the reason of the failure.
         """
         is_new = _is_new(work)
         at = work.instance_row()['host'] if work.position >= self.index(self.asks) else None
         is_lost = is_new or (at is not None and self.is_without_root(work))
         row = work.instance_row(fresh=True) if work.env.notify.enabled else None
-        # Ports of the server may have the new name in DNS.
+        # If the rebuild has changed the hostname, write the old hostname to the DNS names of the ports again.
         rename = (
             [OperationRow.new(work.ctxt, 'network_changed', work.instance_uuid, {'renamed': True}, beside=True)]
             if not is_new and 'hostname' in work.args['old']['values']
@@ -290,7 +298,7 @@ class _Rebuilding(Flow[OutputsT]):
                     operations.insert(conn, rename)
             if instances.transition(conn, uuid, 'rebuild.lost' if is_lost else 'rebuild.failed'):
                 instances.add_fault(conn, uuid, work.fault())
-            # Write the events that were not written when their parts ended, successfully or not.
+            # Write the conductor's event, and the host's event if the host was called, unless they were written before.
             for event, host in ((EVENT, work.env.host), (ON_HOST, at))[: 1 if at is None else 2]:
                 instances.add_event_once(conn, uuid, work.request_id, work.event(event, 'Error', host))
             instances.finish_action(conn, uuid, work.request_id, 'Error')

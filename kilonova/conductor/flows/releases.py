@@ -1,9 +1,10 @@
 """Operations that run at the same time as other operations of a server: pending releases and aggregate updates.
 
-They are ``forward_only``. What a host that is down has yet to clean up becomes an operation row of its own, a pending
-release. The row remains after the operation and the server have ended, and ends when the host has done it
-(operations.md, rule 23). Images without data, late claims of the scheduler, ports, volumes and accelerators are
-released in the same way if their service does not answer. The flow ``mirror`` updates Placement's aggregates.
+If a host must clean up and is down, an operation row of its own is added, a pending release. The row remains after the
+operation and the server have ended, and is deleted when the host has cleaned up (operations.md, rule 23). Images
+without data, late claims of the scheduler, ports, volumes and accelerators are released in the same way if the service
+that has them does not answer. The flow ``mirror`` updates Placement's aggregates. All these flows are retried until
+they succeed (``forward_only``).
 """
 
 from __future__ import annotations
@@ -39,15 +40,15 @@ from kilonova.rpc.interface import VersionCapError
 
 LOG = logging.getLogger(__name__)
 
-# Number of failed undo calls to a host that is up after which the undo becomes a pending release.
+# Number of failed undo calls to a host that is up. After that many failures a pending release replaces the call.
 UNDO_TRIES = 3
-# Maximum number of backups of one type that a rotation reads; older ones are left for the next rotation.
+# Maximum number of backups of one type that a rotation reads, newest first. Older backups are not deleted by it.
 MOST_BACKUPS = 1000
-# Names of release arguments: uuids of accelerator requests, their host, and the uuid whose requests are all deleted.
+# Arguments of a release of accelerators: request uuids and their host, or a uuid whose requests are all deleted.
 ACCELERATOR_REQUESTS, ACCELERATORS_AT, ACCELERATORS_OF = 'accelerator_requests', 'accelerators_at', 'accelerators_of'
-# Names of release arguments: the server whose ports are released, and the ports among them that the user created.
+# Arguments of a release of ports: the server, and the ids of its ports that the user created.
 PORTS_OF, PORTS_GIVEN = 'ports_of', 'ports_given'
-# Names of release arguments: the port for which the server may still hold resources in Placement, and their classes.
+# Arguments of a release of a port's resources in Placement: the port, and the resource classes.
 RESOURCES_OF, CLASSES = 'resources_of', 'classes'
 Write = Callable[[engine.Connection], object]
 
@@ -61,20 +62,21 @@ def ask_to_undo(
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> Reply | None:
-    """Call a host to undo its part, or add a pending release if it can't do it now.
+    """Call a host to undo its part of a step, or add a pending release (an operation row), which calls the host later.
 
-    Returns the host's reply, or None if the host has not done it. A pending release is added if the host is down. It is
-    also added if the host is up but fails, for example because its hypervisor does not answer: at once if another host
-    is to be tried, otherwise after ``UNDO_TRIES`` tries. Nothing is undone on a host whose release is too old for the
-    method, because it can't have begun the step.
+    Returns the host's reply, or None if the host has not undone its part yet. A pending release is added if the host is
+    down, or if the host is up but the call fails: at once if another host is to be tried, otherwise after
+    ``UNDO_TRIES`` failures. A host whose release is too old for the method is skipped, because it can't have begun the
+    step.
 
     Args:
         work: The operation.
         host: The host.
         method: Declared method of the host.
-        write: See ``add_pending_release``.
-        may_run: ``may_run(host)`` returns an error to raise instead of adding a pending release, if the host is down
-            and may still run the guest that the next step would start elsewhere; else None.
+        write: Function that writes to the database with the pending release (see ``add_pending_release``).
+        may_run: Function that is called with the host if it is down. Returns None, or an error that is raised instead
+            of adding a pending release, because the host may still run a guest that the next step would start
+            elsewhere.
         args: Always empty, because RPC arguments are passed by name.
         kwargs: Arguments of the method.
     """
@@ -99,7 +101,7 @@ def ask_to_undo(
         if not work.undoing and work.outputs.tries < UNDO_TRIES:
             raise
         LOG.warning(
-            '%s failed on host %s; it will be retried as a pending release: %s',
+            '%s failed on host %s; an operation of kind release will retry this later: %s',
             method.__name__,
             host,
             error,
@@ -119,7 +121,8 @@ def add_pending_release(
 ) -> None:
     """Add a pending release: an operation row that calls this method of the host when the host is up again.
 
-    ``write(conn)`` writes in the same transaction what the host would have written about the server.
+    ``write(conn)`` is called in the same transaction. It writes the changes of the server that the host would have
+    written.
     """
     serializer = objects.base.Serializer()
     stored = {
@@ -139,9 +142,9 @@ def add_release(
     delay: float = 0,
     write: Write | None = None,
 ) -> None:
-    """Add an operation row that releases something later.
+    """Add a pending release: an operation row whose ``args`` say what is released later.
 
-    ``add`` describes the arguments.
+    ``add`` describes the other arguments.
     """
     add(
         work,
@@ -157,9 +160,10 @@ def add(
 ) -> None:
     """Insert an operation row that runs at the same time as the server's other operations.
 
-    It may be taken after ``delay`` seconds at the earliest. Nothing is inserted if there is a row of the same kind
-    whose arguments named in ``same`` are equal. ``write(conn)`` writes in the same transaction. Raises LeaseLost if
-    this conductor does not own its row any more, and Cancelled if the operation was cancelled.
+    Conductors may take the row after ``delay`` seconds or later. The row is not inserted if the server has a row of the
+    same kind with equal values of the arguments named in ``same``. ``write(conn)`` is called in the same transaction in
+    any case. Raises LeaseLost if this conductor no longer owns the row of ``work``, and Cancelled if the operation
+    ``work`` was cancelled.
     """
 
     def is_same(other: OperationRow) -> bool:
@@ -172,39 +176,48 @@ def add(
 
 
 def now_or_later(work: Work[Any], what: str, give_back: Callable[[], object], release: Callable[[], None]) -> None:
-    """Call ``give_back``, and call ``release`` to do it later if the service does not answer or refuses.
+    """Call ``give_back`` to release a resource; if the service does not answer or refuses, call ``release``.
 
-    ``what`` names the act at the beginning of a log line, for example 'Deleting ports'.
+    ``release`` adds a pending release, which releases the resource later. ``what`` begins the log line about the
+    failure, for example 'Deleting ports'.
     """
     try:
         give_back()
     except Unanswered as error:
         LOG.info(
-            '%s is not possible now; a pending release will retry it: %s', what, error, instance_uuid=work.instance_uuid
+            '%s is not possible now; an operation of kind release will retry this later: %s',
+            what,
+            error,
+            instance_uuid=work.instance_uuid,
         )
         release()
     except KilonovaError as error:
-        LOG.warning('%s failed; a pending release will retry it: %s', what, error, instance_uuid=work.instance_uuid)
+        LOG.warning(
+            '%s failed; an operation of kind release will retry this later: %s',
+            what,
+            error,
+            instance_uuid=work.instance_uuid,
+        )
         release()
 
 
 def drop_image(work: Work[Any], image_id: str) -> None:
-    """Delete an image of the server, or add a pending release that does it if the image service does not answer."""
+    """Delete an image of the server, or add a pending release of the image if the image service does not answer."""
     try:
         work.env.drop_image(image_id)
     except Unanswered as error:
         LOG.info(
-            'Could not delete image %s now; a pending release will retry it: %s',
+            'Could not delete image %s now; an operation of kind release will retry this later: %s',
             image_id,
             error,
             instance_uuid=work.instance_uuid,
         )
-        # The undo of an operation, and above all a delete, must not wait for the image service.
+        # The image is deleted later, because an undo or a delete must not wait for the image service.
         add_release(work, {'image_id': image_id}, ('image_id',))
 
 
 def undo_image(work: Work[Any], method: HostMethod[..., Any]) -> None:
-    """Have the host undo its part of an image of the server by ``method``, and delete the image."""
+    """Have the server's host undo its part in the creation of an image, by the RPC ``method``, and delete the image."""
     host, image_id = work.instance_row(fresh=True)['host'], work.args['image_id']
     if host is not None:
         ask_to_undo(work, host, method, instance=work.instance(), image_id=image_id)
@@ -213,11 +226,11 @@ def undo_image(work: Work[Any], method: HostMethod[..., Any]) -> None:
 
 
 def release(work: Work[Outputs]) -> None:
-    """Release what an operation or a deleted server left behind, as the arguments of the row say.
+    """Release a resource that an operation or a deleted server left behind. The arguments of the row name the resource.
 
-    That is a host's part (the host is called until it answers), a consumer in Placement, an image, surplus backups,
-    accelerators, ports, their resources in Placement, volumes, or snapshots of volumes; or a message about a snapshot
-    to the volume service.
+    The resource is one of: a consumer in Placement, an image, surplus backups, accelerators, ports, the resources of
+    ports in Placement, volumes, snapshots of volumes, or resources on a host, which is called until it answers. Instead
+    of a release, the row may name a message to the volume service about a snapshot.
     """
     if 'consumer' in work.args:
         work.env.placement.delete_allocations(work.args['consumer'])
@@ -252,7 +265,7 @@ def release(work: Work[Outputs]) -> None:
         _release_accelerators(work, work.args[ACCELERATORS_OF])
         return
     serializer = objects.base.Serializer()
-    # The row may have been written by an older release, whose messages had more arguments.
+    # Arguments that the method no longer has are left out, because an older release may have written the row.
     taken = Compute.arguments(work.args['method'])
     kwargs = {
         name: serializer.deserialize_entity(work.ctxt, value)
@@ -266,14 +279,14 @@ def release(work: Work[Outputs]) -> None:
 
 
 def hosts_left(work: Work[Any]) -> list[str]:
-    """Return the hosts that have a pending release of the server and may still run its guest.
+    """Return the hosts that must still clean up after the server (by a pending release) and may still run its guest.
 
-    A host that was forced down is not among them.
+    A host that an operator has forced down is left out, because it runs no guest.
     """
     with engine.silence():
         with work.db.read() as conn:
             rows = operations.of_instance(conn, work.instance_uuid)
-        # A row whose text cannot be parsed still belongs to its host.
+        # If a row's arguments cannot be parsed, its host is read from the column ``host``.
         hosts = sorted(
             {
                 host
@@ -303,9 +316,9 @@ def _release_accelerators(work: Work[Outputs], holder: str) -> None:
 
 
 def ports_given(work: Work[Any]) -> set[str]:
-    """Return the ports that pending releases of the server list as created by the user.
+    """Return the ids of ports that pending releases of the server list as created by the user.
 
-    The server may still have these ports.
+    These ports are not released yet, so they may still belong to the server.
     """
     with engine.silence(), work.db.read() as conn:
         rows = operations.of_instance(conn, work.instance_uuid)
@@ -313,9 +326,10 @@ def ports_given(work: Work[Any]) -> set[str]:
 
 
 def give_back_ports(work: Work[Any], own: Collection[str], keep: Collection[str] = ()) -> None:
-    """Release the ports of the server, except those in ``keep``.
+    """Release the server's ports in Neutron, except the ports in ``keep``.
 
-    Ports in ``own``, and ports that another release lists as created by the user, are unbound. The others are deleted.
+    Ports that the user created are unbound: the ports in ``own``, and those that a pending release lists as created by
+    the user. All other ports are deleted.
     """
     client, own = work.env.networks, {*own, *ports_given(work)}
     for port in client.ports(device_id=work.instance_uuid):
@@ -328,7 +342,7 @@ def give_back_ports(work: Work[Any], own: Collection[str], keep: Collection[str]
 
 
 def check_no_running_operation(work: Work[Any]) -> None:
-    """Raise Unanswered if an operation runs on the server or waits for one."""
+    """Raise Unanswered if an operation of the server runs or waits. Pending releases don't count."""
     with engine.silence(), work.db.read() as conn:
         _check_rest(conn, work.instance_uuid)
 
@@ -342,7 +356,7 @@ def _release_ports(work: Work[Outputs]) -> None:
     """Release the ports of the server that are not in its info cache.
 
     All ports are released if the server is deleted. Raises Unanswered while an operation works on the server, because
-    then it is not known which ports are the server's.
+    the operation may add ports that are not in the info cache yet.
     """
     with engine.silence(), work.db.read() as conn:
         _check_rest(conn, work.instance_uuid)
@@ -352,10 +366,10 @@ def _release_ports(work: Work[Outputs]) -> None:
 
 
 def _release_resources(work: Work[Outputs]) -> None:
-    """Release the resources that the server holds in Placement for a port, unless it has the port again.
+    """Release the resources that the server holds in Placement for a port, unless the server has the port again.
 
     Raises Unanswered while an operation works on the server, because the server may hold resources that its ports don't
-    show yet. That is checked again before each write.
+    show yet. The operations of the server are checked again before each write to Placement.
     """
 
     def check() -> None:
@@ -377,10 +391,11 @@ def _release_resources(work: Work[Outputs]) -> None:
 
 
 def give_back_volumes(work: Work[Any], keep: Collection[str], delete: Collection[str]) -> None:
-    """Delete the server's attachments except those in ``keep``, then delete the volumes in ``delete``.
+    """Delete the server's volume attachments except those in ``keep``, then delete the volumes in ``delete``.
 
-    Raises Unanswered if an image is being written to an attached volume. The volume service would mark that volume as
-    reserved for the server when the image is written.
+    ``keep`` are ids of attachments, and ``delete`` are ids of volumes. Raises Unanswered if the volume service is still
+    writing an image to an attached volume. Such an attachment is not deleted, because the volume service would mark the
+    volume as reserved for the server when the image is written.
     """
     client, written = work.env.volumes, None
     for one in client.attachments(work.instance_uuid):
@@ -397,9 +412,10 @@ def give_back_volumes(work: Work[Any], keep: Collection[str], delete: Collection
 
 
 def end_migration(work: Work[Any], volume_id: str, target_id: str, swapped: bool) -> None:
-    """Tell the volume service whether the guest uses ``target_id`` instead of ``volume_id``, or the other way round.
+    """Tell the volume service whether the swap of a migrating volume has succeeded, so that it ends the migration.
 
-    ``volume_id`` has no attachments of its own any more. Repeated calls are safe.
+    If ``swapped`` is True, the guest uses the volume ``target_id`` now, otherwise it still uses ``volume_id``. The
+    attachment that is not needed any more is already deleted. Repeated calls are safe.
     """
     client = work.env.volumes
     try:
@@ -415,8 +431,7 @@ def end_migration(work: Work[Any], volume_id: str, target_id: str, swapped: bool
         )
     held = client.attachments(work.instance_uuid)
     with contextlib.suppress(VolumeNotFound):
-        # The volume service sets the status that the volume had when its migration began, even if it was detached
-        # since.
+        # Cinder restores the status from before the migration, but the server may have detached the volume since.
         if client.volume(None, volume_id).status == 'in-use' and all(one.volume_id != volume_id for one in held):
             client.call_available(volume_id)
     if swapped:
@@ -424,13 +439,16 @@ def end_migration(work: Work[Any], volume_id: str, target_id: str, swapped: bool
 
 
 def _call_as(work: Work[Any], held: Mapping[str, str], volume_id: str) -> None:
-    """Set the volume id in the server's row to the id by which the volume service knows the attachment."""
+    """Write volume ids to the server's volume rows as the volume service has them.
+
+    Rows with ``volume_id`` are changed. ``held`` is a dict from attachment id to the volume id of the attachment.
+    """
     with engine.silence(), work.db.write() as conn:
         for row in volumes.of_servers(conn, [work.instance_uuid]).get(work.instance_uuid, ()):
             known = held.get(row['attachment_id'] or '', volume_id)
             if row['volume_id'] == volume_id != known:
                 LOG.warning(
-                    'The server has volume %s instead of %s from now on, as the volume service says',
+                    'The server has volume %s instead of volume %s now, because the volume service says so',
                     known,
                     volume_id,
                     instance_uuid=work.instance_uuid,
@@ -439,10 +457,10 @@ def _call_as(work: Work[Any], held: Mapping[str, str], volume_id: str) -> None:
 
 
 def _release_volumes(work: Work[Outputs]) -> None:
-    """Delete the attachments of the server that are not in its rows.
+    """Delete the attachments of the server in Cinder that the server's volume rows don't have.
 
     All attachments are deleted if the server is deleted or has no cell. Raises Unanswered while an operation works on
-    the server, because then it is not known which attachments are the server's.
+    the server, because the operation may create attachments that are not in the rows yet.
     """
     with engine.silence(), work.db.read() as conn:
         _check_rest(conn, work.instance_uuid)
@@ -467,7 +485,7 @@ def _release_snapshots(work: Work[Outputs], image_id: str) -> None:
 
 
 def tell_snapshot(work: Work[Any], snapshot_id: str, status: str, progress: str | None = None) -> str | None:
-    """Send the volume service the status of a snapshot that it has begun to create or to delete.
+    """Send the volume service the new status of a snapshot that the volume service is creating or deleting.
 
     Returns None if the service accepts the status, else the text of its refusal. Raises Unanswered if the service does
     not answer, or refuses this conductor's account.
@@ -492,10 +510,10 @@ def tell_snapshot(work: Work[Any], snapshot_id: str, status: str, progress: str 
 
 
 def _rotate(work: Work[Outputs]) -> None:
-    """Delete the oldest backups of the server, so that ``rotation`` of them stay.
+    """Delete the oldest backups of the server, so that only as many stay as the argument ``rotation`` says.
 
-    Only active images of this backup type and of the requesting project count. The backup that was just made is among
-    those that stay. Images of other projects with the same properties are ignored.
+    Only active images of this backup type that belong to the requesting project are counted and deleted. The backup
+    that was just made is never deleted if at least one stays.
     """
     wanted = {
         'image_type': 'backup',
@@ -519,7 +537,7 @@ def _rotate(work: Work[Outputs]) -> None:
 
 
 class Release(Flow[Outputs]):
-    """The operation that releases something later, which is called a pending release."""
+    """The operation that releases a resource later, for example on a host that was down (a pending release)."""
 
     name, outputs = 'release', Outputs
     forward_only = True
@@ -527,10 +545,10 @@ class Release(Flow[Outputs]):
 
 
 def mirror(work: Work[Outputs]) -> None:
-    """Update a host's membership of an aggregate in Placement to the state in the API database.
+    """Add a host's nodes to an aggregate in Placement, or remove them, as the API database says now.
 
-    The API process tried this when the aggregate was changed, and did not complete it. The present state counts, not
-    the state when the row was written.
+    The API process has tried this when the aggregate was changed, and could not complete it. Changes of the aggregate
+    since then are included.
     """
     with engine.silence():
         aggregates.bring_up_to_date(

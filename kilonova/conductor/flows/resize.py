@@ -1,10 +1,10 @@
 """Flow of a resize or cold migration, and functions that other moves use as well.
 
 The steps are create_migration, select, claim_and_move, prep_resize, resize_instance, finish_resize, save_spec and
-mark_resized. Each step with an effect has an undo: a move that fails or is refused leaves the server unchanged, and its
-event has the reason. The API has put the PCI requests of the new flavor into the request spec. They are tied to the
-providers that Placement allocated (``pci.request.on_host``), so that the host claims exactly those devices. The flows
-in ``resized`` confirm or revert the move.
+mark_resized. Each step that changes the server has an undo. A move that fails or is refused leaves the server
+unchanged, and the event of its action has the reason. The request spec contains the PCI requests of the new flavor.
+They name the resource providers that Placement allocated (``pci.request.on_host``), so that the host claims exactly the
+allocated devices. The flows in ``confirm_revert`` confirm or revert the move.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from kilonova.errors import HostRejected, MigrationNotFound, NoValidHost, Placem
 from kilonova.pci import request as pci_request
 from kilonova.rpc.compute import Compute
 
-# Maximum number of times that the scheduler chooses hosts for one move. It is asked again only if another move was
-# faster, so other moves made progress meanwhile.
+# Maximum number of times that the scheduler chooses hosts for one move.
+# The scheduler chooses again only if another server took the resources first, so that server made progress.
 CHOICES = 10
-# Maximum number of times that a request spec is read again because it changed before it was written.
+# Maximum number of tries to write a request spec. A try fails if the request spec was changed since it was read.
 SAVES = 5
 
 
 @dataclass
 class Rechosen(SelectOutputs, accelerators.AcceleratorOutputs):
-    """Outputs of flows that may ask the scheduler again.
+    """Stored results of flows that may have the scheduler choose hosts several times.
 
-    ``choices`` is the number of times that the scheduler chose hosts.
+    ``choices`` is the number of times that the scheduler has chosen hosts.
     """
 
     choices: int = 1
@@ -52,8 +52,8 @@ class ResizeOutputs(Rechosen):
     """Stored results of a resize.
 
     Attributes:
-        prep_resize: Destination of each disk, as the destination host replied.
-        resize_instance: Data about the disk that the destination needs.
+        prep_resize: Reply of the destination to ``prep_resize``, whose key ``disk`` says where the disk is copied to.
+        resize_instance: Reply of the source to ``resize_instance``, a description of the disk for the destination.
     """
 
     prep_resize: dict[str, Any] | None = None
@@ -64,9 +64,9 @@ ResizeWork = Work[ResizeOutputs]
 RechosenT = TypeVar('RechosenT', bound=Rechosen)
 
 
-# --- what those that end a move need, too ----------------------------------------------------------------------------
+# --- functions that other flows of a move use as well ----------------------------------------------------------------
 def migration(work: Work[Any]) -> objects.Migration:
-    """Return the migration of this move as its row is now.
+    """Read the row of the migration that the operation's arguments name, and return it as an object.
 
     Raises MigrationNotFound if there is no such row.
     """
@@ -79,21 +79,23 @@ def migration(work: Work[Any]) -> objects.Migration:
 
 
 def request_spec(work: Work[Any], name: str = 'request_spec') -> objects.RequestSpec:
-    """Return the request spec that the operation row contains."""
+    """Return the request spec in the argument ``name`` of the operation row."""
     found: objects.RequestSpec = objects.base.Serializer().deserialize_entity(work.ctxt, work.args[name])
     return found
 
 
 def image(work: Work[Any]) -> dict[str, Any]:
-    """Return the image's metadata as the API stored them in the operation row."""
+    """Return the metadata of the server's image, which the API stored in the operation row, or {}."""
     return work.args.get('image') or {}
 
 
 def store_spec(work: Work[Any], spec: objects.RequestSpec) -> None:
     """Store the server's request spec in the API database.
 
-    The operation row is in another database. So it is compared between reading and writing the request spec, and a
-    request spec that was changed in the meantime is read again. Raises Unanswered if it changes each time.
+    The operation row is in another database than the request spec. Therefore the function first reads the stored
+    request spec, then checks that this process still owns the operation, and writes only if the request spec is
+    unchanged since. Otherwise it tries again. Raises Unanswered if the request spec changes during each of ``SAVES``
+    tries.
     """
     for _ in range(SAVES):
         with engine.silence(), work.env.api.read() as conn:
@@ -122,10 +124,10 @@ def was_active(work: Work[Any]) -> bool:
 
 
 def second_guest(work: Work[Any], instance: objects.Instance, host: str) -> Exception | None:
-    """Return the error to raise before the source starts the guest again, or None if the source may start it.
+    """Return an error if a second guest could be started while the host ``host``, which is down, still runs the first.
 
-    The error is HostNotFenced: the destination is down and may still run the guest. None is also returned if the source
-    will not start the guest.
+    Returns HostNotFenced if ``host`` may still run the guest. Returns None if an operator has forced ``host`` down, or
+    if no other host will start the guest, because it was off before the move or the server is being deleted.
     """
     if not was_active(work) or instance.task_state in states.ENDING:
         return None
@@ -134,10 +136,7 @@ def second_guest(work: Work[Any], instance: objects.Instance, host: str) -> Exce
 
 # --- the steps ------------------------------------------------------------------------------------------------------
 def create_migration(work: Work[Any], status: str = 'pre-migrating') -> None:
-    """Insert the migration's row, with the uuid that was chosen when the request was accepted.
-
-    ``status`` is its first status.
-    """
+    """Insert the row of the migration, with the status ``status`` and the uuid from the operation's arguments."""
     row = work.instance_row()
     flavor = new_flavor(work)
     values = {
@@ -169,9 +168,10 @@ def new_flavor(work: Work[Any]) -> objects.Flavor:
 
 
 def select(work: Work[Any]) -> None:
-    """Have the scheduler choose hosts for the request spec and the resources that the server's ports guarantee.
+    """Have the scheduler choose hosts for the server, without a claim of resources.
 
-    The new hosts are appended to those that have refused. Nothing is claimed yet.
+    The hosts also have the resources that the server's ports guarantee. The new hosts are appended to those that have
+    refused the server.
     """
     refused = work.outputs.hosts[: work.attempt - 1]
     spec = request_spec(work)
@@ -190,10 +190,10 @@ def select(work: Work[Any]) -> None:
 
 
 def claim_and_move(work: Work[Any]) -> None:
-    """Give the server its allocation on the destination and the migration its present one, by one POST request.
+    """Move the server's present allocation to the migration, and allocate the chosen host to the server.
 
-    Accelerators for the new flavor's device profile are bound at the destination as well; the server keeps its present
-    ones. Raises HostRejected if the host has no longer the resources.
+    Placement writes the two allocations by one POST request. Accelerators for the new flavor are bound on the chosen
+    host; the server also keeps its present accelerators. Raises HostRejected if the host has no longer the resources.
     """
     host = chosen(work)
     try:
@@ -207,27 +207,27 @@ def claim_and_move(work: Work[Any]) -> None:
             check=work.compare_now,
         )
     except (PlacementConflict, PlacementInvalid) as error:
-        # PlacementInvalid: Placement does not know one of the providers (any more).
+        # Placement raises PlacementInvalid if it does not know one of the resource providers (any more).
         raise HostRejected(reason=f'{host.host}: {error}') from error
     if (profile := accelerators.profile_of(work.args['flavor'])) is not None:
         accelerators.bind(work, profile, host, work.args['migration_uuid'])
 
 
 def undo_claim_and_move(work: Work[Any]) -> None:
-    """Give the server its former allocation back, and delete the accelerator requests for the destination."""
+    """Delete the accelerators on the destination, and move the former allocation from the migration to the server."""
     accelerators.unbind(work)
     if work.outputs.select is not None:
         work.env.placement.move_back(work.instance_uuid, work.args['migration_uuid'], work.compare_now)
 
 
 def chosen(work: Work[Any]) -> ChosenHost:
-    """Return the host of this attempt."""
+    """Return the chosen host that is tried in this attempt, which is the destination of the move."""
     found: ChosenHost = work.outputs.hosts[work.attempt - 1]
     return found
 
 
 def allocated_spec(work: Work[Any]) -> objects.RequestSpec:
-    """Return the request spec with the providers that this attempt has in Placement for its devices."""
+    """Return the request spec with PCI requests that name the resource providers of the allocated devices."""
     spec, host = request_spec(work), chosen(work)
     guarantees.with_groups(spec, work.outputs.port_groups)
     spec.pci_requests = pci_request.on_host(
@@ -237,7 +237,7 @@ def allocated_spec(work: Work[Any]) -> objects.RequestSpec:
 
 
 def prep_resize(work: ResizeWork) -> None:
-    """Have the destination claim resources for the new flavor and return where the disks go."""
+    """Have the destination claim resources for the new flavor, and return where the source must copy the disk."""
     host = chosen(work)
     work.outputs.prep_resize = work.call_host(
         host.host,
@@ -255,7 +255,7 @@ def prep_resize(work: ResizeWork) -> None:
 
 
 def undo_prep_resize(work: ResizeWork) -> None:
-    """Have the destination release its claim."""
+    """Have the destination release the resources that it has claimed for the server."""
     if work.outputs.select is not None:
         releases.ask_to_undo(
             work,
@@ -285,7 +285,7 @@ def resize_instance(work: ResizeWork) -> None:
 
 
 def undo_resize_instance(work: ResizeWork) -> None:
-    """Have the source restore the server: its disk, its devices and its power state."""
+    """Have the source restore the server's disk and devices, and start the guest if it ran before."""
     source = migration(work)
     releases.ask_to_undo(
         work, source.source_compute, Compute.undo_resize_instance, instance=work.instance(fresh=True), migration=source
@@ -295,8 +295,8 @@ def undo_resize_instance(work: ResizeWork) -> None:
 def finish_resize(work: ResizeWork) -> None:
     """Have the destination build the guest with the new flavor and the new devices.
 
-    Before that, now that the source has stopped the guest, the server's ports are bound and its volumes attached to the
-    destination.
+    First the server's ports are bound and its volumes attached to the destination. This is possible now, because the
+    source has stopped the guest.
     """
     host, spec = chosen(work), allocated_spec(work)
     is_away = host.host != migration(work).source_compute
@@ -319,9 +319,9 @@ def finish_resize(work: ResizeWork) -> None:
 
 
 def undo_finish_resize(work: ResizeWork) -> None:
-    """Have the destination destroy the new guest, and bind ports and volumes to the source again.
+    """Have the destination destroy the new guest, and bind ports and attach volumes to the source again.
 
-    This happens before the source starts the old guest.
+    The undo of ``resize_instance`` then starts the old guest on the source.
     """
     instance, moved = work.instance(fresh=True), migration(work)
     releases.ask_to_undo(
@@ -351,7 +351,7 @@ def undo_save_spec(work: ResizeWork) -> None:
 
 
 def mark_resized(work: ResizeWork) -> None:
-    """Write the end state VERIFY_RESIZE, in which the move waits to be confirmed or reverted."""
+    """Set the server's state to VERIFY_RESIZE, in which the move waits until the user confirms or reverts it."""
     vm_state, bound = work.instance_row()['vm_state'], {}
     if any(map(accelerators.wanted_by, flavors(work.instance_row()['extra_flavor']).values())):
         bound = holder.moved(work.instance().system_metadata, work.args['migration_uuid'])
@@ -376,10 +376,10 @@ def mark_resized(work: ResizeWork) -> None:
 
 
 def as_before(work: Work[Any]) -> Callable[[engine.Connection], None]:
-    """Return a function ``write(conn)`` that restores the server's row after a failed move.
+    """Return a function ``write(conn)`` that writes the server's row as it was before a failed move.
 
-    It writes the server as it was before the move, whatever its hosts were still able to write. Call this before the
-    transaction in which ``write(conn)`` is called.
+    The function is needed because a host may have written new values and may be unable to undo them. Call ``as_before``
+    before the transaction begins, because it reads the database itself.
     """
     with engine.silence(), work.db.read() as conn:
         row = migrations.get(conn, uuid=work.args['migration_uuid'])
@@ -398,13 +398,13 @@ def as_before(work: Work[Any]) -> Callable[[engine.Connection], None]:
 
 
 class Choosing(Flow[RechosenT]):
-    """Base of flows whose scheduler request claims nothing, so that a later step claims the host."""
+    """Base class of flows in which the scheduler only chooses hosts, and a later step claims a host in Placement."""
 
     def next_attempt(self, work: Work[RechosenT], step: Step[RechosenT], error: HostRejected) -> bool:
-        """Try the next alternate, or have the scheduler choose again.
+        """Undo this attempt and try the next chosen host, or have the scheduler choose hosts again.
 
-        The scheduler chooses again if no alternate is left and another server got the chosen devices since: other
-        devices may be free on the same host.
+        The scheduler chooses again if no host is left and Placement refused the last claim because another server has
+        taken the resources since. Other devices may be free on the same host. Returns False if nothing is left to try.
         """
         if super().next_attempt(work, step, error):
             return True
@@ -416,7 +416,7 @@ class Choosing(Flow[RechosenT]):
         return True
 
     def exhausted(self, work: Work[RechosenT], error: HostRejected) -> Exception:
-        """Return NoValidHost with the refusals of all hosts."""
+        """Return a NoValidHost error with the error messages of all hosts that refused the server."""
         said = reasons(work.instance_uuid, [*work.outputs.refusals, str(error)])
         return NoValidHost(reason=f'Hosts said: {said}')
 
@@ -430,7 +430,7 @@ class Resize(Choosing[ResizeOutputs]):
         Step('select', select),
         Step('claim_and_move', claim_and_move, undo_claim_and_move, again_from='claim_and_move'),
         Step('prep_resize', prep_resize, undo_prep_resize, again_from='claim_and_move'),
-        # The source refuses before it stops the guest if it can't reach this destination.
+        # The source checks first whether it can reach the destination. If it can't, another host is tried.
         Step('resize_instance', resize_instance, undo_resize_instance, again_from='claim_and_move'),
         Step('finish_resize', finish_resize, undo_finish_resize),
         Step('save_spec', save_spec, undo_save_spec),
@@ -438,7 +438,7 @@ class Resize(Choosing[ResizeOutputs]):
     )
 
     def ended_badly(self, work: ResizeWork) -> None:
-        """Restore the server's row, and write the fault and the event of the failure."""
+        """Write the server's row as before the move, with a fault and the events of the failure."""
         put_back = as_before(work)
 
         def end(conn: engine.Connection) -> None:

@@ -2,11 +2,11 @@
 
 The steps of an offload are shelve_offload_instance, drop_allocation and mark_offloaded.
 
-The disk of a shelved server is in an image and its guest is off. The server keeps host, disks, devices and allocation
-until it is offloaded. The offload is an operation of its own, and only goes forward, because from its first step on the
-image is the only copy of the disk. The transaction that ends the shelve starts it at once if
-[DEFAULT]shelved_offload_time is 0, or if the server boots from a volume: then no image is needed, and nothing on the
-host is worth keeping.
+The disk of a shelved server is stored as an image, and its guest is off. The server keeps its host, disks, devices and
+allocation until it is offloaded. The offload is an operation of its own. Its steps are retried and never undone,
+because from its first step on the image is the only copy of the disk. The shelve starts the offload at once if
+[DEFAULT]shelved_offload_time is 0, or if the server boots from a volume. Such a server needs no image, and has no disk
+on the host that is worth keeping.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from kilonova.rpc.compute import Compute
 from kilonova.rpc.interface import VersionCapError
 from kilonova.states import PowerState
 
-# Keys of a shelved server's system metadata: the time, its image, and the host on which it was shelved.
+# Keys of a shelved server's system metadata: the time of the shelve, the id of its image, and its host at that time.
 AT, IMAGE, HOST = 'shelved_at', 'shelved_image_id', 'shelved_host'
 
 
 def forgotten() -> dict[str, str | None]:
-    """Return the changes of system metadata for a server that is no longer shelved."""
+    """Return the changes of system metadata that delete the values of the shelve (None deletes a key)."""
     return {AT: None, IMAGE: None, HOST: None}
 
 
 def release_of_image(work: Work[Any], image_id: str) -> OperationRow:
-    """Return an operation that deletes an image.
+    """Return an operation row that deletes an image (a pending release).
 
-    Its row must not be inserted before the image is no longer needed.
+    The caller inserts the row in the transaction after which the image is no longer needed, and not earlier.
     """
     return OperationRow.new(work.ctxt, 'release', work.instance_uuid, {'image_id': image_id}, beside=True)
 
@@ -56,12 +56,12 @@ def shelve_instance(work: Work[Outputs]) -> None:
 
 
 def undo_shelve_instance(work: Work[Outputs]) -> None:
-    """Have the host start the guest again if it ran, and delete the host's copy and the image."""
+    """Have the host start the guest again if it ran before and delete the copy of the disk, and delete the image."""
     releases.undo_image(work, Compute.undo_shelve_instance)
 
 
 def mark_shelved(work: Work[Outputs]) -> None:
-    """Write the end state SHELVED, or start the offload."""
+    """Set the server's state to SHELVED, or start the offload if the server is to be offloaded at once."""
     row = work.instance()
     rows = []
     if work.env.conf.shelved_offload_time == 0 or work.args['image_id'] is None:
@@ -69,7 +69,7 @@ def mark_shelved(work: Work[Outputs]) -> None:
     event = 'shelve.offload' if rows else 'shelve.done'
     stale = row.system_metadata.get(IMAGE)
     if stale and stale != work.args['image_id']:
-        # The server was reset or restored, and never unshelved.
+        # The image of an earlier shelve still exists, because the server was reset or restored and never unshelved.
         rows.append(release_of_image(work, stale))
 
     def end(conn: Connection) -> None:
@@ -92,7 +92,8 @@ def mark_shelved(work: Work[Outputs]) -> None:
 class Shelve(OneStep):
     """The operation that shelves a server.
 
-    A failure leaves the server as it was. The memory of a paused or suspended guest may be lost; then the guest is off.
+    A failure leaves the server as it was before. The memory of a paused or suspended guest may be lost, in which case
+    the guest is off.
     """
 
     name, failed, action_event = 'shelve', 'shelve.failed', 'compute_shelve_instance'
@@ -104,9 +105,9 @@ class Shelve(OneStep):
 
 # --- shelve offload --------------------------------------------------------------------------------------------------
 def shelve_offload_instance(work: Work[Outputs]) -> None:
-    """Have the host destroy the guest and its disks and free the devices.
+    """Have the host destroy the guest and its disks and free the server's devices.
 
-    A pending release does it if the host is down.
+    If the host is down, a pending release (an operation row) calls the host when it is up again.
     """
     instance = work.instance()
     if instance.host is None:
@@ -120,7 +121,7 @@ def shelve_offload_instance(work: Work[Outputs]) -> None:
 def drop_allocation(work: Work[Outputs]) -> None:
     """Unbind the ports, detach the volumes, release the accelerators, and delete the server's allocation.
 
-    Its devices are free in the database by now, so the allocation may be deleted.
+    The server's devices are free in the database already, so no other server can get a device that still has an owner.
     """
     server = work.instance()
     port_moves.off_host(work)
@@ -131,7 +132,7 @@ def drop_allocation(work: Work[Outputs]) -> None:
 
 
 def mark_offloaded(work: Work[Outputs]) -> None:
-    """Write the end state SHELVED_OFFLOADED, in which the server is on no host."""
+    """Set the server's state to SHELVED_OFFLOADED, without a host."""
     row = work.instance()
     values = {'host': None, 'node': None, 'compute_id': None, 'power_state': int(PowerState.SHUTDOWN)}
     moved = False
@@ -169,16 +170,18 @@ class ShelveOffload(Flow[Outputs]):
     )
 
     def may_end(self, work: Work[Outputs], error: Exception) -> bool:
-        """Return whether the operation ends with this error.
+        """Return whether the operation ends with this error instead of being retried.
 
-        It ends if it was cancelled, or if the host's release is too old for the call, because then nothing was done.
+        An offload ends if it was cancelled, or if the host's release is too old for the call, because the host has then
+        changed nothing.
         """
         return isinstance(error, (Cancelled, VersionCapError))
 
     def ended_badly(self, work: Work[Outputs]) -> None:
-        """End an offload that was cancelled or refused.
+        """End an offload that was cancelled by a delete, or for which the host's release is too old.
 
-        After a cancel the waiting delete does the rest. After a refusal the server is SHELVED as before.
+        After a cancel only the operation row is deleted, because the waiting delete releases all resources of the
+        server. In the other case the server has the state SHELVED, as before.
         """
         if work.cancelled:
             work.end()

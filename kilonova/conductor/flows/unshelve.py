@@ -1,11 +1,10 @@
 """Flows that unshelve a server.
 
-The steps are get_image_info, select, claim, unshelve_instance, save_spec and mark_unshelved. If the server is still on
-its host, they are start_shelved_instance and mark_started.
+If the server was offloaded, the steps are get_image_info, select, claim, unshelve_instance, save_spec and
+mark_unshelved. If it is still on its host, the steps are start_shelved_instance and mark_started.
 
-A failure leaves the server shelved. The image of the shelved server is deleted when the server is ACTIVE, by an
-operation that is inserted in the transaction which writes that state. Until then the image is the only copy of the
-disk.
+A failure leaves the server shelved. The transaction that writes the state ACTIVE also inserts an operation which
+deletes the image of the shelved server. The image is not deleted earlier, because it is the only copy of the disk.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class ShelvedImageMissing(NotFound):
 class UnshelveOutputs(Rechosen):
     """Stored results of an unshelve.
 
-    ``image`` is the metadata of the image from which the root disk is made.
+    ``image`` is the metadata of the image from which the root disk is made, or None before they are read.
     """
 
     image: dict[str, Any] | None = None
@@ -52,10 +51,11 @@ UnshelveWork = Work[UnshelveOutputs]
 
 
 def get_image_info(work: UnshelveWork) -> None:
-    """Read the image to which the server was shelved.
+    """Read the metadata of the image to which the server was shelved.
 
-    A server that boots from a volume has no such image. All other image properties that the server keeps are those of
-    its first image. Raises ShelvedImageMissing if the image does not exist or is not active.
+    Only fields such as id, size and format are taken from this image. The image properties are those of the server's
+    first image, which its system metadata contain. A server that boots from a volume has no image of a shelve. Raises
+    ShelvedImageMissing if the image does not exist or is not active.
     """
     instance = work.instance()
     kept = objects.ImageMeta.from_system_metadata(instance.system_metadata, instance.image_ref).to_dict()
@@ -79,7 +79,7 @@ def get_image_info(work: UnshelveWork) -> None:
 
 
 def claim(work: UnshelveWork) -> None:
-    """Claim the host of this attempt in Placement, and bind accelerators there."""
+    """Claim the host of this attempt in Placement, and bind accelerators on this host."""
     boot.claim_chosen(work)
     if (profile := device_profile.name_of(work.instance().flavor.extra_specs)) is not None:
         accelerators.await_releases(work, work.instance_uuid)
@@ -94,10 +94,7 @@ def undo_claim(work: UnshelveWork) -> None:
 
 
 def unshelve_instance(work: UnshelveWork) -> None:
-    """Have the host claim resources and build the guest from the image.
-
-    Ports are bound and volumes attached to the host before.
-    """
+    """Bind ports and attach volumes to the host, and have the host claim resources and build the guest."""
     host = chosen(work)
     port_moves.to_host(work, host)
     volumes.to_host(work, host.host)
@@ -122,17 +119,17 @@ def unshelve_instance(work: UnshelveWork) -> None:
 
 
 def undo_unshelve_instance(work: UnshelveWork) -> None:
-    """Have the host destroy the guest and release its devices, and unbind ports and volumes.
+    """Have the host destroy the guest and release its devices, and unbind the ports and detach the volumes.
 
-    If the host is down and may run the guest, the undo waits for it, because the server may be unshelved again, and
-    then there would be two guests.
+    Ports and volumes are kept if another host will be tried. If the host is down and may run the guest, the undo is
+    retried until the host answers, because a later unshelve would start a second guest.
     """
     if work.outputs.select is None:
         return
     instance = work.instance(fresh=True)
 
     def may_run(host: str) -> Exception | None:
-        # Claims of this attempt are refused by now, so a host without a claim can't have started the guest.
+        # If the host has not claimed the server, it can't have started the guest, and its late claim is refused by now.
         if instance.task_state in states.ENDING or instance.host != host:
             return None
         return None if work.env.liveness.is_fenced(work.db, host) else HostNotFenced(host=host)
@@ -147,13 +144,13 @@ def undo_unshelve_instance(work: UnshelveWork) -> None:
 
 
 def save_spec(work: UnshelveWork) -> None:
-    """Store the request spec with the availability zone that the user requested, if there is one."""
+    """Store the request spec with the new availability zone, if the user requested one with the unshelve."""
     if work.args.get('new_request_spec'):
         store_spec(work, request_spec(work, 'new_request_spec'))
 
 
 def undo_save_spec(work: UnshelveWork) -> None:
-    """Store the former request spec again."""
+    """Store the request spec that the server had before the unshelve."""
     if work.args.get('old_request_spec'):
         store_spec(work, request_spec(work, 'old_request_spec'))
 
@@ -161,10 +158,11 @@ def undo_save_spec(work: UnshelveWork) -> None:
 def _end(
     work: Work[Any], event: str, *events: dict[str, Any], bound: Mapping[str, str | None] = MappingProxyType({})
 ) -> objects.Instance:
-    """Write the state ACTIVE by the transition ``event``, and delete what remains of the shelving.
+    """Set the server's state to ACTIVE, delete the values of the shelve, and end the operation in one transaction.
 
-    Returns the server as it was before. ``bound`` are changes of its system metadata about accelerators (see
-    ``accel.holder``).
+    The transaction also adds a pending release (an operation row), which deletes the image of the shelve. ``event`` is
+    the name of the state transition, ``events`` are rows for the instance action, and ``bound`` are changes of system
+    metadata about accelerators (see ``accel.holder``). Returns the server as it was before.
     """
     row = work.instance(fresh=True)
     image_id = row.system_metadata.get(IMAGE)
@@ -194,7 +192,7 @@ def _conductor_events(work: UnshelveWork, *results: str) -> list[dict[str, Any]]
 
 
 def mark_unshelved(work: UnshelveWork) -> None:
-    """Write the end state ACTIVE, whatever the server's state was before it was shelved."""
+    """Set the server's state to ACTIVE, even if the server was stopped before it was shelved."""
     row = _end(
         work,
         'unshelve.done',
@@ -218,7 +216,7 @@ class Unshelve(Choosing[UnshelveOutputs]):
     )
 
     def ended_badly(self, work: UnshelveWork) -> None:
-        """Restore the state SHELVED_OFFLOADED, and write the fault and the events of the failure."""
+        """Set the server's state to SHELVED_OFFLOADED again, and write a fault and the events of the failure."""
         kind = (work.error or {}).get('class')
         if work.outputs.image is None:
             events = _conductor_events(work, 'Error')
@@ -243,14 +241,14 @@ def start_shelved_instance(work: Work[Outputs]) -> None:
 
 
 def undo_start_shelved_instance(work: Work[Outputs]) -> None:
-    """Have the host stop the guest again."""
+    """Have the host stop the guest, because the server stays shelved."""
     host = work.instance_row(fresh=True)['host']
     if host is not None:
         releases.ask_to_undo(work, host, Compute.undo_start_shelved_instance, instance=work.instance())
 
 
 def mark_started(work: Work[Outputs]) -> None:
-    """Write the end state ACTIVE, and delete the image."""
+    """Set the server's state to ACTIVE, and add a pending release that deletes the image of the shelve."""
     row = _end(work, 'unshelve_start.done')
     work.env.notify.emit(work.ctxt, 'instance.power_on.end', instance=row, host=row.host, moved='unshelve_start.done')
 

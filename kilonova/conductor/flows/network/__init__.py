@@ -1,1 +1,1 @@
-"""Flows and steps for ports."""
+"""Flows, and functions for steps of flows, that create, bind and release the Neutron ports of servers."""

@@ -1,14 +1,15 @@
-"""Resources that ports guarantee (bandwidth, packet rate): requested from Placement and kept equal to the ports.
+"""Resources that ports guarantee to servers (bandwidth, packet rate), as allocations of the servers in Placement.
 
-They are requested together with the server's host, or alone if a port is attached or detached later:
+The resources are requested together with the server's host. If a port is attached or detached later, only the resources
+of this port are requested or released:
 
     guarantees.ask(spec, ports)                           # before the scheduler is asked for a host
     guarantees.profile(port, choice.mappings)             # the part of the port's binding about the chosen providers
     guarantees.add(work, port_id, wanted, device)         # for one more port of a server on its host
     guarantees.settle(work.env, uuid, classes, check)     # makes the server's allocation equal to that of its ports
 
-The resource classes are Neutron's own. So everything that a server holds of such a class belongs to a port, and the
-port's binding says so.
+Only Neutron defines these resource classes. Therefore all resources of such a class that a server holds belong to its
+ports, and the ``binding:profile`` of a port names the resource providers.
 """
 
 from __future__ import annotations
@@ -31,8 +32,7 @@ from kilonova.objects.vif import FUNCTIONS
 from kilonova.pci import ports as pci_ports
 from kilonova.pci.pools import PciPools
 
-# Maximum number of providers of one host that are tried for a port. A host has a few bridges and cards in a physical
-# network.
+# Maximum number of resource providers (bridges or cards) of a host that are tried for one port.
 TRIES = 16
 Mappings = Mapping[str, Sequence[str]]
 
@@ -44,9 +44,9 @@ class NoRoomForPort(Conflict):
 
 
 def ask(spec: objects.RequestSpec, ports: Iterable[Port]) -> dict[str, list[str]]:
-    """Add the resources that these ports want, as Neutron has them now, to the request spec.
+    """Add the resources that these ports guarantee to the request spec, so that the scheduler requests them.
 
-    Returns the request groups of the ports that are functions of PCI devices, as a dict from port id to group names.
+    Returns the names of the request groups of ports that are functions of PCI devices, as a dict from port id to names.
     """
     read = {
         port.id: (port, wanted)
@@ -60,18 +60,20 @@ def ask(spec: objects.RequestSpec, ports: Iterable[Port]) -> dict[str, list[str]
 
 
 def with_groups(spec: objects.RequestSpec, groups: Mapping[str, Sequence[str]]) -> None:
-    """Tie PCI requests of the request spec to the request groups of their ports.
+    """Add the names of request groups to the PCI requests of ports in the request spec.
 
-    ``groups`` is a dict from port id to group names. A device is then taken from the provider chosen for its group.
+    ``groups`` is a dict from port id to names of request groups. The host then takes the device of a port from the
+    resource provider that Placement chose for these groups.
     """
     if spec.pci_requests is not None:
         spec.pci_requests = spec.pci_requests.replaced(requests=pci_ports.asking(spec.pci_requests, groups))
 
 
 def profile(port: Port, mappings: Mappings) -> dict[str, Any]:
-    """Return the part of the port's binding:profile that names the providers which Placement chose.
+    """Return the part of the port's binding:profile that names the resource providers which Placement chose.
 
-    Raises PortChanged if the port has requested other resources since Placement was asked.
+    ``mappings`` is a dict from request group to provider uuids. Returns {} if the port guarantees no resources. Raises
+    PortChanged if the port requests other resources now than at the query to Placement.
     """
     wanted = PortResources.read(port.id, port.resource_request)
     try:
@@ -81,25 +83,25 @@ def profile(port: Port, mappings: Mappings) -> dict[str, Any]:
 
 
 def kept(port: Port) -> dict[str, Any]:
-    """Return the part of the port's binding:profile about providers as it is now."""
+    """Return the part of the port's present binding:profile that names resource providers, or {}."""
     return {ALLOCATION: port.profile[ALLOCATION]} if ALLOCATION in port.profile else {}
 
 
 def add(
     work: Work[Any], port_id: str, wanted: PortResources, device: objects.InstancePCIRequest | None
 ) -> dict[str, list[str]]:
-    """Add the resources of one more port to the server's allocation, on providers of its host.
+    """Add the resources of one more port to the server's allocation, on resource providers of its host.
 
-    Returns the chosen providers as a dict from group to list of providers. If the port is a device function, only
-    providers with a free function for ``device`` are chosen. Repeated calls are safe. Raises NoRoomForPort if no
-    provider has the resources.
+    Returns the chosen providers, as a dict from request group to provider uuids. If ``device`` is not None, the port is
+    a function of a PCI device, and only providers with a free function that fits this PCI request are chosen. Repeated
+    calls are safe. Raises NoRoomForPort if no provider has the resources.
     """
     row = work.instance_row()
     with engine.silence(), work.db.read() as conn:
         nodes = compute_nodes.by_host(conn, row['host'])
     node = next(node for node in nodes if node['hypervisor_hostname'] == row['node'])
     root, pools = node['uuid'], PciPools.from_pool_list(objects.PciDevicePoolList.from_column(node['pci_stats']))
-    # An earlier try whose reply was lost may have left some of it.
+    # Remove resources of the port that an earlier try may have added, if its reply was lost.
     settle(work.env, work.instance_uuid, wanted.classes, work.compare_now, but=port_id)
     found = work.env.placement.allocation_candidates(_question(wanted, root))
     offers: list[dict[str, list[str]]] = [request['mappings'] for request in found['allocation_requests']]
@@ -117,7 +119,7 @@ def add(
             ):
                 return mappings
         except PlacementConflict:
-            # Another server has taken the resources since.
+            # Another server has taken the resources of this candidate since, so the next one is tried.
             continue
     raise NoRoomForPort(
         host=row['host'],
@@ -129,7 +131,10 @@ def add(
 
 
 def _question(wanted: PortResources, root: str) -> list[tuple[str, str]]:
-    """Return the query to Placement for allocation candidates below the host's provider."""
+    """Return the query to Placement for allocation candidates of a port, as a list of parameters.
+
+    ``root`` is the uuid of the resource provider of the host's node. Only providers in its tree are considered.
+    """
     pairs = []
     for name, resources in wanted.groups.items():
         pairs += [
@@ -160,11 +165,13 @@ def settle(
     but: str | None = None,
     more: Mapping[str, Mapping[str, int]] | None = None,
 ) -> bool:
-    """Make the server's allocation of these resource classes equal to the sum of its ports.
+    """Change the server's allocation so that its amounts of ``classes`` are the sum of what its ports guarantee.
 
-    The port ``but`` is left out, and ``more`` is added. ``check()`` is called before each write, and raises if the
-    caller may not write. Repeated calls are safe. Must not be called during a move, when the ports say something else.
-    Returns False if the server has no allocation at all. Raises PlacementConflict if there are not enough resources.
+    The port with the id ``but`` is left out, and ``more``, {provider uuid: {resource class: amount}}, is added.
+    ``check()`` is called before each write, and raises an error if the operation may not write any more. Repeated calls
+    are safe. Don't call this during a move, because the bindings of the ports may name providers of the other host
+    then. Returns False if the server has no allocation. Raises PlacementConflict if a provider has not enough
+    resources.
     """
     wanted: dict[str, dict[str, int]] = {}
     read = [
@@ -195,7 +202,7 @@ def settle(
             )
             return True
         except PlacementConflict as error:
-            # The network service writes the allocation as well, when a policy is changed.
+            # Only a conflict of the consumer generation is retried: Neutron writes the allocation at the same time.
             if not left or not is_consumer_conflict(error):
                 raise
     raise AssertionError
@@ -204,7 +211,7 @@ def settle(
 def _replaced(
     allocations: Allocations, classes: Collection[str], wanted: Mapping[str, Mapping[str, int]]
 ) -> Allocations:
-    """Return the allocations with the amounts of these classes replaced by ``wanted``."""
+    """Return the allocations with all amounts of the resource classes ``classes`` replaced by ``wanted``."""
     after = {
         provider: {name: amount for name, amount in given['resources'].items() if name not in classes}
         for provider, given in allocations.items()

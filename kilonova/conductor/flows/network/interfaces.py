@@ -1,18 +1,18 @@
 """Flows that attach an interface to an existing server, or detach one.
 
-The steps of an attach are allocate, claim, port and plug. Placement allocates the resources that the port guarantees.
-If the port is a function of a PCI device (SR-IOV), the host claims such a function of the provider of these resources.
-Then the port is created, or the user's own port is bound, and the host plugs it into the guest. A failure undoes all of
-it.
+The steps of an attach are allocate, claim, port and plug. First, Placement allocates the resources that the port
+guarantees. If the port is a function of a PCI device (SR-IOV), the host claims a function from the allocated resource
+provider. Then a new port is created, or the user's own port is bound, and the host plugs the port into the guest. A
+failure undoes all steps.
 
-The steps of a detach are unplug and free_port. If the guest keeps the interface, the operation ends and nothing is
-changed. After the guest has released it, the operation only goes forward: the port is deleted, or unbound if the user
-created it, and its device and its resources are released.
+The steps of a detach are unplug and free_port. If the guest does not release the interface, the operation ends and
+nothing is changed. After the guest has released the interface, nothing is undone: the port is deleted, or unbound if
+the user created it, and its device and its resources are released.
 
-The server gets no task state. The end of each operation writes the info cache and the server's PCI requests.
+The server gets no task state. The last transaction of each operation writes the info cache and the PCI requests.
 
-A detach also releases what a server holds for a port that was deleted in Neutron (``network_changed``). If a move has
-removed that port from the info cache, there is nothing to unplug, and the argument ``vif`` is None.
+A detach also releases the device and the resources of a port that was deleted in Neutron (``network_changed``). If a
+move has removed the deleted port from the info cache, nothing is unplugged, and the argument ``vif`` is None.
 """
 
 from __future__ import annotations
@@ -41,15 +41,16 @@ from kilonova.rpc.compute import Compute
 
 LOG = logging.getLogger(__name__)
 
-# Interfaces as the info cache has them.
+# Interfaces in the form in which the info cache stores them.
 Vifs = list[dict[str, Any]]
 
 
 def _end(work: Work[Any], event: str, change: Callable[[Vifs], Vifs], left: str | None = None) -> None:
     """End the operation: write the info cache, the PCI requests, the event and the action in one transaction.
 
-    ``change`` returns the new interfaces from the present ones. PCI requests of the port ``left`` are deleted. Raises
-    Unanswered if the info cache was written in the meantime.
+    ``event`` is the name of the action's event. ``change(vifs)`` gets the present interfaces and returns the new ones.
+    ``left`` is the id of a port whose PCI requests are deleted, or None. Raises Unanswered if another operation has
+    written the info cache in the meantime.
     """
     forget = _forget(work, left)
     row = work.instance_row(fresh=True)
@@ -68,9 +69,10 @@ def _end(work: Work[Any], event: str, change: Callable[[Vifs], Vifs], left: str 
 
 
 def _forget(work: Work[Any], port_id: str | None) -> Callable[[engine.Connection], None]:
-    """Return a function ``write(conn)`` that deletes the PCI requests of this port from the server.
+    """Return a function ``write(conn)`` that deletes the PCI requests of a port from the server's row.
 
-    Call this before the transaction in which ``write(conn)`` is called.
+    The function does nothing if ``port_id`` is None. Call ``_forget`` before the transaction begins, because it reads
+    the database itself.
     """
     left = pci_ports.without(work.instance(fresh=True).pci_requests, port_id) if port_id is not None else None
     extra = {'pci_requests': left.to_column()} if left is not None else {}
@@ -78,15 +80,18 @@ def _forget(work: Work[Any], port_id: str | None) -> Callable[[engine.Connection
 
 
 class _Interfaces(Flow[OutputsT]):
-    """Base of the operations on one interface, whose failure leaves the server unchanged.
+    """Base class of the operations on one interface. If an operation fails, the server is unchanged.
 
-    ``event`` is the name of the action's event, which has the reason of a failure.
+    ``event`` is the name of the event that is added to the instance action and has the reason of a failure.
     """
 
     event: str
 
     def came_for(self, work: Work[OutputsT]) -> str | None:
-        """Return the id of the port whose PCI request must be deleted from the server after a failure, or None."""
+        """Return the id of the port whose PCI request must be deleted from the server's row after a failure, or None.
+
+        By default there is no such port.
+        """
         return None
 
     def ended_badly(self, work: Work[OutputsT]) -> None:
@@ -109,8 +114,8 @@ class AttachOutputs(Outputs):
 
     Attributes:
         vif: The new interface as the info cache stores it, or None while there is no port.
-        profile: Part of the port's binding about the device that was claimed for it.
-        mappings: Providers of the resources that the port guarantees, by request group.
+        profile: Part of the port's binding that names the claimed device; None if the port is not a device function.
+        mappings: Resource providers of the resources that the port guarantees, as a dict from request group to uuids.
     """
 
     vif: dict[str, Any] | None = None
@@ -119,13 +124,13 @@ class AttachOutputs(Outputs):
 
 
 def _request(work: Work[AttachOutputs]) -> objects.InstancePCIRequest | None:
-    """Return the PCI request for the device function that the port is, or None if it is none."""
+    """Return the PCI request of the port if the port is a function of a PCI device, else None."""
     request = work.args.get('request')
     return objects.base.Serializer().deserialize_entity(work.ctxt, request) if request is not None else None
 
 
 def _wanted(work: Work[AttachOutputs]) -> PortResources | None:
-    """Return the resources that the port guarantees, or None if there are none."""
+    """Return the resources that the port guarantees, or None if it guarantees none."""
     return PortResources.read(work.args['wish']['port_id'] or '', work.args.get('resources'))
 
 
@@ -142,7 +147,7 @@ def undo_allocate(work: Work[AttachOutputs]) -> None:
 
 
 def claim(work: Work[AttachOutputs]) -> None:
-    """Have the server's host claim the device function that the port is."""
+    """If the port is a function of a PCI device, have the server's host claim such a function."""
     request = _request(work)
     if request is not None:
         (chosen,) = pci_request.with_allocation([request], work.outputs.mappings).requests
@@ -153,9 +158,9 @@ def claim(work: Work[AttachOutputs]) -> None:
 
 
 def undo_claim(work: Work[AttachOutputs]) -> None:
-    """Have the host free the device function.
+    """If the port is a function of a PCI device, have the server's host free the claimed function.
 
-    A pending release does it if the host is down.
+    If the host is down, a pending release (an operation row) calls the host when it is up again.
     """
     request = _request(work)
     if request is not None:
@@ -169,7 +174,7 @@ def undo_claim(work: Work[AttachOutputs]) -> None:
 
 
 def port(work: Work[AttachOutputs]) -> None:
-    """Create a port, or bind the user's own, for the server and its host."""
+    """Create a port for the server and bind it to the server's host, or bind the user's own port."""
     work.outputs.vif = ports.bind_one(
         work, requested_ports.RequestedPort(**work.args['wish']), work.outputs.profile, work.outputs.mappings or {}
     ).stored()
@@ -182,7 +187,7 @@ def undo_port(work: Work[AttachOutputs]) -> None:
 
 
 def plug(work: Work[AttachOutputs]) -> None:
-    """Have the host plug the interface into the guest, and add it to the info cache."""
+    """Have the host plug the interface into the guest, and add the interface to the info cache."""
     vif = work.outputs.vif or {}
     work.call_host(work.instance_row()['host'], Compute.attach_interface, instance=work.instance(), vif=vif)
     _end(work, AttachInterface.event, lambda vifs: [*vifs, vif])
@@ -191,7 +196,7 @@ def plug(work: Work[AttachOutputs]) -> None:
 def undo_plug(work: Work[AttachOutputs]) -> None:
     """Have the host unplug the interface from the guest.
 
-    A pending release does it if the host is down.
+    If the host is down, a pending release (an operation row) calls the host when it is up again.
     """
     if work.outputs.vif is not None:
         releases.ask_to_undo(
@@ -208,7 +213,7 @@ class AttachInterface(_Interfaces[AttachOutputs]):
 
     name, outputs, event = 'attach_interface', AttachOutputs, 'compute_attach_interface'
     steps = (
-        # Saved because the host compares its step key with the row.
+        # The row must be saved before a call to the host, because the host compares the step key with the row.
         Step(
             'allocate',
             allocate,
@@ -228,7 +233,7 @@ class AttachInterface(_Interfaces[AttachOutputs]):
 
 # --- detach ----------------------------------------------------------------------------------------------------------
 def unplug(work: Work[Outputs]) -> None:
-    """Have the guest release the interface."""
+    """Have the host unplug the interface, and wait until the guest has released it."""
     if work.args['vif'] is not None:
         work.call_host(
             work.instance_row()['host'], Compute.detach_interface, instance=work.instance(), vif=work.args['vif']
@@ -236,9 +241,9 @@ def unplug(work: Work[Outputs]) -> None:
 
 
 def undo_unplug(work: Work[Outputs]) -> None:
-    """Have the host plug the interface into the guest again.
+    """Have the host plug the interface into the guest again, unless the guest has already released it.
 
-    A pending release does it if the host is down. Nothing is done if the guest has released the interface.
+    If the host is down, a pending release (an operation row) calls the host when it is up again.
     """
     if not _is_out(work) and work.args['vif'] is not None:
         releases.ask_to_undo(
@@ -251,12 +256,12 @@ def undo_unplug(work: Work[Outputs]) -> None:
 
 
 def _is_out(work: Work[Outputs]) -> bool:
-    """Return whether the guest has released the interface, after which the detach is not undone any more."""
+    """Return whether the guest has released the interface, so that the detach is completed and not undone."""
     return work.position > DetachInterface().index('unplug')
 
 
 def free_port(work: Work[Outputs]) -> None:
-    """Delete or unbind the port, release its device and its resources, and remove it from the info cache."""
+    """Delete or unbind the port, release the port's device and resources, and remove the port from the info cache."""
     stored = work.args['vif']
     port_id = stored['id'] if stored is not None else work.args['port_id']
     if stored is not None:
@@ -272,7 +277,8 @@ def free_port(work: Work[Outputs]) -> None:
 def _free_function(work: Work[Outputs], request_id: str) -> None:
     """Have the host free the device of this PCI request.
 
-    A pending release does it if the host is down, or if the operation is ending after a failure.
+    If the host is down, or if the operation is ending after a failure, a pending release (an operation row) calls the
+    host later.
     """
     host, server = work.instance_row()['host'], work.instance()
     if not work.failed:
@@ -296,7 +302,7 @@ class DetachInterface(_Interfaces[Outputs]):
     steps = (Step('unplug', unplug, undo_unplug), Step('free_port', free_port))
 
     def ended_badly(self, work: Work[Outputs]) -> None:
-        """End the operation with the result Error, or finish the detach if the guest has released the interface."""
+        """End a failed or cancelled detach. If the guest has released the interface, complete the detach first."""
         if _is_out(work):
             free_port(work)
         else:

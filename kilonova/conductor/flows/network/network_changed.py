@@ -1,4 +1,7 @@
-"""Flow that follows an event of Neutron: it refreshes the info cache, and releases what remains of deleted ports."""
+"""Flow that follows an event from Neutron about a server's ports. The steps are refresh and give_back.
+
+The flow refreshes the server's info cache, and releases devices and resources of ports that were deleted in Neutron.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,9 @@ from kilonova.objects.vif import ACCELERATED
 from kilonova.pci import ports as pci_ports
 
 LOG = logging.getLogger(__name__)
-# Seconds until the next try if an operation works on the server, the state transition by which a detach begins, and the
-# name of the argument (a port id) of operations that wait until no other operation works on the server.
+# BUSY: seconds until the next try if another operation works on the server.
+# DETACH: name of the state transition that begins a detach.
+# AT_REST: argument (a port id) of an operation that waits until no other operation works on the server.
 BUSY, DETACH, AT_REST = 5.0, 'detach_interface.start', 'at_rest'
 
 
@@ -36,19 +40,20 @@ BUSY, DETACH, AT_REST = 5.0, 'detach_interface.start', 'at_rest'
 class ChangedOutputs(Outputs):
     """Stored results of a refresh.
 
-    ``gone`` are the ports that the server has no more, and for which it may still hold a device or resources.
+    ``gone`` are the ids of ports that do not belong to the server any more, and for which the server may still hold a
+    device or resources.
     """
 
     gone: list[str] = field(default_factory=list)
 
 
 def refresh(work: Work[ChangedOutputs]) -> None:
-    """Write what Neutron says now about the server's interfaces to its info cache: addresses, floating IPs and groups.
+    """Read the server's ports from Neutron, and write their addresses, floating IPs and groups to the info cache.
 
-    Interfaces whose ports are deleted or belong to another server are removed, with two exceptions: those for which the
-    server holds a device or resources (see ``give_back``), and accelerators, which the server keeps until it is
-    deleted. No interface is added, because an attach writes its interface itself. Raises Unanswered if the refresh must
-    wait until another operation has ended.
+    An interface is removed if its port was deleted or belongs to another server. It is kept if the server holds a
+    device or resources for the port (see ``give_back``), or if the port is an accelerator, which the server keeps until
+    it is deleted. No interface is added, because an attach writes its interface itself. Raises Unanswered if the
+    refresh must wait until another operation has ended.
     """
     if AT_REST in work.args:
         releases.check_no_running_operation(work)
@@ -60,7 +65,7 @@ def refresh(work: Work[ChangedOutputs]) -> None:
     there = {port.id: port for port in client.ports(device_id=work.instance_uuid)}
     ports = [there[vif.id] for vif in vifs if vif.id in there]
     if len(ports) < len(vifs) and not row['host']:
-        # An operation on a server without a host may bring it to one, and must see all requested ports until then.
+        # An operation may be bringing the server to a host, and must find all requested ports in the info cache.
         releases.check_no_running_operation(work)
     if work.args.get('renamed'):
         _name(client, ports, name_in_dns(row['hostname'] or ''))
@@ -82,7 +87,7 @@ def refresh(work: Work[ChangedOutputs]) -> None:
     ]
     with engine.silence(), work.db.write() as conn:
         if work.args.get('renamed') and (instances.get(conn, work.instance_uuid) or row)['hostname'] != row['hostname']:
-            # The rename that came in between found ports that had the newer name already, and left them unchanged.
+            # The server was renamed while this step wrote the DNS names, so the names may be the older ones. Try again.
             raise RetryLater(f'server {work.instance_uuid}', 'it was renamed meanwhile', 0)
         if info_caches.replace(conn, work.instance_uuid, seen, [vif.stored() for vif in left]):
             work.outputs.gone = [port_id for port_id in held if port_id not in there]
@@ -91,10 +96,7 @@ def refresh(work: Work[ChangedOutputs]) -> None:
 
 
 def _name(client: NetworkClient, ports: Iterable[Port], name: str) -> None:
-    """Set the name of the ports in DNS.
-
-    An empty ``name`` leaves their names unchanged.
-    """
+    """Set the DNS name of the ports to ``name``. An empty ``name`` leaves the DNS names unchanged."""
     for port in ports:
         try:
             client.set_name(port, name)
@@ -107,7 +109,7 @@ def _name(client: NetworkClient, ports: Iterable[Port], name: str) -> None:
 
 
 def _held(work: Work[Any]) -> list[str]:
-    """Return the ids of ports for which the server has a device request or holds resources in Placement.
+    """Return the ids of ports for which the server has a PCI request or holds resources in Placement.
 
     Returns an empty list for a server without a host.
     """
@@ -119,10 +121,10 @@ def _held(work: Work[Any]) -> list[str]:
 
 
 def port_refresh_operations(work: Work[Any]) -> list[operations.OperationRow]:
-    """Return the operations to start when a move is confirmed or reverted.
+    """Return operation rows that refresh the server's ports after its move was confirmed or reverted.
 
-    Until then the server kept what it held for ports that were deleted. Returns an empty list if the server holds
-    nothing for ports.
+    The operation then releases devices and resources of ports that were deleted during the move. Returns an empty list
+    if the server has no devices or resources for ports.
     """
     return (
         [operations.OperationRow.new(work.ctxt, NetworkChanged.name, work.instance_uuid, {}, beside=True)]
@@ -132,10 +134,10 @@ def port_refresh_operations(work: Work[Any]) -> list[operations.OperationRow]:
 
 
 def surplus_release_operations(work: Work[Any]) -> list[operations.OperationRow]:
-    """Return the operations to start when a server has its former allocation back after a move.
+    """Return operation rows that release surplus port resources, after a revert has restored the former allocation.
 
-    The allocation may contain resources of ports that were deleted before the move. Returns an empty list if it does
-    not.
+    The former allocation may contain resources of ports that were deleted since. Returns an empty list if the resources
+    are those of the server's present ports.
     """
     held = guarantees.held(work)
     if not held or held == total(vif.held for vif in work.vifs()):
@@ -155,8 +157,8 @@ def surplus_release_operations(work: Work[Any]) -> list[operations.OperationRow]
 def give_back(work: Work[ChangedOutputs]) -> None:
     """Start a detach for each deleted port for which the server holds a device or resources.
 
-    Nothing is detached while the server's state does not allow it; the server keeps what it holds. Raises Unanswered if
-    an operation works on the server.
+    If the server's state does not allow a detach, the server keeps the device and the resources for now. Raises
+    Unanswered if another operation works on the server.
     """
     while work.outputs.gone:
         _detach(work, work.outputs.gone[0])
@@ -174,8 +176,7 @@ def _detach(work: Work[ChangedOutputs], port_id: str) -> None:
     detach = operations.OperationRow.new(ctxt, 'detach_interface', uuid, {'vif': vif, 'port_id': port_id})
 
     def check(conn: engine.Connection) -> None:
-        # An attach writes its port to the info cache at its end, so a changed info cache means that the port may be in
-        # use.
+        # If the info cache was changed since it was read, an attach may have added this port again.
         if operations.instance_or_404(conn, uuid)['extra_network_info'] != row['extra_network_info']:
             raise RetryLater(f'server {uuid}', 'its ports were changed meanwhile', BUSY)
 
@@ -205,9 +206,9 @@ def _detach(work: Work[ChangedOutputs], port_id: str) -> None:
 
 
 class NetworkChanged(Flow[ChangedOutputs]):
-    """The operation that follows an event of Neutron about a server's ports.
+    """The operation that refreshes a server's info cache after an event from Neutron about the server's ports.
 
-    It runs at the same time as the server's other operations.
+    The operation runs at the same time as the server's other operations.
     """
 
     name, outputs = 'network_changed', ChangedOutputs
@@ -218,8 +219,8 @@ class NetworkChanged(Flow[ChangedOutputs]):
     )
 
     def may_end(self, work: Work[ChangedOutputs], error: Exception) -> bool:
-        """Return whether the operation ends with this error.
+        """Return whether the operation ends with this error instead of being retried.
 
-        It ends if it was cancelled, or if the server does not exist any more.
+        The operation ends if it was cancelled, or if the server does not exist any more.
         """
         return isinstance(error, (Cancelled, InstanceNotFound))

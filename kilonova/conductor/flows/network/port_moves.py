@@ -1,10 +1,10 @@
-"""Bindings of the ports of a server that moves.
+"""Bind the ports of a server that moves to its new host, and back to its old host after a failure.
 
     port_moves.to_host(work, host)          # bind the ports to the host of this attempt
     port_moves.off_host(work)               # bind the ports to no host
     port_moves.announce(work, host, …)      # bind the ports of a running guest to its destination as well
 
-A binding of ``announce`` becomes the active one by ``arrived``.
+During a live migration a port has two bindings. ``arrived`` activates the binding that ``announce`` has created.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from kilonova.objects.port_resources import ALLOCATION, PortResources
 from kilonova.objects.vif import Vif
 from kilonova.pci import ports as pci_ports
 
-# Types of VIFs that can't be plugged into a guest.
+# Values of ``binding:vif_type`` of ports that no network agent has bound, and that can't be plugged into a guest.
 _UNBOUND = frozenset(('', 'binding_failed', 'unbound'))
 
 
 def to_host(work: Work[Any], host: ChosenHost, requests: objects.InstancePCIRequests | None = None) -> None:
     """Bind the ports of a server to the host of this attempt, and update the info cache.
 
-    Repeated calls are safe. Sends no request for a server without ports. A port that its owner has deleted or given to
-    another server is removed from the server.
+    Repeated calls are safe. Sends no request for a server without ports. A port that the user has deleted or given to
+    another server is removed from the info cache.
 
     Args:
         work: The operation.
         host: The host of this attempt.
-        requests: PCI requests for which the host claimed the device functions of ports; without them such ports are
-            bound to no host.
+        requests: PCI requests of ports that are functions of PCI devices, for which the host has claimed functions. If
+            None, such ports are bound to no host.
 
     Raises:
         PortBindingFailed: The network agent of the host can't bind a port.
-        PortChanged: A port requests other resources than Placement was asked for.
+        PortChanged: A port requests other resources now than at the query to Placement.
     """
     move = work.args.get('migration_uuid')
 
     def before(vif: Vif) -> Mapping[str, Any]:
         if move is None or move in vif.before:
             return vif.before
-        # Stored only once: if the step is repeated, the binding may already be that of this host.
+        # The old providers are stored only once. If the step is repeated, the binding may already name the new ones.
         return {move: vif.profile.get(ALLOCATION)} if vif.resource_request else {}
 
     _to_host(
@@ -67,10 +67,10 @@ def to_host(work: Work[Any], host: ChosenHost, requests: objects.InstancePCIRequ
 
 
 def to_source(work: Work[Any], migration: objects.Migration, zone: str | None, *, agent_away: bool = False) -> None:
-    """Bind the ports to the source of a move, with the devices and providers that the server had there.
+    """Bind the ports to the source of a move again, with the devices and resource providers that the server had there.
 
-    With ``agent_away`` True a failed binding is accepted, and ``bound_here`` binds the port later. The destination may
-    already have written new values of the server, so the old ones are read from the migration context.
+    If ``agent_away`` is True, a failed binding is accepted, and ``bound_here`` binds the port later. The old PCI
+    requests are read from the migration context, because the destination may have written the new ones to the server.
     """
     requests = None
     if moves_here(work):
@@ -100,8 +100,8 @@ def _to_host(
 ) -> None:
     """Bind the ports to a host and update the info cache.
 
-    ``allocation(vif, port)`` returns the part of the binding about providers in Placement. ``before(vif)`` returns the
-    new value of ``Vif.before``.
+    ``allocation(vif, port)`` returns the part of the binding that names providers in Placement. ``before(vif)`` returns
+    the new value of ``Vif.before``, the providers before the move.
     """
     vifs, there = _with_ports(work)
     devices = _claimed(work, requests) if any(vif.is_function for vif in vifs) else {}
@@ -110,7 +110,7 @@ def _to_host(
         if vif.id in there:
             to = host if not vif.is_function or vif.id in devices else None
             profile = {**allocation(vif, there[vif.id]), **devices.get(vif.id, {})}
-            # If the step is repeated, the host may have bound the port to a device already.
+            # A port that needs a device and is bound to this host was bound by the host, in an earlier try of the step.
             port = (
                 there[vif.id]
                 if to is None and there[vif.id].host == host
@@ -122,10 +122,10 @@ def _to_host(
 
 
 def _are_gone(work: Work[Any], vifs: Iterable[Vif]) -> None:
-    """Add pending releases for ports that were deleted before the server moved.
+    """Add pending releases of the devices and resources of ports that were deleted before the server moved.
 
-    The resources that the server holds for them on its final host are released when it is at rest, because the
-    scheduler requested them, too.
+    The scheduler has requested resources for these ports on the new host, too. They are released when no operation
+    works on the server any more.
     """
     for vif in vifs:
         port_releases.give_back_later(work, vif.id, PortResources.read(vif.id, vif.resource_request))
@@ -140,25 +140,29 @@ def _are_gone(work: Work[Any], vifs: Iterable[Vif]) -> None:
 
 
 def ask(work: Work[Any], spec: objects.RequestSpec) -> None:
-    """Add the resources that the server's ports guarantee, as Neutron has them now, to the request for a host.
+    """Add the resources that the server's ports guarantee to the request spec, before the scheduler chooses a host.
 
-    Sends no request to Neutron for a server without ports.
+    The guarantees are read from Neutron. Sends no request to Neutron for a server without ports.
     """
     vifs, there = _with_ports(work)
     work.outputs.port_groups = guarantees.ask(spec, (there[vif.id] for vif in vifs if vif.id in there))
 
 
 def _claimed(work: Work[Any], requests: objects.InstancePCIRequests | None) -> dict[str, dict[str, Any]]:
-    """Return the parts of port profiles about the devices that the server holds for these requests, by port id."""
+    """Return a dict from port id to the part of the port's binding:profile that names the device claimed for the port.
+
+    ``requests`` are the PCI requests of the ports.
+    """
     with engine.silence(), work.db.read() as conn:
         rows = pci_devices.by_instance(conn, work.instance_uuid)
     return pci_ports.profiles(requests, objects.PciDeviceList.from_rows(work.ctxt, rows))
 
 
 def moves_here(work: Work[Any]) -> bool:
-    """Return whether the server's ports change even if it moves on the same host.
+    """Return whether the bindings of the server's ports change even if the server moves on the same host.
 
-    They do if a port is a device function, or has resources of a provider that may be another one after the move.
+    A binding changes if the port is a function of a PCI device or guarantees resources, because the move may choose
+    another device or resource provider.
     """
     return any(vif.is_function or vif.resource_request for vif in work.vifs())
 
@@ -166,10 +170,9 @@ def moves_here(work: Work[Any]) -> bool:
 def announce(work: Work[Any], host: ChosenHost, requests: objects.InstancePCIRequests | None) -> None:
     """Bind the ports of a running guest to the destination of its live migration as well.
 
-    The ports stay active on the source. ``requests`` are the PCI requests for which the destination claimed the device
-    functions of ports. Such a device is unplugged from the guest before the migration, and a new one is plugged in
-    afterwards. Repeated calls are safe. Raises HostRejected if a port can't be bound there, or if the guest would
-    notice a difference.
+    The bindings on the source stay active. ``requests`` are the PCI requests of ports for which the destination has
+    claimed functions of PCI devices. Repeated calls are safe. Raises HostRejected if a port can't be bound to the
+    destination, or if its interface would be another one in the guest's domain.
     """
     vifs, there = _with_ports(work)
     devices = _claimed(work, requests) if any(vif.is_function for vif in vifs) else {}
@@ -192,7 +195,7 @@ def announce(work: Work[Any], host: ChosenHost, requests: objects.InstancePCIReq
 
 
 def _plug(details: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the parts of a binding that the guest's domain contains."""
+    """Return the parts of a binding that are written to the XML of the guest's domain."""
     return (
         bool(details.get('ovs_hybrid_plug')),
         *map(details.get, ('bridge_name', 'datapath_type', 'macvtap_source', 'vhostuser_socket', 'vhostuser_mode')),
@@ -200,9 +203,9 @@ def _plug(details: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def arrived(work: Work[Any], host: str, source: str) -> None:
-    """Activate the bindings on the destination of a live migration, and delete those on the source.
+    """Activate the port bindings on the destination of a live migration, and delete the bindings on the source.
 
-    Device functions and the providers of guaranteed resources are different there. Repeated calls are safe.
+    The info cache gets the new devices and resource providers of the ports. Repeated calls are safe.
     """
     vifs, there = _with_ports(work)
     left = []
@@ -221,7 +224,7 @@ def arrived(work: Work[Any], host: str, source: str) -> None:
 
 
 def renounce(work: Work[Any], host: str) -> None:
-    """Delete the bindings on the destination of a live migration that failed."""
+    """Delete the port bindings on ``host``, the destination of a live migration that failed."""
     vifs, there = _with_ports(work)
     for vif in vifs:
         if vif.id in there and there[vif.id].host != host:
@@ -229,7 +232,7 @@ def renounce(work: Work[Any], host: str) -> None:
 
 
 def _with_ports(work: Work[Any]) -> tuple[list[Vif], dict[str, Port]]:
-    """Return the server's interfaces, and its present ports in Neutron by id.
+    """Return the interfaces in the server's info cache, and a dict from port id to the server's port in Neutron.
 
     Sends no request for a server without interfaces.
     """
@@ -238,9 +241,9 @@ def _with_ports(work: Work[Any]) -> tuple[list[Vif], dict[str, Port]]:
 
 
 def bound_here(work: Work[Any]) -> None:
-    """Bind ports that no network agent could bind when the server came to its host.
+    """Bind those ports of a server to its host that the host's network agent could not bind before.
 
-    This is done before the server is started. Sends no request if there are no such ports.
+    Flows call this before the host starts the server. Sends no request if all ports are bound.
     """
     server = work.instance()
     if server.host and any(vif.type in _UNBOUND for vif in server.vifs):
@@ -255,10 +258,7 @@ def bound_here(work: Work[Any]) -> None:
 
 
 def off_host(work: Work[Any]) -> None:
-    """Bind the ports of a server to no host.
-
-    The server keeps its ports and their addresses.
-    """
+    """Remove the host from the bindings of a server's ports. The server keeps its ports and their addresses."""
     vifs, there = _with_ports(work)
     left = []
     for vif in vifs:

@@ -1,6 +1,7 @@
-"""Releases of ports: ports that Kilonova created are deleted, those that the user created are unbound.
+"""Release the ports of servers: delete ports that Kilonova created, and unbind ports that the user created.
 
-If the network service does not answer, an undo or a delete is not delayed: what remains becomes a pending release.
+If the network service does not answer, a pending release is added, an operation row that releases the ports later. So
+an undo or a delete does not wait for the network service.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from kilonova.objects.vif import Vif
 
 
 def drop(work: Work[Any], own: Sequence[str], keep: Collection[str] = ()) -> None:
-    """Release all ports of the server, except those in ``keep``, which its info cache has.
+    """Release all ports of the server, except the ports in ``keep``.
 
-    ``own`` are the ids of the ports that the user created. A pending release does it if the network service does not
-    answer or refuses.
+    ``own`` are the ids of the ports that the user created, which are unbound. ``keep`` are the ids of ports in the info
+    cache. If the network service does not answer or refuses, a pending release releases the ports later.
     """
     releases.now_or_later(
         work, 'Releasing ports', lambda: releases.give_back_ports(work, own, keep), lambda: release(work, own)
@@ -29,8 +30,8 @@ def drop(work: Work[Any], own: Sequence[str], keep: Collection[str] = ()) -> Non
 def drop_one(work: Work[Any], vif: Vif) -> None:
     """Release one port of the server: delete it, or unbind it if the user created it.
 
-    Repeated calls are safe. If the network service does not answer or refuses, a pending release does it, after the
-    info cache has lost the port.
+    Repeated calls are safe. If the network service does not answer or refuses, a pending release releases the port
+    later, when the port is not in the server's info cache any more.
     """
     client = work.env.networks
 
@@ -50,7 +51,8 @@ def drop_one(work: Work[Any], vif: Vif) -> None:
 def drop_guarantees(work: Work[Any], port_id: str, wanted: PortResources | None) -> None:
     """Release the resources that the server holds in Placement for a port that is deleted or being detached.
 
-    A pending release does it if Placement or the network service does not answer or refuses.
+    ``wanted`` are the resources that the port guarantees, or None. If Placement or the network service does not answer
+    or refuses, a pending release releases the resources later.
     """
     if wanted is None:
         return
@@ -63,7 +65,10 @@ def drop_guarantees(work: Work[Any], port_id: str, wanted: PortResources | None)
 
 
 def give_back_later(work: Work[Any], port_id: str, wanted: PortResources | None) -> None:
-    """Add a pending release of the resources that the server holds in Placement for this port."""
+    """Add a pending release of the resources that the server holds in Placement for a port.
+
+    Does nothing if ``wanted`` is None, because the port guarantees no resources.
+    """
     if wanted is not None:
         releases.add_release(
             work, {releases.RESOURCES_OF: port_id, releases.CLASSES: sorted(wanted.classes)}, (releases.RESOURCES_OF,)
@@ -71,9 +76,9 @@ def give_back_later(work: Work[Any], port_id: str, wanted: PortResources | None)
 
 
 def release(work: Work[Any], own: Sequence[str], delay: float = 0) -> None:
-    """Add a pending release of the server's ports, which starts after ``delay`` seconds at the earliest.
+    """Add a pending release of the server's ports, which conductors start after ``delay`` seconds or later.
 
-    ``own`` are the ids of the ports that the user created.
+    ``own`` are the ids of the ports that the user created, which are unbound and not deleted.
     """
     releases.add_release(
         work,

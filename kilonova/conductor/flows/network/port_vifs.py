@@ -18,8 +18,8 @@ _TUNNELS = frozenset(('geneve', 'gre', 'vxlan'))
 
 
 def moved(vif: Vif, port: Port) -> Vif:
-    """Return the interface with the present binding of its port."""
-    # A physical function has a MAC address of its own, which its port gets.
+    """Return the interface (an entry of the info cache) with the values of the port's present binding."""
+    # The MAC address is copied as well, because a port that is a physical function gets the MAC address of its device.
     return dataclasses.replace(
         vif,
         type=port.vif_type or '',
@@ -32,10 +32,10 @@ def moved(vif: Vif, port: Port) -> Vif:
 
 
 def save_info_cache(work: Work[Any], before: Sequence[Vif], after: Sequence[Vif]) -> None:
-    """Write these interfaces to the server's info cache, if they differ from ``before``."""
+    """Write the interfaces ``after`` to the server's info cache, if they differ from ``before``."""
     stored = [vif.stored() for vif in after]
     if list(before) != list(after):
-        # Write it also if the operation is being undone because it was cancelled.
+        # If the operation is being undone, the info cache is written even though the operation was cancelled.
         work.decide({}, cancelled=work.failed, write=lambda conn: info_caches.write(conn, work.instance_uuid, stored))
         work.changed()
 
@@ -43,10 +43,11 @@ def save_info_cache(work: Work[Any], before: Sequence[Vif], after: Sequence[Vif]
 def described(
     work: Work[Any], ports: Sequence[Port], own: Collection[str], groups: Mapping[str, tuple[str, ...]], *, is_new: bool
 ) -> list[Vif]:
-    """Return the interfaces of these ports, with what the guest, its host and the API must know.
+    """Return the interfaces of these ports in the order of the ports, with their networks, subnets and floating IPs.
 
-    Sends three requests at most. ``own`` are the ids of ports that the user created, and ``groups`` the names of
-    security groups by port id. ``is_new`` is True for a new server, whose created ports have no floating addresses yet.
+    ``own`` are the ids of ports that the user created. ``groups`` is a dict from port id to the names of the port's
+    security groups. ``is_new`` is True for a new server: ports that were just created for it have no floating IPs, so
+    none are read. Sends three requests to Neutron at most.
     """
     client = work.env.networks
     networks = client.networks(None, {port.network_id for port in ports})
@@ -119,9 +120,10 @@ def _subnet(subnet: Subnet, addresses: Iterable[FixedIp], floating: Mapping[str,
 
 
 def cached(instance: objects.Instance, vifs: Sequence[Mapping[str, Any]]) -> None:
-    """Set the info cache of a server object before it is sent to a host.
+    """Set the info cache of a server object, before the object is sent to a host.
 
-    ``vifs`` are the server's interfaces as the info cache stores them. Does nothing if there are none.
+    ``vifs`` are the server's interfaces in the form in which the info cache stores them. Does nothing if the list is
+    empty.
     """
     if vifs:
         instance.info_cache = objects.InstanceInfoCache(instance_uuid=instance.uuid, network_info=list(vifs))

@@ -1,16 +1,15 @@
-"""Neutron ports in flows: created and bound to a host before the host uses them.
+"""Create Neutron ports in flows, and bind them to a host before the host uses them.
 
     vifs = ports.bind_wanted(work, host, is_first)    # [Vif] of a new server: the requested ports, bound to this host
     vif = ports.bind_one(work, wish)                  # one more port of a server that is on a host
 
-The binding of a port that is a function of a PCI device (SR-IOV) names the function which the host has claimed for it.
-If one call makes a host claim and start the guest, the host requests these bindings in between (``bind_devices``).
-Before that such a port belongs to the server, and is bound to no host. ``guarantees`` handles resources that ports
-guarantee; a port's binding names their providers.
+If a port is a function of a PCI device (SR-IOV), its binding names the function that the host has claimed for the port.
+If the host claims devices and starts the guest in the same call, the host requests these bindings after the claim
+(``bind_devices``). Before the claim such a port belongs to the server and is bound to no host.
 
 The ``device_id`` of each port is the server's uuid, so a conductor that takes an operation over finds all ports of the
-server. A port that may still be created after the request for it got no reply becomes a pending release
-(``port_releases``). In the end a server has the ports of its info cache, and no others.
+server. If a request to create a port gets no reply, the port may be created later. Therefore a pending release is
+added, an operation row that deletes ports which are not in the server's info cache (``port_releases``).
 """
 
 from __future__ import annotations
@@ -37,12 +36,11 @@ from kilonova.errors import BuildAbort, HostRejected, Invalid, Unanswered
 from kilonova.objects.vif import ACCELERATED, FUNCTIONS, REQUEST, Vif
 
 LOG = logging.getLogger(__name__)
-# Name of the security group that each project has.
+# Name of the security group that each project has. Neutron gives it to ports without requested security groups.
 DEFAULT_GROUP = 'default'
-# Seconds after which a request without a reply has created its port, or never will. The network service takes less time
-# for one request.
+# Seconds after a request to create a port that got no reply. By then Neutron has created the port or never will.
 LATE = 120.0
-# Maximum number of times that a port is read again because it was changed at the same time.
+# Maximum number of tries to write a port or an info cache. A try fails if another process changed it since it was read.
 TRIES = 3
 
 
@@ -74,8 +72,8 @@ class PortNamed(Invalid):
 class PortOutputs(Outputs):
     """Stored results about ports.
 
-    ``vifs`` are the server's interfaces as they are bound in this attempt, in the form of the info cache. It is None
-    while none are bound.
+    ``vifs`` are the server's interfaces with their bindings of this attempt, in the form in which the info cache stores
+    them. It is None until the ports are bound.
     """
 
     vifs: list[dict[str, Any]] | None = None
@@ -84,9 +82,10 @@ class PortOutputs(Outputs):
 def bind_wanted(work: Work[Any], host: ChosenHost, is_first: bool) -> list[Vif]:
     """Bind the requested ports of a new server to the host of this attempt, and return its interfaces.
 
-    Existing ports are bound again, the others are created. ``is_first`` is True if no request for the server was sent
-    to the network service yet. Repeated calls are safe. Raises PortBindingFailed if another host may do it. Raises
-    PortInUse, PortNotFound, PortQuotaFull and other errors of the network client if the server can't have the ports.
+    Ports of the user and ports that an earlier call created are bound; the other ports are created. ``is_first`` is
+    True if no request for the server was sent to the network service yet. Repeated calls are safe. Raises
+    PortBindingFailed if the host can't bind a port, but another host might. Raises PortInUse, PortNotFound,
+    PortQuotaFull and other errors of the network client if the server can't have the ports on any host.
     """
     spec, client, uuid = work.args['request_spec'], work.env.networks, work.instance_uuid
     wanted, groups = [_on_network(work, wish) for wish in requested_ports.wishes(spec)], requested_ports.groups(spec)
@@ -106,7 +105,7 @@ def bind_wanted(work: Work[Any], host: ChosenHost, is_first: bool) -> list[Vif]:
                 port.device_profile if port.vnic_type in ACCELERATED else None
             ) != wish.profile:
                 raise PortChanged(port_id=wish.port_id)
-            # A host of an earlier attempt may have bound it.
+            # A port that needs a device is bound to no host here. This also removes the host of an earlier attempt.
             to = host.host if wish.device is None and wish.profile is None else None
             ports.append(
                 bind(
@@ -122,7 +121,7 @@ def bind_wanted(work: Work[Any], host: ChosenHost, is_first: bool) -> list[Vif]:
             ports.append(bind(work, _plain(there), host.host, host.availability_zone, name=name))
         else:
             ports.append(_make(work, wish, host.host, host.availability_zone, own, list(groups), name))
-    # The security group that Neutron gives to ports without requested groups.
+    # If no security groups were requested, Neutron has given the created ports the group DEFAULT_GROUP.
     names = tuple(groups.values()) or (DEFAULT_GROUP,)
     vifs = port_vifs.described(
         work, ports, own, {port.id: names for port in ports if port.id not in own and port.security_groups}, is_new=True
@@ -131,9 +130,9 @@ def bind_wanted(work: Work[Any], host: ChosenHost, is_first: bool) -> list[Vif]:
 
 
 def _on_network(work: Work[Any], wish: requested_ports.RequestedPort) -> requested_ports.RequestedPort:
-    """Return the requested port with the id of its network.
+    """Return the requested port with the id of its network instead of AUTO.
 
-    For AUTO the network service creates the project's network if there is none. Repeated requests create only one.
+    For AUTO the network service creates a network of the project if there is none. Repeated requests create only one.
     """
     if wish.network_id != requested_ports.AUTO:
         return wish
@@ -147,11 +146,11 @@ def bind_one(
     profile: Mapping[str, Any] | None = None,
     mappings: guarantees.Mappings = MappingProxyType({}),
 ) -> Vif:
-    """Bind one more port for a server on its host, and return its interface.
+    """Bind one more port to a server and its host, and return the interface of the port.
 
-    It is the user's own port, a port of the server that its info cache lacks, or a new one. The binding contains
-    ``profile``, which names the claimed device, and the providers in ``mappings``. Repeated calls are safe. Raises the
-    errors of ``bind_wanted``.
+    The port is the user's own port. If the user gave none, a new port is created, or a port is used that an earlier
+    call has created. The binding contains ``profile``, which names the claimed device, and the resource providers in
+    ``mappings``. Repeated calls are safe. Raises the errors of ``bind_wanted``.
     """
     server, client = work.instance(fresh=True), work.env.networks
     cached, own = [vif.id for vif in server.vifs], [wish.port_id] if wish.port_id else []
@@ -182,7 +181,10 @@ def bind_one(
 
 
 def _take(made: list[Port], wish: requested_ports.RequestedPort) -> Port | None:
-    """Remove and return one of the ports that an earlier try created for this requested port, or None."""
+    """Return a port from ``made`` that fits the requested port, and remove it from the list, or return None.
+
+    ``made`` are ports that earlier calls have created for the server.
+    """
     for port in made:
         if port.network_id == wish.network_id and (
             wish.address is None or wish.address in [one.address for one in port.fixed_ips]
@@ -214,7 +216,7 @@ def _make(
             name=name,
         )
     except Unanswered:
-        # The port may be created nevertheless, even after the next check.
+        # Neutron may create the port later, so a pending release searches for it after LATE seconds.
         port_releases.release(work, own, delay=LATE)
         raise
     LOG.info('Created port %s, bound to host %s', port.id, host, instance_uuid=work.instance_uuid)
@@ -222,9 +224,9 @@ def _make(
 
 
 def _plain(port: Port) -> Port:
-    """Return a created port.
+    """Return the created port. Raises PortNeedsBandwidth if the port guarantees resources by a policy of its network.
 
-    Raises PortNeedsBandwidth if its network has got a policy that guarantees resources since the API checked it.
+    The API refuses such networks, so the network has got the policy since.
     """
     if port.resource_request:
         raise PortNeedsBandwidth(network_id=port.network_id)
@@ -240,15 +242,15 @@ def bind(
     profile: Mapping[str, Any] | None = None,
     name: str = '',
 ) -> Port:
-    """Bind a port to the server and this host (None binds it to no host), and return it.
+    """Bind a port to the server and to a host, and return the port. If ``host`` is None, bind the port to no host.
 
-    ``profile`` is Kilonova's part of the binding profile. ``name`` is its name in DNS, if ports have such names; if it
-    is empty the name is not changed.
+    ``profile`` is Kilonova's part of the binding profile. ``name`` is the DNS name of the port, if ports have DNS
+    names. An empty ``name`` leaves the DNS name unchanged.
 
     Raises:
         PortInUse: The port belongs to another server.
-        PortNamed: The port has another name in DNS.
-        PortBindingFailed: No network agent can bind it, and ``agent_away`` is False.
+        PortNamed: The port has another DNS name.
+        PortBindingFailed: No network agent can bind the port, and ``agent_away`` is False.
     """
     bound = _bind_port(
         work.env.networks, port, host, work.instance_uuid, _owner(work, zone), profile or {}, work.before_sending, name
@@ -281,7 +283,7 @@ def _bind_port(
         try:
             return client.bind(port, host=host, device_id=uuid, device_owner=owner, profile=profile, name=name)
         except PortChanged:
-            # The port was changed since it was read.
+            # Another process has changed the port since it was read, so the port is read again.
             if not left:
                 raise
             port = client.port(None, port.id)
@@ -304,10 +306,10 @@ def bind_devices(
 ) -> list[dict[str, Any]]:
     """Bind ports of a server to the devices that a host has claimed for them, and return the server's interfaces.
 
-    The host calls this with the step key of its operation. ``profiles`` is a dict from port id to binding profile. The
-    bindings are also written to the info cache. Repeated calls are safe. Raises KeyGone if the operation is not at the
-    step any more, PortBindingFailed if no network agent can bind a port, and BuildAbort if a port does not belong to
-    the server any more.
+    Hosts call this by RPC; ``key`` is the step key of the operation for which the host works. ``profiles`` is a dict
+    from port id to the part of the binding profile that names the device. The bindings are also written to the info
+    cache. Repeated calls are safe. Raises KeyGone if the operation is not at the step any more, PortBindingFailed if no
+    network agent can bind a port, and BuildAbort if a port does not belong to the server any more.
     """
 
     def check() -> None:
@@ -324,7 +326,7 @@ def bind_devices(
     for port_id, profile in profiles.items():
         if port_id not in there:
             if port_id not in cached:
-                # The server came to this host without the port (``port_moves``).
+                # The port was deleted before the server moved to this host, so the server has no interface for it.
                 continue
             raise BuildAbort(instance_uuid=uuid, reason=PortNotFound(port_id=port_id).message)
         port = there[port_id]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# Value instead of the id of a network.
+# Value of RequestedPort.network_id if the network service must choose or create the network of the project.
 AUTO = 'auto'
 
 
@@ -15,12 +15,12 @@ class RequestedPort:
     """A requested port: one network interface that a user requested.
 
     Attributes:
-        network_id: Id of the network; AUTO for a network that is created for the project.
+        network_id: Id of the network, or AUTO if the network service must choose or create the project's network.
         port_id: Id of the user's own port, or None if a port is to be created.
         address: Requested IP address, or None.
-        device: Id of the PCI request for the device function that the port is, or None.
+        device: Id of the PCI request of the port if the port is a function of a PCI device, else None.
         tag: Tag by which the guest identifies the interface, or None.
-        profile: Device profile of the accelerator that the port is, or None.
+        profile: Name of the device profile if the port is an accelerator, else None.
     """
 
     network_id: str
@@ -32,7 +32,7 @@ class RequestedPort:
 
 
 def wishes(request_spec: Mapping[str, Any]) -> list[RequestedPort]:
-    """Return the requested ports of a request spec in the form of operation arguments, in the user's order."""
+    """Return the requested ports of a request spec, in the user's order. ``request_spec`` is a serialized object."""
     return [
         RequestedPort(
             one['network_id'],
@@ -47,12 +47,12 @@ def wishes(request_spec: Mapping[str, Any]) -> list[RequestedPort]:
 
 
 def profiles(request_spec: Mapping[str, Any]) -> dict[str, str]:
-    """Return the device profiles of the ports that are accelerators, as a dict from port id to profile."""
+    """Return a dict from port id to device profile, for the requested ports that are accelerators."""
     return {wish.port_id: wish.profile for wish in wishes(request_spec) if wish.port_id and wish.profile}
 
 
 def groups(request_spec: Mapping[str, Any]) -> dict[str, str]:
-    """Return the requested security groups, as a dict from id to name."""
+    """Return the requested security groups of a serialized request spec, as a dict from id to name."""
     return {one['uuid']: one['name'] for one in _members(request_spec, 'security_groups') if one.get('uuid')}
 
 
@@ -62,5 +62,5 @@ def _members(request_spec: Mapping[str, Any], name: str) -> list[dict[str, Any]]
 
 
 def given(request_spec: Mapping[str, Any]) -> list[str]:
-    """Return the ids of the requested ports that the user created."""
+    """Return the ids of the requested ports that exist already, because the user created them."""
     return [wish.port_id for wish in wishes(request_spec) if wish.port_id]

@@ -1,1 +1,1 @@
-"""Flows and steps for volumes."""
+"""Flows, and functions for steps of flows, that attach, detach and replace the Cinder volumes of servers."""

@@ -1,10 +1,11 @@
 """Flows that attach a volume to an existing server (attach, plug), or detach one (unplug, free).
 
-AttachVolume: the volume is attached to the server's host, then plugged into the guest. A failure undoes these steps.
-DetachVolume: if the guest keeps the volume, the operation ends and nothing is changed. After the guest has released the
-volume, the operation only goes forward. If the server is on no host, only the volume service is called. The server gets
-no task state. The row in block_device_mapping exists from the moment an attach is accepted until it has failed, or
-until a detach has ended.
+An attach attaches the volume to the server's host in Cinder, then plugs it into the guest. A failure undoes the two
+steps. A detach ends without a change if the guest does not release the volume. After the guest has released the volume,
+the detach is completed and not undone. If the server is on no host, only Cinder is called.
+
+The server gets no task state. The volume's row in block_device_mapping is inserted when the attach is accepted. It is
+deleted when the attach has failed or a detach has succeeded.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ class VolumeGone(KilonovaError):
 
 
 def volume_of(work: Work[Any]) -> AttachedVolume:
-    """Return the volume of this operation as its row is now.
+    """Read the server's row of the volume that the operation's arguments name, and return it as an object.
 
-    Raises VolumeGone if the server does not have it any more.
+    Raises VolumeGone if the server does not have the volume any more.
     """
     for volume in work.instance(fresh=True).volumes:
         if volume.volume_id == work.args['volume_id']:
@@ -42,20 +43,23 @@ def volume_of(work: Work[Any]) -> AttachedVolume:
 
 
 class OneVolume(Flow[OutputsT]):
-    """Base of the operations on one volume, whose failure leaves the server unchanged.
+    """Base class of the operations on one volume. If an operation fails, the server is unchanged.
 
-    ``event`` is the name of the action's event, which has the reason of a failure.
+    ``event`` is the name of the event that is added to the instance action and has the reason of a failure.
     """
 
     event: str
 
     def ended_badly(self, work: Work[OutputsT]) -> None:
-        """End the operation with the result Error."""
+        """End the operation and its instance action with the result Error."""
         end_with(work, self.event, 'Error')
 
 
 def end_with(work: Work[Any], event: str, result: str = 'Success', remove: str | None = None) -> None:
-    """End the operation: write its event and action, and delete the volume row ``remove``, in one transaction."""
+    """End the operation and its instance action in one transaction, and add an event with the name ``event``.
+
+    ``remove`` is the uuid of a volume row that is deleted in the same transaction, or None.
+    """
     host = work.instance_row()['host']
 
     def end(conn: engine.Connection) -> None:
@@ -69,7 +73,7 @@ def end_with(work: Work[Any], event: str, result: str = 'Success', remove: str |
 
 # --- attach ----------------------------------------------------------------------------------------------------------
 def attach(work: Work[Outputs]) -> None:
-    """Attach the volume to the server's host, or reserve it if the server is on no host."""
+    """Attach the volume to the server's host in Cinder, or reserve the volume if the server is on no host."""
     volume_of(work)
     host = work.instance_row()['host']
     if host is not None:
@@ -79,7 +83,7 @@ def attach(work: Work[Outputs]) -> None:
 
 
 def undo_attach(work: Work[Outputs]) -> None:
-    """Detach the volume, so that it is free."""
+    """Delete the volume's attachment in Cinder, so that the volume is free."""
     for volume in work.instance(fresh=True).volumes:
         if volume.uuid == work.args['row']:
             volumes.drop_one(work, volume)
@@ -88,8 +92,8 @@ def undo_attach(work: Work[Outputs]) -> None:
 def plug(work: Work[Outputs]) -> None:
     """Have the host plug the volume into the guest, and end the operation.
 
-    The attachment is completed only when the guest has the volume, because a user who waits until the volume is in use
-    may send the next request then.
+    The attachment is completed in Cinder only when the guest has the volume. The volume then gets the status in-use,
+    and a user who waits for this status may send the next request at once.
     """
     _ask(work, Compute.attach_volume)
     work.env.volumes.complete_attachment(volume_of(work).attachment_id or '')
@@ -97,7 +101,7 @@ def plug(work: Work[Outputs]) -> None:
 
 
 def _ask(work: Work[Outputs], method: HostMethod[..., Any]) -> None:
-    """Call the server's host, if the server is on one."""
+    """Call this method of the server's host with the volume, or do nothing if the server is on no host."""
     volume_of(work)
     host = work.instance_row()['host']
     if host is not None:
@@ -107,7 +111,7 @@ def _ask(work: Work[Outputs], method: HostMethod[..., Any]) -> None:
 def undo_plug(work: Work[Outputs]) -> None:
     """Have the host unplug the volume from the guest.
 
-    A pending release does it if the host is down.
+    If the host is down, a pending release (an operation row) calls the host when it is up again.
     """
     _undo(work, Compute.undo_attach_volume)
 
@@ -125,32 +129,32 @@ class AttachVolume(OneVolume[Outputs]):
     steps = (Step('attach', attach, undo_attach), Step('plug', plug, undo_plug))
 
     def ended_badly(self, work: Work[Outputs]) -> None:
-        """Delete the volume's row and end the operation with the result Error."""
+        """Delete the volume's row, and end the operation and its instance action with the result Error."""
         end_with(work, self.event, 'Error', work.args['row'])
 
 
 # --- detach ----------------------------------------------------------------------------------------------------------
 def unplug(work: Work[Outputs]) -> None:
-    """Have the guest and the host release the volume."""
+    """Have the host detach the volume from the guest, and disconnect the volume from the host."""
     _ask(work, Compute.detach_volume)
 
 
 def undo_unplug(work: Work[Outputs]) -> None:
-    """Have the host plug the volume into the guest again.
+    """Have the host plug the volume into the guest again, unless the guest has already released it.
 
-    A pending release does it if the host is down. Nothing is done if the guest has released the volume.
+    If the host is down, a pending release (an operation row) calls the host when it is up again.
     """
     if not _is_out(work):
         _undo(work, Compute.undo_detach_volume)
 
 
 def _is_out(work: Work[Outputs]) -> bool:
-    """Return whether the guest has released the volume, after which the detach is not undone any more."""
+    """Return whether the guest has released the volume, so that the detach is completed and not undone."""
     return work.position > DetachVolume().index('unplug')
 
 
 def free(work: Work[Outputs]) -> None:
-    """Delete the attachment and the volume's row, and end the operation."""
+    """Delete the volume's attachment in Cinder and the volume's row, and end the operation."""
     volume = volume_of(work)
     volumes.drop_one(work, volume)
     end_with(work, DetachVolume.event, remove=volume.uuid)
@@ -163,7 +167,7 @@ class DetachVolume(OneVolume[Outputs]):
     steps = (Step('unplug', unplug, undo_unplug), Step('free', free))
 
     def ended_badly(self, work: Work[Outputs]) -> None:
-        """End the operation with the result Error, or finish the detach if the guest has released the volume."""
+        """Complete the detach if the guest has released the volume, else end the operation with the result Error."""
         if _is_out(work):
             free(work)
         else:

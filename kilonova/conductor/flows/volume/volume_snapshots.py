@@ -1,17 +1,15 @@
 """Flows for snapshots of volumes that are files of a network share and attached to a server.
 
-The volume service has created a file, or wants to remove one, and requests the part that only the guest's host can do.
+The volume service requests these operations, because only the guest's host can switch the guest to another file or
+merge files that the guest uses.
 
-The steps of a create are take and tell. After ``take`` the guest writes to the new file, which refers to the former
-one, and the server's row names the new file. Then the volume service is notified. All that the guest writes is in the
-new file, and it can be used even if it is unknown which file the guest has, so from there on the operation goes
-forward. If the volume service rejects the snapshot, the host merges the new file into the former one,
-and the snapshot fails.
+The steps of a create are take and tell. In ``take`` the host has the guest write to a new file, which refers to the
+former file, and the server's row then names the new file. From this point on the snapshot is not undone, because the
+new file has all data even if it is unknown which file the guest uses. In ``tell`` the volume service is notified. If it
+rejects the snapshot, the host merges the new file into the former one, and the snapshot fails.
 
-The steps of a delete are merge and tell. Two files are merged into one; the guest does not write to either of them, so
-the server's row is not changed.
-
-The server gets no task state.
+The steps of a delete are merge and tell. Two files are merged into one. The guest writes to neither of the two files,
+so the server's row is not changed. The server gets no task state.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ from kilonova.rpc.interface import VersionCapError
 
 LOG = logging.getLogger(__name__)
 
-# The progress at which the volume service continues, and seconds between two checks of a snapshot's status.
+# Progress that tells Cinder that the host's part is done, and seconds between two checks of a snapshot's status.
 DONE, LOOK = '90%', 1.0
 
 
@@ -51,8 +49,8 @@ class SnapshotOutputs(Outputs):
     """Stored results of a snapshot operation.
 
     Attributes:
-        asked: True if the host may have received the call to take the snapshot.
-        done: True if the guest writes to the new file, or if the files are merged.
+        asked: True if the host may have received the call that switches the guest to the new file.
+        done: True if the guest writes to the new file (create), or if the files are merged (delete).
         kept: True if it is certain that the guest writes to the former file.
         refused: True if the volume service rejected the snapshot.
     """
@@ -64,9 +62,10 @@ class SnapshotOutputs(Outputs):
 
 
 def _ask(work: Work[SnapshotOutputs], method: HostMethod[..., Any], what: str) -> None:
-    """Call the server's host.
+    """Call this method of the server's host with the argument ``what`` of the operation, extended by the volume id.
 
-    Raises HostDown if the host is off, and HostNotFenced if it is down and it is unknown what its guest uses.
+    Raises HostDown if the host is forced down, so that no guest runs on it. Raises HostNotFenced if the host is down
+    and may still run the guest, because it is then unknown which file the guest uses.
     """
     volume_of(work)
     server = work.instance()
@@ -78,7 +77,7 @@ def _ask(work: Work[SnapshotOutputs], method: HostMethod[..., Any], what: str) -
 
 
 def _check_off(work: Work[SnapshotOutputs], host: str) -> None:
-    """Raise HostNotFenced if a host that is down was not forced down."""
+    """Raise HostNotFenced if a host that is down may still run guests, because no operator has forced it down."""
     if not work.env.liveness.is_fenced(work.db, host):
         raise HostNotFenced(host=host) from None
 
@@ -88,20 +87,20 @@ def _args(work: Work[SnapshotOutputs], what: str) -> dict[str, Any]:
 
 
 def _look(work: Work[SnapshotOutputs], method: HostMethod[..., Any], what: str) -> Any:
-    """Return what the host says about the files after a failure, or None if it is down."""
+    """Have the host undo its part after a failure, and return its reply about the files, or None if it is down."""
     server = work.instance(fresh=True)
     return releases.ask_to_undo(work, server.host, method, instance=server, **_args(work, what))
 
 
 # --- create ----------------------------------------------------------------------------------------------------------
 def take(work: Work[SnapshotOutputs]) -> None:
-    """Have the guest write to the new file, and write that to the server's row."""
+    """Have the host switch the guest to the new file, and write the new file's name to the server's row."""
     if not work.outputs.asked:
         _plan(work)
     try:
         _ask(work, Compute.snapshot_volume, 'files')
     except VersionCapError:
-        # The call was never sent.
+        # The host's release is too old for the call, which was not sent, so the guest still writes to the former file.
         work.outputs.kept = True
         raise
     except HostDown as error:
@@ -118,9 +117,10 @@ def take(work: Work[SnapshotOutputs]) -> None:
 
 
 def _plan(work: Work[SnapshotOutputs]) -> None:
-    """Record that the host may take the snapshot from now on.
+    """Record in the operation row that the host will be called to switch the guest to the new file.
 
-    Raises HostDown if the host is off already, because then its guest has the first file.
+    Raises HostDown if the host is forced down already; the guest keeps the former file. Raises HostNotFenced if the
+    host is down and may still run the guest.
     """
     host = work.instance().host
     with engine.silence():
@@ -134,7 +134,7 @@ def _plan(work: Work[SnapshotOutputs]) -> None:
 
 
 def _is_in(work: Work[SnapshotOutputs], name: str, format_: str) -> Callable[[engine.Connection], object]:
-    """Return a function ``write(conn)`` that writes to the server's row in which file the volume is."""
+    """Return a function ``write(conn)`` that writes to the volume's row which file the volume is in, and its format."""
     volume = volume_of(work).in_file(name, format_)
     connector = volume.known_at.get(volume.host or '', {}).get('connector')
     text = volume.connection_info(work.instance_uuid, volume.host, volume.connection, connector)
@@ -142,9 +142,9 @@ def _is_in(work: Work[SnapshotOutputs], name: str, format_: str) -> Callable[[en
 
 
 def undo_take(work: Work[SnapshotOutputs]) -> None:
-    """Keep the new file if the guest writes to it.
+    """Ask the host which file the guest writes to. If it is the new file, write the new file to the server's row.
 
-    The host is asked. If it is down, the new file is kept.
+    If the host is down, the new file is used as well, because it has all data in any case.
     """
     if not work.outputs.done and not work.outputs.kept:
         answer = _look(work, Compute.undo_snapshot_volume, 'files')
@@ -155,11 +155,11 @@ def undo_take(work: Work[SnapshotOutputs]) -> None:
 
 
 def tell(work: Work[SnapshotOutputs]) -> None:
-    """Notify the volume service that the snapshot is taken, and wait until it knows the new file.
+    """Notify the volume service that the guest writes to the new file, and wait until it has recorded the new file.
 
-    That takes some seconds. If the server moved to another host in that time, the volume service would give that host
-    the former file. Raises SnapshotRefused if the volume service does not take the snapshot; the guest has the first
-    file then.
+    The wait takes some seconds. Without it, the volume service would give the former file to another host if the server
+    moved at once. Raises SnapshotRefused if the volume service rejects the snapshot. In this case the guest has been
+    switched back to the former file.
     """
     reason = releases.tell_snapshot(work, work.args['snapshot_id'], 'creating', DONE)
     if not _is_taken(work):
@@ -170,10 +170,11 @@ def tell(work: Work[SnapshotOutputs]) -> None:
 
 
 def _withdraw(work: Work[SnapshotOutputs]) -> None:
-    """Have the guest use the first file again, and write that to the server's row.
+    """Have the host merge the new file into the former one and switch the guest back to the former file.
 
-    Raises Unanswered if the host can't do it now. If the server went to another host without it, the volume service
-    would give that host the first file without the newer data.
+    The former file is also written to the server's row. Raises Unanswered if the host can't do this now. The operation
+    must wait for the host, because otherwise another host would get the former file, without the newer data, if the
+    server moved.
     """
     files = work.args['files']
     try:
@@ -203,9 +204,9 @@ def _say_where(work: Work[SnapshotOutputs], why: str) -> None:
 
 
 def _is_taken(work: Work[SnapshotOutputs]) -> bool:
-    """Return whether the volume service has the snapshot.
+    """Return whether the volume service has created the snapshot.
 
-    Raises RetryLater while it creates or deletes the snapshot, because the result is not known yet.
+    Raises RetryLater while the snapshot is being created or deleted, because the result is not known yet.
     """
     try:
         status = work.env.volumes.snapshot(None, work.args['snapshot_id']).status
@@ -223,16 +224,16 @@ class Create(OneVolume[SnapshotOutputs]):
     steps = (Step('take', take, undo_take), Step('tell', tell))
 
     def ended_badly(self, work: Work[SnapshotOutputs]) -> None:
-        """End the operation, and notify the volume service.
+        """End a failed or cancelled snapshot, and notify the volume service of the result.
 
-        If the guest writes to the new file, it continues to do so, and the operation ends only when the volume service
-        knows that file. A delete of the server does not wait for that.
+        If the guest writes to the new file, it is not switched back. In this case the operation ends only when the
+        volume service has recorded the new file, unless the server is being deleted.
         """
         taken = work.outputs.done and not work.outputs.refused
         if not work.outputs.refused:
             _tell_or_note(work, *(('creating', DONE) if taken else ('error', None)))
         if taken and not work.cancelled and not _is_taken(work):
-            # At this point hosts are called only to undo.
+            # Cinder has rejected the snapshot, and a failed operation can't have the host merge the files any more.
             _say_where(work, "the server's host failed before")
             taken = False
         if taken:
@@ -242,9 +243,10 @@ class Create(OneVolume[SnapshotOutputs]):
 
 
 def _tell_or_note(work: Work[SnapshotOutputs], status: str, progress: str | None) -> None:
-    """Notify the volume service of the snapshot's status, or add a pending release that does it later.
+    """Notify the volume service of the snapshot's status. If it does not answer, add a pending release.
 
-    An undo does not wait for the volume service.
+    The pending release is an operation row that sends the status later, so an undo does not wait for the volume
+    service.
     """
     told = [work.args['snapshot_id'], status, progress]
     releases.now_or_later(
@@ -257,16 +259,13 @@ def _tell_or_note(work: Work[SnapshotOutputs], status: str, progress: str | None
 
 # --- delete ----------------------------------------------------------------------------------------------------------
 def merge(work: Work[SnapshotOutputs]) -> None:
-    """Have the host merge two of the files."""
+    """Have the host merge two files of the volume."""
     _ask(work, Compute.merge_volume, 'merge')
     work.outputs.done = True
 
 
 def undo_merge(work: Work[SnapshotOutputs]) -> None:
-    """Have the host end a merge that is running.
-
-    A merge that is complete is kept.
-    """
+    """Have the host end a running merge, and ask it whether the files are merged. A complete merge is not undone."""
     if not work.outputs.done:
         answer = _look(work, Compute.undo_merge_volume, 'merge')
         work.outputs.done = answer is not None and answer['merged']
@@ -275,8 +274,8 @@ def undo_merge(work: Work[SnapshotOutputs]) -> None:
 def tell_merged(work: Work[SnapshotOutputs]) -> None:
     """Notify the volume service that it can remove the merged file.
 
-    If the volume service refuses that, it has removed the file before, or it will request the delete again and find it
-    done.
+    A refusal of the volume service is ignored: it has removed the file already, or it will request the delete again,
+    and the files are merged by then.
     """
     releases.tell_snapshot(work, work.args['snapshot_id'], 'deleting', DONE)
     end_with(work, DeleteVolumeSnapshot.event)
@@ -289,9 +288,9 @@ class DeleteVolumeSnapshot(OneVolume[SnapshotOutputs]):
     steps = (Step('merge', merge, undo_merge), Step('tell', tell_merged))
 
     def ended_badly(self, work: Work[SnapshotOutputs]) -> None:
-        """End the operation and notify the volume service.
+        """End a failed or cancelled delete, and notify the volume service of the result.
 
-        Files that are merged stay merged.
+        If the files are merged already, the delete counts as successful.
         """
         _tell_or_note(work, *(('deleting', DONE) if work.outputs.done else ('error_deleting', None)))
         if work.outputs.done:

@@ -1,12 +1,13 @@
 """Flow of a volume swap: attach, copy, swap, finish.
 
-The volume service moves a volume of a running server to another back end. It has created a second volume, and requests
-that the guest uses that one. The second volume is attached to the host as well. The host copies the first volume to it
-while the guest writes, and then writes to both. Then the guest uses the second volume under the id of the first.
+The volume service moves a volume of a running server to another back end. It has created a second volume, the copy, and
+requests that the guest uses the copy. In ``attach`` the copy is attached to the host as well. In ``copy`` the host
+copies the volume while the guest writes, and from then on writes to the two volumes. In ``swap`` the guest is switched
+to the copy.
 
-A failure before ``swap`` leaves the guest with the first volume. After it both volumes have all data, so the second one
-can be used even if it is unknown which one the guest has. In ``finish`` the volume service merges both records, and the
-first id remains. The server gets no task state.
+A failure before ``swap`` leaves the guest with the first volume. During ``swap`` the two volumes have the same data, so
+the copy can be used even if it is unknown which volume the guest uses. In ``finish`` the volume service merges its two
+records, and the copy gets the id of the first volume. The server gets no task state.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ class SwapOutputs(Outputs):
     """Stored results of a volume swap.
 
     Attributes:
-        columns: Columns of block_device_mapping when the guest uses the second volume.
-        swapped: True if the guest uses the second volume.
+        columns: Columns that the volume's row in block_device_mapping gets when the guest uses the second volume.
+        swapped: True if the guest uses the second volume, or is to use it at its next start.
     """
 
     columns: dict[str, Any] = field(default_factory=dict)
@@ -42,7 +43,7 @@ class SwapOutputs(Outputs):
 
 
 def attach(work: Work[SwapOutputs]) -> None:
-    """Attach the second volume to the server's host as well."""
+    """Attach the second volume to the server's host, in addition to the first one."""
     work.outputs.columns = {**volumes.attach_copy(work, volume_of(work), work.args['copy']), **work.args['columns']}
 
 
@@ -53,7 +54,7 @@ def undo_attach(work: Work[SwapOutputs]) -> None:
 
 
 def copy(work: Work[SwapOutputs]) -> None:
-    """Have the host copy the volume to the second one, and keep both equal."""
+    """Have the host copy the first volume to the second one, and write to the two volumes from then on."""
     volume_of(work)
     work.call_host(work.instance().host, Compute.copy_volume, **_message(work))
 
@@ -66,16 +67,16 @@ def _message(work: Work[SwapOutputs]) -> dict[str, Any]:
 
 
 def undo_copy(work: Work[SwapOutputs]) -> None:
-    """Have the host detach the second volume."""
+    """Have the host end the copying and disconnect the second volume."""
     if work.outputs.columns and not work.outputs.swapped:
         releases.ask_to_undo(work, work.instance(fresh=True).host, Compute.undo_copy_volume, **_message(work))
 
 
 def swap(work: Work[SwapOutputs]) -> None:
-    """Have the guest use the second volume, and write that to the server's row.
+    """Have the host switch the guest to the second volume, and write the second volume to the server's row.
 
-    Raises HostNotFenced if the host is down and its guest may run, because then it is unknown which volume the guest
-    uses.
+    If the host was forced down, only the row is written. Raises HostNotFenced if the host is down and may still run the
+    guest, because it is then unknown which volume the guest uses.
     """
     host = work.instance().host
     try:
@@ -100,9 +101,9 @@ def _write(work: Work[SwapOutputs], conn: engine.Connection) -> None:
 
 
 def undo_swap(work: Work[SwapOutputs]) -> None:
-    """Ask the host which volume the guest uses, and keep the second one if the guest uses it.
+    """Ask the host which volume the guest uses. If the guest uses the second one, write it to the server's row.
 
-    If the host is down, the second volume is kept, and a pending release sends the question later.
+    If the host is down, the second volume is used, and a pending release (an operation row) calls the host later.
     """
     if not work.outputs.swapped:
         answer = releases.ask_to_undo(work, work.instance(fresh=True).host, Compute.undo_swap_volume, **_message(work))
@@ -113,7 +114,7 @@ def undo_swap(work: Work[SwapOutputs]) -> None:
 
 
 def finish(work: Work[SwapOutputs]) -> None:
-    """Have the volume service merge the two volumes, and end the operation."""
+    """Have the volume service merge the records of the two volumes under the first id, and end the operation."""
     volumes.swapped(work, work.args['volume_id'], work.args['copy'])
     end_with(work, Swap.event)
 
@@ -130,7 +131,7 @@ class Swap(OneVolume[SwapOutputs]):
     )
 
     def ended_badly(self, work: Work[SwapOutputs]) -> None:
-        """End the operation, and have the guest keep the second volume if it uses that one."""
+        """End a failed or cancelled swap. If the guest uses the second volume already, complete the swap."""
         if work.outputs.swapped:
             volumes.end_swap(work, work.args['volume_id'], work.args['copy'], has_copy=True)
             end_with(work, self.event)

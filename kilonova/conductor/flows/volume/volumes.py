@@ -1,17 +1,18 @@
-"""Attachments of Cinder volumes in flows: created before a host uses a volume, deleted when a server ends.
+"""Create attachments of Cinder volumes in flows before a host uses a volume, and delete them when a server is deleted.
 
     volumes.await_created(work)                     # wait for volumes that are created for a new server
     volumes.attach_wanted(work, host, is_first)     # attach the requested volumes of a new server to this host
     volumes.to_host(work, 'gpu2')                   # attach the volumes of a server that moves to this host
     volumes.off_host(work)                          # detach the volumes from the host, and keep them reserved
-    volumes.reserve_root(work)                      # the same for the root volume alone, while its content is replaced
+    volumes.reserve_root(work)                      # detach only the root volume from the host, and keep it reserved
     volumes.announce(work, 'gpu2')                  # attach the volumes to the destination of a live migration as well
-    volumes.drop(work, delete)                      # delete the attachments, and these volumes
+    volumes.drop(work, delete)                      # delete all attachments, and the volumes with the ids in ``delete``
 
-A server has the attachments of its rows in block_device_mapping, and no others. Each attachment has the server's uuid,
-so a conductor that takes an operation over finds all of them. If the volume service does not answer, an undo or a
-delete is not delayed: what remains to be deleted becomes a pending release. The same holds for an attachment that may
-still be created after the request for it got no reply.
+The rows of block_device_mapping name the attachments that a server should have. Each attachment in Cinder has the
+server's uuid, so a conductor that takes an operation over finds all attachments and deletes those without a row. If
+Cinder does not answer, an undo or a delete of the server does not wait. A pending release is added instead, an
+operation row that deletes the attachments later. A pending release is also added if a request to create an attachment
+got no reply, because Cinder may create the attachment later.
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ from kilonova.virt import disk_names
 
 LOG = logging.getLogger(__name__)
 
-# Number of tries, about a minute together, while other servers are being attached to a multiattach volume.
+# Maximum number of tries to attach a multiattach volume while Cinder attaches it to other servers (a minute).
 TURNS = 6
-# Seconds after which a request without a reply has created its attachment, or never will.
+# Seconds after a request to create an attachment that got no reply. By then Cinder has created it or never will.
 LATE = 120.0
 # Statuses of a volume that is being created, and statuses of a volume that can be attached.
 _COMING, THERE = frozenset(('creating', 'downloading')), frozenset(('available', 'in-use', 'reserved', 'attaching'))
@@ -68,11 +69,11 @@ class VolumeNotCreated(BuildAbort):
         )
 
 
-# --- what was asked for ----------------------------------------------------------------------------------------------
+# --- requested volumes -----------------------------------------------------------------------------------------------
 def wanted(bdms: Iterable[Mapping[str, Any]] | None) -> list[AttachedVolume]:
     """Return the volumes among the disks of a boot request.
 
-    ``bdms`` are the disks as columns of block_device_mapping.
+    ``bdms`` are the disks of the request, each as a dict of columns of block_device_mapping.
     """
     return [AttachedVolume.read(row) for row in bdms or () if row['destination_type'] == 'volume']
 
@@ -87,16 +88,17 @@ def attach_wanted(work: Work[Any], host: ChosenHost, is_first: bool) -> None:
     """Attach the requested volumes of a new server to the host of this attempt.
 
     Repeated calls are safe. ``is_first`` is True if no request for the server was sent to the volume service yet.
-    Raises HostRejected if another host may have them, and VolumeInvalid or VolumeNotFound if the server can't have
-    them.
+    Raises HostRejected if this host can't have a volume, but another host might. Raises VolumeInvalid or VolumeNotFound
+    if the server can't have a volume on any host.
     """
     to_host(work, host.host, has_strays=not is_first)
 
 
 def await_created(work: Work[Any]) -> None:
-    """Check that the volumes which were created for a new server are ready.
+    """Check that the volumes which were created for a new server can be attached.
 
-    Raises RetryLater if one is not, and VolumeNotCreated if one never will be.
+    Raises RetryLater while a volume is being created. Raises VolumeNotCreated if the creation has failed or takes too
+    long.
     """
     for volume in work.instance(fresh=True).volumes:
         if volume.source_type != 'volume' and volume.attachment_id is None:
@@ -117,21 +119,22 @@ def _await_created(work: Work[Any], volume: AttachedVolume) -> None:
 
 
 def to_host(work: Work[Any], host: str, *, has_strays: bool = True, but: str | None = None) -> None:
-    """Attach the volumes of a server to this host, and to no other.
+    """Attach the volumes of a server to this host, and delete their attachments to other hosts.
 
-    Repeated calls are safe. Sends no request for a server without volumes. A volume that was deleted is removed from
-    the server, unless it was never attached or is the root disk. An operation that is being undone continues without
-    volumes that can't be attached now; a start tries them again (``attached_here``).
+    Repeated calls are safe. Sends no request for a server without volumes. If a volume was deleted in Cinder, its row
+    is deleted, unless the volume was never attached or is the root disk. If the operation is being undone, a volume
+    that can't be attached now is skipped, and the next start of the server attaches it (``attached_here``).
 
     Args:
         work: The operation.
         host: The host.
-        has_strays: Whether an earlier try may have left attachments.
-        but: Id of a volume whose attachment the caller completes later, when the guest has it.
+        has_strays: Whether an earlier try may have left attachments in Cinder that no row of the server names.
+        but: Id of a volume whose attachment is not completed here; the caller completes it when the guest has the
+            volume.
 
     Raises:
-        HostDown: The host is down, and the properties that the volume service must know of it are unknown.
-        HostRejected: The host can't have the volumes.
+        HostDown: The host is down, and the connector that describes it to the volume service is unknown.
+        HostRejected: The host can't have one of the volumes.
         VolumeInvalid: No host can have the volume.
         VolumeNotFound: The volume does not exist.
     """
@@ -180,15 +183,16 @@ def to_host(work: Work[Any], host: str, *, has_strays: bool = True, but: str | N
 
 
 def _write(work: Work[Any], write: Callable[[engine.Connection], object]) -> None:
-    # Write it also if the operation is being undone because it was cancelled.
+    # If the operation is being undone, the row is written even though the operation was cancelled.
     work.decide({}, cancelled=work.failed, write=write)
     work.changed()
 
 
 def _connector(work: Work[Any], server: objects.Instance, host: str) -> tuple[dict[str, Any], Sequence[str]]:
-    """Return the connector of a host for the volume service, and device names for the volumes that have none.
+    """Return the connector, which describes a host to the volume service, and device names for volumes without a name.
 
-    If the host is down, the connector that it returned before is used.
+    If the host is down, returns the connector that it returned for earlier attachments, and no names. Raises HostDown
+    if there is no such connector.
     """
     try:
         said = work.query_host(host, Compute.prepare_volumes, instance=server)
@@ -202,7 +206,7 @@ def _connector(work: Work[Any], server: objects.Instance, host: str) -> tuple[di
 def _attach(
     work: Work[Any], volume: AttachedVolume, host: str, connector: Mapping[str, Any], device: str, *, is_complete: bool
 ) -> None:
-    """Create a new attachment for a volume that replaces its present one."""
+    """Attach a volume to a host by a new attachment, and delete the volume's present attachment."""
     made = _make(work, volume, host, connector, device, is_complete=is_complete)
     LOG.info('Attached volume %s to host %s', volume.volume_id, host, instance_uuid=work.instance_uuid)
     _keep(
@@ -236,7 +240,7 @@ def _make(
         if is_complete:
             client.complete_attachment(made.id)
     except VolumeInvalid as error:
-        # The volume service attaches a volume to one server after the other.
+        # Retry if Cinder refused because it is attaching the multiattach volume to another server.
         if (
             not volume.multiattach
             or work.outputs.tries >= TURNS
@@ -253,9 +257,10 @@ def _make(
 
 
 def _put(work: Work[Any], volume: AttachedVolume, values: Mapping[str, Any]) -> None:
-    """Write columns of a volume's row.
+    """Write these columns of a volume's row.
 
-    If they are not written, the attachment is unknown to the server. The next try finds and deletes it.
+    Raises Unanswered if another operation has changed the row since it was read. If the columns contain a new
+    attachment, this attachment is then in no row, and the next try deletes it.
     """
 
     def write(conn: engine.Connection) -> None:
@@ -266,21 +271,21 @@ def _put(work: Work[Any], volume: AttachedVolume, values: Mapping[str, Any]) -> 
 
 
 def _keep(work: Work[Any], volume: AttachedVolume, values: Mapping[str, Any]) -> None:
-    """Write a new attachment to a volume's row, and delete the attachment before it."""
+    """Write a new attachment to a volume's row, and delete the former attachment of the volume."""
     _put(work, volume, values)
     if volume.attachment_id is not None:
         _free(work, volume.attachment_id)
 
 
 def _free(work: Work[Any], attachment_id: str) -> None:
-    """Delete an attachment, or add a pending release that does it if the back end fails."""
+    """Delete an attachment. If the volume service refuses, add a pending release, which deletes it later."""
     try:
         work.env.volumes.delete_attachment(attachment_id)
     except Unanswered:
         raise
     except KilonovaError as error:
         LOG.warning(
-            'Could not delete attachment %s; a pending release will retry it: %s',
+            'Could not delete attachment %s; an operation of kind release will retry this later: %s',
             attachment_id,
             error,
             instance_uuid=work.instance_uuid,
@@ -289,9 +294,9 @@ def _free(work: Work[Any], attachment_id: str) -> None:
 
 
 def _delete_unknown_attachments(work: Work[Any], volumes: Sequence[AttachedVolume]) -> None:
-    """Delete attachments of the server that none of its rows has.
+    """Delete the server's attachments in Cinder that none of its volume rows names.
 
-    An earlier try created them, or ended before it deleted them.
+    An earlier try of a step has created such an attachment without writing it to a row, or has not deleted it yet.
     """
     ours = {attachment_id for volume in volumes for attachment_id in volume.attachments}
     for one in work.env.volumes.attachments(work.instance_uuid):
@@ -301,9 +306,9 @@ def _delete_unknown_attachments(work: Work[Any], volumes: Sequence[AttachedVolum
 
 
 def attached_here(work: Work[Any]) -> None:
-    """Attach volumes that could not be attached when the server came to its host.
+    """Attach those volumes of a server to its host that could not be attached before.
 
-    This is done before the server is started. Sends no request if there are no such volumes.
+    Flows call this before the host starts the server. Sends no request if all volumes are attached.
     """
     server = work.instance()
     if server.host and any(volume.host != server.host for volume in server.volumes):
@@ -351,7 +356,7 @@ def _reserve(work: Work[Any], server: objects.Instance, volumes: Iterable[Attach
 
 
 def _name(server: objects.Instance, volume: AttachedVolume) -> str:
-    """Return the device name of a volume that is attached to a server without a host, as its next host will name it."""
+    """Return the device name of a volume of a server without a host, as the server's next host will name the volume."""
     bus = server.system_metadata.get(f'{SYSMETA_PREFIX}hw_disk_bus') or 'virtio'
     own = (not server.is_from_volume) + bool(server.flavor.ephemeral_gb) + bool(server.flavor.swap)
     _, names = disk_names.assign([bus] * own, [(one.bus or bus, one.device) for one in server.volumes])
@@ -363,8 +368,8 @@ def announce(work: Work[Any], host: str) -> None:
     """Attach the volumes of a running guest to the destination of its live migration as well.
 
     Repeated calls are safe. Sends no request for a server without volumes. A volume that is not attached to the source
-    is left out. Raises HostRejected if the host can't have the volumes, and VolumeInvalid or VolumeNotFound if no host
-    can.
+    is left out. Raises HostRejected if the destination can't have a volume, and VolumeInvalid or VolumeNotFound if no
+    host can have it.
     """
     if not work.instance().volumes:
         return
@@ -391,8 +396,8 @@ def announce(work: Work[Any], host: str) -> None:
 def arrived(work: Work[Any], host: str) -> None:
     """Complete the attachments to the destination of a live migration, and write them to the volumes' rows.
 
-    This is done after the guest has arrived there. ``forget_source`` deletes the attachments to the source. May be
-    repeated.
+    Call this after the guest has arrived on the destination. ``forget_source`` then deletes the attachments to the
+    source. Repeated calls are safe.
     """
     for volume in work.instance().volumes and work.instance(fresh=True).volumes:
         there = volume.coming(host)
@@ -404,7 +409,7 @@ def arrived(work: Work[Any], host: str) -> None:
         except Unanswered:
             raise
         except KilonovaError as error:
-            # The guest uses the volume nevertheless.
+            # The error is only logged, because the guest on the destination uses the volume already.
             LOG.warning(
                 'Attachment %s could not be completed; the guest uses the volume nevertheless: %s',
                 there.attachment_id,
@@ -424,9 +429,9 @@ def arrived(work: Work[Any], host: str) -> None:
 
 
 def renounce(work: Work[Any], host: str) -> None:
-    """Delete the attachments to the destination of a failed live migration, which has released the volumes.
+    """Delete the attachments to ``host``, the destination of a live migration that failed.
 
-    Repeated calls are safe.
+    Call this after the destination has disconnected the volumes. Repeated calls are safe.
     """
     server = work.instance(fresh=True)
     for volume in server.volumes:
@@ -436,10 +441,10 @@ def renounce(work: Work[Any], host: str) -> None:
 
 
 def forget_source(work: Work[Any], *, later: bool = False) -> None:
-    """Delete the attachments of the server that none of its rows has.
+    """Delete the server's attachments in Cinder that none of its volume rows names, such as those to a former host.
 
-    A pending release does it if the volume service does not answer, or if ``later`` is True because another host must
-    first release its volumes.
+    If the volume service does not answer, or if ``later`` is True, a pending release (an operation row) deletes the
+    attachments later. ``later`` is True if another host must disconnect the volumes first.
     """
     if not work.instance().volumes:
         return
@@ -454,12 +459,12 @@ def forget_source(work: Work[Any], *, later: bool = False) -> None:
     )
 
 
-# --- one in the place of another -------------------------------------------------------------------------------------
+# --- replacing a volume by a copy ------------------------------------------------------------------------------------
 def attach_copy(work: Work[Any], volume: AttachedVolume, copy_id: str) -> dict[str, Any]:
     """Attach the volume ``copy_id``, which will replace a volume of the server, to the server's host as well.
 
-    Returns the columns that the row of the volume gets when the guest uses the copy. Repeated calls are safe. Raises
-    HostRejected if the host can't have the copy, and VolumeInvalid or VolumeNotFound if no host can.
+    Returns the columns that the volume's row gets when the guest uses the copy. Repeated calls are safe. Raises
+    HostRejected if the host can't have the copy, and VolumeInvalid or VolumeNotFound if no host can have it.
     """
     server = work.instance(fresh=True)
     _delete_unknown_attachments(work, server.volumes)
@@ -474,7 +479,7 @@ def attach_copy(work: Work[Any], volume: AttachedVolume, copy_id: str) -> dict[s
 
 
 def swapped(work: Work[Any], volume_id: str, copy_id: str) -> None:
-    """Have the volume service finish a swap, after the server's row and its guest use the copy.
+    """Have the volume service finish a swap, after the guest uses the copy and the server's row names its attachment.
 
     Repeated calls are safe.
     """
@@ -488,9 +493,10 @@ def swapped(work: Work[Any], volume_id: str, copy_id: str) -> None:
 
 
 def end_swap(work: Work[Any], volume_id: str, copy_id: str, *, has_copy: bool) -> None:
-    """End a swap that is not continued: the guest keeps the copy if ``has_copy`` is True, else the volume.
+    """End a failed or cancelled volume swap in Cinder.
 
-    A pending release does it if the volume service does not answer.
+    ``has_copy`` says whether the guest uses the copy (True) or the first volume (False). If the volume service does not
+    answer or refuses, a pending release (an operation row) ends the swap later.
     """
 
     def give_back() -> None:
@@ -516,7 +522,7 @@ def end_swap(work: Work[Any], volume_id: str, copy_id: str, *, has_copy: bool) -
 def drop(work: Work[Any], delete: Sequence[str]) -> None:
     """Delete all attachments of the server, and the volumes in ``delete``.
 
-    A pending release does it if the volume service does not answer or refuses.
+    If the volume service does not answer or refuses, a pending release (an operation row) deletes them later.
     """
     releases.now_or_later(
         work, 'Releasing volumes', lambda: releases.give_back_volumes(work, (), delete), lambda: _release(work, delete)
@@ -526,8 +532,8 @@ def drop(work: Work[Any], delete: Sequence[str]) -> None:
 def drop_one(work: Work[Any], volume: AttachedVolume) -> None:
     """Delete the attachment of one volume of the server.
 
-    Repeated calls are safe. If the volume service does not answer or refuses, a pending release does it after the
-    volume's row is deleted.
+    Repeated calls are safe. If the volume service does not answer or refuses, a pending release (an operation row)
+    deletes the attachment after the volume's row is deleted.
     """
     kept = [one.attachment_id for one in work.instance(fresh=True).volumes if one.uuid != volume.uuid]
     releases.now_or_later(
@@ -547,7 +553,7 @@ def _release(work: Work[Any], delete: Sequence[str], delay: float = 0) -> None:
     )
 
 
-# --- one of them has grown -------------------------------------------------------------------------------------------
+# --- volumes that were extended --------------------------------------------------------------------------------------
 def extend(work: Work[Outputs]) -> None:
     """Write the new size of a volume to the server's row, and have the host resize the guest's disk."""
     volume_id = work.args['volume_id']
@@ -563,9 +569,9 @@ def extend(work: Work[Outputs]) -> None:
 
 
 class VolumeExtended(Flow[Outputs]):
-    """The operation that follows Cinder's event that a volume was extended.
+    """The operation that makes the new size of a volume visible to the guest, after Cinder has extended the volume.
 
-    It runs at the same time as the server's other operations.
+    The operation runs at the same time as the server's other operations.
     """
 
     name, outputs = 'volume_extended', Outputs
@@ -573,10 +579,10 @@ class VolumeExtended(Flow[Outputs]):
     steps = (Step('extend', extend, saved=False),)
 
     def may_end(self, work: Work[Outputs], error: Exception) -> bool:
-        """Return whether the operation ends with this error.
+        """Return whether the operation ends with this error instead of being retried.
 
-        It ends if it was cancelled, if the server or the volume is gone, or if the host refuses. After a refusal the
-        guest sees the new size at its next start.
+        The operation ends if it was cancelled, if the server or the volume is gone, or if the host refuses. After a
+        refusal the guest sees the new size at its next start.
         """
         return isinstance(error, (Cancelled, InstanceNotFound, VolumeNotFound, VolumeInvalid)) or (
             isinstance(error, KilonovaError) and not isinstance(error, Unanswered)
