@@ -53,9 +53,11 @@ class FaultAndLogMiddleware:
     Requests whose path is below one of ``PREFIXES`` are passed to the application ``api``, and all others to the
     application ``documents``. '/v2.1', '/v2.1/' and a GET of '/v2.1/<project>' are version documents, too.
 
-    Every error response leaves as a fault in JSON, including webob's own error pages and unexpected exceptions. Only a
-    path without a route keeps webob's page (``faults.no_route``). Each request is one line in the log. The response
-    repeats the request id in the older header, ``OLDER_ID``. As in Nova, version documents only have the newer header.
+    Every error response is sent as a fault in JSON, also for webob's own error pages and for unexpected exceptions. The
+    exception is a path without a route: its response is webob's 404 page (``faults.no_route``).
+
+    The log has one line for each request. The response also has the request id in the older header ``OLDER_ID``, except
+    for version documents, as in Nova.
     """
 
     OLDER_ID = 'x-compute-request-id'
@@ -112,8 +114,8 @@ class FaultAndLogMiddleware:
 class Healthcheck:
     """WSGI middleware that answers /healthcheck without a token.
 
-    All other requests are passed on to ``application``, and so are requests of clients that the options of
-    [healthcheck] exclude.
+    Requests for other paths are passed on to ``application``. The options of [healthcheck] may exclude clients: their
+    requests are passed on as well.
     """
 
     PATH = '/healthcheck'
@@ -128,14 +130,14 @@ class Healthcheck:
 
 
 # --- authentication --------------------------------------------------------------------------------------------------
-# Defaults for the validation of tokens: the timeout in seconds and the number of retries. keystonemiddleware itself has
-# no timeout, so a Keystone that hangs would block all requests.
+# Timeout in seconds and number of retries of Keystone's validation of tokens.
+# Without a timeout (keystonemiddleware has none by default), a Keystone that hangs would block all requests.
 KEYSTONE_DEFAULTS = {'http_connect_timeout': 10, 'http_request_max_retries': 1}
 _UNAUTHORIZED = 'The request you have made requires authentication.'
 
 
 def identity_of_keystone(policy: Policy, environ: WSGIEnvironment) -> RequestContext | webob.Response:
-    """Return the identity of the caller that keystonemiddleware found, or an error response if there is none.
+    """Return the caller's identity as keystonemiddleware found it, or an error response if it found none.
 
     keystonemiddleware has validated the token, and stored the identity in headers. ``policy`` decides whether the
     caller is an administrator.
@@ -149,7 +151,7 @@ def identity_of_keystone(policy: Policy, environ: WSGIEnvironment) -> RequestCon
     ctxt: RequestContext = RequestContext.from_environ(
         environ, remote_address=environ.get('REMOTE_ADDR'), service_catalog=catalog
     )
-    # policy.yaml may define administrators otherwise than by the role admin.
+    # An operator's policy.yaml may define administrators by another rule than the role admin.
     ctxt.is_admin = policy.allows(ctxt, 'context_is_admin')
     return ctxt
 

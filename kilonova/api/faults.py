@@ -36,7 +36,7 @@ NAMES = {
 CONTENT_TYPE = 'application/json; charset=UTF-8'
 NOT_FOUND = 'The resource could not be found.'
 TOO_LARGE = 'Request is too large.'
-# The key in the WSGI environment that keeps webob's page as the response.
+# A key of the WSGI environment. If it is set, the response stays webob's own error page, and does not become a fault.
 AS_IS = 'kilonova.page'
 
 
@@ -86,7 +86,7 @@ def of_response(response: webob.Response) -> webob.Response:
     """Return a text or HTML page of webob as a fault with the same status code and headers."""
     message = getattr(response, 'explanation', None) or getattr(response, 'detail', None) or _plain(response)
     if response.status_int == 413 and '%s' in message:
-        # The text of the size limiter has a placeholder that is never filled.
+        # The error text of the size limiter (oslo.middleware) contains '%s', which is never filled, so it is replaced.
         message = TOO_LARGE
     made = fault(response.status_int, message, response.headers.get('Retry-After'))
     made.headers.extend(

@@ -3,8 +3,8 @@
     FIELDS = Fields(Field('id', lambda row, viewer: row['uuid']), Field('locked', lambda row, viewer: …, since=9))
     FIELDS.render(row, viewer, version=9)
 
-A field whose value is ``ABSENT`` is left out of the body. ``viewer`` is any object with what the fields of the resource
-need in addition to the row.
+A field whose value is ``ABSENT`` is left out of the body. ``viewer`` is any object from which the fields of the
+resource read values that the row does not have.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ ABSENT: Any = object()
 class Field(NamedTuple):
     """One key of a response body, in the microversions ``since`` to ``until``.
 
-    ``kinds`` names the bodies of the resource that have the key, None means all.
+    ``read(row, viewer)`` returns the value. A resource may have several kinds of bodies, for example a short and a
+    detailed one. ``kinds`` is the set of kinds that have the key, where None means all.
     """
 
     name: str
@@ -64,7 +65,7 @@ class Fields:
 
 
 def column(name: str, default: Any = None) -> Callable[[Mapping[str, Any], Any], Any]:
-    """Return a reader of one column. It returns ``default`` instead of NULL."""
+    """Return a function that reads one column of a row, and returns ``default`` if the column is NULL."""
     if default is None:
         return lambda row, viewer: row[name]
     return lambda row, viewer: default if row[name] is None else row[name]

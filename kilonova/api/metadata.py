@@ -1,8 +1,8 @@
 """The metadata service: a WSGI application that answers guests' requests to 169.254.169.254.
 
-It has the formats of OpenStack and EC2.
-
     app = MetadataService(conf, databases=databases, cells=cells, vendor=Vendordata(conf))
+
+Guests get the metadata in the formats of OpenStack and of EC2.
 
 Requests come through the network service's metadata proxy. The proxy names the server and its project in headers
 (X-Instance-ID, X-Tenant-ID), and signs the server's uuid (X-Instance-ID-Signature: HMAC-SHA256 with
@@ -44,13 +44,13 @@ from kilonova.virt.guest_metadata import EC2, EC2_VERSIONS, LATEST, VENDOR_DATA,
 LOG = logging.getLogger(__name__)
 
 OPENSTACK, PASSWORD = 'openstack', 'password'
-# The maximum number of cached servers. Each is cached for [api]metadata_cache_expiration seconds.
+# The maximum number of cached servers. Each server is cached for [api]metadata_cache_expiration seconds.
 MOST_KNOWN = 500
 TEXT, JSON = 'text/plain', 'application/json'
 
 
 class Misconfigured(errors.Invalid):
-    """The options of the metadata service are not valid or not safe. kilonova-api does not start then."""
+    """Error at the start: an option of the metadata service is invalid or unsafe, so kilonova-api does not start."""
 
     msg_fmt = 'The metadata service is enabled ([DEFAULT]enabled_apis), but %(reason)s.'
 
@@ -65,9 +65,9 @@ class MetadataError(Exception):
 
 @dataclass
 class Known:
-    """A cached server, as it was at ``since`` (monotonic clock).
+    """A cached server. ``since`` is the time (monotonic clock) at which it was read.
 
-    ``vendors`` has the vendor data that was fetched for the server, by file name.
+    ``vendors`` is a dict from file name to the vendor data that was fetched for the server.
     """
 
     about: GuestFacts
@@ -80,8 +80,8 @@ class Known:
 class MetadataService:
     """The WSGI application of the metadata service.
 
-    Raises Misconfigured on creation if the options don't allow a proxy, or have no shared secret. Without the secret
-    anybody could sign requests.
+    The constructor raises Misconfigured if [neutron]service_metadata_proxy is not set, or if the shared secret is
+    empty. With an empty secret anybody could sign requests.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class MetadataService:
             )
             raise MetadataError(HTTPStatus.FORBIDDEN, 'Invalid proxy request signature.')
         known = self._remembered(uuid) or self._read(uuid)
-        # The project isn't signed, but it is compared with the server's project anyway.
+        # Refuse a request that names another project than the server's, although the proxy does not sign the project.
         if known is None or known.project_id != project:
             raise MetadataError(HTTPStatus.NOT_FOUND)
         return known
@@ -177,7 +177,7 @@ class MetadataService:
     def _read(self, uuid: str) -> Known | None:
         """Read a server from the databases and cache it.
 
-        Return None if there is no such server, or if it is in no cell yet. Reads from two databases.
+        Return None if the server does not exist or is in no cell yet. Reads from two databases.
         """
         since = self._clock()
         if not uuidutils.is_uuid_like(uuid):
@@ -237,7 +237,7 @@ class MetadataService:
     def _password(self, known: Known, request: webob.Request) -> tuple[bytes, str]:
         """Return or set the password that the guest encrypted for its owner.
 
-        A guest can set it once, until the owner clears it.
+        A guest can set its password only once. After the owner has cleared the password, the guest can set a new one.
         """
         if request.method != 'POST':
             with known.cell.read() as conn:
@@ -258,10 +258,10 @@ class MetadataService:
 
 @engine.retried
 def _set_password(cell: engine.Database, uuid: str, text: str) -> bool:
-    """Store the guest's encrypted password. Return False if there already is one."""
+    """Store the guest's encrypted password. Return False if the server already has a password."""
     parts = guest_password.in_parts(text)
     with cell.write() as conn:
-        # A concurrent request waits here until the first one has committed.
+        # ``hold`` locks the server's row: a concurrent request waits until this transaction has ended.
         try:
             instances.hold(conn, uuid, list(VmState), 'set_password')
         except errors.InstanceNotFound:

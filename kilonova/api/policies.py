@@ -31,7 +31,7 @@ BETWEEN_LOOKS = 1.0
 def list_rules() -> list[oslo_policy.RuleDefault]:
     """Return every policy rule with its default and the API requests that are checked against it.
 
-    The enforcer and the generated reference pages use the list.
+    The policy enforcer and the generated reference pages use the list.
     """
     return [*BASE, *map(_documented, routes.RULES)]
 
@@ -63,7 +63,7 @@ def loaded(conf: cfg.ConfigOpts) -> oslo_policy.Enforcer:
 
 
 class Policy:
-    """The policy of one process.
+    """The policy rules of one process, and the checks against them.
 
     ``enforcer`` is oslo.policy's enforcer with the rules of the last valid policy files.
     """
@@ -80,7 +80,7 @@ class Policy:
         # A reference to an undefined rule is logged and refuses access. A rule that refers to itself is an error.
         made.skip_undefined_check = True
         made.check_rules(raise_on_violation=True)
-        # Otherwise the enforcer would read a changed file during a request, and drop the old rules before reading it.
+        # Turn off the enforcer's own reload of files, because it drops the old rules before it reads the new ones.
         made.use_conf = False
         return made
 
@@ -92,7 +92,7 @@ class Policy:
         return tuple(_of_file(path) for path in paths)
 
     def _read_again(self) -> None:
-        """Read the policy files again if they have changed. Checked at most once a second.
+        """Read the policy files again if they have changed. Compares the files at most once a second.
 
         If the new files are not valid, log that once and keep the old rules.
         """

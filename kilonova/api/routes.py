@@ -1,10 +1,11 @@
 """All routes of the API, collected from the modules of the resources. ``make routes`` prints the tables.
 
-``ROUTES`` are Nova's routes, below /v2.1. ``OWN_ROUTES`` are Kilonova's own routes, below ``versions.OWN_PATH``. A
-request that is not implemented has no route.
+``ROUTES`` are the routes of Nova's API, below /v2.1. ``OWN_ROUTES`` are the routes of Kilonova's own API, below
+``versions.OWN_PATH``. A request of Nova's API that Kilonova does not implement has no route.
 
-Each resource is a module or a package that has ``ROUTES`` and ``RULES``, the policy rules of its routes. The order of
-the routes does not matter. Routes of actions have the same path and differ by the key in the request's body.
+Each resource is a module or a package with two tuples: ``ROUTES``, and ``RULES`` with the policy rules of its routes.
+The order of the routes does not matter. Actions of one resource have the same path: the key in the request's body
+selects the route.
 """
 
 from __future__ import annotations
@@ -119,15 +120,16 @@ _SECOND = tuple(
 )
 ROUTES = _ROWS + _SECOND
 OWN_ROUTES: tuple[Route, ...] = tuple(row for noun in OWN_NOUNS for row in noun.ROUTES)
-# The own routes with their full paths, for lists.
+# Kilonova's own routes with their full paths, for ``operations`` and ``own_rows``.
 _OWN_ROWS = tuple(replace(route, path=versions.OWN_PATH + route.path) for route in OWN_ROUTES)
 
 
 def operations(rule: str) -> list[tuple[str, str]]:
     """Return the requests that are checked against a policy rule.
 
-    Each is a pair like ('POST', '/servers/{server_id}/action (os-start)'). The requests that have the rule as
-    ``policy`` come before those that have it in ``asks``. The old paths /os-volumes_boot are left out.
+    Each request is a pair like ('POST', '/servers/{server_id}/action (os-start)'). First come the routes whose
+    ``policy`` is the rule, then the routes that have it in ``asks``, the rules that a handler checks in addition. The
+    old paths /os-volumes_boot are left out.
     """
     asked = [route for route in (*_ROWS, *_OWN_ROWS) if route.policy == rule]
     found = [*asked, *(route for route in (*_ROWS, *_OWN_ROWS) if rule in route.asks)]

@@ -24,7 +24,7 @@ MEDIA_TYPE = 'application/vnd.openstack.compute+json;version=2.1'
 DOCUMENT = 'kilonova.version_document'
 # The prefix of Kilonova's own API, which has no microversions.
 OWN_PATH = '/kilonova/v1'
-# The path of a version, or of a version and a project. Service catalogs have it in the compute service's URL.
+# The path of a version, or of a version and a project. The compute service's URL in a service catalog has this path.
 _DOCUMENT_PATH = re.compile(r'/(?P<version>v2|v2\.1)(/[0-9a-f-]+)?/?', re.ASCII)
 _FORMAT = re.compile(r'([1-9]\d*)\.([1-9]\d*|0)', re.ASCII)
 
@@ -100,7 +100,7 @@ _ENTRIES: tuple[dict[str, Any], ...] = (
         'updated': '2013-07-23T11:33:21Z',
     },
 )
-# Kilonova's own API is in no list of versions, because clients choose a version of the compute API from it.
+# Kilonova's own API is not in the list of versions, because clients choose a version of the compute API from that list.
 _OWN = {'id': 'v1', 'status': 'CURRENT'}
 # The 2.0 API has no microversions, so its responses name none.
 _MEDIA_TYPES = {'v2.0': 'application/vnd.openstack.compute+json;version=2', 'v2.1': MEDIA_TYPE}
@@ -116,12 +116,12 @@ def _media_types(version_id: str) -> list[dict[str, str]]:
 
 
 def is_document(method: str, path: str) -> bool:
-    """Return whether a request asks for the document of a version: by its path, or by a project's path below it."""
+    """Return whether a request asks for the document of a version. A path of a version and a project does, too."""
     return method in ('GET', 'HEAD') and _DOCUMENT_PATH.fullmatch(path) is not None
 
 
 class Discovery:
-    """WSGI application of '/', the version documents and all unknown paths. It needs no token."""
+    """WSGI application of '/', the version documents and all unknown paths. Requests to it need no token."""
 
     def __init__(self, link_prefix: str | None = None) -> None:
         self._prefix = link_prefix.rstrip('/') if link_prefix else None

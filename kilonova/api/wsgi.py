@@ -37,17 +37,17 @@ from kilonova.context import RequestContext
 from kilonova.errors import Invalid, KilonovaError, NotFound
 
 ACCEPTED_TYPES = ('application/json', 'application/vnd.openstack.compute+json')
-# Content types that clients send by default. They say nothing about the body.
+# Content types that HTTP clients send by default. They don't tell the format of the body.
 UNSAID_TYPES = ('', 'text/plain')
 # The maximum depth of nested lists and objects in a body.
 MOST_FLOORS = 64
-# The maximum offset in a list. No list is longer.
+# The maximum offset in a list. No list has more items.
 LAST = 0x7FFFFFFF
 
 
 # The policy of routes that are open to every caller with a valid token.
 ANYBODY = None
-# The optional prefix of paths: the caller's project.
+# The optional prefix of paths: the id of the caller's project.
 PROJECT_PREFIX = '/{project_id:[0-9a-f-]+}'
 # The path of a server.
 SERVER = '/servers/{server_id}'
@@ -78,9 +78,9 @@ class Route:
     """One route: a method and path, their handler, and everything that is checked before it is called.
 
     - ``policy``: the policy rule. ANYBODY accepts every caller with a valid token.
-    - ``server``: the path has a ``server_id``. The server is looked up before the policy check, for this purpose of
-      ``services.accept`` (such as WORK).
-    - ``for_services``: other services find servers of all projects.
+    - ``server``: set if the path has a ``server_id``. The server is looked up before the policy check. The value is the
+      purpose of the look-up, a constant of ``services.server_operations`` such as WORK.
+    - ``for_services``: callers that are other services find servers of all projects.
     - ``owner``: the variable of the path that names the project of the policy target, instead of the caller's project.
     - ``action``: the only key of the body, which selects this route among the routes of its path.
     - ``asks``: further policy rules, which the handler checks.
@@ -146,8 +146,8 @@ class PolicyInterface(Protocol):
 class Reply:
     """A response with headers.
 
-    ``status`` replaces the route's status if a route has several. ``text`` is a body that is not JSON. Its Content-Type
-    is in ``headers``.
+    ``status`` replaces the status of the route, if it is not None. ``text`` is a body that is not JSON; its
+    Content-Type must be in ``headers``.
     """
 
     body: Any = None
@@ -217,14 +217,18 @@ class Call:
 
     @property
     def server(self) -> ServerRef:
-        """The server in the path, on routes that have ``server``."""
+        """The server that the path names. Only calls of routes with ``server`` have it."""
         if self.found is None:
             raise TypeError(f'{self.route.path} has no server in its path')
         return self.found
 
     @property
     def target(self) -> dict[str, Any]:
-        """The project and user that own the resource: the server's, or else the caller's."""
+        """The project and user that own the resource, as the target of policy checks.
+
+        If the path names a server, they are the server's project and user. Otherwise the user is the caller, and the
+        project is the one in the path (``Route.owner``) or the caller's.
+        """
         if self.found is not None:
             return self.found.target
         owner = self.path[self.route.owner] if self.route.owner else self.ctxt.project_id
@@ -254,17 +258,17 @@ class Call:
         Raises Invalid if the parameter is not an integer.
         """
         text = self.one('offset') or '0'
-        # The pattern of the schema accepts a line feed at the end.
+        # Check the text here, because ``int`` also accepts other texts, such as signs and digits that are not ASCII.
         if not text.isascii() or not text.isdigit():
             raise Invalid('offset param must be an integer')
         return min(int(text), LAST)
 
 
 class Paths:
-    """A table of routes for the matching of requests. ``rows`` has the routes of each 'METHOD path'.
+    """A table of routes that finds the route of a request. ``rows`` is a dict from 'METHOD path' to its routes.
 
-    The order of the routes does not matter: a path with a fixed segment takes precedence over a path with a variable
-    there.
+    The order of the routes does not matter: a fixed segment of a path takes precedence over a variable at the same
+    position.
     """
 
     def __init__(self, table: Iterable[Route], prefixes: tuple[str, ...] = ('', PROJECT_PREFIX)) -> None:
@@ -282,7 +286,7 @@ class Paths:
 
     def match(self, path: str, method: str) -> tuple[dict[str, str], list[Route]] | None:
         """Return the variables of a path and the routes for it, or None if there is no route."""
-        # The suffix .json is not part of the path, unless a route matches the path with it, as at the end of an id.
+        # First match the whole path, because '.json' may be the end of an id. Then match the path without '.json'.
         for each in (path, path.removesuffix('.json')):
             found = self.mapper.match(each, {'REQUEST_METHOD': method})
             if found:
@@ -304,9 +308,9 @@ Identify = Callable[[WSGIEnvironment], RequestContext | webob.Response]
 
 
 class Dispatcher:
-    """The WSGI application that serves requests after the validation of the token.
+    """The WSGI application that serves API requests, after the middleware has validated the token.
 
-    It serves /v2.1, /v2 (the 2.0 API) and /kilonova/v1 (``own``). Only /v2.1 has microversions.
+    It serves /v2.1, /v2 (the 2.0 API) and /kilonova/v1 (the routes in ``own``). Only /v2.1 has microversions.
     """
 
     def __init__(self, paths: Paths, own: Paths, backend: Backend, policy: PolicyInterface, identify: Identify) -> None:
@@ -397,9 +401,10 @@ class Dispatcher:
 
 
 def _no_own_route(environ: WSGIEnvironment, allowed: list[str]) -> webob.Response:
-    """Return the response to a path without a route below /kilonova/v1: a fault, 404 or 405.
+    """Return the error response to a request below /kilonova/v1 that has no route: a fault with status 405 or 404.
 
-    It is 405 if the path has other methods, ``allowed``.
+    The status is 405 if the path has routes for other methods, which are in ``allowed``, and 404 if ``allowed`` is
+    empty.
     """
     if not allowed:
         return faults.fault(404, faults.NOT_FOUND)
@@ -411,7 +416,8 @@ def _no_own_route(environ: WSGIEnvironment, allowed: list[str]) -> webob.Respons
 def _version(request: webob.Request, is_legacy: bool, headers: list[tuple[str, str]]) -> int:
     """Return the microversion of a request, and put the response headers about it into ``headers``.
 
-    Raises InvalidVersion (400) and UnsupportedVersion (406).
+    Raises InvalidVersion (400) if the requested microversion is malformed, and UnsupportedVersion (406) if the API does
+    not have it.
     """
     version = versions.MIN
     if not is_legacy:
@@ -434,7 +440,10 @@ def _path(request: webob.Request) -> str:
 
 
 def _echo(request: webob.Request) -> str:
-    """Return the requested microversion, or the lowest one if the text must not be repeated in a header."""
+    """Return the requested microversion as text that is safe in a response header.
+
+    Return the lowest microversion if the request asks for none, or if its text is not made of digits and dots.
+    """
     wanted = versions.asked(request.headers) or versions.text(versions.MIN)
     return wanted if re.fullmatch(r'[0-9.]{1,32}', wanted) else versions.text(versions.MIN)
 
@@ -457,13 +466,13 @@ def _body(request: webob.Request) -> Any:
 
     Text and numbers that the databases can't store are refused. Raises UnsupportedType (415) and Malformed (400).
     """
-    # Case-sensitive, as in Nova.
+    # Content types are compared case-sensitively, as in Nova.
     kind = request.content_type or ''
     if kind not in ACCEPTED_TYPES and kind not in UNSAID_TYPES:
         raise UnsupportedType
     data = request.body
     if not data or kind not in ACCEPTED_TYPES:
-        # As in Nova, a body with a content type that says nothing is ignored.
+        # As in Nova, a body is ignored if its content type is missing or text/plain.
         return None
     try:
         text = data.decode()
@@ -492,7 +501,7 @@ def _finite(text: str) -> float:
 def _check_depth(body: Json) -> None:
     """Raise ValueError if lists and objects are nested deeper than ``MOST_FLOORS``.
 
-    This process could read such a body, but perhaps not the next program that gets it.
+    This process could read a deeper body, but another service that gets the body later perhaps could not.
     """
     floor = [body]
     for _ in range(MOST_FLOORS):

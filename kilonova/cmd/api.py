@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from kilonova.rpc.notify import Notifications
     from kilonova.rpc.routing import RoutedTransport
 
-# Seconds that running requests get at the end. No request takes longer, because longer work is an operation.
+# At the shutdown, running requests get this number of seconds to finish.
+# No API request takes longer, because conductors do long work in operations.
 REQUEST_TIME = 10.0
 
 
@@ -30,7 +31,7 @@ def main() -> int:
 
 
 def listens(conf: cfg.ConfigOpts) -> dict[str, tuple[str, int]]:
-    """Return the sockets that all workers share, by name."""
+    """Return a dict from the name of each listening socket to its address. All workers share these sockets."""
     found = {
         'osapi_compute': ('api', (conf.osapi_compute_listen, conf.osapi_compute_listen_port)),
         'metadata': ('metadata', (conf.metadata_listen, conf.metadata_listen_port)),
@@ -39,7 +40,7 @@ def listens(conf: cfg.ConfigOpts) -> dict[str, tuple[str, int]]:
 
 
 def build(conf: cfg.ConfigOpts) -> Any:
-    """Return the assembled parts of the daemon. Nothing is started."""
+    """Return the daemon, assembled from its configuration but not started."""
     from kilonova.api.app import make_app
     from kilonova.cmd.daemon import database_parts, parts
     from kilonova.cmd.daemon.caps import RpcVersionCaps
@@ -91,8 +92,8 @@ def build(conf: cfg.ConfigOpts) -> Any:
 def threads(conf: cfg.ConfigOpts) -> int:
     """Return the number of threads of a server.
 
-    With eventlet that is the maximum number of green threads, one for each connection. With native threads it is a
-    tenth of the option, and all are started at once.
+    With eventlet it is [wsgi]default_pool_size, the maximum number of green threads: one for each connection. With
+    native threads it is a tenth of the option, and all threads are started at once.
     """
     from kilonova import concurrency
 
@@ -102,7 +103,7 @@ def threads(conf: cfg.ConfigOpts) -> int:
 
 
 class ApiPart:
-    """The API daemon, with one listening socket and server each for ``app`` (the compute API) and ``metadata``."""
+    """The API daemon. It serves ``app`` (the compute API) and ``metadata``, each on its own listening socket."""
 
     timers = None
 
@@ -145,11 +146,11 @@ class ApiPart:
             log.info('Listening on %s:%s (%s)', *address, name)
 
     def reload(self) -> None:
-        """Look up again which message versions the other daemons understand."""
+        """Make the daemon look up again which RPC versions the other daemons understand."""
         self._levels.reset()
 
     def stop(self) -> None:
-        """Stop the service. Running requests are still answered, for at most REQUEST_TIME seconds."""
+        """Stop the service. Running requests get at most REQUEST_TIME seconds to finish."""
         for server in self._servers:
             server.stop(min(REQUEST_TIME, self._conf.manager_shutdown_timeout))
         self._notify.stop()

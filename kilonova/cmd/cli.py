@@ -3,7 +3,7 @@
     TREE = {'db': {'sync': Command(db_sync, (VERSION,))}}
     sys.exit(run('kilonova-manage', parser(TREE), argv))
 
-A command is a function. It gets the ``Cloud`` and its arguments, prints its output, and returns the exit code.
+A command is a function that takes the ``Cloud`` and the parsed arguments, prints its output, and returns the exit code.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from kilonova import concurrency
 if TYPE_CHECKING:
     from oslo_config import cfg
 
-# Exit code for an error that no command expects.
+# Exit code for an error that the command does not expect.
 ERROR = 255
 # Exit code that a shell shows for a program ended by SIGPIPE.
 READER_GONE = 141
 
 
 class Cloud:
-    """The databases and settings that commands work on, created at their first use.
+    """The databases and settings that commands work on. Each is created when a command first uses it.
 
     ``takes_long`` removes the time limit of SQL statements.
     """
@@ -90,7 +90,7 @@ Tree: TypeAlias = 'Mapping[str, Command | Tree]'
 
 VERBOSE = argument('--verbose', action='store_true', help='print more details')
 
-# Arguments of every program, before the command.
+# Arguments that every program accepts before its command.
 COMMON = (
     argument('--config-file', action='append', default=[], metavar='PATH', help='configuration file; may be repeated'),
     argument(
@@ -147,8 +147,8 @@ def run(prog: str, command_line: argparse.ArgumentParser, argv: Sequence[str] | 
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        # For example 'kilonova-manage device list | head'. The rest of the output can't be written, and Python would
-        # report that at its end.
+        # The program that reads the output has ended, as in 'kilonova-manage device list | head'.
+        # Replace standard output, because otherwise Python would report at its end that it can't write the rest.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return READER_GONE
 
@@ -156,13 +156,13 @@ def run(prog: str, command_line: argparse.ArgumentParser, argv: Sequence[str] | 
 def _run(prog: str, command_line: argparse.ArgumentParser, argv: Sequence[str] | None, trouble: str) -> int:
     warnings.filterwarnings('ignore', message=r'\s*Eventlet is deprecated')
     args = command_line.parse_args(argv)
-    # A command runs only briefly, and imports create most of its objects, which are no garbage.
+    # Let the garbage collector run rarely, because a command is short and most of its objects stay until its end.
     gc.set_threshold(100_000, 50, 50)
     concurrency.setup('threading')
     from kilonova.cmd import options
 
     conf = options.new()
-    # Standard output is for what the commands print.
+    # Write log lines to standard error, because standard output is for the output of the commands.
     conf.set_default('use_stderr', True)
     conf = options.parse(config_arguments(args), prog, conf)
     options.setup_logging(conf)
@@ -197,7 +197,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
 
 
 def moment(text: str) -> datetime.datetime:
-    """Return the naive UTC time of a date as people write it ('2026-03-01', 'Mar 1 2026 12:00').
+    """Convert a date as people write it ('2026-03-01', 'Mar 1 2026 12:00') to naive UTC.
 
     Raises ValueError if the text is not a date.
     """

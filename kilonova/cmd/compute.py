@@ -1,6 +1,6 @@
-"""kilonova-compute: the daemon of one host and its guests.
+"""kilonova-compute: the daemon that manages one host and its guests.
 
-It has no database. Its objects are read and written through a conductor.
+The daemon has no database. A conductor reads and writes its objects.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kilonova.compute.manager import ComputeManager
     from kilonova.rpc.transport import OsloTransport
 
-# Share of the shutdown time that running steps get before their waiting for other services is cut short.
+# Running steps may finish within this share of the shutdown time. Then their retries of calls to other services end.
 ORDERS_SHARE = 0.8
 
 
@@ -30,7 +30,7 @@ def main() -> int:
 
 
 def build(conf: cfg.ConfigOpts) -> Any:
-    """Return the assembled parts of the daemon. Nothing is started."""
+    """Return the daemon, assembled from its configuration but not started."""
     from kilonova.cmd import options
     from kilonova.cmd.daemon import parts
     from kilonova.cmd.daemon.single_instance import SoleUse
@@ -43,14 +43,14 @@ def build(conf: cfg.ConfigOpts) -> Any:
     from kilonova.virt import driver
 
     access.forbid('nova-compute')
-    # Two processes would both receive the host's messages and change its guests and devices at the same time.
+    # Refuse a second process for this host: both would receive its messages, and change its guests and devices.
     sole = SoleUse(conf.state_path, 'compute', f'kilonova-compute of host {conf.host}')
     transport = parts.transport(conf)
     conductor = Client(Conductor, transport, options.cap(conf, 'conductor'))
     base.set_indirection(conductor)
     parts.warn_without_keys(conf, 'this host refuses new servers that have a password or files')
     broker = parts.broker(conf)
-    # A report is worthless once the next one is sent.
+    # A heartbeat that was not delivered before the next one is sent has no use, so it expires.
     report = ReportSender(broker, expires=conf.report_interval).send if broker else None
     manager = ComputeManager(
         conf,
@@ -75,8 +75,8 @@ def build(conf: cfg.ConfigOpts) -> Any:
 class ComputePart:
     """The compute daemon.
 
-    At the start it reads its host before it listens. At the end it stops listening, finishes its work and closes its
-    connections. ``ended`` is called last.
+    At the start the daemon first examines its host and then listens for messages. At the end it stops listening,
+    finishes its work, closes its connections, and calls ``ended``.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class ComputePart:
         """Do nothing: the daemon caches nothing from other services."""
 
     def stop(self) -> None:
-        """Stop the service. Running steps end, or stop waiting for a conductor when their time is over."""
+        """Stop the service. Running steps may finish for a while. After that, their retries of calls end."""
         from kilonova import concurrency
 
         if self._serving:

@@ -1,4 +1,4 @@
-"""kilonova-conductor: the daemon that runs operations and accesses databases for the computes."""
+"""kilonova-conductor: the daemon that runs operations, and accesses databases for the compute daemons."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kilonova.db.queries.cells import CellDatabases
     from kilonova.rpc.routing import RoutedTransport
 
-# Share of the shutdown time that running steps get. A step that takes longer is left to another conductor.
+# Running steps may finish within this share of the shutdown time. Another conductor continues longer steps.
 FLOWS_SHARE = 0.8
 
 
@@ -32,7 +32,7 @@ def main() -> int:
 
 
 def build(conf: cfg.ConfigOpts) -> Any:
-    """Return the assembled parts of the daemon. Nothing is started."""
+    """Return the daemon, assembled from its configuration but not started."""
     from kilonova.cmd.daemon import database_parts, parts
     from kilonova.cmd.daemon.caps import RpcVersionCaps
     from kilonova.cmd.daemon.service import ServiceRecord
@@ -75,7 +75,11 @@ def build(conf: cfg.ConfigOpts) -> Any:
 
 
 class ConductorPart:
-    """The conductor daemon. It serves first and then reports as up; at the end the order is reversed."""
+    """The conductor daemon.
+
+    At the start it first serves calls and then reports as up. At the end it first stops reporting and then stops
+    serving.
+    """
 
     def __init__(
         self,
@@ -105,11 +109,11 @@ class ConductorPart:
             self._record.start()
 
     def reload(self) -> None:
-        """Look up again which message versions the other daemons understand."""
+        """Make the daemon look up again which RPC versions the other daemons understand."""
         self._levels.reset()
 
     def stop(self) -> None:
-        """Stop the service. Running steps end, and their operation rows are released."""
+        """Stop the service. Running steps may finish, and their operation rows are released for other conductors."""
         self._stopping.set()
         self._record.stop()
         self._manager.stop(timeout=self._conf.manager_shutdown_timeout * FLOWS_SHARE)

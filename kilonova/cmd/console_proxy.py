@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kilonova.db.engine import Databases
     from kilonova.rpc.routing import RoutedTransport
 
-# Seconds that ``stop`` waits for consoles to close.
+# The maximum number of seconds that ``stop`` waits until the consoles are closed.
 CLOSING = 10.0
 
 
@@ -33,8 +33,9 @@ CLOSING = 10.0
 class ProxyKind:
     """One kind of proxy.
 
-    ``section`` is its section of the configuration, with the options ``address`` and ``port``. ``types`` are its
-    console types. ``web`` is the directory where distributions install its pages.
+    ``section`` is the proxy's section in the configuration. ``address`` and ``port`` are names of options in it.
+    ``types`` are the console types of the proxy. ``web`` is the directory where Linux distributions install its web
+    pages.
     """
 
     section: str
@@ -70,7 +71,7 @@ def spicehtml5proxy() -> int:
 
 
 def _run(name: str, argv: Sequence[str]) -> int:
-    # The proxy uses asyncio's loop, which does not work in eventlet's threads.
+    # Use native threads, because the proxy uses asyncio's event loop, which does not work with eventlet.
     early.setup(argv, f'kilonova-{name}', native=True)
     from kilonova.cmd.daemon import program as daemon
 
@@ -78,7 +79,7 @@ def _run(name: str, argv: Sequence[str]) -> int:
 
 
 def build(conf: cfg.ConfigOpts, name: str) -> ProxyPart:
-    """Return the assembled parts of the daemon. Nothing is started."""
+    """Return the daemon, assembled from its configuration but not started."""
     from kilonova.cmd.daemon import database_parts, parts
     from kilonova.cmd.daemon.caps import RpcVersionCaps
     from kilonova.console.authority import Authority
@@ -108,7 +109,7 @@ def build(conf: cfg.ConfigOpts, name: str) -> ProxyPart:
 
 
 def check(conf: cfg.ConfigOpts) -> None:
-    """Raise StartRefused if the configuration asks for something that the proxy does not support."""
+    """Raise StartRefused if [vnc]auth_schemes has another value than none, which the proxy does not support."""
     from kilonova.cmd.daemon.program import StartRefused
 
     if list(conf.vnc.auth_schemes) != ['none']:
@@ -119,15 +120,15 @@ def check(conf: cfg.ConfigOpts) -> None:
 
 
 def pages(conf: cfg.ConfigOpts, kind: ProxyKind) -> str | None:
-    """Return the directory of the pages, or None if it does not exist."""
+    """Return the directory of the proxy's web pages, or None if it does not exist."""
     web: str | None = conf.web or kind.web
     return web if web is not None and os.path.isdir(web) else None
 
 
 def tls(conf: cfg.ConfigOpts) -> ssl.SSLContext | None:
-    """Return the TLS context that ``[DEFAULT]ssl_only`` asks for, or None if it is off.
+    """Return the TLS context of the proxy, or None if ``[DEFAULT]ssl_only`` is off.
 
-    Raises StartRefused if its files can't be read.
+    Raises StartRefused if the certificate, the key or the list of ciphers can't be used.
     """
     from kilonova.cmd.daemon.program import StartRefused
 
@@ -189,7 +190,7 @@ class ProxyPart:
             )
 
     def reload(self) -> None:
-        """Look up again which message versions the computes understand."""
+        """Make the daemon look up again which RPC versions the compute daemons understand."""
         self._levels.reset()
 
     def stop(self) -> None:

@@ -3,7 +3,7 @@
     conf = options.parse(argv, 'kilonova-compute')
     options.warn_unread(conf)
 
-All programs use it.
+All daemons and command-line tools use the module.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from kilonova.rpc import versions
 LOG = logging.getLogger(__name__)
 
 PROJECT = 'kilonova'
-# Libraries whose options have an effect in one of the daemons, by their names for oslo-config-generator.
+# Libraries whose options have an effect in a daemon. The names are those that oslo-config-generator uses.
 LIBRARIES = ('castellan.config', 'keystonemiddleware.auth_token', 'oslo.log', 'oslo.messaging', 'oslo.reports')
-# Minimum number of report_intervals in service_down_time. With less, one late heartbeat makes a service count as down.
+# service_down_time must be at least this many times report_interval.
+# With a smaller ratio, one late heartbeat would make a service count as down.
 LATE_HEARTBEATS = 2.5
 
 Name = tuple[str, str]
@@ -45,7 +46,7 @@ def version() -> str:
 def new() -> cfg.ConfigOpts:
     """Return a configuration with all options of Kilonova.
 
-    It also has the options of libraries that don't register them by themselves.
+    The configuration also has the options of libraries that don't register their options themselves.
     """
     conf = kilonova.conf.new()
     logging.register_options(conf)
@@ -73,7 +74,7 @@ def parse(argv: Sequence[str], prog: str, conf: cfg.ConfigOpts | None = None) ->
 
 def setup_logging(conf: cfg.ConfigOpts) -> None:
     """Set up logging as the options say. A further call opens the log files again."""
-    # Alembic's lines about loaded plugins are left out. Those about revisions that it runs are kept.
+    # Leave out Alembic's lines about loaded plugins, and keep its lines about the revisions that it applies.
     quiet = ['alembic.runtime.plugins=WARNING', 'alembic.ddl=WARNING']
     logging.set_defaults(default_log_levels=[*logging.get_default_log_levels(), *quiet])
     logging.setup(conf, PROJECT, version())
@@ -87,7 +88,7 @@ def reload(conf: cfg.ConfigOpts) -> bool:
     """
     LOG.info('Caught SIGHUP, reading the configuration again')
     try:
-        # Parse a copy first, because a wrong value would be applied and then raise an error whenever it is read.
+        # Parse a copy first. Otherwise a wrong value would be applied, and would raise an error each time it is read.
         parse(
             [
                 argument
@@ -100,7 +101,7 @@ def reload(conf: cfg.ConfigOpts) -> bool:
         conf.mutate_config_files()
         setup_logging(conf)
     except (Exception, SystemExit):
-        # SystemExit: oslo.config ends the program for a wrong value of an option that is also on the command line.
+        # oslo.config raises SystemExit for a wrong value of an option that is also on the command line.
         LOG.exception('The configuration could not be read again: all options keep their values')
         return False
     return True
@@ -123,9 +124,9 @@ def check_intervals(conf: cfg.ConfigOpts) -> None:
 def cap(conf: cfg.ConfigOpts, interface: str) -> str | None:
     """Return the version to which [upgrade_levels] limits messages to an interface, or None if there is no limit.
 
-    ``interface`` is a name of ``rpc.versions``. The option ``conductor`` is for both interfaces of the conductor: 1.x
-    for compute tasks, 3.x for the other one. Raises ConfigFileValueError for a version of no release that can run
-    together with this one.
+    ``interface`` is a name of ``rpc.versions``. The option ``conductor`` is for two interfaces: its value is 1.x for
+    the interface compute_task, and 3.x for the interface conductor. Raises ConfigFileValueError if no release that can
+    run together with this release has the version.
     """
     option = 'conductor' if interface == 'compute_task' else interface
     value = conf.upgrade_levels[option]
@@ -142,8 +143,8 @@ def cap(conf: cfg.ConfigOpts, interface: str) -> str | None:
 def warn_unread(conf: cfg.ConfigOpts) -> None:
     """Log one WARNING with the options in the configuration files that no program of Kilonova reads.
 
-    Such options are misspelt or not supported. The API logs another WARNING for a paste file. Called once for a daemon,
-    not for each worker.
+    An option is not read if it is misspelt or not supported. The API logs another WARNING for a paste file. The
+    function is called once for a daemon, not for each worker.
     """
     names = unread(conf)
     if names:

@@ -33,13 +33,13 @@ def sample(cloud: Cloud, args: argparse.Namespace) -> int:
     words = ['--namespace', NAMESPACE]
     if args.output_file:
         words += ['--output-file', args.output_file]
-    # Use a separate configuration, because the generator registers arguments that are no options of Kilonova.
+    # Use a separate configuration, because the generator registers arguments that are not options of Kilonova.
     generator.generate_sample(words, conf=cfg.ConfigOpts())
     return 0
 
 
 def list_redundant(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Print the rules of the policy file that are equal to the default."""
+    """Print the rules of the policy file that are equal to their defaults."""
     enforcer = _enforcer(cloud.conf)
     for name, rule in sorted(enforcer.file_rules.items()):
         if name in enforcer.registered_rules and rule == enforcer.registered_rules[name]:
@@ -82,9 +82,10 @@ def _enforcer(conf: cfg.ConfigOpts) -> Any:
 
 
 def get_enforcer() -> Any:
-    """Return the enforcer of this cloud's rules, for oslo.policy's own programs.
+    """Return the enforcer of this cloud's policy rules, for the programs of oslo.policy.
 
-    It is the entry point of ``oslo.policy.enforcer``. Of their command line, --config-file and --config-dir are used.
+    The function is the entry point of ``oslo.policy.enforcer``. It reads --config-file and --config-dir from the
+    command line of the program.
     """
     from kilonova.cmd import options
 

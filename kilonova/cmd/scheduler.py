@@ -28,7 +28,7 @@ def main() -> int:
 
 
 def build(conf: cfg.ConfigOpts) -> Any:
-    """Return the assembled parts of the daemon. Nothing is started."""
+    """Return the daemon, assembled from its configuration but not started."""
     from kilonova.cmd.daemon import database_parts, parts
     from kilonova.cmd.daemon.service import ServiceRecord
     from kilonova.scheduler.manager import SchedulerManager
@@ -51,7 +51,11 @@ def build(conf: cfg.ConfigOpts) -> Any:
 
 
 class SchedulerPart:
-    """The scheduler daemon. It serves first and then reports as up; at the end the order is reversed."""
+    """The scheduler daemon.
+
+    At the start it first serves calls and then reports as up. At the end it first stops reporting and then stops
+    serving.
+    """
 
     timers = None
 
@@ -88,7 +92,7 @@ class SchedulerPart:
         """Do nothing: the daemon caches nothing that must be read again."""
 
     def stop(self) -> None:
-        """Stop the service. Running selections are still answered."""
+        """Stop the service. Calls that are running still get their reply."""
         self._stopping.set()
         self._record.stop()
         if self._serving:

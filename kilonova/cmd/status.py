@@ -98,7 +98,7 @@ def schemas(cloud: Cloud) -> Outcome:
 
 
 def old_computes(cloud: Cloud) -> Outcome:
-    """Check that no compute is older than the previous release. Other daemons do not start while there is one."""
+    """Check that no compute service is older than the previous release. Otherwise other daemons do not start."""
     from kilonova.cmd.daemon import caps
 
     refusal = caps.too_old(cloud.cells)
@@ -108,7 +108,7 @@ def old_computes(cloud: Cloud) -> Outcome:
 def silent_services(cloud: Cloud) -> Outcome:
     """Check that no service of an older release has stopped reporting.
 
-    As long as such a service exists, messages are limited to those that it understands.
+    As long as such a service exists, all services get only messages that the old service understands.
     """
     from kilonova.cmd.daemon import caps
     from kilonova.rpc.versions import BINARIES, SERVICE_VERSION
@@ -128,7 +128,7 @@ def silent_services(cloud: Cloud) -> Outcome:
 
 
 def policy_json(cloud: Cloud) -> Outcome:
-    """Check that the policy file is YAML, and that there is no old JSON file that is not read."""
+    """Check that the policy file is YAML, and that no JSON policy file is left that is not read."""
     name = cloud.conf.oslo_policy.policy_file
     remedy = (
         'Convert it with oslopolicy-convert-json-to-yaml --namespace kilonova and name the result in '
@@ -168,7 +168,7 @@ def _is_json(path: str) -> bool:
     return True
 
 
-# Checks by name. A check that Nova has as well has Nova's name.
+# The checks by name. A check that also exists in nova-status has the same name.
 CHECKS: dict[str, Callable[[Cloud], Outcome]] = {
     'Cells v2': cells_v2,
     'Placement API': placement_api,

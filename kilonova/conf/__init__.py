@@ -4,8 +4,8 @@
     conf(['--config-file', 'kilonova.conf'], project='kilonova')
     conf.pci.alias
 
-A section's module has ``GROUP`` (None for [DEFAULT]) and ``OPTS``. There is no global configuration. Code that needs
-options gets ``conf`` as an argument.
+The module of a section has ``GROUP``, its name (None for [DEFAULT]), and ``OPTS``, its options. Kilonova has no global
+configuration: code that needs options gets ``conf`` as an argument.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def new() -> cfg.ConfigOpts:
 
 
 def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-    """Return all options by section, for oslo-config-generator (entry point ``oslo.config.opts``)."""
+    """Return all options as (section, options) pairs, for oslo-config-generator (entry point ``oslo.config.opts``)."""
     groups: dict[str, list[cfg.Opt]] = {}
     for section in sections():
         groups.setdefault(section.GROUP or 'DEFAULT', []).extend(section.OPTS)

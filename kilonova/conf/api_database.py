@@ -15,5 +15,5 @@ _CONNECTION = cfg.StrOpt(
     'kilonova-manage; it must not be set on compute hosts.',
 )
 
-# The pool settings have the same meaning as in [database]. Each section has its own values.
+# The options of the pool have the same meaning as in [database], but values of their own.
 OPTS = [_CONNECTION, *(option for option in database.OPTS if option.name != 'connection')]

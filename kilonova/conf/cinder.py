@@ -1,4 +1,4 @@
-"""The [cinder] options: the address of the volume service, and the account that is used (options of keystoneauth1)."""
+"""The [cinder] options: the address of the volume service, and the account for it (options of keystoneauth1)."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ OPTS: list[cfg.Opt] = [
     ),
 ]
 
-# Cinder itself waits 60 seconds for a back end. The limit is longer, so that Cinder's error is still received.
+# Cinder itself waits 60 seconds for a back end. The timeout is longer, so that Cinder's own error is still received.
 cfg.set_defaults(OPTS, service_type='block-storage', valid_interfaces=['internal', 'public'], timeout=75)

@@ -8,7 +8,7 @@ GROUP = 'cors'
 
 _VERSION_HEADERS = ['OpenStack-API-Version', 'X-OpenStack-Nova-API-Version']
 
-# The middleware registers the same option objects, so their defaults are changed here instead of those of copies.
+# The middleware registers these option objects themselves, so change the defaults in the objects, not in copies.
 cors.set_defaults(
     allow_headers=[
         'X-Auth-Token',

@@ -13,5 +13,5 @@ OPTS: list[cfg.Opt] = [
     *ks_loading.get_adapter_conf_options(include_deprecated=False),
 ]
 
-# Cyborg answers a binding after it has chosen each device and created each mediated device on its host.
+# Cyborg answers a bind request only after it has chosen or created each device, so the timeout is long.
 cfg.set_defaults(OPTS, service_type='accelerator', valid_interfaces=['internal', 'public'], timeout=60)

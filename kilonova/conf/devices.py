@@ -110,7 +110,7 @@ def mdev_options(mdev_type: str) -> tuple[str, list[cfg.Opt]]:
 
 
 def mdev_section(conf: cfg.ConfigOpts, mdev_type: str) -> cfg.ConfigOpts.GroupAttr:
-    """Register the section [mdev_<type>] and return it. It need not be in a configuration file."""
+    """Register the section [mdev_<type>] and return it. The section may be missing in the configuration files."""
     group, opts = mdev_options(mdev_type)
     conf.register_opts(opts, group=group)
     found: cfg.ConfigOpts.GroupAttr = conf[group]

@@ -1,4 +1,4 @@
-"""The [glance] options: the address of the image service, and the account that is used (options of keystoneauth1)."""
+"""The [glance] options: the address of the image service, and the account for it (options of keystoneauth1)."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ OPTS: list[cfg.Opt] = [
     ),
 ]
 
-# Glance answers an upload after the store has written all of it.
+# Glance answers an upload only after its store has written the whole image, so the timeout is long.
 cfg.set_defaults(OPTS, service_type='image', valid_interfaces=['internal', 'public'], timeout=60)

@@ -1,6 +1,6 @@
 """The [neutron] options: the network service, its account (options of keystoneauth1), and the metadata proxy.
 
-The proxy forwards requests of guests for their metadata to this service.
+The metadata proxy of the network service forwards guests' requests for metadata to kilonova-api.
 """
 
 from __future__ import annotations
@@ -32,5 +32,5 @@ OPTS: list[cfg.Opt] = [
     *ks_loading.get_adapter_conf_options(include_deprecated=False),
 ]
 
-# Neutron answers a request for a port after the port has its addresses and its binding.
+# Neutron answers a request for a port only after the port has its addresses and its binding, so the timeout is long.
 cfg.set_defaults(OPTS, service_type='network', valid_interfaces=['internal', 'public'], timeout=60)

@@ -1,4 +1,4 @@
-"""The [placement] options: the address of Placement, and the account that is used (options of keystoneauth1)."""
+"""The [placement] options: the address of Placement, and the account for it (options of keystoneauth1)."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ cfg.set_defaults(
     OPTS,
     service_type='placement',
     valid_interfaces=['internal', 'public'],
-    # keystoneauth1 has no time limit by default. A Placement that hangs must count as not answering.
+    # keystoneauth1 has no time limit by default. With a limit, a Placement that hangs counts as not answering.
     timeout=30,
 )

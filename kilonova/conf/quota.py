@@ -13,7 +13,7 @@ def _limit(name: str, default: int, what: str) -> cfg.IntOpt:
     return cfg.IntOpt(name, default=default, min=-1, deprecated_opts=was(f'quota_{name}'), help=f'{what} -1: no limit.')
 
 
-# The names are those of Nova and of Kilonova.
+# The name of each driver is accepted with the prefix of Nova and with that of Kilonova.
 DRIVERS = tuple(
     f'{prefix}.quota.{name}'
     for prefix in ('nova', 'kilonova')

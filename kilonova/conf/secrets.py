@@ -1,4 +1,4 @@
-"""The [secrets] options: the keys that seal passwords and files of new servers on their way to the hosts."""
+"""The [secrets] options: the keys that encrypt passwords and files of new servers for the servers' hosts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The [upgrade_levels] options: the newest RPC version that receivers of each kind accept."""
+"""The [upgrade_levels] options: the newest RPC version of messages to each kind of daemon."""
 
 from __future__ import annotations
 

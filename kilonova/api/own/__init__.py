@@ -1,4 +1,4 @@
-"""Resources of Kilonova's own API, below /kilonova/v1, in the same form as the modules of ``api.v2``.
+"""Resources of Kilonova's own API, below /kilonova/v1. The modules have the same form as the modules of ``api.v2``.
 
-This API has no microversions. Fields may be added, but none is removed.
+Kilonova's own API has no microversions. Later releases may add fields, but remove none.
 """

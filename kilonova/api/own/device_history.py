@@ -1,6 +1,6 @@
 """The history of devices (``/os-device-history``): which server held which device, from when to when.
 
-The current server of a device is not in the history, but in the device itself (``devices``).
+The history only has servers that have released the device. The module ``devices`` shows the current server of a device.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _find(conn: Connection, marker: str) -> int | None:
 def index(call: Call) -> Any:
     """List the entries of the device history (``GET /os-device-history``).
 
-    ``silent_cells`` in the response names the cells that did not answer. Their entries are missing in the list.
+    ``silent_cells`` in the response names the cells that did not answer, whose entries are missing in the list.
     """
     limit, silent = call.limit(), list[Database]()
     filters = {

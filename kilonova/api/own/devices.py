@@ -97,7 +97,7 @@ def _number(conn: Connection, marker: str) -> int | None:
 def _find(backend: Backend, uuid: str) -> Row:
     """Return the row of a device.
 
-    Raises NotFound if it does not exist, and Unanswered if it may be in a cell that does not answer.
+    Raises NotFound if the device does not exist, and Unanswered if a cell that does not answer may have the device.
     """
 
     def ask(cell: Database) -> Row | None:
@@ -117,7 +117,7 @@ def _find(backend: Backend, uuid: str) -> Row:
 def index(call: Call) -> Any:
     """List devices (``GET /os-devices``).
 
-    ``silent_cells`` in the response names the cells that did not answer. Their devices are missing in the list.
+    ``silent_cells`` in the response names the cells that did not answer, whose devices are missing in the list.
     """
     limit, kind, status = call.limit(), call.one('kind'), call.one('status')
     filters: dict[str, Any] = {name: call.one(name) for name in ('host', 'server', 'project_id')}

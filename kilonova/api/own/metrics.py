@@ -1,4 +1,4 @@
-"""Numbers of PCI devices (``/metrics``), as text for Prometheus."""
+"""The resource ``/metrics``: the numbers of PCI devices by host, kind, status and project, as text for Prometheus."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
     BODY = Obj(Prop('server', Obj(Prop('name', NAME, required=True), Prop('description', TEXT, since=19))))
     BODY.check({'server': {'name': 'a', 'description': 'b'}}, version=2)     # Invalid: 'description' was unexpected
 
-The schema of a microversion has the properties whose range includes it. So no code has to compare microversions.
+The schema of a microversion has the properties whose range includes this microversion.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from kilonova.errors import Invalid
 
 # From this microversion on, lists refuse unknown query parameters.
 STRICT_SINCE = 75
-# From this microversion on, requests that have no query parameters refuse all of them, too.
+# From this microversion on, also requests without any defined query parameter refuse unknown query parameters.
 STRICT_EVERYWHERE = 102
-# The maximum number of characters of a value, and of the error about it, in an error message.
+# An error message contains at most this many characters of the refused value, and at most as many of the reason.
 MOST_SAID = 2048
 
 
@@ -64,9 +64,10 @@ class Window(NamedTuple):
 
 
 # --- keywords --------------------------------------------------------------------------------------------------------
-# The cost of a check is limited by the schema, not by the sent value. Lengths are checked first: a text that is longer
-# than ``maxLength`` is not compared with a pattern or format, and the items of a list that is longer than ``maxItems``
-# are not checked. Repeated items of a list are found in one pass, and only the first errors of a value are compared.
+# The cost of a check is limited by the schema, not by the sent value, because lengths are checked first.
+# A text that is longer than ``maxLength`` is not compared with a pattern or format.
+# The items of a list that is longer than ``maxItems`` are not checked.
+# Repeated items of a list are found in one pass, and only the first errors of a value are compared.
 # As in JSON Schema, ``$`` in a pattern is the end of the text. In Python, ``$`` also matches before a final line feed.
 
 # The maximum number of errors of a value that are compared to find the most relevant one.
@@ -77,7 +78,7 @@ Errors = Iterator[jsonschema.ValidationError]
 
 @functools.cache
 def compiled(pattern: str) -> re.Pattern[str]:
-    """Return the compiled pattern of a schema, for a search."""
+    """Return the compiled pattern of a schema, for ``search``. A final ``$`` matches only the end of the text."""
     return re.compile(pattern[:-1] + r'\Z' if pattern.endswith('$') else pattern)
 
 
@@ -90,7 +91,7 @@ _BOUNDS: dict[type, str] = {str: 'maxLength', list: 'maxItems', dict: 'maxProper
 
 
 def _is_long(value: Any, schema: dict[str, Any]) -> bool:
-    """Return whether the value is longer than its schema allows. Then other keywords need not be checked."""
+    """Return whether the value is longer than its schema allows, so that other keywords need not be checked."""
     bound = _BOUNDS.get(type(value))
     return bound is not None and bound in schema and len(value) > schema[bound]
 
@@ -150,7 +151,7 @@ def _additional(validator: Validator, allowed: bool, value: Json, schema: dict[s
 
 
 def _limit(compare: Callable[[float, float], bool], word: str) -> Callable[..., Errors]:
-    """Return the check of minimum or maximum, which also applies to numbers that are written as text."""
+    """Return the check of minimum or maximum. The check also applies to numbers that are written as text."""
 
     def check(validator: Validator, limit: float, value: Json, schema: dict[str, Any]) -> Errors:
         try:
@@ -207,7 +208,7 @@ def at(schema: Any, version: int) -> Any:
 
 
 class Schema:
-    """The base class of the schemas of bodies."""
+    """The base class of the schemas of request bodies."""
 
     def at(self, version: int) -> dict[str, Any]:
         """Return the plain JSON schema of a microversion. Subclasses implement it."""
@@ -280,7 +281,10 @@ class QuerySchema:
 
     @classmethod
     def of(cls, *props: Prop, strict_since: int = STRICT_SINCE, private: bool = False) -> QuerySchema:
-        """Return the schema of a query with these properties."""
+        """Return the schema of a query with these properties.
+
+        Unlike the constructor, it refuses unknown parameters from ``STRICT_SINCE`` on by default.
+        """
         return cls(props, strict_since, private)
 
     def at(self, version: int) -> dict[str, Any]:
@@ -314,7 +318,7 @@ def _raise(validator: Validator, value: object, what: str) -> None:
     if error is None:
         return
     message = str(error.cause) if error.cause is not None and str(error.cause) else error.message
-    # Use the absolute path: inside anyOf or oneOf, the error's own path begins there.
+    # Use ``absolute_path``: for an error inside anyOf or oneOf, the attribute ``path`` begins only at that keyword.
     names = [part for part in error.absolute_path if what == 'field/attribute' or isinstance(part, str)]
     if not names or (names[-1] == 'name' and isinstance(error.cause, BadName)):
         raise ValidationError(detail=_cut(message))

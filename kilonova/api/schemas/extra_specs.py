@@ -6,7 +6,7 @@
 
 Namespaces without a row in the table belong to operators, and are not checked. A plug-in, such as a scheduler filter,
 may add rows: an entry point in the group ``kilonova.api.extra_spec_validators`` names a function that returns an
-iterable of ``Spec``. Its namespaces are then checked like those of the table.
+iterable of ``Spec``. The namespaces of these rows are then checked, too.
 """
 
 from __future__ import annotations
@@ -39,12 +39,11 @@ class InvalidExtraSpec(Invalid):
 
 
 class Spec(NamedTuple):
-    """A row of the table: one extra spec, or several with a common check.
+    """A row of the table: one extra spec, or several that have the same check.
 
-    ``name`` is a regular expression for the whole key. ``check`` returns what is wrong with a value, or None.
-
-    ``always``: values are checked at every microversion. Nova has no check of such a spec, so there is no microversion
-    from which on users expect one.
+    ``name`` is a regular expression for the whole key. ``check`` returns a text that says what is wrong with a value,
+    or None if the value is valid. If ``always`` is true, values are checked at every microversion, not only since 2.86,
+    because Nova has no check of this extra spec.
     """
 
     name: str
@@ -71,9 +70,10 @@ def _whole(minimum: int | None = None, maximum: int | None = None) -> Callable[[
 
 
 def _limit(part: str, *, off: bool = False) -> Callable[[str], str | None]:
-    """Return the check of a CPU limit, with the range that the kernel of some host accepts.
+    """Return a check that a CPU limit is in the range that a host's kernel can accept.
 
-    If ``off`` is true, a value below 0 means no limit and is accepted.
+    Kernels differ, so the range is the union of their ranges. If ``off`` is true, a value below 0 means no limit and is
+    accepted.
     """
     check = _whole(*tuning.CPU_LIMITS[part])
     return lambda value: None if off and re.fullmatch(r'-[0-9]{1,18}', value.strip()) else check(value)
@@ -121,7 +121,7 @@ def _either(*values: str) -> str:
 _COUNT, _SIZE = _whole(1), _whole(0)
 _CPU_LIST = _form(r'\^?\d+(-\d+)?(,\^?\d+(-\d+)?)*')
 _GROUP = r'([a-zA-Z0-9_-]{1,64})?'
-# Placement has the standard names from the start. A custom name is created when it is first used, so any is accepted.
+# Placement has the standard names, and creates a name CUSTOM_… at its first use. So any such name is accepted.
 _CLASSES = f'{_either(*os_resource_classes.STANDARDS)}|CUSTOM_[A-Z0-9_]+'
 _TRAITS = f'{_either(*os_traits.get_traits())}|CUSTOM_[A-Z0-9_]+'
 
@@ -183,7 +183,7 @@ SPECS: tuple[Spec, ...] = (
     Spec(rf'resources{_GROUP}:({_CLASSES})', _SIZE),
     Spec(rf'trait{_GROUP}:({_TRAITS})', _word('required', 'forbidden')),
 )
-# The namespaces of Nova. An unknown name in one of them is an error.
+# The namespaces of Nova's extra specs. An unknown extra spec in one of these namespaces is an error.
 _NAMESPACES = 'accel|hw|hw_rng|hw_video|os|pci_passthrough|quota|(resources|trait)([0-9_].*)?'
 
 
@@ -209,7 +209,7 @@ def _compile(more: Iterable[Spec] = ()) -> _SpecTable:
 
 @functools.cache
 def _table() -> _SpecTable:
-    """Return the table of our rows and those of plug-ins, which is read once.
+    """Return the table of the extra specs that Kilonova and its plug-ins define. The plug-ins are loaded once.
 
     A plug-in that can't be loaded is logged and left out.
     """
@@ -224,7 +224,8 @@ def _table() -> _SpecTable:
 def check(values: Mapping[str, str], *, validated: bool = True) -> None:
     """Raise InvalidExtraSpec for the first extra spec that is unknown or malformed.
 
-    If ``validated`` is false, the request's microversion is below 2.86, and only rows with ``always`` are checked.
+    ``validated`` is false if the request's microversion is below 2.86: only extra specs with ``Spec.always`` are
+    checked.
     """
     table = _table()
     for key, value in values.items():

@@ -2,8 +2,8 @@
 
     Prop('host', t.HOST, required=True), Prop('count', t.integer(1))
 
-Each text has a maximum length, and each list a maximum number of items. The cost of formats and patterns depends on it.
-A test checks all schemas for this.
+Each text has a maximum length, and each list a maximum number of items, because the cost of checking formats and
+patterns grows with the length. A test checks that all schemas have these limits.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kilonova.db import expressions
 Json: TypeAlias = 'bool | int | float | str | list[Json] | dict[str, Json] | None'
 MAX_INT = 0x7FFFFFFF
 MAX_FLOAT = 3.40282e38
-# The maximum number of key-value pairs in one request. Quotas have smaller limits, if there are any.
+# The maximum number of key-value pairs (such as metadata) in one request. A quota may allow fewer.
 MAX_PAIRS = 1000
 
 NULL = {'type': 'null'}
@@ -59,7 +59,7 @@ METADATA = {
     'patternProperties': {r'^[a-zA-Z0-9-_:. ]{1,255}$': {'type': 'string', 'maxLength': 255}},
 }
 
-# Query parameters arrive as text.
+# Schemas of query parameters, whose values always arrive as text.
 ANY_TEXT = {'type': 'string', 'maxLength': 4096}
 NUMBER_TEXT = {'type': 'string', 'pattern': '^[0-9]*$', 'minLength': 1, 'maxLength': 19}
 DATE_TEXT = {'type': 'string', 'format': 'date-time', 'maxLength': 255}
@@ -84,7 +84,7 @@ def one_of(*values: str) -> dict[str, Any]:
 
 
 def when(value: str) -> datetime.datetime:
-    """Return a time from a query, which its schema has checked, as naive UTC."""
+    """Convert the text of a time in a query to naive UTC. The schema of the query has checked the text."""
     return timeutils.normalize_time(timeutils.parse_isotime(value))
 
 

@@ -1,7 +1,7 @@
-"""Accelerators (Cyborg) of servers: what a flavor's device profile requests, and what such servers can't do.
+"""Accelerators (Cyborg) of servers: requests of device profiles, and checks of actions that accelerators prevent.
 
-The create, resize, shelve and live migration services call these functions. They carry the device profile's request
-groups in the request spec.
+The create, resize, shelve and live migration services call these functions. They put the request groups of the device
+profiles into the request spec.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def groups(
 
     Raises:
         NoAccelerators: There are profiles, but this cloud has no accelerator service.
-        DeviceProfileError: A profile does not exist, or asks for something that a server can't get.
+        DeviceProfileError: A profile does not exist, or requests devices or traits that a server can't get.
     """
     name, client = device_profile.name_of(extra_specs), backend.accelerators
     if name is None and not ports:
@@ -76,7 +76,7 @@ def check_moves_live(backend: Backend, instance: Instance) -> None:
     Do nothing if the server's flavor asks for no accelerators.
 
     Raises:
-        AcceleratorsRefused: An accelerator is not bound, or stays with its host while the guest runs.
+        AcceleratorsRefused: An accelerator is not bound, or its kind can't move to another host while the guest runs.
         NoAccelerators: The cloud has no accelerator service.
         AcceleratorRequestOpFailed: Cyborg returned an error, or knows no accelerators of the server.
     """

@@ -1,9 +1,11 @@
 """Host aggregates and their availability zones: create, change, delete, add and remove hosts, update Placement.
 
 A host is in at most one availability zone. A host that has servers stays in its zone, because its servers were
-requested in that zone. Placement stores which compute nodes are in an aggregate (``clients.aggregates``). The
-transaction that changes the members of an aggregate also writes an operation row. If the update of Placement fails, a
-conductor repeats it by this row.
+requested in that zone.
+
+Placement also stores the compute nodes of each aggregate (``clients.aggregates``). The transaction that changes the
+hosts of an aggregate inserts an operation row. If the update of Placement fails, a conductor repeats the update by this
+row.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from kilonova.errors import Conflict, Invalid, KilonovaError, NotFound
 
 LOG = logging.getLogger(__name__)
 
-# Seconds until a conductor updates Placement if this process, which tries it at once, has not succeeded.
+# This process updates Placement at once. If that fails, a conductor does the update after this number of seconds.
 MEND_AFTER = 10.0
 IN_ANOTHER_ZONE = 'One or more hosts already in availability zone(s) %s'
 HAS_SERVERS = 'One or more hosts contain instances in this zone'
@@ -36,7 +38,7 @@ Zone = str | None
 
 
 class NotAMember(NotFound):
-    """Error 404: the host is not in the aggregate, or one of them does not exist."""
+    """Error 404: the host is not in the aggregate, or the host or the aggregate does not exist."""
 
     msg_fmt = 'Cannot remove host %(host)s in aggregate %(aggregate_id)s'
 
@@ -86,7 +88,7 @@ def list_aggregates(backend: Backend) -> list[dict[str, Any]]:
 def get(backend: Backend, identifier: str) -> dict[str, Any]:
     """Return an aggregate with its hosts and metadata.
 
-    Raises AggregateNotFound if it does not exist, and NotANumber (400) if ``identifier`` is not an integer.
+    Raises AggregateNotFound if the aggregate does not exist, and NotANumber (400) if ``identifier`` is not an integer.
     """
     with backend.api_db.read() as conn:
         return aggregates.get(conn, _number(identifier))
@@ -112,7 +114,7 @@ def update(
 ) -> dict[str, Any]:
     """Change an aggregate's name or availability zone, and return the aggregate.
 
-    ``name`` None keeps the name. ``zone`` is empty, or has the key ``availability_zone``.
+    If ``name`` is None, the name stays. ``zone`` is {'availability_zone': zone}, or empty if the zone stays.
 
     Raises:
         AggregateNotFound: The aggregate does not exist.
@@ -160,8 +162,8 @@ def set_metadata(
 def delete(backend: Backend, ctxt: RequestContext, identifier: str) -> None:
     """Delete an aggregate.
 
-    Raises AggregateNotFound if it does not exist, NotANumber if ``identifier`` is not an integer, and NotDeleted (400)
-    if it still has hosts.
+    Raises AggregateNotFound if the aggregate does not exist, NotANumber if ``identifier`` is not an integer, and
+    NotDeleted (400) if the aggregate still has hosts.
     """
     row = get(backend, identifier)
     backend.notify.emit(ctxt, 'aggregate.delete.start', aggregate=row)
@@ -176,7 +178,7 @@ def delete(backend: Backend, ctxt: RequestContext, identifier: str) -> None:
 def add_host(backend: Backend, ctxt: RequestContext, identifier: str, host: str) -> dict[str, Any]:
     """Add a host to an aggregate, update Placement, and return the aggregate.
 
-    If Placement can't be updated, a conductor does it later.
+    If the update of Placement fails, a conductor repeats it later.
 
     Raises:
         AggregateNotFound: The aggregate does not exist.
@@ -209,7 +211,7 @@ def add_host(backend: Backend, ctxt: RequestContext, identifier: str, host: str)
 def remove_host(backend: Backend, ctxt: RequestContext, identifier: str, host: str) -> dict[str, Any]:
     """Remove a host from an aggregate, update Placement, and return the aggregate.
 
-    If Placement can't be updated, a conductor does it later.
+    If the update of Placement fails, a conductor repeats it later.
 
     Raises:
         NotAMember: The host is not in the aggregate, or the host or the aggregate does not exist (error 404).
@@ -239,7 +241,7 @@ def remove_host(backend: Backend, ctxt: RequestContext, identifier: str, host: s
 def _number(identifier: str) -> int:
     number = host_service.as_number(identifier)
     if number is None:
-        # A number with more digits than any id has: there is no such aggregate.
+        # The text may still be an integer with more digits than any id has. Then the aggregate does not exist.
         if re.fullmatch('-?[0-9]+', identifier) is None:
             raise NotANumber
         raise AggregateNotFound(aggregate_id=identifier)
@@ -248,7 +250,7 @@ def _number(identifier: str) -> int:
 
 # --- zones -----------------------------------------------------------------------------------------------------------
 def _effective(backend: Backend, rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return the availability zone of a host that is in these aggregates."""
+    """Return the availability zone of a host, where ``rows`` are all aggregates that contain the host."""
     return next((row['metadata'][ZONE] for row in rows if ZONE in row['metadata']), backend.options.default_zone)
 
 
@@ -293,7 +295,7 @@ def _refuse_second_zone(
 ) -> None:
     """Raise ``error`` if hosts of the aggregate ``row`` are in an availability zone other than ``zone``.
 
-    ``neighbours`` are all aggregates of the hosts that are or will be in ``row``. Do nothing if ``zone`` is None.
+    ``neighbours`` are all aggregates that contain one of these hosts. Do nothing if ``zone`` is None.
     """
     others = {other['metadata'][ZONE] for other in neighbours if other['id'] != row['id'] and ZONE in other['metadata']}
     if zone is not None and others - {zone}:
@@ -315,7 +317,7 @@ def _have_servers(backend: Backend, hosts: list[str]) -> bool:
 
 # --- Placement -------------------------------------------------------------------------------------------------------
 def _remember(conn: engine.Connection, ctxt: RequestContext, aggregate_uuid: str, host: str) -> operations.OperationRow:
-    """Insert and return the operation row by which a conductor updates Placement if this process doesn't do it.
+    """Insert and return an operation row. If this process fails to update Placement, a conductor does so by this row.
 
     The row becomes due after ``MEND_AFTER`` seconds.
     """
@@ -332,9 +334,9 @@ def _remember(conn: engine.Connection, ctxt: RequestContext, aggregate_uuid: str
 
 
 def _mirror(backend: Backend, row: operations.OperationRow) -> None:
-    """Update the aggregate's members in Placement and delete the operation row ``row``.
+    """Update the aggregate's hosts in Placement, and delete the operation row ``row``.
 
-    If an error occurs, only log it and keep the row for a conductor.
+    If an error occurs, only log it and keep the operation row, so that a conductor repeats the update.
     """
     aggregate, host = row.args['aggregate'], row.args['host']
     try:

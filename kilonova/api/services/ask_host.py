@@ -1,4 +1,4 @@
-"""Requests that only the server's host can answer: one RPC call, while the API request waits."""
+"""Send a request that only the server's host can answer: one RPC call, for whose reply the API request waits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kilonova.rpc.interface import VersionCapError
 
 
 class HostDown(Conflict):
-    """Error 409: the compute service of the server's host is down, so nothing would answer the call."""
+    """Error 409: the compute service of the server's host is down, so it could not reply to an RPC call."""
 
     msg_fmt = 'Service is unavailable at this time.'
 
@@ -26,7 +26,9 @@ class HostTooOld(Conflict):
 
 
 def ask(backend: Backend, ctxt: RequestContext, server: ServerRef, method: str, **kwargs: Any) -> Any:
-    """Call an RPC method of the server's host and return its result. ``server`` must have been found for WORK.
+    """Call an RPC method of the server's host and return its result.
+
+    ``server`` must be the result of ``find_server`` with the purpose WORK.
 
     Raises:
         InstanceNotReady: The server has no host yet (error 409).

@@ -1,4 +1,4 @@
-"""The databases, clients and options that the modules of ``api.services`` work with."""
+"""The databases, clients and options that the modules of ``api.services`` use."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ QUOTAS = (
 
 @dataclass(frozen=True)
 class ApiOptions:
-    """The configuration options that the API uses, read once.
+    """The configuration options that the API uses. They are read once, at the start of the process.
 
     Times are in seconds. ``quotas`` is a dict from resource to limit, where -1 means no limit. ``answer_seconds`` is
-    [DEFAULT]rpc_response_timeout, an option that a process without oslo.messaging does not have.
+    the option [DEFAULT]rpc_response_timeout, which does not exist in a process without oslo.messaging.
     """
 
     max_limit: int = 1000

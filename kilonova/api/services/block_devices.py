@@ -6,9 +6,9 @@
     wanted.rows(image_id)   # new rows for one server; [] if flavor and image say everything
     wanted.volumes          # the volumes that ``services.volumes`` looks up, creates and attaches
 
-Local disks are the root disk, made from the image, and blank disks (ephemeral in GiB, swap in MiB). A request that
-names ephemeral or swap disks gets these instead of the flavor's, but not more than the flavor has. Volumes exist
-already, or are made from a snapshot or an image, or are blank.
+Local disks are the root disk, made from the image, and blank disks (ephemeral in GiB, swap in MiB). A request may name
+its own ephemeral or swap disks, which replace the flavor's disks but must not be larger. A volume exists already, or it
+is created from a snapshot or an image, or blank.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from kilonova.errors import Forbidden, Invalid
 SWAP = 'swap'
 VOLUME, SNAPSHOT, IMAGE, BLANK = 'volume', 'snapshot', 'image', 'blank'
 LOCAL = 'local'
-# The values that hosts support. Others would fail on the host.
+# The file systems, buses and device types that hosts support. Refuse other values here: they would fail on the host.
 FILE_SYSTEMS = frozenset(('ext2', 'ext3', 'ext4', 'xfs', 'vfat'))
 BUSES = frozenset(('virtio', 'scsi', 'sata', 'ide', 'usb'))
 DEVICE_TYPES = frozenset(('disk', 'cdrom'))
-# Properties of an image that names block devices, and the maximum number of these.
+# Names of the image properties that describe block devices, and the maximum number of block devices of one image.
 DEVICES, _SECOND, MOST_OF_IMAGE = 'block_device_mapping', 'bdm_v2', 64
 OF_DEVICES = (DEVICES, _SECOND, 'root_device_name')
 MOST_GIB = 2**31 - 1
@@ -50,7 +50,7 @@ _OF_IMAGE: dict[str, type] = {
     'no_device': bool,
 }
 _COPIED = ('guest_format', 'device_type', 'disk_bus', 'device_name', 'tag')
-# The member of a block device that has the id of its source, if ``uuid`` does not have it.
+# For each source type, the key of a block device that contains the id of the source, if its key ``uuid`` is missing.
 _SOURCE_IDS = {VOLUME: 'volume_id', SNAPSHOT: 'snapshot_id', IMAGE: 'image_id'}
 
 
@@ -91,9 +91,9 @@ class TooManyDisks(Forbidden):
 class VolumeWish:
     """A volume that a request asks for, existing or new.
 
-    ``source`` is VOLUME for an existing volume, otherwise what the volume is made from: SNAPSHOT, IMAGE or BLANK.
-    ``source_id`` is the id of the source, None if it is BLANK. ``size`` is in GiB, where None means the size of the
-    source. ``device`` is the block device as the request has it.
+    ``source`` is VOLUME for an existing volume. A new volume is made from a SNAPSHOT, from an IMAGE, or BLANK.
+    ``source_id`` is the id of the volume, snapshot or image, None for BLANK. ``size`` is in GiB, where None means the
+    size of the source. ``device`` is the block device as the request has it.
     """
 
     source: str
@@ -126,9 +126,9 @@ class VolumeWish:
 class WantedDisks:
     """The disks that a request asks for.
 
-    ``root`` is the block device of the root disk, None if the request has none. ``blanks`` are the blank local disks,
-    in the order in which the guest gets them. ``volumes`` are the volumes. ``local`` is the number of local disks,
-    including those of the flavor.
+    ``root`` is the request's block device for a local root disk, or None if the request has none. ``blanks`` are the
+    blank local disks, in the order in which the guest gets them. ``volumes`` are the volumes. ``local`` is the number
+    of local disks, including those of the flavor.
     """
 
     root: Mapping[str, Any] | None = None
@@ -149,7 +149,7 @@ class WantedDisks:
     def rows(self, image_id: str) -> list[dict[str, Any]]:
         """Return the block_device_mapping rows of one server's local disks.
 
-        Return an empty list if the rows would say no more than the flavor.
+        Return an empty list if the server has exactly the local disks of its flavor, so that no rows are needed.
         """
         blanks = [_row(blank, BLANK, LOCAL, volume_size=blank['volume_size']) for blank in self.blanks]
         if self.root_volume is not None:
@@ -226,9 +226,10 @@ def check_count(limit: int, disks: int) -> None:
 
 # --- devices of images -----------------------------------------------------------------------------------------------
 def of_snapshot(row: Mapping[str, Any], snapshot_id: str) -> dict[str, Any]:
-    """Return the block device that an image names for a volume of a server.
+    """Return the entry for one volume in the block devices of an image that is created from a server.
 
-    ``row`` is the volume's block_device_mapping row, and ``snapshot_id`` the snapshot of the volume.
+    Only the image of a server that boots from a volume has block devices. ``row`` is the volume's block_device_mapping
+    row, and ``snapshot_id`` the snapshot of the volume.
     """
     return {
         'source_type': SNAPSHOT,
@@ -244,7 +245,7 @@ def of_snapshot(row: Mapping[str, Any], snapshot_id: str) -> dict[str, Any]:
 
 
 def as_properties(devices: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the properties of an image that names these block devices."""
+    """Return the image properties that describe these block devices."""
     return {
         DEVICES: json.dumps(devices),
         _SECOND: 'True',
@@ -255,10 +256,10 @@ def as_properties(devices: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def of_image(properties: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the block devices that an image names, in the syntax of a create request.
+    """Return the block devices that the properties of an image describe, in the syntax of a create request.
 
-    They are in the properties that ``as_properties`` writes. Return an empty list if there are none. Raises BadDevices
-    if the properties are malformed.
+    ``as_properties`` writes such properties. Return an empty list if the image has none. Raises BadDevices if the
+    properties are malformed.
     """
     text = properties.get(DEVICES)
     if not text:
@@ -287,10 +288,10 @@ def _of_image(device: Mapping[str, Any]) -> dict[str, Any]:
 def beside_image(
     devices: Sequence[Mapping[str, Any]], of_image: Sequence[Mapping[str, Any]], image_id: str | None
 ) -> list[Mapping[str, Any]]:
-    """Return the block devices of a request together with those that its image names.
+    """Return the block devices of a request together with the block devices that its image describes.
 
-    The request may name another root disk, which replaces the image's. A block device of the request for the image
-    itself is left out if the image names block devices, because the image has no disk of its own then.
+    If the request names another root disk, the image's root disk is left out. If the image describes block devices, it
+    has no disk of its own, so a block device of the request that names the image is left out, too.
     """
     if not of_image:
         return list(devices)
@@ -306,10 +307,11 @@ def has_root(devices: Iterable[Mapping[str, Any]]) -> bool:
 
 # --- one device ------------------------------------------------------------------------------------------------------
 def _from_old(devices: Iterable[Mapping[str, Any]], has_image: bool) -> list[dict[str, Any]]:
-    """Return block devices in the older syntax as block devices in the newer one.
+    """Convert block devices from the older syntax to the newer one.
 
-    In the older syntax the local disks are called 'swap' and 'ephemeralN', and the others are volumes. It has no
-    boot_index: without an image, the server boots from the first volume.
+    In the older syntax, swap and ephemeral disks are named 'swap' and 'ephemeralN' in ``virtual_name``, and all other
+    block devices are volumes. The older syntax has no boot_index: without an image, the server boots from the first
+    volume.
     """
     found = [_one_from_old(device) for device in devices]
     if not has_image:
@@ -356,7 +358,7 @@ def _check(device: Mapping[str, Any], volumes: bool) -> None:
 
 
 def _check_hardware(device: Mapping[str, Any], source: str) -> None:
-    """Raise InvalidBlockDevice for a bus, device type or file system that no host supports."""
+    """Raise InvalidBlockDevice if the block device has a bus, device type or file system that no host supports."""
     kind = 'volume' if is_volume(device) else 'local disk'
     for name, known in (('disk_bus', BUSES), ('device_type', DEVICE_TYPES)):
         if device.get(name) and device[name] not in known:
@@ -381,7 +383,7 @@ def _size(blank: Mapping[str, Any], default: int | None) -> int:
 
 
 def _wish(device: Mapping[str, Any]) -> VolumeWish:
-    """Return the volume of a checked block device. Raises Invalid if a new volume has no size."""
+    """Return the volume that a checked block device asks for. Raises Invalid if a new volume has no size."""
     source, size = device['source_type'], _size(device, None)
     if not size and source == IMAGE:
         raise Invalid("Images with destination_type 'volume' need to have a non-zero size specified")
@@ -391,7 +393,7 @@ def _wish(device: Mapping[str, Any]) -> VolumeWish:
 
 
 def _row(device: Mapping[str, Any], source: str, destination: str, **more: Any) -> dict[str, Any]:
-    """Return a row with all columns, because rows with different columns can't be inserted together."""
+    """Return a block_device_mapping row with all columns, because one INSERT needs rows with the same columns."""
     index = device.get('boot_index')
     return {
         'uuid': uuidutils.generate_uuid(),
@@ -411,11 +413,11 @@ def _row(device: Mapping[str, Any], source: str, destination: str, **more: Any) 
     }
 
 
-# --- all of them -----------------------------------------------------------------------------------------------------
+# --- all block devices -----------------------------------------------------------------------------------------------
 def _check_boot_order(devices: Iterable[Mapping[str, Any]], has_image: bool) -> None:
     """Raise BootSequence if the boot indexes are not 0, 1, 2 and so on.
 
-    The image of imageRef has index 0 if no block device has it.
+    If no block device has boot index 0, the image of imageRef gets it.
     """
     found = sorted(index for index in map(_boot_index, devices) if index is not None)
     if has_image and found[:1] != [0]:
@@ -436,7 +438,7 @@ def _check_sizes(
     ephemerals: Sequence[Mapping[str, Any]], swaps: Sequence[Mapping[str, Any]], flavor: Mapping[str, Any]
 ) -> None:
     room = flavor['ephemeral_gb'] or 0
-    # An ephemeral disk without a size has the flavor's size, so the flavor must have one.
+    # An ephemeral disk without a size gets the flavor's ephemeral size. If the flavor has none, the disk is refused.
     if ephemerals and (not room or sum(_size(blank, room) for blank in ephemerals) > room):
         raise InvalidBlockDevice(
             reason='Ephemeral disks requested are larger than the instance type allows. If no '

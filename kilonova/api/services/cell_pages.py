@@ -23,11 +23,12 @@ def page(
 ) -> list[Row]:
     """Return at most ``limit`` rows after ``marker``, in the order of the cells.
 
-    ``find(conn, marker)`` returns the id of the marker's row, or None if it is not in this cell. ``read(conn, after,
-    limit)`` returns rows after that id, or from the first row if ``after`` is None. Cells that don't answer are
-    appended to ``silent``.
+    ``find(conn, marker)`` returns the id of the marker's row, or None if the cell does not have the row. ``read(conn,
+    after, limit)`` returns the rows after the id ``after``, or from the first row on if ``after`` is None. Cells that
+    don't answer are appended to ``silent``.
 
-    Raises MarkerNotFound if no cell has the marker's row, and Unanswered if it may be in a cell that does not answer.
+    Raises MarkerNotFound if no cell has the marker's row, and Unanswered if the row may be in a cell that does not
+    answer.
     """
     found: list[Row] = []
     skip = marker is not None

@@ -1,7 +1,7 @@
 """Create servers: check everything that can be checked, write all rows in one transaction, and wake a conductor.
 
-SQL statements: one for the flavor, one for zones or hosts if the request names them, one or two for limits, one for
-each database to count the usage, and the four of ``accept_create``. Their number does not depend on the number of
+SQL statements: one for the flavor, one for zones or hosts if the request names them, one or two for limits, one in each
+database to count the usage, and the four statements of ``accept_create``. Their number does not depend on the number of
 servers.
 """
 
@@ -92,7 +92,8 @@ class CreateRequest:
     """The parameters of a request for servers.
 
     ``zone``, ``force_host`` and ``force_node`` are the parts of availability_zone (see ``parse_zone``). ``host`` and
-    ``hypervisor_hostname`` are a destination that the scheduler must accept.
+    ``hypervisor_hostname`` request a destination, which must pass the scheduler's filters. The fields ``..._allowed``
+    say what the caller's rights or the microversion permit.
     """
 
     name: str
@@ -134,7 +135,7 @@ class Created:
     """The result of a create.
 
     ``rows`` has the uuid and the auto_disk_config of each new server. ``reservation_id`` is the id of the whole
-    request. ``admin_password`` is the given or generated password, or None if there are no keys to seal it.
+    request. ``admin_password`` is the given or generated password, or None if no key is configured to encrypt it.
     """
 
     rows: list[dict[str, Any]]
@@ -144,7 +145,7 @@ class Created:
 
 @dataclass(frozen=True)
 class _Shared:
-    """Everything that all servers of one request have in common."""
+    """The values that all servers of one create request have in common."""
 
     request: CreateRequest
     flavor: Flavor
@@ -180,15 +181,15 @@ def parse_zone(text: str | None) -> tuple[str | None, str | None, str | None]:
 
 @quota.settled
 def create(backend: Backend, ctxt: RequestContext, request: CreateRequest) -> Created:
-    """Accept a request for servers and wake a conductor. The servers are in BUILD then.
+    """Accept a request for servers and wake a conductor. The new servers are in the state BUILD.
 
-    Errors that occur later are in the servers' faults. Raises subclasses of Invalid, Forbidden, Conflict and
+    Errors that occur later are recorded in the servers' faults. Raises subclasses of Invalid, Forbidden, Conflict and
     Unavailable if a check fails, for example OverQuota, or if a service does not answer.
     """
     # 1. Checks that need no other service.
     check_request(request)
     asked = networks.read(backend, ctxt, request.networks, request.security_groups, request.max_count)
-    # 2. Flavor, disks, image, devices and networks.
+    # 2. Look up and check the flavor, disks, image, devices and networks.
     flavor = find_flavor(backend, ctxt, request.flavor_ref)
     named, devices = _image_of_ref(backend, ctxt, request)
     disks = block_devices.read(
@@ -216,10 +217,10 @@ def create(backend: Backend, ctxt: RequestContext, request: CreateRequest) -> Cr
     pci_requests += interfaces.devices(
         pci_request.numa_affinity_policy(flavor['extra_specs'], image.get('properties') or {})
     )
-    # 3. The requested zone, host and server group.
+    # 3. Look up the requested zone, host and server group.
     zone, destination = _place(backend, ctxt, request)
     group = server_groups.asked_for(backend, ctxt, request.hints.get('group'))
-    # 4. Quotas.
+    # 4. Check the quotas.
     allowed = quota.limits(backend, ctxt.project_id, ctxt.user_id)
     quota.check_metadata(allowed, request.metadata)
     files = passwords.read_files(request.personality, allowed)
@@ -259,7 +260,7 @@ def create(backend: Backend, ctxt: RequestContext, request: CreateRequest) -> Cr
 
 # --- checks ----------------------------------------------------------------------------------------------------------
 def check_request(request: CreateRequest) -> None:
-    """Check what can be checked without a database or another service. Raises Invalid."""
+    """Check the parts of the request that need no database and no other service. Raises Invalid if a check fails."""
     if request.min_count > request.max_count:
         raise Invalid('min_count must be <= max_count')
     check_user_data(request.user_data)
@@ -280,7 +281,7 @@ def check_user_data(text: str | None) -> None:
 
 
 def check_certificates(ids: Sequence[str]) -> None:
-    """Raise CertificatesUnverified if certificates are given: this cloud does not verify signatures."""
+    """Raise CertificatesUnverified if certificates are given, because this cloud does not verify image signatures."""
     if ids:
         raise unsupported.CertificatesUnverified
 
@@ -288,7 +289,7 @@ def check_certificates(ids: Sequence[str]) -> None:
 def _image_of_ref(
     backend: Backend, ctxt: RequestContext, request: CreateRequest
 ) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
-    """Return the image that imageRef names, and the block devices that the image names.
+    """Return the image that imageRef names, and the block devices that the image's properties describe.
 
     Return (None, []) if the request has no imageRef.
     """
@@ -309,9 +310,8 @@ def _image(
 ) -> dict[str, Any]:
     """Return the image of the root disk, after checking that it fits the flavor.
 
-    ``named`` is the image of imageRef. If the server boots from a volume, the returned image has no id. It is the image
-    that the volume was made from or, if the request also has an imageRef, the image of imageRef, whose properties then
-    count.
+    ``named`` is the image of imageRef, or None. If the server boots from a volume, the returned image has no id. Its
+    values are those of the image of imageRef or, without imageRef, of the image that the volume was made from.
 
     Raises Invalid or Forbidden if the image does not fit, and InvalidBlockDevice if the root disk names another image
     than imageRef.
@@ -359,7 +359,7 @@ def _flavor_id(ref: str) -> str:
     if '/' not in ref:
         return ref
     found = unquote(ref.partition('?')[0].rstrip('/').rpartition('/')[2])
-    # A database column can't store this character.
+    # A database column can't store a NUL character, so a text with NUL is no id.
     return '' if '\x00' in found else found
 
 
@@ -373,9 +373,10 @@ def pci_requests_of(backend: Backend, extra_specs: dict[str, str], image: dict[s
 
 
 def numa_topology_of(flavor: Flavor, image: dict[str, Any]) -> InstanceNUMATopology | None:
-    """Return the NUMA topology that flavor and image ask for, with dedicated CPUs and page sizes, or None.
+    """Return the NUMA topology that flavor and image request, including dedicated CPUs and page sizes.
 
-    Raises Invalid if the values of flavor and image are not valid or contradict each other.
+    Return None if they request no topology. Raises Invalid if the values of flavor and image are not valid or
+    contradict each other.
     """
     properties = ImageMeta.from_dict(image).properties
     cpu_layout.choose(flavor.vcpus, cpu_layout.limits_of(flavor.extra_specs, properties))
@@ -393,7 +394,9 @@ def check_board(flavor: Flavor, image: dict[str, Any]) -> None:
 def _place(backend: Backend, ctxt: RequestContext, request: CreateRequest) -> tuple[str | None, Destination | None]:
     """Return the availability zone and the destination that the request asks for.
 
-    Raises ZoneUnavailable or HostUnknown (both subclasses of Invalid) if there is no such zone, host or node.
+    The zone is [DEFAULT]default_schedule_zone if the request names none. The destination is None unless the request has
+    ``host`` or ``hypervisor_hostname``. Raises ZoneUnavailable or HostUnknown (both subclasses of Invalid) if the zone,
+    host or node does not exist.
     """
     zone = request.zone or backend.options.schedule_zone
     asked, node = request.host or request.force_host, request.hypervisor_hostname or request.force_node
@@ -414,7 +417,7 @@ def _place(backend: Backend, ctxt: RequestContext, request: CreateRequest) -> tu
 def check_zone(backend: Backend, zone: str) -> None:
     """Check that an availability zone has an enabled compute service.
 
-    Raises ZoneUnavailable if it has none, and Unanswered if one may be in a cell that does not answer.
+    Raises ZoneUnavailable if the zone has none, and Unanswered if a cell that does not answer may have one.
     """
     silent: list[Any] = []
     if not any(
@@ -493,8 +496,9 @@ def _write(
 ) -> list[str]:
     """Write the rows of all servers in one transaction, and return the uuids of the operations.
 
-    ``devices`` are the block_device_mapping rows of each server, and ``sealed`` its sealed password and files.
-    ``notes`` are the operations that would delete the new volumes: the transaction deletes them.
+    ``devices`` are the block_device_mapping rows of each server. ``sealed`` has the encrypted password and files of
+    each server. ``notes`` are the uuids of operations that would delete the new volumes if this request failed: the
+    transaction deletes these operations.
     """
     requests = [
         {
@@ -545,9 +549,9 @@ def _write(
 
 
 def _withdraw(backend: Backend, ctxt: RequestContext, uuids: list[str]) -> bool:
-    """Withdraw the servers that exceed a quota, and return whether nothing is left of them.
+    """Withdraw the servers because they exceed a quota. Return True if none of them exists any more.
 
-    Servers that a conductor has already handed over to a cell are deleted. Then return False.
+    If a conductor has already handed over servers to a cell, delete these servers as users do, and return False.
     """
     gone = withdrawals.create(backend.api_db, uuids)
     for uuid in gone:
@@ -602,7 +606,8 @@ def _server(ctxt: RequestContext, shared: _Shared, index: int) -> Instance:
             **(holder.for_ports(uuid) if shared.networks.profiles else {}),
         },
         numa_topology=shared.numa_topology.replaced(instance_uuid=uuid) if shared.numa_topology is not None else None,
-        # All servers of one request have the same request ids: the scheduler's answer maps them to providers for all.
+        # All servers of one create request have the same PCI request ids.
+        # The scheduler's reply maps the PCI request ids to resource providers once, for all servers together.
         pci_requests=InstancePCIRequests(instance_uuid=uuid, requests=shared.pci_requests),
         created_at=instances.utcnow(),
         # Certificates are refused (check_request), because signatures are not verified.
@@ -616,8 +621,8 @@ def columns_of_image(
 ) -> dict[str, Any]:
     """Return the columns of a server that depend on its image.
 
-    ``root`` is the block device of the root disk, if the request names one. The bus of the root disk, which ``root`` or
-    the image names, determines the device name if they name none.
+    ``root`` is the block device of the root disk, if the request names one. If neither ``root`` nor the image names a
+    device, the device name follows from the bus of the root disk.
     """
     properties, asked = image['properties'], root or {}
     device = (

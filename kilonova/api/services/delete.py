@@ -1,4 +1,4 @@
-"""Delete servers, at once or as a soft delete, restore soft-deleted servers, and reset a server's state."""
+"""Delete servers immediately or as a soft delete, restore soft-deleted servers, and reset a server's state."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kilonova.db.queries.operations import OperationRow
 from kilonova.errors import InstanceInvalidState, InstanceNotFound, InstanceNotReady
 from kilonova.objects import Instance
 
-# The event of resetState for each state that a request can name.
+# The states that the action resetState can set, with the event that changes the server's state.
 RESETS = {'active': 'reset.active', 'error': 'reset.error'}
 
 
@@ -27,9 +27,9 @@ def delete(backend: Backend, ctxt: RequestContext, server: ServerRef, *, at_once
 
     Raises:
         InstanceIsLocked: The server is locked and the caller is no administrator.
-        InstanceInvalidState: A soft delete is requested during a confirm, revert or restore (error 409). These
-            operations can't be cancelled, and end soon.
-        InstanceNotReady: The build request is gone, but no cell has the server yet.
+        InstanceInvalidState: A soft delete is requested during a confirm, revert or restore (error 409), because these
+            operations can't be cancelled. They end soon.
+        InstanceNotReady: The build request no longer exists, but no cell has the server yet.
     """
     check_lock(ctxt, server)
     if server.cell is None:
@@ -55,7 +55,8 @@ def delete(backend: Backend, ctxt: RequestContext, server: ServerRef, *, at_once
 def _is_kept(backend: Backend, row: dict[str, Any]) -> bool:
     """Return whether a delete of the server is a soft delete.
 
-    It is if [DEFAULT]reclaim_instance_interval is set, and the server ran once, is on a host, and is not offloaded.
+    The delete is soft if [DEFAULT]reclaim_instance_interval is set, and the server ran once, is on a host, and is not
+    shelved offloaded.
     """
     return bool(
         backend.options.reclaim_instance_interval
@@ -68,7 +69,7 @@ def _is_kept(backend: Backend, row: dict[str, Any]) -> bool:
 def _soft_delete(backend: Backend, ctxt: RequestContext, server: ServerRef) -> None:
     row = server.row
     if row['task_state'] == states.TaskState.RESTORING:
-        # The server is still soft-deleted, but its restore has begun.
+        # The server is still in the state SOFT_DELETED, but a restore is running, so a new soft delete is refused.
         raise InstanceInvalidState(
             method='soft_delete', instance_uuid=server.uuid, attr='task_state', state=row['task_state']
         )
@@ -85,8 +86,8 @@ def _soft_delete(backend: Backend, ctxt: RequestContext, server: ServerRef) -> N
 def restore(backend: Backend, ctxt: RequestContext, server: ServerRef) -> None:
     """Accept the restore of a soft-deleted server, which becomes ACTIVE.
 
-    Raises OverQuota if the quota has no room for the server, because it counts again, and the errors of
-    ``accept.check`` and ``accept.accept``.
+    Raises OverQuota if the quota has no room for the server, because a restored server counts against the quota again.
+    Also raises the errors of ``server_operations.check`` and ``server_operations.accept``.
     """
     server_operations.check(ctxt, server, 'restore.start')
     allowed = quota.limits(backend, server.row['project_id'], server.row['user_id'])
@@ -110,9 +111,10 @@ def restore(backend: Backend, ctxt: RequestContext, server: ServerRef) -> None:
 
 
 def reset_state(backend: Backend, ctxt: RequestContext, server: ServerRef, state: str) -> None:
-    """Set a server's state to ``active`` or ``error``, and cancel what runs on it, except a delete.
+    """Set a server's state to ``active`` or ``error``, and cancel the operation that runs on it, except a delete.
 
-    A move that waits for confirm or revert is confirmed. Raises InstanceNotFound if the server is in no cell.
+    If a move of the server waits for confirm or revert, the move is confirmed. Raises InstanceNotFound if the server is
+    in no cell.
     """
     if server.cell is None:
         raise InstanceNotFound(instance_id=server.uuid)

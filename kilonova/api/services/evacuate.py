@@ -1,7 +1,7 @@
-"""Evacuate: rebuild a server whose host is down on another host.
+"""Evacuate: rebuild a server on another host, because its host is down.
 
-A compute service that does not report says nothing about its hypervisor. So only servers of a host that an operator has
-forced down are evacuated. Otherwise two guests of one server could run.
+A hypervisor may still run guests although the compute service of its host does not report. To prevent a second guest of
+the same server, a server is evacuated only if an operator has forced the compute service of its host down.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class SameHost(Invalid):
 class EvacuateRequest:
     """The parameters of an evacuation.
 
-    ``host`` is the requested destination, or None to let the scheduler choose. The scheduler must accept the host by
-    its filters. With ``force`` the filters, and the operators' settings for the host, are ignored, but the host must be
-    up and have room. ``shared`` says whether the disks are on storage that the two hosts share, or is None if the user
+    ``host`` is the requested destination, or None to let the scheduler choose. The host must pass the scheduler's
+    filters. With ``force`` the filters, and the operators' settings for the host, are ignored, but the host must be up
+    and have room. ``shared`` says whether the two hosts share the storage of the disks, where None means that the user
     does not say. With ``stays_off`` the guest is not started.
     """
 
@@ -60,8 +60,8 @@ class EvacuateRequest:
 def evacuate(backend: Backend, ctxt: RequestContext, server: ServerRef, request: EvacuateRequest) -> str | None:
     """Accept an evacuation, wake a conductor, and return the guest's new password.
 
-    Return None if there are no keys to seal a password: the guest gets none then. Operations that run on the server are
-    cancelled, because its host is off.
+    Return None if no key is configured to encrypt a password: the guest then gets no new password. Operations that run
+    on the server are cancelled, because the host of the server is off.
 
     Raises:
         InstanceInvalidState: The server's state does not allow an evacuation.
@@ -115,9 +115,9 @@ def evacuate(backend: Backend, ctxt: RequestContext, server: ServerRef, request:
 
 
 def _check_down(backend: Backend, server: ServerRef, source: str) -> None:
-    """Check that the compute service of the host ``source`` is down and forced down.
+    """Check that the compute service of the host ``source`` is down, and that an operator has forced it down.
 
-    Raises ServiceInUse if it is up, and MayStillRun if it is down, but no operator has forced it down.
+    Raises ServiceInUse if the service is up, and MayStillRun if the service is down, but not forced down.
     """
     with server.cell.read() as conn:
         if services.host_is_up(conn, source, 'nova-compute', backend.options.service_down_time):

@@ -39,7 +39,7 @@ class NoAccessList(NotFound):
 def get(backend: Backend, ctxt: RequestContext, flavor_id: str) -> dict[str, Any]:
     """Return a flavor's row with its extra specs.
 
-    Raises FlavorNotFound if it does not exist, or is private and the caller has no access.
+    Raises FlavorNotFound if the flavor does not exist, or is private and the caller has no access.
     """
     with backend.api_db.read() as conn:
         found = flavors.get(conn, flavor_id, owners.seen_by(ctxt))
@@ -51,8 +51,8 @@ def get(backend: Backend, ctxt: RequestContext, flavor_id: str) -> dict[str, Any
 def create(backend: Backend, ctxt: RequestContext, values: dict[str, Any]) -> dict[str, Any]:
     """Create a flavor and return its row.
 
-    ``values`` are columns. Without flavorid the flavor gets a uuid. Raises FlavorExists if the name is taken, and
-    FlavorIdExists if the flavorid is taken.
+    ``values`` are column values. If ``flavorid`` is missing, the flavor gets a new uuid as its id. Raises FlavorExists
+    if another flavor has the name, and FlavorIdExists if another flavor has the id.
     """
     made = flavors.create(
         backend.api_db,
@@ -72,9 +72,9 @@ def create(backend: Backend, ctxt: RequestContext, values: dict[str, Any]) -> di
 
 
 def describe(backend: Backend, ctxt: RequestContext, flavor_id: str, description: str | None) -> dict[str, Any]:
-    """Change the description of a flavor, and return its row.
+    """Change the description of a flavor, and return the flavor's row.
 
-    Raises FlavorNotFound if it does not exist.
+    Raises FlavorNotFound if the flavor does not exist.
     """
     found = flavors.describe(backend.api_db, flavor_id, description)
     if found is None:
@@ -84,9 +84,9 @@ def describe(backend: Backend, ctxt: RequestContext, flavor_id: str, description
 
 
 def delete(backend: Backend, ctxt: RequestContext, flavor_id: str) -> None:
-    """Delete a flavor. Servers keep their copies of it.
+    """Delete a flavor. Servers of this flavor keep their copies of its values.
 
-    Raises FlavorNotFound if it does not exist.
+    Raises FlavorNotFound if the flavor does not exist.
     """
     told = _with_projects(backend, flavor_id) if backend.notify.enabled else None
     if not flavors.delete(backend.api_db, flavor_id):
@@ -111,7 +111,7 @@ def _notify(backend: Backend, ctxt: RequestContext, flavor_id: str) -> None:
 
 
 def set_specs(backend: Backend, ctxt: RequestContext, flavor_id: str, values: dict[str, str]) -> None:
-    """Set these extra specs of a flavor. Others are kept.
+    """Set these extra specs of a flavor, and keep its other extra specs.
 
     Raises FlavorNotFound if the flavor does not exist.
     """
@@ -159,7 +159,7 @@ def grant(backend: Backend, ctxt: RequestContext, flavor_id: str, project_id: st
     Raises:
         FlavorNotFound: The flavor does not exist.
         FlavorAccessExists: The project has access already.
-        FlavorIsPublic: The flavor is public and ``refuse_public`` is true (since 2.7).
+        FlavorIsPublic: The flavor is public, and ``refuse_public`` is true, as it is from microversion 2.7 on.
     """
     found = get(backend, ctxt, flavor_id)
     if found['is_public'] and refuse_public:

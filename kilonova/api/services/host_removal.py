@@ -1,8 +1,8 @@
-"""Delete services. With a compute service, its host is removed from the cell, the API database and Placement.
+"""Delete services. If a compute service is deleted, its host is removed from the cell, the API database and Placement.
 
-One transaction of the cell deletes the service with its nodes and devices, and inserts an operation row. The host's
-mapping, its memberships of aggregates and its resource providers are deleted right after it. If that fails, a conductor
-completes it by the operation row.
+One transaction of the cell deletes the service with its nodes and devices, and inserts an operation row. After the
+transaction, this process deletes the host's mapping, its memberships of aggregates and its resource providers. If a
+deletion fails, a conductor completes the removal by the operation row.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kilonova.errors import Conflict, KilonovaError, LeaseLost
 
 LOG = logging.getLogger(__name__)
 
-# Seconds until a conductor completes the removal of a host, if this process has not completed it.
+# If this process has not completed the removal of a host after this number of seconds, a conductor completes it.
 MEND_AFTER = 10.0
 
 
@@ -37,7 +37,9 @@ class HostInUse(Conflict):
 
 
 def delete_service(backend: Backend, ctxt: RequestContext, service: hosts.InCell) -> None:
-    """Delete a service, and with a compute service its host. Pending releases of the host end (operations.md rule 23).
+    """Delete a service, and with a compute service its host.
+
+    The host's pending releases (operation rows that wait to clean up on the host) are ended: operations.md rule 23.
 
     Raises HostInUse (409) if the host has servers or unfinished migrations, and NoSuchService if the service was
     deleted in the meantime. After the service is deleted, errors are only logged, and a conductor completes the
@@ -60,7 +62,8 @@ def delete_service(backend: Backend, ctxt: RequestContext, service: hosts.InCell
 def _destroy(cell: Database, row: Row, wanted: OperationRow | None) -> OperationRow | None:
     """Delete the service with its nodes and devices, and insert and return the operation that completes the removal.
 
-    Return None if ``wanted`` is None: the service is no compute service, and nothing else is to be removed.
+    ``wanted`` is the operation to insert. For other services than compute services, ``wanted`` and the result are None,
+    because nothing else has to be removed.
     """
     with cell.write() as conn:
         if wanted is not None and engine.repeated() and (written := operations.get(conn, wanted.uuid)):
@@ -100,7 +103,7 @@ def _refuse_in_use(conn: Connection, host: str) -> None:
 def _complete(backend: Backend, cell: Database, operation: OperationRow) -> None:
     """Remove the host from the API database and Placement, and delete the operation row.
 
-    If that fails, log a warning and leave the row to a conductor.
+    If an error occurs, log a warning and keep the operation row, so that a conductor completes the removal.
     """
     host = operation.args['host']
 

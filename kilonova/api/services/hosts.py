@@ -32,7 +32,7 @@ LOG = logging.getLogger(__name__)
 COMPUTE = 'nova-compute'
 # Services of WSGI applications: their rows only record the version and have no heartbeat.
 HIDDEN = frozenset(('nova-osapi_compute', 'nova-metadata'))
-# The number of hosts that one request calls at the same time.
+# The maximum number of hosts that one API request calls at the same time.
 ASKED_AT_ONCE = 16
 
 
@@ -43,7 +43,7 @@ class ServiceUnique(Invalid):
 
 
 class NodeNotFound(NotFound):
-    """Error 404: there is no such hypervisor."""
+    """Error 404: the hypervisor does not exist."""
 
     msg_fmt = "Hypervisor with ID '%(node)s' could not be found."
 
@@ -55,7 +55,7 @@ class HostNotMapped(NotFound):
 
 
 class NoSuchService(NotFound):
-    """Error 404: there is no such service."""
+    """Error 404: the service does not exist."""
 
     msg_fmt = 'Service %(service_id)s not found.'
 
@@ -103,7 +103,8 @@ def list_services(
     """Return the services of all cells, each row with its availability zone under ``zone``.
 
     Services that have no heartbeat (``HIDDEN``) are left out. Runs one SQL statement for each cell. Cells whose
-    database does not answer are appended to the list ``silent``. If ``silent`` is None, such a cell raises an error.
+    database does not answer are appended to the list ``silent``. If ``silent`` is None, a cell that does not answer
+    raises an error.
     """
     with backend.api_db.read() as conn:
         zone_of = _zone_of_hosts(aggregates.zones(conn))
@@ -122,9 +123,10 @@ def list_services(
 
 
 def unknown_hosts(backend: Backend, silent: Iterable[Any], host: str | None, binary: str | None) -> list[str]:
-    """Return the compute hosts of the cells in ``silent``, by the host mappings in the API database (since 2.69).
+    """Return the names of the compute hosts in the cells of ``silent``, whose databases do not answer (since 2.69).
 
-    Return an empty list if ``binary`` names another service than the compute service.
+    The names are read from the host mappings in the API database. Return an empty list if ``binary`` names another
+    service than the compute service.
     """
     cell_ids = {cell.cell.id for cell in silent if cell.cell is not None}
     if not cell_ids or binary not in (None, COMPUTE):
@@ -181,7 +183,7 @@ def find_service(
     silent: list[Any] = []
     found = [InCell(row, cell) for cell, row in ask_cells(backend.all_cells(), ask, silent) if row is not None]
     if number is not None or not found:
-        # Each cell may have a service of this number, so a cell that does not answer matters.
+        # Each cell may have a service with this number, so the search is not complete if a cell does not answer.
         refuse_if_any(silent)
     if not found:
         raise missing or NoSuchService(service_id=uuid or number)
@@ -191,7 +193,7 @@ def find_service(
 
 
 def find_binary(backend: Backend, host: str, binary: str) -> InCell:
-    """Return a service by its host and binary, as old microversions name it.
+    """Return a service by its host and binary, as requests of old microversions name services.
 
     Raises HostNotMapped (404) if the host is in no cell, and HostBinaryNotFound (404) if it has no such service.
     """
@@ -207,9 +209,9 @@ def find_binary(backend: Backend, host: str, binary: str) -> InCell:
 def change(backend: Backend, ctxt: RequestContext, service: InCell, values: dict[str, Any]) -> dict[str, Any]:
     """Write ``disabled``, ``disabled_reason`` or ``forced_down`` of a service, and return the new row.
 
-    If a compute service is enabled or disabled, its host is notified: it sets the trait that excludes it from
-    scheduling. A host that is down or does not answer sets the trait when it comes back, so the change is valid in any
-    case. If a compute service is forced down, operations that wait for the host continue at once.
+    If a compute service is enabled or disabled, its host is notified, and changes the trait in Placement that excludes
+    the host from scheduling. A host that can't be notified changes the trait when it is up again. If a compute service
+    is forced down, conductors continue at once with the operations that wait for the host.
 
     Raises EvacuatedServersLeft if forced_down is removed before the host has cleaned up after evacuations, and
     NoSuchService if the service was deleted.
@@ -229,10 +231,10 @@ def change(backend: Backend, ctxt: RequestContext, service: InCell, values: dict
 
 
 def hurry(backend: Backend, ctxt: RequestContext, cell: Database, host: str) -> None:
-    """Have conductors continue at once with the operations that wait for a host that is off.
+    """Wake conductors for the operations that wait for a host, now that the host is known to be off.
 
-    If the database or the message queue does not answer, only log a warning: the operations continue at their next
-    retry.
+    Without this call they would continue only at their next retry. If the database or the message queue does not
+    answer, only log a warning.
     """
     try:
         for uuid in host_losses.hurry(cell, host):
@@ -248,7 +250,7 @@ def hurry(backend: Backend, ctxt: RequestContext, cell: Database, host: str) -> 
 def _refuse_to_come_back(conn: Connection, row: dict[str, Any], values: dict[str, Any]) -> None:
     """Raise EvacuatedServersLeft if forced_down is removed from a host that has not cleaned up after evacuations.
 
-    The evacuated servers may still run on the host. Its compute service stops them when it starts.
+    Guests of evacuated servers may still run on the host, until the compute service of the host starts and stops them.
     """
     if row['binary'] != COMPUTE or not row['forced_down'] or values.get('forced_down', True):
         return
@@ -292,10 +294,12 @@ def list_nodes(
 ) -> list[InCell]:
     """Return the compute nodes of all cells that answer, ordered by cell and id, starting after ``marker``.
 
-    Each row has its compute service under ``service``. ``pattern`` and ``limit`` restrict the list. The marker is an id
-    if ``marker_is_number``, otherwise a uuid. Nodes of hosts without a host mapping or without a service are left out.
+    Each row has its compute service under ``service``. ``pattern`` filters the nodes by their hostname, and ``limit``
+    is the maximum number of nodes. The marker is an id if ``marker_is_number``, otherwise a uuid. Nodes of hosts
+    without a host mapping or without a service are left out.
 
-    Raises MarkerNotFound if no cell has the marker's node, and Unanswered if it may be in a cell that does not answer.
+    Raises MarkerNotFound if no cell has the marker's node, and Unanswered if a cell that does not answer may have the
+    node.
     """
     with backend.api_db.read() as conn:
         hosts_of = cells.hosts_by_cell(conn)
@@ -343,15 +347,15 @@ def _marked(conn: Connection, marker: str, is_number: bool) -> dict[str, Any] | 
 
 
 def as_number(text: str) -> int | None:
-    """Return a row's id that a path or query contains as text, or None if the text can't be an id."""
+    """Convert the id of a row from text in a path or query. Return None if the text can't be an id."""
     return int(text) if re.fullmatch('[0-9]{1,9}', text) else None
 
 
 def find_node(backend: Backend, identifier: str, is_number: bool) -> InCell:
     """Return one compute node with its compute service under ``service``.
 
-    ``identifier`` is an id if ``is_number``, otherwise a uuid. Raises NodeNotFound if there is no such hypervisor, and
-    Unanswered if it may be in a cell that does not answer.
+    ``identifier`` is an id if ``is_number``, otherwise a uuid. Raises NodeNotFound if the hypervisor does not exist,
+    and Unanswered if a cell that does not answer may have it.
     """
     number = as_number(identifier) if is_number else None
     if is_number and number is None:
@@ -405,7 +409,7 @@ def uptime(backend: Backend, ctxt: RequestContext, node: InCell) -> str:
     try:
         told = None if backend.compute is None else backend.compute.get_host_uptime(ctxt, server=row['host'])
     except VersionCapError:
-        # The compute's release is older than this RPC method.
+        # The RPC client raises this error because the compute service's release does not have the RPC method yet.
         told = None
     if told is None:
         raise NotSupported
@@ -414,9 +418,9 @@ def uptime(backend: Backend, ctxt: RequestContext, node: InCell) -> str:
 
 
 def uptimes(backend: Backend, ctxt: RequestContext, nodes: Iterable[InCell]) -> dict[str, str]:
-    """Return a dict from host to the output of the command ``uptime`` on it.
+    """Return a dict from host to the output of the command ``uptime`` on that host.
 
-    Hosts that are down or return no output are left out. At most 16 hosts are asked at the same time.
+    Hosts that are down or return no output are left out. At most 16 hosts are called at the same time.
     """
     asked = {node.row['host']: node for node in nodes if node.row['service']['up']}
 
@@ -435,7 +439,7 @@ def uptimes(backend: Backend, ctxt: RequestContext, nodes: Iterable[InCell]) -> 
 
 
 def resources(backend: Backend, host: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the compute nodes of a host, and the sums of what its servers are allocated, by project.
+    """Return the compute nodes of a host, and the resource sums of the servers on the host by project.
 
     Raises HostNotMapped if the host is in no cell, and ComputeHostNotFound if it has no node.
     """

@@ -52,7 +52,7 @@ _OTHERS = frozenset(
         'owner_specified',
     )
 )
-# Names that a property can't have.
+# Names that an image property can't have, because they are members of the image service's record.
 NO_PROPERTIES = frozenset((*_MEMBERS, *_OTHERS))
 GIB = 2**30
 _SIZE = re.compile(r'[0-9]{1,9}')
@@ -61,13 +61,13 @@ _NO_KERNEL = ('', 'none', 'nokernel')
 
 
 class ImageRefInvalid(Invalid):
-    """Error 400: the user can't see such an image."""
+    """Error 400: the image does not exist, or the user can't see it."""
 
     msg_fmt = 'Can not find requested image'
 
 
 class NoDisk(Invalid):
-    """Error 400: the image has no disk, only snapshots of volumes for new servers."""
+    """Error 400: the image has no disk data. It only names volume snapshots, from which new servers can be created."""
 
     msg_fmt = 'Image %(image_id)s has no data: it only names volume snapshots, from which new servers can be created.'
 
@@ -149,7 +149,7 @@ def find(backend: Backend, ctxt: RequestContext, image_id: str) -> dict[str, Any
     """Return the image as the plain image dict, read with the user's token.
 
     Raises:
-        ImageRefInvalid: The user can't see such an image.
+        ImageRefInvalid: The image does not exist, or the user can't see it.
         NoDisk: The image has no disk of its own.
         Invalid: The image is not active, or its properties are malformed or not supported.
     """
@@ -162,11 +162,11 @@ def find(backend: Backend, ctxt: RequestContext, image_id: str) -> dict[str, Any
 def find_with_devices(
     backend: Backend, ctxt: RequestContext, image_id: str
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the image as the plain image dict, and the block devices that it names.
+    """Return the image as the plain image dict, and the block devices that its properties describe.
 
-    The image of a server that boots from a volume names block devices. For other images the list is empty. Raises
-    ImageRefInvalid if the user can't see such an image, and Invalid if it is not active, or if its properties are
-    malformed or not supported.
+    An image that was created from a server that boots from a volume describes block devices. For other images the list
+    is empty. Raises ImageRefInvalid if the user can't see the image, and Invalid if the image is not active, or if its
+    properties are malformed or not supported.
     """
     try:
         image = plain(backend.images.get(image_id, ctxt))
@@ -184,7 +184,7 @@ def find_with_devices(
 
 
 def _checked(image: dict[str, Any]) -> dict[str, Any]:
-    # Refuse properties that are malformed or have no effect here, before a host is involved.
+    # Refuse properties that are malformed, or that would have no effect, before a host is involved.
     unsupported.check_image(image['properties'])
     check_texts(image['properties'])
     ImageMeta.from_dict(image)
@@ -194,8 +194,8 @@ def _checked(image: dict[str, Any]) -> dict[str, Any]:
 def of_volume(kept: Mapping[str, str]) -> dict[str, Any]:
     """Return the image that a volume was made from, as the plain image dict without an id.
 
-    ``kept`` are the image's properties as the volume service has stored them, an empty dict if there are none. Raises
-    Invalid if a server can't boot from this image.
+    ``kept`` are the image's properties as the volume service has stored them. ``kept`` is empty if the volume was not
+    made from an image. Raises Invalid if a server can't boot from this image.
     """
     sizes = {}
     for name in ('min_ram', 'min_disk'):
@@ -210,7 +210,7 @@ def of_volume(kept: Mapping[str, str]) -> dict[str, Any]:
 class Kernels(NamedTuple):
     """The image ids of the kernel and the ramdisk that a server starts instead of its disk's boot loader.
 
-    An id is '' if there is none.
+    An id is '' if the server uses no such image.
     """
 
     kernel: str = ''
@@ -220,8 +220,8 @@ class Kernels(NamedTuple):
 def find_kernels(backend: Backend, ctxt: RequestContext, image: dict[str, Any], memory_mb: int) -> Kernels:
     """Return the images that the properties ``kernel_id`` and ``ramdisk_id`` of an image name.
 
-    Raises KernelUnusable if such an image does not exist for the user, is not active, or does not fit into the memory
-    of ``memory_mb`` MiB, or if there is a ramdisk or a kernel command line without a kernel.
+    Raises KernelUnusable if one of the images can't be found, is not active, or does not fit into the memory of
+    ``memory_mb`` MiB. Also raises KernelUnusable for a ramdisk or a kernel command line without a kernel.
     """
     properties = image['properties']
     found = Kernels(
@@ -277,7 +277,7 @@ def disk_config(properties: Mapping[str, Any], image_id: str | None, wanted: str
 def disk_config_of_server(kept: Mapping[str, Any], image_id: str | None, wanted: str | None) -> bool:
     """Return whether the diskConfig of an existing server is AUTO, by its stored copy of the image properties.
 
-    ``kept`` is the server's system metadata. Otherwise like ``disk_config``.
+    ``kept`` is the server's system metadata. ``wanted`` and the errors are as in ``disk_config``.
     """
     return disk_config(
         {name.removeprefix(SYSMETA_PREFIX): value for name, value in kept.items() if name.startswith(SYSMETA_PREFIX)},
@@ -289,11 +289,11 @@ def disk_config_of_server(kept: Mapping[str, Any], image_id: str | None, wanted:
 def check_fits(image: dict[str, Any], flavor: dict[str, Any], zero_disk_allowed: bool) -> None:
     """Check that a flavor has enough memory and root disk for an image.
 
-    ``flavor`` is the flavor's row. A flavor without a root disk is accepted if ``zero_disk_allowed`` is true.
+    ``flavor`` is the flavor's row.
 
     Raises:
         FlavorMemoryTooSmall: The flavor has less memory than the image's min_ram.
-        ZeroDiskForbidden: The flavor has no root disk.
+        ZeroDiskForbidden: The flavor has no root disk, and ``zero_disk_allowed`` is false.
         FlavorDiskTooSmall: The image is larger than the flavor's root disk.
         FlavorDiskSmallerThanMinimum: The flavor's root disk is smaller than the image's min_disk.
     """
@@ -319,8 +319,8 @@ def check_memory(image: Mapping[str, Any], flavor: Mapping[str, Any]) -> None:
 def check_on_volume(image: Mapping[str, Any], flavor: Mapping[str, Any], volume_gb: int) -> None:
     """Check the image of a root volume of ``volume_gb`` GiB against the flavor's memory and the volume's size.
 
-    The flavor's root disk does not matter. Raises FlavorMemoryTooSmall, and VolumeSmallerThanMinimum if the volume is
-    smaller than the image's min_disk.
+    The size of the flavor's root disk is not checked. Raises FlavorMemoryTooSmall if the flavor has less memory than
+    the image's min_ram, and VolumeSmallerThanMinimum if the volume is smaller than the image's min_disk.
     """
     check_memory(image, flavor)
     minimum = int(image.get('min_disk') or 0)

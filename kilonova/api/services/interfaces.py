@@ -1,9 +1,10 @@
 """Interfaces of existing servers: check and accept attach and detach requests, and wait for the end of an attach.
 
-    port = interfaces.attach(backend, ctxt, server, interfaces.Wanted(network_id=…), external=False)
+    port = interfaces.attach(backend, ctxt, server, interfaces.WantedInterface(network_id=…), external=False)
     interfaces.detach(backend, ctxt, server, port_id)
 
-Conductors and computes do the work. The handlers of ``/servers/{id}/os-interface`` call this module.
+Conductors and compute services execute the accepted requests. The handlers of ``/servers/{id}/os-interface`` call this
+module.
 """
 
 from __future__ import annotations
@@ -104,8 +105,8 @@ def attach(
 ) -> Port:
     """Attach an interface to a server, wait for the end of the operation, and return the interface's port.
 
-    If the network service does not answer in the end, the port is built from the server's info cache. ``external`` says
-    whether the port may be in an external network.
+    If the network service does not answer after the attach, the returned port is built from the server's info cache.
+    ``external`` says whether the port may be in an external network.
 
     Raises:
         NoNetworkService: This cloud has no network service.
@@ -113,8 +114,8 @@ def attach(
         InterfaceAttachFailed: The attach failed, or the port was detached again at once.
         InterfaceAttachContinues: The attach is not complete within the RPC response timeout.
 
-    Also raises the errors of ``WantedInterface.check``, ``networks.look_up``, ``networks.fit``, ``accept.check`` and
-    ``accept.accept_in_turn``.
+    Also raises the errors of ``WantedInterface.check``, ``networks.look_up``, ``networks.fit``,
+    ``server_operations.check`` and ``server_operations.accept_in_turn``.
     """
     wanted.check()
     if backend.networks is None:
@@ -179,7 +180,7 @@ def _look_up(
     except networks.NetworkAmbiguous as error:
         raise Invalid(error.message) from None
     if not found.interfaces:
-        # Unlike a create, an attach creates no network for the project.
+        # Unlike a create request, an attach request does not make the network service create a network for the project.
         raise NoNetwork(project=ctxt.project_id)
     networks.fit(backend, ctxt, found, 1, 1)
     (interface,) = found.interfaces
@@ -208,8 +209,8 @@ def _attached(
 ) -> dict[str, Any]:
     """Wait for the end of the operation, and return the info cache's entry of the new interface.
 
-    The new interface is the one whose id is not in ``before``. Raises InterfaceAttachFailed and
-    InterfaceAttachContinues.
+    The new interface is the one whose id is not in ``before``. Raises InterfaceAttachFailed if the operation failed or
+    the port was detached again, and InterfaceAttachContinues if the operation has not ended in time.
     """
 
     def look(conn: Connection) -> dict[str, Any] | None:
@@ -243,7 +244,7 @@ def detach(backend: Backend, ctxt: RequestContext, server: ServerRef, port_id: s
     """Accept the detach of an interface from a server, and wake a conductor.
 
     Raises PortNotFound if the server does not have the port, PortAccelerated if the port is an accelerator, and the
-    errors of ``accept.run``.
+    errors of ``server_operations.run``.
     """
     vifs = json.loads(server.row['extra_network_info'] or '[]') if server.cell is not None else []
     vif = next((one for one in vifs if one['id'] == port_id.lower()), None)

@@ -76,7 +76,7 @@ def _ssh() -> Material:
 
 
 def _certificate(user_id: str) -> Material:
-    """Generate a self-signed client certificate with which a user logs in to Windows over WinRM."""
+    """Generate a self-signed client certificate, with which a user can log in to Windows over WinRM."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=_RSA_BITS)
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, user_id[:_MAX_COMMON_NAME])])
     now = datetime.datetime.now(datetime.UTC)

@@ -95,7 +95,7 @@ def create(
         try:
             _check_count(backend, user_id, limit)
         except KeypairLimitExceeded:
-            # Concurrent requests have added key pairs, too.
+            # Concurrent requests have added key pairs, so the limit is exceeded and this key pair is deleted again.
             keypairs.delete(backend.api_db, user_id, name)
             raise
     backend.notify.emit(ctxt, f'{verb}.end', keypair=row)
@@ -111,7 +111,7 @@ def _check_count(backend: Backend, user_id: str, limit: int, added: int = 0) -> 
 
 
 def delete(backend: Backend, ctxt: RequestContext, user_id: str, name: str) -> None:
-    """Delete a user's key pair. Servers that use it keep their copy.
+    """Delete a user's key pair. Servers that use the key pair keep their copy.
 
     Raises KeypairNotFound if the user has no key pair of this name.
     """

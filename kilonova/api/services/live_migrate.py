@@ -38,7 +38,8 @@ class LiveMigrationOptions:
 
     ``host`` is the destination, or None to let the scheduler choose. With ``force`` the scheduler's filters and the
     operators' settings for the host are ignored. ``block`` says whether the disks are copied, where None means: only if
-    the two hosts don't share them. With ``over_commit`` the holes of sparse disks need no room on the destination.
+    the two hosts don't share the disks. With ``over_commit`` the destination needs no room for the unused parts of
+    sparse disks.
     """
 
     host: str | None
@@ -50,8 +51,8 @@ class LiveMigrationOptions:
 def live_migrate(backend: Backend, ctxt: RequestContext, server: ServerRef, wanted: LiveMigrationOptions) -> None:
     """Accept a live migration, and wake a conductor.
 
-    At all microversions the hosts check the migration only after this request is answered. If they refuse it, the
-    events of the instance action tell the reason.
+    The hosts check the migration only after this request is answered, at all microversions. If a host refuses the
+    migration, the events of the instance action tell the reason.
 
     Raises:
         DeviceNotMovable: A PCI device of the server can't move while the guest runs (error 400).
@@ -60,7 +61,7 @@ def live_migrate(backend: Backend, ctxt: RequestContext, server: ServerRef, want
         HostUnknown: The destination does not exist (error 400).
         AcceleratorsRefused: An accelerator of the server can't move while the guest runs (error 400).
 
-    Also raises the errors of ``accept.check`` and ``accept.accept``.
+    Also raises the errors of ``server_operations.check`` and ``server_operations.accept``.
     """
     server_operations.check(ctxt, server, 'live_migrate.start')
     instance = resize.instance_of(ctxt, server)
@@ -95,10 +96,10 @@ def live_migrate(backend: Backend, ctxt: RequestContext, server: ServerRef, want
 
 
 def _check(instance: Instance) -> None:
-    """Raise DeviceNotMovable if the server has PCI devices that can't move, before anything is done.
+    """Raise DeviceNotMovable if the server has PCI devices that can't move while the guest runs.
 
-    The source host checks mediated devices (vGPUs). Virtual functions of ports are detached from the guest before the
-    migration and attached again after it.
+    Mediated devices (vGPUs) are not checked here: the source host checks them. Virtual functions of ports pass the
+    check, because they are detached from the guest before the migration and attached again after it.
     """
     for request in as_list(instance.pci_requests):
         if request.source == request.NEUTRON_PORT:

@@ -53,7 +53,7 @@ from kilonova.pci import ports as pci_ports
 
 NONE, AUTO = 'none', 'auto'
 DEFAULT_GROUP = 'default'
-# The supported vnic_types.
+# The vnic_types of ports that Kilonova supports.
 SERVED = ('normal', *FUNCTIONS, *ACCELERATED)
 
 
@@ -125,14 +125,14 @@ class SubnetMissing(Invalid):
 class ExternalNetwork(Forbidden):
     """Error 403: the user may not create interfaces on this external network.
 
-    Nova detects this error on the compute host. The reason is the same there: the policy of Neutron.
+    Nova detects this error only on the compute host. The reason is the same as in Nova: the policy of Neutron.
     """
 
     msg_fmt = 'It is not allowed to create an interface on external network %(network_id)s.'
 
 
 class NetworkGuarantees(Invalid):
-    """Error 400: the network's QoS policy guarantees resources, so the user must create the port first."""
+    """Error 400: the network's QoS policy guarantees bandwidth or packet rates. The user must create the port first."""
 
     msg_fmt = (
         'Network %(network_id)s gives its ports a guaranteed bandwidth or packet rate by its QoS policy '
@@ -201,8 +201,8 @@ class RequestedNetworks:
 class FoundNetworks:
     """The looked-up networks and security groups of a request.
 
-    ``interfaces`` have their networks. ``groups`` are security groups that were looked up. ``names`` are names of
-    groups that were not looked up, such as default.
+    Each of ``interfaces`` has the id of its network. ``groups`` are security groups that were looked up. ``names`` are
+    names of security groups that were not looked up, such as default.
     """
 
     interfaces: tuple[RequestedInterface, ...] = ()
@@ -252,8 +252,7 @@ class FoundNetworks:
     def devices(self, numa_policy: str | None) -> list[InstancePCIRequest]:
         """Return the PCI requests of the ports.
 
-        ``numa_policy`` is the NUMA affinity policy of flavor or image. It applies to ports that have no policy of their
-        own.
+        ``numa_policy`` is the NUMA affinity policy of flavor or image, for ports that have no policy of their own.
         """
         return [
             one.device.replaced(numa_policy=one.device.numa_policy or numa_policy)
@@ -324,7 +323,10 @@ def _interface(body: dict[str, Any]) -> RequestedInterface:
 
 
 def _as_neutron_writes(text: str) -> str:
-    """Return a uuid in Neutron's form, and any other text unchanged: no such id will be found."""
+    """Return a uuid in the form in which Neutron writes it.
+
+    Any other text is returned unchanged: the later look-up in Neutron will not find it.
+    """
     return str(uuid.UUID(text)) if uuidutils.is_uuid_like(text) else text
 
 
@@ -348,11 +350,11 @@ def _repeated(values: Sequence[Any]) -> Any:
     return next((value for value in values if values.count(value) > 1), None)
 
 
-# --- looking up ------------------------------------------------------------------------------------------------------
+# --- queries to Neutron ----------------------------------------------------------------------------------------------
 def find(backend: Backend, ctxt: RequestContext, asked: RequestedNetworks, *, external: bool) -> FoundNetworks:
-    """Look everything up for a create, like ``look_up``.
+    """Look up the networks, ports and security groups of a create request. See ``look_up``.
 
-    Raises Invalid (400) instead of NotFound if something does not exist.
+    Raises Invalid (400), where ``look_up`` raises NotFound, if one of them does not exist.
     """
     try:
         return look_up(backend, ctxt, asked, external=external)
@@ -366,9 +368,9 @@ def look_up(backend: Backend, ctxt: RequestContext, asked: RequestedNetworks, *,
     ``external`` says whether the user may have interfaces in external networks.
 
     Raises:
-        NetworkNotFound, PortNotFound, SecurityGroupNotFound: Something does not exist, or the user can't see it.
+        NetworkNotFound, PortNotFound, SecurityGroupNotFound: The object does not exist, or the user can't see it.
         NetworkAmbiguous: No network is named, and the project can use several.
-        Invalid, Forbidden, Conflict: Something can't be used, for example a port that another server has.
+        Invalid, Forbidden, Conflict: An object can't be used, for example a port that another server has.
         Unanswered: The network service does not answer.
     """
     client = backend.networks
@@ -396,9 +398,9 @@ def _chosen(
 ) -> tuple[tuple[RequestedInterface, ...], dict[str, Network]]:
     """Return one interface in the only network that the project can use, and the project's networks by id.
 
-    If the project has no network, return no interface. If ``needed`` is true then, return an interface in a network
-    that the network service will create (AUTO). Raises NetworkAmbiguous, or NothingAllocated if no network can be
-    created.
+    If the project has no network, return no interface, or, if ``needed`` is true, an interface in a network that the
+    network service will create (AUTO). Raises NetworkAmbiguous if the project can use several networks, and
+    NothingAllocated if no network can be created.
     """
     networks = {
         one.id: one
@@ -419,7 +421,7 @@ def _chosen(
 def _named(
     client: NetworkClient, ctxt: RequestContext, asked: Iterable[RequestedInterface]
 ) -> tuple[tuple[RequestedInterface, ...], dict[str, Network]]:
-    """Return the requested interfaces with their networks, and a dict from id to network."""
+    """Return the requested interfaces, each with the id of its network, and a dict from id to network."""
     ports = _ports(client, ctxt, [one.port_id for one in asked if one.port_id is not None])
     devices = _devices(client, ports.values())
     interfaces = tuple(
@@ -444,9 +446,9 @@ def _named(
 def _ports(client: NetworkClient, ctxt: RequestContext, ids: Sequence[str]) -> dict[str, Port]:
     """Return the requested ports by id, after checking that the user can attach them to a server.
 
-    They must be free, and belong to the user's project: a port of another project is reported like one that does not
-    exist. They are read with the service's account, which alone can see the ports' resource requests. Raises
-    PortNotFound, PortInUse and PortNotServed.
+    The ports are read with the service's account, because only this account can see their resource requests. A port of
+    another project is reported as missing. Raises PortNotFound if a port does not exist, PortInUse if it is attached,
+    and PortNotServed if this cloud does not support it.
     """
     if not ids:
         return {}
@@ -461,7 +463,8 @@ def _ports(client: NetworkClient, ctxt: RequestContext, ids: Sequence[str]) -> d
 def _devices(client: NetworkClient, ports: Iterable[Port]) -> dict[str, InstancePCIRequest]:
     """Return the PCI requests of the ports that are functions of PCI devices, by port id.
 
-    Their networks are read with the service's account, which alone can see a network's physical network.
+    The networks of these ports are read with the service's account, because only this account can see the physical
+    network of a network.
     """
     functions = [port for port in ports if port.vnic_type in FUNCTIONS]
     networks = client.networks(None, {port.network_id for port in functions}) if functions else {}
@@ -493,7 +496,7 @@ def _check_port(port: Port) -> None:
     if port.vnic_type in (*FUNCTIONS, *ACCELERATED):
         _check_profile(port)
     if port.resource_request and (port.vnic_type in (REMOTE, VDPA, *ACCELERATED) or offloads(port.profile)):
-        # The interface of the function's card does not tell which provider guarantees the resources.
+        # For these kinds of ports, the network interface of the card does not determine the resource provider.
         switched = ' with the capability switchdev' if offloads(port.profile) else ''
         raise PortNotServed(
             port_id=port.id,
@@ -529,11 +532,11 @@ def _check_network(network: Network, external: bool) -> None:
 
 
 def _check_policies(client: NetworkClient, networks: Iterable[Network]) -> None:
-    """Raise NetworkGuarantees if the QoS policy of a network guarantees resources to new ports.
+    """Raise NetworkGuarantees if the QoS policy of a network guarantees bandwidth or packet rates to new ports.
 
-    The resource request of a new port is only known when the port is created, and that is after the choice of the host.
-    Only the service's account can read the policies of other projects and the physical network. Without a physical
-    network no bandwidth is guaranteed.
+    The resources that a new port requests are only known when the port is created, which is after the choice of the
+    host. The policies of other projects and the physical networks are read with the service's account. A network
+    without a physical network guarantees no bandwidth.
     """
     policies = {network.id: network.qos_policy_id for network in networks if network.qos_policy_id is not None}
     rules = {policy: client.rules_of(policy) for policy in set(policies.values())}
@@ -551,7 +554,10 @@ def _check_free(
 ) -> None:
     """Check that each requested fixed address belongs to its network and is free.
 
-    Raises FixedIpNotOfNetwork, FixedIpOfServer and FixedIpInUse.
+    Raises:
+        FixedIpNotOfNetwork: The address is in no subnet of the network.
+        FixedIpOfServer: Another server of the user's project has the address.
+        FixedIpInUse: Another port has the address.
     """
     subnets = client.subnets(subnet_id for one in wanted for subnet_id in networks[one.network_id].subnet_ids)
     for one in wanted:
@@ -563,7 +569,7 @@ def _check_free(
         ):
             raise FixedIpNotOfNetwork(address=address, network_id=one.network_id)
         for port in client.ports_at(one.network_id, address):
-            # Don't name the server of another project, which may use the same shared network.
+            # Name the server only if it is in the user's project: a shared network also has servers of other projects.
             if port.device_id and port.project_id == ctxt.project_id:
                 raise FixedIpOfServer(address=address, server=port.device_id)
             raise FixedIpInUse(address=address)
@@ -572,8 +578,8 @@ def _check_free(
 def fit(backend: Backend, ctxt: RequestContext, found: FoundNetworks, minimum: int, maximum: int) -> int:
     """Return the number of servers, from ``minimum`` to ``maximum``, for which the project's quota of ports has room.
 
-    Only new ports count, because the user's own ports exist already. Raises PortQuotaFull if there is no room for
-    ``minimum`` servers. Raises Unanswered if the network service does not answer.
+    Only new ports count, because the user's own ports exist already. Raises PortQuotaFull if the quota has no room for
+    ``minimum`` servers, and Unanswered if the network service does not answer.
     """
     if backend.networks is None or not found.new_ports:
         return maximum

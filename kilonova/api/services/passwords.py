@@ -1,4 +1,4 @@
-"""Admin passwords and personality files of guests: the API chooses or reads them and seals them for the guest's host.
+"""Admin passwords and personality files of guests: the API chooses or reads them and encrypts them for the host.
 
     keys = passwords.keys(backend, request.admin_password or request.personality)
     password = passwords.choose(backend, keys, request.admin_password)
@@ -29,7 +29,7 @@ _ALPHABET = string.ascii_letters + string.digits
 
 
 class NothingToSealWith(Unavailable):
-    """Error 503: the request brings a password or files, but this cloud has no keys to seal them."""
+    """Error 503: the request contains a password or files, but this cloud has no keys to encrypt them."""
 
     msg_fmt = (
         'This cloud has no keys to encrypt the passwords and files of new servers (its operator can set '
@@ -56,10 +56,10 @@ class PathTooLong(Forbidden):
 
 
 def keys(backend: Backend, asked: object) -> sealing.SealingKeys | None:
-    """Return the keys that encrypt ("seal") a server's password and files, or None if there are none.
+    """Return the keys that encrypt ("seal") a server's password and files, or None if no usable keys are configured.
 
-    ``asked`` is true if the request brings a password or files. Raises NothingToSealWith if ``asked`` is true and there
-    are no usable keys.
+    ``asked`` is true if the request contains a password or files. Raises NothingToSealWith if ``asked`` is true and
+    there are no usable keys.
     """
     try:
         return sealing.SealingKeys.read(backend.options.key_file)
@@ -73,7 +73,8 @@ def keys(backend: Backend, asked: object) -> sealing.SealingKeys | None:
 def choose(backend: Backend, sealed_by: sealing.SealingKeys | None, given: str | None) -> str | None:
     """Return the password that the user gave, or a new random one.
 
-    Return None if there are no keys (``sealed_by`` is None): a password can't be sent to the host then.
+    Return None if no keys are configured (``sealed_by`` is None), because a password is only sent to the host
+    encrypted.
     """
     if sealed_by is None:
         return None
@@ -83,8 +84,8 @@ def choose(backend: Backend, sealed_by: sealing.SealingKeys | None, given: str |
 def read_files(personality: Sequence[Mapping[str, Any]], allowed: Mapping[str, int]) -> list[tuple[str, str]]:
     """Check a request's personality files and return them as a list of (path, base64 content).
 
-    The files reach the server in its config drive. Only requests of microversions before 2.57 have them. ``allowed`` is
-    a dict from quota resource to its limit.
+    The server gets the files in its config drive. Only requests of microversions before 2.57 have personality files.
+    ``allowed`` is a dict from quota resource to its limit.
 
     Raises:
         Invalid: A file has no path.
@@ -110,10 +111,10 @@ def read_files(personality: Sequence[Mapping[str, Any]], allowed: Mapping[str, i
 def seal(
     sealed_by: sealing.SealingKeys | None, password: str | None, files: Sequence[tuple[str, str]], uuid: str
 ) -> str | None:
-    """Encrypt a password and files for the server ``uuid``, and return the text that its operation row stores.
+    """Encrypt a password and files for the server ``uuid``, and return the text that the server's operation row stores.
 
-    Only a holder of the same keys can decrypt the text, and only for this server. Return None if there are no keys
-    (``sealed_by`` is None).
+    Only a process with the same keys can decrypt the text, and only for this server. Return None if no keys are
+    configured (``sealed_by`` is None).
     """
     return None if sealed_by is None else sealed_by.seal(sealing.ServerSecrets(password, files), uuid)
 

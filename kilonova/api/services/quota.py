@@ -34,16 +34,16 @@ LOG = logging.getLogger(__name__)
 P = ParamSpec('P')
 R = TypeVar('R')
 
-# The last part of [quota]driver.
+# The supported drivers: the last part of the option [quota]driver.
 DB, UNIFIED, NOOP = 'DbQuotaDriver', 'UnifiedLimitsDriver', 'NoopQuotaDriver'
 COUNTED = tuple(sorted(quotas.COUNTED))
-# Quotas of the former service nova-network. They are stored and shown until microversion 2.35, without any effect.
-# Limits of security groups are in the network service.
+# Quotas of the former service nova-network, which the API shows until microversion 2.35.
+# The quotas of nova-network are stored, but have no effect. Neutron has its own limits of security groups.
 NETWORK = {'fixed_ips': -1, 'floating_ips': -1, 'security_groups': -1, 'security_group_rules': -1}
 # A dict from the name of an option to the name of its resource, if they differ.
 _RESOURCES = {'injected_file_path_length': 'injected_file_path_bytes'}
 _OPTIONS = {resource: name for name, resource in _RESOURCES.items()}
-# The number of attempts for a request that raises LostRace, and the bounds of the pause between them in seconds.
+# The number of attempts for a request that raises LostRace, and the bounds of the pause between attempts in seconds.
 TRIES, PAUSES = 4, (0.02, 0.2)
 
 
@@ -62,7 +62,7 @@ class LimitTooSmall(Invalid):
 
 
 class LimitTooLarge(Invalid):
-    """Error 400: the new limit of a user is above what the project has left."""
+    """Error 400: the new limit of a user is above what the project's limit leaves for this user."""
 
     msg_fmt = 'Quota limit %(limit)s for %(resource)s must be less than or equal to %(maximum)s.'
 
@@ -73,9 +73,10 @@ class LostRace(OverQuota):
 
 @dataclass(frozen=True, eq=False)
 class UserLimits(Mapping[str, int]):
-    """The limits that apply to a user, by resource (-1: no limit).
+    """The limits that apply to a user, as a mapping from resource to limit (-1: no limit).
 
-    ``own`` are limits that the user was given. For other resources ``shared``, the project's limits, apply.
+    ``own`` has the limits that were set for the user. For all other resources the limits of the project, ``shared``,
+    apply.
     """
 
     project_id: str | None
@@ -94,7 +95,7 @@ class UserLimits(Mapping[str, int]):
 
 
 class _Named(Mapping[str, int]):
-    """Limits from Keystone, by their names in Nova or in Keystone, and the constant limits of ``NETWORK``."""
+    """Limits from Keystone, by their names in Nova or in Keystone, together with the constant limits of ``NETWORK``."""
 
     def __init__(self, registered: Mapping[str, int]) -> None:
         self._registered = registered
@@ -111,10 +112,10 @@ class _Named(Mapping[str, int]):
 
 # --- limits and usage ------------------------------------------------------------------------------------------------
 def limits(backend: Backend, project_id: str | None, user_id: str | None = None) -> UserLimits:
-    """Return the limits of a project and, if ``user_id`` is given, of this user in it.
+    """Return the limits of a project and, if ``user_id`` is given, of this user in the project.
 
-    ``project_id`` None returns the default limits. Raises Unanswered if the limits are in Keystone and it does not
-    answer.
+    If ``project_id`` is None, return the default limits. Raises Unanswered if the limits are in Keystone and Keystone
+    does not answer.
     """
     if backend.options.quota_driver == UNIFIED:
         return UserLimits(project_id, user_id, _Named(unified_limits.limits(backend, project_id)), {})
@@ -150,13 +151,13 @@ def _over_defaults(backend: Backend, found: Mapping[str, int]) -> dict[str, int]
 
 
 def usage(backend: Backend, project_id: str, user_id: str | None = None) -> quotas.Parts:
-    """Return what the servers of a project and of one of its users use in all cells, and without a cell.
+    """Return the resources that the servers of a project use, and those that the servers of one of its users use.
 
-    Runs one SQL statement for each database. The servers of a cell that does not answer are counted by what the API
-    database knows about them.
+    Servers of all cells and servers without a cell count. Runs one SQL statement for each database. If a cell does not
+    answer, its servers are counted by the rows of the API database.
     """
-    # Read the build requests first. A server that is handed over to a cell in the meantime is then counted already, and
-    # is left out of the sum of its cell.
+    # Read the build requests before the cells, so that no server is missed.
+    # A server that is handed over to its cell meanwhile is counted by its build request, not in the cell.
     with backend.api_db.read() as conn:
         rows = quotas.waiting(conn, project_id)
     total = quotas.Parts(
@@ -184,7 +185,7 @@ def usage(backend: Backend, project_id: str, user_id: str | None = None) -> quot
 
 
 def usage_and_groups(backend: Backend, project_id: str, user_id: str | None = None) -> quotas.Parts:
-    """Return ``usage`` with the number of server groups under 'server_groups'."""
+    """Return the result of ``usage``, with the number of server groups added under 'server_groups'."""
     found = usage(backend, project_id, user_id)
     with backend.api_db.read() as conn:
         found.shared['server_groups'], found.own['server_groups'] = quotas.server_groups(conn, project_id, user_id)
@@ -242,7 +243,7 @@ def check(backend: Backend, allowed: UserLimits, wanted: Mapping[str, int]) -> N
 
 
 def more(backend: Backend, old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, int]:
-    """Return the resources that a resize needs in addition to those that the server has.
+    """Return the resources that a resize needs in addition to the resources that the server already has.
 
     ``old`` and ``new`` are flavors in the form that ``of_servers`` expects.
     """
@@ -258,13 +259,14 @@ def check_metadata(allowed: Mapping[str, int], metadata: Mapping[str, str]) -> N
 
 
 def recheck(backend: Backend, allowed: UserLimits, wanted: Mapping[str, int], withdraw: Callable[[], bool]) -> None:
-    """Count the usage again after a request has written rows that use ``wanted``, and withdraw them if it is too much.
+    """Count the usage again after a request has written its rows, and withdraw the rows if the usage exceeds a limit.
 
-    ``withdraw`` removes the rows and returns whether nothing of the request is left.
+    ``wanted`` are the resources of the new rows. ``withdraw`` removes the rows and returns whether nothing of the
+    request is left.
 
     Raises:
-        LostRace: The limit is exceeded, and nothing of the request is left: it can be repeated.
-        OverQuota: The limit is exceeded, and ``withdraw`` returned False: the request must not be repeated.
+        LostRace: The limit is exceeded, and nothing of the request is left, so the request can be repeated.
+        OverQuota: The limit is exceeded, and ``withdraw`` returned False, so the request must not be repeated.
     """
     if not backend.options.recheck_quota or not _bounded(allowed, wanted):
         return
@@ -285,7 +287,7 @@ def recheck(backend: Backend, allowed: UserLimits, wanted: Mapping[str, int], wi
 def settled(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a function that may raise LostRace: it is called again after a random pause, at most four times in all.
 
-    The last call's LostRace is raised.
+    If the last call raises LostRace, the caller gets this error.
     """
 
     @functools.wraps(function)
@@ -294,7 +296,7 @@ def settled(function: Callable[P, R]) -> Callable[P, R]:
             try:
                 return function(*args, **kwargs)
             except LostRace:
-                # All concurrent requests have withdrawn their rows. The first one that repeats has room.
+                # The concurrent requests have withdrawn their rows, too. The first request to be repeated finds room.
                 time.sleep(random.uniform(*PAUSES))
         return function(*args, **kwargs)
 
@@ -321,9 +323,9 @@ def _bounded(allowed: UserLimits, wanted: Mapping[str, int]) -> bool:
 
 
 def _refuse(allowed: UserLimits, wanted: Mapping[str, int], used: quotas.Parts) -> None:
-    """Raise OverQuota if ``wanted`` does not fit into the limits together with ``used``.
+    """Raise OverQuota if the sum of ``wanted`` and ``used`` exceeds a limit.
 
-    The project's limits are checked before the user's.
+    The project's limits are checked before the user's limits.
     """
     for limits_of, used_of in _sides(allowed, used):
         overs = {
@@ -341,14 +343,13 @@ def _refuse(allowed: UserLimits, wanted: Mapping[str, int], used: quotas.Parts) 
 
 # --- setting limits --------------------------------------------------------------------------------------------------
 def give(backend: Backend, project_id: str, user_id: str | None, values: Mapping[str, int], force: bool) -> None:
-    """Set limits of a project, or of one of its users, by resource.
+    """Set limits of a project, or of one of its users. ``values`` is a dict from resource to limit.
 
-    Do nothing except log a warning if the limits are not in the API database. With ``force`` the values are not
-    checked.
+    If the limits are not in the API database, only log a warning. With ``force`` the values are not checked.
 
     Raises:
         LimitTooSmall: A limit is below the usage or, for a project, below the sum of its users' limits (error 400).
-        LimitTooLarge: A user's limit is above what the project has left (error 400).
+        LimitTooLarge: A user's limit is above what the project's limit leaves for this user (error 400).
     """
     if not is_ours(backend):
         LOG.warning(

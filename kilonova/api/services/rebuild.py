@@ -1,10 +1,10 @@
 """Rebuild: recreate a server's disks on its host, from the server's image or from another image.
 
-The server keeps its devices and its allocation. If the server boots from a volume, the volume gets the image too, as
-far as the request allows that.
+The server keeps its devices and its allocation. If the server boots from a volume, the image is written to the volume,
+unless the request forbids that.
 
-All checks come first. The changes of the server's row are written when the request is accepted. The old values are
-stored in the operation row, and are written back if the rebuild fails before it changed the disks.
+All checks come first. The changes of the server's row are written when the request is accepted. The operation row
+stores the old values, which are written back if the rebuild fails before it has changed the disks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kilonova.objects.image_meta import SYSMETA_PREFIX, system_metadata
 from kilonova.pci import request as pci_request
 from kilonova.pci.request import as_list
 
-# The column of the server for each member of a request that is stored unchanged.
+# Members of a rebuild request whose values are stored unchanged, with the columns of the server that store them.
 COLUMNS = {
     'name': 'display_name',
     'description': 'display_description',
@@ -37,7 +37,7 @@ COLUMNS = {
 }
 
 
-# The kind of the operation if the root volume gets the image.
+# The kind of the operation of a rebuild that writes the image to the server's root volume.
 REIMAGE = 'reimage'
 
 
@@ -81,9 +81,11 @@ class PciPolicyChanges(Invalid):
 class RebuildRequest:
     """The parameters of a rebuild.
 
-    ``given`` has the members of ``COLUMNS`` and of ``key_name``, ``metadata`` and ``disk_config`` that the user gave. A
-    value of None in ``given`` removes the server's value. ``reimage`` says whether a volume that the server boots from
-    gets the image. If it is false, the volume stays as it is, and ``image_ref`` must name the volume's image.
+    ``given`` has the values that the user gave. Its keys are ``key_name``, ``metadata``, ``disk_config`` and the keys
+    of ``COLUMNS``. A value of None removes the server's value.
+
+    ``reimage`` matters only if the server boots from a volume. With ``reimage`` the image is written to the volume.
+    Without ``reimage`` the volume stays as it is, and ``image_ref`` must name the image that the volume has.
     """
 
     image_ref: str
@@ -98,17 +100,17 @@ class RebuildRequest:
 def rebuild(backend: Backend, ctxt: RequestContext, server: ServerRef, request: RebuildRequest) -> str | None:
     """Accept a rebuild, wake a conductor, and return the guest's new password.
 
-    Return None if there are no keys to seal a password: the guest gets none then.
+    Return None if no key is configured to encrypt a password: the guest then gets no new password.
 
-    Raises the errors of ``accept.check`` and ``accept.accept``, ImageNotFoundForRebuild, NumaTopologyChanges,
-    PciPolicyChanges, OtherImageOfVolume, RootVolumeShared, and other subclasses of Invalid, Forbidden or Unavailable if
-    the image does not fit, a quota is exceeded, or a service is missing.
+    Raises the errors of ``server_operations.check`` and ``server_operations.accept``, ImageNotFoundForRebuild,
+    NumaTopologyChanges, PciPolicyChanges, OtherImageOfVolume, RootVolumeShared, and other subclasses of Invalid,
+    Forbidden or Unavailable if the image does not fit, a quota is exceeded, or a service is missing.
     """
     # 1. Checks that need no other service.
     server_operations.check(ctxt, server, 'rebuild.start')
     create.check_certificates(request.certificates)
     create.check_user_data(request.given.get('user_data'))
-    # 2. The image, the root volume and the kernel.
+    # 2. Look up and check the image, the root volume and the kernel.
     instance = _instance(ctxt, server)
     image = _image(backend, ctxt, request.image_ref)
     root = _root_volume(backend, ctxt, server) if instance.is_from_volume else None
@@ -122,7 +124,7 @@ def rebuild(backend: Backend, ctxt: RequestContext, server: ServerRef, request: 
         image = {**image, 'id': None}
     _check_image(backend, instance, image, root)
     kernels = images.find_kernels(backend, ctxt, image, instance.flavor.memory_mb)
-    # 3. Quotas and keys.
+    # 3. Check the quotas, and read the keys that encrypt password and files.
     allowed = quota.limits(backend, server.row['project_id'], server.row['user_id'])
     quota.check_metadata(allowed, request.given.get('metadata') or {})
     files = passwords.read_files(request.personality, allowed)
@@ -177,7 +179,7 @@ def _instance(ctxt: RequestContext, server: ServerRef) -> Instance:
 
 
 def look_again(backend: Backend, ctxt: RequestContext, server: ServerRef) -> None:
-    """Have a conductor continue now with a rebuild that waits until the volume service has written the image.
+    """Wake a conductor for a rebuild that waits until the volume service has written the image to the root volume.
 
     Do nothing if the server has no such operation.
     """
@@ -197,9 +199,11 @@ def _root_volume(backend: Backend, ctxt: RequestContext, server: ServerRef) -> V
 
 
 def _check_volume(server: ServerRef, root: Volume, image: dict[str, Any], reimaged: str | None) -> None:
-    """Check that the root volume can get the image ``reimaged``, or has the image if ``reimaged`` is None.
+    """Check that the root volume fits the rebuild.
 
-    Raises OtherImageOfVolume, RootVolumeShared, or VolumeTooSmall if the image does not fit on the volume.
+    If ``reimaged`` is None, the volume keeps its content: raise OtherImageOfVolume if the volume was not made from
+    ``image``. If ``reimaged`` is an image id, the image is written to the volume: raise RootVolumeShared if other
+    servers have the volume, and VolumeTooSmall if the image does not fit on the volume.
     """
     if reimaged is None:
         if image['id'] != root.image_metadata.get('image_id'):
@@ -219,10 +223,12 @@ def _image(backend: Backend, ctxt: RequestContext, image_ref: str) -> dict[str, 
 
 
 def _check_image(backend: Backend, instance: Instance, image: dict[str, Any], root: Volume | None) -> None:
-    """Check that the image fits the server's flavor, host and PCI devices, all of which the server keeps.
+    """Check that the image fits the server's flavor, NUMA topology and PCI devices, which a rebuild does not change.
 
-    Raises FlavorMemoryTooSmall and other subclasses of Invalid for the size of the image, NumaTopologyChanges and
-    PciPolicyChanges.
+    Raises:
+        FlavorMemoryTooSmall, other subclasses of Invalid: The image needs more memory or a larger disk.
+        NumaTopologyChanges: The image would give the server another NUMA topology.
+        PciPolicyChanges: The image would change the NUMA policy of the server's PCI devices.
     """
     flavor = instance.flavor
     sizes = {'memory_mb': flavor.memory_mb, 'root_gb': flavor.root_gb}
@@ -283,9 +289,9 @@ def _before(row: dict[str, Any], instance: Instance, new: rebuilds.RebuildChange
 def _specs(
     backend: Backend, ctxt: RequestContext, server: ServerRef, image: dict[str, Any]
 ) -> tuple[RequestSpec | None, RequestSpec | None]:
-    """Return the server's request spec with the new image, and the stored one.
+    """Return the server's request spec with the new image, and the request spec that is stored now.
 
-    Return (None, None) if the server's request spec is lost: there is nothing to change then.
+    Return (None, None) if no request spec is stored for the server, so that nothing has to be changed.
     """
     with backend.api_db.read() as conn:
         stored = request_specs.get(conn, server.uuid)

@@ -61,9 +61,9 @@ class NotResized(Invalid):
 class _Move:
     """A resize or cold migration that passed all checks.
 
-    ``kind`` is the migration's type. ``host`` is the destination that an administrator requested, or None. ``more`` are
-    the resources that a resize needs in addition, by quota resource, and ``allowed`` the quota limits. ``values`` are
-    columns of the server to change when the request is accepted.
+    ``kind`` is the migration's type. ``host`` is the destination that an administrator requested, or None. ``more`` is
+    a dict from quota resource to the amount that a resize needs in addition, and ``allowed`` are the quota limits.
+    ``values`` are columns of the server to change when the request is accepted.
     """
 
     event: str
@@ -84,7 +84,7 @@ class _Move:
 def resize(
     backend: Backend, ctxt: RequestContext, server: ServerRef, flavor_ref: str, disk_config: str | None = None
 ) -> None:
-    """Accept a resize of a server to another flavor, after which the server is VERIFY_RESIZE.
+    """Accept a resize of a server to another flavor. A successful resize ends with the status VERIFY_RESIZE.
 
     The scheduler chooses the host. It may choose the server's own host only if [DEFAULT]allow_resize_to_same_host is
     set. ``disk_config`` ('AUTO' or 'MANUAL') changes the server's diskConfig, None keeps it.
@@ -95,7 +95,7 @@ def resize(
         CannotResizeDisk: The new flavor has no root disk, and the server needs one (error 400).
         OverQuota: The quota has no room for the larger flavor.
 
-    Also raises the errors of ``accept.check`` and ``accept.accept``.
+    Also raises the errors of ``server_operations.check`` and ``server_operations.accept``.
     """
     server_operations.check(ctxt, server, 'resize.start')
     instance = instance_of(ctxt, server)
@@ -115,7 +115,7 @@ def resize(
         images.check_memory(image, new)
     else:
         images.check_fits(image, new, zero_disk_allowed=True)
-    # The image is not checked again: the server has what it asks for, or has run without it since its creation.
+    # Check only the new flavor for unsupported features: the server already runs with its image.
     unsupported.check_flavor(flavor.extra_specs)
     create.check_board(flavor, image)
     spec, old_spec = specs_of(backend, ctxt, instance, flavor, image)
@@ -135,9 +135,9 @@ def resize(
 def migrate(backend: Backend, ctxt: RequestContext, server: ServerRef, host: str | None) -> None:
     """Accept a cold migration of a server to another host, with the same flavor.
 
-    ``host`` is the requested destination, which the scheduler must accept, or None. Raises CannotMigrateToSameHost if
-    ``host`` is the server's host, HostUnknown if it does not exist, and the errors of ``accept.check`` and
-    ``accept.accept``.
+    ``host`` is the requested destination, which must pass the scheduler's filters, or None to let the scheduler choose.
+    Raises CannotMigrateToSameHost if ``host`` is the server's host, HostUnknown if ``host`` does not exist, and the
+    errors of ``server_operations.check`` and ``server_operations.accept``.
     """
     server_operations.check(ctxt, server, 'migrate.start')
     instance = instance_of(ctxt, server)
@@ -160,8 +160,8 @@ def migrate(backend: Backend, ctxt: RequestContext, server: ServerRef, host: str
 def destination_of(ctxt: RequestContext, server: ServerRef, host: str | None = None) -> Destination:
     """Return the Destination of a move: ``host``, or any host of the server's cell if ``host`` is None.
 
-    A move never leaves the cell. The CellMapping in the destination does not have the URLs of the cell's database and
-    message queue: they are secret.
+    A move never leaves the cell. The CellMapping in the destination does not contain the URLs of the cell's database
+    and message queue, because they are secret.
     """
     cell = server.cell.cell
     found = Destination(ctxt, cell=CellMapping(ctxt, uuid=cell.uuid, name=cell.name))
@@ -173,9 +173,9 @@ def destination_of(ctxt: RequestContext, server: ServerRef, host: str | None = N
 def send_to(ctxt: RequestContext, server: ServerRef, spec: RequestSpec, host: str | None, *, force: bool) -> None:
     """Set the destination of a move in the request spec ``spec``.
 
-    Without ``force`` the scheduler must accept ``host`` by its filters. With ``force`` the filters, and disabled, zone
-    and aggregate settings of ``host``, are ignored. If ``host`` is None, any host of the cell except the server's own
-    is possible.
+    Without ``force``, ``host`` must pass the scheduler's filters. With ``force``, the filters are ignored, and so are
+    the settings of ``host`` that disable it or put it into a zone or aggregate. If ``host`` is None, the scheduler may
+    choose any host of the cell except the server's own.
     """
     spec.ignore_hosts = [server.row['host']]
     spec.requested_destination = destination_of(ctxt, server, None if force else host)
@@ -208,11 +208,10 @@ def specs_of(
 ) -> tuple[RequestSpec, RequestSpec]:
     """Return the request spec of a move to this flavor, and the request spec that is stored now.
 
-    If the flavor is a new one, the PCI requests are built from it. With the old PCI requests the server would get its
-    new vCPUs and its old devices. If the server keeps its flavor, it also keeps its PCI requests: the alias in the
-    flavor may have been renamed or redefined, and that must not prevent the evacuation of a server from a dead host.
-    The PCI requests of ports that the server still has stay the same. Each PCI request gets a new id, because the
-    server holds devices on two hosts during a move.
+    If the flavor is new, the PCI requests of the flavor are built from it. If the server keeps its flavor, it also
+    keeps these PCI requests: the alias may have been renamed since, which must not prevent the evacuation of a server.
+    The requests of ports that the server still has stay the same. Each PCI request gets a new id, because the server
+    holds devices on two hosts during a move.
 
     Raises Invalid if the new flavor and the image don't fit together, and the errors of ``accelerators.groups``.
     """
@@ -227,11 +226,12 @@ def specs_of(
     try:
         spec.numa_topology = create.numa_topology_of(flavor, image)
     except Invalid:
-        # The server was created before the extra specs of its flavor were checked. It keeps the topology of its spec.
+        # An older server may have extra specs that are not valid, because Kilonova did not check them at first.
+        # If the server keeps its flavor, ignore the error, and keep the topology of the stored request spec.
         if not stays:
             raise
     spec.num_instances = 1
-    # A host or node that the create forced does not count for a move.
+    # A create request may have forced a host or node. A move must be able to choose another one.
     spec.force_hosts = spec.force_nodes = None
     spec.pci_requests = InstancePCIRequests(
         instance_uuid=instance.uuid,
@@ -244,9 +244,10 @@ def specs_of(
 
 
 def _requests_kept(instance: Instance) -> list[InstancePCIRequest] | None:
-    """Return the PCI requests for aliases that the server was created with, or last resized to.
+    """Return the PCI requests that were made from the flavor's aliases when the server was created or last resized.
 
-    Return None if they are not known. The requests name no resource providers, because the scheduler chooses new ones.
+    Return None if the server's PCI requests are not known. The returned requests name no resource providers, because
+    the scheduler chooses new ones.
     """
     if instance.pci_requests is None:
         return None
@@ -269,7 +270,7 @@ def requests_of_ports(instance: Instance) -> list[InstancePCIRequest]:
 def stored_spec(backend: Backend, ctxt: RequestContext, instance: Instance, image: dict[str, Any]) -> RequestSpec:
     """Return the request spec with which the server was created or last resized.
 
-    If it is lost, return a spec that is built from the server itself.
+    If no request spec is stored, return one that is built from the server itself.
     """
     with backend.api_db.read() as conn:
         stored = request_specs.get(conn, instance.uuid)
@@ -331,7 +332,8 @@ def confirm(backend: Backend, ctxt: RequestContext, server: ServerRef) -> None:
     """Accept the confirmation of a finished resize or migration.
 
     If a confirm and a revert are requested at the same time, one of them is refused with error 409. Raises NotResized
-    (400) if no move waits for confirmation, and the errors of ``accept.check`` and ``accept.accept``.
+    (400) if no move waits for confirmation, and the errors of ``server_operations.check`` and
+    ``server_operations.accept``.
     """
     uuid = _finished(ctxt, server, 'confirm.start')
     row = OperationRow.new(ctxt, 'confirm', server.uuid, {'migration_uuid': uuid})
@@ -344,7 +346,8 @@ def confirm(backend: Backend, ctxt: RequestContext, server: ServerRef) -> None:
 def revert(backend: Backend, ctxt: RequestContext, server: ServerRef) -> None:
     """Accept the revert of a finished resize or migration: the server returns to its old host and flavor.
 
-    Raises NotResized (400) if no move waits for confirmation, and the errors of ``accept.check`` and ``accept.accept``.
+    Raises NotResized (400) if no move waits for confirmation, and the errors of ``server_operations.check`` and
+    ``server_operations.accept``.
     """
     uuid = _finished(ctxt, server, 'revert.start')
     spec = _spec_before(backend, ctxt, server)
@@ -363,7 +366,7 @@ def revert(backend: Backend, ctxt: RequestContext, server: ServerRef) -> None:
 def _finished(ctxt: RequestContext, server: ServerRef, event: str) -> str:
     """Check the server's state, and return the uuid of the migration that waits for a confirm or revert.
 
-    Raises NotResized (400) if there is no such migration, and the errors of ``accept.check``.
+    Raises NotResized (400) if no migration waits, and the errors of ``server_operations.check``.
     """
     server_operations.check(ctxt, server, event)
     with server.cell.read() as conn:
@@ -375,7 +378,10 @@ def _finished(ctxt: RequestContext, server: ServerRef, event: str) -> str:
 
 
 def _spec_before(backend: Backend, ctxt: RequestContext, server: ServerRef) -> RequestSpec | None:
-    """Return the request spec that the server gets by a revert, or None if its spec or old flavor is lost."""
+    """Return the request spec that the server gets by a revert.
+
+    Return None if no request spec is stored, or if the server's old flavor is unknown.
+    """
     row, extra = instances.split(server.row)
     instance = Instance.from_row(ctxt, row, extra)
     with backend.api_db.read() as conn:
@@ -386,7 +392,8 @@ def _spec_before(backend: Backend, ctxt: RequestContext, server: ServerRef) -> R
     spec.flavor = instance.old_flavor
     spec.numa_topology = None
     with contextlib.suppress(Invalid):
-        # The server was created before the extra specs of its flavor were checked, and had no topology then.
+        # The extra specs of an old flavor may be invalid, because Kilonova did not check them at first.
+        # A server with invalid extra specs was created without a NUMA topology.
         spec.numa_topology = constraints.of(instance.old_flavor, spec.image.properties if spec.image else NOTHING)
     context = instance.migration_context
     if context is not None and 'old_pci_requests' in context:

@@ -50,7 +50,7 @@ def ask_cells(cells: Iterable[Any], ask: Callable[[Any], R], silent: list[Any] |
 
 
 def refuse_if_any(silent: Iterable[Any]) -> None:
-    """Raise Unanswered (503) if ``silent`` is not empty: the searched row may be in a cell that did not answer."""
+    """Raise Unanswered (503) if ``silent`` is not empty, because a cell in it may have the row that was not found."""
     names = ', '.join(cell.name for cell in silent)
     if names:
         raise Unanswered(who=f'Cell {names}', reason='its database did not respond')

@@ -42,13 +42,14 @@ class GroupNotOfServer(NotFound):
 def add(backend: Backend, ctxt: RequestContext, server: ServerRef, name: str) -> None:
     """Add a security group, given by its name or id, to all ports of a server that can have groups.
 
-    If the network service returns an error, some ports may have the group already. The call may be repeated.
+    If the network service returns an error, some ports may already have the group. It is safe to call the function
+    again.
 
     Raises:
         NoNetworkService: This cloud has no network service (error 400).
         NoPorts: The server has no ports (error 400).
         SecurityGroupNotApplicable: No port of the server can have groups (error 400).
-        SecurityGroupNotFound: There is no such group (error 404).
+        SecurityGroupNotFound: The group does not exist, or the user can't see it (error 404).
         SecurityGroupNotUnique: Several groups have this name (error 409).
         PortChanged: Other clients kept changing a port (error 409).
         InstanceNotReady: The server is in no cell yet (error 409).
@@ -78,8 +79,8 @@ def listed(
 ) -> tuple[Sequence[SecurityGroupRules], dict[str, SecurityGroupRules]]:
     """Return the security groups of a server's ports, and a dict from id to security group.
 
-    The dict has these groups and the groups that their rules name as remote groups. The groups are read with the user's
-    token. Return empty results if this cloud has no network service.
+    The dict has the groups of the ports, and the groups that are remote groups in their rules. The groups are read with
+    the user's token. Return empty results if this cloud has no network service.
     """
     networks = backend.networks
     if networks is None:
@@ -115,7 +116,7 @@ def _change_all(
     *,
     wanted: bool,
 ) -> None:
-    """Add the group to these ports of a server, or remove it, and change the server's info cache."""
+    """Add the group to these ports, or remove it if ``wanted`` is false, and change the server's info cache."""
     for port in ports:
         _change(networks, ctxt, port, group.id, wanted=wanted)
     changed = {port.id for port in ports}
@@ -125,10 +126,10 @@ def _change_all(
 
 
 def _change(networks: NetworkClient, ctxt: RequestContext, port: Port, group: str, *, wanted: bool) -> None:
-    """Add a group to a port (``wanted``) or remove it, and keep what other clients change at the same time.
+    """Add a group to a port, or remove it if ``wanted`` is false, and keep the port's other groups.
 
-    Do nothing if the port no longer exists. Raises PortChanged if other clients changed the port during each of
-    ``ATTEMPTS`` attempts.
+    If another client changes the port at the same time, read the port again and retry. Do nothing if the port no longer
+    exists. Raises PortChanged if other clients changed the port during each of ``ATTEMPTS`` attempts.
     """
     left = ATTEMPTS
     with contextlib.suppress(PortNotFound):

@@ -83,7 +83,7 @@ def create(backend: Backend, ctxt: RequestContext, name: str, policy: str, rules
         try:
             _check_count(backend, allowed)
         except TooManyGroups:
-            # Concurrent requests have created groups, too.
+            # Concurrent requests have also created groups, so the limit is exceeded and this group is deleted again.
             instance_groups.destroy(backend.api_db, values['uuid'])
             raise
     made: dict[str, Any] = {**values, 'policy': policy, 'rules': kept, 'members': []}
@@ -92,9 +92,9 @@ def create(backend: Backend, ctxt: RequestContext, name: str, policy: str, rules
 
 
 def delete(backend: Backend, ctxt: RequestContext, uuid: str) -> None:
-    """Delete a server group. Its servers stay where they are, without a group.
+    """Delete a server group. Its servers stay on their hosts, and are in no group any more.
 
-    Raises GroupNotFound (404) if it does not exist, or belongs to another project.
+    Raises GroupNotFound (404) if the group does not exist, or belongs to another project.
     """
     group = get(backend, ctxt, uuid)
     if not instance_groups.destroy(backend.api_db, group['uuid']):
@@ -123,7 +123,7 @@ def of_server(backend: Backend, server: str) -> list[str]:
 def asked_for(backend: Backend, ctxt: RequestContext, uuid: str | None) -> dict[str, Any] | None:
     """Return the server group that the scheduler hint ``group`` of a create names, or None without this hint.
 
-    Raises Invalid (400) if the user can't use such a group.
+    Raises Invalid (400) if the group does not exist or belongs to another project.
     """
     if uuid is None:
         return None
@@ -157,9 +157,9 @@ def as_object(ctxt: RequestContext, group: Mapping[str, Any] | None) -> Instance
 
 @contextlib.contextmanager
 def refused_as_asked() -> Iterator[None]:
-    """Raise Invalid instead of GroupNotFound in the block, as a context manager.
+    """Return a context manager that raises Invalid where its block raises GroupNotFound.
 
-    A group may be deleted between its check and the write of the new servers.
+    The error occurs if a group is deleted between its check and the write of the new servers.
     """
     try:
         yield
@@ -178,8 +178,8 @@ def recheck(
 ) -> None:
     """Count the group's members again after new servers were written, and withdraw the servers if there are too many.
 
-    ``withdraw`` removes the servers and returns whether nothing of the request is left. Raises quota.LostRace if it
-    returns True, so that the request is repeated, and TooManyMembers if it returns False.
+    ``withdraw`` removes the servers and returns whether nothing of the request is left. If it returns True, raise
+    quota.LostRace, so that the request is repeated. If it returns False, raise TooManyMembers.
     """
     if group is None or allowed[MEMBERS] < 0 or not backend.options.recheck_quota:
         return

@@ -29,17 +29,17 @@ from kilonova.errors import (
 )
 from kilonova.objects.vif import ACCELERATED, Vif
 
-# The purposes of ``find_server``. VIEW shows a server. WORK reads all columns that operations need. HISTORY also finds
-# deleted servers. PARTIAL also finds servers whose cell's database does not answer.
+# The purposes of ``find_server``: VIEW shows a server, and WORK reads all columns that operations need.
+# HISTORY also finds deleted servers, and PARTIAL also finds servers whose cell's database does not answer.
 VIEW, WORK, HISTORY, PARTIAL = 'view', 'work', 'history', 'partial'
 # From this microversion on servers are shown even if their cell's database does not answer.
 PARTIAL_SINCE = 69
 # From this microversion on the instance actions of deleted servers can be read.
 HISTORY_SINCE = 21
-# Seconds between two checks in ``wait``: the first pause and the longest one.
+# The first and the longest pause between two calls of ``look`` in ``wait``, in seconds.
 _LOOK, _LONGEST_LOOK = 0.05, 0.5
-# Short operations that attach or detach a device, or change snapshots of a volume, and keep the server's states.
-# Clients send several such requests at once, and send the next request as soon as a device is attached.
+# Short operations: they attach or detach a device or change snapshots of a volume, and keep the server's state.
+# Clients may send several such requests at once, or the next one as soon as a device is attached.
 _BRIEF = frozenset(
     (
         'attach_interface',
@@ -107,9 +107,9 @@ def find_server(
     ``purpose`` is one of VIEW, WORK, HISTORY and PARTIAL. If ``for_services`` is true, a caller with the role
     ``service`` finds servers of other projects too. Runs two SQL statements.
 
-    Raises InstanceNotFound if there is no such server, or if it belongs to another project: callers must not learn that
-    it exists. Raises an error if the cell's database does not answer, unless ``purpose`` is PARTIAL and ``version`` is
-    at least 69.
+    Raises InstanceNotFound if the server does not exist, or if it belongs to another project, because callers must not
+    learn that it exists. Raises an error if the cell's database does not answer, unless ``purpose`` is PARTIAL and
+    ``version`` is at least 69.
     """
     with backend.api_db.read() as conn:
         place = servers.find(conn, uuid)
@@ -159,8 +159,8 @@ def check_ready(server: ServerRef) -> None:
 def check_editable(server: ServerRef, method: str) -> None:
     """Check that metadata and tags of the server can be changed in its current state.
 
-    Only the row in ``server`` is checked. The writing transaction checks the state again. ``method`` is the name of the
-    request in the error message.
+    The check uses the row in ``server``. The transaction that writes the change must check the state again. ``method``
+    is the name of the request in the error message.
 
     Raises:
         InstanceInvalidState: The server's state forbids the change (error 409).
@@ -186,11 +186,11 @@ def check(
     hosted: bool = True,
     locked: bool = False,
 ) -> None:
-    """Check a server's lock, state and host, as its row in ``server`` shows them, before ``event``.
+    """Check that a server's lock, state and host allow ``event``.
 
-    The transaction that accepts the operation checks the state again. If ``launched`` is false, the server may never
-    have been launched. If ``hosted`` is false, the server needs no host. If ``locked`` is true, a locked server is
-    accepted.
+    The check uses the row in ``server``. The transaction that accepts the operation checks the state again. If
+    ``launched`` is false, the server may never have been launched. If ``hosted`` is false, the server needs no host. If
+    ``locked`` is true, a locked server is accepted.
 
     Raises:
         InstanceIsLocked: The server is locked and the caller is no administrator (error 409).
@@ -227,9 +227,11 @@ def accept(
 ) -> None:
     """Change the server's state by ``event`` and write the operation row and the instance action, in one transaction.
 
-    Raises InstanceInvalidState if the server's state does not allow the event, for example because a concurrent request
-    was faster. Raises InstanceBusy, a subclass, if another operation of the server is running. Raises InstanceNotFound
-    if the server was deleted.
+    Raises:
+        InstanceInvalidState: The server's state does not allow the event, for example because a concurrent request has
+            changed it.
+        InstanceBusy: Another operation of the server is running. A subclass of InstanceInvalidState.
+        InstanceNotFound: The server was deleted.
     """
     operations.accept(
         server.cell, instance_uuid=server.uuid, event=event, operation=row, action=action(ctxt, name), **more
@@ -247,9 +249,9 @@ def accept_in_turn(
 ) -> None:
     """Call ``accept``, and retry while a short operation of the server is running.
 
-    Short operations attach or detach an interface or a volume, or create or delete a volume snapshot. Use this function
-    for requests that depend on nothing that such an operation changes, or that check it again in the transaction
-    (``write``).
+    A short operation attaches or detaches an interface or a volume, or creates or deletes a volume snapshot. It may
+    change the server before ``row`` is accepted. So ``row`` must not depend on such a change, or ``write`` must check
+    the server again in the transaction.
 
     Raises InstanceBusy if the short operations don't end within the RPC response timeout, or if another kind of
     operation is running.
@@ -265,7 +267,10 @@ def accept_in_turn(
 
 
 def _is_free(conn: Connection, server: ServerRef) -> bool | None:
-    """Return whether no operation is running on the server, or None if the running one will end soon."""
+    """Return whether no operation is running on the server.
+
+    Return None if a short operation is running, which will end soon.
+    """
     kind = operations.running(conn, server.uuid)
     return None if kind in _BRIEF else kind is None
 
@@ -280,7 +285,7 @@ def run(
     hosted: bool = True,
     **more: Any,
 ) -> None:
-    """Accept an operation that is one step on the server's host, and wake a conductor.
+    """Accept an operation that has one step on the server's host, and wake a conductor.
 
     Waits for short operations as ``accept_in_turn`` does. If ``hosted`` is false, the server needs no host. Raises the
     errors of ``check`` and ``accept_in_turn``.
@@ -294,8 +299,8 @@ def run(
 def run_beside(backend: Backend, ctxt: RequestContext, server: ServerRef, kind: str, args: dict[str, Any]) -> None:
     """Start an operation that runs in parallel with the server's other operations, whatever the server's state.
 
-    In such an operation a conductor asks another service for the current state of the server's ports, or of one of its
-    volumes.
+    The operation must be of a kind that only reads the current state of the server's ports, or of one of its volumes,
+    from another service.
     """
     row = operations.OperationRow.new(ctxt, kind, server.uuid, args, beside=True)
     backend.conductor.run_operation(ctxt, operation=operations.add_beside(server.cell, row))
@@ -304,9 +309,9 @@ def run_beside(backend: Backend, ctxt: RequestContext, server: ServerRef, kind: 
 def ports_changed(backend: Backend, ctxt: RequestContext, server: ServerRef, change: Callable[[Vif], Vif]) -> None:
     """Apply ``change`` to each interface in the server's info cache, and have a conductor refresh the cache.
 
-    The caller has already made the same change in the network service, from which the conductor reads. When this
-    function returns, the info cache shows the change. The exception is that another process writes the cache at the
-    same moment: then it shows the change after the conductor's refresh.
+    The caller has already made the same change in the network service. When this function returns, the info cache
+    normally shows the change. If another process writes the cache at the same moment, the cache shows the change only
+    after the conductor has read the ports from the network service again.
     """
     row = operations.OperationRow.new(ctxt, 'network_changed', server.uuid, {}, beside=True)
     uuid = operations.add_beside(
@@ -361,7 +366,7 @@ def wait(backend: Backend, server: ServerRef, look: Callable[[Connection], T | N
 
 
 def failure(conn: Connection, server: ServerRef, request_id: str) -> str | None:
-    """Return why an action of the server failed, or None if it did not fail or does not exist."""
+    """Return the reason why an action of the server failed, or None if it did not fail or does not exist."""
     action = actions.get(conn, server.uuid, request_id)
     if action is None or action['message'] is None:
         return None

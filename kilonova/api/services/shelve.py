@@ -38,8 +38,8 @@ class HostNotInZone(Invalid):
 class Where:
     """The destination that an unshelve request asks for.
 
-    ``zone`` counts only if ``has_zone`` is true. A ``zone`` of None then frees the server from its zone for the future.
-    ``host`` None lets the scheduler choose.
+    ``zone`` is used only if ``has_zone`` is true: None means that the server is no longer bound to a zone. If ``host``
+    is None, the scheduler chooses the host.
     """
 
     zone: str | None = None
@@ -59,7 +59,7 @@ def shelve(backend: Backend, ctxt: RequestContext, server: ServerRef) -> None:
     """
     server_operations.check(ctxt, server, 'shelve.start')
     if not server.row['image_ref']:
-        # The root disk is a volume, which is kept, so no image is needed.
+        # The root disk is a volume. A shelve keeps the volume, so no image is needed.
         server_operations.run(backend, ctxt, server, 'shelve', 'shelve.start', {'image_id': None})
         return
     name = f'{server.row["display_name"] or server.uuid}'[: 255 - len('-shelved')] + '-shelved'
@@ -67,9 +67,9 @@ def shelve(backend: Backend, ctxt: RequestContext, server: ServerRef) -> None:
 
 
 def offload(backend: Backend, ctxt: RequestContext, server: ServerRef) -> None:
-    """Accept a shelve offload: a shelved server is removed from its host, and its resources there become free.
+    """Accept a shelve offload: a shelved server is removed from its host, and its resources on the host become free.
 
-    Raises the errors of ``accept.check`` and ``accept.accept``.
+    Raises the errors of ``server_operations.check`` and ``server_operations.accept``.
     """
     server_operations.check(ctxt, server, 'shelve_offload.start')
     row = OperationRow.new(ctxt, 'shelve_offload', server.uuid, {})
@@ -78,7 +78,7 @@ def offload(backend: Backend, ctxt: RequestContext, server: ServerRef) -> None:
 
 
 def unshelve(backend: Backend, ctxt: RequestContext, server: ServerRef, where: Where) -> None:
-    """Accept an unshelve, after which the server is ACTIVE.
+    """Accept an unshelve. A successful unshelve ends with the status ACTIVE.
 
     The server starts on its host or, if it is offloaded, on a host that the scheduler chooses.
 
@@ -88,7 +88,7 @@ def unshelve(backend: Backend, ctxt: RequestContext, server: ServerRef, where: W
         HostUnknown: The host does not exist (error 400).
         HostNotInZone: The host is not in the server's zone (error 400).
 
-    Also raises the errors of ``accept.check`` and ``accept.accept``.
+    Also raises the errors of ``server_operations.check`` and ``server_operations.accept``.
     """
     if server.row['vm_state'] != states.VmState.SHELVED_OFFLOADED.value:
         server_operations.check(ctxt, server, 'unshelve_start.start')
@@ -106,7 +106,7 @@ def unshelve(backend: Backend, ctxt: RequestContext, server: ServerRef, where: W
 
 
 def _args(backend: Backend, ctxt: RequestContext, server: ServerRef, where: Where) -> dict[str, Any]:
-    """Return the arguments of the operation row.
+    """Return the arguments of the operation row of an unshelve.
 
     ``request_spec`` is the spec for this scheduling. If the server's zone changes, ``new_request_spec`` is the spec to
     store, and ``old_request_spec`` the spec that is stored now.
@@ -122,7 +122,7 @@ def _args(backend: Backend, ctxt: RequestContext, server: ServerRef, where: Wher
     _check_place(backend, zone if where.is_said else None, where)
     spec = wanted.obj_clone()
     spec.num_instances, spec.ignore_hosts = 1, None
-    # A host or node that the create forced does not count for an unshelve.
+    # A create request may have forced a host or node. An unshelve must be able to choose another one.
     spec.force_hosts = spec.force_nodes = None
     spec.requested_destination = resize.destination_of(ctxt, server, where.host)
     of_flavor = [

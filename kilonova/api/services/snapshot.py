@@ -1,9 +1,10 @@
-"""Create an image of a server: the image record, and the operation whose host uploads the data.
+"""Create an image of a server: the image record, and the operation in which the host uploads the data.
 
     image_id = make(backend, ctxt, server, Making('snapshot.start', 'snapshot', 'createImage', name))
 
-The image of a server that boots from a volume has no data. It names snapshots of all the server's volumes, which the
-API creates with the user's token. A server that is created from such an image gets volumes made from these snapshots.
+The image of a server that boots from a volume has no data. Instead the image names snapshots of all the server's
+volumes, which the API creates with the user's token. A new server from this image gets volumes that are made from the
+snapshots.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from kilonova.objects.volume import SNAPSHOTS_OF
 
 LOG = logging.getLogger(__name__)
 
-# Seconds after which a request that creates an image has certainly ended.
+# A request that creates an image has certainly ended when this number of seconds has passed.
 LATE = 300.0
 
 
@@ -77,7 +78,7 @@ def make(backend: Backend, ctxt: RequestContext, server: ServerRef, making: Maki
         Forbidden, Invalid: The image service or the volume service refuses the request.
         TookTooLong: The image was created too late, and is deleted again.
 
-    Also raises the errors of ``accept.accept``.
+    Also raises the errors of ``server_operations.accept``.
     """
     for key in making.metadata:
         if key in images.NO_PROPERTIES:
@@ -88,7 +89,7 @@ def make(backend: Backend, ctxt: RequestContext, server: ServerRef, making: Maki
         return image_id
     row = OperationRow.new(ctxt, making.kind, server.uuid, {'image_id': image_id, **making.args})
     record = _record(backend, ctxt, server, making)
-    # This operation deletes the image unless the request is accepted, even if this process dies.
+    # If the request is not accepted, a conductor deletes the image by this operation, even if this process has died.
     note = OperationRow.new(ctxt, 'release', server.uuid, {'image_id': image_id}, beside=True)
     operations.plan(server.cell, [note], LATE)
 
@@ -109,8 +110,8 @@ def make(backend: Backend, ctxt: RequestContext, server: ServerRef, making: Maki
 def _record(backend: Backend, ctxt: RequestContext, server: ServerRef, making: Making) -> dict[str, Any]:
     """Return the members and properties of the new image.
 
-    The image inherits the properties of the server's image that the server stores. Its min_disk is at least the size of
-    the server's root disk.
+    The new image inherits the properties of the server's image, as the server's system metadata stores them. The
+    min_disk of the new image is at least the size of the server's root disk.
     """
     with server.cell.read() as conn:
         system_metadata = instances.get_system_metadata(conn, server.uuid)
@@ -146,8 +147,12 @@ def _record(backend: Backend, ctxt: RequestContext, server: ServerRef, making: M
 def _make_of_volumes(backend: Backend, ctxt: RequestContext, server: ServerRef, making: Making, image_id: str) -> None:
     """Snapshot all volumes of the server, and create an active image that names the snapshots.
 
-    If this fails or this process dies, a conductor deletes the snapshots and the image. Raises BackupOfVolume,
-    NoVolumeService, and Forbidden or Invalid if the volume service refuses a snapshot.
+    If an error occurs or this process dies, a conductor deletes the snapshots and the image.
+
+    Raises:
+        BackupOfVolume: The request is a backup, not a snapshot.
+        NoVolumeService: This cloud has no volume service.
+        Forbidden, Invalid: The volume service or the image service refuses a request.
     """
     if making.kind != 'snapshot':
         raise BackupOfVolume

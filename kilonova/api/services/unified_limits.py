@@ -1,9 +1,9 @@
-"""Unified limits: quotas whose limits are in Keystone, counted by the resources that the servers' flavors need.
+"""Unified limits: quotas whose limits are in Keystone. The usage is counted by the resources of the servers' flavors.
 
-    amounts(flavor, aliases)        # {'servers': 1, 'class:VCPU': 8, 'class:CUSTOM_PCI_10DE_20B5': 2, 'alias:a100': 2}
+    amounts(flavor, aliases)  # {'servers': 1, 'class:VCPU': 8, 'class:CUSTOM_PCI_10DE_20B5': 2, 'alias:a100': 2}
 
 The names are Nova's (``servers``, ``class:<resource class>``, ``server_groups`` …). In addition, ``alias:<name>``
-counts the devices of a PCI alias: GPUs can be limited by type even if Placement does not have the devices yet.
+counts the devices of a PCI alias, so GPUs can be limited by type even if Placement does not have the devices yet.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Registered(Mapping[str, int]):
             return self._limits[name]
         if self._strategy == REQUIRE:
             return 0 if name in self._listed else -1
-        # The devices of an alias also count by their resource class, so an alias needs no limit.
+        # An alias needs no limit of its own, because its devices also count by their resource class.
         return -1 if name in self._listed or name.startswith(ALIAS) else 0
 
     def __iter__(self) -> Iterator[str]:
@@ -78,10 +78,11 @@ def limits(backend: Backend, project_id: str | None) -> Registered:
 
 # --- usage of servers ------------------------------------------------------------------------------------------------
 def amounts(flavor: Mapping[str, Any], aliases: Aliases, pcpu_as_vcpu: bool = False) -> dict[str, int]:
-    """Return what one server of a flavor counts, by limit name. The scheduler requests the same from Placement.
+    """Return a dict from limit name to the amount that one server of a flavor uses.
 
-    ``flavor`` has vcpus, memory_mb, root_gb, ephemeral_gb, swap, extra_specs, and the properties of the image under
-    ``image``. If ``pcpu_as_vcpu`` is true, dedicated CPUs count as VCPU.
+    The scheduler requests the same amounts from Placement. ``flavor`` has vcpus, memory_mb, root_gb, ephemeral_gb,
+    swap, extra_specs, and the properties of the image under ``image``. If ``pcpu_as_vcpu`` is true, dedicated CPUs
+    count as VCPU.
     """
     extra_specs = flavor.get('extra_specs') or {}
     resources = _resources(flavor, extra_specs)
@@ -107,7 +108,7 @@ def _resources(flavor: Mapping[str, Any], extra_specs: Mapping[str, str]) -> dic
     )
     image, cpus = flavor.get('image') or {}, (flavor['vcpus'], 0)
     with contextlib.suppress(Invalid):
-        # Contradictory values are refused when a server is created. An older server may still have them.
+        # A create request with contradictory CPU values is refused, but an older server may still have such values.
         cpus = constraints.cpus_asked(shape, image)
     return hardware_amounts.of(shape, *cpus, encrypted=hardware_amounts.wants_encryption(extra_specs, image))
 
@@ -133,14 +134,14 @@ def _devices(extra_specs: Mapping[str, str], aliases: Aliases) -> tuple[dict[str
 
 
 def usage(backend: Backend, project_id: str) -> dict[str, int]:
-    """Return what all servers of a project use, by limit name.
+    """Return a dict from limit name to the amount that all servers of a project use.
 
-    Runs one SQL statement for each database, whatever the number of servers. The servers of a cell that does not answer
-    are counted by what the API database knows about them. A server that is being resized counts with the larger amount
-    of each resource.
+    Runs one SQL statement for each database, whatever the number of servers. If a cell does not answer, its servers are
+    counted by the rows of the API database. A server that is being resized counts with the larger amount of each
+    resource.
     """
-    # Read the build requests first. A server that is handed over to a cell in the meantime is then counted already, and
-    # is left out of the rows of its cell.
+    # Read the build requests before the cells, so that no server is missed.
+    # A server that is handed over to its cell meanwhile is counted by its build request, not in the cell.
     with backend.api_db.read() as conn:
         waiting = flavor_usage.waiting(conn, project_id)
     rows, besides = [row for _, row in waiting], [uuid for uuid, _ in waiting]

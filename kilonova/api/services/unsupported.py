@@ -1,11 +1,11 @@
-"""Features of Nova that this cloud does not support: requests for them are refused instead of ignored.
+"""Features of Nova that this cloud does not support. Requests for such a feature are refused, not ignored.
 
-    check_flavor({'hw:tpm_version': '2.0'})         # NotServed (400): extra spec hw:tpm_version …
-    check_image({'hw_tpm_version': '2.0'})          # NotServed
-    check_image({'hw_mem_encryption': 'false'})     # accepted: the value asks for nothing
+    check_flavor({'hw:tpm_version': '2.0'})      # NotServed (400): extra spec hw:tpm_version …
+    check_image({'hw_tpm_version': '2.0'})       # NotServed
+    check_image({'hw_mem_encryption': 'false'})  # accepted: the value asks for nothing
 
-``docs/admin/limitations.md`` lists all of them, and a test compares the two. When a feature is implemented, delete its
-row in this file and in the document.
+``docs/admin/limitations.md`` lists the same features, and a test compares the list with this file. When a feature is
+implemented, delete its row in this file and in the document.
 """
 
 from __future__ import annotations
@@ -81,11 +81,11 @@ IMAGE_PROPERTIES: tuple[Row, ...] = (
     Row(('hw_redirected_usb_ports',), _USB),
     Row(('hw_tpm_model', 'hw_tpm_version'), _TPM),
 )
-# Image properties that matter when an image is created from a server.
+# Image properties that are accepted at boot, but prevent the creation of an image of a running server.
 SNAPSHOTS: tuple[Row, ...] = (
     Row(('os_require_quiesce',), "the guest's file systems cannot be frozen; stop the server first"),
 )
-# Members of the body of a create that have an error of their own.
+# Members of a create request that have an error class of their own if the cloud does not support them.
 FIELDS: dict[str, type[Invalid]] = {
     'networks': NoNetworkService,
     'security_groups': NoSuchSecurityGroup,
@@ -93,7 +93,7 @@ FIELDS: dict[str, type[Invalid]] = {
     'block_device_mapping_v2': NoVolumeService,
 }
 
-# Values that do not request the feature.
+# Values of an extra spec or image property that do not request the feature.
 _OFF = frozenset(('', '0', '[]', 'disabled', 'f', 'false', 'n', 'no', 'none', 'off'))
 
 
@@ -113,7 +113,7 @@ def check_image(properties: Mapping[str, Any]) -> None:
 
 
 def check_snapshot(properties: Mapping[str, Any]) -> None:
-    """Raise NotServed for the first property of a server's image that an image of the server can't fulfil.
+    """Raise NotServed for the first property that prevents the creation of an image of a running server.
 
     ``properties`` are the properties of the server's own image.
     """

@@ -60,7 +60,7 @@ class MovedOn(Conflict):
 
 
 class NotItsState(Conflict):
-    """Error 409: the snapshot does not have the status that the volume service sets before its request."""
+    """Error 409: the snapshot does not have the status that the volume service sets before it sends such a request."""
 
     msg_fmt = 'snapshot %(snapshot)s is %(status)s, not %(wanted)s; this API should only be called by Cinder'
 
@@ -68,7 +68,7 @@ class NotItsState(Conflict):
 def create(backend: Backend, ctxt: RequestContext, volume_id: str, snapshot_id: str, file: str) -> None:
     """Accept a snapshot: the guest will write to the new file ``file``, which the volume service has created.
 
-    ``file`` is next to the volume's current file on the share.
+    ``file`` is the name of a file in the directory of the volume's current file on the NFS share.
 
     Raises:
         NoVolumeService: This cloud has no volume service.
@@ -78,7 +78,7 @@ def create(backend: Backend, ctxt: RequestContext, volume_id: str, snapshot_id: 
         NotItsState: The snapshot's status is not creating (error 409).
         MovedOn: The volume's file changed, or the volume was detached, in the meantime (error 409).
 
-    Also raises the errors of ``accept.check``, except those of a locked server.
+    Also raises the errors of ``server_operations.check``, except those of a locked server.
     """
     server, volume = _find(backend, ctxt, volume_id, snapshot_id, 'creating')
     name, format_ = volume.file
@@ -90,10 +90,10 @@ def create(backend: Backend, ctxt: RequestContext, volume_id: str, snapshot_id: 
 def delete(
     backend: Backend, ctxt: RequestContext, volume_id: str, snapshot_id: str, merge: Mapping[str, str | None]
 ) -> None:
-    """Accept the deletion of a snapshot: two files of the volume are merged into one.
+    """Accept the deletion of a snapshot: the server's host will merge two files of the volume into one.
 
-    ``merge`` has the members ``file`` and ``into`` of ``virt.parts.volume_snapshots.Merge``. Raises the same errors as
-    ``create``, except that the snapshot's status must be deleting.
+    ``merge`` has the members ``file`` and ``into`` of ``virt.parts.volume_snapshots.Merge``. Raises the errors of
+    ``create``. The one difference is that NotItsState is raised if the snapshot's status is not deleting.
     """
     server, volume = _find(backend, ctxt, volume_id, snapshot_id, 'deleting')
     _accept(backend, ctxt, server, volume, DELETE, snapshot_id, {'merge': dict(merge)})
@@ -104,8 +104,9 @@ def _find(
 ) -> tuple[ServerRef, AttachedVolume]:
     """Return the server that has the volume, and the volume as it is attached.
 
-    The snapshot in the volume service must have ``status``, which the volume service sets before its request. So
-    requests of other callers are refused. Raises the errors of ``create``, except MovedOn.
+    ``status`` is the status that the volume service gives the snapshot before it sends its request. If the snapshot
+    does not have this status, the request comes from another client and is refused. Raises the errors of ``create``,
+    except MovedOn.
     """
     client = backend.volumes
     if client is None:
@@ -147,7 +148,7 @@ def _accept(
 ) -> None:
     """Accept the operation after short operations of the server, such as attaches, have ended.
 
-    In the transaction check again that the volume is attached with the same file, and raise MovedOn if not.
+    The transaction checks again that the volume is attached with the same file, and raises MovedOn if it is not.
     """
     event = f'{kind}.start'
     server_operations.check(ctxt, server, event, locked=True)

@@ -1,15 +1,15 @@
 """Volumes of servers: attach, detach and swap, and the volumes that a new server asks for.
 
-    attach = volumes.attach(backend, ctxt, server, volumes.Wanted(volume_id), multiattach=True)
-    volumes.attached(backend, ctxt, server, attach)             # wait for the device name, and return the volume's row
+    attach = volumes.attach(backend, ctxt, server, volumes.WantedAttachment(volume_id), multiattach=True)
+    volumes.attached(backend, ctxt, server, attach)              # wait for the device name, and return the volume's row
     volumes.detach(backend, ctxt, server, volume_id)
-    volumes.swap(backend, ctxt, server, volume_id, copy_id)     # requested by the volume service
+    volumes.swap(backend, ctxt, server, volume_id, copy_id)      # requested by the volume service
 
     chosen = volumes.find(backend, ctxt, disks.volumes, 2, multiattach=True)        # look the volumes up
     with volumes.made(backend, ctxt, chosen, uuids, multiattach=True) as found:     # create the missing ones,
         …                                                                           # and keep them on success
 
-Requests to the volume service have the token of the user, who must be allowed to see the volume. Only a swap uses the
+Requests to the volume service use the token of the user, who must be allowed to see the volume. Only a swap uses the
 service's account. Conductors create and delete the attachments.
 """
 
@@ -36,10 +36,10 @@ from kilonova.errors import Conflict, Invalid, NotFound, Unavailable
 from kilonova.objects.volume import VOLUMES_DELETED, VOLUMES_MADE, VOLUMES_OF, AttachedVolume
 
 ATTACH, DETACH, SWAP = 'attach_volume', 'detach_volume', 'swap_volume'
-# The statuses of a volume that can be attached. The second one only counts for a volume that allows several servers.
+# The statuses of a volume that can be attached: 'in-use' only if the volume allows several servers (multiattach).
 AVAILABLE, IN_USE = 'available', 'in-use'
-# Seconds after which a create that made volumes has certainly ended. This is longer than the volume service may take to
-# answer all its requests.
+# After this number of seconds, a create request that made volumes has certainly ended.
+# The volume service needs less time to answer all requests of one create.
 LATE = 300.0
 
 
@@ -94,7 +94,7 @@ class VolumeOfMany(Invalid):
 
 
 class NotMigrating(Conflict):
-    """Error 409: a swap is requested for a volume that the volume service does not migrate."""
+    """Error 409: a swap is requested for a volume that the volume service is not migrating."""
 
     msg_fmt = 'volume %(volume)s is not migrating; this API should only be called by Cinder'
 
@@ -146,7 +146,10 @@ class WantedAttachment:
 
 @dataclass(frozen=True)
 class AcceptedAttach:
-    """An accepted attach: the uuid of its operation, and the block_device_mapping row that it completes."""
+    """An accepted attach: the uuid of its operation, and the volume's block_device_mapping row at the acceptance.
+
+    The operation adds the attachment id and the device name to the row.
+    """
 
     operation: str
     row: Mapping[str, Any]
@@ -156,7 +159,8 @@ class AcceptedAttach:
 def of_server(server: ServerRef) -> list[dict[str, Any]]:
     """Return the server's volumes as rows of block_device_mapping, oldest first.
 
-    Return an empty list while the server is in no cell. ``server`` must have been found for WORK.
+    Return an empty list while the server is in no cell. ``server`` must be the result of ``find_server`` with the
+    purpose WORK.
     """
     found: list[dict[str, Any]] = server.row['extra_volumes'] if server.cell is not None else []
     return found
@@ -190,18 +194,18 @@ def attach(
 ) -> AcceptedAttach:
     """Accept an attach of a volume to a server, and wake a conductor.
 
-    ``multiattach`` says whether the volume may be one that several servers can have.
+    ``multiattach`` says whether a volume that allows several servers is accepted.
 
     Raises:
         NoVolumeService: This cloud has no volume service.
-        VolumeNotFound: The user can't see such a volume.
+        VolumeNotFound: The volume does not exist, or the user can't see it.
         AlreadyAttached: The server has the volume.
         MultiattachUnknown: The volume allows several servers, and ``multiattach`` is false.
         AttachedElsewhere: Other servers have the volume.
         NotAvailable: The volume's status does not allow an attach.
         TooManyDisks: The server would have more disks than [compute]max_disk_devices_to_attach allows.
 
-    Also raises the errors of ``accept.check`` and ``accept.accept_in_turn``.
+    Also raises the errors of ``server_operations.check`` and ``server_operations.accept_in_turn``.
     """
     client = backend.volumes
     if client is None:
@@ -252,7 +256,7 @@ def _check_kind(volume: Volume, multiattach: bool) -> None:
 def _check_free(volume: Volume) -> None:
     """Check that a server can attach the volume now.
 
-    Raises AttachedElsewhere if other servers have it, and NotAvailable for other statuses.
+    Raises AttachedElsewhere if other servers have the volume, and NotAvailable if its status does not allow an attach.
     """
     if volume.status == AVAILABLE or (volume.multiattach and volume.status == IN_USE):
         return
@@ -314,8 +318,8 @@ def attached(backend: Backend, ctxt: RequestContext, server: ServerRef, attach: 
 def detach(backend: Backend, ctxt: RequestContext, server: ServerRef, volume_id: str) -> None:
     """Accept a detach of a volume from a server, and wake a conductor.
 
-    Raises NotAttached if the server does not have the volume, RootVolume if the server boots from it, and the errors of
-    ``accept.run``.
+    Raises NotAttached if the server does not have the volume, RootVolume if the server boots from the volume, and the
+    errors of ``server_operations.run``.
     """
     row = one_of(server, volume_id)
     if row['boot_index'] == 0:
@@ -339,21 +343,22 @@ def detach(backend: Backend, ctxt: RequestContext, server: ServerRef, volume_id:
 
 # --- swap ------------------------------------------------------------------------------------------------------------
 def swap(backend: Backend, ctxt: RequestContext, server: ServerRef, volume_id: str, copy_id: str) -> None:
-    """Accept the replacement of a volume by the volume ``copy_id``, to which the volume service is migrating it.
+    """Accept a swap: the server's volume is replaced by the volume ``copy_id``.
 
-    The two volumes are read with the service's account, because only it can see a migration.
+    The volume service is migrating the old volume to ``copy_id``. The two volumes are read with the service's account,
+    because only this account can see a migration.
 
     Raises:
         NoVolumeService: This cloud has no volume service.
         NotAttached: The server does not have the volume.
         VolumeNotFound: One of the volumes does not exist.
-        NotMigrating: The volume service does not migrate the old volume.
+        NotMigrating: The volume service is not migrating the old volume.
         NotItsTarget: The new volume is not the target of this migration.
         SwapNotServed: One of the volumes is encrypted or allows several servers.
         TooSmall: The new volume is smaller than the old one.
         NotAvailable: The new volume's status is not 'available'.
 
-    Also raises the errors of ``accept.run``.
+    Also raises the errors of ``server_operations.run``.
     """
     client, row = backend.volumes, one_of(server, volume_id)
     server_operations.check(ctxt, server, f'{SWAP}.start')
@@ -402,10 +407,11 @@ def _check_attached(conn: engine.Connection, server: ServerRef, row: Mapping[str
 # --- volumes of new servers ------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class ChosenVolume:
-    """A requested volume together with the existing volume that the request names.
+    """A volume that a create request asks for, after its source was looked up.
 
-    ``volume`` is None if a new volume is created for each server. ``wish.size`` is the size of a new volume in GiB. If
-    the server boots from the volume, ``image`` is the image on it, as far as the volume service knows it.
+    ``volume`` is the existing volume that the request names, or None if a new volume is created for each server.
+    ``wish.size`` is the size of a new volume in GiB. If the server boots from the volume, ``image`` is the image on it,
+    as far as the volume service knows the image.
     """
 
     wish: VolumeWish
@@ -424,9 +430,8 @@ def find(
     """Look up the volumes, snapshots and images that the requested volumes name.
 
     ``most`` is the maximum number of servers of the create. Return an empty list if this cloud has no volume service.
-
-    Raises Invalid if something does not exist or can't be used. Sends one request for each volume, for each snapshot,
-    and for each image of a root volume. Sends two requests for the snapshot of a root volume.
+    Raises Invalid if a volume, snapshot or image does not exist or can't be used. Sends one request for each volume,
+    for each snapshot, and for each image of a root volume. Sends two requests for the snapshot of a root volume.
     """
     client = backend.volumes
     if client is None:
@@ -475,8 +480,8 @@ class MadeVolumes:
     """The volumes of new servers.
 
     ``rows`` is a dict from a server's uuid to the block_device_mapping rows of its volumes. ``notes`` are the uuids of
-    the operations that delete newly created volumes, unless the transaction that accepts the servers deletes these
-    operations.
+    operations by which a conductor would delete the newly created volumes. The transaction that accepts the servers
+    deletes these operations.
     """
 
     rows: Mapping[str, list[dict[str, Any]]]
@@ -490,7 +495,7 @@ def made(
     """Create the missing volumes of new servers and yield all their volumes as ``MadeVolumes``, in a context manager.
 
     The volume service may still be creating the new volumes while the block runs. A conductor deletes the new volumes
-    if the block fails, if this process dies, or if the volume service does not answer the creation of one.
+    if the block fails, if this process dies, or if the volume service does not answer a request to create a volume.
     """
     if all(one.volume is not None for one in chosen):
         yield MadeVolumes({uuid: [_row(one, one.volume, uuid) for one in chosen if one.volume] for uuid in uuids})
@@ -518,8 +523,8 @@ def _row(one: ChosenVolume, volume: Volume, uuid: str) -> dict[str, Any]:
 def _note(backend: Backend, ctxt: RequestContext, uuids: Iterable[str], delay: float) -> list[str]:
     """Insert operations that delete the volumes created for these servers, and return the uuids of the operations.
 
-    The operations are due after ``delay`` seconds. They are inserted before any volume is created, so that no volume is
-    left if this process dies.
+    The operations are due after ``delay`` seconds. The caller inserts the operations before it creates any volume, so
+    that the volumes are deleted even if this process dies.
     """
     rows = [
         OperationRow.new(

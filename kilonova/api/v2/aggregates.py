@@ -1,6 +1,6 @@
 """Host aggregates (``/os-aggregates``): named sets of hosts with metadata.
 
-An aggregate whose metadata names an availability zone makes that zone.
+If the metadata of an aggregate names an availability zone, the hosts of the aggregate are in this zone.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ SET_METADATA_BODY = Obj(Prop('set_metadata', Obj(Prop('metadata', _METADATA, req
 
 
 # --- response fields -------------------------------------------------------------------------------------------------
-# The answer to a create has neither hosts nor metadata: a new aggregate has no hosts yet.
+# A new aggregate has no hosts yet, so the response to its creation has neither hosts nor metadata.
 WHOLE, CREATED = 'whole', 'created'
 _WHOLE = frozenset((WHOLE,))
 

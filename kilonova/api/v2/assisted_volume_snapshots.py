@@ -1,6 +1,6 @@
-"""Volume snapshots in which the volume service needs the server's host (``/os-assisted-volume-snapshots``).
+"""Volume snapshots that need the help of the server's host (``/os-assisted-volume-snapshots``).
 
-The volume service sends these requests for volumes that are files of an NFS share and attached to a server.
+The volume service sends these requests for volumes that are files on an NFS share and attached to a server.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ RULES = (
 
 
 # --- request schemas -------------------------------------------------------------------------------------------------
-# The name of a file in the volume's directory. Names of disks are read from guests' XML definitions, so characters such
-# as '<' are not allowed.
+# The name of a file in the volume's directory.
+# Characters such as '<' are refused, because the names of a guest's disks are read from its XML definition.
 _FILE = {'type': 'string', 'minLength': 1, 'maxLength': 255, 'pattern': r'^[A-Za-z0-9_-][A-Za-z0-9._-]*$'}
 _FILE_OR_NONE = {'anyOf': [t.NULL, _FILE]}
 _QCOW2 = t.one_of('qcow2')
@@ -65,10 +65,10 @@ class BadDeleteInfo(Invalid):
 
 
 def _delete_info(call: Call) -> dict[str, Any]:
-    """Return the parsed and checked parameter delete_info.
+    """Return the parsed and checked query parameter delete_info.
 
-    Raises BadDeleteInfo if it is missing, repeated, no JSON, or inconsistent, and ValidationError if it does not match
-    its schema.
+    Raises BadDeleteInfo if the parameter is missing, repeated, no JSON, or inconsistent, and ValidationError if it does
+    not match its schema.
     """
     texts = call.query.get('delete_info', [])
     if len(texts) != 1:

@@ -13,7 +13,7 @@ from kilonova.api.wsgi import Call, server_action
 READ = f'{PREFIX}os-console-output'
 RULES = (rule(READ, MEMBER, 'Read the console log of a server.'),)
 
-# -1 means the whole log.
+# The number of lines. -1 means the whole console log.
 _LENGTH = {
     'type': ['integer', 'string', 'null'],
     'pattern': '^-?[0-9]+$',

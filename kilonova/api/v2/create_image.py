@@ -27,12 +27,11 @@ def create_image(call: Call) -> Reply:
 
 
 def made(call: Call, making: snapshot.Making) -> Reply:
-    """Create the image of a server and return the response; shared by createImage and createBackup.
+    """Create the image of a server and return the response, for the actions createImage and createBackup.
 
-    Before microversion 2.45 the response has the image's URL in the header Location, from 2.45 on the image's id in the
-    body. Until 2.38 the quota of metadata items applies.
-
-    Raises MetadataLimitExceeded (403) if the image would have more metadata items than that quota.
+    Before microversion 2.45 the response has the image's URL in the header Location. From 2.45 on it has the image's id
+    in the body. Until 2.38 the quota of metadata items applies to the image: MetadataLimitExceeded (403) is raised if
+    the image would have more items.
     """
     server_operations.check(call.ctxt, call.server, making.event)
     if call.version <= METADATA_COUNTED_UNTIL:

@@ -15,9 +15,11 @@ from kilonova.api.wsgi import Call, Reply, server_action
 EVACUATE = f'{PREFIX}os-evacuate'
 RULES = (rule(EVACUATE, ADMIN, 'Evacuate a server from a dead host.'),)
 
-# Microversions (2.N). Before ASKED_SINCE a named host is always forced: the scheduler's filters do not count. After
-# FORCED_UNTIL a host can no longer be forced. Up to PASSWORD_UNTIL the answer has the password. From OFF_SINCE on the
-# guest is not started on its new host.
+# The following numbers N mean microversions 2.N.
+# Before ASKED_SINCE, a host in the request is always forced: the scheduler's filters are skipped.
+# After FORCED_UNTIL, a host can no longer be forced.
+# Up to PASSWORD_UNTIL, the response has the new password.
+# From OFF_SINCE on, the guest is not started on its new host.
 ASKED_SINCE, FORCED_UNTIL, PASSWORD_UNTIL, OFF_SINCE = 29, 67, 13, 95
 BODY = Obj(
     Prop(
@@ -36,7 +38,7 @@ BODY = Obj(
 def evacuate(call: Call) -> Any:
     """Accept the action evacuate: rebuild a server of a dead host on another host.
 
-    Before microversion 2.14 the response contains the administrator's new password, later it is empty.
+    Before microversion 2.14 the response contains the administrator's new password. From 2.14 on the response is empty.
     """
     body = call.body['evacuate']
     shared = body.get('onSharedStorage')

@@ -1,7 +1,7 @@
 """The list of API extensions (``/extensions``), which older clients read to learn what a cloud offers.
 
-The list is the same in every cloud. An entry tells nothing about microversions, nor that the named function exists:
-clients find that out by using the function itself.
+The list is the same in every cloud. An entry tells nothing about microversions, and does not promise that the cloud has
+the function: clients find that out only when they use the function.
 """
 
 from __future__ import annotations
@@ -150,8 +150,8 @@ EXTENSIONS: tuple[Extension, ...] = (
 def _body(row: Extension) -> dict[str, Any]:
     """Return the body of one extension.
 
-    The members 'namespace' and 'updated' have no meaning any more. They are constant and present because clients expect
-    them.
+    The members 'namespace' and 'updated' have no meaning any more. The response has them with constant values, because
+    clients expect them.
     """
     return {
         'alias': row.alias,

@@ -94,7 +94,7 @@ _LIST = (
 INDEX_QUERY = QuerySchema.of(*_LIST, Prop('name', t.REGEX_TEXT, since=102))
 
 _KEY = r'^[a-zA-Z0-9-_:. ]{1,255}$'
-# Numbers are accepted, and stored as text.
+# The value of an extra spec may be a number. It is stored as text.
 _VALUE = {'type': ['string', 'number'], 'maxLength': 255, 'largest': 2**63}
 _PAIRS = {
     'type': 'object',
@@ -219,9 +219,10 @@ def _number(call: Call, name: str) -> int:
 
 
 def _is_public(call: Call) -> bool | None:
-    """Return the filter by ``is_public``; None means no filter.
+    """Return the value of the filter ``is_public``, where None means no filter.
 
-    Administrators see public flavors unless they request others. Other users see all flavors that they may use.
+    If the request does not set ``is_public``, administrators see public flavors only. Other users see all flavors that
+    they may use.
     """
     if not call.ctxt.is_admin:
         return None

@@ -1,8 +1,8 @@
 """Routes of API resources that Nova removed, used by ``kilonova.api.routes``.
 
 A resource that was removed for good is answered with 410 in every microversion. A resource that was removed from a
-certain microversion on is answered with 404. Only the methods that are listed in this module have such routes. Another
-method on the same path does not exist, like any unknown path.
+certain microversion on is answered with 404. Only the methods in this module have such routes. Any other method on the
+same path is answered like an unknown path.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Gone(KilonovaError):
 
 
 RULES = ()
-# Accept any query parameter: the answer does not depend on it.
+# Accept all query parameters, because the error response does not depend on them.
 ANY = QuerySchema.of(strict_since=MAX + 1)
 
 PATHS: tuple[tuple[str, str], ...] = (
@@ -84,8 +84,8 @@ ACTIONS: tuple[tuple[str, str], ...] = (
         for key in ('disassociate', 'disassociate_host', 'disassociate_project', 'associate_host')
     ),
 )
-# Resources that Nova removed from a microversion on and that Kilonova does not implement: (method, path, microversion
-# that removed it). In earlier microversions the answer is the same.
+# Resources that Nova removed from a microversion on, as (method, path, microversion).
+# Kilonova does not have these resources at all, so the response is 404 in earlier microversions, too.
 REMOVED: tuple[tuple[str, str, int], ...] = (
     ('GET', '/os-baremetal-nodes', 36),
     ('GET', '/os-baremetal-nodes/{id}', 36),
@@ -103,7 +103,7 @@ def absent(call: Call) -> Any:
 
 
 def unknown_action(call: Call) -> Any:
-    """Raise NotFound (404) for ``PUT /os-services/{verb}`` with a verb that this microversion lacks (until 2.52)."""
+    """Raise NotFound (404) for ``PUT /os-services/{verb}`` if this microversion does not have the verb (until 2.52)."""
     raise NotFound('Unknown action')
 
 

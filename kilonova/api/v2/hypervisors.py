@@ -89,7 +89,7 @@ def _servers(row: Row, viewer: HypervisorView) -> Any:
         {'name': instance_name(viewer.instance_name_template, server), 'uuid': server['uuid']}
         for server in viewer.servers.get(row['host'], ())
     ]
-    # Before 2.75 the body of a hypervisor without servers has no field 'servers'.
+    # Before 2.75 a hypervisor without servers has no field 'servers' in the response.
     return found if found or viewer.version >= 75 else ABSENT
 
 

@@ -33,7 +33,7 @@ RULES = (
 
 
 # --- request schemas -------------------------------------------------------------------------------------------------
-# Before microversion 2.58 the list has no parameters and ignores those that are sent.
+# Before microversion 2.58 the list has no query parameters, and parameters in a request are ignored.
 QUERY = QuerySchema.of(
     Prop('limit', t.NUMBER_TEXT, since=58, single=True),
     Prop('marker', t.ANY_TEXT, since=58, single=True),
@@ -85,8 +85,8 @@ EVENT = Fields(
 def _decision(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a decision of the scheduler in the form of an event's row.
 
-    The database has no such events. They are built from the rows of ``scheduler_decisions`` for callers who see
-    details, and end when these rows are deleted.
+    The table of events does not contain decisions. Callers who may see details get events that are built from the rows
+    of ``scheduler_decisions``, as long as these rows exist.
     """
     body = row['body'] or {}
     began = row['created_at'] - dt.timedelta(seconds=body.get('seconds') or 0)
@@ -136,7 +136,7 @@ def _pairs(values: Mapping[str, Any]) -> str:
 
 # --- use cases -------------------------------------------------------------------------------------------------------
 FAILED = 'Error'
-# The maximum number of characters of a message, as in the database column.
+# The maximum number of characters of an action's message, which is the size of its database column.
 LONGEST = 255
 _ADDRESS = re.compile(r'(?<![\w.:])(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9a-fA-F]*:[0-9a-fA-F]*:[0-9a-fA-F:.]+)(?![\w:])')
 
@@ -144,8 +144,8 @@ _ADDRESS = re.compile(r'(?<![\w.:])(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9a-fA-F]*:[0-9a
 def _explain(backend: Backend, cell: Database, rows: Sequence[dict[str, Any]], hidden: bool) -> None:
     """Add the reasons to the messages of actions that failed, or that wait after a failure.
 
-    With ``hidden`` the names and addresses of hosts are replaced. Runs one SQL statement if there is such an action,
-    and two more if ``hidden`` is set and there are reasons.
+    With ``hidden`` the names and addresses of hosts are replaced in the reasons. Runs one SQL statement if ``rows`` has
+    such an action, and two more if ``hidden`` is set and there are reasons.
     """
     failed = [row for row in rows if row['message'] in (FAILED, WAITING)]
     if not failed:

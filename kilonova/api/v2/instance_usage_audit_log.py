@@ -66,13 +66,13 @@ def _read_time(text: str) -> datetime.datetime:
 def _read(backend: Backend, before: datetime.datetime) -> Log:
     """Return the log of the last period that ended before a time (naive UTC).
 
-    Cells that do not answer are left out. Runs two SQL statements per cell. Raises InvalidTimestamp (400) if there is
-    no such period.
+    Cells that do not answer are left out. Runs two SQL statements per cell. Raises InvalidTimestamp (400) if no period
+    ended before the time.
     """
     try:
         begin, end = last_period(backend.options.usage_audit_period, before)
     except (ValueError, OverflowError):
-        # In the year 1 there is no earlier period.
+        # A time in the year 1 has no earlier period.
         raise InvalidTimestamp(text=before) from None
     runs: list[dict[str, Any]] = []
     hosts: set[str] = set()
@@ -90,7 +90,7 @@ def _read(backend: Backend, before: datetime.datetime) -> Log:
 def _body(found: Log) -> dict[str, Any]:
     """Return the response body of a log.
 
-    It lists the hosts that have finished, are running and have not begun their audit, with the result of each audit.
+    The body has the numbers of hosts whose audit is done, is running or has not begun, and the result of each audit.
     """
     done, running = (sorted(run['host'] for run in found.runs if run['state'] == state) for state in (DONE, RUNNING))
     missing = sorted(found.hosts - {run['host'] for run in found.runs})

@@ -56,7 +56,8 @@ _TAG_SINCE = 70
 def index(call: Call) -> dict[str, Any]:
     """List the interfaces of a server (``GET /servers/{server_id}/os-interface``).
 
-    They are in the order in which the guest has them. Ports that are not in the server's info cache yet come last.
+    The interfaces are in the order in which the guest has them. Ports that are not in the server's info cache yet come
+    last.
     """
     known = _cached(call, 'network_info')
     return {'interfaceAttachments': [_body(call, port, known) for port in _listed(call, known)]}
@@ -85,7 +86,7 @@ def _listed(call: Call, known: list[dict[str, Any]]) -> list[Port]:
 def show(call: Call) -> dict[str, Any]:
     """Return one interface (``GET /servers/{server_id}/os-interface/{port_id}``).
 
-    Raises PortNotFound (404) if there is no such port, or if it is not a port of this server.
+    Raises PortNotFound (404) if the port does not exist, or if it is not a port of this server.
     """
     networks, port_id = call.backend.networks, call.path['port_id']
     if networks is None or not uuidutils.is_uuid_like(port_id):
@@ -132,8 +133,8 @@ def _cached(call: Call, column: str) -> list[dict[str, Any]]:
 def _body(call: Call, port: Port, known: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the body of an interface.
 
-    ``known`` are the interfaces from the server's info cache. Only they have the tag: the network service does not
-    store it.
+    ``known`` are the interfaces from the server's info cache. The tag is read from ``known``, because the network
+    service does not store tags.
     """
     tag = next((vif.get('tag') for vif in known if vif['id'] == port.id), None)
     return {

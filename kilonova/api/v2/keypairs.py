@@ -1,4 +1,4 @@
-"""Key pairs (``/os-keypairs``): list, create or import, show and delete them. They belong to users, not to projects."""
+"""Key pairs (``/os-keypairs``): list, create or import, show and delete. Key pairs belong to users, not to projects."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ t.FORMATS.checks('keypair_name_292', raises=ValueError)(_safe(_WITH_ADDRESS))
 
 _NAME = {'allOf': [t.NAME, {'type': 'string', 'format': 'keypair_name', 'maxLength': 255}]}
 _NAME_292 = {'allOf': [t.NAME, {'type': 'string', 'format': 'keypair_name_292', 'maxLength': 255}]}
-# The size of the database column, which MySQL counts in bytes.
+# The public key must fit into its database column. MySQL counts the size of the column in bytes.
 _KEY = {'type': 'string', 'maxLength': 65535, 'maxBytes': 65535}
 _USER = {'type': 'string', 'minLength': 1, 'maxLength': 255}
 
@@ -134,7 +134,7 @@ def delete(call: Call) -> None:
 def _user(call: Call, policy: str) -> str:
     """Return the id of the user whose key pairs the request names.
 
-    Answers with 403 if the caller may not use the key pairs of that user.
+    Raises PolicyNotAuthorized (403) if the caller may not use the key pairs of that user.
     """
     named = call.one('user_id') if call.version >= OTHER_USERS_SINCE else None
     user_id = named or call.ctxt.user_id

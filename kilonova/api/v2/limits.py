@@ -1,4 +1,4 @@
-"""The limits of a project and what the project uses of them (``/limits``)."""
+"""The resource ``/limits``: the limits of a project, and how much of them the project uses."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _body(limits: UserLimits, used: Mapping[str, int], version: int) -> dict[str
 def show(call: Call) -> Any:
     """Return the limits of the caller's project, or of the project ``tenant_id`` (``GET /limits``).
 
-    Another project than the caller's needs the policy rule OTHER_PROJECT.
+    If ``tenant_id`` is not the caller's project, the caller needs the policy rule OTHER_PROJECT.
     """
     project_id = call.one('tenant_id') or call.ctxt.project_id
     if project_id != call.ctxt.project_id:

@@ -47,10 +47,10 @@ UNLOCK_BODY = Obj(Prop('unlock', t.ANYTHING, required=True))
 
 
 def lock(call: Call) -> None:
-    """Accept the action lock: protect the server from changes; from 2.73 on the request may contain a reason.
+    """Accept the action lock: protect the server from changes. From 2.73 on the request may contain a reason.
 
-    The lock of an owner does not change a server that is locked already. The lock of an administrator replaces any
-    other lock. Raises InstanceNotReady (409) if the server is not in a cell yet.
+    If an owner locks a server that is locked already, nothing changes. The lock of an administrator replaces any other
+    lock. Raises InstanceNotReady (409) if the server is not in a cell yet.
     """
     server, backend = call.server, call.backend
     body = call.body['lock'] if call.version >= REASON_SINCE else None
@@ -93,7 +93,7 @@ def unlock(call: Call) -> None:
 
 
 def _kind(call: Call) -> str:
-    """Return the kind of the caller's lock: 'owner' for the server's own project, 'admin' for any other project."""
+    """Return the kind of the caller's lock: 'owner' if the caller's project owns the server, otherwise 'admin'."""
     return 'owner' if call.ctxt.project_id == call.server.row['project_id'] else 'admin'
 
 

@@ -1,4 +1,4 @@
-"""Migrations of servers (``/os-migrations``): those of one project or of all, in all cells, newest first."""
+"""Migrations of servers (``/os-migrations``): the migrations of one or of all projects in all cells, newest first."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class MigrationView:
     links: Any = None
 
 
-# Statuses of live migrations that are in progress: they have links to the resource of their server.
+# Statuses of live migrations that are in progress. Such a migration has links to ``/servers/{server_id}/migrations``.
 _UNDER_WAY = frozenset(('queued', 'preparing', 'running', 'post-migrating'))
 
 
@@ -106,14 +106,14 @@ def _page(
     marker: str | None = None,
     seen_by: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Return one page of migrations, or all if ``limit`` is None. Cells that do not answer are left out.
+    """Return one page of migrations, or all migrations if ``limit`` is None. Cells that do not answer are left out.
 
-    ``marker`` is the uuid of the last migration of the page before. It must belong to the project ``seen_by``, or to
-    any project if that is None.
+    ``marker`` is the uuid of the last migration of the page before. If ``seen_by`` is not None, it is a project, and
+    the marker must belong to this project.
 
     Raises:
-        UnknownMarker: no cell has the migration ``marker``, or the caller may not see it (400).
-        Unanswered: a cell that may have it does not answer (503).
+        UnknownMarker: No cell has the migration ``marker``, or the caller may not see it (400).
+        Unanswered: A cell that may have the migration ``marker`` does not answer (503).
     """
     rows: list[dict[str, Any]] = []
     last = _find(backend, marker, seen_by) if marker is not None else None
@@ -200,8 +200,8 @@ def _changed(call: Call) -> dict[str, Any]:
 def _owner(call: Call, everything: bool) -> dict[str, str]:
     """Return the filters by project and user, and check the caller's right to use them.
 
-    A caller needs the policy rule ALL_PROJECTS to list the migrations of another project, or of all projects. The
-    request is for all projects if it names none.
+    A request that names no project is for all projects. A caller needs the policy rule ALL_PROJECTS to list the
+    migrations of another project, or of all projects.
     """
     wanted = {name: call.one(name) for name in ('project_id', 'user_id')} if call.version >= OWNERS_SINCE else {}
     owner = {name: value for name, value in wanted.items() if value is not None}

@@ -1,6 +1,6 @@
 """Quota classes (``/os-quota-class-sets``).
 
-Only the class 'default' has an effect. Other classes are stored and shown.
+Only the class 'default' has an effect. Limits of other classes are stored and shown, but never applied.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FIELDS = Fields(
 
 
 def _shown(limits: Mapping[str, int], version: int) -> dict[str, Any]:
-    """Return the limits that this microversion shows, by resource."""
+    """Return a dict from resource to limit, with the resources that this microversion shows."""
     return _FIELDS.render(limits, None, version)
 
 

@@ -88,12 +88,12 @@ _FIELDS = Fields(
 
 
 def _shown(limits: UserLimits, version: int) -> dict[str, Any]:
-    """Return the limits that this microversion shows, by resource."""
+    """Return a dict from resource to limit, with the resources that this microversion shows."""
     return _FIELDS.render(limits, None, version)
 
 
 def _detailed(limits: UserLimits, used: Mapping[str, int], version: int) -> dict[str, Any]:
-    """Return limit, usage and reservations by resource; reservations are always 0."""
+    """Return a dict from resource to {limit, in_use, reserved}. ``reserved`` is always 0: there are no reservations."""
     rows = {name: {'limit': limit, 'in_use': used.get(name, 0), 'reserved': 0} for name, limit in limits.items()}
     return _FIELDS.render(rows, None, version)
 
@@ -125,7 +125,7 @@ def update(call: Call) -> Any:
     """Set limits of a project or of its user (``PUT /os-quota-sets/{tenant_id}``).
 
     Unless the request sets ``force``, a limit is refused (400) if it is below the usage, or if the limit of a user is
-    above what its project may have.
+    above what the project's limit leaves for this user.
     """
     project_id, user_id = _whose(call)
     body = dict(call.body['quota_set'])
@@ -136,7 +136,7 @@ def update(call: Call) -> Any:
 
 
 def delete(call: Call) -> None:
-    """Delete the own limits of a project or of its user (``DELETE /os-quota-sets/{tenant_id}``)."""
+    """Delete the limits that were set for a project or for its user (``DELETE /os-quota-sets/{tenant_id}``)."""
     quota.forget(call.backend, *_whose(call))
 
 

@@ -29,7 +29,7 @@ RULES = (
 
 
 # --- request schemas -------------------------------------------------------------------------------------------------
-# For each protocol, the console types that hosts may have, and the types that are known but that no host has.
+# For each protocol, TYPES has the console types that hosts may have. UNSERVED has types of Nova that no host has.
 TYPES = {'vnc': ('novnc',), 'spice': ('spice-html5', 'spice-direct'), 'serial': ('serial',)}
 UNSERVED = {'vnc': ('xvpvnc',), 'rdp': ('rdp-html5',), 'mks': ('webmks',)}
 _OLD, _MKS, _SHOWN, _DIRECT = 5, 8, 31, 99
@@ -83,10 +83,10 @@ def _open(call: Call, protocol: str, kind: str) -> str:
     """Create a console token and return the console's URL.
 
     Raises:
-        ConsoleTypeInvalid: the protocol has no such console type (400).
-        ConsoleTypeUnavailable: the console type is known, but no host has it (400).
-        InstanceNotReady: the server has no host (409).
-        InstanceInvalidState: the server is being deleted or migrated (409).
+        ConsoleTypeInvalid: The protocol has no such console type (400).
+        ConsoleTypeUnavailable: The console type is known, but no host has it (400).
+        InstanceNotReady: The server has no host (409).
+        InstanceInvalidState: The server is being deleted or migrated (409).
     """
     if kind in UNSERVED.get(protocol, ()):
         raise ConsoleTypeUnavailable(console_type=kind)
@@ -119,7 +119,8 @@ def _open(call: Call, protocol: str, kind: str) -> str:
 def address(base: str, kind: str, token: str) -> str:
     """Return the console's URL for the user: ``base`` with the token.
 
-    noVNC passes the value of the parameter ``path`` to the proxy unchanged.
+    The URL of noVNC has the token in the parameter ``path``, because noVNC passes the value of ``path`` to the proxy
+    unchanged.
     """
     query = {'path': f'?token={token}'} if kind == 'novnc' else {'token': token}
     return f'{base}{"&" if "?" in base else "?"}{urlencode(query)}'
@@ -128,7 +129,8 @@ def address(base: str, kind: str, token: str) -> str:
 def _find(call: Call) -> dict[str, Any]:
     """Return the row of the console token in the path. Runs one SQL statement per cell.
 
-    Raises TokenNotFound (404) if no cell has it, and Unanswered (503) if a cell that may have it does not answer.
+    Raises TokenNotFound (404) if no cell has the token, and Unanswered (503) if a cell that may have it does not
+    answer.
     """
 
     def ask(cell: Database) -> dict[str, Any] | None:
@@ -179,7 +181,7 @@ def rdp(call: Call) -> dict[str, Any]:
 def show(call: Call) -> dict[str, Any]:
     """Return the server and address of a console token (``GET /os-console-auth-tokens/{console_token}``).
 
-    Raises TokenNotFound (404) if there is no such token, TokenNotShown (401) until microversion 2.30, and Unanswered
+    Raises TokenNotFound (404) if the token does not exist, TokenNotShown (401) until microversion 2.30, and Unanswered
     (503) if a cell that may have the token does not answer.
     """
     found = _find(call)

@@ -39,18 +39,18 @@ class CannotRescueVolume(Invalid):
 
 
 def rescue(call: Call) -> dict[str, Any]:
-    """Accept the action rescue: the guest boots from another image, and its own disks are attached as further disks.
+    """Accept the action rescue: boot the guest from another image, with its own disks attached as additional disks.
 
-    Without an image in the request the host uses its default rescue image. The response contains the administrator's
-    password of the rescue system: the given one or a generated one. It contains no password if there are no keys to
-    seal one with, or if [api]enable_instance_password is off.
+    If the request names no image, the host uses its default rescue image. The response contains the administrator's
+    password of the rescue system: the given one or a generated one. The response contains no password if no key is
+    configured to encrypt one, or if [api]enable_instance_password is off.
 
     Raises:
-        Invalid: the image does not exist, cannot be booted, or does not fit the server (400).
-        CannotRescueVolume: the server boots from a volume, and the microversion or the image does not allow a rescue
+        Invalid: The image does not exist, cannot be booted, or does not fit the server (400).
+        CannotRescueVolume: The server boots from a volume, and the microversion or the image does not allow a rescue
             (400).
-        InstanceInvalidState, InstanceIsLocked, InstanceNotReady: the server's state or lock forbids it (409).
-        NothingToSealWith: a password is given, but there are no keys to seal it with (503).
+        InstanceInvalidState, InstanceIsLocked, InstanceNotReady: The server's state or lock forbids a rescue (409).
+        NothingToSealWith: A password is given, but no key is configured to encrypt it (503).
     """
     backend, server, asked = call.backend, call.server, call.body['rescue'] or {}
     server_operations.check(call.ctxt, server, EVENT)
@@ -81,7 +81,7 @@ def rescue(call: Call) -> dict[str, Any]:
 def _check_stable(properties: dict[str, Any]) -> None:
     """Raise CannotRescueVolume unless the rescue image names a rescue device or bus.
 
-    Without one of these properties the volume of the server would not keep its position among the disks.
+    If the image has neither property, the server's volume would not keep its position among the guest's disks.
     """
     if not (properties.get('hw_rescue_device') or properties.get('hw_rescue_bus')):
         raise CannotRescueVolume

@@ -1,7 +1,7 @@
 """Security groups of a server, and until microversion 2.35 a proxy for the security groups of the network service.
 
-The groups of a server are those of its ports. They are read from the network service with each request. Requests of the
-proxy (``/os-security-groups``) are sent to the network service with the caller's token.
+The security groups of a server are those of its ports. Each request reads them from the network service. Requests of
+the proxy (``/os-security-groups``) are sent to the network service with the caller's token.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ CREATE_BODY = Obj(
 UPDATE_BODY = Obj(
     Prop('security_group', Obj(Prop('name', _NAME), Prop('description', t.TEXT), minProperties=1), required=True)
 )
-# -1 means any type or code of ICMP.
+# In a rule for ICMP, a port of -1 means any ICMP type or code.
 _PORT = {
     'type': ['integer', 'string', 'null'],
     'pattern': '^(-1|[0-9]+)$',
@@ -167,9 +167,9 @@ def delete_rule(call: Call) -> None:
 
 @contextlib.contextmanager
 def _refusals() -> Iterator[None]:
-    """Replace a NetworkConflict (409) of the network service by Invalid (400), as in Nova.
+    """Return a context manager that replaces the network service's NetworkConflict (409) by Invalid (400), as in Nova.
 
-    The network service raises it if the group is in use by ports, or if the same rule exists already.
+    The network service reports a conflict if the group is in use by ports, or if the same rule exists already.
     """
     try:
         yield
@@ -238,7 +238,7 @@ def _rule(rule: SecurityGroupRule, known: dict[str, SecurityGroupRules]) -> dict
 def _remote(group: SecurityGroupRules | None) -> dict[str, str]:
     """Return name and project of a rule's remote group.
 
-    Returns an empty dict if the rule has no remote group, or if the user may not see that group.
+    Return an empty dict if the rule has no remote group, or if the user may not see the group.
     """
     return {'name': group.name, 'tenant_id': group.project_id} if group is not None else {}
 

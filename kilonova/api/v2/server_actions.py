@@ -134,7 +134,8 @@ def stop(call: Call) -> None:
 def reboot(call: Call) -> None:
     """Accept the action reboot: restart the guest.
 
-    SOFT asks the guest's system to reboot. HARD creates a new guest with the same disks and devices.
+    With type SOFT the guest's operating system is asked to reboot. With type HARD a new guest is created with the same
+    disks and devices.
     """
     kind = call.body['reboot']['type'].upper()
     event = 'reboot_hard.start' if kind == 'HARD' else 'reboot.start'
@@ -170,7 +171,7 @@ def trigger_crash_dump(call: Call) -> None:
 
 
 def resize_server(call: Call) -> None:
-    """Accept the action resize: give the server another flavor."""
+    """Accept the action resize: change the server's flavor."""
     body = call.body['resize']
     resize.resize(call.backend, call.ctxt, call.server, str(body['flavorRef']), body.get('OS-DCF:diskConfig'))
 
@@ -190,9 +191,9 @@ def migrate(call: Call) -> None:
 def migrate_live(call: Call) -> None:
     """Accept the action os-migrateLive: move a server to another host while its guest runs.
 
-    A named host needs the policy rule MIGRATE_LIVE_HOST. Until microversion 2.29 a named host is always forced: the
-    scheduler does not check it. From 2.30 on the scheduler checks it unless the request sets ``force``. From 2.68 on it
-    is always checked.
+    A request that names a host needs the policy rule MIGRATE_LIVE_HOST. Until microversion 2.29 a named host is forced:
+    the scheduler's filters are skipped. From 2.30 on the named host must pass the filters unless the request sets
+    ``force``. From 2.68 on ``force`` does not exist.
     """
     body = call.body['os-migrateLive']
     host = body['host']
@@ -226,12 +227,13 @@ def revert(call: Call) -> None:
 def change_admin_password(call: Call) -> None:
     """Accept the action changePassword: the agent in the guest sets the administrator's password.
 
-    If the agent does not answer, only the event of the instance action shows it.
+    If the agent does not answer, the request has been accepted already. Only the event of the instance action shows the
+    failure.
 
     Raises:
-        InstanceInvalidState, InstanceIsLocked, InstanceNotReady: the server's state or lock forbids it (409).
-        GuestAgentNotEnabled: the server's image does not say that its guests have an agent (409).
-        NothingToSealWith: there are no keys to seal the password with (503).
+        InstanceInvalidState, InstanceIsLocked, InstanceNotReady: The server's state or lock forbids the change (409).
+        GuestAgentNotEnabled: The server's image does not say that its guests have an agent (409).
+        NothingToSealWith: No key is configured to encrypt the password (503).
     """
     server, event = call.server, 'set_admin_password.start'
     server_operations.check(call.ctxt, server, event)
@@ -254,7 +256,7 @@ def reset_state(call: Call) -> None:
 def inject_network_info(call: Call) -> None:
     """Accept the action injectNetworkInfo: read the server's ports from the network service again.
 
-    The guest's metadata about its networks changes accordingly. Without a network service nothing happens.
+    The network metadata that the guest can read changes accordingly. Do nothing if the cloud has no network service.
     """
     server_operations.check_lock(call.ctxt, call.server)
     server_operations.check_ready(call.server)

@@ -2,8 +2,8 @@
 
 The response contains the result of each event:
 
-- ``network-vif-plugged`` and ``network-vif-unplugged`` are sent to the server's host, which may wait for them. During a
-  move they are sent to source and destination. They are refused without a network service.
+- ``network-vif-plugged`` and ``network-vif-unplugged`` are sent to the server's host, which may wait for such an event.
+  During a move the event is sent to source and destination. Without a network service the event is refused.
 - ``network-changed`` and ``network-vif-deleted`` make a conductor read the server's ports and rewrite its info cache.
 - ``volume-extended`` makes a conductor read a volume of the server and report its new size to the guest.
 - ``volume-reimaged`` makes a rebuild that waits for the volume check the volume now.
@@ -77,11 +77,11 @@ BODY = Obj(
 # --- use cases -------------------------------------------------------------------------------------------------------
 POWER_UPDATE, ACCELERATOR = 'power-update', 'accelerator-request-bound'
 GROWN, REIMAGED = 'volume-extended', 'volume-reimaged'
-# The tag of these events is the id of a port.
+# Events whose tag is the id of a port.
 PLUGGING = frozenset(('network-vif-plugged', 'network-vif-unplugged'))
-# These events say that the server's info cache is outdated.
+# Events which report that the server's info cache is outdated.
 CHANGES = frozenset(('network-changed', 'network-vif-deleted'))
-# By tag: (kind of the operation, event of the state machine, vm state before the operation, operation's arguments).
+# For each tag of the event power-update: (kind of operation, event, vm state before it, operation's arguments).
 POWER = {
     'POWER_ON': ('start', 'start.start', states.VmState.STOPPED, {}),
     'POWER_OFF': ('stop', 'stop.start', states.VmState.ACTIVE, {'clean_shutdown': True}),
@@ -147,7 +147,7 @@ def _hand_on(
 ) -> None:
     """Send events to a host in one message.
 
-    A message that gets lost does no harm: a host that waits for an event also polls from time to time.
+    A lost message does no harm, because a host that waits for an event also polls from time to time.
     """
     if backend.compute is None:
         return
@@ -205,8 +205,8 @@ def _find(backend: Backend, uuids: Iterable[str]) -> dict[str, ServerRef | None]
 def _moves(backend: Backend, uuids: set[str]) -> dict[str, str | None]:
     """Return a dict from the uuid of a migration to its destination host, for the given uuids that are migrations.
 
-    The value is None if the destination is not known yet. Events about accelerators at the destination of a move
-    contain the migration's uuid instead of the server's, because these accelerators are bound to the migration.
+    The destination host is None if it is not known yet. Events about accelerators at the destination of a move contain
+    the migration's uuid instead of the server's uuid, because these accelerators are bound to the migration.
     """
     found: dict[str, str | None] = {}
     for cell in backend.compute_cells() if uuids else ():
@@ -249,7 +249,7 @@ def _code(
         return ACCEPTED if moves[uuid] else NOTHING_THERE
     server = servers[uuid]
     if name in CHANGES and backend.networks is not None and server is not None and server.row['extra_network_info']:
-        # This also holds for a server without a host: its ports keep their addresses.
+        # Accept the event even if the server has no host, because its ports exist and keep their addresses.
         return ACCEPTED
     if server is None or not server.row['host']:
         return NOTHING_THERE
@@ -267,10 +267,10 @@ def _code(
 
 
 def _switch(backend: Backend, ctxt: RequestContext, server: ServerRef, tag: str) -> None:
-    """Start or stop the server if its state is the opposite.
+    """Start or stop the server, as the tag of the event says.
 
-    A server that has another operation, or is in the right state already, is left alone. The lock of the server is
-    ignored, because the power state has changed already.
+    Do nothing if another operation of the server is running, or if the server already has the right state. The lock of
+    the server is ignored, because the power state of the guest has changed already.
     """
     kind, event, vm_state, args = POWER[tag]
     if server.row['vm_state'] != vm_state:
@@ -295,7 +295,7 @@ def _switch(backend: Backend, ctxt: RequestContext, server: ServerRef, tag: str)
 def create(call: Call) -> Any:
     """Accept events of servers (``POST /os-server-external-events``).
 
-    Answers with 200 if all events are accepted, and with 207 if at least one is refused.
+    The response has status 200 if all events are accepted, and 207 if at least one is refused.
     """
     events = _dispatch(call.backend, call.ctxt, call.body['events'])
     return Reply({'events': events}, status=200 if all(event['code'] == 200 for event in events) else 207)

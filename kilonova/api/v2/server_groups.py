@@ -72,7 +72,7 @@ def _body(row: Mapping[str, Any], version: int) -> dict[str, Any]:
 # --- handlers --------------------------------------------------------------------------------------------------------
 def index(call: Call) -> Any:
     """List server groups (``GET /os-server-groups``)."""
-    # A caller who may not list the groups of all projects gets those of the own project.
+    # A caller who asks for all projects without the right to list them gets the groups of the caller's own project.
     everywhere = 'all_projects' in call.query and call.may(ALL_PROJECTS)
     limit = call.limit() or call.backend.options.max_limit
     rows = service.list_groups(call.backend, owners.ALL if everywhere else call.ctxt.project_id, limit, call.offset())

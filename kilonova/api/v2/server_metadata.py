@@ -76,7 +76,7 @@ def _merge(backend: Backend, ctxt: RequestContext, server: ServerRef, pairs: dic
 
 
 def _replace(backend: Backend, ctxt: RequestContext, server: ServerRef, pairs: dict[str, str]) -> dict[str, str]:
-    """Replace all metadata items of the server by the given ones, and return them.
+    """Replace all metadata items of the server by the given items, and return these items.
 
     Raises MetadataLimitExceeded (403) if there are more items than the quota allows.
     """

@@ -40,7 +40,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class ServerMigrationView:
-    """The rights of the caller: with ``hosts`` source and destination of a migration are shown."""
+    """The rights of the caller. If ``hosts`` is true, source and destination of a migration are shown."""
 
     hosts: bool
 
@@ -74,7 +74,7 @@ FIELDS = Fields(
 
 # --- request schemas -------------------------------------------------------------------------------------------------
 FORCE_BODY = Obj(Prop('force_complete', {'type': 'null'}, required=True))
-# From this microversion on a migration can be aborted before it runs.
+# From this microversion on a live migration can also be aborted while it is queued or prepared.
 _EARLY = 65
 
 
@@ -98,7 +98,7 @@ class ServerMigrationNotFound(NotFound):
 
 
 class NoMigrationToForce(Invalid):
-    """Error 400: the server has no migration with this id to force to its end."""
+    """Error 400: the server has no migration with this id, so a migration can't be forced to complete."""
 
     msg_fmt = ServerMigrationNotFound.msg_fmt
 
@@ -129,7 +129,7 @@ def _under_way(server: ServerRef) -> list[dict[str, Any]]:
 def _find(server: ServerRef, identifier: str) -> dict[str, Any] | None:
     """Return the row of a migration of the server by its id, or None if the server has no such migration."""
     row = None
-    # Ids of rows have fewer than 10 digits. A text that is no number is the id of no migration.
+    # Ids of rows have fewer than 10 digits. A text that is no number can't be the id of a migration.
     if server.cell is not None and identifier.isascii() and identifier.isdigit() and len(identifier) < 10:
         with server.cell.read() as conn:
             row = migrations.get(conn, migration_id=int(identifier))
@@ -139,8 +139,8 @@ def _find(server: ServerRef, identifier: str) -> dict[str, Any] | None:
 def _one(server: ServerRef, identifier: str) -> dict[str, Any]:
     """Return the row of a live migration of the server that is in progress.
 
-    Raises Unknown if there is no such migration, NotLiveMigration if it is not a live migration, and NotUnderWay if it
-    has ended. All are answered with 404.
+    Raises an error with status 404: Unknown if the server has no migration with this id, NotLiveMigration if the
+    migration is of another type, and NotUnderWay if the migration has ended.
     """
     row = _find(server, identifier)
     if row is None:
@@ -178,9 +178,9 @@ def abort(call: Call) -> None:
     The conductor and the hosts that work on the migration undo it, unless the guest runs on its destination already.
 
     Raises:
-        ServerMigrationNotFound: the server has no such migration (404).
-        InvalidMigrationState: it is not a live migration, or its status does not allow an abort (400).
-        InstanceInvalidState: the server's state does not allow it (409).
+        ServerMigrationNotFound: The server has no such migration (404).
+        InvalidMigrationState: The migration is not a live migration, or its status does not allow an abort (400).
+        InstanceInvalidState: The server's state does not allow an abort (409).
     """
     backend, ctxt, server, identifier = call.backend, call.ctxt, call.server, call.path['migration_id']
     server_operations.check(ctxt, server, 'live_migrate.abort')
@@ -215,7 +215,7 @@ def abort(call: Call) -> None:
         action=server_operations.action(ctxt, 'live_migration_cancel'),
         write=cancel,
     )
-    # These messages only save time: without them a conductor finds the cancelled row later.
+    # The following messages only save time. If they get lost, a conductor finds the cancelled operation row later.
     for uuid in cancelled:
         for host in sorted({row['source_compute'], row['dest_compute']} - {None}):
             if backend.compute is not None:
@@ -229,11 +229,11 @@ def force_complete(call: Call) -> None:
     The source host is called within the request. The event of the instance action contains the host's answer.
 
     Raises:
-        NoMigrationToForce: the server has no such migration (400).
-        InvalidMigrationState: it is not a live migration, or it is not running (400).
-        InstanceInvalidState: the server's state does not allow it (409).
-        HostDown, HostTooOld: the source host is down, or too old for the call (409).
-        KilonovaError: the host refuses.
+        NoMigrationToForce: The server has no such migration (400).
+        InvalidMigrationState: The migration is not a live migration, or it is not running (400).
+        InstanceInvalidState: The server's state does not allow the request (409).
+        HostDown, HostTooOld: The source host is down, or its release does not have this RPC method (409).
+        KilonovaError: The host refuses the request.
     """
     backend, ctxt, server, identifier = call.backend, call.ctxt, call.server, call.path['migration_id']
     server_operations.check(ctxt, server, 'live_migrate.force')

@@ -1,6 +1,6 @@
 """The encrypted administrator's password that a guest stores for its owner (``os-server-password`` of a server).
 
-The server's system metadata contain it in the keys password_0 to password_3.
+The password is stored in the server's system metadata, in the keys password_0 to password_3.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RULES = (
 
 
 def index(call: Call) -> dict[str, Any]:
-    """Return the password as the guest encrypted it, or '' if there is none (``GET …/os-server-password``)."""
+    """Return the password as the guest encrypted it, or '' if none is stored (``GET …/os-server-password``)."""
     server = call.server
     if server.cell is None:
         return {'password': ''}

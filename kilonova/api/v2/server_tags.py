@@ -85,7 +85,7 @@ def _add(backend: Backend, ctxt: RequestContext, server: ServerRef, tag: str) ->
 def _remove(backend: Backend, ctxt: RequestContext, server: ServerRef, tag: str) -> None:
     """Delete a tag.
 
-    Raises TagNotFound (404) if the server does not have it.
+    Raises TagNotFound (404) if the server does not have the tag.
     """
     check_editable(server, 'delete tag')
     if not tags.remove(server.cell, server.uuid, tag):
@@ -131,14 +131,14 @@ def delete_all(call: Call) -> None:
 
 
 def show(call: Call) -> None:
-    """Answer with 204 if the server has the tag, and with 404 if not (``GET /servers/{server_id}/tags/{tag}``)."""
+    """Return status 204 if the server has the tag, and 404 if not (``GET /servers/{server_id}/tags/{tag}``)."""
     _check(call.server, call.path['tag'])
 
 
 def update(call: Call) -> Reply:
     """Add a tag to a server (``PUT /servers/{server_id}/tags/{tag}``).
 
-    Answers with 201 if the tag is new, and with 204 if the server has it already.
+    The response has status 201 if the tag is new, and 204 if the server already has the tag.
     """
     server = call.server
     tag = call.path['tag']

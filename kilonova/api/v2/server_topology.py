@@ -51,7 +51,10 @@ def _node(cell: InstanceNUMACell, host: bool) -> dict[str, Any]:
 
 
 def _siblings(cell: InstanceNUMACell) -> list[list[int]]:
-    """Return lists of guest CPUs that are threads of the same core; an empty list if the guest has no threads."""
+    """Return lists of guest CPUs, where each list has the threads of one core.
+
+    Return an empty list if the cores of the guest have only one thread.
+    """
     layout = _value(cell, 'cpu_topology')
     threads = layout.threads if layout is not None else 1
     cpus = sorted(cell.total_cpus)

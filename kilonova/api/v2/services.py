@@ -65,7 +65,7 @@ FIELDS = Fields(
 
 
 def _body(row: Row, version: int) -> dict[str, Any]:
-    """Return the body of a service; its row has the additional members ``zone`` and ``up``."""
+    """Return the body of a service. The row has the members ``zone`` and ``up`` in addition to its columns."""
     return FIELDS.render(row, None, version)
 
 

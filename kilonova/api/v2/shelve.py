@@ -54,8 +54,8 @@ UNSHELVE_BODY = Obj(
 def shelve_server(call: Call) -> None:
     """Accept the action shelve: create an image of the server's disk and shut the guest down.
 
-    A server that boots from a volume needs no image. If [DEFAULT]shelved_offload_time is 0, the server then leaves its
-    host at once.
+    A server that boots from a volume needs no image. If [DEFAULT]shelved_offload_time is 0, the server is removed from
+    its host immediately afterwards.
     """
     shelve.shelve(call.backend, call.ctxt, call.server)
 

@@ -1,6 +1,7 @@
 """Usage reports of one project or of all projects (``/os-simple-tenant-usage``).
 
-A report contains the servers of the period, their hours, and their flavors' resources multiplied by these hours.
+A report contains the servers that existed in the period, the hours of each server, and the resources of its flavor
+multiplied by these hours.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class InvalidPeriod(Invalid):
 
 @dataclass(frozen=True)
 class Period:
-    """A reporting period from ``start`` to ``stop``, and the time ``now`` of the request; all three in naive UTC."""
+    """A reporting period from ``start`` to ``stop``. ``now`` is the time of the request. All times are in naive UTC."""
 
     start: datetime.datetime
     stop: datetime.datetime
@@ -81,10 +82,9 @@ class Total:
 
 
 def _read_period(start: str | None, stop: str | None, now: datetime.datetime) -> Period:
-    """Parse start and end of the period; a missing value means now.
+    """Parse start and end of the period, where a missing value means now.
 
-    Raises InvalidStrTime if a value cannot be parsed, and InvalidPeriod if the start is after the end. Both errors are
-    answered with 400.
+    Raises InvalidStrTime (400) if a value cannot be parsed, and InvalidPeriod (400) if the start is after the end.
     """
     period = Period(_time(start, now), _time(stop, now), now)
     if period.start > period.stop or (period.start == period.stop and (start or stop)):
@@ -109,12 +109,12 @@ def _servers(
 ) -> list[dict[str, Any]]:
     """Return at most ``limit`` servers that existed in the period, ordered by cell and then by id.
 
-    With ``marker`` (the uuid of a server) the list begins after that server. Servers of a cell that does not answer are
+    With ``marker`` (the uuid of a server) the list begins after this server. Servers of a cell that does not answer are
     left out. Runs one SQL statement per cell, and one more in each cell up to the cell of the marker.
 
     Raises:
-        UnknownMarker: no cell has the server ``marker`` (400).
-        Unanswered: a cell that may have the server ``marker`` does not answer (503).
+        UnknownMarker: No cell has the server ``marker`` (400).
+        Unanswered: A cell that may have the server ``marker`` does not answer (503).
     """
     found: list[dict[str, Any]] = []
 
@@ -234,10 +234,10 @@ def show(call: Call) -> Any:
 def _report(call: Call, owner: owners.Owner, detailed: bool, path: str) -> tuple[list[dict[str, Any]], Any]:
     """Return the usage by project and the link to the next page (None on the last page).
 
-    The totals count only the servers of this page.
+    The totals of a project include only the servers on this page.
     """
     period = _read_period(call.one('start'), call.one('end'), utcnow())
-    # Microversions before 2.40 have no paging: the answer is cut after max_limit servers.
+    # Before 2.40 this request has no paging, so the response is cut after max_limit servers.
     paged = call.version >= PAGES_SINCE
     limit = call.limit() if paged else call.backend.options.max_limit
     rows = _servers(

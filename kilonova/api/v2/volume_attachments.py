@@ -36,7 +36,7 @@ RULES = (
 # --- request schemas -------------------------------------------------------------------------------------------------
 _DEVICE = {'type': ['string', 'null'], 'maxLength': 255, 'pattern': r'^/dev/x?[a-z]?d?[a-z]+[0-9]*$'}
 QUERY = QuerySchema.of(Prop('limit', t.NUMBER_TEXT), Prop('offset', t.NUMBER_TEXT))
-# The name of a device is accepted and has no effect: the host names the disks.
+# The request may name a device. The name has no effect, because the host names the disks.
 CREATE_BODY = Obj(
     Prop(
         'volumeAttachment',
@@ -81,7 +81,7 @@ _LISTED, _CREATED = frozenset((LISTED,)), frozenset((CREATED,))
 
 
 def _device(row: Mapping[str, Any], viewer: object) -> Any:
-    """Return the device name of an attachment; the field is absent until the host has chosen a name."""
+    """Return the device name of an attachment. The field is absent until the host has chosen a name."""
     return row['device_name'] or ABSENT
 
 
@@ -144,8 +144,9 @@ def swap(call: Call) -> None:
 def update(call: Call) -> None:
     """Change an attachment (``PUT …/os-volume_attachments/{volume_id}``, from 2.85 on).
 
-    The request may set whether the volume is deleted with its server. If its volumeId names another volume, it is also
-    a swap, which needs the policy rule SWAP. Raises NotMutable (400) if the request would change any other property.
+    The request may set whether the volume is deleted with its server. If volumeId names another volume, the request is
+    also a swap, which needs the policy rule SWAP. Raises NotMutable (400) if the request would change any other
+    property.
     """
     asked, row = call.body['volumeAttachment'], volumes.one_of(call.server, call.path['volume_id'])
     is_another = asked['volumeId'].lower() != row['volume_id']

@@ -1,10 +1,11 @@
 """Log one line of oslo.messaging for an outage of the broker instead of thousands.
 
-    outages.quieten()           # after logging is set up; a second call does nothing
+    outages.quieten()     # after logging is set up; a second call does nothing
 
-During an outage each connection and each waiting thread logs each attempt: 4,700 lines in ten minutes (measured). Of
-the messages about one outage, the first is logged, then one in ten minutes with the number of messages left out, and
-one when the broker is back. If ``[DEFAULT]default_log_levels`` contains oslo.messaging=DEBUG, all are logged.
+During an outage each connection and each waiting thread logs each attempt: 4,700 lines in ten minutes (measured). With
+this filter the log has the first message about an outage, then one message in ten minutes with the number of messages
+left out, and one when the broker is back. If ``[DEFAULT]default_log_levels`` contains oslo.messaging=DEBUG, all
+messages are logged.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ import threading
 import time
 from collections.abc import Callable
 
-# Logger names as oslo.log uses them, and as the standard library would.
+# The names of oslo.messaging's loggers, as oslo.log forms them ('oslo.messaging') and as Python does.
 LOGGERS = tuple(
     f'{package}._drivers.{module}'
     for package in ('oslo.messaging', 'oslo_messaging')
     for module in ('impl_rabbit', 'amqpdriver')
 )
-# {beginning of a message before its arguments are filled in: kind of event}
+# Dict from the beginning of a message (before its arguments are filled in) to the kind of event that it reports.
 AWAY, REFUSED, BACK = 'away', 'refused', 'back'
 KINDS = {
     'Connection failed: %s (retrying in': AWAY,
@@ -39,18 +40,20 @@ KINDS = {
     '[%(connection_id)s] AMQP server %(hostname)s:%(port)s closed the connection. Check login': REFUSED,
     '[%(connection_id)s] Reconnected to AMQP server': BACK,
 }
-# Seconds between two lines about one outage, and between lines about outages that follow one another.
+# AGAIN is the minimum of seconds between two log lines about the same outage.
+# AT_LEAST is the minimum of seconds between a line about one outage and a line about the next outage.
 AGAIN, AT_LEAST = 600.0, 30.0
 
 
 class Outages(logging.Filter):
-    """A filter for ``LOGGERS``. All of them share one filter, because they log about the same broker."""
+    """A filter for ``LOGGERS``. All loggers share one filter object, because they log about the same broker."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._clock, self._lock = clock, threading.Lock()
-        # By kind: the time of the last logged line, whether the broker has been back since, and the lines left out
-        # since.
+        # ``_logged`` is a dict from the kind of event to the time of its last log line.
+        # ``_over`` has the kinds for which the broker has been back since their last log line.
+        # ``_left_out`` is a dict from the kind of event to the number of messages left out since its last log line.
         self._logged: dict[str, float] = {}
         self._over: set[str] = set()
         self._left_out: dict[str, int] = {}
@@ -81,7 +84,7 @@ class Outages(logging.Filter):
         )
 
     def _back(self) -> str | None:
-        """Return the text to add if this is the first connection that is back, or None for each further one."""
+        """Return the text to add to the first message that a connection is back, or None for each further message."""
         began = [kind for kind in self._logged if kind not in self._over]
         if not began:
             return None

@@ -1,15 +1,15 @@
-"""Message versions for other daemons: ``[upgrade_levels]``, and what 'auto' means.
+"""Caps of message versions for other daemons, from ``[upgrade_levels]``: fixed values, or 'auto'.
 
     levels = RpcVersionCaps(conf, cells)
     compute = Client(Compute, transport, levels.of('compute'))
-    levels.reset()                              # after SIGHUP, look up the versions again
+    levels.reset()                # after SIGHUP, look up the versions again
 
 'auto' (or an empty value) means the lowest version of the services of that kind in all cells. It is looked up with the
-first message and kept until SIGHUP. So daemons of a new release can send messages to computes of the previous release,
-and a SIGHUP after the last compute was upgraded lets them use all new messages.
+first message and kept until SIGHUP. So daemons of a new release can send messages to compute daemons of the previous
+release, and a SIGHUP after the last compute daemon was upgraded lets them use all new messages.
 
-Services that have not reported for a long time count as well, unless they are forced down or deleted. Messages about
-the lowest version therefore say which hosts have it, and when these reported last.
+Services that have not reported for a long time count as well, unless they are forced down or deleted. Log lines about
+the lowest version therefore name the hosts that have it, and the times of their last reports.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from kilonova.rpc import versions
 LOG = logging.getLogger(__name__)
 
 
-# Maximum number of services that one text names. The others are counted.
+# Maximum number of services that a log line names. For further services it only tells their number.
 MOST_NAMED = 5
 # Units of time in seconds, with their names in texts.
 _UNITS = ((86400, 'day'), (3600, 'hour'), (60, 'minute'), (1, 'second'))
 
 
 class TooOldComputeService(errors.KilonovaError):
-    """A compute service is older than the oldest release that this one supports."""
+    """A compute service is older than the oldest release that this daemon's release supports."""
 
     msg_fmt = (
         'Current Kilonova version does not support computes older than %(oldest)d but the minimum compute '
@@ -50,7 +50,7 @@ class TooOldComputeService(errors.KilonovaError):
 class RpcVersionCaps:
     """The version caps of this daemon's RPC clients.
 
-    ``cells`` is None for a daemon without a database; 'auto' then sets no cap.
+    If ``cells`` is None, because the daemon has no database, 'auto' sets no cap.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, cells: CellDatabases | None = None) -> None:
@@ -71,7 +71,7 @@ class RpcVersionCaps:
         return lambda: self._auto(cells, interface)
 
     def reset(self) -> None:
-        """Look up the versions of services again with the next message."""
+        """Make the next message to each interface look up the versions of its services again."""
         with self._lock:
             self._fresh.clear()
         LOG.info('RPC versions of the other services will be looked up again')
@@ -93,8 +93,7 @@ class RpcVersionCaps:
                 who='the database', reason=f'the versions of {binary} services could not be read: {error}'
             ) from error
         found = versions.cap(interface, minimum)
-        # If there is no such service, the result is not kept: a service that starts next has this release, or the next
-        # message finds it.
+        # If the cells have no such service, do not keep the result: the next message looks up the versions again.
         if minimum:
             LOG.info(
                 'Automatically selected %s RPC version %s from minimum service version %d',
@@ -111,9 +110,9 @@ class RpcVersionCaps:
 
 
 def minimum_version(cells: CellDatabases, binary: str) -> int:
-    """Return the lowest version of the services of this kind in all cells except cell0, or 0 if there are none.
+    """Return the lowest version of the services of this kind in all cells except cell0.
 
-    Runs one SQL statement for each cell.
+    Return 0 if no cell has such a service. Runs one SQL statement for each cell.
     """
     found, buried = [], cells.cell0()
     for database in cells.databases():
@@ -127,9 +126,9 @@ def minimum_version(cells: CellDatabases, binary: str) -> int:
 def named(cells: CellDatabases, binary: str, below: int, silent_for: float | None = None) -> str:
     """Return a text with host, version and last report of the services of this kind with a version below ``below``.
 
-    At most MOST_NAMED services are named, the others counted. With ``silent_for``, only services count that have not
-    reported for so many seconds. The text is empty if there are none, or if a database does not answer. Runs two SQL
-    statements for each cell.
+    The text names at most MOST_NAMED services, and the number of the others. If ``silent_for`` is given, only services
+    count that have not reported for this number of seconds. The text is empty if no service counts, or if a database
+    does not answer. Runs two SQL statements for each cell.
     """
     found, total, buried = list[services.Outdated](), 0, cells.cell0()
     try:
@@ -161,7 +160,7 @@ def _report(silent: float | None) -> str:
 
 
 def too_old(cells: CellDatabases) -> TooOldComputeService | None:
-    """Return the error to raise if a compute is older than the previous release, otherwise None."""
+    """Return the error to raise if a compute service is older than the previous release, otherwise None."""
     minimum = minimum_version(cells, 'nova-compute')
     if not minimum or minimum >= versions.OLDEST_SUPPORTED:
         return None
@@ -170,10 +169,10 @@ def too_old(cells: CellDatabases) -> TooOldComputeService | None:
 
 
 def refuse_old_computes(conf: cfg.ConfigOpts, cells: CellDatabases) -> None:
-    """Raise TooOldComputeService if a compute is older than the previous release.
+    """Raise TooOldComputeService if a compute service is older than the previous release.
 
-    Nothing is raised if the databases don't answer, or if ``[workarounds]disable_compute_service_check_for_ffu`` is
-    set.
+    If ``[workarounds]disable_compute_service_check_for_ffu`` is set, only log a warning. Do nothing if the databases
+    don't answer.
     """
     try:
         refusal = too_old(cells)

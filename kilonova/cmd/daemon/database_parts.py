@@ -1,10 +1,10 @@
-"""Create what daemons with databases need: databases, cells, message routing and checks.
+"""Create the databases, cells, message routing and checks of daemons that have databases.
 
     databases, cells = database_parts.opened(conf)
     database_parts.await_all(databases, stopping)
     checks = database_parts.checks(databases)
 
-``parts`` has what all daemons need.
+The module ``parts`` creates the objects that all daemons need.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ PAUSE = 2.0
 
 
 def opened(conf: cfg.ConfigOpts) -> tuple[Databases, CellDatabases]:
-    """Return the API and main databases, and the databases of the cells. ``transport`` must have been called before."""
+    """Return the API and main databases, and the databases of the cells.
+
+    ``parts.transport`` must have been called before, because it registers the option transport_url.
+    """
     explain.check_urls(conf)
     made = engine.configure(conf)
     return made, CellDatabases(made, conf.transport_url)
@@ -59,9 +62,10 @@ def await_all(databases: Databases, stopping: threading.Event) -> None:
 
 
 def routed(conf: cfg.ConfigOpts, local: OsloTransport, cells: CellDatabases) -> RoutedTransport:
-    """Return a transport that sends messages for hosts of a cell with its own queue to that queue.
+    """Return a transport for messages to all cells.
 
-    All other messages use ``local``.
+    A message for a host of a cell that has its own message queue is sent to that queue. All other messages use
+    ``local``.
     """
     return RoutedTransport(
         local, conf.transport_url, cells.transport_url_of, lambda url: OsloTransport(conf, url, entities=Serializer())
@@ -69,7 +73,7 @@ def routed(conf: cfg.ConfigOpts, local: OsloTransport, cells: CellDatabases) -> 
 
 
 def checks(databases: Databases) -> dict[str, Ask]:
-    """Return the checks that the API database and the main database answer. Each reads the database's time."""
+    """Return checks that the API database and the main database answer. Each check reads the time of the database."""
 
     def ask(database: Callable[[], engine.Database]) -> None:
         with database().read() as connection:

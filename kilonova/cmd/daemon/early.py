@@ -25,8 +25,8 @@ _SECTION = re.compile(r'^\[([^]]*)\]')
 def setup(argv: Sequence[str], prog: str = PROJECT, native: bool = False) -> None:
     """Set up the chosen backend for this process. An invalid value ends the process.
 
-    ``native`` is for a program that can't work with eventlet. Garbage collection is off until the daemon runs, because
-    imported objects stay.
+    ``native`` is true for a program that can't work with eventlet. Turns garbage collection off until the daemon runs,
+    because most objects that are created until then are imported and stay.
     """
     gc.disable()
     # The oslo libraries import eventlet in any case, and each import warns that it is deprecated.
@@ -39,7 +39,7 @@ def setup(argv: Sequence[str], prog: str = PROJECT, native: bool = False) -> Non
 
 
 def configured(files: Sequence[Path]) -> str | None:
-    """Return the option's value in these files, or None if no file has it. The last value counts."""
+    """Return the value of ``concurrency_backend`` in these files, or None if no file has it. The last value counts."""
     found = None
     for path in files:
         section = ''
@@ -57,7 +57,7 @@ def configured(files: Sequence[Path]) -> str | None:
 
 
 def config_files(argv: Sequence[str], prog: str = PROJECT, places: Sequence[Path] | None = None) -> list[Path]:
-    """Return the files that oslo.config reads for these arguments, in its order: files, then those of directories."""
+    """Return the files that oslo.config reads for these arguments: single files first, then those of directories."""
     given, directories = list(_values(argv, '--config-file')), list(_values(argv, '--config-dir'))
     places = _places() if places is None else places
     names = (PROJECT,) if prog == PROJECT else (PROJECT, prog)

@@ -1,12 +1,13 @@
 """GET /health on a separate port of each daemon ([health]): which services the daemon can reach.
 
-    server = HealthServer.of(conf, 'scheduler', {'database': ask})      # None if the option sets no port
+    server = HealthServer.of(conf, 'scheduler', {'database': ask})   # None if the option sets no port
     server.start()
     server.state = 'serving'
 
-Each service is checked by a function that raises an error if it does not answer. All checks run at the same time, for
-at most [health]timeout seconds. The response is 200 if all services answer and the daemon serves, otherwise 503. Of an
-error only the class is shown, because its text may contain addresses and accounts; the text is logged.
+Each service is checked by a function that raises an error if the service does not answer. All checks run at the same
+time, for at most [health]timeout seconds. The response has status 200 if all services answer and the daemon serves,
+otherwise 503. The response shows only the class of an error, because its text may contain addresses and accounts. The
+text is logged.
 """
 
 from __future__ import annotations
@@ -31,19 +32,22 @@ Ask = Callable[[], Any]
 
 PATH = '/health'
 NAME = 'health'
-# Number of requests that are answered at the same time. Further ones wait.
+# Number of requests that are answered at the same time. Further requests wait.
 THREADS = 2
 OK, SILENT = 'ok', 'no answer'
 
 
 def addresses(conf: cfg.ConfigOpts, name: str) -> dict[str, sockets.Address]:
-    """Return the health socket of ``kilonova-<name>`` by its name, or an empty dict if the option is not set."""
+    """Return a dict from the name of the health socket of ``kilonova-<name>`` to its address.
+
+    Return an empty dict if no port is configured for the daemon.
+    """
     port = conf.health[f'{name}_port'] if f'{name}_port' in conf.health else None  # noqa: SIM401 - its get() raises
     return {NAME: (conf.health.listen, port)} if port else {}
 
 
 class ServiceCheck:
-    """The check of one service that the daemon needs. A check that hangs is not started a second time."""
+    """The check of one service that the daemon needs. While a check hangs, no second one is started."""
 
     def __init__(self, name: str, ask: Ask) -> None:
         self.name, self._ask = name, ask
@@ -67,7 +71,7 @@ class ServiceCheck:
     def outcome(self, deadline: float) -> str:
         """Return 'ok', the class of the error, or 'no answer' if the check has not ended at ``deadline``.
 
-        Raises RuntimeError if ``begin`` was not called first.
+        ``deadline`` is a time of the monotonic clock. Raises RuntimeError if ``begin`` was not called first.
         """
         if self._asked is None:
             raise RuntimeError('begin() was not called')
@@ -91,7 +95,7 @@ class ServiceCheck:
 
 
 class Health:
-    """The WSGI application of /health. ``state`` is starting, serving or ending."""
+    """The WSGI application of /health. ``state`` is 'starting', 'serving' or 'ending'."""
 
     def __init__(
         self, service: str, host: str, checks: Mapping[str, Ask], timeout: float, timers: Timers | None = None
@@ -156,7 +160,7 @@ class HealthServer:
     def of(
         cls, conf: cfg.ConfigOpts, name: str, checks: Mapping[str, Ask], timers: Timers | None = None
     ) -> HealthServer | None:
-        """Return the server that [health] asks for, or None if the option sets no port.
+        """Return the server for the port that [health] sets for this daemon, or None if it sets none.
 
         ``timers`` are the periodic tasks to report. Raises OSError if the port is in use.
         """

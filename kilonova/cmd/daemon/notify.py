@@ -13,11 +13,11 @@ VARIABLE = 'NOTIFY_SOCKET'
 
 
 def tell(state: str) -> None:
-    """Send one line to the service manager. It is no error if the manager does not listen."""
+    """Send one line to the service manager. Do nothing if the manager does not listen."""
     path = os.environ.get(VARIABLE)
     if not path:
         return
-    # A leading @ means the null byte of an abstract address.
+    # In NOTIFY_SOCKET, a leading @ stands for the null byte of an abstract socket address.
     address = '\0' + path[1:] if path.startswith('@') else path
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.sendto(state.encode(), address)

@@ -3,7 +3,8 @@
     transport = parts.transport(conf)
     checks = parts.broker_checks(conf) | parts.placement_checks(conf)
 
-``database_parts`` has what needs a database, because a compute has no database and must not load that code.
+The module ``database_parts`` creates the objects that need a database. It is separate because a compute daemon has no
+database and must not load that code.
 """
 
 from __future__ import annotations
@@ -41,17 +42,17 @@ def transport(conf: cfg.ConfigOpts) -> OsloTransport:
 
 
 def broker(conf: cfg.ConfigOpts) -> Broker | None:
-    """Return the broker connection for heartbeats of hosts, or None if messages don't go through RabbitMQ.
+    """Return the connection to RabbitMQ for heartbeats of hosts, or None if messages use another broker than RabbitMQ.
 
-    ``transport`` must have been called before.
+    The function ``transport`` must have been called before.
     """
     return Broker(conf) if oslo_messaging.TransportURL.parse(conf).transport.startswith('rabbit') else None
 
 
 def notifications(conf: cfg.ConfigOpts, states: bool = False) -> Notifications:
-    """Return the sender of notifications. ``states`` also sends a notification for each state change of a server.
+    """Return the sender of notifications. ``states`` says whether each state change of a server sends one, too.
 
-    ``transport`` must have been called before.
+    The function ``transport`` must have been called before.
     """
     made = Notifications(conf)
     if states:
@@ -67,10 +68,10 @@ def placement(conf: cfg.ConfigOpts) -> PlacementClient:
 
 
 def limits(conf: cfg.ConfigOpts) -> Any:
-    """Return the client of [oslo_limit] if Keystone has the limits, otherwise None."""
+    """Return the client that reads limits from Keystone ([oslo_limit]), or None if [quota]driver uses other limits."""
     if not conf.quota.driver.endswith('.UnifiedLimitsDriver'):
         return None
-    # Imported here, because its library loads a whole SDK that nothing else needs.
+    # Import the module only here, because its library loads a large SDK that no other part needs.
     from kilonova.clients.limits import LimitsClient
 
     return LimitsClient(conf)
@@ -84,7 +85,7 @@ def images(conf: cfg.ConfigOpts) -> ImageClient:
 def accelerators(conf: cfg.ConfigOpts) -> AcceleratorClient | None:
     """Return the client of [cyborg], with the service's own credentials if the section has none.
 
-    Return None if there are no credentials at all.
+    Return None if the service has no credentials either.
     """
     adapter = session.adapter(conf, 'cyborg', fallback='keystone_authtoken')
     return AcceleratorClient(adapter) if adapter.session.auth is not None else None
@@ -115,9 +116,9 @@ def volumes(conf: cfg.ConfigOpts) -> VolumeClient | None:
 
 
 def warn_without_keys(conf: cfg.ConfigOpts, meaning: str) -> None:
-    """Log a WARNING with ``meaning`` if ``[secrets]key_file`` can't be used.
+    """Log a WARNING with ``meaning`` if the key file ``[secrets]key_file`` can't be used.
 
-    The file may still be created later. Nothing is logged if the option is empty.
+    The file may still be created later, so this is not an error. Nothing is logged if the option is empty.
     """
     try:
         sealing.SealingKeys.read(conf.secrets.key_file)
@@ -128,7 +129,7 @@ def warn_without_keys(conf: cfg.ConfigOpts, meaning: str) -> None:
 
 # --- checks of /health
 def broker_checks(conf: cfg.ConfigOpts) -> dict[str, Ask]:
-    """Return the check that one of the brokers of ``[DEFAULT]transport_url`` accepts connections."""
+    """Return a check that at least one of the brokers of ``[DEFAULT]transport_url`` accepts connections."""
     hosts = oslo_messaging.TransportURL.parse(conf).hosts
 
     def ask() -> None:
@@ -144,15 +145,15 @@ def broker_checks(conf: cfg.ConfigOpts) -> dict[str, Ask]:
 
 
 def placement_checks(conf: cfg.ConfigOpts) -> dict[str, Ask]:
-    """Return the check that Placement, and Keystone before it, answers with this service's account."""
+    """Return a check that Placement answers a request of this service's account, which also needs Keystone."""
     adapter = session.adapter(conf, 'placement')
     return {'placement': lambda: session.send(adapter, 'Placement', 'GET', '/')}
 
 
 def ping_checks(transport: OsloTransport, **targets: tuple[str, str | None]) -> dict[str, Ask]:
-    """Return the checks that RPC servers answer through the broker.
+    """Return checks that RPC servers answer through the broker.
 
-    Each keyword argument is ``name=(topic, server)``; server None means any server of the topic.
+    Each keyword argument is ``name=(topic, server)``. If ``server`` is None, any server of the topic may answer.
     """
 
     def ask(topic: str, server: str | None) -> Ask:

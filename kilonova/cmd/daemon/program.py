@@ -1,12 +1,12 @@
 """Run one daemon: signals, logging, start and graceful end.
 
-    def build(conf): ...                    # returns a DaemonPart: start(), stop()
-    sys.exit(daemon.run('scheduler', build, sys.argv[1:]))
+    def build(conf): ...            # returns a DaemonPart: start(), stop()
+    sys.exit(program.run('scheduler', build, sys.argv[1:]))
 
-SIGTERM and SIGINT end the daemon gracefully within ``[DEFAULT]manager_shutdown_timeout``; a second one ends it at once.
-SIGHUP reads the configuration files again and applies the options that may change at run time, and it reopens the log
-files. SIGUSR2 writes a report of all threads and options. The daemon is one process, unless an option asks for several
-workers (``workers``).
+SIGTERM and SIGINT end the daemon gracefully within ``[DEFAULT]manager_shutdown_timeout``. A second one of these signals
+ends it at once. SIGHUP reads the configuration files again, applies the options that may change at run time, and
+reopens the log files. SIGUSR2 writes a report of all threads and options. The daemon is one process, unless an option
+asks for several workers (see the module ``workers``).
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from kilonova.timers import Timers
 
 LOG = logging.getLogger(__name__)
 
-# Numbers that no signal has, for wake-ups of the main thread.
+# Numbers by which other threads wake the main thread. No signal has one of these numbers.
 _FAILED, _STOPPED, _TOLD, _TOLD_AGAIN = 0xFE, 0xFF, 0xFC, 0xFB
 
 
 class StartRefused(Exception):
-    """The daemon can't start, for a reason that its operator understands without a traceback."""
+    """The daemon can't start, for a reason that an operator understands without a traceback."""
 
 
 class DaemonPart(Protocol):
-    """The program of a daemon. ``start`` may take long, and ``stop`` may be called meanwhile."""
+    """The interface of a daemon. ``start`` may take long, and ``stop`` may be called before ``start`` has returned."""
 
     @property
     def checks(self) -> Mapping[str, health.Ask]:
-        """The services that the daemon can't work without, each with its check (see ``health``)."""
+        """The checks of the services that the daemon can't work without, by the service's name (see ``health``)."""
 
     @property
     def timers(self) -> Timers | None:
@@ -55,7 +55,7 @@ class DaemonPart(Protocol):
         """Start to serve. Returns when the daemon serves."""
 
     def reload(self) -> None:
-        """Read again what was cached from other services. Called after SIGHUP."""
+        """Forget cached data of other services, so that it is read again. Called after SIGHUP."""
 
     def stop(self) -> None:
         """End running work and release all resources."""
@@ -93,7 +93,7 @@ def run(
         return _run(conf, name, build, listens)
     except (StartRefused, cfg.Error) as error:
         why = str(error)
-    # Logged outside the except block, because oslo.log would add the error to the line.
+    # Log outside the except block, because inside it oslo.log would add the error to the line.
     LOG.error('%s does not start: %s', f'kilonova-{name}', why)
     return 1
 
@@ -112,7 +112,7 @@ def _run(
             shared = (listens(conf) if listens else {}) | health.addresses(conf, name)
             return workers.WorkerProcesses(conf, name, wanted, shared).run()
         report = guru_meditation_report.TextGuruMeditation
-        # The report's own section shows the global configuration, which Kilonova does not use.
+        # Show this configuration in the report, not oslo.config's global one, which Kilonova does not use.
         report.register_section('Options', ConfigReportGenerator(conf))
         report.setup_autorun(Version(), service_name=workers.title(name), conf=conf)
         options.check_intervals(conf)
@@ -125,7 +125,7 @@ def _run(
         return 1
     if not workers.is_worker():
         options.warn_unread(conf)
-    # The objects created so far stay, so the garbage collector must not scan them again and again.
+    # The present objects stay until the end. Freeze them, so that the garbage collector does not scan them again.
     gc.collect()
     gc.freeze()
     gc.enable()
@@ -134,7 +134,7 @@ def _run(
         LOG.debug('Native threads are used, not eventlet')
     code = life.run()
     if code:
-        # A thread for which Python would wait is still running.
+        # End the process at once: a normal exit would wait for a thread that is still running.
         stdlib_logging.shutdown()
         os._exit(code)
     return code
@@ -156,7 +156,7 @@ class DaemonLife:
     def run(self) -> int:
         """Start the daemon, serve until it must end, and end it.
 
-        Return 0 if it ended gracefully, or 1 if it did not start or did not end in time.
+        Return 0 if the daemon ended gracefully, or 1 if it did not start or did not end in time.
         """
         with self._ears:
             self._channel = workers.ParentChannel(lambda at_once: self._ears.ring(_TOLD_AGAIN if at_once else _TOLD))
@@ -219,7 +219,7 @@ class DaemonLife:
             if self._health is not None:
                 self._health.stop()
         except Exception as error:
-            # A part that has not started may fail to stop. Only a debug line is logged then.
+            # If the part was not started completely, its stop may fail. Then only a debug line is logged.
             LOG.log(
                 stdlib_logging.DEBUG if self._failed else stdlib_logging.ERROR,
                 'Error during the shutdown: %s',

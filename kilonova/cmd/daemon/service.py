@@ -1,10 +1,11 @@
-"""The service record of a daemon that has a database: created at start, with a heartbeat each report_interval.
+"""The service record of a daemon that has a database: created at the start, then updated by heartbeats.
 
     record = ServiceRecord(databases.main, host='ctl1', binary='nova-scheduler', interval=10)
-    record.start()          # the service is up from now on
+    record.start()                # the service is up from now on
     record.stop()
 
-``os-services`` lists the records. A service whose last heartbeat is older than service_down_time counts as down.
+A heartbeat is written every report_interval seconds. ``os-services`` lists the records. A service whose last heartbeat
+is older than service_down_time counts as down.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ STOP_TIMEOUT = 5.0
 
 
 class ServiceRecord:
-    """The record and heartbeat of one service. ``database`` returns the cell's database.
+    """The record and heartbeat of one service. ``database`` is a function that returns the cell's database.
 
-    A database that does not answer is logged once and tried again.
+    If the database does not answer, that is logged once, and the next heartbeat tries again.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class ServiceRecord:
         self._lost = False
 
     def start(self) -> None:
-        """Send a heartbeat now, and start to send one each interval."""
+        """Send a heartbeat now, and start a thread that sends one every ``interval`` seconds."""
         LOG.debug(
             'DB_Driver: join new ServiceGroup member %s to the %s group, service = %s',
             self._host,
@@ -60,7 +61,7 @@ class ServiceRecord:
             self._thread.join(STOP_TIMEOUT)
 
     def beat(self) -> None:
-        """Write one heartbeat. Never raises; the first failure and the recovery are logged once."""
+        """Write one heartbeat. Never raises. The first failure and the recovery are logged once."""
         try:
             self._report()
         except Exception as error:  # noqa: BLE001 - a heartbeat that raised would be the last one
@@ -80,7 +81,7 @@ class ServiceRecord:
                 row = services.get_or_create(connection, self._host, self._binary, self._topic, version=SERVICE_VERSION)
                 self._id, made = row['id'], row if known is None else None
             if not services.report(connection, self._id):
-                # The record was deleted although the service runs. The next heartbeat creates a new one.
+                # The record was deleted, although this service is running. The next heartbeat creates a new record.
                 self._id = None
                 raise LookupError('the record of this service was deleted')
         if made is not None:

@@ -1,9 +1,9 @@
 """Receive signals as messages in the main thread, without code in signal handlers.
 
     with SignalListener((signal.SIGTERM, signal.SIGHUP)) as ears:
-        for byte in ears.hear(timeout=5): ...       # numbers of signals, and of messages from other threads
+        for byte in ears.hear(timeout=5): ...    # numbers of signals, and of messages from other threads
 
-``daemon`` and ``workers`` use it.
+The modules ``program`` and ``workers`` use the class.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ENDING = (signal.SIGTERM, signal.SIGINT)
 class SignalListener:
     """A receiver of signals. Inside its ``with`` block these signals only send their number to the main thread.
 
-    Their handlers do nothing, because a handler may interrupt any code.
+    The signal handlers do nothing, because a handler may interrupt any code.
     """
 
     def __init__(self, numbers: Iterable[signal.Signals]) -> None:
@@ -47,7 +47,7 @@ class SignalListener:
         self._bell.send(bytes((byte,)))
 
     def hear(self, timeout: float | None = None) -> Iterator[int]:
-        """Return the numbers received, in order; none if ``timeout`` seconds passed without any."""
+        """Return the received numbers in order, or no number if none arrives within ``timeout`` seconds."""
         self._ears.settimeout(None if timeout is None else max(timeout, 0.001))
         try:
             return iter(self._ears.recv(64))

@@ -1,10 +1,10 @@
 """Allow only one process at a time to use a directory.
 
-    sole = SoleUse(conf.state_path, 'compute', f'kilonova-compute of host {conf.host}')      # raises daemon.Refused
+    sole = SoleUse(conf.state_path, 'compute', f'kilonova-compute of host {conf.host}')   # raises StartRefused
     sole.end()
 
-A lock is held on a file in the directory. The kernel releases the lock when the process ends for any reason. The file
-is never removed, because a third process could then lock another file of the same name.
+The process holds a lock on a file in the directory. The kernel releases the lock when the process ends for any reason.
+The file is never removed, because a third process could then lock another file of the same name.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from kilonova.cmd.daemon.program import StartRefused
 class SoleUse:
     """The exclusive use of a directory, until ``end`` is called or the process ends.
 
-    ``who`` is the text about this process that another process shows. The constructor raises Refused if another process
-    uses the directory.
+    ``who`` describes this process in the error message of another process that wants the directory. The constructor
+    raises StartRefused if another process uses the directory.
     """
 
     def __init__(self, directory: str, name: str, who: str) -> None:

@@ -1,4 +1,4 @@
-"""Create listening sockets, or use those inherited from the parent of a worker process.
+"""Create listening sockets, or use the sockets that a worker process inherited from its parent.
 
     listener = sockets.listen('api', ('127.0.0.1', 8774))
 
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 Address = tuple[str, int]
 
-# Environment variable with the descriptors of the parent's sockets by name, for example 'api:5 health:6'.
+# Environment variable with the name and the file descriptor of each socket of the parent, such as 'api:5 health:6'.
 INHERITED = 'KILONOVA_LISTENERS'
 BACKLOG = 4096
 
@@ -28,10 +28,10 @@ def listen(name: str, address: Address) -> socket.socket:
 
 
 def parse(text: str) -> dict[str, int]:
-    """Return a dict from socket name to descriptor, from the text of the environment variable."""
+    """Return a dict from socket name to file descriptor, read from the text of the environment variable INHERITED."""
     return {name: int(number) for name, _, number in (word.partition(':') for word in text.split())}
 
 
 def told(listeners: Mapping[str, socket.socket]) -> str:
-    """Return the text of the environment variable for these sockets."""
+    """Return the text for the environment variable INHERITED that describes these sockets."""
     return ' '.join(f'{name}:{listener.fileno()}' for name, listener in listeners.items())

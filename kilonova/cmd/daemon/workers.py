@@ -3,13 +3,13 @@
     if workers.count(conf, 'api') > 1 and not workers.is_worker():
         return WorkerProcesses(conf, 'api', workers.count(conf, 'api'), {'api': ('0.0.0.0', 8774)}).run()
 
-A worker runs the command line of this program again, with KILONOVA_WORKER in its environment. It is a new process that
-shares only the listening sockets with the parent. (A fork would inherit eventlet's hub and the connections to databases
-and the broker; SQLite even forbids to close inherited connections.)
+A worker is a new process with the command line of this program, and KILONOVA_WORKER in its environment. It shares only
+the listening sockets with the parent. (A fork would inherit eventlet's hub and the connections to databases and the
+broker; SQLite even forbids to close inherited connections.)
 
-The parent and each worker are connected by a pair of sockets. The worker reports that it serves, and the parent tells
-the worker to end. A worker whose parent has died ends as well. Signals can't be used for this, because a terminal and
-some service managers send them to all processes, and a second signal means "at once".
+The parent and each worker are connected by a pair of sockets. By these sockets the worker reports that it serves, and
+the parent tells the worker to end. A worker whose parent has died ends as well. Signals can't be used for this, because
+a terminal and some service managers send them to all processes, and a second signal means "at once".
 """
 
 from __future__ import annotations
@@ -33,22 +33,23 @@ from kilonova.cmd.daemon.signals import ENDING, SignalListener
 
 LOG = logging.getLogger(__name__)
 
-# Name of the environment variable with '<worker number>:<descriptor of the worker's socket>'.
+# The environment variable of a worker with '<number of the worker>:<file descriptor of its socket>'.
 VARIABLE = 'KILONOVA_WORKER'
 SERVING, END, END_NOW = b'+', b'-', b'!'
-# Number that wakes the main thread when a worker has sent a message. No signal has this number.
+# The number by which a worker's message wakes the main thread. No signal has this number.
 TOLD = 0xFD
-# Seconds until a worker that died is restarted. The pause doubles with each death up to LONGEST_PAUSE. A worker that
-# lived longer than LONGEST_PAUSE starts again with the first pause.
+# Seconds until a worker that died is restarted: first PAUSE, then twice as long after each death, up to LONGEST_PAUSE.
+# After a worker has lived longer than LONGEST_PAUSE, the first pause is PAUSE again.
 PAUSE, LONGEST_PAUSE = 1.0, 60.0
-# Extra seconds after manager_shutdown_timeout, so that workers can end by themselves when their time has passed.
+# Workers end by themselves after manager_shutdown_timeout, and are killed this number of seconds later.
 GRACE = 5.0
 
 
 def count(conf: cfg.ConfigOpts, name: str) -> int:
-    """Return the number of processes of ``kilonova-<name>``. Without the option it is the number of usable CPUs.
+    """Return the number of processes of ``kilonova-<name>``.
 
-    A daemon that has no such option is one process.
+    If the daemon's option for workers is not set, it is the number of usable CPUs. A daemon without such an option is
+    one process.
     """
     wanted = {
         'api': lambda: conf.osapi_compute_workers,
@@ -74,8 +75,8 @@ def title(name: str) -> str:
 class ParentChannel:
     """The worker's end of the connection to its parent. ``serving()`` sends a message to the parent.
 
-    ``ending(at_once)`` is called when the parent tells this process to end, or when the parent has died. It is never
-    called in a process without such a parent.
+    ``ending(at_once)`` is called when the parent tells this process to end, or when the parent has died. A process that
+    is not a worker has no parent, so ``ending`` is never called.
     """
 
     def __init__(self, ending: Callable[[bool], None]) -> None:
@@ -115,7 +116,7 @@ class Worker:
         self.due: float | None = None
 
     def died(self, now: float) -> float:
-        """Set the time of the next start of a worker that died, and return the seconds until then."""
+        """Set the time at which a worker that died is started again, and return the seconds until that time."""
         self.deaths = 1 if now - self.began > LONGEST_PAUSE else self.deaths + 1
         pause = min(PAUSE * 2 ** (self.deaths - 1), LONGEST_PAUSE)
         self.process, self.serves, self.due = None, False, now + pause
@@ -126,7 +127,7 @@ class Worker:
         return found
 
     def ended_well(self) -> bool:
-        """Return whether the worker ended on request and left no work."""
+        """Return whether the worker ended on request of the parent, and had no running work at its end."""
         code = self.process.returncode if self.process is not None else None
         return code == 0 or (self.cut and code == -signal.SIGTERM)
 
@@ -177,7 +178,7 @@ class WorkerProcesses:
                     self._end()
                     return 1
 
-    # -- one worker ----------------------------------------------------------------------------------------------------
+    # -- a single worker -----------------------------------------------------------------------------------------------
     def _start(self, worker: Worker) -> None:
         ours, theirs = socket.socketpair()
         shared = [listener.fileno() for listener in self._listeners.values()]
@@ -206,7 +207,7 @@ class WorkerProcesses:
             notify.tell('READY=1')
 
     def _look(self) -> bool:
-        """Detect workers that died, and start those whose pause has passed.
+        """Detect workers that died, and restart workers whose pause has passed.
 
         Return False if a worker died before any worker ever served.
         """
@@ -227,7 +228,7 @@ class WorkerProcesses:
         due = [worker.due for worker in self._workers if worker.due is not None]
         return min(due) - time.monotonic() if due else None
 
-    # -- all of them ---------------------------------------------------------------------------------------------------
+    # -- all workers ---------------------------------------------------------------------------------------------------
     def _alive(self) -> list[subprocess.Popen[bytes]]:
         return [
             worker.process for worker in self._workers if worker.process is not None and worker.process.poll() is None
@@ -244,7 +245,7 @@ class WorkerProcesses:
             with contextlib.suppress(OSError):
                 worker.channel.send(word)
             if not worker.serves:
-                # The worker may still be importing modules, so it has nothing to release.
+                # The worker may still import modules and not read its socket. It has no work, so terminate it.
                 worker.cut = True
                 worker.process.terminate()
 

@@ -14,7 +14,7 @@ NO_HOSTS = 'No hosts found to map to cell, exiting.'
 TRANSPORT_OPTION, DATABASE_OPTION = '[DEFAULT]/transport_url', '[database]/connection'
 
 
-# -- making -----------------------------------------------------------------------------------------------------------
+# -- mapping cells ----------------------------------------------------------------------------------------------------
 def map_cell0(cloud: Cloud, args: argparse.Namespace) -> int:
     """Map cell0, the database of servers that never got a host."""
     from kilonova.db.queries import cells
@@ -25,7 +25,7 @@ def map_cell0(cloud: Cloud, args: argparse.Namespace) -> int:
 
 
 def simple_cell_setup(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Map cell0 and one cell of this configuration, with the hosts that exist. The command may be repeated."""
+    """Map cell0 and one cell of this configuration, with the hosts that exist. It is safe to run the command again."""
     from kilonova.db import migration
     from kilonova.db.queries import cells
 
@@ -47,7 +47,7 @@ def simple_cell_setup(cloud: Cloud, args: argparse.Namespace) -> int:
 
 
 def create_cell(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Map a cell. Its URLs are those of this configuration unless they are given."""
+    """Map a cell. URLs that are not given are taken from this configuration."""
     from kilonova.db.queries import cells
 
     given = {
@@ -92,7 +92,7 @@ def map_cell_and_hosts(cloud: Cloud, args: argparse.Namespace) -> int:
 
 # -- changing and deleting ---------------------------------------------------------------------------------------------
 def update_cell(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Change a cell. If no change is given, its URLs become those of this configuration."""
+    """Change a cell. If no change is given, the cell gets the URLs of this configuration."""
     from kilonova.db.queries import cell_changes, cells
     from kilonova.errors import CellMappingNotFound
 
@@ -133,7 +133,8 @@ def update_cell(cloud: Cloud, args: argparse.Namespace) -> int:
 def delete_cell(cloud: Cloud, args: argparse.Namespace) -> int:
     """Remove a cell from the cloud. Its database stays.
 
-    Exit code 1: there is no such cell. 2: it has hosts. 3: it has servers. 4: it has remains of deleted servers.
+    Exit code 1: the cell does not exist. 2: the cell has hosts. 3: the cell has servers. 4: the cell has rows of
+    deleted servers.
     """
     from kilonova.db.queries import cell_changes
     from kilonova.errors import CellMappingNotFound
@@ -224,7 +225,7 @@ def list_cells(cloud: Cloud, args: argparse.Namespace) -> int:
 
 
 def list_hosts(cloud: Cloud, args: argparse.Namespace) -> int:
-    """List the hosts of all cells, or of one."""
+    """List the hosts of all cells, or of one cell."""
     from kilonova.db.queries import cells
     from kilonova.errors import CellMappingNotFound
 
@@ -241,7 +242,7 @@ def list_hosts(cloud: Cloud, args: argparse.Namespace) -> int:
 def map_instances(cloud: Cloud, args: argparse.Namespace) -> int:
     """Map the servers of a cell that have no mapping, for example after the loss of the API database.
 
-    Exit code 1: there are more such servers.
+    Exit code 1: the cell has more servers without a mapping than --max-count.
     """
     from kilonova.db.queries import cell_changes
     from kilonova.errors import CellMappingNotFound

@@ -2,8 +2,8 @@
 
     kilonova-manage completion > /etc/bash_completion.d/kilonova
 
-The output contains all words, so that no program is started when Tab is pressed. It is made from the same tables as the
-command-line parsers.
+The output contains all words, so that no program is started when Tab is pressed. The words come from the tables from
+which the command-line parsers are built.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from typing import Any
 
 from kilonova.cmd.cli import COMMON, Command, Tree
 
-# Values that an option takes, other than a list of words: a path, or any text.
+# Values that stand for the argument of an option that has no fixed choices: a path, or any text.
 _PATH, _ANYTHING = '<path>', '<anything>'
 _HEAD = '# Completion in bash for {programs}; made by: kilonova-manage completion\n'
-# For each path of command words ("kilonova-manage device list"): the commands below it, its options, and the values of
-# each option that takes one ("kilonova-manage device list --format"). -g is needed because bash may read this in a
-# function.
+# The keys of the three tables are paths of command words ("kilonova-manage device list").
+# The first table has the commands below a path, and the second the options of a path.
+# The third table has the values of each option that takes one ("kilonova-manage device list --format").
+# The command declare needs -g, because bash may read this file inside a function.
 _TABLES = """declare -gA _kilonova_commands=(
 {commands})
 declare -gA _kilonova_options=(
@@ -98,7 +99,7 @@ def bash(programs: Mapping[str, Any]) -> str:
 
 
 def _walk(path: str, node: Command | Tree, arguments: Any = ()) -> Iterator[tuple[str, list[str], Any]]:
-    """Yield path, commands below it and its own arguments, for a node and all nodes below it."""
+    """Yield (path, commands below it, its own arguments) for a node of the command tree and all nodes below it."""
     if isinstance(node, Command):
         yield path, [], node.arguments
         return

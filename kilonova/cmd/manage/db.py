@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kilonova.db.engine import Database
     from kilonova.db.migration import Schema
 
-# The maximum of an INT column, which is Nova's limit of --max_rows.
+# The maximum value of --max_rows, as in Nova: the largest number of an INT column.
 MAX_ROWS = 0x7FFFFFFF
 BAD_BEFORE = 'Invalid value for --before: {}'
 NO_API = 'Unable to get cell list from API DB. Is it configured?'
@@ -142,7 +142,10 @@ def _chosen(cloud: Cloud, all_cells: bool) -> list[Any] | None:
 def _archive(
     cloud: Cloud, databases: Sequence[Any], args: argparse.Namespace, before: datetime.datetime | None
 ) -> Counter[str]:
-    """Return the number of rows moved, by table. With --all-cells the cell's name is put before its tables."""
+    """Return a dict from table to the number of rows moved.
+
+    With --all-cells the name of a table begins with the name of its cell.
+    """
     from kilonova.db.queries import archive
 
     told = args.verbose and args.until_complete

@@ -61,7 +61,7 @@ def _set(cloud: Cloud, args: argparse.Namespace, reason: str | None) -> int:
 
 
 def _asked(cloud: Cloud, host: str, ask: Callable[[Any, Any], list[str]]) -> int:
-    """Call a host, print the result, and return the exit code."""
+    """Call the compute service of a host, print the result, and return the exit code."""
     from kilonova import errors
     from kilonova.cmd import options
     from kilonova.cmd.daemon import database_parts, parts
@@ -107,7 +107,7 @@ def _refused(code: int, text: str) -> int:
 
 
 def _is_up(cloud: Cloud, host: str) -> bool | None:
-    """Return whether the compute service of a host is up, or None if there is no such service."""
+    """Return whether the compute service of a host is up, or None if the host has no compute service."""
     from kilonova.db.queries import services
 
     for database in cloud.cells.databases():

@@ -58,7 +58,7 @@ def device_show(cloud: Cloud, args: argparse.Namespace) -> int:
 
 
 def device_history(cloud: Cloud, args: argparse.Namespace) -> int:
-    """List which server held which device from when to when, the latest release first."""
+    """List which server held which device from when to when, starting with the device that was released last."""
     from kilonova.db.queries import device_history as queries
     from kilonova.pci.shown import shown_entry
 
@@ -114,7 +114,7 @@ def _text(value: Any) -> str:
 def device_check(cloud: Cloud, args: argparse.Namespace) -> int:
     """List devices that are marked as held although no existing server holds them.
 
-    Exit code 0: there are none. 1: there are some.
+    Exit code 0: there is no such device. 1: there is at least one.
     """
     from kilonova.db.queries import device_owners, pci_devices
 
@@ -181,7 +181,7 @@ def _cells(cloud: Cloud) -> list[Any]:
 
 
 def _busy(cloud: Cloud) -> dict[str, dict[str, Any]]:
-    """Return the operations of the API database, by the uuid of their server."""
+    """Return a dict from the uuid of a server to its operation in the API database."""
     from kilonova.db.queries import operations_shown
 
     with cloud.databases.api().read() as connection:
@@ -189,9 +189,9 @@ def _busy(cloud: Cloud) -> dict[str, dict[str, Any]]:
 
 
 def audit(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Compare databases, Placement, domains and files, and compare again where they disagree.
+    """Compare databases, Placement, domains and files, and compare a second time where they disagree.
 
-    Exit code 0: they agree. 1: they disagree. 2: a host does not answer, or Placement does not answer, in which case
+    Exit code 0: they agree. 1: they disagree. 2: a host or Placement does not answer. If Placement does not answer,
     nothing is compared.
     """
     from kilonova.errors import Unanswered
@@ -244,9 +244,9 @@ def _compared(cloud: Cloud, ask_hosts: bool) -> Any:
 
 
 def broker_away(cloud: Cloud) -> str | None:
-    """Return why no host can be called, or None if the broker accepts connections.
+    """Return the reason why no host can be called, or None if the broker accepts connections.
 
-    This is checked first, because RPC would wait until the broker is back.
+    Commands check this first, because an RPC call would wait until the broker is back.
     """
     import oslo_messaging
 

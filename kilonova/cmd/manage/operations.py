@@ -34,14 +34,15 @@ REMEDY = (
 # Kinds of operations that belong to no server.
 WITHOUT_SERVER = ('mirror', 'host_removal')
 
-# Outputs that the conductor itself writes, not a step.
+# Names in an operation's outputs that the conductor itself writes. All other names are those of steps.
 OWN = ('tries', 'reason', 'back_to', 'refusals')
 
 
 def operation_list(cloud: Cloud, args: argparse.Namespace) -> int:
     """List running operations, pending releases, and servers that wait to be started after their host went down.
 
-    Each line shows the step, the conductor, and why the operation last waited.
+    A pending release cleans up on a host that was down, when the host is back. Each line shows the step, the conductor,
+    and why the operation last waited.
     """
     rows = [_told(row) for row in _rows(cloud, server=args.server)]
     if args.format == 'json':
@@ -65,9 +66,10 @@ def operation_list(cloud: Cloud, args: argparse.Namespace) -> int:
 
 
 def operation_show(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Show one operation, or those of a server, with the last error.
+    """Show one operation, or all operations of a server, with the last error.
 
-    Data for the conductor only (tokens, passwords) is left out. Exit code 1: there is no such operation.
+    Data for the conductor only (tokens, passwords) is left out. Exit code 1: the operation does not exist, and the
+    server has none.
     """
     rows = list(_rows(cloud, uuid=args.which)) or list(_rows(cloud, server=args.which))
     for row in rows:
@@ -89,8 +91,8 @@ def operation_show(cloud: Cloud, args: argparse.Namespace) -> int:
 def operation_forget(cloud: Cloud, args: argparse.Namespace) -> int:
     """Delete the row of an operation that no conductor can read.
 
-    A delete of its server that waits for it then continues. What the operation has done so far stays. Exit code 1:
-    there is no such operation, or it can be read.
+    A delete of the server that waits for this operation then continues. The changes that the operation has made so far
+    stay. Exit code 1: the operation does not exist, or it can be read.
     """
     from kilonova.conductor.flows import unreadable
     from kilonova.db.queries import operations, operations_shown
@@ -125,7 +127,7 @@ def _rows(cloud: Cloud, **which: str | None) -> Iterator[dict[str, Any]]:
 
 
 def _told(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row of the table with COLUMNS."""
+    """Return an operation as a dict whose keys are COLUMNS."""
     from kilonova.conductor.flows import FLOWS, hosts_of
 
     flow = FLOWS.get(row['kind'])

@@ -14,7 +14,7 @@ from kilonova.cmd.cli import Cloud, Command, argument, table
 COLUMNS = ('name', 'service', 'host', 'spacing', 'last run', 'took', 'result')
 # The daemons that have periodic tasks.
 DAEMONS = ('compute', 'conductor')
-# Maximum number of bytes that are read of an answer.
+# Maximum number of bytes that are read from a daemon's response.
 MOST = 1 << 20
 
 
@@ -22,8 +22,8 @@ def periodic_list(cloud: Cloud, args: argparse.Namespace) -> int:
     """List the periodic tasks of running daemons.
 
     The list shows the seconds between two runs (-1: turned off), when the last run that ended began, and how many
-    seconds it took. The ports in [health] of the configuration are asked, or each --url. If a daemon has several
-    processes, one of them answers. Exit code 1: a daemon did not answer.
+    seconds it took. The daemons are those whose ports are set in [health] of the configuration, or each --url. If a
+    daemon has several processes, one of them answers. Exit code 1: a daemon did not answer.
     """
     urls = args.url or _configured(cloud)
     if not urls:
@@ -56,14 +56,15 @@ def _configured(cloud: Cloud) -> list[str]:
 def _told(url: str, timeout: float) -> list[tuple[Any, ...]]:
     """Return the tasks of one daemon, as rows of COLUMNS.
 
-    Raises OSError or HTTPException if it does not answer, or ValueError if it answers as no daemon of Kilonova does.
+    Raises OSError or HTTPException if the daemon does not answer, and ValueError if the response is not that of a
+    Kilonova daemon.
     """
     from kilonova.cmd.daemon import health
 
     where = urllib.parse.urlsplit(url)
     if where.scheme != 'http' or not where.hostname:
         raise ValueError(f'it is not http://HOST:PORT{health.PATH}')
-    # A daemon checks the services that it needs before it answers, which may take its whole timeout.
+    # The daemon checks the services that it needs before it answers, which may take its whole timeout.
     connection = http.client.HTTPConnection(where.hostname, where.port or 80, timeout=timeout + 5)
     try:
         connection.request('GET', where.path or health.PATH)

@@ -13,8 +13,8 @@ SILENT, REFUSED, NO_PROVIDER = 2, 3, 6
 def sync_aggregates(cloud: Cloud, args: argparse.Namespace) -> int:
     """Update the aggregates of compute nodes in Placement from the host aggregates.
 
-    Exit code 0: they are up to date. 2: Placement does not answer. 3: Placement refuses the change. 6: a compute node
-    has no resource provider.
+    Exit code 0: Placement is up to date. 2: Placement does not answer. 3: Placement refuses the change. 6: a compute
+    node has no resource provider.
     """
     from kilonova import errors
     from kilonova.clients import aggregates

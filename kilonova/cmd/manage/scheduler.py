@@ -156,7 +156,7 @@ def capacity(cloud: Cloud, args: argparse.Namespace) -> int:
 def _request(cloud: Cloud, args: argparse.Namespace) -> Any:
     """Return the request that the arguments describe.
 
-    Return None, after printing the reason, if the flavor, image, zone or host does not exist.
+    If the flavor, image, zone or host does not exist, print the reason and return None.
     """
     from kilonova.cmd.daemon import parts
     from kilonova.db.queries import flavors, owners
@@ -200,7 +200,7 @@ def _request(cloud: Cloud, args: argparse.Namespace) -> Any:
 def _wrong_place(cloud: Cloud, az: str | None) -> str | None:
     """Return a text if the zone or host of ZONE:HOST does not exist, otherwise None.
 
-    The API refuses an unknown zone as well, so no such request reaches the scheduler.
+    The scheduler never gets a request with an unknown zone, because the API refuses it, too.
     """
     from kilonova.db.queries import aggregates
 
@@ -228,7 +228,7 @@ def _manager(cloud: Cloud) -> Any:
     from kilonova.scheduler.manager import SchedulerManager
 
     if not cloud.conf.debug:
-        # Otherwise each tried host would log a line.
+        # Log only warnings, because otherwise the scheduler would log a line for each host that it tries.
         logging.getLogger('kilonova.scheduler').setLevel(logging.WARNING)
     return SchedulerManager(cloud.conf, cloud.databases, cloud.cells, parts.placement(cloud.conf))
 

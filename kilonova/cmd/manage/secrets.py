@@ -32,8 +32,8 @@ def create_key(cloud: Cloud, args: argparse.Namespace) -> int:
 def rotate_key(cloud: Cloud, args: argparse.Namespace) -> int:
     """Encrypt with the next key from now on, and add a further key to the file.
 
-    The copies may arrive on the hosts in any order, but all of them must arrive before the next rotation. Exit code 1:
-    there are no keys, or the file cannot be written.
+    Copy the new file to all hosts before the next rotation. The copies may arrive on the hosts in any order. Exit code
+    1: there are no keys, or the file cannot be written.
     """
     from kilonova import sealing
 

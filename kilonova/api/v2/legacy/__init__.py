@@ -1,1 +1,1 @@
-"""Proxies to Glance, Cinder and Neutron, and os-hosts: what clients of old microversions call."""
+"""API resources of old microversions: proxies for Glance, Cinder and Neutron, and the resource os-hosts."""

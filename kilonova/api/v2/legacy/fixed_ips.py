@@ -48,7 +48,7 @@ class NoSuchAddress(Invalid):
 def add(call: Call) -> None:
     """Accept the action addFixedIp: add an address to the server's first port in the network.
 
-    The address is from the first subnet of the network that has a free one. Raises NoPortThere if the server has no
+    The address is from the first subnet of the network that has a free address. Raises NoPortThere if the server has no
     port in the network, and NoAddressLeft if no subnet has a free address.
     """
     server_operations.check_lock(call.ctxt, call.server)
@@ -70,7 +70,7 @@ def add(call: Call) -> None:
 def remove(call: Call) -> None:
     """Accept the action removeFixedIp: remove an address from the server's port.
 
-    Raises NoSuchAddress if none of the server's ports has it.
+    Raises NoSuchAddress if none of the server's ports has the address.
     """
     server_operations.check_lock(call.ctxt, call.server)
     address = call.body['removeFixedIp']['address']

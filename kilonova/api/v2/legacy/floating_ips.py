@@ -39,7 +39,7 @@ RULES = (
 
 # The last microversion with the actions addFloatingIp and removeFloatingIp.
 ACTIONS_UNTIL = 43
-# ``pool``: the name or id of an external network. It can be left out if there is only one.
+# ``pool`` is the name or id of an external network. If the cloud has only one, ``pool`` may be missing.
 CREATE_BODY = Obj(Prop('pool', t.TEXT))
 ADD_BODY = Obj(
     Prop(
@@ -129,9 +129,9 @@ def _pools(call: Call) -> list[Network]:
 
 
 def _pool(call: Call, wanted: str | None) -> Network:
-    """Return the external network with this name or id, or the only one if ``wanted`` is None.
+    """Return the external network with this name or id, or the only external network if ``wanted`` is None.
 
-    Raises NoPool if there is none, and PoolMissing if ``wanted`` is None and there are several.
+    Raises NoPool if no network matches, and PoolMissing if ``wanted`` is None and there are several external networks.
     """
     found = [network for network in _pools(call) if wanted in (None, network.name, network.id)]
     if not found:
@@ -162,8 +162,8 @@ def _bodies(call: Call, *floating: FloatingIp) -> list[dict[str, Any]]:
 def add(call: Call) -> None:
     """Accept the action addFloatingIp: associate a floating IP with a fixed address of the server.
 
-    The fixed address is ``fixed_address`` or, if the request names none, the server's first IPv4 address. An earlier
-    association of the floating IP ends.
+    The fixed address is ``fixed_address`` or, if the request names none, the server's first IPv4 address. If the
+    floating IP is associated with another server, that association ends.
     """
     wanted = call.body['addFloatingIp']
     ports, address = ports_of(call), wanted.get('fixed_address')
@@ -204,7 +204,10 @@ def remove(call: Call) -> None:
 
 
 def _at(call: Call, address: str) -> FloatingIp:
-    """Return the floating IP with an address; raises FloatingIpNotFound (404) if the caller sees none."""
+    """Return the floating IP with this address.
+
+    Raises FloatingIpNotFound (404) if the caller can't see such a floating IP.
+    """
     found = service(call).floating_ips_of_project(call.ctxt, 1, address)
     if not found:
         raise FloatingIpNotFound(name=f'address {address}')
@@ -212,16 +215,19 @@ def _at(call: Call, address: str) -> FloatingIp:
 
 
 def _server_of(call: Call, floating: FloatingIp) -> str | None:
-    """Return the uuid of the server with which the floating IP is associated, or None if the caller sees none."""
+    """Return the uuid of the server with which the floating IP is associated.
+
+    Return None if the floating IP is not associated with a server, or if the caller can't see the port.
+    """
     ports = service(call).ports(ids=[floating.port_id], ctxt=call.ctxt) if floating.port_id else []
     return next((port.device_id for port in ports if port.device_owner.startswith('compute:')), None)
 
 
 def _show(call: Call, uuid: str | None, address: str, place: tuple[str, str] | None) -> None:
-    """Write a changed floating IP to the info cache of a server, so that the API shows it at once.
+    """Write a changed floating IP to the info cache of a server, so that the API shows the change at once.
 
-    ``place`` is the pair (port, fixed address) of the server with which the floating IP is associated; None if there is
-    none. Does nothing for a server that does not exist, or that the caller may not see.
+    ``place`` is the pair (port, fixed address) with which the floating IP is associated now, or None if it is not
+    associated. Do nothing if the server does not exist, or if the caller may not see it.
     """
     if uuid is None or not uuidutils.is_uuid_like(uuid):
         return

@@ -25,7 +25,7 @@ RULES = ()
 
 
 # --- request schemas -------------------------------------------------------------------------------------------------
-# Any other parameter is accepted: clients can filter by image properties of any name.
+# Query parameters of other names are accepted, too, because clients can filter by any image property.
 QUERY = QuerySchema.of(
     Prop('limit', t.NUMBER_TEXT),
     Prop('marker', t.ANY_TEXT),
@@ -52,7 +52,7 @@ _STATUS = {
     'killed': 'ERROR',
 }
 _PROGRESS = {'queued': 25, 'saving': 50, 'importing': 50, 'uploading': 50, 'active': 100}
-# For the states of this API, the filter by status in the query language of the image service.
+# For each image status of this API: the filter value that selects such images in the image service.
 _WANTED = {'SAVING': 'in:queued,saving,importing,uploading', 'DELETED': 'in:deleted,pending_delete', 'ERROR': 'killed'}
 
 
@@ -125,9 +125,9 @@ def _find(backend: Backend, ctxt: RequestContext, query: Mapping[str, str], limi
 def _get(backend: Backend, ctxt: RequestContext, image_id: str) -> dict[str, Any]:
     """Return one image.
 
-    Raises ImageNotVisible if it does not exist or the caller may not see it.
+    Raises ImageNotVisible if the image does not exist or the caller may not see it.
     """
-    # Any other text could become another path in the URL at the image service.
+    # Accept only uuids: any other text could become another path in the URL of the image service.
     if not uuidutils.is_uuid_like(image_id):
         raise ImageNotVisible
     try:
@@ -144,7 +144,8 @@ def _plain(record: dict[str, Any]) -> dict[str, Any]:
 def _delete(backend: Backend, ctxt: RequestContext, image_id: str) -> None:
     """Delete an image.
 
-    Raises ImageNotVisible if there is none, and Forbidden if the image is protected or belongs to another project.
+    Raises ImageNotVisible if the image does not exist or the caller may not see it, and Forbidden if the image is
+    protected or belongs to another project.
     """
     _get(backend, ctxt, image_id)
     backend.images.delete(image_id, ctxt)
@@ -153,7 +154,8 @@ def _delete(backend: Backend, ctxt: RequestContext, image_id: str) -> None:
 def _item(backend: Backend, ctxt: RequestContext, image_id: str, key: str) -> dict[str, str]:
     """Return one metadata item as {key: value}.
 
-    Raises ImageNotVisible or NoSuchKey if there is none.
+    Raises ImageNotVisible if the image does not exist or the caller may not see it, and NoSuchKey if it has no such
+    item.
     """
     found = _get(backend, ctxt, image_id)['properties']
     if key not in found:
@@ -169,9 +171,9 @@ def _set(
     With ``replace`` all other properties are deleted.
 
     Raises:
-        ImageNotVisible: the image does not exist, or the caller may not see it.
-        Invalid: a key is the name of a member of every image, not of a property.
-        Forbidden: there are more properties than the quota allows, or the image belongs to another project.
+        ImageNotVisible: The image does not exist, or the caller may not see it.
+        Invalid: A key is the name of a member that every image has, not of a property.
+        Forbidden: The image would have more properties than the quota allows, or the image belongs to another project.
     """
     for key in metadata:
         if key in images.NO_PROPERTIES:
@@ -190,7 +192,8 @@ def _set(
 def _delete_item(backend: Backend, ctxt: RequestContext, image_id: str, key: str) -> None:
     """Delete one property of an image.
 
-    Raises ImageNotVisible or NoSuchKey if there is none, and Forbidden if the image belongs to another project.
+    Raises ImageNotVisible if the image does not exist or the caller may not see it, NoSuchKey if it has no such
+    property, and Forbidden if it belongs to another project.
     """
     _item(backend, ctxt, image_id, key)
     _change(backend, ctxt, image_id, [{'op': 'remove', 'path': _pointer(key)}])
@@ -210,7 +213,7 @@ def _change(backend: Backend, ctxt: RequestContext, image_id: str, changes: list
 
 
 # --- handlers --------------------------------------------------------------------------------------------------------
-# The names of filters in this API, and their names at the image service.
+# The names of filters in this API, with the names of the same filters in the API of the image service.
 _FILTERS = {'name': 'name', 'type': 'image_type', 'minRam': 'min_ram', 'minDisk': 'min_disk', 'marker': 'marker'}
 _PROPERTY = 'property-'
 
@@ -253,7 +256,7 @@ def _wanted(call: Call) -> dict[str, str]:
     if 'changes-since' in given:
         wanted['updated_at'] = f'gte:{t.when(given["changes-since"]):%Y-%m-%dT%H:%M:%SZ}'
     if 'server' in given:
-        # Clients send the server's id or its URL.
+        # The filter 'server' is the server's id or its URL. Only the id is sent to the image service.
         wanted['instance_uuid'] = given['server'].rpartition('/')[2]
     return wanted
 

@@ -1,7 +1,7 @@
-"""The resource ``/os-hosts``, until microversion 2.42. Later ones have ``/os-hypervisors`` and ``/os-services``.
+"""The resource ``/os-hosts``, until microversion 2.42. It was replaced by ``/os-hypervisors`` and ``/os-services``.
 
-The libvirt driver cannot switch whole hosts on and off, nor put them into maintenance. A caller who may do so gets the
-answer that Nova gives for drivers without this function (501).
+The libvirt driver cannot switch whole hosts on and off, nor put them into maintenance. Such a request of an authorised
+caller gets error 501, as in Nova for drivers without this function.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ Row = Mapping[str, Any]
 
 
 def _brief(row: Row) -> dict[str, Any]:
-    """Return a list entry; there is one entry for each service of a host."""
+    """Return a list entry. The list has one entry for each service of a host."""
     return {'host_name': row['host'], 'service': row['topic'], 'zone': row['zone']}
 
 
 def _resources(host: str, nodes: Iterable[Row], projects: Iterable[Row]) -> list[dict[str, Any]]:
     """Return the rows of a host's resources.
 
-    The rows are: the total of the host, what its compute service counts as used, the sum over the flavors of its
-    servers, and this sum for each project.
+    The rows are, in this order: the total of the host, the amount that its compute service counts as used, the sum over
+    the flavors of the servers on the host, and for each project the sum over the flavors of its servers.
     """
     nodes, projects = list(nodes), list(projects)
 
@@ -100,7 +100,7 @@ def update(call: Call) -> Any:
 def power(call: Call) -> None:
     """Refuse to start, shut down or reboot a host (``GET /os-hosts/{host_name}/startup``, ``/shutdown``, ``/reboot``).
 
-    Raises NotFound (404) if there is no such host, and NotSupported (501) if there is one.
+    Raises NotFound (404) if the host does not exist, otherwise NotSupported (501).
     """
     _compute(call)
     raise hosts.NotSupported

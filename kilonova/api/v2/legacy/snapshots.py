@@ -1,4 +1,4 @@
-"""Volume snapshots (``/os-snapshots``), a proxy for the volume service until 2.35, like the module ``volumes``."""
+"""Volume snapshots (``/os-snapshots``): a proxy for the volume service, until microversion 2.35."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RULES = (
     rule(DELETE, MEMBER, 'Delete a snapshot in the volume service.'),
 )
 
-# ``force``: also create a snapshot of a volume that is in use.
+# If ``force`` is true, a snapshot is also created of a volume that is in use.
 CREATE_BODY = Obj(
     Prop(
         'snapshot',
@@ -40,7 +40,7 @@ CREATE_BODY = Obj(
 
 
 def index(call: Call) -> dict[str, Any]:
-    """List snapshots (``GET /os-snapshots`` and ``GET /os-snapshots/detail``, which have the same answer)."""
+    """List snapshots (``GET /os-snapshots`` and ``GET /os-snapshots/detail``, which have the same response)."""
     found = service(call).snapshots(call.ctxt, call.limit(), call.offset())
     return {'snapshots': [_body(snapshot) for snapshot in found]}
 
@@ -51,7 +51,7 @@ def show(call: Call) -> dict[str, Any]:
 
 
 def create(call: Call) -> dict[str, Any]:
-    """Create a snapshot (``POST /os-snapshots``). The answer is sent before the snapshot is ready."""
+    """Create a snapshot (``POST /os-snapshots``). The response is sent before the snapshot is ready."""
     wanted = call.body['snapshot']
     return {
         'snapshot': _body(
@@ -67,7 +67,7 @@ def create(call: Call) -> dict[str, Any]:
 
 
 def delete(call: Call) -> None:
-    """Delete a snapshot (``DELETE /os-snapshots/{snapshot_id}``). The answer is sent before the snapshot is gone."""
+    """Delete a snapshot (``DELETE /os-snapshots/{snapshot_id}``). The response is sent before the snapshot is gone."""
     service(call).remove_snapshot(call.ctxt, call.path['snapshot_id'])
 
 

@@ -55,7 +55,7 @@ def service(call: Call) -> VolumeClient:
 
 
 def index(call: Call) -> dict[str, Any]:
-    """List volumes (``GET /os-volumes`` and ``GET /os-volumes/detail``, which have the same answer)."""
+    """List volumes (``GET /os-volumes`` and ``GET /os-volumes/detail``, which have the same response)."""
     return {'volumes': [_body(volume) for volume in service(call).volumes(call.ctxt, call.limit(), call.offset())]}
 
 
@@ -65,7 +65,7 @@ def show(call: Call) -> dict[str, Any]:
 
 
 def create(call: Call) -> dict[str, Any]:
-    """Create a volume (``POST /os-volumes``). The answer is sent before the volume is ready."""
+    """Create a volume (``POST /os-volumes``). The response is sent before the volume is ready."""
     wanted = call.body['volume']
     return {
         'volume': _body(
@@ -84,7 +84,7 @@ def create(call: Call) -> dict[str, Any]:
 
 
 def delete(call: Call) -> None:
-    """Delete a volume (``DELETE /os-volumes/{volume_id}``). The answer is sent before the volume is gone."""
+    """Delete a volume (``DELETE /os-volumes/{volume_id}``). The response is sent before the volume is deleted."""
     service(call).remove_volume(call.ctxt, call.path['volume_id'])
 
 

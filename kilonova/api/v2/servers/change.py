@@ -66,7 +66,7 @@ def update(call: Call) -> Any:
         _check_pin(call.backend, server, body['pinned_availability_zone'])
     _write(call.backend, call.ctxt, server, values)
     if pinned:
-        # The zone is written last, so that it does not change if the cell refuses the other values.
+        # Write the zone last, so that it does not change if the cell refuses the other values.
         _pin(call.backend, call.ctxt, server, body['pinned_availability_zone'])
     return {'server': show.body(call, show.CHANGED)}
 
@@ -86,10 +86,9 @@ class CannotPin(Conflict):
 def _write(backend: Backend, ctxt: RequestContext, server: ServerRef, values: dict[str, Any]) -> None:
     """Write columns of the table ``instances``.
 
-    If the hostname changes, an operation is written in the same transaction, by which a conductor gives the server's
-    ports the new hostname.
-
-    Raises InstanceNotReady (409) if the server is not in a cell yet, and InstanceNotFound (404) if it is deleted.
+    If the hostname changes, the same transaction inserts an operation, by which a conductor gives the server's ports
+    the new hostname. Raises InstanceNotReady (409) if the server is not in a cell yet, and InstanceNotFound (404) if it
+    is deleted.
     """
     if not values:
         return
@@ -119,12 +118,12 @@ def _disk_config(server: ServerRef, wanted: str) -> bool:
     return images.disk_config_of_server(kept, server.row['image_ref'], wanted)
 
 
-# The number of attempts to write a request spec that another transaction (a move) changes at the same time.
+# The number of attempts to write a request spec, if another transaction (a move) changes it at the same time.
 PINS = 5
 
 
 def _check_pin(backend: Backend, server: ServerRef, zone: str | None) -> None:
-    """Raise CannotPin (409) if ``zone`` is another zone than the one the server is in.
+    """Raise CannotPin (409) if ``zone`` is not the availability zone that the server is in.
 
     Raises InstanceNotReady (409) if the server is not in a cell yet.
     """

@@ -35,7 +35,7 @@ RULES = (
 
 
 # --- request schemas -------------------------------------------------------------------------------------------------
-# The maximum number each of networks, disks, files and security groups in one request.
+# The maximum number of networks in one request, and likewise of disks, of files and of security groups.
 MOST = 255
 
 # Nova introduced device tags with 2.32, dropped them by mistake, and introduced them again with 2.42.
@@ -126,7 +126,7 @@ _HINTS = Obj(
     additional=True,
 )
 
-# The following members are also in the body of a rebuild.
+# PERSONALITY, CERTIFICATES, HOSTNAME and USER_DATA are also members of the body of a rebuild.
 PERSONALITY = Prop(
     'personality',
     {
@@ -208,7 +208,8 @@ BODY = Obj(
 
 # --- handlers --------------------------------------------------------------------------------------------------------
 DESCRIPTION_SINCE, MULTIATTACH_SINCE, GUARANTEES_SINCE = 19, 60, 72
-# The prefix of hints that services set for each other. In a request they could bypass filters and allocations.
+# The prefix of scheduler hints that Kilonova's daemons set for each other.
+# Requests with such a hint are refused, because the hint could bypass filters and allocations.
 INTERNAL_HINTS = '_nova_'
 
 
@@ -303,7 +304,7 @@ def has_password(call: Call) -> bool:
 
 
 def _body(call: Call, row: dict[str, Any], password: str | None, groups: list[str]) -> dict[str, Any]:
-    """Return the response to a create: the first of the new servers."""
+    """Return the body of the response to a create, which describes the first of the new servers."""
     body = {
         'id': row['uuid'],
         'links': call.links.of('servers', row['uuid']),

@@ -60,7 +60,7 @@ SORT_KEYS = (
     'uuid',
     'vm_state',
 )
-# Sort keys that are accepted until 2.74 and have no effect: columns without useful values.
+# Sort keys that are accepted until 2.74 but have no effect, because their columns have no useful values.
 _DEAD_SORT_KEYS = (
     'architecture',
     'cell_name',
@@ -126,7 +126,8 @@ _TEXTS = (
     'status',
     'all_tenants',
 )
-# Names of tables, not of columns. Callers who may use all filters get an error for them, for others they are ignored.
+# Filters that are names of tables, not of columns.
+# A caller who may use all filters gets an error for such a filter. For other callers the filter is ignored.
 FORBIDDEN_FILTERS = (
     'block_device_mapping',
     'services',
@@ -176,7 +177,7 @@ def _list(call: Call, detailed: bool) -> Any:
     all_filters = call.may(ALL_FILTERS)
     owner = _owner(call, query, detailed)
     if all_filters:
-        # For other callers these filters are ignored, like all filters that they may not use.
+        # For callers who may not use all filters, a name of a table is ignored, like other forbidden filters.
         _refuse_joined(call.query)
     filters = pages.read_filters(
         call.backend,
@@ -219,7 +220,8 @@ def _list(call: Call, detailed: bool) -> Any:
 def _owner(call: Call, query: dict[str, str], detailed: bool) -> owners.Owner:
     """Return the owner whose servers are listed: the caller's project, or ``owners.ALL`` for all projects.
 
-    Answers with 403 if the request is for all projects and the caller does not pass the policy rule for that.
+    Raises PolicyNotAuthorized (403) if the request is for all projects and the caller does not pass the policy rule for
+    that.
     """
     wanted = query.get('all_tenants')
     if wanted is None:
@@ -251,7 +253,7 @@ def _order(call: Call) -> list[tuple[str, str]]:
         raise Invalid('Invalid input received: Sort direction size exceeds sort key size')
     last = directions[-1] if directions else 'desc'
     pairs = [(key, directions[position] if position < len(directions) else last) for position, key in enumerate(keys)]
-    # A key that is named twice counts the first time. Keys without effect are dropped.
+    # If a sort key is named twice, its first occurrence counts. Sort keys without effect are left out.
     live = {*SORT_KEYS, *(['locked'] if call.version >= LOCKED_SINCE else [])}
     kept = {key: direction for key, direction in reversed(pairs) if key in live}
     ordered = [(key, kept[key]) for key in dict(pairs) if key in kept]

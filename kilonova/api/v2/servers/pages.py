@@ -1,7 +1,7 @@
 """Lists of servers over all cells: the filters of a request, and one page of servers.
 
-Build requests are read before the cells. If a server is found in both, the row of the cell counts (rule 18 of
-operations.md).
+Build requests are read before the cells. If a server is found as a build request and in a cell, the row of the cell
+counts (rule 18 of operations.md).
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ PARTIAL_SINCE = 69
 class FilterRow(NamedTuple):
     """A filter of the server list that compares a column with values.
 
-    ``column`` is the column's name, and ``read`` converts the text of the filter to accepted values. From microversion
-    ``since`` on every user may use the filter, before that only callers who may use all filters.
+    ``column`` is the column's name. ``read(name, text)`` converts the text of the filter to a list of accepted values.
+    From microversion ``since`` on every user may use the filter, before that only callers who may use all filters.
     """
 
     name: str
@@ -105,14 +105,14 @@ EQUAL = (
     FilterRow('access_ip_v6', 'access_ip_v6', _text, NEVER),
     FilterRow('auto_disk_config', 'auto_disk_config', _boolean, NEVER),
 )
-# By filter name: (column, microversion from which on every user may use the filter).
+# For each filter name: (column, microversion from which on every user may use the filter).
 REGEX = {
     'name': ('display_name', 1),
     'display_name': ('display_name', NEVER),
     'description': ('display_description', NEVER),
     'display_description': ('display_description', NEVER),
 }
-# By filter name: (IP version, microversion from which on every user may use the filter).
+# For each filter name: (IP version, microversion from which on every user may use the filter).
 ADDRESSES = {'ip': (4, 1), 'ip6': (6, 5)}
 TAGS = {'tags': 'tags', 'tags-any': 'tags_any', 'not-tags': 'not_tags', 'not-tags-any': 'not_tags_any'}
 
@@ -122,7 +122,7 @@ class Listing:
     """A request for a page of servers.
 
     ``marker`` is the uuid of the last server of the page before. With ``plain`` only uuid and name are read. With
-    ``bulky`` large columns are read, too.
+    ``bulky`` large columns are read, too. With ``host_status`` the states of the servers' hosts are read, too.
     """
 
     filters: Filters
@@ -134,12 +134,12 @@ class Listing:
     bulky: bool = False
     version: int = 1
     host_status: bool = False
-    # True if the request has no filters, order, limit or marker.
+    # True if the request has no filters, order, limit or marker: a list of all servers.
     whole: bool = False
 
     @property
     def tells_unknown(self) -> bool:
-        """True if servers of cells that do not answer are listed with the little that their mappings contain."""
+        """True if servers of cells that do not answer are listed, too, with the values of their instance mappings."""
         return self.whole and self.version >= PARTIAL_SINCE
 
 
@@ -147,9 +147,9 @@ class Listing:
 class Listed:
     """One page of servers.
 
-    ``rows``: the servers in order. ``unknown``: mappings of servers whose cells do not answer. ``host_states`` and
-    ``wishes``: the states of hosts by host, and requested zones and scheduler hints by server, as ``show.ServerView``
-    needs them.
+    ``rows`` are the servers in order, and ``unknown`` the mappings of servers whose cells do not answer.
+    ``host_states`` is a dict from host to its state. ``wishes`` is a dict from a server's uuid to its requested zone
+    and scheduler hints.
     """
 
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -169,14 +169,14 @@ def read_filters(
     all_tenants: bool,
     statuses: Sequence[str] = (),
 ) -> Filters:
-    """Return the filters of a request; filters that the caller may not use are ignored.
+    """Return the filters of a request. Filters that the caller may not use are ignored.
 
     ``query`` has one value for each filter. ``statuses`` are the values of the filter 'status', one of which must
     match.
 
     Raises:
-        Invalid: the value of a filter is malformed (400).
-        Forbidden: the caller filters by the status of deleted servers and is no administrator (403).
+        Invalid: The value of a filter is malformed (400).
+        Forbidden: The caller filters by the status of deleted servers and is no administrator (403).
     """
 
     def usable(name: str, since: int) -> bool:
@@ -261,7 +261,8 @@ def _changed(query: Mapping[str, str], version: int) -> tuple[datetime.datetime 
 def _asks_for_soft_deleted(filters: Filters) -> bool:
     """Return whether soft-deleted servers are listed.
 
-    They are left out unless the filters name their state, deleted servers, or a time of change.
+    Soft-deleted servers are listed only if the filters name the state SOFT_DELETED, deleted servers, or a time of
+    change.
     """
     asked = {vm for vm, _, _ in filters.states or ()} | set(filters.equal.get('vm_state', ()))
     return states.VmState.SOFT_DELETED in asked or filters.deleted is not False
@@ -296,8 +297,8 @@ def list_servers(backend: Backend, listing: Listing) -> Listed:
     Runs two SQL statements in the API database and at most four per cell.
 
     Raises:
-        MarkerNotFound: there is no server ``listing.marker`` (400).
-        Unavailable: a cell does not answer, and the options forbid partial lists (503).
+        MarkerNotFound: The server ``listing.marker`` does not exist (400).
+        Unavailable: A cell does not answer, and the options forbid partial lists (503).
     """
     found = Listed()
     if listing.limit == 0 or listing.filters.nothing:
@@ -328,7 +329,8 @@ def _of_cells(
     answers = ask_cells(
         backend.all_cells(), lambda cell: _of_cell(backend, cell, listing, filters, marker, found), silent
     )
-    # From 2.69 on the option does not apply to lists that also show the servers of cells that do not answer.
+    # From 2.69 on a list may show the servers of cells that do not answer as UNKNOWN.
+    # For such a list the option list_records_by_skipping_down_cells has no effect.
     if silent and not backend.options.skip_down_cells and not listing.tells_unknown:
         raise Unavailable(f'Cell {silent[0].name} is not responding.')
     return [row for _, rows in answers for row in rows], silent

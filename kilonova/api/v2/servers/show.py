@@ -1,7 +1,8 @@
-"""The response fields of a server and the request ``GET /servers/{id}``; other modules render servers with it, too.
+"""The response fields of a server, and the request ``GET /servers/{id}``.
 
-A server has four kinds of bodies: the response to GET (ONE), an entry of a detailed list (LISTED), and the responses to
-PUT (CHANGED) and rebuild (REBUILT). Before microversion 2.75 the last two have fewer fields.
+Other modules use the fields to render servers. A server has four kinds of bodies: the response to GET (ONE), an entry
+of a detailed list (LISTED), the response to PUT (CHANGED), and the response to a rebuild (REBUILT). Before microversion
+2.75 CHANGED and REBUILT have fewer fields.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ RULES = (
     rule(FLAVOR_EXTRA_SPECS, READER, 'See the extra specs of the flavor of a server.'),
     rule(EXTENDED_ATTRIBUTES, ADMIN, 'See the host, the hypervisor and the internal names of a server.'),
 )
-# The rules for the parts of a server that not every user may see.
+# The policy rules that decide whether a user sees certain fields of a server.
 SEEN = (HOST_STATUS, HOST_STATUS_UNKNOWN, FLAVOR_EXTRA_SPECS, EXTENDED_ATTRIBUTES)
 
 
@@ -59,8 +60,9 @@ Row = Mapping[str, Any]
 class ServerView:
     """The values that the response fields need in addition to the server's row.
 
-    These are links, the caller's rights, states of hosts by host (``host_states``), and by server the requested zone
-    and scheduler hints (``wishes``). ``answers`` caches the results of policy checks.
+    ``host_states`` is a dict from host to its state. ``wishes`` is a dict from a server's uuid to its requested zone
+    and scheduler hints. ``groups`` are the uuids of the server's groups. ``answers`` caches the results of policy
+    checks.
     """
 
     links: Any
@@ -91,7 +93,7 @@ def host_id(project_id: str | None, host: str | None) -> str:
 
 
 def instance_name(template: str, row: Row) -> str:
-    """Return the server's name at the hypervisor; '' for a server that is not in a cell yet."""
+    """Return the server's name in the hypervisor. Return '' for a server that is not in a cell yet."""
     if row['id'] is None:
         return ''
     try:
@@ -159,7 +161,7 @@ def plain_addresses(row: Row) -> dict[str, list[dict[str, Any]]]:
 
 
 def _security_groups(row: Row, viewer: ServerView) -> Any:
-    """Return the security groups of the server's ports, as far as the info cache contains them."""
+    """Return the names of the security groups of the server's ports, as the info cache has them."""
     names = {
         name
         for vif in json.loads(row['network_info'] or '[]')
@@ -236,7 +238,7 @@ FIELDS = Fields(
     Field('flavor', _flavor, since=47),
     Field('created', lambda row, viewer: zulu(row['created_at'])),
     Field('updated', lambda row, viewer: zulu(row['updated_at'] or row['created_at'])),
-    # Before 2.75 the responses to PUT and rebuild have shorter addresses.
+    # Before 2.75 the responses to PUT and rebuild have addresses without extension fields.
     Field('addresses', lambda row, viewer: plain_addresses(row), until=74, kinds=_ACTED),
     Field('addresses', lambda row, viewer: addresses(row), since=75, kinds=_ACTED),
     Field('addresses', lambda row, viewer: addresses(row), kinds=_LATER),
@@ -266,7 +268,7 @@ FIELDS = Fields(
     *_extended('OS-EXT-SRV-ATTR:ramdisk_id', _attribute(column('ramdisk_id', '')), since=3),
     *_extended('OS-EXT-SRV-ATTR:root_device_name', _attribute(column('root_device_name')), since=3),
     Field('OS-EXT-SRV-ATTR:user_data', _attribute(column('user_data')), since=3, kinds=_LATER),
-    # The response to rebuild has the field user_data instead.
+    # The response to a rebuild has the field user_data without this prefix instead.
     Field('OS-EXT-SRV-ATTR:user_data', _attribute(column('user_data')), since=75, kinds=frozenset((CHANGED,))),
     Field('OS-EXT-SRV-ATTR:hostname', _attribute(column('hostname')), since=3, until=89, kinds=_LATER),
     Field('OS-EXT-SRV-ATTR:hostname', _attribute(column('hostname')), since=75, until=89, kinds=_ACTED),
@@ -301,7 +303,7 @@ def brief(row: Row, viewer: ServerView) -> dict[str, Any]:
 def unknown(row: Row, viewer: ServerView, detailed: bool) -> dict[str, Any]:
     """Return a list entry of a server whose cell does not answer (from 2.69 on).
 
-    It has only values from the server's mapping.
+    The entry only has values from the server's instance mapping.
     """
     body = {'id': row['uuid'], 'status': 'UNKNOWN', 'links': viewer.links.of('servers', row['uuid'])}
     return {**body, 'tenant_id': row['project_id'], 'created': zulu(row['created_at'])} if detailed else body
@@ -324,7 +326,7 @@ GROUPS_SINCE = 71
 
 
 def viewer(call: Call, **facts: Any) -> ServerView:
-    """Return the ServerView of a request; ``facts`` are further fields of it."""
+    """Return the ServerView of a request. ``facts`` are further fields of the view, such as ``host_states``."""
     options = call.backend.options
     return ServerView(
         links=call.links,
@@ -368,7 +370,7 @@ def body(call: Call, kind: str, changed: ServerRef | None = None) -> dict[str, A
     if call.version >= 96:
         with call.backend.api_db.read() as conn:
             wishes = queries.wishes(conn, [server.uuid])
-        # A server becomes a member of a group only by its hint 'group'.
+        # Without the scheduler hint 'group' a server is in no group, so a query for its groups is not needed.
         asked = 'group' in wishes.get(server.uuid, {}).get('hints', ())
     groups = server_groups.of_server(call.backend, server.uuid) if asked else []
     return render(row, viewer(call, host_states=host_states, wishes=wishes, groups=groups), kind)
