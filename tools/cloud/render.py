@@ -86,10 +86,7 @@ def token_check(ports: Mapping[str, int], secrets: Mapping[str, str], user: str)
 def services_database(layout: Layout, service: str) -> dict[str, str | int]:
     """Options of the SQLite file of a service."""
     # Without fsync a write costs a hundredth; what a killed process wrote is still there.
-    return {
-        'connection': f'{sqlite(layout.data(service) / f"{service}.sqlite")}?timeout=60',
-        'sqlite_synchronous': 'false',
-    }
+    return {'connection': sqlite(layout.data(service) / f'{service}.sqlite'), 'sqlite_synchronous': 'false'}
 
 
 def keystone(layout: Layout) -> str:

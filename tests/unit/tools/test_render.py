@@ -195,7 +195,7 @@ def test_cyborg_is_there_where_it_is_wanted(layout, tmp_path):
     services.write_configuration(there)
     assert '[cyborg]' in layout.conf.read_text()
     read = parse(tmp_path, (layout.etc / 'cyborg' / 'cyborg.conf').read_text())
-    assert read['database']['connection'] == [f'sqlite:///{layout.var}/data/cyborg/cyborg.sqlite?timeout=60']
+    assert read['database']['connection'] == [f'sqlite:///{layout.var}/data/cyborg/cyborg.sqlite']
     assert read['placement']['username'] == read['keystone_authtoken']['username'] == ['cyborg']
 
 
