@@ -30,7 +30,7 @@ from kilonova.compute.host import PAUSES, ComputeHost, ConductorClient, Upcalls
 from kilonova.compute.hypervisor import Hypervisor
 from kilonova.compute.keys import TaskRegistry, TaskSlots
 from kilonova.compute.leftovers import Leftovers
-from kilonova.compute.mdev_types import MdevTypes
+from kilonova.compute.mdev_types import HostMdevTypes
 from kilonova.compute.node import Node
 from kilonova.compute.ops import (
     answers,
@@ -137,7 +137,7 @@ class ComputeManager:
         self.heartbeat: Heartbeat | None = None
         # True once the host's servers are marked as waiting for the hypervisor.
         self._told = False
-        types = MdevTypes(self.host, self.node.book, self.node.kinds, self.node.update)
+        types = HostMdevTypes(self.host, self.node.book, self.node.kinds, self.node.update)
         self.endpoint = Endpoint(
             self.host,
             self.keys,

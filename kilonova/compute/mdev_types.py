@@ -1,6 +1,6 @@
 """Change the type of the mediated devices of a card while its host runs.
 
-    types = MdevTypes(host, book, node.kinds, node.update)
+    types = HostMdevTypes(host, book, node.kinds, node.update)
     types.set_mdev_type(ctxt, '0000:84:00.0', 'nvidia-36')       # [{'address': …, 'mdev_type': 'nvidia-36'}]
 
 The choice is stored in ``state_path`` and has priority over ``[mdev_<type>]device_addresses``.
@@ -23,7 +23,7 @@ from kilonova.pci.mdev import MdevKind
 LOG = logging.getLogger(__name__)
 
 
-class MdevTypes:
+class HostMdevTypes:
     """The types of the mediated devices on one host's cards.
 
     ``look()`` is called after a change (``Node.update``).

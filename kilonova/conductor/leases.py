@@ -27,7 +27,7 @@ LOG = logging.getLogger(__name__)
 
 
 @dataclass
-class Lease:
+class ConductorLease:
     """The lease of this process in one database.
 
     Attributes:
@@ -52,7 +52,7 @@ class Leases:
 
     def __init__(self, host: str, seconds: float, lost: Callable[[str], None]) -> None:
         self.host, self._seconds, self._lost = host, seconds, lost
-        self._leases: dict[str, Lease] = {}
+        self._leases: dict[str, ConductorLease] = {}
         self._lock = threading.Lock()
 
     def owner_in(self, db: Database) -> str:
@@ -92,11 +92,11 @@ class Leases:
             except Exception as error:  # noqa: BLE001 - as above
                 LOG.warning('Could not delete the lease in database %s: %s', lease.db.name, error)
 
-    def _of(self, db: Database) -> Lease:
+    def _of(self, db: Database) -> ConductorLease:
         with self._lock:
-            return self._leases.setdefault(db.url, Lease(db, uuidutils.generate_uuid()))
+            return self._leases.setdefault(db.url, ConductorLease(db, uuidutils.generate_uuid()))
 
-    def _renew(self, lease: Lease) -> None:
+    def _renew(self, lease: ConductorLease) -> None:
         """Renew the lease, or take a lease if there is none. If the lease has expired, take one with a new owner id."""
         with lease.lock:
             before = time.monotonic()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import collections
 from pathlib import Path
 
 import pytest
@@ -29,3 +31,21 @@ def test_classes_can_be_read_in_one_go(tree: Tree) -> None:
 def test_parameters_have_types(tree: Tree) -> None:
     parameters, without = tree.parameters()
     assert without <= ANY * parameters
+
+
+# Tables whose noun has a versioned object have its name, and databases may have the same tables.
+TABLES = 'kilonova/db/models'
+
+
+def test_a_class_name_has_one_meaning() -> None:
+    """A traceback or a log line names a class without its module."""
+    root = Path(__file__).parents[2]
+    places = collections.defaultdict(set)
+    for path in sorted((root / 'kilonova').rglob('*.py')):
+        module = str(path.relative_to(root))
+        folder = TABLES if module.startswith(TABLES) else 'kilonova/objects' if 'kilonova/objects' in module else module
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                places[node.name].add(folder)
+    both = {TABLES, 'kilonova/objects'}
+    assert {name: found for name, found in places.items() if len(found) > 1 and found != both} == {}

@@ -13,7 +13,7 @@ from kilonova.objects import Instance
 from kilonova.rpc.interface import VersionCapError
 
 
-class HostDown(Conflict):
+class ServerHostDown(Conflict):
     """Error 409: the compute service of the server's host is down, so it could not reply to an RPC call."""
 
     msg_fmt = 'Service is unavailable at this time.'
@@ -41,7 +41,7 @@ def ask(backend: Backend, ctxt: RequestContext, server: ServerRef, method: str, 
     with server.cell.read() as conn:
         up = services.host_is_up(conn, host, 'nova-compute', backend.options.service_down_time)
     if not up:
-        raise HostDown
+        raise ServerHostDown
     if backend.compute is None:
         raise Unavailable
     try:

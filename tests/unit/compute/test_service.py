@@ -17,7 +17,7 @@ import pytest
 from kilonova import errors, objects
 from kilonova.compute.endpoint import Endpoint
 from kilonova.compute.manager import OPERATIONS, ComputeManager
-from kilonova.compute.mdev_types import MdevTypes
+from kilonova.compute.mdev_types import HostMdevTypes
 from kilonova.compute.ops import move, power
 from kilonova.compute.records import InvalidNodeConfiguration
 from kilonova.compute.report import Heartbeat, audit_usage
@@ -80,7 +80,7 @@ def test_the_endpoint_is_what_the_interface_declares(cloud):
         manager.report_again,
         manager.set_host_enabled,
         manager.node.book.set_device_disabled,
-        MdevTypes(manager.host, manager.node.book, manager.node.kinds, manager.node.update).set_mdev_type,
+        HostMdevTypes(manager.host, manager.node.book, manager.node.kinds, manager.node.update).set_mdev_type,
     )
     Endpoint(manager.host, manager.keys, OPERATIONS, own)
     with pytest.raises(TypeError, match=r'compute\.soft_delete_instance has no implementation'):
