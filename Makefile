@@ -107,7 +107,7 @@ check: bootstrap-test ## what one runs before each commit, in minutes: lint type
 	@$(TESTS) check
 
 .PHONY: lint
-lint: bootstrap ## ruff, import-linter, and the references of the documentation
+lint: bootstrap ## ruff and its format, dead code, import-linter, and the references of the documentation
 	@$(TESTS) lint
 
 .PHONY: type

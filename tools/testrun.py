@@ -153,6 +153,8 @@ def share_of(tests: Sequence[T], first: int, step: int) -> Sequence[T]:
 PARTS: dict[str, tuple[Run, ...]] = {
     'lint': (
         Run('ruff', ('ruff', 'check', '.')),
+        Run('format', ('ruff', 'format', '--check', '-q', '.')),
+        Run('deadcode', ('python', '-m', 'tools.deadcode'), seconds=5),
         Run('import-linter', ('lint-imports', '--no-cache')),
         # References between pages and labels; ``make docs`` writes the pages.
         Run(
