@@ -1,11 +1,12 @@
-"""The cause of a libvirt error: the host, the request, or a device. The functions use data only and no connection.
+"""Functions that find the cause of a libvirt error: the host, the request, or a device. None of them calls libvirt.
 
     judge(libvirt.VIR_ERR_INTERNAL_ERROR, 'vfio 0000:08:00.0: group 14 is not viable', ['0000:08:00.0'])
     # Verdict(Cause.DEVICE, ('0000:08:00.0',))
     raise failed('start', guest.uuid, error, given) from error
 
 libvirt's error codes are not precise: most failures of a start are VIR_ERR_INTERNAL_ERROR with the last output of QEMU.
-Therefore the text is checked as well, for well-known expressions only. All other errors are attributed to the host.
+Therefore the functions also search the error text for well-known expressions. An error that matches none of them is
+attributed to the host.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ CODES: Mapping[int, Cause] = MappingProxyType(
         libvirt.VIR_ERR_NO_STORAGE_VOL: Cause.HOST,
     }
 )
-# For an error with one of these codes, the devices that the text names have failed, or the guest's only device.
+# Error codes that mean that devices failed. They are the devices that the error text names, or the guest's only device.
 _OF_DEVICES = frozenset({libvirt.VIR_ERR_NO_NODE_DEVICE, libvirt.VIR_ERR_INVALID_NODE_DEVICE})
 
-# Texts of errors of the host that concern all devices or all guests, even if the text names a device.
+# Error texts about the host as a whole. The host is the cause even if such a text names a device.
 _HOST = re.compile(
     r'cgroup|cannot allocate memory|out of memory|no space left|memory ?lock|MEMLOCK|VFIO_MAP_DMA|VFIO_IOMMU_MAP_DMA'
     r"|host doesn't support|no iommu|failed to setup container|failed to open /dev/vfio/vfio|failed to open /dev/iommu"
@@ -55,7 +56,7 @@ _HOST = re.compile(
     r'|no more available PCI',
     re.IGNORECASE,
 )
-# Texts of errors for values that QEMU refuses on every host.
+# Error texts about values of the request that QEMU refuses on every host.
 _REQUEST = re.compile(
     r'(bps|iops|max).{0,40} values must be within \[0, \d+\]'
     r'|(bps|iops)/?(bps|iops)? and .* cannot be used at the same time'
@@ -89,7 +90,8 @@ def judge(code: int, text: str, given: Iterable[str] = ()) -> Verdict:
     """
     if code in CODES:
         return Verdict(CODES[code])
-    # Warnings that QEMU printed before are not the reason.
+    # The text contains QEMU's last output. Warnings in this output are not the reason of the error, so they are
+    # removed.
     said = '\n'.join(_ARGUMENT.sub('', line) for line in text.splitlines() if 'warning:' not in line)
     if _HOST.search(said):
         return Verdict(Cause.HOST)
@@ -109,9 +111,11 @@ def _named(text: str) -> set[str]:
 
 
 def failed(act: str, uuid: str, error: libvirt.libvirtError, given: Iterable[str] = ()) -> KilonovaError:
-    """Return the exception for callers of the driver: DevicesFailed or GuestFailed.
+    """Return the exception that the driver raises for a libvirt error: DevicesFailed or GuestFailed.
 
-    It is DevicesFailed if devices among ``given`` are the cause, otherwise GuestFailed with its cause.
+    ``act`` is the operation that failed, such as 'start', and ``given`` are the PCI addresses and uuids of the guest's
+    devices. The exception is DevicesFailed if some of these devices are the cause. Otherwise it is GuestFailed, which
+    contains the cause.
     """
     text = str(error)
     verdict = judge(error.get_error_code(), text, given)

@@ -47,20 +47,21 @@ _LOST = {
 }
 _FROM_WIRE = {libvirt.VIR_FROM_REMOTE, libvirt.VIR_FROM_RPC}
 
-# Seconds. OPEN_WAIT: time limit for opening a connection. PATIENCE: a loss of the connection that is not longer is not
-# reported. RETRY: interval between attempts to reconnect.
+# OPEN_WAIT is the time limit in seconds for opening a connection. PATIENCE is the time in seconds for which a loss of
+# the connection is not reported. RETRY is the number of seconds between two attempts to reconnect.
 OPEN_WAIT, PATIENCE, RETRY = 10.0, 3.0, 2.0
 # Unanswered keepalive messages after which a connection is closed.
 KEEPALIVES = 3
-# Keepalive intervals between two calls of the watchdog, and until a call counts as hung. A connection to a daemon that
-# does not answer at all is closed after KEEPALIVES + 1 intervals. This value is larger, so that only other failures are
-# reported as hung.
+# Number of keepalive intervals between two calls of the watchdog, and until a call counts as hung. A connection to a
+# daemon that answers nothing is closed after KEEPALIVES + 1 intervals. This limit is longer, so that the watchdog
+# reports only a daemon that still answers keepalive messages.
 HUNG_AFTER = KEEPALIVES + 2
-# Maximum number of calls in progress, less than the number of threads that eventlet has for all. TURN_WAIT is the time
-# in seconds that a further call waits for one of them to end.
+# CALLS is the maximum number of libvirt calls in progress. It is less than the number of eventlet's native threads,
+# which all code of the process shares. TURN_WAIT is the time in seconds that a further call waits for one of the calls
+# to end.
 CALLS, TURN_WAIT = 16, 120.0
 
-# By default libvirt prints each error to stderr. Errors are raised here, so that is switched off.
+# By default libvirt prints each error to stderr. This is switched off, because errors are raised as exceptions.
 libvirt.registerErrorHandler(lambda context, error: None, None)
 
 
@@ -90,7 +91,7 @@ class _Opening:
             self.done = True
 
     def wait(self) -> bool:
-        """Wait until the attempt has ended or its deadline is reached. Return True if it has ended."""
+        """Wait until the attempt has ended or its deadline is reached. Return True if the attempt has ended."""
         pause = 0.001
         while not self.done and time.monotonic() < self._deadline:
             time.sleep(pause)
@@ -108,11 +109,13 @@ class Connection:
         self._keepalive = keepalive
         self._lock = threading.Lock()
         self._turns = threading.Semaphore(CALLS)
-        # Idle connections, the one used last at the end, and the connection that is being opened.
+        # _idle has the connections that no call uses now, with the one used last at the end. _opening is the connection
+        # that is being opened.
         self._idle: list[libvirt.virConnect] = []
         self._opening: _Opening | None = None
         self._lost_at = float('-inf')
-        # The listener for events, and the connection that receives them.
+        # The listener for events of guests and of the hypervisor, and the connection on which libvirt sends these
+        # events.
         self._listener: Listener | None = None
         self._telling: libvirt.virConnect | None = None
         self._watchdog = ConnectionWatchdog(keepalive * HUNG_AFTER)
@@ -120,9 +123,9 @@ class Connection:
     # -- calls ---------------------------------------------------------------------------------------
 
     def connect(self) -> None:
-        """Connect to libvirt.
+        """Connect to libvirt, and open the connection for events if there is a listener.
 
-        Raises HypervisorUnavailable if it does not answer, DriverMisconfigured if the URI cannot be used.
+        Raises HypervisorUnavailable if libvirt does not answer, and DriverMisconfigured if the URI cannot be used.
         """
         with self._borrowed():
             pass
@@ -133,9 +136,9 @@ class Connection:
     def do(self, act: Callable[[libvirt.virConnect], T], again: bool = True) -> T:
         """Call ``act(connection)`` without blocking other threads, and return its result.
 
-        If the connection is lost, the call is repeated once on a new one. With ``again`` False it is not repeated: a
-        lost connection raises HypervisorUnavailable at once, and it is not known whether the daemon has executed the
-        call.
+        If the connection is lost, the call is repeated once on a new connection. With ``again`` False the call is not
+        repeated: a lost connection raises HypervisorUnavailable at once, and it is not known whether the daemon has
+        executed the call.
         """
         lost_at = self._lost_at
         try:
@@ -152,7 +155,7 @@ class Connection:
                     self._lost_at = time.monotonic()
                     raise HypervisorUnavailable(host=self.name, reason=str(error)) from error
         except HypervisorUnavailable:
-            if not again or self._lost_at == lost_at:  # there was no connection
+            if not again or self._lost_at == lost_at:  # libvirt could not be reached
                 raise
             return self.do(act, again=False)
 
@@ -205,7 +208,11 @@ class Connection:
                 time.sleep(0.1)
 
     def _open(self) -> libvirt.virConnect:
-        """Return a new connection. Only one is opened at a time, and all threads that need one share the attempt."""
+        """Return a new connection.
+
+        Only one connection is opened at a time. All threads that need a connection in the meantime wait for this
+        attempt.
+        """
         while True:
             with self._lock:
                 opening = self._opening = self._opening or _Opening(self.uri, self._keepalive)
@@ -228,10 +235,10 @@ class Connection:
             raise DriverMisconfigured(reason=f'cannot connect to libvirt at {self.uri}: {error}') from error
         raise HypervisorUnavailable(host=self.name, reason=str(error)) from error
 
-    # -- what it tells -------------------------------------------------------------------------------
+    # -- events of guests and of the hypervisor ------------------------------------------------------
 
     def listen(self, listener: Listener) -> None:
-        """Set the listener for events. It receives events after ``connect`` was called."""
+        """Set the listener for events. The listener receives events after ``connect`` was called."""
         self._listener = listener
 
     def _watcher(self) -> weakref.ReferenceType[events.Watcher] | None:
@@ -243,7 +250,7 @@ class Connection:
             self._listener.guest_changed(uuid)
 
     def closed(self, connection: libvirt.virConnect, reason: int) -> None:
-        """Handle the loss of the event connection. Called by the event loop."""
+        """Handle the loss of the connection for events. Called by the event loop."""
         if connection is not self._telling or self._listener is None:
             return
         self._telling, self._lost_at = None, time.monotonic()
@@ -252,7 +259,11 @@ class Connection:
         concurrency.spawn(self._regain, self._listener, reason, name='libvirt, regain')
 
     def _regain(self, listener: Listener, reason: int) -> None:
-        """Reconnect for events. A loss that lasts longer than PATIENCE and its end are reported to the listener."""
+        """Open a new connection for events, and retry until libvirt answers.
+
+        The listener's ``hypervisor_lost`` is called only if the loss lasts longer than PATIENCE seconds. The listener's
+        ``hypervisor_back`` is called in any case, when the new connection is open.
+        """
         told, since, opening = False, self._lost_at, None
         while True:
             opening = opening or _Opening(self.uri, self._keepalive, self._watcher())
@@ -274,7 +285,7 @@ class Connection:
     # -- domains -------------------------------------------------------------------------------------
 
     def find(self, uuid: str) -> Guest | None:
-        """Return the domain of this uuid, running or not, or None if there is none."""
+        """Return the domain of the server ``uuid``, running or not, or None if libvirt has no such domain."""
         try:
             return Guest(self, self.do(lambda connection: connection.lookupByUUIDString(uuid)))
         except libvirt.libvirtError as error:
@@ -297,10 +308,10 @@ class Connection:
             LOG.error('Error defining a guest with XML: %s', xml, instance_uuid=uuid)
             raise causes.failed('define', uuid, error) from error
 
-    # -- the machine ---------------------------------------------------------------------------------
+    # -- the host ------------------------------------------------------------------------------------
 
     def info(self) -> list[int]:
-        """Return libvirt's data of the machine as a list.
+        """Return libvirt's description of the host's hardware as a list.
 
         The values are: CPU model (text), memory in MiB, CPUs, MHz, NUMA nodes, sockets per node, cores per socket, and
         threads per core.
@@ -320,7 +331,7 @@ class Connection:
         return int(self.do(lambda connection: connection.getVersion()))
 
     def domain_capabilities(self, arch: str, machine: str, virt_type: str) -> str:
-        """Return libvirt's domain capabilities as XML: what guests of this machine type can have."""
+        """Return libvirt's domain capabilities as XML, which list the hardware for guests of a machine type."""
         return str(self.do(lambda connection: connection.getDomainCapabilities(None, arch, machine, virt_type, 0)))
 
     def libvirt_version(self) -> int:
@@ -338,7 +349,7 @@ class Connection:
         return True
 
     def node_device(self, name: str) -> str | None:
-        """Return the XML of the node device that libvirt calls ``name``. None: the host does not have it now."""
+        """Return the XML of the node device that libvirt calls ``name``, or None if the host does not have it now."""
         try:
             return str(self.do(lambda connection: connection.nodeDeviceLookupByName(name).XMLDesc(0)))
         except libvirt.libvirtError as error:
@@ -365,8 +376,8 @@ class Connection:
     def node_devices(self) -> list[str]:
         """Return the XML of all PCI functions, network devices, vDPA devices and mediated devices.
 
-        Active and inactive devices are included, because libvirt lists them all if no flag selects one kind. The list
-        is empty if this hypervisor does not support it.
+        Active and inactive devices are included, because libvirt lists all devices if no flag selects only the active
+        or only the inactive ones. The list is empty if this hypervisor does not support the call.
         """
         flags = (
             libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_PCI_DEV
@@ -408,8 +419,8 @@ S = TypeVar('S', bound=LibvirtPart)
 def translated(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
     """Decorate a method of a ``LibvirtPart`` so that libvirt's errors are replaced by errors of the driver interface.
 
-    Callers of the driver don't know libvirt. An error in a call for a guest is raised as GuestFailed or DevicesFailed,
-    any other as HypervisorUnavailable.
+    Callers of the driver don't know libvirt. A libvirt error in a call for a server is raised as GuestFailed or
+    DevicesFailed, any other libvirt error as HypervisorUnavailable.
     """
 
     @functools.wraps(method)

@@ -1,11 +1,11 @@
-"""Addresses of the guests' consoles: TCP ports for serial ports, and the ports of a running domain.
+"""TCP ports of the guests' consoles: assign ports to serial ports, and read the console ports of a running domain.
 
     ports = SerialPorts('10000:20000', '127.0.0.1', read=lambda: {uuid: (10000,)})
     ports.take(uuid, 2)                 # (10001, 10002); the same ports until they are freed
     ports.free(uuid)
     find(ElementTree.fromstring(xml), 'vnc')       # Listening(port=5900)
 
-``SerialPorts`` keeps its assignments in memory and reads those of existing domains once.
+``SerialPorts`` keeps the assignments in memory. Before the first assignment, it reads the ports of existing domains.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class SerialPorts:
         self._next = self._range.start
 
     def take(self, uuid: str, count: int) -> tuple[int, ...]:
-        """Return ``count`` ports for a server's guest. Ports that it already has come first.
+        """Return ``count`` TCP ports for the serial ports of a server's guest.
 
-        Raises NoSerialPorts if too few ports are free.
+        Ports that the guest already has are kept. Raises NoSerialPorts if too few ports are free.
         """
         with self._lock:
             held = self._load()
@@ -103,7 +103,10 @@ class SerialPorts:
 
 
 def find(domain: ElementTree.Element, protocol: str) -> Listening | None:
-    """Return the TCP ports of a domain's console for a protocol (vnc, spice, serial), or None if it has none."""
+    """Return the TCP ports of a domain's console for a protocol: vnc, spice or serial.
+
+    Return None if the domain has no console for this protocol.
+    """
     if protocol == 'serial':
         ports = serial_ports(domain)
         return Listening(ports[0]) if ports else None

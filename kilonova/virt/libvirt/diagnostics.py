@@ -4,7 +4,7 @@
     flat(found)                                     # {'cpu0_time': …, 'memory': …, 'vda_read': …, 'vnet1_rx': …}
     standard(found, instance, 'kvm')                # objects.Diagnostics
 
-``guests`` returns them to the API's server diagnostics.
+``guests`` returns these statistics for the API's server diagnostics.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kilonova import objects
 from kilonova.states import POWER_WORDS, PowerState
 from kilonova.virt.libvirt.guest import Guest
 
-# Names of the counters, in libvirt's order.
+# Names of the counters of a disk and of a network device, in the order in which libvirt returns them.
 _DISK = ('read_req', 'read', 'write_req', 'write', 'errors')
 _NIC = ('rx', 'rx_packets', 'rx_errors', 'rx_drop', 'tx', 'tx_packets', 'tx_errors', 'tx_drop')
 
@@ -28,12 +28,14 @@ class Measured:
     """Statistics of one guest.
 
     Attributes:
-        cpus: CPU time of each vCPU in nanoseconds. None if it is not counted.
+        state: Power state of the guest.
+        cpus: CPU time of each vCPU in nanoseconds, None if the hypervisor does not report CPU times.
         memory_max: Maximum memory in KiB.
         memory_now: Current memory in KiB.
         memory: The balloon's memory statistics in KiB, by libvirt's names.
-        disks: A dict from target to counters. The counters are empty if the hypervisor has none.
-        nics: A dict from target to (MAC address, counters).
+        disks: A dict from the disk's device name ('vda') to its counters. The counters are empty if the hypervisor has
+            none.
+        nics: A dict from the name of the network device on the host to (MAC address, counters).
     """
 
     state: PowerState
@@ -46,7 +48,10 @@ class Measured:
 
 
 def measure(guest: Guest) -> Measured:
-    """Read the statistics of a guest. Makes a few calls, and one more per disk and network device."""
+    """Read the statistics of a guest.
+
+    Makes a few calls to libvirt, and one more for each disk and for each network device.
+    """
     state = guest.power_state()
     _, memory_max, memory_now, count, _ = guest.measured('info')
     vcpus = guest.measured('vcpus')
@@ -74,7 +79,7 @@ def _counted(names: tuple[str, ...], counters: Sequence[int] | None) -> dict[str
 
 
 def flat(found: Measured) -> dict[str, int]:
-    """Return the statistics as one dict with libvirt's names."""
+    """Return the statistics as one dict with libvirt's names, such as {'cpu0_time': …, 'memory': …, 'vda_read': …}."""
     values = {f'cpu{number}_time': spent for number, spent in enumerate(found.cpus) if spent is not None}
     values['memory'] = found.memory_max
     values.update((f'memory-{name}', value) for name, value in found.memory.items())

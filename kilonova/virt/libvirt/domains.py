@@ -1,9 +1,10 @@
-"""Domains of servers: built from a server, its disks and devices, defined, replaced and removed.
+"""Domains of servers: build a domain from a server, its disks and its devices; define, replace and remove domains.
 
     xml = domains.prepare(domains.spec(instance, image_meta, disks, pci_devices))
     domains.replace(instance, xml, power_on=True)
 
-Guests, power and moves use this file. A copy of each domain's XML is in its server's directory, libvirt.xml.
+Code for guests, power and moves uses the class ``Domains``. A copy of each domain's XML is in the server's directory,
+in libvirt.xml.
 """
 
 from __future__ import annotations
@@ -49,7 +50,10 @@ LOG = logging.getLogger(__name__)
 
 
 class Domains:
-    """The domains of one host's servers. ``plugs`` has the ports that this host connects itself."""
+    """The domains of one host's servers.
+
+    ``plugs`` connects ports to the host's Open vSwitch before their guests start.
+    """
 
     def __init__(
         self,
@@ -72,7 +76,7 @@ class Domains:
     def _ports_of_domains(self) -> dict[str, tuple[int, ...]]:
         found = {}
         for guest in self._libvirt.guests():
-            with contextlib.suppress(libvirt.libvirtError):  # deleted after the list was made
+            with contextlib.suppress(libvirt.libvirtError):  # the domain was deleted after it was listed
                 found[guest.uuid] = serial_ports(ElementTree.fromstring(guest.xml()))
         return found
 
@@ -102,9 +106,9 @@ class Domains:
         disks: tuple[GuestDisk, ...],
         pci_devices: Iterable[objects.PciDevice],
     ) -> GuestSpec:
-        """Return all data that a domain is made from. The server's volumes are connected for it.
+        """Connect the server's volumes, and return everything that the server's domain is built from.
 
-        Raises VolumeUnsupported if a volume cannot be connected.
+        ``disks`` are the guest's own disks. Raises VolumeUnsupported if a volume cannot be connected.
         """
         connected = self._volumes.connected(instance)
         kernel, ramdisk = self._disks.kernel(instance)
@@ -128,7 +132,10 @@ class Domains:
         return replace(guest, serial_tcp=self._serial_ports.take(instance.uuid, guest.tuning.serial_ports))
 
     def check(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
-        """Check that guests of this host can have what flavor and image request. See ``parts.guests.Guests.check``."""
+        """Check that guests of this host can have the hardware of this flavor and image.
+
+        See ``parts.guests.Guests.check``.
+        """
         builder.build(self._bare(instance, image_meta), builder.ASKED)
 
     def place(self, instance: objects.Instance, image_meta: ImageMeta) -> LivePlace:
@@ -146,9 +153,10 @@ class Domains:
     def card(
         self, instance: objects.Instance, image_meta: ImageMeta, vif: Vif, pci_devices: Iterable[objects.PciDevice]
     ) -> str:
-        """Return the XML of a port's device, as ``build`` makes it, and set the trust mode of its function.
+        """Return the XML of a port's network card, and set the trust mode of the port's PCI function.
 
-        Raises InterfaceUnsupported, UnsupportedHardware or GuestFailed if the port cannot be used.
+        The XML is the same as in a domain that ``build`` makes. Raises InterfaceUnsupported, UnsupportedHardware or
+        GuestFailed if the port cannot be used.
         """
         _, of_ports = functions.split(instance, pci_devices)
         guest = replace(
@@ -163,17 +171,17 @@ class Domains:
     def volume_places(
         self, instance: objects.Instance, image_meta: ImageMeta, disks: tuple[GuestDisk, ...]
     ) -> list[VolumePlace]:
-        """Return bus and device name of the server's volumes in a guest with these own disks.
+        """Return the bus and the device name of each of the server's volumes.
 
-        Raises ``disk_names.TooManyDiskDevices`` if there are too many disks, and UnsupportedHardware for an unknown
-        bus.
+        ``disks`` are the guest's own disks, whose device names the volumes cannot have. Raises
+        ``disk_names.TooManyDiskDevices`` if there are too many disks, and UnsupportedHardware for an unknown bus.
         """
         return layout(
             replace(self._bare(instance, image_meta), disks=disks, volumes=tuple(map(GuestVolume, instance.volumes)))
         ).volumes
 
     def volume_disk(self, instance: objects.Instance, image_meta: ImageMeta, given: GuestVolume, guest: Guest) -> str:
-        """Return the XML of a volume's disk for an existing guest.
+        """Return the XML of the disk that the connected volume ``given`` becomes in an existing guest.
 
         The disk gets the volume's device name, or a free name if another disk has this name. Raises the errors of
         ``volume_places``.
@@ -192,9 +200,10 @@ class Domains:
         )
 
     def change(self, guest: Guest, change: Callable[[str], str]) -> None:
-        """Change the persistent definition of a guest, which is used at its next start.
+        """Change the persistent definition of a guest, which libvirt uses at the guest's next start.
 
-        The running guest is not changed.
+        ``change`` is a function that gets the definition as XML and returns the new one. The running guest is not
+        changed.
         """
         was = guest.call('XMLDesc', libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE)
         wanted = change(was)
@@ -203,13 +212,13 @@ class Domains:
         self.show(guest)
 
     def prepare(self, guest: GuestSpec) -> str:
-        """Return a domain's XML. Create its mediated devices and set the trust mode of its ports' functions.
+        """Return a domain's XML. Create the guest's mediated devices, and set the trust mode of its ports' functions.
 
         The server's domain and disks are not changed.
 
         Raises:
             UnsupportedHardware: if no host supports the requested hardware.
-            NotOnThisHost: if this host does not support it.
+            NotOnThisHost: if this host does not support the requested hardware.
             errors.PciDeviceUnsupportedHypervisor: if this hypervisor cannot pass devices through.
             MdevUnavailable: if a mediated device cannot be created.
             GuestFailed: if setting the trust mode of a function fails.
@@ -233,14 +242,14 @@ class Domains:
     def define_first(self, instance: objects.Instance, spec: GuestSpec, xml: str) -> None:
         """Define the domain of a server before its disks are made.
 
-        libvirt thus refuses at once what is impossible on this host. It also assigns the addresses of tagged devices,
-        which the config drive contains.
+        libvirt thus refuses an impossible definition at once. libvirt also assigns the addresses of tagged devices,
+        which are written to the config drive afterwards.
         """
         self._disks.begin(instance.uuid)
         self.note(instance, spec, self._libvirt.define(xml, instance.uuid))
 
     def note(self, instance: objects.Instance, spec: GuestSpec, guest: Guest) -> None:
-        """Record in ``instance.device_metadata`` the guest's addresses of tagged devices."""
+        """Record the addresses that tagged devices have in the guest, in ``instance.device_metadata``."""
         self._note(instance, guest, tags.of(spec.disks, [given.volume for given in spec.volumes]), instance.vifs)
 
     def note_volume(self, instance: objects.Instance, volume: AttachedVolume, guest: Guest) -> None:
@@ -257,8 +266,8 @@ class Domains:
 
     def _note(self, instance: objects.Instance, guest: Guest, tagged: Mapping[str, str], vifs: Iterable[Vif]) -> None:
         told = tags.told(vifs)
-        # Addresses that were recorded before may be obsolete, because devices can be removed while the server is on no
-        # host.
+        # Addresses from an earlier call are replaced even without tags. They may be obsolete, because devices can be
+        # removed while the server is on no host.
         if tagged or told or getattr(instance, 'device_metadata', None) is not None:
             instance.device_metadata = tags.places(ElementTree.fromstring(guest.xml()), tagged, told)
 
@@ -321,7 +330,7 @@ class Domains:
         return guest is not None
 
     def forget_if_made(self, uuid: str) -> None:
-        """Call ``forget`` for an undo, without requiring libvirt if the guest was never created here.
+        """Call ``forget`` for an undo, but accept that libvirt does not answer if the guest was never created here.
 
         A server's directory is created before its domain and deleted after it. If libvirt does not answer and there is
         no directory, there is no domain. Raises HypervisorUnavailable if libvirt does not answer and there is a

@@ -1,11 +1,11 @@
-"""libvirt's event loop, one per process. It passes events of connections to the objects that own the connections.
+"""libvirt's event loop, one per process. The loop passes events of connections to the objects that own the connections.
 
     start()                                    # before the first connection is opened
     watch(connection, weakref.ref(host))       # from now on: host.guest_changed(uuid),
                                                # host.closed(connection, reason)
 
-libvirt runs its loop in a native thread. One (green) thread reads the events from it. Keepalive works only while the
-loop runs.
+libvirt runs its loop in a native thread. One (green) thread reads the events from the loop. Keepalive works only while
+the loop runs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kilonova import concurrency
 
 LOG = logging.getLogger(__name__)
 
-# The other lifecycle events report only that a guest was defined or undefined.
+# The lifecycle events that change a guest's power state. All others report only that a guest was defined or undefined.
 _STATES = {
     libvirt.VIR_DOMAIN_EVENT_STARTED,
     libvirt.VIR_DOMAIN_EVENT_SUSPENDED,
@@ -91,7 +91,8 @@ def start() -> None:
 def watch(connection: libvirt.virConnect, watcher: weakref.ReferenceType[Watcher]) -> None:
     """Register ``watcher`` (a ``Watcher``) for events of this connection's guests and for the end of the connection.
 
-    Must run in a native thread, because it calls the daemon. A hypervisor without events is accepted.
+    Must run in a native thread, because the registration calls libvirtd. It is no error if the hypervisor has no
+    events.
     """
 
     def changed(
@@ -111,7 +112,7 @@ def watch(connection: libvirt.virConnect, watcher: weakref.ReferenceType[Watcher
 
 
 def unless_unsupported(act: Callable[..., object], *args: int) -> None:
-    """Call ``act``. Ignore the error that this kind of hypervisor does not support the call."""
+    """Call ``act``. Ignore the error if this kind of hypervisor does not support the call."""
     try:
         act(*args)
     except libvirt.libvirtError as error:

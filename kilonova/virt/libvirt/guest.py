@@ -66,7 +66,10 @@ class Guest:
         return self._host.do(lambda connection: getattr(self._on(connection), method)(*args), again=False)
 
     def _on(self, connection: libvirt.virConnect) -> libvirt.virDomain:
-        """Return the domain as an object of ``connection``."""
+        """Return the domain as an object of ``connection``.
+
+        The domain is looked up again if its present object belongs to another connection.
+        """
         domain = self._domain
         if domain.connect() is not connection:
             self._domain = domain = connection.lookupByUUIDString(self.uuid)
@@ -78,7 +81,7 @@ class Guest:
     def power_state(self) -> PowerState:
         """Return the guest's power state.
 
-        It is SHUTDOWN if the domain no longer exists, and SUSPENDED if the guest is off and its memory is saved.
+        The state is SHUTDOWN if the domain no longer exists, and SUSPENDED if the guest is off and its memory is saved.
         """
         try:
             state, _reason = self.call('state')
@@ -95,14 +98,15 @@ class Guest:
         return bool(self.call('hasManagedSaveImage', 0))
 
     def save(self) -> None:
-        """Save the memory of the running guest and stop it.
+        """Save the memory of the running guest and stop the guest.
 
-        Raises GuestFailed if that fails; the guest is still running then.
+        Raises GuestFailed if the memory cannot be saved. The guest is still running after this error.
         """
         try:
             self.call('managedSave', 0)
         except libvirt.libvirtError as error:
-            # After a lost connection the call is repeated, and the memory may be saved already.
+            # The call is repeated if the connection was lost. The first call may have saved the memory already, which
+            # is a success.
             if self.is_active() or not self.is_saved():
                 raise GuestFailed(act='save', uuid=self.uuid, reason=str(error)) from error
 
@@ -125,7 +129,10 @@ class Guest:
         return str(self.call('XMLDesc', 0))
 
     def measured(self, method: str, *args: str | int) -> Any:
-        """Return the statistics that a method of the domain returns. None: this hypervisor does not support it."""
+        """Call a method of the domain that returns statistics, and return its result.
+
+        Return None if this hypervisor does not support the method.
+        """
         try:
             return self.call(method, *args)
         except libvirt.libvirtError as error:
@@ -142,14 +149,15 @@ class Guest:
 
         Raises errors.DevicesFailed if devices of the guest are the cause of a failure, else GuestFailed with its cause.
         """
-        # libvirt's test driver does not support a paused start.
+        # libvirt's test driver cannot start a guest paused, so the guest is started and then paused.
         by_flag = paused and not self._host.is_test
         create = ('createWithFlags', libvirt.VIR_DOMAIN_START_PAUSED) if by_flag else ('create',)
         try:
             try:
                 self.call_once(*create)
             except HypervisorUnavailable:
-                # It is not known whether the daemon executed the call.
+                # The daemon may have executed the call before the connection was lost. The guest is started again only
+                # if it is off.
                 if not self.is_active():
                     self.call_once(*create)
         except libvirt.libvirtError as error:
@@ -160,7 +168,10 @@ class Guest:
             self.hold()
 
     def destroy(self) -> None:
-        """Power the guest off. Do nothing if it is off. Raises GuestFailed if that fails."""
+        """Power the guest off.
+
+        Do nothing if the guest is off already. Raises GuestFailed if libvirt cannot power it off.
+        """
         try:
             self.call('destroy')
         except libvirt.libvirtError as error:
@@ -168,7 +179,7 @@ class Guest:
                 raise GuestFailed(act='stop', uuid=self.uuid, reason=str(error)) from error
 
     def undefine(self) -> None:
-        """Undefine the domain, which must not be active. Raises GuestFailed if that fails."""
+        """Undefine the domain, which must not be active. Raises GuestFailed if libvirt refuses."""
         flags = libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
         if not self._host.is_test:
             flags |= libvirt.VIR_DOMAIN_UNDEFINE_NVRAM
@@ -179,7 +190,10 @@ class Guest:
                 raise GuestFailed(act='undefine', uuid=self.uuid, reason=str(error)) from error
 
     def hold(self) -> None:
-        """Stop the guest's CPUs. QEMU flushes its writes to the disks. Raises GuestFailed if that fails."""
+        """Stop the guest's CPUs.
+
+        QEMU flushes its writes to the disks. Raises GuestFailed if the guest is not paused afterwards.
+        """
         try:
             self.call('suspend')
         except libvirt.libvirtError as error:
@@ -195,10 +209,10 @@ class Guest:
                 if not self._gone(error):
                     raise GuestFailed(act='resume', uuid=self.uuid, reason=str(error)) from error
 
-    # -- the agent in the guest ----------------------------------------------------------------------------------------
+    # -- the guest agent ----------------------------------------------------------------------------------------------
 
     def set_password(self, user: str, password: str) -> None:
-        """Set a user's password by the guest agent.
+        """Set a user's password in the guest, with the guest agent.
 
         Raises libvirt's errors, whose text may contain output of the agent.
         """
@@ -208,24 +222,25 @@ class Guest:
     def bound_agent(self) -> None:
         """Set a time limit for answers of the guest agent.
 
-        Without it, libvirt waits forever for an agent that has received a command and does not answer.
+        Without this limit, libvirt waits forever for an agent that has received a command and does not answer.
         """
         self.measured('agentSetResponseTimeout', _AGENT_WAIT, 0)
 
-    # -- copy of a disk while the guest runs: QEMU keeps a copy of blocks that the guest overwrites in the meantime
-    # ------
+    # -- copying a disk while the guest runs ---------------------------------------------------------------------------
 
     def begin_copy(self, disk: str, target: str) -> bool:
         """Start to copy a running guest's disk to the new qcow2 file ``target``. Return False if QEMU refuses.
 
-        ``disk`` is the path of the disk's file. The copy has the content of the disk at the start.
+        ``disk`` is the path of the disk's file. The copy has the content that the disk has at the start, because QEMU
+        keeps a copy of each block that the guest overwrites in the meantime.
         """
         try:
             self.call('backupBegin', _backup(ElementTree.fromstring(self.xml()), disk, target), None, 0)
         except libvirt.libvirtError as error:
             if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
                 LOG.warning('The disk cannot be copied while the guest runs: %s', error, instance_uuid=self.uuid)
-            # After a lost connection the call is repeated, and libvirt refuses a second copy.
+            # The call is repeated if the connection was lost. libvirt refuses the second call if the first one has
+            # started the copy.
             return self.is_copying(target)
         return True
 
@@ -257,14 +272,14 @@ class Guest:
             try:
                 self.call('abortJob')
             except libvirt.libvirtError as error:
-                if not self._gone(error):  # it has just ended
+                if not self._gone(error):  # the copy has just ended
                     raise GuestFailed(act='end the disk copy of', uuid=self.uuid, reason=str(error)) from error
             time.sleep(0.1)
 
     def shut_down(self, timeout: int, retry_interval: int = 0) -> bool:
-        """Request a shutdown of the guest and wait up to ``timeout`` seconds. Return True if it is off.
+        """Request a shutdown of the guest and wait up to ``timeout`` seconds. Return True if the guest is off.
 
-        The request is sent again each ``retry_interval`` seconds (0: not sent again).
+        The request is repeated every ``retry_interval`` seconds. With 0 it is sent only once.
         """
         begun = time.monotonic()
         asked, pause = begun, 0.05
@@ -286,7 +301,8 @@ class Guest:
         try:
             self.call('shutdown')
         except libvirt.libvirtError as error:
-            # A guest without ACPI can't receive the request. When the time is over, it is powered off.
+            # A guest without ACPI can't receive the request. ``shut_down`` returns False at its time limit, and the
+            # caller powers the guest off.
             LOG.debug('Guest %s did not accept the shutdown request: %s', self.uuid, error, instance_uuid=self.uuid)
 
 

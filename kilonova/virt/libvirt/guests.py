@@ -27,7 +27,7 @@ from kilonova.virt.parts.guests import ConsoleAddress, DomainInfo, GuestFailed, 
 
 LOG = logging.getLogger(__name__)
 
-# Texts for users if the agent did not set the password.
+# Texts that users see if the guest agent did not set the password, by libvirt's error code.
 _AGENT = {
     libvirt.VIR_ERR_AGENT_UNRESPONSIVE: 'the guest agent does not answer',
     libvirt.VIR_ERR_AGENT_UNSYNCED: 'the guest agent does not answer',
@@ -61,7 +61,7 @@ class LibvirtGuests:
 
     @translated
     def describe(self) -> list[DomainInfo]:
-        """Return all domains with their state and host devices, for the audit."""
+        """Return uuid, name, power state and host devices of all domains. The compute's audit uses the result."""
         return [
             {
                 'uuid': guest.uuid,
@@ -97,13 +97,16 @@ class LibvirtGuests:
 
     @translated
     def get_info(self, instance: objects.Instance) -> int:
-        """Return the guest's power state, SHUTDOWN if there is no domain."""
+        """Return the guest's power state, which is SHUTDOWN if there is no domain."""
         guest = self._libvirt.find(instance.uuid)
         return int(guest.power_state() if guest else PowerState.SHUTDOWN)
 
     @translated
     def check(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
-        """Check that guests of this host can have the hardware that flavor and image request."""
+        """Check that guests of this host can have the hardware that flavor and image request. Changes nothing.
+
+        Raises NotOnThisHost if another host may have the hardware, and UnsupportedHardware if no host can.
+        """
         self._domains.check(instance, image_meta)
 
     @translated
@@ -119,8 +122,9 @@ class LibvirtGuests:
         power_on: bool = True,
         plugged: Plugged | None = None,
     ) -> None:
-        """Create a server's disks and domain, and start it."""
-        # 1. Make the XML and its mediated devices. An impossible request is refused before any disk is copied.
+        """Create a server's disks and domain, and start the guest."""
+        # 1. Make the domain's XML and create the guest's mediated devices. An impossible request is refused here,
+        # before any disk is copied.
         asked = wishes.read(block_devices, instance.flavor)
         guest = self._domains.spec(instance, image_meta, self._disks.plan(instance, image_meta, asked), pci_devices)
         xml = self._domains.prepare(guest)
@@ -159,7 +163,7 @@ class LibvirtGuests:
         """Make the server's disks and domain anew from the image."""
         guest = self._domains.spec(instance, image_meta, self._disks.plan(instance, image_meta), pci_devices)
         xml = self._domains.prepare(guest)
-        # The old guest must not use the disks that are replaced.
+        # Remove the old guest first, because it must not use the disks that are replaced.
         self._domains.remove(instance.uuid)
         self._domains.define_first(instance, guest, xml)
         self._disks.create(
@@ -172,7 +176,10 @@ class LibvirtGuests:
     def attach_interface(
         self, instance: objects.Instance, image_meta: ImageMeta, vif: Vif, pci_devices: Iterable[objects.PciDevice] = ()
     ) -> None:
-        """Plug a port into the guest, if there is one, now and for its next starts."""
+        """Plug a port into the running guest, and add the port to the guest's definition for its next starts.
+
+        Do nothing if there is no guest.
+        """
         guest, (kind, name) = self._libvirt.find(instance.uuid), hotplug_xml.of_port(vif)
         if guest is None:
             return
@@ -217,7 +224,11 @@ class LibvirtGuests:
 
     @translated
     def set_admin_password(self, instance: objects.Instance, user: str, password: str) -> None:
-        """Set a user's password by the guest agent."""
+        """Set the password of a user in the guest, with the QEMU guest agent.
+
+        Raises errors.AdminPasswordNotSet if the guest does not run or the agent fails, and
+        errors.AdminPasswordNotSupported if the hypervisor does not support it.
+        """
         guest = self._libvirt.find(instance.uuid)
         if guest is None or guest.power_state() != PowerState.RUNNING:
             raise errors.AdminPasswordNotSet(instance=instance.uuid, reason='it does not run')
@@ -236,12 +247,12 @@ class LibvirtGuests:
             ) from None
 
     def get_console_output(self, instance: objects.Instance) -> str:
-        """Return the end of the serial console's log."""
+        """Return the end of the serial console's log, at most 100 KiB."""
         return self._disks.directory(instance.uuid).console()
 
     @translated
     def get_console(self, instance: objects.Instance, protocol: str) -> ConsoleAddress | None:
-        """Return the address of a running guest's console, or None if it has none of this protocol."""
+        """Return the address of a guest's console, or None if the guest is off or has no console of this protocol."""
         guest = self._libvirt.find(instance.uuid)
         if guest is None or not guest.is_active():
             return None
@@ -250,7 +261,7 @@ class LibvirtGuests:
 
     @translated
     def get_diagnostics(self, instance: objects.Instance) -> dict[str, Any]:
-        """Return statistics of a running guest under libvirt's names."""
+        """Return statistics of a running guest as a dict with libvirt's names."""
         return diagnostics.flat(self._measured(instance))
 
     @translated

@@ -1,4 +1,4 @@
-"""The host as a whole: checks at the start of the compute, and the host's data for the scheduler and Placement."""
+"""One libvirt host: checks at the start of the compute service, and the resources and traits that the host reports."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ LOG = logging.getLogger(__name__)
 
 # The oldest supported version of libvirt, as major * 1000000 + minor * 1000 + micro.
 _OLDEST_LIBVIRT = 8000000
-# The oldest versions of libvirt and QEMU that migrate devices with live_migratable, and mediated devices, with guests.
+# The oldest versions, as (libvirt, QEMU), that can live migrate guests with PCI devices that device_spec marks
+# live_migratable (_MOVES_DEVICES), and guests with mediated devices (_MOVES_MDEVS).
 _MOVES_DEVICES, _MOVES_MDEVS = (10000000, 8002002), (8006000, 8001000)
 
 
@@ -79,7 +80,7 @@ class LibvirtHost:
     def _check_live_migratable(self, libvirt_version: int) -> None:
         """Raise DriverMisconfigured if this host is too old to migrate devices that device_spec marks live_migratable.
 
-        libvirt's test driver migrates no devices, so it is not checked.
+        With libvirt's test driver nothing is checked, because it migrates no devices.
         """
         if self._libvirt.is_test or not any(
             spec.tags.get('live_migratable') == 'true' for spec in DeviceSpecs.from_conf(self._conf).specs
@@ -98,7 +99,7 @@ class LibvirtHost:
     def check_moves_mdevs(self, end: str) -> None:
         """Raise errors.MigrationPreCheckError if this host is too old to migrate mediated devices.
 
-        ``end`` says which end of the live migration this host is, for the error text.
+        ``end`` is the word for this host in the error text: source or destination.
         """
         for name, found, needed in (
             ('libvirt', self._libvirt.libvirt_version(), _MOVES_MDEVS[0]),
@@ -112,7 +113,7 @@ class LibvirtHost:
     def _check_cpu_models(self) -> None:
         """Raise DriverMisconfigured if guests of this host cannot have a model of [libvirt]cpu_models.
 
-        libvirt's test driver runs no guests, so it is not checked.
+        With libvirt's test driver nothing is checked, because it runs no guests.
         """
         made = self.settings
         for model in () if self._libvirt.is_test else made.cpu_models:
@@ -126,8 +127,8 @@ class LibvirtHost:
     def _clear_leftovers(self) -> None:
         """Delete what earlier runs of the compute left.
 
-        These are directories whose deletion was interrupted, libvirt.xml of domains that no longer exist, secrets of
-        volumes that no domain has, and ports of servers that have neither a domain nor disks here.
+        The leftovers are directories whose deletion was interrupted, libvirt.xml of domains that no longer exist,
+        secrets of volumes that no domain has, and ports of servers that have neither a domain nor disks here.
         """
         known, path = {guest.uuid for guest in self._libvirt.guests()}, self._conf.instances_path
         self._secrets.clear()
@@ -144,8 +145,8 @@ class LibvirtHost:
     def capabilities(self) -> HostCapabilities:
         """The host's capabilities, as libvirt reports them.
 
-        Raises HypervisorUnavailable if libvirt has no emulator for the host's architecture. That may be temporary: if
-        libvirt failed to examine the emulator, it tries again only when its capabilities are read again.
+        Raises HypervisorUnavailable if libvirt has no emulator for the host's architecture. The error may be temporary:
+        a libvirt that failed to examine the emulator tries again only when its capabilities are read again.
         """
         found = parse(self._libvirt.capabilities_xml(), test=self._libvirt.is_test)
         if found.arch not in dict(found.guests):
@@ -156,7 +157,7 @@ class LibvirtHost:
 
     @functools.cached_property
     def guest_capabilities(self) -> GuestCapabilities:
-        """The capabilities of guests on this host."""
+        """The hardware that guests can have on this host."""
         arch = self.capabilities.arch
         return of_guests(self._libvirt, arch, self._conf.libvirt.virt_type, settings.machine_types(self._conf, arch))
 
@@ -185,7 +186,7 @@ class LibvirtHost:
     def _cpu_features(self) -> frozenset[str]:
         """The CPU features of guests on this host, as far as libvirt reports them.
 
-        With several CPU models it is the union of their features.
+        With several CPU models, the value is the union of their features.
         """
         made = self.settings
         found: frozenset[str] = frozenset()
@@ -210,15 +211,18 @@ class LibvirtHost:
 
     @functools.cached_property
     def _has_remote(self) -> bool:
-        """True if device_spec has devices that a computer on their card connects.
+        """True if device_spec has remote_managed devices, which a computer on their card connects to the network.
 
-        Only then are serial numbers read, which is slow.
+        Serial numbers of cards are read only for such devices, because reading them is slow.
         """
         return any(spec.remote_managed for spec in DeviceSpecs.from_conf(self._conf).specs)
 
     @translated
     def inventory(self, existing: Inventories | None = None) -> Inventories:
-        """Return the Placement inventory of the host's root provider."""
+        """Return the Placement inventory of the host's root provider.
+
+        ``existing`` is the provider's current inventory in Placement.
+        """
         disk_gb = self._disks.room().total >> 30
         return shared_inventory.root(
             self._conf, len(self.offer.shared), self._libvirt.info()[1], disk_gb, existing, len(self.offer.dedicated)
@@ -232,7 +236,7 @@ class LibvirtHost:
         ) | (cpu_features.traits(self._cpu_features) if self.capabilities.arch in X86 else set())
 
     def uptime(self) -> str | None:
-        """Return what the program uptime prints, or None if it fails."""
+        """Return the output of the program uptime, or None if the program fails."""
         try:
             return command.run('uptime').removesuffix('\n')
         except command.CommandFailed as error:

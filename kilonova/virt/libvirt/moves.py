@@ -1,6 +1,6 @@
 """Resize, cold migration and evacuation of guests with their disks.
 
-This file handles the guest. ``storage.move`` handles its disks.
+This file stops, defines and starts the guests. ``storage.move`` transfers their disks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LOG = logging.getLogger(__name__)
 
 
 class LibvirtMoves:
-    """Moves from and to one host. Implements ``parts.moves.Moves``."""
+    """The moves of servers from and to one host. Implements ``parts.moves.Moves``."""
 
     def __init__(
         self,
@@ -40,11 +40,15 @@ class LibvirtMoves:
         self._volumes, self._mover = volumes, mover
 
     def prepare_move(self) -> MoveOffer:
-        """Return, on the destination, where the disks are to be put."""
+        """Return the address at which this host receives the disks of a server. Called on the destination."""
         return self._mover.offer()
 
     def check_move(self, instance: objects.Instance, dest: MoveOffer, flavor: objects.Flavor) -> None:
-        """Check, on the source, whether the disks can be moved to ``dest``."""
+        """Check whether the server's disks can be moved to ``dest``. Called on the source.
+
+        ``flavor`` is the new flavor. Raises errors.ResizeError if it would shrink a disk, and errors.DisksUnmovable if
+        ``dest`` cannot receive the disks.
+        """
         self._mover.check(instance, dest, flavor)
 
     @translated
@@ -57,7 +61,7 @@ class LibvirtMoves:
         retry_interval: int = 0,
         progress: Progress | None = None,
     ) -> DiskInfo:
-        """Power the guest off, keep its disks, copy them to ``dest``, and remove the domain."""
+        """Power the guest off, keep its disks as <uuid>_resize, copy them to ``dest``, and remove the domain."""
         self._mover.check(instance, dest, flavor)
         LOG.debug('Starting migrate_disk_and_power_off', instance_uuid=instance.uuid)
         self._power.power_off(instance, timeout, retry_interval)
@@ -68,7 +72,7 @@ class LibvirtMoves:
         return disk_info
 
     def discard_copy(self, instance: objects.Instance, dest: MoveOffer) -> None:
-        """Delete, on the source, the copy that this move has put at ``dest``."""
+        """Delete the copy of the disks that this move has written to ``dest``. Called on the source."""
         self._mover.discard_copy(instance.uuid, dest)
 
     @translated
@@ -94,12 +98,18 @@ class LibvirtMoves:
         self._build(instance, image_meta, pci_devices, power_on, plugged)
 
     def take_over(self, instance: objects.Instance, source: str) -> bool:
-        """Take over the server's disks from a dead host, if they are on storage that this host uses, too."""
+        """Take over the server's disks from the dead host ``source``.
+
+        Return False if the disks are not on storage that this host uses, too.
+        """
         return self._disks.take_over(instance, source)
 
     @translated
     def hand_back(self, instance: objects.Instance, source: str) -> bool:
-        """Undo ``take_over``. Return False if the disks were not taken over from ``source``."""
+        """Undo ``take_over``: remove the domain, and record ``source`` as the owner of the disks again.
+
+        Return False, without a change, if the disks were not taken over from ``source``.
+        """
         if self._disks.directory(instance.uuid).taken_from() != source:
             return False
         with self._volumes.given_back(instance, instance.volumes):
@@ -109,7 +119,7 @@ class LibvirtMoves:
 
     @translated
     def confirm_migration(self, instance: objects.Instance, same_host: bool) -> None:
-        """Delete the disks that the source kept, and the domain if the destination is another host."""
+        """Delete the original disks that the source has kept, and the domain if the destination is another host."""
         if not same_host:
             self._domains.forget(instance.uuid)
         self._mover.confirm(instance.uuid)
@@ -141,7 +151,7 @@ class LibvirtMoves:
             if guest is not None and guest.is_active() == power_on:
                 self._mover.restore(instance.uuid)
                 if plugged is not None and guest.power_state() == PowerState.PAUSED:
-                    plugged()  # an earlier call ended before this step
+                    plugged()  # an earlier call ended before it resumed the guest
                     guest.go_on()
                 return  # the server was not moved, or has been restored already
         self._mover.restore(instance.uuid)

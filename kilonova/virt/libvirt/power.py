@@ -48,14 +48,14 @@ class LibvirtPower:
     def define(
         self, instance: objects.Instance, image_meta: ImageMeta, pci_devices: Iterable[objects.PciDevice]
     ) -> None:
-        """Define the domain anew and leave it off."""
+        """Define the domain anew, and leave the guest off."""
         self._domains.build(instance, image_meta, pci_devices, power_on=False)
 
     @translated
     def power_on(
         self, instance: objects.Instance, image_meta: ImageMeta, pci_devices: Iterable[objects.PciDevice] = ()
     ) -> None:
-        """Define the domain anew and start it."""
+        """Define the domain anew and start the guest."""
         self._domains.build(instance, image_meta, pci_devices, power_on=True)
 
     @translated

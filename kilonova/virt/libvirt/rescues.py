@@ -1,4 +1,4 @@
-"""Rescue: guests that are started from another system, with their own disks as additional ones."""
+"""Rescue: start a guest from another system, with the server's own disks as additional disks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class LibvirtRescues:
         timeout: int = 0,
         retry_interval: int = 0,
     ) -> None:
-        """Stop the guest and start it from a rescue image."""
+        """Stop the guest and start it from a rescue image. If that fails, restore the guest with its own disks."""
         directory, devices = self._disks.directory(instance.uuid), list(pci_devices)
         # 1. Refuse an impossible request while the guest still runs.
         prepared = self._files.prepare(instance, image_meta, image)

@@ -1,17 +1,17 @@
-"""Snapshots: the root disk of a guest is copied and then sent to the image service.
+"""Snapshots of servers: the root disk of a guest is copied, and the copy is sent to the image service.
 
     copy = Copy(directory, image_id, 'qcow2')
     copy.copy(disk_path, check)                # while the guest is off or paused
     copy.flatten('qcow2', check)               # afterwards; copy.path is the file to send
     copy.remove()
 
-If possible, the QEMU that runs the guest writes the file ``part`` itself, which replaces these two steps, and
-``convert`` makes it the image. Otherwise only the server's own file is copied while the guest is paused; where the file
-system supports it, the copy shares its blocks with the original. The base file is merged into one flat file later. In
-each case the copy is like a disk after a power failure, which the guest's file system can repair. Free space is checked
-before anything is written.
+The disk is copied in one of three ways. If possible, the QEMU that runs the guest writes the file ``copy.part``, and
+``convert`` makes it the image. Otherwise the guest is paused while the server's own file is copied; where the file
+system supports it, the copy shares its blocks with the original. ``flatten`` merges the base file into this copy later.
+A disk in a pool is copied from a snapshot in the pool, while the guest continues, on any hypervisor.
 
-For a disk in a pool, a snapshot is made in the pool and copied from there while the guest continues, on any hypervisor.
+The copy is like a disk after a power failure, which the guest's file system can repair. Free space is checked before
+anything is written.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _LOOK = 0.2
 
 
 class LibvirtSnapshots:
-    """Images of this host's guests. Implements ``parts.disks.Snapshots``.
+    """Images made from the root disks of this host's guests. Implements ``parts.disks.Snapshots``.
 
-    ``directory`` is where copies are stored, ``format_`` is the format of the images.
+    ``directory`` is where copies of disks are stored, and ``format_`` is the format of the images.
     """
 
     def __init__(
@@ -57,7 +57,10 @@ class LibvirtSnapshots:
 
     @translated
     def snapshot(self, instance: objects.Instance, image_id: str, check: Check, copied: Check) -> None:
-        """Copy a server's root disk and send it to the image service as the data of an image."""
+        """Copy a server's root disk and send the copy to the image service as the data of an image.
+
+        ``copied()`` is called when the copy is complete, before it is sent.
+        """
         if self._images is None:
             raise DriverMisconfigured(reason='no image client is configured, which is needed to upload images')
         made = self.copy(image_id)
@@ -76,7 +79,7 @@ class LibvirtSnapshots:
 
     @translated
     def forget_snapshot(self, instance: objects.Instance, image_id: str) -> None:
-        """Resume the guest if it was paused for this image, stop the copy, and delete its files."""
+        """Resume the guest if it was paused for this image, stop the copy of its disk, and delete the copied files."""
         made = self.copy(image_id)
         self._let_go_on(instance, made)
         guest = self._libvirt.find(instance.uuid)
@@ -87,7 +90,7 @@ class LibvirtSnapshots:
         made.remove()
 
     def copy(self, image_id: str) -> Copy:
-        """Return the files of an image that is being made."""
+        """Return the local files of an image that is being made from a disk."""
         return Copy(self._directory, image_id, self._format)
 
     def _copy_root_disk(self, instance: objects.Instance, image_id: str, made: Copy, check: Check) -> None:
@@ -115,9 +118,9 @@ class LibvirtSnapshots:
         made.flatten(root.format, check)
 
     def _copy_kept(self, image: str, image_id: str, made: Copy, check: Check) -> None:
-        """Copy a disk in the pool from a new snapshot.
+        """Make the image from a disk in the pool, through a new snapshot of the disk.
 
-        A snapshot of an earlier try is outdated, so it is deleted first.
+        A snapshot that an earlier try left is outdated, so it is deleted first.
         """
         pool = self._disks.pool
         pool.forget(image, image_id)
@@ -130,8 +133,8 @@ class LibvirtSnapshots:
     def _copy_running(self, guest: Guest, path: str, made: Copy, need: int, check: Check) -> bool:
         """Copy the disk with QEMU while the guest runs.
 
-        Returns False if QEMU refuses or the guest stopped in the meantime. A copy that a crashed process left running
-        is ended first.
+        Return False if QEMU refuses or the guest stopped in the meantime. A copy that a crashed process left running is
+        ended first.
         """
         guest.end_copy(made.part)
         made.make_room()
@@ -161,9 +164,9 @@ class LibvirtSnapshots:
 
 
 class Copy:
-    """The files of one image in <snapshots_directory>/<image id>.
+    """The files of one image that is being made, in the directory <snapshots_directory>/<image id>.
 
-    A crash leaves them for the next try or for ``remove``.
+    After a crash the files stay, until the next try uses them or ``remove`` deletes them.
     """
 
     def __init__(self, directory: str, image_id: str, format_: str) -> None:
@@ -194,13 +197,19 @@ class Copy:
         command.watched(check, 'cp', '--reflink=auto', '--sparse=always', disk, self._file(_COPY))
 
     def _see_layers(self, directory: str) -> None:
-        """Make links to the layers of a disk, because a disk names its layers without a directory."""
+        """Link the disk's layers (backing files from earlier moves) into this directory.
+
+        The copied disk names its layers without a directory, so it needs them in its own directory.
+        """
         for name in filter(layers.is_layer, os.listdir(directory)):
             files.remove(self._file(name))
             os.symlink(os.path.join(directory, name), self._file(name))
 
     def flatten(self, format_: str, check: Check) -> None:
-        """Make the image from the copy and all files that it reads from. ``format_`` is the format of the copy."""
+        """Make the image from the copied file and all files that it reads from.
+
+        ``format_`` is the format of the copied file.
+        """
         files.remove(self.part)
         command.watched(check, 'qemu-img', 'convert', '-O', self._format, '-f', format_, self._file(_COPY), self.part)
         self._take(self.part)

@@ -34,7 +34,7 @@ LOG = logging.getLogger(__name__)
 class LibvirtVolumeSnapshots:
     """Volume snapshots on one host. Implements ``parts.volume_snapshots.VolumeSnapshots``.
 
-    libvirt's test driver has no disk files, so only definitions change with it.
+    libvirt's test driver has no disk files. With it, only the definitions of guests are changed.
     """
 
     def __init__(self, connection: Connection, domains: Domains, volumes: HostVolumes) -> None:
@@ -42,7 +42,10 @@ class LibvirtVolumeSnapshots:
 
     @translated
     def take(self, instance: objects.Instance, image_meta: ImageMeta, old: AttachedVolume, new: AttachedVolume) -> None:
-        """Make the guest write to the file of ``new`` instead of that of ``old``."""
+        """Make the guest write to the file of ``new`` instead of the file of ``old``.
+
+        ``old`` and ``new`` are the volume before and after the snapshot.
+        """
         guest, path = self._libvirt.find(instance.uuid), self._path(instance, new)
         with _said(instance, f'take a snapshot of volume {old.volume_id} of'):
             if guest is not None and self._runs(guest):
@@ -68,7 +71,11 @@ class LibvirtVolumeSnapshots:
     def withdraw(
         self, instance: objects.Instance, image_meta: ImageMeta, old: AttachedVolume, new: AttachedVolume, check: Check
     ) -> None:
-        """Undo ``take``: merge what the guest has written into the file of ``old``, and use that file again."""
+        """Undo ``take``: merge the file of ``new`` into the file of ``old``, and make the guest use the old file again.
+
+        No data of the guest are lost, because the file of ``new`` contains all that the guest has written since the
+        snapshot.
+        """
         guest, path = self._libvirt.find(instance.uuid), self._path(instance, new)
         if guest is None or self._source(guest, new) != path:
             return
@@ -99,10 +106,10 @@ class LibvirtVolumeSnapshots:
 
     @translated
     def end_merge(self, instance: objects.Instance, volume: AttachedVolume, merge: Merge) -> bool:
-        """End a merge that is running. Return True if it is known to have been completed."""
+        """End a merge of the volume's files, if one is running. Return True if the merge is known to be complete."""
         guest = self._libvirt.find(instance.uuid)
         if guest is None:
-            # The guest may be on another host, which has the files open.
+            # The result is unknown, because the guest may be on another host, which has the files open.
             return False
         if guest.is_active():
             if not self._runs(guest):
@@ -115,7 +122,8 @@ class LibvirtVolumeSnapshots:
         try:
             links = backing.look(self._path(instance, volume), volume.file[1])
         except (command.CommandFailed, VolumeUnsupported) as error:
-            # The share may be lost permanently. No merge can run on files that cannot be opened.
+            # The share may be lost permanently, so the call must not fail. No merge can run on files that cannot be
+            # opened.
             LOG.warning(
                 'Cannot determine whether the files of volume %s are merged (%s): %s',
                 volume.volume_id,
@@ -127,7 +135,10 @@ class LibvirtVolumeSnapshots:
         return merge.is_done([link.name for link in links])
 
     def _runs(self, guest: Guest) -> bool:
-        """Return True if the guest is running and its hypervisor has disk files (it is not the test driver)."""
+        """Return True if the guest runs under QEMU.
+
+        libvirt's test driver has no disk files, so its guests don't count.
+        """
         return guest.is_active() and not self._libvirt.is_test
 
     def _path(self, instance: objects.Instance, volume: AttachedVolume) -> str:
@@ -161,7 +172,7 @@ class LibvirtVolumeSnapshots:
 
 @contextmanager
 def _said(instance: objects.Instance, act: str) -> Iterator[None]:
-    """Raise errors of qemu-img as GuestFailed."""
+    """Raise errors of qemu-img as GuestFailed. ``act`` is the operation that the error text names."""
     try:
         yield
     except command.CommandFailed as error:

@@ -51,7 +51,7 @@ class LibvirtVolumes:
         return self._bricks.connector()
 
     def names(self, instance: objects.Instance, image_meta: ImageMeta) -> list[str]:
-        """Return the device names of the server's volumes that have none yet."""
+        """Return new device names, such as '/dev/vdb', for the server's volumes that have no device name yet."""
         try:
             own = self._disks.present(instance)
         except GuestFailed:
@@ -142,7 +142,10 @@ class LibvirtVolumes:
         new: AttachedVolume,
         guest: Guest,
     ) -> str:
-        """Connect ``new``, and return its disk (XML) as the guest will have it: under the id of the old volume."""
+        """Connect ``new`` to this host, and return the XML of the disk with which the guest will use it.
+
+        The disk has the id of the old volume.
+        """
         given = self._volumes.connect(instance, new)
         return self._domains.volume_disk(
             instance, image_meta, replace(given, volume=replace(new, volume_id=volume.volume_id)), guest
@@ -150,7 +153,7 @@ class LibvirtVolumes:
 
     @translated
     def end_copy(self, instance: objects.Instance, volume: AttachedVolume, new: AttachedVolume) -> None:
-        """End the copy, if there is one, and disconnect ``new``."""
+        """End the copy of a volume to ``new``, if one is running, and disconnect ``new``."""
         guest, path = self._libvirt.find(instance.uuid), None
         if guest is not None and guest.is_active():
             xml = guest.xml()
@@ -164,7 +167,10 @@ class LibvirtVolumes:
     def swap(
         self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume, new: AttachedVolume
     ) -> bool:
-        """Make the guest use ``new`` instead of the volume, and disconnect the volume. Return False if that fails."""
+        """Make the guest use ``new`` instead of the volume, and disconnect the volume.
+
+        Return False if the guest does not use ``new`` afterwards.
+        """
         guest = self._libvirt.find(instance.uuid)
         if guest is None:
             return False
@@ -188,9 +194,9 @@ class LibvirtVolumes:
         return True
 
     def _pivot(self, guest: Guest, volume: AttachedVolume, had: str, disk: str) -> bool:
-        """Make the running guest use the copy. Return False if that fails.
+        """Make the running guest use the copy of its disk. Return False if the switch fails.
 
-        The definition is changed before, so that a guest that stops at this moment starts from the copy.
+        The guest's definition is changed before the switch, so that a guest that stops in between starts from the copy.
         """
         if self._libvirt.is_test:
             return True
@@ -215,7 +221,7 @@ class LibvirtVolumes:
     def _show_size(self, guest: Guest, volume: AttachedVolume) -> None:
         """Make the guest see the size of its new volume.
 
-        A failure is only logged; the guest sees the size at its next start.
+        A failure is only logged, because the guest sees the size at its next start.
         """
         try:
             grow(guest, targets(guest.xml()).get(volume.volume_id) or '', self._volumes.extend(volume))
@@ -237,7 +243,7 @@ class LibvirtVolumes:
         if guest.is_active():
             grow(guest, target, self._volumes.extend(volume, sources(guest.xml()).get(volume.volume_id)))
         else:
-            # The volume need not be connected now. It is connected at the guest's next start.
+            # The volume need not be connected now, because it is connected at the guest's next start.
             with contextlib.suppress(VolumeFailed):
                 self._volumes.extend(volume)
         LOG.info('Volume %s now has %d GiB', volume.volume_id, volume.size, instance_uuid=instance.uuid)
@@ -254,13 +260,14 @@ class LibvirtVolumes:
             target = names.get(volume.volume_id)
             counters = None if target is None else guest.measured('blockStats', target)
             if counters:
-                # The fifth counter is for errors. The value -1 means that the hypervisor does not count it.
+                # The first four counters are requests and bytes, and the fifth is for errors. A counter is -1 if the
+                # hypervisor does not maintain it.
                 found[volume.volume_id] = VolumeCounters(*(max(0, one) for one in counters[:4]))
         return found
 
 
 def grow(guest: Guest, target: str, size: int) -> None:
-    """Make a running guest see the size of its disk ``target``, in bytes. Raises GuestFailed if that fails."""
+    """Make a running guest see that its disk ``target`` has ``size`` bytes. Raises GuestFailed if QEMU refuses."""
     try:
         guest.call('blockResize', target, size, libvirt.VIR_DOMAIN_BLOCK_RESIZE_BYTES)
     except libvirt.libvirtError as error:

@@ -1,15 +1,15 @@
 """Detection of a libvirtd whose calls hang although it answers keepalive messages. ``connection.Connection`` uses it.
 
-    watchdog = ConnectionWatchdog(25.0)                   # seconds between two calls, and until a call counts as hung
+    watchdog = ConnectionWatchdog(25.0)         # seconds between two calls, and until a call counts as hung
     watchdog.watch(connection, listener)        # from now on: listener.hypervisor_lost(reason), hypervisor_back()
     watchdog.reason                             # why libvirt counts as lost, or None
     watchdog.leave()                            # the connection is closed
 
-Keepalive messages are answered by libvirtd's main loop. Calls are executed by its threads, which a lock or a dead file
-system can block. The watchdog calls getCapabilities because it changes nothing, because libvirtd executes it in an
-ordinary thread and not in those that it reserves for calls which never wait, and because the driver that starts guests
-answers it. Saves, migrations and block copies may take as long as they need: they use other connections, and
-``connection.CALLS`` is smaller than libvirtd's number of threads.
+libvirtd's main loop answers keepalive messages. Calls are executed by its threads, which a lock or a dead file system
+can block. The watchdog calls getCapabilities for three reasons: the call changes nothing; libvirtd executes it in an
+ordinary thread and not in the threads that it reserves for calls that never wait; and the driver that starts guests
+answers it. Saves, migrations and block copies may take as long as they need, because they use other connections and do
+not occupy all threads of libvirtd: ``connection.CALLS`` is smaller than the number of these threads.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kilonova.virt.parts.host import Listener
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two checks whether the call has ended.
+# Seconds between two checks whether the watchdog's call has ended.
 LOOK = 0.1
 
 
@@ -51,7 +51,7 @@ class _Call:
 
     def _ask(self) -> None:
         try:
-            # An error also shows that libvirtd answers.
+            # An error is ignored, because an error also shows that libvirtd answers.
             with contextlib.suppress(libvirt.libvirtError):
                 self._connection.getCapabilities()
         finally:
@@ -59,9 +59,10 @@ class _Call:
 
 
 class ConnectionWatchdog:
-    """The supervision of one connection.
+    """The supervisor of one libvirt connection, which calls getCapabilities on the connection at regular intervals.
 
-    ``limit`` is the number of seconds between two calls, and until a call counts as hung. 0 switches the watchdog off.
+    ``limit`` is the number of seconds between two calls. A call that has no answer after the same time counts as hung.
+    With 0 the watchdog is off.
     """
 
     def __init__(self, limit: float) -> None:
@@ -71,7 +72,11 @@ class ConnectionWatchdog:
         self._watched: libvirt.virConnect | None = None
 
     def watch(self, connection: libvirt.virConnect, listener: Listener) -> None:
-        """Supervise this connection, and no other, until ``leave`` is called or it is closed."""
+        """Supervise a connection until ``leave`` is called or the connection is closed.
+
+        If a call hangs, ``listener.hypervisor_lost(reason)`` is called. When libvirtd answers the call after all,
+        ``listener.hypervisor_back()`` is called. Only the connection of the last ``watch`` is supervised.
+        """
         if self._limit:
             self._watched = connection
             concurrency.spawn(self._watch, connection, listener, name='libvirt watchdog')

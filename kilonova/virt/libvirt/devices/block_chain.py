@@ -1,4 +1,4 @@
-"""The backing chain of a disk of a running guest: read it, add a file to it, merge files of it.
+"""The backing chain of a disk of a running guest: read the chain, add a file to it, merge files of it.
 
     files(guest.xml(), 'vdb')                       # ['/mnt/…/volume-1.s2', '/mnt/…/volume-1.s1', '/mnt/…/volume-1']
     switch(guest, 'vdb', '/mnt/…/volume-1.s3')      # the guest writes to this file, which reads from the first one
@@ -6,7 +6,7 @@
     take_back(guest, 'vdb', '/mnt/…/volume-1.s2', check)    # undo switch, with the data written since
 
 The guest writes to the first file of the chain. Each file gets the data that it lacks from the next file. The functions
-use libvirt's external snapshots and block jobs. They find and continue a job that an earlier process has begun.
+use libvirt's external snapshots and block jobs. A job that an earlier process has begun is found and continued.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from kilonova.virt.parts.volume_snapshots import Merge
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two checks of a job, and the maximum time for a job, after which the volume service does not wait any
-# longer.
+# _LOOK is the number of seconds between two checks of a block job. MOST is the maximum number of seconds for a job,
+# because the volume service does not wait any longer.
 _LOOK, MOST = 0.5, 7200.0
-# The file exists already and names the disk's file as its backing file. libvirt keeps no record of the snapshot.
+# Flags for a snapshot whose file exists already and names the disk's present file as its backing file. libvirt keeps no
+# record of the snapshot.
 _SWITCH = (
     libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_DISK_ONLY
     | libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_NO_METADATA
@@ -77,10 +78,10 @@ def _number(guest: Guest, target: str, name: str) -> str:
 
 
 def switch(guest: Guest, target: str, path: str, must_freeze: bool = False) -> None:
-    """Make the guest write to the existing file ``path`` from now on, by an external snapshot.
+    """Make the guest write to the existing file ``path`` from now on, by an external snapshot of its disk ``target``.
 
-    If the guest has an agent, the agent flushes and freezes the file systems during the snapshot. Without it, the old
-    file has the state that a disk has after a power failure. With ``must_freeze``, this is not accepted. Raises
+    If the guest has an agent, the agent flushes and freezes the file systems during the snapshot. Without an agent, the
+    old file has the state that a disk has after a power failure; with ``must_freeze`` the switch fails instead. Raises
     GuestFailed if the guest still writes to the old file.
     """
     disks = [
@@ -112,7 +113,8 @@ def switch(guest: Guest, target: str, path: str, must_freeze: bool = False) -> N
             )
             guest.call('snapshotCreateXML', xml, _SWITCH)
     except libvirt.libvirtError as error:
-        # After a lost connection the call is repeated, so the snapshot may already have been made.
+        # The call is repeated if the connection was lost. The first call may have made the snapshot already, which is a
+        # success.
         if not _is_first(guest, target, path):
             raise GuestFailed(act=f'take a snapshot of disk {target} of', uuid=guest.uuid, reason=str(error)) from error
 
@@ -127,10 +129,10 @@ def _targets(xml: str) -> list[str]:
 
 
 def merge(guest: Guest, target: str, wanted: Merge, check: Check) -> None:
-    """Merge files of a disk's backing chain, see ``parts.volume_snapshots.Merge``.
+    """Merge files of a disk's backing chain, as ``wanted`` says (see ``parts.volume_snapshots.Merge``).
 
-    Raises GuestFailed if the merge is impossible or fails, and whatever ``check()`` raises; the block job continues
-    then.
+    Raises GuestFailed if the merge is impossible or fails. An exception of ``check()`` is raised, too; in this case the
+    block job continues.
     """
 
     def begin() -> None:
@@ -157,7 +159,7 @@ def merge(guest: Guest, target: str, wanted: Merge, check: Check) -> None:
 def take_back(guest: Guest, target: str, path: str, check: Check) -> None:
     """Undo ``switch``: merge the first file into ``path``, its backing file, and make the guest write to ``path``.
 
-    Raises GuestFailed if this fails, and whatever ``check()`` raises. In these cases the guest still writes to the
+    Raises GuestFailed if the merge fails, and whatever ``check()`` raises. After an error the guest still writes to the
     first file.
     """
 
@@ -187,7 +189,7 @@ def _work(guest: Guest, target: str, begin: Callable[[], object], is_done: Calla
     """Start a block job of the disk, unless one is running, and wait until it is done."""
     act, begun, end = f'merge files of disk {target} of', False, time.monotonic() + MOST
     while True:
-        # The job is checked before its result: when the job has ended, its result is visible.
+        # The job is checked before its result, because the result is only certain to be visible when the job has ended.
         is_working = works(guest, target)
         if is_done():
             return
@@ -197,7 +199,8 @@ def _work(guest: Guest, target: str, begin: Callable[[], object], is_done: Calla
             try:
                 begin()
             except libvirt.libvirtError as error:
-                # After a lost connection the call is repeated, and libvirt refuses a second job.
+                # The call is repeated if the connection was lost. libvirt refuses the second call if the first one has
+                # begun the job.
                 if not works(guest, target) and not is_done():
                     raise GuestFailed(act=act, uuid=guest.uuid, reason=str(error)) from error
             begun = True
@@ -222,13 +225,13 @@ def works(guest: Guest, target: str) -> bool:
 def end_work(guest: Guest, target: str) -> None:
     """End the block job of a guest's disk, if one is running. The backing chain keeps its files.
 
-    Raises GuestFailed if the job goes on.
+    Raises GuestFailed if the job is still running afterwards.
     """
     try:
         if works(guest, target):
             guest.call('blockJobAbort', target, 0)
     except libvirt.libvirtError as error:
-        # The job may have ended in the meantime.
+        # It is no error if the job has ended in the meantime.
         if works(guest, target):
             raise GuestFailed(
                 act=f'end the merge of files of disk {target} of', uuid=guest.uuid, reason=str(error)

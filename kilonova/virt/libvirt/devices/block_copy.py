@@ -17,7 +17,8 @@ from kilonova.virt.libvirt.guest import Guest
 from kilonova.virt.parts.guests import GuestFailed
 
 COPYING, READY = 'copying', 'ready'
-# The existing target is used. libvirt would not continue the job after the guest has ended.
+# Flags for a copy to an existing target. With TRANSIENT_JOB, libvirt does not continue the job after the guest has
+# ended.
 _FLAGS = (
     libvirt.VIR_DOMAIN_BLOCK_COPY_REUSE_EXT
     | libvirt.VIR_DOMAIN_BLOCK_COPY_TRANSIENT_JOB
@@ -28,14 +29,15 @@ _FLAGS = (
 def begin(guest: Guest, target: str, disk: str) -> bool:
     """Start to copy a guest's disk to the storage that ``disk`` (XML) describes.
 
-    Returns False if this hypervisor does not support it. Raises GuestFailed if the copy cannot be started.
+    Return False if this hypervisor cannot copy disks. Raises GuestFailed if the copy cannot be started.
     """
     try:
         guest.call('blockCopy', target, disk, None, _FLAGS)
     except libvirt.libvirtError as error:
         if error.get_error_code() == libvirt.VIR_ERR_NO_SUPPORT:
             return False
-        # After a lost connection the call is repeated, and libvirt refuses a second copy.
+        # The call is repeated if the connection was lost. libvirt refuses the second call if the first one has started
+        # the copy.
         if state(guest.xml(), target) is None:
             raise GuestFailed(act=f'copy disk {target} of', uuid=guest.uuid, reason=str(error)) from error
     return True
@@ -50,7 +52,10 @@ def state(xml: str, target: str) -> str | None:
 
 
 def path(xml: str, target: str) -> str | None:
-    """Return the path on the host of a disk's copy. None: there is no copy, or it is neither a file nor a device."""
+    """Return the path of a disk's copy on the host.
+
+    Return None if there is no copy, or if the copy is neither a file nor a device.
+    """
     mirror = _mirror(xml, target)
     source = None if mirror is None else mirror.find('source')
     return None if source is None else source.get('dev') or source.get('file')
@@ -62,12 +67,12 @@ def pivot(guest: Guest, target: str) -> None:
 
 
 def end(guest: Guest, target: str) -> None:
-    """End the copy of a guest's disk, if there is one. Raises GuestFailed if the copy goes on."""
+    """End the copy of a guest's disk, if there is one. Raises GuestFailed if the copy cannot be ended."""
     try:
         if state(guest.xml(), target) is not None:
             guest.call('blockJobAbort', target, 0)
     except libvirt.libvirtError as error:
-        # The copy may have ended in the meantime.
+        # It is no error if the copy has ended in the meantime.
         if guest.is_active() and state(guest.xml(), target) is not None:
             raise GuestFailed(act=f'end the copy of disk {target} of', uuid=guest.uuid, reason=str(error)) from error
 

@@ -1,8 +1,8 @@
-"""Network device functions that are ports of a server (SR-IOV): which of the server's devices they are.
+"""PCI functions of network devices that are ports of a server (SR-IOV): find them among the server's devices.
 
-    given, of_ports = split(instance, pci_devices)     # the devices that the guest gets as such, and those of its ports
+    given, of_ports = split(instance, pci_devices)     # the guest's PCI devices, and the devices of the server's ports
 
-The file also sets their trust mode and finds their network interfaces on the host.
+The file also sets the trust mode of these functions and finds their network interfaces on the host.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from kilonova.virt.libvirt.devices.pci import PciFunction, Virtual
 from kilonova.virt.parts.guests import GuestFailed, InterfaceUnsupported
 
 Devices = list[objects.PciDevice]
-# A dict from vnic_type to the path of the interface's or device file's name, in the XML of a node device below the
+# A dict from vnic_type to the path of the name of an interface or a device file, in the XML of a node device below the
 # function.
 _ENDS = {MACVTAP: "capability[@type='net']/interface", VDPA: "capability[@type='vdpa']/chardev"}
 
 
 def split(instance: objects.Instance, pci_devices: Iterable[objects.PciDevice]) -> tuple[Devices, Devices]:
-    """Return two lists: the devices that the guest gets as such, and the devices that the server holds for its ports.
+    """Return two lists: the devices that the guest gets as host devices, and the devices of the server's ports.
 
     Physical functions and functions of InfiniBand cards are in both lists. A device whose port no longer exists is only
     in the second list, because it is of no use to the guest.
     """
     requests = requests_of_ports(getattr(instance, 'pci_requests', None))
     ids, devices = {request.request_id for request in requests}, list(pci_devices)
-    # Accelerators belong to no PCI request of the server. The bindings of ports name those that are ports.
+    # Accelerators belong to no PCI request of the server. An accelerator that is a port is known by the address in the
+    # port's binding.
     accelerated = {vif.slot for vif in instance.vifs if vif.vnic_type in ACCELERATED}
     of_ports = [
         device for device in devices if getattr(device, 'request_id', None) in ids or device.address in accelerated
@@ -43,16 +44,16 @@ def split(instance: objects.Instance, pci_devices: Iterable[objects.PciDevice]) 
 
 
 def of(devices: Iterable[objects.PciDevice]) -> dict[str, PciFunction]:
-    """Return a dict from address to PCI function for the devices that are PCI functions."""
+    """Return a dict from address to PCI function. Devices that are not PCI functions are left out."""
     return {one.address: one for one in hostdevs.host_devices(devices) if isinstance(one, PciFunction)}
 
 
 def trust(instance: objects.Instance, vifs: Iterable[Vif], held: Mapping[str, PciFunction]) -> None:
     """Set the trust mode of the virtual functions that these ports of a server use, as the owners of the ports request.
 
-    A function that is trusted from earlier use is set to untrusted if no trust is requested now. Functions that can
-    never be trusted are not changed: device_spec may forbid it, and Linux does not support it for InfiniBand and VM-FEX
-    cards.
+    ``held`` is a dict from address to the functions that the server holds for its ports. A function that is trusted
+    from earlier use is set to untrusted if no trust is requested now. Functions that can never be trusted are not
+    changed: device_spec may forbid trust, and Linux does not support trust for InfiniBand and VM-FEX cards.
 
     Raises:
         InterfaceUnsupported: if trust is requested for a function that this host cannot trust.
@@ -95,10 +96,10 @@ def _say(instance: objects.Instance, function: Virtual, wanted: bool) -> None:
 
 
 def ends(connection: Connection, vifs: Iterable[Vif], devices: Iterable[objects.PciDevice]) -> dict[str, str]:
-    """Return a dict from address to the host's interface or device file for functions that guests do not get as such.
+    """Return a dict from the address of a port's PCI function to the host's device by which the guest uses it.
 
-    For a macvtap port it is the network interface that the port is bound to, and for a vDPA port the vhost-vdpa file.
-    libvirt is not called if there are no such ports.
+    This device is the network interface for a macvtap port and the vhost-vdpa file for a vDPA port. Functions of other
+    ports are left out. libvirt is not called if there are no such ports.
     """
     kinds = {vif.slot: vif.vnic_type for vif in vifs if vif.vnic_type in BEHIND}
     wanted = {pci.node_name(device.address): device.address for device in devices if device.address in kinds}

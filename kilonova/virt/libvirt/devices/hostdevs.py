@@ -4,7 +4,7 @@
     host_devices(instance_devices)     # [PciFunction('0000:08:00.0', managed=True), MediatedDevice(uuid, ...)]
     given_to(domain)                   # ['0000:08:00.0', uuid]
 
-The dicts have the keys that ``parts.host.Host.get_available_resource`` describes.
+The dicts of ``discover`` have the keys that ``parts.host.Host.get_available_resource`` describes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def host_devices(pci_devices: Iterable[PciDevice]) -> list[HostDevice]:
 
 
 def _function(device: PciDevice) -> PciFunction:
-    # extra_info has the tags of device_spec.
+    # extra_info contains the tags that device_spec gives the device, such as managed.
     info = device.extra_info or {}
     return PciFunction(
         device.address, strutils.bool_from_string(info.get('managed', 'true'), default=True), _trustable(info)
@@ -71,7 +71,7 @@ def given_to(domain: ElementTree.Element) -> list[str]:
 
 
 class LibvirtDevices:
-    """The devices of one host. Implements ``parts.host.Devices``."""
+    """The devices of one host that guests can get. Implements ``parts.host.Devices``."""
 
     def __init__(self, connection: Connection, mediated: LibvirtMdevs) -> None:
         self._libvirt, self._mediated = connection, mediated
@@ -85,7 +85,7 @@ class LibvirtDevices:
 
     @translated
     def unusable(self, devices: Iterable[PciDevice]) -> dict[str, str]:
-        """Return a dict from address to reason. It has the devices that exist but that no guest can use now."""
+        """Return a dict from address to reason for the devices that exist but that no guest can use now."""
         found = {}
         for device in devices:
             info, function = device.extra_info or {}, device.parent_addr if device.dev_type == MDEV else device.address
@@ -98,7 +98,10 @@ class LibvirtDevices:
 
     @translated
     def related(self, devices: Iterable[PciDevice]) -> dict[str, frozenset[str]]:
-        """Return, by the address of each device, the addresses that no other guest may have at the same time."""
+        """Return a dict from the address of each device to a set of addresses, which includes its own.
+
+        While a guest has the device, no other guest may have one of these addresses.
+        """
         wanted = list(devices)
         made = self._mediated.by_parent() if any(device.dev_type != MDEV for device in wanted) else {}
         return {device.address: frozenset({device.address, *self._family(device, made)}) for device in wanted}

@@ -1,12 +1,12 @@
 """Hot plug and unplug of a running guest's devices: devices of its host, network cards, and volumes.
 
     hotplug = Hotplug(attempts=8, timeout=20)
-    hotplug.take(guest, check)                       # the memory of a guest without such devices can be saved
+    hotplug.take(guest, check)                    # before the memory is saved, which the host's devices prevent
     hotplug.give(guest, ['0000:08:00.0'])         # uuids of mediated devices are accepted, too
-    hotplug.plug(guest, elements.CARDS, '<interface …', 'tap1eeb6c43-4f')
-    hotplug.unplug(guest, elements.CARDS, 'tap1eeb6c43-4f', check)
+    hotplug.plug(guest, CARDS, '<interface …', 'tap1eeb6c43-4f')
+    hotplug.unplug(guest, CARDS, 'tap1eeb6c43-4f', check)
 
-A guest's operating system releases a device some time after it is requested. The devices in the guest's persistent
+A guest's operating system releases a device some time after the request to do so. The devices in the guest's persistent
 definition are not changed.
 """
 
@@ -46,7 +46,10 @@ class UnplugResult(enum.Enum):
 
 
 class Hotplug:
-    """Hot plug of devices, with a number of ``attempts`` per request and a ``timeout`` in seconds for each attempt."""
+    """Hot plug and unplug of devices.
+
+    A request is sent ``attempts`` times, with ``timeout`` seconds for each attempt.
+    """
 
     def __init__(self, attempts: int, timeout: float) -> None:
         self._attempts, self._timeout = attempts, timeout
@@ -60,12 +63,15 @@ class Hotplug:
         self._take(guest, check, _texts)
 
     def unplug(self, guest: Guest, kind: ElementKind, name: str, check: Check) -> None:
-        """Unplug one network card or volume and wait until the guest has released it, in the same way as ``take``."""
+        """Unplug one network card or volume, and wait until the guest has released it. Raises the errors of ``take``.
+
+        ``name`` identifies the device, as described in ``hotplug_xml``.
+        """
         self._take(guest, check, functools.partial(kind.found, name=name))
 
     def _take(self, guest: Guest, check: Check, texts: Callable[[str], dict[str, str]]) -> None:
         for _attempt in range(self._attempts):
-            # All devices are requested before the first one is waited for.
+            # The guest gets the requests for all devices before this loop waits for the first one.
             asked = {_detach(guest, xml) for xml in texts(guest.xml()).values()}
             if UnplugResult.IMPOSSIBLE in asked:
                 LOG.debug(
@@ -93,10 +99,10 @@ class Hotplug:
         )
 
     def give(self, guest: Guest, addresses: Iterable[str]) -> None:
-        """Plug in the devices that the guest lacks, as its definition has them.
+        """Plug the devices with these addresses into the guest, unless the guest has them.
 
-        Raises GuestFailed if a device is not in the definition or cannot be plugged in, and DevicesFailed if the device
-        is faulty.
+        The guest's persistent definition describes the devices. Raises GuestFailed if a device is not in the definition
+        or cannot be plugged in, and DevicesFailed if the device is faulty.
         """
         there, defined = _texts(guest.xml()), _defined(guest)
         for address in addresses:
@@ -111,13 +117,13 @@ class Hotplug:
     def plug(self, guest: Guest, kind: ElementKind, element: str, name: str) -> None:
         """Plug a network card or volume into the guest, unless the guest has it.
 
-        On a hypervisor without hot plug, the guest gets it at its next start. Raises GuestFailed if it cannot be
-        plugged in, and DevicesFailed if a PCI function is faulty.
+        On a hypervisor without hot plug, the guest gets the device at its next start. Raises GuestFailed if the device
+        cannot be plugged in, and DevicesFailed if it is a faulty PCI function.
         """
         if kind.found(guest.xml(), name):
             return
         try:
-            # The call is made only once: repeated after a lost connection, it could plug in a second device.
+            # The call is not repeated after a lost connection, because it could plug in a second device.
             guest.call_once('attachDeviceFlags', element, libvirt.VIR_DOMAIN_AFFECT_LIVE)
         except libvirt.libvirtError as error:
             if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
@@ -130,7 +136,10 @@ class Hotplug:
             )
 
     def give_back(self, guest: Guest) -> None:
-        """Plug in all devices of the guest's definition, to restore it. A failure is only logged."""
+        """Plug in all devices of the guest's persistent definition that the guest has lost.
+
+        A failure is only logged.
+        """
         try:
             self.give(guest, _defined(guest))
         except Exception:
@@ -145,7 +154,7 @@ def maps_memory(xml: str) -> bool:
 
 
 def _defined(guest: Guest) -> dict[str, str]:
-    """Return the devices of the guest's persistent definition."""
+    """Return the host's devices and vDPA cards in the guest's persistent definition, in the form of ``_texts``."""
     return _texts(guest.call('XMLDesc', libvirt.VIR_DOMAIN_XML_INACTIVE))
 
 
@@ -160,11 +169,11 @@ def _detach(guest: Guest, device: str) -> UnplugResult:
         code, said = error.get_error_code(), str(error)
         if code == libvirt.VIR_ERR_NO_SUPPORT:
             return UnplugResult.IMPOSSIBLE
-        # The text of QEMU, which libvirt returns as an internal error.
+        # Only QEMU's text tells that the guest is busy. libvirt returns it as an internal error.
         if _BUSY_WORDS in said:
             LOG.debug('The guest is busy; the unplug request is sent again: %s', said, instance_uuid=guest.uuid)
             return UnplugResult.BUSY
-        # The unplug was already requested, or the guest has already released the device.
+        # It is no error if the unplug was already requested, or if the guest has already released the device.
         if code not in (libvirt.VIR_ERR_DEVICE_MISSING, libvirt.VIR_ERR_OPERATION_FAILED) and _ASKED_WORDS not in said:
             raise GuestFailed(act='detach a device from', uuid=guest.uuid, reason=said) from error
     return UnplugResult.YES

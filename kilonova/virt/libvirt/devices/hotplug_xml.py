@@ -1,7 +1,7 @@
 """The elements of a domain's XML that can be added to and removed from a guest, and the names that identify them.
 
 A network card is identified by its device on the host: its tap device, PCI function or socket. A macvtap or vDPA card
-is identified by its MAC address. A PCI function that is passed through as such is identified by its address, and a
+is identified by its MAC address. A PCI function that the guest gets as a PCI device is identified by its address, and a
 volume by its id.
 
     kind, name = of_port(vif)                   # (CARDS, 'tap1eeb6c43-4f')
@@ -33,10 +33,7 @@ class ElementKind:
     name: Callable[[ElementTree.Element], str | None]
 
     def found(self, xml: str, name: str) -> dict[str, str]:
-        """Return a dict with the domain's element of this name as text, by its name.
-
-        The dict is empty if there is none.
-        """
+        """Return {name: element as XML text} if the domain has an element of this name, otherwise an empty dict."""
         named = ((self.name(one), one) for one in ElementTree.fromstring(xml).iterfind(f'devices/{self.tag}'))
         return {known: ElementTree.tostring(one, encoding='unicode') for known, one in named if known == name}
 
@@ -56,7 +53,10 @@ class ElementKind:
         return ElementTree.tostring(domain, encoding='unicode')
 
     def without(self, definition: str, name: str) -> str:
-        """Return a domain's definition without the element of this name."""
+        """Return a domain's definition without the element of this name.
+
+        A definition that has no such element is returned unchanged.
+        """
         domain = ElementTree.fromstring(definition)
         devices = domain.find('devices')
         gone = [one for one in domain.iterfind(f'devices/{self.tag}') if self.name(one) == name]
@@ -79,11 +79,11 @@ def _function(element: ElementTree.Element) -> str | None:
 
 def _card(element: ElementTree.Element) -> str | None:
     if element.get('type') in ('direct', VDPA):
-        # libvirt chooses the name of the device on the host.
+        # libvirt chooses the name of the card's device on the host, so the MAC address identifies the card.
         mac = element.find('mac')
         return None if mac is None else mac.get('address')
     if element.get('type') == VHOST_USER:
-        # The host has no device for it. Only Open vSwitch has one, under a name of its own.
+        # The host has no network device for a vhostuser card. Only Open vSwitch has one, under a name of its own.
         source = element.find('source')
         return None if source is None else source.get('path')
     return _function(element) or _device(element)
@@ -101,7 +101,8 @@ def targets(xml: str) -> dict[str | None, str | None]:
 def place(disk: str) -> tuple[str | None, ...]:
     """Return the values that identify the storage of a <disk> element.
 
-    The values are the disk's type, and protocol, name, file and dev of its source; None for a missing value.
+    The values are the disk's type, and the attributes protocol, name, file and dev of its <source>. A missing value is
+    None.
     """
     element = ElementTree.fromstring(disk)
     source = element.find('source')

@@ -116,9 +116,10 @@ class LibvirtMdevs:
                 LOG.warning('Could not start mdev %s; guests that have it cannot start either: %s', name, error)
 
     def ensure(self, hostdevs: Iterable[object]) -> None:
-        """Create and start the mediated devices among a guest's devices, unless they are active. This can be repeated.
+        """Create and start the mediated devices among a guest's devices, unless they are active.
 
-        Raises MdevUnavailable if one cannot be created or started. Devices that were created before are kept.
+        Repeated calls are safe. Raises MdevUnavailable if a device cannot be created or started. Devices that were
+        created before the failure are kept.
         """
         for device in hostdevs:
             if isinstance(device, MediatedDevice):
@@ -141,7 +142,7 @@ class LibvirtMdevs:
         if self._is_active(name):
             self._libvirt.do(lambda connection: connection.nodeDeviceLookupByName(name).destroy())
         LOG.info('Removed mdev: %s', name)
-        # A device that was never defined no longer exists after it was stopped.
+        # An error is ignored, because a device that was never defined no longer exists after it was stopped.
         try:
             self._libvirt.do(lambda connection: connection.nodeDeviceLookupByName(name).undefine())
         except libvirt.libvirtError as error:
@@ -160,7 +161,8 @@ class LibvirtMdevs:
             if uuid is not None and parent:
                 found.setdefault(f'pci_{parent}', set()).add(uuid)
                 continue
-            # The name does not contain the parent in an older libvirt.
+            # The name of the device does not contain the parent in an older libvirt, so the parent is read from the
+            # XML.
             text = self._libvirt.node_device(name)
             one = _read(text) if text is not None else None
             if one is not None:
@@ -216,7 +218,8 @@ class LibvirtMdevs:
         try:
             self._libvirt.do(lambda connection: connection.nodeDeviceLookupByName(name).create())
         except libvirt.libvirtError:
-            # After a lost connection the call is repeated, and the device may be active already.
+            # The call is repeated if the connection was lost. The first call may have started the device already, which
+            # is a success.
             if not self._is_active(name):
                 raise
 
@@ -225,7 +228,8 @@ class LibvirtMdevs:
         try:
             self._libvirt.do(lambda connection: connection.nodeDeviceCreateXML(xml, 0))
         except libvirt.libvirtError:
-            # After a lost connection the call is repeated, and the device may exist already.
+            # The call is repeated if the connection was lost. The first call may have created the device already, which
+            # is a success.
             name = self._name(device)
             if name is None or not self._is_active(name):
                 raise

@@ -1,4 +1,4 @@
-"""PCI functions of the host, read from libvirt's node devices, and as guests get them.
+"""PCI functions of the host: read them from libvirt's node devices, and describe them in the form that guests get.
 
     discover(host.node_devices())      # [{'address': '0000:08:00.0', 'dev_type': 'type-PCI', ...}, ...]
     read_serials(found)                # adds serial numbers of cards for which libvirt does not report them
@@ -22,14 +22,14 @@ from kilonova.pci.vpd import serial_number
 
 LOG = logging.getLogger(__name__)
 
-# A PCI domain number of more than 16 bits (VMD) does not fit into pci_devices.address, and such a function cannot be
-# passed through.
+# The largest accepted PCI domain number. A larger one (VMD) does not fit into pci_devices.address, and such a function
+# cannot be passed through.
 _MAX_DOMAIN = 0xFFFF
 
 
 @dataclass(frozen=True)
 class Virtual:
-    """A virtual function, identified by the network interface of its physical function and its number there."""
+    """A virtual function, identified by its physical function's network interface and its number in that function."""
 
     interface: str
     number: int
@@ -39,8 +39,8 @@ class Virtual:
 class PciFunction:
     """A PCI function of the host that a guest gets as a whole.
 
-    ``managed``: libvirt detaches it from its host driver before use and reattaches it afterwards. ``trustable``: how
-    its physical function identifies it, if the host may set it to trusted.
+    If ``managed`` is True, libvirt detaches the function from its host driver before use and reattaches it afterwards.
+    ``trustable`` identifies a virtual function that the host may set to trusted; it is None for all others.
     """
 
     address: str
@@ -58,7 +58,7 @@ class _Network:
 
 
 def discover(node_devices: Iterable[str], root: str | None = None) -> list[dict[str, Any]]:
-    """Return all PCI functions among libvirt's node devices (XML texts), sorted by address."""
+    """Return all PCI functions among libvirt's node devices (XML texts), as dicts sorted by address."""
     functions: list[tuple[str, ElementTree.Element]] = []
     interfaces: dict[str, list[_Network]] = {}
     vdpa_parents: set[str] = set()
@@ -122,9 +122,9 @@ class Family:
 
 
 def family(node_device: str) -> Family | None:
-    """Return the related functions of a PCI function (the XML of its node device).
+    """Return the functions that are related to a PCI function. ``node_device`` is the XML of its node device.
 
-    None: it is another kind of device.
+    Return None if the node device is not a PCI function.
     """
     capability = ElementTree.fromstring(node_device).find("capability[@type='pci']")
     if capability is None:
@@ -138,9 +138,10 @@ def family(node_device: str) -> Family | None:
 
 
 def read_serials(found: Iterable[dict[str, Any]], root: str = sysfs.ROOT) -> None:
-    """Read the serial numbers of virtual functions' cards from the kernel, where libvirt has not reported them.
+    """Add serial numbers of cards to the virtual functions in ``found`` for which libvirt has not reported them.
 
-    libvirt 9.0 reports nothing for a card whose VPD have no end tag or a truncated writable section.
+    The numbers are read from the kernel. libvirt 9.0 reports nothing for a card whose VPD have no end tag or a
+    truncated writable section.
     """
     read: dict[str, str | None] = {}
     for device in found:
@@ -173,7 +174,7 @@ def _describe(name: str, capability: ElementTree.Element) -> dict[str, Any]:
     if parent is not None:
         described.update(dev_type='type-VF', parent_addr=address_of(parent))
     elif capability.find("./capability[@type='virt_functions']") is not None:
-        # A physical function that has no virtual function yet is one, too.
+        # A function that can have virtual functions is a physical function, even if it has none yet.
         described['dev_type'] = 'type-PF'
     types = mdev_types(capability)
     if types is not None:
@@ -243,12 +244,12 @@ def _number(text: str | None) -> int:
 
 
 def _own_address(capability: ElementTree.Element) -> str:
-    """Return a function's own address, which libvirt writes in decimal elements."""
+    """Return a function's own address. libvirt writes its parts as elements with decimal numbers."""
     return _format(*(_number(capability.findtext(part)) for part in ('domain', 'bus', 'slot', 'function')))
 
 
 def address_of(address: ElementTree.Element) -> str:
-    """Return the address of a reference to a function, which libvirt and domains write in hexadecimal attributes."""
+    """Return the PCI address that an <address> element describes. The element's attributes are hexadecimal numbers."""
     return _format(*(_number(address.get(part)) for part in ('domain', 'bus', 'slot', 'function')))
 
 

@@ -1,8 +1,8 @@
-"""The guest's addresses of tagged disks, volumes and interfaces, and of network functions in a VLAN.
+"""The addresses that tagged disks, volumes and interfaces have in a guest, and those of network functions in a VLAN.
 
     found = places(domain, of(disks, volumes), told(vifs))      # domain: libvirt's XML with the assigned addresses
 
-The result goes into the guest's metadata.
+The result becomes a part of the metadata that the guest can read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ _DRIVES = {'scsi': ('controller', 'bus', 'target', 'unit'), 'ide': ('bus', 'unit
 
 
 def of(disks: Iterable[GuestDisk], volumes: Iterable[AttachedVolume]) -> dict[str, str]:
-    """Return a dict of tags. The keys are paths of disks' files or images, and ids of volumes."""
+    """Return the tags of disks and volumes as a dict.
+
+    The keys are paths of disks' files or images, and ids of volumes.
+    """
     return {
         **{disk.path: disk.tag for disk in disks if disk.tag},
         **{volume.volume_id: volume.tag for volume in volumes if volume.tag},
@@ -29,18 +32,18 @@ def of(disks: Iterable[GuestDisk], volumes: Iterable[AttachedVolume]) -> dict[st
 
 
 def told(vifs: Iterable[Vif]) -> list[Vif]:
-    """Return the interfaces that the guest's metadata describe.
+    """Return the interfaces that the guest's metadata must describe.
 
-    They are the interfaces with a tag and the functions in a VLAN that the guest has whole.
+    These are interfaces with a tag, and PCI functions in a VLAN that the guest has as a whole.
     """
     return [vif for vif in vifs if vif.tag or _vlan(vif)]
 
 
 def _vlan(vif: Vif) -> int | None:
-    """Return the VLAN that the guest must know, or None.
+    """Return the VLAN of an interface if the guest's metadata must contain it, otherwise None.
 
-    The host puts a virtual function that the guest has whole into its VLAN. The guest itself must do so for a physical
-    one.
+    The host puts a virtual function that the guest has as a whole into its VLAN. For a physical function, the guest
+    itself must do so.
     """
     return vif.vlan if vif.vnic_type in (DIRECT, PHYSICAL, *ACCELERATED) else None
 
@@ -48,7 +51,10 @@ def _vlan(vif: Vif) -> int | None:
 def places(
     domain: ElementTree.Element, tags: Mapping[str, str], vifs: Iterable[Vif] = ()
 ) -> objects.InstanceDeviceMetadata:
-    """Return the guest's metadata: the addresses of tagged disks and volumes, and of these interfaces."""
+    """Return the guest's metadata: the addresses of the tagged disks and volumes, and of the interfaces ``vifs``.
+
+    ``domain`` is libvirt's XML of the guest, and ``tags`` is the result of ``of``.
+    """
     cards = ((vif, _card(domain, vif)) for vif in vifs)
     found: list[objects.DeviceMetadata] = [
         _interface(vif, card.find('address')) for vif, card in cards if card is not None

@@ -77,10 +77,10 @@ class SysinfoConfigurator:
 
 
 class OsConfigurator:
-    """Configurator of machine type and boot.
+    """Configurator of the guest's machine type and of how it boots.
 
-    The machine type is the image's or the host's. The guest boots from its disk or from the image's own kernel, with
-    BIOS or UEFI.
+    The machine type comes from the image or from the host. The guest boots from its disk or with the image's own
+    kernel, with BIOS or UEFI.
     """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
@@ -93,7 +93,7 @@ class OsConfigurator:
         firmware = self._firmware(guest)
         secure = firmware is not None and self._secure_boot(guest)
         if secure:
-            # System management mode protects the keys from the guest's own kernel.
+            # Secure boot needs system management mode (smm), which protects the keys from the guest's own kernel.
             domain.features.append(node('smm', state='on'))
         domain.os = Os(
             arch=guest.settings.arch,
@@ -109,7 +109,7 @@ class OsConfigurator:
         )
 
     def _check_machine(self, guest: GuestSpec) -> None:
-        """Raise NotOnThisHost if the host's QEMU lacks the machine type, or does not support so many vCPUs on it."""
+        """Raise NotOnThisHost if the host's QEMU lacks the machine type, or permits fewer vCPUs on it."""
         known, machine, vcpus = guest.settings.machine_types, guest.machine, guest.flavor.vcpus
         if not known or machine is None:
             return
@@ -162,8 +162,8 @@ class OsConfigurator:
 class FeaturesConfigurator:
     """Configurator of the guest's features.
 
-    They are acpi, apic and vmcoreinfo, and hyperv for Windows. The hypervisor is hidden if flavor or image request it,
-    because some drivers refuse to run in a guest.
+    The features are acpi, apic and vmcoreinfo, and hyperv for Windows. The guest does not see that it runs on KVM if
+    flavor or image request that, because some drivers refuse to run in a guest.
     """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
@@ -176,12 +176,13 @@ class FeaturesConfigurator:
             domain.features.append(node('apic'))
         domain.features.append(node('vmcoreinfo'))
         if guest.iommu == tuning.INTEL:
-            # The IOMMU remaps interrupts, so they must be delivered by QEMU and not by the host's kernel.
+            # The guest's IOMMU remaps interrupts, so QEMU and not the host's kernel must deliver them.
             domain.features.append(node('ioapic', driver='qemu'))
         hidden = any(
             guest.asks(spec, 'img_hide_hypervisor_id') for spec in ('hw:hide_hypervisor_id', 'hide_hypervisor_id')
         )
-        # KVM provides these features. QEMU refuses to start with them without KVM.
+        # The hyperv features are written only with KVM, which provides them. QEMU refuses to start with them without
+        # KVM.
         if guest.is_windows and arch in X86 and guest.settings.virt_type == 'kvm':
             domain.features.append(self._hyperv(hidden))
         if hidden:
@@ -195,7 +196,7 @@ class FeaturesConfigurator:
             'hyperv',
             *(node(name, state='on') for name in _ENLIGHTENMENTS),
             node('spinlocks', state='on', retries=8191),
-            # NVIDIA's drivers search for the name that KVM sets here by default.
+            # The vendor id is replaced, because NVIDIA's drivers search for the default value that KVM sets.
             node('vendor_id', state='on', value='1234567890ab') if hidden else None,
         )
 

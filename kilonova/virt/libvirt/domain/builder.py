@@ -1,9 +1,9 @@
-"""Make a domain from a GuestSpec with the configurators, in the order in which they run.
+"""Build a domain from a GuestSpec with the configurators, in the order in which they are listed.
 
     xml = build(spec).to_xml()
 
 Each configurator writes one part of the domain in its method ``configure(guest, domain)``. If the guest needs nothing
-of that part, the configurator leaves the domain unchanged.
+of this part, the configurator leaves the domain unchanged.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class CpuConfigurator:
                 ),
             )
         if settings.domain_type not in ('kvm', 'qemu'):
-            # libvirt's test driver does not support CPU models.
+            # libvirt's test driver does not support CPU models, so only the topology and the address width are written.
             if limits.liked or threads is not None or addresses is not None:
                 domain.cpu = Cpu(**parts, addresses=addresses)
             return
@@ -98,9 +98,9 @@ def _model(guest: GuestSpec) -> str:
 
 
 def _threads(guest: GuestSpec) -> int | None:
-    """Return how many adjacent vCPUs are threads of one host core, if that is equal in all cells.
+    """Return how many of the guest's vCPUs share one core of the host, as threads of the same core.
 
-    Returns None if no vCPUs are pinned in this way.
+    Return None if no vCPUs are pinned in this way, or if the number differs between the guest's NUMA cells.
     """
     cells = guest.topology.cells if guest.topology is not None else ()
     found = {cell.cpu_topology.threads if cell.cpu_topology is not None else None for cell in cells}
@@ -110,15 +110,16 @@ def _threads(guest: GuestSpec) -> int | None:
 class PlaceConfigurator:
     """Configurator of the host CPUs and host memory that a guest uses.
 
-    A guest without NUMA cells runs on the CPUs of [compute]cpu_shared_set. A guest with NUMA cells is bound to the
-    host's cells by <cputune> and <numatune>, and sees its cells. Each dedicated vCPU runs on its own host CPU, the
-    others on the shared CPUs of their host cell. The emulator threads run on the same CPUs, except those of realtime
-    vCPUs, where they would get no CPU time. With the policy isolate they run on CPUs of their own, and with share on
-    the host's shared CPUs.
+    A guest without NUMA cells runs on the CPUs of [compute]cpu_shared_set. A guest with NUMA cells sees these cells,
+    and <cputune> and <numatune> bind each of them to a cell of the host. Each dedicated vCPU runs on its own host CPU,
+    the other vCPUs on the shared CPUs of their host cell.
+
+    The emulator threads run on the guest's host CPUs, except those of realtime vCPUs, where they would get no CPU time.
+    With the policy isolate they run on CPUs of their own, and with share on the host's shared CPUs.
     """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
-        """Write CPU pins, NUMA binding and the guest's cells.
+        """Write the CPU pins, the binding to host cells, and the NUMA cells that the guest sees.
 
         Raises NotOnThisHost if no host CPU is left for the emulator threads.
         """
@@ -135,8 +136,8 @@ class PlaceConfigurator:
             priority=guest.settings.realtime_priority,
         )
         domain.numatune = NumaTune({number: cell.id for number, cell in enumerate(cells)})
-        # All cells have the same page size. If it is larger than the host's smallest, other processes may map the
-        # memory (vhost-user).
+        # All cells of the guest have the same page size. If it is larger than the host's smallest page size, other
+        # processes may map the memory (vhost-user).
         size = cells[0].pagesize
         domain.cpu = domain.cpu or Cpu(sockets=guest.flavor.vcpus)
         domain.cpu.cells = [
@@ -164,7 +165,7 @@ def _emulator(guest: GuestSpec, placed: InstanceNUMATopology, pins: dict[int, se
         return set(guest.settings.shared_cpus)
     found = reserved or set().union(*(cpus for vcpu, cpus in pins.items() if vcpu not in guest.realtime))
     if not found:
-        # The policy is share, and the host has no shared CPUs.
+        # All vCPUs are realtime, the policy is share, and the host has no shared CPUs.
         raise NotOnThisHost(
             name='hw:emulator_threads_policy',
             value=policy,
@@ -178,7 +179,7 @@ def _emulator(guest: GuestSpec, placed: InstanceNUMATopology, pins: dict[int, se
 
 
 class CpuQuotaConfigurator:
-    """Configurator of the flavor's quota:cpu_shares, quota:cpu_period and quota:cpu_quota, in addition to CPU pins."""
+    """Configurator of the flavor's CPU limits: quota:cpu_shares, quota:cpu_period and quota:cpu_quota."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
         """Write the CPU limits into the <cputune> element.

@@ -33,7 +33,7 @@ from kilonova.virt.parts.guests import NotOnThisHost, UnsupportedHardware
 
 # The video models of Nova that QEMU has.
 _VIDEO_MODELS = frozenset({'vga', 'cirrus', 'vmvga', 'qxl', 'virtio', 'none', 'bochs'})
-# The models of guests that request none. The first one that the host has is used.
+# Video models for guests that request none, in the order of preference. The first one that the host supports is used.
 _VIDEO_DEFAULTS = ('virtio', 'vga', 'cirrus')
 _MOST_PLAIN_INTERRUPTS = 255
 _ICH9 = 'ich9-ehci1'
@@ -43,7 +43,7 @@ class SerialConfigurator:
     """Configurator of the serial ports: hw:serial_port_count or hw_serial_port_count, by default one."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
-        """Write the serial ports. libvirt logs the output of the first one."""
+        """Write the serial ports. libvirt logs the output of the first port."""
         if guest.console_log:
             listen = guest.settings.consoles.serial
             tcp = [(listen, port) for port in guest.serial_tcp] if listen else []
@@ -73,8 +73,8 @@ class GraphicsConfigurator:
 class InputConfigurator:
     """Configurator of tablet and keyboard.
 
-    A guest with a screen gets a tablet as hw_pointer_model, [DEFAULT]pointer_model and hw_input_bus say. It gets a
-    keyboard if its board has none of its own or if the bus is virtio.
+    A guest with a screen gets a tablet according to hw_pointer_model, [DEFAULT]pointer_model and hw_input_bus. The
+    guest gets a keyboard if its board has no keyboard of its own or if the bus is virtio.
     """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
@@ -92,7 +92,7 @@ class InputConfigurator:
 class VideoConfigurator:
     """Configurator of the video adapter.
 
-    A guest gets one if it has a screen, or if hw_video_model or hw_video_ram request one.
+    A guest gets a video adapter if it has a screen, or if hw_video_model or hw_video_ram request one.
     """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
@@ -153,7 +153,7 @@ class SoundConfigurator:
 class IommuConfigurator:
     """Configurator of the guest's IOMMU: hw:viommu_model or hw_viommu_model.
 
-    The model for auto depends on the board.
+    The value auto selects the usual model of the guest's board.
     """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
@@ -184,8 +184,8 @@ class IommuConfigurator:
     def _intel(self, guest: GuestSpec) -> dict[str, str]:
         """Return the attributes that an Intel IOMMU needs if the guest has devices of the host.
 
-        With caching_mode the host's devices learn what the guest maps. Addresses have 48 bits. More than 255 vCPUs need
-        extended interrupts.
+        With caching_mode the host's devices learn which memory the guest maps for them. Addresses have 48 bits. A guest
+        with more than 255 vCPUs needs extended interrupts (eim).
         """
         many = {'eim': 'on'} if guest.flavor.vcpus > _MOST_PLAIN_INTERRUPTS else {}
         return {'intremap': 'on', 'caching_mode': 'on', **many, 'iotlb': 'on', 'aw_bits': '48'}
@@ -200,8 +200,8 @@ def _check_model(name: str, model: str, known: frozenset[str]) -> None:
 class ControllerConfigurator:
     """Configurator of USB and PCI Express controllers.
 
-    There is no USB bus unless a disk, tablet or sound card needs it or hw:usb_model or hw_usb_model request one. The
-    guest has [libvirt]num_pcie_ports free ports for devices that are plugged in later.
+    A guest has no USB bus unless a disk, tablet or sound card needs one, or hw:usb_model or hw_usb_model request one. A
+    PCI Express guest has [libvirt]num_pcie_ports free ports for devices that are plugged in later.
     """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
@@ -215,7 +215,8 @@ class ControllerConfigurator:
             _check_model('hw:usb_model', model, settings.models.usb)
             domain.devices.append(Controller('usb', model=model, index=0))
             if model == _ICH9:
-                # The companion controllers serve slow devices. A guest finds none of them without the first one.
+                # The companion controllers serve slow devices. All three are written, because a guest finds none of
+                # them without the first one.
                 domain.devices.extend(
                     Controller('usb', model=f'ich9-uhci{number}', index=0, start=2 * (number - 1))
                     for number in (1, 2, 3)
@@ -235,7 +236,7 @@ class ControllerConfigurator:
 class HostdevConfigurator:
     """Configurator of the host's devices that the guest gets: one <hostdev> per PCI function or mediated device.
 
-    Driver, alias and guest address are left out, because libvirt adds them.
+    The elements have no driver, alias and guest address, because libvirt adds them.
     """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
@@ -255,7 +256,7 @@ class HostdevConfigurator:
 class WatchdogConfigurator:
     """Configurator of the watchdog, an Intel 6300ESB.
 
-    It is a PCI device for which guests on all supported boards (pc, q35, arm) have drivers.
+    This device is a PCI device for which guests on all supported boards (pc, q35, arm) have drivers.
     """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:

@@ -1,6 +1,6 @@
 """Configurator of the guest's disks and CDs: the bus, device name and cache mode of each.
 
-The order is: the volume that the guest boots from, its own disks, and the server's other volumes.
+The order is: the volume that the guest boots from, the server's own disks, and its other volumes.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def places(guest: GuestSpec) -> list[Place]:
 
 
 def layout(guest: GuestSpec, others: Iterable[str] = ()) -> Layout:
-    """Return bus and device name of all the guest's disks and volumes.
+    """Return the bus and the device name of all disks and volumes of a guest.
 
     ``others`` are device names that are in use already. Raises ``disk_names.TooManyDiskDevices`` if there are too many
     disks, UnsupportedHardware for a bus that no host supports, and NotOnThisHost for a bus that this host does not
@@ -86,7 +86,7 @@ class DiskConfigurator:
         domain.devices.extend(volumes.disk(guest, *place) for place in found.volumes if place.volume.volume.is_root)
         domain.devices.extend(self._device(guest, *place) for place in found.own)
         domain.devices.extend(volumes.disk(guest, *place) for place in found.volumes if not place.volume.volume.is_root)
-        # libvirt chooses the controller's model, which is not virtio on a PC, unless the image names one.
+        # Without a model in the image, libvirt chooses the model of the SCSI controller, which is not virtio on a PC.
         model = guest.image_property('hw_scsi_model')
         if model and found.has('scsi'):
             domain.devices.append(
@@ -100,7 +100,7 @@ class DiskConfigurator:
             return FileDisk(
                 disk.path, disk.format, target, bus, device='cdrom', cache=guest.settings.disk_cache, boots=disk.boots
             )
-        # The kernel's asynchronous I/O is an advantage for direct I/O on a raw file.
+        # The kernel's asynchronous I/O is used only for direct I/O on a raw file, where it is an advantage.
         native = disk.format == 'raw' and guest.settings.disk_cache in ('none', 'directsync')
         return FileDisk(
             disk.path,
@@ -161,7 +161,7 @@ def bus_of(guest: GuestSpec, device: str, asked: str | None) -> str:
 
 
 def _check_bus(guest: GuestSpec, device: str, bus: str) -> None:
-    """Raise the errors of ``bus_of`` for combinations that libvirt would refuse after the disks were made."""
+    """Raise the errors of ``bus_of`` for a device on a bus that libvirt would refuse after the disks were made."""
     # The bus fdc is for floppy disks only, and floppy disks can be on no other bus.
     if (device == 'floppy') != (bus == 'fdc'):
         raise UnsupportedHardware(model=f'{device} on bus {bus}', virt=guest.settings.virt_type)

@@ -1,7 +1,7 @@
-"""All data that a domain is made from. They are collected before the first element is written.
+"""The input of the configurators: classes with all values that a domain is made from.
 
-Configurators read them and change only the domain. Data from the configuration, the server and the image that
-configurators may use are all in these classes.
+A GuestSpec is complete before the first element of the domain is written. Configurators read only these classes, and
+change only the domain: all values that they need of the configuration, the server and the image are here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kilonova.virt.parts.disks import ImageMeta
 X86 = ('x86_64', 'i686')
 # The default machine type of each architecture, used if neither the image nor [libvirt]hw_machine_type set one.
 MACHINES = {'x86_64': 'pc', 'i686': 'pc', 'aarch64': 'virt', 'armv7l': 'virt', 's390x': 's390-ccw-virtio'}
-# Prefixes of the names of image properties that are read with their types.
+# Prefixes of the names of image properties that ``GuestSpec.properties`` converts to their types.
 _TYPED = ('hw_cpu_', 'hw_locked_memory', *board.PROPERTIES)
 
 
@@ -70,7 +70,7 @@ class GuestDisk:
 
 @dataclass(frozen=True)
 class GuestVolume:
-    """A volume that is connected to this host. ``path`` is its path there, or None if QEMU itself connects to it."""
+    """A volume that is connected to this host. ``path`` is its path on this host, or None if QEMU connects to it."""
 
     volume: AttachedVolume
     path: str | None = None
@@ -112,7 +112,8 @@ class Consoles:
 class DeviceModels:
     """The models of sound cards, IOMMUs and USB controllers that the host supports.
 
-    libvirt does not report them, so they are derived from versions. An empty set means that they are not known.
+    libvirt does not report these models, so they are derived from the versions of libvirt and QEMU. An empty set means
+    that the models are not known.
     """
 
     sound: frozenset[str] = frozenset()
@@ -141,18 +142,19 @@ class GuestSettings:
     serial_number: str | None = None
     disk_cache: str | None = None
     disk_discard: str | None = None
-    # Configured cache modes of volumes that are a 'file', a 'block' device or a 'network' disk. The next two are the
-    # Ceph user and secret of guests, for connections that don't name them.
+    # Cache modes of volumes, by the type of the disk: 'file', 'block' or 'network'. The next two fields are the Ceph
+    # user and secret for volumes whose connection does not name them.
     volume_caches: Mapping[str, str] = field(default_factory=dict)
     rbd_user: str | None = None
     rbd_secret_uuid: str | None = None
     version: str = ''
-    # The CPUs on which guests without dedicated CPUs run. Empty: the host decides.
+    # The host CPUs on which guests without dedicated CPUs run. Empty means any CPU of the host.
     shared_cpus: frozenset[int] = frozenset()
-    # A dict from NUMA cell of the host to its shared CPUs, and the size of the smallest page in KiB.
+    # A dict from the number of a host's NUMA cell to its shared CPUs. The next field is the host's smallest page size
+    # in KiB.
     cells: Mapping[int, frozenset[int]] = field(default_factory=dict)
     small_page: int = 4
-    # The device models that libvirt supports for guests of this host. Empty: not known.
+    # The device models that this host supports for its guests. Empty means that they are not known.
     video_models: frozenset[str] = frozenset()
     models: DeviceModels = field(default_factory=DeviceModels)
     # The ways in which the width of guests' physical addresses can be set.
@@ -161,7 +163,8 @@ class GuestSettings:
     realtime_priority: int = 1
     has_uefi: bool = True
     has_secure_boot: bool = True
-    # A dict from machine type to the maximum number of vCPUs, None if libvirt doesn't report it. Empty: not known.
+    # A dict from machine type to its maximum number of vCPUs, or to None if libvirt doesn't report the maximum. An
+    # empty dict means that the machine types are not known.
     machine_types: Mapping[str, int | None] = field(default_factory=dict)
     # Version of the host's control groups, 1 or 2. None: not known.
     control_groups: int | None = None
@@ -174,7 +177,7 @@ class GuestSettings:
 
     @property
     def is_qemu(self) -> bool:
-        """True if QEMU runs the guests. It is False with libvirt's test driver."""
+        """True if QEMU runs the guests. The value is False with libvirt's test driver."""
         return self.virt_type in ('kvm', 'qemu')
 
 
@@ -189,17 +192,19 @@ class GuestSpec:
     disks: tuple[GuestDisk, ...] = ()
     volumes: tuple[GuestVolume, ...] = ()
     hostdevs: tuple[HostDevice, ...] = ()
-    # The PCI functions that the server holds for its ports, by address. Then the host's interface or device file of
-    # each function that the guest does not get as such, by address.
+    # A dict from address to the PCI function that the server holds for a port. The next field is a dict from the
+    # address of a function that the guest does not get as a PCI device to the host's interface or device file that the
+    # guest uses instead.
     functions: Mapping[str, PciFunction] = field(default_factory=dict)
     ends: Mapping[str, str] = field(default_factory=dict)
     console_log: str | None = None
-    # TCP ports of the host for the serial ports, if clients can connect to them.
+    # TCP ports of the host for the guest's serial ports. Empty if clients cannot connect to the serial ports.
     serial_tcp: tuple[int, ...] = ()
-    # Paths on the host of kernel and ramdisk. A ramdisk without a kernel is ignored.
+    # Paths of the kernel and the ramdisk on the host. A ramdisk without a kernel is ignored.
     kernel: str | None = None
     ramdisk: str | None = None
-    # The kernel command line that replaces the image's. '': only the default command line.
+    # The kernel command line of a rescue image, which replaces that of the server's image. '' means the default command
+    # line, and None means that of the server's image.
     command_line: str | None = None
 
     @property
@@ -228,8 +233,8 @@ class GuestSpec:
     def has_tablet(self) -> bool:
         """True if the guest's pointer device is a tablet.
 
-        A tablet reports absolute positions, so clients show only one pointer. The value is False for a guest without a
-        screen, and if SPICE with its agent is the only screen, because the agent sets the pointer's position then.
+        A tablet reports absolute positions, so clients show only one pointer. A guest without a screen has no tablet. A
+        guest whose only screen is SPICE with the agent has none either, because the agent sets the pointer's position.
         """
         consoles = self.settings.consoles
         if (
@@ -252,7 +257,7 @@ class GuestSpec:
 
     @functools.cached_property
     def properties(self) -> ImageMetaProps:
-        """The image's properties for CPUs, memory and board, with types."""
+        """The image's properties for CPUs, memory and board, converted to their types."""
         return ImageMetaProps.from_dict(
             {
                 name: value

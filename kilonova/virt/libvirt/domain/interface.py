@@ -38,18 +38,18 @@ from kilonova.virt.libvirt.xml.interfaces import (
 )
 from kilonova.virt.parts.guests import InterfaceUnsupported, UnsupportedHardware
 
-# The card models of Nova that QEMU has on every board with PCI, and the additional ones on a PC. libvirt does not
-# report them.
+# Nova's models of network cards that QEMU has on every board with PCI, and the additional models on a PC. The lists are
+# fixed, because libvirt does not report the models.
 _MODELS, _PC_MODELS = ('e1000', 'e1000e', 'rtl8139', 'virtio'), ('ne2k_pci', 'pcnet', 'vmxnet3')
-# Linux supports no more queues for a tap device.
+# The maximum number of queues of a tap device in Linux.
 _MOST_QUEUES = 256
 # vif_types of ports that are not PCI functions: on bridges, and a tap device that an agent connects.
 _LINUX, _TAP = 'bridge', 'tap'
 Card = InterfaceElement | SocketInterface | MacvtapInterface | VdpaInterface | FunctionInterface | PciHostDevice
-# For vhostuser ports: the modes of QEMU, the maximum length of a socket's path, and the keys of vif_details that
-# require software for plugging that isn't part of os-vif.
+# Limits for vhostuser ports: the accepted modes, the maximum length of a socket's path in bytes, and keys of
+# vif_details that are refused, because such ports need software that isn't part of os-vif.
 _MODES, _LONGEST_PATH, _FOREIGN = ('client', 'server'), 107, ('vhostuser_fp_plug', 'vhostuser_vrouter_plug')
-# The device file of a vDPA device, as libvirt reports it.
+# The accepted form of a vDPA device's file, as libvirt reports it.
 _VHOST_VDPA = re.compile(r'/dev/\w[\w.-]{0,99}', re.ASCII)
 # A dict from vnic_type to the accepted vif_types.
 _BOUND_AS = {
@@ -88,7 +88,10 @@ class InterfaceConfigurator:
 
 
 def card(guest: GuestSpec, vif: Vif) -> Card:
-    """Return the device that a port is in its guest. Raises the errors of ``InterfaceConfigurator.configure``."""
+    """Return the element for the device that a port becomes in its guest.
+
+    Raises the errors of ``InterfaceConfigurator.configure``.
+    """
     _check(vif)
     if vif.is_function:
         return _function(guest, vif)
@@ -115,8 +118,8 @@ def _plugged(guest: GuestSpec, vif: Vif) -> InterfaceElement:
         mtu=vif.mtu,
         queues=_queues(guest) if is_virtio else None,
         packed=is_virtio and guest.tuning.packed_ring,
-        # Open vSwitch in user space forwards frames whose checksum was left to the hardware, so TCP connections would
-        # hang.
+        # Offloads are off with Open vSwitch in user space (netdev). This switch forwards frames whose checksum was left
+        # to the hardware, so TCP connections would hang.
         offloads=not (is_virtio and vif.details.get('datapath_type') == 'netdev'),
     )
 
@@ -158,7 +161,7 @@ def _function(guest: GuestSpec, vif: Vif) -> FunctionInterface | MacvtapInterfac
     """
     function = guest.functions.get(vif.slot or '')
     if function is None:
-        # The same is checked for other devices, see ``compute.host.Host.check_devices``.
+        # ``compute.host.Host.check_devices`` makes the same check for devices that are not ports.
         raise errors.KilonovaError(
             f'Port {vif.id} is bound to device {vif.slot}, which is not allocated to instance '
             f'{guest.instance.uuid} on this host.'
@@ -192,7 +195,7 @@ def _check(vif: Vif) -> None:
 
 
 def _unusual(vif: Vif) -> str | None:
-    """Return the text of a port's binding if it is not supported, or None if it is supported."""
+    """Return a text that describes a port's binding if the binding is not supported, or None if it is supported."""
     if vif.vnic_type != 'normal':
         if vif.type not in ((OVS,) if vif.is_offloaded else _BOUND_AS.get(vif.vnic_type, ())):
             return f'{vif.type} for vnic_type {vif.vnic_type}' + ' with switchdev' * offloads(vif.profile)
@@ -200,15 +203,15 @@ def _unusual(vif: Vif) -> str | None:
     if vif.type == VHOST_USER:
         return _amiss(vif)
     if vif.type == ON_INTERFACE and vif.vlan is not None:
-        # libvirt does not create a VLAN device on the host's interface.
+        # A VLAN is refused, because libvirt does not create a VLAN device on the host's interface.
         return f'{vif.type} in VLAN {vif.vlan}'
     return None if vif.type in (OVS, _LINUX, _TAP, ON_INTERFACE) else vif.type
 
 
 def _unprofiled(vif: Vif) -> str | None:
-    """Return why a VM-FEX port is not supported, or None if it is.
+    """Return why a VM-FEX port is not supported, or None if it is supported.
 
-    libvirt sets no VLAN for such a port, because the switch's port profile contains it.
+    libvirt sets no VLAN for such a port, because the port profile in the switch contains the VLAN.
     """
     profile = vif.details.get('profileid')
     if not (isinstance(profile, str) and profile.isprintable() and 0 < len(profile.encode()) <= _LONGEST_PROFILE):
@@ -217,7 +220,7 @@ def _unprofiled(vif: Vif) -> str | None:
 
 
 def _amiss(vif: Vif) -> str | None:
-    """Return why a vhostuser port is not supported, or None if it is."""
+    """Return why a vhostuser port is not supported, or None if it is supported."""
     path, mode = vif.socket or '', vif.details.get('vhostuser_mode')
     for name in _FOREIGN:
         if vif.details.get(name):

@@ -1,10 +1,10 @@
-"""A volume as a disk of the guest. Its source for QEMU follows from its connection and its path on this host.
+"""The disk element of a volume. Its <source> is derived from the volume's connection and its path on this host.
 
     check(volume, 'gpu1', settings)                 # may raise VolumeUnsupported
     element = disk(guest, GuestVolume(volume, '/dev/sdc'), 'virtio', 'vdb')
 
-QEMU itself connects to Ceph (rbd). Any other kind is first connected to the host and is then a file or a block device.
-QEMU decrypts encrypted volumes, with the secrets that ``storage.secrets`` stores.
+QEMU itself connects to volumes in Ceph (rbd). Volumes of all other kinds are first connected to the host, where they
+are files or block devices. QEMU decrypts encrypted volumes, with the secrets that ``storage.secrets`` stores.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ RBD = 'rbd'
 BLOCK = ('fibre_channel', 'iscsi', 'iser', 'lightos', 'local', 'nvmeof', 'scaleio', 'storpool')
 KINDS = (*BLOCK, NFS, RBD)
 _FORMATS = (RAW, QCOW2)
-# Names of the limits that the volume service sets, which are those of libvirt.
+# Names of the I/O limits that the volume service sets. libvirt has the same names.
 _LIMIT = re.compile(r'(read|write|total)_(bytes|iops)_sec(_max(_length)?)?')
 
 
 def check(volume: AttachedVolume, host: str, settings: GuestSettings) -> None:
-    """Check whether guests of this host can use a volume as it is attached. Raises VolumeUnsupported if they cannot."""
+    """Check whether guests of this host can use a volume with its present attachment.
+
+    Raises VolumeUnsupported if they cannot use it.
+    """
     connection, locked, reason = volume.connection, why_locked(volume), ''
     if volume.host != host:
         reason = f'it is attached to host {volume.host}'
@@ -48,7 +51,7 @@ def check(volume: AttachedVolume, host: str, settings: GuestSettings) -> None:
 
 
 def disk(guest: GuestSpec, given: GuestVolume, bus: str, target: str) -> VolumeDisk:
-    """Return the volume as the disk ``target`` on ``bus``."""
+    """Return the disk element of a volume, with the device name ``target`` on ``bus``."""
     volume, settings = given.volume, guest.settings
     connection, device = volume.connection, volume.device_type or 'disk'
     type_, source, auth = _source(given, settings)
@@ -97,7 +100,7 @@ def _source(given: GuestVolume, settings: GuestSettings) -> tuple[str, Element, 
         return 'file', node('source', lock, file=given.path), None
     if volume.kind != RBD:
         return 'block', node('source', lock, dev=given.path), None
-    # The connection has IPv6 addresses in brackets. libvirt adds the brackets itself.
+    # The brackets around IPv6 addresses in the connection are removed, because libvirt adds them itself.
     monitors = [
         node('host', name=str(name).strip('[]'), port=port)
         for name, port in zip(connection.get('hosts') or (), connection.get('ports') or (), strict=False)

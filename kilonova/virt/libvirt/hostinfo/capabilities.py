@@ -1,4 +1,4 @@
-"""Parsers of libvirt's capabilities: what the host is, and what its guests can have.
+"""Parsers of libvirt's capabilities: the host's hardware, and the hardware that its guests can have.
 
     caps = parse(connection.capabilities_xml(), test=connection.is_test)
     caps.arch, caps.cells, caps.supported()
@@ -34,7 +34,10 @@ _VIRTIO_IOMMU, _ADDRESS_SPACES, _VIRTIO_SOUND, _NO_SPEAKER = 8003000, 8007000, (
 
 @dataclass(frozen=True)
 class HostCapabilities:
-    """The host's CPU, and the kinds of guests that it can run as pairs of architecture and domain types."""
+    """The host's CPU and NUMA cells, and the kinds of guests that it can run.
+
+    ``guests`` are pairs of architecture and domain types, such as ('x86_64', ('kvm', 'qemu')).
+    """
 
     arch: str
     cpu_model: str
@@ -43,7 +46,7 @@ class HostCapabilities:
     cells: tuple[HostCell, ...]
     guests: tuple[tuple[str, tuple[str, ...]], ...]
     uuid: str | None = None
-    # A dict from architecture to machine types with the maximum number of vCPUs, None if libvirt does not report it.
+    # {architecture: {machine type: maximum number of vCPUs, or None if libvirt does not report it}}.
     machines: Mapping[str, Mapping[str, int | None]] = field(default_factory=dict)
     # The width of the host's physical addresses, {'mode': 'emulate', 'bits': 46}. None: libvirt does not report it.
     address_space: dict[str, Any] | None = None
@@ -111,8 +114,8 @@ def _address_space(element: ElementTree.Element | None) -> dict[str, Any] | None
 class GuestCapabilities:
     """The hardware that guests of the host's architecture can have on its machine types.
 
-    This includes disk buses, video models, graphics servers, firmware and other devices. ``has_address_spaces`` is True
-    if the width of the guests' physical addresses can be set.
+    The hardware includes disk buses, video models, graphics servers, firmware and other devices. ``has_address_spaces``
+    is True if the width of the guests' physical addresses can be set.
     """
 
     buses: frozenset[str] = frozenset()
@@ -136,7 +139,7 @@ class GuestCapabilities:
 
 
 def of_guests(connection: Connection, arch: str, virt_type: str, machines: set[str]) -> GuestCapabilities:
-    """Return what libvirt reports for guests of these machine types.
+    """Return the capabilities that libvirt reports for guests of these machine types, combined for all of them.
 
     If libvirt reports nothing, as its test driver does, the usual capabilities of the architecture are returned.
     """
@@ -145,13 +148,13 @@ def of_guests(connection: Connection, arch: str, virt_type: str, machines: set[s
         try:
             text = connection.domain_capabilities(arch, machine, virt_type)
         except libvirt.libvirtError as error:
-            # QEMU builds differ in the machine types that they have.
+            # QEMU builds differ in the machine types that they have, so a machine type without capabilities is skipped.
             LOG.debug('No capabilities from libvirt for machine type %s: %s', machine, error)
             continue
         one = parse_guest(text)
         found = one if found is None else found | one
     libvirt_version = connection.libvirt_version()
-    # The test driver's version is not a version of QEMU.
+    # The test driver's version is not a version of QEMU, so the newest QEMU is assumed.
     qemu_version = _NEWEST if connection.is_test else connection.version()
     return replace(
         found if found is not None else usual(arch),

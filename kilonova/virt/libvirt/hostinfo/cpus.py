@@ -1,7 +1,7 @@
 """The CPU models that guests of a host can have, as libvirt reports them.
 
     features(connection, 'x86_64', 'Haswell')                       # {'avx2', 'aes', …}
-    lacks(connection, 'Haswell', 'x86_64', 'pc', 'kvm')             # None: guests can have one here
+    lacks(connection, 'Haswell', 'x86_64', 'pc', 'kvm')             # None, if guests can have this CPU model
 
 ``host`` uses these functions to check the configuration and to report CPU traits.
 """
@@ -22,12 +22,15 @@ LOG = logging.getLogger(__name__)
 
 
 def lacks(connection: Connection, model: str, arch: str, machine: str | None, virt_type: str) -> str | None:
-    """Return why guests on this host can't have a CPU of this model. None: they can, or the hypervisor can't tell."""
+    """Return why guests on this host can't have a CPU of this model.
+
+    Return None if guests can have it, or if the hypervisor can't tell.
+    """
     return lacks_cpu(connection, _bare(arch, model), arch, machine, virt_type)
 
 
 def features(connection: Connection, arch: str, model: str, more: Iterable[str] = ()) -> frozenset[str]:
-    """Return all features of a CPU model, and those in ``more``.
+    """Return all features of a CPU model together with the features in ``more``.
 
     The result is empty if libvirt does not know the model or its features.
     """
@@ -54,7 +57,10 @@ def _bare(arch: str, model: str, more: Iterable[str] = ()) -> str:
 
 
 def of_host_model(connection: Connection, arch: str, machine: str, virt_type: str) -> frozenset[str]:
-    """Return the features of the CPU that guests see with cpu_mode host-model. Empty if libvirt does not report it."""
+    """Return the features of the CPU that guests see with cpu_mode host-model.
+
+    The result is empty if libvirt does not report this CPU.
+    """
     try:
         text = connection.domain_capabilities(arch, machine, virt_type)
     except libvirt.libvirtError as error:

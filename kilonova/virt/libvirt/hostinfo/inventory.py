@@ -1,4 +1,4 @@
-"""The resources of a host for get_available_resource, and its traits."""
+"""The resources of a host for ``get_available_resource``, and the host's traits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kilonova.virt.libvirt.domain import interface
 from kilonova.virt.libvirt.hostinfo.capabilities import GuestCapabilities, HostCapabilities
 from kilonova.virt.libvirt.storage.rbd.ceph import PoolSpace
 
-# Image types from which servers can be started, in addition to those of all drivers.
+# Image types from which servers can be started, in addition to the image types that all drivers support.
 _KERNEL_IMAGES = ('AKI', 'AMI', 'ARI')
 # Traits of every supported version of QEMU.
 _ALWAYS = ('COMPUTE_SOCKET_PCI_NUMA_AFFINITY', 'COMPUTE_NET_VIRTIO_PACKED')

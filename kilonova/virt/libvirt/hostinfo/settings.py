@@ -1,4 +1,4 @@
-"""The options of [libvirt], read once, checked, and converted for the configurators of domains."""
+"""Reader of the [libvirt] options: checks the values and converts them to the settings for configurators of domains."""
 
 from __future__ import annotations
 
@@ -95,15 +95,16 @@ def read(
 def control_groups() -> int:
     """Return the version of the control groups with which libvirt limits guests.
 
-    It is 1 if only a part of the control groups is of version 2.
+    The version is 1 if only a part of the control groups is of version 2.
     """
     return 2 if os.path.exists(CONTROLLERS) else 1
 
 
 def address_spaces(settings: GuestSettings) -> frozenset[str]:
-    """Return the ways in which guests' address width can be set with this cpu_mode.
+    """Return the ways in which the width of guests' physical addresses can be set: 'emulate' and 'passthrough'.
 
-    The host's own width (passthrough) requires the host's own CPU.
+    With 'passthrough' a guest has the host's own width, which requires a cpu_mode that gives it the host's own CPU. The
+    result is empty with cpu_mode none.
     """
     mode = settings.guest_cpu_mode
     if mode == 'none':
@@ -136,7 +137,10 @@ def consoles(conf: cfg.ConfigOpts, guests: GuestCapabilities) -> Consoles:
 
 
 def _spice_options(spice: cfg.ConfigOpts.GroupAttr) -> dict[str, str]:
-    """Return SPICE's options by the names of libvirt's elements. QEMU decides on options that are not set."""
+    """Return a dict from libvirt's element names to the values of SPICE's options.
+
+    Options that are not set are left out, so QEMU uses its defaults for them.
+    """
     sound = None if spice.playback_compression is None else 'on' if spice.playback_compression else 'off'
     said = {
         'image': spice.image_compression,
@@ -149,7 +153,7 @@ def _spice_options(spice: cfg.ConfigOpts.GroupAttr) -> dict[str, str]:
 
 
 def machine_types(conf: cfg.ConfigOpts, arch: str) -> set[str]:
-    """Return the machine types that guests may have here: those that Nova's images use, and the host's own."""
+    """Return the machine types that guests may have here: those that Nova's images use, and the configured ones."""
     known = {'x86_64': {'pc', 'q35'}, 'i686': {'pc', 'q35'}}.get(arch, {MACHINES.get(arch, 'virt')})
     return known | {machine for name, machine in _machines(conf.libvirt.hw_machine_type or []).items() if name == arch}
 

@@ -26,7 +26,7 @@ HANDED_OVER = 'guest.json'
 
 
 class TestDriverMigration:
-    """The simulated live migrations of one host."""
+    """The simulated live migrations from and to one host."""
 
     def __init__(self, connection: Connection, disks: ServerDisks) -> None:
         self._libvirt, self._disks = connection, disks
@@ -39,8 +39,8 @@ class TestDriverMigration:
     def give(self, uuid: str, offer: PlacedOffer, place: destination.MoveDestination, told: LiveTold) -> None:
         """Copy the disks to the destination, write the guest's XML there, and stop the guest. Called on the source.
 
-        Does nothing if the guest is off and its XML is at the destination already. Raises GuestFailed if the guest is
-        off otherwise, and DisksUnmovable if the destination is on another machine.
+        Does nothing if the guest is off and its XML is already at the destination. Raises GuestFailed if the guest is
+        off and the destination does not have its XML, and DisksUnmovable if the destination is on another machine.
         """
         left, guest = os.path.join(offer['instances_path'], uuid, HANDED_OVER), self._libvirt.find(uuid)
         if guest is None or not guest.is_active():
@@ -74,7 +74,8 @@ class TestDriverMigration:
                 place.put([one.path], there, lambda count: None)
         told(_numbers(total, total))
         is_paused = guest.power_state() == PowerState.PAUSED
-        # A device that was plugged in while the guest ran is only in the persistent definition.
+        # The persistent definition is used, because only this definition has the devices that were plugged in while the
+        # guest ran.
         definition = guest.call('XMLDesc', libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE)
         xml = rewritten(definition, path, there, offer)
         files.write_whole(os.path.join(there, HANDED_OVER), json.dumps({'xml': xml, 'paused': is_paused}))

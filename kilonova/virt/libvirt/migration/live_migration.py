@@ -69,14 +69,14 @@ class LibvirtLiveMigrations:
         self._listen = {'vnc': conf.vnc.server_listen, 'spice': conf.spice.server_listen}
         self._handover = TestDriverMigration(connection, disks)
 
-    # -- what is to be known before ------------------------------------------------------------------
+    # -- checks before a migration -------------------------------------------------------------------
 
     @translated
     def describe(self, instance: objects.Instance) -> LiveGuest:
-        """Return, on the source, the data of the running guest that the destination needs.
+        """Return a description of the running guest for the destination. Called on the source.
 
-        Raises GuestFailed if the guest is off, and errors.MigrationError if it has serial consoles on ports of its
-        host.
+        Raises GuestFailed if the guest is off, errors.MigrationError if it has serial consoles on TCP ports of its
+        host, and errors.MigrationPreCheckError if this host is too old to migrate the guest's mediated devices.
         """
         guest = self._active(instance)
         directory, offer = self._disks.directory(instance.uuid), self._mover.offer()
@@ -120,7 +120,7 @@ class LibvirtLiveMigrations:
             'machine': os_type.get('machine') if os_type is not None else None,
             'mdevs': mdevs,
             'volumes': [volume for one in domain.iterfind('devices/disk') if (volume := VOLUMES.name(one))],
-            # A CPU without a model is the host's own CPU, which libvirt compares itself.
+            # The value is None for a CPU without a model. Such a CPU is the host's own, and libvirt itself compares it.
             'cpu': ElementTree.tostring(cpu, encoding='unicode')
             if cpu is not None and cpu.find('model') is not None
             else None,
@@ -131,9 +131,12 @@ class LibvirtLiveMigrations:
 
     @translated
     def offer(self, instance: objects.Instance, guest: LiveGuest, block: bool | None, over_commit: bool) -> LiveOffer:
-        """Check, on the destination, whether the guest can be migrated to this host, and return how.
+        """Check whether the guest can be migrated to this host, and return the conditions. Called on the destination.
 
-        Raises errors.MigrationPreCheckError if CPU, storage or free space do not fit.
+        ``guest`` is the description that the source returned. ``block`` says whether the disks must be copied; with
+        None they are copied if the hosts share no storage. With ``over_commit``, the free space must suffice for the
+        used space of the disks, otherwise for their full size. Raises errors.MigrationPreCheckError if CPU, storage or
+        free space do not fit.
         """
         mine = self._mover.offer()
         is_shared = guest['storage_id'] == mine['storage_id'] and guest['host'] != mine['host']
@@ -147,7 +150,8 @@ class LibvirtLiveMigrations:
             raise errors.MigrationPreCheckError(
                 reason='its disks are in a Ceph pool: Block migration can not be used with shared storage.'
             )
-        # A guest without disk files needs neither a copy nor shared storage.
+        # A guest without disk files needs neither a copy nor shared storage, so the requested value of ``block`` is
+        # ignored.
         if block is None or all(one['format'] == RBD for one in guest['disks']):
             block = not is_shared
         if block and is_shared:
@@ -205,7 +209,7 @@ class LibvirtLiveMigrations:
                 f'host:{free} < need:{needed})'
             )
 
-    # -- destination ---------------------------------------------------------------------------------
+    # -- on the destination --------------------------------------------------------------------------
 
     def place(self, instance: objects.Instance, image_meta: ImageMeta) -> LivePlace:
         """Return the host CPUs and host memory that the guest will use on the destination.
@@ -225,14 +229,14 @@ class LibvirtLiveMigrations:
         offer: LiveOffer,
         pci_devices: Iterable[objects.PciDevice] = (),
     ) -> dict[str, str]:
-        """Prepare the destination: create empty disks and devices, plug ports, and connect volumes.
+        """Prepare this host as the destination: create empty disks and devices, plug ports, and connect volumes.
 
-        Returns a dict from volume id to the volume's source on this host.
+        Returns a dict from volume id to the XML of the volume's source on this host.
         """
         coming = self._volumes.coming(instance)
         self._domains.prepare_devices(pci_devices)
         self._domains.forget_if_made(instance.uuid)
-        # PCI functions are still in use on the source. They are plugged after the guest has arrived.
+        # Ports that are PCI functions are plugged after the guest has arrived.
         self._domains.plugs.renew(instance, [vif for vif in instance.vifs if not vif.is_function])
         self._handover.forget(instance.uuid)
         if offer['block']:
@@ -240,9 +244,9 @@ class LibvirtLiveMigrations:
         return self._volumes.origins(instance, coming)
 
     def _make_room(self, instance: objects.Instance, guest: LiveGuest, move: str) -> None:
-        """Create empty disks and fetch the base files and the kernel that the guest was started from.
+        """Create the server's directory with empty disks, and fetch the base files and the kernel that the guest needs.
 
-        An existing directory of the server is deleted.
+        An existing directory of the server is deleted first.
         """
         directory = self._disks.directory(instance.uuid)
         if directory.exists():
@@ -265,9 +269,10 @@ class LibvirtLiveMigrations:
 
     @translated
     def has_arrived(self, instance: objects.Instance) -> bool:
-        """Return True, on the destination, if the guest runs here or is no longer on its way.
+        """Return True if the guest has arrived on this host, the destination.
 
-        With post-copy it has arrived from the switch on, although a part of its memory is still missing.
+        A guest with post-copy has arrived when it is switched to post-copy, although a part of its memory is still
+        missing.
         """
         guest = self._libvirt.find(instance.uuid)
         if guest is None:
@@ -278,8 +283,8 @@ class LibvirtLiveMigrations:
     def receive(self, instance: objects.Instance) -> None:
         """Complete the migration on the destination: define the guest that has arrived and take over its disks.
 
-        A guest is stopped if a part of its memory is missing, because its post-copy failed. It then starts anew from
-        its disks.
+        If the post-copy failed and a part of the guest's memory is missing, the guest is stopped here, so that it can
+        be started anew from its disks.
         """
         guest = self._libvirt.find(instance.uuid)
         if guest is None and self._libvirt.is_test:
@@ -301,11 +306,11 @@ class LibvirtLiveMigrations:
         if guest is not None:
             self._domains.show(guest)
 
-    # -- source --------------------------------------------------------------------------------------
+    # -- on the source -------------------------------------------------------------------------------
 
     @translated
     def migrate(self, instance: objects.Instance, offer: PlacedOffer, told: LiveTold) -> None:
-        """Migrate the guest from the source to ``offer``'s host, and return when it is there."""
+        """Migrate the guest to the host of ``offer``, and return when the guest is there. Called on the source."""
         if self._libvirt.is_test:
             self._handover.give(instance.uuid, offer, self._place(instance, offer), told)
             return
@@ -327,7 +332,10 @@ class LibvirtLiveMigrations:
         return self._mover.destination(offer, instance.uuid)
 
     def _carry_files(self, instance: objects.Instance, offer: LiveOffer) -> None:
-        """Copy the files that QEMU does not transfer. Raises DisksUnmovable if that is not possible."""
+        """Copy the files that QEMU does not transfer, such as a config drive.
+
+        Raises DisksUnmovable if they cannot be copied.
+        """
         place = self._place(instance, offer)
         if not offer['block']:
             place.check()
@@ -353,11 +361,12 @@ class LibvirtLiveMigrations:
             ),
         }
         copied = migration_job.copied_disks(live, moved[0]) if offer['block'] else []
-        # Without a list, libvirt copies all writable disks, including volumes.
+        # The disks to copy are listed, because libvirt would otherwise copy all writable disks, including volumes.
         if copied:
             flags |= libvirt.VIR_MIGRATE_NON_SHARED_DISK
             parameters[libvirt.VIR_MIGRATE_PARAM_MIGRATE_DISKS] = copied
-        # A guest that already runs at the destination (post-copy) is paused here, which must not be transferred.
+        # A paused guest stays paused at the destination. With post-copy, the guest on the source is paused only because
+        # it already runs at the destination, so it must not be paused at the destination.
         if guest.power_state() == PowerState.PAUSED and not migration_job.has_switched(guest):
             flags |= libvirt.VIR_MIGRATE_PAUSED
         # Devices of the host cannot fetch memory that has not arrived yet, so a guest with such devices has no
@@ -378,7 +387,10 @@ class LibvirtLiveMigrations:
 
     @translated
     def abort(self, instance: objects.Instance) -> bool:
-        """Abort a migration on the source and wait for its end. Return True if the guest is active here."""
+        """Abort a migration on the source and wait for its end.
+
+        Return True if the guest is still active on this host.
+        """
         guest = self._libvirt.find(instance.uuid)
         if guest is None:
             return False
@@ -395,7 +407,7 @@ class LibvirtLiveMigrations:
 
     @translated
     def go_on(self, instance: objects.Instance) -> None:
-        """Resume, on the source, a guest that a failed or forced migration left paused."""
+        """Resume a guest that a failed or forced migration left paused. Called on the source."""
         guest = self._libvirt.find(instance.uuid)
         if guest is not None and (
             migration_job.is_held(guest) or (migration_job.was_held(guest) and instance.vm_state == VmState.ACTIVE)
@@ -408,15 +420,15 @@ class LibvirtLiveMigrations:
 
     @translated
     def leave(self, instance: objects.Instance, offer: LiveOffer) -> None:
-        """Remove, on the source, the domain and the volumes of a guest that has been migrated.
+        """Remove the domain and the volumes of a guest that has been migrated. Called on the source.
 
-        If the disks were copied, they are deleted; on shared storage the destination becomes their owner. With
+        If the disks were copied, they are deleted here. On shared storage the destination becomes their owner. With
         post-copy, this method first waits until the rest of the memory has been transferred. Raises VolumeFailed if a
         volume stays connected.
         """
         guest = self._libvirt.find(instance.uuid)
-        # With post-copy the guest already runs at the destination, and the rest of its memory is still being
-        # transferred.
+        # Wait for the rest of the guest's memory. With post-copy it is still being transferred, although the guest
+        # already runs at the destination.
         while guest is not None and not self._libvirt.is_test and migration_job.outgoing(guest) is not None:
             time.sleep(LOOK)
         with self._volumes.given_back(instance, instance.volumes):

@@ -1,8 +1,8 @@
 """Calls of libvirt for a live migration, and the XML of the guest for the destination.
 
-    call = MigrationCall(guest, uri, parameters, flags)       # lasts as long as the migration
-    outgoing(guest)                                  # its statistics; None when it is over
-    has_gone(guest)                                  # True if the guest runs elsewhere
+    call = MigrationCall(guest, uri, parameters, flags)  # lasts as long as the migration
+    outgoing(guest)                                      # statistics of the migration; None when it is over
+    has_gone(guest)                                      # True if the guest was migrated to another host
 
 ``transfer`` and ``live_migration`` use these functions.
 """
@@ -28,7 +28,8 @@ from kilonova.virt.parts.live_migrations import LivePlace, PlacedOffer
 
 LOG = logging.getLogger(__name__)
 
-# States of a guest whose post-copy failed: on the source, and on the destination.
+# Pairs of state and reason of a guest whose post-copy failed. A guest on the source has _BROKEN_HERE, and a guest on
+# the destination has one of _BROKEN.
 _BROKEN_HERE = libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED
 _BROKEN = (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_POSTCOPY_FAILED), _BROKEN_HERE
 _POST_COPIED = libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_POSTCOPY
@@ -41,7 +42,7 @@ _GONE = (libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_OPERATION_INVALID)
 
 
 class PostCopy(enum.Enum):
-    """The result of a switch to post-copy."""
+    """The result of a request to switch a live migration to post-copy."""
 
     BEGUN = 'begun'
     TOO_EARLY = 'too early'
@@ -53,7 +54,7 @@ class PostCopyRefused(Exception):
 
 
 class MigrationCall:
-    """The libvirt call that migrates a guest, in a separate thread. It lasts as long as the migration."""
+    """The libvirt call that migrates a guest, in a separate thread. The call lasts as long as the migration."""
 
     def __init__(self, guest: Guest, uri: str, parameters: dict[str, Any], flags: int) -> None:
         self.ended = False
@@ -72,7 +73,10 @@ class MigrationCall:
 
 # -- state of the migration in libvirt ------------------------------------------------------------------------------
 def state(guest: Guest) -> tuple[int, int] | None:
-    """Return libvirt's numbers of the guest's state and of the reason. None: the domain no longer exists."""
+    """Return libvirt's numbers for the guest's state and for the reason of this state.
+
+    Return None if the domain no longer exists.
+    """
     try:
         found, reason = guest.call('state')
     except libvirt.libvirtError as error:
@@ -108,7 +112,8 @@ def _job(guest: Guest) -> dict[str, int] | None:
         found = _stats(guest)
     except libvirt.libvirtError as error:
         if error.get_error_code() == libvirt.VIR_ERR_OPERATION_UNSUPPORTED:
-            # No more is known of a guest that is arriving, because only the source has statistics.
+            # libvirt returns this error for a guest that is being migrated to this host, because only the source has
+            # statistics.
             return {'operation': libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_IN}
         if error.get_error_code() not in (*_GONE, libvirt.VIR_ERR_NO_SUPPORT):
             raise
@@ -119,7 +124,7 @@ def _job(guest: Guest) -> dict[str, int] | None:
 def outgoing(guest: Guest) -> dict[str, int] | None:
     """Return the statistics of a guest's migration from this host.
 
-    None: no migration is running, or its post-copy failed.
+    Return None if no migration is running or if the post-copy of the migration failed.
     """
     job = _job(guest)
     if job is None or job.get('operation') != libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_OUT:
@@ -131,9 +136,9 @@ def outgoing(guest: Guest) -> dict[str, int] | None:
 
 
 def has_arrived(guest: Guest) -> bool:
-    """Return True if the guest is on this host and no longer on its way.
+    """Return True if a guest that was migrated to this host has arrived.
 
-    With post-copy, this is so from the switch on.
+    A guest with post-copy has arrived when it is switched to post-copy, although a part of its memory is still missing.
     """
     if state(guest) == _POST_COPIED or is_broken(guest):
         return True
@@ -144,7 +149,7 @@ def has_arrived(guest: Guest) -> bool:
 
 
 def has_gone(guest: Guest | None) -> bool:
-    """Return True if libvirt's state shows that the guest is off here because it was migrated."""
+    """Return True if libvirt reports that the guest is off on this host because it was migrated to another host."""
     return guest is not None and state(guest) == (libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_MIGRATED)
 
 
@@ -179,17 +184,14 @@ def is_unknown(error: Exception) -> bool:
 
 
 def refuses_post_copy(error: Exception) -> bool:
-    """Return True if a migration failed because the destination has no post-copy.
-
-    This is read from the text of QEMU's error.
-    """
+    """Return True if the text of QEMU's error says that the destination does not support post-copy."""
     return 'postcopy' in str(error).lower()
 
 
 def allow_downtime(guest: Guest, milliseconds: int) -> None:
     """Set how many milliseconds the guest may be stopped while the rest of its memory is transferred.
 
-    Ignored if the guest has already been migrated.
+    Do nothing if the guest has already been migrated.
     """
     try:
         guest.call('migrateSetMaxDowntime', milliseconds, 0)
@@ -209,7 +211,7 @@ def was_held(guest: Guest) -> bool:
 
 
 def abort(guest: Guest) -> None:
-    """Request the end of the migration. Ignored if there is none. A failure is only logged."""
+    """Request the end of a guest's migration. Do nothing if no migration is running. A failure is only logged."""
     try:
         guest.call('abortJob')
     except libvirt.libvirtError as error:
@@ -218,7 +220,10 @@ def abort(guest: Guest) -> None:
 
 
 def lacks_cpu(connection: Connection, cpu: str, arch: str, machine: str | None, virt_type: str) -> str | None:
-    """Return why guests on this host can't have this CPU (XML). None: they can, or the hypervisor can't tell."""
+    """Return why guests on this host can't have the CPU that the XML ``cpu`` describes.
+
+    Return None if guests can have it, or if the hypervisor can't tell.
+    """
     try:
         connection.do(
             lambda raw: raw.compareHypervisorCPU(
@@ -226,7 +231,7 @@ def lacks_cpu(connection: Connection, cpu: str, arch: str, machine: str | None, 
             )
         )
     except libvirt.libvirtError as error:
-        # A CPU model that is newer than this libvirt causes an error, too.
+        # A CPU model that this libvirt does not know, because it is newer, causes an error, too.
         if error.get_error_code() not in (libvirt.VIR_ERR_NO_SUPPORT, libvirt.VIR_ERR_OPERATION_UNSUPPORTED):
             return str(error)
         LOG.info('This hypervisor does not support CPU comparison; assuming that the CPU is compatible: %s', error)
@@ -235,9 +240,9 @@ def lacks_cpu(connection: Connection, cpu: str, arch: str, machine: str | None, 
 
 # -- data for the destination ---------------------------------------------------------------------------------------
 def xml(guest: Guest, inactive: bool = False) -> str:
-    """Return the XML from which another libvirt makes the guest.
+    """Return the guest's XML in the form from which the libvirt of another host creates the guest.
 
-    With ``inactive``, that of its persistent definition.
+    With ``inactive``, return the XML of the guest's persistent definition instead.
     """
     flags = libvirt.VIR_DOMAIN_XML_MIGRATABLE | libvirt.VIR_DOMAIN_XML_SECURE
     return str(guest.call('XMLDesc', flags | (libvirt.VIR_DOMAIN_XML_INACTIVE if inactive else 0)))
@@ -246,9 +251,10 @@ def xml(guest: Guest, inactive: bool = False) -> str:
 def rewritten(text: str, path: str, there: str, offer: PlacedOffer) -> str:
     """Return the domain's XML for the destination.
 
-    Paths in the directory ``path`` are changed to ``there``. Backing files are left out, because the files at the
-    destination name their own. The listen addresses of consoles, the host CPUs and memory, the devices and the volumes
-    are those of ``offer``. Raises MigrationError if the destination has no counterpart of a device or volume.
+    Paths in the directory ``path`` are changed to the directory ``there``. Backing files are left out, because the disk
+    files at the destination name them. ``offer`` gives the listen addresses of consoles, the host CPUs and memory, the
+    devices and the volumes at the destination. Raises MigrationError if the destination has no counterpart of a device
+    or volume.
     """
     domain = ElementTree.fromstring(text)
     below = path + os.sep
@@ -275,7 +281,10 @@ def rewritten(text: str, path: str, there: str, offer: PlacedOffer) -> str:
 
 
 def _put(domain: ElementTree.Element, place: LivePlace) -> None:
-    """Set the host CPUs and host memory of a domain. The CPUs and cells that the guest sees are not changed."""
+    """Set the host CPUs and the host memory of a domain.
+
+    The CPUs and NUMA cells that the guest sees are not changed.
+    """
     for vcpu in domain.iterfind('vcpu'):
         vcpu.attrib.pop('cpuset', None)
         if place['cpuset'] is not None:
@@ -288,9 +297,10 @@ def _put(domain: ElementTree.Element, place: LivePlace) -> None:
 
 
 def _exchange(domain: ElementTree.Element, hostdevs: Mapping[str, str]) -> None:
-    """Replace the host's devices of a domain. The guest sees the same devices at the same addresses.
+    """Replace the devices of the source host in a domain by devices of the destination.
 
-    Raises MigrationError if the destination has no device in place of one of them.
+    ``hostdevs`` is a dict from the address or uuid of a device to that of its replacement. The guest sees the same
+    devices at the same addresses. Raises MigrationError if the destination has no replacement for a device.
     """
     for old, element in of_host(domain).items():
         if old not in hostdevs:
@@ -305,9 +315,10 @@ def _exchange(domain: ElementTree.Element, hostdevs: Mapping[str, str]) -> None:
 
 
 def _reconnect(domain: ElementTree.Element, volumes: Mapping[str, str]) -> None:
-    """Replace the sources of a domain's volumes. The guest sees the same volumes at the same addresses.
+    """Replace the sources of a domain's volumes by the sources at the destination.
 
-    Raises MigrationError if the destination has not connected one of them.
+    ``volumes`` is a dict from volume id to the XML of a <disk>. The guest sees the same volumes at the same addresses.
+    Raises MigrationError if the destination has not connected a volume.
     """
     for disk in domain.iterfind('devices/disk'):
         volume_id = VOLUMES.name(disk)
@@ -324,7 +335,7 @@ def _reconnect(domain: ElementTree.Element, volumes: Mapping[str, str]) -> None:
 
 
 def copied_disks(text: str, path: str) -> list[str]:
-    """Return the guest's names ('vda' …) of the writable disks whose files are in ``path``."""
+    """Return the names of the writable disks in the guest ('vda' …) whose files are in the directory ``path``."""
     found = []
     for one in ElementTree.fromstring(text).iterfind('devices/disk'):
         source, target = one.find('source'), one.find('target')

@@ -1,12 +1,13 @@
-"""Live migration as [libvirt]live_migration_… configure it: parameters, supervision, and forced completion.
+"""Live migrations as the options [libvirt]live_migration_… configure them: start, supervision and forced completion.
 
     transfers = Transfers(conf)
     transfers.carry(guest, way, told)          # returns when the guest has arrived, whichever process began it
     transfers.hasten(guest)                    # meanwhile: force completion, by post-copy or by pausing the guest
 
 With post-copy a guest runs at the destination before all its memory has arrived, and QEMU fetches a page when the guest
-accesses it. From then on neither source nor destination has the complete guest. A connection that breaks is therefore
-opened again. If that fails, the guest's state is lost, and it starts anew from its disks at the destination.
+accesses it. From this switch on neither source nor destination has the complete guest. A connection that breaks is
+therefore opened again. If that fails, the guest's state is lost, and the guest starts anew from its disks at the
+destination.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ LOG = logging.getLogger(__name__)
 
 # Seconds between two checks of a migration, at the beginning and later.
 LOOK, LATER = 0.1, 1.0
-# The minimum size in GiB with which a migration's time limit is calculated.
+# The time limit of a migration grows with the size of the guest. A smaller guest counts as this number of GiB.
 LEAST_GIB = 2
 # Seconds after which a failed post-copy that cannot be continued is given up.
 MENDING = 60.0
@@ -42,9 +43,10 @@ _NUMBERS = ('memory_total', 'memory_processed', 'memory_remaining', 'disk_total'
 
 @dataclass(frozen=True)
 class MigrationTarget:
-    """The destination of a guest: libvirt's URI there, and parameters and flags in addition to this host's options.
+    """The destination of a guest: libvirt's URI there, and parameters and flags for libvirt's migration call.
 
-    ``post_copy`` is True if the guest may run there before its memory has arrived.
+    The parameters and flags of this host's options are added to the call. ``post_copy`` is True if the guest may run at
+    the destination before all its memory has arrived.
     """
 
     host: str
@@ -75,10 +77,12 @@ class Transfers:
         self._in_haste: set[str] = set()
 
     def carry(self, guest: Guest, way: MigrationTarget, told: LiveTold) -> None:
-        """Migrate the guest, and return when it is at the destination.
+        """Migrate the guest to the destination ``way``, and return when the guest is there.
 
-        A migration that is already running is continued. An exception of ``told``, or the end of the time limit, aborts
-        the migration. Raises errors.MigrationError if the guest stays on this host.
+        A migration that is already running is continued. ``told`` is called with the progress of the migration. The
+        migration is aborted if ``told`` raises an exception. At the end of the time limit it is aborted or forced to
+        complete, as [libvirt]live_migration_timeout_action says. Raises errors.MigrationError if the guest stays on
+        this host.
         """
         call = None
         try:
@@ -104,9 +108,10 @@ class Transfers:
         )
 
     def _flags(self, post_copy: bool) -> int:
-        """Return the flags for post-copy or auto-converge.
+        """Return the flags for TLS, and for post-copy or auto-converge.
 
-        Post-copy completes whatever the guest writes, so slowing the guest down (auto-converge) is not needed with it.
+        With post-copy a migration completes whatever the guest writes, so the guest need not be slowed down
+        (auto-converge).
         """
         flags = libvirt.VIR_MIGRATE_TLS if self._with_tls else 0
         if post_copy:
@@ -116,7 +121,7 @@ class Transfers:
     def _limits(self) -> dict[str, Any]:
         return {libvirt.VIR_MIGRATE_PARAM_BANDWIDTH: self._bandwidth} if self._bandwidth else {}
 
-    # -- the watch over it ----------------------------------------------------------------------------
+    # -- supervising a migration ----------------------------------------------------------------------
 
     def _follow(self, guest: Guest, told: LiveTold, call: migration_job.MigrationCall | None) -> None:
         since, pause, watch = time.monotonic(), LOOK, _Watch()
@@ -168,12 +173,13 @@ class Transfers:
             return error
         return None
 
-    # -- to its end -----------------------------------------------------------------------------------
+    # -- completing a migration -----------------------------------------------------------------------
 
     def hasten(self, guest: Guest) -> bool:
         """Force the migration to complete: switch it to post-copy, or pause the guest until it has arrived.
 
-        Returns False if the guest's disks are still being copied. The supervising thread then tries again.
+        Return False if the guest's disks are still being copied. In this case the thread that supervises the migration
+        tries again.
         """
         self._in_haste.discard(guest.uuid)
         if guest.power_state() == PowerState.PAUSED:
@@ -197,7 +203,10 @@ class Transfers:
         return True
 
     def _mend(self, guest: Guest, way: MigrationTarget) -> None:
-        """Continue a failed post-copy. libvirt may hang while it does so, so the time is limited to MENDING seconds."""
+        """Continue a migration whose post-copy failed, for at most MENDING seconds.
+
+        The time is limited because libvirt may hang meanwhile.
+        """
         call, pause, until = None, LATER, time.monotonic() + MENDING
         while migration_job.has_switched(guest) and time.monotonic() < until:
             if call is None or call.ended:
@@ -245,9 +254,10 @@ class _Watch:
     _since: float = 0
 
     def read(self, guest: Guest) -> dict[str, int] | None:
-        """Return the statistics of the migration. None: no migration is running, or they cannot be read (``unread``).
+        """Return the statistics of the migration.
 
-        After BLIND seconds without statistics, ``reason`` is set and the migration is aborted.
+        Return None if no migration is running, or if the statistics cannot be read. In the second case ``unread`` is
+        the error. After BLIND seconds without statistics, ``reason`` is set, and the migration is aborted.
         """
         try:
             job = migration_job.outgoing(guest)
@@ -264,16 +274,20 @@ class _Watch:
 
 @dataclass(frozen=True)
 class Downtimes:
-    """The time that a guest may be stopped at the end of a migration, in milliseconds, in steps up to ``most``."""
+    """The time in milliseconds that a guest may be stopped at the end of a migration.
+
+    The time grows during the migration. ``most`` is the largest value, ``steps`` the number of steps up to this value,
+    and ``delay`` the number of seconds for each GiB of the guest between two steps.
+    """
 
     most: int
     steps: int
     delay: int
 
     def at(self, took: float, gib: float) -> int:
-        """Return the downtime after ``took`` seconds for a guest of ``gib`` GiB.
+        """Return the downtime in milliseconds after ``took`` seconds of a migration, for a guest of ``gib`` GiB.
 
-        It grows by one step each ``delay`` seconds per GiB.
+        The downtime grows by one step each ``delay`` seconds per GiB.
         """
         first = self.most / self.steps
         step = min(int(took / (self.delay * gib)), self.steps)

@@ -45,9 +45,9 @@ def merge(links: list[Link], wanted: Merge, check: Check) -> None:
     """Merge files of a chain as ``wanted`` says (see ``parts.volume_snapshots.Merge``).
 
     If ``wanted.into`` is None, the first file of the chain receives the data of the files below it, down to
-    ``wanted.file``, which becomes its backing file (None: it has no backing file afterwards). Otherwise the data of
-    ``wanted.file`` are written into ``wanted.into``, and the file above it reads from ``wanted.into``. Raises
-    CommandFailed if qemu-img fails, and whatever ``check()`` raises.
+    ``wanted.file``, which becomes its backing file. If ``wanted.file`` is None, too, the first file has no backing file
+    afterwards. If ``wanted.into`` is a file, it receives the data of ``wanted.file``, and replaces ``wanted.file`` as a
+    backing file. Raises CommandFailed if qemu-img fails, and whatever ``check()`` raises.
     """
     by_name = {link.name: number for number, link in enumerate(links)}
     if wanted.into is None:

@@ -1,7 +1,7 @@
 """The image cache: each image is stored once per host, checked, in a format from which guests can start.
 
     cache = ImageCache(directory, locks)
-    base = cache.image(image_id, image_meta, download, most=16 << 30)       # Base(path, format, virtual size)
+    base = cache.image(image_id, image_meta, download, most=16 << 30)       # BaseFile(path, format, virtual size)
 
 However many boots wait for an image, it is downloaded once: the first boot holds the lock, the other boots find the
 file. A file that a crash left behind has the suffix .part or .converted, and the next download writes it again.
@@ -26,13 +26,12 @@ from kilonova.virt.parts.disks import FlavorDiskSmallerThanImage, ImageFetch, Im
 
 LOG = logging.getLogger(__name__)
 
-# The keys are values of disk_format in the image record. The values are the formats that the content may have, and
-# QEMU's name of the format.
+# {disk_format of the image record: (formats that the content may have, QEMU's name of the format)}.
 _FORMATS: dict[str, tuple[frozenset[str], str]] = {
     'qcow2': (frozenset({'qcow2'}), 'qcow2'),
     'raw': (frozenset({'raw', 'gpt'}), 'raw'),
     'iso': (frozenset({'iso'}), 'raw'),
-    # A file system without a boot loader. Its kernel is another image.
+    # An ami image is a file system without a boot loader. Its kernel is another image.
     'ami': (frozenset({'raw', 'gpt'}), 'raw'),
     'vdi': (frozenset({'vdi'}), 'vdi'),
     'vhd': (frozenset({'vhd'}), 'vpc'),
@@ -40,7 +39,7 @@ _FORMATS: dict[str, tuple[frozenset[str], str]] = {
     'vmdk': (frozenset({'vmdk'}), 'vmdk'),
 }
 
-# Seconds for which a file is always kept after it was last taken, because the disk that will use it may not exist yet.
+# Seconds for which a file is always kept after its last use for a new disk, because the disk may not exist yet.
 YOUNGEST = 600.0
 
 
@@ -84,8 +83,8 @@ class ImageCache:
     def kernel(self, image_id: str, download: ImageFetch) -> str:
         """Return the path of a cached kernel or ramdisk, which is stored byte for byte as it was uploaded.
 
-        Its file name differs from the names of disk images, because a file that was never inspected must not be used as
-        a disk image.
+        The name of the file differs from the names of disk images, because a file that was never inspected must not be
+        used as a disk image.
         """
         name = f'kernel_{hashlib.sha1(image_id.encode(), usedforsecurity=False).hexdigest()}'
         path = os.path.join(self.directory, name)
@@ -97,19 +96,19 @@ class ImageCache:
         return self._once(name, lambda path: disk.create_blank(path, size, *mkfs))
 
     def clean(self, used: Collection[str], min_age: float | None) -> list[str]:
-        """Delete the files that are not in ``used`` and are at least ``min_age`` seconds old. Return their names.
+        """Delete the files that no disk uses and that are at least ``min_age`` seconds old. Return their names.
 
-        ``used`` has names of files. If ``min_age`` is None, no file is deleted. The age of a file is the time since its
-        modification time. Taking a file from the cache sets this time to now, and this method does so for all files in
-        ``used``. A file is never deleted in the first 600 s. The current time is read from the clock of the file
-        system, which may be another machine's.
+        ``used`` has the names of the files that disks read from. If ``min_age`` is None, no file is deleted. A file's
+        age is the time since its modification time. This time is set to now when a file is taken from the cache for a
+        disk, and in each call of this method for all files in ``used``. A file younger than 600 s is never deleted. The
+        clock of the file system is used, because the file system may be on another machine.
         """
         active, removed = [], []
         now = self._now()
         for name in sorted(os.listdir(self.directory)) if now is not None else ():
             path = os.path.join(self.directory, name)
-            # A file that a crash left of a download is deleted by its age, like the others, under the lock of its
-            # image.
+            # A file that an interrupted download left is deleted by its age, too. The lock of its image is held
+            # meanwhile.
             with self._locks.hold(name.removesuffix('.part').removesuffix('.converted').removesuffix('.new')):
                 if name in used:
                     active.append(path)
@@ -151,7 +150,7 @@ class ImageCache:
     def _make_once(self, name: str, path: str, make: Callable[[], None]) -> None:
         with self._locks.hold(name):
             if os.path.exists(path):
-                # The file is about to be used. Setting its time protects it from ``clean``.
+                # A disk will use the file soon. Its new modification time protects it from ``clean``.
                 files.touch(path)
                 return
             os.makedirs(self.directory, exist_ok=True)
@@ -190,10 +189,10 @@ class ImageCache:
             files.remove(part)
 
     def _inspect(self, image_id: str, disk_format: str | None, path: str) -> tuple[str, int]:
-        """Return QEMU's name of the format and the virtual size. Raises ImageUnacceptable if anything is suspicious.
+        """Return QEMU's name of an image file's format, and its virtual size.
 
-        The content is parsed by ``format_inspector`` before qemu-img is started, because qemu-img would open files that
-        a hostile header names.
+        Raises ImageUnacceptable if the file may be unsafe. The content is parsed by ``format_inspector`` before
+        qemu-img is started, because qemu-img would open files that a hostile header names.
         """
 
         def refuse(reason: str) -> errors.ImageUnacceptable:

@@ -43,7 +43,7 @@ class ConfigDriveFailed(errors.KilonovaError):
 
 @dataclass(frozen=True)
 class Format:
-    """The format of config drives, from [DEFAULT]config_drive_format and mkisofs_cmd."""
+    """The format of config drives, from [DEFAULT]config_drive_format (iso9660 or vfat) and mkisofs_cmd."""
 
     name: str = 'iso9660'
     mkisofs: str = 'genisoimage'
@@ -57,8 +57,8 @@ class Format:
 def required(conf: cfg.ConfigOpts, instance: objects.Instance, image_meta: ImageMeta) -> bool:
     """Return True if a server must have a config drive.
 
-    It must if the user requested one, if the image has img_config_drive=mandatory, or if [DEFAULT]force_config_drive is
-    set.
+    A config drive is required if the user requested one, if the image has img_config_drive=mandatory, or if
+    [DEFAULT]force_config_drive is set.
     """
     wish = (image_meta.get('properties') or {}).get('img_config_drive')
     return (
@@ -73,8 +73,8 @@ def content(
 ) -> dict[str, bytes]:
     """Return a dict from path to content of the config drive's files.
 
-    ``files`` are pairs of a path in the guest and the content in base64. Raises VendordataFailed if the vendor data
-    cannot be read.
+    ``about`` has the server's metadata, and ``vendor`` reads the vendor data. ``files`` are pairs of a path in the
+    guest and the content in base64. Raises VendordataFailed if the vendor data cannot be read.
     """
     found: dict[str, bytes] = {}
     more: dict[str, Any] = {'admin_pass': admin_password} if admin_password else {}
@@ -99,13 +99,14 @@ def content(
 
 
 def build(path: str, tree: dict[str, bytes], format_: Format) -> None:
-    """Write the config drive to ``path``.
+    """Write a config drive with the files ``tree``, a dict from path to content, to the file ``path``.
 
-    Raises ConfigDriveFailed if that fails; an existing file is not changed then.
+    Raises ConfigDriveFailed if the program that builds the drive fails. An existing file at ``path`` is not changed in
+    this case.
     """
     aside = f'{path}.new'
-    # The drive may contain the admin password, so from its first byte on only its owner may read it, like every file
-    # that programs create here. A file that an earlier try left would keep its mode, so it is deleted first.
+    # Only the file's owner may ever read the drive, because it may contain the admin password. A file that an earlier
+    # try left would keep its permissions, so it is deleted first.
     files.remove(aside)
     scratch = tempfile.mkdtemp(prefix='.configdrive-', dir=os.path.dirname(path))
     try:

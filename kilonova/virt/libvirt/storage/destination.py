@@ -24,7 +24,8 @@ from kilonova.virt.libvirt.storage import disk, files, layers, ssh
 from kilonova.virt.libvirt.storage.instance import COMING, InstanceDirectory
 from kilonova.virt.parts.moves import MoveOffer
 
-# Called with the number of bytes transferred since the last call. An exception of it ends the transfer.
+# A function that gets the number of bytes transferred since its last call. An exception that it raises ends the
+# transfer.
 Going = Callable[[int], None]
 
 
@@ -59,10 +60,10 @@ class MoveDestination(Protocol):
         """Copy a base file, compare it with the original, and rename it to its final name."""
 
     def rebase(self, name: str, base: str, format_: str) -> None:
-        """Make an overlay that was copied read from another base file."""
+        """Change an overlay that was copied, so that it reads from the base file ``base`` at the destination."""
 
     def end(self, move: str) -> None:
-        """Rename the complete copy to the server's directory. It replaces any directory of that name."""
+        """Rename the complete copy to the server's directory. A directory that has this name already is replaced."""
 
     def discard(self, move: str) -> list[str]:
         """Delete the directories that this move brought, and return their paths."""
@@ -121,8 +122,8 @@ class Local:
     def put_base(self, path: str, target: str, move: str, going: Going) -> None:
         """Copy a base file with cp to a temporary name and rename it."""
         os.makedirs(os.path.dirname(target), exist_ok=True)
-        # The temporary name contains the move, because the destination may be downloading the same image at this
-        # moment.
+        # The temporary name contains the id of the move, because the destination may be downloading the same image at
+        # this moment.
         aside = f'{target}.{move}'
         try:
             command.watched(lambda: going(0), 'cp', '--sparse=always', '--', path, aside)
@@ -132,11 +133,11 @@ class Local:
         going(files.used(path))
 
     def rebase(self, name: str, base: str, format_: str) -> None:
-        """Make an overlay that was copied read from another base file."""
+        """Change an overlay that was copied, so that it reads from the base file ``base``."""
         command.run(*disk.rebase(self._coming.file(name), base, format_))
 
     def end(self, move: str) -> None:
-        """Rename the complete copy to the server's directory. It replaces any directory of that name."""
+        """Rename the complete copy to the server's directory. A directory that has this name already is replaced."""
         files.remove_tree(self._arrived.path)
         os.rename(self.coming, self._arrived.path)
 
@@ -158,8 +159,8 @@ class Shared(Local):
     def check(self) -> int:
         """Return the number of free bytes.
 
-        Raises DisksUnmovable if the destination's compute is not seen in this storage, or if the storage has another
-        path at the destination.
+        Raises DisksUnmovable if this storage has no record of the destination's present compute process, or if the
+        destination has the storage under another path.
         """
         # 'run' is missing if the destination has a release that did not support shared storage.
         if identity.run_of(self._own_path, self._offer['host']) != self._offer.get('run'):
@@ -179,9 +180,9 @@ class Shared(Local):
         return errors.DisksUnmovable(source=self._here, dest=self._offer['host'], reason=reason)
 
     def lay(self, kept: InstanceDirectory, move: str, left_behind: frozenset[str]) -> None:
-        """Fill the directory with overlays of the kept disks and with links.
+        """Fill the directory at the destination with overlays of the disks in ``kept``, and with links to its files.
 
-        This replaces the copying steps ``put``, ``put_base`` and ``rebase``.
+        This method replaces the steps that copy files: ``put``, ``put_base`` and ``rebase``.
         """
         self._coming.own(self._offer['host'])
         layers.lay(kept, self._coming, move, left_behind)

@@ -42,7 +42,10 @@ class BaseFile:
 
 @dataclass(frozen=True)
 class DiskFile:
-    """The header of a disk file. ``virtual_size`` is in bytes."""
+    """The header of a disk file.
+
+    ``virtual_size`` is in bytes. ``backing`` is the path of the backing file, or None if there is none.
+    """
 
     format: str
     virtual_size: int
@@ -52,8 +55,8 @@ class DiskFile:
 def look(path: str, format_: str) -> DiskFile:
     """Read a disk's header.
 
-    ``format_`` is the format that disk.info records. It is not detected, because the guest may write anything to the
-    first bytes of a raw disk. Raises CommandFailed if a qcow2 disk does not have a qcow2 header.
+    ``format_`` is the format that disk.info records. The format is not detected, because the guest may write anything
+    to the first bytes of a raw disk. Raises CommandFailed if a qcow2 disk does not have a qcow2 header.
     """
     if format_ != 'qcow2':
         return DiskFile('raw', os.path.getsize(path))
@@ -65,8 +68,8 @@ def look(path: str, format_: str) -> DiskFile:
         backing = None
         if offset:
             stream.seek(offset)
-            # A name without a directory means a file in the disk's directory. The length may be written by a guest, and
-            # a valid name has at most 1023 bytes.
+            # A backing file without a directory is in the disk's directory. At most 1023 bytes of its name are read,
+            # because a guest may have written the length, and a valid name is not longer.
             backing = os.path.join(os.path.dirname(path), os.fsdecode(stream.read(min(length, _LONGEST_NAME))))
     return DiskFile('qcow2', size, backing)
 
@@ -96,8 +99,8 @@ def create_overlay(path: str, base: BaseFile, size: int) -> None:
     """Create a qcow2 overlay of ``base`` with a virtual size of ``size`` bytes. Replaces an existing file.
 
     ``base.path`` must be an absolute path. New overlays of one base and size have the same bytes, so only the first one
-    is made with qemu-img. The following ones are written from a cached copy of its bytes. One call of qemu-img costs 6
-    ms of CPU, a fifth of the CPU that a host spends on a boot. Raises CommandFailed if the base does not exist.
+    is made with qemu-img. The others are written from a cached copy of these bytes, because one call of qemu-img costs
+    6 ms of CPU, a fifth of the CPU that a host spends on a boot. Raises CommandFailed if the base does not exist.
     """
     if not os.path.exists(base.path):
         raise command.CommandFailed(command='making an overlay', reason=f'{base.path} does not exist')
@@ -113,7 +116,10 @@ def create_overlay(path: str, base: BaseFile, size: int) -> None:
 
 @functools.lru_cache(maxsize=64)
 def _new_layer(base: BaseFile, size: int) -> tuple[int, tuple[tuple[int, bytes], ...]]:
-    """Return the length of a new overlay made by qemu-img, and its blocks that are not all zeros with their offsets."""
+    """Create an overlay with qemu-img. Return its length, and its blocks as pairs of offset and bytes.
+
+    Blocks that contain only zeros are left out.
+    """
     with tempfile.TemporaryDirectory() as directory:
         made = os.path.join(directory, 'overlay')
         create_layer(made, base, size)
@@ -125,7 +131,7 @@ def _new_layer(base: BaseFile, size: int) -> tuple[int, tuple[tuple[int, bytes],
 def create_layer(path: str, base: BaseFile, size: int) -> None:
     """Create a qcow2 overlay of ``base`` with qemu-img.
 
-    A ``base`` without a directory is in the directory of ``path``.
+    If ``base.path`` has no directory, it is a file in the directory of ``path``.
     """
     aside = _aside(path)
     command.run('qemu-img', 'create', '-q', '-f', 'qcow2', '-b', base.path, '-F', base.format, aside, str(size))
@@ -177,7 +183,7 @@ def as_raw(path: str, format_: str) -> int:
     """
     if format_ == 'raw':
         return files.used(path)
-    # For a raw target, qemu-img measure counts holes, too, so qcow2 is measured.
+    # The size as qcow2 is measured, because for a raw target qemu-img measure counts holes, too.
     found = json.loads(command.run('qemu-img', 'measure', '--output=json', '-O', 'qcow2', '-f', format_, path))
     return int(found['required'])
 
@@ -205,14 +211,14 @@ def allocates(directory: str) -> bool:
 
 
 def rebase(path: str, base: str, format_: str) -> tuple[str, ...]:
-    """Return the command that makes an overlay use another backing file with the same content."""
+    """Return the qemu-img command that makes an overlay read from another backing file with the same content."""
     return ('qemu-img', 'rebase', '-q', '-u', '-f', 'qcow2', '-b', base, '-F', format_, path)
 
 
 def collapse(path: str, base: BaseFile) -> None:
-    """Copy the data of an overlay's intermediate layers into it.
+    """Copy the data of the layers between an overlay and its base into the overlay.
 
-    Afterwards the overlay reads only from ``base``, which is the lowest layer that it read from before.
+    Afterwards the overlay reads only from ``base``, the lowest of the files that it read from before.
     """
     command.run('qemu-img', 'rebase', '-q', '-f', 'qcow2', '-b', base.path, '-F', base.format, path)
 
@@ -231,7 +237,7 @@ def flatten(path: str, below: Iterable[str]) -> None:
 
 
 def grow(path: str, format_: str, size: int) -> bool:
-    """Make a disk larger. Return False if it already has ``size`` bytes or more. A disk is never shrunk."""
+    """Make a disk larger. Return False if the disk already has ``size`` bytes or more. A disk is never shrunk."""
     if look(path, format_).virtual_size >= size:
         return False
     command.run('qemu-img', 'resize', '-q', '-f', format_, path, str(size))
@@ -239,7 +245,10 @@ def grow(path: str, format_: str, size: int) -> bool:
 
 
 def create_blank(path: str, size: int, *mkfs: str) -> None:
-    """Create a sparse raw file and format it with the program ``mkfs``, which gets the file as its last argument."""
+    """Create a sparse raw file of ``size`` bytes, and format it with the command ``mkfs``, if one is given.
+
+    The command gets the file as its last argument.
+    """
     aside = f'{path}.new'
     with files.create(aside) as stream:
         stream.truncate(size)

@@ -90,7 +90,7 @@ def check_room(directory: str, need: int, what: str) -> None:
 
 
 class FileLocks:
-    """Named locks between the threads of this process and between processes (lock files in ``directory``)."""
+    """Named locks that exclude other threads and other processes. The lock files are in ``directory``."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
@@ -102,7 +102,7 @@ class FileLocks:
         """Hold the lock ``name`` while the context is active."""
         with self._guard:
             lock = self._threads.setdefault(name, threading.Lock())
-        # The lock between threads is taken first, so that at most one thread waits for another process.
+        # The lock between threads is taken first, so that at most one thread of this process waits for the lock file.
         with lock:
             os.makedirs(self._directory, exist_ok=True)
             descriptor = os.open(os.path.join(self._directory, f'kilonova-{name}'), os.O_RDWR | os.O_CREAT, 0o600)

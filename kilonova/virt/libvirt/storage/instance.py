@@ -3,7 +3,8 @@
     directory = InstanceDirectory(instances_path, uuid)
     directory.record('disk', 'qcow2')
 
-Other files in it record the disks that the user requested, the current move, and the owner on shared storage.
+Other files in the directory record the disks that the user requested, the current move, and the host that owns the
+directory on shared storage.
 """
 
 from __future__ import annotations
@@ -42,9 +43,10 @@ RBD = 'rbd'
 INFO, ASKED, OWNER, TAKEN = 'disk.info', 'disk.asked', 'owner', 'taken_from'
 KERNEL, RAMDISK = 'kernel', 'ramdisk'
 DOMAIN_XML, CONSOLE, MOVE = 'libvirt.xml', 'console.log', 'move.json'
-# Suffixes of a server's other directories: the kept originals of a move, and an incomplete copy that is being received.
+# Suffixes of a server's two other directories: one with the originals that a move keeps, and one for an incomplete copy
+# that is being received.
 KEPT, COMING = '_resize', '_incoming'
-# How many bytes of the console log are read, counted from its end.
+# The number of bytes that are read at the end of the console log.
 CONSOLE_LIMIT = 100 * 1024
 
 LOG = logging.getLogger(__name__)
@@ -73,7 +75,7 @@ class InstanceDirectory:
         """Create the server's directory if it does not exist."""
         os.makedirs(self.path, exist_ok=True)
 
-    # -- disk.info -----------------------------------------------------------------------------------
+    # -- disk.info, the record of the disks' formats -------------------------------------------------
 
     def formats(self) -> dict[str, str]:
         """Return a dict from disk name to format, {'disk': 'qcow2', 'disk.eph0': …}, in the order of creation."""
@@ -117,10 +119,10 @@ class InstanceDirectory:
             if os.path.exists(self.file(name))
         }
 
-    # -- what its user asked for ---------------------------------------------------------------------
+    # -- the disks that the user requested -----------------------------------------------------------
 
     def asked(self) -> dict[str, RequestedDisk]:
-        """Return a dict from disk name to requested disk. It is empty if flavor and image define all disks."""
+        """Return a dict from disk name to requested disk. The dict is empty if flavor and image define all disks."""
         with contextlib.suppress(FileNotFoundError), open(self.file(ASKED), encoding='utf-8') as stream:
             return {name: RequestedDisk.from_dict(values) for name, values in json.load(stream).items()}
         return {}
@@ -132,26 +134,26 @@ class InstanceDirectory:
         else:
             files.remove(self.file(ASKED))
 
-    # -- which move it belongs to --------------------------------------------------------------------
+    # -- the move that made the directory or set it aside --------------------------------------------
 
     def move(self) -> str | None:
-        """Return the id of the move that made this directory or set it aside.
+        """Return the id of the move that made this directory as a copy or set it aside.
 
-        None: the directory has no mark of a move.
+        Return None if the directory is not part of a move.
         """
         with contextlib.suppress(FileNotFoundError), open(self.file(MOVE), encoding='utf-8') as stream:
             return str(json.load(stream)['move'])
         return None
 
     def mark_move(self, move: str) -> None:
-        """Mark the directory with a move."""
+        """Record in the directory (move.json) that it is part of a move."""
         files.write_whole(self.file(MOVE), mark_of(move))
 
     def unmark_move(self) -> None:
-        """Delete the file that marks the directory with a move."""
+        """Delete the record (move.json) that the directory is part of a move."""
         files.remove(self.file(MOVE))
 
-    # -- whose it is, where hosts share their storage ------------------------------------------------
+    # -- the host that owns the directory, on storage that several hosts share -----------------------
 
     def own(self, host: str) -> None:
         """Record ``host`` as the owner of the directory: of the server's disks, or of the kept originals of a move."""
@@ -159,10 +161,10 @@ class InstanceDirectory:
             files.write_whole(self.file(OWNER), host)
 
     def owner(self) -> str | None:
-        """Return the host that the directory belongs to, or None if none is recorded.
+        """Return the host that the directory belongs to, or None if no owner is recorded.
 
-        A directory without an owner belongs to any host that sees it. It is a copy that has just arrived, or it was
-        made by a release that recorded no owner.
+        A directory without an owner belongs to any host that sees the directory. Such a directory is a copy that has
+        just arrived, or a release that recorded no owner made it.
         """
         with contextlib.suppress(FileNotFoundError), open(self.file(OWNER), encoding='utf-8') as stream:
             return stream.read() or None
@@ -173,7 +175,7 @@ class InstanceDirectory:
         return self.owner() in (None, host)
 
     def take_from(self, host: str | None) -> None:
-        """Record the host from which another host takes the directory over. None deletes the record."""
+        """Record the dead host ``host`` from which this directory is taken over. None deletes the record."""
         if host is None:
             files.remove(self.file(TAKEN))
         else:
@@ -185,7 +187,7 @@ class InstanceDirectory:
             return stream.read() or None
         return None
 
-    # -- the console ---------------------------------------------------------------------------------
+    # -- the log of the serial console ---------------------------------------------------------------
 
     def console(self) -> str:
         """Return the last 100 KiB of the console log, or '' if there is none.
@@ -203,7 +205,7 @@ class InstanceDirectory:
             LOG.error('The console log of a guest cannot be read: %s', error)
             raise errors.ConsoleNotAvailable from error
 
-    # -- the XML for people --------------------------------------------------------------------------
+    # -- the copy of the XML for operators -----------------------------------------------------------
 
     def show_domain(self, xml: str) -> None:
         """Write the domain's XML to libvirt.xml for operators to read.

@@ -1,12 +1,13 @@
-"""Layers of disks, so that a move on storage that two hosts share copies no disk.
+"""Layers of disks. With layers, a move between two hosts that share their storage copies no disk.
 
     lay(kept, coming, move)        # in <uuid>_incoming: overlays, and links to the files in <uuid>_resize
-    adopt(kept, current)           # confirm: the files themselves replace the links
+    adopt(kept, current)           # after the move is confirmed: the files themselves replace the links
     join(directory)                # before a copy: each disk reads from nothing but its base again
 
-A layer has the name ``layer.<move>.<name of the disk>``. An overlay names its layer without a directory, so it remains
-valid when the directory is renamed. A link is replaced by a rename, which a guest that has the file open does not
-notice.
+A layer is a disk file as it was before a move. The guest writes to a new file, an overlay, which reads from the layer.
+A layer has the name ``layer.<move>.<name of the disk>``. An overlay names its layer without a directory, so the name
+remains valid when the directory is renamed. A link is replaced by a rename, which a guest that has the file open does
+not notice.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from kilonova.virt.libvirt.storage.instance import ASKED, CONFIG, CONSOLE, INFO,
 _PREFIX = 'layer.'
 # If a disk has this many layers, they are merged into one file at the next move.
 MOST = 8
-# Files that are copied, because they are small or are not written by the guest.
+# Files that a move copies instead of linking them, because they are small or the guest does not write them.
 _COPIED = frozenset({ASKED, CONSOLE})
 
 
@@ -30,14 +31,15 @@ def origin(name: str) -> str:
 
 
 def is_layer(name: str) -> bool:
-    """Return True if the name is that of a layer."""
+    """Return True if this is the file name of a layer."""
     return name.startswith(_PREFIX)
 
 
 def lay(kept: InstanceDirectory, coming: InstanceDirectory, move: str, left_behind: frozenset[str]) -> None:
-    """Fill the empty directory ``coming`` with overlays and links that read from ``kept``, which does not change.
+    """Fill the empty directory ``coming`` with overlays of the disks in ``kept`` and with links to its files.
 
-    The guest writes to the overlays in ``coming``. The data that it had before the move remain in ``kept``.
+    The guest writes to the overlays in ``coming``. The data that it had before the move remain unchanged in ``kept``.
+    Files with a name in ``left_behind`` are left out.
     """
     if sum(map(is_layer, kept.formats())) >= MOST:
         join(kept)
@@ -64,9 +66,9 @@ def lay(kept: InstanceDirectory, coming: InstanceDirectory, move: str, left_behi
 
 
 def adopt(kept: InstanceDirectory, current: InstanceDirectory) -> None:
-    """Move the files that ``current`` has links to from ``kept`` to ``current``.
+    """Move the files that ``current`` has links to from ``kept`` to ``current``, in place of the links.
 
-    This can be repeated, and does nothing if ``current`` has no links.
+    Repeated calls are safe. Nothing is moved if ``current`` has no links.
     """
     for name in os.listdir(current.path):
         path = current.file(name)
@@ -75,7 +77,10 @@ def adopt(kept: InstanceDirectory, current: InstanceDirectory) -> None:
 
 
 def join(directory: InstanceDirectory) -> None:
-    """Merge the layers of each disk into one file. The guest must be off. The content that it sees does not change."""
+    """Merge each disk in a directory with its layers into one file.
+
+    The guest must be off. The content that the guest sees does not change.
+    """
     found = directory.disks()
     for name, top in found.items():
         if not is_layer(name) and _layer_below(top):

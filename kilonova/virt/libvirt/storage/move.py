@@ -1,11 +1,13 @@
-"""The transfer of a server's disks to another host or to the same host, so that it can be reverted.
+"""The transfer of a server's disks to another host, or within one host. A transfer can be reverted.
 
 The source calls ``check``, ``carry`` (which keeps the originals in <uuid>_resize and puts a copy at the destination),
 and then ``confirm`` or ``restore``. The destination calls ``offer``, and ``discard`` when the move is reverted. Every
 step may be repeated: the id of the move is written into the directories on source and destination, so a move that was
-interrupted can be distinguished from the leftovers of another move. On storage that the two hosts share, no disk is
-copied (``layers``), and each directory records its owner: a host never touches a directory of another host. Disks in a
-pool stay where they are, and a snapshot keeps their content from before the move.
+interrupted can be distinguished from the leftovers of another move.
+
+On storage that the two hosts share, no disk is copied (see ``layers``). Each directory records its owner there, and a
+host never touches a directory of another host. Disks in a Ceph pool stay where they are, and a snapshot keeps their
+content from before the move.
 """
 
 from __future__ import annotations
@@ -32,12 +34,16 @@ from kilonova.virt.parts.moves import DiskInfo, MoveOffer, Progress
 
 LOG = logging.getLogger(__name__)
 
-# Files that are not copied: swap is made anew, and the marks belong to the original.
+# Files that are not copied to the destination. Swap is made anew there. The files that record the move and the owner
+# are only valid for the directory that contains them.
 _LEFT_BEHIND = frozenset({SWAP, MOVE, OWNER})
 
 
 class DiskMover:
-    """The transfers of disks of one host, whose servers' disks are in ``instances_path`` or in ``pool``."""
+    """The transfers of servers' disks from and to one host.
+
+    The disks are files in ``instances_path`` or images in ``pool``.
+    """
 
     def __init__(
         self,
@@ -51,8 +57,9 @@ class DiskMover:
     ) -> None:
         """Create a mover for the host ``host``.
 
-        ``address`` is the address at which other hosts reach this host. ``transport`` defines how this host copies
-        disks to other machines. ``pools`` is True if new disks are made in the pool.
+        ``address`` is the address at which other hosts reach this host. ``base_path`` is the directory of the image
+        cache. ``transport`` defines how this host copies disks to other machines. ``pools`` is True if new disks are
+        made in the pool.
         """
         self._pool, self._pools = pool, pools
         self.host, self.instances_path, self.base_path = host, instances_path, base_path
@@ -60,14 +67,18 @@ class DiskMover:
         self._run = str(uuidlib.uuid4())
 
     def start(self) -> None:
-        """Write a record into the storage that this host's compute uses it. Must be called before ``offer``."""
+        """Record in the storage that the present run of this host's compute uses it.
+
+        Must be called before ``offer``.
+        """
         identity.storage_id(self.instances_path, create=True)
         identity.show_run(self.instances_path, self.host, self._run)
 
     def offer(self) -> MoveOffer:
-        """Return, as the destination, where disks are to be put and how the source can check that it can write there.
+        """Return the address at which this host, as the destination, receives disks.
 
-        This includes the ids of machine, boot and storage, this compute's run, and a new id of the move.
+        The result also has the ids of the machine, its boot, its storage and this compute's run, with which the source
+        checks that it can write to this storage, and a new id for the move.
         """
         offer: MoveOffer = {
             'host': self.host,
@@ -84,17 +95,18 @@ class DiskMover:
             offer['pool'] = self._pool.id
         return offer
 
-    # -- source --------------------------------------------------------------------------------------
+    # -- on the source -------------------------------------------------------------------------------
 
     def check(self, instance: objects.Instance, dest: MoveOffer, flavor: objects.Flavor) -> None:
         """Check, as the source, whether a server's disks can be moved to ``dest``. Changes nothing.
 
-        Raises ResizeError if the flavor would shrink a disk, and DisksUnmovable if the destination cannot receive the
-        disks.
+        ``flavor`` is the new flavor. Raises ResizeError if it would shrink a disk, and DisksUnmovable if the
+        destination cannot receive the disks.
         """
         old = instance.flavor
         source = self._source(instance.uuid)
-        # A boot volume has a size of its own.
+        # The volume that a server boots from has a size of its own, so a flavor with a smaller root_gb does not shrink
+        # it.
         shrinks = not instance.is_from_volume and flavor.root_gb < old.root_gb
         if shrinks or flavor.ephemeral_gb < wishes.ephemeral_gb(source.asked(), old):
             raise errors.ResizeError(reason='Unable to resize disk down.')
@@ -103,7 +115,7 @@ class DiskMover:
         size = found[DISK].virtual_size if DISK in found else 0
         if DISK in pooled:
             size = self._pool.size(image_of(instance.uuid, DISK)) or 0
-        # A flavor without root_gb uses the image's size, so comparing the flavors is not enough.
+        # The disk of a flavor without root_gb has the image's size, so the size of the disk itself is compared as well.
         if flavor.root_gb and flavor.root_gb * disk.GIB < size:
             raise errors.ResizeError(reason='Unable to resize disk down.')
         place = self.destination(dest, instance.uuid)
@@ -125,7 +137,10 @@ class DiskMover:
             )
 
     def _bases_to_carry(self, found: Mapping[str, disk.DiskFile], dest: MoveOffer, place: MoveDestination) -> int:
-        """Return the bytes of the base files that the disks read from and that the destination does not have."""
+        """Return how many bytes of base files must be copied to the destination together with the disks.
+
+        A base file that a disk reads from is copied if the destination does not have it.
+        """
         try:
             bases = [
                 _Base.find(path, os.path.join(dest['base_path'], os.path.basename(path)), place)
@@ -141,15 +156,16 @@ class DiskMover:
         return destination.of(dest, uuid, self.host, self.instances_path, self._transport)
 
     def _source(self, uuid: str) -> InstanceDirectory:
-        """Return the directory that has the originals now."""
+        """Return the directory with the server's original disks: <uuid>, or <uuid>_resize during a move."""
         kept, current = self._directories(uuid)
         return kept if self.is_aside(uuid) else current
 
     def carry(self, uuid: str, dest: MoveOffer, progress: Progress | None = None) -> DiskInfo:
-        """Keep the originals as <uuid>_resize and put a copy of them at the destination. Return {'move', 'disks'}.
+        """Keep the server's original disks in <uuid>_resize and put a copy of them at the destination.
 
         On shared storage, the destination gets overlays of the originals instead of copies. The guest must be off.
-        Raises InstanceNotFound if there are no disks, and ResizeError if the transfer fails.
+        Returns the id of the move and the names of the disks. Raises InstanceNotFound if there are no disks, and
+        ResizeError if the transfer fails.
         """
         kept = self._set_aside(uuid, dest['move'])
         for image in _lasting(uuid, kept):
@@ -176,11 +192,11 @@ class DiskMover:
         if dest['host'] == self.host:
             return
         if InstanceDirectory(self.instances_path, uuid, KEPT).move() != dest['move']:
-            return  # nothing was copied
+            return  # this move has copied nothing
         try:
             found = place.discard(dest['move'])
         except command.CommandFailed as error:
-            # The destination deletes the copy itself when it undoes its part of the move.
+            # This is no error, because the destination deletes the copy itself when it undoes its part of the move.
             LOG.warning(
                 'Host %s may still have a copy of the disks of server %s; it deletes the copy when it undoes '
                 'its part of the move: %s',
@@ -215,7 +231,7 @@ class DiskMover:
         return kept
 
     def _directories(self, uuid: str) -> tuple[InstanceDirectory, InstanceDirectory]:
-        """Return the directory of the kept originals and the current directory."""
+        """Return two directories of a server: <uuid>_resize with the kept originals, and the current one, <uuid>."""
         return (InstanceDirectory(self.instances_path, uuid, KEPT), InstanceDirectory(self.instances_path, uuid))
 
     def _copy(
@@ -228,7 +244,8 @@ class DiskMover:
         """
         layers.join(kept)
         for name, found in kept.disks().items():
-            # Two hosts format the same empty disk with different bytes, so an overlay of one does not fit the other's.
+            # An ephemeral or swap disk reads from a formatted empty disk that each host makes itself. The bytes of this
+            # file differ between hosts, so the disk is made independent of the file before it is copied.
             if found.backing and is_blank(found.backing):
                 disk.flatten(kept.file(name), [found.backing])
         paths = [kept.file(name) for name in kept.carried(_LEFT_BEHIND)]
@@ -252,9 +269,10 @@ class DiskMover:
         place.end(dest['move'])
 
     def confirm(self, uuid: str) -> None:
-        """Delete the kept originals.
+        """Delete the originals of a server's disks that were kept during a move.
 
-        On shared storage, the destination first takes over the files that its disks read from.
+        On shared storage, the files that the destination's disks still read from are first moved to the destination's
+        directory.
         """
         kept, current = self._directories(uuid)
         if kept.is_of(self.host):
@@ -264,16 +282,16 @@ class DiskMover:
         self._forget(current, kept)
         if kept.exists() and current.exists():
             layers.adopt(kept, current)
-            # On the same host or on shared storage, the current directory is the original now.
+            # The move was within one host or on shared storage. The current directory has the only disks now, so it is
+            # no longer marked as a copy.
             if current.move() == kept.move():
                 current.unmark_move()
         files.remove_tree(kept.path)
 
     def is_aside(self, uuid: str) -> bool:
-        """Return True if originals are kept here and <uuid> is missing or is a copy made by the same move.
+        """Return True if <uuid>_resize has the originals, and <uuid> is missing or is the copy that the same move made.
 
-        A kept directory that another move left is not counted if the server's current directory was not made by that
-        move.
+        The result is False if another move left <uuid>_resize behind and did not make the directory <uuid>.
         """
         kept, current = self._directories(uuid)
         return (
@@ -283,7 +301,7 @@ class DiskMover:
         )
 
     def restore(self, uuid: str) -> None:
-        """Restore the originals that the source has kept. Do nothing if there are none."""
+        """Restore the originals that the source has kept during a move. Do nothing if there are none."""
         kept, current = self._directories(uuid)
         if self.is_aside(uuid):
             move = kept.move()
@@ -299,22 +317,22 @@ class DiskMover:
             current.unmark_move()
 
     def _forget(self, current: InstanceDirectory, marked: InstanceDirectory) -> None:
-        """Delete the snapshots in the pool that were made for the move that marked a directory."""
+        """Delete the snapshots in the pool that belong to the move that is recorded in the directory ``marked``."""
         move = marked.move()
         for image in _lasting(os.path.basename(current.path), marked) if move else ():
             self._pool.forget(image, str(move))
 
-    # -- destination ---------------------------------------------------------------------------------
+    # -- on the destination --------------------------------------------------------------------------
 
     def discard(self, uuid: str, same_host: bool) -> None:
-        """Delete, as the destination, the copy that arrived.
+        """Delete, as the destination, the copy of the disks that arrived.
 
-        The only copy of a server's disks, a directory that no move has made, and another host's directory are never
-        deleted.
+        Three directories are never deleted: one with the only copy of a server's disks, one that no move has made, and
+        one of another host.
         """
         coming = InstanceDirectory(self.instances_path, uuid, COMING)
         if coming.is_of(self.host):
-            # An incomplete base file that was transferred together with the copy.
+            # Delete incomplete base files of this move. Their suffix is the id of the move.
             for part in glob.glob(os.path.join(glob.escape(self.base_path), f'*.{coming.move()}')):
                 files.remove(part)
             shutil.rmtree(coming.path, ignore_errors=True)
@@ -325,10 +343,10 @@ class DiskMover:
             files.remove_tree(current.path)
 
     def _discard_made(self, uuid: str, current: InstanceDirectory, move: str) -> None:
-        """Delete the images in the pool that this host made for the new flavor.
+        """Delete the images in the pool that this host, as the destination, made for the new flavor.
 
-        These are the images that have no snapshot of this move. An image that belongs to another host is kept: the
-        source may already have restored its disks.
+        These images have no snapshot of this move. An image that belongs to another host is kept, because the source
+        may already have restored its disks.
         """
         for name in current.pooled():
             image = image_of(uuid, name)
@@ -338,7 +356,7 @@ class DiskMover:
 
 
 def _lasting(uuid: str, directory: InstanceDirectory) -> list[str]:
-    """Return the images of a server's disks whose content must be restored when a move is reverted."""
+    """Return the names of the images in the pool whose content must be restored when a server's move is reverted."""
     return [image_of(uuid, name) for name in directory.pooled() if name not in _LEFT_BEHIND]
 
 

@@ -1,9 +1,9 @@
-"""Disks that the user of a server requested, where they differ from what the flavor and the image define.
+"""Disks that the user of a server requested, where they differ from the disks that the flavor and the image define.
 
     asked = read(block_devices, flavor)           # {'disk.eph0': RequestedDisk(size=2, file_system='ext4'), …}
 
 The requested disks are stored in a file next to the server's disks (``InstanceDirectory.asked``) and deleted together
-with them. Code that defines the guest later therefore needs only the directory.
+with the disks. Code that defines the guest later therefore needs only the server's directory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Self
 from kilonova.objects import BlockDeviceMapping, Flavor
 
 DISK, SWAP, CONFIG, EPHEMERAL = 'disk', 'disk.swap', 'disk.config', 'disk.eph'
-# These names become an argument of mkfs.
+# The file systems that a user may request. mkfs gets the name as an argument.
 FILE_SYSTEMS = frozenset(('ext2', 'ext3', 'ext4', 'xfs', 'vfat'))
 
 
@@ -25,8 +25,7 @@ class RequestedDisk:
     """The user's request for one disk. A field that is None was not requested.
 
     ``size`` is in GiB for an ephemeral disk and in MiB for swap. ``flavor_swap`` is the swap size of the flavor at the
-    time of the request. If the server's flavor has another swap size later, the flavor's size replaces the requested
-    one.
+    time of the request. If the server's flavor has another swap size later, the requested size is no longer used.
     """
 
     size: int | None = None
@@ -84,8 +83,8 @@ def ephemeral_gb(asked: Mapping[str, RequestedDisk], flavor: Flavor) -> int:
 def swap_mb(asked: Mapping[str, RequestedDisk], flavor: Flavor) -> int:
     """Return the swap size in MiB.
 
-    This is the requested size as long as the flavor has the same swap size as at the time of the request. Otherwise it
-    is the flavor's size.
+    The requested size is returned as long as the flavor has the same swap size as at the time of the request, otherwise
+    the flavor's size.
     """
     wish = asked.get(SWAP)
     if wish is not None and wish.size and wish.flavor_swap == flavor.swap:

@@ -1,7 +1,7 @@
-"""The rescue system of a server: its files next to the server's own, and the file that records how it starts.
+"""The rescue system of a server: its files next to the server's files, and a record of how the rescue system starts.
 
     found = files.prepare(instance, image_meta, image)     # fetches images; nothing of the server changes
-    files.make(instance, image_meta, found, password)      # writes disk, config drive, kernel, and then the record
+    files.make(instance, directory, found, password)       # writes disk, config drive, kernel, and then the record
     read(directory)                                        # RescueSystem, or None: the server starts normally
     forget(disks, uuid)
 
@@ -44,8 +44,8 @@ class RescueSystem:
         bus: Bus of the rescue disk. None means the guest's default.
         stable: True if the server's disks keep their device names and the rescue disk is added after them. Otherwise
             the rescue disk is the first disk.
-        files: Names of the config drive, kernel and ramdisk that the rescue system has of its own.
-        drive: Device type of that config drive.
+        files: Names of the files that the rescue system has of its own: config drive, kernel and ramdisk.
+        drive: Device type of the rescue system's config drive.
         command_line: The kernel command line of the rescue image, '' if it has none. None means that an older release
             wrote the record.
     """
@@ -59,9 +59,9 @@ class RescueSystem:
     command_line: str | None = None
 
     def disks(self, at: Callable[[str, str], GuestDisk], own: tuple[GuestDisk, ...]) -> tuple[GuestDisk, ...]:
-        """Return the guest's disks, made from the server's ``own`` disks and the rescue system's disks.
+        """Return the disks of the rescued guest: the server's ``own`` disks and the rescue system's disks.
 
-        ``at`` returns a disk by name and format.
+        ``at(name, format)`` must return the server's disk of this name as a GuestDisk.
         """
         kept = tuple(each for each in own if CONFIG not in self.files or each.name != CONFIG)
         drive = (
@@ -73,7 +73,10 @@ class RescueSystem:
         return (*kept, *drive, first) if self.stable else (first, *kept, *drive)
 
     def kernel(self, directory: InstanceDirectory) -> tuple[str | None, str | None]:
-        """Return the paths of the rescue system's kernel and ramdisk, None for one that it does not have."""
+        """Return the paths of the rescue system's kernel and ramdisk.
+
+        A path is None if the rescue system has no such file.
+        """
         kernel, ramdisk = (directory.file(name + _SUFFIX) if name in self.files else None for name in (KERNEL, RAMDISK))
         return kernel, ramdisk
 
@@ -82,8 +85,8 @@ class RescueSystem:
 class Prepared:
     """Images that were fetched for a rescue.
 
-    ``base`` is the rescue image's file, ``kernels`` a dict from file name to the path of a kernel or ramdisk, and
-    ``rescue`` says how the rescue system will start.
+    ``base`` is the rescue image's file, ``kernels`` is a dict from file name to the path of a kernel or ramdisk, and
+    ``rescue`` has the disks and settings of the rescue system.
     """
 
     base: disk.BaseFile
@@ -92,7 +95,7 @@ class Prepared:
 
 
 def read(directory: InstanceDirectory) -> RescueSystem | None:
-    """Return how the server's rescue system starts, or None if the server is not rescued."""
+    """Return the disks and settings of the server's rescue system, or None if the server is not rescued."""
     with contextlib.suppress(FileNotFoundError), open(directory.file(NOTE), encoding='utf-8') as stream:
         values = json.load(stream)
         return RescueSystem(**{**values, 'files': tuple(values['files'])})
@@ -100,7 +103,7 @@ def read(directory: InstanceDirectory) -> RescueSystem | None:
 
 
 def forget(disks: ServerDisks, uuid: str) -> None:
-    """Delete the record and then the files of a rescue system. Do nothing if there are none."""
+    """Delete the record and then the files of a server's rescue system. Do nothing if there are none."""
     directory = disks.directory(uuid)
     if not directory.exists():
         return
@@ -113,7 +116,10 @@ def forget(disks: ServerDisks, uuid: str) -> None:
 
 
 class RescueFiles:
-    """The files of rescue systems on one host, for [libvirt]rescue_image_id, rescue_kernel_id and rescue_ramdisk_id."""
+    """The files of rescue systems on one host.
+
+    The options [libvirt]rescue_image_id, rescue_kernel_id and rescue_ramdisk_id name the host's images for rescues.
+    """
 
     def __init__(self, conf: cfg.ConfigOpts, cache: ImageCache, images: ImageSource | None, disks: ServerDisks) -> None:
         self._conf, self._cache, self._images, self._disks = conf, cache, images, disks
@@ -121,9 +127,9 @@ class RescueFiles:
     def prepare(self, instance: objects.Instance, image_meta: ImageMeta, image: ImageMeta | None) -> Prepared:
         """Fetch the images that the rescue system is made of.
 
-        If ``image`` is None, the host's default rescue image is used, or the server's own image if the host has none.
-        Raises DriverMisconfigured if there is no image client, and the errors that ``parts.guests.Guests.spawn`` has
-        for images.
+        ``image`` is the rescue image. If it is None, the host's default rescue image is used, or the server's own image
+        if the host has no default. Raises DriverMisconfigured if there is no image client, and the same errors as
+        ``parts.guests.Guests.spawn`` for unusable images.
         """
         if self._images is None:
             raise DriverMisconfigured(reason='no image client is configured, which is needed to fetch images')
@@ -158,7 +164,10 @@ class RescueFiles:
     def make(
         self, instance: objects.Instance, directory: InstanceDirectory, prepared: Prepared, admin_password: str | None
     ) -> None:
-        """Write all files of the rescue system, replacing those of an earlier try, and then the record."""
+        """Write all files of the rescue system, and the record as the last one. Files of an earlier try are replaced.
+
+        ``prepared`` is the result of ``prepare``.
+        """
         forget(self._disks, instance.uuid)
         self._disks.make_rescue(instance.uuid, _DISK, prepared.base)
         for name, path in prepared.kernels.items():

@@ -6,8 +6,8 @@ A secret exists as long as its volume is connected to this host.
     secrets.forget(volume.volume_id)
     secrets.clear()                         # delete the secrets of volumes that no domain has
 
-A secret has the id of its volume. It exists only in libvirt's memory: libvirtd loses all secrets when it is restarted,
-and the next start of a guest stores its secrets again. Libvirt's test driver does not support secrets.
+A secret has the id of its volume. Secrets exist only in libvirt's memory: libvirtd loses all of them when it is
+restarted, and the next start of a guest stores its secrets again. Libvirt's test driver does not support secrets.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class LibvirtSecrets:
         self._libvirt, self._keys = connection, keys
 
     def keep(self, volume: AttachedVolume) -> str | None:
-        """Store the passphrase of an encrypted volume in libvirt and return it.
+        """Store the passphrase of an encrypted volume in libvirt and return the passphrase.
 
-        Return None if the volume is not encrypted. This can be repeated. Raises VolumeUnsupported if this host cannot
-        read the volume's encryption key.
+        Return None if the volume is not encrypted. Repeated calls are safe. Raises VolumeUnsupported if this host
+        cannot read the volume's encryption key.
         """
         if volume.encryption is None:
             return None
@@ -65,8 +65,8 @@ class LibvirtSecrets:
     def forget(self, volume_id: str) -> None:
         """Delete the secret of a volume. Do nothing if there is none.
 
-        If libvirt is not reachable, this is only logged: a libvirtd that was restarted has no secrets, and otherwise
-        ``clear`` deletes the secret later.
+        If libvirt does not answer, only a warning is logged: a libvirtd that was restarted has no secrets, and
+        otherwise ``clear`` deletes the secret later.
         """
         if self._libvirt.is_test:
             return
@@ -83,7 +83,7 @@ class LibvirtSecrets:
                 raise
 
     def clear(self) -> None:
-        """Delete the secrets that a crash left behind, whose volumes no domain has.
+        """Delete the secrets that a crash left behind, which are those of volumes that no domain has.
 
         Only secrets of Kilonova are deleted: their usage id is equal to their own id.
         """
@@ -103,7 +103,8 @@ class LibvirtSecrets:
         try:
             left = set(self._libvirt.do(ours))
         except (HypervisorUnavailable, libvirt.libvirtError) as error:
-            # A host may have no virtsecretd. If libvirt as a whole is not reachable, the next call reports it.
+            # This is no error, because a host may have no virtsecretd. If no part of libvirt answers, the next call of
+            # libvirt raises the error.
             LOG.warning(
                 'Could not list the secrets of libvirt; guests of this host cannot have encrypted volumes: %s', error
             )

@@ -57,7 +57,10 @@ class ServerDisks(DiskPlaces):
         self.drive = configdrive.Format(conf.config_drive_format, conf.mkisofs_cmd)
 
     def check_storage(self) -> None:
-        """Check whether file system or pool support the configuration. Raises DriverMisconfigured if they do not."""
+        """Check that the file system or the pool supports the configuration.
+
+        Raises DriverMisconfigured if it does not.
+        """
         path = self._conf.instances_path
         if self.format == RBD:
             for option, is_set in (
@@ -91,7 +94,7 @@ class ServerDisks(DiskPlaces):
         return self.guest_disks(instance.uuid, wanted, asked)
 
     def root_bytes(self, uuid: str) -> int:
-        """Return the maximum size in bytes of the root disk as one file, including the data of its backing files."""
+        """Return the maximum size in bytes of one file with the data of the root disk and of its backing files."""
         directory = self.directory(uuid)
         if DISK in directory.pooled():
             return self.pool.used(image_of(uuid, DISK))
@@ -105,15 +108,15 @@ class ServerDisks(DiskPlaces):
         return min(total, size)
 
     def kernel(self, instance: objects.Instance) -> tuple[str | None, str | None]:
-        """Return the paths of a server's own kernel and ramdisk, None for one that it does not have.
+        """Return the paths of a server's own kernel and ramdisk. A path is None if the server has no such file.
 
-        The files are in the server's directory and are deleted with it.
+        The files are in the server's directory and are deleted together with it.
         """
         directory, wanted = self.directory(instance.uuid), _kernels(instance)
         kernel, ramdisk = (directory.file(name) if name in wanted else None for name in (KERNEL, RAMDISK))
         return kernel, ramdisk
 
-    # -- making them ---------------------------------------------------------------------------------
+    # -- making the disks ----------------------------------------------------------------------------
 
     def create(
         self,
@@ -125,7 +128,7 @@ class ServerDisks(DiskPlaces):
         asked: Mapping[str, RequestedDisk] | None = None,
         keep_ephemeral: bool = False,
     ) -> None:
-        """Create all disks of a new server. They replace the disks of an earlier try or of the server before a rebuild.
+        """Create all disks of a new server, in place of the disks of an earlier try or of the server before a rebuild.
 
         If ``asked`` is None, the requested disks are read from the directory. With ``keep_ephemeral``, existing
         ephemeral disks are kept.
@@ -172,10 +175,9 @@ class ServerDisks(DiskPlaces):
     def _with_drive(
         self, instance: objects.Instance, image_meta: ImageMeta, asked: Mapping[str, RequestedDisk]
     ) -> dict[str, RequestedDisk]:
-        """Return the requested disks with the device type of the config drive.
+        """Return the requested disks, and in addition the device type of the config drive.
 
-        It is recorded because another host may be configured for another type, and the guest must keep the one that it
-        has.
+        The type is recorded because the guest must keep it after a move to a host that is configured for another type.
         """
         found = {name: wish for name, wish in asked.items() if name != CONFIG}
         if self.drive.device != 'cdrom' and configdrive.required(self._conf, instance, image_meta):
@@ -211,7 +213,8 @@ class ServerDisks(DiskPlaces):
                     disk.grow(directory.file(name), formats[name], size * disk.GIB)
         self.renew_swap(instance, image_meta)
         for name, found in directory.disks().items():
-            # A copy is sparse again, so its space is reserved once more. A layer is not written any more.
+            # The copy of a disk that a move made is sparse, so its space is reserved again. A layer, the file of an
+            # earlier move that an overlay reads from, is not written any more and needs no space.
             if name != CONFIG and not layers.is_layer(name):
                 self.allocate(directory.file(name), found.virtual_size)
 
@@ -228,11 +231,11 @@ class ServerDisks(DiskPlaces):
         self._add_blanks(instance, image_meta, directory)
 
     def ensure_bases(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
-        """Make again the files that the guest starts from and that its overlays read from, if they were deleted.
+        """Make again the kernel, the ramdisk and the base files that a guest needs to start, if they were deleted.
 
-        An image has the same content whenever it is fetched, and of swap only an empty disk is lost. An ephemeral disk
-        cannot be made again: formatting it once more gives other bytes, which do not fit the guest's own blocks, so its
-        files would be lost. Raises GuestFailed with the file's name if a file is missing that cannot be made again.
+        An image has the same content whenever it is fetched, and swap contains nothing that the guest needs later. The
+        base file of an ephemeral disk cannot be made again: another formatting has other bytes, which do not fit the
+        blocks that the guest has written. Raises GuestFailed with the file's name if such a base file is missing.
         """
         directory = self.directory(instance.uuid)
         self._add_kernels(instance, directory)
@@ -253,9 +256,9 @@ class ServerDisks(DiskPlaces):
                 )
 
     def _add_kernels(self, instance: objects.Instance, directory: InstanceDirectory, again: bool = False) -> None:
-        """Add the server's kernel and ramdisk to its directory, if they are missing.
+        """Copy the server's kernel and ramdisk from the cache to its directory, if they are missing.
 
-        With ``again``, replace the existing ones, too.
+        With ``again``, existing files are replaced, too.
         """
         if again:
             for name in {KERNEL, RAMDISK} - _kernels(instance).keys():
@@ -313,7 +316,7 @@ class ServerDisks(DiskPlaces):
         self.allocate(directory.file(name), size)
 
     def make_rescue(self, uuid: str, name: str, base: disk.BaseFile) -> None:
-        """Create the disk of a rescue system. It is as large as its image."""
+        """Create the disk of a rescue system, which is as large as the rescue image ``base``."""
         if self.format == RBD:
             self.put(uuid, name, base, base.virtual_size)
         else:
@@ -321,7 +324,7 @@ class ServerDisks(DiskPlaces):
             make(self.directory(uuid).file(name), base, base.virtual_size)
 
     def _begin_disk(self, uuid: str, name: str) -> None:
-        """Delete the old disk if it is a file and the new one will be an image in the pool, or the other way round."""
+        """Delete the old disk of this name if only one of the old and the new disk is an image in the pool."""
         was = self.directory(uuid).formats().get(name)
         if was is not None and (was == RBD) != (self.format == RBD):
             self.drop(uuid, name)
@@ -349,7 +352,7 @@ class ServerDisks(DiskPlaces):
         return self._image(instance, image_meta, most)
 
     def allocate(self, path: str, size: int) -> None:
-        """Reserve the space for a whole disk if [DEFAULT]preallocate_images says so.
+        """Reserve the disk space for a whole disk, if [DEFAULT]preallocate_images is 'space'.
 
         Raises errors.NoRoom if the file system has too little free space.
         """
@@ -357,8 +360,8 @@ class ServerDisks(DiskPlaces):
             disk.allocate(path, size)
 
     def _image(self, instance: objects.Instance, image_meta: ImageMeta, most: int | None = None) -> disk.BaseFile:
-        # A server may be built from another image than the one that it was created from: after it was shelved, from the
-        # image of its root disk.
+        # The image may differ from the one that the server was created from: a shelved server is built from the image
+        # of its root disk.
         return self._cache.image(image_meta.get('id') or instance.image_ref, image_meta, self._download, most)
 
 
@@ -391,7 +394,7 @@ def _bases_in_use(path: str, bases: str) -> set[str]:
     for directory in directories:
         if directory == bases:
             continue
-        # A server may be deleted during this loop; it reads from no file any more.
+        # A server may be deleted during this loop. Its disks read from no base file any more.
         with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
             for entry in entries:
                 if entry.is_file(follow_symlinks=False):

@@ -2,9 +2,9 @@
 
     place = Remote(offer, uuid, 'gpu1', FileTransport('ssh', bandwidth=0))
 
-The other machine needs sh, coreutils, qemu-img, and rsync if that is the transport. Files are sent in blocks. Each
-block is flushed to the disk there before the next one is sent, so a transfer that was cut continues after the last
-complete block. A local program ends with this process, and the remote program ends with the connection.
+The other machine needs sh, coreutils, qemu-img, and rsync if rsync is configured. Files are sent in blocks. The other
+machine flushes each block to its disk before the next block is sent, so a transfer that was cut continues after the
+last complete block. A local program ends with this process, and the remote program ends with the connection.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ from kilonova.virt.parts.moves import MoveOffer
 LOG = logging.getLogger(__name__)
 T = TypeVar('T')
 
-# Sizes in bytes: BLOCK is sent by one ssh process, PIECE by one read and write in it.
+# BLOCK is the number of bytes that one ssh process sends. PIECE is the number of bytes that are read and written at
+# once.
 BLOCK, PIECE = 256 << 20, 1 << 20
-# The ssh command. It ends after 3 unanswered keepalive messages, one each 5 seconds.
+# The ssh command. ssh sends a keepalive message every 5 seconds, and ends after 3 unanswered messages.
 _SSH = (
     'setpriv',
     '--pdeathsig',
@@ -51,8 +52,8 @@ _SSH = (
     '-o',
     'ServerAliveCountMax=3',
 )
-# Time limit in seconds for the check before the guest is stopped: a start file of the user's shell or a network file
-# system at the destination may hang.
+# Time limit in seconds for ``check``, which runs before the guest is stopped. The check may hang because of a start
+# file of the user's shell or a network file system at the destination.
 _CHECKED_WITHIN = 60.0
 # Seconds before each retry after the connection was cut.
 _PAUSES = (1.0, 2.0, 5.0, 10.0, 20.0)
@@ -74,7 +75,8 @@ _TRUNCATE = 'umask 077; truncate -s "$2" "$1"'
 _HEAD = 'if [ -e "$1" ]; then head -c 4 "$1" | od -An -tx1; fi'
 _SUM = 'sha256sum < "$1"'
 _DIRECTORY = 'mkdir -p "$1"'
-# _MOVE and _END do nothing when they are repeated because only the answer to the first call was lost.
+# _MOVE and _END do nothing if the rename was done before, because they are run again if only the answer to the first
+# run was lost.
 _MOVE = 'if [ -e "$1" ]; then mv "$1" "$2"; fi'
 _END = (
     'if [ -e "$1" ]; then rm -rf "$2_del" && if [ -e "$2" ]; then mv "$2" "$2_del"; fi && mv "$1" "$2" && '
@@ -87,7 +89,7 @@ _DISCARD = (
 
 
 class Cut(command.CommandFailed):
-    """The connection was cut. The data that have arrived are kept at the destination."""
+    """The connection to the other machine was cut. The data that have arrived there are kept."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ class FileTransport:
 
 
 class Remote:
-    """A ``destination.Destination`` on another machine. ``here`` is the name of this host, for messages."""
+    """A ``destination.MoveDestination`` on another machine. ``here`` is the name of this host, for messages."""
 
     def __init__(self, offer: MoveOffer, uuid: str, here: str, transport: FileTransport) -> None:
         self._offer, self._here, self._transport = offer, here, transport
@@ -111,7 +113,7 @@ class Remote:
         self.coming = f'{self._arrived}_incoming'
         self._pace = _Pace(transport.bandwidth)
 
-    # -- what Destination says -----------------------------------------------------------------------
+    # -- the methods of MoveDestination --------------------------------------------------------------
 
     def check(self) -> int:
         """Return the number of free bytes at the destination.
@@ -170,18 +172,18 @@ class Remote:
         self._run(_MOVE, aside, target)
 
     def rebase(self, name: str, base: str, format_: str) -> None:
-        """Make an overlay that was copied read from another base file."""
+        """Change an overlay that was copied, so that it reads from the other machine's base file ``base``."""
         self._run(shlex.join(disk.rebase(os.path.join(self.coming, name), base, format_)))
 
     def end(self, move: str) -> None:
-        """Rename the complete copy to the server's directory. It replaces any directory of that name."""
+        """Rename the complete copy to the server's directory. A directory that has this name already is replaced."""
         self._run(_END, self.coming, self._arrived)
 
     def discard(self, move: str) -> list[str]:
         """Delete the directories and the incomplete base files of this move. Return the paths of the directories."""
         return self._once(_DISCARD, self.coming, self._arrived, mark_of(move), self._offer['base_path'], move).split()
 
-    # -- programs there ------------------------------------------------------------------------------
+    # -- running programs on the other machine -------------------------------------------------------
 
     def _unmovable(self, reason: str) -> errors.DisksUnmovable:
         return errors.DisksUnmovable(source=self._here, dest=self._offer['host'], reason=reason)
@@ -219,7 +221,7 @@ class Remote:
             kind = Cut if code in _CUT or code < 0 else command.CommandFailed
             raise kind(command=f'ssh {self._offer["address"]}', reason=said.strip()[-500:] or f'exit code {code}')
 
-    # -- files ---------------------------------------------------------------------------------------
+    # -- sending files -------------------------------------------------------------------------------
 
     def _send(self, path: str, target: str, going: Callable[[int], None]) -> None:
         send = self._by_rsync if self._transport.kind == 'rsync' else self._by_blocks
@@ -252,7 +254,8 @@ class Remote:
 
     def _by_blocks(self, path: str, target: str, going: Callable[[int], None]) -> None:
         size = os.path.getsize(path)
-        # The existing part was written from the beginning to the end. Its last block may be incomplete.
+        # An earlier try may have sent a part of the file, from its beginning on. The last block of this part may be
+        # incomplete, so it is sent again.
         there = int(self._run(_SIZE, target) or 0)
         begin = size if there == size else there // BLOCK * BLOCK
         with open(path, 'rb', buffering=0) as stream:
@@ -265,7 +268,8 @@ class Remote:
 
     def _block(self, stream: IO[bytes], start: int, length: int, target: str, going: Callable[[int], None]) -> None:
         sent = 0
-        # A separate pipe that is written without os.write, because eventlet's os.write is not made for native threads.
+        # The pipe to the program is created here and written without os.write, because eventlet's os.write is not made
+        # for native threads.
         reads, writes = os.pipe()
         pipe = io.FileIO(writes, 'wb')
         # stderr is written to a file, because no thread reads a pipe during the transfer.
@@ -283,7 +287,7 @@ class Remote:
             finally:
                 os.close(reads)
             try:
-                with contextlib.suppress(BrokenPipeError):  # its exit code and error output say why it ended
+                with contextlib.suppress(BrokenPipeError):  # ssh's exit code and stderr say why it ended
                     while sent < length:
                         count = min(PIECE, length - sent)
                         concurrency.native(_move, stream.fileno(), pipe, start + sent, count)
@@ -320,7 +324,8 @@ class _Pace:
 def _move(source: int, target: io.FileIO, offset: int, count: int) -> None:
     """Write one piece of a file to a pipe completely."""
     data = os.pread(source, count, offset)
-    # The file may have become shorter. Its size is set at the end of the transfer.
+    # The source file may have become shorter. The missing bytes are sent as zeros, and the copy gets its size at the
+    # end.
     data = data.ljust(count, b'\0')
     view = memoryview(data)
     while view:

@@ -1,4 +1,4 @@
-"""Volumes of servers on this host. They are connected before a guest uses them and disconnected when it has ended.
+"""Volumes of servers on this host. They are connected before a guest uses them, and disconnected after the guest's end.
 
     volumes.check(instance.volumes)                     # may raise VolumeUnsupported; changes nothing
     given = volumes.connected(instance)                 # for a domain that is built
@@ -36,16 +36,18 @@ LOG = logging.getLogger(__name__)
 class HostVolumes:
     """The volumes that are connected to one host.
 
-    After a restart of the compute there are no records, so paths and users of volumes are read from libvirt's domains.
+    The records of paths and users of volumes are only in memory. After a restart of the compute, they are read from
+    libvirt's domains.
     """
 
     def __init__(self, connection: Connection, host: LibvirtHost, bricks: Bricks, secrets: LibvirtSecrets) -> None:
         self._libvirt, self._host, self._bricks, self._secrets = connection, host, bricks, secrets
-        # For each volume: the servers that it is connected for, and its path.
+        # {volume id: uuids of the servers that the volume is connected for}, and {volume id: path of the volume on this
+        # host}.
         self._users: dict[str, set[str]] = defaultdict(set)
         self._paths: dict[str, str | None] = {}
-        # Guards a shared volume: one server's check for other users must not run while it is connected for another
-        # server.
+        # Lock for volumes that several servers may have (multiattach). While a volume is being connected for one
+        # server, no other server's disconnect may check whether the volume is still used.
         self._shared = threading.Lock()
 
     def check(self, wanted: Iterable[AttachedVolume]) -> None:
@@ -70,7 +72,7 @@ class HostVolumes:
             self._secrets.keep(volume)
 
     def coming(self, instance: objects.Instance) -> list[AttachedVolume]:
-        """Return the attachments to this host of a server that is being live migrated to it.
+        """Return a server's volumes with their attachments to this host, the destination of its live migration.
 
         Raises VolumeUnsupported if this host cannot connect one of them.
         """
@@ -79,16 +81,16 @@ class HostVolumes:
         return found
 
     def origins(self, instance: objects.Instance, which: Iterable[AttachedVolume]) -> dict[str, str]:
-        """Connect these volumes and return a dict from volume id to the source by which QEMU finds it on this host.
+        """Connect these volumes. Return a dict from volume id to the XML with which QEMU finds the volume on this host.
 
-        Raises VolumeUnsupported if one cannot be connected.
+        Raises VolumeUnsupported if a volume cannot be connected.
         """
         return {
             volume.volume_id: volumes.origin(self.connect(instance, volume), self._host.settings) for volume in which
         }
 
     def connect(self, instance: objects.Instance, volume: AttachedVolume) -> GuestVolume:
-        """Connect a volume to this host for a server. This can be repeated.
+        """Connect a volume to this host for a server. Repeated calls are safe.
 
         Raises VolumeUnsupported if this host cannot connect it.
         """
@@ -99,7 +101,10 @@ class HostVolumes:
         return GuestVolume(volume, path)
 
     def _open(self, volume: AttachedVolume) -> str | None:
-        """Connect a volume, store its secret for QEMU, and return its path on this host, or None if it has none."""
+        """Connect a volume and store its secret for QEMU.
+
+        Return its path on this host, or None if QEMU connects to it.
+        """
         passphrase = self._secrets.keep(volume)
         try:
             path = None if volume.kind == volumes.RBD else self._bricks.connect(volume)
@@ -116,8 +121,8 @@ class HostVolumes:
     ) -> None:
         """Disconnect a volume that the server's guest does not use on this host any more.
 
-        A multiattach volume stays connected as long as other servers use it on this host. ``path`` is its path on this
-        host, if it is known. Raises VolumeFailed if the volume cannot be disconnected.
+        A multiattach volume stays connected as long as other servers use the volume on this host. ``path`` is the
+        volume's path on this host, if it is known. Raises VolumeFailed if the volume cannot be disconnected.
         """
         with self._turn(volume):
             users = self._users[volume.volume_id] - {instance.uuid}
@@ -137,9 +142,9 @@ class HostVolumes:
     def replace(
         self, instance: objects.Instance, volume: AttachedVolume, new: AttachedVolume, path: str | None
     ) -> None:
-        """Record that the guest uses ``new`` instead of ``volume``, and disconnect ``volume``, whose path was ``path``.
+        """Record that the guest uses ``new`` instead of ``volume``, and disconnect ``volume`` from this host.
 
-        A failure to disconnect it is only logged.
+        ``path`` was the path of ``volume``. A failure to disconnect ``volume`` is only logged.
         """
         self._paths[volume.volume_id] = path
         try:
@@ -153,10 +158,10 @@ class HostVolumes:
     def given_back(
         self, instance: objects.Instance, which: Iterable[AttachedVolume], force: bool = False
     ) -> Iterator[None]:
-        """Disconnect volumes after the body of the context has removed the guest or detached these volumes from it.
+        """Disconnect volumes after the body of the context has removed the guest or detached the volumes from it.
 
-        Volumes are disconnected if they are attached to this host, or were when last known. Raises VolumeFailed if that
-        fails. With ``force`` a failure is only logged, and data that were not flushed may be lost.
+        Only volumes with a stored attachment to this host are disconnected. Raises VolumeFailed if a volume cannot be
+        disconnected. With ``force`` a failure is only logged, and data that were not flushed may be lost.
         """
         known = (volume.at(self._libvirt.name) for volume in which)
         mine = [volume for volume in known if volume is not None and volume.kind is not None]
@@ -171,11 +176,12 @@ class HostVolumes:
                 LOG.error('A volume stays connected to this host: %s', error, instance_uuid=instance.uuid)
 
     def extend(self, volume: AttachedVolume, path: str | None = None) -> int:
-        """Read the new size of a volume that has grown and return the number of bytes that guests can see of it.
+        """Read the new size of a volume that has grown, and return the size in bytes that its guest's disk must get.
 
-        ``path`` is its path on this host, if it has one. For an encrypted block device the result is smaller by the
-        size of its header. A file or a Ceph image is made larger by QEMU by the size of the header. Raises VolumeFailed
-        if the host sees a smaller size than the volume has.
+        ``path`` is the volume's path on this host, if it has one. The LUKS header of an encrypted volume takes a part
+        of its space. For a block device, the size of the header is therefore subtracted. For a file or a Ceph image it
+        is not, because QEMU adds the size of the header when it grows the file or image. Raises VolumeFailed if the
+        host sees a smaller size than the volume has.
         """
         wanted = volume.size << 30
         if volume.kind in (volumes.RBD, NFS):

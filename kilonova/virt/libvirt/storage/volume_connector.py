@@ -30,25 +30,26 @@ from kilonova.virt.parts.volumes import VolumeFailed, VolumeUnsupported
 
 LOG = logging.getLogger(__name__)
 
-# The root helper that os-brick uses where no helper is configured.
+# The program by which os-brick gets root rights if no privsep helper is configured.
 _ROOT = 'sudo'
 # _MOST_TEXT is the maximum length of an error text, in characters. _SECRETS are the keys of connection values that are
 # passed to programs as arguments, and that therefore appear in the library's errors.
 _MOST_TEXT = 1000
 _SECRETS = ('auth_password', 'discovery_auth_password', 'keyring')
-# Where the data of a LUKS device begin, in sectors, as cryptsetup prints it.
+# cryptsetup prints where the data of a LUKS device begin, in sectors of 512 bytes.
 _OFFSET, _SECTOR = re.compile(r'Payload offset:\s+(\d+)'), 512
 
 
 class Bricks:
-    """os-brick of one host, configured by [libvirt], [os_brick] and [privsep_osbrick]."""
+    """The connection of one host to os-brick, configured by [libvirt], [os_brick] and [privsep_osbrick]."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
         self._library: tuple[Any, tuple[type[Exception], ...]] | None = None
         # Two threads that import the library at the same time could see a module that is only partly initialized.
         self._loading = threading.Lock()
-        # The properties of this host, as the library returned them. It starts several programs to read them.
+        # The properties of this host as os-brick returned them. They are cached, because os-brick starts several
+        # programs to read them.
         self._connector: dict[str, Any] | None = None
 
     def connector(self) -> dict[str, Any]:
@@ -170,7 +171,7 @@ class Bricks:
     ) -> str | None:
         """Run cryptsetup as root and return its output, or None if its exit code is ``no``.
 
-        Raises VolumeFailed if it ends with another error.
+        ``text`` is written to its standard input. Raises VolumeFailed if cryptsetup ends with any other error.
         """
         _module, errors = self._load()
         from os_brick.privileged import rootwrap
@@ -207,7 +208,7 @@ class Bricks:
                 dict(volume.connection),
             )
         except errors as error:
-            # The cause is left out, because it may contain secrets.
+            # The library's error is not kept as the cause of this error, because it may contain secrets.
             raise VolumeFailed(
                 act=words,
                 volume=volume.volume_id,
@@ -240,8 +241,8 @@ def _load(conf: cfg.ConfigOpts) -> tuple[Any, tuple[type[Exception], ...]]:
             context.set_client_mode(False)
         elif conf.privsep_osbrick.helper_command:
             cfg.CONF.set_override('helper_command', conf.privsep_osbrick.helper_command, 'privsep_osbrick')
-    # These types include the errors for a connection that lacks a value that its kind needs, and for a kind that cannot
-    # grow.
+    # The exception types that os-brick raises. Some of them mean that a connection lacks a value that its kind needs,
+    # or that volumes of a kind cannot grow.
     return connector, (
         exception.BrickException,
         processutils.ProcessExecutionError,

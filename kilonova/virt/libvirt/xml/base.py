@@ -5,8 +5,8 @@
     node('os', node('type', 'hvm', arch='x86_64'))       # nested
 
 Attributes and children that are None are left out. This file has the domain, its CPUs and its memory. The elements
-below <devices> are in ``xml_disks``, ``xml_interfaces`` and ``xml_devices``. The configurators in ``domain`` create
-them.
+below <devices> are in the files ``disks``, ``interfaces`` and ``devices``. The configurators in ``virt.libvirt.domain``
+create the elements.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def node(tag: str, *children: Element | str | None, **attributes: str | int | No
 
 
 def on(switched: bool) -> str | None:
-    """Return 'on' for True, and None for False, so that the attribute is left out."""
+    """Return 'on' for True. Return None for False, so that ``node`` leaves the attribute out."""
     return 'on' if switched else None
 
 
@@ -55,10 +55,10 @@ class MemoryBacking:
     """The backing of the guest's memory on the host.
 
     Attributes:
-        pages: A dict from guest cell to the size of its large pages in KiB.
+        pages: A dict from the number of a guest's NUMA cell to the size of its large pages in KiB.
         locked: True if the host must not swap the memory out.
         unshared: True if the host must not merge pages with equal pages of other guests.
-        mapped: True if other processes may map the memory. Memory of small pages must be a file for this.
+        mapped: True if other processes may map the memory. Memory of small pages is a file (memfd) in this case.
     """
 
     pages: dict[int, int] = field(default_factory=dict)
@@ -81,7 +81,10 @@ class MemoryBacking:
 
 @dataclass
 class NumaTune:
-    """The host cells of the guest's memory. ``nodes`` is a dict from guest cell to host cell."""
+    """The NUMA cells of the host that provide the guest's memory.
+
+    ``nodes`` is a dict from the number of the guest's cell to the number of the host's cell.
+    """
 
     nodes: dict[int, int]
 
@@ -97,14 +100,14 @@ class NumaTune:
 
 @dataclass
 class CpuTune:
-    """The host CPUs of the guest and its limits. Sets of CPUs are texts.
+    """The host CPUs that a guest uses, and its CPU limits. Sets of CPUs are texts such as '0-3,8'.
 
     Attributes:
         pins: A dict from vCPU to the host CPUs that it may run on.
         emulator: The host CPUs of the emulator threads.
-        limits: The values of shares, period and quota.
+        limits: A dict from the names shares, period and quota to their values.
         realtime: The vCPUs with realtime priority.
-        priority: The priority of these vCPUs.
+        priority: The realtime priority of these vCPUs.
     """
 
     pins: dict[int, str] = field(default_factory=dict)
@@ -128,7 +131,8 @@ class CpuTune:
 class GuestCell:
     """A NUMA cell that the guest sees.
 
-    ``cpus`` is a set as text. ``shared`` is True if other processes may map the memory.
+    ``cpus`` is the set of the cell's vCPUs as text, such as '0-3'. ``shared`` is True if other processes may map the
+    memory.
     """
 
     id: int
@@ -177,8 +181,8 @@ class Clock:
 class Cpu:
     """The CPU that the guest sees.
 
-    ``features`` are pairs of name and policy, ``cells`` the guest's NUMA cells, and ``addresses`` is the mode and the
-    number of bits of its physical addresses.
+    ``features`` are pairs of name and policy, and ``cells`` the guest's NUMA cells. ``addresses`` is the width of the
+    guest's physical addresses as (mode, number of bits), or None for the default.
     """
 
     mode: str | None = None
@@ -217,7 +221,8 @@ class Kernel:
 class Os:
     """The machine type of the guest and how it boots.
 
-    ``firmware`` is 'efi', for which libvirt finds a file on the host. ``secure_boot`` is used only with a firmware.
+    ``firmware`` is 'efi' for UEFI or None for BIOS; libvirt finds the firmware's file on the host. ``secure_boot`` is
+    used only with UEFI. ``boot`` lists device types from which the guest boots, such as 'hd'.
     """
 
     arch: str
@@ -253,7 +258,8 @@ class Os:
 
     def _firmware(self) -> tuple[Element, ...]:
         if not self.secure_boot:
-            # This is written explicitly, because libvirt could otherwise select a firmware with secure boot.
+            # Secure boot is switched off explicitly, because libvirt could otherwise select a firmware with secure
+            # boot.
             return (node('firmware', node('feature', enabled='no', name='secure-boot')),)
         return (
             node(
@@ -267,7 +273,7 @@ class Os:
 
 @dataclass
 class Domain:
-    """A guest's definition. Elements that the guest does not need are left out of the XML."""
+    """A guest's definition for libvirt. Elements that the guest does not need are left out of the XML."""
 
     type: str
     uuid: str

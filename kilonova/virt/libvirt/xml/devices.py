@@ -35,7 +35,10 @@ class Controller:
 
 @dataclass
 class PciHostDevice:
-    """A PCI function of the host that the guest gets. Only its address is written."""
+    """A PCI function of the host that the guest gets, identified by its address.
+
+    If ``managed`` is True, libvirt detaches the function from its host driver before the guest uses it.
+    """
 
     address: str
     managed: bool = True
@@ -58,7 +61,7 @@ class PciHostDevice:
 
 @dataclass
 class MediatedHostDevice:
-    """A mediated device of the host that the guest gets as a PCI device. Only its uuid is written."""
+    """A mediated device of the host that the guest gets as a PCI device, identified by its uuid."""
 
     uuid: str
 
@@ -76,7 +79,7 @@ class MediatedHostDevice:
 
 @dataclass
 class Serial:
-    """A serial port. Its output is also written to the file ``log`` of the host, if it is set."""
+    """A serial port. If ``log`` is set, the port's output is also written to this file of the host."""
 
     log: str | None
     port: int = 0
@@ -97,10 +100,10 @@ class Serial:
 
 @dataclass
 class Graphics:
-    """A server of the guest's screen.
+    """A VNC or SPICE server that shows the guest's screen.
 
-    ``kind`` is vnc or spice. It listens at an address of the host, on a port that libvirt chooses. ``settings`` are
-    pairs of element name and value for SPICE.
+    ``kind`` is vnc or spice. The server listens at the host's address ``listen``, on a port that libvirt chooses.
+    ``settings`` are pairs of element name and value for SPICE.
     """
 
     kind: str
@@ -108,7 +111,8 @@ class Graphics:
     secure: bool = False
     settings: tuple[tuple[str, str], ...] = ()
 
-    # The attribute with the value of a setting, if it is not 'compression'.
+    # A dict from the element of a setting to the attribute with its value. Other elements have the attribute
+    # 'compression'.
     ATTRIBUTES: ClassVar[dict[str, str]] = {'streaming': 'mode'}
 
     def element(self) -> Element:
@@ -179,7 +183,7 @@ class Sound:
 
 @dataclass
 class Iommu:
-    """The IOMMU between the guest's devices and its memory. ``driver`` has the attributes of <driver>."""
+    """The IOMMU between the guest's devices and its memory. ``driver`` has the attributes of its <driver> element."""
 
     model: str
     driver: dict[str, str] = field(default_factory=dict)
@@ -191,7 +195,7 @@ class Iommu:
 
 @dataclass
 class WatchdogElement:
-    """A watchdog, and the action if the guest no longer resets it."""
+    """A watchdog device, and the action that QEMU takes if the guest no longer resets the device."""
 
     model: str
     action: str
@@ -216,7 +220,10 @@ class Rng:
 
 @dataclass
 class MemoryBalloon:
-    """The memory balloon. ``period`` is the interval of its statistics in seconds; None means no balloon."""
+    """The memory balloon.
+
+    ``period`` is the interval of the balloon's statistics in seconds. None means that the guest has no balloon.
+    """
 
     period: int | None
 

@@ -1,4 +1,4 @@
-"""Elements of a domain's disks. See ``xml`` for how they are used."""
+"""Elements of a domain's disks. See ``xml.base`` for how the elements are used."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from kilonova.virt.libvirt.xml.base import Element, node, on
 class FileDisk:
     """A disk or a CD that is a file of the host.
 
-    ``limits`` are elements of <iotune>. ``boots`` is True if the guest boots from it; <os> names no boot device then.
-    ``packed`` switches on virtio's packed rings.
+    ``limits`` is a dict from the names of elements of <iotune> to their values. ``boots`` is True if the guest boots
+    from this disk; in this case <os> names no boot device. ``packed`` switches on virtio's packed rings.
     """
 
     path: str
@@ -52,7 +52,10 @@ class FileDisk:
 
 @dataclass
 class PoolDisk(FileDisk):
-    """A disk or a CD that is an image in a Ceph pool, described by ``source`` and ``auth``."""
+    """A disk or a CD that is an image in a Ceph pool.
+
+    ``source`` and ``auth`` are the elements of these names. ``auth`` is None if the cluster requires no authentication.
+    """
 
     source: Element | None = None
     auth: Element | None = None
@@ -70,10 +73,10 @@ class PoolDisk(FileDisk):
 
 @dataclass
 class VolumeDisk:
-    """A disk that is a volume, identified by its ``id``.
+    """A disk that is a volume of the volume service, identified by its ``id``.
 
-    ``type`` is file, block or network; <source> and <auth> depend on it. ``shareable`` is True if other guests have the
-    volume, too. ``boots`` is as in ``FileDisk``.
+    ``type`` is file, block or network, and ``source`` and ``auth`` are the elements for this type. ``shareable`` is
+    True if other guests may have the volume, too. ``boots`` has the same meaning as in ``FileDisk``.
     """
 
     id: str

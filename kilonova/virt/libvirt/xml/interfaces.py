@@ -1,4 +1,4 @@
-"""Elements of a domain's network cards. See ``xml`` for how they are used."""
+"""Elements of a domain's network cards. See ``xml.base`` for how the elements are used."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from kilonova.virt.libvirt.xml.base import Element, node, on
 
 @dataclass
 class InterfaceElement:
-    """A network card on a bridge of the host.
+    """A network card that libvirt connects to a bridge of the host.
 
     Attributes:
-        bridge: The bridge. None if an agent on the host connects the device.
-        device: The name of the device on the host.
-        ovs_port: The id of the port in Open vSwitch, if the bridge belongs to it.
+        bridge: The bridge. None if an agent on the host connects the card's device.
+        device: The name of the card's device on the host.
+        ovs_port: The id of the port in Open vSwitch, if the bridge belongs to Open vSwitch.
         offloads: True if host and guest may leave checksums and the splitting of large packets to each other.
     """
 
@@ -82,7 +82,8 @@ class SocketInterface:
 class FunctionInterface:
     """A network card that is a PCI function of the host, which the guest gets as a whole.
 
-    The host sets its MAC address and its VLAN, or its switch applies the VLAN of a port profile.
+    The host sets the card's MAC address and VLAN. If ``profile`` is set, the physical switch applies the VLAN of this
+    port profile instead.
     """
 
     mac: str
@@ -151,7 +152,8 @@ def _profile(profile: str | None) -> Element | None:
 class VdpaInterface:
     """A virtio card whose queues are served by a function of the host (vDPA). ``path`` is its vhost-vdpa device file.
 
-    libvirt permits QEMU to lock as much memory as this needs, as for devices that are passed through.
+    libvirt permits QEMU to lock as much memory as the card needs, in the same way as for devices that are passed
+    through.
     """
 
     mac: str

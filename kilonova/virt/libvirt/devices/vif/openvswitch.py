@@ -5,7 +5,7 @@
     switch.plug(vif, uuid)                      # raises InterfaceFailed; the port may be partly plugged then
     switch.unplug(vif, uuid)                    # does nothing if the port is not plugged
 
-If a port is partly plugged, a second call of plug takes it for complete. Callers must therefore unplug it first. The
+A second call of plug regards a partly plugged port as complete, so callers must unplug such a port first. The
 library is loaded when the first such port is used, because loading costs a third of a second of CPU. It keeps its
 settings in oslo.config's global object, which no other code of Kilonova reads.
 """
@@ -25,8 +25,8 @@ from kilonova.errors import shortened
 from kilonova.objects.vif import Plug, Vif
 from kilonova.virt.parts.guests import InterfaceFailed
 
-# Time limit in seconds for a connection to Open vSwitch's database. Without a connection the library waits for a long
-# time, and then reports as unplugged what still exists.
+# Time limit in seconds for a connection to Open vSwitch's database. The connection is tested because os-vif without a
+# connection waits for a long time and then reports ports as unplugged that still exist.
 _REACHED = 5
 # The maximum length of an error text, in characters.
 _MOST_TEXT = 1000
@@ -37,7 +37,7 @@ Library = tuple[Act, Act, tuple[type[Exception], ...]]
 
 
 class OpenVSwitch:
-    """os-vif of one host, configured by [os_vif_ovs] and [vif_plug_ovs_privileged]."""
+    """The connection of one host to os-vif, configured by [os_vif_ovs] and [vif_plug_ovs_privileged]."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
@@ -46,7 +46,10 @@ class OpenVSwitch:
         self._loading = threading.Lock()
 
     def check(self, vif: Vif) -> None:
-        """Check that Open vSwitch's database accepts a connection. Raises InterfaceFailed if it does not within 5 s."""
+        """Check that Open vSwitch's database accepts a connection.
+
+        Raises InterfaceFailed if it accepts none within 5 s.
+        """
         database: str = self._conf.os_vif_ovs.ovsdb_connection
         try:
             _reach(database)
@@ -56,15 +59,15 @@ class OpenVSwitch:
     def plug(self, vif: Vif, uuid: str) -> None:
         """Connect a port of server ``uuid`` to the switch.
 
-        Raises InterfaceFailed if that fails. The port may be partly plugged then.
+        Raises InterfaceFailed if the port cannot be connected. The port may be partly plugged after this error.
         """
         plug, _unplug, errors = self._load()
         self._act(plug, errors, vif, uuid)
 
     def unplug(self, vif: Vif, uuid: str) -> None:
-        """Disconnect a port from the switch.
+        """Disconnect a port from the switch. Do nothing if the port is not connected.
 
-        Do nothing if it is not connected. Raises InterfaceFailed if that fails.
+        Raises InterfaceFailed if the port cannot be disconnected.
         """
         self.check(vif)
         _plug, unplug, errors = self._load()
@@ -95,7 +98,7 @@ def _load(conf: cfg.ConfigOpts) -> Library:
         from os_vif import exception
         from vif_plug_ovs import privsep
         from vif_plug_ovs.ovs import OvsPlugin
-    # The library reads the options once, when it is initialized.
+    # The options are set here, because the library reads them only once, when it is initialized.
     cfg.CONF.register_opts(OvsPlugin.CONFIG_OPTS, group='os_vif_ovs')
     for name, value in conf.os_vif_ovs.items():
         cfg.CONF.set_override(name, value, 'os_vif_ovs')
@@ -105,14 +108,14 @@ def _load(conf: cfg.ConfigOpts) -> Library:
         privsep.vif_plug.set_client_mode(False)
     elif conf.vif_plug_ovs_privileged.helper_command:
         cfg.CONF.set_override('helper_command', conf.vif_plug_ovs_privileged.helper_command, 'vif_plug_ovs_privileged')
-    # ValueError: a port's binding may have values that the library does not accept.
+    # The library raises ValueError if a port's binding has values that it does not accept.
     return os_vif.plug, os_vif.unplug, (exception.ExceptionBase, ValueError)
 
 
 def _reach(database: str) -> None:
-    """Connect to the database once.
+    """Open a connection to the database once, to test the database.
 
-    Raises OSError if it accepts no connection, and ValueError if ``database`` is not a valid address.
+    Raises OSError if the database accepts no connection, and ValueError if ``database`` is not a valid address.
     """
     kind, _, place = database.partition(':')
     if kind == 'unix':

@@ -7,12 +7,13 @@
     plugs.remove(instance.uuid, [vif.id])       # the guest has released this port
     plugs.remove(instance.uuid)                 # the guest no longer exists
 
-Each port is recorded before it is plugged, in one file per server in ``state_path``/plugged. It is therefore unplugged
-in the way in which it was plugged, whatever ports the server has by then, and even if its guest was never created. An
-incomplete plug is undone before it is begun again. A host without such ports writes no file.
+Each port is recorded before it is plugged, in one file per server in ``state_path``/plugged. Because of this record,
+the port is unplugged in the way in which it was plugged, whatever ports the server has by then, and even if its guest
+was never created. An incomplete plug is undone before the port is plugged again. A host without such ports writes no
+file.
 
-When a representor of a function is to be unplugged, it may already belong to another server. Its present server is
-recorded in one file per function, and the representor is unplugged only for that server.
+When the representor of a PCI function is to be unplugged, the function may already belong to another server. One file
+per function records its present server, and the representor is unplugged only for this server.
 """
 
 from __future__ import annotations
@@ -65,9 +66,10 @@ class Plugs:
         self.remove(uuid, [name for name, (vif, _whole) in self._known(uuid).items() if _form(vif) != wanted.get(name)])
 
     def add(self, instance: objects.Instance, vif: Vif) -> None:
-        """Plug a port. This can be repeated.
+        """Plug a port. Repeated calls are safe.
 
-        Raises InterfaceFailed if that fails. The port is unplugged again, or its record stays for ``remove``.
+        Raises InterfaceFailed if the port cannot be plugged. In this case the port is unplugged again. If that fails,
+        too, its record stays, so that ``remove`` can unplug the port later.
         """
         if vif.plug is None:
             return
@@ -89,8 +91,8 @@ class Plugs:
     def remove(self, uuid: str, ports: Collection[str] | None = None) -> None:
         """Unplug these ports of a server, or all its ports if ``ports`` is None.
 
-        Ports that are not plugged on this host are ignored. A failure is only logged, and retried when the service is
-        restarted.
+        Ports that are not plugged on this host are ignored. A failure is only logged, and the unplug is tried again
+        when the service is restarted.
         """
         known = self._known(uuid)
         for name in [one for one in known if ports is None or one in ports]:
@@ -126,7 +128,8 @@ class Plugs:
         except FileNotFoundError:
             return {}
         except ValueError as error:
-            # The host lost power while the file was written. All devices are gone, too.
+            # The file is damaged, because the host lost power while the file was written. The ports' devices no longer
+            # exist after a power failure.
             LOG.error(
                 'Could not read %s; the ports that it records are not removed from Open vSwitch: %s',
                 self._file(uuid),

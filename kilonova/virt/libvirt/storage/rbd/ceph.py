@@ -4,7 +4,7 @@
     ceph.rbd('info', 'vms/UUID_disk')
     ceph.cluster().monitors
 
-Each command has a time limit. It raises ``errors.Unanswered`` if Ceph does not answer. The user's key is in a keyring
+Each command has a time limit, and raises ``errors.Unanswered`` if Ceph does not answer. The user's key is in a keyring
 that only these programs read.
 """
 
@@ -29,18 +29,19 @@ from kilonova.virt.parts.host import DriverMisconfigured
 LOG = logging.getLogger(__name__)
 
 T = TypeVar('T')
-# Time limits in seconds: SILENT for one answer of an object store (OSD) within a command, SHORT for a command that only
-# queries or writes metadata, LONG for a command that transfers data.
+# SILENT, SHORT and LONG are time limits in seconds. SILENT is for one answer of an object store (OSD) within a command,
+# SHORT for a command that only queries or writes metadata, and LONG for a command that transfers data.
 SILENT, SHORT, LONG = 60, 120, 6 * 3600
-# Seconds for which information about the cluster is cached.
+# Seconds for which the cluster's monitors and the free space of the pool are cached.
 _HOLDS = 30.0
 NAME = re.compile(r'[A-Za-z0-9_.][A-Za-z0-9_.-]*')
-# In QEMU's name of an image, ':' and '@' are separators.
+# The accepted characters of the path of Ceph's configuration file. The others have a meaning in QEMU's name of an
+# image.
 _PATH = re.compile(r'[^:@\\=]*')
-# Exit codes of rbd are errno values. The program timeout exits with 124 if it ended the program and 137 if it killed
-# it.
+# Exit codes of a command that took too long. rbd exits with an errno value. The program timeout exits with 124 if it
+# ended the command, and with 137 if it killed the command.
 _TIMED_OUT = errno.ETIMEDOUT, 124, 137
-# These errors have the exit code ENOENT, too, but do not mean that an image is missing.
+# Texts of errors that have the exit code ENOENT but do not mean that an image is missing.
 _NOT_OF_THE_IMAGE = ('error opening pool', 'error opening default pool')
 # Texts that the programs print if Ceph does not answer, with any exit code.
 _SILENCE = ("couldn't connect", 'timed out')
@@ -93,7 +94,7 @@ class Ceph:
         return self._cluster.now()
 
     def room(self) -> PoolSpace:
-        """Return the used and the available space of [libvirt]images_rbd_pool, cached for 30 s."""
+        """Return the total, used and free space of [libvirt]images_rbd_pool, cached for 30 s."""
         return self._room.now()
 
     def _ask_cluster(self) -> Cluster:
@@ -101,7 +102,7 @@ class Ceph:
         monitors = []
         for monitor in found['mons']:
             by_type = {each['type']: each['addr'] for each in monitor['public_addrs']['addrvec']}
-            # Clients of every release support addresses of type v1.
+            # An address of type v1 is preferred, because Ceph clients of every release support it.
             address, _, port = (by_type.get('v1') or by_type['v2']).rpartition(':')
             monitors.append((address.strip('[]'), port))
         return Cluster(found['fsid'], tuple(monitors))
@@ -118,10 +119,10 @@ class Ceph:
         )
 
     def quietly(self, *argv: str, fine: int = errno.ENOENT, limit: int = SHORT) -> None:
-        """Run an rbd command, and ignore the error that means that there is nothing to do.
+        """Run an rbd command. Ignore one kind of error, because it means that there is nothing to do.
 
-        By default, this is the error that the image or snapshot does not exist; ``fine`` is the exit code of another
-        error. Raises CommandFailed for other errors, and errors.Unanswered if Ceph does not answer.
+        ``fine`` is the exit code of the error that is ignored; by default, the error that the image or snapshot does
+        not exist. Raises CommandFailed for other errors, and errors.Unanswered if Ceph does not answer.
         """
         try:
             self.rbd(*argv, limit=limit)
@@ -152,7 +153,7 @@ class Ceph:
         )
 
     def limits(self) -> dict[str, str]:
-        """Return the time limits of this client as settings for QEMU."""
+        """Return the time limits of this Ceph client as a dict of Ceph options, for QEMU."""
         return {
             'client_mount_timeout': self._connect,
             'rados_mon_op_timeout': self._connect,
@@ -172,7 +173,7 @@ class Ceph:
             return command.run('timeout', '--kill-after=5', str(limit), *program, *argv)
         except command.CommandFailed as error:
             words, act = str(error.fields['reason']), f'{program[0]} {" ".join(argv)}'
-            # The log lines of the library are left out.
+            # Log lines that Ceph's library printed are left out of the error text.
             short = ' '.join(line for line in words.splitlines() if line and not _LOGGED.match(line))[-500:] or words
             if error.exit_code in _TIMED_OUT or (
                 error.exit_code != errno.EACCES and any(said in words for said in _SILENCE)

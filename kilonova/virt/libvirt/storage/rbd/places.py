@@ -1,9 +1,9 @@
-"""Locations and owners of servers' disks: files in their directories or images in a pool, as disk.info records.
+"""Locations and owners of servers' disks. A disk is a file in its server's directory or an image in a Ceph pool.
 
     places.at(uuid, 'disk.swap', 'rbd')         # GuestDisk
     places.remove(uuid)                         # delete all disks and files of a server on this host
 
-``ServerDisks`` is the class that the other parts use.
+The file disk.info in the server's directory records which of the two it is. Other parts use the class ``ServerDisks``.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ class DiskPlaces:
         self._conf, self.format, self.pool = conf, format_, pool
 
     def room(self) -> PoolSpace:
-        """Return the space for disks: that of the pool, or that of the file system."""
+        """Return the total, used and free space for servers' disks, in the pool or in the file system."""
         if self.format == RBD:
             return self.pool.room()
         found = shutil.disk_usage(self._conf.instances_path)
         return PoolSpace(found.total, found.used, found.free)
 
     def directory(self, uuid: str) -> InstanceDirectory:
-        """Return the directory of a server. It may not exist."""
+        """Return the directory of a server, which need not exist."""
         return InstanceDirectory(self._conf.instances_path, uuid)
 
     def begin(self, uuid: str) -> None:
         """Create the server's directory and record this host as its owner.
 
-        This is done before the domain is defined.
+        Callers do so before they define the server's domain.
         """
         directory = self.directory(uuid)
         directory.create()
@@ -72,7 +72,7 @@ class DiskPlaces:
             )
 
     def own_directories(self, uuid: str) -> list[str]:
-        """Return the paths where a server's files may be.
+        """Return the paths of the directories on this host in which a server may have files, even if they don't exist.
 
         Directories of another host on shared storage are left out.
         """
@@ -131,7 +131,7 @@ class DiskPlaces:
     def at(
         self, uuid: str, name: str, format_: str, device: str = 'disk', bus: str | None = None, tag: str | None = None
     ) -> GuestDisk:
-        """Return the disk of a server with the name ``name`` and the format ``format_``."""
+        """Return a server's disk with this name and format as a GuestDisk. Does not check that the disk exists."""
         if format_ == RBD:
             return GuestDisk(self.pool.path(image_of(uuid, name)), 'raw', device, bus, tag, pool=self.pool.source())
         return GuestDisk(self.directory(uuid).file(name), format_, device, bus, tag)
@@ -160,7 +160,7 @@ class DiskPlaces:
         return tuple(found)
 
     def drop(self, uuid: str, name: str) -> None:
-        """Delete a disk and its record. Do nothing if there is none."""
+        """Delete a server's disk and its record in disk.info. Do nothing if there is no such disk."""
         directory = self.directory(uuid)
         if name in directory.pooled():
             self.pool.remove(image_of(uuid, name))
@@ -180,7 +180,7 @@ class DiskPlaces:
             self.pool.put(image, base.path, size)
         self.pool.own(image, self._conf.host, directory.asked().get(name, RequestedDisk()))
 
-    # -- of a dead host -----------------------------------------------------------------------------------------------
+    # -- taking over the disks of a dead host -------------------------------------------------------------------------
     def take_over(self, instance: objects.Instance, source: str) -> bool:
         """Take over a server's disks from the dead host ``source``, see ``parts.moves.Moves.take_over``.
 
@@ -205,7 +205,10 @@ class DiskPlaces:
         return True
 
     def hand_back(self, uuid: str, source: str) -> None:
-        """Undo ``take_over``: give the disks back to ``source``. Delete the directory if only this host can see it."""
+        """Undo ``take_over``: record ``source`` as the owner of the disks again.
+
+        The server's directory is deleted if ``source`` does not use the same storage for directories.
+        """
         self.own(uuid, source)
         directory = self.directory(uuid)
         directory.take_from(None)

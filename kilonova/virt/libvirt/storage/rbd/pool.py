@@ -34,7 +34,7 @@ LOG = logging.getLogger(__name__)
 _MIB = 1 << 20
 _KEY = 'kilonova'
 _LOCATION = re.compile(r'rbd://([^/]+)/([^/]+)/([^/]+)/([^/]+)')
-# Exit codes of rbd are those of errno.
+# Exit codes of rbd, which are errno values, that mean that this Ceph user may not read an image.
 _REFUSED = errno.EPERM, errno.EACCES
 
 
@@ -64,14 +64,14 @@ class RbdPool:
         self._retries, self._interval = options.rbd_destroy_volume_retries, options.rbd_destroy_volume_retry_interval
 
     def check(self) -> None:
-        """Check configuration and pool before the compute starts.
+        """Check the configuration and the pool when the compute service starts.
 
         Raises DriverMisconfigured if the configuration is invalid or the pool cannot be used, and errors.Unanswered if
         Ceph does not answer.
         """
         self._ceph.check()
         try:
-            self.size('kilonova')  # the name does not matter: the call opens the pool
+            self.size('kilonova')  # opens the pool; an image of this name need not exist
             self.room()
         except command.CommandFailed as error:
             raise DriverMisconfigured(reason=f'[libvirt]images_rbd_pool {self.name} cannot be used: {error}') from error
@@ -86,7 +86,7 @@ class RbdPool:
         return PoolSource(self._ceph.cluster().monitors, self._ceph.user, self._ceph.secret)
 
     def room(self) -> PoolSpace:
-        """Return the used and the available space of the pool."""
+        """Return the total, used and free space of the pool."""
         return self._ceph.room()
 
     # -- images -------------------------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ class RbdPool:
             raise
 
     def used(self, image: str) -> int:
-        """Return the maximum number of bytes that an image takes together with its parent."""
+        """Return the maximum number of bytes that the data of an image take together with the data of its parent."""
         found = json.loads(self._ceph.rbd('info', '--format', 'json', self.path(image)))
         parent = found.get('parent')
         total = self._taken(self.path(image))
@@ -117,7 +117,7 @@ class RbdPool:
         return sum(int(each['used_size']) for each in found['images'])
 
     def images_of(self, uuid: str) -> list[str]:
-        """Return the names of a server's disks in the pool. Lists all images of the pool."""
+        """Return the names of a server's disks in the pool, such as 'disk.swap'. Lists all images of the pool."""
         found = json.loads(self._ceph.rbd('ls', '--format', 'json', self.name))
         return sorted(name.partition('_')[2] for name in found if name.startswith(f'{uuid}_'))
 
@@ -137,19 +137,20 @@ class RbdPool:
         self.grow(image, size)
 
     def grow(self, image: str, size: int) -> None:
-        """Make an image larger.
+        """Grow an image to ``size`` bytes.
 
-        Do nothing if it does not exist or already has ``size`` bytes. An image is never shrunk.
+        Do nothing if the image does not exist or already has this size. An image is never shrunk.
         """
         now = self.size(image)
         if now is not None and now < size:
             self._ceph.rbd('resize', '--no-progress', '--size', f'{-(-size // _MIB)}M', self.path(image), limit=LONG)
 
     def remove(self, image: str) -> None:
-        """Delete an image and its snapshots. Do nothing if it does not exist.
+        """Delete an image and its snapshots. Do nothing if the image does not exist.
 
-        The deletion of an image that a client has open is tried again for a while, because Ceph still counts the guest
-        of a host that has just died for 30 s. Raises errors.Unanswered if the image is still open afterwards.
+        If a client has the image open, the deletion is tried again for a while, because Ceph regards the guest of a
+        host that has just died as a client for another 30 s. Raises errors.Unanswered if the image is still open
+        afterwards.
         """
         left, was_purged = self._retries, False
         while True:
@@ -172,11 +173,11 @@ class RbdPool:
             time.sleep(self._interval)
 
     def parent(self, image_id: str, url: str) -> Parent | None:
-        """Return the snapshot that a location of the image service names, or None if it cannot be cloned.
+        """Return the snapshot that a location of the image service names, or None if the snapshot cannot be cloned.
 
-        It cannot be cloned if it is in another cluster or if this Ceph user may not read it. Users may add locations to
-        their images, so an RBD image is accepted only if its name is ``image_id``: otherwise users could read other
-        users' data.
+        A snapshot in another cluster cannot be cloned, nor one that this Ceph user may not read. Users may add
+        locations to their images, so an RBD image is accepted only if its name is ``image_id``. Otherwise users could
+        read other users' data.
         """
         found = _LOCATION.fullmatch(url)
         if found is None:
@@ -194,7 +195,7 @@ class RbdPool:
             LOG.warning('%s cannot be cloned; copying it instead: %s', name, error)
             return None
 
-    # -- whose it is --------------------------------------------------------------------------------------------------
+    # -- the host that owns an image ----------------------------------------------------------------------------------
     def owner(self, image: str) -> RbdImageOwner | None:
         """Return the owner of an image, or None if there is no such image or if it was never completed."""
         try:
@@ -206,7 +207,7 @@ class RbdPool:
         return RbdImageOwner(values['host'], RequestedDisk.from_dict(values['wish']))
 
     def own(self, image: str, host: str, wish: RequestedDisk) -> None:
-        """Record that an image is complete and belongs to ``host``."""
+        """Record that an image is complete and belongs to ``host``. ``wish`` is the user's request for this disk."""
         self._ceph.quietly(
             'image-meta', 'set', self.path(image), _KEY, json.dumps({'host': host, 'wish': wish.to_dict()})
         )
@@ -240,5 +241,5 @@ class RbdPool:
 
 
 def image_of(uuid: str, name: str) -> str:
-    """Return the name of a server's disk in the pool."""
+    """Return the name that a server's disk has in the pool: <uuid>_<name of the disk>."""
     return f'{uuid}_{name}'
