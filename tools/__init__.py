@@ -1,1 +1,1 @@
-"""What a developer or an operator runs from the Makefile; only the standard library is used (and vulture, by ``deadcode``)."""
+"""What a developer or an operator runs from the Makefile, with the standard library alone (``deadcode``: vulture)."""
