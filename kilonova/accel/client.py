@@ -2,13 +2,13 @@
 
     client = AcceleratorClient(adapter)                       # adapter: session.adapter(conf, 'cyborg', …)
     profile = client.profile('fpga', ctxt)                    # as the user
-    made = client.create('fpga')                              # as the service, from here on
+    made = client.create('fpga')                              # as the service, as are all calls below
     client.bind({made[0].uuid: provider}, instance_uuid=uuid, hostname='gpu1', project_id=project)
     client.resolved(uuid)                                     # None while a device is being programmed
     client.delete_of_instance(uuid)                           # may be repeated
 
-Operations take longer than users' tokens are valid, so most requests are made as the service. A service token of the
-same account shows that the caller is a service. Routes: https://docs.openstack.org/api-ref/accelerator/.
+Most requests are made as the service, because operations take longer than users' tokens are valid. A service token of
+the same account shows that the caller is a service. Routes: https://docs.openstack.org/api-ref/accelerator/.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from kilonova.clients.query import listed
 from kilonova.context import RequestContext
 
 WHO = 'The accelerator service'
-# The first microversion in which a binding names the server's project.
+# The first microversion in which a binding contains the server's project.
 MICROVERSION = '2.1'
 _REQUESTS = '/accelerator_requests'
 
@@ -65,18 +65,18 @@ class AcceleratorClient:
         self._adapter = adapter
 
     def profile(self, name: str, ctxt: RequestContext | None = None) -> device_profile.Profile:
-        """Return the device profile of this name.
+        """Return the device profile with this name.
 
-        Raises DeviceProfileError if there is none or it can't be read, and NoAccelerators if there is no accelerator
-        service.
+        Raises DeviceProfileError if the profile does not exist or can't be used, and NoAccelerators if the cloud has no
+        accelerator service.
         """
         return self.profiles([name], ctxt)[name]
 
     def profiles(self, names: Iterable[str], ctxt: RequestContext | None = None) -> dict[str, device_profile.Profile]:
-        """Return device profiles by name. Sends one request, or more if the names are too long for one URL.
+        """Return a dict from name to device profile.
 
-        Raises DeviceProfileError for the first profile that does not exist or can't be read, and NoAccelerators if
-        there is no accelerator service.
+        Sends one request, or more if the names are too long for one URL. Raises DeviceProfileError for the first
+        profile that does not exist or can't be used, and NoAccelerators if the cloud has no accelerator service.
         """
         wanted = list(dict.fromkeys(names))
         for name in wanted:
@@ -105,9 +105,9 @@ class AcceleratorClient:
     def bind(self, providers: Mapping[str, str], *, instance_uuid: str, hostname: str, project_id: str) -> None:
         """Bind existing requests to a server on a node.
 
-        ``providers`` is a dict from request to the resource provider of its device. ``hostname`` is the name of the
-        node. The states of the requests show later whether devices were found. Raises AcceleratorRequestBindingFailed
-        if Cyborg refuses.
+        ``providers`` is a dict from request uuid to the uuid of the resource provider of its device. ``hostname`` is
+        the name of the node. Cyborg binds later: the requests' states then show whether devices were found. Raises
+        AcceleratorRequestBindingFailed if Cyborg refuses the call.
         """
         fields = {'hostname': hostname, 'instance_uuid': instance_uuid, 'project_id': project_id}
         response = self._send(
@@ -125,7 +125,7 @@ class AcceleratorClient:
             raise AcceleratorRequestBindingFailed(instance_uuid=instance_uuid, msg=_reason(response))
 
     def of_instance(self, instance_uuid: str) -> list[AcceleratorRequest]:
-        """Return the requests that were bound to a server, whether the binding succeeded or failed.
+        """Return a server's accelerator requests. Their bindings may be pending, complete or failed.
 
         Raises AcceleratorRequestOpFailed if Cyborg refuses.
         """
@@ -135,9 +135,9 @@ class AcceleratorClient:
         return _requests(response)
 
     def every(self) -> list[AcceleratorRequest]:
-        """Return all requests of the cloud.
+        """Return all accelerator requests of the cloud.
 
-        Raises NoAccelerators if there is no accelerator service, and AcceleratorRequestOpFailed if Cyborg refuses.
+        Raises NoAccelerators if the cloud has no accelerator service, and AcceleratorRequestOpFailed if Cyborg refuses.
         """
         self._check_there()
         response = self._send('GET', _REQUESTS)
@@ -146,9 +146,9 @@ class AcceleratorClient:
         return _requests(response)
 
     def abandoned(self, age: datetime.timedelta) -> list[AcceleratorRequest]:
-        """Return the requests that this account created longer than ``age`` ago and that are not bound.
+        """Return the requests that this account created longer than ``age`` ago and that were never bound.
 
-        Raises NoAccelerators if there is no accelerator service, and AcceleratorRequestOpFailed if Cyborg refuses.
+        Raises NoAccelerators if the cloud has no accelerator service, and AcceleratorRequestOpFailed if Cyborg refuses.
         """
         ours, before = self._adapter.get_project_id(), datetime.datetime.now(datetime.UTC) - age
         return [
@@ -162,7 +162,7 @@ class AcceleratorClient:
         ]
 
     def resolved(self, instance_uuid: str) -> list[AcceleratorRequest] | None:
-        """Return the requests of a server if each of them is bound or failed, else None.
+        """Return the requests of a server, or None while the binding of at least one request is still pending.
 
         Raises AcceleratorRequestOpFailed if Cyborg refuses.
         """
@@ -175,7 +175,7 @@ class AcceleratorClient:
         return _requests(response)
 
     def delete(self, uuids: Iterable[str]) -> None:
-        """Delete requests. Requests that are deleted already are ignored.
+        """Delete accelerator requests by uuid. Requests that are deleted already are ignored.
 
         Raises AcceleratorRequestOpFailed if Cyborg refuses.
         """
@@ -185,7 +185,7 @@ class AcceleratorClient:
                 raise AcceleratorRequestOpFailed(op='delete', msg=_reason(response))
 
     def delete_of_instance(self, instance_uuid: str) -> None:
-        """Delete the requests that were bound to a server, which frees its accelerators. There may be none.
+        """Delete the requests that were bound to a server, which frees its accelerators. The server may have none.
 
         Raises AcceleratorRequestOpFailed if Cyborg refuses.
         """
@@ -198,7 +198,8 @@ class AcceleratorClient:
             if self._adapter.get_endpoint():
                 return
         except (ks_exceptions.MissingAuthPlugin, ks_exceptions.EndpointNotFound):
-            # There is no account to read the catalog with, or the catalog has no such entry.
+            # No account is configured with which the catalog can be read, or the catalog has no endpoint of the
+            # accelerator service.
             pass
         except ks_exceptions.ClientException as error:
             raise errors.Unanswered(who=WHO, reason=str(error) or type(error).__name__) from error
@@ -208,7 +209,7 @@ class AcceleratorClient:
         headers = {'OpenStack-API-Version': f'accelerator {MICROVERSION}'}
         token = getattr(ctxt, 'auth_token', None)
         if token:
-            # Only the token is the user's. The endpoint may still come from the service's own catalog.
+            # Only the token is the user's. The endpoint may still be read from the service's own catalog.
             headers['X-Auth-Token'] = token
             kwargs['authenticated'] = False
         attempts = session.READ_ATTEMPTS if method == 'GET' else 1
@@ -220,9 +221,9 @@ def _requests(response: requests.Response) -> list[AcceleratorRequest]:
 
 
 def _reason(response: requests.Response) -> str:
-    """Return Cyborg's error text in one line, without the traceback that its conductor adds."""
+    """Return Cyborg's error text in one line, without the traceback that Cyborg's conductor adds to it."""
     text: Any = response.text
-    # A field of the body may contain another JSON text.
+    # Decode twice, because a field of the body may contain another JSON text.
     for _ in range(2):
         try:
             body = json.loads(text)

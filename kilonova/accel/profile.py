@@ -20,9 +20,9 @@ from kilonova.pci.request import ACCELERATORS
 
 # The extra spec that names a device profile.
 EXTRA_SPEC = 'accel:device_profile'
-# Maximum of accelerators of one server. No host has more devices, and each costs several requests to Cyborg.
+# Maximum number of accelerators of one server. No host has more devices, and each needs several requests to Cyborg.
 MOST = 64
-# Names of profiles that Cyborg accepts, and names of resource classes and traits up to the maximum length.
+# Profile names that Cyborg accepts, and names of resource classes and traits, up to the maximum length.
 _NAME = re.compile(r'[A-Za-z0-9_-]{1,255}')
 _CLASS = re.compile(r'[A-Z0-9_]{1,255}')
 
@@ -35,16 +35,16 @@ class DeviceProfileError(errors.Invalid):
 
 @dataclass(frozen=True)
 class Profile:
-    """A device profile. ``groups`` are in Cyborg's order, and a group's number is its index."""
+    """A device profile. ``groups`` are in Cyborg's order. The number of a group is its index."""
 
     name: str
     groups: tuple[Mapping[str, str], ...]
 
     def of_port(self, port_id: str) -> list[RequestGroup]:
-        """Return the groups of the request to Placement for a port's profile.
+        """Return the groups of the Placement query for the device profile of a port.
 
-        Raises DeviceProfileError if the profile requests more than one accelerator, which a port can't have, or can't
-        be used.
+        Raises DeviceProfileError if the profile requests more than one accelerator, which a port can't have, or if the
+        profile can't be used.
         """
         groups = self.request_groups(port_id)
         if [sum(group.resources.values()) for group in groups] != [1]:
@@ -52,10 +52,10 @@ class Profile:
         return groups
 
     def request_groups(self, port_id: str = '') -> list[RequestGroup]:
-        """Return one group of the request to Placement for each group of the profile.
+        """Return one group of the Placement query for each group of the profile.
 
-        Each group gets its resources from one provider. Its name is ``device_profile_<n>``, followed by the port's id
-        for a port's profile. Raises DeviceProfileError if a group can't be requested.
+        All resources of a group come from one provider. The group's name is ``device_profile_<n>``, followed by the
+        port's id if the profile is a port's. Raises DeviceProfileError if a group can't be requested.
         """
         found = [self._group(number, group, port_id) for number, group in enumerate(self.groups)]
         if sum(sum(group.resources.values()) for group in found) > MOST:
@@ -109,15 +109,15 @@ def name_of(extra_specs: Mapping[str, str]) -> str | None:
 
 
 def check_name(name: str) -> None:
-    """Raise DeviceProfileError if no profile can have this name."""
+    """Raise DeviceProfileError if Cyborg accepts no profile with this name."""
     if _NAME.fullmatch(name) is None:
         raise DeviceProfileError(name=repr(name[:80]), msg='a name has 1 to 255 letters, digits, _ and -')
 
 
 def only(name: str, found: Sequence[Any]) -> Profile:
-    """Return the profile of a response of Cyborg.
+    """Return the only profile in a response of Cyborg.
 
-    Raises DeviceProfileError if it does not contain exactly one valid profile.
+    Raises DeviceProfileError if the response does not contain exactly one valid profile.
     """
     if not found:
         raise DeviceProfileError(name=name, msg='Expected 1 device profile but got nothing.')

@@ -1,10 +1,10 @@
-"""Accelerator requests, which a server holds in Cyborg, and the devices of them that its host attaches.
+"""Accelerator requests, which a server holds in Cyborg, and the devices that the server's host attaches for them.
 
     found = client.of_instance(uuid)
     handles = request.handles(found)         # [Handle('PCI', address='0000:21:00.0')]
 
-Cyborg chooses a device when a request is bound to a server and a host. The *attach handle* of the request names the
-device.
+Cyborg chooses a device when a request is bound to a server and a host. The *attach handle* of the request identifies
+the device.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from kilonova.objects.vif import REQUEST
 from kilonova.pci import device
 from kilonova.pci.device import STANDARD
 
-# Final states of a binding. In other states the result isn't known yet.
+# Final states of a request's binding. In all other states the result isn't known yet.
 BOUND, FAILED = 'Bound', ('BindFailed', 'Deleting')
 # The state of a request that was created and not bound.
 INITIAL = 'Initial'
-# Kinds of attach handles for which guests get a device.
+# Kinds of attach handles whose device the guest gets.
 PCI, MDEV = 'PCI', 'MDEV'
-# Kind of the attach handles of Cyborg's fake driver, for which nothing is attached.
+# Kind of the attach handles of Cyborg's fake driver. Their device is not attached to the guest.
 TEST_PCI = 'TEST_PCI'
-# Devices of these kinds can move with a running guest. A PCI function of the host can't.
+# Devices of these kinds can move with a running guest. A PCI function of the host can't move.
 MOVES_LIVE = (MDEV, TEST_PCI)
 _HEX = {'domain': 4, 'bus': 2, 'device': 2, 'function': 1}
 
@@ -44,8 +44,8 @@ class AttachHandleInvalid(errors.Invalid):
 class Handle:
     """The attach handle of an accelerator request.
 
-    ``kind`` is PCI, with the ``address`` of a function of the host, or MDEV, with the uuid ``mdev`` of a mediated
-    device of ``mdev_type`` on the function at ``address``.
+    If ``kind`` is PCI, ``address`` is the address of a PCI function of the host. If it is MDEV, ``mdev`` is the uuid of
+    a mediated device, ``mdev_type`` its type, and ``address`` the address of its PCI function.
     """
 
     request: str
@@ -56,7 +56,7 @@ class Handle:
 
     @property
     def device(self) -> PciDevice:
-        """The device in the form that drivers accept. It is not one of the host's own PCI devices."""
+        """The device in the form that drivers accept. It is not one of the host's tracked PCI devices."""
         if self.mdev is None:
             return PciDevice(address=self.address, dev_type=STANDARD, parent_addr=None, extra_info={})
         return PciDevice(
@@ -87,7 +87,7 @@ class AcceleratorRequest:
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> Self:
-        """Return the request of Cyborg's ``arq``."""
+        """Return the accelerator request of an ``arq`` in Cyborg's response."""
         return cls(
             uuid=str(body['uuid']),
             state=str(body['state']),
@@ -105,9 +105,9 @@ class AcceleratorRequest:
 
     @property
     def handle(self) -> Handle | None:
-        """The attach handle, or None if it is one of the fake driver, for which nothing is attached.
+        """The attach handle, or None if it is a handle of Cyborg's fake driver, whose device is not attached.
 
-        Raises AttachHandleInvalid if the handle has another kind, or if a part of it is malformed.
+        Raises AttachHandleInvalid if the handle has an unknown kind, or if a part of it is malformed.
         """
         if self.handle_kind == TEST_PCI:
             return None
@@ -140,10 +140,10 @@ class AcceleratorRequest:
 
 
 def profiles(requests: Iterable[AcceleratorRequest], ports: Mapping[str, str]) -> dict[str, dict[str, str | None]]:
-    """Return the binding profiles of ports that are accelerators, as a dict from port to the profile's keys.
+    """Return {port id: binding profile} for ports that are accelerators.
 
-    ``ports`` is a dict from request to port. Requests that are not in it are left out. Raises AttachHandleInvalid if an
-    accelerator is not a PCI function.
+    ``ports`` is a dict from request uuid to port id. Requests that are not in it are ignored. Raises
+    AttachHandleInvalid if an accelerator is not a PCI function.
     """
     found = {}
     for one in requests:
@@ -161,7 +161,7 @@ def profiles(requests: Iterable[AcceleratorRequest], ports: Mapping[str, str]) -
 
 
 def _moment(text: str | None) -> datetime.datetime | None:
-    """Return the time of an ISO 8601 text, in UTC if the text has no time zone, or None if there is no text."""
+    """Return the time that an ISO 8601 text means, or None if there is no text. Without a time zone, UTC is assumed."""
     if not text:
         return None
     found = datetime.datetime.fromisoformat(text)
@@ -169,7 +169,7 @@ def _moment(text: str | None) -> datetime.datetime | None:
 
 
 def handles(requests: Iterable[AcceleratorRequest]) -> list[Handle]:
-    """Return the attach handles that the host attaches, always in the same order.
+    """Return the attach handles of the devices that the host attaches, always in the same order.
 
     Raises AttachHandleInvalid if a handle can't be attached.
     """

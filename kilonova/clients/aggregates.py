@@ -1,10 +1,10 @@
-"""Write host aggregates to Placement: the nodes of an aggregate's hosts are members of the aggregate with its uuid.
+"""Write host aggregates to Placement, as aggregates of resource providers with the same uuid.
 
     bring_up_to_date(placement, api_db, cells, aggregate_uuid, 'gpu1')
 
-The API database is the source. Each call reads it first, so a call may be repeated, and several calls may run at the
-same time. A change of an aggregate writes an operation row of ``KIND`` as well, which is ended when Placement is up to
-date.
+The members of the aggregate in Placement are the compute nodes of its hosts. The API database is the source. Each call
+reads it first, so a call may be repeated, and several calls may run at the same time. A change of an aggregate also
+writes an operation row of ``KIND``, which is ended when Placement is up to date.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from kilonova.db.queries import cells as cell_queries
 from kilonova.db.rows import Row
 
 KIND = 'mirror'
-# Number of attempts if the aggregate changes while it is written to Placement.
+# Number of attempts if the aggregate changes while its members are written to Placement.
 LOOKS = 4
 
 
 def bring_up_to_date(
     placement: PlacementClient, api_db: Database, cells: cell_queries.CellDatabases, aggregate_uuid: str, host: str
 ) -> None:
-    """Make the nodes of a host members of the aggregate in Placement, or remove them from it.
+    """Make the compute nodes of a host members of the aggregate in Placement, or remove them from it.
+
+    The nodes become members if the host is in the aggregate in the API database.
 
     Raises:
         Unanswered: Placement or a database does not answer, or the aggregate keeps changing.
@@ -44,7 +46,10 @@ def bring_up_to_date(
 
 
 def _nodes(cells: cell_queries.CellDatabases, host: str, cell_id: int | None) -> list[Row]:
-    """Return the nodes of a host. All cells are searched if the host has no mapping ('cell_v2 delete_host')."""
+    """Return the compute nodes of a host.
+
+    If the host is mapped to no cell ('cell_v2 delete_host'), search all cells.
+    """
     found = []
     for cell in [cells.by_id(cell_id)] if cell_id is not None else cells.databases():
         with cell.read() as conn:
@@ -53,9 +58,10 @@ def _nodes(cells: cell_queries.CellDatabases, host: str, cell_id: int | None) ->
 
 
 def bring_all_up_to_date(placement: PlacementClient, api_db: Database, cells: cell_queries.CellDatabases) -> list[str]:
-    """Compare all aggregates with Placement and correct the differences. Return 'host: aggregate' for each correction.
+    """Compare all aggregates with Placement and correct the differences.
 
-    Sends one request for each aggregate, and further ones for each correction.
+    Return 'host: aggregate name' for each correction. Sends one request for each aggregate, and further requests for
+    each correction.
     """
     with api_db.read() as conn:
         rows = aggregates.snapshot(conn)

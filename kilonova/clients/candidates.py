@@ -1,6 +1,7 @@
-"""Queries for allocation candidates: the limit of their length, and the merging of the responses to parts of a query.
+"""Functions for queries for allocation candidates: limit the query's length, and merge responses.
 
-``PlacementClient`` passes these functions to ``query.ask``.
+If a query is too long for a URL, it is sent in parts, and the responses are merged. ``PlacementClient`` passes these
+functions to ``query.ask``.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from kilonova import errors
 
 Found = dict[str, Any]
 
-# Maximum characters of a query that can't be divided. Apache and nginx accept request lines of some 8,190 characters by
-# default.
+# Maximum number of characters of a query that can't be divided. Apache and nginx accept request lines of some 8,190
+# characters by default.
 MOST = 7500
 
 
 class QueryTooLong(errors.Invalid):
-    """A server requests so many different things that the query is too long for web servers."""
+    """A server requests so many different devices or ports that the query is too long for web servers."""
 
     msg_fmt = (
         'The request has %(groups)s groups of resources (devices, ports, accelerators). Its query to Placement '
@@ -39,7 +40,7 @@ def checked(text: str) -> str:
 def merge(one: Found, other: Found, either: bool) -> Found:
     """Return the allocation candidates that are in at least one of two responses, without duplicates.
 
-    If ``either`` is False, return those that are in each of the two responses.
+    If ``either`` is False, return only candidates that are in each of the two responses.
     """
     theirs = {_identity(request) for request in other['allocation_requests']}
     requests = [request for request in one['allocation_requests'] if either or _identity(request) in theirs]
@@ -59,7 +60,7 @@ def first(found: Found, limit: int | None) -> Found:
 def merge_providers(one: list[Found], other: list[Found], either: bool) -> list[Found]:
     """Return the resource providers that are in at least one of two responses, without duplicates.
 
-    If ``either`` is False, return those that are in each of the two responses.
+    If ``either`` is False, return only providers that are in each of the two responses.
     """
     there = {provider['uuid'] for provider in one}
     theirs = {provider['uuid'] for provider in other}
@@ -74,6 +75,9 @@ def merge_names(one: set[str], other: set[str], either: bool) -> set[str]:
 
 
 def _identity(request: Mapping[str, Any]) -> str:
-    """Return a text that is the same for equal candidates: amounts by provider, and the providers of each group."""
+    """Return a text that is equal for equal candidates.
+
+    It has the amounts by provider, and the providers of each group.
+    """
     mappings = {suffix: sorted(providers) for suffix, providers in request.get('mappings', {}).items()}
     return json.dumps([request['allocations'], mappings], sort_keys=True)

@@ -3,9 +3,9 @@
     forget(api_db, cell, 'gpu1')                                    # one transaction of the API database
     delete_providers(placement, cells, [node_uuid], check)          # some requests to Placement
 
-The API process calls the two functions right after it deleted the service. If one fails, conductors call them again,
-because of the operation row that was written with the deletion. All functions may be repeated, even after a machine of
-the same name has registered.
+The API process calls ``forget`` and ``delete_providers`` right after it has deleted the service. If one fails,
+conductors repeat the calls, because an operation row was written together with the deletion. Repeated calls are safe,
+even after a machine with the same host name has registered.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from kilonova.db.engine import Database
 from kilonova.db.queries import aggregates, cells, compute_nodes, services
 from kilonova.errors import PlacementConflict, Unanswered
 
-# Maximum of consumers that one error text names.
+# Maximum number of consumers that one error text names.
 NAMED = 5
 
 
 class ProvidersHeld(Unanswered):
-    """Placement does not delete a host's providers, because consumers have allocations of them."""
+    """Placement does not delete a host's providers, because consumers still have allocations of them."""
 
     msg_fmt = (
         'Placement does not delete the resource provider %(provider)s, because it has allocations: '
@@ -54,7 +54,7 @@ def delete_providers(
 ) -> None:
     """Delete the provider trees of these nodes (uuids), except of nodes that have registered again in any cell.
 
-    ``check`` is called before each tree is deleted. It raises an error if the caller may not write any more. Raises
+    ``check()`` is called before each tree is deleted, and raises an error if the caller may not write any more. Raises
     ProvidersHeld if a provider has allocations, and Unanswered if Placement or a database does not answer.
     """
     living: set[str] = set()

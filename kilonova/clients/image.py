@@ -32,13 +32,13 @@ from kilonova.context import RequestContext
 LOG = logging.getLogger(__name__)
 
 CHUNK = 1 << 20
-# States of an image whose data is being uploaded.
+# Statuses of an image whose data is being uploaded.
 SENDING = ('saving', 'importing', 'uploading')
 _PATCH = 'application/openstack-images-v2.1-json-patch'
 
 
 class ImageRefused(errors.Forbidden):
-    """The image service's quota or policy does not allow the request."""
+    """The quota or policy of the image service does not allow the request."""
 
     msg_fmt = 'The image service refuses image %(image_id)s: %(reason)s'
 
@@ -64,10 +64,10 @@ class ImageClient:
         return found
 
     def find(self, query: Mapping[str, str], limit: int, ctxt: RequestContext | None = None) -> list[dict[str, Any]]:
-        """Return at most ``limit`` records that match ``query``, in the service's order.
+        """Return at most ``limit`` records that match ``query``, in the order in which the image service returns them.
 
-        ``query`` has the parameters of the service's list. Raises Invalid if the service does not understand the query,
-        or has no such marker.
+        ``query`` has the parameters of the service's image list. Raises Invalid if the service does not accept the
+        query, for example because the image ``marker`` does not exist.
         """
         found: list[dict[str, Any]] = []
         path: str | None = f'/v2/images?{urlencode({**query, "limit": limit})}'
@@ -77,16 +77,16 @@ class ImageClient:
                 raise errors.Invalid(_reason(response))
             answer = response.json()
             found += answer['images']
-            # The service may return fewer records than the limit.
+            # The image service may return fewer records than ``limit``, so the next page is requested.
             path = answer.get('next')
         return found[:limit]
 
     def update(self, image_id: str, changes: Sequence[Mapping[str, Any]], ctxt: RequestContext | None = None) -> None:
-        """Change a record. ``changes`` are operations of JSON patch (op, path, value).
+        """Change an image's record. ``changes`` are operations of JSON patch (op, path, value).
 
         Raises:
             ImageNotFound: No such image exists.
-            ImageRefused: A quota or a policy does not allow it.
+            ImageRefused: A quota or a policy does not allow the change.
             Invalid: The changes are malformed.
         """
         response = self._request(
@@ -103,10 +103,10 @@ class ImageClient:
         raise errors.Invalid(reason)
 
     def download(self, image_id: str, file: IO[bytes], ctxt: RequestContext | None = None) -> int:
-        """Write the image's bytes to ``file`` from its start, and return their number.
+        """Write the image's bytes to ``file`` from its start, and return the number of bytes.
 
-        A failed download is repeated ``retries`` times. An image whose size the service does not know (one at a URL
-        elsewhere) may use half of the file system's free space.
+        A failed download is repeated at most ``retries`` times. If the service does not know the image's size (because
+        the image is at a URL elsewhere), the image may use half of the file system's free space.
 
         Raises:
             ImageUnacceptable: In the last attempt, too, the data had a wrong checksum or more bytes than the image has.
@@ -145,14 +145,15 @@ class ImageClient:
         raise errors.ImageUnacceptable(image_id=record['id'], reason=reason)
 
     def upload(self, image_id: str, file: IO[bytes], check: Callable[[], None] = lambda: None) -> None:
-        """Upload ``file`` (a real file, from its start) as the data of an image without data. The image is then active.
+        """Upload ``file`` as the data of an image that has none. The image is then active.
 
-        May be repeated, because an active image has its data already. ``check()`` is called before each piece, and an
-        error that it raises ends the upload.
+        ``file`` is a file with a descriptor, and is read from its start. The call may be repeated, because nothing is
+        sent if the image is already active. ``check()`` is called before each piece, and an error that it raises ends
+        the upload.
 
         Raises:
             ImageNotFound: The image was deleted meanwhile.
-            ImageRefused: A quota or a policy does not allow it. Repeating is useless.
+            ImageRefused: A quota or a policy does not allow the upload. Repeating is useless.
             ImageUnacceptable: The service does not accept the data. Repeating is useless.
             Unanswered: An earlier upload of the image has not ended yet.
         """
@@ -162,7 +163,8 @@ class ImageClient:
         if status in SENDING:
             raise errors.Unanswered(who='The image service', reason=f'image {image_id} is still {status}')
         file.seek(0)
-        # The data is sent once here, because it can't be rewound below this call. The flow repeats the upload.
+        # The data is sent only once, because the library can't send a file again from its start. The flow repeats the
+        # upload.
         response = self._request(
             'PUT',
             f'/v2/images/{image_id}/file',
@@ -188,14 +190,18 @@ class ImageClient:
             raise errors.ImageNotFound(image_id=image_id)
         reason = _reason(response)
         if response.status_code == 409:
-            # The data is being uploaded, by an earlier attempt that the service has not given up yet.
+            # An earlier attempt is still uploading the data; the service has not ended it yet.
             raise errors.Unanswered(who='The image service', reason=reason)
         if response.status_code in (403, 413):
             raise ImageRefused(image_id=image_id, reason=reason)
         raise errors.ImageUnacceptable(image_id=image_id, reason=reason)
 
     def delete(self, image_id: str, ctxt: RequestContext | None = None) -> None:
-        """Delete an image. Nothing happens if it is deleted already. Raises ImageRefused if it may not be deleted."""
+        """Delete an image. Nothing happens if the image is deleted already.
+
+        Raises ImageRefused if the image may not be deleted, and Unanswered if its present state does not allow it
+        (409).
+        """
         response = self._request('DELETE', f'/v2/images/{image_id}', ctxt)
         response.close()
         if response.status_code in (204, 404, 410):
@@ -235,7 +241,7 @@ class ImageClient:
         if response.status_code in (200, 204):
             return response
         response.close()
-        # A malformed id leads to 404 as well, and 403 hides a private image.
+        # The service also answers 404 for a malformed id, and 403 for a private image that it hides.
         if response.status_code in (403, 404):
             raise errors.ImageNotFound(image_id=image_id)
         raise errors.ImageUnacceptable(
@@ -248,7 +254,7 @@ class ImageClient:
         token = getattr(ctxt, 'auth_token', None)
         headers = dict(headers or {})
         if token:
-            # Only the token is the user's. The endpoint may still come from the service's own catalog.
+            # Only the token is the user's. The endpoint may still be read from the service's own catalog.
             headers['X-Auth-Token'] = token
             kwargs['authenticated'] = False
         return session.send(self._adapter, 'The image service', method, path, headers=headers, **kwargs)
@@ -273,9 +279,9 @@ def _reason(response: requests.Response) -> str:
 
 
 def _checksum(record: dict[str, Any]) -> tuple[str | None, str | None]:
-    """Return algorithm and value of the strongest checksum that the record has and this Python can compute.
+    """Return algorithm and value of the strongest checksum of the record that this Python can compute.
 
-    The two are None if there is none.
+    Return (None, None) if the record has no such checksum.
     """
     algorithm, value = record.get('os_hash_algo'), record.get('os_hash_value')
     if algorithm and value and algorithm in hashlib.algorithms_available:

@@ -3,9 +3,9 @@
     keys = KeyManager(conf)
     keys.passphrase(key_id)         # the passphrase that opens the volume, as hexadecimal digits
 
-Cinder has a key created for each volume, and tells its id. If Cinder uses one fixed key, the computes use it as well.
-The library is loaded when the first key other than the fixed one is read, because loading costs a tenth of a second of
-CPU time.
+Cinder lets the key manager create a key for each volume, and reports the key's id. If Cinder uses one fixed key, the
+computes use the same fixed key. The library is loaded when the first key other than the fixed key is read, because
+loading takes a tenth of a second of CPU time.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from oslo_config import cfg
 
 from kilonova import concurrency, errors
 
-# The id of the fixed key, which is the same in Cinder and in all services that share a fixed key with it.
+# The id of the fixed key. All services that share a fixed key with Cinder use this id.
 FIXED = '00000000-0000-0000-0000-000000000000'
 _MOST_TEXT = 300
-# Maximum seconds for reading a key. The library itself waits for its service without a limit, and the caller holds its
-# server's lock on the host, for which a delete waits.
+# Maximum number of seconds for reading a key. The library itself waits without a limit. Meanwhile the caller holds the
+# server's lock on the host, and a delete of the server has to wait for the lock.
 ANSWER = 30.0
 
 
@@ -49,7 +49,7 @@ class KeyManager:
             return self._fixed()
         found: list[str] = []
         reasons = [f'there is no answer after {ANSWER:g} s']
-        # A thread that never gets a reply ends when the connection does.
+        # If the thread never gets a reply, it ends when its connection ends.
         concurrency.spawn(self._ask, key_id, found, reasons, name='key manager').join(ANSWER)
         if not found:
             raise KeyNotAvailable(key=key_id, reason=reasons[-1])
@@ -63,7 +63,7 @@ class KeyManager:
             manager, credential = self._library
             found.append(bytes(manager.get(credential(self._conf), key_id).get_encoded()).hex())
         except Exception as error:  # noqa: BLE001 - each backend has errors of its own
-            # The error's cause is left out, because it might contain parts of the key.
+            # Only the error itself is logged and not its cause, because the cause might contain parts of the key.
             reasons.append(errors.shortened(' '.join(f'{type(error).__name__}: {error}'.split()), _MOST_TEXT))
 
     def _fixed(self) -> str:
@@ -81,7 +81,7 @@ class KeyManager:
 
 
 def _load(conf: cfg.ConfigOpts) -> tuple[Any, Any]:
-    """Return the backend, and the function that makes its credential from the options."""
+    """Return castellan's backend, and the function that creates the backend's credential from the options."""
     from castellan import key_manager
     from castellan.common import utils
 

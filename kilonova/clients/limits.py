@@ -33,15 +33,16 @@ class LimitsClient:
     """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
-        # The library reads the configuration of its own module, and has no argument for another one.
+        # The library reads the configuration from a variable of its own module; its functions take no configuration.
         oslo_limit.CONF = conf
         self._enforcer: Any = None
 
     def limits(self, project_id: str | None) -> tuple[dict[str, int], dict[str, int]]:
-        """Return the registered limits, which apply to all projects, and the limits of this project alone.
+        """Return two dicts from resource to limit.
 
-        The number -1 means no limit. Raises Unanswered if Keystone does not answer, refuses our account, or does not
-        know the endpoint of [oslo_limit].
+        The first has the registered limits, which apply to all projects, the second the limits of this project alone. A
+        limit of -1 means no limit. Raises Unanswered if Keystone does not answer, refuses this service's account, or
+        does not know the endpoint of [oslo_limit].
         """
         try:
             enforcer = self._made()
@@ -50,15 +51,17 @@ class LimitsClient:
         except _SILENCE as error:
             raise errors.Unanswered(who='Keystone', reason=str(error)) from error
         except (ValueError, cfg.Error) as error:
-            # The library raises these errors if the section is wrong. Users can't correct it.
+            # The library raises these errors if the section [oslo_limit] is wrong. Users can't correct it, so it is
+            # logged.
             LOG.error('Unified limits cannot be read: %s', error)
             raise errors.Unanswered(who='Keystone', reason=f'[oslo_limit]: {error}') from error
         return registered, own
 
     def _made(self) -> Any:
         if self._enforcer is None:
-            # The constructor sends requests to Keystone. No lock is used, because all threads would wait one after the
-            # other if Keystone hangs. If several threads create one at the same time, one is kept.
+            # The constructor sends requests to Keystone. It is called without a lock, because all threads would wait
+            # one after the other if Keystone hangs. If several threads create an enforcer at the same time, the last
+            # one is kept.
             enforcer = oslo_limit.Enforcer(_no_usage, cache=False)
             session.bound(enforcer.connection.session)
             self._enforcer = enforcer
@@ -66,5 +69,5 @@ class LimitsClient:
 
 
 def _no_usage(project_id: str | None, names: Iterable[str]) -> dict[str, int]:
-    """Return no usage, because callers that read limits count the usage themselves."""
+    """Return no usage. The library requires this function, but callers that read limits count the usage themselves."""
     return {}

@@ -7,8 +7,9 @@
     client.delete_port(port.id)                                 # may be repeated
 
 Calls with a context that has a token are made as the user. Calls with None, and calls without a context, are made as
-the service, which needs the roles admin and service (Neutron's default policy). They carry a service token of the same
-account, which shows that the caller is a service. Routes: https://docs.openstack.org/api-ref/network/v2/.
+the service, whose account needs the roles admin and service (Neutron's default policy). These calls have a service
+token of the same account, which shows that the caller is a service. Routes:
+https://docs.openstack.org/api-ref/network/v2/.
 """
 
 from __future__ import annotations
@@ -23,6 +24,6 @@ from kilonova.clients.neutron.security_groups import SecurityGroups
 class NetworkClient(PortCalls, Bindings, Networks, FloatingIps, SecurityGroups):
     """The client of Neutron. A process has one, and threads may share it.
 
-    Each call may raise Unanswered, NetworkForbidden (a user's request) or NetworkAccountRefused (the service's
-    request). Lists of results have no defined order.
+    Each call may raise Unanswered. A request as a user may raise NetworkForbidden, a request as the service
+    NetworkAccountRefused. Lists of results have no defined order.
     """

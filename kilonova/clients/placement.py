@@ -6,8 +6,9 @@
     client.move_allocation(instance_uuid, migration_uuid, new=request['allocations'], project_id=…, user_id=…)
 
 An argument or result *allocations* is ``{provider uuid: {'resources': {resource class: amount}}}``. Each method raises
-``errors.Unanswered`` if Placement does not answer, and ``errors.PlacementConflict`` for a 409 that would be the same
-after a repetition. Routes and rules: the Placement API reference, https://docs.openstack.org/api-ref/placement/.
+``errors.Unanswered`` if Placement does not answer. It raises ``errors.PlacementConflict`` for a response 409 that a
+repetition would not change. Routes and rules: the Placement API reference,
+https://docs.openstack.org/api-ref/placement/.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ LOG = logging.getLogger(__name__)
 
 MICROVERSION = '1.36'
 CONCURRENT_UPDATE = 'placement.concurrent_update'
-# A 409 for an outdated generation is repeated with new generations. Placement itself tries ten times before.
+# Number of attempts after a 409 for an outdated generation; each attempt uses the new generation. Placement itself has
+# tried ten times before it answers 409.
 WRITE_ATTEMPTS = 4
 CONFLICT_PAUSE = 0.05
 
@@ -37,13 +39,13 @@ Allocations = dict[str, dict[str, Any]]
 
 
 class PlacementInvalid(errors.Invalid):
-    """Placement refuses the request itself, because of an unknown resource class or trait, or a malformed group."""
+    """Placement refuses the request because of an unknown resource class or trait, or a malformed group."""
 
     msg_fmt = 'Placement refuses the request: %(detail)s'
 
 
 class PlacementForbidden(errors.Unavailable):
-    """Placement refuses our account."""
+    """Placement refuses the account of this service."""
 
     msg_fmt = 'Placement refuses our credentials: %(detail)s'
 
@@ -57,21 +59,21 @@ class ProviderNotFound(errors.NotFound):
 def is_generation_conflict(error: errors.PlacementConflict) -> bool:
     """Return whether a generation was outdated, so that reading and writing again may succeed.
 
-    If it was not, there is too little capacity.
+    All other conflicts mean that there is too little capacity.
     """
     return error.placement_code == CONCURRENT_UPDATE
 
 
 def is_consumer_conflict(error: errors.PlacementConflict) -> bool:
-    """Return whether the consumer already had an allocation, or another one than the one that was read."""
+    """Return whether the consumer's allocation is not the one that was read, or exists although none was expected."""
     return is_generation_conflict(error) and 'consumer generation conflict' in error.message
 
 
 def _is_leftover(error: errors.PlacementConflict) -> bool:
-    """Return whether the consumer may be a record without allocations that an earlier, refused write has left.
+    """Return whether the conflict may come from a consumer record without allocations.
 
     Placement creates such a record when it refuses a write because of an unknown provider. The record can't be read or
-    deleted, but a write with its generation replaces it.
+    deleted, but a write with its generation (0) replaces it.
     """
     return is_consumer_conflict(error) and 'expected 0 but got None' in error.message
 
@@ -96,15 +98,15 @@ class PlacementClient:
         self._traits: dict[str, bool] = {}
         self._trees = providers.Trees()
 
-    # Candidates and claims
+    # Methods for candidates and claims
 
     def allocation_candidates(self, asked: str | Sequence[tuple[str, str]]) -> dict[str, Any]:
         """Return allocation candidates for a query.
 
         The result is ``{'allocation_requests': [{'allocations', 'mappings'}], 'provider_summaries': {uuid: …}}``.
-        ``asked`` is a query string or its pairs. If its lists are too long for one URL, several requests are sent.
-        Raises PlacementInvalid if the query names a class or trait that does not exist, and QueryTooLong if the query
-        can't be divided.
+        ``asked`` is a query string or its (key, value) pairs. If a list in the query is too long for one URL, several
+        requests are sent. Raises PlacementInvalid if the query names a class or trait that does not exist, and
+        QueryTooLong if the query can't be divided.
         """
         pairs = parse.parse_qsl(asked, keep_blank_values=True) if isinstance(asked, str) else asked
         found = query.ask(
@@ -125,7 +127,7 @@ class PlacementClient:
         user_id: str,
         generation: int | None = None,
     ) -> None:
-        """Write the allocations of ``consumer``. If ``generation`` is None, the consumer must have none yet.
+        """Write the allocations of ``consumer``. If ``generation`` is None, the consumer must have no allocations yet.
 
         Raises:
             PlacementConflict: There is too little capacity, or the consumer has another generation.
@@ -161,11 +163,14 @@ class PlacementClient:
         return found
 
     def post_allocations(self, payload: dict[str, dict[str, Any]]) -> None:
-        """Write the allocations of several consumers, all or none. ``payload`` is ``{consumer: body as of a PUT}``."""
+        """Write the allocations of several consumers, all or none.
+
+        ``payload`` is a dict from consumer to the body of a PUT of its allocations.
+        """
         self._send('POST', '/allocations', json=payload)
 
     def delete_allocations(self, consumer: str) -> bool:
-        """Delete all allocations of ``consumer``. Return False if it had none, which is no error.
+        """Delete all allocations of ``consumer``. Return False if the consumer had no allocations.
 
         Raises Unanswered if too many clients write at the same time.
         """
@@ -179,9 +184,9 @@ class PlacementClient:
     def drop(self, consumer: str, check: Callable[[], None]) -> bool:
         """Delete the allocations that ``consumer`` had before ``check()`` was called. Return False if it had none.
 
-        ``check()`` raises an error if the caller may not write any more. An allocation that another client writes in
-        the meantime has another generation, so it is not deleted before ``check()`` was called again. Raises Unanswered
-        if too many clients write at the same time.
+        ``check()`` raises an error if the caller may not write any more. If another client writes an allocation in the
+        meantime, the consumer's generation changes, so that allocation is deleted only after ``check()`` was called
+        again. Raises Unanswered if too many clients write at the same time.
         """
         for left in reversed(range(WRITE_ATTEMPTS)):
             held = self.get_allocations(consumer)
@@ -199,7 +204,7 @@ class PlacementClient:
                 _pause(left, error)
         return False
 
-    # Moves. The migration's uuid is the consumer of the server's old allocation.
+    # Moves. While a server moves, the consumer of its old allocation is the migration's uuid.
 
     def move_allocation(
         self,
@@ -213,12 +218,12 @@ class PlacementClient:
         old: dict[str, Any] | None = None,
         check: Callable[[], None] = lambda: None,
     ) -> Allocations:
-        """Give the server the allocation ``new``, and its current one to the migration, in one POST.
+        """Give the server the allocation ``new``, and its current allocation to the migration, in one POST.
 
-        Return the old allocation. May be repeated. A migration that already has the old allocation keeps it, and only
-        the server's allocation is replaced by ``new``. ``old`` is the result of ``get_allocations(instance_uuid)``,
-        which is called here if ``old`` is None. ``check()`` is called between reading and writing, and raises an error
-        if the caller may not write any more.
+        Return the old allocation. The call may be repeated: if the migration already has the old allocation, the
+        migration keeps it, and only the server's allocation is replaced by ``new``. ``old`` is the result of
+        ``get_allocations(instance_uuid)``, which is called here if ``old`` is None. ``check()`` is called between
+        reading and writing, and raises an error if the caller may not write any more.
 
         Raises:
             PlacementConflict: There is too little capacity for ``new``. Nothing was changed.
@@ -257,10 +262,10 @@ class PlacementClient:
         raise AssertionError('unreachable')
 
     def move_back(self, instance_uuid: str, migration_uuid: str, check: Callable[[], None] = lambda: None) -> bool:
-        """Undo ``move_allocation``: give the allocation of the migration back to the server, in one POST.
+        """Undo ``move_allocation``: return the migration's allocation to the server, in one POST.
 
-        Return False if the migration has no allocation, because the move was never made or is already undone.
-        ``check()`` is called before writing, and raises an error if the caller may not write any more.
+        Return False if the migration has no allocation, because the allocation was never moved or was already moved
+        back. ``check()`` is called before writing, and raises an error if the caller may not write any more.
         """
         for left in reversed(range(WRITE_ATTEMPTS)):
             held = self.get_allocations(migration_uuid)
@@ -283,7 +288,7 @@ class PlacementClient:
                 _pause(left, error)
         return False
 
-    # Providers
+    # Methods for resource providers
 
     def list_providers(
         self,
@@ -298,9 +303,10 @@ class PlacementClient:
         """Return the resource providers that match all given conditions, or all providers.
 
         A provider has uuid, name, generation, parent_provider_uuid and root_provider_uuid. ``resources`` ('VCPU:2') is
-        the capacity that must be free. ``required`` ('A,!B') are traits. ``member_of`` ('in:UUID,UUID') are aggregates
-        of which it must be in one; if there are several lists, in one of each. If the lists are too long for one URL,
-        several requests are sent. Raises PlacementInvalid if a class or trait does not exist.
+        the capacity that must be free. ``required`` ('A,!B') are required and forbidden traits. ``member_of``
+        ('in:UUID,UUID') lists aggregates, of which the provider must be in at least one. If ``member_of`` has several
+        lists, the provider must be in one aggregate of each. If a list is too long for one URL, several requests are
+        sent. Raises PlacementInvalid if a class or trait does not exist.
         """
         asked = {'uuid': uuid, 'in_tree': in_tree, 'name': name, 'resources': resources, 'required': required}
         pairs = [(key, value) for key, value in asked.items() if value is not None]
@@ -318,9 +324,9 @@ class PlacementClient:
     ) -> bool:
         """Return whether a provider has the required traits, no forbidden trait, and is in one aggregate of each set.
 
-        Sends one request, or more if the sets are too long for one URL. Without aggregates only the provider's own
-        traits are read, because Placement would read all providers of a trait that a query filters by. So the cost does
-        not depend on the size of the cloud.
+        Sends one request, or more if the sets are too long for one URL. If no aggregates are given, only the provider's
+        own traits are read. A query with traits would make Placement read all providers with the trait, so its cost
+        would grow with the size of the cloud.
         """
         aggregates = list(aggregates)
         if not aggregates:
@@ -339,9 +345,9 @@ class PlacementClient:
         )
 
     def ensure_provider(self, name: str, uuid: str, parent: str | None = None) -> dict[str, Any]:
-        """Return the provider of this name, and create it with ``uuid`` if there is none.
+        """Return the provider with this name. If there is none, create it with this ``uuid``.
 
-        An existing provider may have another uuid. Raises PlacementConflict if the uuid belongs to another provider.
+        An existing provider may have another uuid. Raises PlacementConflict if another provider has the uuid.
         """
         body = {'name': name, 'uuid': uuid}
         if parent is not None:
@@ -363,7 +369,7 @@ class PlacementClient:
     def set_inventory(self, uuid: str, generation: int, inventory: dict[str, dict[str, Any]]) -> int:
         """Replace all inventories of a provider and return its new generation.
 
-        Raises PlacementConflict if ``generation`` is outdated, or if a class that would be removed is in use.
+        Raises PlacementConflict if ``generation`` is outdated, or if a resource class that would be removed is in use.
         """
         found: int = self._send(
             'PUT',
@@ -393,9 +399,9 @@ class PlacementClient:
         return found
 
     def set_member(self, uuid: str, aggregate: str, member: bool) -> None:
-        """Add a provider to an aggregate, or remove it. Its other aggregates are kept.
+        """Add a provider to an aggregate, or remove it if ``member`` is False. Its other aggregates are kept.
 
-        Raises ProviderNotFound if the provider does not exist and is to be added.
+        Raises ProviderNotFound if a provider to be added does not exist.
         """
         path = f'/resource_providers/{uuid}/aggregates'
         for left in reversed(range(WRITE_ATTEMPTS)):
@@ -420,9 +426,9 @@ class PlacementClient:
                     raise
 
     def delete_provider(self, uuid: str) -> bool:
-        """Delete a provider. Return False if it did not exist.
+        """Delete a provider. Return False if the provider did not exist.
 
-        Raises PlacementConflict if it has allocations or children.
+        Raises PlacementConflict if the provider has allocations or children.
         """
         return self._send('DELETE', f'/resource_providers/{uuid}', missing_ok=True).status_code != 404
 
@@ -445,7 +451,7 @@ class PlacementClient:
         return {consumer: given['resources'] for consumer, given in answer['allocations'].items()}
 
     def ensure_resource_class(self, name: str) -> None:
-        """Create a CUSTOM_ class if it does not exist. A process sends this request once for each class."""
+        """Create a CUSTOM_ class if it does not exist. A process sends the request only once for each class."""
         if name.startswith('CUSTOM_') and name not in self._classes:
             self._send('PUT', f'/resource_classes/{name}')
             self._classes.add(name)
@@ -483,19 +489,21 @@ class PlacementClient:
         has_pci: bool = True,
         refresh: bool = False,
     ) -> dict[str, str]:
-        """Change a compute's provider tree to what the compute reports. Return ``{provider name: uuid}`` of the tree.
+        """Change a compute's provider tree in Placement to what the compute reports.
+
+        Return ``{provider name: uuid}`` of the tree.
 
         ``devices`` is ``{provider name: {resource_class, traits, total, reserved, more_traits}}``. If ``reserved`` is
-        None, the value in Placement is kept. If ``more_traits`` is True, traits that are not ours are kept. ``has_pci``
-        says that PCI functions are among the devices. Only differences are written, and a repetition without changes
-        costs one GET. With ``refresh`` providers that have changed in Placement are read again.
+        None, the value in Placement is kept. If ``more_traits`` is True, traits that an operator added are kept.
+        ``has_pci`` is True if PCI functions are among the devices. Only differences are written, so a repetition
+        without changes sends one GET. With ``refresh``, providers that others have changed in Placement are read again.
         """
         return self._trees.sync(
             self, root_uuid, nodename, inventory, set(traits), devices or {}, has_pci=has_pci, refresh=refresh
         )
 
     def set_host_disabled(self, root_uuid: str, disabled: bool) -> None:
-        """Add the trait COMPUTE_STATUS_DISABLED to a compute's root provider, or remove it.
+        """Add the trait COMPUTE_STATUS_DISABLED to a compute's root provider, or remove the trait.
 
         The scheduler's query excludes providers with this trait.
         """
@@ -530,7 +538,7 @@ class PlacementClient:
 
 
 def _pause(left: int, error: errors.PlacementConflict) -> None:
-    """Wait before a write is repeated, each time longer and for a random time. Raises Unanswered if ``left`` is 0."""
+    """Wait for a random and growing time before a write is repeated. Raises Unanswered if no attempt is left."""
     if not left:
         raise errors.Unanswered(who='Placement', reason=f'too many concurrent writes: {error}') from error
     time.sleep(CONFLICT_PAUSE * 2 ** (WRITE_ATTEMPTS - 1 - left) * random.uniform(0.5, 1.5))

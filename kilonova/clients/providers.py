@@ -1,8 +1,8 @@
-"""Compare a compute's provider tree in Placement with what the host reports, and write the differences.
+"""Compare a compute's provider tree in Placement with the tree that the host reports, and write the differences.
 
-``PlacementClient.sync_compute`` uses it. The last tree that was read is remembered. Allocations change a provider's
-generation as well, so a changed generation alone is no reason to read 2 × N responses again, unless ``refresh`` is
-True.
+``PlacementClient.sync_compute`` uses it. The tree that was read last is cached. An allocation also changes the
+generation of a provider. So without ``refresh`` a changed generation is no reason to read the inventory and traits of a
+provider again.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ LOG = logging.getLogger(__name__)
 STATUS_DISABLED = 'COMPUTE_STATUS_DISABLED'
 MANAGED_PCI = 'COMPUTE_MANAGED_PCI_DEVICE'
 OWNER = 'OWNER_NOVA'
-# Prefixes of standard traits that this service may remove from a compute's root provider. All other traits were added
-# by an operator.
+# Prefixes of standard traits that this service may remove from a compute's root provider. Traits without these prefixes
+# were added by an operator.
 OWNED_PREFIXES = ('COMPUTE_', 'HW_CPU_', 'OWNER_')
 INVENTORY_DEFAULTS = {'reserved': 0, 'min_unit': 1, 'max_unit': 2147483647, 'step_size': 1, 'allocation_ratio': 1.0}
 SYNC_ATTEMPTS = 4
@@ -31,7 +31,7 @@ _IN_USE = ('placement.inventory.inuse', 'placement.resource_provider.inuse')
 
 
 class PciReportingTurnedOff(errors.Invalid):
-    """A compute that has reported its PCI devices to Placement stopped doing so, which is not allowed."""
+    """A compute has reported its PCI devices to Placement but is now configured not to, which is not allowed."""
 
     msg_fmt = (
         'The PCI devices of %(nodename)s are reported in Placement (%(name)s), but [pci]report_in_placement is '
@@ -48,16 +48,16 @@ class NodenameTaken(errors.Conflict):
 
 
 class PlacementRequests(Protocol):
-    """The requests to Placement that are used here. ``PlacementClient`` implements them."""
+    """The requests to Placement that this module sends. ``PlacementClient`` implements them."""
 
     def list_providers(self, *, in_tree: str | None = None) -> list[dict[str, Any]]:
         """Return the providers of a tree."""
 
     def ensure_provider(self, name: str, uuid: str, parent: str | None = None) -> dict[str, Any]:
-        """Return the provider of this name, and create it if there is none."""
+        """Return the provider with this name. If there is none, create it with this ``uuid``."""
 
     def delete_provider(self, uuid: str) -> bool:
-        """Delete a provider. Return False if it did not exist."""
+        """Delete a provider. Return False if the provider did not exist."""
 
     def get_inventory(self, uuid: str) -> tuple[dict[str, dict[str, Any]], int]:
         """Return the inventories of a provider, and the provider's generation."""
@@ -75,12 +75,12 @@ class PlacementRequests(Protocol):
         """Create missing CUSTOM_ traits, and return the traits that exist."""
 
     def ensure_resource_class(self, name: str) -> None:
-        """Create a CUSTOM_ class if it does not exist."""
+        """Create a CUSTOM_ resource class if the class does not exist."""
 
 
 @dataclass
 class PlacementProvider:
-    """A resource provider as it was last read or written."""
+    """A resource provider with the values that were last read from or written to Placement."""
 
     uuid: str
     name: str
@@ -100,7 +100,7 @@ class Trees:
         self._lock = threading.Lock()
 
     def drop(self, root_uuid: str) -> None:
-        """Forget the remembered tree, so that the next sync reads it again."""
+        """Delete the cached tree of this root, so that the next ``sync`` reads it from Placement."""
         self._seen.pop(root_uuid, None)
 
     def sync(
@@ -132,7 +132,7 @@ class Trees:
         raise AssertionError('unreachable')
 
     def _load(self, client: PlacementRequests, root_uuid: str, *, refresh: bool) -> dict[str, PlacementProvider]:
-        """Return the tree by provider name. It is empty if there is none yet."""
+        """Return the tree as a dict from provider name to provider. It is empty if Placement has no tree yet."""
         before = {provider.uuid: provider for provider in self._seen.get(root_uuid, {}).values()}
         tree: dict[str, PlacementProvider] = {}
         for row in client.list_providers(in_tree=root_uuid):
@@ -161,7 +161,7 @@ class Trees:
         managed = {name for name, provider in tree.items() if MANAGED_PCI in provider.traits}
         if not has_pci and managed:
             raise PciReportingTurnedOff(nodename=nodename, name=min(managed))
-        # Parents of mediated devices are managed as well.
+        # Providers of cards with mediated devices are managed by this service, too.
         managed |= {
             name for name, provider in tree.items() if OWNER in provider.traits and provider.parent == root_uuid
         }
@@ -205,7 +205,7 @@ class Trees:
 
 
 def _foreign(traits: set[str], reported: set[str]) -> set[str]:
-    """Return the traits of a root provider that others have added."""
+    """Return the traits of a root provider that an operator or another service has added."""
     return {name for name in traits - reported if name == STATUS_DISABLED or not name.startswith(OWNED_PREFIXES)}
 
 
@@ -221,8 +221,8 @@ def _ensure(
 def _set_inventory(
     client: PlacementRequests, provider: PlacementProvider, inventory: dict[str, dict[str, Any]]
 ) -> None:
-    # Values that the host does not report are kept from Placement (an operator's ``reserved``), or get Placement's
-    # default.
+    # Fields that the host does not report keep Placement's value (for example an operator's ``reserved``), or else get
+    # Placement's default.
     wanted = {
         name: {**INVENTORY_DEFAULTS, **provider.inventory.get(name, {}), **given} for name, given in inventory.items()
     }

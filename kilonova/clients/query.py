@@ -1,10 +1,10 @@
-"""Build query strings of requests to other services, which are not longer than servers and proxies accept.
+"""Build query strings that are short enough for servers and proxies. Longer queries are sent in parts.
 
     for part in repeated('id', port_ids):                        # id=a&id=b…, in as many requests as necessary
         get(f'/ports?{encode(part)}')
-    ask([('member_of', 'in:a,b…')], get, merge)                  # one list of many values, in as many as necessary
+    ask([('member_of', 'in:a,b…')], get, merge)                  # one long list of values, in as many as necessary
 
-Each client that puts a list into a URL builds the query here.
+Each client that puts a list into a URL uses this module.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from urllib.parse import urlencode
 
 # Maximum characters of a query string. Servers and proxies accept request lines of at least 4 KiB.
 LIMIT = 3000
-# A list with the first prefix matches objects with any of its values, a list with the second one objects with none of
-# them.
+# Prefixes of lists of values: 'in:' matches objects with any of the values, '!in:' matches objects with none of them.
 _ANY, _NONE = 'in:', '!in:'
-# Keys with lists of which all values must match: 'required', 'required_GPU', 'root_required'.
+# Prefixes of keys with lists of which all values must match: 'required', 'required_GPU', 'root_required'.
 _ALL = ('required', 'root_required')
 
 Pairs = Sequence[tuple[str, str]]
@@ -28,8 +27,8 @@ T = TypeVar('T')
 def encode(pairs: Pairs) -> str:
     """Return the query string of these pairs.
 
-    Commas, colons and exclamation marks are not escaped. Each would take three characters otherwise, and RFC 3986
-    allows them in a query.
+    Commas, colons and exclamation marks are not escaped, because RFC 3986 allows them in a query, and each would take
+    three characters if it were escaped.
     """
     return urlencode(pairs, safe=',:!')
 
@@ -56,7 +55,7 @@ def repeated(key: str, values: Iterable[str]) -> Iterator[list[tuple[str, str]]]
 
 
 def listed(key: str, values: Iterable[str]) -> Iterator[str]:
-    """Yield query strings ``key=a,b``, none of which is longer than LIMIT unless one value is.
+    """Yield query strings ``key=a,b``. None is longer than LIMIT, unless a single value is longer.
 
     >>> list(listed('name', ['a', 'b']))
     ['name=a,b']
@@ -68,25 +67,27 @@ def listed(key: str, values: Iterable[str]) -> Iterator[str]:
 def ask(pairs: Pairs, get: Callable[[str], T], merge: Callable[[T, T, bool], T]) -> T:
     """Send a query, which may be longer than LIMIT, and return the response.
 
-    ``get(query)`` sends one request. If the query is too long, its longest list is divided into two halves, which are
-    sent one after the other. ``merge(one, other, either)`` combines two responses. The result has what is in at least
-    one of them, or, if ``either`` is False, what is in each of them. A query without a list that can be divided is sent
-    as it is.
+    ``get(query)`` sends one request. If the query is too long, its longest list is divided into two halves, and a query
+    with each half is sent. ``merge(one, other, either)`` combines the two responses: the result has objects that are in
+    at least one response, or, if ``either`` is False, objects that are in each of them. A query without a list that can
+    be divided is sent unchanged.
     """
     found = _halves(pairs) if len(encode(pairs)) > LIMIT else None
     if found is None:
         return get(encode(pairs))
     one, other, either = found
     if not either:
-        # An object that is in each of the two responses may be at any position, so no limit may be sent.
+        # If an object must be in each of the two responses, the limit is not sent: the object may be at any position of
+        # a response.
         one, other = ([pair for pair in half if pair[0] != 'limit'] for half in (one, other))
     return merge(ask(one, get, merge), ask(other, get, merge), either)
 
 
 def _halves(pairs: Pairs) -> tuple[Pairs, Pairs, bool] | None:
-    """Return the query with each half of its longest list, and whether an object has to match only one of the halves.
+    """Return two queries, each with one half of the longest list, and whether an object may match either of them.
 
-    Return None if no list of the query has two values.
+    The last value is False if an object has to match each of the two queries. Return None if no list of the query has
+    two values.
     """
     lists = [
         number

@@ -3,7 +3,7 @@
     adapter = session.adapter(conf, 'placement')
     response = session.send(adapter, 'Placement', 'GET', '/resource_providers', attempts=session.READ_ATTEMPTS)
 
-``send`` is the only place where a missing response is converted to Unanswered.
+Only ``send`` converts a missing response to the error Unanswered.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from oslo_context import context as oslo_context
 
 from kilonova import errors
 
-# Number of attempts of a read. A write is repeated by its operation, which first checks the current state.
+# Number of attempts of a read. A write is repeated by the operation that needs it, after a check of the current state.
 READ_ATTEMPTS = 3
 RETRY_PAUSE = 0.15
-# Maximum seconds for a service to accept a connection. Its response may take longer.
+# Maximum number of seconds for a service to accept a connection. Its response may take longer.
 CONNECT_TIMEOUT = 5.0
-# Idle connections that are kept for each service. A daemon rarely sends more requests at the same time.
+# Number of idle connections that are kept for each service. A daemon rarely sends more requests at the same time.
 POOL_SIZE = 64
-# Maximum bytes of a response after decompression. The largest responses of healthy services have a few megabytes: 1,000
+# Maximum number of bytes of a response after decompression. The largest normal responses have a few megabytes: 1,000
 # allocation candidates of hosts with many devices.
 MOST = 128 << 20
 
@@ -40,9 +40,10 @@ class AnswerTooLong(requests.RequestException):
 
 
 class _Pool(requests.adapters.HTTPAdapter):
-    """The connections to a service, with a limit for the size of each response that isn't a stream.
+    """The connections to a service. Each response has a maximum size, unless it is a stream.
 
-    A connection that isn't accepted within CONNECT_TIMEOUT is given up, because it would never be accepted later.
+    If a connection isn't accepted within CONNECT_TIMEOUT, the request fails, because the connection would never be
+    accepted later.
     """
 
     def send(
@@ -63,9 +64,9 @@ class _Pool(requests.adapters.HTTPAdapter):
 
 
 class _Bounded:
-    """The body of a response, with a limit of MOST bytes for ``stream``, by which requests reads it.
+    """The body of a response, limited to MOST bytes when the library ``requests`` reads it with ``stream``.
 
-    All other attributes are urllib3's.
+    All other attributes are those of the urllib3 response.
     """
 
     def __init__(self, raw: Any) -> None:
@@ -95,9 +96,9 @@ def bound(session: ks_session.Session) -> None:
 
 
 class Session(requests.Session):
-    """A session that reads the environment's settings of proxies and certificates once for each service.
+    """A session that reads the proxy and certificate settings of the environment only once for each service.
 
-    Reading them takes as long as all the rest of a request.
+    Reading the settings takes as long as all the rest of a request.
     """
 
     def __init__(self) -> None:
@@ -105,7 +106,7 @@ class Session(requests.Session):
         self._settings: dict[tuple[Any, ...], dict[str, Any]] = {}
 
     def merge_environment_settings(self, url: str, proxies: Any, stream: Any, verify: Any, cert: Any) -> dict[str, Any]:
-        """Return the settings for a URL, from a cache unless the caller gives proxies."""
+        """Return the settings for a URL. They are cached unless the caller gives proxies."""
         if proxies:
             return super().merge_environment_settings(url, proxies, stream, verify, cert)
         key = (*urlsplit(url)[:2], stream, verify, cert)
@@ -115,10 +116,10 @@ class Session(requests.Session):
 
 
 def adapter(conf: cfg.ConfigOpts, group: str, *, fallback: str | None = None) -> Adapter:
-    """Return the adapter that section ``group`` describes, over one pool of kept-alive connections.
+    """Return the adapter that section ``group`` describes, with one pool of kept-alive connections.
 
-    ``fallback`` is the section whose account is used if ``group`` has no ``auth_type`` (configuration files of Nova
-    often have none in ``[glance]``). Nothing is sent yet. The first request fetches the token.
+    ``fallback`` is the section whose account is used if ``group`` has no ``auth_type``; configuration files of Nova
+    often have none in ``[glance]``. No request is sent yet. The first request through the adapter fetches a token.
     """
     session = ks_loading.load_session_from_conf_options(conf, group, session=Session())
     bound(session)
@@ -130,7 +131,7 @@ def adapter(conf: cfg.ConfigOpts, group: str, *, fallback: str | None = None) ->
 
 
 def endpoint(adapter: Adapter, who: str) -> str:
-    """Return the URL of the service ``who``. Raises Unanswered if it is not known."""
+    """Return the URL of the service ``who``. Raises Unanswered if the URL can't be found out."""
     try:
         found = adapter.get_endpoint()
     except ks_exceptions.ClientException as error:
@@ -153,10 +154,10 @@ def send(
 ) -> requests.Response:
     """Send one request and return its response, if its status is below 500 and not 401, or is one of ``refusals``.
 
-    A failed connection, a timeout, a missing endpoint or token, a response of more than MOST bytes, 401 and 5xx all
-    mean that ``who`` does not answer. Raises ``errors.Unanswered`` then, after ``attempts`` attempts. A request that
-    took the section's ``timeout``, or whose response was too long, is not repeated, because the result would be the
-    same. With ``stream=True`` the caller reads the body and must limit it.
+    Raises ``errors.Unanswered`` if ``who`` does not answer in ``attempts`` attempts. No answer means: a failed
+    connection, a timeout, a missing endpoint or token, a response of more than MOST bytes, 401 or 5xx. If a request
+    took the section's ``timeout``, or its response was too long, it is not repeated, because the result would be the
+    same. With ``stream=True`` the caller reads the body and must limit its size.
     """
     headers = dict(headers or {})
     context = oslo_context.get_current()

@@ -1,4 +1,4 @@
-"""Vendordata of guests: a JSON file of the operator for all guests, and data of the operator's services for each one.
+"""Vendordata of guests: a JSON file of the operator for all guests, and data of the operator's services for each guest.
 
 Example::
 
@@ -27,7 +27,7 @@ LOG = logging.getLogger(__name__)
 
 STATIC, DYNAMIC = 'StaticJSON', 'DynamicJSON'
 AUTH = 'vendordata_dynamic_auth'
-# Maximum bytes of the file, and of a service's response.
+# Maximum number of bytes of the file, and of a service's response.
 MOST = 256 << 10
 _BLOCK = 16 << 10
 
@@ -48,7 +48,10 @@ class Vendordata:
         self._session: Session | None = None
 
     def static(self) -> Json:
-        """Return the content of the file, which is read again each time, or {} if there is none or it can't be used."""
+        """Return the content of the JSON file, or {} if there is no file or it can't be used.
+
+        The file is read at each call.
+        """
         path = self._options.vendordata_jsonfile_path
         if STATIC not in self._options.vendordata_providers or not path:
             return {}
@@ -64,10 +67,10 @@ class Vendordata:
             return {}
 
     def all(self, about: Mapping[str, Any]) -> dict[str, Json]:
-        """Return the content of the file and the replies of all services, by name.
+        """Return a dict with the content of the file under 'static', and each service's reply under the service's name.
 
         ``about`` describes the server and is sent to the services. Raises VendordataFailed if a service fails and
-        failures are configured to be fatal.
+        vendordata_dynamic_failure_fatal is set.
         """
         found: dict[str, Json] = {}
         if STATIC in self._options.vendordata_providers:
@@ -119,7 +122,8 @@ class Vendordata:
         with answer:
             if answer.status_code not in (200, 201):
                 raise ValueError(f'it answered with HTTP status {answer.status_code}')
-            # The total time is limited, so that a service can't prolong it by sending a byte now and then.
+            # The total time is limited, because a service could otherwise prolong its response by sending a byte now
+            # and then.
             end, text = time.monotonic() + sum(times), b''
             for block in answer.iter_content(_BLOCK):
                 text += block

@@ -11,9 +11,9 @@ It creates and deletes volumes, and the attachments through which a server's hos
     client.delete_attachment(made.id)                           # may be repeated
 
 Calls with a context that has a token are made as the user. Calls with None, and calls without a context, are made as
-the service, which needs the roles admin and service (Cinder's default policy). All calls carry a service token of that
-account, because Cinder deletes attachments only for a compute service. Cinder must be of 2022 (3.67) or newer, because
-the URLs here name no project. Routes: https://docs.openstack.org/api-ref/block-storage/v3/.
+the service, whose account needs the roles admin and service (Cinder's default policy). All calls have a service token
+of that account, because Cinder deletes attachments only for a compute service. Cinder must be of 2022 (3.67) or newer,
+because the URLs that this client uses contain no project. Routes: https://docs.openstack.org/api-ref/block-storage/v3/.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from kilonova.clients import session
 from kilonova.context import RequestContext
 
 WHO = 'The volume service'
-# The first microversions in which an attachment can be completed, and in which a volume can be written anew.
+# MICROVERSION: the first in which an attachment can be completed. REIMAGE_SINCE: the first in which a volume's content
+# can be replaced by an image.
 MICROVERSION, REIMAGE_SINCE = '3.44', '3.68'
 
 
@@ -73,13 +74,13 @@ class AttachmentNotFound(errors.NotFound):
 
 
 class VolumeInvalid(errors.Invalid):
-    """Cinder does not understand the request, or the volume's state does not allow it. The text is Cinder's."""
+    """Cinder does not understand the request, or the volume's state does not allow it. The error's text is Cinder's."""
 
     msg_fmt = '%(detail)s'
 
 
 class VolumeConflict(errors.Conflict):
-    """Cinder refuses the request because of the current state of an object. The text is Cinder's."""
+    """Cinder refuses the request because of the current state of an object. The error's text is Cinder's."""
 
     msg_fmt = '%(detail)s'
 
@@ -97,20 +98,20 @@ class VolumeForbidden(errors.Forbidden):
 
 
 class VolumeAccountRefused(errors.Unavailable):
-    """The account of [cinder] lacks a role. It needs admin and service."""
+    """The account of [cinder] lacks a role. The account needs the roles admin and service."""
 
     msg_fmt = 'The volume service refuses the account of [cinder]: %(detail)s'
 
 
 class VolumeBackendFailed(errors.Unavailable):
-    """Cinder answers, but the storage of the volume failed. Another attempt may succeed."""
+    """Cinder answers, but the storage back end of the volume failed. Another attempt may succeed."""
 
     msg_fmt = 'The volume service could not carry out the request: %(detail)s'
 
 
 # -- the objects of Cinder ---------------------------------------------------------------------------------------------
 class AttachedTo(NamedTuple):
-    """One of a volume's complete attachments. ``host`` is None unless the volume was read as the service."""
+    """One of a volume's complete attachments. ``host`` is None if the volume was read as a user."""
 
     server_id: str
     attachment_id: str
@@ -125,7 +126,7 @@ class Volume:
     id: str
     name: str
     project_id: str
-    # creating, downloading, available, reserved, attaching, in-use, detaching, error …
+    # The volume's status, such as creating, downloading, available, reserved, attaching, in-use, detaching or error.
     status: str
     size: int
     bootable: bool
@@ -136,14 +137,14 @@ class Volume:
     # Properties of the image from which the volume was created.
     image_metadata: Mapping[str, str] = field(default_factory=dict)
     snapshot_id: str | None = None
-    # State of a migration to another back end: starting, migrating, completing …. The target volume of a migration has
-    # 'target:' and the id of the migrating volume. success and error mean that there was a migration. Only the service
-    # can see it.
+    # State of a migration to another back end, such as starting, migrating or completing. The target volume of a
+    # migration has 'target:' and the id of the migrating volume. The states success and error remain after a migration
+    # has ended. Only the service can read this field.
     migration: str | None = None
     attachments: tuple[AttachedTo, ...] = ()
     description: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
-    # Time in Cinder's form: without a time zone, in UTC.
+    # Time of creation in Cinder's form: UTC, without a time zone.
     created_at: str | None = None
 
     @property
@@ -152,17 +153,18 @@ class Volume:
         return self.migration not in (None, 'success', 'error')
 
     def is_target_of(self, volume_id: str) -> bool:
-        """Return whether this volume is the target of that volume's migration.
+        """Return whether this volume is the target of a migration of the volume with this id.
 
-        It is deleted when the migration has ended.
+        Cinder deletes the target volume when the migration has ended.
         """
         return self.migration == f'target:{volume_id}'
 
     @property
     def is_written(self) -> bool:
-        """Whether an image is being written to the volume.
+        """Whether Cinder is writing an image to the volume.
 
-        Attaching it, or deleting its last attachment, would spoil the status that it gets at the end.
+        The volume must not be attached meanwhile, nor its last attachment deleted, because this would change the status
+        that the volume gets when the image is written.
         """
         return self.status == 'downloading'
 
@@ -195,7 +197,7 @@ class Volume:
 
 @dataclass(frozen=True)
 class VolumeSnapshot:
-    """A snapshot of a volume. ``size`` is in GiB, and a volume that is created from it has at least this size."""
+    """A snapshot of a volume. ``size`` is in GiB. A volume that is created from the snapshot has at least this size."""
 
     id: str
     name: str
@@ -223,14 +225,15 @@ class VolumeSnapshot:
 class Attachment:
     """The attachment of a volume to a server.
 
-    ``status`` is 'reserved', 'attaching' (a host has the data with which it connects), 'attached' …
+    ``status`` is for example 'reserved', 'attaching' (a host knows how to connect to the volume) or 'attached'.
     """
 
     id: str
     volume_id: str
     server_id: str | None
     status: str
-    # driver_volume_type and the keys of that type. Empty until the host's connector is known. May contain passwords.
+    # driver_volume_type, and further keys that depend on the type. Empty until the host's connector is known. May
+    # contain passwords.
     connection: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -284,7 +287,8 @@ class _Attachments(_Requests):
     def attachments_of_servers(self) -> list[Attachment]:
         """Return the attachments of all servers of all projects."""
         found: list[Attachment] = []
-        # Cinder limits the size of a list, and does not say whether there are more objects.
+        # Cinder limits the size of a list but does not say whether the list is complete, so pages are read until one is
+        # empty.
         while page := self._attachments([('marker', found[-1].id)] if found else []):
             found += page
         return [attachment for attachment in found if attachment.server_id]
@@ -296,23 +300,23 @@ class _Attachments(_Requests):
         return Attachment.from_body(_answer(response, None, missing)['attachment'])
 
     def create_attachment(self, volume_id: str, server_id: str, connector: Mapping[str, Any] | None) -> Attachment:
-        """Reserve a volume for a server, and connect it to the host of a connector if one is given.
+        """Reserve a volume for a server. If a host's connector is given, also connect the volume to the host.
 
-        With a connector the result has ``connection``. Its status is 'reserved' in any case. A server may have several
-        attachments of one volume, for the host where it is and the host where it will be. An attachment with a
-        connector gives the volume the status 'attaching', and no other attachment of it can be created until this one
-        is complete or deleted. If Cinder does not answer, and after VolumeBackendFailed, the attachment may exist
-        nevertheless, and ``attachments(server_id)`` returns it then.
+        With a connector the result has ``connection``. The attachment's status is 'reserved' in any case. A server may
+        have several attachments of one volume, for its present host and its next host. An attachment with a connector
+        gives the volume the status 'attaching', and no other attachment of the volume can be created until this one is
+        complete or deleted. If Cinder does not answer, and after VolumeBackendFailed, the attachment may exist
+        nevertheless; ``attachments(server_id)`` then returns it.
 
-        Raises VolumeNotFound if no such volume exists, and VolumeInvalid if another server has it or its status does
-        not allow it to be reserved.
+        Raises VolumeNotFound if no such volume exists. Raises VolumeInvalid if another server has the volume, or if the
+        volume's status does not allow a reservation.
         """
         body = {'volume_uuid': volume_id, 'instance_uuid': server_id, 'connector': connector}
         response = self._send('POST', '/attachments', json={'attachment': body}, refusals=(500,))
         return Attachment.from_body(_answer(response, None, VolumeNotFound(volume_id=volume_id))['attachment'])
 
     def complete_attachment(self, attachment_id: str) -> None:
-        """Report that the host has connected the volume, which makes the volume in-use. May be repeated.
+        """Report that the host has connected the volume. The volume's status is then in-use. The call may be repeated.
 
         Raises AttachmentNotFound if no such attachment exists.
         """
@@ -321,10 +325,10 @@ class _Attachments(_Requests):
         _answer(self._send('POST', f'{path}/action', json={'os-complete': None}), None, missing)
 
     def delete_attachment(self, attachment_id: str) -> None:
-        """Delete an attachment. Nothing happens if it is deleted already.
+        """Delete an attachment. Nothing happens if the attachment is deleted already.
 
-        A volume without attachments is available again. Raises VolumeBackendFailed if the attachment could not be
-        deleted.
+        After its last attachment is deleted, a volume is available again. Raises VolumeBackendFailed if the attachment
+        could not be deleted.
         """
         missing = AttachmentNotFound(attachment_id=attachment_id)
         try:
@@ -341,7 +345,8 @@ class _Attachments(_Requests):
 class VolumeClient(_Attachments):
     """The client of Cinder. A process has one, and threads may share it.
 
-    Each call may raise Unanswered, VolumeForbidden (a user's request) or VolumeAccountRefused (the service's request).
+    Each call may raise Unanswered. A request as a user may raise VolumeForbidden, a request as the service
+    VolumeAccountRefused.
     """
 
     def volume(self, ctxt: RequestContext | None, volume_id: str) -> Volume:
@@ -395,15 +400,15 @@ class VolumeClient(_Attachments):
         force: bool = True,
         metadata: Mapping[str, str] | None = None,
     ) -> VolumeSnapshot:
-        """Create a user's snapshot of a volume, which may be in use if ``force`` is True.
+        """Create a user's snapshot of a volume. If ``force`` is True, the volume may be in use.
 
-        The snapshot is still being created when this returns. If its ``metadata`` contain {MADE_FOR_IMAGE: image},
-        ``snapshots_for`` finds it.
+        Cinder is still creating the snapshot when this method returns. If ``metadata`` contains {MADE_FOR_IMAGE: image
+        id}, ``snapshots_for`` finds the snapshot.
 
         Raises:
             VolumeNotFound: No such volume exists.
             VolumeQuotaFull: A quota is used up.
-            VolumeInvalid: The volume's state does not allow it.
+            VolumeInvalid: The volume's state does not allow a snapshot.
         """
         body = {
             'volume_id': volume_id,
@@ -423,9 +428,10 @@ class VolumeClient(_Attachments):
         return [body['id'] for body in answer['snapshots'] if wanted.items() <= body['metadata'].items()]
 
     def delete_snapshot(self, snapshot_id: str) -> None:
-        """Delete a snapshot. Nothing happens if it is deleted already.
+        """Delete a snapshot. Nothing happens if the snapshot is deleted already.
 
-        It is still being deleted when this returns. Raises VolumeInvalid if it is still being created.
+        Cinder is still deleting the snapshot when this method returns. Raises VolumeInvalid if the snapshot is still
+        being created.
         """
         with contextlib.suppress(SnapshotNotFound):
             self.remove_snapshot(None, snapshot_id)
@@ -433,17 +439,17 @@ class VolumeClient(_Attachments):
     def remove_snapshot(self, ctxt: RequestContext | None, snapshot_id: str) -> None:
         """Delete an existing snapshot.
 
-        Raises SnapshotNotFound if no such snapshot exists, and VolumeInvalid if it is still being created.
+        Raises SnapshotNotFound if no such snapshot exists, and VolumeInvalid if the snapshot is still being created.
         """
         missing = SnapshotNotFound(snapshot_id=snapshot_id)
         _answer(self._send('DELETE', _path('snapshots', snapshot_id, missing), ctxt=ctxt), ctxt, missing)
 
     def tell_snapshot(self, snapshot_id: str, status: str, progress: str | None = None) -> None:
-        """Report to Cinder the state of a snapshot that a compute service takes or deletes for it.
+        """Report to Cinder the state of a snapshot that a compute service creates or deletes on behalf of Cinder.
 
         ``status`` is creating or error, or, for a delete, deleting or error_deleting. Cinder continues when
-        ``progress`` is 90%. Raises SnapshotNotFound if no such snapshot exists, and VolumeInvalid if it has left that
-        state.
+        ``progress`` is 90%. Raises SnapshotNotFound if no such snapshot exists, and VolumeInvalid if the snapshot is no
+        longer being created or deleted.
         """
         missing = SnapshotNotFound(snapshot_id=snapshot_id)
         told = {'status': status, **({'progress': progress} if progress is not None else {})}
@@ -468,10 +474,11 @@ class VolumeClient(_Attachments):
         metadata: Mapping[str, str] | None = None,
         description: str | None = None,
     ) -> Volume:
-        """Create a user's volume from an image, from a snapshot, or blank.
+        """Create a user's volume from an image, from a snapshot, or blank. ``size`` is in GiB.
 
-        The volume is still being created when this returns. Read its status until it is available. If its ``metadata``
-        contain {MADE_FOR: server}, ``made_for`` finds it, even if this call got no response.
+        Cinder is still creating the volume when this method returns; the caller reads the volume's status until it is
+        available. If ``metadata`` contains {MADE_FOR: server id}, ``made_for`` finds the volume, even if this call got
+        no response.
 
         Raises:
             SnapshotNotFound: No such snapshot exists.
@@ -498,7 +505,7 @@ class VolumeClient(_Attachments):
         missing: list[errors.NotFound] = [SnapshotNotFound(snapshot_id=snapshot_id)] if snapshot_id else []
         missing += [VolumeTypeNotFound(volume_type=volume_type)] if volume_type else []
         made = _answer(response, ctxt, *missing)['volume']
-        # This response does not contain the project.
+        # The project is set here, because Cinder's response to a creation does not contain it.
         return replace(Volume.from_body(made), project_id=ctxt.project_id or '')
 
     def made_for(self, server_id: str) -> list[str]:
@@ -506,14 +513,15 @@ class VolumeClient(_Attachments):
         wanted = {MADE_FOR: server_id}
         asked = urlencode([('all_tenants', '1'), ('metadata', repr(wanted))])
         answer = _answer(self._send('GET', f'/volumes/detail?{asked}'), None)
-        # The metadata are compared here as well, because these volumes are deleted, and a service may interpret the
+        # The metadata are compared here again, because these volumes will be deleted, and Cinder may interpret the
         # query in another way.
         return [body['id'] for body in answer['volumes'] if wanted.items() <= body['metadata'].items()]
 
     def delete_volume(self, volume_id: str) -> None:
-        """Delete a volume. Nothing happens if it is deleted already.
+        """Delete a volume. Nothing happens if the volume is deleted already.
 
-        It is still being deleted when this returns. Raises VolumeInvalid if it is in use or has snapshots.
+        Cinder is still deleting the volume when this method returns. Raises VolumeInvalid if the volume is in use or
+        has snapshots.
         """
         try:
             self.remove_volume(None, volume_id)
@@ -526,7 +534,7 @@ class VolumeClient(_Attachments):
     def remove_volume(self, ctxt: RequestContext | None, volume_id: str) -> None:
         """Delete an existing volume.
 
-        Raises VolumeNotFound if no such volume exists, and VolumeInvalid if it is in use or has snapshots.
+        Raises VolumeNotFound if no such volume exists, and VolumeInvalid if the volume is in use or has snapshots.
         """
         missing = VolumeNotFound(volume_id=volume_id)
         _answer(self._send('DELETE', _path('volumes', volume_id, missing), ctxt=ctxt), ctxt, missing)
@@ -540,13 +548,14 @@ class VolumeClient(_Attachments):
     def reimage_volume(self, volume_id: str, image_id: str) -> None:
         """Replace the content of a volume that is reserved for one server by an image.
 
-        The image is still being written when this returns. After that the volume has its previous status, or 'error'.
+        Cinder is still writing the image when this method returns. After that the volume has its previous status, or
+        'error'.
 
         Raises:
             VolumeNotFound: No such volume exists.
             ImageNotFound: No such image exists.
             VolumeConflict: The volume has other attachments.
-            VolumeInvalid: The image does not fit, or the volume's status does not allow it.
+            VolumeInvalid: The image does not fit, or the volume's status does not allow the replacement.
         """
         self._act(
             volume_id,
@@ -564,7 +573,7 @@ class VolumeClient(_Attachments):
         self._act(volume_id, 'os-reset_status', {'status': 'reserved'})
 
     def call_available(self, volume_id: str) -> None:
-        """Set the status of a volume without a server to available, whatever it was.
+        """Set the status of a volume to available, whatever its status was. The volume must belong to no server.
 
         Raises VolumeNotFound if no such volume exists.
         """
@@ -573,12 +582,12 @@ class VolumeClient(_Attachments):
     def complete_migration(self, volume_id: str, target_id: str, *, failed: bool) -> None:
         """End the migration of a volume, after a server's guest has switched to the migration's target volume.
 
-        From then on the first id has the data and the attachments of the target, and the target is deleted. If
-        ``failed`` is True, the guest has not switched, and the target is only deleted. The volume may have no
-        attachments then, except those that the target has.
+        The volume id then has the data and the attachments of the target, and the target is deleted. If ``failed`` is
+        True, the guest has not switched, and the target is only deleted. In this case the volume may have no
+        attachments except those that the target has.
 
-        Raises VolumeNotFound if one of the volumes does not exist, and VolumeInvalid if the target is not that of the
-        volume.
+        Raises VolumeNotFound if one of the volumes does not exist, and VolumeInvalid if the target does not belong to
+        this volume's migration.
         """
         self._act(
             volume_id,
@@ -604,9 +613,9 @@ class VolumeClient(_Attachments):
 
 
 def _root(endpoint: str) -> str:
-    """Return the URL of version 3 of an endpoint, without the project that catalogs often name in it.
+    """Return an endpoint's URL of API version 3, without the project that many catalogs put into it.
 
-    The project is removed because users have other projects.
+    The project is removed, because the users of this client belong to other projects.
 
     >>> _root('http://127.0.0.1:8776/v3/4f6d2e'), _root('http://cloud/volume/v3/')
     ('http://127.0.0.1:8776/v3', 'http://cloud/volume/v3')
@@ -617,8 +626,8 @@ def _root(endpoint: str) -> str:
 def _path(collection: str, identifier: str, missing: errors.NotFound) -> str:
     """Return the path of one object.
 
-    Raises ``missing``, without a request, if the identifier is not a UUID, because one such as '..' would lead
-    elsewhere.
+    Raises ``missing``, without a request, if the identifier is not a UUID, because an identifier such as '..' would
+    lead to another path.
     """
     if not uuidutils.is_uuid_like(identifier):
         raise missing
@@ -626,10 +635,10 @@ def _path(collection: str, identifier: str, missing: errors.NotFound) -> str:
 
 
 def _answer(response: requests.Response, ctxt: RequestContext | None, *missing: errors.NotFound) -> Any:
-    """Return the body of a response, or raise the error that the response stands for.
+    """Return the body of a response, or raise the error that the response means.
 
-    ``missing`` are the errors that a 404 may mean. Each of them names the object that was requested. A 404 whose text
-    does not name it was not sent by Cinder for this object, and Unanswered is raised.
+    ``missing`` are the errors that a response 404 may mean; each names a requested object. If the text of a 404 does
+    not name the object, Cinder did not send the 404 for this object, and Unanswered is raised.
     """
     if response.status_code < 400:
         return response.json() if response.content else None
@@ -655,9 +664,9 @@ _LEAVES: dict[int, type[errors.KilonovaError]] = {
 
 
 def _error(response: requests.Response) -> tuple[bool, str]:
-    """Return whether the response is an error of Cinder, and its text in one line.
+    """Return whether Cinder sent this error response, and the error's text in one line.
 
-    A response of a proxy, for example, is not an error of Cinder.
+    The first value is False for an error page of a proxy, for example.
     """
     try:
         (body,) = response.json().values()

@@ -1,15 +1,15 @@
-"""Cyborg accelerators on a host: get the devices for a guest from the server's accelerator requests.
+"""Get the devices for guests of this host from the servers' accelerator requests in Cyborg.
 
     accelerators = HostAccelerators(client, timeout=300)
-    accelerators.await_bound(flavor, uuid, check)    # the requests, once all that belong to this uuid are bound
-    accelerators.devices(flavor, uuid)               # [PciDevice] of a server that has them
+    accelerators.await_bound(flavor, uuid, check)    # wait until the requests of this uuid are bound, and return them
+    accelerators.devices(flavor, uuid)               # the [PciDevice] of a server whose requests are bound
 
-Both methods raise AcceleratorRequestBindingFailed unless the server has as many requests as its device profile and its
-ports ask for.
+``await_bound`` and ``devices`` raise AcceleratorRequestBindingFailed unless the server has as many requests as its
+device profile and its ports ask for.
 
-The conductor binds the requests before it asks a host to build. A device that must be programmed is ready later, and
-Cyborg sends an event then. The event only triggers a query, so the result is the same if an event arrives early, twice
-or never.
+The conductor binds the requests before it asks a host to build. If Cyborg must program a device first, the binding is
+complete only later, and Cyborg then sends an event. The event only triggers a query, so the result is the same if the
+event arrives early, twice or never.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kilonova.compute.waiting import Waiting
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two queries while no event arrives.
+# Seconds between two queries to Cyborg while a build waits and no event arrives.
 LOOK = 5.0
 # Seconds for which the number of accelerators of a device profile is cached, so that many boots make one query.
 KNOWN = 60.0
@@ -58,16 +58,17 @@ class HostAccelerators:
     def devices(
         self, flavor: objects.Flavor, holder: str, *, has_ports: bool = False, ports: Collection[str] = ()
     ) -> list[objects.PciDevice]:
-        """Return the devices of the accelerator requests that are bound to the uuid ``holder`` (``accel.holder``).
+        """Return the devices of the accelerator requests that are bound to the uuid ``holder``.
 
-        ``has_ports`` is True if the server has ports that are accelerators, and ``ports`` are their requests. The list
+        ``holder`` is the uuid of the server or of its last migration (``accel.holder.of``). ``has_ports`` is True if
+        the server has ports that are accelerators. ``ports`` holds the uuids of the requests of those ports. The list
         is empty if the flavor has no accelerators and ``has_ports`` is False.
 
         Raises:
             Unanswered: Cyborg does not answer.
             AttachHandleInvalid: A request's attach handle can't be used.
-            AcceleratorRequestBindingFailed: A request is not bound, or their number differs from what the device
-                profile and the ports ask for.
+            AcceleratorRequestBindingFailed: A request is not bound, or the number of requests differs from what the
+                device profile and the ports ask for.
         """
         if device_profile.name_of(flavor.extra_specs) is None and not has_ports:
             return []
@@ -82,16 +83,16 @@ class HostAccelerators:
         has_ports: bool = False,
         ports: Collection[str] = (),
     ) -> list[AcceleratorRequest]:
-        """Wait until all accelerator requests of ``holder`` are bound, and return them.
+        """Wait until all accelerator requests of the uuid ``holder`` are bound, and return the requests.
 
         ``check()`` is called repeatedly, and an error that it raises ends the waiting. Raises
-        AcceleratorRequestBindingFailed if a binding failed, if the time is up, or if the number of requests is wrong
-        (``devices``).
+        AcceleratorRequestBindingFailed if a binding failed, if the time is up, or if the number of requests is not what
+        the device profile and the ports ask for.
         """
         if device_profile.name_of(flavor.extra_specs) is None and not has_ports:
             return []
         deadline = time.monotonic() + self._timeout
-        # Events are recorded from before the first query, so that none is missed in between.
+        # Register for events before the first query, so that an event between the query and the wait is not missed.
         with self._waiting.heard(holder) as told:
             while True:
                 check()
@@ -111,8 +112,8 @@ class HostAccelerators:
     ) -> list[AcceleratorRequest]:
         """Return ``found`` if all requests are bound and their number is what the server asks for.
 
-        Raises AcceleratorRequestBindingFailed if not. If Cyborg no longer has the device profile, the number is not
-        checked.
+        Raises AcceleratorRequestBindingFailed if not. If Cyborg no longer has the device profile, the number can't be
+        checked, and only a warning is logged.
         """
         checked(holder, found)
         name = device_profile.name_of(flavor.extra_specs)
@@ -156,7 +157,7 @@ class HostAccelerators:
         return wanted
 
     def _resolved(self, holder: str) -> tuple[list[AcceleratorRequest] | None, str]:
-        """Return the requests, or None while they are not resolved, and the error's text if Cyborg does not answer."""
+        """Return the requests (None while a binding is pending), and the error's text ('' if Cyborg answers)."""
         try:
             return self._asked().resolved(holder), ''
         except errors.Unanswered as error:
@@ -172,7 +173,10 @@ class HostAccelerators:
 
 
 def checked(holder: str, found: list[AcceleratorRequest]) -> list[AcceleratorRequest]:
-    """Return the requests if there are any and all are bound. Raises AcceleratorRequestBindingFailed if not."""
+    """Return the requests, after checking that there is at least one and that all are bound.
+
+    Raises AcceleratorRequestBindingFailed if there is none, or if one is not bound.
+    """
     wrong = [one for one in found if one.state != accel_request.BOUND]
     if not found or wrong:
         said = ', '.join(f'{one.uuid} is {one.state}' for one in wrong) or 'it has no accelerator requests'

@@ -14,9 +14,9 @@ MB_PER_GB = 1024
 
 @dataclass(frozen=True)
 class Usage:
-    """The resources of one server: shared vCPUs, MiB of memory, GiB of disk, dedicated CPUs and its NUMA placement.
+    """The resources that one server uses: shared vCPUs, MiB of memory, GiB of disk, dedicated CPUs, NUMA placement.
 
-    A sum of usages has no NUMA placement.
+    A sum of several usages has no NUMA placement.
     """
 
     vcpus: int = 0
@@ -29,9 +29,9 @@ class Usage:
     def of(
         cls, flavor: objects.Flavor, topology: objects.InstanceNUMATopology | None = None, from_volume: bool = False
     ) -> Usage:
-        """Return what a server of this flavor takes. Swap counts as disk, in whole GiB.
+        """Return the resources that a server of this flavor uses. Swap counts as disk, in whole GiB.
 
-        ``from_volume`` means that the root disk is not on this host.
+        ``from_volume`` is True if the root disk is a volume and takes no disk of this host.
         """
         swap = -(-(flavor.swap or 0) // MB_PER_GB) if 'swap' in flavor else 0
         root = 0 if from_volume else flavor.root_gb
@@ -66,9 +66,9 @@ class HostCapacity:
 
     @classmethod
     def of(cls, inventory: Mapping[str, Mapping[str, float]]) -> HostCapacity:
-        """Return the capacity from the node's Placement inventory.
+        """Return the capacity from the compute node's Placement inventory, a dict from resource class to its fields.
 
-        Reserved amounts are ignored, because Placement has checked them before.
+        Reserved amounts are not subtracted, because Placement respects them when it accepts a server's allocation.
         """
 
         def limit(name: str) -> float | None:
@@ -78,7 +78,7 @@ class HostCapacity:
         return cls(limit('VCPU'), limit('MEMORY_MB'), limit('DISK_GB'), limit('PCPU'))
 
     def lacking(self, used: Usage) -> str | None:
-        """Return a text for users and the log that says which limit ``used`` exceeds, or None if it exceeds none."""
+        """Return a text for users and the log that names a limit which ``used`` exceeds, or None if it exceeds none."""
         pairs = (
             ('memory', 'MB', used.memory_mb, self.memory_mb),
             ('disk', 'GB', used.local_gb, self.local_gb),
@@ -95,23 +95,23 @@ Places = Sequence[objects.InstanceNUMATopology]
 
 
 class HostNumaCells:
-    """The host's NUMA cells. ``topology`` is None for a host without cells, and does not count what servers use."""
+    """The host's NUMA cells. ``topology`` is None for a host without cells, and does not include what servers use."""
 
     def __init__(self, topology: objects.NUMATopology | None = None, limits: numa.CellLimits | None = None) -> None:
         self.topology, self.limits = topology, limits or numa.CellLimits()
-        # The last result of ``text``, and the server placements that it was made from.
+        # The last result of ``text``, and the servers' NUMA placements for which it was computed.
         self._places: Places = []
         self._text: str | None = None
 
     def used(self, places: Places) -> objects.NUMATopology | None:
-        """Return the host's cells with the usage of servers at ``places``, or None if the host has no cells.
+        """Return the host's cells with the usage of its servers, or None if the host has no cells.
 
-        ``places`` are the servers' placements on the cells.
+        ``places`` are the servers' NUMA placements.
         """
         return None if self.topology is None else numa.used(self.topology, places)
 
     def text(self, places: Places) -> str | None:
-        """Return ``used`` as JSON. The last text is reused if the placements have not changed."""
+        """Return ``used(places)`` as JSON. The last text is returned again if the placements have not changed."""
         if self._text is None or list(map(id, self._places)) != list(map(id, places)):
             used = self.used(places)
             self._places, self._text = places, None if used is None else used.to_json()
@@ -124,9 +124,10 @@ class HostNumaCells:
         limits: objects.SchedulerLimits | None,
         devices: numa.DeviceAffinity,
     ) -> objects.InstanceNUMATopology:
-        """Return a placement of a server on the cells.
+        """Return on which cells, CPUs and memory pages of the host a server is placed.
 
-        ``places`` are the placements of the other servers on the host. Raises HostRejected if the server does not fit.
+        ``wanted`` holds the server's requested cells. ``places`` are the placements of the other servers on the host.
+        Raises HostRejected if the server does not fit.
         """
         host = self.used(places)
         asked = limits.numa_topology if limits is not None else None

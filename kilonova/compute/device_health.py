@@ -40,8 +40,8 @@ NOT_YET = 'it is not cleaned yet'
 class Program:
     """A command from the configuration, run for one device.
 
-    Its last arguments are the device's address and kind (pci, pf, vf, vdpa, mdev). It fails unless it exits with 0
-    within ``timeout`` seconds.
+    The device's address and kind (pci, pf, vf, vdpa, mdev) are added as the command's last arguments. The command has
+    failed unless it exits with 0 within ``timeout`` seconds.
     """
 
     option: str
@@ -66,7 +66,7 @@ class Program:
         return cls(option, argv, conf.devices[f'{option}_timeout'])
 
     def failed(self, device: PciDevice, stopping: threading.Event) -> str | None:
-        """Run the command for a device. Return None if it succeeds, otherwise the reason as operators read it.
+        """Run the command for a device. Return None if it succeeds, otherwise the reason of the failure, for operators.
 
         The command is killed when this service stops.
         """
@@ -89,7 +89,8 @@ class Program:
 class DeviceHealth:
     """Cleaning and health checks for one host's devices.
 
-    ``ctxt()`` makes the service's own contexts. The constructor raises Invalid if a command can't be run.
+    ``ctxt()`` returns a request context of the service itself. The constructor raises Invalid if a configured command
+    can't be run.
     """
 
     def __init__(
@@ -109,11 +110,14 @@ class DeviceHealth:
 
     @property
     def has_commands(self) -> bool:
-        """True if a command is configured, so that ``look`` has something to do."""
+        """True if a command is configured. Without a command, ``look`` need not be called."""
         return self._clean is not None or self._health is not None
 
     def start(self) -> None:
-        """Clean the devices that an earlier process left dirty. If no command is configured, offer them as they are."""
+        """Clean the devices that an earlier process left dirty.
+
+        Offer them without cleaning if no command is configured.
+        """
         dirty = [device.address for device in self._free() if DIRTY in device.extra_info]
         if not dirty:
             return
@@ -140,15 +144,16 @@ class DeviceHealth:
 
     # -- between two servers -------------------------------------------------------------------------------------------
     def _leave(self, addresses: Collection[str]) -> dict[str, dict[str, str | None]]:
-        """Return the reasons that mark devices as dirty which are about to be freed, and start their cleaning.
+        """Start to clean devices that are about to be freed, and return the reasons that mark each of them as dirty.
 
-        Called by a writer of the tracker.
+        The result is a dict from address to a dict from reason to text. Called by a thread that holds
+        ``Tracker.writing``.
         """
         concurrency.spawn(self._clean_after, name='clean devices')
         return {address: {DIRTY: NOT_YET} for address in addresses}
 
     def _clean_after(self) -> None:
-        # Wait for the writer that frees the devices.
+        # Wait until the thread that frees the devices has released ``Tracker.writing``.
         with self._host.tracker.writing(self._ctxt()):
             pass
         self._clean_all()
@@ -168,7 +173,7 @@ class DeviceHealth:
             with self._slots:
                 why = self._clean.failed(device, self._stopping)
             if self._stopping.is_set():
-                # The next process cleans the device.
+                # The service is stopping and its command was killed, so the next process cleans the device again.
                 return
             if why is not None:
                 LOG.error(

@@ -5,7 +5,7 @@
         book.save(ctxt, tracker.host_devices.looked(found))       # rows first: only a device with a row can be claimed
     providers = book.report(ctxt, inventory, refresh=True)        # then Placement offers them
 
-``node``, ``device_care``, ``device_rest`` and ``card_types`` use it.
+``node``, ``device_health``, ``device_rest`` and ``mdev_types`` use it.
 """
 
 from __future__ import annotations
@@ -46,11 +46,12 @@ class DeviceInventory:
         self, host: ComputeHost, placement: PlacementClient | None, ctxt: Callable[[], RequestContext]
     ) -> None:
         self._host, self._placement, self._ctxt = host, placement, ctxt
-        # Held from the reading of reserved amounts in Placement to the end of their change. ``writing`` is taken inside
-        # it.
+        # Held from reading the reserved amounts in Placement until they are changed. A thread that needs this lock and
+        # ``Tracker.writing`` takes this lock first.
         self._reserving = threading.Lock()
         host.tracker.leaving = self._leaving
-        # Returns the reasons why devices that are about to be freed must not be offered (``NodeDevices.barred``).
+        # ``leave(addresses)`` returns why devices that are about to be freed must not be offered: a dict from address
+        # to a dict from reason to text (as ``NodeDevices.barred`` takes it).
         self.leave: Callable[[Collection[str]], Mapping[str, Mapping[str, str | None]]] = lambda addresses: {}
 
     @property
@@ -59,9 +60,10 @@ class DeviceInventory:
 
     # -- rows ----------------------------------------------------------------------------------------------------------
     def save(self, ctxt: RequestContext, devices: NodeDevices) -> None:
-        """Set the host's devices in the tracker, and write the changes to their rows. The caller must hold ``writing``.
+        """Set the host's devices in the tracker, and write the changes to their rows.
 
-        Servers whose devices have become unavailable are notified.
+        The caller must hold ``Tracker.writing``. Users whose servers hold a device that has become unavailable are
+        notified.
         """
         tracker = self._host.tracker
         told = [_told(device) for device in devices.barred_since(tracker.host_devices)]
@@ -70,7 +72,7 @@ class DeviceInventory:
             try:
                 ids = records.save_devices(ctxt, self._record.id, changes, told)
             except Exception:
-                # The rows may have been written.
+                # The rows may have been written although the call failed, so the tracker must read them again.
                 tracker.distrust()
                 raise
             tracker.host_devices = devices.written(changes, ids)
@@ -78,9 +80,9 @@ class DeviceInventory:
             self._host.notify.later(ctxt, 'instance.device_barred', functools.partial(_facts, ctxt, uuid, text))
 
     def publish(self, ctxt: RequestContext) -> NodeUsage:
-        """Write the usage to the node's row if it has changed, and return the usage.
+        """Write the host's resource usage to the compute node's row if it has changed, and return the usage.
 
-        The caller must hold ``writing``.
+        The caller must hold ``Tracker.writing``.
         """
         tracker = self._host.tracker
         usage = tracker.usage()
@@ -93,10 +95,10 @@ class DeviceInventory:
     def report(
         self, ctxt: RequestContext, inventory: dict[str, dict[str, Any]], refresh: bool
     ) -> tuple[dict[str, str], NodeUsage]:
-        """Write the devices and the inventory to Placement and to rows.
+        """Write the host's devices and its inventory to Placement and to the database.
 
-        Return a dict of provider uuids, and the usage of the node. The dict's keys are the addresses of devices, of
-        physical functions, and of parents of mediated devices.
+        Return a dict of provider uuids, and the resource usage of the compute node. The dict's keys are the addresses
+        of devices, of physical functions, and of parents of mediated devices.
         """
         tracker, providers, guarantors = self._host.tracker, dict[str, str](), dict[str, str]()
         with self._reserving:
@@ -131,9 +133,9 @@ class DeviceInventory:
     ) -> tuple[dict[str, str], dict[str, str]]:
         """Write the node's inventory and its devices to Placement.
 
-        Return two dicts: the provider uuids by address (of devices, physical functions, and parents of mediated
-        devices), and the providers that guarantee resources to ports, by interface. ``leaving`` are devices that are
-        about to be freed.
+        Return two dicts. The first has the provider uuids by address (of devices, physical functions, and parents of
+        mediated devices). The second maps a network interface to the uuids of the providers that Neutron's agents
+        reported for it. ``leaving`` are the addresses of devices that are about to be freed.
         """
         nodename, view = self._record.hypervisor_hostname, self.view(leaving)
         if view:
@@ -168,14 +170,15 @@ class DeviceInventory:
         )
 
     def view(self, leaving: Collection[str] = ()) -> dict[str, pci_placement.DeviceProvider]:
-        """Return the providers that Placement gets for the devices, by name."""
+        """Return a dict from name to the resource provider that represents devices of this host in Placement."""
         return self._host.tracker.host_devices.providers(self._record.hypervisor_hostname, leaving)
 
     # -- devices that are not offered ----------------------------------------------------------------------------------
     def set_device_disabled(self, ctxt: RequestContext, address: str, reason: str | None) -> list[dict[str, Any]]:
-        """Disable a device and the devices below it, or enable them if ``reason`` is None.
+        """Disable a device and the devices whose parent it is, or enable them if ``reason`` is None.
 
-        Return address, status and server of each. Raises NotFound if this host has no such device.
+        Return the address, status and server uuid of each of these devices. Raises NotFound if this host has no such
+        device.
         """
         text = None if reason is None else checked_reason(reason)
         named = self._host.tracker.host_devices.named(address)
@@ -189,11 +192,12 @@ class DeviceInventory:
         ]
 
     def bar(self, ctxt: RequestContext, reasons: Mapping[str, Mapping[str, str | None]]) -> None:
-        """Add or remove reasons why devices are not offered (``NodeDevices.barred``).
+        """Add or remove reasons why devices are not offered.
 
-        Devices that have left the host are ignored. Rows and the schedulers' counts are up to date when this returns.
-        If Placement does not answer, it is updated at the next periodic update. Until then this host refuses servers
-        that were to get such a device.
+        ``reasons`` is a dict from address to a dict from reason to its text, or to None to remove the reason. Devices
+        that have left the host are ignored. Rows and the schedulers' counts are up to date when this returns. If
+        Placement does not answer, it is updated at the next periodic update. Until then this host refuses servers to
+        which Placement allocates such a device.
         """
         tracker = self._host.tracker
         with tracker.writing(ctxt):
@@ -217,9 +221,10 @@ class DeviceInventory:
             )
 
     def _mark(self, ctxt: RequestContext, placement: PlacementClient) -> None:
-        """Store the reserved amounts of providers in the rows of unavailable devices.
+        """Store the reserved amounts of Placement's providers in the rows of unavailable devices.
 
-        This is done before Placement reserves these devices, so that the amounts can be restored later.
+        Called before Placement reserves these devices, so that the earlier amounts can be restored when the devices are
+        offered again.
         """
         tracker = self._host.tracker
         before = self._before(placement, tracker.host_devices)
@@ -236,10 +241,10 @@ class DeviceInventory:
         return found
 
     def _leaving(self, addresses: Collection[str]) -> None:
-        """Write to Placement which of these devices must not be offered after they are freed.
+        """Write to Placement which devices must not be offered after they are freed.
 
-        A writer of the tracker calls this just before it frees them. The server's allocation is deleted a moment later,
-        and Placement must not offer the devices then.
+        ``addresses`` are the devices that a thread with ``Tracker.writing`` is about to free; it calls this first. The
+        server's allocation is deleted a moment later, and Placement would then offer the devices at once.
         """
         self.use_up(addresses)
         tracker, ctxt = self._host.tracker, self._ctxt()
@@ -262,9 +267,9 @@ class DeviceInventory:
             )
 
     def use_up(self, addresses: Collection[str]) -> None:
-        """Write to Placement that one_time_use devices among these were used, before they are freed.
+        """Write to Placement which of these devices are one_time_use devices that were used, before they are freed.
 
-        Each periodic update writes that as well, but the server may be deleted before the next one.
+        Each periodic update writes the same to Placement, but the server may be deleted before the next update.
         """
         if self._placement is not None and self._host.tracker.host_devices.use_up(addresses):
             # Refresh, because an operator may have reset ``reserved`` since the last update.
@@ -277,14 +282,14 @@ def _reserved(placement: PlacementClient, rp_uuid: str) -> int:
 
 
 def _told(device: PciDevice) -> tuple[str, str]:
-    """Return a device's server and the text for its users about the reasons why the device is not offered."""
+    """Return the uuid of the server that holds a device, and a text for users that says why it is not offered."""
     return device.instance_uuid, f'Device {device.address} ' + ', '.join(
         f'is {name}: {why}' for name, why in unavailable_reasons(device).items()
     )
 
 
 def _facts(ctxt: RequestContext, uuid: str, text: str) -> dict[str, Any] | None:
-    """Return the facts of a notification to a device's holder, or None if the server is deleted or can't be read."""
+    """Return the fields of the notification about a server's device, or None if the server's row can't be read."""
     try:
         instance = records.instance(ctxt, uuid)
     except errors.ServerUnreadable as error:
@@ -294,6 +299,6 @@ def _facts(ctxt: RequestContext, uuid: str, text: str) -> dict[str, Any] | None:
 
 
 def _traits(host: ComputeHost) -> set[str]:
-    """Return the driver's traits, and the trait for accelerators if this host has an account for their service."""
+    """Return the driver's traits, plus COMPUTE_ACCELERATORS if this host has an account for the accelerator service."""
     found = host.driver.host.traits()
     return found | {os_traits.COMPUTE_ACCELERATORS} if host.accelerators.available else found

@@ -32,7 +32,8 @@ from kilonova.virt.parts.host import MdevUnavailable
 LOG = logging.getLogger(__name__)
 
 _GONE = 'its host no longer has it'
-# Maximum number of doublings. The longest time that the options allow is reached long before.
+# Maximum number of times that the waiting time is doubled, so that 2 ** n stays small. ``[devices]failed_rest_max``
+# limits the time long before.
 _MOST_DOUBLINGS = 40
 
 
@@ -58,11 +59,11 @@ class DeviceRest:
         host.devices_failed, host.devices_used = self.failed, self.used
 
     def failed(self, ctxt: RequestContext, uuid: str, error: BaseException) -> None:
-        """Mark the devices as failed that an error, or one of its causes, names.
+        """Mark devices as failed that are named in an error or in one of its causes.
 
-        ``uuid`` is the server that was to get them. Devices that another server holds are not changed, nor devices that
-        this host does not manage, nor failed devices whose waiting time is not over. Never raises, because callers
-        continue with the error itself.
+        ``uuid`` is the server that was to get the devices. Devices that another server holds are not changed, nor
+        devices that this host does not manage, nor failed devices whose waiting time is not over. Never raises, because
+        callers continue with the error itself.
         """
         found = _devices_of(error)
         if found is None or found[0] in self._seen or not self._first:
@@ -85,9 +86,9 @@ class DeviceRest:
             )
 
     def used(self, ctxt: RequestContext, uuid: str) -> None:
-        """Forget the failures of the devices with which this server's guest runs.
+        """Forget the recorded failures of the devices with which this server's guest now runs.
 
-        Makes a call to libvirt only if there are such failures. Never raises.
+        Makes a call to libvirt only if one of the server's devices has recorded failures. Never raises.
         """
         flagged = [
             address
@@ -113,7 +114,7 @@ class DeviceRest:
     def look(self) -> None:
         """Check the failed devices whose waiting time is over.
 
-        Devices that are well are offered again. Others stay unavailable for a longer time.
+        Devices that pass the check are offered again. The others stay unavailable for a longer time.
         """
         for address, entry in self._host.tracker.host_devices.entries.items():
             if FAILED not in entry.device.extra_info or self._rests(entry.device):
@@ -138,7 +139,8 @@ class DeviceRest:
             return
         if not entry.removed:
             LOG.info('Device %s passed its check and is offered again', address)
-        # A device that left the host has only this row, which is deleted when the marks are removed.
+        # The row of a device that has left the host is kept only for its failure marks. It is deleted when all are
+        # removed.
         names = FAILED_KEYS if entry.removed else (FAILED, FAILED_UNTIL)
         self._book.bar(ctxt, {address: dict.fromkeys(names)})
 
@@ -156,7 +158,7 @@ class DeviceRest:
         return None if held else self._health(device)
 
     def _rest(self, ctxt: RequestContext, failed: Mapping[str, str]) -> None:
-        """Mark devices as failed, each with twice its last waiting time.
+        """Mark devices as failed. Each device gets twice its last waiting time.
 
         ``failed`` is a dict from address to reason.
         """
@@ -171,7 +173,10 @@ class DeviceRest:
 
 
 def _text(why: str, times: int, until: float) -> str:
-    """Return the reason as operators read it, shortened between words if it is too long."""
+    """Return the reason for operators, with the number of failures and the time of the next check.
+
+    The reason is shortened between words if the text would be too long.
+    """
     moment = datetime.datetime.fromtimestamp(until, datetime.UTC).strftime('%Y-%m-%dT%H:%M:%SZ')
     end = f'; failure {times}, checked again after {moment}'
     words = ''.join(letter if letter.isprintable() else ' ' for letter in why)
@@ -179,9 +184,9 @@ def _text(why: str, times: int, until: float) -> str:
 
 
 def _devices_of(error: BaseException) -> tuple[BaseException, list[str], str] | None:
-    """Return the error that names devices, among an error and its causes, with the addresses and the reason.
+    """Return the error that names devices, with their addresses and the reason of the failure.
 
-    Return None if no error names devices.
+    The error itself and its causes are searched. Return None if none of them names devices.
     """
     one: BaseException | None = error
     while one is not None:

@@ -1,15 +1,16 @@
 """Connect the RPC methods that ``rpc.compute`` declares with the functions of this host that implement them.
 
     @operation_method(Compute.stop_instance)
-    def stop(op, clean_shutdown): ...               # a step of an operation: run once per key, for ``op.instance``
+    def stop(op, clean_shutdown): ...               # a step of an operation: run once per operation key
 
     @query_method(Compute.get_diagnostics)
     def diagnostics(host, ctxt, instance): ...      # not part of an operation
 
     endpoint = Endpoint(host, keys, [power, answers])
 
-The declaration alone gives the names and arguments. The service does not start if a declared method has no function, or
-if the function takes other arguments. Errors are sent to the caller as classes of ``kilonova.errors``.
+An operation key names the operation, its step and the attempt at this step. Names and arguments of a method come only
+from its declaration. The service does not start if a declared method has no function, or if the function takes other
+arguments. Errors are sent to the caller as classes of ``kilonova.errors``.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from kilonova.rpc.compute import Compute
 
 LOG = logging.getLogger(__name__)
 
-# These errors are not failures of this host: the operation ended elsewhere, or another host is to try.
+# Errors that are no failure of this host: the operation has ended or was cancelled, another host is to try, or the flow
+# must send the call again.
 EXPECTED = (errors.KeyGone, errors.Cancelled, errors.HostRejected, errors.ReleasePending, Stopping)
 
 _Act = TypeVar('_Act', bound=Callable[..., object])
@@ -43,9 +45,9 @@ Verdict = Callable[[HostTask, Exception], Exception]
 class Behaviour:
     """The settings with which a method of an operation is run.
 
-    ``forward`` is True for a method that must be completed, or that only releases something. Such a method can't be
-    cancelled, and it is tried again after a failure, so the failure is not kept as the key's final result.
-    ``verdict(op, error)`` converts an error of the function to the one that the flow receives.
+    ``forward`` is True for a method that must be completed, or that only releases something. The method then can't be
+    cancelled. It is tried again after a failure, so a failure is not stored as its final result. ``verdict(op, error)``
+    converts an error of the function to the one that the flow receives.
     """
 
     checks: StepCheck = StepCheck.STEP
@@ -61,7 +63,8 @@ def operation_method(
 ) -> Callable[[_Act], _Act]:
     """Mark a function ``act(op, …)`` as the implementation of a ``Compute`` method that is a step of an operation.
 
-    The function takes the declared arguments except context, instance and key, which are attributes of ``op``.
+    The function takes the declared arguments except the context, the instance and the operation key: these are
+    attributes of ``op``.
     """
 
     def mark(act: _Act) -> _Act:
@@ -118,7 +121,10 @@ class QueryMethod:
         self.__signature__ = inspect.signature(act)
 
     def __call__(self, ctxt: RequestContext, **given: object) -> object:
-        """Call the function. Raise its errors as classes that the caller's process knows (``as_known``)."""
+        """Call the function.
+
+        Its errors are raised as classes of ``kilonova.errors``, which the caller's process knows.
+        """
         try:
             return self._act(ctxt, **given)
         except Exception as error:
@@ -127,7 +133,7 @@ class QueryMethod:
 
 
 class Order:
-    """An RPC method that is a step of an operation. It runs once per key."""
+    """An RPC method that is a step of an operation. It runs once per operation key (operation, step and attempt)."""
 
     def __init__(
         self, method: str, act: Callable[..., object], behaviour: Behaviour, host: ComputeHost, keys: TaskRegistry
@@ -139,10 +145,10 @@ class Order:
         self.__signature__ = inspect.Signature([*first, *taken, key])
 
     def __call__(self, ctxt: RequestContext, *, key: str, **given: Any) -> object:
-        """Run the step, or wait for the execution that has the same key, and return the result.
+        """Run the step and return its result. If a call with the same operation key runs already, wait for its result.
 
-        Errors are raised as classes that the caller's process knows (``as_known``). Raises Unanswered if the step has
-        no result yet.
+        Errors are raised as classes of ``kilonova.errors``, which the caller's process knows. Raises Unanswered if the
+        step has no result yet.
         """
         forward = self._behaviour.forward
         with self._keys.doing(self._method, key, cancellable=not forward, remember_errors=not forward) as (work, first):
@@ -175,8 +181,8 @@ class Order:
 def as_known(error: Exception) -> Exception:
     """Return the error as an instance of a class that the caller's process can rebuild.
 
-    That is the class of the same name in ``kilonova.errors``, otherwise the nearest base class there. An error that the
-    request caused becomes Invalid if the class found in this way has another ``cause``.
+    This is the class of the same name in ``kilonova.errors``, or else the nearest base class in that module. If the
+    request caused the error, but the class says another ``cause``, the error becomes Invalid.
     """
     if not isinstance(error, errors.KilonovaError):
         return errors.KilonovaError(readable(error))

@@ -23,13 +23,12 @@ LOG = logging.getLogger(__name__)
 def clean_all(host: ComputeHost, ctxt: RequestContext) -> None:
     """Clean up after all evacuations from this host. Called once, at the start of the service.
 
-    Raises Unanswered or HypervisorUnavailable if a service does not answer. The function can then be called again,
-    nothing is lost.
+    Raises Unanswered or HypervisorUnavailable if a service does not answer. It is safe to call the function again then.
     """
     for migration in records.evacuated(ctxt, host.name):
         instance = objects.Instance(ctxt, uuid=migration.instance_uuid)
         with host.locks.hold(instance.uuid):
-            # This work has an empty key, because no operation row belongs to it.
+            # The task has an empty operation key, because no operation row belongs to this cleanup.
             clean(HostTask(host, RunningTask(''), ctxt, instance), migration)
 
 

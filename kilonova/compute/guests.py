@@ -1,9 +1,9 @@
 """Compare guests with their servers' rows after the host has booted, and periodically.
 
 A guest whose domain does not exist counts as off. If a server ran when its host went down and can't be started again at
-once, conductors create an operation row for it and try again later (``db.queries.resumes``), because something that it
-needs may come back later than its host. No server is ACTIVE without a running guest unless it has such a row. A server
-with an operation row belongs to its flow and is checked when the operation has ended.
+once, conductors create an operation row for the server and try again later (``db.queries.resumes``). The reason is that
+a service which the server needs may come back later than the host. No server is ACTIVE without a running guest unless
+it has such a row. A server with an operation row is not changed here until the operation has ended.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kilonova.virt.parts.host import HypervisorUnavailable
 
 LOG = logging.getLogger(__name__)
 
-# vm_states of servers whose guest is to run.
+# vm_states of servers whose guest must run.
 WANTED_RUNNING = (VmState.ACTIVE, VmState.RESIZED, VmState.RESCUED)
 # vm_states of servers without an operation whose guest exists, each with the allowed power states of the guest.
 KEPT = {
@@ -31,10 +31,10 @@ KEPT = {
     VmState.PAUSED: (PowerState.RUNNING, PowerState.PAUSED),
     VmState.SUSPENDED: (PowerState.RUNNING, PowerState.PAUSED, PowerState.SUSPENDED),
 }
-# vm_states of servers whose guest is to be off. If a host was down when its server was soft-deleted, the guest may run.
+# vm_states of servers whose guest must be off. The guest may run if its host was down when the server was soft-deleted.
 WANTED_OFF = (VmState.STOPPED, VmState.SOFT_DELETED, VmState.SHELVED)
 NOT_COMPARED = (VmState.BUILDING, VmState.ERROR)
-# Seconds that a start of the service spends on servers that can't be started. The rest is then left to conductors.
+# Seconds for which a start of the service tries servers that can't be started. Conductors try the remaining servers.
 PATIENCE = 60.0
 UNTRIED = 'Not tried yet: other servers of its host took too long to fail'
 
@@ -42,8 +42,8 @@ UNTRIED = 'Not tried yet: other servers of its host took too long to fail'
 class HostGuests:
     """The guests of one host.
 
-    ``recount(ctxt, uuid)`` is called for each server of ``host.interrupted`` when its operation has ended. These
-    servers were in an operation when this process started.
+    ``host.interrupted`` holds the servers that were in an operation when this process started. ``recount(ctxt, uuid)``
+    is called for each of these servers when its operation has ended.
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class HostGuests:
         self._host, self._ctxt, self._recount = host, ctxt, recount
 
     def boot(self) -> None:
-        """Start the guests that ran before, mark others as off, and stop guests that must be off by now.
+        """Start the guests that ran before, mark other servers as off, and stop guests that must be off by now.
 
-        Called once, when the service starts. Servers that can't be started, or that were waiting to be started already,
-        are left to conductors.
+        Called once, when the service starts. Conductors later start the servers that can't be started now, and servers
+        that were already waiting for a start.
         """
         ctxt, host = self._ctxt(), self._host
         host.interrupted.clear()
@@ -78,9 +78,9 @@ class HostGuests:
             self._resume_later(ctxt, failed)
 
     def await_hypervisor(self, error: Exception) -> None:
-        """Record for each server that ran here that it waits for the hypervisor.
+        """Record for each server that ran on this host that it waits for the hypervisor.
 
-        Called if the hypervisor has not answered since this process started.
+        Called if the hypervisor has not answered since this process started. ``error`` is the hypervisor's error.
         """
         ctxt, host = self._ctxt(), self._host
         busy = records.busy(ctxt, host.name)
@@ -102,9 +102,9 @@ class HostGuests:
         )
 
     def _resume_later(self, ctxt: RequestContext, failed: Mapping[str, str]) -> None:
-        """Leave servers that could not be started to conductors. ``failed`` is a dict from uuid to reason.
+        """Let conductors try later to start servers that could not be started. ``failed`` is {uuid: reason}.
 
-        Conductors of the previous release don't know this call. The servers are then only marked as off.
+        Conductors of the previous release don't know this call. In this case the servers are only marked as off.
         """
         host = self._host
         try:
@@ -120,7 +120,7 @@ class HostGuests:
     def look_again(self) -> None:
         """Start guests as ``boot`` does, for servers whose operation has ended and left them without a running guest.
 
-        These are the servers that were in an operation when this process started.
+        Only servers that were in an operation when this process started are considered.
         """
         if not self._host.interrupted:
             return
@@ -153,7 +153,10 @@ class HostGuests:
                     LOG.error('%s The server is not changed', error, instance_uuid=seen.uuid)
 
     def sync_one(self, uuid: str) -> bool:
-        """Compare one server with its guest, as ``sync`` does. Return False if an operation works on the server."""
+        """Compare one server with its guest, as ``sync`` does for all.
+
+        Return False if the server is in an operation.
+        """
         return self._sync_fresh(self._ctxt(), uuid)
 
     def _states(self) -> dict[str, int]:
@@ -163,8 +166,8 @@ class HostGuests:
     def _restore(self, ctxt: RequestContext, seen: objects.Instance) -> str | None:
         """Start the guest of a server that is to run, or mark the server as off.
 
-        Return why the guest could not be started, or None. Raises HypervisorUnavailable, which says nothing about the
-        guest.
+        Return the reason if the guest could not be started, otherwise None. Raises HypervisorUnavailable if the
+        hypervisor does not answer, because the state of the guest is then unknown.
         """
         host = self._host
         with host.locks.hold(seen.uuid):
@@ -191,9 +194,9 @@ class HostGuests:
             return None
 
     def _end(self, ctxt: RequestContext, instance: objects.Instance, state: int) -> None:
-        """Mark a server as off whose guest does not run.
+        """Mark a server as off, because its guest does not run.
 
-        A guest that is suspended although no request suspended it is stopped first.
+        If the guest is suspended although no request suspended it, the guest is stopped first.
         """
         if state == PowerState.SUSPENDED:
             LOG.warning(
@@ -222,12 +225,16 @@ class HostGuests:
         self._save(ctxt, save)
 
     def _sync_fresh(self, ctxt: RequestContext, uuid: str) -> bool:
-        """Compare a server with its guest, from its current row. Return False if an operation works on the server."""
+        """Read the server's current row and compare it with the guest.
+
+        Return False if the server is in an operation.
+        """
         host = self._host
         with host.locks.hold(uuid):
             if uuid in host.interrupted or uuid in records.busy(ctxt, host.name):
-                # ``look_again`` may have to start the guest. Or a pending release still has to delete something here,
-                # such as the guest and disk of a move that ended on another host.
+                # The server is skipped, because ``look_again`` may have to start its guest, or because a pending
+                # release still has to delete something on this host, such as the guest and disk of a move that ended on
+                # another host.
                 return False
             fresh = records.instance(ctxt, uuid)
             if fresh is None or fresh.host != host.name:
@@ -287,8 +294,8 @@ def _save(ctxt: RequestContext, host: ComputeHost, save: objects.Save) -> None:
 def resume(ctxt: RequestContext, host: ComputeHost, instance: objects.Instance) -> None:
     """Start the guest of a server that ran when this host went down, with the devices that it had.
 
-    The caller must hold the server's lock. Raises the error that keeps the guest from running; nothing is left of the
-    failed start then.
+    The caller must hold the server's lock. Raises an error if the guest can't be started. Nothing of the failed start
+    is left in this case.
     """
     LOG.info('Rebooting instance after host boot, with the devices it had', instance_uuid=instance.uuid)
     devices = _devices(host, instance)
@@ -305,7 +312,7 @@ def resume(ctxt: RequestContext, host: ComputeHost, instance: objects.Instance) 
 def _devices(host: ComputeHost, instance: objects.Instance) -> list[objects.PciDevice]:
     """Return the devices of a server. In VERIFY_RESIZE, return only the devices of the move's destination.
 
-    If source and destination are one host, the devices of both are on this host.
+    If a server is resized within this host, the tracker has the old and the new devices.
     """
     context = instance.migration_context if 'migration_context' in instance else None
     devices = host.tracker.devices(instance.uuid)
@@ -316,7 +323,7 @@ def _devices(host: ComputeHost, instance: objects.Instance) -> list[objects.PciD
 
 
 def _is_right(instance: objects.Instance, states: dict[str, int]) -> bool:
-    """Return whether nothing must be restored: the guest runs, or is not expected to run."""
+    """Return True if the server's guest runs, or if it is not expected to run, so that nothing must be restored."""
     state = states.get(instance.uuid, int(PowerState.SHUTDOWN))
     if instance.vm_state in KEPT:
         return not _is_off(instance, state)
@@ -328,7 +335,7 @@ def _is_right(instance: objects.Instance, states: dict[str, int]) -> bool:
 
 
 def _is_off(instance: objects.Instance, state: int) -> bool:
-    """Return whether a server whose guest must exist has lost its running guest. NOSTATE does not count as off."""
+    """Return True if a server that must have a guest has no running one. Power state NOSTATE does not count as off."""
     return state != PowerState.NOSTATE and state not in KEPT[VmState(instance.vm_state)]
 
 

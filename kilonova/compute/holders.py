@@ -1,4 +1,4 @@
-"""Find who else has devices that a server's guest is to get: other servers, libvirt domains, or guests being started.
+"""Find out whether devices for a server's guest are held by another server, libvirt domain or starting guest.
 
     holders = Holders(driver, tracker, locks)
     holders.check(uuid, devices)      # before this server's guest is built; DevicesFailed names the holder
@@ -24,21 +24,25 @@ _OFF = frozenset((PowerState.SHUTDOWN, PowerState.CRASHED, PowerState.SUSPENDED)
 
 
 class Holders:
-    """The holders of one host's devices. ``locks`` are the locks of servers; an operation holds its server's lock."""
+    """The servers and domains that hold one host's devices.
+
+    ``locks`` are the locks of servers; an operation holds the lock of its server.
+    """
 
     def __init__(self, driver: ComputeDriver, tracker: Tracker, locks: NamedLocks) -> None:
         self._driver, self._tracker, self._locks = driver, tracker, locks
-        # {server: addresses that no other guest may have} for guests that are being started. Libvirt does not run them
-        # yet.
+        # Guests that are being started, which libvirt does not run yet: {server uuid: addresses that no other guest may
+        # have}.
         self._starting: dict[str, frozenset[str]] = {}
         self._lock = threading.Lock()
 
     def check(self, uuid: str, devices: Collection[objects.PciDevice]) -> None:
         """Check that no other guest of this host has the devices that a server's guest will get.
 
-        Raises DevicesFailed, which names devices and holder, if another guest has one of the devices, the card that one
-        is a part of, or a part of one. Costs one listing of libvirt's domains with the XML of each, and one lookup of
-        each device; nothing for a server without devices.
+        Raises DevicesFailed, which names devices and holder, if another guest has one of the devices or a function
+        related to it (``driver.devices.related``: its parent, its parts, its IOMMU group). The check lists libvirt's
+        domains once, reads the XML of each domain, and looks up each device. It does nothing for a server without
+        devices.
         """
         if not devices:
             return
@@ -53,7 +57,8 @@ class Holders:
     def _begin(self, uuid: str, related: Mapping[str, frozenset[str]], addresses: frozenset[str]) -> None:
         """Record that a server's guest is about to get devices.
 
-        Raises DevicesFailed if another server, or another guest that is being started, has one of them.
+        Raises DevicesFailed if one of the ``addresses`` belongs to another server, or to another guest that is being
+        started.
         """
         with self._lock:
             for entry in self._tracker.host_devices.entries.values():

@@ -7,7 +7,8 @@
     host.upcalls.resume_later(ctxt, host.name, …)   # servers that could not be started when this host started
 
 If a call is not answered, it is sent again and nothing is undone (operations.md, rules 12–14). A claim or save is
-repeated with the same key and with growing pauses. The conductor recognises what it wrote under that key.
+repeated with growing pauses and with the same operation key (operation, step and attempt). The conductor recognises by
+the key what it has already written.
 """
 
 from __future__ import annotations
@@ -42,20 +43,23 @@ PAUSES = (1.0, 2.0, 4.0, 8.0, 10.0)
 
 
 class Stopping(errors.Unanswered):
-    """This process ends while a call is not answered. Nothing is undone, and the next process gets the work again."""
+    """The error of a call that is not answered before this process ends.
+
+    Nothing is undone: the next process runs the step.
+    """
 
 
 class ConductorClient(Protocol):
-    """The methods that this host uses of ``rpc.interface.Client(rpc.conductor.Conductor, …)``."""
+    """The conductor's RPC methods that a compute host calls (``rpc.interface.Client(rpc.conductor.Conductor, …)``)."""
 
     def check_key(self, ctxt: RequestContext, *, key: str, undo: bool, host: str) -> object:
-        """Check that the operation is at this key."""
+        """Check that the operation is still at the step and attempt that ``key`` names."""
 
     def claim_instance(self, ctxt: RequestContext, *, claim: objects.Claim) -> object:
-        """Write a claim."""
+        """Write a host's claim of resources and devices for a server."""
 
     def save_instance(self, ctxt: RequestContext, *, save: objects.Save) -> object:
-        """Write the result of a step."""
+        """Write the result of an operation's step."""
 
     def bind_ports(
         self,
@@ -69,7 +73,7 @@ class ConductorClient(Protocol):
         """Bind ports to devices of this host and return the server's network info."""
 
     def resume_later(self, ctxt: RequestContext, *, host: str, reasons: Mapping[str, str], is_off: bool) -> object:
-        """Create operations that try to start servers again later."""
+        """Create operations that later try to start servers. ``reasons`` is {uuid: reason of the failed start}."""
 
 
 class Upcalls:
@@ -80,16 +84,18 @@ class Upcalls:
 
     def __init__(self, client: ConductorClient, stopping: threading.Event, pauses: tuple[float, ...] = PAUSES) -> None:
         self._client, self._stopping, self._pauses = client, stopping, pauses
-        # The power state last written for each server, since the last step for it began.
+        # {server uuid: the power state that this host wrote last, since the last step for the server began}
         self.power_states: dict[str, int] = {}
 
     def check_key(self, ctxt: RequestContext, key: str, host: str, undo: bool = False) -> object:
-        """Check that the operation is at the step and attempt that ``key`` names, or undoes that step (``undo``).
+        """Check that the operation is at the step and attempt that ``key`` names.
+
+        With ``undo``, that it undoes this step.
 
         Raises:
             KeyGone: The operation is at another step or has ended.
             HostRejected: The ``host`` has already done this step and undone it.
-            ReleasePending: The ``host`` must first release something of the server.
+            ReleasePending: The ``host`` must first release something that it still has of the server.
         """
         return self._ask(f'check of step {key}', lambda: self._client.check_key(ctxt, key=key, undo=undo, host=host))
 
@@ -121,9 +127,9 @@ class Upcalls:
     ) -> list[dict[str, Any]]:
         """Bind ports of a server to devices that this host claimed, and return the server's interfaces after that.
 
-        ``profiles`` is a dict from port id to the binding profile of its device. The call takes as long as the network
-        service does. ``check()`` is called before each send, and an error that it raises ends the retries. Raises
-        HostRejected, BuildAbort or KeyGone.
+        ``profiles`` is a dict from port id to the binding profile of the port's device. The call ends when the network
+        service has answered. ``check()`` is called before each send, and an error that it raises ends the retries.
+        Raises HostRejected, BuildAbort or KeyGone.
         """
         found: Any = self._ask(
             f'port binding of server {uuid}',
@@ -133,9 +139,10 @@ class Upcalls:
         return list(found)
 
     def resume_later(self, ctxt: RequestContext, host: str, reasons: Mapping[str, str], is_off: bool) -> None:
-        """Let conductors try later to start these servers, a dict from server uuid to the reason of the failed start.
+        """Let conductors try later to start servers that could not be started.
 
-        See ``rpc.conductor``. Raises VersionCapError if conductors of the previous release still run.
+        ``reasons`` is a dict from server uuid to the reason of the failed start. ``is_off`` says whether the guests are
+        known to be off (``rpc.conductor``). Raises VersionCapError if conductors of the previous release still run.
         """
         self._ask(
             f'list of servers of {host} that wait to be started',
@@ -171,14 +178,15 @@ class ComputeHost:
     locks: NamedLocks = field(default_factory=NamedLocks)
     clock: Callable[[], float] = time.monotonic
     notify: Notifications = OFF
-    # Raises HostRejected if one of the devices, which were claimed for a server, fails its health check.
+    # ``before_use(ctxt, devices)`` raises HostRejected if a device that was claimed for a server fails its health
+    # check.
     before_use: Callable[[RequestContext, list[objects.PciDevice]], None] = lambda ctxt, devices: None
     accelerators: HostAccelerators = field(default_factory=lambda: HostAccelerators(None, 0))
     ports: HostPorts = field(default_factory=HostPorts)
-    # Called for devices that failed, and after a guest has been started with its devices (``DeviceRest``).
+    # ``devices_failed`` is called after an error, and ``devices_used`` after a step has succeeded (``DeviceRest``).
     devices_failed: Callable[[RequestContext, str, BaseException], None] = lambda ctxt, uuid, error: None
     devices_used: Callable[[RequestContext, str], None] = lambda ctxt, uuid: None
-    # Servers with an operation that was running when this process started (``Guests``).
+    # Uuids of servers with an operation that was running when this process started (``HostGuests``).
     interrupted: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -193,7 +201,7 @@ class ComputeHost:
         return timeout, self.conf.compute.shutdown_retry_interval
 
     def check_devices(self, instance: objects.Instance, devices: list[objects.PciDevice]) -> None:
-        """Check that a guest gets exactly the devices that its flavor asks for, and that all are still on the host.
+        """Check that a guest gets as many devices as its flavor asks for, and that all are still on the host.
 
         The check is made before anything is changed. Raises KilonovaError if the number of devices is wrong, and the
         errors of ``check_present``.
@@ -216,9 +224,9 @@ class ComputeHost:
             self.before_use(ctxt, devices)
 
     def devices_of(self, instance: objects.Instance) -> list[objects.PciDevice]:
-        """Return the devices of the guest of a server of this host, PCI devices and accelerators.
+        """Return the PCI devices and accelerators that the guest of a server of this host gets.
 
-        Raises an error if a device that its flavor asks for is missing, so that the guest is not started
+        Raises an error if a device that the flavor asks for is missing, so that the guest is not started
         (``check_devices``).
         """
         devices = self.tracker.devices(instance.uuid)
@@ -244,9 +252,10 @@ class ComputeHost:
     def await_accelerators(
         self, instance: objects.Instance, flavor: objects.Flavor, bound_to: str, check: Callable[[], None]
     ) -> list[objects.PciDevice]:
-        """Wait until the accelerators are bound for a server that arrives with ``flavor``, and return them.
+        """Wait until the accelerator requests of a server that comes to this host are bound; return their devices.
 
-        Raises AcceleratorRequestBindingFailed and the errors of ``check_present``.
+        ``flavor`` is the server's flavor on this host. ``bound_to`` is the uuid to which the requests are bound. Raises
+        AcceleratorRequestBindingFailed and the errors of ``check_present``.
         """
         found = attached(self.accelerators.await_bound(flavor, bound_to, check), bound_to)
         self.check_present(instance, found)
@@ -257,7 +266,8 @@ class ComputeHost:
     ) -> tuple[list[objects.PciDevice], dict[str, dict[str, str | None]]]:
         """Wait for a new server's accelerators, and return them with the binding profiles of its accelerator ports.
 
-        Raises AcceleratorRequestBindingFailed and the errors of ``check_present``.
+        The accelerators are returned as devices, the binding profiles as a dict from port id to profile. Raises
+        AcceleratorRequestBindingFailed and the errors of ``check_present``.
         """
         ports = _requests_of_ports(instance)
         requests = self.accelerators.await_bound(
@@ -268,7 +278,7 @@ class ComputeHost:
         return found, accel_request.profiles(requests, ports)
 
     def check_present(self, instance: objects.Instance, devices: list[objects.PciDevice]) -> None:
-        """Check that a guest can have these devices. Each way to start a guest calls this before the guest is built.
+        """Check that a guest can have these devices. Called before each start of a guest, while nothing is built yet.
 
         Raises DevicesMissing if a device has left the host since the last check. Raises DevicesFailed if a device can't
         be used now, or if another domain or server has it (``Holders.check``).
@@ -302,7 +312,10 @@ def image_of(instance: objects.Instance, image: dict[str, Any] | None = None) ->
 
 
 def was_active(instance: objects.Instance) -> bool:
-    """Return whether a server in a move ran before it and must run after it. False if the server is being deleted."""
+    """Return whether a server in a move was ACTIVE before the move and must run after it.
+
+    False if it is being deleted.
+    """
     return (
         metadata(instance).get('old_vm_state') or instance.vm_state
     ) == 'active' and instance.task_state not in states.ENDING

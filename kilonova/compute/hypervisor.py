@@ -3,16 +3,16 @@
     hypervisor = Hypervisor(host, guests, follow, get_admin_context, stopping)
     driver.host.listen(hypervisor)
     …
-    hypervisor.start(service)             # once the records exist
+    hypervisor.start(service)             # once the service record and the node's record exist
 
-- A guest that stopped or started is compared with its server within a second. Several messages about a guest lead to
-  one comparison, and guests are compared one after the other. A change that a step of this host made causes no call to
-  the conductor.
-- A host whose hypervisor does not answer counts as disabled and gets no servers. Its service record says so, with a
-  reason that begins with AUTO. It is enabled again when the hypervisor is back, unless an administrator disabled it
-  before or meanwhile.
+- A guest that stopped or started is compared with its server's row within a second. Several messages about a guest lead
+  to one comparison, and guests are compared one after the other. If a step of an operation on this host made the
+  change, no call to the conductor is made.
+- A host whose hypervisor does not answer counts as disabled and gets no servers. Its service record is set to disabled,
+  with a reason that begins with AUTO. The record is enabled again when the hypervisor is back, unless an administrator
+  has disabled the host.
 
-Threads exist only while there is something to do.
+A thread runs only while a guest must be compared or the service record must be written.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ LOG = logging.getLogger(__name__)
 
 # Prefix of disabled reasons that this service wrote, not an administrator.
 AUTO = 'AUTO: '
-# SETTLE: seconds until a guest is checked, so that messages that belong together have arrived.
-# ORDER_LOOK: seconds between two checks whether a step for the guest has ended on this host.
-# BUSY_LOOKS: growing seconds between two checks whether its operation has ended elsewhere. After the last one, the
-# periodic check of all guests must do.
+# SETTLE: seconds from a message about a guest to the comparison, so that further messages about the same change have
+# arrived. ORDER_LOOK: seconds between two checks whether a step for the guest's server has ended on this host.
+# BUSY_LOOKS: growing seconds between two checks whether the server's operation has ended elsewhere. After the last
+# check the guest is left to the periodic comparison of all guests.
 SETTLE = 0.2
 ORDER_LOOK = 0.5
 BUSY_LOOKS = (1, 2, 5, 10, 20, 30, 60)
@@ -45,7 +45,7 @@ BUSY_LOOKS = (1, 2, 5, 10, 20, 30, 60)
 
 @dataclass
 class _PendingCheck:
-    """A pending check of a guest: its due time, the number of tries that were too early, and its cause.
+    """A planned comparison of a guest with its server: when it is due, how often it was tried too early, and its cause.
 
     ``during_order`` is True if all messages about the guest came while a step of this host held the server's lock.
     """
@@ -56,10 +56,10 @@ class _PendingCheck:
 
 
 class Hypervisor:
-    """The listener for the driver's messages on one host.
+    """The receiver of the driver's messages on one host.
 
-    ``follow()`` copies the state of the service record to Placement. ``pauses`` are the seconds between two tries to
-    write the service record.
+    ``follow()`` copies the enabled or disabled state of the service record to Placement. ``pauses`` are the seconds
+    between two tries to write the service record.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Hypervisor:
 
     # -- called by the driver ------------------------------------------------------------------------------------------
     def guest_changed(self, uuid: str) -> None:
-        """Schedule a comparison of a guest that changed with its server."""
+        """Schedule a comparison of a changed guest with its server's row."""
         look = _PendingCheck(self._host.clock() + SETTLE, 0, self._host.locks.is_held(uuid))
         with self._lock:
             known = self._looks.setdefault(uuid, look)
@@ -103,7 +103,7 @@ class Hypervisor:
 
     # -- called by the manager -----------------------------------------------------------------------------------------
     def start(self, service: objects.Service) -> None:
-        """Begin to write the service record, which exists now.
+        """Begin to write the service record. Called once the record exists.
 
         A host that an earlier process disabled automatically is enabled again if its hypervisor answers.
         """
@@ -112,13 +112,13 @@ class Hypervisor:
             self._tell(missed=False)
 
     def look_again(self) -> None:
-        """Disable the service again if it has been enabled while the hypervisor does not answer."""
+        """Disable the service again if it has been enabled although the hypervisor does not answer."""
         if self._reason is not None:
             self._tell(missed=False)
 
     # -- guests --------------------------------------------------------------------------------------------------------
     def _look(self) -> None:
-        """Check each guest when its check is due, until no check is pending."""
+        """Compare each guest with its server's row when the comparison is due, until no comparison is planned."""
         while not self._stopping.is_set():
             with self._lock:
                 if not self._looks:
@@ -145,7 +145,7 @@ class Hypervisor:
                     newer.during_order = newer.during_order and look.during_order
 
     def _look_at(self, uuid: str, look: _PendingCheck) -> float | None:
-        """Compare one guest with its server. Return None if that is done, or the seconds until the next try."""
+        """Compare one guest with its server's row. Return None if that is done, or the seconds until the next try."""
         host = self._host
         if not host.tracker.sides(uuid):
             return None  # not the guest of a server of this host, or deleted meanwhile
@@ -174,7 +174,7 @@ class Hypervisor:
         concurrency.spawn(self._keep_telling, name='hypervisor')
 
     def _keep_telling(self) -> None:
-        """Write the service record until it is up to date, and compare the guests if messages were missed."""
+        """Write the service record until it is up to date, and compare all guests if driver messages were missed."""
         failed = 0
         while not self._stopping.is_set():
             with self._lock:
@@ -204,7 +204,10 @@ class Hypervisor:
                 self._stopping.wait(pause)
 
     def _write(self) -> None:
-        """Update the service record. An administrator's decision in it stays; the database checks that again."""
+        """Update the service record.
+
+        A host that an administrator disabled stays disabled; the database checks that again.
+        """
         ctxt, reason = self._ctxt(), self._reason
         service = objects.Service.get_by_args(ctxt, self._host.name, records.BINARY)
         if reason is not None and not service.disabled:

@@ -1,4 +1,4 @@
-"""Concurrency on one host: one execution per key, one lock per server, and slots that limit parallel work.
+"""Concurrency on one host: one execution per operation key, one lock per server, and slots that limit parallel tasks.
 
     with keys.doing('build_and_run_instance', '<operation>/<step>/<attempt>') as (work, first):
         if not first:
@@ -9,9 +9,9 @@
     with locks.hold(instance.uuid), slots.hold(work.check):
         …
 
-A call that is sent twice is executed once. If the same key arrives while the work runs, the second call waits for the
-end and returns the same result. If it arrives after the end, the stored result is returned. A key that is not known is
-executed: the first act asks the conductor whether the operation is still at this step (``HostTask.exclusive``).
+A call that is sent twice is executed once. If a call with the same key arrives while the first one runs, it waits for
+the end and returns the same result. If it arrives after the end, the stored result is returned. A call with an unknown
+key is executed; the step first asks the conductor whether the operation is still at this step (``HostTask.exclusive``).
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ from kilonova import errors
 
 KEEP_SECONDS = 600.0
 KEEP_COUNT = 1000
-# Seconds between two checks for cancellation while work waits for a slot.
+# Seconds between two checks for cancellation while a task waits for a free slot.
 SLOT_LOOK = 0.5
 
 Name = tuple[str, str]
 
 
 class RunningTask:
-    """One piece of running work.
+    """One call of an operation step that runs on this host.
 
-    It must call ``check()`` at the boundary of each step, and must set ``result`` before it ends.
+    The step's function calls ``check()`` at points where it may be cancelled, and ``result`` is set before the task
+    ends.
     """
 
     def __init__(self, key: str, cancellable: bool = True) -> None:
@@ -51,17 +52,17 @@ class RunningTask:
             raise errors.Cancelled(key=self.key)
 
     def cancel(self) -> None:
-        """Make the work stop at its next boundary, if it is cancellable."""
+        """Make the task stop at its next call of ``check``, if it is cancellable."""
         if self.cancellable:
             self._cancelled.set()
 
     def end(self, error: Exception | None = None) -> None:
-        """Mark the work as ended and wake all threads that wait for its outcome."""
+        """Mark the task as ended and wake all threads that wait for its outcome."""
         self.error = error
         self._done.set()
 
     def outcome(self) -> object:
-        """Wait for the end of the work and return its result. Raises the work's error if it failed."""
+        """Wait for the end of the task and return its result. Raises the task's error if it failed."""
         self._done.wait()
         if self.error is not None:
             raise self.error
@@ -77,9 +78,9 @@ def matches(key: str, prefix: str) -> bool:
 
 
 class TaskRegistry:
-    """The registry of running and finished work of one process.
+    """The running and finished tasks of one process, by RPC method and operation key.
 
-    Finished work is kept for ten minutes, at most a thousand pieces.
+    Finished tasks are kept for ten minutes, at most a thousand of them.
     """
 
     def __init__(
@@ -98,11 +99,11 @@ class TaskRegistry:
     def doing(
         self, method: str, key: str, *, cancellable: bool = True, remember_errors: bool = True
     ) -> Iterator[tuple[RunningTask, bool]]:
-        """Yield the work of this key and whether the block must do it.
+        """Yield the task of a method and operation key, and True if the block must run it.
 
-        If the second value is False, the work already runs or has run, and ``outcome()`` returns its result. With
-        ``remember_errors=False``, a call with the same key after a failure runs the work again. It is used for steps
-        that are repeated until they succeed.
+        If the second value is False, the task already runs or has run, and ``outcome()`` returns its result. With
+        ``remember_errors=False``, a call with the same key after a failure runs the task again. Steps that are repeated
+        until they succeed are called in this way.
         """
         name = (method, key)
         with self._lock:
@@ -122,22 +123,24 @@ class TaskRegistry:
             work.end(error)
             raise
         except BaseException:
-            # The thread is being ended from outside: threads that wait for the outcome see it as a missing answer.
+            # The thread is being ended from outside. Threads that wait for the task's outcome get Unanswered, so the
+            # call is repeated.
             work.end(errors.Unanswered(who='this host', reason='it stops'))
             raise
         finally:
             with self._lock:
                 del self._running[name]
-                # A missing answer is not a final outcome: the other service may be back when the call is repeated.
+                # The error Unanswered is not a final outcome: the service that did not answer may be back when the call
+                # is repeated.
                 final = remember_errors and not isinstance(work.error, errors.Unanswered)
                 if work.error is None or final:
                     self._finished[name] = (self._clock(), work)
 
     def cancel(self, prefix: str) -> int:
-        """Cancel the running work under a key prefix, and work under this prefix that arrives later.
+        """Cancel the running tasks whose operation key has this prefix, and tasks with the prefix that arrive later.
 
-        Running work stops at its next boundary. Undos, and steps that are repeated until they succeed, are not
-        cancelled. Return how many running pieces of work were cancelled.
+        A running task stops at its next call of ``check``. Undos, and steps that are repeated until they succeed, are
+        not cancelled. Return how many running tasks were cancelled.
         """
         with self._lock:
             self._cancelled[prefix] = self._clock()
@@ -147,7 +150,7 @@ class TaskRegistry:
         return len(works)
 
     def running(self) -> list[str]:
-        """Return '<method> <key>' for each piece of running work."""
+        """Return '<method> <key>' for each running task."""
         with self._lock:
             return [f'{method} {key}' for method, key in self._running]
 
@@ -168,9 +171,9 @@ class TaskRegistry:
 
 
 class NamedLocks:
-    """Locks by name, each created at its first use and deleted after its last.
+    """Locks by name. A lock is created when a thread first needs it, and deleted when the last thread has released it.
 
-    Each waiting thread counts as a user of the lock, so there are never two locks of the same name.
+    A waiting thread counts as a user of the lock, so there are never two locks with the same name.
     """
 
     def __init__(self) -> None:
@@ -213,8 +216,8 @@ class TaskSlots:
     def hold(self, check: Callable[[], None], waits: Callable[[], None] = lambda: None) -> Iterator[None]:
         """Wait for a slot and hold it while the block runs.
 
-        While waiting, ``check()`` is called repeatedly: it raises an error if the work was cancelled. ``waits()`` is
-        called once if no slot is free at once.
+        While the call waits, ``check()`` is called repeatedly: it raises an error if the task was cancelled.
+        ``waits()`` is called once if no slot is free at first.
         """
         if self._slots is None:
             yield

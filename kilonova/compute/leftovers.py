@@ -1,9 +1,9 @@
 """Delete guests and files of deleted servers that are still on a host, and images that are no longer used.
 
-A delete removes everything, and for a host that was down it does so when the host is back (pending releases). The
-periodic checks of this module are for what remains nevertheless: a domain that was restored manually, or files that
-could not be removed. Only servers that the database calls deleted, and that have no operation, are touched. A check
-that finds no guest or file of an unknown server makes no call to the conductor.
+The deletion of a server removes its guest and files. If the host was down, they are removed when the host is back. The
+periodic checks of this module are for the remaining cases: a domain that was restored manually, or files that could not
+be removed. Only servers that the database calls deleted, and that have no operation, are processed. A check makes no
+call to the conductor if every guest and file belongs to a server that the tracker knows.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Leftovers:
         self.attempts: Counter[str] = Counter()
 
     def reap(self) -> None:
-        """Process guests of deleted servers as ``[DEFAULT]running_deleted_instance_action`` says."""
+        """Log, stop or destroy guests of deleted servers, as ``[DEFAULT]running_deleted_instance_action`` says."""
         host, action = self._host, self._host.conf.running_deleted_instance_action
         if action == 'noop':
             return
@@ -58,7 +58,7 @@ class Leftovers:
                     elif action == 'reap':
                         host.driver.guests.destroy(instance)
             except Exception:
-                # Continue with the other servers.
+                # An error with one server is only logged, so that the other servers are processed.
                 LOG.exception(
                     'Could not process a deleted instance that is still present on the host',
                     instance_uuid=instance.uuid,
@@ -67,7 +67,7 @@ class Leftovers:
     def remove_files(self) -> None:
         """Remove files of deleted servers that have no guest.
 
-        Each server is tried a few times until this process restarts.
+        For each server, ``[DEFAULT]maximum_instance_delete_attempts`` tries are made until this process restarts.
         """
         host, most = self._host, self._host.conf.maximum_instance_delete_attempts
         with_guests = set(host.driver.guests.list_instance_uuids())
@@ -96,7 +96,10 @@ class Leftovers:
         )
 
     def _deleted(self, uuids: Iterable[str], seconds: float) -> Iterator[objects.Instance]:
-        """Yield the deleted servers among these uuids. Servers that the tracker knows are not looked up."""
+        """Yield the deleted servers among these uuids.
+
+        Uuids that the tracker knows are not looked up in the database.
+        """
         strangers = sorted(uuid for uuid in uuids if not self._host.tracker.sides(uuid))
         for begin in range(0, len(strangers), BATCH):
             yield from records.deleted(self._ctxt(), strangers[begin : begin + BATCH], seconds)

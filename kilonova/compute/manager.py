@@ -61,11 +61,12 @@ from kilonova.virt.parts.host import HypervisorUnavailable
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two checks of the servers that had a running operation when this service started.
+# Seconds between two checks of the servers that had a running operation when this service started, and between two
+# checks of failed devices.
 LOOK_AGAIN = 5
 # Seconds between two checks whether a usage audit period has ended.
 AUDIT_PERIOD = 60
-# Seconds after which the host's servers are marked as waiting for its hypervisor.
+# Seconds without an answer of the hypervisor after which the host's servers are marked as waiting for it.
 HYPERVISOR_LATE = 10.0
 # Seconds that ``stop`` waits for the timers to end.
 STOP_TIMEOUT = 10.0
@@ -93,8 +94,8 @@ OPERATIONS = (
 class ComputeManager:
     """The compute service of one host.
 
-    ``conductor`` is a client of ``rpc.conductor.Conductor``. ``ctxt`` makes the service's own contexts. ``report``
-    sends a heartbeat that no conductor answers (``rpc.reports``).
+    ``conductor`` is a client of ``rpc.conductor.Conductor``. ``ctxt()`` returns a request context of the service
+    itself. ``report`` sends a heartbeat to which no answer is expected (``rpc.reports``).
     """
 
     def __init__(
@@ -196,9 +197,9 @@ class ComputeManager:
             self.timers.every(self.conf.volume_usage_poll_interval or -1, self.poll_volume_usage, 'poll_volume_usage')
 
     def _heard_again(self) -> None:
-        """Apply what changed while no conductor received this host's reports.
+        """Apply changes that this host may have missed while no conductor received its reports.
 
-        That is the enabled or disabled state of the service, and which guests are to be off.
+        These are the enabled or disabled state of the service, and guests that are to be off by now.
         """
         self.node.follow()
         self.hypervisor.look_again()
@@ -222,7 +223,7 @@ class ComputeManager:
         volume_usage.poll(self.host, self._ctxt())
 
     def _until_answered(self, act: Callable[[], None]) -> None:
-        """Call ``act`` until the conductor, Placement and the hypervisor all answer it, or until this process stops."""
+        """Call ``act`` again until no service that it calls fails to answer, or until this process stops."""
         asked, waited = 0, 0.0
         while not self.stopping.is_set():
             try:
@@ -238,7 +239,7 @@ class ComputeManager:
                 waited += pause
 
     def _tell_of_hypervisor(self, error: HypervisorUnavailable) -> None:
-        """Record for the servers that ran here why they don't run yet.
+        """Record for each server that ran on this host that it waits for the hypervisor.
 
         If the conductor does not answer, the next retry of the start tries again.
         """
@@ -250,25 +251,25 @@ class ComputeManager:
 
     # -- methods of ``rpc.compute`` that need more than ``ComputeHost`` ------------------------------------------------
     def cancel(self, ctxt: RequestContext, key_prefix: str) -> None:
-        """Cancel the running work of an operation or step.
+        """Cancel the running tasks of an operation or of one of its steps.
 
-        Each piece of work stops at its next boundary. This method does not wait for it.
+        Each task stops at its next check for cancellation. This method does not wait for it.
         """
         LOG.info('Cancelled %d running calls of operation step %s', self.keys.cancel(key_prefix), key_prefix)
 
     def report_again(self, ctxt: RequestContext) -> None:
-        """Make the next report a call that is answered.
+        """Send the next heartbeat of this host as a call that a conductor answers.
 
-        A conductor sends this message if a report came from a host that counted as down, or whose record it does not
-        know.
+        A conductor sends this message if it received a heartbeat of a host that counted as down, or whose service
+        record it does not know.
         """
         if self.heartbeat is not None:
             self.heartbeat.again()
 
     def set_host_enabled(self, ctxt: RequestContext, enabled: bool) -> None:
-        """Update in Placement whether this host takes servers, as its service record says.
+        """Write to Placement whether this host takes servers, as its service record says.
 
-        The API has written the record already and does not wait for the host. The record decides, not ``enabled``,
+        The API has already written the record and does not wait for the host. The record decides, not ``enabled``,
         because two messages may arrive in the wrong order. A host that misses the message reads its record later.
         """
         LOG.info('The service of this host was %s', 'enabled' if enabled else 'disabled')

@@ -26,7 +26,7 @@ LOG = logging.getLogger(__name__)
 class HostMdevTypes:
     """The types of the mediated devices on one host's cards.
 
-    ``look()`` is called after a change (``Node.update``).
+    ``look()`` updates the host's records and Placement after a change (``Node.update``).
     """
 
     def __init__(
@@ -36,9 +36,9 @@ class HostMdevTypes:
         self._mediated = next(kind for kind in kinds if isinstance(kind, MdevKind))
 
     def set_mdev_type(self, ctxt: RequestContext, address: str, mdev_type: str) -> list[dict[str, Any]]:
-        """Set the type of the mediated devices of the card at an address, and return the devices that it has then.
+        """Set the type of the mediated devices of the card at an address, and return the devices that it now offers.
 
-        When an error is raised, nothing has been changed.
+        Each device is a dict with ``address`` and ``mdev_type``. When an error is raised, nothing has been changed.
 
         Raises:
             NotFound: This host has no such card.

@@ -1,9 +1,9 @@
 """Keep the compute node's records, the tracker and Placement equal to what the hypervisor reports.
 
     node = Node(host, placement, get_admin_context)
-    node.start()           # records and tracker; before anything else happens on this host
-    node.announce()        # the first update: writes what the host has to the database and to Placement
-    node.update()          # repeats the update, each update_resources_interval
+    node.start()           # load records and fill the tracker, before guests are started
+    node.announce()        # the first update: writes the host's inventory and devices to the database and to Placement
+    node.update()          # repeats the update every update_resources_interval seconds
 
 ``manager`` uses it.
 """
@@ -35,7 +35,7 @@ from kilonova.virt.inventory import ratios
 
 LOG = logging.getLogger(__name__)
 
-# Pairs of a device's address and the request that it was claimed for.
+# Set of pairs: a device's address, and the id of the request for which the device was claimed.
 Held = frozenset[tuple[str, str | None]]
 
 
@@ -51,13 +51,13 @@ class Node:
     ) -> None:
         self._host, self._placement, self._ctxt, self._clock = host, placement, ctxt, clock
         self.kinds = kinds.from_conf(host.conf)
-        # Only checked: an alias that can't be parsed makes the start fail, not the first move.
+        # The aliases are only parsed here, so that a wrong alias makes the start fail and not the first move.
         Aliases.from_conf(host.conf)
         self._refreshed = clock()
         self._disabled: bool | None = None
         self._disabling = threading.Lock()
-        # ``_allocated``: devices that their server's allocations contain. ``_doubted``: servers to compare with
-        # Placement. ``_warned``: servers that a warning has named.
+        # ``_allocated``: {server uuid: devices that the server's allocations contain}. ``_doubted``: servers that must
+        # be compared with Placement. ``_warned``: servers for which a warning has been logged.
         self._allocated: dict[str, Held] = {}
         self._doubted: set[str] = set()
         self._warned: set[str] = set()
@@ -72,16 +72,17 @@ class Node:
 
     # -- start ---------------------------------------------------------------------------------------------------------
     def start(self) -> None:
-        """Load or create the records and fill the tracker.
+        """Load or create the records of the host and fill the tracker, so that guests can be started.
 
-        Guests can be started after that. Placement is not used, because it may come back later than this host. Raises
-        Unanswered if the conductor does not answer; the method can then be called again.
+        Placement is not used, because it may come back later than this host. Raises Unanswered if the conductor does
+        not answer; the method can then be called again.
         """
         ctxt, host = self._ctxt(), self._host
         resources = host.driver.host.get_available_resource()
         for kind in self.kinds:
             kind.check(resources['pci_passthrough_devices'])
-        # Create the node first: a host that was renamed is refused here and must not leave a service record.
+        # The node comes first: if the host was renamed, ``records.node`` raises an error, and no service record must be
+        # left.
         host.tracker.node = records.node(ctxt, host.name, resources, host.conf.my_ip)
         self.service = records.service(ctxt, host.name, host.notify)
         stats = self.record.stats if 'stats' in self.record else None
@@ -94,7 +95,7 @@ class Node:
         self._adopt(ctxt)
 
     def announce(self) -> None:
-        """Write what the host has to its rows and to Placement.
+        """Write the host's inventory and devices to the database and to Placement.
 
         Raises Unanswered if a service does not answer; the method can then be called again.
         """
@@ -102,7 +103,7 @@ class Node:
         self.set_disabled(self.service.disabled)
 
     def set_disabled(self, disabled: bool) -> None:
-        """Set or remove the trait on the node's provider that tells schedulers that the host is disabled."""
+        """Set or remove the trait on the node's Placement provider that marks the host as disabled for schedulers."""
         if self._placement is not None:
             with self._disabling:
                 self._placement.set_host_disabled(self.record.uuid, disabled)
@@ -117,12 +118,15 @@ class Node:
         )
 
     def _reload(self, ctxt: RequestContext) -> None:
-        """Read the device rows again, because another process wrote them. Called by a writer of the tracker."""
+        """Read the device rows again, because another process changed them.
+
+        The caller must hold ``Tracker.writing``.
+        """
         LOG.info('Reading the PCI devices of node %s again', self.record.hypervisor_hostname)
         self._fill_ledger(ctxt)
 
     def _adopt(self, ctxt: RequestContext) -> None:
-        """Record in the tracker what servers of this host and servers in moves from or to it hold here."""
+        """Record in the tracker the resources of this host's servers, and of servers that move from or to this host."""
         host, tracker = self._host, self._host.tracker
         moves = {one.instance_uuid: one for one in records.moves(ctxt, host.name, tracker.nodename)}
         for instance in records.instances(ctxt, host.name):
@@ -162,7 +166,7 @@ class Node:
                     instance.uuid, RUN, instance.flavor, topology=move.place_of(instance), from_volume=from_volume
                 )
         else:
-            # The server's new size is not known before ``finish_resize``, which then tells it.
+            # The server's new flavor is not known before ``finish_resize``, which records the flavor in the tracker.
             tracker.adopt(
                 instance.uuid,
                 claim_key(migration),
@@ -172,7 +176,10 @@ class Node:
             )
 
     def recount(self, ctxt: RequestContext, instance_uuid: str) -> None:
-        """Count a server again, after the operation has ended that was running when this process started."""
+        """Record a server's resources in the tracker again.
+
+        Called when an operation that an earlier process began has ended.
+        """
         host = self._host
         with host.tracker.writing(ctxt):
             host.tracker.forget(instance_uuid)
@@ -183,7 +190,7 @@ class Node:
 
     # -- periodic update -----------------------------------------------------------------------------------------------
     def update(self) -> None:
-        """Update rows, tracker and Placement, because CPUs, disks or devices of the host may have changed."""
+        """Read the host's CPUs, disks and devices again, and update the database, the tracker and Placement."""
         host = self._host
         LOG.debug('Auditing locally available compute resources for %s (node: %s)', host.name, host.tracker.nodename)
         every = host.conf.compute.resource_provider_association_refresh
@@ -198,7 +205,7 @@ class Node:
         placement, ctxt = self._placement, self._ctxt()
         if placement is None:
             return
-        # Read while holding the lock, so that an older answer does not replace a newer state.
+        # The record is read while the lock is held, so that an older state never replaces a newer one in Placement.
         with self._disabling:
             try:
                 disabled = objects.Service.get_by_args(ctxt, self._host.name, records.BINARY).disabled
@@ -212,7 +219,7 @@ class Node:
         tracker = self._host.tracker
         resources = self._tidied(resources)
         with tracker.writing(ctxt):
-            # Written before Placement offers the devices, because only a device with a row can be claimed.
+            # The rows are written before Placement offers the devices, because only a device with a row can be claimed.
             self.book.save(ctxt, tracker.host_devices.looked(resources['pci_passthrough_devices']))
         inventory = self.book.inventory()
         tracker.capacity = HostCapacity.of(inventory)
@@ -272,11 +279,11 @@ class Node:
 
     # -- healing -------------------------------------------------------------------------------------------------------
     def _heal(self, ctxt: RequestContext, placement: PlacementClient, providers: dict[str, str]) -> None:
-        """Add devices that servers hold here, and that are missing in Placement, to the servers' allocations.
+        """Add devices that servers hold on this host to the servers' Placement allocations, where they are missing.
 
-        At the start all servers with devices are compared with Placement. Later only servers are compared that lacked
-        some, that could not be compared, or whose devices were not allocated by the scheduler. A failure is retried at
-        the next update.
+        The first call compares all servers that have devices. Later calls compare only servers that lacked a device,
+        that could not be compared, or whose devices were not allocated by the scheduler. After a failure the next
+        update tries again.
         """
         view = self.book.view()
         held = pci_placement.in_use(view)
@@ -292,7 +299,7 @@ class Node:
         except errors.KilonovaError as error:
             self._warn(open_ & self._doubted, held, error)
             return
-        # An operation that begins after this makes the write fail, because it changes or deletes the allocations.
+        # If an operation begins after this check, it changes or deletes the allocations, and the write below fails.
         now = pci_placement.in_use(self.book.view()) if still else {}
         for uuid in still:
             if now.get(uuid) != held[uuid]:
@@ -318,7 +325,7 @@ class Node:
         held: dict[str, Held],
         wanted: dict[str, dict[str, dict[str, int]]],
     ) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
-        """Return the servers that lack devices in Placement: {uuid: (its allocations as read, what is missing)}."""
+        """Return {uuid: (allocations as read, devices that they lack)} for the servers that lack devices."""
         lacking = {}
         for uuid, instance in self._at_rest(ctxt, uuids).items():
             if uuid not in self._doubted and _chosen_by_placement(instance):
@@ -336,7 +343,7 @@ class Node:
         return lacking
 
     def _at_rest(self, ctxt: RequestContext, uuids: Collection[str]) -> dict[str, objects.Instance]:
-        """Return the servers among ``uuids`` that are on this host and have no move and no operation, by uuid."""
+        """Return {uuid: server} for those ``uuids`` that are on this host and have neither a move nor an operation."""
         host = self._host
         if not uuids:
             return {}
@@ -361,7 +368,8 @@ class Node:
     ) -> None:
         """Add missing devices to a server's allocations.
 
-        Raises PlacementConflict if there is no room, or if the allocations have changed since they were read.
+        ``there`` is Placement's answer with the allocations, and ``more`` what they lack: {provider uuid: {class:
+        amount}}. Raises PlacementConflict if there is no room, or if the allocations have changed since they were read.
         """
         devices = self._host.tracker.host_devices
         used_up = {
@@ -371,8 +379,8 @@ class Node:
         }
         try:
             for provider_uuid in used_up.values():
-                # The whole inventory has been reserved since the server got the device, which leaves no room for its
-                # allocation.
+                # A one_time_use device has its whole inventory reserved since the server got it, so there is no room
+                # for the allocation. The reserved amount is therefore set to 0 for a moment; ``use_up`` restores it.
                 inventory, generation = placement.get_inventory(provider_uuid)
                 placement.set_inventory(
                     provider_uuid, generation, {name: {**given, 'reserved': 0} for name, given in inventory.items()}
@@ -394,7 +402,7 @@ class Node:
         self._warned.discard(uuid)
 
     def _warn(self, uuids: Collection[str], held: dict[str, Held], why: object) -> None:
-        """Warn that allocations may lack devices. The warning is logged once for each server while this lasts."""
+        """Log that allocations may lack devices: the first time for a server as a warning, later at DEBUG."""
         for uuid in sorted(uuids):
             LOG.log(
                 logging.DEBUG if uuid in self._warned else logging.WARNING,
@@ -412,6 +420,6 @@ def _addresses(devices: Held) -> str:
 
 
 def _chosen_by_placement(instance: objects.Instance) -> bool:
-    """Return whether the scheduler had each device that this server asks for allocated in Placement."""
+    """Return whether each device that this server asks for was allocated in Placement by the scheduler."""
     requests = as_list(instance.pci_requests if 'pci_requests' in instance else None)
     return bool(requests) and all(allocated_providers(request, None) for request in requests)

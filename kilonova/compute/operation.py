@@ -1,6 +1,6 @@
 """``HostTask``: the object with which a function of ``ops`` carries out one step of an operation for one server.
 
-    @order(Compute.soft_delete_instance, forward=True)
+    @operation_method(Compute.soft_delete_instance, forward=True)
     def soft_delete(op: HostTask) -> Reply:
         op.begin('compute_soft_delete_instance')            # the event of the instance action
         with op.exclusive():                           # take the server's lock; is the operation still current?
@@ -12,8 +12,8 @@
         op.undo(_release, op)                               # before the act, so that a lost reply leaks nothing
         devices = op.claim(RUN, flavor, pci_requests, numa_topology)
 
-``claim``, ``save`` and ``give_back`` keep the tracker and the database equal: the tracker plans, the conductor writes,
-then the tracker commits.
+``claim``, ``save`` and ``give_back`` keep the tracker and the database equal. The tracker first chooses devices and
+amounts (a ``ClaimPlan``), the conductor writes the plan to the database, and then the tracker records it as done.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ Extra = Mapping[str, str | None]
 class StepCheck(enum.Enum):
     """The check that a step makes before it changes anything.
 
-    STEP: the operation is at this step of this attempt. UNDO: the operation is undoing this step. WRITE: no call to the
-    conductor, because the step's own first write checks (a claim, a state).
+    - STEP: ask the conductor whether the operation is still at this step of this attempt.
+    - UNDO: ask the conductor whether the operation is undoing this step.
+    - WRITE: make no call, because the step's first write (a claim or a save) makes the check.
     """
 
     STEP = 'step'
@@ -61,7 +62,7 @@ class StepCheck(enum.Enum):
 
 
 class ActionEvent(TypedDict):
-    """An event of an instance action. ``details`` is for users to read, ``traceback`` for administrators."""
+    """An event of an instance action. Users read ``details``, administrators read ``traceback``."""
 
     event: str
     result: str
@@ -95,7 +96,7 @@ class ClaimFields(_WrittenArguments, total=False):
 
 
 class Undone(TypedDict, total=False):
-    """Optional fields of the save of an undo, in addition to what it releases."""
+    """Optional fields of the save with which an undo ends, in addition to the released devices and amounts."""
 
     event: ActionEvent
     undone: str | None
@@ -115,7 +116,7 @@ class SaveFields(_WrittenArguments, Undone, total=False):
 
 
 class NotificationFacts(TypedDict, total=False):
-    """Optional facts in a notification, in addition to the server. See ``Notifications.emit``."""
+    """Optional fields of a notification, in addition to the server. See ``Notifications.emit``."""
 
     moved: str
     values: Columns
@@ -132,10 +133,10 @@ class NotificationFacts(TypedDict, total=False):
 
 
 class HostTask:
-    """One step of an operation, executed on this host under one key.
+    """One step of an operation, executed on this host under one operation key (operation, step and attempt).
 
-    ``instance`` is the server as the conductor sent it. ``error`` is the error that ended the ``undoing`` block; undos
-    report it. ``check()`` raises Cancelled if the operation has been cancelled.
+    ``instance`` is the server as the conductor sent it. ``error`` is the error that ended the ``undoing`` block; undo
+    functions report it. ``check()`` raises Cancelled if the operation has been cancelled.
     """
 
     def __init__(
@@ -158,14 +159,14 @@ class HostTask:
     def exclusive(self) -> Iterator[None]:
         """Hold the server's lock while the block runs, and check that the operation is still at this step.
 
-        The check is made after the lock is taken, because the operation may end while this call waits, or the call may
-        arrive late. When an error is raised, nothing has been done.
+        The check is made after the lock is taken, because the operation may end while this call waits for the lock, and
+        because the call may arrive late. When an error is raised, nothing has been done.
 
         Raises:
             Cancelled: The operation has been cancelled.
             KeyGone: The operation is no longer at this step, or does not undo it.
             HostRejected: This host has already done this step and undone it.
-            ReleasePending: This host must first release something of the server.
+            ReleasePending: This host must first release something that it still has of the server.
         """
         host, uuid = self.host, self.instance.uuid
         with host.locks.hold(uuid):
@@ -182,11 +183,11 @@ class HostTask:
 
     # -- events and notifications --------------------------------------------------------------------------------------
     def begin(self, event: str) -> None:
-        """Start the event of the instance action. The event is written once, when it ends."""
+        """Start the event of the instance action. It is written to the database once, together with its end."""
         self._event, self._began = event, now()
 
     def event(self, error: Exception | None = None) -> ActionEvent:
-        """Return the event of the instance action, ended now: failed if there is an ``error``, otherwise successful."""
+        """Return the finished event of the instance action: failed if there is an ``error``, otherwise successful."""
         return {
             'event': self._event,
             'result': 'Success' if error is None else 'Error',
@@ -207,7 +208,7 @@ class HostTask:
         }
 
     def notify(self, event: str, **facts: Unpack[NotificationFacts]) -> None:
-        """Send a notification about the server. ``facts`` are sent in addition to the server."""
+        """Send a notification about the server. ``facts`` are further fields of the notification."""
         self.host.notify.emit(self.ctxt, event, instance=self.instance, **facts)
 
     # -- undo ----------------------------------------------------------------------------------------------------------
@@ -215,8 +216,9 @@ class HostTask:
     def undoing(self, name: str) -> Iterator[None]:
         """Run the registered undos, newest first, if the block raises an ``Exception``. Then raise that error again.
 
-        Errors of undos are only logged. Nothing is undone if the process ends (the error is no ``Exception``), or if it
-        stops while it waits for an answer (``Stopping``): the conductor then sends the call to the next process.
+        Errors of undos are only logged. Nothing is undone if the process ends (the error is not an ``Exception``), or
+        if it stops while it waits for an answer (``Stopping``). In these cases the conductor sends the call to the next
+        process.
         """
         try:
             yield
@@ -230,7 +232,8 @@ class HostTask:
                 try:
                     func(*args)
                 except errors.KeyGone as gone:
-                    # The attempt is over. The flow's undo or a pending release removes what is still on this host.
+                    # The operation has left this attempt. Its flow's undo or a pending release removes what is still on
+                    # this host.
                     LOG.info(
                         '%s: the undo %s has stopped: %s',
                         name,
@@ -248,12 +251,12 @@ class HostTask:
             raise
 
     def undo(self, func: Callable[..., object], *args: object) -> None:
-        """Register ``func(*args)`` as an undo. It must be safe even if the act that it undoes never happened."""
+        """Register ``func(*args)`` as an undo. It must be safe even if the act that it undoes was never done."""
         self._undos.append((func, args))
 
     @property
     def undone(self) -> str:
-        """The reason why this host undid its work under the key. It is sent if the same key arrives again."""
+        """The reason why this host undid the step. The conductor returns it if the same operation key arrives again."""
         return readable(self.error) if self.error is not None else 'it was undone on this host'
 
     # -- claims and saves ----------------------------------------------------------------------------------------------
@@ -269,11 +272,12 @@ class HostTask:
     ) -> list[objects.PciDevice]:
         """Claim CPU, memory, disk and devices for the server, and return the claimed devices.
 
-        ``wanted`` holds the requested NUMA cells; ``tracker.topology(uuid, side)`` returns the assigned ones. ``extra``
-        returns the columns of instance_extra to write. If an error is raised, nothing stays claimed.
+        ``side`` is the claim's name in the tracker: ``RUN``, or the migration's claim key. ``wanted`` holds the
+        requested NUMA cells; ``tracker.topology(uuid, side)`` returns the assigned ones. ``extra(plan)`` returns the
+        columns of instance_extra to write. If an error is raised, nothing stays claimed.
 
         Raises:
-            HostRejected: The host can't take the server; an alternate may.
+            HostRejected: The host can't take the server; an alternate host may.
             KeyGone: The operation is no longer at this step.
             Conflict: The server has changed meanwhile.
         """
@@ -297,7 +301,7 @@ class HostTask:
         return plan.devices
 
     def claim_more(self, request: objects.InstancePCIRequest) -> objects.PciDevice:
-        """Claim the device of one more request for a server of this host, and add the request to the server.
+        """Claim a device for one more PCI request of a server of this host, and add the request to the server.
 
         Raises the same errors as ``claim``.
         """
@@ -314,8 +318,8 @@ class HostTask:
     def _write_claim(self, plan: ClaimPlan, side: str, extra: Extra, fields: ClaimFields) -> None:
         tracker, host = self.host.tracker, self.host
         if side == RUN and plan.topology is not None:
-            # A server of this host stores its NUMA placement there; a server that arrives stores it in its migration
-            # context.
+            # The NUMA placement of a server of this host is stored in instance_extra. The placement of a server that
+            # moves to this host is stored in its migration context.
             extra = {**extra, 'numa_topology': plan.topology.to_json()}
         usage = tracker.usage(plan)
         try:
@@ -342,7 +346,8 @@ class HostTask:
         except Exception as error:
             tracker.abort(plan)
             if isinstance(error, errors.KeyGone):
-                # An earlier send of this claim may have been written, with only its answer lost.
+                # An earlier send of this claim may have been written although its answer was lost, so the device rows
+                # are read again.
                 tracker.distrust()
             raise
         tracker.commit(plan)
@@ -353,8 +358,8 @@ class HostTask:
     ) -> None:
         """Bind the server's ports that use one of these claimed devices or an accelerator, and update its network info.
 
-        ``accelerated`` is a dict from port id to the binding profile of a port that is an accelerator. No call is made
-        if the server has no such port. Raises HostRejected, BuildAbort or KeyGone (``Upcalls.bind_ports``).
+        ``accelerated`` is a dict from port id to the binding profile of a port that is an accelerator. If the server
+        has no port of this kind, no call is made. Raises HostRejected, BuildAbort or KeyGone (``Upcalls.bind_ports``).
         """
         profiles = {**pci_ports.profiles(self.instance.pci_requests, devices), **accelerated}
         if profiles:
@@ -366,9 +371,10 @@ class HostTask:
             )
 
     def group_of(self, request_spec: objects.RequestSpec | None) -> dict[str, str] | None:
-        """Return the ``group`` field of a claim, with which the conductor checks the server group's policy once more.
+        """Return the server's group and this host, for the claim's final check of the server group's policy.
 
-        Return None if the server has no group, or if ``[workarounds]disable_group_policy_check_upcall`` is set.
+        The conductor makes the check when it writes the claim. Return None if the server has no group, or if
+        ``[workarounds]disable_group_policy_check_upcall`` is set.
         """
         group = request_spec.instance_group if request_spec is not None and 'instance_group' in request_spec else None
         if group is None or 'uuid' not in group or self.host.conf.workarounds.disable_group_policy_check_upcall:
@@ -378,7 +384,8 @@ class HostTask:
     def save(self, plan: ClaimPlan | None = None, **fields: Unpack[SaveFields]) -> None:
         """Save the result of a step. A caller that gives a ``plan`` must hold ``tracker.writing()``.
 
-        Raises KeyGone, ClaimConflict or Conflict. Then nothing was written, and the plan is aborted.
+        ``plan`` holds the devices and amounts that the tracker is about to claim or free. Raises KeyGone, ClaimConflict
+        or Conflict if nothing was written; the plan is then dropped.
         """
         tracker = self.host.tracker
         usage = fields.get('usage')
@@ -405,7 +412,7 @@ class HostTask:
         tracker.published = usage or tracker.published
 
     def save_tags(self, late: bool = False) -> None:
-        """Save where the guest finds its tagged devices, after a device was attached or detached.
+        """Save under which addresses the guest finds its tagged devices, after a device was attached or detached.
 
         An undo, or a call with ``late=True``, first checks that the server is still on this host, and otherwise saves
         nothing.
@@ -421,9 +428,10 @@ class HostTask:
     def give_back(
         self, leaving: Callable[[str], bool] = lambda side: True, *, unsided: bool = True, **fields: Unpack[SaveFields]
     ) -> None:
-        """Free what the server holds on this host and save that, together with the given fields.
+        """Free the server's devices and amounts on this host, and save that together with the given fields.
 
-        See ``Tracker.plan_free`` for ``leaving`` and ``unsided``.
+        ``leaving(side)`` says which of the server's claims are freed. See ``Tracker.plan_free`` for it and for
+        ``unsided``.
         """
         tracker = self.host.tracker
         with tracker.writing(self.ctxt):
@@ -431,7 +439,7 @@ class HostTask:
 
 
 def tags_found(instance: objects.Instance) -> Extra:
-    """Return the instance_extra column that says where the guest finds its tagged devices, if the driver changed it.
+    """Return the instance_extra column with the addresses of the guest's tagged devices, if the driver changed it.
 
     The result is empty for a server without tags.
     """
@@ -444,10 +452,10 @@ def now() -> str:
 
 
 def readable(error: BaseException) -> str:
-    """Return an error's text that a user may read.
+    """Return an error's text in a form that a user may read.
 
-    Kilonova's own errors give their text without paths of this host. Other errors give only their class, because their
-    text may contain anything.
+    For Kilonova's own errors it is the error's text without paths of this host. For other errors it is only the error's
+    class, because their text may contain anything.
     """
     text = errors.without_paths(str(error)) if isinstance(error, errors.KilonovaError) else ''
     return text or f'{type(error).__name__} on the compute host'

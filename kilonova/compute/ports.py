@@ -1,12 +1,12 @@
 """Wait for the Neutron ports of a guest: a guest runs only when its interfaces are plugged.
 
     ports = HostPorts(client, timeout=300, is_fatal=True)
-    ports.plugged(instance, check)     # a function that waits until all are ACTIVE, or None if there are none
+    ports.plugged(instance, check)     # a function that waits until all ports are ACTIVE, or None if all are
     ports.tell(uuid)                   # an event about this server's ports has arrived
 
-The conductor binds the ports before it calls a host. The network agent sees the interface when the guest is started
-paused. The port then becomes ACTIVE, and Neutron sends an event. The event only triggers a query, so the result is the
-same if an event arrives early, twice or never.
+The conductor binds the ports before it calls a host. The guest is first started paused, and the network agent then sees
+its interfaces. When an interface is ready, the port becomes ACTIVE and Neutron sends an event. The event only triggers
+a query, so the result is the same if the event arrives early, twice or never.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from kilonova.compute.waiting import Waiting
 
 LOG = logging.getLogger(__name__)
 
-# Seconds until the first query if no event arrives, and between two calls of ``check``. Neutron sends an event within
-# two seconds after a port is plugged. If events are late, the service is busy, so the time doubles after each query.
+# LOOK: seconds until the first query to Neutron if no event arrives, and between two calls of ``check``. Neutron sends
+# an event within two seconds after a port is plugged. If events are late, Neutron is busy, so the time between two
+# queries doubles, up to LONGEST_LOOK.
 LOOK, LONGEST_LOOK = 5.0, 40.0
 
 
@@ -33,8 +34,8 @@ class HostPorts:
     """The ports of this host's servers.
 
     ``client`` is None if this host has no account for the network service. ``timeout`` is the number of seconds that a
-    guest waits for its ports; 0 means that it does not wait. ``is_fatal`` decides whether the start fails after that
-    time, or the guest runs without its ports.
+    guest waits for its ports; 0 means that it does not wait. If the ports are not plugged by then, the guest's start
+    fails if ``is_fatal`` is True, otherwise the guest runs without its ports.
     """
 
     def __init__(self, client: NetworkClient | None = None, timeout: float = 0, is_fatal: bool = True) -> None:
@@ -46,10 +47,10 @@ class HostPorts:
     def plugged(
         self, instance: objects.Instance, check: Callable[[], None], *, goes_on: bool = False
     ) -> Callable[[], None] | None:
-        """Return the function that the driver calls when the guest is started but does not run yet, or None.
+        """Return a function that waits for the server's ports, or None if all are active or no wait is configured.
 
-        The function waits for the server's ports that are not active (``_await``). None means that there is nothing to
-        wait for. With ``goes_on`` the guest runs in any case after the waiting.
+        The driver calls the function when the guest is started but paused. With ``goes_on`` the guest runs in any case
+        after the wait, even if ports are not active.
         """
         waited = [vif.id for vif in instance.vifs if not vif.active]
         if not waited or not self._timeout:
@@ -57,13 +58,13 @@ class HostPorts:
         return functools.partial(self._await, instance.uuid, waited, check, self._is_fatal and not goes_on)
 
     def _await(self, uuid: str, waited: list[str], check: Callable[[], None], is_fatal: bool) -> None:
-        """Wait until these ports of the server are ACTIVE, their owner has switched them off, or the time is up.
+        """Wait until these ports are ACTIVE or administratively down, or until the time is up.
 
         ``check()`` is called repeatedly, and an error that it raises ends the waiting. Raises
-        VirtualInterfaceCreateException if the time is up and ``is_fatal``.
+        VirtualInterfaceCreateException if the time is up and ``is_fatal`` is True.
         """
         deadline, pause = time.monotonic() + self._timeout, LOOK
-        # Events are recorded from before the first query, so that none is missed in between.
+        # Register for events before the first query, so that an event between the query and the wait is not missed.
         with self._waiting.heard(uuid) as told:
             while True:
                 due = min(time.monotonic() + pause, deadline)
@@ -83,7 +84,7 @@ class HostPorts:
         LOG.warning('%s; the guest runs without them', reason, instance_uuid=uuid)
 
     def _missing(self, uuid: str, waited: list[str]) -> tuple[list[str], str]:
-        """Return texts for the ports that are not ACTIVE, and the text of the error if Neutron does not answer."""
+        """Return texts about the ports that are not ACTIVE, and the error's text ('' if Neutron answers)."""
         try:
             if self._client is None:
                 raise errors.Unanswered(who=WHO, reason='no account is set in [neutron] on this host')

@@ -19,7 +19,7 @@ BINARY, TOPIC = 'nova-compute', 'compute'
 
 
 class InvalidNodeConfiguration(errors.Invalid):
-    """The node's record belongs to another host or has another name than this node."""
+    """The node's record in the database belongs to another host, or has another name than this hypervisor's node."""
 
     msg_fmt = 'Invalid node identity configuration: %(reason)s'
 
@@ -51,9 +51,9 @@ def service(ctxt: RequestContext, host: str, notify: Notifications = OFF) -> obj
 
 
 def node(ctxt: RequestContext, host: str, resources: dict[str, Any], host_ip: str) -> objects.ComputeNode:
-    """Return the record of this hypervisor's compute node, found by its permanent uuid, or create it.
+    """Return the record of this host's compute node, found by the node's permanent uuid. Create it if it is missing.
 
-    Raises InvalidNodeConfiguration if the record belongs to another host.
+    Raises InvalidNodeConfiguration if the record belongs to another host, or has another node name.
     """
     values = {'host': host, 'uuid': resources['uuid'], 'hypervisor_hostname': resources['hypervisor_hostname']}
     try:
@@ -84,7 +84,7 @@ def node(ctxt: RequestContext, host: str, resources: dict[str, Any], host_ip: st
 
 
 def without_usage(resources: dict[str, Any]) -> dict[str, Any]:
-    """Return the driver's resources without usage and NUMA topology, which the tracker knows better."""
+    """Return the driver's resources without usage and NUMA topology, because the tracker has the exact values."""
     return {name: value for name, value in resources.items() if not name.endswith('_used') and name != 'numa_topology'}
 
 
@@ -98,8 +98,8 @@ def save_devices(
 ) -> dict[str, int]:
     """Write the changes of device rows, and return a dict from address to row id for the created rows.
 
-    ``told`` has pairs of server and text. Each text is added to the instance actions of a server whose device has
-    become unavailable.
+    ``told`` has pairs of server uuid and text, for servers whose device has become unavailable. Each text is added to
+    the server's instance actions.
     """
     found: dict[str, int] = objects.PciDeviceList.save_all(
         ctxt,
@@ -121,12 +121,12 @@ def instances(ctxt: RequestContext, host: str) -> list[objects.Instance]:
 
 
 def busy(ctxt: RequestContext, host: str) -> set[str]:
-    """Return the servers of this host, or moving from or to it, that have a running operation."""
+    """Return the uuids of servers on this host, or moving from or to it, that have a running operation."""
     return set(objects.InstanceList.get_uuids_with_operations(ctxt, host))
 
 
 def instance(ctxt: RequestContext, uuid: str) -> objects.Instance | None:
-    """Return the server as its row is now, or None if it has been deleted."""
+    """Return the server with its current values in the database, or None if it has been deleted."""
     try:
         found: objects.Instance | None = objects.Instance.get_by_uuid(ctxt, uuid)
         return found
@@ -151,5 +151,5 @@ def evacuated(ctxt: RequestContext, host: str) -> list[objects.Migration]:
 
 
 def moves(ctxt: RequestContext, host: str, nodename: str) -> list[objects.Migration]:
-    """Return the moves from or to this node that still hold something."""
+    """Return the moves from or to this node that still hold resources on it."""
     return list(objects.MigrationList.get_in_progress_by_host_and_node(ctxt, host, nodename))

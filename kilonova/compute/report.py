@@ -1,9 +1,10 @@
 """Messages that a host sends by itself: its heartbeat, and the usage notifications of each audit period.
 
-A heartbeat increases the service's report count each report_interval. It can be sent in two ways. A call of the
-object's ``save`` through the conductor is answered. It is used first, and whenever this host does not know whether its
-reports arrive. As long as they arrive, the host sends reports that conductors write in batches (``rpc.reports``). They
-are not answered and cost a tenth.
+A heartbeat increases the service's report count, every ``report_interval`` seconds. A host can send it in two ways. The
+first is an RPC call: the service object's ``save`` through the conductor, which is answered. The host uses it at first,
+and whenever it does not know whether its heartbeats arrive. The second is a message without an answer, which conductors
+write to the database in batches (``rpc.reports``). It costs a tenth, and the host uses it as long as the messages are
+accepted.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ Send = Callable[[int, str], None]
 class Heartbeat:
     """The heartbeat of one service.
 
-    ``beat()`` never raises: a host that can't report continues to work, and after a while it counts as down.
+    ``beat()`` never raises: a host that can't report continues to work, and after a while it counts as down. ``send(id,
+    host)`` sends a report that is not answered, and raises Unanswered if the message is not accepted. If ``send`` is
+    None, all reports are calls.
 
-    ``send`` sends a report that is not answered, and raises Unanswered if it is not accepted. With None, all reports
-    are calls. ``recovered`` is called because the host may have missed decisions meanwhile: at the first report after
-    failed ones, after ``patience`` seconds without a report, and after a conductor said that this host counted as down
-    (``again``).
+    ``recovered`` is called because the host may have missed decisions: at the first report after failed reports, after
+    ``patience`` seconds without a report, and after a conductor said that this host counted as down (``again``).
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class Heartbeat:
         self._send = send
         self._beaten = clock()
         self._lost = False
-        # True if the last report was answered or accepted.
+        # True if the last report was answered by a conductor, or accepted by the message bus.
         self._heard = False
         self._missed = False
         LOG.debug(
@@ -65,11 +66,11 @@ class Heartbeat:
         return self._lost
 
     def again(self) -> None:
-        """Make the next report a call. If it is answered, the host counts as recovered."""
+        """Make the next report an RPC call. If the call is answered, ``recovered`` is called."""
         self._missed = True
 
     def beat(self) -> None:
-        """Send one report. The first failure and the recovery are logged once."""
+        """Send one report. A failure is logged only the first time, and the recovery after it once."""
         if not self._sent():
             self._call()
 
@@ -115,10 +116,10 @@ class Heartbeat:
 
 
 def audit_usage(host: ComputeHost, ctxt: RequestContext, now: datetime.datetime | None = None) -> int | None:
-    """Send an instance.exists notification for each server that was here in the last whole period.
+    """Send an instance.exists notification for each server that was on this host in the last complete audit period.
 
-    Return the number of servers notified, or None if the period has been audited before. A row of task_log stores the
-    result.
+    Return the number of servers with a notification, or None if the period has been audited before. A row of task_log
+    stores the result.
     """
     moment = now or datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
     begin, end = last_period(host.conf.instance_usage_audit_period, moment)

@@ -1,9 +1,9 @@
 """The resource tracker of one compute node: which server holds which amounts and devices.
 
-An entry is stored for each server and claim key (the ``side`` arguments). The claim key is ``RUN`` for a server of this
-host, and ``claim_key(migration)`` for a server that is arriving. An entry has amounts, a placement on the NUMA cells,
-and devices. An entry that exists is not added again, and an entry that is gone is not removed again, so a claim that is
-seen twice counts once. Totals are computed from the entries.
+The tracker has an entry for each server and claim key. A claim key (argument ``side``) is the name of one of a server's
+claims: ``RUN`` for a server of this host, ``claim_key(migration)`` for a server that is moving to this host. An entry
+has amounts, a placement on the NUMA cells, and devices. A claim that is repeated does not count twice, because its
+entry exists already. Totals are computed from the entries.
 
     with tracker.writing(ctxt):                 # one writer of this node's rows at a time
         plan = tracker.plan(uuid, RUN, flavor, pci_requests)
@@ -14,8 +14,8 @@ seen twice counts once. Totals are computed from the entries.
             raise
         tracker.commit(plan)
 
-A plan changes nothing in the tracker until it is committed. Only one writer plans at a time, so no plan needs to know
-of others.
+A plan describes a change and changes nothing in the tracker until it is committed. Only one thread plans at a time, so
+a plan need not consider other plans.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from kilonova.pci.pools import PciDeviceRequestFailed
 from kilonova.pci.ports import words
 from kilonova.virt.hardware import numa
 
-# Key in a node's ``stats``: the serial number of the usage in its row.
+# Key in the ``stats`` of the node's row: the serial number of the usage that the row has.
 SERIAL = 'usage_serial'
 RUN = 'run'
 LOG = logging.getLogger(__name__)
@@ -48,15 +48,15 @@ __all__ = ('RUN', 'SERIAL', 'ClaimPlan', 'HostCapacity', 'HostNumaCells', 'NodeU
 
 
 class ClaimExists(errors.Conflict):
-    """The server already holds other devices on this host than it asks for."""
+    """The server already holds devices on this host that are not the devices it asks for."""
 
     msg_fmt = 'Instance %(instance_uuid)s already holds other PCI devices on this host than it requests: %(addresses)s'
 
 
 def claim_key(migration: objects.Migration) -> str:
-    """Return the claim key of an arriving server.
+    """Return the claim key of a server that moves to this host: the name of its claim in the tracker.
 
-    It contains the id of the server's migration, which the migration context has as well.
+    The key contains the id of the server's migration. The server's migration context has the same id.
     """
     return f'migration-{migration.id}'
 
@@ -92,12 +92,12 @@ Work = frozenset[tuple[str, str]]
 
 @dataclass(frozen=True, eq=False)
 class ClaimPlan:
-    """A planned change of what one server holds on this host.
+    """A planned change of the resources that one server holds on this host.
 
-    ``before`` and ``sides`` are what the server holds now and what it will hold, by claim key. ``after`` are the host's
-    devices after the change, ``changes`` the row changes for them. ``devices`` are the devices of the plan as they will
-    be, ``freed`` the addresses of devices that it releases. ``begun`` and ``over`` are work that begins or ends with
-    the plan.
+    ``before`` and ``sides`` are the server's entries before and after the change, by claim key. ``after`` are the
+    host's devices after the change, and ``changes`` the changes of their rows. ``devices`` are the devices that the
+    plan claims, allocates or frees, in their new state. ``freed`` are the addresses of devices that it frees. ``begun``
+    and ``over`` are tasks on the host that begin or end with the plan, for the count of running tasks.
     """
 
     instance_uuid: str
@@ -113,7 +113,7 @@ class ClaimPlan:
 
     @property
     def dropped(self) -> set[str]:
-        """The claim keys under which the server will hold nothing any more."""
+        """The claim keys of the server's entries that the plan removes."""
         return self.before.keys() - self.sides.keys()
 
 
@@ -121,9 +121,9 @@ class Tracker:
     """The resource tracker in memory. ``node.Node`` fills it at start and keeps it equal to host and database.
 
     ``host_devices`` are the host's devices; code that sets them must hold ``writing``. ``published`` is the usage that
-    was last written, ``serial`` the number of the last usage that was sent. The node sets two callbacks:
-    ``reload(ctxt)`` reads the device rows again, and ``leaving(addresses)`` is called before a plan frees devices and
-    may mark them as unavailable.
+    was last written to the node's row, and ``serial`` the number of the last usage that was sent. Two callbacks are set
+    from outside: ``reload(ctxt)`` reads the device rows again, and ``leaving(addresses)`` is called before a plan frees
+    devices and may mark the devices as unavailable.
     """
 
     def __init__(self) -> None:
@@ -136,12 +136,12 @@ class Tracker:
         self.serial = 0
         self.reload: Callable[[RequestContext], None] | None = None
         self.leaving: Callable[[Collection[str]], None] | None = None
-        # {server: {claim key: entry}}. A server that holds nothing is not in it.
+        # {server uuid: {claim key: entry}}. Servers without an entry are left out.
         self._entries: dict[str, Sides] = {}
-        # Running work as (server, claim key or kind of work), from a claim to ``plan_allocate`` or while ``at_work`` is
-        # held.
+        # Running tasks as pairs of server uuid and claim key or kind of task. A pair exists from a claim to
+        # ``plan_allocate``, or while ``at_work`` is held.
         self._at_work: Work = frozenset()
-        # The plan to be committed or aborted next, or None.
+        # The plan that is neither committed nor aborted yet, or None.
         self._open: ClaimPlan | None = None
         self._distrusted = False
         # ``_lock`` protects the state in memory; ``_writer`` is held while rows are written.
@@ -152,8 +152,8 @@ class Tracker:
     def writing(self, ctxt: RequestContext) -> Iterator[None]:
         """Hold the lock for writing this node's rows while the block runs.
 
-        Without the lock, the row written last might not be the newest. After ``distrust``, or if it is not known
-        whether the last plan was written, the next writer reads the device rows first.
+        The lock makes sure that the row written last is the newest. If ``distrust`` was called, or if it is not known
+        whether the last plan was written, the next thread that takes the lock first reads the device rows again.
         """
         with self._writer:
             if self._distrusted and self.reload is not None:
@@ -166,7 +166,7 @@ class Tracker:
                     self._open, self._distrusted = None, True
 
     def distrust(self) -> None:
-        """Mark the tracker's copy of the device rows as possibly out of date. The next writer reads the rows again."""
+        """Mark the tracker's copy of the device rows as outdated. ``writing`` then reads the rows again."""
         self._distrusted = True
 
     @property
@@ -188,11 +188,11 @@ class Tracker:
     ) -> ClaimPlan:
         """Plan the amounts and devices that a server needs on this host.
 
-        If requests name providers that Placement allocated, exactly the devices of those providers are taken.
-        ``wanted`` are the requested NUMA cells, CPUs and pages; the devices are then near enough to the cells.
-        ``limits`` are the limits that scheduler filters set for this claim. ``from_volume`` means that the root disk is
-        not on this host. An entry that exists keeps its amounts and its NUMA placement. Raises HostRejected if the
-        server does not fit.
+        ``side`` is the claim key. If requests name providers that Placement allocated, exactly the devices of those
+        providers are taken. ``wanted`` are the requested NUMA cells, CPUs and pages; devices are then chosen near the
+        server's cells, as each request's NUMA policy demands. ``limits`` are the limits that scheduler filters set for
+        this claim. ``from_volume`` is True if the root disk is not on this host. An entry that exists keeps its amounts
+        and its NUMA placement. Raises HostRejected if the server does not fit.
         """
         with self._lock:
             before = self._entries.get(instance_uuid, {})
@@ -218,9 +218,10 @@ class Tracker:
             )
 
     def plan_more(self, instance_uuid: str, request: objects.InstancePCIRequest) -> ClaimPlan:
-        """Plan one more device request for a server of this host. A device that it already has for the request stays.
+        """Plan a device for one more request of a server of this host.
 
-        Raises HostRejected if no such device is free near enough to the server's NUMA cells.
+        If the server already has a device for the request, the device stays. Raises HostRejected if no device that fits
+        the request is free near enough to the server's NUMA cells.
         """
         with self._lock:
             before = self._entries.get(instance_uuid, {})
@@ -254,7 +255,10 @@ class Tracker:
         limits: objects.SchedulerLimits | None,
         from_volume: bool,
     ) -> Usage:
-        """Return what a server takes and its NUMA placement. Raises HostRejected if there is not enough room."""
+        """Return a server's amounts and NUMA placement on this host.
+
+        Raises HostRejected if there is not enough room.
+        """
         placed = None
         if wanted is not None:
             placed = self.cells.place(
@@ -273,8 +277,8 @@ class Tracker:
     ) -> dict[str, DeviceOwner | None]:
         """Return a dict from address to new owner for the devices of all requests.
 
-        The owner is None for devices that stay as they are. These are devices that the server already has under this
-        claim key, or under no known claim key because they were claimed before a restart.
+        The owner is None for a device that stays as it is, because the server already holds it: under this claim key,
+        or under no known claim key if it was claimed before a restart.
 
         Raises:
             PciDeviceRequestFailed: Too few devices are free.
@@ -307,9 +311,9 @@ class Tracker:
         }
 
     def plan_allocate(self, instance_uuid: str, side: str | None = None) -> ClaimPlan:
-        """Plan to change the server's claimed devices to allocated, at the end of the work that claimed them.
+        """Plan to change the server's claimed devices to allocated, when the task that claimed them ends.
 
-        ``side`` None means the devices of all claim keys.
+        If ``side`` is None, the devices of all claim keys are changed.
         """
         with self._lock:
             owners = {
@@ -328,10 +332,10 @@ class Tracker:
     def plan_free(
         self, instance_uuid: str, leaving: Callable[[str], bool] = lambda side: True, *, unsided: bool = True
     ) -> ClaimPlan:
-        """Plan to release what a server holds here under each claim key for which ``leaving`` returns True.
+        """Plan to release the server's resources on this host under each claim key for which ``leaving`` returns True.
 
-        The default is all claim keys. ``unsided`` also releases devices whose claim key is not known because they were
-        claimed before a restart.
+        The default is all claim keys. With ``unsided``, devices without a known claim key are released as well; they
+        were claimed before a restart.
         """
         with self._lock:
             before = self._entries.get(instance_uuid, {})
@@ -344,14 +348,14 @@ class Tracker:
                 if device.address not in kept and (unsided or any(device.address in devices for devices in gone))
             ]
             over = frozenset((instance_uuid, side) for side in before if side not in stay)
-        # The devices can't change meanwhile, because the caller holds ``writing``.
+        # The host's devices can't change before the plan is made, because the caller holds ``writing``.
         if freed and self.leaving is not None:
             self.leaving(freed)
         with self._lock:
             return self._plan(instance_uuid, stay, dict.fromkeys(freed), freed, over=over)
 
     def plan_less(self, instance_uuid: str, request_id: str) -> ClaimPlan:
-        """Plan to release what the server holds here for this request."""
+        """Plan to release the devices that the server holds on this host for one request."""
         freed = [device.address for device in self.devices(instance_uuid) if device.request_id == request_id]
         if freed and self.leaving is not None:
             self.leaving(freed)
@@ -389,7 +393,7 @@ class Tracker:
         return self._open
 
     def commit(self, plan: ClaimPlan) -> None:
-        """Apply a plan that has been written. Raises RuntimeError if it is not the plan that was made last."""
+        """Apply a plan that has been written to the database. Raises RuntimeError if it is not the latest plan."""
         with self._lock:
             if plan is not self._open:
                 raise RuntimeError('this plan has ended, or another one was made since')
@@ -399,13 +403,16 @@ class Tracker:
             self.host_devices = plan.after
 
     def abort(self, plan: ClaimPlan) -> None:
-        """Discard a plan that has not been written and will not be."""
+        """Discard a plan that has not been and will not be written to the database."""
         if plan is self._open:
             self._open = None
 
     @contextlib.contextmanager
     def at_work(self, instance_uuid: str, what: str) -> Iterator[None]:
-        """Count work that needs no claim, such as copying the server's disk to another host, while the block runs."""
+        """Count a running task of a server that needs no claim while the block runs.
+
+        An example is copying a disk to another host.
+        """
         key = instance_uuid, what
         with self._lock:
             self._at_work |= {key}
@@ -417,7 +424,10 @@ class Tracker:
 
     # -- reading -------------------------------------------------------------------------------------------------------
     def devices(self, instance_uuid: str, side: str | None = None) -> list[objects.PciDevice]:
-        """Return the devices that a server holds here, under one claim key or all, sorted by address."""
+        """Return the devices that a server holds on this host, sorted by address.
+
+        If ``side`` is None, return those of all claim keys, otherwise those of this claim key.
+        """
         with self._lock:
             held = self.host_devices.held(instance_uuid)
             if side is None:
@@ -426,7 +436,7 @@ class Tracker:
             return [device for device in held if entry is not None and device.address in entry.devices]
 
     def devices_without(self, instance_uuid: str, side: str) -> list[objects.PciDevice]:
-        """Return the devices that a server holds here except those under claim key ``side``, sorted by address."""
+        """Return the devices that a server holds here under other claim keys than ``side``, sorted by address."""
         other = {device.address for device in self.devices(instance_uuid, side)}
         return [device for device in self.devices(instance_uuid) if device.address not in other]
 
@@ -437,7 +447,10 @@ class Tracker:
             return entry.usage.topology if entry is not None else None
 
     def sides(self, instance_uuid: str) -> set[str]:
-        """Return the claim keys under which a server holds something here."""
+        """Return the claim keys of the server's entries on this host.
+
+        The set is empty if the server holds nothing here.
+        """
         with self._lock:
             return set(self._entries.get(instance_uuid, ()))
 
@@ -448,9 +461,9 @@ class Tracker:
             return _total(self._entries)
 
     def usage(self, plan: ClaimPlan | None = None) -> NodeUsage:
-        """Return the usage columns of the node's row after ``plan`` is written, as absolute values.
+        """Return the usage columns of the node's row as they are after ``plan`` is written, as absolute values.
 
-        ``stats`` has further values that scheduler weighers use.
+        The column ``stats`` has further values that scheduler weighers use.
         """
         with self._lock:
             entries, work, devices = self._entries, self._at_work, self.host_devices
@@ -475,8 +488,8 @@ class Tracker:
     def numbered(self, usage: NodeUsage) -> NodeUsage:
         """Return a usage with the next serial number, ready to send. The caller must hold ``writing``.
 
-        ``stats`` repeats the number, so that the next process of this host continues from it. A message that arrives
-        late and has a lower number than the row changes nothing.
+        A usage whose number is lower than the number in the node's row changes nothing, because it was sent earlier.
+        The column ``stats`` has the number too, so that the next process of this host continues to count from it.
         """
         self.serial += 1
         stats = {**json.loads(usage['stats']), SERIAL: str(self.serial)}
@@ -492,11 +505,12 @@ class Tracker:
         topology: objects.InstanceNUMATopology | None = None,
         from_volume: bool = False,
     ) -> None:
-        """Add what a server is known to hold here after a restart. An existing entry keeps its amounts.
+        """Add an entry for resources that a server is known to hold on this host after a restart.
 
-        ``flavor`` is None if the amounts are not known yet. ``addresses`` are the devices that it holds under claim key
-        ``side``; None means all that it holds here. ``topology`` is its placement on the NUMA cells. ``from_volume``
-        means that its root disk is not on this host.
+        An existing entry keeps its amounts. ``side`` is the claim key. ``flavor`` is None if the amounts are not known
+        yet. ``addresses`` are the devices of this claim key; None means all devices that the server holds on this host.
+        ``topology`` is the server's placement on the NUMA cells. ``from_volume`` is True if its root disk is not on
+        this host.
         """
         with self._lock:
             before = self._entries.get(instance_uuid, {})
@@ -512,15 +526,15 @@ class Tracker:
             _put(self._entries, instance_uuid, {**others, side: replace(entry, devices=entry.devices | mine)})
 
     def forget(self, instance_uuid: str) -> None:
-        """Remove the entries of a server so that it can be counted again. It keeps its devices."""
+        """Remove the entries of a server, so that it can be counted again. The server keeps its devices."""
         with self._lock:
             self._at_work -= {(instance_uuid, side) for side in self._entries.get(instance_uuid, ())}
             _put(self._entries, instance_uuid, {})
 
     def load(self, devices: NodeDevices) -> None:
-        """Replace the host's devices by those of fresh rows.
+        """Replace the host's devices by devices that were read from the database again.
 
-        Each device that a server still holds keeps its claim key.
+        A device that a server still holds keeps its claim key.
         """
         with self._lock:
             self.host_devices = devices

@@ -1,6 +1,7 @@
-"""Record how much the guests of a host read from and write to their volumes, each ``volume_usage_poll_interval``.
+"""Record how much the guests of a host read from and write to their volumes.
 
-``poll(host, ctxt)`` also sends a volume.usage notification for each volume of a running guest.
+Called every ``volume_usage_poll_interval`` seconds. ``poll(host, ctxt)`` also sends a volume.usage notification for
+each volume of a running guest.
 """
 
 from __future__ import annotations

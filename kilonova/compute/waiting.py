@@ -1,8 +1,8 @@
-"""Wait for events of other services, identified by the uuid that an event is about.
+"""Wait for events of other services. Each event has the uuid of the server or request that it is about.
 
-    with waiting.heard(uuid) as told:      # threading.Event; no event is missed from here on
+    with waiting.heard(uuid) as told:      # a threading.Event that is set by each event from now on
         told.wait(5)
-    waiting.tell(uuid)                     # True if a thread waits
+    waiting.tell(uuid)                     # report an event; True if a thread waits for it
 
 ``accelerators`` and ``ports`` use it.
 """
@@ -16,14 +16,14 @@ from contextlib import contextmanager
 
 
 class Waiting:
-    """The threads that wait for one kind of event. Threads may share it."""
+    """The threads that wait for one kind of event. Threads may share one instance."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: dict[str, list[threading.Event]] = defaultdict(list)
 
     def tell(self, about: str) -> bool:
-        """Report an event about this uuid. Return whether a thread waits for one."""
+        """Report an event about this uuid. Return True if a thread waits for an event about it."""
         with self._lock:
             waiting = list(self._waiting.get(about, ()))
         for told in waiting:
@@ -32,7 +32,7 @@ class Waiting:
 
     @contextmanager
     def heard(self, about: str) -> Iterator[threading.Event]:
-        """Yield a ``threading.Event`` that each event about this uuid sets, while the block runs."""
+        """Yield a ``threading.Event`` that is set by each event about this uuid that arrives while the block runs."""
         told = threading.Event()
         with self._lock:
             self._waiting[about].append(told)

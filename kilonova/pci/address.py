@@ -1,10 +1,10 @@
-"""PCI addresses, and the patterns by which a device_spec names them.
+"""PCI addresses, and the patterns with which ``[pci]device_spec`` names addresses.
 
     parse('0000:81:00.0')                                   # Address('0000', '81', '00', '0')
     GlobAddress('*:81:*.*').match('0000:81:02.0')           # True
     RegexAddress({'bus': '8[12]'}).match('0000:82:02.0')    # True
 
-``spec`` uses them.
+``spec`` uses this module.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kilonova import errors
 
 ANY = '*'
 MAX_DOMAIN = 0xFFFF
-# {field: (largest value, hex digits of its stored form)}
+# {field of an address: (largest value, number of hex digits)}
 LIMITS = {'domain': (MAX_DOMAIN, 4), 'bus': (0xFF, 2), 'slot': (0x1F, 2), 'function': (0x7, 1)}
 _FULL = re.compile(r'^([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])$', re.IGNORECASE)
 
@@ -56,9 +56,10 @@ def parse(text: str) -> Address:
 
 
 def hex_value(name: str, text: str, maximum: int, digits: int) -> str:
-    """Return ``text`` as lower-case hex with ``digits`` digits, or ``*``.
+    """Return ``text`` as lower-case hex with ``digits`` digits. The text ``*`` is returned unchanged.
 
-    Raises PciConfigInvalidSpec, which names the property ``name``, if the text is no such number.
+    Raises PciConfigInvalidSpec, which names the property ``name``, if the text is not a hex number from 0 to
+    ``maximum``.
     """
     if text == ANY:
         return ANY
@@ -74,7 +75,7 @@ def hex_value(name: str, text: str, maximum: int, digits: int) -> str:
 
 
 class AddressMatch(Protocol):
-    """A pattern by which a spec names addresses."""
+    """A pattern with which a device_spec names PCI addresses."""
 
     def match(self, address: str, parent: str | None = None) -> bool:
         """Return whether the pattern matches the device at ``address`` whose physical function is at ``parent``."""
@@ -93,11 +94,11 @@ class GlobAddress:
 
     @property
     def full(self) -> str | None:
-        """The address if no field is open, otherwise None."""
+        """The address if the pattern matches only one address, otherwise None."""
         return None if ANY in self.fields else str(self.fields)
 
     def match(self, address: str, parent: str | None = None) -> bool:
-        """Return whether the pattern matches the device. A full address also matches the virtual functions below it."""
+        """Return whether the pattern matches the device. A full address also matches its virtual functions."""
         if parent is not None and parent.lower() == self.full:
             return True
         return all(want in (ANY, have) for want, have in zip(self.fields, parse(address), strict=True))
@@ -115,7 +116,7 @@ def _glob_fields(text: str) -> Address:
 
 @dataclass(frozen=True)
 class RegexAddress:
-    """A pattern with one regular expression for each field, matched at the field's start.
+    """A pattern with one regular expression for each field of an address, each matched from the start of its field.
 
     Missing fields match anything.
     """

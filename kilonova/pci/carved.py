@@ -1,9 +1,9 @@
-"""Virtual functions of NVIDIA cards that are each a vGPU of the type that an operator assigned to them. Pure data.
+"""Virtual functions of NVIDIA cards that are each one vGPU. An operator assigns a vGPU type to each function.
 
     withheld([(found, spec), …], reported=True)      # {'0000:3b:00.6': 'its nvidia/current_vgpu_type is 0: …'}
 
 The kernel shows the type as ``nvidia/current_vgpu_type`` of the function (``sysfs.vgpu_type``). A function without a
-type can't be given to a guest.
+type can't be given to a guest. The module's functions read no files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ FILE = 'nvidia/current_vgpu_type'
 def problem(now: int | None, wanted: str | None = None) -> str | None:
     """Return why a function whose vGPU type is ``now`` can't be given to a guest, or None if it can.
 
-    ``now`` is None for functions that are not of this kind. ``wanted`` is the type that the server has, if it is known.
+    ``now`` is None for a function that has no vGPU type by design. ``wanted`` is the type that the server was given, or
+    None if it is not known.
     """
     if now == 0:
         return f'its {FILE} is 0: it has no vGPU type'
@@ -30,12 +31,12 @@ def problem(now: int | None, wanted: str | None = None) -> str | None:
 
 
 def withheld(named: Collection[tuple[DiscoveredDevice, DeviceSpec]], reported: bool) -> dict[str, str]:
-    """Return a dict from address to reason, for functions of a host that servers can't get now.
+    """Return a dict from address to reason, for functions of a host that are not offered to servers now.
 
-    ``named`` has the devices with the spec that matches each. ``reported`` means that devices are reported to
-    Placement. There all functions of a card are one provider with one resource class, so servers get only the type that
-    most functions of the card have (if there are several, the lowest). If devices are not reported, each type is a
-    pool.
+    ``named`` has pairs of a device and the spec that matches it. ``reported`` says whether devices are reported to
+    Placement. In Placement, all functions of a card are one provider with one resource class. Servers therefore get
+    only the type that most functions of the card have, or the lowest type if several are equally frequent. If devices
+    are not reported, each type is a pool of its own, and all are offered.
     """
     found = {one['address']: text for one, _spec in named if (text := problem(one.get(VGPU_TYPE))) is not None}
     if not reported:

@@ -15,10 +15,10 @@ VF = 'type-VF'
 VDPA = 'vdpa'
 # A mediated device (vGPU), which is a part of a PCI function and has a UUID as its address.
 MDEV = 'mdev'
-# Types of functions below a physical function. They can't be used while the physical function is held.
+# Types of functions of a physical function. They can't be used while a server holds the physical function.
 CHILD_TYPES = frozenset((VF, VDPA))
 
-# The device types by the words that reports and filters use.
+# {kind in reports and filters: device type}
 KINDS = {'pci': STANDARD, 'pf': PF, 'vf': VF, 'vdpa': VDPA, 'mdev': MDEV}
 KIND_OF = {dev_type: kind for kind, dev_type in KINDS.items()}
 
@@ -31,39 +31,41 @@ UNAVAILABLE = 'unavailable'
 OWNED = frozenset((CLAIMED, ALLOCATED))
 STATUSES = (AVAILABLE, CLAIMED, ALLOCATED, REMOVED, UNCLAIMABLE, UNAVAILABLE)
 
-# Keys in ``extra_info`` of a device in a group: the group's name, and the address of its head (see ``groups``).
+# Keys in ``extra_info`` of a device that is in a group: the group's name, and the address of the group's first device,
+# its head (see ``groups``).
 GROUP, GROUP_HEAD = 'group', 'group_head'
 
 # Reasons why a device is not offered. They are keys of its ``extra_info``, with texts for operators as values.
 # DISABLED: an operator disabled it.
 DISABLED = 'disabled'
-# The host no longer has the device, or its configuration no longer names it, while a server holds it.
+# MISSING: the host or its configuration no longer has the device, but a server still holds it.
 MISSING = 'missing'
-# [devices]health_check failed. The reason stays until an operator enables the device.
+# UNHEALTHY: [devices]health_check failed. The reason stays until an operator enables the device.
 UNHEALTHY = 'unhealthy'
-# A server held the device, and [devices]clean_command has not succeeded since.
+# DIRTY: a server held the device, and [devices]clean_command has not succeeded since.
 DIRTY = 'dirty'
-# A guest could not be started with the device. The reason stays until a check succeeds.
+# FAILED: a guest could not be started with the device. The reason stays until a check succeeds.
 FAILED = 'failed'
 BARS = (DISABLED, UNHEALTHY, MISSING, DIRTY, FAILED)
 # Keys in ``extra_info`` of a failed device: the number of failures, and the time of the next check (seconds since
 # 1970).
 FAILED_TIMES, FAILED_UNTIL = 'failed_times', 'failed_until'
 FAILED_KEYS = (FAILED, FAILED_TIMES, FAILED_UNTIL)
-# Key in ``extra_info`` of an unavailable device: its provider's ``reserved`` in Placement without unavailable devices.
+# Key in ``extra_info`` of an unavailable device: the amount that was reserved of its Placement provider before
+# unavailable devices were added to it.
 RESERVED_BEFORE = 'reserved_before'
-# Key in ``extra_info`` and in the pool keys of a network device: the uuids of the providers that guarantee resources to
-# ports on its physical function, as comma-separated text.
+# Key in ``extra_info`` and in the pool keys of a network device: the uuids of the Placement providers that guarantee
+# resources, such as bandwidth, to ports on its physical function, as comma-separated text.
 PORT_PROVIDERS = 'port_rp_uuids'
 # Keys of ``extra_info`` that a device keeps when it is discovered again.
 KEPT = ('rp_uuid', PORT_PROVIDERS, RESERVED_BEFORE, DISABLED, UNHEALTHY, DIRTY, *FAILED_KEYS)
-# Maximum number of characters of a reason.
+# Maximum number of characters of a reason why a device is not offered.
 MOST_REASON = 255
 
 _EXTRA_TAGS = ('managed', 'live_migratable', 'trusted')
-# Discovered property of a virtual function: 'true' if it has a representor, which must be a port of a switch.
+# Property of a discovered virtual function: 'true' if it has a representor, which must be a port of a switch.
 SWITCHDEV: Literal['switchdev'] = 'switchdev'
-# Discovered property of a virtual function of an NVIDIA card: the number of its vGPU type, or 0 if it has none yet.
+# Property of a discovered virtual function of an NVIDIA card: the number of its vGPU type, or 0 if it has none yet.
 VGPU_TYPE: Literal['vgpu_type'] = 'vgpu_type'
 _EXTRA_KEYS: tuple[Literal['parent_ifname', 'mac_address', 'switchdev', 'vgpu_type'], ...] = (
     'parent_ifname',
@@ -72,15 +74,15 @@ _EXTRA_KEYS: tuple[Literal['parent_ifname', 'mac_address', 'switchdev', 'vgpu_ty
     VGPU_TYPE,
 )
 
-# Properties of a device that requests may ask for, by name.
+# Properties that distinguish the devices of one pool from others, by name. Requests may ask for them.
 PoolKeys = dict[str, str | int | None]
 
 
 class SupportedMdevType(TypedDict):
-    """A type of mediated devices that a function supports.
+    """A type of mediated devices that a PCI function supports.
 
-    ``available`` is the number of devices that can still be created. ``api`` is their interface; guests can use devices
-    with vfio-pci.
+    ``available`` is the number of devices of the type that can still be created. ``api`` is the interface of the
+    devices; guests can only use vfio-pci.
     """
 
     available: int
@@ -88,10 +90,10 @@ class SupportedMdevType(TypedDict):
 
 
 class DiscoveredDevice(TypedDict, total=False):
-    """A device as the driver discovers it.
+    """A device as the driver discovers it on the host.
 
-    ``mdev_types`` is for PCI functions. ``mdev_type`` is for mediated devices, whose ``address`` is a UUID and whose
-    ``parent_addr`` is the address of the function.
+    Only PCI functions have ``mdev_types``, a dict by the names of the types. Only mediated devices have ``mdev_type``;
+    their ``address`` is a UUID, and their ``parent_addr`` the address of their PCI function.
     """
 
     address: Required[str]
@@ -126,7 +128,7 @@ class DeviceColumns(TypedDict):
 
 
 def columns(found: DiscoveredDevice, tags: Mapping[str, str | None]) -> DeviceColumns:
-    """Return the row columns of a discovered device. ``tags`` are those of its spec."""
+    """Return the row columns of a discovered device. ``tags`` are the tags of the device_spec that matches it."""
     extra: dict[str, str] = {name: str(found[name]) for name in _EXTRA_KEYS if found.get(name)}
     if found.get('capabilities'):
         extra['capabilities'] = json.dumps(found['capabilities'], sort_keys=True)
@@ -145,7 +147,7 @@ def columns(found: DiscoveredDevice, tags: Mapping[str, str | None]) -> DeviceCo
 
 
 def describe(device: PciDevice) -> DiscoveredDevice:
-    """Return a stored device in the form of a discovered one, to match it with the specs."""
+    """Return a stored device in the form of a discovered one, so that it can be matched with device_specs."""
     capabilities = device.extra_info.get('capabilities')
     return {
         'address': device.address,
@@ -161,18 +163,18 @@ def describe(device: PciDevice) -> DiscoveredDevice:
 def unavailable_reasons(device: PciDevice) -> dict[str, str]:
     """Return the reasons why the device is not offered, as a dict from one of ``BARS`` to the text.
 
-    A server that holds the device keeps it.
+    A server that already holds the device keeps it.
     """
     return {name: device.extra_info[name] for name in BARS if name in device.extra_info}
 
 
 def is_unavailable(device: PciDevice) -> bool:
-    """Return whether there is a reason not to offer a device that is on the host."""
+    """Return True if a reason other than MISSING keeps the device from being offered."""
     return not unavailable_reasons(device).keys() <= {MISSING}
 
 
 def checked_reason(text: str) -> str:
-    """Return the reason for which an operator disables a device, without spaces around it.
+    """Return an operator's reason for disabling a device, without spaces around it.
 
     Raises Invalid if the text is empty, too long, or not one printable line.
     """
@@ -189,7 +191,7 @@ def is_child(device: PciDevice) -> bool:
 
 
 def unit(device: PciDevice) -> str:
-    """Return the address under which the device is counted: its group's head's, or its own."""
+    """Return the address under which the device is counted: the address of its group's head, or its own."""
     found: str = device.extra_info.get(GROUP_HEAD, device.address)
     return found
 
@@ -200,9 +202,9 @@ def units(devices: Iterable[PciDevice]) -> int:
 
 
 def pool_address(device: PciDevice) -> str:
-    """Return the address that names the device's pool and provider.
+    """Return the address that identifies the device's pool and its resource provider.
 
-    It is that of its group's head, of its physical function, or its own.
+    It is the address of the head of the device's group, of its physical function, or of the device itself.
     """
     if GROUP_HEAD in device.extra_info:
         return unit(device)
@@ -211,10 +213,10 @@ def pool_address(device: PciDevice) -> str:
 
 
 def pool_keys(device: PciDevice, tags: Mapping[str, str | None]) -> PoolKeys | None:
-    """Return the properties that distinguish a device, or None if it is not counted.
+    """Return the properties that distinguish the device's pool, or None if the device is not counted in a pool.
 
-    They are all tags of its spec, its type, its NUMA node and the address of its pool. In a group only the head has
-    them, without vendor and product id, so that requests for single devices don't get it.
+    These are the tags of the device's spec, its type, NUMA node, and pool address. In a group only the head is counted.
+    Its vendor and product id are empty, so that requests for single devices don't match it.
     """
     if GROUP in tags or GROUP_HEAD in device.extra_info:
         if tags.get(GROUP) != device.extra_info.get(GROUP) or unit(device) != device.address:

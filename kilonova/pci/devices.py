@@ -1,7 +1,7 @@
-"""The devices of one host that servers may hold: what the host has now, compared with the device rows. Pure data.
+"""The devices of one host that servers may hold: the discovered devices, compared with the device rows.
 
-A ``NodeDevices`` never changes; each change makes a new one. ``compute.tracker`` plans with it, and adopts the new one
-when its rows are written.
+A ``NodeDevices`` never changes; each change returns a new one. ``compute.tracker`` plans with it, and uses the new one
+when the rows are written. The module makes no calls.
 
     devices = NodeDevices.of(kinds, PciDeviceList.get_by_compute_node(ctxt, node.id), node.id)
     devices = devices.looked(resources['pci_passthrough_devices'])
@@ -12,13 +12,13 @@ when its rows are written.
     chosen = devices.pools.copy().consume_requests(requests)  # raises PciDeviceRequestFailed if there are too few
     after, changes = devices.given({device.address: DeviceOwner(CLAIMED, uuid, request_id) for …}, uuid)
 
-Only devices that a server holds have a status of their own (claimed, allocated). The status of other devices is
-computed (``DeviceKind.statuses``), so wrong stored statuses are corrected.
+The stored status of a device that a server holds (claimed, allocated) is kept. The status of any other device is
+computed (``DeviceKind.statuses``), so a wrong stored status is corrected.
 
-A device is unavailable if its ``extra_info`` contains a reason (``device.BARS``). A server that holds it keeps it. Once
-free it is not offered, and it is reserved in Placement. Before Placement is changed, the device's row stores the amount
-that an operator had reserved of the provider (``RESERVED_BEFORE``), so that any process that reads the row can restore
-it.
+A device is unavailable if its ``extra_info`` contains a reason (``device.BARS``). A server that holds the device keeps
+it. When the device is free, it is not offered, and it is reserved in Placement. The amount of the provider that was
+reserved before is first stored in the device's row (``RESERVED_BEFORE``), so that any process that reads the row can
+restore the amount.
 """
 
 from __future__ import annotations
@@ -61,20 +61,20 @@ from kilonova.pci.pools import PciPools
 from kilonova.pci.request import allocated_providers, as_list
 
 LOG = logging.getLogger(__name__)
-# The text for operators of a device that is MISSING.
+# The text that operators read for a device that is MISSING.
 _MISSING = 'its host no longer has it, or the configuration no longer names it'
 
 
 class DeviceOwner(NamedTuple):
-    """The server that holds a device: the device's status (claimed or allocated), the server and the request."""
+    """The owner of a device: the device's status (claimed or allocated), the server's uuid and the request's id."""
 
     status: str
     instance_uuid: str
     request_id: str | None
 
 
-# A device's change in a claim or save. ``instance_uuid`` is the server that gets or releases the device, or None if
-# only its computed status changes.
+# The change of a device's row in a claim or save. ``instance_uuid`` is the server that gets or releases the device, or
+# None if only the device's computed status changes.
 Change = TypedDict(
     'Change', {'id': int, 'address': str, 'from': str, 'to': str, 'instance_uuid': str | None, 'request_id': str | None}
 )
@@ -84,8 +84,8 @@ Change = TypedDict(
 class Changes:
     """The differences to write to the device rows.
 
-    ``created`` are devices without a row, ``updated`` devices with other properties (their changed fields are marked),
-    ``removed`` devices that are gone, and ``statuses`` changes of computed statuses.
+    ``created`` are devices without a row. ``updated`` are devices with other properties; their changed fields are
+    marked. ``removed`` are devices that the host no longer has. ``statuses`` are changes of computed statuses.
     """
 
     created: list[PciDevice]
@@ -101,9 +101,9 @@ class Changes:
 class _Entry:
     """One device of a host.
 
-    ``stored`` is the status in its row, or None if it has no row. ``later`` is what was discovered of it while a server
-    holds it. ``gone`` means that the host no longer has it. ``keys`` are those of its pool, or None if it belongs to no
-    pool.
+    ``stored`` is the status in the device's row, or None if there is no row. ``later`` are newly discovered properties,
+    which are used once the server that holds the device frees it. ``gone`` is True if the host no longer has the
+    device. ``keys`` are the properties of the device's pool, or None if it is in no pool.
     """
 
     device: PciDevice
@@ -118,18 +118,18 @@ class _Entry:
 
     @property
     def removed(self) -> bool:
-        """True if the host no longer has the device and no server holds it, so that only its row is left."""
+        """True if the host no longer has the device and no server holds it, so that only the device's row is left."""
         return self.gone and not self.held
 
     @property
     def kept(self) -> bool:
-        """True if the device is gone but its row stays, because the device must not be offered when it comes back."""
+        """True if a removed device's row stays, because the device must not be offered if it comes back."""
         return self.removed and is_unavailable(self.device)
 
     def found(self, columns: DeviceColumns) -> _Entry:
         """Return the entry with newly discovered properties.
 
-        A device that a server holds keeps its old properties until it is freed.
+        If a server holds the device, its old properties are kept until it is freed.
         """
         here = _with_info(self, {MISSING: None})
         device = _described(here.device, columns)
@@ -140,7 +140,7 @@ class _Entry:
     def lost(self) -> _Entry:
         """Return the entry of a device that the host no longer has.
 
-        A device that a server holds stays until it is freed.
+        If a server holds the device, its entry stays until it is freed.
         """
         if self.held and not self.gone:
             LOG.warning(
@@ -155,14 +155,14 @@ class _Entry:
         return replace(lost, gone=True, later=None)
 
     def given(self, owner: DeviceOwner | None) -> _Entry:
-        """Return the entry with a new owner, or freed if ``owner`` is None."""
+        """Return the entry with a new owner, or without an owner if ``owner`` is None."""
         device = _owned(self.device, *(owner or (AVAILABLE, None, None)))
         if owner is None and self.later is not None:
             return replace(self, device=_described(device, self.later), later=None)
         return replace(self, device=device)
 
     def change(self, instance_uuid: str | None) -> Change:
-        """Return the change that writes the entry's current status to its row."""
+        """Return the change that writes the device's current status to its row."""
         assert self.stored is not None
         return {
             'id': self.device.id,
@@ -178,7 +178,7 @@ class _Entry:
 class NodeDevices:
     """All devices of one compute node, by address.
 
-    ``sockets`` is a dict from host NUMA node to socket, for the NUMA policy 'socket' (see ``pools.sockets_of``).
+    ``sockets`` is a dict from host NUMA node to CPU socket, for the NUMA policy 'socket' (see ``pools.sockets_of``).
     """
 
     kinds: tuple[DeviceKind, ...]
@@ -202,10 +202,10 @@ class NodeDevices:
 
     # -- discovery -----------------------------------------------------------------------------------------------------
     def looked(self, found: Collection[DiscoveredDevice]) -> NodeDevices:
-        """Return the devices after a discovery on the host found ``found``.
+        """Return the devices after the devices ``found`` were discovered on the host.
 
-        A device that disappears while a server holds it stays until it is freed. Its row says so then, and is deleted
-        at the next discovery. New devices are offered once they have a row.
+        If a device is no longer found while a server holds it, its entry stays until it is freed. Its row then has
+        status removed, and is deleted after the next discovery. New devices are offered once they have a row.
         """
         now = {address: columns for kind in self.kinds for address, columns in kind.columns(found).items()}
         entries = {
@@ -231,10 +231,10 @@ class NodeDevices:
     def provided(
         self, providers: Mapping[str, str], guarantors: Mapping[str, str] = MappingProxyType({})
     ) -> NodeDevices:
-        """Return the devices linked to their resource providers.
+        """Return the devices with their resource providers stored in ``extra_info``.
 
         ``providers`` is a dict from ``DeviceKind.pool_address`` to provider uuid. ``guarantors`` is a dict from the
-        interface of a physical function to the uuids of the providers that guarantee resources to its ports, as
+        interface of a physical function to the uuids of the providers that guarantee resources to ports on it, as
         comma-separated text.
         """
         entries = dict(self.entries)
@@ -247,7 +247,10 @@ class NodeDevices:
         return _settled(self, entries)
 
     def unwritten(self) -> Changes:
-        """Return the differences to write to the rows, except owners of devices, which claims and saves write."""
+        """Return the differences to write to the rows.
+
+        Owners of devices are left out, because claims and saves write them.
+        """
         removed = [entry.device.obj_clone() for entry in self.entries.values() if entry.removed and not entry.kept]
         here = [
             (entry.device.obj_clone(), entry.stored)
@@ -262,7 +265,7 @@ class NodeDevices:
         )
 
     def written(self, changes: Changes, ids: Mapping[str, int]) -> NodeDevices:
-        """Return the devices after the result of ``unwritten`` has been written.
+        """Return the devices after ``changes``, the result of ``unwritten``, have been written to the rows.
 
         ``ids`` is a dict from address to row id for the created rows.
         """
@@ -278,9 +281,9 @@ class NodeDevices:
 
     # -- owners --------------------------------------------------------------------------------------------------------
     def given(self, owners: Mapping[str, DeviceOwner | None], instance_uuid: str) -> tuple[NodeDevices, list[Change]]:
-        """Return the devices after a server gets or releases some, and the row changes to write for that.
+        """Return the devices after a server gets or releases some of them, and the changes to write to rows.
 
-        ``owners`` is a dict from address to new owner. None frees a device.
+        ``owners`` is a dict from address to new owner. The owner None frees a device.
         """
         if not owners and not _following(self.entries):
             return self, []
@@ -295,7 +298,7 @@ class NodeDevices:
         return [entry.device.obj_clone() for entry in self.entries.values() if not entry.removed]
 
     def held(self, instance_uuid: str | None = None) -> list[PciDevice]:
-        """Return copies of the devices that servers hold, or that this server holds, sorted by address."""
+        """Return copies of all held devices, or of those that server ``instance_uuid`` holds, sorted by address."""
         devices = [
             entry.device
             for entry in self.entries.values()
@@ -305,7 +308,7 @@ class NodeDevices:
 
     @functools.cached_property
     def pools(self) -> PciPools:
-        """The pools of free devices. Take devices from a copy only. A device without a row is not in them yet."""
+        """The pools of free devices. Take devices only from a copy of it. A device without a row is in no pool."""
         return PciPools.from_devices(
             [
                 (entry.device, entry.keys)
@@ -319,16 +322,16 @@ class NodeDevices:
     def pools_text(self) -> str:
         """The pools as JSON for ``compute_nodes.pci_stats``, from which the scheduler counts devices.
 
-        Mediated devices are not included, because Placement alone chooses them. The text is cached, because each claim
-        and save sends it although most change no device.
+        Mediated devices are left out, because Placement alone chooses them. The text is cached, because each claim and
+        save sends it, but most of them change no device.
         """
         return PciPools([pool for pool in self.pools.pools if pool.keys['dev_type'] != MDEV]).to_pool_list().to_json()
 
     def providers(self, nodename: str, leaving: Collection[str] = ()) -> dict[str, DeviceProvider]:
-        """Return the resource providers of all devices, by name.
+        """Return a dict from name to resource provider, for all devices.
 
-        ``leaving`` are held devices that are about to be freed. Raises PlacementPciException if the configuration does
-        not allow it.
+        ``leaving`` are held devices that are about to be freed. Raises PlacementPciException if the configured devices
+        can't be reported to Placement.
         """
         devices = self.all()
         view = {
@@ -351,11 +354,11 @@ class NodeDevices:
 
     # -- devices that are not offered ----------------------------------------------------------------------------------
     def named(self, address: str) -> list[str]:
-        """Return the addresses of the device at an address and of the devices below it, or that are parts of it."""
+        """Return the addresses of the device at ``address`` and of the devices whose parent it is."""
         return sorted(one for one, entry in self.entries.items() if address in (one, entry.device.parent_addr))
 
     def barred(self, reasons: Mapping[str, Mapping[str, str | None]]) -> NodeDevices:
-        """Return the devices with added or removed reasons why devices are unavailable.
+        """Return the devices after adding or removing reasons why devices are unavailable.
 
         ``reasons`` is a dict from address to a dict from one of ``BARS`` to the text, or to None to remove that reason.
         """
@@ -365,10 +368,10 @@ class NodeDevices:
         return _settled(self, entries)
 
     def barred_since(self, before: NodeDevices) -> list[PciDevice]:
-        """Return the devices that servers use and that have a reason that they did not have ``before``.
+        """Return the allocated devices that have a reason not to be offered that they did not have in ``before``.
 
-        The reasons DIRTY and FAILED do not count: a later cleaning does not concern the server, and a failure is
-        recorded in the server's own action.
+        The reasons DIRTY and FAILED are not considered: cleaning happens after the server has released the device, and
+        a failure is recorded in the server's own action.
         """
 
         def reasons(device: PciDevice) -> set[str]:
@@ -383,10 +386,10 @@ class NodeDevices:
         ]
 
     def to_mark(self, leaving: Collection[str] = ()) -> dict[str, int | None]:
-        """Return the providers with unavailable free devices whose rows do not store what was reserved before.
+        """Return the providers with unavailable free devices whose rows lack the amount that was reserved before.
 
-        The result is a dict from provider uuid to the amount, or to None if no row of the provider stores it.
-        ``leaving`` is as in ``providers``.
+        The result is a dict from provider uuid to that amount, or to None if no row of the provider's devices stores
+        it. ``leaving`` are held devices that are about to be freed; they count as free.
         """
         return {
             rp_uuid: _before(entry.device for entry in entries)
@@ -395,7 +398,11 @@ class NodeDevices:
         }
 
     def marked(self, reserved: Mapping[str, int], leaving: Collection[str] = ()) -> NodeDevices:
-        """Return the devices with the providers' earlier ``reserved`` amounts stored in unavailable free devices."""
+        """Return the devices after storing the reserved amounts of their providers in unavailable free devices.
+
+        ``reserved`` is a dict from provider uuid to the amount before unavailable devices were reserved. ``leaving``
+        are held devices that are about to be freed.
+        """
         entries = dict(self.entries)
         for address, entry in self.entries.items():
             before = reserved.get(entry.device.extra_info.get('rp_uuid', ''))
@@ -407,8 +414,8 @@ class NodeDevices:
         """Return the devices without the stored reserved amounts that are no longer needed.
 
         These are the amounts of providers that have no unavailable free device any more. Called when Placement has the
-        earlier amounts again. The amounts stay for a device that is gone, because it may come back while its provider
-        still exists.
+        earlier reserved amounts again. A device that the host no longer has keeps the amount, because the device may
+        come back while its provider still exists.
         """
         entries = dict(self.entries)
         for related in self._by_provider().values():
@@ -426,9 +433,9 @@ class NodeDevices:
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def members(self, device: PciDevice) -> list[str]:
-        """Return the addresses of all devices of the device's group, its own first.
+        """Return the addresses of all devices of the device's group, its own address first.
 
-        A device that is in no group has only its own address.
+        If the device is in no group, return only its own address.
         """
         return [
             device.address,
@@ -448,9 +455,10 @@ class NodeDevices:
         )
 
     def asked(self, requests: Iterable[InstancePCIRequest] | InstancePCIRequests | None) -> list[InstancePCIRequest]:
-        """Return the requests that devices of this host are to serve.
+        """Return those requests that must be served with devices of this host.
 
-        A flavor may ask for resources of providers that are not devices of this host. A request for VGPU always counts.
+        A flavor may also ask for resources of providers that are not devices of this host. A request for class VGPU is
+        always included.
         """
         ours = {
             entry.device.extra_info.get('rp_uuid') for entry in self.entries.values() if entry.device.dev_type == MDEV
@@ -469,7 +477,7 @@ def _kind(kinds: Iterable[DeviceKind], device: PciDevice) -> DeviceKind:
 
 
 def _settled(before: NodeDevices, entries: Mapping[str, _Entry]) -> NodeDevices:
-    """Return the devices with these entries, and with computed statuses and pool keys."""
+    """Return ``before`` with these entries, after computing their statuses and pool keys."""
     here = [entry.device for entry in entries.values() if not entry.removed]
     statuses: dict[str, str] = {}
     for kind in before.kinds:
@@ -487,12 +495,12 @@ def _settled(before: NodeDevices, entries: Mapping[str, _Entry]) -> NodeDevices:
 
 
 def _reserves(entry: _Entry, leaving: Collection[str]) -> bool:
-    """Return whether the device counts as reserved in Placement."""
+    """Return whether the device must be reserved in Placement: it is unavailable and free, or about to be freed."""
     return is_unavailable(entry.device) and not entry.removed and (not entry.held or entry.device.address in leaving)
 
 
 def _before(devices: Iterable[PciDevice]) -> int | None:
-    """Return the amount reserved before, as stored in rows of a provider's devices, or None if no row stores it."""
+    """Return the reserved amount that the rows of a provider's devices store, or None if no row stores it."""
     return max(
         (int(device.extra_info[RESERVED_BEFORE]) for device in devices if RESERVED_BEFORE in device.extra_info),
         default=None,
@@ -500,7 +508,7 @@ def _before(devices: Iterable[PciDevice]) -> int | None:
 
 
 def _with_info(entry: _Entry, given: Mapping[str, str | None]) -> _Entry:
-    """Return the entry with changes to ``extra_info``. The value None removes a key.
+    """Return the entry with changes to the device's ``extra_info``. The value None removes a key.
 
     Return the same object if nothing changes.
     """
@@ -509,7 +517,7 @@ def _with_info(entry: _Entry, given: Mapping[str, str | None]) -> _Entry:
 
 
 def _following(entries: Mapping[str, _Entry]) -> list[Change]:
-    """Return the changes of computed statuses of free devices that their rows do not have yet."""
+    """Return the changes of free devices whose computed status differs from the status in their row."""
     return [
         entry.change(None)
         for _, entry in sorted(entries.items())

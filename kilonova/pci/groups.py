@@ -1,11 +1,11 @@
 """Groups of devices: a server gets all devices of a group or none.
 
-    formed = form([(found, spec), …])        # what device_spec says of the devices of a host
+    formed = form([(found, spec), …])        # the groups that device_spec defines for the devices of a host
     formed.heads                             # {'0000:81:00.1': '0000:81:00.0', '0000:81:00.0': '0000:81:00.0'}
     formed.problems                          # {'0000:82:00.0': 'group gpu: 0000:82:00.0 is 1 device, …'}
 
-A group counts as one device in pools, requests and Placement. Its head, the member with the lowest address, represents
-it there. The other members have the head's status (``device.unit``).
+A group counts as one device in pools, requests and Placement. The member with the lowest address, the head, represents
+the group. The other members have the head's status (``device.unit``).
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from kilonova.pci.device import STANDARD, DiscoveredDevice
 
 SLOT, IOMMU_GROUP = 'slot', 'iommu_group'
 RULES = (SLOT, IOMMU_GROUP)
-# Limits: members of a group (LEAST, MOST), and lists in one spec (MOST_LISTS).
+# Limits: number of members of a group (LEAST, MOST), and number of address lists in one device_spec (MOST_LISTS).
 LEAST, MOST, MOST_LISTS = 2, 16, 256
 NAME = re.compile(r'[A-Za-z0-9][A-Za-z0-9_.-]{0,63}')
-# Keys of a spec that define a group, and keys that are not allowed together with a group.
+# KEYS: keys of a device_spec that define a group. EXCLUDED: keys that are not allowed together with a group.
 KEYS = ('group', 'group_by', 'group_size')
 EXCLUDED = ('one_time_use', 'live_migratable', 'remote_managed', 'physical_network', 'devname')
 
 
 @dataclass(frozen=True)
 class Grouping:
-    """The groups that one spec defines.
+    """The groups that one device_spec defines.
 
-    ``name`` is the name that aliases ask for. Either the rule ``by`` and the ``size``, or the ``lists`` of addresses,
-    define which devices form a group.
+    ``name`` is the name with which aliases ask for a group. Which devices form a group is defined in one of two ways:
+    by the rule ``by`` together with ``size``, or by ``lists`` of addresses.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Grouping:
 
     @classmethod
     def parse(cls, entry: Mapping[str, object]) -> Grouping | None:
-        """Return the groups of an entry of device_spec, or None if it defines none.
+        """Return the groups that an entry of device_spec defines, or None if it defines none.
 
         Raises PciConfigInvalidSpec, with the reason, if the entry is wrong.
         """
@@ -118,8 +118,8 @@ def check_same(groupings: Iterable[Grouping | None]) -> None:
 class Formed:
     """The groups of a host's devices.
 
-    ``heads`` is a dict from the address of each member to that of its head. ``problems`` is a dict from the address of
-    a device that is in no complete group to the reason. Such a device is not offered.
+    ``heads`` is a dict from the address of each member to the address of the head of its group. ``problems`` is a dict
+    from the address of a device that is in no complete group to the reason. Such a device is not offered.
     """
 
     heads: dict[str, str] = field(default_factory=dict)
@@ -127,7 +127,7 @@ class Formed:
 
 
 def form(named: Iterable[tuple[DiscoveredDevice, Grouping | None]]) -> Formed:
-    """Return the groups that these devices of a host form."""
+    """Return the groups that a host's devices form. ``named`` has pairs of a device and the groups of its spec."""
     formed, members = Formed(), dict[Grouping, dict[str, DiscoveredDevice]]()
     for found, grouping in named:
         if grouping is None:
@@ -150,7 +150,7 @@ def _by_lists(formed: Formed, grouping: Grouping, devices: Mapping[str, Discover
     for addresses in grouping.lists:
         absent = [address for address in addresses if address not in devices]
         if len(absent) == len(addresses):
-            # The group is on another host, because many hosts may share a configuration.
+            # The group is skipped, because none of its devices is on this host: many hosts may share one configuration.
             continue
         if not absent:
             _add(formed, addresses)

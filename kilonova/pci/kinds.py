@@ -1,8 +1,8 @@
-"""The kinds of devices that servers may hold, each with what differs between kinds.
+"""The kinds of devices that servers may hold (PCI functions, mediated devices), and the code that differs by kind.
 
-``devices`` and ``pools`` have what all kinds share. A new kind needs a module with a class that has the methods of
-``DeviceKind``, its own values of ``dev_type``, and an entry in ``from_conf``. The hypervisor's driver knows how a guest
-gets its devices (``virt.parts.host.Devices``).
+Code that all kinds share is in ``devices`` and ``pools``. A new kind needs a class with the methods of ``DeviceKind``,
+its own values of ``dev_type``, and an entry in ``from_conf``. How a guest gets the devices is up to the hypervisor's
+driver (``virt.parts.host.Devices``).
 """
 
 from __future__ import annotations
@@ -46,70 +46,71 @@ class DeviceKind(Protocol):
 
     @property
     def dev_types(self) -> Collection[str]:
-        """The kind's values of ``dev_type``, which no other kind has."""
+        """The values of ``dev_type`` that devices of this kind have. No other kind has the same values."""
 
     def check(self, found: Collection[DiscoveredDevice]) -> None:
-        """Check the configuration at start against the devices of the host. Raises Invalid if it can't be right."""
+        """Compare the configuration with the host's devices, at start. Raises Invalid if they don't fit together."""
 
     def columns(self, found: Collection[DiscoveredDevice]) -> dict[str, DeviceColumns]:
         """Return a dict from address to row columns, for the discovered devices of this kind that servers may get."""
 
     def unneeded(self, found: Collection[DiscoveredDevice], held: Collection[str]) -> list[str]:
-        """Return the addresses of devices that the driver must remove.
+        """Return the addresses of devices that the driver must remove from the host.
 
-        This host made them, no server holds them or can get them any more, and they prevent others from being made.
+        These are devices that this host created, that no server holds or can get any more, and that prevent other
+        devices from being created.
         """
 
     def statuses(self, devices: Collection[PciDevice]) -> dict[str, str]:
         """Return a dict from address to status for all devices of this kind.
 
-        Held devices (claimed, allocated) keep their status. The status of a free device depends on the devices with
-        which it can't be given to servers at the same time. A device that has a reason of its own is unavailable,
-        whatever this returns.
+        Held devices (claimed, allocated) keep their status. The status of a free device depends on devices that can't
+        be given to servers at the same time. Reasons not to offer a device (``device.BARS``) are not considered here:
+        the caller makes such a device unavailable.
         """
 
     def pool_keys(self, device: PciDevice) -> PoolKeys | None:
-        """Return the properties that requests may ask of the device, or None if servers don't get it any more."""
+        """Return the properties of the device's pool, or None if the device is not offered to servers any more."""
 
     def pool_address(self, device: PciDevice) -> str:
-        """Return the address that names the device's pool and its resource provider."""
+        """Return the address that identifies the device's pool and its resource provider."""
 
     def providers(self, nodename: str, devices: Collection[PciDevice]) -> dict[str, DeviceProvider]:
-        """Return the resource providers of all devices of this kind, by name.
+        """Return a dict from name to resource provider, for all devices of this kind.
 
-        Raises PlacementPciException if the configuration does not allow it.
+        Raises PlacementPciException if the configured devices can't be reported to Placement.
         """
 
     def used_up(self, device: PciDevice) -> bool:
-        """Return whether the device can be used only once, until an operator resets ``reserved`` of its provider."""
+        """Return True if the device may be used only once, until an operator resets ``reserved`` of its provider."""
 
 
 class PciFunctions:
-    """PCI devices, physical functions and the functions below them, as ``[pci]device_spec`` names them."""
+    """PCI devices, physical functions and their virtual functions, which ``[pci]device_spec`` offers to servers."""
 
     dev_types = frozenset((STANDARD, PF, *CHILD_TYPES))
 
     def __init__(self, specs: DeviceSpecs, reported: bool = False) -> None:
         """Create the kind from the specs. ``reported`` tells whether devices are reported to Placement."""
         self._specs, self._reported = specs, reported
-        # {address: reason} of devices that match a spec but are not offered, as it was logged last.
+        # {address: reason} of devices that match a device_spec but are not offered, as of the last log messages.
         self._withheld: dict[str, str] = {}
 
     def check(self, found: Collection[DiscoveredDevice]) -> None:
-        """Raise PciConfigInvalidSpec if a group lacks a member.
+        """Raise PciConfigInvalidSpec if a group of devices lacks a member.
 
-        Specs were checked when they were parsed.
+        The specs themselves were checked when parsed.
         """
         formed = groups.form((one, spec.grouping) for one, spec in self._named(found))
         if formed.problems:
             raise PciConfigInvalidSpec(reason='; '.join(sorted(set(formed.problems.values()))))
 
     def columns(self, found: Collection[DiscoveredDevice]) -> dict[str, DeviceColumns]:
-        """Return the row columns of the devices that servers may get.
+        """Return a dict from address to row columns, for the devices that servers may get.
 
-        Log what each spec matched, and which devices match a spec but are not offered, each time this changes. The
-        latter are virtual functions without a vGPU type or with another type than their provider in Placement has, and
-        devices whose group lacks a member.
+        The method logs, each time it changes, which devices each spec matched, and which devices match a spec but are
+        not offered. Not offered are virtual functions without a vGPU type or with another type than their provider in
+        Placement, and devices whose group lacks a member.
         """
         named = self._named(found)
         self._specs.tell(named)
@@ -140,10 +141,10 @@ class PciFunctions:
         return []
 
     def statuses(self, devices: Collection[PciDevice]) -> dict[str, str]:
-        """Return the statuses of all functions.
+        """Return the statuses of all functions, as a dict by address.
 
-        A physical function is unavailable while a function below it is held or unavailable, and the other way round.
-        The same is true for the members of a group.
+        A physical function can't be used while one of its functions is held or has a reason not to be offered, and vice
+        versa. The members of a group depend on each other in the same way.
         """
         taken = {
             device.address: device.status if device.status in OWNED else ALLOCATED
@@ -170,19 +171,19 @@ class PciFunctions:
         }
 
     def pool_keys(self, device: PciDevice) -> PoolKeys | None:
-        """Return the properties that requests may ask of the device, including the tags of its spec."""
+        """Return the properties of the device's pool, with the tags of its device_spec. None if no spec matches."""
         spec = self._specs.match(pci_device.describe(device))
         return None if spec is None else pci_device.pool_keys(device, spec.tags)
 
     def pool_address(self, device: PciDevice) -> str:
-        """Return the address of the device's pool.
+        """Return the address that identifies the device's pool.
 
-        A function below a physical function has the physical function's address.
+        For a function of a physical function, it is the address of the physical function.
         """
         return pci_device.pool_address(device)
 
     def providers(self, nodename: str, devices: Collection[PciDevice]) -> dict[str, DeviceProvider]:
-        """Return the resource providers of the devices, by name. Empty if ``[pci]report_in_placement`` is off."""
+        """Return a dict from name to resource provider. It is empty if ``[pci]report_in_placement`` is off."""
         return placement_view(nodename, devices, self._specs) if self._reported else {}
 
     def used_up(self, device: PciDevice) -> bool:
@@ -195,6 +196,6 @@ def _barred(statuses: Collection[str | None]) -> str:
 
 
 def from_conf(conf: cfg.ConfigOpts) -> tuple[DeviceKind, ...]:
-    """Return the kinds that a host offers by its configuration. Raises Invalid if the configuration is wrong."""
+    """Return the kinds of devices that the configuration offers. Raises Invalid if the configuration is wrong."""
     specs = DeviceSpecs.from_conf(conf)
     return (PciFunctions(specs, conf.pci.report_in_placement), MdevKind(MdevTypes.from_conf(conf), specs, conf.host))

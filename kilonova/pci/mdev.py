@@ -2,12 +2,12 @@
 
     types = MdevTypes.from_conf(conf)           # [devices]enabled_mdev_types, [mdev_<type>]
     kind = MdevKind(types, specs, conf.host)
-    kind.columns(found)                         # {uuid: columns} of those that exist and of those that can be created
+    kind.columns(found)                         # {uuid: columns} of devices that exist or can be created
 
-A card (a PCI function, called the parent) has mediated devices of one type. Each device that it has room for is tracked
-under a UUID that is planned here. The hypervisor's driver creates it under that UUID when a guest first needs it. A
-device is not removed when it is freed. In Placement a parent is a provider, and each of its devices is one unit of the
-type's resource class.
+A card (a PCI function, called the parent) has mediated devices of one type. This module plans a UUID for each device
+that the card has room for, and the device is tracked under it. The hypervisor's driver creates the device with this
+UUID when a guest first needs it. A device is not removed when it is freed. In Placement a parent is a provider, and
+each of its devices is one unit of the type's resource class.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ LOG = logging.getLogger(__name__)
 # The interface of mediated devices that guests can use.
 VFIO = 'vfio-pci'
 MOST_TYPES = 64
-# Maximum number of devices of one parent. No card has so many.
+# Maximum number of devices of one parent. It is higher than the number on any real card.
 MOST_DEVICES = 1024
-# Maximum size of the file of chosen types, in bytes.
+# Maximum size in bytes of the file that stores the types which operators chose.
 MOST_BYTES = 1 << 20
 _TYPE = re.compile(r'[A-Za-z0-9_.-]{1,64}')
 _ADDRESS = re.compile(r'[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]')
-# Namespace of planned UUIDs, which are computed from the host, the parent, the type and a number.
+# Namespace of the planned UUIDs, which are computed from the host, the parent, the type and a number.
 _PLANNED = uuid.UUID('5b2a5c3e-7d1f-5a86-9f43-0c1de4b8a917')
 
 
@@ -66,8 +66,8 @@ class EnabledMdevType:
 class ChosenTypes:
     """The types that operators chose for cards, stored in a file.
 
-    ``types`` is a dict from a card's address to the type. The constructor raises InvalidLibvirtMdevConfig if the file's
-    content is not as this class writes it.
+    ``types`` is a dict from a card's address to the name of the type. The constructor raises InvalidLibvirtMdevConfig
+    if the file does not have the form that ``set`` writes.
     """
 
     def __init__(self, path: str) -> None:
@@ -101,7 +101,7 @@ class ChosenTypes:
 
 
 class MdevTypes:
-    """The assignment of types to parents."""
+    """The assignment of types of mediated devices to parent cards."""
 
     def __init__(
         self,
@@ -112,7 +112,8 @@ class MdevTypes:
     ) -> None:
         """Create the assignment. ``default`` is the type of parents that ``of_parent`` does not contain.
 
-        ``chosen`` are types that operators chose. They have priority.
+        ``chosen`` are types that operators chose while the host ran. They have priority over ``of_parent`` and
+        ``default``.
         """
         self.types, self.named, self._default = tuple(types), dict(of_parent), default
         self._by_name = {one.name: one for one in types}
@@ -160,7 +161,7 @@ class MdevTypes:
         return cls(types, of_parent, default, ChosenTypes(os.path.join(conf.state_path, 'mdev_types.json')))
 
     def of(self, parent: str) -> EnabledMdevType | None:
-        """Return the type of a parent, or None if it provides no devices."""
+        """Return the type of a parent's mediated devices, or None if the parent provides none."""
         chosen = self._by_name.get(self._chosen.types.get(parent, '')) if self._chosen is not None else None
         return chosen or self.named.get(parent, self._default)
 
@@ -173,7 +174,7 @@ class MdevTypes:
         return self._by_name[name]
 
     def choose(self, parent: str, name: str) -> None:
-        """Store an operator's choice of type for a parent. It has priority over the configuration."""
+        """Store an operator's choice of type for a parent. The choice has priority over the configuration."""
         assert self._chosen is not None
         self._chosen.set(parent, name)
 
@@ -197,9 +198,9 @@ def mdev_types(conf: cfg.ConfigOpts) -> list[str]:
 
 
 class MdevKind:
-    """The kind of mediated devices (see ``kinds.Kind``).
+    """The kind of mediated devices (see ``kinds.DeviceKind``).
 
-    A card that the specs offer as a whole provides no mediated devices.
+    A card that ``[pci]device_spec`` offers as a whole provides no mediated devices.
     """
 
     dev_types = frozenset((MDEV,))
@@ -209,9 +210,9 @@ class MdevKind:
         self._told: set[str] = set()
 
     def check(self, found: Collection[DiscoveredDevice]) -> None:
-        """Check that each parent supports its type, and that ``[pci]device_spec`` does not offer it as a whole.
+        """Check that each parent supports its type, and that ``[pci]device_spec`` does not offer the parent as a whole.
 
-        Raises InvalidLibvirtMdevConfig if not.
+        Raises InvalidLibvirtMdevConfig if a parent fails one of the checks.
         """
         functions = _functions(found)
         for parent, mdev_type in self._parents(functions):
@@ -229,7 +230,7 @@ class MdevKind:
                 )
 
     def checked(self, found: Collection[DiscoveredDevice], address: str, name: str) -> str:
-        """Return the name of a type if the card at ``address`` may have it.
+        """Return the name of a type after checking that the card at ``address`` may have it.
 
         Raises NotFound if there is no such card. Raises Invalid if the card or the host does not provide that type.
         """
@@ -246,13 +247,13 @@ class MdevKind:
         return name
 
     def choose(self, address: str, name: str) -> None:
-        """Set the type of a card. Call ``checked`` first."""
+        """Store the type of a card. The caller must call ``checked`` first."""
         self._types.choose(address, name)
 
     def columns(self, found: Collection[DiscoveredDevice]) -> dict[str, DeviceColumns]:
-        """Return the row columns of the existing devices and of those that can be created.
+        """Return a dict from uuid to row columns, for devices that exist and devices that can be created.
 
-        Parents are sorted by address. The number of devices is limited by the type's ``max_instances``.
+        Parents are processed by address, and the type's ``max_instances`` limits the number of its devices on the host.
         """
         left = {one.name: one.most for one in self._types.types}
         made: dict[str, DeviceColumns] = {}
@@ -277,9 +278,9 @@ class MdevKind:
         return made
 
     def unneeded(self, found: Collection[DiscoveredDevice], held: Collection[str]) -> list[str]:
-        """Return the devices of another type than their parent's, because most cards have one type at a time.
+        """Return the free devices whose type is not their parent's, because most cards have one type at a time.
 
-        Devices that were not created by Kilonova stay.
+        Devices that were not created by Kilonova are left out, so they stay on the host.
         """
         return [
             one['address']
@@ -292,11 +293,11 @@ class MdevKind:
         ]
 
     def statuses(self, devices: Collection[PciDevice]) -> dict[str, str]:
-        """Return the statuses of all devices. No mediated device makes another one unavailable."""
+        """Return a dict from address to status. Mediated devices don't depend on each other."""
         return {device.address: device.status if device.status in OWNED else AVAILABLE for device in devices}
 
     def pool_keys(self, device: PciDevice) -> PoolKeys | None:
-        """Return the properties that requests may ask of the device, or None if its parent has another type now."""
+        """Return the properties of the device's pool, or None if its parent has another type now."""
         mdev_type = self._types.of(device.parent_addr)
         if mdev_type is None or mdev_type.name != device.extra_info.get('mdev_type'):
             return None
@@ -310,15 +311,17 @@ class MdevKind:
         }
 
     def pool_address(self, device: PciDevice) -> str:
-        """Return the address of the parent."""
+        """Return the address of the device's parent, which identifies pool and resource provider."""
         found: str = device.parent_addr
         return found
 
     def providers(self, nodename: str, devices: Collection[PciDevice]) -> dict[str, DeviceProvider]:
-        """Return one resource provider for each parent, with the name of its libvirt node device.
+        """Return a dict from name to resource provider, one for each parent.
 
-        Held devices of the parent's former type are included if their resource class is the same. If their class
-        differs, Placement keeps what is used of it.
+        Its name is that of the libvirt node device.
+
+        After a change of the parent's type, held devices of the former type are included if their resource class is the
+        same. If their class differs, Placement keeps the used amount of the former class.
         """
         view: dict[str, DeviceProvider] = {}
         for device in sorted(devices, key=lambda one: (one.parent_addr, one.address)):
@@ -343,7 +346,7 @@ class MdevKind:
         return False
 
     def _parents(self, functions: Mapping[str, DiscoveredDevice]) -> Iterator[tuple[DiscoveredDevice, EnabledMdevType]]:
-        """Yield the functions that are to provide devices, with their types, sorted by address."""
+        """Yield each function that is to provide mediated devices, with its type, sorted by address."""
         for address, one in sorted(functions.items()):
             mdev_type = self._types.of(address)
             if mdev_type is not None and (one.get('mdev_types') or address in self._types.named):
@@ -354,7 +357,7 @@ class MdevKind:
         return any(self._specs.match(one) is not None for one in (parent, above) if one is not None)
 
     def _planned(self, parent: str, mdev_type: str, number: int, exist: Collection[str]) -> list[str]:
-        """Return UUIDs for devices that don't exist yet. These are always the first ones that are not used."""
+        """Return UUIDs for devices that don't exist yet: the first planned UUIDs that are not in ``exist``."""
         made: list[str] = []
         count = 0
         while len(made) < number:
@@ -368,7 +371,7 @@ class MdevKind:
         return str(uuid.uuid5(_PLANNED, f'{self._host}/{parent}/{mdev_type}/{number}'))
 
     def _is_ours(self, one: DiscoveredDevice) -> bool:
-        """Return whether the device was created under a UUID that was planned here."""
+        """Return True if the device's UUID is a planned one, so that Kilonova created the device."""
         return any(
             self._uuid(one.get('parent_addr'), one['mdev_type'], number) == one['address']
             for number in range(MOST_DEVICES)

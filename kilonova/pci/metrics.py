@@ -31,7 +31,7 @@ _HELP = {
 
 
 def text(cells: Iterable[tuple[str, Counts, Barred]], silent: Sequence[str]) -> str:
-    """Return the metrics of the devices in these cells, each a tuple of name, counts and unavailable devices.
+    """Return the metrics of the devices in these cells. Each cell is a tuple of name, counts and unavailable devices.
 
     ``silent`` are the names of the cells whose database did not answer.
     """

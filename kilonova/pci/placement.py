@@ -1,13 +1,13 @@
-"""A host's devices as resource providers. Pure data; the caller talks to Placement.
+"""A host's devices as resource providers of Placement. The functions here send no requests; the caller does.
 
     view = host_devices.providers(nodename)         # of PCI functions: placement_view(nodename, devices, specs)
     for provider in view.values():            # each is a child of the node's root provider
         provider.inventory(), provider.traits
     host_devices = host_devices.provided({provider.address: uuid, …})
     wanted = allocations(view, {provider.address: uuid, …})      # {instance uuid: {provider uuid: {class: n}}}
-    lacking(there, wanted[instance_uuid])     # what the allocations ``there`` in Placement lack of it
+    lacking(there, wanted[instance_uuid])     # devices that the allocations ``there`` in Placement lack
 
-Each device is a provider, except that a physical function and the functions below it share one. Devices with a
+Each device is one provider. Exception: a physical function and its virtual functions share one provider. Devices with a
 physical_network and remote_managed devices are for ports and are never reported.
 """
 
@@ -27,7 +27,7 @@ OWN_TRAITS = frozenset((os_traits.COMPUTE_MANAGED_PCI_DEVICE, os_traits.OWNER_NO
 
 
 class PlacementPciDependentDeviceException(PlacementPciException):
-    """The specs name a physical function and virtual functions below it."""
+    """The device_specs name a physical function and also its virtual functions."""
 
     msg_fmt = (
         'Invalid [pci]device_spec configuration. Both the physical function %(parent)s and its '
@@ -55,11 +55,12 @@ class PlacementPciMixedTraitsException(PlacementPciException):
 
 @dataclass
 class DeviceProvider:
-    """One resource provider.
+    """One resource provider, as the host wants it in Placement.
 
-    ``resource_class`` None means that none of its devices is configured any more but some are still in use; leave what
-    Placement has. ``reserved`` None means to keep Placement's value, which the operator or an earlier use of a
-    one_time_use device may have set. ``more_traits`` keeps traits that an operator added in Placement.
+    If ``resource_class`` is None, no configured device belongs to the provider any more, but some devices are still in
+    use: its inventory in Placement is kept. If ``reserved`` is None, the value in Placement is kept, which the operator
+    or the first use of a one_time_use device may have set. If ``more_traits`` is True, traits that an operator added in
+    Placement are kept.
     """
 
     name: str
@@ -76,7 +77,7 @@ class DeviceProvider:
         return units(self.devices)
 
     def inventory(self) -> dict[str, dict[str, int]]:
-        """Return {resource class: inventory}. Fields that are left out keep Placement's value or default."""
+        """Return {resource class: inventory}. Placement keeps its values of the fields that are left out."""
         if self.resource_class is None:
             return {}
         inventory = {'total': self.total, 'max_unit': self.total}
@@ -94,13 +95,13 @@ def provider_name(nodename: str, address: str) -> str:
 
 
 def placement_view(nodename: str, devices: Iterable[PciDevice], specs: DeviceSpecs) -> dict[str, DeviceProvider]:
-    """Return all providers by name, made from all tracked devices.
+    """Return a dict from name to provider, made from all tracked devices.
 
     Raises:
-        PlacementPciDependentDeviceException: A physical function and functions below it are configured.
+        PlacementPciDependentDeviceException: A physical function and its virtual functions are configured.
         PlacementPciMixedResourceClassException: Devices of one provider have different resource classes.
         PlacementPciMixedTraitsException: Devices of one provider have different traits.
-        PlacementPciException: A function below a physical function has one_time_use.
+        PlacementPciException: A virtual function has one_time_use.
     """
     view: dict[str, DeviceProvider] = {}
     leftover = []
@@ -110,7 +111,7 @@ def placement_view(nodename: str, devices: Iterable[PciDevice], specs: DeviceSpe
             leftover.append(device)
         elif 'physical_network' not in spec.tags and not spec.remote_managed:
             _add(view, nodename, device, spec)
-    # These devices are in use though no longer configured. Their providers stay and count them until they are free.
+    # Devices that are in use but no longer configured keep their provider, which counts them until they are free.
     for device in leftover:
         if device.status in OWNED and 'rp_uuid' in device.extra_info:
             _provider(view, nodename, device).devices.append(device)
@@ -123,7 +124,7 @@ def describe_view(nodename: str, view: Mapping[str, DeviceProvider]) -> str:
 
 
 def allocations(view: Mapping[str, DeviceProvider], uuids: Mapping[str, str]) -> dict[str, dict[str, dict[str, int]]]:
-    """Return what Placement should have allocated for devices in use.
+    """Return the allocations that Placement should have for devices in use.
 
     The result is {instance uuid: {provider uuid: {resource class: count}}}. ``uuids`` is a dict from the provider's
     address to its uuid.
@@ -150,9 +151,10 @@ def in_use(view: Mapping[str, DeviceProvider]) -> dict[str, frozenset[tuple[str,
 def lacking(
     there: Mapping[str, Mapping[str, Any]], wanted: Mapping[str, Mapping[str, int]]
 ) -> dict[str, dict[str, int]]:
-    """Return the providers of which a server's allocations have less than ``wanted``, with all that is wanted there.
+    """Return the part of ``wanted`` for the providers of which a server's allocations in Placement have too little.
 
-    ``there`` are the allocations in Placement: {provider uuid: {'resources': {resource class: count}}}.
+    ``there`` are the allocations in Placement: {provider uuid: {'resources': {resource class: count}}}. For each
+    provider with too little of a class, the result has all that ``wanted`` has for it.
     """
     return {
         uuid: dict(resources)
@@ -164,11 +166,11 @@ def lacking(
 def with_devices(
     there: Mapping[str, Mapping[str, Any]], more: Mapping[str, Mapping[str, int]]
 ) -> dict[str, dict[str, Any]]:
-    """Return a server's allocations with what ``lacking`` found, and everything else unchanged.
+    """Return a server's allocations with the amounts ``more`` that ``lacking`` found, and everything else unchanged.
 
-    A device's provider has one resource class. If the server's allocation there has another class, it is the same
-    device under the class that ``[pci]device_spec`` gave it before. That allocation is replaced, otherwise the device
-    would count twice.
+    A device's provider has one resource class. If the server's allocation of this provider has another class, it is for
+    the same device, under the class that ``[pci]device_spec`` named before. That allocation is replaced, otherwise the
+    device would count twice.
     """
     return {
         uuid: {'resources': dict(resources)}
@@ -196,7 +198,7 @@ def _add(view: dict[str, DeviceProvider], nodename: str, device: PciDevice, spec
     )
     traits = _traits(spec)
     if provider.devices and unit(device) != device.address:
-        # The spec of the head is valid for the whole group.
+        # The group's head has been added already, and the spec that matches the head is valid for the whole group.
         provider.devices.append(device)
         return
     if provider.devices:
@@ -250,10 +252,10 @@ def _check_same(provider: DeviceProvider, device: PciDevice, resource_class: str
 
 
 def guarantors(uuids: Mapping[str, str]) -> dict[str, str]:
-    """Return the providers that Neutron's agents reported for interfaces, by interface.
+    """Return a dict from interface to the uuids of the providers that Neutron's agents reported for it.
 
     ``uuids`` is a dict from provider name to uuid. An agent's provider is named 'HOST:kind of agent:interface'. The
-    uuids of an interface are joined as comma-separated text.
+    uuids for an interface are joined as comma-separated text.
     """
     found: dict[str, list[str]] = {}
     for name, uuid in uuids.items():

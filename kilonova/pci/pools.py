@@ -1,6 +1,7 @@
 """Count free devices by pool, and find devices for requests.
 
-The scheduler knows only the counts, the host also the devices. Both decide with the same code.
+The scheduler knows only the number of devices in each pool, the host also knows the devices. Scheduler and host use the
+same code to decide.
 
     pools = PciPools.from_pool_list(compute_node.pci_device_pools)        # scheduler
     if pools.support_requests(requests, provider_mapping=mapping, numa_cells=cells):
@@ -9,8 +10,8 @@ The scheduler knows only the counts, the host also the devices. Both decide with
     pools = PciPools.from_devices([(device, kind.pool_keys(device)), …])  # host
     pools.consume_requests(requests)           # [(PciDevice, request_id), …]; if PciDeviceRequestFailed, no change
 
-There is one pool for each physical function (with its virtual functions) and one for each other device. Equal devices
-at several addresses are several pools, and one request may take devices from several pools.
+There is one pool for each physical function (with its virtual functions) and one for each other device. Two equal
+devices are in two pools, and one request may take devices from several pools.
 """
 
 from __future__ import annotations
@@ -41,17 +42,17 @@ from kilonova.pci.request import (
     guarantors,
 )
 
-# Tag of devices for ports.
+# Tag of devices that only ports may use.
 NETWORK = 'physical_network'
-# Tag of devices that a computer on their card connects. Only ports that ask for this tag get them.
+# Tag of devices whose ports are connected by a computer on the card. Only ports that ask for this tag get such devices.
 REMOTE_MANAGED = 'remote_managed'
 _FIELDS = ('vendor_id', 'product_id', 'numa_node')
-# A policy that Nova does not have: the guest's NUMA cells are ignored.
+# A NUMA policy that Nova does not have: the position of the guest's NUMA cells does not matter.
 ANYWHERE = 'anywhere'
 
 Requests = Iterable[InstancePCIRequest] | InstancePCIRequests | None
 ProviderMapping = Mapping[str, Sequence[str]]
-# The host's NUMA cells for a guest's cells: ids, or objects with ``id``.
+# The host's NUMA cells on which the guest's cells are placed: ids, or objects with ``id``.
 GuestCells = Iterable[int | InstanceNUMACell | NUMACell]
 
 
@@ -63,7 +64,7 @@ class PciDeviceRequestFailed(errors.KilonovaError):
 
 @dataclass(eq=False, slots=True)
 class DevicePool:
-    """Free devices that no request distinguishes. ``devices`` is None in the scheduler."""
+    """Free devices with equal properties. ``devices`` is None in the scheduler, which knows only the ``count``."""
 
     keys: Mapping[str, Any]
     count: int
@@ -77,11 +78,11 @@ class DevicePool:
             self.devices.append(device)
 
     def copy(self) -> DevicePool:
-        """Return a copy for a trial. The keys are shared, because they are never changed."""
+        """Return a copy to take devices from on trial. Copies share ``keys``, which is never changed."""
         return DevicePool(self.keys, self.count, None if self.devices is None else list(self.devices), self.rp_uuid)
 
     def matches(self, wanted: Mapping[str, str | None]) -> bool:
-        """Return whether the pool has each key of a request's spec with an equal value, ignoring case."""
+        """Return whether the pool has each key of a request's spec, with an equal value (ignoring case)."""
         for name, value in wanted.items():
             has = self.keys.get(name)
             if name in PLACEMENT_KEYS or (has == value and name in self.keys):
@@ -91,7 +92,7 @@ class DevicePool:
         return True
 
     def guarantees(self, providers: set[str]) -> bool:
-        """Return whether the pool's devices belong to one of these providers, which guarantee what a port asks for."""
+        """Return whether one of these providers guarantees resources (bandwidth) to ports on the pool's devices."""
         return not providers.isdisjoint(str(self.keys.get(PORT_PROVIDERS, '')).split(','))
 
 
@@ -120,9 +121,9 @@ class PciPools:
     def from_devices(
         cls, devices: Iterable[tuple[PciDevice, PoolKeys]], sockets: Mapping[int, int | None] | None = None
     ) -> PciPools:
-        """Return the host's pools from devices with their ``Kind.pool_keys``.
+        """Return the host's pools from devices, each with the properties of its pool (``DeviceKind.pool_keys``).
 
-        Available devices are free. A device that a server holds has its pool as well, but does not count in it.
+        Only available devices count as free. A device that a server holds creates its pool as well, but is not counted.
         """
         pools: dict[frozenset[tuple[str, str | int | None]], DevicePool] = {}
         for device, keys in devices:
@@ -132,11 +133,12 @@ class PciPools:
             pool.rp_uuid = device.extra_info.get('rp_uuid') or pool.rp_uuid
             if device.status == AVAILABLE:
                 pool.add(device)
-        # Devices with the most properties come last, so that a simple request leaves them to requests that need them.
+        # Pools with the most properties come last, so that a simple request leaves their devices to more specific
+        # requests.
         return cls(sorted(pools.values(), key=lambda pool: len(pool.keys)), sockets)
 
     def copy(self) -> PciPools:
-        """Return copies of the pools for a trial."""
+        """Return a copy to take devices from on trial."""
         return PciPools([pool.copy() for pool in self.pools], self.sockets)
 
     @property
@@ -159,7 +161,7 @@ class PciPools:
     def support_requests(
         self, requests: Requests, provider_mapping: ProviderMapping | None = None, numa_cells: GuestCells | None = None
     ) -> bool:
-        """Return whether all requests can be served together. The arguments are those of ``consume_requests``."""
+        """Return whether all requests can be served together. See ``consume_requests`` for the arguments."""
         wanted = as_list(requests)
         if not wanted:
             return True
@@ -174,10 +176,11 @@ class PciPools:
     ) -> list[tuple[PciDevice, str]]:
         """Take devices for the requests. On the host, return pairs of device and request id.
 
-        ``provider_mapping`` is the candidate's dict from Placement group to providers. Without it, the requests' own
-        ``rp_uuids`` are used. ``numa_cells`` are the host cells of the guest's NUMA cells, as ids or objects with
-        ``id``. If they are empty or None, the guest has no NUMA topology and any device is accepted. Raises
-        PciDeviceRequestFailed if there are too few devices; the pools are then unchanged.
+        ``provider_mapping`` is the allocation candidate's dict from group of the Placement query to its providers.
+        Without it, the providers in the requests' ``rp_uuids`` are used. ``numa_cells`` are the host cells on which the
+        guest's NUMA cells are placed, as ids or objects with ``id``. If they are empty or None, the guest has no NUMA
+        topology and any device is accepted. Raises PciDeviceRequestFailed if there are too few devices; the pools are
+        then unchanged.
         """
         trial = self.copy()
         taken = trial.take(as_list(requests), provider_mapping, numa_cells)
@@ -185,7 +188,7 @@ class PciPools:
         return taken
 
     def providers(self, requests: Requests) -> dict[str, list[str]] | None:
-        """Return Placement's mappings {group: [provider]} for the flavor's requests.
+        """Return {group of the Placement query: [provider uuid]} as Placement would, for the flavor's requests.
 
         Return None if these pools can't serve the requests.
         """
@@ -211,7 +214,7 @@ class PciPools:
     ) -> list[tuple[PciDevice, str]]:
         """Take devices from these pools, as ``consume_requests`` does.
 
-        Use a copy, because a failure leaves the pools partly emptied.
+        Call it on a copy, because a failure leaves the pools partly emptied.
         """
         cells = {cell if isinstance(cell, int) else cell.id for cell in numa_cells or ()}
         taken: list[tuple[PciDevice, str]] = []
@@ -229,8 +232,8 @@ class PciPools:
         taken: list[tuple[PciDevice, str]] = []
         missing, left = request.count, providers.copy()
         for pool in pools:
-            # A device that was just taken may have removed the pool of its physical function or of the functions below
-            # it.
+            # If an earlier pool gave a device, the pool of its physical function, or of its virtual functions, may have
+            # been removed.
             if pool not in self.pools:
                 continue
             share = min(left[pool.rp_uuid] if providers else missing, pool.count)
@@ -248,7 +251,8 @@ class PciPools:
         devices = []
         if pool.devices is not None:
             devices, pool.devices = pool.devices[:count], pool.devices[count:]
-        # A physical function and functions below it can't be held at the same time. They have the same pool address.
+        # A physical function and its virtual functions can't be held at the same time. Their pools have the same
+        # address.
         kind = pool.keys.get('dev_type')
         gone = CHILD_TYPES if kind == PF else {PF} if kind in CHILD_TYPES else ()
         address = pool.keys.get('address')
@@ -268,9 +272,10 @@ class PciPools:
         cells: set[int],
         chosen: set[str],
     ) -> list[DevicePool] | None:
-        """Return the pools that may serve the request, best first, or None if they can't.
+        """Return the pools that may serve the request, best first, or None if they have too few devices.
 
-        ``chosen`` are the providers of ``guarantors``.
+        ``providers`` are the request's allocated providers with their amounts, ``cells`` the host's NUMA cells, and
+        ``chosen`` the providers that must guarantee the port's resources.
         """
         specs, count = request.spec, request.count
         pools = [
@@ -283,7 +288,7 @@ class PciPools:
             pools = [pool for pool in pools if pool.guarantees(chosen)]
         if _total(pools) < count:
             return None
-        # Placement has chosen the parent of a mediated device, so NUMA affinity is not checked.
+        # NUMA affinity is not checked for mediated devices, because Placement has already chosen the parent card.
         if _asks(specs, 'dev_type', MDEV):  # 2: NUMA nodes
             numa_policy = ANYWHERE
         else:
@@ -332,26 +337,27 @@ class PciPools:
 
 
 def is_apart(keys: Mapping[str, object], specs: Collection[Mapping[str, object]]) -> bool:
-    """Return whether devices with these keys are reserved for ports of other kinds than the request's."""
+    """Return whether devices with these pool keys are reserved for ports of another kind than the request's."""
     if keys.get(REMOTE_MANAGED) == 'true' and not _asks(specs, REMOTE_MANAGED, 'true'):
         return True
     if not any(NETWORK in one for one in specs):
         return NETWORK in keys
-    # A function with a port on the card's switch gives no connection to a port that does not use that switch.
+    # A function with a representor must be connected by the card's switch, so a port that does not use the switch can't
+    # have it.
     return SWITCHDEV in keys and not _asks(specs, REMOTE_MANAGED, 'true') and not _asks(specs, SWITCHDEV, 'true')
 
 
 def sockets_of(numa_topology: NUMATopology | None) -> dict[int, int | None]:
-    """Return a dict from host NUMA node to socket, or to None if the host does not report the socket."""
+    """Return a dict from host NUMA node to CPU socket. The socket is None if the host does not report it."""
     if numa_topology is None:
         return {}
     return {cell.id: cell.socket if 'socket' in cell else None for cell in numa_topology.cells}
 
 
 def numa_policy_of(request: InstancePCIRequest) -> str:
-    """Return the request's NUMA policy: how near to the guest's NUMA cells its devices must be.
+    """Return the request's NUMA policy: how near its devices must be to the guest's NUMA cells.
 
-    The default is Nova's.
+    The default is 'legacy', as in Nova.
     """
     return (request.numa_policy if 'numa_policy' in request else None) or DEFAULT_NUMA_POLICY
 

@@ -1,6 +1,6 @@
 """PCI requests and binding profiles of Neutron ports that are functions of PCI devices (SR-IOV).
 
-    request = request_of(port_id, 'direct', 'physnet1', None)     # a PCI request like those of flavors
+    request = request_of(port_id, 'direct', 'physnet1', None)     # a PCI request like the requests of flavors
     …                                                             # the host claims a device for it
     profiles([request], devices)       # {port id: {'pci_slot': '0000:81:00.2', 'pci_vendor_info': '8086:1520', …}}
 
@@ -22,9 +22,9 @@ from kilonova.pci.device import PF, PORT_PROVIDERS, SWITCHDEV, VF
 from kilonova.pci.pools import NETWORK, REMOTE_MANAGED
 from kilonova.pci.request import PORT_GROUPS, as_list
 
-# {vnic_type: dev_type}. Ports of other types get virtual functions.
+# {vnic_type: dev_type}. Ports of all other vnic_types get virtual functions.
 _TYPES = {PHYSICAL: PF, VDPA: kinds.VDPA}
-# Further properties that ports ask for, as words for messages.
+# {property that ports may ask for: word for messages}
 _KINDS = {'trusted': 'trusted', REMOTE_MANAGED: 'remote-managed', SWITCHDEV: 'switchdev'}
 
 
@@ -40,9 +40,10 @@ def request_of(
 ) -> InstancePCIRequest:
     """Return the PCI request of a port for one function in this physical network.
 
-    ``physical_network`` None means functions whose device_spec says null, for tunnelled networks. ``trusted`` asks for
-    functions whose device_spec says trusted. ``offloaded`` asks for a function with a representor. ``groups`` are the
-    groups by which the port asks Placement for guaranteed resources.
+    ``physical_network`` is None for tunnelled networks; the function's device_spec must then name null. ``trusted``
+    asks for a function whose device_spec has the tag trusted. ``offloaded`` asks for a function with a representor.
+    ``groups`` are the groups of the Placement query with which the port asks for guaranteed resources, such as
+    bandwidth.
     """
     of_kind = {'trusted': trusted, REMOTE_MANAGED: vnic_type == REMOTE, SWITCHDEV: offloaded}
     wanted = {
@@ -63,16 +64,17 @@ def request_of(
 
 
 def requests_of_ports(requests: Iterable[InstancePCIRequest] | InstancePCIRequests | None) -> list[InstancePCIRequest]:
-    """Return those of a server's requests that belong to ports."""
+    """Return the requests of a server that belong to its ports."""
     return [request for request in as_list(requests) if request.source == request.NEUTRON_PORT]
 
 
 def asking(
     requests: Iterable[InstancePCIRequest] | InstancePCIRequests | None, groups: Mapping[str, Collection[str]]
 ) -> list[InstancePCIRequest]:
-    """Return the requests; those of ports get the groups by which the ports ask Placement now.
+    """Return the requests after replacing the Placement groups of ports, through which the ports ask for guarantees.
 
-    ``groups`` is a dict from port id to these groups. Providers that were chosen for earlier groups are removed.
+    ``groups`` is a dict from port id to the names of its groups. The providers that Placement chose for earlier groups
+    are removed from the requests.
     """
     return [
         request
@@ -95,7 +97,7 @@ def _groups(names: Iterable[str]) -> dict[str, str]:
 
 
 def words(request: InstancePCIRequest) -> str:
-    """Return a readable text of what a port's request asks for."""
+    """Return a readable text that describes the devices for which a port's request asks."""
     network = request.spec[0].get(NETWORK)
     kinds = [word for key, word in _KINDS.items() if request.spec[0].get(key)]
     return ' '.join([*kinds, f'{request.spec[0]["dev_type"]} devices ']) + (
@@ -104,7 +106,7 @@ def words(request: InstancePCIRequest) -> str:
 
 
 def without(requests: InstancePCIRequests | None, port_id: str) -> InstancePCIRequests | None:
-    """Return a server's requests without those of this port, or None if the port has no request."""
+    """Return a server's requests except the port's request, or None if the port has none."""
     left = [request for request in as_list(requests) if request.requester_id != port_id]
     if requests is None or len(left) == len(requests.requests):
         return None
@@ -114,7 +116,7 @@ def without(requests: InstancePCIRequests | None, port_id: str) -> InstancePCIRe
 def profiles(
     requests: Iterable[InstancePCIRequest] | InstancePCIRequests | None, devices: Iterable[PciDevice]
 ) -> dict[str, dict[str, Any]]:
-    """Return a dict from port id to binding profile keys, for the device that a host claimed for each port."""
+    """Return {port id: keys of its binding profile} for ports whose requests have one of these claimed devices."""
     of_request = {device.request_id: device for device in devices}
     return {
         request.requester_id: _profile(of_request[request.request_id], request.spec[0])
@@ -131,10 +133,10 @@ def _profile(device: PciDevice, wanted: Mapping[str, str | None]) -> dict[str, A
     }
     info = device.extra_info
     if device.dev_type == PF and 'mac_address' in info:
-        # The port takes over this MAC address, because that of a physical function can't be changed.
+        # The port takes over this MAC address, because the MAC address of a physical function can't be changed.
         found['device_mac_address'] = info['mac_address']
     about = json.loads(info.get('capabilities') or '{}')
     if wanted.get(REMOTE_MANAGED):
-        # The VPD identifies the computer on the card.
+        # The values of the VPD identify the computer on the card that connects the port.
         found.update(about.get('vpd', {}))
     return {**found, **about.get('sriov', {})}

@@ -32,21 +32,22 @@ from kilonova.pci import spec as device_spec
 from kilonova.pci.device import MDEV, PORT_PROVIDERS
 
 EXTRA_SPEC = 'pci_passthrough:alias'
-# The form of the extra spec's value, with which flavors are validated from 2.86 on: VALUE_REGEX is shown to users,
-# VALUE_FORM is equivalent but has only one way to match a space.
+# The form of the extra spec's value. Flavors are validated with it from microversion 2.86 on. VALUE_REGEX is shown to
+# users. VALUE_FORM accepts the same values, but has only one way to match a space, so matching is fast.
 VALUE_REGEX = r'[^:]+:\d+(?:\s*,\s*[^:]+:\d+)*'
 VALUE_FORM = re.compile(r'[^:]+:\d+(?:\s*,[^:]+:\d+)*')
 NUMA_POLICIES = ('required', 'preferred', 'legacy', 'socket')
 DEFAULT_NUMA_POLICY = 'legacy'
-# Prefix of the groups of device profiles in Placement's mappings.
+# Prefix of the group names of device profiles in Placement's mappings.
 ACCELERATORS = 'device_profile_'
-# Maximum number of devices of one flavor, all aliases together. Each becomes a group in the query to Placement, which
-# is a URL.
+# Maximum number of devices of one flavor, all aliases together. Each device is a group of the query to Placement, and
+# the query must fit into a URL.
 MOST_DEVICES = 256
-# Key for a port with guaranteed resources: the groups of the query to Placement that ask for them, as comma-separated
-# text. The port's device must belong to the providers that Placement chose for them (PORT_PROVIDERS).
+# Key in the spec of a port with guaranteed resources: the groups of the Placement query that ask for the resources, as
+# comma-separated text. The port's device must belong to the providers that Placement chose for these groups
+# (PORT_PROVIDERS).
 PORT_GROUPS = 'port_groups'
-# Keys of a request's specs that concern Placement and are not compared with pools.
+# Keys of a request's specs that only concern Placement. They are not compared with pools.
 PLACEMENT_KEYS = frozenset(('resource_class', 'traits', 'rp_uuids', PORT_GROUPS, PORT_PROVIDERS))
 
 _COUNT = re.compile('[0-9]{1,9}')
@@ -99,7 +100,7 @@ class ImagePCINUMAPolicyForbidden(errors.Forbidden):
 
 @dataclass(frozen=True)
 class Alias:
-    """One alias. Its specs are alternatives."""
+    """One alias. Its ``specs`` are alternatives: a device must match one of them."""
 
     name: str
     numa_policy: str
@@ -107,14 +108,14 @@ class Alias:
 
 
 class Aliases:
-    """All aliases by name. Reading an unknown name raises PciRequestAliasNotDefined."""
+    """All aliases by name. Raises PciRequestAliasNotDefined if an unknown name is read."""
 
     def __init__(self, aliases: Mapping[str, Alias]) -> None:
         self._aliases = dict(aliases)
 
     @classmethod
     def from_conf(cls, conf: cfg.ConfigOpts) -> Aliases:
-        """Return the aliases of ``[pci]alias``, parsed as ``[filter_scheduler]pci_in_placement`` requires."""
+        """Return the aliases of ``[pci]alias``. ``[filter_scheduler]pci_in_placement`` decides which keys they need."""
         return cls.parse(conf.pci.alias, pci_in_placement=conf.filter_scheduler.pci_in_placement)
 
     @classmethod
@@ -154,7 +155,7 @@ def _parse_alias(text: str, pci_in_placement: bool) -> Alias:
     name = entry.pop('name').strip()
     if not name:
         raise PciInvalidAlias(reason=f"the name is empty in '{text}'")
-    # The schema allows this key, but it has no meaning, and pools don't have it.
+    # The schema allows capability_type, but the key has no meaning, and pools don't have it.
     entry.pop('capability_type', None)
     beside = [key for key in ('vendor_id', 'product_id', 'device_type', 'live_migratable') if key in entry]
     if 'group' in entry and beside:
@@ -221,9 +222,9 @@ def parse_value(value: str) -> list[tuple[str, int]]:
 def requests_from_flavor(
     extra_specs: Mapping[str, str], aliases: Aliases, affinity_policy: str | None = None
 ) -> list[InstancePCIRequest]:
-    """Return one request for each alias named in the flavor, each with its own id, or [] if there is none.
+    """Return one request, with a new id, for each alias that the flavor names. The list may be empty.
 
-    ``affinity_policy`` (of flavor or image, see ``numa_affinity_policy``) has priority over the alias's. Raises
+    ``affinity_policy`` (of flavor or image, see ``numa_affinity_policy``) has priority over the alias's policy. Raises
     PciInvalidAlias if the extra spec is wrong, or PciRequestAliasNotDefined if an alias is not configured.
     """
     value = extra_specs.get(EXTRA_SPEC)
@@ -252,7 +253,7 @@ def numa_affinity_policy(extra_specs: Mapping[str, str], image_properties: Mappi
     """Return the NUMA affinity policy that the flavor or image sets for all PCI devices, or None.
 
     Raises InvalidPCINUMAAffinity if the policy does not exist, or ImagePCINUMAPolicyForbidden if flavor and image set
-    different ones.
+    different policies.
     """
     flavor = extra_specs.get('hw:pci_numa_affinity_policy')
     image = image_properties.get('hw_pci_numa_affinity_policy')
@@ -265,15 +266,15 @@ def numa_affinity_policy(extra_specs: Mapping[str, str], image_properties: Mappi
 
 
 def group_name(request_id: str, index: int) -> str:
-    """Return the name of the Placement group for one device of a request."""
+    """Return the name of the group of the Placement query for one device of a request."""
     return f'{request_id}-{index}'
 
 
 def request_groups(requests: Iterable[InstancePCIRequest] | InstancePCIRequests) -> list[RequestGroup]:
-    """Return one Placement group for each device that flavors request.
+    """Return one group of the Placement query for each device that aliases of the flavor request.
 
-    Requests of ports have none, because their devices are not tracked in Placement. Raises PciInvalidAlias if an alias
-    has several specs.
+    Requests of ports have no group, because their devices are not tracked in Placement. Raises PciInvalidAlias if an
+    alias has several specs.
     """
     return [
         _group(request, index)
@@ -328,16 +329,16 @@ def on_host(
     allocations: Mapping[str, Any],
     mappings: Mapping[str, Sequence[str]],
 ) -> InstancePCIRequests | None:
-    """Return the requests for the claim on the host that Placement allocated, or None if there are and were none.
+    """Return the requests for a claim on the host that Placement allocated, or None if there were and are no requests.
 
-    These are the requests with their providers, and one more request for each resource class that the flavor asks for
-    and that a provider below the host's ``root`` provides (a vGPU). ``allocations`` are {provider: {'resources':
-    {class: amount}}}. The ids of new requests are computed from ``operation`` (its uuid), so that a repeated claim is
-    the same.
+    The result has the given requests with their allocated providers. It also has one new request for each resource
+    class of the flavor that a provider below the host's root provider ``root`` provides (a vGPU). ``allocations`` is
+    {provider uuid: {'resources': {class: amount}}}, ``mappings`` is {group: [provider uuid]}. The ids of new requests
+    are computed from ``operation`` (the operation's uuid), so that a repeated claim has the same ids.
     """
     kept = [request for request in as_list(requests) if request.source != request.FLAVOR_RESOURCES]
     made = with_allocation(kept, mappings, instance_uuid)
-    # Cyborg assigns the accelerators of a device profile.
+    # The host does not assign devices of device profiles, because Cyborg assigns them.
     others = {
         provider for group, providers in mappings.items() if group.startswith(ACCELERATORS) for provider in providers
     }
@@ -351,7 +352,7 @@ def on_host(
         }
     )
     for request in kept:
-        # The devices of aliases are also among the allocations, and are not counted twice.
+        # The devices of aliases are also among the allocations and must not be requested a second time.
         for provider in itertools.chain.from_iterable(
             mappings.get(group_name(request.request_id, index), ()) for index in range(request.count)
         ):
@@ -378,7 +379,7 @@ def on_host(
 
 
 def allocated_providers(request: InstancePCIRequest, mappings: Mapping[str, Sequence[str]] | None) -> list[str]:
-    """Return the provider of each device of a request, from Placement's mappings or else from its own specs."""
+    """Return the provider uuid of each device of a request, from Placement's mappings or else from the spec."""
     if mappings:
         found = [
             uuid for index in range(request.count) for uuid in mappings.get(group_name(request.request_id, index), ())
@@ -389,9 +390,9 @@ def allocated_providers(request: InstancePCIRequest, mappings: Mapping[str, Sequ
 
 
 def guarantors(request: InstancePCIRequest, mappings: Mapping[str, Sequence[str]] | None) -> set[str]:
-    """Return the providers that guarantee what a port asks for, or an empty set if it asks for nothing.
+    """Return the providers that guarantee the resources for which a port asks, or an empty set if it asks for none.
 
-    They come from Placement's mappings, or else from the request's own spec.
+    They are read from Placement's mappings, or else from the request's own spec.
     """
     spec = request.spec[0] if request.spec else {}
     if mappings and spec.get(PORT_GROUPS):
@@ -404,7 +405,7 @@ def with_allocation(
     mappings: Mapping[str, Sequence[str]] | None,
     instance_uuid: str | None = None,
 ) -> InstancePCIRequests:
-    """Return copies of the requests with their providers in ``rp_uuids``, as comma-separated text.
+    """Return copies of the requests, with the uuids of their allocated providers in ``rp_uuids`` (comma-separated).
 
     The host then takes exactly the devices of these providers.
     """
@@ -424,7 +425,7 @@ def with_allocation(
 
 
 def as_list(requests: Iterable[InstancePCIRequest] | InstancePCIRequests | None) -> list[InstancePCIRequest]:
-    """Return the requests as a list, from either form. None gives []."""
+    """Return the requests as a plain list. None gives an empty list."""
     if requests is None:
         return []
     return list(requests.requests if isinstance(requests, InstancePCIRequests) else requests)

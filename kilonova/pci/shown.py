@@ -1,8 +1,8 @@
-"""Devices as administrators see them in the REST API and on the command line.
+"""Devices and their history in the form in which the REST API and the command line show them to administrators.
 
     shown(pci_devices.find(connection, host='gpu1', address='0000:81:00.0'))['kind']      # 'pci'
 
-Both functions convert a database row to the dict that is returned.
+``shown`` and ``shown_entry`` convert a database row to the dict that is returned.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ TAGS = ('managed', 'live_migratable', 'trusted', 'parent_ifname', 'mac_address')
 def shown(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the public dict of a row of ``queries.pci_devices.page``.
 
-    ``resource_provider`` is the UUID of the device's provider in Placement. ``tags`` are those that its host reported.
-    ``barred`` has the reasons why the device is not offered.
+    ``resource_provider`` is the UUID of the device's provider in Placement. ``tags`` are the tags that the device's
+    host reported. ``barred`` is a dict from reason to text, for reasons why the device is not offered.
     """
     info = texts.read(f'extra_info of device {row["address"]}', row['extra_info'], texts.mapping, {})
     return {
@@ -55,7 +55,7 @@ def shown(row: Mapping[str, Any]) -> dict[str, Any]:
 def shown_entry(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the public dict of a row of ``queries.device_history.page``.
 
-    ``id`` consists of the device's uuid and the entry's number in its cell.
+    ``id`` is the device's uuid, a dot, and the row's number in its cell.
     """
     return {
         'id': f'{row["device_uuid"]}.{row["id"]}',

@@ -4,8 +4,8 @@
     spec = specs.match(discovered)           # the first spec that matches the device, or None
     spec.tags                                # {'physical_network': 'net1', 'managed': 'true', …}
 
-A discovered device is a dict as the driver's ``get_available_resource`` lists it. Requests can ask for tags in addition
-to vendor and product.
+A discovered device is a dict as the driver's ``get_available_resource`` lists it. Requests can ask for a spec's tags in
+addition to vendor and product.
 """
 
 from __future__ import annotations
@@ -74,25 +74,25 @@ KEYS = (
     'one_time_use',
     *GROUP_KEYS,
 )
-# Similarity to a key (difflib's ratio) from which on a word counts as a mistyped key.
+# Similarity (difflib's ratio) above which an unknown key counts as a mistyped known key.
 LIKE = 0.8
 _STRICT_BOOLEANS = ('managed', 'live_migratable', 'one_time_use', 'remote_managed')
 
 
 class PciDeviceInvalidDeviceName(errors.Invalid):
-    """A spec has devname as well as address."""
+    """A device_spec has a devname and also an address."""
 
     msg_fmt = 'Invalid PCI Whitelist: The PCI whitelist can specify devname or address, but not both'
 
 
 class PciDeviceInvalidPFRemoteManaged(errors.Invalid):
-    """A spec with remote_managed names a physical function."""
+    """A device_spec with remote_managed names a physical function."""
 
     msg_fmt = 'Invalid PCI Whitelist: PFs must not have the "remote_managed" tag, device address: %(address)s'
 
 
 class PciDeviceRemoteManagedNotPresent(errors.NotFound):
-    """A spec with remote_managed names a device that is not on this host."""
+    """A device_spec with remote_managed names a device that is not on this host."""
 
     msg_fmt = (
         'Invalid PCI Whitelist: A device specified as "remote_managed" is not supported by this host '
@@ -110,8 +110,8 @@ class PlacementPciException(errors.KilonovaError):
 class DeviceSpec:
     """One entry of device_spec.
 
-    ``address`` None matches any address. ``tags`` are all keys except those that match devices, resource_class and
-    traits.
+    If ``address`` is None, any address matches. ``tags`` are all keys except resource_class, traits, and the keys that
+    devices must match.
     """
 
     vendor_id: str
@@ -130,8 +130,8 @@ class DeviceSpec:
     def match(self, device: Mapping[str, Any]) -> bool:
         """Return whether the spec matches the device.
 
-        Raises PciDeviceInvalidPFRemoteManaged if a remote managed spec matches a physical function. A device that
-        ``lacks_serial`` matches as well; ``DeviceSpecs.match`` excludes it.
+        Raises PciDeviceInvalidPFRemoteManaged if a remote managed spec matches a physical function. A device without
+        the required serial number (``lacks_serial``) matches as well; ``DeviceSpecs.match`` excludes it.
         """
         if self.vendor_id not in (ANY, device['vendor_id'].lower()):
             return False
@@ -160,7 +160,7 @@ class DeviceSpecs:
 
     @classmethod
     def from_conf(cls, conf: cfg.ConfigOpts) -> DeviceSpecs:
-        """Return the specs of ``[pci]device_spec``, parsed as ``[pci]report_in_placement`` requires."""
+        """Return the specs of ``[pci]device_spec``. ``[pci]report_in_placement`` decides which keys are allowed."""
         return cls.parse(conf.pci.device_spec, report_in_placement=conf.pci.report_in_placement)
 
     @classmethod
@@ -185,8 +185,8 @@ class DeviceSpecs:
     def match(self, device: Mapping[str, Any]) -> DeviceSpec | None:
         """Return the first spec that matches the discovered device, or None.
 
-        None is also the result for devices that are never offered: those in a PCI domain above FFFF, and remote managed
-        ones on a card without a serial number.
+        The result is also None for devices that are never offered: devices in a PCI domain above FFFF, and remote
+        managed devices on a card without a serial number.
         """
         if int(parse(device['address']).domain, 16) > MAX_DOMAIN:
             LOG.debug('Skipping PCI device %s: its domain does not fit into 16 bits', device['address'])
@@ -267,9 +267,9 @@ def _parse_entry(entry: dict[str, Any], report_in_placement: bool, sysfs_root: s
 
 
 def _check_names(names: Iterable[str]) -> None:
-    """Refuse an unknown key that is similar to a known one.
+    """Raise PciConfigInvalidSpec if an unknown key is similar to a known one.
 
-    A mistyped product_id would otherwise be a tag, and the spec would match far more devices.
+    A mistyped product_id would otherwise count as a tag, and the spec would match far more devices than meant.
     """
     for name in names:
         meant = difflib.get_close_matches(name.lower(), KEYS, n=1, cutoff=LIKE)
@@ -299,7 +299,7 @@ def _address(value: object, devname: object, sysfs_root: str) -> AddressMatch | 
 
 @dataclass(frozen=True)
 class _Nothing:
-    """The address of a devname that is not on this host. No device matches it."""
+    """The address of a devname in a device_spec that is not on this host. No device matches this address."""
 
     devname: str
 
@@ -310,7 +310,7 @@ class _Nothing:
 def _check_remote_managed(address: AddressMatch | None, devname: object, sysfs_root: str) -> None:
     if isinstance(address, _Nothing):
         raise PciDeviceRemoteManagedNotPresent(device=devname)
-    # The address of a physical function also means the functions below it; a devname means the physical function
+    # An address of a physical function may mean only its virtual functions. A devname means the physical function
     # itself.
     full = address.full if devname is not None and isinstance(address, GlobAddress) else None
     if full is not None and sysfs.is_physical_function(full, sysfs_root):
@@ -337,15 +337,15 @@ def _text(name: str, value: object) -> str:
 
 
 def resource_class(name: str) -> str:
-    """Return the resource class that an operator means by a name.
+    """Return the resource class that an operator's name means.
 
-    The name is changed to upper case, and CUSTOM_ is put before it unless it is a standard class.
+    The name is changed to upper case and gets the prefix CUSTOM_, unless it is a standard class.
     """
     return _normal(name, os_resource_classes.STANDARDS, 'resource class')
 
 
 def traits(names: str) -> frozenset[str]:
-    """Return the traits for an operator's comma-separated list, normalised in the same way as resource classes."""
+    """Return the traits of an operator's comma-separated list. Names are normalised as in ``resource_class``."""
     return frozenset(_normal(name, _standard_traits(), 'trait') for name in names.split(',') if name.strip())
 
 
@@ -364,10 +364,10 @@ def _normal(name: str, standards: Container[str], kind: str) -> str:
 
 
 def group_class(name: str) -> str:
-    """Return the resource class of groups whose spec or alias names none."""
+    """Return the resource class of a group of devices, for specs and aliases that name no class."""
     return _normal(f'PCI_GROUP_{name}', (), 'resource class')
 
 
 def default_resource_class(vendor_id: str, product_id: str) -> str:
-    """Return the resource class of devices whose spec or alias names none."""
+    """Return the resource class of devices, for specs and aliases that name no class."""
     return f'CUSTOM_PCI_{vendor_id}_{product_id}'.upper()

@@ -1,9 +1,9 @@
-"""Read facts about PCI devices that only the kernel's sysfs has.
+"""Read properties of PCI devices that only the kernel's sysfs has.
 
     address_of_netdev('ens1f0')      # '0000:81:00.0', or None
-    vgpu_type('0000:3b:00.4')        # 1519; 0 if it has no vGPU type yet; None if it is no such function
+    vgpu_type('0000:3b:00.4')        # 1519; 0 if it has no vGPU type yet; None if it can have none
 
-``root`` is the directory of sysfs; tests give another one.
+``root`` is the directory of sysfs; tests use another one.
 """
 
 from __future__ import annotations
@@ -14,18 +14,20 @@ from pathlib import Path
 from kilonova.pci.vpd import MOST
 
 ROOT = '/sys'
-# The kernel's names for the ports of a card's switch: p0, pf0, pf0vf3, c1pf0sf7.
+# Pattern of the kernel's names of representors, such as pf0vf3 or c1pf0sf7. Other ports of a card's switch have names
+# like p0 and pf0.
 _REPRESENTOR, _MOST_NAME = re.compile(rb'[vs]f\d+\s*$'), 64
 _NUMBER, _MOST = re.compile(rb'^\s*\d{1,9}\s*$'), 64
-# Bytes of the configuration space that every user may read.
+# Number of bytes of the PCI configuration space that every user may read.
 _HEAD = 64
 _ADDRESS = re.compile(r'^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$', re.IGNORECASE)
 
 
 def address_of_netdev(name: str, root: str = ROOT) -> str | None:
-    """Return the PCI address of a network interface, or None if there is none or it is not a PCI device.
+    """Return the PCI address of a network interface, or None if there is no such interface or it is not a PCI device.
 
-    A representor's ``device`` link may lead to a bus below the PCI function (virtio), so the path is searched upwards.
+    The ``device`` link of a representor may lead to a bus below the PCI function (virtio), so the function is searched
+    upwards in the link's path.
     """
     if '/' in name:
         return None
@@ -36,7 +38,7 @@ def address_of_netdev(name: str, root: str = ROOT) -> str | None:
 
 
 def is_physical_function(address: str, root: str = ROOT) -> bool:
-    """Return whether the device can have virtual functions, even if it has none now."""
+    """Return whether the device can have virtual functions, even if it has none at present."""
     return Path(root, 'bus', 'pci', 'devices', address, 'sriov_totalvfs').exists()
 
 
@@ -55,11 +57,11 @@ def is_representor(name: str, root: str = ROOT) -> bool:
 
 
 def vgpu_type(address: str, root: str | None = None) -> int | None:
-    """Return the vGPU type that NVIDIA's driver gave a virtual function, or 0 if the function has none yet.
+    """Return the vGPU type of a virtual function of an NVIDIA card, or 0 if the function has no type yet.
 
-    A function has a type after an operator has written one of ``creatable_vgpu_types`` to its ``current_vgpu_type``. A
-    reboot of the host removes the type. Return None for functions without that file, and if the file can't be read or
-    contains no number.
+    An operator gives a function a type: one of ``creatable_vgpu_types`` is written to its ``current_vgpu_type``. A
+    reboot of the host removes the type. Return None if the function does not have this file, if the file can't be read,
+    or if it contains no number.
     """
     path = Path(root or ROOT, 'bus', 'pci', 'devices', address, 'nvidia', 'current_vgpu_type')
     try:
@@ -71,9 +73,9 @@ def vgpu_type(address: str, root: str | None = None) -> int | None:
 
 
 def has_fallen_off(address: str, root: str | None = None) -> bool:
-    """Return whether a PCI function no longer answers, which means that its configuration space reads as all ones.
+    """Return whether a PCI function no longer answers: its configuration space then reads as all ones.
 
-    A virtual function has no vendor id of its own there, so all bytes that are read must be ones. Return False if the
+    A virtual function has an all-ones vendor id even if it answers, so all bytes are compared. Return False if the
     function or its configuration can't be read.
     """
     try:
@@ -85,9 +87,10 @@ def has_fallen_off(address: str, root: str | None = None) -> bool:
 
 
 def vpd(address: str, root: str = ROOT) -> bytes:
-    """Return the device's vital product data.
+    """Return the device's vital product data (VPD).
 
-    Return empty bytes if it has none, or if they can't be read, for example because the process does not run as root.
+    Return empty bytes if the device has no VPD, or if it can't be read, for example because the process does not run as
+    root.
     """
     try:
         with Path(root, 'bus', 'pci', 'devices', address, 'vpd').open('rb') as file:

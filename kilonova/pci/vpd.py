@@ -3,8 +3,8 @@
     serial_number(sysfs.vpd('0000:81:00.0'))       # 'MT2113X00000', or None
 
 VPD consists of resources, each with a tag and a length. The read-only resource has fields, each with a keyword and a
-length. Field SN is the serial number. Field RV is the last and has a byte that makes the sum of all bytes so far 0 (PCI
-Local Bus Specification 3.0, appendix I).
+length. Field SN is the serial number. Field RV is the last field and has a checksum byte, which makes the sum of all
+bytes up to it 0 modulo 256 (PCI Local Bus Specification 3.0, appendix I).
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def _read_only(data: bytes) -> tuple[int, int]:
     """
     start = 0
     while start < len(data) and data[start] != _END:
-        # A tag with its highest bit set has a length of two bytes; others have it in their lowest three bits.
+        # A tag with its highest bit set is followed by a length of two bytes. Other tags have the length in their
+        # lowest three bits.
         is_large = data[start] >= 0x80
         head = 3 if is_large else 1
         length = int.from_bytes(data[start + 1 : start + 3], 'little') if is_large else data[start] & 7

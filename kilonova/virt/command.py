@@ -2,8 +2,8 @@
 
     run('qemu-img', 'create', '-f', 'qcow2', path, '1G')
 
-Only the owner may read files that these programs create, because disks, images and config drives belong to tenants.
-While a guest runs, libvirt changes the owner of its files to QEMU's user (dynamic_ownership).
+Files that these programs create can be read only by their owner, because disks, images and config drives belong to
+tenants. While a guest runs, libvirt makes QEMU's user the owner of the guest's files (dynamic_ownership).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from collections.abc import Callable
 
 from kilonova import errors
 
-# mkfs and mkswap are in directories that are not in the PATH of ordinary users.
+# Directories of mkfs and mkswap are added, because the PATH of ordinary users does not contain them.
 ENVIRONMENT = {
     **os.environ,
     'LC_ALL': 'C',
     'PATH': f'{os.environ.get("PATH", os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin',
 }
-# Seconds between two calls of ``check``.
+# Seconds between two calls of ``check`` while a program runs.
 _LOOK = 0.2
 _PRIVATE = 0o077
 
@@ -29,7 +29,7 @@ _PRIVATE = 0o077
 class CommandFailed(errors.KilonovaError):
     """A program is not installed, or ended with an error.
 
-    ``exit_code`` is its exit code (127 if it is not installed), and ``said`` its output on stderr.
+    ``exit_code`` is the program's exit code (127 if it is not installed), and ``said`` its output on stderr.
     """
 
     msg_fmt = '%(command)s failed: %(reason)s'
@@ -39,7 +39,7 @@ class CommandFailed(errors.KilonovaError):
 def run(*argv: str) -> str:
     """Run a program, and return what it prints on stdout.
 
-    Raises CommandFailed with its output on stderr if it fails or is not installed.
+    Raises CommandFailed, with the program's output on stderr, if the program fails or is not installed.
     """
     try:
         done = subprocess.run(
@@ -58,11 +58,12 @@ def run(*argv: str) -> str:
 def watched(check: Callable[[], None], *argv: str) -> None:
     """Run a program that takes long, and call ``check()`` every 0.2 seconds meanwhile.
 
-    If ``check`` raises, the program is killed and the exception is raised. Raises CommandFailed if the program fails or
-    is not installed.
+    If ``check`` raises an error, the program is killed and the error is raised. Raises CommandFailed if the program
+    fails or is not installed.
     """
     check()
-    # Its error output is written to a file, because a pipe is not read while the program runs.
+    # The program writes its error output to a file, because no thread reads a pipe while the program runs, and it would
+    # block.
     with tempfile.TemporaryFile('w+', errors='replace') as stderr:
         try:
             process = subprocess.Popen(
@@ -92,9 +93,9 @@ def watched(check: Callable[[], None], *argv: str) -> None:
 
 
 def _works(process: subprocess.Popen[str]) -> bool:
-    """Return whether a program is still running after a moment.
+    """Wait 0.2 seconds, and return whether the program is still running.
 
-    ``communicate`` is not used, because the TimeoutExpired that it raises under eventlet is another class.
+    ``communicate`` is not used, because under eventlet it raises another class TimeoutExpired than ``wait``.
     """
     try:
         process.wait(_LOOK)
@@ -104,5 +105,5 @@ def _works(process: subprocess.Popen[str]) -> bool:
 
 
 def limited(*argv: str, cpu_seconds: int, address_space_gib: int) -> str:
-    """Run a program with limits, for programs that read files that users uploaded."""
+    """Run a program with limits of CPU time and memory. It is for programs that read files which users uploaded."""
     return run('prlimit', f'--cpu={cpu_seconds}', f'--as={address_space_gib << 30}', '--', *argv)

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Sequence
 from kilonova import errors
 
 PREFIX = {'virtio': 'vd', 'scsi': 'sd', 'sata': 'sd', 'usb': 'sd', 'ide': 'hd', 'fdc': 'fd'}
-# Maximal number of disks with each prefix, for guests that have volumes.
+# {prefix: maximum number of disks of a guest that has volumes}
 _MOST = {'vd': 26, 'sd': 26, 'hd': 4, 'fd': 2}
 
 
@@ -36,15 +36,15 @@ def root(bus: str | None) -> str:
 def assign(
     own: Iterable[str], volumes: Sequence[tuple[str, str | None]], others: Iterable[str] = ()
 ) -> tuple[list[str], list[str]]:
-    """Return the device names of a guest's own disks, and those of its volumes.
+    """Return the device names of a guest's own disks, and the names of its volumes.
 
-    A volume keeps its name if it suits the volume's bus and is free. All other disks get free names, the guest's own
-    disks first. Raises TooManyDiskDevices if a volume gets no name.
+    A volume keeps its name if the name suits the volume's bus and no other disk has it. All other disks get free names,
+    the guest's own disks first. Raises TooManyDiskDevices if no name is left for a volume.
 
     Args:
         own: Buses of the guest's own disks.
         volumes: (bus, device path or None) of each volume, for example ('virtio', '/dev/vdb').
-        others: Names that are in use already.
+        others: Names that other disks have already.
     """
     taken = set(others)
     kept: dict[int, str] = {}
@@ -72,11 +72,11 @@ def _free(bus: str, taken: Collection[str]) -> str:
 
 
 def _suits(name: str, bus: str) -> bool:
-    """Return whether a volume on ``bus`` may have the name."""
+    """Return whether a volume on ``bus`` may have the name: its prefix must be that of the bus."""
     return name in {PREFIX[bus] + letter for letter in string.ascii_lowercase[: _MOST[PREFIX[bus]]]}
 
 
 def _letters(number: int) -> str:
-    """Return the letters for a number: 'a' for 0, 'z' for 25, 'aa' for 26."""
+    """Return the letters of the disk with this number: 'a' for 0, 'z' for 25, 'aa' for 26."""
     head, last = divmod(number, 26)
     return (_letters(head - 1) if head else '') + string.ascii_lowercase[last]

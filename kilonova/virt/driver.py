@@ -8,38 +8,38 @@
 ``ComputeDriver`` is the complete interface between ``kilonova.compute`` and a hypervisor. Its parts are ``host``,
 ``guests``, ``power``, ``rescues``, ``disks``, ``moves``, ``live_migrations``, ``snapshots``, ``devices``, ``volumes``
 and ``volume_snapshots``; each is a small protocol in ``virt.parts``. ``FakeDriver`` and ``LibvirtDriver`` pass the same
-contract tests. ``load`` takes the class from the entry points of ``kilonova.virt.drivers``. A driver announces what it
-supports before it is used: by its ``capabilities``, which operations read, and by the traits of its host, which the
-scheduler reads.
+contract tests. ``load`` takes the class from the entry points of ``kilonova.virt.drivers``. A driver announces the
+features that it supports: operations read its ``capabilities``, and the scheduler reads the traits of its host.
 
 Rules for every driver:
 
-- A call may be repeated after a crash at any line. A domain with the same uuid is replaced, files are written under
-  another name and then renamed, and it is no error if something is deleted already.
+- A call may be repeated, even after a crash in the middle of the first call. A domain with the same uuid is replaced,
+  files are written under another name and then renamed, and it is no error if an object is deleted already.
 - A guest without a domain counts as powered off.
 - The caller serialises the calls for one instance. Calls for different instances run in parallel.
 - ``instance`` needs the attributes uuid, id, flavor, image_ref, project_id, user_id. Attributes display_name, os_type
-  and config_drive are used if they are set, and for a config drive also hostname, metadata, user_data,
-  key_name, key_data, launch_index, availability_zone.
-- ``instance.flavor`` is always the flavor that the domain must get: the new one in ``finish_migration``,
-  the old one in ``finish_revert_migration``.
+  and config_drive are used if they are set, and for a config drive also hostname, metadata, user_data, key_name,
+  key_data, launch_index, availability_zone.
+- ``instance.flavor`` is always the flavor that the domain must get: the new flavor in ``finish_migration``, the old
+  flavor in ``finish_revert_migration``.
 - ``instance.vifs`` are the domain's interfaces, in this order, whenever the domain is built.
 - ``instance.volumes`` are the domain's volume disks, with their device names, whenever the domain is built. Volumes
-  without a ``connection`` are left out. The driver connects volumes to this host first, and refuses a volume that the
-  host cannot use (VolumeUnsupported) before it creates or stops a guest. ``Guests.destroy``,
+  without a ``connection`` are left out. The driver connects volumes to this host first. If the host cannot use a
+  volume, the driver raises VolumeUnsupported before it creates or stops a guest. ``Guests.destroy``,
   ``Moves.migrate_disk_and_power_off`` and ``Moves.cleanup_move_dest`` disconnect the volumes attached to this host.
-- The hypervisor decrypts an encrypted volume. The driver reads its key by the id in ``volume.encryption`` whenever it
-  connects the volume, and forgets the key when it disconnects the volume. A volume that cannot be decrypted is refused
-  with VolumeUnsupported.
+- The hypervisor decrypts an encrypted volume. The driver reads the volume's key by the id in ``volume.encryption``
+  whenever it connects the volume, and forgets the key when it disconnects the volume. The driver raises
+  VolumeUnsupported for a volume that cannot be decrypted.
 - Only a guest's own disks are copied to other hosts, grown, copied to images or created again. If
-  ``instance.is_from_volume`` is True (it has no image_ref), no root disk is created, and the guest boots from the
-  volume with ``is_root``, which is its first disk.
-- ``instance.numa_topology`` (assigned to host cells, or None) has the host CPUs, memory and pages of the host's NUMA
-  cells that the domain must use.
-- ``pci_devices`` (attributes address, dev_type, parent_addr and extra_info are read): exactly these devices become host
-  devices of the domain, whatever ``instance.pci_devices`` contains. A device of dev_type MDEV is a mediated device: its
-  address is its uuid, parent_addr is its PCI function, and extra_info['mdev_type'] is its type. The driver creates it
-  before its guest is defined or started (MdevUnavailable), and keeps it when the guest is deleted.
+  ``instance.is_from_volume`` is True (the instance has no image_ref), no root disk is created, and the guest boots from
+  the volume with ``is_root``, which is its first disk.
+- ``instance.numa_topology`` has the host CPUs, memory and pages of the host's NUMA cells that the domain must use. It
+  is None if the guest may use any.
+- ``pci_devices`` are exactly the devices that become host devices of the domain, whatever ``instance.pci_devices``
+  contains. The driver reads their attributes address, dev_type, parent_addr and extra_info. A device of dev_type MDEV
+  is a mediated device: its address is its uuid, parent_addr is the address of its PCI function, and
+  extra_info['mdev_type'] is its type. The driver creates it before its guest is defined or started, or raises
+  MdevUnavailable. It keeps the device when the guest is deleted.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class DriverNotLoaded(errors.Invalid):
 
 @dataclass(frozen=True)
 class Capabilities:
-    """Features of a driver that operations check before they call it."""
+    """Features of a driver. Operations read them before they call a method that needs the feature."""
 
     supports_migrate_to_same_host: bool = False
 
@@ -84,7 +84,7 @@ class ComputeDriver(Protocol):
     capabilities: Capabilities
 
     def __init__(self, conf: cfg.ConfigOpts, image_client: ImageSource | None = None) -> None:
-        """Keep the settings. No connection is opened yet."""
+        """Keep the settings. A connection to the hypervisor is opened only by later calls."""
 
     @property
     def host(self) -> Host:
@@ -128,11 +128,14 @@ class ComputeDriver(Protocol):
 
     @property
     def volume_snapshots(self) -> VolumeSnapshots:
-        """Snapshots of volumes that are files of a share."""
+        """Snapshots of volumes that are files on a network share."""
 
 
 def guest_name(conf: cfg.ConfigOpts, instance: objects.Instance) -> str:
-    """Return the domain's name: [DEFAULT]instance_name_template filled with the id, or with %(uuid)s and others."""
+    """Return the name of the guest's domain, made from [DEFAULT]instance_name_template.
+
+    The template is filled with the instance's id, or with %(id)s, %(uuid)s and %(project_id)s.
+    """
     template: str = conf.instance_name_template
     try:
         return str(template % instance.id)

@@ -1,11 +1,12 @@
 """A hypervisor driver in memory, for tests and for clouds without libvirt.
 
-It stores domains and disks as data and passes the same contract tests as the libvirt driver. Tests can make any call
-fail, before or after its work:
+It stores domains and disks as Python objects and passes the same contract tests as the libvirt driver. Tests can make
+any call fail, before or after the call has had its effect:
 
     driver = FakeDriver(conf, machine=FakeMachine())
     driver.fail('spawn', errors.KilonovaError('boom'))            # the next guests.spawn does nothing and raises
-    driver.fail('finish_migration', OSError(), after=True)        # does its work, then raises
+    driver.fail('finish_migration', OSError(), after=True)        # the next finish_migration has its effect, then
+    raises
     driver.calls                                                  # [('spawn', uuid), ...]
 """
 

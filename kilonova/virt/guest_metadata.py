@@ -4,7 +4,8 @@
     openstack(about, 'latest')          # {'meta_data.json': b'{…}', 'user_data': b'#cloud-config', …}
     ec2(about)                          # {'instance-id': 'i-00000001', 'placement': {'availability-zone': 'nova'}, …}
 
-Each version contains the data of all earlier versions. Guests use the newest version that they know.
+The formats have versions. Each version contains all entries of the earlier versions. Guests read the newest version
+that they know.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from kilonova import objects
 from kilonova.objects.vif import Vif, VifSubnet
 
 LATEST = 'latest'
-# Versions of OpenStack's format, named by the data that they added.
+# Versions of OpenStack's format. A constant has the name of the entry that was added in the version.
 FIRST, RANDOM_SEED, VENDOR_DATA, NETWORK_DATA, DEVICES, VENDOR_DATA2, CPUS = (
     '2012-08-10',
     '2013-04-04',
@@ -44,10 +45,10 @@ EC2_VERSIONS = (
     '2008-09-01',
     '2009-04-04',
 )
-# Types of links that guests know. All other types of interfaces are given as a network card.
+# Types of links that guests know. All other types of interfaces are reported with type 'phy', as a network card.
 LINK_TYPES = frozenset(('bridge', 'dvs', 'hw_veb', 'hyperv', 'ovs', 'tap', 'vhostuser', 'vif'))
 CARD = 'phy'
-# Number of random bytes that a guest gets as a seed.
+# Number of random bytes that a guest gets as the seed of its random numbers.
 SEED = 512
 
 EC2 = dict[str, Any]
@@ -55,10 +56,11 @@ EC2 = dict[str, Any]
 
 @dataclass(frozen=True)
 class GuestFacts:
-    """The data of a server that its guest may read.
+    """The properties of a server that its guest may read.
 
-    ``hostname`` includes the domain. ``keys`` are dicts {name, type, data}. ``devices`` has the form of the document.
-    ``user_data`` is decoded. ``boot_roles`` are the roles of the user who created the server.
+    ``hostname`` includes the domain. ``keys`` are dicts {name, type, data}. ``devices`` are dicts in the form in which
+    meta_data.json lists devices. ``user_data`` is decoded from base64. ``boot_roles`` are the roles of the user who
+    created the server, as comma-separated text.
     """
 
     uuid: str
@@ -83,9 +85,9 @@ class GuestFacts:
 
     @classmethod
     def of(cls, instance: objects.Instance, domain: str, zone: str | None = None) -> Self:
-        """Return the data of an instance. Fields that were not loaded are left empty.
+        """Return the properties of an instance. Fields of the instance that were not loaded are empty.
 
-        Without ``domain`` ('') the host name has no domain. ``zone`` is used if the server has no availability zone.
+        If ``domain`` is '', the host name has no domain. ``zone`` is used if the server has no availability zone.
         """
 
         def given(name: str) -> Any:
@@ -135,7 +137,7 @@ _BUSES = (
 
 
 def _devices(known: objects.InstanceDeviceMetadata | None) -> list[dict[str, Any]]:
-    """Return disks and interfaces with tags, and functions of network devices that are in a VLAN."""
+    """Return entries for meta_data.json: disks and interfaces with tags, and PCI network functions in a VLAN."""
     found = []
     for device in known.devices if known is not None else ():
         place = {
@@ -167,7 +169,7 @@ def _devices(known: objects.InstanceDeviceMetadata | None) -> list[dict[str, Any
 
 # --- OpenStack's format
 def meta_data(about: GuestFacts, version: str, **more: Any) -> dict[str, Any]:
-    """Return the content of meta_data.json. ``more`` has entries that only a config drive has (admin_pass, files)."""
+    """Return the content of meta_data.json. ``more`` has entries that only config drives have (admin_pass, files)."""
     found: dict[str, Any] = {
         'uuid': about.uuid,
         'name': about.name,
@@ -192,7 +194,7 @@ def meta_data(about: GuestFacts, version: str, **more: Any) -> dict[str, Any]:
 
 
 def openstack(about: GuestFacts, version: str, **more: Any) -> dict[str, bytes]:
-    """Return {name: content} of a version's files, without the files of vendors (``vendor_files``)."""
+    """Return {file name: content} of a version's files, except those of ``vendor_files``."""
     found = {'meta_data.json': _json(meta_data(about, version, **more))}
     if about.user_data:
         found['user_data'] = about.user_data
@@ -202,10 +204,10 @@ def openstack(about: GuestFacts, version: str, **more: Any) -> dict[str, bytes]:
 
 
 def network_data(vifs: Iterable[Vif]) -> dict[str, Any]:
-    """Return network_data.json: a link for each interface, and how the interface gets its addresses.
+    """Return the content of network_data.json: a link for each interface, and how the interface gets its addresses.
 
-    A link's MTU is null if a subnet of the interface has DHCP, because the guest would store the number and later
-    ignore another one from DHCP.
+    A link's MTU is null if a subnet of the interface has DHCP. The guest would otherwise store the MTU, and later
+    ignore another MTU that DHCP reports.
     """
     links: list[dict[str, Any]] = []
     networks: list[dict[str, Any]] = []
@@ -231,7 +233,7 @@ def network_data(vifs: Iterable[Vif]) -> dict[str, Any]:
 
 
 def _ways(subnet: VifSubnet) -> list[dict[str, Any]]:
-    """Return the entries for a subnet: one if the guest asks for its addresses, otherwise one for each address."""
+    """Return a subnet's entries: one if the guest gets its addresses by DHCP or SLAAC, else one for each address."""
     if subnet.version == 6 and subnet.ipv6_mode is not None:
         return [{'type': f'ipv6_{subnet.ipv6_mode}'}]
     if subnet.dhcp:
@@ -260,7 +262,7 @@ def _dns(addresses: Iterable[str]) -> list[dict[str, str]]:
 
 
 def vendor_files(version: str) -> tuple[str, ...]:
-    """Return the names of a version's files of vendors."""
+    """Return the names of the vendordata files that a version has."""
     return (
         *(['vendor_data.json'] if _has(version, VENDOR_DATA) else []),
         *(['vendor_data2.json'] if _has(version, VENDOR_DATA2) else []),
@@ -268,7 +270,7 @@ def vendor_files(version: str) -> tuple[str, ...]:
 
 
 def _has(version: str, since: str) -> bool:
-    # 'latest' sorts after all digits.
+    # Versions are compared as texts: 'latest' is greater than all versions, which begin with a digit.
     return version >= since
 
 
@@ -277,7 +279,7 @@ def _json(value: Any) -> bytes:
 
 
 def question(about: GuestFacts) -> dict[str, Any]:
-    """Return the data of the server that is sent to a vendordata service."""
+    """Return the properties of the server that are sent to a vendordata service."""
     return {
         'project-id': about.project_id,
         'instance-id': about.uuid,
@@ -291,7 +293,7 @@ def question(about: GuestFacts) -> dict[str, Any]:
 
 # --- EC2's format
 def ec2(about: GuestFacts) -> EC2:
-    """Return the tree below meta-data/ as texts, and nested dicts by name."""
+    """Return the tree of EC2's meta-data/ directory: a dict from name to text, or to a nested dict for a directory."""
     root = about.root_device or '/dev/vda'
     fixed = next(
         (
@@ -303,7 +305,7 @@ def ec2(about: GuestFacts) -> EC2:
         ),
         None,
     )
-    # A server without interfaces is in the default group of its project.
+    # A server without interfaces is reported in the default security group of its project.
     groups = dict.fromkeys(name for vif in about.vifs for name in vif.security_groups) if about.vifs else ['default']
     found: EC2 = {
         'ami-id': f'ami-{(about.image_id or "").replace("-", "")[:8] or "00000000"}',

@@ -1,10 +1,10 @@
-"""The administrator's password of a guest, encrypted for its owner, in system metadata password_0 … password_3.
+"""The administrator's password of a guest, encrypted with its owner's key, in system metadata password_0 … password_3.
 
     changes = in_parts(encrypted('hunter2', key_data))     # the values to save
     joined(system_metadata)                                # the value of os-server-password; '' if there is none
 
-The password is written by the guest through the metadata service, or by the host that sets it through the guest's
-agent.
+The guest itself writes the password through the metadata service. Or the host writes it, after it has set the password
+through the guest's agent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
-# Maximal number of characters of one value of the system metadata.
+# Maximum number of characters of one value of the system metadata.
 PART = 255
 KEYS = tuple(f'password_{part}' for part in range(4))
 LIMIT = PART * len(KEYS)
@@ -34,9 +34,9 @@ def in_parts(text: str) -> dict[str, str | None]:
 
 
 def encrypted(password: str, public_key: str | None) -> str | None:
-    """Return the password encrypted with a server's SSH key (PKCS #1 v1.5) in base64, as Nova's clients decrypt it.
+    """Return the password encrypted with a server's SSH key (PKCS #1 v1.5), in base64. Nova's clients can decrypt it.
 
-    Return None if there is no key, if it is not an RSA key, or if the password is too long for it.
+    Return None if there is no key, if it is not an RSA key, or if the password is too long for the key.
     """
     try:
         key = load_ssh_public_key((public_key or '').encode())
@@ -49,9 +49,10 @@ def encrypted(password: str, public_key: str | None) -> str | None:
 
 
 def administrator(image: Mapping[str, object], os_type: str | None) -> str:
-    """Return the name of the guest's administrator: the image's os_admin_user, or the default of its operating system.
+    """Return the name of the guest's administrator: the image's os_admin_user, or the operating system's default.
 
-    ``image`` is an image with its properties. ``os_type`` is the server's operating system.
+    ``image`` is an image with its properties. ``os_type`` is the server's operating system; the image's os_type has
+    priority.
     """
     properties = image.get('properties')
     named = properties if isinstance(properties, Mapping) else {}

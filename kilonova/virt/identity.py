@@ -1,10 +1,12 @@
-"""Identities of this host, its machine and its storage, which files keep over a restart.
+"""Identities of this host, its machine and its storage, which are stored in files and stay after a restart.
 
-Two computes move disks between them by a local copy only if the machine id, the boot id *and* the storage id found
-under the other's path are equal. Containers of one image have the same machine and boot id, but not the same file
-systems. Each start of a compute has an id, its *run*, which it writes to its instances_path. Hosts that find each
-other's run in their own instances_path share this storage. An equal storage id alone is not sufficient, because the
-file may be from a cloned disk.
+Two computes move disks between them by a local copy only if three ids are equal: the machine id, the boot id, and the
+storage id that each finds under the other's path. The storage id is needed because containers of one image have the
+same machine and boot id, but not the same file systems.
+
+Each start of a compute has an id, its *run*, which the compute writes to its instances_path. Two hosts share their
+storage if each finds the other's run in its own instances_path. An equal storage id alone is not sufficient for this,
+because the file may be from a cloned disk.
 """
 
 from __future__ import annotations
@@ -25,17 +27,17 @@ def _first_line(path: str) -> str:
 
 
 def machine_id() -> str:
-    """Return the id of the operating system, or of the mainboard, or '' if neither is readable."""
+    """Return the id of the operating system, or else of the mainboard, or '' if neither can be read."""
     return next(filter(None, map(_first_line, _MACHINE_IDS)), '')
 
 
 def boot_id() -> str:
-    """Return the id of the running kernel's boot, or '' if it is not readable."""
+    """Return the boot id of the running kernel, or '' if it cannot be read."""
     return _first_line(_BOOT_ID)
 
 
 def _lasting_uuid(path: str) -> str:
-    """Return the uuid in the file ``path``, which is created with a new uuid if it does not exist.
+    """Return the uuid in the file ``path``. If the file does not exist, create it with a new uuid.
 
     The file is written completely or not at all.
     """
@@ -46,7 +48,7 @@ def _lasting_uuid(path: str) -> str:
     with open(aside, 'w', encoding='utf-8') as stream:
         stream.write(f'{uuidlib.uuid4()}\n')
     try:
-        # If another process writes the file at the same time, one of the two complete files is used.
+        # ``link`` fails if the file exists. If two processes write at the same time, the file of the first one is used.
         os.link(aside, path)
     except FileExistsError:
         if not _first_line(path):
@@ -58,7 +60,7 @@ def _lasting_uuid(path: str) -> str:
 
 
 def node_uuid(state_path: str) -> str:
-    """Return the compute node's uuid, which is stored in ``state_path``/compute_id.
+    """Return the compute node's uuid, which is stored in ``state_path``/compute_id, and create it if it is missing.
 
     Each compute needs its own state_path.
     """
@@ -69,15 +71,17 @@ def node_uuid(state_path: str) -> str:
 def storage_id(instances_path: str, create: bool = False) -> str:
     """Return the id of the storage at ``instances_path``.
 
-    It is equal at two paths if and only if they are the same directory. Return '' if it has no id and ``create`` is
-    False.
+    Two paths have equal ids if they are the same directory. Return '' if the storage has no id and ``create`` is False.
     """
     path = os.path.join(instances_path, STORAGE_ID)
     return _lasting_uuid(path) if create else _first_line(path)
 
 
 def show_run(instances_path: str, host: str, run: str) -> None:
-    """Write the id of the current run of the host's compute to the storage, for all hosts that use this storage."""
+    """Write the run (the id of this start of the host's compute) to the storage.
+
+    Other hosts that use the same storage read it with ``run_of``.
+    """
     path = _run_path(instances_path, host)
     with open(os.open(f'{path}.new', os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), 'w', encoding='utf-8') as stream:
         stream.write(f'{run}\n')
@@ -85,7 +89,7 @@ def show_run(instances_path: str, host: str, run: str) -> None:
 
 
 def run_of(instances_path: str, host: str) -> str:
-    """Return the id of the last run of the host's compute that used this storage, or '' if there is none."""
+    """Return the run (the id of the last start) of a host's compute that used this storage, or '' if there is none."""
     return _first_line(_run_path(instances_path, host))
 
 

@@ -2,7 +2,7 @@
 
     root(conf, 64, 262144, 1024, existing={})['VCPU']['total'] == 64
 
-All drivers use them.
+All drivers use this module.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from oslo_config import cfg
 
 from kilonova.virt.parts.host import Inventories
 
-# Image formats that all drivers can boot. Their content is inspected, and then converted.
+# Image formats that all drivers can boot. The drivers inspect an image's content and then convert it.
 IMAGE_FORMATS = ('iso', 'qcow2', 'raw', 'vdi', 'vhd', 'vhdx', 'vmdk')
 
 COMMON_TRAITS = frozenset(
@@ -28,15 +28,16 @@ COMMON_TRAITS = frozenset(
     | {f'COMPUTE_IMAGE_TYPE_{name.upper()}' for name in IMAGE_FORMATS}
 )
 
-# Allocation ratios of a node's record, and the resource class that each is for.
+# Pairs of an allocation ratio in the compute node's record, and the resource class to which the ratio applies.
 RATIOS = (('cpu_allocation_ratio', 'VCPU'), ('ram_allocation_ratio', 'MEMORY_MB'), ('disk_allocation_ratio', 'DISK_GB'))
 
 
 def ratios(conf: cfg.ConfigOpts, inventory: Inventories) -> dict[str, float]:
-    """Return the allocation ratios of a host by their names in RATIOS.
+    """Return {name in RATIOS: allocation ratio} for a host.
 
-    A resource in the inventory has the ratio from there. For a resource that the host lacks (VCPU if all CPUs are
-    dedicated, DISK_GB without a local disk), it is the configured ratio, or else the initial one.
+    For a resource in ``inventory``, the ratio is read from the inventory. A host lacks VCPU if all its CPUs are
+    dedicated, and DISK_GB if it has no local disk. For a resource that the host lacks, the ratio is the configured one,
+    or else the configured initial one.
     """
     return {
         name: inventory[resource_class]['allocation_ratio']
@@ -51,9 +52,9 @@ def root(
 ) -> Inventories:
     """Return the inventories of VCPU, PCPU, MEMORY_MB and DISK_GB of a host for a PUT to Placement.
 
-    Resources that the host lacks are left out. ``vcpus`` are shared CPUs, and each of ``pcpus`` is given to only one
-    vCPU. ``existing`` is the current inventory in Placement: its ratios are kept if [DEFAULT]*_allocation_ratio is
-    unset.
+    Resources that the host lacks are left out. ``vcpus`` is the number of shared CPUs, and ``pcpus`` the number of CPUs
+    that are each given to only one vCPU. ``existing`` is the current inventory in Placement: its ratios are kept if
+    [DEFAULT]*_allocation_ratio is unset.
     """
     disk_reserved = math.ceil(conf.reserved_host_disk_mb / 1024)
     rows = (
@@ -66,7 +67,7 @@ def root(
             conf.initial_ram_allocation_ratio,
         ),
         ('DISK_GB', local_gb, disk_reserved, conf.disk_allocation_ratio, conf.initial_disk_allocation_ratio),
-        # Each dedicated CPU is given to one vCPU only, so the ratio in Placement is ignored.
+        # The ratio is always 1, because each dedicated CPU is given to only one vCPU.
         ('PCPU', pcpus, 0, 1.0, 1.0),
     )
     found = {}

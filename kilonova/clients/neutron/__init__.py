@@ -1,1 +1,1 @@
-"""The objects of Neutron, one module for each kind, with the calls of ``network.NetworkClient`` for it."""
+"""The objects of Neutron, one module for each kind. Each module has the calls of ``NetworkClient`` for its kind."""

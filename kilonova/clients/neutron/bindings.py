@@ -1,4 +1,4 @@
-"""Additional bindings of ports, for the destination of a live migration."""
+"""Additional bindings of ports, which a live migration needs for its destination host."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kilonova.clients.neutron.request import NeutronRequests
 class Binding:
     """One of a port's bindings.
 
-    The active one is for the host of the guest, another one for a host that the guest moves to.
+    The active binding is for the host of the guest. Another binding is for a host to which the guest moves.
     """
 
     host: str
@@ -26,7 +26,7 @@ class Binding:
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> Binding:
-        """Return the binding of a response body."""
+        """Return the binding that a response body describes."""
         return cls(body['host'], body['vif_type'], body.get('vif_details') or {}, body.get('profile') or {})
 
 
@@ -34,10 +34,11 @@ class Bindings(NeutronRequests):
     """The client's calls for bindings of ports."""
 
     def add_binding(self, port: Port, host: str, profile: Mapping[str, Any]) -> Binding:
-        """Bind a port to an additional host, to which its guest will move, with our part of its ``profile``.
+        """Bind a port to an additional host, to which its guest will move.
 
-        The new binding is not active yet. The call may be repeated. Raises PortNotFound if no such port exists, and
-        PortBindingRefused if no agent of that host can bind it.
+        ``profile`` has the keys of the binding profile that a compute service writes; the keys of the port's owner are
+        kept. The new binding is not active yet. The call may be repeated. Raises PortNotFound if no such port exists,
+        and PortBindingRefused if no agent of the host can bind the port.
         """
         path = f'/ports/{quote(port.id, safe="")}/bindings'
         body = {'host': host, 'vnic_type': port.vnic_type, 'profile': {**theirs(port.profile), **profile}}
@@ -47,7 +48,7 @@ class Bindings(NeutronRequests):
         return Binding.from_body(body_of(response, None, port_id=port.id)['binding'])
 
     def activate_binding(self, port_id: str, host: str) -> None:
-        """Make the port's binding to this host the active one. May be repeated.
+        """Make the port's binding to this host the active binding. The call may be repeated.
 
         The binding to the previous host exists until ``delete_binding`` is called. Raises PortNotFound if no such port
         exists.
@@ -58,7 +59,7 @@ class Bindings(NeutronRequests):
             body_of(response, None, port_id=port_id)
 
     def delete_binding(self, port_id: str, host: str) -> None:
-        """Delete a port's binding to a host. Nothing happens if it is deleted already."""
+        """Delete a port's binding to a host. Nothing happens if the binding is deleted already."""
         response = self._send('DELETE', f'/ports/{quote(port_id, safe="")}/bindings/{quote(host, safe="")}')
         if response.status_code not in (204, 404):
             body_of(response, None, port_id=port_id)

@@ -1,4 +1,4 @@
-"""Floating IPs of Neutron, for users who manage them through this API, and for the info cache."""
+"""Floating IPs of Neutron, for users who manage floating IPs through this API, and for the info cache."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kilonova.context import RequestContext
 
 @dataclass(frozen=True)
 class FloatingIp:
-    """A floating IP address, and the port and the fixed IP that it leads to (None: to none)."""
+    """A floating IP address, with the port and the fixed IP to which it is mapped (None if it is mapped to none)."""
 
     id: str
     address: str
@@ -38,7 +38,7 @@ class FloatingIps(NeutronRequests):
     """The client's calls for floating IPs."""
 
     def floating_ips(self, port_ids: Iterable[str]) -> list[FloatingIp]:
-        """Return the floating IPs that lead to these ports."""
+        """Return the floating IPs that are mapped to these ports."""
         return [FloatingIp.from_body(body) for body in self._list('floatingips', 'port_id', port_ids)]
 
     def floating_ip(self, ctxt: RequestContext, floating_id: str) -> FloatingIp:
@@ -50,7 +50,7 @@ class FloatingIps(NeutronRequests):
     def floating_ips_of_project(self, ctxt: RequestContext, limit: int, address: str | None = None) -> list[FloatingIp]:
         """Return at most ``limit`` floating IPs of the user's project.
 
-        With ``address``, return those with this address that the user can see, of any project.
+        If ``address`` is given, return the floating IPs with this address that the user can see, of any project.
         """
         query = ('floating_ip_address', address) if address else ('tenant_id', ctxt.project_id or '')
         return [FloatingIp.from_body(body) for body in self._some('floatingips', [query], ctxt, limit)]
@@ -69,13 +69,15 @@ class FloatingIps(NeutronRequests):
     def lead_to(
         self, ctxt: RequestContext, floating: FloatingIp, port_id: str | None, fixed_ip: str | None = None
     ) -> None:
-        """Let a floating IP lead to an address of a port, or to nothing if ``port_id`` is None.
+        """Map a floating IP to a port's address, or unmap it if ``port_id`` is None.
+
+        ``fixed_ip`` is one of the port's addresses; None lets Neutron choose.
 
         Raises:
             FloatingIpNotFound: No such floating IP exists.
             PortNotFound: No such port exists.
-            NetworkInvalid: No router connects the two networks.
-            NetworkConflict: Another floating IP leads to that address.
+            NetworkInvalid: No router connects the networks of the floating IP and of the port.
+            NetworkConflict: Another floating IP is mapped to the port's address.
         """
         body = {'port_id': port_id, **({'fixed_ip_address': fixed_ip} if fixed_ip else {})}
         self._one(

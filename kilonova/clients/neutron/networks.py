@@ -1,4 +1,4 @@
-"""Networks and subnets of Neutron, and the guarantees that QoS policies request for ports."""
+"""Networks and subnets of Neutron, and the guaranteed resources that QoS policies request for ports."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from kilonova.clients.neutron.refusals import NetworkNotFound, body_of
 from kilonova.clients.neutron.request import NeutronRequests
 from kilonova.context import RequestContext
 
-# Types of QoS policy rules that request resources of Placement.
+# Types of QoS policy rules for which a port requests guaranteed resources of Placement.
 BANDWIDTH, PACKET_RATE = 'minimum_bandwidth', 'minimum_packet_rate'
 GUARANTEES = (BANDWIDTH, PACKET_RATE)
 
 
 @dataclass(frozen=True)
 class Network:
-    """A network. ``physical_network`` and ``network_type`` are None unless it was read as the service."""
+    """A network. ``physical_network`` and ``network_type`` are None if the network was read as a user."""
 
     id: str
     name: str
@@ -54,7 +54,7 @@ class Network:
 
 @dataclass(frozen=True)
 class SubnetRoute:
-    """A static route that a subnet's hosts get by DHCP."""
+    """A static route that a subnet's hosts receive by DHCP."""
 
     destination: str
     nexthop: str
@@ -101,9 +101,9 @@ class Networks(NeutronRequests):
         return {body['id']: Network.from_body(body) for body in self._list('networks', 'id', ids, ctxt=ctxt)}
 
     def available_networks(self, ctxt: RequestContext | None, project_id: str) -> list[Network]:
-        """Return the networks that a server of the project can use without naming one.
+        """Return the networks that a server of the project can use without naming a network.
 
-        They are the project's own networks and the shared ones.
+        These are the project's own networks and the shared networks.
         """
         found = [
             *self._pages('networks', [('tenant_id', project_id), ('shared', 'False')], ctxt),
@@ -112,19 +112,19 @@ class Networks(NeutronRequests):
         return [Network.from_body(body) for body in found]
 
     def check_topology(self, ctxt: RequestContext) -> None:
-        """Check that Neutron can create a network for the user's project (``topology``).
+        """Check that Neutron can create a network for the user's project (``topology``). Nothing is created.
 
         Raises:
-            NetworkInvalid: This Neutron does not create networks of its own accord.
+            NetworkInvalid: This Neutron does not create networks automatically.
             NetworkConflict: A default external network or a default subnet pool is missing.
         """
         self._topology(ctxt, ctxt.project_id or '', '?fields=dry-run')
 
     def topology(self, project_id: str) -> str:
-        """Return the id of the network that Neutron creates for a project without one, with a subnet and a router.
+        """Return the id of the network that Neutron automatically creates for a project without a network.
 
-        The router leads to an external network. Neutron returns the same network at each further call. Raises
-        NetworkQuotaFull if a quota is used up, and the errors of ``check_topology``.
+        Neutron also creates a subnet, and a router to an external network. Further calls return the same network.
+        Raises NetworkQuotaFull if a quota is used up, and the errors of ``check_topology``.
         """
         return str(self._topology(None, project_id)['id'])
 
@@ -138,9 +138,9 @@ class Networks(NeutronRequests):
         return Network.from_body(self._one('GET', 'networks', network_id, ctxt, NetworkNotFound(network_id=network_id)))
 
     def visible_networks(self, ctxt: RequestContext, limit: int, *, external: bool = False) -> list[Network]:
-        """Return at most ``limit`` networks that a user can see, of other projects as well.
+        """Return at most ``limit`` networks that a user can see, including networks of other projects.
 
-        With ``external``, only external networks are returned.
+        With ``external``, return only external networks.
         """
         query = [('router:external', 'True')] if external else []
         return [Network.from_body(body) for body in self._some('networks', query, ctxt, limit)]

@@ -1,4 +1,4 @@
-"""Ports of Neutron: create them, bind them to servers on hosts, name them, release and delete them."""
+"""Ports of Neutron: create ports, bind them to servers on hosts, set their DNS names, unbind and delete them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from kilonova.clients.neutron.request import NeutronRequests
 from kilonova.context import RequestContext
 
 _LABEL = re.compile('[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?', re.ASCII)
-# Seconds for which the list of Neutron's extensions is cached, and the extension that gives ports DNS names.
+# EXTENSIONS_KEPT: seconds for which the list of Neutron's extensions is cached. DNS: the extension that gives ports DNS
+# names.
 EXTENSIONS_KEPT, DNS = 600.0, 'dns-integration'
-# Maximum ports in one response when all ports are listed.
+# Maximum number of ports in one response when all ports are listed.
 PAGE = 1000
-# Keys of binding:profile that a compute service writes, and removes when it unbinds. Other keys belong to the port's
-# owner.
+# Keys of binding:profile that a compute service writes, and that it removes when it unbinds the port. All other keys
+# belong to the port's owner.
 OUR_PROFILE = frozenset(
     (
         'pci_vendor_info',
@@ -48,13 +49,13 @@ class FixedIp:
 
 @dataclass(frozen=True)
 class Port:
-    """A port as the service sees it. If it was read as a user, host, profile and VIF are None or empty."""
+    """A port as the service sees it. If the port was read as a user, host, profile and VIF fields are None or empty."""
 
     id: str
     network_id: str
     project_id: str
     mac: str
-    # ACTIVE, DOWN, BUILD or ERROR.
+    # The port's status: ACTIVE, DOWN, BUILD or ERROR.
     status: str
     admin_state_up: bool
     device_id: str
@@ -63,20 +64,20 @@ class Port:
     security_groups: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     vnic_type: str = 'normal'
-    # The resources that the port requests of Placement. Only the service can see them.
+    # The resources that the port requests of Placement. Only the service can read this field.
     resource_request: Mapping[str, Any] | None = None
     device_profile: str | None = None
-    # The NUMA affinity that the port requests for its device. None if it requests none.
+    # The NUMA affinity policy that the port requests for its device, or None.
     numa_policy: str | None = None
-    # unbound, binding_failed, ovs, hw_veb …
+    # Examples: unbound, binding_failed, ovs, hw_veb.
     vif_type: str | None = None
     vif_details: Mapping[str, Any] = field(default_factory=dict)
     profile: Mapping[str, Any] = field(default_factory=dict)
     host: str | None = None
     port_security_enabled: bool = True
-    # The number of changes of the port. None if this Neutron does not count them.
+    # The number of changes of the port, or None if this Neutron does not count them.
     revision: int | None = None
-    # The port's name in DNS, '' if it has none. None if ports of this Neutron have no names.
+    # The port's DNS name, or '' if it has none. None if ports of this Neutron have no DNS names.
     dns_name: str | None = None
 
     @classmethod
@@ -109,12 +110,15 @@ class Port:
 
     @property
     def binding_failed(self) -> bool:
-        """Whether no agent on the port's host can bind it. Neutron reports this in the port and not by an error."""
+        """Whether no agent on the port's host can bind the port.
+
+        Neutron reports this in the port's VIF type, not as an error.
+        """
         return self.vif_type == 'binding_failed'
 
     @property
     def active(self) -> bool:
-        """Whether there is nothing to wait for, because the port is plugged or its owner has switched it off."""
+        """Whether no wait for the port is needed: it is plugged, or its owner set its administrative state to down."""
         return self.status == 'ACTIVE' or not self.admin_state_up
 
     @property
@@ -125,7 +129,7 @@ class Port:
 
 @dataclass(frozen=True)
 class PortQuota:
-    """The number of ports that a project may have (None: any number), and the number that it has."""
+    """The number of ports that a project may have (None means any number), and the number that it has at present."""
 
     limit: int | None
     used: int
@@ -136,7 +140,7 @@ class PortQuota:
 
 
 class _Extensions:
-    """The extensions of this Neutron, which are read again after EXTENSIONS_KEPT seconds."""
+    """The names of this Neutron's extensions. The list is read again after EXTENSIONS_KEPT seconds."""
 
     def __init__(self, ask: Callable[[], frozenset[str]]) -> None:
         self._ask, self._known, self._until = ask, frozenset[str](), 0.0
@@ -171,7 +175,7 @@ class PortCalls(NeutronRequests):
         return [Port.from_body(body) for body in self._list('ports', 'device_id', [device_id or ''], ctxt=ctxt)]
 
     def ports_of_servers(self) -> list[Port]:
-        """Return all ports that a compute service has given to a server.
+        """Return all ports that belong to servers, of all projects.
 
         Sends one request for each PAGE ports of the cloud.
         """
@@ -200,11 +204,11 @@ class PortCalls(NeutronRequests):
         security_groups: Sequence[str] = (),
         name: str = '',
     ) -> Port:
-        """Create a port that is bound to a host, or to none if ``host`` is None.
+        """Create a port that is bound to a host, or to no host if ``host`` is None.
 
-        Check ``binding_failed`` of the result. ``security_groups`` are ids. If there are none, the port gets the
-        project's default group. ``name`` is the port's name in DNS, if ports have such names. If Neutron does not
-        answer, the port may exist nevertheless, and ``ports(device_id=…)`` returns it then.
+        The caller must check ``binding_failed`` of the result. ``security_groups`` are ids; if there are none, the port
+        gets the project's default group. ``name`` becomes the port's DNS name if this Neutron has DNS names. If Neutron
+        does not answer, the port may exist nevertheless; ``ports(device_id=…)`` then returns it.
 
         Raises:
             NetworkNotFound: No such network exists.
@@ -246,13 +250,13 @@ class PortCalls(NeutronRequests):
     ) -> Port:
         """Bind a port to a server on a host, or to a server without a host if ``host`` is None.
 
-        ``port`` is the port as the service read it. ``profile`` is our part of its profile, and the part of the port's
-        owner is kept. ``name`` is its new name in DNS, if ports have such names. Without ``name`` the name is kept.
-        Check ``binding_failed`` of the result.
+        ``port`` must have been read as the service. ``profile`` has the keys of the binding profile that a compute
+        service writes; the keys of the port's owner are kept. ``name`` becomes the port's DNS name if this Neutron has
+        DNS names; if ``name`` is empty, the DNS name is kept. The caller must check ``binding_failed`` of the result.
 
         Raises:
             PortNotFound: No such port exists.
-            PortChanged: The port was changed since it was read. So two servers never get the same port.
+            PortChanged: The port was changed since it was read. This prevents two servers from getting the same port.
             NetworkInvalid, NetworkConflict: Neutron refuses the request.
         """
         return self._update(
@@ -263,22 +267,23 @@ class PortCalls(NeutronRequests):
         )
 
     def set_name(self, port: Port, name: str) -> None:
-        """Set the name in DNS of a port, as the service read it.
+        """Set the DNS name of a port, which must have been read as the service.
 
-        No request is sent if the port has that name already, or if ports have no names.
+        No request is sent if the port has that name already, or if this Neutron has no DNS names.
 
         Raises:
             PortNotFound: No such port exists.
             PortChanged: The port was changed since it was read.
-            NetworkInvalid: The text can't be a name.
+            NetworkInvalid: The text can't be a DNS name.
         """
         if fields := _named(port, name):
             self._update(port, fields, None, unchanged=True)
 
     def unbind(self, port: Port) -> None:
-        """Release a port, as the service read it, to its owner. Nothing happens if it is deleted already.
+        """Unbind a port from its server and host. Nothing happens if the port is deleted already.
 
-        The port then has no host, no server, no name, and nothing of ours in its profile.
+        ``port`` must have been read as the service. The port then has no host, no server and no DNS name, and its
+        binding profile has only the keys of its owner.
         """
         name = {'dns_name': ''} if port.dns_name else {}
         try:
@@ -287,7 +292,7 @@ class PortCalls(NeutronRequests):
             return
 
     def set_security_groups(self, ctxt: RequestContext, port: Port, groups: Sequence[str]) -> None:
-        """Set the security groups (ids) of a port, as this user read it. They replace all groups that it has.
+        """Replace all security groups of a port by ``groups`` (ids). ``port`` must have been read as this user.
 
         Raises:
             PortNotFound: No such port exists.
@@ -298,9 +303,10 @@ class PortCalls(NeutronRequests):
         self._update(port, {'security_groups': list(groups)}, None, unchanged=True, ctxt=ctxt)
 
     def set_fixed_ips(self, ctxt: RequestContext, port: Port, wanted: Sequence[Mapping[str, str]]) -> None:
-        """Set the addresses of a port, as this user read it. They replace all addresses that it has.
+        """Replace all addresses of a port by ``wanted``. ``port`` must have been read as this user.
 
-        Each address has a subnet_id and an ip_address. Without ip_address Neutron chooses a free one of the subnet.
+        Each address is a dict with subnet_id and ip_address. Without ip_address Neutron chooses a free address of the
+        subnet.
 
         Raises:
             PortNotFound: No such port exists.
@@ -310,20 +316,20 @@ class PortCalls(NeutronRequests):
         self._update(port, {'fixed_ips': [dict(one) for one in wanted]}, None, unchanged=True, ctxt=ctxt)
 
     def release_host(self, port: Port) -> Port:
-        """Unbind a port, as the service read it, from its host. It remains the port of its server.
+        """Unbind a port from its host. The port still belongs to its server.
 
-        Raises PortNotFound if no such port exists.
+        ``port`` must have been read as the service. Raises PortNotFound if no such port exists.
         """
         return self._update(port, {'binding:host_id': None}, {})
 
     def delete_port(self, port_id: str) -> None:
-        """Delete a port. Nothing happens if it is deleted already."""
+        """Delete a port. Nothing happens if the port is deleted already."""
         response = self._send('DELETE', f'/ports/{quote(port_id, safe="")}')
         if response.status_code not in (204, 404):
             body_of(response, None, port_id=port_id)
 
     def port_quota(self, project_id: str) -> PortQuota:
-        """Return the number of ports that a project may have and has."""
+        """Return the number of ports that a project may have, and the number that it has or has reserved."""
         path = f'/quotas/{quote(project_id, safe="")}/details.json'
         row = body_of(self._send('GET', path), None)['quota']['port']
         return PortQuota(None if row['limit'] < 0 else row['limit'], row['used'] + row['reserved'])
@@ -338,8 +344,8 @@ class PortCalls(NeutronRequests):
     ) -> Port:
         """Write fields of a port and return the port.
 
-        ``profile`` is our part of its profile, or None if the profile is kept. With ``unchanged`` the port is written
-        only if it was not changed since it was read.
+        ``profile`` has the keys of the binding profile that a compute service writes, or is None if the profile is
+        kept. With ``unchanged``, the port is written only if it was not changed since it was read.
         """
         if profile is not None and (wanted := theirs(port.profile) | dict(profile)) != port.profile:
             fields = {**fields, 'binding:profile': wanted}
@@ -351,18 +357,18 @@ class PortCalls(NeutronRequests):
 
 
 def _named(port: Port, name: str) -> dict[str, str]:
-    """Return the field that gives a port a name in DNS, or an empty dict if the port has that name already."""
+    """Return the field that sets a port's DNS name, or an empty dict if the name need not or can't be set."""
     return {'dns_name': name} if name and port.dns_name not in (None, name) else {}
 
 
 def name_in_dns(hostname: str) -> str:
-    """Return a server's hostname in the form that Neutron accepts as a port's name, or '' if it can't be one.
+    """Return a server's hostname as a port's DNS name, or '' if Neutron would not accept the name.
 
     >>> name_in_dns('Web.example.org'), name_in_dns('ubuntu-24.04'), name_in_dns('a..b')
     ('web.example.org', '', '')
     """
     labels = hostname.lower().split('.')
-    # A top-level domain is never a number.
+    # A name whose last label is a number is refused, because a top-level domain is never a number.
     if not all(map(_LABEL.fullmatch, labels)) or (len(labels) > 1 and labels[-1].isdecimal()):
         return ''
     return '.'.join(labels)

@@ -1,4 +1,4 @@
-"""Convert Neutron's responses to bodies, or raise the error that corresponds to a refusal."""
+"""Return the body of Neutron's response, or raise the error class that corresponds to a refusal."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class PortQuotaFull(errors.Forbidden):
 
 
 class NetworkQuotaFull(errors.Forbidden):
-    """Another quota than that of ports is used up. The text is Neutron's and names the quota."""
+    """A quota other than the quota of ports is used up. The text is Neutron's and names the quota."""
 
     msg_fmt = '%(detail)s'
 
@@ -121,12 +121,12 @@ class NetworkForbidden(errors.Forbidden):
 
 
 class NetworkAccountRefused(errors.Unavailable):
-    """The account of [neutron] lacks a role. It needs admin and service."""
+    """The account of [neutron] lacks a role. The account needs the roles admin and service."""
 
     msg_fmt = 'The network service refuses the account of [neutron]: %(detail)s'
 
 
-# Error classes by NeutronError.type.
+# {type of the NeutronError: error class to raise}
 _LEAVES: dict[str, type[errors.KilonovaError]] = {
     'ExternalIpAddressExhausted': NoMoreFixedIps,
     'InvalidIpForNetwork': FixedIpNotOfNetwork,
@@ -145,9 +145,9 @@ _LEAVES: dict[str, type[errors.KilonovaError]] = {
 
 
 def body_of(response: requests.Response, ctxt: RequestContext | None, **fields: str) -> Any:
-    """Return the body of a response, or raise the error that the response stands for.
+    """Return the body of a response, or raise the error that the response means.
 
-    ``fields`` are the fields of the errors' texts.
+    ``fields`` are values for the error's text, such as ``port_id``.
     """
     if response.status_code < 400:
         return response.json()

@@ -21,7 +21,7 @@ from kilonova.context import RequestContext
 
 
 class NeutronRequests:
-    """The base class of the client's calls. It sends requests as a user or as the service."""
+    """The base class of the Neutron client's calls. It sends requests as a user or as the service."""
 
     def __init__(self, adapter: Adapter) -> None:
         auth = adapter.session.auth
@@ -41,8 +41,8 @@ class NeutronRequests:
     ) -> Any:
         """Send a user's request for one object, and return the object, or None if the response has no body.
 
-        Raises ``missing`` if the object does not exist. If the identifier is not a UUID, ``missing`` is raised without
-        a request, because an identifier such as '..' would lead to another path.
+        ``said`` are values for error texts. Raises ``missing`` if the object does not exist. If the identifier is not a
+        UUID, ``missing`` is raised without a request, because an identifier such as '..' would lead to another path.
         """
         if not uuidutils.is_uuid_like(identifier):
             raise missing
@@ -75,9 +75,9 @@ class NeutronRequests:
         *,
         ctxt: RequestContext | None = None,
     ) -> Iterator[Mapping[str, Any]]:
-        """Yield all objects whose ``key`` has one of these values.
+        """Yield all objects whose field ``key`` has one of these values.
 
-        Sends as many requests as the length of the URLs requires.
+        If the values are too long for one URL, several requests are sent.
         """
         for part in repeated(key, values):
             yield from self._pages(collection, [*more, *part], ctxt)
@@ -90,8 +90,8 @@ class NeutronRequests:
         while asked is not None:
             answer = body_of(self._send('GET', f'{path}?{asked}' if asked else path, ctxt=ctxt), ctxt)
             yield from answer[name]
-            # Only a Neutron that limits the size of pages returns these links. Their address is the one that the server
-            # has for itself.
+            # Neutron returns these links only if it limits the size of pages. Only the query of a link is used, because
+            # its host may be an address that clients can't reach.
             following = [link['href'] for link in answer.get(f'{name}_links', ()) if link['rel'] == 'next']
             asked = urlsplit(following[0]).query if following else None
 
@@ -106,7 +106,7 @@ class NeutronRequests:
     ) -> requests.Response:
         headers, token = dict(headers), getattr(ctxt, 'auth_token', None)
         if token:
-            # Only the token is the user's. The endpoint may still come from the service's own catalog.
+            # Only the token is the user's. The endpoint may still be read from the service's own catalog.
             headers['X-Auth-Token'] = token
             kwargs['authenticated'] = False
         attempts = session.READ_ATTEMPTS if method == 'GET' else 1
@@ -123,5 +123,5 @@ _MISSING = {
 
 
 def _singular(collection: str) -> str:
-    """Return the key of one object in a body."""
+    """Return the key that one object of the collection has in a body."""
     return collection.removesuffix('s').replace('-', '_')

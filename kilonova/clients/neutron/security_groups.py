@@ -15,8 +15,8 @@ from kilonova.context import RequestContext
 class SecurityGroupRule:
     """A rule for incoming traffic.
 
-    None in ``protocol`` or in a port means any. The traffic comes from ``remote_group`` (an id) or from ``cidr``. If
-    the two are None, it comes from an address group.
+    If ``protocol`` or a port is None, any protocol or port is allowed. The traffic comes from ``remote_group`` (an id)
+    or from ``cidr``. If these two are None, it comes from an address group.
     """
 
     id: str
@@ -46,7 +46,7 @@ class SecurityGroupRule:
 
 @dataclass(frozen=True)
 class SecurityGroupRules:
-    """A security group. ``rules`` are only its rules for incoming traffic."""
+    """A security group. ``rules`` has only the group's rules for incoming traffic."""
 
     id: str
     name: str
@@ -76,7 +76,7 @@ class SecurityGroups(NeutronRequests):
     def listed_security_groups(
         self, ctxt: RequestContext, limit: int, offset: int, *, all_projects: bool
     ) -> list[SecurityGroupRules]:
-        """Return a page of the security groups of the user's project, or of all that the user can see."""
+        """Return a page of the security groups of the user's project, or of all groups that the user can see."""
         query = [] if all_projects else [('tenant_id', ctxt.project_id or '')]
         return [
             SecurityGroupRules.from_body(body) for body in self._some('security-groups', query, ctxt, limit, offset)
@@ -119,13 +119,13 @@ class SecurityGroups(NeutronRequests):
     def create_security_group_rule(
         self, ctxt: RequestContext, group_id: str, fields: Mapping[str, Any]
     ) -> SecurityGroupRule:
-        """Create a rule for incoming traffic and return it. ``fields`` have Neutron's names.
+        """Create a rule for incoming traffic and return it. ``fields`` are named as in Neutron's API.
 
         Raises:
             SecurityGroupNotFound: No such security group exists.
             NetworkQuotaFull: The quota of rules is used up.
             NetworkInvalid: Neutron does not accept the fields.
-            NetworkConflict: The group has such a rule.
+            NetworkConflict: The group has an equal rule already.
         """
         body = {'security_group_id': group_id, 'direction': 'ingress', **fields}
         return SecurityGroupRule.from_body(self._made('security-group-rules', body, ctxt))
@@ -135,10 +135,10 @@ class SecurityGroups(NeutronRequests):
         self._one('DELETE', 'security-group-rules', rule_id, ctxt, SecurityGroupRuleNotFound(name=rule_id))
 
     def security_groups(self, ctxt: RequestContext, wanted: Sequence[str]) -> list[SecurityGroupRules]:
-        """Return security groups of the user's project by name or id, in this order.
+        """Return security groups of the user's project by name or id, in the order of ``wanted``.
 
-        A name takes precedence over an id. Raises SecurityGroupNotFound if there is no such group, and
-        SecurityGroupNotUnique if several groups have the name.
+        If a text is the name of one group and the id of another, the name counts. Raises SecurityGroupNotFound if no
+        group has the name or id, and SecurityGroupNotUnique if several groups have the name.
         """
         own = [('tenant_id', ctxt.project_id)]
         by_name: dict[str, list[SecurityGroupRules]] = {}

@@ -1,6 +1,6 @@
 """Calls to a host outside operations: host description, console output, diagnostics and external events.
 
-They change nothing, so they take no lock.
+None of these calls changes the host or a server, so they take no lock.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ LOG = logging.getLogger(__name__)
 
 # Events that Neutron sends about the ports of servers.
 PORT_EVENTS = frozenset(('network-vif-plugged', 'network-vif-unplugged'))
-# Control characters that are kept. Guests write others, for example to colour a terminal, and JSON parsers refuse them.
+# Control characters that console output keeps. Guests write others, for example to colour a terminal, but JSON parsers
+# refuse them.
 _KEPT = frozenset('\t\n\r')
 
 _Measured = TypeVar('_Measured')
@@ -30,9 +31,10 @@ _Measured = TypeVar('_Measured')
 
 @query_method(Compute.describe_host)
 def describe(host: ComputeHost, ctxt: RequestContext) -> Reply:
-    """Return the host's domains with their devices, its server directories, and the missing devices that servers hold.
+    """Return a description of the host, for the audit and for administrators.
 
-    The audit and administrators use it.
+    It has the host's domains with their devices, the servers' directories, and the devices that servers hold but the
+    host lacks.
     """
     driver, held = host.driver, host.tracker.host_devices.held()
     return {
@@ -47,7 +49,7 @@ def describe(host: ComputeHost, ctxt: RequestContext) -> Reply:
 
 @query_method(Compute.get_host_uptime)
 def uptime(host: ComputeHost, ctxt: RequestContext) -> str | None:
-    """Return what the uptime command prints on this host, or None if the driver can't provide it."""
+    """Return the output of the uptime command on this host, or None if the driver can't provide it."""
     return host.driver.host.uptime()
 
 
@@ -55,7 +57,8 @@ def uptime(host: ComputeHost, ctxt: RequestContext) -> str | None:
 def console_output(host: ComputeHost, ctxt: RequestContext, instance: objects.Instance, tail_length: int | None) -> str:
     """Return the last ``tail_length`` lines that a guest wrote to its serial console.
 
-    None returns all lines that the driver keeps. Raises ConsoleNotAvailable (404) if there is no console log to read.
+    If ``tail_length`` is None, return all lines that the driver keeps. Raises ConsoleNotAvailable (404) if there is no
+    console log to read.
     """
     text = ''.join(char for char in host.driver.guests.get_console_output(instance) if char >= ' ' or char in _KEPT)
     if tail_length is None:
@@ -88,7 +91,7 @@ def _of_running(
     try:
         return read(instance)
     except errors.KilonovaError:
-        # The guest may have stopped meanwhile. Then InstanceInvalidState is the right error.
+        # If the guest has stopped since the first check, raise InstanceInvalidState rather than the driver's error.
         check_power(host, instance, 'get_diagnostics')
         raise
 
@@ -98,7 +101,7 @@ def check_power(
 ) -> None:
     """Check that the guest is in one of the power states ``fit``.
 
-    Raises InstanceInvalidState (409) if not; ``method`` names the call in its text.
+    Raises InstanceInvalidState (409) if not. ``method`` is the name of the operation for the error's text.
     """
     state = PowerState(host.driver.guests.get_info(instance))
     if state not in fit:
@@ -114,9 +117,9 @@ def external_events(
     instances: Iterable[objects.Instance],
     events: Iterable[objects.InstanceExternalEvent],
 ) -> None:
-    """Wake the threads that wait for these events. Log an event that no thread waits for.
+    """Wake the threads that wait for these events.
 
-    Events about ports are not logged.
+    An event that no thread waits for is logged, except events of ports.
     """
     known = {instance.uuid: instance for instance in instances}
     for event in events:
@@ -124,7 +127,8 @@ def external_events(
         if event.name == 'accelerator-request-bound' and host.accelerators.tell(event.instance_uuid):
             continue
         if event.name in PORT_EVENTS:
-            # Neutron sends an event for every change of a port. A guest that runs already does not need them.
+            # Neutron sends an event for every change of a port. An event is not logged, because a guest that runs
+            # already does not need it.
             host.ports.tell(event.instance_uuid)
             continue
         if instance is not None:

@@ -32,19 +32,20 @@ from kilonova.states import VmState
 
 LOG = logging.getLogger(__name__)
 
-# Errors that the flow receives unchanged.
+# Errors of a build that the flow receives unchanged.
 PASSED_THROUGH = (errors.HostRejected, errors.KeyGone, errors.Cancelled, errors.Conflict)
 
 
 def verdict(op: HostTask, error: Exception) -> Exception:
     """Return the error that the flow receives for a failed build.
 
-    HostRejected makes the flow try the next host, BuildAbort makes it try none. Some errors are returned unchanged.
+    After HostRejected the flow tries the next host, after BuildAbort it tries no other host. Some errors are returned
+    unchanged (``PASSED_THROUGH``).
     """
     if isinstance(error, (*PASSED_THROUGH, errors.BuildAbort)):
         return error
     text = readable(error)
-    # If ports are not plugged in time, another host would wait as long again, and the cause is not known.
+    # BuildAbort, because another host would wait as long for the ports, and the cause of the delay is not known.
     if errors.cause_of(error) is errors.Cause.REQUEST or isinstance(error, errors.VirtualInterfaceCreateException):
         return errors.BuildAbort(instance_uuid=op.instance.uuid, reason=text)
     return errors.HostRejected(f'Build of instance {op.instance.uuid} was re-scheduled: {text}')
@@ -52,7 +53,7 @@ def verdict(op: HostTask, error: Exception) -> Exception:
 
 @operation_method(Compute.build_and_run_instance, checks=StepCheck.WRITE, verdict=verdict)
 def build(op: HostTask, order: objects.BuildOrder) -> Reply:
-    """Build and run the server that the order describes. ``verdict`` lists the errors."""
+    """Build and run the server that the order describes. See ``verdict`` for the errors that the flow receives."""
     host, instance = op.host, op.instance
     with op.exclusive(), host.build_slots.hold(op.check):
         began = host.clock()
@@ -90,8 +91,8 @@ def _claim(op: HostTask, order: objects.BuildOrder) -> list[objects.PciDevice]:
     }
     if 'availability_zone' in instance and instance.availability_zone:
         values['availability_zone'] = instance.availability_zone
-    # The providers of the first attempt are stored with the server already. Those of an alternate host are written
-    # here.
+    # On the first attempt the server's row has the requests with their Placement providers already. The providers of an
+    # alternate host are written here.
     extra = {'pci_requests': requests.to_column()} if requests is not None and order.attempt > 1 else {}
     fields: ClaimFields = {
         'transition': 'build.claim',
@@ -122,7 +123,7 @@ def _spawn(op: HostTask, order: objects.BuildOrder, devices: list[objects.PciDev
 
 
 def opened(op: HostTask, sealed: str | None) -> sealing.ServerSecrets:
-    """Return the admin password and files, decrypted for the driver. Raises HostRejected if this host lacks the key."""
+    """Return the decrypted admin password and files for the driver. Raises HostRejected if this host lacks the key."""
     if sealed is None:
         return sealing.ServerSecrets()
     try:
@@ -147,7 +148,7 @@ def _save(op: HostTask, order: objects.BuildOrder) -> None:
         fields['system_metadata'] = {'boot_roles': ','.join(op.ctxt.roles)}
     with tracker.writing(op.ctxt):
         plan = tracker.plan_allocate(instance.uuid, RUN)
-        # The usage now counts one running task less, and no failed builds.
+        # The usage now has one build less that is running, and no failed builds.
         tracker.failed_builds = 0
         fields['usage'] = tracker.usage(plan)
         op.save(plan, **fields)
@@ -160,9 +161,9 @@ def _save(op: HostTask, order: objects.BuildOrder) -> None:
 
 
 def _refused(op: HostTask) -> None:
-    """Send the notification of the failed build. If the host refused the claim, also write the failed event.
+    """Send the notification of the failed build. If the host refused the claim, also write the failed action event.
 
-    ``_release`` writes the event if the build failed after the claim.
+    If the build failed after the claim, ``_release`` writes the event.
     """
     if not isinstance(op.error, (errors.KeyGone, errors.Cancelled)):
         op.notify('instance.create.error', fault=op.error)
@@ -188,9 +189,10 @@ def _release(op: HostTask) -> None:
 
 
 def destroy(op: HostTask, **ended: Unpack[Undone]) -> None:
-    """Undo a build that was complete, partial or never started.
+    """Destroy the guest and release the claims of a build that was complete, partial or never started.
 
-    A server whose build was saved is left alone: its row says that it is on this host, and only the reply was lost.
+    If the build's end was saved, nothing is changed: the server's row says that the server is on this host, and only
+    the reply to the flow was lost.
     """
     fresh = records.instance(op.ctxt, op.instance.uuid)
     if fresh is not None and fresh.host == op.host.name and fresh.vm_state != VmState.BUILDING:
@@ -211,20 +213,22 @@ def destroy(op: HostTask, **ended: Unpack[Undone]) -> None:
 def undo_build(op: HostTask) -> Reply:
     """Undo ``build`` for the flow.
 
-    Safe if the build never ran, was already undone here, or was lost with an earlier process.
+    It is safe to call it if the build never ran, was already undone on this host, or ended when an earlier process of
+    this host ended.
     """
     with op.exclusive():
         destroy(op)
     return {}
 
 
-# WRITE: a server that is being deleted never comes back, so its remains may be deleted. The save checks the key.
+# WRITE: no check first, because a server that is being deleted never comes back. The save at the end checks the
+# operation key.
 @operation_method(Compute.terminate_instance, checks=StepCheck.WRITE, forward=True)
 def terminate(op: HostTask) -> Reply:
-    """Delete the server's guest and files on this host, and release all that it holds here.
+    """Delete the server's guest and files on this host, and release all resources that the server holds on this host.
 
-    This includes the claims of both ends of an unconfirmed move. The flow writes the server's end state and sends the
-    notifications of begin and end.
+    This includes the claims of source and destination of an unconfirmed move. The flow writes the server's end state
+    and sends the notifications of the delete's begin and end.
     """
     op.begin('compute_terminate_instance')
     at_home = op.instance.host == op.host.name
@@ -234,7 +238,7 @@ def terminate(op: HostTask) -> Reply:
         op.host.driver.guests.destroy(op.instance)
         if at_home:
             op.notify('instance.shutdown.end')
-        # Saved as an undo, because both hosts of a move get this call under one key, and the conductor must not take
-        # the second save for a repetition of the first.
+        # The save is marked as an undo, because both hosts of a move get this call with one operation key, and the
+        # conductor must not take the second save for a repetition of the first.
         op.give_back(undo=True, event=op.event())
     return {}

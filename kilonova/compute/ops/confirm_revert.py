@@ -1,7 +1,8 @@
 """Confirm or revert a resize or cold migration. Except ``check_revert``, the steps are repeated until they succeed.
 
-Confirm: the source deletes what it kept of the server and frees the old devices. Revert: the source checks that it can
-take the server back, the destination releases what the move brought, then the source restores the server.
+Confirm: the source deletes the disks and guest that it kept, and frees the old devices. Revert: the source checks that
+it can take the server back, the destination deletes the new guest and releases its claims, then the source restores the
+server.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ LOG = logging.getLogger(__name__)
 
 @operation_method(Compute.confirm_resize, forward=True)
 def confirm_resize(op: HostTask, migration: objects.Migration) -> Reply:
-    """Delete what the source kept of the server, and free the old devices there.
+    """Delete the guest and disks that the source kept of the server, and free the old devices on the source.
 
     If source and destination are one host, the guest stays untouched. The flow writes the server's end state and sends
-    the notification of it.
+    the notification of the end.
     """
     both = move.same_host(migration)
     op.begin('compute_confirm_resize')
@@ -33,8 +34,8 @@ def confirm_resize(op: HostTask, migration: objects.Migration) -> Reply:
         op.notify('instance.resize_confirm.start')
         move.restore_claims(op.host, op.instance, migration, op.instance.flavor)
         op.host.driver.moves.confirm_migration(op.instance, both)
-        # On one host, a missing context means that the move is confirmed already. Without it, old and new devices can't
-        # be told apart.
+        # If source and destination are one host, a missing migration context means that the move is confirmed already.
+        # Old and new devices can't be told apart without the context.
         if not both or move.context_of(op.instance, migration) is not None:
             op.give_back(move.of_source(migration), event=op.event())
     return {}
@@ -42,9 +43,9 @@ def confirm_resize(op: HostTask, migration: objects.Migration) -> Reply:
 
 @operation_method(Compute.check_revert)
 def check_revert(op: HostTask, migration: objects.Migration) -> Reply:
-    """Check that this host, the source, can take the server back. Changes nothing.
+    """Check that this host, the source, can take the server back. Nothing is changed.
 
-    Raises HostRejected if this host no longer has all the devices that the server held here.
+    Raises HostRejected if this host no longer has all the devices that the server held on it.
     """
     with op.exclusive():
         move.restore_claims(op.host, op.instance, migration)
@@ -80,7 +81,8 @@ def finish_revert_resize(op: HostTask, migration: objects.Migration) -> Reply:
         try:
             _check_devices(op, devices, accelerators)
         except errors.DevicesFailed as error:
-            # Nothing is left at the destination, so the server returns to the source, and its guest stays off.
+            # The destination has nothing of the server any more, so the server returns to the source, but its guest
+            # stays off.
             LOG.error('The guest is not started: %s', error, instance_uuid=instance.uuid)
             host.devices_failed(op.ctxt, instance.uuid, error)
             power_on = False
@@ -117,7 +119,8 @@ def _old_devices(
 ) -> tuple[list[objects.PciDevice], list[objects.PciDevice], Extra]:
     """Change ``op.instance`` to the server as it was before the move.
 
-    Return the devices and the accelerators that it held here, and the columns of instance_extra to write.
+    Return the devices and the accelerators that the server held on this host, and the columns of instance_extra to
+    write.
     """
     devices = op.host.tracker.devices_without(op.instance.uuid, claim_key(migration))
     extra = op.instance.go_back(move.context_of(op.instance, migration))

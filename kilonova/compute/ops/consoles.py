@@ -51,7 +51,8 @@ def validate(
 ) -> bool:
     """Return whether ``target`` ('address:port') is the current address of this guest's console.
 
-    A proxy asks this after it has connected, because another guest may have got the port since the token was issued.
+    A console proxy calls this after it has connected, because another guest may have got the port since the token was
+    issued.
     """
     protocol, _, _ = TYPES.get(console_type, ('', '', ''))
     found = host.driver.guests.get_console(instance, protocol) if protocol else None
@@ -72,7 +73,7 @@ def _offer(host: ComputeHost, instance: objects.Instance, protocol: str, console
     check_power(host, instance, f'get_{protocol}_console', (PowerState.RUNNING, PowerState.PAUSED))
     found = host.driver.guests.get_console(instance, protocol)
     if found is None:
-        # The guest was started before the option was set, or has stopped meanwhile.
+        # The guest has no console: it was started before the option was set, or it has stopped meanwhile.
         raise errors.ConsoleTypeUnavailable(console_type=console_type)
     return ConsoleOffer(
         console_type=console_type,

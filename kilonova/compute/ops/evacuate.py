@@ -1,8 +1,9 @@
 """Evacuate a server of a host that is down: build it on this host.
 
-The steps are: claim, take over the server's disks or create them again, and save that the server is on this host. The
-claim is that of an arriving server (``move.claim``): CPU, memory, disk, NUMA placement and devices for the same flavor,
-under the migration's claim key. ``compute.evacuated`` removes what the old host has when that host is back.
+The steps are: claim resources and devices, take over the server's disks or create them again, and save that the server
+is on this host. The claim is made as for any server that moves to this host (``move.claim``): CPU, memory, disk, NUMA
+placement and devices for the same flavor, under the migration's claim key (its name in the tracker).
+``compute.evacuated`` removes the guest, disks and devices from the old host when that host is back.
 """
 
 from __future__ import annotations
@@ -23,24 +24,25 @@ LOG = logging.getLogger(__name__)
 
 
 class SharedStorageDiffers(errors.BuildAbort):
-    """The request says whether the disks are on shared storage, and this host finds otherwise."""
+    """The request says whether the disks are on shared storage, but this host finds the opposite."""
 
     msg_fmt = 'Invalid state of instance files on shared storage'
 
 
 def verdict(op: HostTask, error: Exception) -> Exception:
-    """Return the error that the flow receives: that of ``build.verdict``, except that Unanswered is returned unchanged.
+    """Return the error that the flow receives for a failed evacuation.
 
-    The call is then sent again.
+    Unanswered is returned unchanged, and other errors are converted by ``build.verdict``. After Unanswered the flow
+    sends the call again.
     """
     return error if isinstance(error, errors.Unanswered) else build.verdict(op, error)
 
 
 @operation_method(Compute.evacuate_instance, checks=StepCheck.WRITE, verdict=verdict)
 def evacuate(op: HostTask, order: objects.EvacuateOrder) -> Reply:
-    """Build the server that the order describes. Its row still names the old host.
+    """Build the server that the order describes on this host. Until then the server's row names the old host.
 
-    ``verdict`` lists the errors.
+    See ``verdict`` for the errors that the flow receives.
     """
     host, instance, migration = op.host, op.instance, order.migration
     side, both = claim_key(migration), [migration.source_compute, host.name]
@@ -84,7 +86,7 @@ def evacuate(op: HostTask, order: objects.EvacuateOrder) -> Reply:
 
 
 def _become_here(op: HostTask, order: objects.EvacuateOrder) -> Extra:
-    """Change the instance object to the server on this host, and return the changed columns of instance_extra."""
+    """Change the instance object to the server on this host, and return the instance_extra columns to write."""
     instance, spec = op.instance, order.request_spec
     instance.pci_requests = spec.pci_requests if 'pci_requests' in spec else None
     move.take_place(op, order.migration, spec)
@@ -121,9 +123,9 @@ def _build(op: HostTask, order: objects.EvacuateOrder, devices: list[objects.Pci
 
 
 def _failed(op: HostTask) -> None:
-    """Write the failed event of the action.
+    """Write that the event of the instance action has failed.
 
-    Nothing is written after Unanswered, because the call is sent again under the same key.
+    Nothing is written after Unanswered, because the call is sent again with the same operation key.
     """
     if isinstance(op.error, (errors.KeyGone, errors.Unanswered)):
         return
@@ -132,7 +134,10 @@ def _failed(op: HostTask) -> None:
 
 
 def _put_back(op: HostTask, migration: objects.Migration) -> None:
-    """Delete the guest, and its disks unless they are the source's, and make the old host the server's host again."""
+    """Delete the guest, release this host's claim, and make the old host the server's host again.
+
+    The disks are deleted as well, unless they are the old host's disks on shared storage.
+    """
     if not op.host.driver.moves.hand_back(op.instance, migration.source_compute):
         op.host.driver.guests.destroy(op.instance)
     fresh = records.instance(op.ctxt, op.instance.uuid)
@@ -152,7 +157,7 @@ def _put_back(op: HostTask, migration: objects.Migration) -> None:
 
 @operation_method(Compute.undo_evacuate_instance, checks=StepCheck.UNDO, forward=True)
 def undo_evacuate(op: HostTask, migration: objects.Migration) -> Reply:
-    """Undo ``evacuate`` for the flow. Safe if this host claimed nothing."""
+    """Undo ``evacuate`` for the flow. It is safe to call it if this host claimed nothing."""
     with op.exclusive():
         if migration.dest_compute == op.host.name:
             move.restore_claims(op.host, op.instance, migration)
@@ -162,7 +167,7 @@ def undo_evacuate(op: HostTask, migration: objects.Migration) -> Reply:
 
 @operation_method(Compute.clean_evacuated, checks=StepCheck.UNDO, forward=True)
 def clean_evacuated(op: HostTask, migration: objects.Migration) -> Reply:
-    """Delete what the old host still has of the server, once that host can be reached again."""
+    """Delete the server's guest and disks on the old host, and free its devices, once that host is back."""
     with op.exclusive():
         evacuated.clean(op, migration)
     return {}

@@ -1,8 +1,9 @@
 """Attach a network port to a guest or detach it. The flow creates and deletes the port, and writes the end state.
 
-A port that is a function of a PCI device (SR-IOV) is attached in three steps: ``claim``, then the flow binds the port
-to the claimed device, then ``attach``. It is detached in three steps as well: ``detach``, then the flow unbinds the
-port, then ``free``. A guest can't take such a port along in a live migration.
+A port that is a function of a PCI device (SR-IOV) is attached in three steps: ``claim`` claims a device, the flow binds
+the port to the device, and ``attach`` attaches it. The port is detached in three steps as well: ``detach``, then the
+flow unbinds the port, then ``free`` frees the device. In a live migration, a port of this kind is detached at the
+source and attached at the destination.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ LOG = logging.getLogger(__name__)
 
 @operation_method(Compute.claim_function, checks=StepCheck.WRITE)
 def claim(op: HostTask, request: objects.InstancePCIRequest) -> Reply:
-    """Claim one more device for a port of the server, and return the binding profile for the port.
+    """Claim one more device for a port of the server, and return {'profile': the binding profile for the port}.
 
-    Raises HostRejected if no such device is free, or if it fails its health check.
+    Raises HostRejected if no device that fits the request is free, or if the device fails its health check.
     """
     with op.exclusive():
         device = op.claim_more(request)
@@ -37,14 +38,14 @@ def claim(op: HostTask, request: objects.InstancePCIRequest) -> Reply:
 
 @operation_method(Compute.undo_claim_function, checks=StepCheck.UNDO, forward=True)
 def undo_claim(op: HostTask, request_id: str) -> Reply:
-    """Undo ``claim`` for the flow. Safe if nothing was claimed. The flow deletes the request."""
+    """Undo ``claim`` for the flow. It is safe to call it if nothing was claimed. The flow deletes the request."""
     _free(op, request_id, undo=True)
     return {}
 
 
 @operation_method(Compute.free_function, forward=True)
 def free(op: HostTask, request_id: str) -> Reply:
-    """Free the device of a port that the guest has released and that is unbound. The flow deletes the request."""
+    """Free the device of a port that is detached from the guest and unbound. The flow deletes the request."""
     _free(op, request_id, undo=False)
     return {}
 
@@ -57,7 +58,7 @@ def _free(op: HostTask, request_id: str, undo: bool) -> None:
 
 @operation_method(Compute.attach_interface)
 def attach(op: HostTask, vif: dict[str, Any]) -> Reply:
-    """Attach a port to the guest. ``vif`` is the port as the info cache will have it."""
+    """Attach a port to the guest. ``vif`` is the port in the form in which the info cache stores it."""
     with op.exclusive():
         op.notify('instance.interface_attach.start')
         try:
@@ -76,7 +77,7 @@ def attach(op: HostTask, vif: dict[str, Any]) -> Reply:
 
 @operation_method(Compute.undo_attach_interface, checks=StepCheck.UNDO, forward=True)
 def undo_attach(op: HostTask, vif: dict[str, Any]) -> Reply:
-    """Undo ``attach`` for the flow. Safe if nothing was attached."""
+    """Undo ``attach`` for the flow. It is safe to call it if nothing was attached."""
     with op.exclusive():
         unplug(op, Vif.read(vif))
         op.save_tags()
@@ -98,7 +99,7 @@ def detach(op: HostTask, vif: dict[str, Any]) -> Reply:
 def undo_detach(op: HostTask, vif: dict[str, Any]) -> Reply:
     """Undo ``detach``: attach the port to the guest again.
 
-    Safe if the guest never released it. Nothing is done for a server that is on another host now.
+    It is safe to call it if the guest never released the port. Nothing is done if the server is on another host now.
     """
     with op.exclusive():
         if op.is_at_home():
@@ -109,7 +110,7 @@ def undo_detach(op: HostTask, vif: dict[str, Any]) -> Reply:
 
 @operation_method(Compute.unplug_functions)
 def unplug_functions(op: HostTask, vifs: list[dict[str, Any]]) -> Reply:
-    """Detach the ports that the guest can't take along, at the source of a live migration."""
+    """Detach the ports that are PCI functions from the guest, at the source, before a live migration."""
     with op.exclusive():
         for vif in vifs:
             unplug(op, Vif.read(vif))
@@ -118,9 +119,9 @@ def unplug_functions(op: HostTask, vifs: list[dict[str, Any]]) -> Reply:
 
 @operation_method(Compute.undo_unplug_functions, checks=StepCheck.UNDO, forward=True)
 def undo_unplug_functions(op: HostTask, vifs: list[dict[str, Any]]) -> Reply:
-    """Undo ``unplug_functions``: attach all of these ports to the guest again.
+    """Undo ``unplug_functions``: attach these ports to the guest again.
 
-    Nothing is done for a server that is on another host now.
+    Nothing is done if the server is on another host now.
     """
     with op.exclusive():
         if op.is_at_home():
@@ -132,9 +133,9 @@ def undo_unplug_functions(op: HostTask, vifs: list[dict[str, Any]]) -> Reply:
 
 @operation_method(Compute.plug_functions, forward=True)
 def plug_functions(op: HostTask, vifs: list[dict[str, Any]]) -> Reply:
-    """Attach the PCI ports of this host to a guest that has arrived, at the destination of a live migration.
+    """Attach PCI functions of this host, the destination, to a guest after its live migration.
 
-    A port that can't be attached now is attached at the guest's next start.
+    A port that can't be attached now is attached when the guest is started the next time.
     """
     with op.exclusive():
         op.host.driver.live_migrations.receive(op.instance)

@@ -1,11 +1,12 @@
 """The steps of a live migration, in the order in which the conductor's flow calls the hosts.
 
 The order is ``check_source`` at the source, ``check_destination`` and ``prepare`` at the destination, ``migrate`` at
-the source, ``arrive`` at the destination, and ``leave`` at the source. The undo calls ``abort`` at the source,
-``rollback`` at the destination, then ``abort`` again at the source.
+the source, ``arrive`` at the destination, and ``leave`` at the source. If the flow is undone, it calls ``abort`` at the
+source, ``rollback`` at the destination, then ``abort`` again at the source.
 
-``move`` defines which claims and devices belong to which end. A guest that has moved is not moved back: if the
-operation ends after that, ``rollback`` finds the guest at the destination and keeps it there.
+``move`` defines which claims and devices belong to the source and which to the destination. A guest that has moved is
+not moved back. If the operation is undone after the guest has moved, ``rollback`` finds the guest at the destination
+and keeps it on that host.
 """
 
 from __future__ import annotations
@@ -28,14 +29,15 @@ from kilonova.virt.parts.live_migrations import LiveDevice, LiveGuest, LiveTold
 
 LOG = logging.getLogger(__name__)
 
-# Marks of the saves that write the migration's status. The marks of progress saves count from 1.
+# Numbers that distinguish saves under one operation key: QUEUED and RUNNING for saves of the migration's status. Saves
+# of its progress are numbered from 1.
 QUEUED, RUNNING = -1, -2
 
 
 # -- 1. both hosts check -----------------------------------------------------------------------------------------------
 @operation_method(Compute.check_can_live_migrate_source)
 def check_source(op: HostTask) -> Reply:
-    """Return what a destination must know of the guest (``LiveGuest``), and its accelerators.
+    """Return the guest's properties that a destination compares (``LiveGuest``), and its accelerators.
 
     Raises GuestFailed if the guest is off.
     """
@@ -50,9 +52,9 @@ def check_source(op: HostTask) -> Reply:
 
 @operation_method(Compute.check_can_live_migrate_destination, checks=StepCheck.WRITE, verdict=move.verdict)
 def check_destination(op: HostTask, order: objects.LiveMigrationCheckOrder) -> Reply:
-    """Compare the guest with this host and claim for it. Return how it is transferred and placed (``PlacedOffer``).
+    """Compare the guest with this host and claim its resources. Return how the guest is transferred and placed here.
 
-    Raises HostRejected if this host can't take the guest; an alternate may.
+    The result is a ``PlacedOffer``. Raises HostRejected if this host can't take the guest; an alternate host may.
     """
     live = op.host.driver.live_migrations
     op.begin('compute_check_can_live_migrate_destination')
@@ -60,7 +62,7 @@ def check_destination(op: HostTask, order: objects.LiveMigrationCheckOrder) -> R
         op.undo(move.failed, op)
         offer = live.offer(op.instance, order.guest, order.block, order.over_commit)
         devices = move.claim(op, order, TaskState.MIGRATING, status='preparing')
-        # Registered after the claim, because a refused claim took nothing.
+        # Registered after the claim, because a claim that was refused has nothing to free.
         op.undo(move.free, op, order.migration)
         op.host.check_claimed(op.ctxt, op.instance, devices)
         accelerators = _identified(
@@ -79,7 +81,7 @@ def check_destination(op: HostTask, order: objects.LiveMigrationCheckOrder) -> R
 
 
 def _counterparts(before: list[objects.PciDevice], here: list[objects.PciDevice]) -> dict[str, str]:
-    """Return a dict from each device at the source to the device of this host that replaces it, as addresses.
+    """Return {address of a device at the source: address of the device of this host that replaces it}.
 
     Raises MigrationPreCheckError if the guest would see a difference.
     """
@@ -102,7 +104,7 @@ def _counterparts(before: list[objects.PciDevice], here: list[objects.PciDevice]
 def _taken_along(
     devices: list[objects.PciDevice], requests: objects.InstancePCIRequests | None
 ) -> list[objects.PciDevice]:
-    """Return the devices without those of ports, which are detached from the guest before it moves."""
+    """Return the devices except those of ports. Ports are detached from the guest before it moves."""
     of_ports = {request.request_id for request in requests_of_ports(requests)}
     return [device for device in devices if device.request_id not in of_ports]
 
@@ -112,9 +114,10 @@ def _claimed(op: HostTask, migration: objects.Migration) -> list[objects.PciDevi
 
 
 def _identified(op: HostTask, accelerators: list[objects.PciDevice]) -> list[objects.PciDevice]:
-    """Set the vendor and product id of the functions that these accelerators are on, and return the accelerators.
+    """Set vendor and product id of the PCI function that each accelerator is a part of, and return the accelerators.
 
-    Raises MigrationPreCheckError if an accelerator can't move while the guest runs, or if this host lacks its function.
+    Raises MigrationPreCheckError if an accelerator can't move while the guest runs, or if this host lacks its PCI
+    function.
     """
     for device in accelerators:
         if device.dev_type != MDEV:
@@ -143,7 +146,7 @@ def _described(accelerator: objects.PciDevice) -> LiveDevice:
 def _accelerators_before(guest: LiveGuest) -> list[objects.PciDevice]:
     """Return the accelerators that the guest has at the source.
 
-    A source of the previous release does not list accelerators, and does not let a guest with accelerators migrate.
+    A source host of the previous release lists none, because it refuses to migrate a guest with accelerators.
     """
     return [
         objects.PciDevice(
@@ -167,8 +170,8 @@ def _seen(device: objects.PciDevice) -> tuple[str | None, ...]:
 def prepare(op: HostTask, order: objects.LiveMigrationOrder) -> Reply:
     """Create empty disks and mediated devices, and connect the server's volumes, at the destination.
 
-    Return {'volumes': how guests find the volumes on this host}. If it fails, ``rollback`` deletes the disks, the
-    volume connections and the claim.
+    Return {'volumes': how guests find the volumes on this host}. If this step fails, ``rollback`` deletes the disks,
+    the volume connections and the claim.
     """
     op.begin('compute_pre_live_migration')
     with op.exclusive(), op.undoing('prepare'):
@@ -186,7 +189,8 @@ def prepare(op: HostTask, order: objects.LiveMigrationOrder) -> Reply:
 def migrate(op: HostTask, order: objects.LiveMigrationOrder) -> Reply:
     """Migrate the guest from the source to the destination.
 
-    If the call is repeated after this process has forgotten it, the running migration is followed to its end.
+    If the call is repeated by the flow after this process was restarted, the step waits for the migration that already
+    runs.
     """
     host, migration = op.host, order.migration
     op.begin('compute_live_migration')
@@ -213,7 +217,9 @@ def _told(op: HostTask, migration: objects.Migration) -> LiveTold:
 
 @query_method(Compute.live_migration_force_complete)
 def force_complete(host: ComputeHost, ctxt: RequestContext, instance: objects.Instance) -> None:
-    """Force the running migration to complete. ``migrate`` runs at the same time and sees its end.
+    """Force the running migration to complete.
+
+    The step ``migrate`` still runs at this time and sees the migration's end.
 
     Raises MigrationError if no migration of the guest runs.
     """
@@ -239,10 +245,11 @@ def _receive(op: HostTask, migration: objects.Migration, fields: SaveFields) -> 
     move.restore_claims(host, op.instance, migration, op.instance.flavor)
     host.driver.live_migrations.receive(op.instance)
     with host.tracker.writing(op.ctxt):
-        # A compute that started after the migration had ended has the server under ``RUN``.
+        # If this compute service was started after the migration had ended, the tracker has the server's claim under
+        # ``RUN``.
         side = claim_key(migration)
         plan = host.tracker.plan_allocate(uuid, side if side in host.tracker.sides(uuid) else RUN)
-        # The usage now counts one running task less.
+        # The usage now has one task less that is running.
         fields['usage'] = host.tracker.usage(plan)
         fields['expect'] = {'host': [migration.source_compute, host.name]}
         fields['values'] = {'host': host.name, 'node': host.tracker.nodename, 'compute_id': host.tracker.node.id}
@@ -252,7 +259,7 @@ def _receive(op: HostTask, migration: objects.Migration, fields: SaveFields) -> 
 # -- 5. the source cleans up -------------------------------------------------------------------------------------------
 @operation_method(Compute.post_live_migration, forward=True)
 def leave(op: HostTask, order: objects.LiveMigrationOrder) -> Reply:
-    """Delete the domain, disks, volume connections and claim at the source, after the destination has them."""
+    """Delete the domain, disks, volume connections and claim at the source, after the guest runs at the destination."""
     with op.exclusive():
         op.host.driver.live_migrations.leave(op.instance, order.offer)
         op.give_back(move.of_source(order.migration))
@@ -263,10 +270,10 @@ def leave(op: HostTask, order: objects.LiveMigrationOrder) -> Reply:
 # -- undo --------------------------------------------------------------------------------------------------------------
 @operation_method(Compute.undo_live_migration, checks=StepCheck.UNDO, forward=True)
 def abort(op: HostTask, order: objects.LiveMigrationUndo) -> Reply:
-    """Abort the migration at the source, so that none runs any more.
+    """Abort the running migration of the guest at the source, if there is one.
 
-    Return {'active': whether the guest is on this host, 'switched': whether it runs at the destination and has arrived
-    as far as it ever will}.
+    Return {'active': whether the guest is on this host, 'switched': whether the guest runs at the destination and its
+    transfer has ended}.
     """
     live = op.host.driver.live_migrations
     with op.exclusive():
@@ -286,10 +293,10 @@ def abort(op: HostTask, order: objects.LiveMigrationUndo) -> Reply:
 
 @operation_method(Compute.rollback_live_migration_at_destination, checks=StepCheck.UNDO, forward=True)
 def rollback(op: HostTask, order: objects.LiveMigrationUndo) -> Reply:
-    """Delete at the destination what has arrived of the guest, and its claim, and return {'arrived': False}.
+    """Delete the guest's incomplete domain and disks and its claim at the destination, and return {'arrived': False}.
 
-    The guest is kept and {'arrived': True} returned if it has left the source, even if it is off now, or if it has
-    arrived completely.
+    If the guest has left the source, even if it is off now, or if it has arrived completely, keep the guest and return
+    {'arrived': True}.
     """
     migration, gone = order.migration, order.gone
     with op.exclusive():

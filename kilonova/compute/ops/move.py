@@ -1,8 +1,9 @@
-"""Functions for the steps of all moves, mainly: which claims and devices on this host belong to which end of a move.
+"""Functions for all moves, mainly: which claims and devices on this host belong to the source or destination of a move.
 
-At the destination everything is held under the migration's claim key. At the source it is what the server held before:
-under ``RUN``, or under the claim key of the older move that brought it here. If source and destination are one host,
-both ends are on this host, and after a restart the migration context tells them apart.
+At the destination, the claim is stored in the tracker under the migration's claim key. At the source, the server's
+claim is the one from before the move: under ``RUN``, or under the claim key of an older move that brought the server to
+this host. If source and destination are one host, the tracker has two claims; after a restart the migration context
+tells which is which.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ EVERY = 5.0
 
 
 def same_host(migration: objects.Migration) -> bool:
-    """Return whether source and destination are one node."""
+    """Return whether source and destination of the move are the same node."""
     return (migration.source_compute, migration.source_node) == (migration.dest_compute, migration.dest_node)
 
 
@@ -37,14 +38,14 @@ def context_of(instance: objects.Instance, migration: objects.Migration) -> obje
 
 
 def is_over(op: HostTask, instance: objects.Instance, migration: objects.Migration) -> bool:
-    """Return whether a move from or to this host has ended and the server is no longer part of it."""
+    """Return whether this host's move of the server has ended, so that the server is no longer part of it."""
     return context_of(instance, migration) is None and all(
         one.uuid != migration.uuid for one in records.moves(op.ctxt, op.host.name, op.host.tracker.nodename)
     )
 
 
 def old_flavor(instance: objects.Instance) -> objects.Flavor:
-    """Return the flavor before the move, even if the destination has already written the new one."""
+    """Return the server's flavor before the move, even if the destination has already written the new flavor."""
     old = instance.old_flavor if 'old_flavor' in instance else None
     return old or instance.flavor
 
@@ -55,9 +56,10 @@ def restore_claims(
     migration: objects.Migration,
     new_flavor: objects.Flavor | None = None,
 ) -> None:
-    """Make the tracker know both ends of this move that are on this host.
+    """Record this move's claims on this host in the tracker, if they are missing.
 
-    After a restart of the compute service it may not know them.
+    After a restart of the compute service the tracker may not know the claims. ``new_flavor`` is the flavor at the
+    destination, or None if its amounts are not known yet.
     """
     uuid, side, tracker, from_volume = instance.uuid, claim_key(migration), host.tracker, instance.is_from_volume
     known = tracker.sides(uuid)
@@ -90,15 +92,15 @@ def restore_claims(
 
 
 def of_destination(migration: objects.Migration) -> Callable[[str], bool]:
-    """Return a function that is true for the claim key to release when this move is undone or reverted."""
+    """Return a function that is True for the claim key to release when this move is undone or reverted."""
     side = claim_key(migration)
     return lambda name: name == side
 
 
 def of_source(migration: objects.Migration) -> Callable[[str], bool]:
-    """Return a function that is true for the claim keys to release when this move is confirmed.
+    """Return a function that is True for the claim keys to release when this move is confirmed.
 
-    These are ``RUN`` and the claim keys of older moves. What a newer move holds stays.
+    These are ``RUN`` and the claim keys of older moves. Claims of newer moves are kept.
     """
     return lambda name: name == RUN or _number(name) < migration.id
 
@@ -110,7 +112,7 @@ def _number(side: str) -> int:
 def clean_destination(host: ComputeHost, instance: objects.Instance, migration: objects.Migration) -> None:
     """Delete the guest and the copied disks at the destination of a move that is undone or reverted.
 
-    Nothing is deleted if the server holds something else on this host, because then this is the server's own host.
+    Nothing is deleted if the server has another claim on this host, because the server then belongs to this host.
     """
     both = same_host(migration)
     if both or not host.tracker.sides(instance.uuid) - {claim_key(migration)}:
@@ -118,15 +120,15 @@ def clean_destination(host: ComputeHost, instance: objects.Instance, migration: 
 
 
 def place_of(instance: objects.Instance) -> objects.InstanceNUMATopology | None:
-    """Return the server's placement on its host's NUMA cells as its row says, or None."""
+    """Return the server's placement on its host's NUMA cells, as the server's row stores it, or None."""
     return instance.numa_topology if 'numa_topology' in instance else None
 
 
 def take_place(op: HostTask, migration: objects.Migration, spec: objects.RequestSpec) -> None:
-    """Set the instance's NUMA placement to the one that this host claimed for ``spec``.
+    """Set the instance's NUMA placement to the one that this host claimed for the move.
 
-    Raises KilonovaError if the claim has no placement although one was requested, or the other way round. A guest must
-    never be built with CPUs and pages that are not counted.
+    Raises KilonovaError if a placement was requested by ``spec`` but none claimed, or claimed but not requested. The
+    guest would otherwise use CPUs and memory pages that the tracker does not count.
     """
     instance = op.instance
     instance.numa_topology = op.host.tracker.topology(instance.uuid, claim_key(migration))
@@ -144,15 +146,15 @@ def claim(
     host_of_server: list[str] | None = None,
     **columns: str,
 ) -> list[objects.PciDevice]:
-    """Claim at the destination for the server as it is after the move, and return its devices.
+    """Claim resources and devices at the destination for the server with its new flavor, and return the devices.
 
-    ``columns`` of the migration are written with the claim. ``host_of_server`` are the hosts that the server may be on;
-    None means the source.
+    ``columns`` of the migration are written with the claim. The claim fails unless the server's host is one of
+    ``host_of_server``, or the source host if it is None.
     """
     host, migration, spec = op.host, order.migration, order.request_spec
     requests = spec.pci_requests if 'pci_requests' in spec else None
     old = devices_before(op, migration)
-    # If the server stays on its host, nothing changes for its server group.
+    # A move within one host needs no check of the server group's policy, because the server's host does not change.
     group = op.group_of(spec) if migration.source_compute != host.name else None
     fields: ClaimFields = {
         'expect': {'host': host_of_server or migration.source_compute, 'task_state': [task_state.value]},
@@ -179,7 +181,7 @@ def claim(
 
 
 def devices_before(op: HostTask, migration: objects.Migration) -> list[objects.PciDevice]:
-    """Return the devices that the server holds at the source. Called at the destination."""
+    """Return the devices that the server holds at the source. The destination calls this function."""
     tracker, instance = op.host.tracker, op.instance
     if migration.source_compute == op.host.name:
         return tracker.devices(instance.uuid)
@@ -218,14 +220,14 @@ def _context(
 
 
 def free(op: HostTask, migration: objects.Migration) -> None:
-    """Undo ``claim`` within the step that made the claim."""
+    """Release the claim of ``claim``, as an undo within the step that made the claim."""
     op.give_back(of_destination(migration), unsided=False, undo=True, undone=op.undone)
 
 
 def give_up(op: HostTask, migration: objects.Migration) -> None:
-    """Undo ``claim`` in a later step: release the claim and delete what has arrived of the disks.
+    """Release the claim of ``claim`` and delete copied disks, as the undo of a step that has ended.
 
-    If source and destination are one host, the guest and disks are the source's and stay.
+    If source and destination are one host, guest and disks belong to the source and are not deleted.
     """
     here = same_host(migration) or migration.dest_compute is None
     restore_claims(op.host, op.instance, migration)
@@ -235,16 +237,16 @@ def give_up(op: HostTask, migration: objects.Migration) -> None:
 
 
 def after(op: HostTask, order: objects.PrepResizeOrder | objects.EvacuateOrder) -> objects.Instance:
-    """Return a copy of the server as it is after the move, with the NUMA placement that it claimed here."""
+    """Return a copy of the server with its new flavor and the NUMA placement that this host claimed."""
     found = op.instance.replaced(numa_topology=op.host.tracker.topology(op.instance.uuid, claim_key(order.migration)))
     found.set_flavor(order.flavor)
     return found
 
 
 def verdict(op: HostTask, error: Exception) -> Exception:
-    """Return the error that the flow receives if the destination fails before anything of the server was changed.
+    """Return the error that the flow receives if the destination fails before the server was changed.
 
-    It is HostRejected, so that the next host is tried, if the failure is this host's own. Other errors are returned
+    A failure of this host becomes HostRejected, so that the flow tries the next host. Other errors are returned
     unchanged.
     """
     told = (errors.KeyGone, errors.Cancelled, errors.Conflict, errors.Unanswered, errors.LiveMigrationAborted)
@@ -255,9 +257,9 @@ def verdict(op: HostTask, error: Exception) -> Exception:
 
 # -- events and progress -----------------------------------------------------------------------------------------------
 def failed(op: HostTask) -> None:
-    """Write the failed event of the action, and why this host undid the step.
+    """Write that the event of the instance action has failed, and why this host undid the step.
 
-    The reason is left out after Unanswered, because the call is sent again under the same key.
+    The reason is left out after Unanswered, because the call is sent again with the same operation key.
     """
     op.save(undo=True, event=op.event(op.error), undone=None if isinstance(op.error, errors.Unanswered) else op.undone)
 
@@ -265,8 +267,8 @@ def failed(op: HostTask) -> None:
 def noting(op: HostTask, migration: objects.Migration) -> Callable[[Mapping[str, int]], None]:
     """Return a function that writes the progress of a migration to its row, at most every 5 seconds.
 
-    Its argument is a dict from column of the migration to bytes; call it often. It raises an error if the operation has
-    been cancelled or taken over.
+    The function's argument is a dict from column of the migration to bytes. It may be called more often than it writes.
+    It raises an error if the operation has been cancelled or another conductor has taken it over.
     """
     said, mark = time.monotonic(), 0
 

@@ -1,8 +1,8 @@
-"""Power, pause, suspend, rescue and password operations of a guest: check the key, act, save the end state.
+"""Power, pause, suspend, rescue and password operations of a guest.
 
-Each is a whole operation on one host. The save ends the operation if the act fails as well as if it succeeds, and the
-reply only informs the conductor. Exceptions are ``resume_guest`` and ``soft_delete``. A soft delete is repeated until
-it succeeds, as a delete is.
+Each operation consists of one step on one host: check that the operation is current, change the guest, save the end
+state. The save ends the operation even if the change failed; the reply only informs the conductor. Exceptions are
+``resume_guest``, and ``soft_delete``, which is repeated until it succeeds, as a delete is.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from kilonova.virt import guest_password
 
 LOG = logging.getLogger(__name__)
 
-# Names in notifications that differ from the verb. None: Nova sends no such notification.
+# {operation: its name in notifications}, for names that differ. None means that Nova sends no notification.
 TOLD_AS: dict[str, str | None] = {'stop': 'power_off', 'start': 'power_on', 'set_admin_password': None}
 
 
 @operation_method(Compute.stop_instance)
 def stop(op: HostTask, clean_shutdown: bool) -> Reply:
-    """Shut the guest down, or cut its power if it does not shut down in time."""
+    """Shut the guest down, or cut its power if it has not shut down in time."""
     with _single_host_operation(op, 'stop') as reply:
         op.host.driver.power.power_off(op.instance, *op.host.shutdown_wait(op.instance, clean_shutdown))
     return reply
@@ -39,7 +39,7 @@ def stop(op: HostTask, clean_shutdown: bool) -> Reply:
 
 @operation_method(Compute.start_instance)
 def start(op: HostTask) -> Reply:
-    """Start the guest from a new domain with the devices that its server holds."""
+    """Start the guest with a newly defined domain and the devices that its server holds."""
     with _single_host_operation(op, 'start') as reply:
         op.host.driver.power.power_on(op.instance, image_of(op.instance), op.host.devices_of(op.instance))
     return reply
@@ -47,9 +47,9 @@ def start(op: HostTask) -> Reply:
 
 @operation_method(Compute.resume_guest, forward=True)
 def resume_guest(op: HostTask) -> Reply:
-    """Start a guest that ran when this host went down, unless it runs or its server is busy now.
+    """Start a guest that ran when this host went down. Does nothing if the guest runs already.
 
-    Return {'is_running': False} if the server is deleted, on another host, in another operation or no longer to run.
+    Return {'is_running': False} if the server is deleted, on another host, in another operation, or must not run now.
     """
     with op.exclusive():
         host, server = op.host, records.instance(op.ctxt, op.instance.uuid)
@@ -93,7 +93,7 @@ def unpause(op: HostTask) -> Reply:
 
 @operation_method(Compute.suspend_instance)
 def suspend(op: HostTask) -> Reply:
-    """Save the guest's memory. The devices that the guest releases stay claimed for its server."""
+    """Save the guest's memory and stop it. The guest's devices stay claimed for its server."""
     with _single_host_operation(op, 'suspend') as reply:
         op.host.driver.power.suspend(op.instance, op.check)
     return reply
@@ -119,7 +119,7 @@ def trigger_crash_dump(op: HostTask) -> Reply:
 def rescue(op: HostTask, order: objects.RescueOrder) -> Reply:
     """Start the guest from another system image, with its own disks and devices.
 
-    Raises InstanceNotRescuable with the driver's text if that fails.
+    Raises InstanceNotRescuable with the driver's text if the start fails.
     """
     host, instance = op.host, op.instance
     facts: NotificationFacts = {'rescue_image_ref': order.image_ref, 'rescue_image_name': order.image_name}
@@ -154,10 +154,11 @@ def unrescue(op: HostTask) -> Reply:
 
 @operation_method(Compute.set_admin_password)
 def set_admin_password(op: HostTask, sealed: str) -> Reply:
-    """Set the administrator's password through the guest's agent. Store it encrypted if the owner has an RSA key.
+    """Set the administrator's password through the guest's agent.
 
-    ``sealed`` is the password (``sealing``). The error of a failure does not contain the agent's text, which might
-    contain the password.
+    ``sealed`` is the encrypted password (``sealing``). If the server has an RSA key, the password is also stored in the
+    server's metadata, encrypted with that key. The error of a failure does not contain the agent's text, because the
+    text might contain the password.
     """
     instance = op.instance
     kept: dict[str, str | None] = {}
@@ -175,7 +176,7 @@ def set_admin_password(op: HostTask, sealed: str) -> Reply:
 
 @operation_method(Compute.soft_delete_instance, forward=True)
 def soft_delete(op: HostTask) -> Reply:
-    """Power the guest off and save that the server is soft-deleted. The guest keeps all it has."""
+    """Power the guest off and save that the server is soft-deleted. Disks and devices of the guest are kept."""
     op.begin('compute_soft_delete_instance')
     with op.exclusive():
         op.notify('instance.soft_delete.start')
@@ -210,11 +211,13 @@ def _single_host_operation(
     system_metadata: Mapping[str, str | None] | None = None,
     **when_done: object,
 ) -> Iterator[dict[str, object]]:
-    """Run a whole operation; the block is its act. An error of the block is saved as the end state, too.
+    """Run an operation that has only one step; the block changes the guest.
 
-    ``facts`` are sent in notifications. ``event`` is the name of the action's event if it is not the usual one.
-    ``system_metadata`` are changes to write, ``when_done`` columns to write, both only if the act succeeds. Yields the
-    reply, which gets its values after the block.
+    If the block raises an error, save the error.
+
+    ``facts`` are further fields of the notifications. ``event`` is the name of the action's event if it is not the
+    usual one. ``system_metadata`` and the columns ``when_done`` are written only if the block succeeds. Yields the
+    reply, which is filled after the block.
     """
     op.begin(event or f'compute_{verb}_instance')
     reply: dict[str, object] = {}
@@ -259,8 +262,8 @@ def _single_host_operation(
 def _is_to_run_again(op: HostTask, power_state: int) -> bool:
     """Return whether the guest must be started again because the host lost power during an operation of the server.
 
-    That is so if the operation was running when this process started, and the guest ran then and is off now. The
-    server's row keeps the power state with which ``Guests.look_again`` starts the guest.
+    This is so if the operation was running when this process started, and the guest ran at the time of the request and
+    is off now. The server's row then keeps power state RUNNING, so that ``HostGuests.look_again`` starts the guest.
     """
     return (
         power_state == PowerState.SHUTDOWN
@@ -270,9 +273,9 @@ def _is_to_run_again(op: HostTask, power_state: int) -> bool:
 
 
 def _notify(op: HostTask, name: str, saved: SaveFields, failed: Exception | None, told: NotificationFacts) -> None:
-    """Send the notification of the end, as Nova does.
+    """Send the notifications of the operation's end, as Nova does.
 
-    Only a reboot sends one for its failure. It also sends the end notification if the guest runs nevertheless.
+    An error notification is sent only for a reboot. A failed reboot also sends the end notification if the guest runs.
     """
     is_reboot = name == 'instance.reboot'
     if failed is not None and is_reboot:

@@ -1,8 +1,8 @@
-"""Rebuild a server on its host: do what may fail, save that the disks are deleted, create new ones, save the end state.
+"""Rebuild a server on its host: prepare, save that the disks are deleted, create new disks, save the end state.
 
 Devices, NUMA placement and allocation stay as they are. Nothing of the server is changed before its state is
-``rebuild_spawning``; the conductor's flow relies on that. If the server boots from a volume that gets new content, a
-separate step before stops the guest.
+``rebuild_spawning``; the conductor's flow relies on this. If the server boots from a volume that gets new content, the
+flow first calls ``stop_to_reimage``, which stops the guest.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ LOG = logging.getLogger(__name__)
 
 @operation_method(Compute.rebuild_instance)
 def rebuild(op: HostTask, order: objects.RebuildOrder) -> Reply:
-    """Rebuild the server with the image that the order names. A stopped server stays off."""
+    """Rebuild the server with the image that the order names. The guest of a stopped server stays off."""
     host, instance, image = op.host, op.instance, order.image
     stopped = instance.vm_state == VmState.STOPPED
     op.begin('compute_rebuild_instance')
     with op.exclusive(), host.build_slots.hold(op.check), op.undoing('rebuild'):
         LOG.info('Rebuilding instance', instance_uuid=instance.uuid)
         op.undo(_failed, op)
-        # 1. Steps that may fail and leave the server as it is.
+        # 1. Steps that leave the server as it is if they fail.
         devices = host.devices_of(instance)
         secrets = build.opened(op, order.sealed)
         op.notify('instance.exists')
@@ -65,9 +65,9 @@ def rebuild(op: HostTask, order: objects.RebuildOrder) -> Reply:
 
 
 def _failed(op: HostTask) -> None:
-    """Write the failed event of the action. The flow writes the server's state.
+    """Write that the event of the instance action has failed. The flow writes the server's state.
 
-    Nothing is written after Unanswered, because the call is sent again under the same key.
+    Nothing is written after Unanswered, because the call is sent again with the same operation key.
     """
     if isinstance(op.error, (errors.KeyGone, errors.Unanswered)):
         return
@@ -79,7 +79,8 @@ def _failed(op: HostTask) -> None:
 def stop_to_reimage(op: HostTask, order: objects.RebuildOrder) -> Reply:
     """Stop the guest and disconnect its boot volume from this host, so that the volume can get new content.
 
-    What is known to make a rebuild fail is checked before that.
+    Before that, the secrets are decrypted, the devices checked and the rebuild prepared, because these are the known
+    causes of a failed rebuild.
     """
     host, instance = op.host, op.instance
     with op.exclusive():

@@ -1,8 +1,8 @@
 """The steps of a resize or cold migration, in the order in which the conductor's flow calls the hosts.
 
 The order is ``prep_resize`` at the destination, ``resize_instance`` at the source, ``finish_resize`` at the
-destination. Each step has an undo. ``confirm_revert`` has the steps to confirm and revert. ``move`` defines which
-claims and devices belong to which end of a move.
+destination. Each of these steps has an undo. ``confirm_revert`` has the steps to confirm and revert. ``move`` defines
+which claims and devices belong to the source or destination of a move.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def prep_resize(op: HostTask, order: objects.PrepResizeOrder) -> Reply:
     """Claim for the new flavor, and return {'disk': where the source must put the disk}.
 
     The devices are those that Placement allocated for the new flavor's requests. The migration context stores the
-    devices of both ends. Raises HostRejected if this host can't take the server; an alternate may.
+    devices of source and destination. Raises HostRejected if this host can't take the server; an alternate host may.
     """
     host, instance, migration = op.host, op.instance, order.migration
     op.begin('compute_prep_resize')
@@ -47,13 +47,13 @@ def prep_resize(op: HostTask, order: objects.PrepResizeOrder) -> Reply:
         _check_host(op, migration)
         disk = host.driver.moves.prepare_move()
         devices = move.claim(op, order, TaskState.RESIZE_PREP)
-        # Registered after the claim: a refused claim took nothing, and what is held under this claim key may be a
-        # running guest's.
+        # Registered after the claim, because a claim that was refused has nothing to free, and resources that an
+        # earlier call claimed under the same claim key may belong to a running guest.
         op.undo(move.free, op, migration)
         op.check()
         host.driver.guests.check(move.after(op, order), image_of(instance, order.image))
         host.check_claimed(op.ctxt, instance, devices)
-        # Wait here, while the guest still runs at the source.
+        # Wait for the accelerators now, while the guest still runs at the source.
         host.await_accelerators(instance, order.flavor, migration.uuid, op.check)
         if migration.source_compute != host.name:
             _fetch_base(op, order)
@@ -75,7 +75,10 @@ def _check_host(op: HostTask, migration: objects.Migration) -> None:
 
 
 def _fetch_base(op: HostTask, order: objects.PrepResizeOrder) -> None:
-    """Fetch the server's image while the guest still runs. If that fails, the source transfers it with the disks."""
+    """Fetch the server's image while the guest still runs.
+
+    If this fails, the source copies the image with the disks.
+    """
     try:
         op.host.driver.disks.fetch_base(op.instance, image_of(op.instance, order.image))
     except (errors.KilonovaError, OSError) as error:
@@ -87,9 +90,10 @@ def _fetch_base(op: HostTask, order: objects.PrepResizeOrder) -> None:
 
 
 def _prep_failed(op: HostTask, flavor: objects.Flavor) -> None:
-    """Write the failed event of the action, and also send the notification of the preparation's end, as Nova does."""
+    """Write that the event of the instance action has failed, and send the notifications that Nova sends."""
     if isinstance(op.error, (errors.KeyGone, errors.Unanswered)):
-        # Another conductor has taken over the operation, or the call is sent again. Nothing has failed yet.
+        # KeyGone: another conductor has taken over the operation. Unanswered: the call is sent again. In these cases
+        # the step has not failed, so nothing is written.
         return
     move.failed(op)
     op.notify('instance.resize.error', fault=op.error)
@@ -98,9 +102,9 @@ def _prep_failed(op: HostTask, flavor: objects.Flavor) -> None:
 
 @operation_method(Compute.undo_prep_resize, checks=StepCheck.UNDO, forward=True)
 def undo_prep_resize(op: HostTask, migration: objects.Migration) -> Reply:
-    """Undo ``prep_resize`` for the flow: release the claim and delete what has arrived of the disk.
+    """Undo ``prep_resize`` for the flow: release the claim and delete the copied disk.
 
-    If source and destination are one host, the guest and disk are the source's and stay.
+    If source and destination are one host, guest and disk belong to the source and are not deleted.
     """
     with op.exclusive():
         move.give_up(op, migration)
@@ -111,7 +115,7 @@ def undo_prep_resize(op: HostTask, migration: objects.Migration) -> Reply:
 def _progress(op: HostTask, migration: objects.Migration) -> Progress:
     """Return a function that writes the progress of the disk transfer to the migration's row.
 
-    It raises an error, which ends the transfer, if the operation has been cancelled or taken over.
+    The function raises an error, which ends the transfer, if the operation has been cancelled or taken over.
     """
     note = move.noting(op, migration)
     return lambda done, total: note({'disk_total': total, 'disk_processed': done, 'disk_remaining': total - done})
@@ -119,9 +123,9 @@ def _progress(op: HostTask, migration: objects.Migration) -> Progress:
 
 @operation_method(Compute.resize_instance)
 def resize_instance(op: HostTask, order: objects.ResizeOrder) -> Reply:
-    """Power the guest off, keep its disks, transfer a copy, and make the destination the server's host.
+    """Power the guest off, copy its disks to the destination, and make the destination the server's host.
 
-    Return the ``disk_info`` for ``finish_resize``.
+    The source keeps the disks. Return the ``disk_info`` for ``finish_resize``.
     """
     host, instance, migration, disk = op.host, op.instance, order.migration, order.disk
     op.begin('compute_resize_instance')
@@ -155,7 +159,7 @@ def _put_back(
 ) -> None:
     """Restore the guest as it was before ``resize_instance``. A guest that was not changed yet keeps running.
 
-    A guest whose device has left the host stays off.
+    If one of its devices has left the host or can't be used, the guest stays off.
     """
     move.restore_claims(op.host, instance, migration)
     devices, power_on = op.host.tracker.devices_without(instance.uuid, claim_key(migration)), was_active(instance)
@@ -177,10 +181,10 @@ def _put_back(
 
 @operation_method(Compute.undo_resize_instance, checks=StepCheck.UNDO, forward=True)
 def undo_resize_instance(op: HostTask, migration: objects.Migration) -> Reply:
-    """Undo ``resize_instance`` for the flow: make the source the server's host again, with disk, devices and power.
+    """Undo ``resize_instance`` for the flow: make the source the server's host again and restore the guest.
 
-    A server that was deleted while this host could not be reached is destroyed instead. Nothing is done for a server
-    that was evacuated meanwhile.
+    If the server was deleted while this host could not be reached, its guest and disks are deleted instead. Nothing is
+    done if the server was evacuated in the meantime.
     """
     with op.exclusive():
         fresh = records.instance(op.ctxt, op.instance.uuid)
@@ -188,10 +192,11 @@ def undo_resize_instance(op: HostTask, migration: objects.Migration) -> Reply:
             build.destroy(op)
             return {}
         if fresh.host != op.host.name and move.is_over(op, fresh, migration):
-            # The server has been evacuated since. This host deleted what it had of it when its compute service started.
+            # The server has been evacuated since. This host deleted the server's guest and disks when its compute
+            # service started.
             return {}
-        # Use the server as it was sent: if the move has ended meanwhile, its row no longer lists the devices of the
-        # destination.
+        # Use ``op.instance``, the server as the flow sent it, because the row of a server whose move has ended no
+        # longer lists the devices of the destination.
         move.restore_claims(op.host, op.instance, migration)
         values = {
             'host': migration.source_compute,
@@ -200,7 +205,7 @@ def undo_resize_instance(op: HostTask, migration: objects.Migration) -> Reply:
         }
         extra = _become_old(fresh, migration)
         if extra is not None:
-            # Also undo what the destination wrote, in case the destination can't undo it itself.
+            # Also undo what the destination wrote, because the destination may not be able to undo it.
             values.update(fresh.flavor_columns())
         _put_back(op, fresh, migration)
         values['power_state'] = op.host.driver.guests.get_info(fresh)
@@ -218,7 +223,7 @@ def undo_resize_instance(op: HostTask, migration: objects.Migration) -> Reply:
 def finish_resize(op: HostTask, order: objects.FinishResizeOrder) -> Reply:
     """Create the guest with the new flavor (of the request spec) and the devices that ``prep_resize`` claimed here.
 
-    It is started if it ran before the move.
+    The guest is started if it ran before the move.
     """
     host, instance, migration = op.host, op.instance, order.migration
     op.begin('compute_finish_resize')
@@ -245,7 +250,7 @@ def finish_resize(op: HostTask, order: objects.FinishResizeOrder) -> Reply:
         power_state = host.driver.guests.get_info(instance)
         with host.tracker.writing(op.ctxt):
             plan = host.tracker.plan_allocate(instance.uuid, side)
-            # The usage now counts one running task less.
+            # The usage now has one task less that is running.
             op.save(
                 plan,
                 transition='resize.finishing',
@@ -259,7 +264,7 @@ def finish_resize(op: HostTask, order: objects.FinishResizeOrder) -> Reply:
 
 
 def _become_new(op: HostTask, migration: objects.Migration, spec: objects.RequestSpec) -> Extra:
-    """Change the instance object to the server after the move, and return the changed columns of instance_extra."""
+    """Change the instance object to the server after the move, and return the instance_extra columns to write."""
     instance, new, old = op.instance, spec.flavor, move.old_flavor(op.instance)
     move.restore_claims(op.host, instance, migration, new)
     instance.set_flavor(new)
@@ -270,9 +275,9 @@ def _become_new(op: HostTask, migration: objects.Migration, spec: objects.Reques
 
 
 def _become_old(fresh: objects.Instance, migration: objects.Migration) -> Extra | None:
-    """Change the instance object back to the server before the move, and return the changed columns of instance_extra.
+    """Change the instance object back to the server before the move, and return the instance_extra columns to write.
 
-    Return None if the server is not in this move, or if the destination has written nothing yet.
+    Return None if the server is not in this move, or if the destination has not written the new flavor yet.
     """
     context = move.context_of(fresh, migration)
     return fresh.go_back(context) if context is not None and fresh.old_flavor is not None else None

@@ -1,7 +1,7 @@
 """Shelve a server: stop its guest and upload its root disk, unless that is a volume. Shelve offload deletes the guest.
 
-A paused or suspended guest is stopped after its disk is copied. Nothing writes to the disk meanwhile, and as long as
-nothing is lost the guest can be left as it was.
+A paused or suspended guest is stopped only after its disk is copied. Such a guest does not write to the disk, and it
+can be left as it was if the copy fails.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def shelve(op: HostTask, image_id: str | None) -> Reply:
 def undo_shelve(op: HostTask, image_id: str | None) -> Reply:
     """Undo ``shelve`` for the flow: delete the copied disk and start the guest again if its server is to run.
 
-    A guest that was paused or suspended and has stopped stays off.
+    A guest that was paused or suspended before and is off now stays off.
     """
     host = op.host
     with op.exclusive():
@@ -74,7 +74,7 @@ def undo_shelve(op: HostTask, image_id: str | None) -> Reply:
 
 
 def start_again(op: HostTask, instance: objects.Instance) -> None:
-    """Start a guest that an undo found off, and save its power state."""
+    """Start a guest that is off, as a part of an undo, and save its power state."""
     op.host.driver.power.power_on(instance, image_of(instance), op.host.devices_of(instance))
     op.save(
         undo=True,
@@ -84,10 +84,11 @@ def start_again(op: HostTask, instance: objects.Instance) -> None:
     )
 
 
-# WRITE: an offloaded server has its disk in an image, so its remains here may be deleted. The save checks the key.
+# WRITE: no check first, because an offloaded server has its disk in an image and its guest may be deleted. The save at
+# the end checks the operation key.
 @operation_method(Compute.shelve_offload_instance, checks=StepCheck.WRITE, forward=True)
 def offload(op: HostTask) -> Reply:
-    """Delete the server's guest and files, and release all that it holds here. The flow writes the end state."""
+    """Delete the server's guest and files on this host and release its resources. The flow writes the end state."""
     with op.exclusive():
         op.notify('instance.shelve_offload.start')
         op.host.driver.guests.destroy(op.instance)

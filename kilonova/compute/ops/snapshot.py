@@ -1,8 +1,8 @@
-"""Make an image of a server: save the state, copy the root disk, upload it, save the end. Each save checks the key.
+"""Make an image of a server: save the state, copy the root disk, upload the copy, save the end state.
 
-The image exists already and waits for its data. A failure is undone here: the guest continues and the copy is deleted.
-The flow handles the image itself. If the image service does not answer, that is no failure, and the copy is kept for
-the next try.
+Each save checks that the operation is still current. The image record exists already, without data. If a step fails,
+this host lets the guest continue and deletes the copy; the flow changes the image record. If the image service does not
+answer, the copy is kept for the next try.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ def _image(op: HostTask, image_id: str, copying: str, end: bool) -> Reply:
 
 
 def send(op: HostTask, image_id: str, uploading: str) -> None:
-    """Copy the root disk and upload it. ``uploading`` is the event that changes the server's state between the two."""
+    """Copy the root disk and upload the copy to the image service.
+
+    ``uploading`` is the transition of the server's state that is saved between copy and upload.
+    """
     instance = op.instance
     LOG.info('Beginning snapshot process', instance_uuid=instance.uuid)
     try:
@@ -66,7 +69,7 @@ def send(op: HostTask, image_id: str, uploading: str) -> None:
 
 
 def _forget(op: HostTask, image_id: str) -> None:
-    """Delete the copied disk. An error is only logged, because the flow's undo does the same again."""
+    """Delete the copied disk. An error is only logged, because the flow's undo deletes the copy again."""
     try:
         op.host.driver.snapshots.forget_snapshot(op.instance, image_id)
     except Exception:
@@ -75,7 +78,7 @@ def _forget(op: HostTask, image_id: str) -> None:
 
 @operation_method(Compute.undo_snapshot_instance, checks=StepCheck.UNDO, forward=True)
 def undo_snapshot(op: HostTask, image_id: str) -> Reply:
-    """Undo ``snapshot`` or ``backup`` for the flow. Safe if nothing was begun."""
+    """Undo ``snapshot`` or ``backup`` for the flow. It is safe to call it if neither has begun."""
     with op.exclusive():
         op.host.driver.snapshots.forget_snapshot(op.instance, image_id)
     return {}

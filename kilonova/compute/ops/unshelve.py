@@ -1,7 +1,7 @@
-"""Unshelve a server: claim, and spawn it from its shelved image. A server that is still on its host is only started.
+"""Unshelve a server: claim resources, and spawn the guest from its shelved image.
 
-A failure is undone here: the guest and files are deleted, the devices released, and the server is without a host as
-before. The flow writes the end state.
+If the server is still on its host, its guest is only started. A failure is undone on this host: guest and files are
+deleted and the devices released, and the server is without a host, as before. The flow writes the end state.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ LOG = logging.getLogger(__name__)
 
 @operation_method(Compute.unshelve_instance, checks=StepCheck.WRITE, verdict=build.verdict)
 def unshelve(op: HostTask, order: objects.UnshelveOrder) -> Reply:
-    """Build and run the server that the order describes. ``build.verdict`` lists the errors."""
+    """Claim resources for the shelved server that the order describes, and build and run it.
+
+    See ``build.verdict`` for the errors that the flow receives.
+    """
     host, instance = op.host, op.instance
     with op.exclusive(), host.build_slots.hold(op.check):
         op.begin('compute_unshelve_instance')
@@ -51,7 +54,7 @@ def unshelve(op: HostTask, order: objects.UnshelveOrder) -> Reply:
             values = {'power_state': host.driver.guests.get_info(instance)}
             with host.tracker.writing(op.ctxt):
                 plan = host.tracker.plan_allocate(instance.uuid, RUN)
-                # The usage now counts one running task less.
+                # The usage now has one task less that is running.
                 op.save(
                     plan,
                     expect={'host': host.name},
@@ -92,9 +95,9 @@ def _claim(op: HostTask, order: objects.UnshelveOrder) -> list[objects.PciDevice
 
 
 def _refused(op: HostTask) -> None:
-    """Write the failed event and the reason if the host refused the claim.
+    """Write that the action's event has failed, and the reason, if the host refused the claim.
 
-    ``_release`` writes them if the build failed after the claim.
+    If the build failed after the claim, ``_release`` writes event and reason.
     """
     if isinstance(op.error, errors.HostRejected) and not op.has_told:
         op.save(undo=True, event=op.event(op.error), undone=op.undone)
@@ -116,7 +119,10 @@ def _destroy(op: HostTask, **ended: Unpack[Undone]) -> None:
 
 @operation_method(Compute.undo_unshelve_instance, checks=StepCheck.UNDO, forward=True)
 def undo_unshelve(op: HostTask) -> Reply:
-    """Undo ``unshelve`` for the flow. Safe if nothing was begun, or if it was undone here already."""
+    """Undo ``unshelve`` for the flow.
+
+    It is safe to call it if nothing was begun, or if this host has undone it already.
+    """
     with op.exclusive():
         _destroy(op)
     return {}

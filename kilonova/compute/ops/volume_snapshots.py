@@ -1,6 +1,7 @@
-"""Snapshots of volumes that are files on a share: the guest switches to a new file, and files are merged.
+"""Snapshots of volumes that are files on a network share.
 
-The flow informs the volume service, and writes which file the volume is in.
+For a snapshot the guest begins to write to a new file. When a snapshot is deleted, two files are merged. The flow
+informs the volume service, and records in which file the volume's current data is.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from kilonova.virt.parts.volume_snapshots import Merge
 
 @operation_method(Compute.snapshot_volume)
 def take(op: HostTask, files: Mapping[str, str]) -> Reply:
-    """Make the guest write to the new file. Returns when it does."""
+    """Make the guest write to a new file of the volume. Returns when the guest writes to it.
+
+    ``files`` has ``volume_id``, ``name`` and ``format`` of the current file, and ``new``, the name of the new file.
+    """
     with op.exclusive():
         op.host.driver.volume_snapshots.take(op.instance, image_of(op.instance), *_both(op, files))
     return {}
@@ -29,8 +33,8 @@ def take(op: HostTask, files: Mapping[str, str]) -> Reply:
 def undo_take(op: HostTask, files: Mapping[str, str]) -> Reply:
     """Return {'taken': whether the guest writes to the new file}, for the undo of ``take``. Changes nothing.
 
-    What the guest writes to the new file is in no other file, so the step can't simply be undone. The result is False
-    if the server no longer has the volume.
+    The step can't be undone, because data that the guest has written to the new file is in no other file. The result is
+    False if the server no longer has the volume.
     """
     with op.exclusive():
         if find_volume(op, files['volume_id']) is None:
@@ -41,7 +45,10 @@ def undo_take(op: HostTask, files: Mapping[str, str]) -> Reply:
 
 @operation_method(Compute.withdraw_volume_snapshot)
 def withdraw(op: HostTask, files: Mapping[str, str]) -> Reply:
-    """Make the guest write to the first file again. Returns when it does."""
+    """Make the guest write to the file again that it wrote to before ``take``. Returns when it does so.
+
+    ``files`` has ``volume_id``, ``name`` and ``format`` of that file, and ``new``, the name of the snapshot's file.
+    """
     with op.exclusive():
         op.host.driver.volume_snapshots.withdraw(op.instance, image_of(op.instance), *_both(op, files), op.check)
     return {}
@@ -49,7 +56,10 @@ def withdraw(op: HostTask, files: Mapping[str, str]) -> Reply:
 
 @operation_method(Compute.merge_volume)
 def merge(op: HostTask, merge: Mapping[str, Any]) -> Reply:
-    """Merge two files of the volume. Returns when the merge has ended."""
+    """Merge two files of a volume. Returns when the merge has ended.
+
+    ``merge`` has ``volume_id`` and the fields of ``virt.parts.volume_snapshots.Merge``: ``file`` and ``into``.
+    """
     with op.exclusive():
         op.host.driver.volume_snapshots.merge(op.instance, *_merge(op, merge), op.check)
     return {}
@@ -57,7 +67,7 @@ def merge(op: HostTask, merge: Mapping[str, Any]) -> Reply:
 
 @operation_method(Compute.undo_merge_volume, checks=StepCheck.UNDO, forward=True)
 def undo_merge(op: HostTask, merge: Mapping[str, Any]) -> Reply:
-    """Return {'merged': whether the files are merged}, after no job works on them any more. For the undo of ``merge``.
+    """End a running merge, and return {'merged': whether the files are merged}. The flow calls it to undo ``merge``.
 
     The result is False if the server no longer has the volume.
     """
@@ -68,7 +78,7 @@ def undo_merge(op: HostTask, merge: Mapping[str, Any]) -> Reply:
 
 
 def _both(op: HostTask, files: Mapping[str, str]) -> tuple[AttachedVolume, AttachedVolume]:
-    """Return the volume in the first file, and in the new file."""
+    """Return the volume as it is in the current file, and as it is in the new file."""
     volume = volume_of(op, files['volume_id'])
     return volume.in_file(files['name'], files['format']), volume.in_file(files['new'], QCOW2)
 

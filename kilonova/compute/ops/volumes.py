@@ -29,7 +29,10 @@ class NotSwapped(errors.KilonovaError):
 
 @query_method(Compute.prepare_volumes)
 def prepare(host: ComputeHost, ctxt: RequestContext, instance: objects.Instance) -> Mapping[str, Any]:
-    """Return this host's connector and the device names of the server. See ``Compute.prepare_volumes``."""
+    """Return {'connector': this host's connector, 'devices': the server's device names}.
+
+    See ``Compute.prepare_volumes``.
+    """
     volumes = host.driver.volumes
     return {'connector': volumes.connector(), 'devices': volumes.names(instance, image_of(instance))}
 
@@ -50,7 +53,7 @@ def attach(op: HostTask, volume_id: str) -> Reply:
 
 @operation_method(Compute.undo_attach_volume, checks=StepCheck.UNDO, forward=True)
 def undo_attach(op: HostTask, volume_id: str) -> Reply:
-    """Undo ``attach`` for the flow. Safe if the guest never got the volume."""
+    """Undo ``attach`` for the flow. It is safe to call it if the guest never got the volume."""
     with op.exclusive():
         _unplug(op, volume_id)
     return {}
@@ -58,7 +61,7 @@ def undo_attach(op: HostTask, volume_id: str) -> Reply:
 
 @operation_method(Compute.detach_volume)
 def detach(op: HostTask, volume_id: str) -> Reply:
-    """Detach the volume from the guest, then disconnect it from this host. Returns when it is disconnected."""
+    """Detach the volume from the guest, then disconnect it from this host. Returns when the volume is disconnected."""
     with op.exclusive():
         op.notify('instance.volume_detach.start', volume_id=volume_id)
         _unplug(op, volume_id)
@@ -68,9 +71,9 @@ def detach(op: HostTask, volume_id: str) -> Reply:
 
 @operation_method(Compute.undo_detach_volume, checks=StepCheck.UNDO, forward=True)
 def undo_detach(op: HostTask, volume_id: str) -> Reply:
-    """Undo ``detach``: attach the volume to the guest again. Safe if the guest never released it.
+    """Undo ``detach``: attach the volume to the guest again. Safe if the guest never released the volume.
 
-    Nothing is done for a server that is on another host now, or that no longer has the volume.
+    Nothing is done if the server is on another host now, or no longer has the volume.
     """
     with op.exclusive():
         if op.is_at_home() and find_volume(op, volume_id) is not None:
@@ -80,7 +83,10 @@ def undo_detach(op: HostTask, volume_id: str) -> Reply:
 
 @operation_method(Compute.copy_volume)
 def make_copy(op: HostTask, copy: Mapping[str, Any]) -> Reply:
-    """Copy a volume to another. Returns when both are equal and stay equal while the guest writes."""
+    """Copy a volume to another volume. Returns when the two are equal and stay equal while the guest writes.
+
+    ``copy`` has the columns of the second volume (``AttachedVolume.successor``), and ``of``, the id of the first.
+    """
     with op.exclusive(), _told(op, copy):
         op.notify('instance.volume_swap.start', **_ids(copy))
         old, new = _both(op, copy)
@@ -90,7 +96,10 @@ def make_copy(op: HostTask, copy: Mapping[str, Any]) -> Reply:
 
 @operation_method(Compute.undo_copy_volume, checks=StepCheck.UNDO, forward=True)
 def undo_copy(op: HostTask, copy: Mapping[str, Any]) -> Reply:
-    """Undo ``make_copy``: detach the copy. Safe if there was none, or if the server no longer has the volume."""
+    """Undo ``make_copy``: end the copying and disconnect the second volume.
+
+    It is safe to call it if there was no copy, or if the server no longer has the first volume.
+    """
     with op.exclusive():
         if find_volume(op, copy['of']) is not None:
             op.host.driver.volumes.end_copy(op.instance, *_both(op, copy))
@@ -99,7 +108,7 @@ def undo_copy(op: HostTask, copy: Mapping[str, Any]) -> Reply:
 
 @operation_method(Compute.swap_volume)
 def swap(op: HostTask, copy: Mapping[str, Any]) -> Reply:
-    """Switch the guest to the copy. Raises NotSwapped if that is not possible."""
+    """Switch the guest to the copy of its volume. Raises NotSwapped if the guest can't be switched."""
     with op.exclusive(), _told(op, copy):
         if not _swap(op, copy):
             raise NotSwapped(server=op.instance.uuid, **_ids(copy))
@@ -109,9 +118,10 @@ def swap(op: HostTask, copy: Mapping[str, Any]) -> Reply:
 
 @operation_method(Compute.undo_swap_volume, checks=StepCheck.UNDO, forward=True)
 def undo_swap(op: HostTask, copy: Mapping[str, Any]) -> Reply:
-    """Complete the swap if that is still possible, because an operation that is cancelled after the copy is completed.
+    """Undo ``swap`` for the flow: switch the guest to the copy of its volume if this is still possible.
 
-    Return {'swapped': whether the guest uses the copy}.
+    An operation that is cancelled after the copy was made is completed, not undone. Return {'swapped': whether the
+    guest uses the copy}.
     """
     with op.exclusive():
         return {'swapped': find_volume(op, copy['of']) is not None and _swap(op, copy)}
@@ -122,7 +132,7 @@ def _swap(op: HostTask, copy: Mapping[str, Any]) -> bool:
 
 
 def _both(op: HostTask, copy: Mapping[str, Any]) -> tuple[AttachedVolume, AttachedVolume]:
-    """Return the volume that the server has, and the one that replaces it."""
+    """Return two volumes of the server: the present one, and the one that replaces it."""
     old = volume_of(op, copy['of'])
     return old, old.successor(copy)
 
@@ -164,14 +174,14 @@ def _unplug(op: HostTask, volume_id: str) -> None:
 
 
 def find_volume(op: HostTask, volume_id: str) -> AttachedVolume | None:
-    """Return a volume of the server, or None if the server has lost it since the operation began."""
+    """Return a volume of the server, or None if the server no longer has a volume with this id."""
     return next((volume for volume in op.instance.volumes if volume.volume_id == volume_id), None)
 
 
 def volume_of(op: HostTask, volume_id: str) -> AttachedVolume:
-    """Return a volume of the server. Raises Invalid if the server does not have it.
+    """Return a volume of the server. Raises Invalid if the server does not have a volume with this id.
 
-    Undos of servers that may have lost the volume call ``find_volume`` first.
+    Undo functions, whose server may no longer have the volume, call ``find_volume`` first.
     """
     found = find_volume(op, volume_id)
     if found is None:

@@ -1,1 +1,1 @@
-"""Parts of ``virt.fake``, one for each protocol in ``virt.parts``; all use the same ``state``."""
+"""Parts of ``virt.fake``, one for each protocol in ``virt.parts``. All parts of a driver share one ``FakeState``."""

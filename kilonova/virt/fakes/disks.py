@@ -30,7 +30,7 @@ class FakeSnapshots(FakePart):
 
     @scripted
     def snapshot(self, instance: objects.Instance, image_id: str, check: Check, copied: Check) -> None:
-        """Copy the root disk's content, and upload it unless the image is active."""
+        """Copy the root disk's content and upload the copy, unless the image has its data already."""
         if self.fake.image_client is None or self.fake.image_client.get(image_id)['status'] == 'active':
             return
         check()
@@ -41,5 +41,5 @@ class FakeSnapshots(FakePart):
 
     @scripted
     def forget_snapshot(self, instance: objects.Instance, image_id: str) -> None:
-        """Delete the copy."""
+        """Delete the copy of the root disk that was made for the image."""
         self.fake.copies.pop(image_id, None)

@@ -22,7 +22,7 @@ class FakeGuests(FakePart):
 
     @scripted
     def describe(self) -> list[DomainInfo]:
-        """Return all domains with their devices, for the audit."""
+        """Return all domains with the addresses of their devices."""
         return [
             {'uuid': domain.uuid, 'name': domain.name, 'state': int(domain.state), 'hostdevs': sorted(domain.hostdevs)}
             for domain in self.fake.domains.values()
@@ -44,13 +44,13 @@ class FakeGuests(FakePart):
 
     @scripted
     def get_info(self, instance: objects.Instance) -> int:
-        """Return the domain's power state, which is SHUTDOWN without a domain."""
+        """Return the domain's power state, or SHUTDOWN if there is no domain."""
         domain = self.fake.domains.get(instance.uuid)
         return int(domain.state if domain else PowerState.SHUTDOWN)
 
     @scripted
     def check(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
-        """Check the CPU shares of the instance's flavor."""
+        """Check that the fake host supports the CPU shares of the instance's flavor."""
         self.fake.check(instance)
 
     @scripted
@@ -180,7 +180,7 @@ class FakeGuests(FakePart):
     def get_instance_diagnostics(self, instance: objects.Instance) -> objects.Diagnostics:
         """Return fixed diagnostics for a running guest."""
         domain = self.fake.running(instance)
-        # The enum has no value for a fake, so the driver that it replaces is named.
+        # The objects' enum of drivers has no value for a fake driver, so 'libvirt' is returned.
         return objects.Diagnostics(
             state=POWER_WORDS[PowerState(domain.state)],
             driver='libvirt',

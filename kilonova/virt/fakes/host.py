@@ -1,4 +1,4 @@
-"""The fake host as a whole, and its devices."""
+"""The fake host with its resources, and its devices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kilonova.virt.parts.host import Inventories, Listener
 
 
 def _line(parents: Mapping[str, str | None], address: str) -> list[str]:
-    """Return a device's address, and the addresses of all devices that it is a part of."""
+    """Return a device's address, its parent's address, the address of the parent's parent, and so on."""
     found: list[str] = []
     one: str | None = address
     while one is not None and one not in found:
@@ -29,12 +29,12 @@ class FakeHost(FakePart):
     """Fake of ``parts.host.Host``."""
 
     def listen(self, listener: Listener) -> None:
-        """Store the listener, which tests call themselves."""
+        """Store the listener. Tests call it in place of a hypervisor."""
         self.fake.listener = listener
 
     @scripted
     def init_host(self) -> None:
-        """Delete directories that are half deleted."""
+        """Delete server directories whose deletion was not completed."""
         for name in [name for name in self.fake.directories if name.endswith('_del')]:
             del self.fake.directories[name]
 
@@ -101,7 +101,7 @@ class FakeHost(FakePart):
 
     @scripted
     def uptime(self) -> str | None:
-        """Return a fixed text."""
+        """Return a fixed text that looks like the output of ``uptime``."""
         return ' 10:00:00 up 1 day,  2:03,  0 users,  load average: 0.00, 0.01, 0.05'
 
 
@@ -110,7 +110,7 @@ class FakeDevices(FakePart):
 
     @scripted
     def remove_mdevs(self, uuids: Iterable[str]) -> None:
-        """Remove these mediated devices, except devices that a domain uses."""
+        """Remove these mediated devices, except those that a domain uses."""
         used = {address for domain in self.fake.domains.values() for address in domain.hostdevs}
         for uuid in set(uuids) - used:
             self.fake.mdevs.pop(uuid, None)
@@ -135,7 +135,7 @@ class FakeDevices(FakePart):
 
     @scripted
     def unusable(self, devices: Iterable[objects.PciDevice]) -> dict[str, str]:
-        """Return {address: reason} for devices in ``unusable``, and for virtual functions with a wrong vGPU type."""
+        """Return {address: reason} for devices that tests made unusable, and for functions with a wrong vGPU type."""
         types = {function['address']: function.get(VGPU_TYPE) for function in self.fake.pci_devices}
         found = {}
         for device in devices:
@@ -148,12 +148,12 @@ class FakeDevices(FakePart):
 
     @scripted
     def related(self, devices: Iterable[objects.PciDevice]) -> dict[str, frozenset[str]]:
-        """Return {address: addresses of the device, of devices that it is a part of, and of its parts}."""
+        """Return {address: addresses of the device, of its parents, and of devices whose parent it is}."""
         parents = {function['address']: function.get('parent_addr') for function in self.fake.pci_devices}
         parents |= {uuid: parent for uuid, (parent, _type) in self.fake.mdevs.items()}
         found = {}
         for device in devices:
-            # A mediated device may not exist yet.
+            # A mediated device that does not exist yet is not in ``parents``, so its parent_addr is used.
             own = parents | {device.address: parents.get(device.address) or getattr(device, 'parent_addr', None)}
             found[device.address] = frozenset(
                 {*_line(own, device.address), *(one for one in own if device.address in _line(own, one))}

@@ -14,16 +14,16 @@ from kilonova.virt.parts.live_migrations import LiveDisk, LiveGuest, LiveOffer, 
 
 
 class FakeLiveMigrations(FakePart):
-    """Fake of ``parts.live_migrations.LiveMigrations``: a guest is transferred at once and completely."""
+    """Fake of ``parts.live_migrations.LiveMigrations``: ``migrate`` transfers a guest immediately and completely."""
 
     def __init__(self, fake: FakeState) -> None:
         super().__init__(fake)
-        # uuids of guests that are being transferred.
+        # Uuids of guests that this host is transferring at the moment.
         self._giving: set[str] = set()
 
     @scripted
     def describe(self, instance: objects.Instance) -> LiveGuest:
-        """Return the description of an active guest, with one disk unless it boots from a volume."""
+        """Return a description of the running guest. It has one disk, or none if the guest boots from a volume."""
         domain, size = self._active(instance), self.fake.disk(instance).root_gb << 30
         disk: LiveDisk = {'name': 'disk', 'format': 'raw', 'size': size, 'used': size, 'copied': True}
         return {
@@ -41,9 +41,9 @@ class FakeLiveMigrations(FakePart):
 
     @scripted
     def offer(self, instance: objects.Instance, guest: LiveGuest, block: bool | None, over_commit: bool) -> LiveOffer:
-        """Return an offer to copy the disks.
+        """Return the destination's offer, in which the disks are copied.
 
-        Raises errors.MigrationPreCheckError if they do not fit or must not be copied.
+        Raises errors.MigrationPreCheckError if the disks do not fit on this host, or if ``block`` forbids copying them.
         """
         if block is False and guest['disks']:
             raise errors.MigrationPreCheckError(reason='hosts of the fake driver share no storage')
@@ -54,7 +54,7 @@ class FakeLiveMigrations(FakePart):
 
     @scripted
     def place(self, instance: objects.Instance, image_meta: ImageMeta) -> LivePlace:
-        """Return no restrictions of CPUs and memory."""
+        """Return that the guest may use any CPUs and memory of this host."""
         return {'cpuset': None, 'cputune': None, 'numatune': None}
 
     @scripted
@@ -80,7 +80,7 @@ class FakeLiveMigrations(FakePart):
 
     @scripted
     def migrate(self, instance: objects.Instance, offer: PlacedOffer, told: LiveTold) -> None:
-        """Copy disk and domain to the destination, report progress once, and switch the guest off on this host."""
+        """Copy disk and domain to the destination, report the progress once, and switch the guest off on this host."""
         machine, there = self.fake.machine, offer['host']
         if instance.uuid in machine.arrived[there]:
             return
@@ -114,7 +114,7 @@ class FakeLiveMigrations(FakePart):
 
     @scripted
     def force_complete(self, instance: objects.Instance) -> None:
-        """Raise errors.MigrationError unless the guest is being migrated."""
+        """Raise errors.MigrationError unless the guest is being migrated. Otherwise do nothing."""
         if instance.uuid not in self._giving:
             raise errors.MigrationError(reason='no migration of the guest runs')
 
@@ -124,12 +124,12 @@ class FakeLiveMigrations(FakePart):
         return instance.uuid in self.fake.domains and self.fake.domains[instance.uuid].state != PowerState.SHUTDOWN
 
     def has_switched(self, instance: objects.Instance) -> bool:
-        """Return False, because there is no post-copy."""
+        """Return False, because the fake driver has no post-copy."""
         return False
 
     @scripted
     def go_on(self, instance: objects.Instance) -> None:
-        """Do nothing, because a guest is never left paused."""
+        """Do nothing, because the fake driver never leaves a guest paused."""
 
     def has_arrived(self, instance: objects.Instance) -> bool:
         """Return whether the guest is on this host or has been transferred to it."""
@@ -137,7 +137,7 @@ class FakeLiveMigrations(FakePart):
 
     @scripted
     def receive(self, instance: objects.Instance) -> None:
-        """Take over the domain that was transferred, and its disk."""
+        """Make the domain that was transferred a domain of this host, and its disk the server's disk."""
         came = self.fake.machine.arrived[self.fake.name].pop(instance.uuid, None)
         if came is not None:
             self.fake.domains[instance.uuid] = came
@@ -145,7 +145,7 @@ class FakeLiveMigrations(FakePart):
 
     @scripted
     def leave(self, instance: objects.Instance, offer: LiveOffer) -> None:
-        """Delete the domain and its disk, and disconnect its volumes."""
+        """Delete the guest's domain and its disk, and disconnect its volumes."""
         self.fake.domains.pop(instance.uuid, None)
         self.fake.disconnect(instance)
         self.fake.directories.pop(instance.uuid, None)

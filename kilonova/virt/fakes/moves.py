@@ -19,7 +19,7 @@ class FakeMoves(FakePart):
 
     @scripted
     def prepare_move(self) -> MoveOffer:
-        """Return an address with a new move id."""
+        """Return this host's address for disks, with a new id for the move."""
         path = f'fake:/{self.fake.name}'
         return {
             'host': self.fake.name,
@@ -33,7 +33,7 @@ class FakeMoves(FakePart):
 
     @scripted
     def check_move(self, instance: objects.Instance, dest: MoveOffer, flavor: objects.Flavor) -> None:
-        """Raise errors.ResizeError if a disk would shrink, or errors.DisksUnmovable for another machine."""
+        """Raise errors.ResizeError if a disk would shrink, or DisksUnmovable if the host is on another machine."""
         self._check_move(instance, dest, flavor)
 
     @scripted
@@ -46,7 +46,7 @@ class FakeMoves(FakePart):
         retry_interval: int = 0,
         progress: Progress | None = None,
     ) -> DiskInfo:
-        """Keep the disk as <uuid>_resize, copy it to the destination's host, and delete the domain."""
+        """Keep the disk as <uuid>_resize, copy the disk to the destination's host, and delete the domain."""
         self._check_move(instance, dest, flavor)
         self.fake.stop(instance)
         uuid, kept, move, here = instance.uuid, instance.uuid + '_resize', dest['move'], self.fake.directories
@@ -63,7 +63,7 @@ class FakeMoves(FakePart):
 
     @scripted
     def discard_copy(self, instance: objects.Instance, dest: MoveOffer) -> None:
-        """Delete the copy on another host if this move made it."""
+        """Delete the copy of the disk on another host, if this move has written it."""
         arrived = self.fake.machine.disks[dest['host']]
         if dest['host'] != self.fake.name and instance.uuid in arrived and arrived[instance.uuid].move == dest['move']:
             del arrived[instance.uuid]
@@ -78,7 +78,7 @@ class FakeMoves(FakePart):
         disk_info: DiskInfo,
         plugged: Plugged | None = None,
     ) -> None:
-        """Grow the disk to the flavor, connect the volumes, and create the domain."""
+        """Grow the disk to the flavor's size, connect the volumes, and create the domain."""
         disk = self.fake.disk(instance)
         self.fake.connect(instance)
         self.fake.directories[instance.uuid] = replace(
@@ -100,7 +100,7 @@ class FakeMoves(FakePart):
 
     @scripted
     def confirm_migration(self, instance: objects.Instance, same_host: bool) -> None:
-        """Delete the kept disk and, on another host, the domain."""
+        """Delete the kept disk and, unless source and destination are one host, the domain."""
         self.fake.directories.pop(instance.uuid + '_resize', None)
         if same_host:
             if instance.uuid in self.fake.directories:
@@ -110,7 +110,10 @@ class FakeMoves(FakePart):
 
     @scripted
     def cleanup_move_dest(self, instance: objects.Instance, same_host: bool) -> None:
-        """Delete the domain and the copied disk. On the same host, do this only if the source has kept its disk."""
+        """Delete the domain and the copied disk.
+
+        If source and destination are one host, do this only if the source has kept its disk.
+        """
         if same_host and instance.uuid + '_resize' not in self.fake.directories:
             return
         self.fake.domains.pop(instance.uuid, None)
@@ -131,7 +134,7 @@ class FakeMoves(FakePart):
     ) -> None:
         """Restore the kept disk and create the domain.
 
-        Nothing is changed if the guest was never moved and is in the requested state.
+        Nothing is changed if the guest was never moved and is on or off as ``power_on`` requests.
         """
         kept = instance.uuid + '_resize'
         if (

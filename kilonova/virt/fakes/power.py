@@ -17,21 +17,21 @@ class FakePower(FakePart):
 
     @scripted
     def power_off(self, instance: objects.Instance, timeout: int = 0, retry_interval: int = 0) -> None:
-        """Set the state SHUTDOWN."""
+        """Set the guest's power state to SHUTDOWN."""
         self.fake.stop(instance)
 
     @scripted
     def define(
         self, instance: objects.Instance, image_meta: ImageMeta, pci_devices: Iterable[objects.PciDevice]
     ) -> None:
-        """Create the domain again, switched off."""
+        """Replace the domain by a new one that is switched off."""
         self.fake.define(instance, pci_devices, False)
 
     @scripted
     def power_on(
         self, instance: objects.Instance, image_meta: ImageMeta, pci_devices: Iterable[objects.PciDevice] = ()
     ) -> None:
-        """Create the domain again, running."""
+        """Replace the domain by a new one that runs."""
         self.fake.start(instance, pci_devices)
 
     @scripted
@@ -42,7 +42,7 @@ class FakePower(FakePart):
         image_meta: ImageMeta,
         pci_devices: Iterable[objects.PciDevice] = (),
     ) -> None:
-        """Create the domain again, running."""
+        """Replace the domain by a new one that runs."""
         self.fake.start(instance, pci_devices)
 
     @scripted
@@ -63,13 +63,13 @@ class FakePower(FakePart):
 
     @scripted
     def resume(self, instance: objects.Instance, pci_devices: Iterable[objects.PciDevice], check: Check) -> None:
-        """Change a suspended guest to RUNNING. Raises GuestFailed in other states."""
+        """Change a suspended guest to RUNNING, with these devices. Raises GuestFailed in other states."""
         self.fake.prepare(pci_devices)
         self._move(instance, 'resume', PowerState.RUNNING, PowerState.SUSPENDED)
 
     @scripted
     def trigger_crash_dump(self, instance: objects.Instance) -> None:
-        """Do nothing to a running or paused guest. Raises GuestFailed in other states."""
+        """Do nothing if the guest runs or is paused. Raises GuestFailed in other states."""
         self._move(instance, 'interrupt', None, PowerState.RUNNING, PowerState.PAUSED)
 
     def _move(self, instance: objects.Instance, act: str, after: PowerState | None, *before: PowerState) -> None:
@@ -95,7 +95,7 @@ class FakeRescues(FakePart):
         timeout: int = 0,
         retry_interval: int = 0,
     ) -> None:
-        """Create the domain again, running, and mark the guest as rescued."""
+        """Replace the domain by a new one that runs, and mark the guest as rescued."""
         self.fake.start(instance, pci_devices)
         self.fake.rescued.add(instance.uuid)
 
@@ -103,7 +103,10 @@ class FakeRescues(FakePart):
     def restart(
         self, instance: objects.Instance, image_meta: ImageMeta, pci_devices: Iterable[objects.PciDevice]
     ) -> None:
-        """Create the domain of a rescued guest again, running. Raises GuestFailed if it is not rescued."""
+        """Replace the domain of a rescued guest by a new one that runs.
+
+        Raises GuestFailed if the guest is not rescued.
+        """
         if instance.uuid not in self.fake.rescued:
             raise GuestFailed(act='rescue', uuid=instance.uuid, cause=Cause.REQUEST, reason='it is not rescued')
         self.fake.start(instance, pci_devices)

@@ -1,4 +1,4 @@
-"""State of a fake hypervisor: guests, disks, devices and volumes as data, and errors that tests have scripted."""
+"""State of a fake hypervisor (guests, disks, devices, volumes), and the errors that tests want its calls to raise."""
 
 from __future__ import annotations
 
@@ -37,23 +37,25 @@ class FakeDomain:
     vcpus: int
     memory_mb: int
     hostdevs: list[str] = field(default_factory=list)
-    # Ids of its ports, and {id: PCI address} of ports that are functions.
+    # ``vifs``: ids of the guest's ports. ``slots``: {port id: PCI address} of ports that are PCI functions.
     vifs: list[str] = field(default_factory=list)
     slots: dict[str, str] = field(default_factory=dict)
-    # {id of a volume: its size in GiB that the guest sees}, in the order of the guest's volumes.
+    # {volume id: the volume's size in GiB that the guest sees}, in the order of the guest's volumes.
     volumes: dict[str, int] = field(default_factory=dict)
-    # {id of a volume: counters since the guest was started}.
+    # {volume id: counters of reads and writes since the guest was started}.
     used: dict[str, VolumeCounters] = field(default_factory=dict)
-    # {id of a volume: id of the volume that it is being copied to}, and {id: id of the volume that replaced it}.
+    # ``copies``: {volume id: id of the volume to which it is being copied}. ``moved``: {volume id: id of the volume
+    # that has replaced it}.
     copies: dict[str, str] = field(default_factory=dict)
     moved: dict[str, str] = field(default_factory=dict)
-    # {id of a volume: names of its files; the guest writes to the first, and each next one is a backing file}.
+    # {volume id: names of its files}. The guest writes to the first file, and each file is followed by its backing
+    # file.
     files: dict[str, list[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class FakeDisk:
-    """A server's directory: the sizes of its disks and the content of its root disk."""
+    """A server's directory: the sizes of its disks, and the content of its root disk."""
 
     root_gb: int
     ephemeral_gb: int
@@ -62,11 +64,12 @@ class FakeDisk:
 
 
 class FakeMachine:
-    """Disks of all fake hosts on one machine, as {host: {directory name: FakeDisk}}."""
+    """One machine with several fake hosts. ``disks`` is {host: {directory name: FakeDisk}}."""
 
     def __init__(self, machine_id: str = 'fake-machine') -> None:
         self.machine_id = machine_id
-        # Guests that were transferred to a host, and that it has not received yet.
+        # {host: {server uuid: domain}} of guests that were transferred to a host, and that the host has not received
+        # yet.
         self.arrived: dict[str, dict[str, FakeDomain]] = defaultdict(dict)
         self.disks: dict[str, dict[str, FakeDisk]] = defaultdict(dict)
 
@@ -79,17 +82,16 @@ class FakeState:
 
     Tests may change the following attributes:
 
-    - vcpus, memory_mb, local_gb and pci_devices describe the host. mdev_types of a device has the numbers that are
-      available as long as there are no ``mdevs``.
+    - vcpus, memory_mb, local_gb and pci_devices describe the host. In ``mdev_types`` of a PCI device, 'available' is
+      the number of mediated devices that can be created while none exists in ``mdevs``.
     - ``mdevs`` is {uuid: (address of the parent, type)} of existing mediated devices.
-    - ``unusable`` is {address: reason why a device cannot be given to guests}.
-    - ``consoles`` has the console outputs of guests by uuid, and ``screens`` their console addresses by uuid and
-      protocol.
-    - ``passwords`` has the (user, password) that was set in each guest, by uuid.
-    - ``connected`` has the volumes of this host by id, each with the servers that use it.
+    - ``unusable`` is {address: reason why the device cannot be given to guests}.
+    - ``consoles`` is {server uuid: console output}, and ``screens`` is {(server uuid, protocol): console address}.
+    - ``passwords`` is {server uuid: (user, password)} with the password that was set last.
+    - ``connected`` is {volume id: uuids of the servers for which the volume is connected to this host}.
     """
 
-    # The part of the same driver. A live migration calls it as well.
+    # The part for moves of the same driver. The part for live migrations calls it.
     moves: Moves
 
     def __init__(self, conf: cfg.ConfigOpts, image_client: ImageSource | None, machine: FakeMachine | None) -> None:
@@ -115,7 +117,7 @@ class FakeState:
         self._lock = threading.RLock()
 
     def fail(self, method: str, error: BaseException, *, times: int = 1, after: bool = False) -> None:
-        """Let the next ``times`` calls of ``method`` raise ``error``, before or ``after`` their work."""
+        """Make the next ``times`` calls of ``method`` raise ``error``, before or ``after`` they have their effect."""
         self._failures[method].extend([(error, after)] * times)
 
     def write(self, uuid: str, content: str) -> None:
@@ -129,8 +131,8 @@ class FakeState:
     def make_mdev(self, uuid: str, parent: str, type_: str) -> None:
         """Create a mediated device, or do nothing if it exists already.
 
-        It exists until a test removes it from ``mdevs``. Raises MdevUnavailable if no device of this type is available,
-        or if the uuid is used for another one.
+        The device exists until a test removes it from ``mdevs``. Raises MdevUnavailable if no device of this type is
+        available, or if another device has the uuid.
         """
         reason, found = '', self.mdevs.get(uuid)
         if found == (parent, type_):
@@ -145,7 +147,7 @@ class FakeState:
 
     @contextlib.contextmanager
     def around(self, name: str, *args: object) -> Iterator[None]:
-        """Run a call's work inside the context, one call at a time: record it, and raise its scripted error."""
+        """Record a call, run the ``with`` block one call at a time, and raise the error that a test has requested."""
         uuid = next((arg.uuid for arg in args if hasattr(arg, 'uuid')), None)
         with self._lock:
             self.calls.append((name, uuid))
@@ -158,7 +160,7 @@ class FakeState:
             raise error
 
     def check(self, instance: objects.Instance) -> None:
-        """Raise NotOnThisHost or errors.Invalid if guests of this host cannot have what the instance asks for."""
+        """Raise NotOnThisHost or errors.Invalid if this host does not support the instance's CPU shares."""
         asked, (least, most) = tuning.of(instance.flavor.extra_specs or {}).cpu, self.cpu_shares
         if not least <= asked.get('shares', least) <= most:
             raise NotOnThisHost(
@@ -179,7 +181,7 @@ class FakeState:
         return self.directories[instance.uuid]
 
     def mdev_types(self, parent: str) -> dict[str, dict[str, Any]]:
-        """Return the mediated devices that can still be created on this PCI function, as {type: {available, api}}."""
+        """Return the mediated devices that can still be created on a PCI function, as {type: {available, api}}."""
         offered: dict[str, dict[str, Any]] = next(
             (device.get('mdev_types', {}) for device in self.pci_devices if device['address'] == parent), {}
         )
@@ -198,7 +200,7 @@ class FakeState:
         return [device.address for device in devices]
 
     def connect(self, instance: objects.Instance) -> dict[str, int]:
-        """Connect a server's volumes, and return {volume id: size in GiB that the guest sees}."""
+        """Connect a server's volumes to this host, and return {volume id: size in GiB that the guest sees}."""
         volumes = [volume for volume in instance.volumes if volume.kind is not None]
         for volume in volumes:
             self.check_volume(volume)
@@ -215,7 +217,7 @@ class FakeState:
             raise VolumeUnsupported(volume=volume.volume_id, host=self.name, reason=reason)
 
     def disconnect(self, instance: objects.Instance, volumes: Iterable[AttachedVolume] | None = None) -> None:
-        """Disconnect these volumes, or all of the server's volumes that are attached to this host."""
+        """Disconnect ``volumes``, or all of the server's volumes that are attached to this host if it is None."""
         here = [volume for volume in instance.volumes if volume.at(self.name)] if volumes is None else volumes
         for volume in here:
             users = self.connected.get(volume.volume_id, set())
@@ -230,14 +232,14 @@ class FakeState:
         power_on: bool,
         plugged: Plugged | None = None,
     ) -> None:
-        """Create the domain with its volumes, ports and devices, and start it if requested.
+        """Create the domain with its volumes, ports and devices, and start it if ``power_on`` is True.
 
-        With ``plugged``, it is PAUSED until ``plugged()`` has returned.
+        If ``plugged`` is given, the guest is PAUSED until ``plugged()`` has returned.
         """
         self.disk(instance)
         volumes = self.connect(instance)
         slots = {vif.id: vif.slot or '' for vif in instance.vifs if vif.is_function}
-        # The guest does not get devices of ports that it does not have any more.
+        # Devices that were claimed for a port are left out if the server no longer has the port.
         useless = {
             request.request_id
             for request in requests_of_ports(getattr(instance, 'pci_requests', None))
@@ -246,7 +248,8 @@ class FakeState:
         hostdevs = self.prepare(device for device in pci_devices if getattr(device, 'request_id', None) not in useless)
         if not set(slots.values()) <= set(hostdevs):
             raise errors.KilonovaError(f'The ports of server {instance.uuid} are on {slots}, but it has {hostdevs}.')
-        # These devices are reached through a device of the host, so they are not in the domain.
+        # A port of a vnic_type in BEHIND is reached through a device of the host (macvtap or vDPA), so its PCI function
+        # is not a device of the domain.
         behind = [vif.slot for vif in instance.vifs if vif.vnic_type in BEHIND]
         hostdevs = [address for address in hostdevs if address not in behind]
         self.rescued.discard(instance.uuid)
@@ -267,7 +270,7 @@ class FakeState:
             self.release(instance, plugged)
 
     def release(self, instance: objects.Instance, plugged: Plugged) -> None:
-        """Call ``plugged()`` for a guest that was started paused, and then let the guest run.
+        """Call ``plugged()`` for a guest that was started paused, and let the guest run when it has returned.
 
         Calls for other guests are not blocked while ``plugged()`` runs.
         """
@@ -279,9 +282,9 @@ class FakeState:
         self.domains[instance.uuid].state = PowerState.RUNNING
 
     def note(self, instance: objects.Instance, vifs: Iterable[Vif], volumes: Iterable[AttachedVolume]) -> None:
-        """Write the addresses of tagged interfaces and volumes to ``instance.device_metadata``.
+        """Write the guest's addresses of tagged interfaces and volumes to ``instance.device_metadata``.
 
-        A device's PCI slot is its index among all ports and volumes of the domain, plus 3.
+        The PCI slot of a port or volume is its index among all ports and volumes of the domain, plus 3.
         """
         domain = self.domains[instance.uuid]
         slots = {
@@ -304,11 +307,11 @@ class FakeState:
             instance.device_metadata = objects.InstanceDeviceMetadata(devices=found)
 
     def start(self, instance: objects.Instance, pci_devices: Iterable[objects.PciDevice]) -> None:
-        """Create the domain again, running."""
+        """Replace the domain by a new one that runs."""
         self.define(instance, pci_devices, True)
 
     def stop(self, instance: objects.Instance) -> None:
-        """Set the state SHUTDOWN, if there is a domain."""
+        """Set the guest's power state to SHUTDOWN. Nothing happens if there is no domain."""
         if instance.uuid in self.domains:
             self.domains[instance.uuid].state = PowerState.SHUTDOWN
 
@@ -326,7 +329,7 @@ T = TypeVar('T')
 
 
 def scripted(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
-    """Return the method as one that is recorded, and that raises the errors that ``fail`` has scripted."""
+    """Return a wrapper of the method that records each call and raises the errors that ``FakeState.fail`` requested."""
 
     @functools.wraps(method)
     def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:

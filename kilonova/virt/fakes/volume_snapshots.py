@@ -11,11 +11,11 @@ from kilonova.virt.parts.volume_snapshots import Merge
 
 
 class FakeVolumeSnapshots(FakePart):
-    """Fake of ``parts.volume_snapshots.VolumeSnapshots``. Every file counts as existing."""
+    """Fake of ``parts.volume_snapshots.VolumeSnapshots``. It assumes that every file exists."""
 
     @scripted
     def take(self, instance: objects.Instance, image_meta: ImageMeta, old: AttachedVolume, new: AttachedVolume) -> None:
-        """Make the file of ``new`` the first file of the volume."""
+        """Make the file of ``new`` the first file of the volume, to which the guest writes."""
         self.fake.check_volume(new)
         files = self._files(instance, old)
         if files[0] != new.file[0]:
@@ -37,7 +37,7 @@ class FakeVolumeSnapshots(FakePart):
 
     @scripted
     def merge(self, instance: objects.Instance, volume: AttachedVolume, merge: Merge, check: Check) -> None:
-        """Remove the merged files. Raises GuestFailed if the merge is impossible."""
+        """Remove the files that the merge makes unnecessary. Raises GuestFailed if the merge is impossible."""
         check()
         files = self._files(instance, volume)
         if merge.is_done(files):

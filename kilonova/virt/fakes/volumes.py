@@ -15,16 +15,16 @@ from kilonova.virt.parts.volumes import VolumeCounters
 
 
 class FakeVolumes(FakePart):
-    """Fake of ``parts.volumes.Volumes``. It accepts all kinds of volumes, and needs no keys."""
+    """Fake of ``parts.volumes.Volumes``. It accepts all kinds of volumes, and reads no encryption keys."""
 
     @scripted
     def connector(self) -> dict[str, Any]:
-        """Return ip, host and initiator."""
+        """Return the fake host's connector: ip, host and initiator."""
         return {'ip': self.fake.conf.my_block_storage_ip, 'host': self.fake.name, 'initiator': 'fake'}
 
     @scripted
     def names(self, instance: objects.Instance, image_meta: ImageMeta) -> list[str]:
-        """Return device names for volumes without one. Raises UnsupportedHardware for an unknown bus."""
+        """Return device names for the volumes that have none. Raises UnsupportedHardware for an unknown bus."""
         flavor, bus = instance.flavor, (image_meta.get('properties') or {}).get('hw_disk_bus') or 'virtio'
         for one in (bus, *(volume.bus or bus for volume in instance.volumes)):
             if one not in disk_names.PREFIX:
@@ -43,7 +43,7 @@ class FakeVolumes(FakePart):
 
     @scripted
     def attach(self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume) -> None:
-        """Connect the volume and add it to the domain, if there is a domain."""
+        """Connect the volume and add it to the domain. Nothing happens if there is no domain."""
         self.fake.check_volume(volume)
         domain = self.fake.domains.get(instance.uuid)
         if domain is not None:
@@ -65,7 +65,7 @@ class FakeVolumes(FakePart):
 
     @scripted
     def disconnect(self, instance: objects.Instance, volume: AttachedVolume) -> None:
-        """Disconnect the volume."""
+        """Disconnect the volume from this host for this server."""
         self.fake.disconnect(instance, [volume])
 
     @scripted
@@ -77,7 +77,7 @@ class FakeVolumes(FakePart):
         new: AttachedVolume,
         check: Check,
     ) -> None:
-        """Connect ``new``, and record the copy. Raises GuestFailed if the guest does not run."""
+        """Connect ``new``, and record that the volume is copied to it. Raises GuestFailed if the guest does not run."""
         self.fake.check_volume(new)
         domain = self.fake.domains.get(instance.uuid)
         if domain is None or domain.state not in (PowerState.RUNNING, PowerState.PAUSED):
@@ -98,7 +98,7 @@ class FakeVolumes(FakePart):
     def swap(
         self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume, new: AttachedVolume
     ) -> bool:
-        """Record that ``new`` replaces the volume, and return whether it does."""
+        """Record that ``new`` replaces the volume, if there is a copy. Return whether ``new`` has replaced it."""
         domain = self.fake.domains.get(instance.uuid)
         if domain is None:
             return False
@@ -114,14 +114,14 @@ class FakeVolumes(FakePart):
 
     @scripted
     def extend(self, instance: objects.Instance, volume: AttachedVolume) -> None:
-        """Set the size that the guest sees."""
+        """Set the size that the guest sees to the volume's size."""
         domain = self.fake.domains.get(instance.uuid)
         if domain is not None and volume.volume_id in domain.volumes:
             domain.volumes[volume.volume_id] = volume.size
 
     @scripted
     def usage(self, instance: objects.Instance) -> dict[str, VolumeCounters]:
-        """Return the counters of a running guest's volumes."""
+        """Return {volume id: counters} for the volumes of a running guest, or {} if the guest does not run."""
         domain = self.fake.domains.get(instance.uuid)
         if domain is None or domain.state not in (PowerState.RUNNING, PowerState.PAUSED):
             return {}

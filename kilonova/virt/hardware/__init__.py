@@ -1,1 +1,1 @@
-"""CPUs, memory and boards of hosts and guests, independent of any hypervisor."""
+"""CPUs, memory and virtual hardware of hosts and guests, in code that is independent of any hypervisor."""

@@ -1,11 +1,13 @@
-"""Amounts of each resource class that a server gets in Placement; the scheduler asks for them, and limits count them.
+"""Amounts of each resource class that a server gets in Placement.
+
+The scheduler requests them, and quota limits count them.
 
     shared, dedicated = constraints.cpus_asked(flavor, image.properties)
     amounts.of(flavor, shared, dedicated)           # {'PCPU': 4, 'MEMORY_MB': 4096, 'DISK_GB': 20, 'VGPU': 1}
 
-Amounts belong to *groups*, {suffix: {resource class: amount}}. The resources of each ``resources<suffix>:X`` of a
-flavor come from one provider, and all other resources are in the group ''. Devices of PCI aliases, ports and
-accelerators are not included.
+Amounts belong to *groups*, {suffix: {resource class: amount}}. The extra specs ``resources<suffix>:X`` of a flavor with
+the same suffix are one group, whose resources come from one provider. All other resources are in the group ''. Devices
+of PCI aliases, ports and accelerators are not included.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ LOG = logging.getLogger(__name__)
 
 Groups = Mapping[str, dict[str, int]]
 
-# The part of an extra spec after ``resources`` or ``trait``.
+# The form of an extra spec's name after ``resources`` or ``trait``.
 SUFFIX_AND_NAME = r'(?P<suffix>[a-zA-Z0-9_-]{1,64})?:(?P<name>.+)'
 _RESOURCES = re.compile(f'resources{SUFFIX_AND_NAME}')
 
@@ -53,7 +55,7 @@ def of(
 
 
 def number(name: str, value: str) -> int | None:
-    """Return an extra spec's amount of a resource class, or None if it is not a number and is ignored."""
+    """Return the amount of a resource class in an extra spec, or None (ignored) if the value is not a number."""
     if value.isdecimal():
         return int(value)
     LOG.warning('Resource amounts must be integers. Received %s=%s', name, value)
@@ -61,7 +63,7 @@ def number(name: str, value: str) -> int | None:
 
 
 def add_sizes(groups: Groups, flavor: Any, from_volume: bool = False) -> None:
-    """Add VCPU, MEMORY_MB and DISK_GB, except for those that an extra spec names in any group."""
+    """Add VCPU, MEMORY_MB and DISK_GB to the group '', except classes that an extra spec names in any group."""
     disk = flavor.ephemeral_gb + math.ceil((flavor.swap or 0) / 1024)
     if not from_volume:
         disk += flavor.root_gb
@@ -72,13 +74,13 @@ def add_sizes(groups: Groups, flavor: Any, from_volume: bool = False) -> None:
 
 
 def pin(resources: dict[str, int], shared: int, dedicated: int) -> None:
-    """Replace VCPU by shared VCPU and dedicated PCPU, unless the flavor asks for VCPU in a group of its own."""
+    """Replace the class VCPU by shared VCPU and dedicated PCPU, unless the flavor requests VCPU in another group."""
     if dedicated and 'VCPU' in resources:
         resources.update(VCPU=shared, PCPU=dedicated)
 
 
 def add_memory(resources: dict[str, int], extra_specs: Mapping[str, str], encrypted: bool) -> None:
-    """Add the resources of encrypted and persistent memory."""
+    """Add the resources for encrypted memory and for persistent memory."""
     if encrypted:
         resources['MEM_ENCRYPTION_CONTEXT'] = 1
     for label in filter(None, map(str.strip, extra_specs.get('hw:pmem', '').split(','))):
@@ -87,9 +89,9 @@ def add_memory(resources: dict[str, int], extra_specs: Mapping[str, str], encryp
 
 
 def wants_encryption(extra_specs: Mapping[str, str], properties: Any = None) -> bool:
-    """Return whether the guest's memory must be encrypted, by the flavor, or else by the image.
+    """Return whether the guest's memory must be encrypted, as the flavor says, or else the image.
 
-    An invalid value is False.
+    An invalid value counts as False.
     """
     value = extra_specs.get('hw:mem_encryption')
     if value is None and properties is not None:

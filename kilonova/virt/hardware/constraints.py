@@ -3,9 +3,10 @@
     wanted = constraints.of(flavor, image.properties)       # None if there are no requirements
     placed = numa.fit(host, wanted)
 
-Cells are numbered from 0. ``cpuset`` has the cell's vCPUs that run on shared CPUs, and ``pcpuset`` those that get a
-dedicated CPU. ``pagesize`` is a size in KiB, or SMALL, LARGE or ANY until the cell is assigned to a host cell. All
-errors of this module are errors in the user's or operator's request, so the API answers with 400.
+Cells are numbered from 0. ``cpuset`` of a cell has the vCPUs that run on shared host CPUs, and ``pcpuset`` the vCPUs
+that each get a dedicated host CPU. ``pagesize`` is a size in KiB, or SMALL, LARGE or ANY until the cell is assigned to
+a host cell. All errors of this module mean that the request of the user or operator is wrong, so the API answers with
+400.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from kilonova.virt.hardware.pinning import ISOLATE, PREFER, REQUIRE
 
 SHARED, DEDICATED, MIXED = 'shared', 'dedicated', 'mixed'
 SHARE = 'share'
-# Page sizes that depend on the host: its smallest size, any larger size, and any size that fits.
+# Page sizes that depend on the host: its smallest size, any larger size, or any size at all.
 SMALL, LARGE, ANY = -1, -2, -3
 _PAGE_WORDS = {'small': SMALL, 'large': LARGE, 'any': ANY}
 _PAGE_SIZE = re.compile(r'(?P<number>\d{1,15})((?P<prefix>[kKMGT])i?)?(?P<unit>b|bit|B)?')
 _PREFIXES = {'k': 1, 'K': 1, 'M': 1024, 'G': 1024**2, 'T': 1024**3}
-# Maximal number of NUMA cells of a guest. A larger number is considered a mistake.
+# Maximum number of NUMA cells of a guest. A larger number is considered a mistake.
 MOST_CELLS = 1024
 
 
@@ -78,7 +79,7 @@ class ImageNUMATopologyCPUsUnassigned(errors.Invalid):
 
 
 class ImageNUMATopologyMemoryOutOfRange(errors.Invalid):
-    """The memory of all NUMA nodes is not the flavor's memory."""
+    """The sum of the memory of all NUMA nodes differs from the flavor's memory."""
 
     msg_fmt = '%(memsize)d MB of memory assigned, but expected %(memtotal)d MB'
 
@@ -110,13 +111,13 @@ class InvalidEmulatorThreadsPolicy(errors.Invalid):
 
 
 class ImageCPUPinningForbidden(errors.Invalid):
-    """The image's CPU policy contradicts the flavor's."""
+    """The image's CPU policy contradicts the flavor's CPU policy."""
 
     msg_fmt = "Image property 'hw_cpu_policy' is not permitted to override CPU pinning policy set against the flavor"
 
 
 class ImageCPUThreadPolicyForbidden(errors.Invalid):
-    """The image's CPU thread policy contradicts the flavor's."""
+    """The image's CPU thread policy contradicts the flavor's thread policy."""
 
     msg_fmt = (
         "Image property 'hw_cpu_thread_policy' is not permitted to override CPU thread pinning policy set "
@@ -262,8 +263,8 @@ def of(flavor: Any, properties: Properties = NOTHING) -> InstanceNUMATopology | 
 def cpus_asked(flavor: Any, properties: Properties = NOTHING) -> tuple[int, int]:
     """Return (number of shared CPUs, number of dedicated CPUs) that a flavor and an image require.
 
-    These are the results of ``shared_cpus`` and ``dedicated_cpus`` for their topology, but its cells are not checked.
-    Raises the errors of this module if the requirements are invalid.
+    The numbers are those that ``shared_cpus`` and ``dedicated_cpus`` return for the topology, but the topology's cells
+    are not checked. Raises the errors of this module if the requirements are invalid.
     """
     specs = flavor.extra_specs or {}
     dedicated = len(_dedicated(specs, cpu_policy(specs, properties), flavor.vcpus, properties))
@@ -272,7 +273,7 @@ def cpus_asked(flavor: Any, properties: Properties = NOTHING) -> tuple[int, int]
 
 
 def dedicated_cpus(topology: InstanceNUMATopology | None) -> int:
-    """Return how many dedicated host CPUs a topology needs, including the one for isolated emulator threads."""
+    """Return how many dedicated host CPUs a topology needs, including a CPU for isolated emulator threads."""
     if topology is None:
         return 0
     isolated = 'emulator_threads_policy' in topology and topology.emulator_threads_policy == ISOLATE
@@ -287,9 +288,10 @@ def shared_cpus(flavor: Any, topology: InstanceNUMATopology | None) -> int:
 
 # -- CPUs --------------------------------------------------------------------------------------------------------------
 def cpu_policy(specs: Mapping[str, str], properties: Properties = NOTHING) -> str | None:
-    """Return 'dedicated', 'mixed', 'shared' or None. An image cannot override a flavor with policy shared or mixed.
+    """Return the CPU policy: 'dedicated', 'mixed', 'shared', or None if neither flavor nor image sets one.
 
-    Raises InvalidCPUAllocationPolicy, CPUResourcesConflict or ImageCPUPinningForbidden.
+    An image cannot override the flavor's policy shared or mixed. Raises InvalidCPUAllocationPolicy,
+    CPUResourcesConflict or ImageCPUPinningForbidden.
     """
     flavor = _word(specs, 'hw:cpu_policy', (SHARED, DEDICATED, MIXED), InvalidCPUAllocationPolicy)
     image = properties.get('hw_cpu_policy')
@@ -305,7 +307,7 @@ def cpu_policy(specs: Mapping[str, str], properties: Properties = NOTHING) -> st
 
 
 def cpu_thread_policy(specs: Mapping[str, str], properties: Properties = NOTHING) -> str | None:
-    """Return 'prefer', 'isolate', 'require' or None.
+    """Return the CPU thread policy: 'prefer', 'isolate', 'require', or None if neither flavor nor image sets one.
 
     Raises InvalidCPUThreadAllocationPolicy or ImageCPUThreadPolicyForbidden.
     """
@@ -319,16 +321,19 @@ def cpu_thread_policy(specs: Mapping[str, str], properties: Properties = NOTHING
 
 
 def emulator_threads_policy(specs: Mapping[str, str]) -> str | None:
-    """Return 'isolate', 'share' or None. Raises InvalidEmulatorThreadsPolicy for another value."""
+    """Return the policy for emulator threads: 'isolate', 'share' or None.
+
+    Raises InvalidEmulatorThreadsPolicy if the flavor has another value.
+    """
     return _word(specs, 'hw:emulator_threads_policy', (ISOLATE, SHARE), InvalidEmulatorThreadsPolicy)
 
 
 def realtime(specs: Mapping[str, str], vcpus: int, properties: Properties = NOTHING) -> frozenset[int]:
     """Return the vCPUs that run with realtime priority on their host CPUs.
 
-    They are those of the image's mask, or else of the flavor's mask, or all. One vCPU must be left for the emulator's
-    threads, unless these have a policy of their own. Raises RealtimeConfigurationInvalid, RealtimeMaskNotFoundOrInvalid
-    or RealtimeMaskNotDedicated.
+    These are the vCPUs of the image's mask, or else of the flavor's mask, or else all vCPUs. At least one other vCPU
+    must be left for the emulator's threads, unless the flavor has a policy for emulator threads. Raises
+    RealtimeConfigurationInvalid, RealtimeMaskNotFoundOrInvalid or RealtimeMaskNotDedicated.
     """
     if not strutils.bool_from_string(specs.get('hw:cpu_realtime')):
         return frozenset()
@@ -395,7 +400,8 @@ def _word(specs: Mapping[str, str], name: str, words: tuple[str, ...], error: ty
 def page_size(specs: Mapping[str, str], properties: Properties = NOTHING) -> int | None:
     """Return the page size in KiB, SMALL, LARGE, ANY or None.
 
-    An image may only choose a size if its flavor permits it (large, any); otherwise MemoryPageSizeForbidden is raised.
+    An image may choose a size only if its flavor has the value large or any; otherwise MemoryPageSizeForbidden is
+    raised.
     """
     flavor, image = specs.get('hw:mem_page_size'), properties.get('hw_mem_page_size')
     of_flavor = None if flavor is None else parse_page_size(flavor)
@@ -408,14 +414,17 @@ def page_size(specs: Mapping[str, str], properties: Properties = NOTHING) -> int
 
 
 def parse_page_size(text: str) -> int:
-    """Return LARGE for 'large', and 2048 (KiB) for '2048' or '2MB'. Raises MemoryPageSizeInvalid for other texts."""
+    """Return a page size in KiB, for example 2048 for '2048' or '2MB', or LARGE for 'large'.
+
+    Raises MemoryPageSizeInvalid for any other text.
+    """
     word = text.strip()
     if word in _PAGE_WORDS:
         return _PAGE_WORDS[word]
     found = _PAGE_SIZE.fullmatch(word)
     if found is None:
         raise MemoryPageSizeInvalid(pagesize=text)
-    # A number without a unit is in KiB.
+    # The number is converted to bytes here. A number without a unit is in KiB.
     number = int(found['number']) * (_PREFIXES[found['prefix']] * 1024 if found['prefix'] else 1)
     if not (found['prefix'] or found['unit']):
         number *= 1024
@@ -427,7 +436,7 @@ def parse_page_size(text: str) -> int:
 
 
 def locked_memory(specs: Mapping[str, str], properties: Properties = NOTHING) -> bool:
-    """Return whether the guest's memory must be locked in the host's memory.
+    """Return whether the guest's memory must be locked, so that the host cannot swap it out.
 
     Raises FlavorImageLockedMemoryConflict if flavor and image contradict each other.
     """
@@ -455,7 +464,7 @@ def _nodes(specs: Mapping[str, str], properties: Properties) -> int | None:
 def _cells(
     specs: Mapping[str, str], properties: Properties, nodes: int, vcpus: int, memory_mb: int
 ) -> list[tuple[set[int], int]]:
-    """Return (vCPUs, MiB) of each cell, as specified or evenly distributed."""
+    """Return (vCPUs, MiB of memory) of each cell, as flavor or image specify it, or evenly distributed."""
     cpus = _per_cell(specs, properties, 'numa_cpus', _cpus)
     memory = _per_cell(specs, properties, 'numa_mem', _mib)
     if vcpus > cpuset.MOST:
@@ -477,7 +486,7 @@ def _cells(
 
 
 def _per_cell(specs: Mapping[str, str], properties: Properties, name: str, parse: Any) -> dict[int, Any]:
-    """Return {cell: value} of the extra specs hw:<name>.N, or else of the image's property."""
+    """Return {cell number: value} of the flavor's extra specs hw:<name>.N, or else of the image's property."""
     found: dict[int, Any] = {}
     cpus = 0
     for key, value in specs.items():
@@ -485,7 +494,7 @@ def _per_cell(specs: Mapping[str, str], properties: Properties, name: str, parse
         if matching is None:
             continue
         cell = found[int(matching[1])] = parse(key, value)
-        # Limit the total, because many cells that each name all CPUs would need too much memory.
+        # The total number of CPUs is limited, because many cells that each name all CPUs would need too much memory.
         cpus += len(cell) if isinstance(cell, set) else 0
         if len(found) > MOST_CELLS or cpus > 2 * cpuset.MOST:
             raise InvalidNUMAValue(name=key, value=value, reason='it specifies too many NUMA cells or CPUs')

@@ -1,16 +1,16 @@
-"""Names of x86 CPU features in libvirt, and their traits in Placement.
+"""Names of x86 CPU features in libvirt, and the traits for these features in Placement.
 
     traits({'avx2', 'aes', 'hypervisor'})          # {'HW_CPU_X86_AVX2', 'HW_CPU_X86_AESNI'}
     wanted(['HW_CPU_X86_AVX2', 'CUSTOM_X'])        # {'avx2'}
 
-The libvirt driver uses them.
+The libvirt driver uses this module.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-# Traits (without HW_CPU_X86_) whose feature has another name in libvirt. All other names differ only in case.
+# {trait without HW_CPU_X86_: feature in libvirt}, if the names differ by more than case. _PLAIN has all other traits.
 _FEATURES = {
     'ABM': 'abm',
     'AESNI': 'aes',
@@ -79,11 +79,11 @@ FEATURES: Mapping[str, str] = {
 
 
 def traits(features: Iterable[str]) -> set[str]:
-    """Return the traits of a CPU with these features."""
+    """Return the traits of a CPU that has these features."""
     found = frozenset(features)
     return {trait for trait, feature in FEATURES.items() if feature in found}
 
 
 def wanted(names: Iterable[str]) -> frozenset[str]:
-    """Return the CPU features of these traits. Traits that are no CPU features are ignored."""
+    """Return the CPU features that these traits stand for. Traits that stand for no CPU feature are ignored."""
     return frozenset(FEATURES[name] for name in names if name in FEATURES)

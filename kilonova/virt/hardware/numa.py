@@ -1,6 +1,6 @@
 """NUMA cells of a host, and the cells on which a server fits.
 
-The scheduler's filter and the host's claim use this code.
+The scheduler's NUMA filter and the claim on the host use this code.
 
     cells = spread(cells=2, sockets=1, cores=16, threads=2, memory_mb=262144)    # two cells of 32 CPUs, 128 GiB
     host = topology_of(cells, offer)                                             # objects.NUMATopology, nothing used
@@ -8,9 +8,10 @@ The scheduler's filter and the host's claim use this code.
     placed = fit(host, constraints.of(flavor, image.properties), CellLimits(cpu_ratio=4.0))     # None: it does not fit
     consume(host, placed)
 
-A placed topology has for each cell the host's cell (``id``), the host CPU of each dedicated vCPU (``cpu_pinning``), the
-CPUs of isolated emulator threads (``cpuset_reserved``) and the page size in KiB. Dedicated CPUs and pages of a
-requested size are never given twice. Shared CPUs and memory may be overcommitted by the allocation ratios.
+Each cell of a placed topology has: the number of the host's cell (``id``), the host CPU of each dedicated vCPU
+(``cpu_pinning``), the CPUs of isolated emulator threads (``cpuset_reserved``), and the page size in KiB. Dedicated
+CPUs, and pages of a requested size, are given to only one server at a time. Shared CPUs and memory may be overcommitted
+by the allocation ratios.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ from kilonova.virt.hardware.offer import Offer
 class HostCell:
     """One NUMA cell of a host.
 
-    It has CPU numbers, memory in MiB, sets of CPUs that share a core, and ``pages`` {size in KiB: number}.
+    ``cpus`` are CPU numbers, ``siblings`` sets of CPUs that are threads of one core, and ``pages`` is {size in KiB:
+    number}.
     """
 
     id: int
@@ -54,7 +56,8 @@ class HostCell:
 def spread(cells: int, sockets: int, cores: int, threads: int, memory_mb: int) -> list[HostCell]:
     """Return the cells of a host that reports only their number and sizes. CPUs are numbered consecutively.
 
-    ``sockets`` is per cell, ``cores`` per socket, ``threads`` per core, as in libvirt's getInfo.
+    ``sockets`` is the number per cell, ``cores`` the number per socket, and ``threads`` the number per core, as in
+    libvirt's getInfo. ``memory_mb`` is the memory of the whole host.
     """
     found = []
     per_cell = sockets * cores * threads
@@ -70,7 +73,7 @@ def spread(cells: int, sockets: int, cores: int, threads: int, memory_mb: int) -
 
 
 def topology_of(cells: Sequence[HostCell], offer: Offer) -> NUMATopology | None:
-    """Return the host's NUMA topology for servers, with nothing used, or None for a host that reports no cells."""
+    """Return the host's NUMA topology without any usage by servers, or None if the host reports no cells."""
     if not cells:
         return None
     return NUMATopology(
@@ -98,7 +101,7 @@ def topology_of(cells: Sequence[HostCell], offer: Offer) -> NUMATopology | None:
 
 # -- what servers use --------------------------------------------------------------------------------------------------
 def used(host: NUMATopology, placed: Iterable[InstanceNUMATopology]) -> NUMATopology:
-    """Return a copy of the host's topology with the usage of these servers."""
+    """Return a copy of the host's topology that includes the usage of these placed servers."""
     copy = host.obj_clone()
     for topology in placed:
         consume(copy, topology)
@@ -106,7 +109,7 @@ def used(host: NUMATopology, placed: Iterable[InstanceNUMATopology]) -> NUMATopo
 
 
 def consume(host: NUMATopology, placed: InstanceNUMATopology) -> None:
-    """Add the usage of a placed server to the host's topology. Cells that the host no longer has are left out."""
+    """Add a placed server's usage to the host's topology. Cells that the host no longer has are ignored."""
     cells = {cell.id: cell for cell in host.cells}
     for cell in placed.cells:
         if cell.id in cells:
@@ -124,7 +127,7 @@ def _consume(host: NUMACell, cell: InstanceNUMACell) -> None:
 
 
 def cpus_of(cell: InstanceNUMACell, siblings: Sequence[Any] = ()) -> set[int]:
-    """Return the host CPUs that a placed cell blocks for other servers."""
+    """Return the host CPUs that a placed cell takes, so that no other server may be pinned to them."""
     pins = {int(vcpu): cpu for vcpu, cpu in (_value(cell, 'cpu_pinning_raw') or {}).items()}
     return pinning.occupied(pins, _value(cell, 'cpuset_reserved') or (), siblings, _value(cell, 'cpu_thread_policy'))
 
@@ -136,7 +139,10 @@ def _value(cell: InstanceNUMACell, name: str) -> Any:
 # -- where a server fits -----------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class CellLimits:
-    """Overcommit ratios of shared CPUs and memory. With ``pack``, cells in use are filled before other cells."""
+    """Overcommit ratios of shared CPUs and memory.
+
+    With ``pack``, cells that are in use are filled before empty cells.
+    """
 
     cpu_ratio: float = 1.0
     ram_ratio: float = 1.0
@@ -144,7 +150,7 @@ class CellLimits:
 
 
 class DeviceAffinity:
-    """PCI devices that a server requests, to check on which host cells it can have them."""
+    """The PCI devices that a server requests, and whether the host can provide them near given NUMA cells."""
 
     def __init__(self, pools: PciPools, requests: Requests, mapping: ProviderMapping | None = None) -> None:
         self._pools, self._requests, self._mapping = pools, as_list(requests), mapping
@@ -155,9 +161,9 @@ class DeviceAffinity:
         return bool(self._requests)
 
     def cells(self) -> set[int]:
-        """Return the host cells with free devices that match the requests.
+        """Return the host cells that have free devices which match the requests.
 
-        If there are no requests, return the cells with any free devices.
+        If there are no requests, return the cells that have any free devices.
         """
         specs = [spec for request in self._requests for spec in request.spec]
         return {
@@ -169,9 +175,9 @@ class DeviceAffinity:
         }
 
     def allow(self, cells: Collection[int], near: bool) -> bool:
-        """Return whether a server on these cells can have its devices.
+        """Return whether the host can give a server that is placed on these cells its devices.
 
-        With ``near``, all devices must be on these cells.
+        With ``near``, all devices must be on these cells. Otherwise the NUMA policy of each request decides.
         """
         key = tuple(sorted(cells)), near
         if key not in self._answers:
@@ -189,9 +195,9 @@ def fit(
 ) -> InstanceNUMATopology | None:
     """Return ``wanted`` placed on the host's cells, or None if it does not fit.
 
-    Neither argument is changed, and an earlier placement in ``wanted`` is ignored. Each of its cells gets a host cell
-    of its own, and all use pages of the same size. Cells near the devices are tried first; for a server without
-    devices, cells without devices are tried first.
+    The arguments are not changed, and an earlier placement in ``wanted`` is ignored. Each cell of ``wanted`` gets a
+    host cell of its own, and all cells use pages of the same size. If the server requests devices, host cells with such
+    devices are tried first. Otherwise host cells without devices are tried first.
     """
     if not wanted.cells or len(wanted.cells) > len(host.cells):
         return None
@@ -210,7 +216,7 @@ def _assembled(wanted: InstanceNUMATopology, cells: list[InstanceNUMACell]) -> I
 
 
 def _page_sizes(host: NUMATopology, wanted: InstanceNUMATopology) -> list[int | None]:
-    """Return the page sizes to try, best first, or [None] if no size is requested."""
+    """Return the page sizes to try, best first. The result is [None] if the server requests no page size."""
     asked = _value(wanted.cells[0], 'pagesize')
     if asked is None:
         return [None]
@@ -225,7 +231,7 @@ def _page_sizes(host: NUMATopology, wanted: InstanceNUMATopology) -> list[int | 
 def _order(
     host: NUMATopology, wanted: InstanceNUMATopology, limits: CellLimits, devices: DeviceAffinity | None
 ) -> list[NUMACell]:
-    """Return the host's cells in the order in which they are tried."""
+    """Return the host's cells in the order in which ``fit`` tries them."""
     pinned = any(cell.pcpuset for cell in wanted.cells)
     gpus = devices.cells() if devices is not None else set()
     asks = bool(devices)
@@ -240,17 +246,17 @@ def _order(
 
 
 class _CellTable:
-    """Results of fitting each cell of a server on each host cell, computed once."""
+    """A table of results: how each cell of a server fits on each host cell. Each result is computed only once."""
 
     def __init__(self, host: NUMATopology, wanted: InstanceNUMATopology, size: int | None, limits: CellLimits) -> None:
         self._wanted, self._size, self._limits = wanted.cells, size, limits
         isolated = 'emulator_threads_policy' in wanted and wanted.emulator_threads_policy == pinning.ISOLATE
-        # The emulator's threads use a CPU of the first cell's host cell.
+        # The threads of the emulator use an additional CPU of the host cell on which the server's first cell is placed.
         self._reserve = [int(isolated and not number) for number in range(len(wanted.cells))]
         self._found: dict[tuple[int, int], InstanceNUMACell | None] = {}
 
     def at(self, number: int, host: NUMACell) -> InstanceNUMACell | None:
-        """Return the server's cell with this number placed on a host cell, or None if it does not fit."""
+        """Return the server's cell ``number`` as placed on a host cell, or None if it does not fit on that cell."""
         key = number, host.id
         if key not in self._found:
             self._found[key] = _fit_cell(host, self._wanted[number], self._size, self._reserve[number], self._limits)
@@ -261,7 +267,7 @@ class _CellTable:
         return any(self.at(number, host) is not None for number in range(len(self._wanted)))
 
     def placements(self, order: Sequence[NUMACell]) -> Iterator[list[InstanceNUMACell]]:
-        """Yield one placement for each combination of host cells that has any, in the order of the cells."""
+        """Yield one placement for each combination of host cells that can take the server, in the given order."""
         for cells in itertools.combinations(order, len(self._wanted)):
             placed = self._match(0, cells)
             if placed is not None:
@@ -302,9 +308,9 @@ def _fit_cell(
 
 
 def _has_memory(host: NUMACell, memory_mb: int, size: int | None, ratio: float) -> bool:
-    """Return whether a cell has this much free memory, in pages of ``size``.
+    """Return whether a cell has this much free memory, in pages of ``size`` KiB.
 
-    With None, the memory is in small pages and may be overcommitted by ``ratio``.
+    If ``size`` is None, the memory is in pages of the smallest size and may be overcommitted by ``ratio``.
     """
     if memory_mb > host.memory or host.memory_usage + memory_mb > host.memory * ratio:
         return False
@@ -316,7 +322,7 @@ def _has_memory(host: NUMACell, memory_mb: int, size: int | None, ratio: float) 
         return False
     if not pages or (size is not None and size != pages[0].size_kb):
         return True
-    # Memory in larger pages is not available as small pages.
+    # Memory that is reserved for larger pages cannot be used as pages of the smallest size.
     total_kb = (pages[0].total - pages[0].reserved) * pages[0].size_kb
     used_kb = host.memory_usage * 1024 - sum(one.used * one.size_kb for one in pages[1:])
     found: bool = wanted_kb <= total_kb and used_kb + wanted_kb <= total_kb * (ratio if size is None else 1.0)

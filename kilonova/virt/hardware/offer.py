@@ -1,10 +1,10 @@
-"""CPUs and pages of a host that servers may use, from the configuration.
+"""The CPUs and memory pages of a host that servers may use, as the configuration says.
 
     offer = Offer.read(conf, online={0, 1, 2, 3})
     offer.shared, offer.dedicated
 
 Without configuration, all CPUs are shared. If ``[compute]cpu_dedicated_set`` or ``cpu_shared_set`` is set, only the
-CPUs in these sets may be used. A CPU is never in both sets.
+CPUs in these sets may be used. A CPU cannot be in both sets.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from kilonova.virt.parts.host import DriverMisconfigured
 
 @dataclass(frozen=True)
 class Offer:
-    """CPUs and pages of a host that servers may use.
+    """The CPUs and memory pages of a host that servers may use.
 
     Attributes:
-        shared: CPUs on which shared vCPUs run.
-        dedicated: CPUs that are each given to one vCPU.
+        shared: Host CPUs on which vCPUs without a dedicated CPU run.
+        dedicated: Host CPUs that are each given to one vCPU.
         said: Whether the shared CPUs are configured; if so, guests are restricted to them.
         pages: {(cell, size in KiB): number of pages reserved for the host}.
     """
@@ -37,9 +37,9 @@ class Offer:
 
     @classmethod
     def read(cls, conf: cfg.ConfigOpts, online: Set[int]) -> Offer:
-        """Read the configuration.
+        """Return the CPUs and pages that the configuration offers.
 
-        ``online`` are the host's CPUs. Raises DriverMisconfigured if a setting is invalid.
+        ``online`` are the numbers of the host's CPUs. Raises DriverMisconfigured if a setting is invalid.
         """
         shared = _set(conf, 'cpu_shared_set', online)
         dedicated = _set(conf, 'cpu_dedicated_set', online)
@@ -59,7 +59,7 @@ class Offer:
         return cls(shared or frozenset(), dedicated or frozenset(), bool(shared), _reserved(conf))
 
     def reserved_pages(self, cell: int, size_kb: int) -> int:
-        """Return the number of pages of a cell that are reserved for the host."""
+        """Return the number of pages of this size in a NUMA cell that are reserved for the host."""
         return self.pages.get((cell, size_kb), 0)
 
 
@@ -81,7 +81,7 @@ def _set(conf: cfg.ConfigOpts, name: str, online: Set[int]) -> frozenset[int] | 
 
 
 def _reserved(conf: cfg.ConfigOpts) -> dict[tuple[int, int], int]:
-    """Read entries of the form node:N,size:S,count:C. A size without a unit is in KiB."""
+    """Return {(cell, size in KiB): number} from entries node:N,size:S,count:C. A size without a unit is in KiB."""
     found: dict[tuple[int, int], int] = {}
     for entry in conf.reserved_huge_pages or ():
         try:

@@ -1,10 +1,11 @@
-"""Choose a host CPU for each dedicated vCPU, by the thread policy.
+"""Choose a host CPU for each dedicated vCPU, as the CPU thread policy requires.
 
     pin(free={2, 3, 6, 7}, siblings=[{2, 3}, {6, 7}], vcpus=[0, 1], policy='prefer')
     # Pinned(pins={0: 2, 1: 3}, reserved=frozenset(), threads=2)
 
-A *core* is the set of its free threads. ``prefer`` fills cores if possible. ``require`` uses only cores with at least
-two free threads. ``isolate`` uses one thread of a core and leaves its other threads unused.
+In this module a *core* is the list of a core's free threads. Policy ``prefer`` uses all threads of a core if possible.
+``require`` uses only cores with at least two free threads. ``isolate`` uses one thread of a core and leaves the core's
+other threads unused.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ Core = list[int]
 
 @dataclass(frozen=True)
 class Pinned:
-    """Host CPUs for a guest.
+    """The host CPUs that were chosen for a guest.
 
-    ``pins`` is {vCPU: host CPU}. ``reserved`` are host CPUs only for the emulator's threads. ``threads`` is the number
-    of consecutive vCPUs of the guest that are threads of one core.
+    ``pins`` is {vCPU: host CPU}. ``reserved`` are additional host CPUs for the emulator's threads. ``threads`` is the
+    number of consecutive vCPUs that are pinned to threads of one core.
     """
 
     pins: dict[int, int]
@@ -32,10 +33,10 @@ class Pinned:
 def pin(
     free: Set[int], siblings: Iterable[Set[int]], vcpus: Collection[int], policy: str | None = None, reserve: int = 0
 ) -> Pinned | None:
-    """Return a free CPU for each vCPU and ``reserve`` additional CPUs, or None if this is impossible.
+    """Return a free CPU for each vCPU and ``reserve`` additional CPUs, or None if too few CPUs are free.
 
-    ``siblings`` are sets of threads of one core, for all of the host's CPUs. A CPU in none of them is a core of its
-    own.
+    ``siblings`` has, for each core of the host, the set of the core's threads. A CPU that is in none of the sets is a
+    core of its own.
     """
     wanted, groups = sorted(vcpus), [set(group) for group in siblings if len(group) > 1]
     if policy == ISOLATE:
@@ -52,7 +53,7 @@ def pin(
 
 
 def _cores(free: Set[int], groups: Iterable[Set[int]]) -> list[Core]:
-    """Return the free threads of each core that has any."""
+    """Return the free threads of each core that has free threads."""
     cores = [sorted(group & free) for group in groups if group & free]
     grouped = {cpu for core in cores for cpu in core}
     return sorted(cores + [[cpu] for cpu in free - grouped])
@@ -67,7 +68,7 @@ def _isolated(free: Set[int], groups: list[set[int]], wanted: list[int], reserve
 
 
 def _filled(cores: list[Core], count: int, whole: bool) -> tuple[list[int], int] | None:
-    """Return ``count`` CPUs and the guest's number of threads per core, which is the largest possible one, or None."""
+    """Return ``count`` CPUs and the highest possible number of guest threads per core, or None if it is impossible."""
     if not count:
         return [], 1
     usable = [core for core in cores if len(core) > 1] if whole else cores
@@ -79,13 +80,16 @@ def _filled(cores: list[Core], count: int, whole: bool) -> tuple[list[int], int]
             return chosen, threads
     if not whole:
         return None
-    # The number cannot be divided: use full cores, and then one more thread.
+    # ``count`` is not divisible by any number of threads per core, so full cores are used, and then one more thread.
     chosen = [cpu for core in usable for cpu in core][:count]
     return (chosen, 1) if len(chosen) == count else None
 
 
 def _take(cores: list[Core], count: int, threads: int) -> list[int] | None:
-    """Return CPUs in groups of ``threads`` of one core, partly used cores first, or None if there are too few."""
+    """Return CPUs in groups of ``threads`` of one core, or None if there are too few.
+
+    Cores with few free threads are used first.
+    """
     chosen: list[int] = []
     for core in sorted(cores, key=len):
         chosen += core[: len(core) // threads * threads]
@@ -97,7 +101,7 @@ def _take(cores: list[Core], count: int, threads: int) -> list[int] | None:
 def occupied(
     pins: Mapping[int, int], reserved: Iterable[int], siblings: Sequence[Set[int]], policy: str | None
 ) -> set[int]:
-    """Return the host CPUs that no other server may be pinned to."""
+    """Return the host CPUs that a server takes, so that no other server may be pinned to them."""
     taken = {*pins.values(), *reserved}
     if policy == ISOLATE:
         taken.update(cpu for group in siblings if taken & group for cpu in group)

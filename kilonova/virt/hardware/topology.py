@@ -1,8 +1,8 @@
-"""Choose the sockets, cores and threads that a guest sees.
+"""Choose the numbers of sockets, cores and threads that a guest sees.
 
     choose(8, limits_of(flavor.extra_specs, image.properties)).sockets == 8
 
-Flavors and images may set preferred numbers (hw:cpu_sockets …) and maximal numbers (hw:cpu_max_sockets …). An image may
+Flavors and images may set preferred numbers (hw:cpu_sockets …) and maximum numbers (hw:cpu_max_sockets …). An image may
 lower the flavor's maximum, but not raise it.
 """
 
@@ -17,7 +17,7 @@ from kilonova.objects import ImageMetaProps, VirtCPUTopology
 from kilonova.objects.image_meta import NOTHING
 
 PARTS = ('sockets', 'cores', 'threads')
-# The default maximum. No guest has more CPUs.
+# The default maximum of sockets, cores and threads. No guest has more CPUs.
 MOST = 65536
 
 
@@ -52,9 +52,9 @@ class ImageVCPULimitsRangeImpossible(errors.Invalid):
 
 @dataclass(frozen=True)
 class TopologyLimits:
-    """Preferred and maximal numbers of sockets, cores and threads.
+    """Preferred and maximum numbers of sockets, cores and threads.
 
-    ``liked`` contains only the requested numbers, ``most`` the maximum of each.
+    ``liked`` is {part: preferred number} and has only requested parts. ``most`` is {part: maximum} and has all parts.
     """
 
     liked: dict[str, int]
@@ -62,7 +62,7 @@ class TopologyLimits:
 
 
 def limits_of(extra_specs: Mapping[str, str], properties: ImageMetaProps = NOTHING) -> TopologyLimits:
-    """Return the preferred and maximal numbers of a flavor and an image.
+    """Return the preferred and maximum numbers of sockets, cores and threads that a flavor and an image set.
 
     Raises InvalidCPUTopology, ImageVCPULimitsRangeExceeded or ImageVCPUTopologyRangeExceeded.
     """
@@ -75,7 +75,8 @@ def limits_of(extra_specs: Mapping[str, str], properties: ImageMetaProps = NOTHI
         most[part] = image or flavor or MOST
     of_flavor = {part: _flavor(extra_specs, f'hw:cpu_{part}') for part in PARTS}
     of_image = {part: _image(properties, f'hw_cpu_{part}') for part in PARTS}
-    # The image's preferences are used only if the flavor has none, because parts of two layouts do not fit together.
+    # The image's preferences are ignored if the flavor has any, because numbers from two layouts would not fit
+    # together.
     wishes = of_flavor if any(of_flavor.values()) else of_image
     for part, wanted in wishes.items():
         if wanted is not None and wanted > most[part]:
@@ -86,16 +87,17 @@ def limits_of(extra_specs: Mapping[str, str], properties: ImageMetaProps = NOTHI
 
 
 def choose(vcpus: int, limits: TopologyLimits, threads: int | None = None) -> VirtCPUTopology:
-    """Return the layout that meets most preferences, and among these the one with most sockets, then with most cores.
+    """Return the layout with ``vcpus`` CPUs that meets most preferences.
 
+    If several layouts meet as many, the one with most sockets is chosen, and among these the one with most cores.
     ``threads`` is the number of consecutive vCPUs that are pinned to threads of one core. Raises
-    ImageVCPULimitsRangeImpossible if no layout is within the maxima.
+    ImageVCPULimitsRangeImpossible if no layout is within the maximum numbers.
     """
     liked = dict(limits.liked)
     if threads is not None and 'threads' not in liked:
         liked['threads'] = threads
     if vcpus < 1:
-        # Such a guest cannot run, and the hypervisor refuses it.
+        # A guest without CPUs cannot run, but it is the hypervisor that refuses it.
         return VirtCPUTopology(sockets=vcpus, cores=1, threads=1)
     if vcpus > MOST:
         raise ImageVCPULimitsRangeImpossible(vcpus=vcpus, **dict[str, Any](limits.most))

@@ -1,11 +1,11 @@
-"""Requirements of a flavor and an image for a guest's board, besides CPUs and memory.
+"""Requirements of a flavor and an image for a guest's virtual hardware, except CPUs and memory.
 
     wishes = tuning.of(flavor.extra_specs, image.properties)
     wishes.cpu == {'shares': 512}
 
-These are shares of the host's CPUs, limits of disks, serial ports, watchdog, firmware, video, sound, IOMMU, USB, random
-numbers and the width of addresses. The API reads them to refuse impossible requests (with 400), and the hypervisor
-driver to build the guest.
+These are CPU shares, disk limits, serial ports, watchdog, firmware, video, sound, IOMMU, USB, random numbers, and the
+width of physical addresses. The API reads them to refuse impossible requests with 400, and the hypervisor driver reads
+them to build the guest.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from oslo_utils import strutils
 from kilonova import errors
 from kilonova.objects.image_meta import NOTHING, ImageMetaProps
 
-# Maximal number of serial ports on the board.
+# Maximum number of serial ports of a guest.
 MOST_SERIAL_PORTS = 4
 REQUIRED, OPTIONAL, DISABLED = 'required', 'optional', 'disabled'
 UEFI = 'uefi'
@@ -50,10 +50,10 @@ PROPERTIES = (
     'os_secure_boot',
 )
 
-# (smallest, largest) number of CPU shares that the kernel accepts, by the version of the host's control groups.
+# {version of the host's control groups: (smallest, largest) number of CPU shares that the kernel accepts}
 CPU_SHARES = {1: (2, 262144), 2: (1, 10000)}
-# (smallest, largest) values that the kernel of any host accepts. A negative quota means no quota, and its maximum has
-# 44 bits of microseconds.
+# (smallest, largest) values that at least one kernel accepts. A negative quota means no quota. The largest quota has 44
+# bits of microseconds.
 CPU_LIMITS = {
     'shares': (min(least for least, _ in CPU_SHARES.values()), max(most for _, most in CPU_SHARES.values())),
     'period': (1000, 1000000),
@@ -61,8 +61,8 @@ CPU_LIMITS = {
 }
 _DISK = re.compile(r'quota:disk_((?P<what>read|write|total)_(?P<unit>bytes|iops)_sec(?P<burst>_max(_length)?)?)')
 MOST_DISK = 10**15
-# (smallest, largest) number of bits of a physical address of a QEMU guest. libvirt's numbers of random bytes have 32
-# bits.
+# ADDRESS_BITS: (smallest, largest) number of bits of a physical address in a QEMU guest. MOST_RANDOM: libvirt stores
+# numbers of random bytes in 32 bits.
 ADDRESS_BITS = (32, 52)
 MOST_RANDOM = 2**32 - 1
 
@@ -89,7 +89,7 @@ class VideoMemoryTooHigh(errors.Invalid):
 
 
 class FlavorImageConflict(errors.Invalid):
-    """Flavor and image contradict each other."""
+    """The flavor's extra spec and the image's property contradict each other."""
 
     msg_fmt = "Conflicting values of the flavor's '%(spec)s' (%(flavor)s) and the image's '%(name)s' (%(image)s)"
 
@@ -101,16 +101,17 @@ class SecureBootNeedsUefi(errors.Invalid):
 
 
 class AddressSpace(NamedTuple):
-    """Width of the guest's physical addresses: that of the host (passthrough), or ``bits`` (emulate)."""
+    """Width of the guest's physical addresses. Mode passthrough uses the host's width, mode emulate uses ``bits``."""
 
     mode: str
     bits: int | None = None
 
 
 class RandomNumbers(NamedTuple):
-    """Limit of a source of random numbers.
+    """Limits of a guest's source of random numbers.
 
-    At most ``rate_bytes`` are read in ``period`` milliseconds. None means no limit, and libvirt's default period.
+    The guest can read at most ``rate_bytes`` bytes in ``period`` milliseconds. ``rate_bytes`` None means no limit, and
+    ``period`` None means libvirt's default period.
     """
 
     rate_bytes: int | None = None
@@ -119,23 +120,23 @@ class RandomNumbers(NamedTuple):
 
 @dataclass(frozen=True)
 class Tuning:
-    """Requirements for a guest's board.
+    """Requirements for a guest's virtual hardware.
 
     Attributes:
-        cpu: Shares, period and quota (the last two in microseconds).
-        disk: Limits of each disk by libvirt's names, in bytes or requests per second.
+        cpu: CPU shares, period and quota (the last two in microseconds).
+        disk: Limits for each disk by libvirt's names, in bytes or requests per second.
         serial_ports: Number of serial ports.
         watchdog: Action of the watchdog, or None without a watchdog.
         firmware: 'uefi', 'bios' or None.
         secure_boot: 'required', 'optional' or 'disabled'.
-        video_model: Model of the graphics adapter, or None.
+        video_model: Model of the graphics adapter, or None for the default.
         video_ram: Video memory in MB; 0 for the model's default.
-        sound: Model of the sound card, or None without one.
-        iommu: Model of the IOMMU, or None without one.
+        sound: Model of the sound card, or None without a sound card.
+        iommu: Model of the IOMMU, or None without an IOMMU.
         usb: Model of the USB controller, or None if none is requested.
         packed_ring: Whether virtio devices use packed rings.
         multiqueue: Whether virtio network cards have one queue for each vCPU.
-        address_space: Width of physical addresses, or None.
+        address_space: Width of physical addresses, or None for the default.
         random: The source of random numbers, or None if the flavor forbids it.
     """
 
@@ -157,7 +158,7 @@ class Tuning:
 
 
 def of(extra_specs: Mapping[str, str], properties: ImageMetaProps = NOTHING) -> Tuning:
-    """Return the requirements of a flavor and an image. Raises the errors of this module if they are invalid."""
+    """Return the requirements of a flavor and an image. Raises the errors of this module if a value is invalid."""
     said = properties.get
     _flag(extra_specs, 'hw:pmu', said('hw_pmu'))
     firmware, secure = said('hw_firmware_type'), _secure_boot(extra_specs, said('os_secure_boot'))
@@ -210,7 +211,7 @@ def _disk(extra_specs: Mapping[str, str]) -> dict[str, int]:
         number = _number(name, value)
         if not 0 <= number <= MOST_DISK:
             raise InvalidTuning(name=name, value=number, reason=f'it must be from 0 to {MOST_DISK}')
-        # QEMU does not start with both a total limit and a read or write limit.
+        # A total limit cannot be combined with a read or write limit, because QEMU would not start.
         if match['what'] != 'total' and f'quota:disk_total_{match["unit"]}_sec{match["burst"] or ""}' in extra_specs:
             raise InvalidTuning(name=name, value=number, reason='it cannot be combined with a limit of the total')
         needed = {'_max': '', '_max_length': '_max'}.get(match['burst'] or '')
@@ -229,9 +230,9 @@ def _disk(extra_specs: Mapping[str, str]) -> dict[str, int]:
 
 
 def _serial_ports(extra_specs: Mapping[str, str], image: int | None) -> int:
-    """Return the number of serial ports of the image, or else of the flavor, or else one.
+    """Return the number of serial ports that the image sets, or else the flavor, or else 1.
 
-    Raises SerialPortsExceeded if the image's number exceeds the flavor's.
+    Raises SerialPortsExceeded if the image's number is higher than the flavor's.
     """
     name = 'hw:serial_port_count'
     flavor = _number(name, extra_specs[name]) if name in extra_specs else 0
@@ -248,7 +249,7 @@ def _serial_ports(extra_specs: Mapping[str, str], image: int | None) -> int:
 
 
 def _watchdog(extra_specs: Mapping[str, str], image: str | None) -> str | None:
-    """Return the action, or None without a watchdog. The image's value has priority over the flavor's."""
+    """Return the watchdog's action, or None without a watchdog. The image has priority over the flavor."""
     action = image or extra_specs.get('hw:watchdog_action') or DISABLED
     if action not in WATCHDOG_ACTIONS:
         raise InvalidTuning(
@@ -268,9 +269,9 @@ def _secure_boot(extra_specs: Mapping[str, str], image: str | None) -> str:
 
 
 def _flag(extra_specs: Mapping[str, str], name: str, image: bool | None) -> bool | None:
-    """Return the flavor's flag, or else the image's, or None if neither is set.
+    """Return the flavor's flag, or else the image's flag, or None if neither sets it.
 
-    Raises FlavorImageConflict if they differ, because it is unknown which one is meant.
+    Raises FlavorImageConflict if flavor and image set it differently.
     """
     flavor = extra_specs.get(name)
     if flavor is None:
@@ -282,9 +283,9 @@ def _flag(extra_specs: Mapping[str, str], name: str, image: bool | None) -> bool
 
 
 def _word(extra_specs: Mapping[str, str], name: str, words: tuple[str, ...], image: str | None) -> str | None:
-    """Return the flavor's value, which must be one of ``words``, or else the image's, or None.
+    """Return the flavor's value, which must be one of ``words``, or else the image's value, or None.
 
-    Raises FlavorImageConflict if they differ.
+    Raises FlavorImageConflict if flavor and image have different values.
     """
     flavor = extra_specs.get(name)
     if flavor is None:
@@ -313,7 +314,7 @@ def _address_space(extra_specs: Mapping[str, str], image: str | None, image_bits
 
 
 def _random(extra_specs: Mapping[str, str]) -> RandomNumbers | None:
-    """Return the source of random numbers, or None if the flavor forbids it."""
+    """Return the limits of the source of random numbers, or None if the flavor forbids the source."""
     numbers = {}
     for name in ('hw_rng:rate_bytes', 'hw_rng:rate_period'):
         if name not in extra_specs:
@@ -321,7 +322,7 @@ def _random(extra_specs: Mapping[str, str]) -> RandomNumbers | None:
         number = _number(name, extra_specs[name])
         if not 0 <= number <= MOST_RANDOM:
             raise InvalidTuning(name=name, value=number, reason=f'it must be from 0 to {MOST_RANDOM}')
-        # 0 means no limit, and the default period.
+        # In the extra spec, 0 bytes means no limit, and period 0 means the default period.
         numbers[name] = number or None
     rate, period = (numbers.get(name) for name in ('hw_rng:rate_bytes', 'hw_rng:rate_period'))
     if period is not None and rate is None:
@@ -334,7 +335,7 @@ def _random(extra_specs: Mapping[str, str]) -> RandomNumbers | None:
 
 
 def _video_ram(extra_specs: Mapping[str, str], model: str | None, wanted: int) -> int:
-    """Return the video memory that the image requests. The flavor must permit it."""
+    """Return the video memory in MB that the image requests. Raises VideoMemoryTooHigh if the flavor permits less."""
     if wanted and model not in (None, *SIZED_VIDEO):
         raise InvalidTuning(
             name='hw_video_ram',

@@ -1,1 +1,1 @@
-"""Protocols of the parts of a driver, one file for each subject; ``virt.driver`` combines them."""
+"""Protocols of the parts of a driver, one file for each subject. ``virt.driver`` combines the protocols."""

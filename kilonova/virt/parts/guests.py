@@ -10,15 +10,16 @@ from kilonova import errors, objects
 from kilonova.objects.vif import Vif
 from kilonova.virt.parts.disks import Check, ImageMeta
 
-# A function that is called once, when a guest is created and paused and its interfaces are plugged on this host. It
-# returns when the guest may run. An exception that it raises ends the call, and the guest remains for ``destroy``.
+# A function that is called once when a new guest is still paused and its interfaces are plugged on this host. The guest
+# runs after the function has returned. An exception that the function raises ends the creation; ``destroy`` then
+# deletes the guest.
 Plugged = Callable[[], None]
 
 
 class DomainInfo(TypedDict):
-    """A domain, for the audit.
+    """A domain with its power state and devices, as the hypervisor reports it.
 
-    ``state`` is a power state. ``hostdevs`` are PCI addresses, and uuids of mediated devices.
+    ``hostdevs`` are PCI addresses, and uuids of mediated devices.
     """
 
     uuid: str
@@ -37,9 +38,9 @@ class ConsoleAddress:
 
 
 class GuestFailed(errors.KilonovaError):
-    """The hypervisor could not define, start or stop a guest, or act on it in another way.
+    """The hypervisor could not define, start, stop or change a guest.
 
-    ``cause`` is the cause of the failure (host, device or request), as far as it is known.
+    ``cause`` says what caused the failure (host, device or request), as far as it is known.
     """
 
     msg_fmt = 'The hypervisor could not %(act)s guest %(uuid)s: %(reason)s'
@@ -54,7 +55,7 @@ class GuestFailed(errors.KilonovaError):
 class InterfaceUnsupported(errors.HostRejected):
     """A port is bound to this host in a form that the driver cannot plug.
 
-    On an alternate host the binding may differ.
+    The port may be bound in another form on an alternate host, so the build may succeed there.
     """
 
     msg_fmt = (
@@ -68,7 +69,7 @@ class InterfaceUnsupported(errors.HostRejected):
 
 
 class InterfaceFailed(errors.HostRejected):
-    """This host could not connect a port before its guest starts; an alternate host may succeed."""
+    """This host could not connect a port before the start of its guest. An alternate host may succeed."""
 
     msg_fmt = 'Port %(port)s could not be plugged into host %(host)s: %(reason)s'
 
@@ -76,9 +77,8 @@ class InterfaceFailed(errors.HostRejected):
 class NotOnThisHost(errors.HostRejected):
     """Guests of this host cannot have what the server asks for, but guests of another host may.
 
-    Nothing was created for it.
-
-    ``name`` is the extra spec, image property or column of the flavor. ``reason`` says which values the host accepts.
+    Nothing was created for the server. ``name`` is the extra spec, image property or flavor column with the value.
+    ``reason`` says which values the host accepts.
     """
 
     msg_fmt = "'%(value)s' of '%(name)s' is not supported by this host: %(reason)s"
@@ -93,34 +93,35 @@ class UnsupportedHardware(errors.Invalid):
 class Guests(Protocol):
     """Creation, deletion and reading of guests, and their interfaces.
 
-    Methods that only read (``get_…``) may be called at the same time as other methods for the same instance.
+    Methods that only read (``get_…``) may be called while another method runs for the same instance.
     """
 
     def list_instance_uuids(self) -> list[str]:
         """Return the uuids of all domains, running or not."""
 
     def describe(self) -> list[DomainInfo]:
-        """Return all domains, for the audit."""
+        """Return all domains of the hypervisor with their power states and devices."""
 
     def holding(self, addresses: Collection[str]) -> list[DomainInfo]:
         """Return the domains that have any of these devices, running or not.
 
         Domains that Kilonova did not create are included. ``hostdevs`` of each domain contains only devices of
-        ``addresses``, sorted. A domain may have a PCI function as a device, as a network interface or as an NVMe disk.
+        ``addresses``, sorted. A domain that has a PCI function as a network interface or as an NVMe disk is included as
+        well.
         """
 
     def get_info(self, instance: objects.Instance) -> int:
         """Return the guest's power state (kilonova.states.PowerState).
 
-        It is SHUTDOWN if there is no such domain, and SUSPENDED if the guest is off and its memory is saved.
+        The state is SHUTDOWN if there is no such domain, and SUSPENDED if the guest is off and its memory is saved.
         """
 
     def check(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
         """Check that a guest of this host can have what its flavor and image ask for. Nothing is changed.
 
-        ``instance`` has the flavor and NUMA topology that it will have on this host. All methods that create a domain
-        make the same check before they create disks. Raises NotOnThisHost if another host may take the guest, and
-        UnsupportedHardware or another errors.Invalid if no host can.
+        ``instance`` has the flavor and NUMA topology that the server will have on this host. All methods that create a
+        domain make the same check before they create disks. Raises NotOnThisHost if another host may support the
+        request, and UnsupportedHardware or another errors.Invalid if no host supports it.
         """
 
     def spawn(
@@ -135,13 +136,15 @@ class Guests(Protocol):
         power_on: bool = True,
         plugged: Plugged | None = None,
     ) -> None:
-        """Create the disks and the domain, and start it unless ``power_on`` is False. Returns when the guest runs.
+        """Create the disks and the domain, and start the guest unless ``power_on`` is False.
 
-        With ``plugged`` the guest is started paused, and runs after ``plugged()`` has returned. Otherwise it could lose
-        its first DHCP requests because its network is not ready. A guest that stays off has no interfaces plugged. If
-        the call fails, disks and domain that it created remain for ``destroy``. The guest's addresses of its tagged
-        disks, volumes and interfaces are written to ``instance.device_metadata``; other methods that create or change
-        the domain do the same.
+        Returns when the guest runs.
+
+        If ``plugged`` is given, the guest is started paused, and runs after ``plugged()`` has returned. Otherwise its
+        network might not be ready, and its first DHCP requests could be lost. A guest that stays off has no interfaces
+        plugged. If the call fails, disks and domain that it created remain for ``destroy``. The guest's addresses of
+        its tagged disks, volumes and interfaces are written to ``instance.device_metadata``; other methods that create
+        or change the domain write them as well.
 
         Args:
             instance: The server.
@@ -150,7 +153,7 @@ class Guests(Protocol):
             admin_password: Password for the config drive.
             files: (path, base64 content) of files for the config drive.
             block_devices: Disks that the user requested, instead of the flavor's ephemeral and swap disks. The driver
-                stores their requested properties with the disks, also when the disks move.
+                stores the requested properties together with the disks, and keeps them when the disks move.
             power_on: Whether to start the guest.
             plugged: Function that waits for the network.
 
@@ -164,7 +167,7 @@ class Guests(Protocol):
     ) -> None:
         """Make all checks and preparations for ``rebuild``, without changing the guest and its disks.
 
-        Afterwards it is certain that the domain can be created, and that the image is downloaded and fits on the disk.
+        After this call, the image is downloaded and known to fit on the disk, and the domain is known to be possible.
         Raises the errors of ``spawn``.
         """
 
@@ -179,10 +182,10 @@ class Guests(Protocol):
         admin_password: str | None = None,
         files: Sequence[tuple[str, str]] = (),
     ) -> None:
-        """Replace the guest's disks by new ones, as ``spawn`` creates them, and its domain, and start it if requested.
+        """Replace the guest's disks and its domain by new ones, and start the guest if ``power_on`` is True.
 
-        The disks keep the properties that the user requested. With ``preserve_ephemeral``, ephemeral disks are not
-        changed. The guest is started if ``power_on`` is True.
+        The disks are created as in ``spawn``, and keep the properties that the user requested. With
+        ``preserve_ephemeral``, ephemeral disks are not changed.
         """
 
     def attach_interface(
@@ -190,57 +193,60 @@ class Guests(Protocol):
     ) -> None:
         """Plug an interface into a running guest, and add it to the guest's definition.
 
-        Nothing is done if the interface is plugged already, or if there is no domain, which is built with
-        ``instance.vifs`` later. If the port is a function of a PCI device, this is one of ``pci_devices``, which the
-        server has on this host. The interface's address in the guest is written to ``instance.device_metadata``, as in
-        ``spawn``. ``detach_interface`` is the undo.
+        Nothing is done if the interface is plugged already, or if there is no domain; the domain is built with
+        ``instance.vifs`` later. If the port is a function of a PCI device, the function is one of ``pci_devices``, the
+        devices that the server has on this host. The guest's address of the interface is written to
+        ``instance.device_metadata``, as in ``spawn``. ``detach_interface`` is the undo.
 
         Raises:
-            InterfaceUnsupported: If the driver cannot plug the port. Nothing was done.
-            UnsupportedHardware: If the device model is not possible. Nothing was done.
-            InterfaceFailed: If the host cannot connect the port.
-            GuestFailed: If the guest has no free slot for another card, or none of this kind.
+            InterfaceUnsupported: The driver cannot plug the port. Nothing was done.
+            UnsupportedHardware: The device model is not possible. Nothing was done.
+            InterfaceFailed: The host cannot connect the port.
+            GuestFailed: The guest has no free slot for another card, or no slot of the required kind.
         """
 
     def detach_interface(self, instance: objects.Instance, vif: Vif, check: Check) -> None:
-        """Ask the guest to release an interface and wait until it has; do nothing if the guest does not have it.
+        """Ask the guest to release an interface, and wait until the guest has released it.
 
-        Raises GuestFailed if the guest keeps the interface. An exception of ``check()`` ends the waiting. The guest's
-        definition is unchanged then. ``attach_interface`` is the undo.
+        Nothing is done if the guest does not have the interface. Raises GuestFailed if the guest keeps it. An exception
+        of ``check()`` ends the waiting. After an error the guest's definition is unchanged. ``attach_interface`` is the
+        undo.
         """
 
     def destroy(self, instance: objects.Instance, destroy_disks: bool = True) -> None:
-        """Stop and delete the domain, and with ``destroy_disks`` delete all its directories (also <uuid>_resize)."""
+        """Stop and delete the domain.
+
+        With ``destroy_disks``, also delete all its directories (including <uuid>_resize).
+        """
 
     def set_admin_password(self, instance: objects.Instance, user: str, password: str) -> None:
-        """Let an agent in the guest set the password of ``user``. A repeated call sets it again.
+        """Let an agent in the guest set the password of ``user``. A repeated call sets the password again.
 
-        Raises errors.AdminPasswordNotSupported if this hypervisor has no such agents, and errors.AdminPasswordNotSet if
-        the guest does not run, its agent does not answer, or it refused. The error's text never contains the password.
+        Raises errors.AdminPasswordNotSupported if this hypervisor has no such agents. Raises errors.AdminPasswordNotSet
+        if the guest does not run, or if its agent does not answer or refuses. The error's text never contains the
+        password.
         """
 
     def get_console_output(self, instance: objects.Instance) -> str:
-        """Return the end of the serial console's log (about 100 KiB), or '' if there is none.
+        """Return the end of the serial console's log (about 100 KiB), or '' if the guest has no log.
 
         Raises errors.ConsoleNotAvailable if the log cannot be read.
         """
 
     def get_console(self, instance: objects.Instance, protocol: str) -> ConsoleAddress | None:
-        """Return the address of a running guest's console for 'vnc', 'spice' or 'serial' (its first port).
+        """Return the address of a running guest's console for 'vnc', 'spice' or 'serial' (the first port).
 
         Return None if the guest has no console of this protocol, or does not run.
         """
 
     def get_diagnostics(self, instance: objects.Instance) -> dict[str, Any]:
-        """Return the hypervisor's measurements of a running guest, as numbers with the hypervisor's own names.
+        """Return the hypervisor's measurements of a running guest, as numbers under the hypervisor's own names.
 
         Raises errors.KilonovaError if the guest does not exist any more.
         """
 
     def get_instance_diagnostics(self, instance: objects.Instance) -> objects.Diagnostics:
-        """Return the hypervisor's measurements in the form that all drivers have.
+        """Return the hypervisor's measurements of a running guest in a form that is the same for all drivers.
 
-        Values that the driver does not know are None.
-
-        Raises errors.KilonovaError if the guest does not exist any more.
+        Values that the driver does not know are None. Raises errors.KilonovaError if the guest does not exist any more.
         """

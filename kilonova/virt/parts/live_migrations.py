@@ -1,4 +1,4 @@
-"""Protocol for live migrations, and the data that source and destination exchange."""
+"""Protocol for live migrations, and the dicts that source and destination exchange."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class LiveDisk(TypedDict):
     """A disk of a running guest.
 
     Sizes are in bytes; ``used`` is the size on the source's storage. If ``copied`` is True, QEMU copies the disk while
-    the guest writes to it. Other disks never change: they are copied as files, or are in a pool (``format`` rbd) and
-    stay there.
+    the guest writes to it. Other disks never change during the migration: they are copied as files, or are in a storage
+    pool that both hosts use (``format`` rbd) and stay in it.
     """
 
     name: str
@@ -26,9 +26,9 @@ class LiveDisk(TypedDict):
 
 
 class LiveDevice(TypedDict):
-    """A mediated device of a running guest.
+    """A mediated device of a running guest, with the properties that the guest sees.
 
-    It has its uuid as ``address``, and the properties that the guest sees: its type, and the ids of its PCI function.
+    ``address`` is its uuid. ``vendor_id`` and ``product_id`` are those of its PCI function.
     """
 
     address: str
@@ -38,22 +38,22 @@ class LiveDevice(TypedDict):
 
 
 class LiveGuest(TypedDict):
-    """Description of a running guest for a destination.
+    """Description of a running guest, which the source sends to a destination.
 
     Attributes:
-        host: The source.
+        host: The source host.
         storage_id: Id of the source's storage.
-        instances_path: The source's path.
+        instances_path: The source's instances_path.
         disks: The guest's own disks.
-        arch: Architecture.
+        arch: CPU architecture.
         machine: Machine type.
         virt_type: Virtualization type.
         cpu: The CPU that the guest sees, as XML; None for any CPU.
         asked: The properties of disks that the user requested, by the disk's name.
         mdevs: Whether the guest has mediated devices.
-        accelerators: Devices that are accelerators, which no ledger has; the compute adds them.
+        accelerators: Mediated devices of Cyborg; the compute service adds them, because the driver does not know them.
         volumes: Ids of the guest's volumes.
-        pool: The pool that has some of its disks.
+        pool: The storage pool that has some of the guest's disks.
     """
 
     host: str
@@ -72,10 +72,10 @@ class LiveGuest(TypedDict):
 
 
 class LivePlace(TypedDict):
-    """Host CPUs and memory that a guest uses on its host.
+    """The CPUs and memory of a host that a guest uses on this host.
 
-    ``cpuset`` has the host CPUs that the guest may use as text, or None for any. ``cputune`` and ``numatune`` are the
-    domain's XML elements of these names, or None if it does not have them.
+    ``cpuset`` is a text with the host CPUs that the guest may use, or None for any. ``cputune`` and ``numatune`` are
+    the domain's XML elements of these names, or None if the domain does not have them.
     """
 
     cpuset: str | None
@@ -86,9 +86,9 @@ class LivePlace(TypedDict):
 class LiveOffer(MoveOffer):
     """Conditions of a destination for a live migration.
 
-    With ``block``, the disks are copied; otherwise both hosts use them on shared storage. ``uri`` is the address of the
-    destination's hypervisor, ``data_uri`` the address for the memory. ``listen`` has the address of the guest's display
-    by its type, 'vnc' or 'spice'.
+    If ``block`` is True, the disks are copied; otherwise the two hosts use them on shared storage. ``uri`` is the
+    address of the destination's hypervisor, ``data_uri`` the address to which the guest's memory is sent. ``listen`` is
+    {'vnc' or 'spice': address of the guest's display on the destination}.
     """
 
     block: bool
@@ -100,8 +100,8 @@ class LiveOffer(MoveOffer):
 class PlacedOffer(LiveOffer):
     """Offer of a destination that has claimed the guest's resources.
 
-    ``place`` has the host CPUs and memory that the guest will use there. ``hostdevs`` is {address of a device on the
-    source: address of the device that replaces it}. ``volumes`` is the result of ``LiveMigrations.prepare``.
+    ``place`` has the CPUs and memory that the guest will use on the destination. ``hostdevs`` is {address of a device
+    on the source: address of the device that replaces it}. ``volumes`` is the result of ``LiveMigrations.prepare``.
     """
 
     place: LivePlace
@@ -110,7 +110,7 @@ class PlacedOffer(LiveOffer):
 
 
 class LiveProgress(TypedDict):
-    """Progress of a live migration in bytes."""
+    """Progress of a live migration. All values are in bytes."""
 
     memory_total: int
     memory_processed: int
@@ -120,8 +120,8 @@ class LiveProgress(TypedDict):
     disk_remaining: int
 
 
-# A function that is called periodically. An exception that it raises aborts the migration, and is raised again when it
-# is certain that the guest has stayed on the source.
+# A function that is called periodically with the progress. An exception that it raises aborts the migration. The
+# exception is raised again when it is certain that the guest has stayed on the source.
 LiveTold = Callable[[LiveProgress], None]
 
 
@@ -135,18 +135,21 @@ class LiveMigrations(Protocol):
     """
 
     def describe(self, instance: objects.Instance) -> LiveGuest:
-        """Return the source's description of the guest for a destination. Raises GuestFailed if the guest is off."""
+        """Return a description of the guest for a destination.
+
+        Called on the source. Raises GuestFailed if the guest is off.
+        """
 
     def offer(self, instance: objects.Instance, guest: LiveGuest, block: bool | None, over_commit: bool) -> LiveOffer:
         """Return the destination's conditions for taking the guest. Nothing is changed.
 
-        With ``block`` None, the disks are copied unless both hosts use them on shared storage. With ``over_commit``,
-        unused parts of sparse disks need no space. Raises errors.MigrationPreCheckError if the CPU, the storage or the
-        free space is not sufficient.
+        If ``block`` is None, the disks are copied unless the two hosts use them on shared storage. With
+        ``over_commit``, unused parts of sparse disks need no free space. Raises errors.MigrationPreCheckError if the
+        CPU, the storage or the free space is not sufficient.
         """
 
     def place(self, instance: objects.Instance, image_meta: ImageMeta) -> LivePlace:
-        """Return the CPUs and memory that the guest will use on the destination by ``instance.numa_topology``.
+        """Return the CPUs and memory that ``instance.numa_topology`` assigns to the guest on the destination.
 
         Nothing is changed. Raises errors.MigrationPreCheckError if a guest of this flavor and image cannot run on this
         host.
@@ -161,35 +164,36 @@ class LiveMigrations(Protocol):
     ) -> dict[str, str]:
         """Prepare the destination, and return {volume id: how the guest finds the volume on this host} for ``migrate``.
 
-        It creates empty disks, the files that the guest starts from, and the mediated devices among ``pci_devices``. It
-        connects the volumes that are attached to this host, and the ports that the host itself has to connect. Raises
-        MdevUnavailable, VolumeUnsupported or InterfaceFailed. ``Moves.cleanup_move_dest`` is the undo.
+        The method creates empty disks, the files that are needed to start the guest, and the mediated devices among
+        ``pci_devices``. It connects the volumes that are attached to this host, and the ports that the host itself has
+        to connect. Raises MdevUnavailable, VolumeUnsupported or InterfaceFailed. ``Moves.cleanup_move_dest`` is the
+        undo.
         """
 
     def migrate(self, instance: objects.Instance, offer: PlacedOffer, told: LiveTold) -> None:
-        """Migrate the guest from the source, and return when it runs at the destination on the CPUs of the offer.
+        """Migrate the guest from the source. Returns when the guest runs at the destination on the CPUs of the offer.
 
         A repeated call continues to wait for a running migration, and does nothing if the migration is complete.
-        ``told`` is called periodically with the progress, and its exception aborts the migration.
+        ``told`` is called periodically with the progress, and an exception that it raises aborts the migration. If this
+        method raises MigrationError or the exception of ``told``, the guest is still on this host.
 
         Raises:
-            errors.DisksUnmovable: If files cannot be copied to the destination. Nothing was done.
-            errors.MigrationError: If the migration failed, also because the destination has not connected one of the
-                volumes. The guest is still on this host. The same holds for the exception of ``told``.
+            errors.DisksUnmovable: Files cannot be copied to the destination. Nothing was done.
+            errors.MigrationError: The migration failed, for example because the destination has not connected a volume.
         """
 
     def force_complete(self, instance: objects.Instance) -> None:
         """Complete a running migration on the source at once.
 
-        Either the guest runs at the destination at once and the rest of its memory follows (post-copy), or it is paused
-        until it is there. The method is called at the same time as ``migrate``. Raises errors.MigrationError if no
-        migration of the guest runs.
+        Either the guest continues at the destination immediately and the rest of its memory follows (post-copy), or the
+        guest is paused until its memory is at the destination. The method is called while ``migrate`` runs. Raises
+        errors.MigrationError if no migration of the guest runs.
         """
 
     def abort(self, instance: objects.Instance) -> bool:
         """End a running migration on the source, and wait for its end.
 
-        Return whether the guest is (still) active on this host.
+        Return whether the guest is active on this host after that.
         """
 
     def has_switched(self, instance: objects.Instance) -> bool:
@@ -201,17 +205,18 @@ class LiveMigrations(Protocol):
     def go_on(self, instance: objects.Instance) -> None:
         """Continue a guest on the source that a failed or forced migration has left paused.
 
-        A guest whose server is paused stays paused. It must only be called if no other host has the guest.
+        If the user has paused the server, the guest stays paused. The method must only be called if no other host has
+        the guest.
         """
 
     def has_arrived(self, instance: objects.Instance) -> bool:
-        """Return whether the guest is on the destination, and not only being transferred.
+        """Return whether the guest is on the destination, and is not only being transferred.
 
-        It is True from the switch to post-copy on.
+        After a switch to post-copy the result is True, although a part of the memory may still be on the source.
         """
 
     def receive(self, instance: objects.Instance) -> None:
-        """Take over the guest that has arrived on the destination, with its disks.
+        """Make the guest that has arrived on the destination, with its disks, a guest of this host.
 
         If the guest is not on this host, or if a part of its memory was never transferred, it counts as off.
         """
@@ -219,6 +224,6 @@ class LiveMigrations(Protocol):
     def leave(self, instance: objects.Instance, offer: LiveOffer) -> None:
         """Delete a guest that has left the source, and its disks unless the destination uses them on shared storage.
 
-        Its volumes are disconnected. If the guest was switched to post-copy, the rest of its memory is transferred
-        first. Raises VolumeFailed if a volume cannot be disconnected.
+        The guest's volumes are disconnected. If the guest was switched to post-copy, the method first waits until the
+        rest of its memory is transferred. Raises VolumeFailed if a volume cannot be disconnected.
         """

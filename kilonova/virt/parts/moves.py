@@ -9,16 +9,17 @@ from kilonova import objects
 from kilonova.virt.parts.disks import ImageMeta
 from kilonova.virt.parts.guests import Plugged
 
-# A function that is called often with (bytes copied, bytes in total) while disks are copied. An exception that it
-# raises ends the copy.
+# A function that is called often with (bytes copied, bytes in total) while disks are copied. An exception that the
+# function raises ends the copy.
 Progress = Callable[[int, int], None]
 
 
 class MoveOffer(TypedDict, total=False):
     """The destination's address for the disks of a move.
 
-    A flow saves it as JSON and sends it to the source. ``run`` is the id of the current run of the destination's
-    compute. ``move`` is a new id for each move. ``pool`` is the pool of the disks, if they are not files.
+    A flow saves the address as JSON and sends it to the source. ``run`` is the id of the last start of the
+    destination's compute (``virt.identity``). ``move`` is a new id for each move. ``pool`` is the storage pool of the
+    disks, if they are not files.
     """
 
     host: str
@@ -34,7 +35,7 @@ class MoveOffer(TypedDict, total=False):
 
 
 class DiskInfo(TypedDict):
-    """Result of the source's copy: the id of the move, and the names of the disks."""
+    """Result of the copy that the source makes: the id of the move, and the names of the disks."""
 
     move: str
     disks: list[str]
@@ -50,7 +51,7 @@ class Moves(Protocol):
         """Check on the source that the disks can be moved. Nothing is changed.
 
         ``instance.flavor`` is the old flavor, ``flavor`` the new one. Raises errors.DisksUnmovable if the disks cannot
-        be copied to ``dest``, and errors.ResizeError if the flavor would shrink them.
+        be copied to ``dest``, and errors.ResizeError if the new flavor would shrink the disks.
         """
 
     def migrate_disk_and_power_off(
@@ -62,18 +63,18 @@ class Moves(Protocol):
         retry_interval: int = 0,
         progress: Progress | None = None,
     ) -> DiskInfo:
-        """Check the move, power the guest off, keep its disks as <uuid>_resize, and copy them to ``dest``.
+        """Check the move, power the guest off, keep its disks as <uuid>_resize, and copy the disks to ``dest``.
 
-        It is called on the source, deletes the domain there, and returns the argument for ``finish_migration``. The
-        undo is ``cleanup_move_dest`` on the destination, and then ``finish_revert_migration``, which creates the domain
-        again.
+        Called on the source. The method deletes the domain on this host, and returns the argument for
+        ``finish_migration``. The undo is ``cleanup_move_dest`` on the destination, and then ``finish_revert_migration``
+        on the source, which creates the domain again.
         """
 
     def discard_copy(self, instance: objects.Instance, dest: MoveOffer) -> None:
-        """Delete the copy that this move has written to ``dest``. It is called on the source.
+        """Delete the copy of the disks that this move has written to ``dest``. Called on the source.
 
-        It does nothing if ``dest`` is the same host, or if nothing was copied. It is needed for a move that ended while
-        its disks were being copied, so that ``cleanup_move_dest`` ran before the disks arrived.
+        Nothing is done if ``dest`` is the same host, or if nothing was copied. The method is needed for a move that was
+        undone while its disks were being copied, because ``cleanup_move_dest`` may have run before the disks arrived.
         """
 
     def finish_migration(
@@ -85,31 +86,31 @@ class Moves(Protocol):
         disk_info: DiskInfo,
         plugged: Plugged | None = None,
     ) -> None:
-        """Grow the disks on the destination to ``instance.flavor``, define the domain, and start it if requested.
+        """Grow the disks on the destination to ``instance.flavor``, and define the domain.
 
-        It is started if ``power_on`` is True. ``plugged`` has the same meaning as in ``Guests.spawn``.
+        The guest is started if ``power_on`` is True. ``plugged`` has the same meaning as in ``Guests.spawn``.
         """
 
     def take_over(self, instance: objects.Instance, source: str) -> bool:
-        """Take over the disks of a server of the dead host ``source``, on the destination of an evacuation.
+        """Take over the disks of a server whose host ``source`` is down, on the destination of an evacuation.
 
-        The disks must be on storage that both hosts share; from now on they belong to this host. Return False if they
-        are not on this host's storage; nothing is changed then.
+        The disks must be on storage that the two hosts share; from now on they belong to this host. Return False if the
+        disks are not on this host's storage; nothing is changed in this case.
         """
 
     def hand_back(self, instance: objects.Instance, source: str) -> bool:
-        """Undo ``take_over``: give the disks back to the source, and delete the domain.
+        """Undo ``take_over``: make the disks those of the source again, and delete the domain.
 
         Return False if the disks were never taken over.
         """
 
     def confirm_migration(self, instance: objects.Instance, same_host: bool) -> None:
-        """Delete the kept disks on the source and, unless ``same_host``, a domain that still exists there."""
+        """Delete the disks that the source kept and, unless ``same_host``, a domain that still exists on the source."""
 
     def cleanup_move_dest(self, instance: objects.Instance, same_host: bool) -> None:
         """Delete the domain and the copy of the disks on the destination of a reverted or undone move.
 
-        The original disks are never deleted. It is no error if nothing had arrived yet.
+        The original disks are never deleted. It is no error if no disk has arrived yet.
         """
 
     def finish_revert_migration(
@@ -120,8 +121,8 @@ class Moves(Protocol):
         power_on: bool,
         plugged: Plugged | None = None,
     ) -> None:
-        """Restore the kept disks on the source of a reverted or undone move, define the domain, and start it if asked.
+        """Restore the kept disks on the source of a reverted or undone move, and define the domain.
 
-        ``plugged`` has the same meaning as in ``Guests.spawn``. A guest that was never moved and is already in the
-        requested state is not changed.
+        The guest is started if ``power_on`` is True. ``plugged`` has the same meaning as in ``Guests.spawn``. A guest
+        that was never moved and is already on or off as requested is not changed.
         """

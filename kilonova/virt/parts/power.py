@@ -15,18 +15,19 @@ class Power(Protocol):
     def power_off(self, instance: objects.Instance, timeout: int = 0, retry_interval: int = 0) -> None:
         """Ask the guest to shut down, wait up to ``timeout`` seconds, and then switch it off.
 
-        With ``timeout`` 0 the guest is not asked. The request is sent again every ``retry_interval`` seconds.
+        If ``timeout`` is 0, the guest is switched off at once. The request is sent again every ``retry_interval``
+        seconds.
         """
 
     def define(
         self, instance: objects.Instance, image_meta: ImageMeta, pci_devices: Iterable[objects.PciDevice]
     ) -> None:
-        """Build the domain again from these arguments, and leave it off."""
+        """Replace the guest's domain by one that is built from these arguments, and leave it off."""
 
     def power_on(
         self, instance: objects.Instance, image_meta: ImageMeta, pci_devices: Iterable[objects.PciDevice] = ()
     ) -> None:
-        """Build the domain again from these arguments, and start it."""
+        """Replace the guest's domain by one that is built from these arguments, and start it."""
 
     def reboot(
         self,
@@ -37,29 +38,29 @@ class Power(Protocol):
     ) -> None:
         """Reboot a guest and build its domain again.
 
-        ``reboot_type`` 'SOFT' lets the guest shut down, and changes to 'HARD' if it does not. 'HARD' switches the guest
-        off.
+        With ``reboot_type`` 'SOFT' the guest is asked to shut down; if it does not, it is switched off. With 'HARD' it
+        is switched off at once.
         """
 
     def pause(self, instance: objects.Instance) -> None:
         """Stop the guest's CPUs, and keep its memory and devices. Raises GuestFailed if it does not run."""
 
     def unpause(self, instance: objects.Instance) -> None:
-        """Continue a paused guest. Raises GuestFailed if it is off."""
+        """Let a paused guest continue. Raises GuestFailed if the guest is off."""
 
     def suspend(self, instance: objects.Instance, check: Check) -> None:
         """Detach the host's devices from the running guest, save its memory, and stop it.
 
-        The guest keeps its definition, which includes the devices, and has the power state SUSPENDED. If it does not
-        release a device, or if its memory cannot be saved, it continues to run with all devices. Then GuestFailed or
-        the exception of ``check`` is raised.
+        The guest's definition is kept and includes the devices. Its power state is SUSPENDED. If the guest does not
+        release a device, or if its memory cannot be saved, GuestFailed or the exception of ``check`` is raised, and the
+        guest continues to run with all devices.
         """
 
     def resume(self, instance: objects.Instance, pci_devices: Iterable[objects.PciDevice], check: Check) -> None:
         """Start a suspended guest from its saved memory, and attach its devices again.
 
-        Raises GuestFailed if no memory was saved, or if a device cannot be attached; then the guest is suspended again.
-        Raises MdevUnavailable if a mediated device does not exist, and the guest stays suspended.
+        Raises GuestFailed if no memory was saved, or if a device cannot be attached; in the second case the guest is
+        suspended again. Raises MdevUnavailable if a mediated device does not exist; the guest stays suspended.
         """
 
     def trigger_crash_dump(self, instance: objects.Instance) -> None:
@@ -67,7 +68,7 @@ class Power(Protocol):
 
 
 class Rescues(Protocol):
-    """Guests that are started from another system, so that their own system can be repaired.
+    """Guests that are started from a rescue system, so that their own system can be repaired.
 
     ``Power.power_on`` and ``reboot`` end a rescue: they start the server's own disk and delete the rescue system's
     files.
@@ -86,9 +87,10 @@ class Rescues(Protocol):
     ) -> None:
         """Stop a guest as ``Power.power_off`` does, and start it from ``image`` with its own disks attached.
 
-        With ``image`` None, it is started from the host's default rescue image, or else from its own image. If the
-        image has hw_rescue_device or hw_rescue_bus, the rescue disk is the last disk and the other disks keep their
-        names; otherwise it is the first disk. Raises the errors of ``Guests.spawn``; the guest is unchanged then.
+        If ``image`` is None, the guest is started from the host's default rescue image, or else from its own image. If
+        the image has hw_rescue_device or hw_rescue_bus, the rescue disk is the last disk and the other disks keep their
+        names; otherwise it is the first disk. Raises the errors of ``Guests.spawn``; the guest is unchanged after an
+        error.
         """
 
     def restart(
@@ -96,5 +98,5 @@ class Rescues(Protocol):
     ) -> None:
         """Start a rescued guest again from its rescue system.
 
-        Raises GuestFailed with Cause.REQUEST if that system does not exist any more.
+        Raises GuestFailed with Cause.REQUEST if the rescue system does not exist any more.
         """

@@ -9,7 +9,7 @@ from kilonova import errors, objects
 from kilonova.objects.volume import AttachedVolume
 from kilonova.virt.parts.disks import Check, ImageMeta
 
-# The supported encryption of volumes, and where they are decrypted, as values of the volume service.
+# The supported encryption format of volumes, and the supported place of decryption, as values of the volume service.
 LUKS, FRONT_END = 'luks', 'front-end'
 
 
@@ -24,21 +24,24 @@ class VolumeCounters:
 
 
 class VolumeUnsupported(errors.HostRejected):
-    """A volume is attached to this host in a form that the host cannot use; on an alternate host it may differ."""
+    """A volume is attached to this host in a form that the host cannot use.
+
+    On an alternate host the form may differ.
+    """
 
     msg_fmt = 'Volume %(volume)s cannot be attached on host %(host)s: %(reason)s'
 
 
 class VolumeFailed(errors.KilonovaError):
-    """An act on a volume failed on this host, and the volume is unchanged."""
+    """An action with a volume failed on this host, and the volume is unchanged."""
 
     msg_fmt = 'Host %(host)s could not %(act)s volume %(volume)s: %(reason)s'
 
 
 def why_locked(volume: AttachedVolume) -> str:
-    """Return the reason why no guest can have an encrypted volume, or '' if it can or the volume is not encrypted.
+    """Return the reason why no guest can use an encrypted volume, or '' if guests can use the volume.
 
-    QEMU itself decrypts volumes, and supports LUKS version 1.
+    QEMU itself decrypts volumes, and supports LUKS version 1. The result is also '' if the volume is not encrypted.
     """
     encryption = volume.encryption
     if encryption is None:
@@ -54,43 +57,45 @@ def why_locked(volume: AttachedVolume) -> str:
 
 
 class Volumes(Protocol):
-    """Volumes of the volume service on this host and in its guests. A guest's disk has the volume's id."""
+    """Volumes of the volume service on this host and in its guests. The serial of a guest's disk is the volume's id."""
 
     def connector(self) -> dict[str, Any]:
         """Return the properties of this host that the volume service needs to attach volumes to it.
 
         The keys are platform, os_type, ip ([DEFAULT]my_block_storage_ip), host ([DEFAULT]host), multipath, initiator
-        and others, as far as the host has them.
+        and others, as far as the host has these properties.
         """
 
     def names(self, instance: objects.Instance, image_meta: ImageMeta) -> list[str]:
-        """Return device names such as '/dev/vdb' for those of ``instance.volumes`` without ``device``, in their order.
+        """Return device names such as '/dev/vdb' for the ``instance.volumes`` without a ``device``, in their order.
 
-        They are the next free names after the guest's own disks and its other volumes, for the bus of each volume. For
-        a guest that is not on this host yet, its own disks are those of its flavor. Nothing is changed. Raises
-        ``disk_names.TooManyDiskDevices`` if there is no free name, and UnsupportedHardware if the bus does not exist.
+        The names are the next free ones after the guest's own disks and its other volumes, for the bus of each volume.
+        If the guest is not on this host yet, its own disks are assumed to be those of its flavor. Nothing is changed.
+        Raises ``disk_names.TooManyDiskDevices`` if there is no free name, and UnsupportedHardware if the bus does not
+        exist.
         """
 
     def attach(self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume) -> None:
-        """Connect a volume to this host, and plug it into the guest, now if it runs and at its next start.
+        """Connect a volume to this host, and plug it into the guest: at once if the guest runs, and at each start.
 
-        Nothing is done if it is plugged already, or if there is no domain, which is built with ``instance.volumes``
-        later. ``detach`` is the undo. Raises VolumeUnsupported, UnsupportedHardware or GuestFailed; then neither the
-        guest nor the host has the volume.
+        Nothing is done if the volume is plugged already, or if there is no domain; the domain is built with
+        ``instance.volumes`` later. ``detach`` is the undo. Raises VolumeUnsupported, UnsupportedHardware or
+        GuestFailed; after an error neither the guest nor the host has the volume.
         """
 
     def detach(self, instance: objects.Instance, volume: AttachedVolume, check: Check) -> None:
-        """Ask the guest to release a volume, wait until it has, and disconnect the volume from this host.
+        """Ask the guest to release a volume, wait until it has released it, and disconnect the volume from this host.
 
-        If the guest does not have it, it is only disconnected. ``attach`` is the undo. Raises GuestFailed if the guest
-        keeps the volume. An exception of ``check()`` ends the waiting. The guest's definition is unchanged in both
-        cases. Raises VolumeFailed if this host cannot disconnect the volume.
+        If the guest does not have the volume, the volume is only disconnected. ``attach`` is the undo. Raises
+        GuestFailed if the guest keeps the volume. An exception of ``check()`` ends the waiting. The guest's definition
+        is unchanged in these two cases. Raises VolumeFailed if this host cannot disconnect the volume.
         """
 
     def disconnect(self, instance: objects.Instance, volume: AttachedVolume) -> None:
-        """Disconnect a volume from this host, for a server whose guest does not use it here, after an undo or a move.
+        """Disconnect a volume from this host, for a server whose guest does not use the volume on this host.
 
-        Other servers keep their connections to it. Raises VolumeFailed if this is impossible.
+        Called after an undo or a move. Other servers on this host keep their connections to the volume. Raises
+        VolumeFailed if the volume cannot be disconnected.
         """
 
     def copy(
@@ -101,15 +106,16 @@ class Volumes(Protocol):
         new: AttachedVolume,
         check: Check,
     ) -> None:
-        """Connect ``new`` to this host, and copy the volume to it while the guest uses the volume.
+        """Connect ``new`` to this host, and copy the volume to ``new`` while the guest uses the volume.
 
-        After this returns, data that the guest writes is written to both volumes, until ``swap`` or ``end_copy``. A
-        copy under way is continued. ``end_copy`` is the undo. Raises VolumeUnsupported, GuestFailed (the guest does not
-        run, or QEMU ended the copy) or the exception of ``check()``; the copy may exist and still be running then.
+        After this method has returned, data that the guest writes is written to both volumes, until ``swap`` or
+        ``end_copy``. A copy that already runs is continued. ``end_copy`` is the undo. Raises VolumeUnsupported,
+        GuestFailed (the guest does not run, or QEMU ended the copy) or the exception of ``check()``; after an error the
+        copy may exist and still run.
         """
 
     def end_copy(self, instance: objects.Instance, volume: AttachedVolume, new: AttachedVolume) -> None:
-        """End a ``copy``, and disconnect ``new``, which the guest does not use; do nothing if there is no copy.
+        """End a ``copy``, and disconnect ``new``, which the guest does not use. Do nothing if there is no copy.
 
         Raises GuestFailed or VolumeFailed.
         """
@@ -117,20 +123,20 @@ class Volumes(Protocol):
     def swap(
         self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume, new: AttachedVolume
     ) -> bool:
-        """Replace the volume by ``new`` in the guest, now and at each start, and disconnect the volume from this host.
+        """Replace the volume by ``new`` in the guest, at once and at each start, and disconnect the old volume.
 
-        The guest's disk keeps the volume's id and gets the size of ``new``. It is no error if this is done already.
-        Return False if the guest still has the volume, because it was stopped or the copy failed before.
+        The guest's disk keeps the volume's id and gets the size of ``new``. It is no error if the volume is replaced
+        already. Return False if the guest still has the volume, because it was stopped or the copy failed before.
         """
 
     def extend(self, instance: objects.Instance, volume: AttachedVolume) -> None:
-        """Extend the guest's disk to ``volume.size`` GiB. A guest that is off gets the new size at its start.
+        """Extend the guest's disk to ``volume.size`` GiB. A guest that is off sees the new size after its next start.
 
         Raises GuestFailed or VolumeFailed.
         """
 
     def usage(self, instance: objects.Instance) -> dict[str, VolumeCounters]:
-        """Return {volume id: counters} for those of ``instance.volumes`` that the guest has and the hypervisor counts.
+        """Return {volume id: counters} for those ``instance.volumes`` that the guest has and the hypervisor counts.
 
-        The dict is empty if the guest does not run. Raises GuestFailed if it was stopped meanwhile.
+        The dict is empty if the guest does not run. Raises GuestFailed if the guest was stopped meanwhile.
         """
