@@ -47,12 +47,13 @@ def choose(configured: str | None = None) -> str:
 def import_eventlet() -> Any:
     """Import eventlet and return the module, without its deprecation warning.
 
-    Call this in the main thread before other threads run, also with native threads, because oslo libraries import
-    eventlet in any case. Eventlet creates a second ``threading`` module, which takes the importing thread for a main
-    thread. If that is another thread, it never counts as ended, and a process that waits for it does not end.
+    Call this in the main thread before other threads run, also if the backend is native threads, because oslo libraries
+    import eventlet in any case. Eventlet creates a second ``threading`` module, which takes the importing thread for
+    the main thread. A thread that is wrongly taken for the main thread never counts as ended, so a process that waits
+    for it does not end.
     """
-    # Without this variable eventlet uses its own DNS resolver. That resolver does not see changes of /etc/hosts, and
-    # importing it takes a tenth of a process's import time.
+    # Without this variable eventlet uses its own DNS resolver, which does not see changes of /etc/hosts.
+    # Importing eventlet's resolver also takes a tenth of a process's import time.
     os.environ.setdefault('EVENTLET_NO_GREENDNS', 'yes')
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
@@ -66,7 +67,7 @@ def setup(name: str) -> None:
     Raises ValueError if the name is unknown.
     """
     global _backend  # noqa: PLW0603 - a process is patched once
-    # Set here as well for code that imports eventlet later (see ``import_eventlet``).
+    # Set the variable here as well, for code that imports eventlet without calling ``import_eventlet``.
     os.environ.setdefault('EVENTLET_NO_GREENDNS', 'yes')
     if name == 'eventlet':
         with warnings.catch_warnings():
@@ -74,7 +75,7 @@ def setup(name: str) -> None:
             import_eventlet().monkey_patch()
     elif name != 'threading':
         raise ValueError(f'unknown concurrency backend {name!r}')
-    # oslo.messaging imports oslo.service, which chooses eventlet if no backend is set.
+    # oslo.messaging imports oslo.service, and oslo.service chooses eventlet if no backend is set.
     from oslo_service import backend as service_backend
 
     service_backend.init_backend(
@@ -116,7 +117,7 @@ def native_thread(func: Callable[[*Ts], object], *args: *Ts, name: str) -> None:
 
 
 class Mailbox:
-    """A queue through which native threads send objects to (green) threads, in order."""
+    """A queue through which native threads send objects to (green) threads, in the order in which they were added."""
 
     def __init__(self) -> None:
         self._waiting: collections.deque[Any] = collections.deque()
@@ -127,15 +128,15 @@ class Mailbox:
     def put(self, thing: Any) -> None:
         """Add an object. Any thread may call this, and the call never blocks."""
         self._waiting.append(thing)
-        # A full socket wakes the reader as well.
+        # A full socket rejects the byte, but the bytes in its buffer wake the reader as well.
         with contextlib.suppress(BlockingIOError):
             self._bell.send(b'\0')
 
     def take(self) -> list[Any]:
         """Wait until an object arrives, then remove and return all objects that are in the queue.
 
-        The list may be empty, if the previous call already returned the object that woke this one. Only one (green)
-        thread may read.
+        The list is empty if the previous call already returned the object whose arrival ended the wait. Only one
+        (green) thread may call this.
         """
         self._reader.recv(4096)
         found = []
@@ -164,7 +165,7 @@ def pool(size: int, name: str = 'worker') -> concurrent.futures.ThreadPoolExecut
 
 
 def plain(sock: socket.socket) -> socket.socket:
-    """Return the operating system's socket inside a green socket, for code that never waits on it."""
+    """Return the operating system's socket that a green socket wraps, for code that never waits on the socket."""
     return getattr(sock, 'fd', sock) if _backend == 'eventlet' else sock
 
 

@@ -22,11 +22,12 @@ CATALOG_TYPES = frozenset(
 class RequestContext(oslo_context.RequestContext):
     """The context of one request.
 
-    ``cell`` is a ``db.engine.Database`` or None, and is never sent to another process.
+    ``cell`` is the ``db.engine.Database`` of the cell in which objects read and write, or None. It is never sent to
+    another process.
     """
 
-    # Requests to the API always have these values. A daemon's own context has neither user nor project, and no code
-    # reads them from it.
+    # Requests to the API always have these values.
+    # A daemon's own context has neither user nor project, and no code reads user or project from such a context.
     user_id: str
     project_id: str
     is_admin: bool

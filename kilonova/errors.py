@@ -31,15 +31,14 @@ def without_paths(text: str) -> str:
 def shortened(text: str, most: int) -> str:
     """Return the text cut to at most ``most`` characters.
 
-    A text that is cut ends with '…', at the end of a word if possible.
+    If the text is cut, the result ends with '…', after a whole word if possible.
 
-    >>> shortened('the disk is full', 12)
-    'the disk is…'
+    >>> shortened('the disk is full', 12) 'the disk is…'
     """
     if len(text) <= most:
         return text
     head = text[:most]
-    # A word that is longer than half of the allowed length is cut inside.
+    # The cut is inside a word only if that word takes more than half of the allowed length.
     border = max(head.rfind(' '), head.rfind('\n'))
     return (head[:border] if border >= most // 2 else head[: most - 1]).rstrip(' \n,;:(') + '…'
 
@@ -47,9 +46,10 @@ def shortened(text: str, most: int) -> str:
 class Cause(enum.StrEnum):
     """The cause of a failed build or move, which decides whether another host is tried.
 
-    HOST means that this host can't do it now, and the next host is tried. REQUEST means that no host can do it. The
-    operation ends at once, and the count of failed builds of the host does not grow. DEVICE means that a device of this
-    host failed. The next host is tried, and the device is not offered again until it has been checked.
+    HOST means that this host can't take the server now, and the next host is tried. REQUEST means that no host can
+    fulfil the request: the operation ends at once, and the host's count of failed builds does not grow. DEVICE means
+    that a device of this host failed: the next host is tried, and the device is not offered again until it has been
+    checked.
     """
 
     HOST = 'host'
@@ -61,8 +61,8 @@ class KilonovaError(Exception):
     """The base class of all errors of Kilonova.
 
     The message is ``msg_fmt``, filled from the keyword fields, unless a message is given. ``code`` is the HTTP status
-    code. ``cause`` is the cause of the failure if the error ends a build or a move. An unknown cause counts as the
-    host's.
+    code. If the error ends a build or a move, ``cause`` says why. An error of unknown cause counts as a failure of the
+    host.
     """
 
     msg_fmt = 'An unknown error occurred.'
@@ -209,7 +209,7 @@ class MarkerNotFound(Invalid):
 class UnknownMarker(MarkerNotFound):
     """The marker of a list of key pairs, migrations, server actions or usages does not exist.
 
-    Nova uses this text for these lists, and that of MarkerNotFound for older ones.
+    Nova uses this text for these four lists, and the text of MarkerNotFound for lists that are older in its API.
     """
 
     msg_fmt = 'Marker %(marker)s could not be found.'
@@ -223,7 +223,7 @@ class InstanceInvalidState(Conflict):
 
 
 class InstanceBusy(InstanceInvalidState):
-    """Another operation of the server is running."""
+    """The server's state does not allow the request, because another operation of the server is running."""
 
 
 class GuestAgentNotEnabled(Conflict):
@@ -342,9 +342,12 @@ class DBNotAllowed(KilonovaError):
     msg_fmt = '%(binary)s attempted direct database access which is not allowed by policy'
 
 
-# Flow errors. Their docstrings say what they mean for the code that runs an operation.
+# Flow errors: each docstring says what the error means for the code that runs an operation.
 class ServerUnreadable(KilonovaError):
-    """A text in a server's row is cut or has another form. Other servers are not affected."""
+    """A text in a server's row can't be read, because it is cut off or has another form.
+
+    Other servers are not affected.
+    """
 
     msg_fmt = 'The column %(column)s of server %(uuid)s cannot be read (%(reason)s).'
     cause = Cause.REQUEST
@@ -358,7 +361,7 @@ class HostRejected(KilonovaError):
 
 
 class MigrationPreCheckError(HostRejected):
-    """A running guest can't be moved to this host. An alternate host may be able to take it."""
+    """A running guest can't be moved to this host. An alternate host may be able to take the guest."""
 
     msg_fmt = 'Migration pre-check error: %(reason)s'
 
@@ -371,7 +374,7 @@ class MigrationError(KilonovaError):
 
 
 class DisksUnmovable(HostRejected):
-    """A server's disks can't be moved from one host to another. An alternate host may be reachable."""
+    """A server's disks can't be moved from its host to the chosen host. Another destination may be reachable."""
 
     msg_fmt = 'The disks cannot be moved from %(source)s to %(dest)s: %(reason)s'
     safe = True
@@ -401,14 +404,14 @@ class DevicesFailed(HostRejected):
 
 
 class DevicesMissing(HostRejected):
-    """PCI devices that a server holds are no longer on its host, because they were unplugged or fell off the bus."""
+    """PCI devices of a server are no longer on its host, because they were unplugged or fell off the bus."""
 
     cause = Cause.DEVICE
     msg_fmt = 'PCI device(s) %(addresses)s of instance %(uuid)s are no longer on its host.'
 
 
 class GroupPolicyViolated(HostRejected):
-    """The policy of the server's group does not allow this host, because other members were placed first."""
+    """The policy of the server's group does not allow this host, because other members were placed earlier."""
 
     msg_fmt = '%(policy)s instance group policy was violated.'
 
@@ -428,18 +431,21 @@ class VirtualInterfaceCreateException(KilonovaError):
 
 
 class Unanswered(KilonovaError):
-    """A host, database, Placement or the broker did not answer. Retry later, and undo nothing."""
+    """A host, a database, Placement or the message broker did not answer.
+
+    The caller must retry later, and undo nothing.
+    """
 
     msg_fmt = '%(who)s does not answer: %(reason)s'
     code = 503
 
 
 class Unsent(Unanswered):
-    """A message could not be sent by this process. This says nothing about the state of the receiver."""
+    """This process could not send a message. The error says nothing about the state of the receiver."""
 
 
 class HostIsBeingRemoved(Unanswered):
-    """A deleted host of the same name is not completely removed yet. The compute can register once it is."""
+    """A deleted host with the same name is not completely removed yet. The compute can register after the removal."""
 
     msg_fmt = (
         "Host %(host)s can't register yet: the removal of the host that had this name before is not complete "
@@ -448,22 +454,23 @@ class HostIsBeingRemoved(Unanswered):
 
 
 class KeyGone(KilonovaError):
-    """The operation is no longer at the step of this step key.
+    """The operation is no longer at the step and attempt that the host's call named.
 
-    The host must undo the work that it did for the key, without reporting an error.
+    The call named them with a step key (operation, step, attempt). The host must undo the work that it did for this
+    key, without reporting an error.
     """
 
     msg_fmt = 'Operation step %(key)s is no longer current'
 
 
 class ClaimConflict(Conflict):
-    """A device did not have the status that the claim expected."""
+    """A claim failed, because a device did not have the expected status (for example, another server has it)."""
 
     msg_fmt = 'Devices are not free: %(devices)s'
 
 
 class DeviceBarred(KilonovaError):
-    """A server holds a device that will not be offered again. Notifications to the server's user carry this error."""
+    """A claim failed, because a device did not have the expected status. For example, another server has the device."""
 
 
 class Cancelled(KilonovaError):
@@ -492,9 +499,10 @@ class LeaseLost(KilonovaError):
 
 
 class ReleasePending(KilonovaError):
-    """A host must first complete a pending release of the server, or is forced down.
+    """The host starts no new work for the server now, because it must first complete a pending release of the server.
 
-    It starts no new work for the server before that.
+    A pending release is an operation that frees, later, what the host holds of a server. The error is also raised if
+    the host is forced down.
     """
 
     msg_fmt = 'Host %(host)s must first clean up an earlier operation of this server (pending release)'

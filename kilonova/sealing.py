@@ -25,8 +25,7 @@ from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 from kilonova import errors
 
 OPTION = '[secrets]key_file'
-# Number of keys in a rotated file: the key that seals, the previous one (for rows that are still under way), and the
-# next one.
+# A rotated file has three keys: the one that seals, the previous one (for rows that it sealed), and the next one.
 KEPT = 3
 _HEADER = (
     '# Keys of Kilonova. "kilonova-manage secrets rotate_key" adds a new one.\n'
@@ -39,12 +38,12 @@ class NoKeys(errors.Unavailable):
 
     @property
     def missing(self) -> bool:
-        """True if no key file is configured or it does not exist, False if it exists and can't be used."""
+        """True if no key file is configured or the file does not exist. False if the file exists and can't be used."""
         return bool(self.fields.get('missing'))
 
 
 class NotOpened(errors.KilonovaError):
-    """A sealed text can't be opened: its key is not here, it was sealed for another server, or it is damaged."""
+    """A sealed text can't be opened: no key of this host fits, it was sealed for another server, or it is damaged."""
 
     msg_fmt = f'{OPTION} of this host has no key for the sealed password and files of server %(uuid)s'
 
@@ -92,8 +91,9 @@ class SealingKeys:
             content = json.loads(self._fernet.decrypt(sealed.encode()))
         except InvalidToken:
             raise NotOpened(uuid=uuid) from None
-        # This check prevents somebody with write access to the database from copying one server's password into the
-        # config drive of another server.
+        # Somebody with write access to the database could copy one server's password into another server's config
+        # drive.
+        # This check prevents that.
         if content['server'] != uuid:
             raise NotOpened(uuid=uuid)
         return ServerSecrets(content['admin_password'], [(where, text) for where, text in content['files']])
@@ -125,7 +125,7 @@ def read_file(path: str) -> list[str]:
 
 
 def create_file(path: str) -> bool:
-    """Create a key file with two new keys, one that seals and the next one.
+    """Create a key file with two new keys: one that seals, and the one that seals after the next rotation.
 
     Return False, and change nothing, if the file exists.
     """

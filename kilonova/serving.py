@@ -1,4 +1,4 @@
-"""The HTTP server of our WSGI applications. Workers receive complete requests only, and return complete responses.
+"""The HTTP server for WSGI applications. Workers receive complete requests only, and return complete responses.
 
     server = WsgiServer(listener, application, threads=100, log=LOG)
     server.start()
@@ -40,19 +40,19 @@ Application = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
 
 # The numbers of Linux, because eventlet removes these names from the select module.
 EPOLLIN, EPOLLOUT, EPOLLEXCLUSIVE, EPOLLONESHOT = 0x1, 0x4, 1 << 28, 1 << 30
-# Maximum of open connections. If the process's limit of open files is lower, RESERVED files of that limit stay free for
-# other uses, but at least FEWEST connections are allowed. At the maximum one connection in SHARE is closed at once, so
-# that selecting them costs little.
+# At most CONNECTIONS connections are open, or fewer if the process's limit of open files is lower.
+# RESERVED of the open files stay free for other uses, but at least FEWEST connections are allowed.
+# At the maximum, one in SHARE connections is closed at once, so that selecting them costs little.
 CONNECTIONS, RESERVED, FEWEST, SHARE = 2560, 256, 64, 20
-# Maximum bytes of a request's target, of its headers, and of its body unless the server has another limit.
+# Maximum bytes of a request's target, of its headers, and of its body (unless the server sets another limit).
 MOST_LINE, MOST_HEAD, MOST_BODY = 8192, 65536, 114688
-# Maximum bytes of all unfinished requests together, and of all unsent responses together. A connection that holds at
-# most SMALL bytes is not counted.
+# Maximum bytes of all unfinished requests together (MOST_IN), and of all unsent responses together (MOST_OUT).
+# A connection that holds at most SMALL bytes is not counted.
 MOST_IN, MOST_OUT, SMALL = 8 << 20, 64 << 20, 16384
-# After FRUITLESS iterations of the loop that brought no complete request, each iteration begins with a pause of PAUSE
-# seconds. Bytes that arrive one by one are then read together, which costs less.
+# After FRUITLESS iterations of the loop without a complete request, each iteration begins with a pause (seconds).
+# Bytes that arrive one by one are then read together, which costs less.
 FRUITLESS, PAUSE = 8, 0.005
-# Bytes that are read at once, and connections that are handled before other (green) threads may run.
+# BLOCK bytes are read at once. TURN connections are handled before other (green) threads may run.
 BLOCK, TURN = 65536, 128
 
 
@@ -122,7 +122,7 @@ class ClientConnection:
         return h11.Connection(h11.SERVER, max_incomplete_event_size=MOST_HEAD)
 
     def turn(self, state: State) -> None:
-        """Change to another phase, whose time begins now."""
+        """Change to another phase, and restart the clock for the deadline of the phase."""
         self.state, self.since = state, time.monotonic()
 
     @property
@@ -155,7 +155,7 @@ class ClientConnection:
             return self._advance()
         except h11.RemoteProtocolError as error:
             if not data:
-                # The client has closed the connection in the middle of a request.
+                # The client has closed the connection before it sent a complete request.
                 raise ClientGone from None
             raise BadRequest(error.error_status_hint, str(error)) from None
 
@@ -246,7 +246,7 @@ class ClientConnection:
         self.turn(State.ANSWER)
 
     def refuse(self, refused: BadRequest) -> None:
-        """Put the response to an invalid request into ``out``. The connection is closed after it."""
+        """Put the response to an invalid request into ``out``. The connection is closed after the response."""
         self.closing = True
         text = f'{refused.reason}\n'.encode('latin-1', 'replace')
         with contextlib.suppress(h11.LocalProtocolError):
@@ -265,7 +265,7 @@ class ClientConnection:
         return True
 
     def rest(self) -> None:
-        """Close our end of the connection, and discard for a moment what the client still sends.
+        """Close this end of the connection, and then discard for a moment what the client still sends.
 
         If the socket were closed at once, the client could lose the response.
         """
@@ -343,9 +343,9 @@ class WsgiServer:
 
     # -- connections ---------------------------------------------------------------------------------------------------
     def opened(self, sock: socket.socket, address: tuple[Any, ...] | str) -> ClientConnection:
-        """Register a new connection and return its channel.
+        """Register a new connection and return its ClientConnection.
 
-        If there are too many connections, some waiting ones are closed.
+        If there are too many connections, some of those that wait for their client are closed.
         """
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -361,9 +361,10 @@ class WsgiServer:
             channel.sock.close()
 
     def check_held(self, channel: ClientConnection) -> None:
-        """Close the oldest large connections if this one is large and all large ones of its kind hold too many bytes.
+        """Close the oldest large connections if this one is large and the large ones together hold too many bytes.
 
-        The two kinds are connections with an unfinished request and connections with an unsent response.
+        A large connection holds more than SMALL bytes. Connections with an unfinished request are compared only with
+        each other, and so are connections with an unsent response.
         """
         if channel.held <= SMALL:
             return
@@ -401,7 +402,7 @@ class WsgiServer:
         oldest.since = float('inf')
 
     def late(self) -> list[ClientConnection]:
-        """Return the connections whose deadline is over."""
+        """Return the connections whose current phase has lasted longer than its maximum."""
         now = time.monotonic()
         return [each for each in list(self.channels.values()) if each.deadline < now]
 
@@ -433,7 +434,7 @@ class WsgiServer:
 
     def _environ(self, channel: ClientConnection, request: Request) -> Environ:
         target = request.head.target.decode('latin-1')
-        # The form of a request to a proxy contains the host as well.
+        # A request in the form for proxies names a whole URL, which contains the host as well.
         path, _, query = (target if target.startswith('/') else _relative(target)).partition('?')
         host, port = self._sock_name
         environ: Environ = {
@@ -459,8 +460,8 @@ class WsgiServer:
         for raw, value in request.head.headers:
             name = raw.decode('latin-1')
             has_body = has_body or name in ('content-length', 'transfer-encoding')
-            # In the environment a name with '_' would look like the same name with '-', which a proxy in front of this
-            # server may have checked.
+            # In the environment, a header name with '_' would look like the same name with '-'.
+            # A proxy in front of this server may have checked only the name with '-'.
             if '_' in name or name in ('content-length', 'transfer-encoding'):
                 continue
             key = name.replace('-', '_').upper()
@@ -486,7 +487,7 @@ def _relative(target: str) -> str:
 
 
 class _ServerLoop:
-    """The thread that reads and writes all connections, and the worker threads that handle one request each."""
+    """The thread that reads and writes all connections, and the worker threads, each handling one request at a time."""
 
     def __init__(self, server: WsgiServer, sock: socket.socket, threads: int) -> None:
         self._server, self._sock, self._threads = server, sock, threads
@@ -498,7 +499,8 @@ class _ServerLoop:
         self._fruitless = 0
 
     def start(self) -> None:
-        # If another process takes the connection that epoll reported, accept() must not wait for the next one.
+        # Another process may take the connection that epoll reported. In this case accept() must not wait for the next
+        # one.
         self._sock.setblocking(False)
         self._ear.setblocking(False)
         self._epoll.register(self._sock.fileno(), EPOLLIN | EPOLLEXCLUSIVE)
@@ -553,7 +555,7 @@ class _ServerLoop:
             except BlockingIOError:
                 return
             except OSError:
-                # No file descriptor is free. epoll will report the connection again.
+                # The process has no free file descriptor. epoll will report the waiting connection again.
                 self._server.give_way()
                 time.sleep(0.01)
                 return
@@ -603,7 +605,7 @@ class _ServerLoop:
             self._send(item[0])
 
     def _send(self, channel: ClientConnection) -> None:
-        """Send as much of the response as possible, in the thread that made it. The loop's thread sends the rest."""
+        """Send as much of the response as possible in the calling thread. The loop's thread sends the rest."""
         try:
             if not channel.send():
                 self._wait(channel, EPOLLOUT)

@@ -1,8 +1,8 @@
 """The states of servers, and the only table of their transitions.
 
-``TRANSITIONS['stop.start']`` says in which vm and task states an event is allowed, and which states it leads to. The
-table is read by the compare-and-swap in ``db.queries.instances`` (the only code that writes states), by the API's
-checks and by the documentation. The names of the states are those of OpenStack Nova.
+``TRANSITIONS['stop.start']`` says in which vm and task states an event is allowed, and to which states it leads. The
+compare-and-swap in ``db.queries.instances`` (the only code that writes states), the API's checks and the documentation
+read this table. The names of the states are those of OpenStack Nova.
 """
 
 from __future__ import annotations
@@ -92,10 +92,10 @@ POWER_WORDS = {
 
 _V, _T = VmState, TaskState
 ANY: frozenset[str | None] = frozenset(['*'])
-# The states before an event that creates the server.
+# NEW is used for events that create the server: the server has no states before them.
 NEW: frozenset[str | None] = frozenset()
 IDLE = frozenset([None])
-# In these vm states metadata and tags may be changed, in any task state.
+# In these vm states, metadata and tags of a server may be changed, whatever its task state is.
 EDITABLE = frozenset([_V.ACTIVE, _V.PAUSED, _V.SUSPENDED, _V.STOPPED])
 REBUILDABLE = frozenset([_V.ACTIVE, _V.STOPPED, _V.ERROR])
 REBUILDING = frozenset([_T.REBUILDING, _T.REBUILD_SPAWNING])
@@ -104,11 +104,10 @@ SNAPSHOTTING = frozenset([_T.IMAGE_SNAPSHOT_PENDING, _T.IMAGE_SNAPSHOT, _T.IMAGE
 SHELVING = frozenset([_T.SHELVING, _T.SHELVING_IMAGE_PENDING_UPLOAD, _T.SHELVING_IMAGE_UPLOADING])
 UNSHELVING = frozenset([_T.UNSHELVING, _T.SPAWNING])
 STARTING = frozenset([_T.UNSHELVING, _T.POWERING_ON])
-# A soft delete is accepted while any other work except a delete is running. A server that is being moved has its move
-# confirmed in the course of it.
+# A soft delete is accepted during any other work except a delete.
+# If the server is being moved, the soft delete confirms the move.
 ENDING = frozenset([_T.DELETING, _T.SOFT_DELETING])
-# In these task states no console is opened, because the address of a console would be useless after a move to another
-# host.
+# In these task states no console is opened: after a move to another host, its address would be useless.
 NO_CONSOLE = ENDING | {_T.MIGRATING}
 NOT_DELETING = frozenset([None, *_T]) - ENDING
 KEPT = frozenset(state for state in _V if state not in (_V.BUILDING, _V.SOFT_DELETED, _V.DELETED))
@@ -118,8 +117,9 @@ KEPT = frozenset(state for state in _V if state not in (_V.BUILDING, _V.SOFT_DEL
 class Rule:
     """One transition of a server's states.
 
-    ``vm`` and ``task`` are the states in which it is allowed. ANY means all states, NEW means that the server does not
-    exist yet. ``to_vm`` None keeps the vm state. ``method`` is the name of the action in the text of error 409.
+    ``vm`` and ``task`` are the states in which the transition is allowed. ANY means all states, NEW means that the
+    server does not exist yet. ``to_vm`` and ``to_task`` are the states afterwards; ``to_vm`` None keeps the vm state.
+    ``method`` is the name of the action in the text of error 409.
     """
 
     vm: frozenset[str | None]
@@ -133,7 +133,7 @@ class Rule:
         return (self.vm is ANY or vm_state in self.vm) and (self.task is ANY or task_state in self.task)
 
 
-# The forms in which the table of transitions may give states.
+# An entry of TRANSITIONS gives its states as one state, as a tuple of states or as a set.
 _Some = str | None | tuple[str | None, ...] | frozenset[str | None]
 
 
@@ -149,11 +149,12 @@ def _rule(vm: _Some, task: _Some, to_vm: VmState | None, to_task: TaskState | No
 _BUILD = (_T.SCHEDULING, _T.BLOCK_DEVICE_MAPPING, _T.NETWORKING, _T.SPAWNING, None)
 _OFF_ON = (_V.ACTIVE, _V.STOPPED)
 
-# By event: allowed vm states, allowed task states, vm state afterwards (None: unchanged), task state afterwards, name
-# of the action in error 409.
+# For each event: allowed vm states, allowed task states, vm state afterwards, task state afterwards, action.
+# The vm state afterwards is None if it does not change.
+# The action is the name in the text of error 409.
 TRANSITIONS: dict[str, Rule] = {
     'build.start': _rule(NEW, NEW, _V.BUILDING, _T.SCHEDULING, 'build'),
-    # No host fits, so the server is recorded in cell0, where its user can see it.
+    # If no host fits, the server is recorded in cell0, where its user can see it.
     'build.buried': _rule(NEW, NEW, _V.ERROR, None, 'build'),
     'build.claim': _rule(_V.BUILDING, _BUILD, None, _T.SPAWNING, 'build'),
     'build.done': _rule(_V.BUILDING, _BUILD, _V.ACTIVE, None, 'build'),
@@ -161,7 +162,7 @@ TRANSITIONS: dict[str, Rule] = {
     'delete.start': _rule(ANY, ANY, None, _T.DELETING, 'delete'),
     'delete.done': _rule(ANY, ANY, _V.DELETED, None, 'delete'),
     'soft_delete.start': _rule(KEPT, NOT_DELETING, None, _T.SOFT_DELETING, 'soft_delete'),
-    # A reset of the state does not stop a soft delete, because its user wants the server deleted.
+    # A reset of the server's state does not stop a soft delete, because the user wants the server deleted.
     'soft_delete.done': _rule(ANY, (_T.SOFT_DELETING, None), _V.SOFT_DELETED, None, 'soft_delete'),
     'reclaim.start': _rule(_V.SOFT_DELETED, IDLE, None, _T.DELETING, 'delete'),
     'restore.start': _rule(_V.SOFT_DELETED, IDLE, None, _T.RESTORING, 'restore'),
@@ -191,16 +192,16 @@ TRANSITIONS: dict[str, Rule] = {
     'resume.start': _rule(_V.SUSPENDED, IDLE, None, _T.RESUMING, 'resume'),
     'resume.done': _rule(ANY, _T.RESUMING, _V.ACTIVE, None, 'resume'),
     'resume.failed': _rule(ANY, _T.RESUMING, None, None, 'resume'),
-    # No state changes, because only the guest decides what the interrupt does.
+    # A crash dump changes no state, because only the guest decides what the interrupt does.
     'trigger_crash_dump.start': _rule(
         (_V.ACTIVE, _V.PAUSED, _V.RESCUED, _V.RESIZED, _V.ERROR), IDLE, None, None, 'trigger_crash_dump'
     ),
     'trigger_crash_dump.done': _rule(ANY, IDLE, None, None, 'trigger_crash_dump'),
     'trigger_crash_dump.failed': _rule(ANY, IDLE, None, None, 'trigger_crash_dump'),
-    # No state changes. The guest gets or loses a network interface.
+    # Attaching and detaching an interface changes no state.
     'attach_interface.start': _rule((_V.ACTIVE, _V.PAUSED, _V.STOPPED), IDLE, None, None, 'attach_interface'),
     'detach_interface.start': _rule((_V.ACTIVE, _V.PAUSED, _V.STOPPED), IDLE, None, None, 'detach_interface'),
-    # No state changes. A volume is attached, detached, extended or replaced.
+    # Attaching, detaching, extending and replacing a volume changes no state.
     'attach_volume.start': _rule(
         (_V.ACTIVE, _V.PAUSED, _V.STOPPED, _V.SHELVED_OFFLOADED), IDLE, None, None, 'attach_volume'
     ),
@@ -208,8 +209,8 @@ TRANSITIONS: dict[str, Rule] = {
         (_V.ACTIVE, _V.PAUSED, _V.STOPPED, _V.SHELVED_OFFLOADED), IDLE, None, None, 'detach_volume'
     ),
     'swap_volume.start': _rule((_V.ACTIVE, _V.PAUSED), IDLE, None, None, 'swap_volume'),
-    # The number of files of a volume changes. Suspended servers are excluded, because their saved memory refers to the
-    # file that was in use.
+    # A volume snapshot changes the number of the volume's files.
+    # Suspended servers are excluded, because their saved memory refers to the file that was in use.
     'volume_snapshot_create.start': _rule(
         (_V.ACTIVE, _V.PAUSED, _V.STOPPED), IDLE, None, None, 'volume_snapshot_create'
     ),
@@ -236,12 +237,12 @@ TRANSITIONS: dict[str, Rule] = {
     'snapshot.uploading': _rule(ANY, SNAPSHOTTING, None, _T.IMAGE_UPLOADING, 'createImage'),
     'snapshot.done': _rule(ANY, SNAPSHOTTING, None, None, 'createImage'),
     'snapshot.failed': _rule(ANY, SNAPSHOTTING, None, None, 'createImage'),
-    # Allowed while other work is running on the server, because its host is down and that work ends.
+    # An evacuation is allowed while other work runs on the server, because the host is down and that work ends.
     'evacuate.start': _rule(REBUILDABLE, NOT_DELETING, None, _T.REBUILDING, 'evacuate'),
-    # The other work has ended, and may have changed the task state.
+    # When the evacuation begins, other work has ended, and may have changed the task state to None.
     'evacuate.begin': _rule(REBUILDABLE, (None, *REBUILDING), None, _T.REBUILDING, 'evacuate'),
     'rebuild.start': _rule(REBUILDABLE, IDLE, None, _T.REBUILDING, 'rebuild'),
-    # From this event on the server's disks are discarded.
+    # After this event the server's disks are discarded.
     'rebuild.spawning': _rule(REBUILDABLE, REBUILDING, None, _T.REBUILD_SPAWNING, 'rebuild'),
     'rebuild.active': _rule(REBUILDABLE, REBUILDING, _V.ACTIVE, None, 'rebuild'),
     'rebuild.stopped': _rule(REBUILDABLE, REBUILDING, _V.STOPPED, None, 'rebuild'),
@@ -252,11 +253,11 @@ TRANSITIONS: dict[str, Rule] = {
     'shelve.uploading': _rule(ANY, SHELVING, None, _T.SHELVING_IMAGE_UPLOADING, 'shelve'),
     'shelve.done': _rule(ANY, SHELVING, _V.SHELVED, None, 'shelve'),
     'shelve.offload': _rule(ANY, SHELVING, _V.SHELVED, _T.SHELVING_OFFLOADING, 'shelve'),
-    # The memory of a paused or suspended guest was discarded, and the shelving failed after that.
+    # The memory of a paused or suspended guest was discarded before the shelving failed.
     'shelve.stopped': _rule((_V.PAUSED, _V.SUSPENDED), SHELVING, _V.STOPPED, _T.SHELVING, 'shelve'),
     'shelve.failed': _rule(ANY, SHELVING, None, None, 'shelve'),
     'shelve_offload.start': _rule(_V.SHELVED, IDLE, None, _T.SHELVING_OFFLOADING, 'shelve_offload'),
-    # Also allowed after a reset of the state, because the reset does not restore the disks.
+    # Offloading may end after a reset of the state (task state None), because the reset does not restore the disks.
     'shelve_offload.done': _rule(
         (_V.SHELVED, _V.ACTIVE, _V.ERROR), (_T.SHELVING_OFFLOADING, None), _V.SHELVED_OFFLOADED, None, 'shelve_offload'
     ),
@@ -268,7 +269,7 @@ TRANSITIONS: dict[str, Rule] = {
     'unshelve.start': _rule(_V.SHELVED_OFFLOADED, IDLE, None, _T.UNSHELVING, 'unshelve'),
     'unshelve.claim': _rule(_V.SHELVED_OFFLOADED, UNSHELVING, None, _T.SPAWNING, 'unshelve'),
     'unshelve.done': _rule(_V.SHELVED_OFFLOADED, UNSHELVING, _V.ACTIVE, None, 'unshelve'),
-    # Also allowed after a reset of the state, because the reset does not create a guest.
+    # An unshelve may fail after a reset of the state (task state None), because the reset does not create a guest.
     'unshelve.failed': _rule(
         (_V.SHELVED_OFFLOADED, _V.ACTIVE, _V.ERROR), (*UNSHELVING, None), _V.SHELVED_OFFLOADED, None, 'unshelve'
     ),
@@ -281,7 +282,7 @@ TRANSITIONS: dict[str, Rule] = {
     'live_migrate.start': _rule((_V.ACTIVE, _V.PAUSED), IDLE, None, _T.MIGRATING, 'os-migrateLive'),
     'live_migrate.done': _rule(ANY, _T.MIGRATING, None, None, 'os-migrateLive'),
     'live_migrate.failed': _rule(ANY, _T.MIGRATING, None, None, 'os-migrateLive'),
-    # Allowed while the migration runs. It continues until it is completed or rolled back.
+    # A live migration is forced or aborted while it runs. It continues until it is completed or rolled back.
     'live_migrate.force': _rule(_V.ACTIVE, _T.MIGRATING, None, _T.MIGRATING, 'force_complete'),
     'live_migrate.abort': _rule(ANY, _T.MIGRATING, None, _T.MIGRATING, 'abort live migration'),
     'confirm.start': _rule(_V.RESIZED, IDLE, None, None, 'confirmResize'),
@@ -344,8 +345,8 @@ def status(vm_state: str | None, task_state: str | None) -> str:
 def from_status(wanted: str) -> list[tuple[str, set[str] | None]]:
     """Return the pairs (vm state, task states) that the API shows as REST status ``wanted``.
 
-    Task states None means all task states for which the vm state has no other status. The list is empty if the status
-    is unknown.
+    Task states None stands for every task state for which the API shows no other status. The list is empty if the
+    status is unknown.
     """
     wanted = wanted.upper()
     found: list[tuple[str, set[str] | None]] = [(vm, None) for vm, name in _STATUS_DEFAULT.items() if name == wanted]

@@ -25,7 +25,7 @@ BROKEN = (ValueError, LookupError, TypeError, AttributeError, ovo_exception.Vers
 def read(what: str, text: str | None, reader: Callable[[str], ValueT], otherwise: Any) -> ValueT:
     """Return the result of ``reader(text)``, or ``otherwise`` if the text is empty or can't be read.
 
-    A text that can't be read is logged. ``what`` names its column and row in the log.
+    An error is logged if the text can't be read. ``what`` names the column and the row of the text in the log.
     """
     if not text:
         return cast('ValueT', otherwise)
@@ -52,17 +52,17 @@ def mapping(text: str | None) -> dict[str, Any]:
 def triples(text: str) -> list[list[str]]:
     """Return the content of a JSON text that is a list of lists of three words each.
 
-    Raises one of the errors in BROKEN if the text has another form.
+    Raises an error that is in BROKEN if the text has another form.
     """
     found = json.loads(text)
     return [[str(arch), str(kind), str(mode)] for arch, kind, mode in found]
 
 
 def split(row: Mapping[Any, Any], names: Iterable[str]) -> tuple[dict[str, dict[str, Any]], str]:
-    """Return the objects in a row's JSON columns by column, and a text that says which columns could not be read.
+    """Return {column: object} of a row's JSON columns, and a text that says which columns could not be read.
 
     Columns that are not in the row are left out. A column that can't be read counts as an empty object. The text gives
-    the reason for each column, and is '' if all columns could be read.
+    the reason for each such column, and is '' if all columns could be read.
     """
     values: dict[str, dict[str, Any]] = {}
     problems = []

@@ -53,8 +53,8 @@ class Timers:
     def every(self, seconds: float, task: Callable[[], object], name: str, *, at_once: bool = False) -> None:
         """Run a task every ``seconds`` seconds in a thread of its own.
 
-        0 means the default period, and a negative number turns the task off. The first run is after ``seconds``, or at
-        once if ``at_once`` is True.
+        If ``seconds`` is 0, the default period is used. If it is negative, the task is turned off. The first run is
+        after ``seconds``, or at once if ``at_once`` is True.
         """
         if seconds < 0:
             self._off.add(name)

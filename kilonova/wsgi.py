@@ -1,12 +1,12 @@
-"""The compute API as a WSGI application for a foreign WSGI server, instead of the daemon kilonova-api.
+"""The compute API as a WSGI application for another WSGI server, in place of the daemon kilonova-api.
 
     gunicorn --threads 10 --worker-class gthread kilonova.wsgi:application
 
 ``application`` is built at the first request of a process, so that no connection is open when the server forks. The
 environment variable KILONOVA_CONFIG_FILES (or OS_KILONOVA_CONFIG_FILES) names the configuration files, separated by
-';'. Relative names are relative to OS_KILONOVA_CONFIG_DIR (default /etc/kilonova). Without the variable the files are
-read that kilonova-api reads without arguments. The WSGI server provides native threads, because nothing is patched for
-green threads here.
+';'. Relative names are relative to OS_KILONOVA_CONFIG_DIR (default /etc/kilonova). Without the variable, the files are
+those that kilonova-api reads when it is started without arguments. The WSGI server must provide native threads, because
+nothing is patched for green threads here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DIRECTORY = 'OS_KILONOVA_CONFIG_DIR'
 
 
 def config_arguments(environment: Mapping[str, str]) -> list[str]:
-    """Return the command line arguments of kilonova-api that these environment variables correspond to."""
+    """Return the command line arguments for kilonova-api that have the same effect as these environment variables."""
     named = next((environment[name] for name in FILES if environment.get(name)), '')
     directory = Path(environment.get(DIRECTORY) or '/etc/kilonova')
     files = [directory / name.strip() for name in named.split(';') if name.strip()]
@@ -41,7 +41,7 @@ def config_arguments(environment: Mapping[str, str]) -> list[str]:
 def build(environment: Mapping[str, str]) -> Callable[..., Iterable[bytes]]:
     """Build the application from the configuration.
 
-    Raises SystemExit if the configuration has an error, as the daemon does.
+    Raises SystemExit if the configuration has an error, in the same way as the daemon kilonova-api.
     """
     # The oslo libraries import eventlet with each backend, and eventlet warns at each import that it is deprecated.
     warnings.filterwarnings('ignore', message=r'\s*Eventlet is deprecated')

@@ -1,1 +1,1 @@
-"""The only package that contains SQL: engine, models, queries and migrations of API and cell databases."""
+"""The only package that contains SQL: connections, models, queries and migrations of the API and cell databases."""

@@ -2,7 +2,7 @@
 
     access.forbid('nova-compute')
 
-This module imports nothing of the database code that it forbids.
+This module imports no other module of ``kilonova.db``, because such an import may be forbidden.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ _forbidden: str | None = None
 
 
 def forbid(binary: str | None) -> None:
-    """Make each database that this process opens raise DBNotAllowed for ``binary``. None allows databases again."""
+    """Make each attempt of this process to open a database raise DBNotAllowed, which names the daemon ``binary``.
+
+    If ``binary`` is None, databases are allowed again.
+    """
     global _forbidden  # noqa: PLW0603 - what a process may do
     _forbidden = binary
 

@@ -35,21 +35,22 @@ class db_utcnow(expression.FunctionElement[Any]):  # noqa: N801 - as above
 
 
 class db_age(expression.FunctionElement[float]):  # noqa: N801 - as above
-    """The seconds (float) from a naive UTC time to the start of the statement, or NULL for NULL."""
+    """The seconds (float) from a naive UTC time until the start of the statement. It is NULL if the time is NULL."""
 
     inherit_cache = True
     name = 'db_age'
     type = sa.Double()
 
 
-# MySQL: "+ 0e0" converts the DECIMAL into a double. PostgreSQL: statement_timestamp() advances inside a transaction,
-# unlike now(), and allows the use of an index, unlike clock_timestamp().
+# On MySQL, "+ 0e0" converts the DECIMAL into a double.
+# On PostgreSQL, statement_timestamp() advances inside a transaction, unlike now().
+# Unlike clock_timestamp(), it also allows the use of an index.
 NOW = {
     'sqlite': "((julianday('now') - 2440587.5) * 86400.0)",
     'mysql': '(UNIX_TIMESTAMP(NOW(6)) + 0e0)',
     'postgresql': 'CAST(EXTRACT(EPOCH FROM statement_timestamp()) AS DOUBLE PRECISION)',
 }
-# SQLite: SQLAlchemy stores and reads six digits of the fraction, and this text must be comparable with those.
+# SQLAlchemy stores times in SQLite with six digits of the fraction. The text of this expression must be comparable.
 UTCNOW = {
     'sqlite': "(strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')",
     'mysql': 'UTC_TIMESTAMP(6)',

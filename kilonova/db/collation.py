@@ -2,8 +2,9 @@
 
     select(...).order_by(by_code_point(instances.c.display_name))
 
-Rows of several cells are merged in Python, by code points. SQLite and the MySQL tables (utf8mb4_bin) compare in the
-same way. PostgreSQL compares by the locale with which its database was created, unless a collation is given.
+Rows of several cells are merged in Python, where texts are compared by code points. SQLite and the MySQL tables
+(utf8mb4_bin) compare texts in the same way. PostgreSQL compares texts by the locale with which its database was
+created, unless a collation is given.
 """
 
 from __future__ import annotations

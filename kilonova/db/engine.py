@@ -60,14 +60,14 @@ __all__ = [
 
 P = ParamSpec('P')
 R = TypeVar('R')
-# The connection in a transaction of ``Database``. SQL itself is written only in this package.
+# The type of the connection that ``Database.read`` and ``Database.write`` yield.
 Connection = sa.Connection
 Listener = Callable[[str, str, bool], None]
 
-# Seconds that a writer waits for SQLite's lock before the database counts as not answering.
+# Seconds that a writer waits for SQLite's lock. Afterwards the database counts as not answering.
 SQLITE_BUSY = 10.0
 _WRITES = 'kilonova_writes'
-# The key in a connection's ``info`` for the functions to call after the commit.
+# The key in a connection's ``info`` under which the functions to call after the commit are stored.
 _AFTER = 'kilonova_after_commit'
 _UNCOUNTED = ('BEGIN', 'COMMIT', 'ROLLBACK', 'PRAGMA', 'SAVEPOINT', 'RELEASE')
 
@@ -80,7 +80,7 @@ class NotConfigured(errors.Unavailable):
 
 @dataclass(frozen=True)
 class PoolOptions:
-    """Settings of one section for the connection pool and the sessions. Times are in seconds."""
+    """Settings of one configuration section for the connection pool and the sessions. Times are in seconds."""
 
     max_pool_size: int = 5
     max_overflow: int = 50
@@ -92,15 +92,15 @@ class PoolOptions:
 
     @classmethod
     def of(cls, group: cfg.ConfigOpts.GroupAttr) -> PoolOptions:
-        """Return the options of a registered section."""
+        """Return the settings of a configuration section."""
         return cls(**{name: group[name] for name in cls.__dataclass_fields__})
 
 
 class Database:
     """One database, with its connection pool and its transactions.
 
-    ``name`` is 'api', 'main', 'cell0' or the name of a cell, and is passed to listeners. ``cell`` is the cell mapping
-    (``queries.cells.Cell``) if this is a cell's database, else None.
+    ``name`` is 'api', 'main', 'cell0' or the name of a cell, and is passed to listeners of statements. ``cell`` is the
+    cell mapping (``queries.cells.CellRecord``) if this is a cell's database, else None.
     """
 
     def __init__(self, url: str, name: str, options: PoolOptions | None = None) -> None:
@@ -114,8 +114,8 @@ class Database:
         self.dialect = 'mysql' if backend == 'mariadb' else backend
         self._driver = parsed.get_driver_name()
         self._memory = self.dialect == 'sqlite' and parsed.database in (None, '', ':memory:')
-        # The text of an error is written to logs and faults. The parameters of its statement (URLs of cells, user data)
-        # must not be.
+        # The text of an error is written to logs and faults.
+        # So it must not contain the parameters of its statement (URLs of cells, data of users).
         self._engine = sa.create_engine(parsed, hide_parameters=True, **self._engine_arguments())
         self._writer = self._engine.execution_options(**{_WRITES: True})
         self._writing: set[int] = set()
@@ -131,7 +131,8 @@ class Database:
     def read(self) -> Iterator[sa.Connection]:
         """Open a transaction that only reads.
 
-        On SQLite all its statements see one state. On servers each statement sees the newest committed rows.
+        On SQLite, all statements of the transaction see the same state. On other databases, each statement sees the
+        newest committed rows.
         """
         with self._turn() if self._memory else contextlib.nullcontext(), self._engine.connect() as connection:
             yield connection
@@ -140,7 +141,8 @@ class Database:
     def write(self) -> Iterator[sa.Connection]:
         """Open a transaction that is committed at the end of the block, and rolled back by an exception.
 
-        It can't be nested (RuntimeError), because a second connection would wait for the first one's locks for ever.
+        A nested call raises RuntimeError, because a second connection would wait for ever for the locks of the first
+        one.
         """
         with self._turn(), self._writer.begin() as connection:
             connection.info.pop(_AFTER, None)
@@ -158,8 +160,9 @@ class Database:
         me = threading.get_ident()
         if me in self._writing:
             raise RuntimeError(f'a write transaction on {self!r} cannot be nested')
-        # SQLite allows one writer. Waiting here instead of in its C code lets other green threads run, so that the one
-        # that holds the lock can finish even if it yields.
+        # SQLite allows one writer.
+        # This wait happens in Python, because a wait in SQLite's C code stops all green threads.
+        # So the green thread that holds the lock can finish, even if it yields.
         if self._lock is not None and not self._lock.acquire(timeout=SQLITE_BUSY):
             raise _locked()
         self._writing.add(me)
@@ -186,7 +189,7 @@ class Database:
         connect = timeouts.arguments(self.dialect, self._driver, self.options.statement_timeout)
         if self.dialect == 'mysql' and self.options.mysql_sql_mode:
             connect['sql_mode'] = self.options.mysql_sql_mode
-        # READ COMMITTED for all databases: a compare-and-swap sees the newest row, and MySQL takes no gap locks.
+        # With READ COMMITTED, a compare-and-swap sees the newest row, and MySQL takes no gap locks.
         return {**arguments, 'connect_args': connect, 'pool_pre_ping': True, 'isolation_level': 'READ COMMITTED'}
 
     def _listen(self) -> None:
@@ -232,17 +235,17 @@ class Database:
             callback(self.name, 'COMMIT', False)
 
     def after_fork(self) -> None:
-        """Abandon the connections of the parent process, which goes on using their sockets and files."""
-        # The pool stays referenced, because SQLite does not even allow closing a parent's connection (howtocorrupt.html
-        # §2.6).
+        """Abandon the connections of the parent process, which continues to use their sockets and files."""
+        # The pool stays referenced, so that its connections are never closed in this process.
+        # SQLite does not even allow closing a parent's connection (howtocorrupt.html §2.6).
         self._inherited.append(self._engine.pool)
         self._engine.dispose(close=False)
 
 
 def after_commit(connection: sa.Connection, act: Callable[[Database], None]) -> None:
-    """Call ``act(database)`` after this write transaction is committed.
+    """Call ``act(database)`` after the commit of this connection's write transaction.
 
-    It is not called after a rollback, and must not raise.
+    ``act`` is not called after a rollback, and must not raise an exception.
     """
     connection.info.setdefault(_AFTER, []).append(act)
 
@@ -254,27 +257,29 @@ def _locked() -> exc.OperationalError:
 def _create_sqlite(
     _dialect: sa.Dialect, _record: pool.ConnectionPoolEntry, arguments: Sequence[Any], _keywords: dict[str, Any]
 ) -> None:
-    """Create a missing database file with access for its owner only.
+    """Create a missing database file that only its owner can access.
 
-    SQLite gives the -wal and -shm files the same mode.
+    SQLite gives the -wal and -shm files the same mode as the database file.
     """
     path = str(arguments[0])
     if path not in ('', ':memory:') and not path.startswith('file:'):
-        # Only a file that doesn't exist is opened, because closing a file releases this process's locks on it
-        # (howtocorrupt.html §2.2). If the path is invalid, SQLite reports it.
+        # Only a file that doesn't exist is opened here.
+        # Closing an existing file would release this process's locks on it (howtocorrupt.html §2.2).
+        # If the path is invalid, SQLite reports it.
         with contextlib.suppress(OSError):
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, record: pool.ConnectionPoolEntry) -> None:
-    # None leaves transactions to _begin_sqlite. pysqlite itself would begin deferred ones, and only before a write.
+    # With None, ``_begin_sqlite`` begins transactions. pysqlite itself would begin deferred ones, and only before
+    # writes.
     connection.isolation_level = None
     connection.execute(f'PRAGMA busy_timeout = {int(SQLITE_BUSY * 1000)}')
     if connection.execute('PRAGMA journal_mode').fetchone()[0] not in ('wal', 'memory'):
         connection.execute('PRAGMA journal_mode = WAL')
     connection.execute('PRAGMA synchronous = NORMAL')
     connection.execute('PRAGMA foreign_keys = ON')
-    # SQLAlchemy's own function is Python's re, which a user's expression can keep busy for ever.
+    # SQLAlchemy's own regexp function uses Python's re, which a user's expression can keep busy for ever.
     connection.create_function('regexp', 2, expressions.find, deterministic=True)
     timeouts.watch_sqlite(connection, record.info)
 
@@ -282,7 +287,8 @@ def _prepare_sqlite(connection: sqlite3.Connection, record: pool.ConnectionPoolE
 def _judge_ping(context: sa.ExceptionContext) -> None:
     """Don't treat a timeout of the ping before use as a stale connection.
 
-    Otherwise SQLAlchemy would open a new connection, which the server wouldn't answer either, after another wait.
+    For a stale connection SQLAlchemy opens a new one. The server would not answer the new one either, after another
+    wait.
     """
     if context.is_pre_ping and failures.timed_out(context.original_exception):
         context.is_disconnect = False
@@ -293,8 +299,8 @@ def _begin_sqlite(connection: sa.Connection) -> None:
     if _WRITES not in connection.get_execution_options():
         driver.execute('BEGIN')
         return
-    # SQLite's busy handler sleeps in C code, and would stop all green threads of this process while another process
-    # writes. So SQLite is set not to wait, and this loop waits.
+    # SQLite's own waiting sleeps in C code, and would stop all green threads while another process writes.
+    # So SQLite is set not to wait, and this loop waits.
     driver.execute('PRAGMA busy_timeout = 0')
     deadline, pause = time.monotonic() + SQLITE_BUSY, 0.001
     try:
@@ -346,7 +352,7 @@ class Databases:
     def open(self, url: str, name: str | None = None) -> Database:
         """Return the database at ``url``, with the settings of [database].
 
-        A later ``name`` replaces the name 'main'.
+        If the database was opened before with the name 'main', ``name`` replaces this name.
         """
         with self._opening:
             database = self._opened.get(url)
@@ -374,7 +380,7 @@ _installed: Databases | None = None
 def configure(conf: cfg.ConfigOpts, **changed: Any) -> Databases:
     """Create the databases of this process from its options, and use them in ``api()``, ``main()`` and ``open()``.
 
-    Connections are opened when they are first used. ``changed``: values that override the options, such as
+    Connections are opened when they are first used. ``changed`` are values that override options, such as
     ``statement_timeout=0``.
     """
     api_options, main_options = (
@@ -388,7 +394,7 @@ def configure(conf: cfg.ConfigOpts, **changed: Any) -> Databases:
 
 
 def install(databases: Databases | None) -> None:
-    """Set the databases that this module's functions use (None: none)."""
+    """Set the databases that ``api()``, ``main()`` and ``open()`` of this module use. None removes them."""
     global _installed  # noqa: PLW0603 - one set of databases a process
     _installed = databases
 
@@ -411,14 +417,14 @@ def main() -> Database:
 
 
 def open(url: str, name: str | None = None) -> Database:  # noqa: A001 - always used as engine.open
-    """Return the database at ``url``, one object for each URL."""
+    """Return the database at ``url``. All calls with the same URL return the same object."""
     return _current('database').open(url, name)
 
 
 def listen(callback: Listener) -> Callable[[], None]:
-    """Call ``callback(database name, statement, executemany)`` before each statement.
+    """Call ``callback(database name, statement, executemany)`` before each statement of this process.
 
-    Before a commit, the statement is 'COMMIT'. Other transaction control, pragmas and pings are left out. Returns the
+    Before a commit, the statement is 'COMMIT'. Other transaction control, pragmas and pings are left out. Return the
     function that removes the callback.
     """
     _listeners.append(callback)
@@ -437,16 +443,16 @@ def retried(function: Callable[P, R]) -> Callable[P, R]:
         def accept(database: Database, row: dict) -> None:
             with database.write() as connection: ...
 
-    The function must be safe to repeat after its COMMIT if only the answer was lost. ``repeated()`` returns True when
-    that may be the case. It is called again at most [database]max_retries times, and not after
-    [database]statement_timeout has passed. If a database can't be reached at all, or its answer didn't come in time,
-    the error is raised at once (see ``is_unreachable``).
+    The function must be safe to repeat even if its transaction was committed and only the answer was lost;
+    ``repeated()`` returns True if that is possible. The function is called again at most [database]max_retries times,
+    and not after [database]statement_timeout has passed. If a database can't be reached at all, or its answer didn't
+    come in time, the error is raised at once (see ``is_unreachable``).
     """
 
     @functools.wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         options = _installed.options if _installed else PoolOptions
-        # Waiting for locks takes long, so the total time is limited, too.
+        # Each repetition may wait long for locks, so the total time is limited, too.
         until = time.monotonic() + options.statement_timeout if options.statement_timeout else float('inf')
         mark, number = failures.REPEATED.set(False), 0
         try:

@@ -44,7 +44,7 @@ def check_urls(conf: cfg.ConfigOpts) -> None:
 
 
 def name(database: engine.Database, databases: engine.Databases) -> str:
-    """Return the option (or the cell) that configures a database, together with its URL without password."""
+    """Return the option or the cell that configures a database, together with the database's URL without password."""
     where = f'({sa.make_url(database.url).render_as_string(hide_password=True)})'
     if database.name == 'api':
         return f'{API} {where}'
@@ -54,8 +54,8 @@ def name(database: engine.Database, databases: engine.Databases) -> str:
 def line(databases: engine.Databases | None, error: BaseException) -> str | None:
     """Return a line that explains an error to an operator, or None for an unexpected error.
 
-    For an error of a database, the line is about that database and contains its message. No other database is queried.
-    Runs one SQL statement on that database if the error says that a table or a column is missing.
+    If the error comes from a database, the line names the database and contains its message. No other database is
+    queried. If the error says that a table or a column is missing, one SQL statement is run on the database.
     """
     if isinstance(error, (errors.KilonovaError, cfg.Error)):
         return str(error)
@@ -80,7 +80,7 @@ def line(databases: engine.Databases | None, error: BaseException) -> str | None
 
 
 def _of_tables(where: str, database: engine.Database, error: sa.exc.SQLAlchemyError) -> str | None:
-    """Return the line about a missing table or column, or None if the schema has the newest revision."""
+    """Return a line about a missing table or column, or None if the database already has the newest schema revision."""
     schema, sync = ('api', 'api_db sync') if database.name == 'api' else ('cell', 'db sync')
     try:
         revision = migration.version(database, schema)  # type: ignore[arg-type]
@@ -94,19 +94,19 @@ def _of_tables(where: str, database: engine.Database, error: sa.exc.SQLAlchemyEr
 
 
 def no_tables(where: str, sync: str) -> str:
-    """Return the line for an operator about a database without tables.
+    """Return the line that tells an operator that a database has no tables.
 
-    ``where`` is its name, and ``sync`` the command that creates its tables.
+    ``where`` names the database, and ``sync`` is the command that creates its tables.
     """
     return f"{where} has no tables yet: run 'kilonova-manage {sync}' first"
 
 
 def _is_of_cell(database: engine.Database, databases: engine.Databases) -> bool:
-    """Return whether a cell mapping configures the database, and no option of this process."""
+    """Return whether the database is configured by a cell mapping and not by an option of this process."""
     return database.name != 'api' and database.url != databases.main_url
 
 
 def reason(error: BaseException) -> str:
-    """Return the driver's message of an error, without SQLAlchemy's statement and links."""
+    """Return the database driver's message of an error, without the statement and links that SQLAlchemy adds."""
     original = getattr(error, 'orig', None) or error
     return ' '.join(str(original).split())

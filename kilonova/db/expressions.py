@@ -4,9 +4,9 @@ r"""Regular expressions of users, which are compiled and searched with RE2.
     compiled('(a)\\1')                  # raises BadExpression: invalid escape sequence: \1
 
 RE2's syntax (https://github.com/google/re2/wiki/Syntax) has no back references and no look-arounds, which can't be
-searched in linear time. On SQLite, REGEXP is implemented by ``find``. MySQL, MariaDB and PostgreSQL have engines of
-their own and receive only expressions that RE2 accepts. There, [database]statement_timeout limits the time of the whole
-statement.
+searched in linear time. On SQLite, ``find`` implements REGEXP. MySQL, MariaDB and PostgreSQL have their own engines for
+regular expressions, and receive only expressions that RE2 accepts. On these databases, [database]statement_timeout
+limits the time of the whole statement.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 
 import re2
 
-# The number of characters that an expression may have, and the bytes that a compiled one and the states of its search
-# may use.
+# MOST is the maximum number of characters of an expression.
+# _MEMORY is the maximum number of bytes of the compiled expression and of its search.
 MOST = 255
 _MEMORY = 1 << 18
 
@@ -44,5 +44,8 @@ def compiled(pattern: str) -> Any:
 
 
 def find(pattern: str, text: object) -> bool | None:
-    """Return whether the expression matches anywhere in the text, or None for a text of None, like SQL for NULL."""
+    """Return whether the expression matches anywhere in the text.
+
+    Return None if the text is None, like SQL for NULL.
+    """
     return None if text is None else compiled(pattern).search(str(text)) is not None

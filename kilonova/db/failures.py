@@ -28,16 +28,17 @@ from kilonova.errors import KilonovaError, Unanswered
 
 LOG = logging.getLogger(__name__)
 
-# Whether the present call repeats a function after a connection was lost (``engine.retried``).
+# True if the present call repeats a function because a connection was lost (see ``engine.retried``).
 REPEATED: contextvars.ContextVar[bool] = contextvars.ContextVar('repeated', default=False)
 
-# The attribute of an error that contains its database.
+# The name of the attribute by which an error refers to its database.
 _DATABASE = 'kilonova_database'
-# 1020 is MariaDB's snapshot isolation, 1205 the lock wait timeout, 1213 the deadlock (and Galera's failed
-# certification).
+# Codes of errors to retry. 1020: MariaDB's snapshot isolation. 1205: lock wait timeout.
+# 1213: deadlock, or a failed certification of Galera.
 _MYSQL_AGAIN = frozenset((1020, 1205, 1213))
-# Too many connections, shutdown, aborted connections, a node that is not ready, the client's codes 20xx for lost
-# connections, and a lock or a statement (1969 of MariaDB, 3024 of MySQL) that took too long.
+# Codes which mean that the server did not answer.
+# 1969 (MariaDB) and 3024 (MySQL): a statement took too long. 20xx: the client lost the connection.
+# The other codes: too many connections, shutdown, aborted connections, a node that is not ready, a long lock wait.
 _MYSQL_SILENT = frozenset(
     (
         1040,
@@ -68,17 +69,18 @@ _MYSQL_SILENT = frozenset(
         4031,
     )
 )
-# The codes of PyMySQL for a socket's error, while it writes and while it reads.
+# PyMySQL's codes for an error of the socket while it writes (2006) and while it reads (2013).
 _MYSQL_LOST = frozenset((2006, 2013))
 _POSTGRESQL_AGAIN = frozenset(('40001', '40P01', '55P03'))
-# 57014: a statement took too long. 55P03: waiting for a lock took too long. 25P03: nothing happened in a transaction
-# for too long.
+# 57014: a statement took too long.
+# 55P03: a wait for a lock took too long.
+# 25P03: a transaction was idle for too long.
 _POSTGRESQL_SILENT = ('08', '25P03', '53300', '55P03', '57014', '57P')
 _SQLITE_SILENT = ('database is locked', 'unable to open database file', 'disk i/o error', 'interrupted')
 
 
-# Codes for a database, account, table or column that does not exist. psycopg2 has no SQLSTATE if the server refused the
-# connection, so then only the text can be tested.
+# Codes for a database, account, table or column that does not exist.
+# If the server refused the connection, psycopg2 has no SQLSTATE, so only the text of the error can be tested.
 _MYSQL_MISSING, _MYSQL_REFUSED, _MYSQL_LACKS = (
     frozenset((1049,)),
     frozenset((1044, 1045, 1698)),
@@ -102,7 +104,7 @@ def _sqlstate(original: BaseException) -> str | None:
 
 
 def is_duplicate(error: BaseException) -> bool:
-    """Return whether a unique constraint refused the row, and not a foreign key or NOT NULL."""
+    """Return whether a unique constraint refused the row. Other constraints (foreign key, NOT NULL) don't count."""
     if not isinstance(error, exc.IntegrityError) or error.orig is None:
         return False
     return (
@@ -113,9 +115,12 @@ def is_duplicate(error: BaseException) -> bool:
 
 
 def timed_out(original: BaseException | None) -> bool:
-    """Return whether a driver's error (``orig`` of SQLAlchemy's error) means that the server did not answer in time."""
-    # Kilonova's psycopg2 connections raise it from a TimeoutError. PyMySQL raises it while it handles the socket's
-    # TimeoutError.
+    """Return whether a driver's error means that the server did not answer in time.
+
+    ``original`` is the attribute ``orig`` of SQLAlchemy's error.
+    """
+    # Kilonova's psycopg2 connections raise such an error from a TimeoutError.
+    # PyMySQL raises such an error while it handles the TimeoutError of its socket.
     if original is None:
         return False
     return isinstance(original.__cause__, TimeoutError) or (
@@ -126,8 +131,8 @@ def timed_out(original: BaseException | None) -> bool:
 def is_retriable(error: BaseException) -> bool:
     """Return whether the same transaction may succeed if it is repeated at once.
 
-    This is the case for a deadlock, a lock wait timeout and a broken connection, but not if the server did not answer
-    in time, because a second try would wait as long.
+    True for a deadlock, a lock wait timeout and a broken connection. False if the server did not answer in time,
+    because a second attempt would have to wait as long.
     """
     if not isinstance(error, exc.DBAPIError) or error.orig is None or timed_out(error.orig):
         return False
@@ -142,8 +147,8 @@ def is_unreachable(error: BaseException) -> bool:
     """Return whether the database didn't answer, so that the result is unknown (operations.md rule 16).
 
     This is the case for refused and lost connections, servers that start, stop or have no connection left, an exhausted
-    pool, a statement or a lock that took longer than allowed, and a SQLite file that stayed locked for the whole busy
-    timeout.
+    pool, a statement or a lock that took longer than allowed, and a SQLite file that stayed locked for SQLITE_BUSY
+    seconds.
     """
     if isinstance(error, exc.TimeoutError):
         return True
@@ -164,18 +169,18 @@ def is_unreachable(error: BaseException) -> bool:
 
 
 def note_database(context: ExceptionContext, database: object) -> None:
-    """Store in the error of a statement or a connection to which database it belongs."""
+    """Store the database in the error of a statement or a connection. ``database_of`` reads it."""
     if context.sqlalchemy_exception is not None:
         setattr(context.sqlalchemy_exception, _DATABASE, database)
 
 
 def database_of(error: exc.SQLAlchemyError) -> Any:
-    """Return the ``engine.Database`` that failed with this error, or None if it is not known."""
+    """Return the ``engine.Database`` whose statement or connection failed with this error, or None if it is unknown."""
     return getattr(error, _DATABASE, None)
 
 
 def is_missing(error: exc.SQLAlchemyError) -> bool:
-    """Return whether the server answered that the database of the URL does not exist."""
+    """Return whether the server answered that the database named in the URL does not exist."""
     original = getattr(error, 'orig', None)
     return original is not None and (
         _mysql_code(original) in _MYSQL_MISSING
@@ -184,7 +189,7 @@ def is_missing(error: exc.SQLAlchemyError) -> bool:
 
 
 def is_refused(error: exc.SQLAlchemyError) -> bool:
-    """Return whether the server answered that the account of the URL may not use the database."""
+    """Return whether the server answered that the account named in the URL may not use the database."""
     original = getattr(error, 'orig', None)
     return original is not None and (
         _mysql_code(original) in _MYSQL_REFUSED
@@ -207,7 +212,7 @@ def _is_of_postgresql(original: BaseException) -> bool:
 
 
 def pause(number: int) -> float:
-    """Return the seconds to wait after the attempt ``number`` (from 0).
+    """Return the seconds to wait after the failed attempt ``number`` (counted from 0).
 
     The wait doubles from 10 ms to 1 s, multiplied by a random factor from 0.5 to 1.5.
     """
@@ -218,7 +223,7 @@ def pause(number: int) -> float:
 def before_repeating(function: Callable[..., object], number: int, error: exc.DBAPIError) -> None:
     """Wait before ``function`` is called again after a retriable error.
 
-    If the connection was lost, ``repeated()`` returns True from then on.
+    If the error was a lost connection, ``repeated()`` returns True from this moment on.
     """
     LOG.debug('Retrying %s after a database error: %s', getattr(function, '__name__', function), error.orig)
     if error.connection_invalidated:
@@ -227,9 +232,9 @@ def before_repeating(function: Callable[..., object], number: int, error: exc.DB
 
 
 def repeated() -> bool:
-    """Return whether ``engine.retried`` calls the present function again after a connection was lost.
+    """Return whether ``engine.retried`` calls the present function again because a connection was lost.
 
-    Then the previous call may have been committed, with only the answer lost.
+    If so, the previous call may have been committed, and only its answer was lost.
     """
     return REPEATED.get()
 

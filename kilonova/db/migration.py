@@ -4,7 +4,7 @@
     version(databases.main(), 'cell')           # 'c0000000…' or None
     differences(databases.main(), 'cell')       # [] if the tables are as the models define them
 
-alembic runs in this process, in the transaction of the ``Database``. There is no ini file.
+alembic runs in this process, in a transaction of ``Database``. No ini file is needed.
 """
 
 from __future__ import annotations
@@ -57,16 +57,16 @@ def newest(schema: Schema) -> str:
 
 
 def version(database: Database, schema: Schema) -> str | None:
-    """Return the revision of a database, or None for an empty one."""
+    """Return the schema revision of a database, or None for a database without tables."""
     with database.read() as connection:
         return MigrationContext.configure(connection).get_current_revision()
 
 
 def sync(database: Database, schema: Schema, revision: str = 'head') -> str:
-    """Upgrade the database to ``revision`` and return that revision. alembic logs each step at INFO.
+    """Upgrade the database to ``revision`` and return that revision. alembic logs each step at level INFO.
 
-    Raises UnknownRevision if there is no such revision, and NoDowngrade if it is older than the database's. There are
-    no downgrades, because tables of a newer release may have rows of existing servers.
+    Raises UnknownRevision if the revision does not exist, and NoDowngrade if the database has a newer revision.
+    Downgrades are impossible, because tables of a newer release may have rows of existing servers.
     """
     settings = config(schema)
     scripts = ScriptDirectory.from_config(settings)
@@ -90,7 +90,7 @@ def sync(database: Database, schema: Schema, revision: str = 'head') -> str:
 
 
 def differences(database: Database, schema: Schema) -> list[Any]:
-    """Return the changes that alembic would make to turn the tables into what the models define."""
+    """Return the changes that alembic would make so that the tables agree with the models."""
     with database.read() as connection:
         context = MigrationContext.configure(connection, opts={'compare_type': True})
         found: list[Any] = autogenerate.compare_metadata(context, METADATA[schema])

@@ -1,4 +1,4 @@
-"""Convert results to plain dicts, and run the statements that many tables share.
+"""Convert query results to plain dicts, and run statements that are the same for many tables.
 
     one(connection.execute(select(table).where(...)))          # dict or None
     insert_missing(connection, host_mappings, [{'host': 'a', 'cell_id': 1}])
@@ -20,13 +20,13 @@ Row = dict[str, Any]
 
 
 def one(result: sa.CursorResult[Any]) -> Row | None:
-    """Return the first row as a dict, or None if there is none."""
+    """Return the first row of a result as a dict, or None if the result is empty."""
     row = result.mappings().first()
     return None if row is None else dict(row)
 
 
 def many(result: sa.CursorResult[Any]) -> list[Row]:
-    """Return all rows as dicts."""
+    """Return all rows of a result as dicts."""
     return [dict(row) for row in result.mappings()]
 
 
@@ -35,14 +35,14 @@ def insert_missing(
 ) -> None:
     """Insert the rows that violate no unique key, in one SQL statement. Existing rows are left unchanged.
 
-    All rows must have the same keys, else ValueError is raised. ``expressions`` are SQL values that all rows get.
-    Unlike an INSERT whose error is caught, this doesn't abort PostgreSQL's transaction. Unlike MySQL's INSERT IGNORE,
-    it hides no other error.
+    All rows must have the same keys, otherwise ValueError is raised. ``expressions`` are SQL values that all rows get.
+    In contrast to an INSERT whose error is caught, this doesn't abort a PostgreSQL transaction. In contrast to MySQL's
+    INSERT IGNORE, other errors are still raised.
     """
     if not rows:
         return
     if any(row.keys() != rows[0].keys() for row in rows):
-        # An executemany would silently omit columns that the first row doesn't have.
+        # An INSERT of many rows would silently omit columns that the first row doesn't have.
         raise ValueError(f'all rows of {table.name} must have the same columns')
     statement: sa.Insert
     if connection.dialect.name in ('mysql', 'mariadb'):
@@ -57,7 +57,7 @@ def insert_missing(
 
 def soft_delete(connection: sa.Connection, table: sa.Table, *criteria: sa.ColumnElement[bool]) -> int:
     """Mark the rows that meet the criteria as deleted (``deleted`` = id), and return their number."""
-    # updated_at is kept, because it records the last change of the row before its deletion.
+    # updated_at keeps its value, because it is the time of the last change before the row's deletion.
     result = connection.execute(
         sa.update(table)
         .where(table.c.deleted == 0, *criteria)

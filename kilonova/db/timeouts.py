@@ -3,12 +3,12 @@
     connect_args = timeouts.arguments('mysql', 'pymysql', 10.0)       # for sa.create_engine
     timeouts.tell_postgresql(cursor, 10.0)                            # for each new session
 
-The first limit is set on the server, which then ends the statement itself and releases its locks. A server that hangs
-(a frozen machine, a stopped process, a lost address) ends nothing. So the client waits a little longer than that and
+The server gets the limit first: it ends a statement that takes too long, and releases the statement's locks. A server
+that hangs (a frozen machine, a stopped process, a lost address) ends nothing, so the client waits a little longer and
 then closes the connection. ``limit`` is in seconds, and 0 means no limit.
 
-A client that hangs inside a transaction keeps its locks, and no conductor could take over its operations. So PostgreSQL
-and MariaDB servers also end a transaction in which nothing happens for that long. MySQL has no setting for that.
+A client that hangs inside a transaction keeps its locks, so that no conductor could take over its operations. So
+PostgreSQL and MariaDB servers also end a transaction that is idle for the time of the limit. MySQL has no such setting.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from typing import Any
 
 from sqlalchemy.engine.interfaces import DBAPICursor
 
-# Seconds that the client waits beyond the limit, so that the server can report itself that a statement took too long.
+# Seconds that the client waits beyond the limit, so that the server itself can report that a statement took too long.
 GRACE = 1.0
 # The maximum time in seconds to open a connection.
 CONNECT_TIMEOUT = 10.0
-# TCP keepalives: a probe after 30 s without data, then one each 10 s. They end a connection that has no time limit when
-# the other machine is gone.
+# TCP keepalives: a probe after 30 s without data, then one each 10 s.
+# If the other machine is gone, they end a connection that has no other time limit.
 _KEEPALIVES = {'keepalives': 1, 'keepalives_idle': 30, 'keepalives_interval': 10, 'keepalives_count': 3}
-# Instructions of SQLite's virtual machine between two checks of the time. They take some milliseconds.
+# Instructions of SQLite's virtual machine between two checks of the time. They take a few milliseconds.
 _STEPS = 100_000
-# The key in the ``info`` of a SQLite connection for the time until which its present statement may run.
+# The key in the ``info`` of a SQLite connection for the time at which its present statement is interrupted.
 UNTIL = 'kilonova_until'
 
 
@@ -43,7 +43,7 @@ def arguments(dialect: str, driver: str, limit: float) -> dict[str, Any]:
             'init_command': "SET SESSION time_zone = '+00:00'" + _of_mysql(limit),
             **waits,
         }
-    # libpq counts whole seconds, and treats one second as two.
+    # libpq counts whole seconds, and treats a timeout of one second as two.
     found: dict[str, Any] = {'connect_timeout': max(2, round(connecting)), **_KEEPALIVES}
     if driver == 'psycopg2':
         found['connection_factory'] = _watched(connecting + GRACE, limit + GRACE if limit else None)
@@ -51,10 +51,10 @@ def arguments(dialect: str, driver: str, limit: float) -> dict[str, Any]:
 
 
 def _of_mysql(limit: float) -> str:
-    """Return the rest of the SET SESSION statement.
+    """Return the settings with time limits for a SET SESSION statement of MySQL and MariaDB.
 
-    MariaDB and MySQL (which limits only SELECTs) have different names for the settings. Each reads comments that the
-    other skips: https://mariadb.com/kb/en/comment-syntax/.
+    MariaDB and MySQL (which limits only SELECTs) have different names for the settings. They are in comments that only
+    the intended server reads: https://mariadb.com/kb/en/comment-syntax/.
     """
     if not limit:
         return ''
@@ -67,10 +67,10 @@ def _of_mysql(limit: float) -> str:
 
 
 def tell_postgresql(cursor: DBAPICursor, limit: float) -> None:
-    """Set the limits of a PostgreSQL session, by a statement, because connection poolers refuse start-up options."""
-    # jit is turned off: the planner assumes that tables without statistics are large, and compiles each statement with
-    # many columns. That takes 0.45 s for a list of servers whose rows take 5 ms. Servers that were built without jit
-    # don't have the setting.
+    """Set the limits of a PostgreSQL session by a statement, because connection poolers refuse start-up options."""
+    # jit is turned off: without statistics of tables, the planner assumes that they are large and compiles statements.
+    # This takes 0.45 s for a list of servers whose rows take 5 ms.
+    # A server that was built without jit doesn't have the setting, so the statement selects only existing settings.
     cursor.execute(
         "SELECT set_config(name, CASE name WHEN 'jit' THEN 'off' ELSE %s END, false) "
         "FROM pg_settings WHERE name IN ('jit', 'statement_timeout', 'idle_in_transaction_session_timeout')",
@@ -79,9 +79,9 @@ def tell_postgresql(cursor: DBAPICursor, limit: float) -> None:
 
 
 def _watched(connecting: float, running: float | None) -> type:
-    """Return a class of psycopg2 connections that wait for an answer only for a limited time.
+    """Return a class of psycopg2 connections that wait only a limited time for an answer.
 
-    Without it, psycopg2 waits without a limit. ``connecting`` limits the opening of the connection and ``running`` each
+    psycopg2 itself waits without a limit. ``connecting`` limits the opening of the connection and ``running`` each
     statement, in seconds (None: no limit). psycopg2 has one wait callback for the whole process. Connections of other
     classes still wait without a limit.
     """
@@ -107,15 +107,15 @@ def _wait(connection: Any) -> None:
     while (state := connection.poll()) != extensions.POLL_OK:
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         if not _ready(connection.fileno(), state == extensions.POLL_WRITE, left):
-            # psycopg2 closes the connection then, because the server may still send the answer later.
+            # psycopg2 closes a connection that raises OperationalError. The server may still send the answer later.
             raise OperationalError(f'no answer within {patience:g} s') from TimeoutError()
 
 
 def _ready(descriptor: int, writing: bool, seconds: float | None) -> bool:
     """Return whether the descriptor can be read (or written) within ``seconds``.
 
-    select() works only for descriptors below 1024. eventlet replaces select() and removes poll(), and its select()
-    works for all descriptors.
+    select() works only for descriptors below 1024, so poll() is used if it exists. eventlet removes poll() and replaces
+    select() by a function that works for all descriptors.
     """
     if hasattr(select, 'poll'):
         poll = select.poll()
@@ -126,7 +126,7 @@ def _ready(descriptor: int, writing: bool, seconds: float | None) -> bool:
 
 
 def watch_sqlite(connection: sqlite3.Connection, info: dict[Any, Any]) -> None:
-    """Interrupt statements that still run at the time ``info[UNTIL]`` of the monotonic clock."""
+    """Interrupt a statement that still runs at the time ``info[UNTIL]``, which is a time of the monotonic clock."""
 
     def late() -> bool:
         return bool(time.monotonic() > info.get(UNTIL, float('inf')))

@@ -1,4 +1,4 @@
-"""The versioned objects, one module for each kind of thing; importing this package registers all of them.
+"""The versioned objects, one module for each subject. Importing this package registers all of them.
 
 Example:
     from kilonova.objects import Instance, RequestSpec

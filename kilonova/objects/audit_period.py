@@ -12,9 +12,10 @@ import datetime
 
 
 def last_period(unit: str, before: datetime.datetime) -> tuple[datetime.datetime, datetime.datetime]:
-    """Return begin and end of the last complete period before a time.
+    """Return begin and end of the last complete period that ended before a time.
 
-    Raises ValueError or OverflowError if there is no period before it.
+    ``unit`` is hour, day, month or year, optionally with an offset such as 'month@15'. Raises ValueError or
+    OverflowError if there is no such period.
     """
     name, _, text = unit.partition('@')
     offset = int(text or 0)
@@ -35,7 +36,7 @@ def last_period(unit: str, before: datetime.datetime) -> tuple[datetime.datetime
 
 
 def present_period(unit: str, moment: datetime.datetime) -> tuple[datetime.datetime, datetime.datetime]:
-    """Return the end of the last complete period before a time, and the time itself."""
+    """Return two times: the end of the last complete period before ``moment``, and ``moment`` itself."""
     return last_period(unit, moment)[1], moment
 
 

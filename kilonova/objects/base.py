@@ -1,8 +1,9 @@
 """Base classes of the versioned objects, their remote calls and their serialisation.
 
-Objects are serialised in the envelopes of oslo.versionedobjects (``nova_object.name`` …). A method marked ``remotable``
-must run where the database is. If the context (``ctxt.indirection``) or the process (``set_indirection``) has an
-indirection, the call is sent there, otherwise it runs in this process.
+Objects are serialised in the form of oslo.versionedobjects: an *envelope*, which is a dict with the members
+``nova_object.name``, ``nova_object.version``, ``nova_object.data`` and others. A method marked ``remotable`` must run
+where the database is. If the context (``ctxt.indirection``) or the process (``set_indirection``) has an *indirection*,
+the call is sent through this object, otherwise it runs in this process.
 
     @register
     class Service(PersistentObject, KilonovaObject):
@@ -59,29 +60,32 @@ _process = types.SimpleNamespace(indirection=None)
 
 
 class UnsetField(AttributeError):
-    """Error: a field was read that is not set in this object. Objects never load a missing field implicitly."""
+    """A field was read that is not set in the object. Objects never load a missing field implicitly."""
 
 
 def set_indirection(api: Any) -> None:
-    """Set the indirection of this process, which remotable calls use if their context has none (None: run here)."""
+    """Set the object through which this process sends remotable calls, or None to run such calls in this process.
+
+    An indirection in a call's context has priority.
+    """
     _process.indirection = api
 
 
 def indirection(ctxt: RequestContext) -> Any:
-    """Return the indirection for remotable calls with this context, or None if they run in this process."""
+    """Return the object that sends remotable calls with this context, or None if they run in this process."""
     own = getattr(ctxt, 'indirection', None)
     return own if own is not None else _process.indirection
 
 
 def naive(value: datetime.datetime | None) -> datetime.datetime | None:
-    """Convert a datetime to naive UTC, the form in which the databases store it; None stays None."""
+    """Convert a datetime to naive UTC, the form in which the databases store datetimes. None is returned unchanged."""
     if value is None or value.tzinfo is None:
         return value
     return value.astimezone(datetime.UTC).replace(tzinfo=None)
 
 
 def register(cls: type[_Object]) -> type[_Object]:
-    """Register a class of versioned objects, and prepare how its fields are serialised (a class decorator)."""
+    """Register a class of versioned objects, and prepare the serialisation of its fields. It is a class decorator."""
     ovo.VersionedObjectRegistry.register(cls)
     cls._plan()
     return cls
@@ -125,7 +129,7 @@ def _reader(field: ovo_fields.Field[Any]) -> Callable[[Any, str, Any], Any]:
 class KilonovaObject(ovo.VersionedObject):
     """Base class of all versioned objects.
 
-    Its overridden methods have the same results as those of oslo.versionedobjects, but avoid the library's loops of
+    Overridden methods have the same results as those of oslo.versionedobjects, but avoid the library's loops of
     quadratic cost.
     """
 
@@ -135,12 +139,12 @@ class KilonovaObject(ovo.VersionedObject):
     _readers: ClassVar[dict[str, Callable[..., Any]]] = {}
     _nested: ClassVar[tuple[str, ...]] = ()
     _nullable: ClassVar[frozenset[str]] = frozenset()
-    # Default values of fields that are read but not set: {field: function that returns the value}. Other fields raise
-    # UnsetField.
+    # Default values of fields that are read without being set: {field: function that returns the value}.
+    # Reading any other unset field raises UnsetField.
     _empty: ClassVar[Mapping[str, Callable[[], Any]]] = types.MappingProxyType({})
 
     if TYPE_CHECKING:
-        # The registration of a class turns its fields into properties.
+        # The registration of a class turns its fields into properties, which type checkers cannot see.
         fields: Any
 
         def __getattr__(self, name: str) -> Any: ...
@@ -157,7 +161,10 @@ class KilonovaObject(ovo.VersionedObject):
     # -- loading -------------------------------------------------------------------------------------------------------
     @classmethod
     def loaded(cls, ctxt: RequestContext | None, values: Iterable[tuple[str, Any]]) -> Self:
-        """Return an object with these fields set and coerced, and none marked as changed, as after reading a row."""
+        """Return an object with these fields, none of which is marked as changed.
+
+        ``values`` are pairs (field, value), for example from a database row. Values are converted to the fields' types.
+        """
         self = cls(ctxt)
         self.load(values)
         self._changed_fields.clear()
@@ -173,7 +180,7 @@ class KilonovaObject(ovo.VersionedObject):
         return cls.loaded(ctxt, ((name, values[name]) for name in cls.fields if name in values))
 
     def refresh_from(self, row: dict[str, Any]) -> None:
-        """Set the fields from a row. Fields that are no columns keep their values. No field is marked as changed."""
+        """Set the fields from a row, and mark no field as changed. Fields that are not columns keep their values."""
         fresh = self.from_row(self._context, row)
         self.__dict__.update({name: value for name, value in fresh.__dict__.items() if name.startswith('_obj_')})
         self.obj_reset_changes()
@@ -188,7 +195,10 @@ class KilonovaObject(ovo.VersionedObject):
                 state[f'_obj_{name}'] = self.fields[name].coerce(self, name, value)
 
     def replaced(self, **values: Any) -> Self:
-        """Return a copy with new values for some fields, which are marked as changed; all other values are shared."""
+        """Return a copy in which the given fields have new values and are marked as changed.
+
+        Other values are shared.
+        """
         other = self.__class__.__new__(self.__class__)
         other.__dict__.update(self.__dict__, _changed_fields=set(self._changed_fields))
         for name, value in values.items():
@@ -196,7 +206,7 @@ class KilonovaObject(ovo.VersionedObject):
         return other
 
     def obj_load_attr(self, attrname: str) -> None:
-        """Give an unset field its default value when it is read; raises UnsetField if the field has no default."""
+        """Give an unset field its default value when it is read. Raises UnsetField if the field has no default."""
         if attrname not in self._empty:
             raise UnsetField(f"field '{attrname}' of this {self.obj_name()} is not set")
         value = self._empty[attrname]()
@@ -230,10 +240,10 @@ class KilonovaObject(ovo.VersionedObject):
         return found
 
     def columns(self, left_out: Set[str], changed_only: bool = False) -> dict[str, Any]:
-        """Return {column: value} of the set fields, or with ``changed_only`` of the changed fields.
+        """Return {column: value} of the fields that are set, or only of changed fields if ``changed_only`` is True.
 
-        It is for tables whose columns have the names of the fields. ``left_out`` are names of fields that are no
-        columns.
+        This works for tables whose columns have the names of the fields. ``left_out`` has the names of fields without a
+        column.
         """
         data = self.primitive_data()
         names = (self.obj_what_changed() if changed_only else data.keys()) - left_out
@@ -242,7 +252,7 @@ class KilonovaObject(ovo.VersionedObject):
     def obj_to_primitive(
         self, target_version: str | None = None, version_manifest: dict[str, str] | None = None
     ) -> dict[str, Any]:
-        """Return the envelope of the object, in its own version or in ``target_version``."""
+        """Return the object in its serialised form (envelope), in its own version or in ``target_version``."""
         if version_manifest or target_version not in (None, self.VERSION):
             return super().obj_to_primitive(target_version, version_manifest)
         state = self.__dict__
@@ -273,17 +283,17 @@ class KilonovaObject(ovo.VersionedObject):
         return self
 
     def to_json(self) -> str:
-        """Return the envelope without change marks as JSON text, for a database column."""
+        """Return the object as JSON text for a database column, without the list of changed fields."""
         return json.dumps(self.stored_primitive())
 
     def stored_primitive(self) -> dict[str, Any]:
-        """Return the envelope without change marks, which have no meaning in a stored object."""
+        """Return the serialised object (envelope) without the list of changed fields, which has no meaning in a row."""
         found: dict[str, Any] = _without_changes(self.obj_to_primitive())
         return found
 
     @classmethod
     def from_json(cls, text: str | None, ctxt: RequestContext | None = None) -> Self | None:
-        """Return the object of a column's JSON text, or None for an empty column."""
+        """Return the object from the JSON text of a column, or None if the column is empty."""
         if not text:
             return None
         primitive = json.loads(text)
@@ -293,12 +303,17 @@ class KilonovaObject(ovo.VersionedObject):
     @functools.lru_cache(maxsize=1024)
     def obj_class_from_name(cls, objname: str, objver: str) -> type[ovo.VersionedObject]:
         """Return the registered class of an object name and version."""
-        # A third part of the version only adds fields (a fix in a stable branch): such an object needs no backport.
+        # A third part of the version comes from a fix in a stable branch and only adds fields.
+        # An object with such a version needs no conversion.
         return super().obj_class_from_name(objname, '.'.join(objver.split('.')[:2]))
 
     # -- remote calls --------------------------------------------------------------------------------------------------
     def apply_updates(self, updates: dict[str, Any]) -> None:
-        """Set the fields that a remote call changed: {field: primitive or object}, and ``obj_what_changed``."""
+        """Set the fields that a remote call changed.
+
+        ``updates`` is {field: primitive or object}, and contains ``obj_what_changed``, the names of the fields that are
+        still changed after the call.
+        """
         readers, state = self._readers, self.__dict__
         for name, value in updates.items():
             if name not in readers:
@@ -320,7 +335,7 @@ def _without_changes(primitive: object) -> Any:
 
 
 def remotable(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a method so that it runs at the indirection, if there is one.
+    """Decorate a method so that its calls are sent through the indirection, if the context or the process has one.
 
     The method raises OrphanedObjectError if its object has no context.
     """
@@ -343,7 +358,7 @@ def remotable(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def remotable_classmethod(method: Callable[..., Any]) -> Any:
-    """Decorate a class method so that it runs at the indirection, if there is one.
+    """Decorate a class method so that its calls are sent through the indirection, if the context or process has one.
 
     The first argument of the method is the context.
     """
@@ -371,7 +386,7 @@ def remotable_classmethod(method: Callable[..., Any]) -> Any:
 class PersistentObject(ovo.VersionedObjectMixin):
     """Mixin with the columns that every row of a cell database has.
 
-    In the database ``deleted`` is 0 or the row's id, in the object it is a boolean.
+    In the database, ``deleted`` is 0 or the row's id. In the object, ``deleted`` is a boolean.
     """
 
     fields: Any = {
@@ -387,28 +402,31 @@ class ListBase(ovo.ObjectListBase[Any]):
 
     @classmethod
     def of(cls, ctxt: RequestContext | None, objects: Iterable[KilonovaObject]) -> Self:
-        """Return a list of these objects, without changed fields."""
+        """Return a list object that contains these objects, without changed fields."""
         self = cls(ctxt, objects=list(objects))
         self.obj_reset_changes()  # type: ignore[attr-defined]
         return self
 
     @classmethod
     def from_rows(cls, ctxt: RequestContext | None, rows: Iterable[dict[str, Any]]) -> Self:
-        """Return a list with one object for each row, made by ``from_row`` of the objects' class."""
+        """Return a list with one object for each row.
+
+        The objects are made by the method ``from_row`` of their class.
+        """
         held: Any = cls.fields['objects']
         item: Any = ovo.VersionedObjectRegistry.obj_classes()[held.objname][0]
         return cls.of(ctxt, (item.from_row(ctxt, row) for row in rows))
 
 
 class Serializer(NoOpSerializer):  # type: ignore[misc]  # oslo.messaging has no types
-    """A serializer of oslo.messaging that converts objects to envelopes and back in RPC arguments and results.
+    """A serializer of oslo.messaging for RPC arguments and results, which may contain versioned objects.
 
-    Objects can be nested in dicts, lists, tuples and sets at any depth. An envelope of a newer minor version than this
-    process knows is sent to the indirection, which returns the object in the known version.
+    Objects can be nested in dicts, lists, tuples and sets at any depth. A received object of a newer minor version than
+    this process knows is sent to the indirection, which returns the object in the known version.
     """
 
     def serialize_entity(self, ctxt: RequestContext, entity: object) -> Any:
-        """Return the entity with envelopes instead of objects; tuples stay tuples, sets become lists."""
+        """Return the entity with objects replaced by their serialised form. Tuples stay tuples, sets become lists."""
         if isinstance(entity, ovo.VersionedObject):
             return entity.obj_to_primitive()
         if isinstance(entity, dict):
@@ -420,9 +438,9 @@ class Serializer(NoOpSerializer):  # type: ignore[misc]  # oslo.messaging has no
         return entity
 
     def deserialize_entity(self, ctxt: RequestContext, entity: object) -> Any:
-        """Return the entity with objects instead of envelopes.
+        """Return the entity with serialised objects replaced by objects.
 
-        Raises IncompatibleObjectVersion for an envelope of an unknown version if there is no indirection.
+        Raises IncompatibleObjectVersion for an object of an unknown version if the process has no indirection.
         """
         if isinstance(entity, dict):
             if _NAME in entity:

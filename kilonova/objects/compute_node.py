@@ -19,21 +19,22 @@ from kilonova.objects.base import (
 )
 from kilonova.objects.pci_device_pool import PciDevicePoolList
 
-# The ratios that schedulers use until a node has reported its own: the defaults of [DEFAULT]initial_*_allocation_ratio.
+# The ratios that apply until a node has reported its own ratios.
+# They are the defaults of [DEFAULT]initial_*_allocation_ratio.
 INITIAL_RATIOS = {'cpu_allocation_ratio': 4.0, 'ram_allocation_ratio': 1.0, 'disk_allocation_ratio': 1.0}
-# The columns with JSON texts, by the names of their fields.
+# {field: column} for columns that contain JSON texts.
 JSON_COLUMNS = {'supported_hv_specs': 'supported_instances', 'pci_device_pools': 'pci_stats', 'stats': 'stats'}
 NOT_WRITTEN = frozenset(('id', 'created_at', 'updated_at', 'deleted_at', 'deleted'))
 
 
 def ratios(row: Mapping[str, Any]) -> dict[str, float]:
-    """Return the allocation ratios of a node's vCPUs, memory and disk, by column."""
+    """Return {column: ratio} with the allocation ratios of a node for vCPUs, memory and disk."""
     return {name: row.get(name) or initial for name, initial in INITIAL_RATIOS.items()}
 
 
 @register
 class HVSpec(KilonovaObject):
-    """One kind of guest that a node can run."""
+    """One combination of architecture, hypervisor type and VM mode that a node can run."""
 
     VERSION = '1.2'
     fields = {
@@ -44,7 +45,7 @@ class HVSpec(KilonovaObject):
 
     @classmethod
     def from_list(cls, triple: list[str] | tuple[str, str, str]) -> Self:
-        """Return the object of the list [arch, hv_type, vm_mode], the form of the driver and of the column."""
+        """Return the object for the list [arch, hv_type, vm_mode], as the driver reports and the column stores it."""
         return cls.loaded(None, zip(('arch', 'hv_type', 'vm_mode'), triple, strict=True))
 
     def to_list(self) -> list[str]:
@@ -98,13 +99,15 @@ class ComputeNode(PersistentObject, KilonovaObject):
     def from_row(cls, ctxt: RequestContext | None, row: dict[str, Any]) -> Self:
         """Return the node of a row of ``compute_nodes``.
 
-        A text that cannot be read counts as empty, so that the host, which has to rewrite it, can start.
+        A JSON text that cannot be read counts as empty, because the host must be able to start and write the text
+        again.
         """
         where = f'of node {row.get("hypervisor_hostname")}'
         values = {**row, 'deleted': bool(row.get('deleted')), 'mapped': row.get('mapped') or 0}
         for name in INITIAL_RATIOS:
             if values.get(name) is None:
-                # The field stays unset, so that the compute service sees that it has to write the ratio.
+                # The field of a missing ratio stays unset, so that the compute service knows that it has to write the
+                # ratio.
                 values.pop(name, None)
         values['supported_hv_specs'] = texts.read(
             f'supported_instances {where}',
@@ -115,14 +118,14 @@ class ComputeNode(PersistentObject, KilonovaObject):
         values['pci_device_pools'] = texts.read(
             f'pci_stats {where}', row.get('pci_stats'), lambda text: PciDevicePoolList.from_column(text, ctxt), None
         )
-        # The serial number of the last report is also in a column. It is needed because a report with a lower number
-        # would change nothing.
+        # The number of the node's last usage report is in a column of its own, in case ``stats`` cannot be read.
+        # The number is needed because a report with a lower number would change nothing.
         last = {'usage_serial': str(row['usage_serial'])} if row.get('stats') and row.get('usage_serial') else {}
         values['stats'] = texts.read(f'stats {where}', row.get('stats'), texts.mapping, last)
         return cls.loaded(ctxt, ((name, values[name]) for name in cls.fields if name in values))
 
     def to_row(self, changed_only: bool = False) -> dict[str, Any]:
-        """Return the columns of the set fields, or with ``changed_only`` of the changed fields."""
+        """Return {column: value} of the fields that are set, or only of changed fields if ``changed_only`` is True."""
         data = self.primitive_data()
         names = (self.obj_what_changed() if changed_only else set(data)) - NOT_WRITTEN
         row = {name: data[name] for name in data if name in names and name not in JSON_COLUMNS}
@@ -137,9 +140,9 @@ class ComputeNode(PersistentObject, KilonovaObject):
 
     @remotable_classmethod
     def get_by_host_and_nodename(cls, ctxt: RequestContext, host: str, nodename: str) -> Self:
-        """Return the node with this hypervisor hostname on a host.
+        """Return the node of a host that has this hypervisor hostname.
 
-        Raises ComputeHostNotFound if there is none.
+        Raises ComputeHostNotFound if no such node exists.
         """
         return cls._get(ctxt, nodename, host=host, hypervisor_hostname=nodename)
 
@@ -147,7 +150,7 @@ class ComputeNode(PersistentObject, KilonovaObject):
     def get_by_uuid(cls, ctxt: RequestContext, uuid: str) -> Self:
         """Return the node with this uuid, even if the name of its host has changed.
 
-        Raises ComputeHostNotFound if there is none.
+        Raises ComputeHostNotFound if no such node exists.
         """
         return cls._get(ctxt, uuid, uuid=uuid)
 
@@ -161,12 +164,11 @@ class ComputeNode(PersistentObject, KilonovaObject):
 
     @remotable
     def create(self) -> None:
-        """Insert the node, or restore the deleted row with its uuid.
+        """Insert the node's row, or restore the deleted row with the same uuid.
 
-        If there is a row with this uuid that is not deleted, the object takes over its values: the caller must compare
-        ``host`` with its own name.
-
-        Raises HostIsBeingRemoved while the removal of a host of this name is not complete.
+        If a row with this uuid exists that is not deleted, the object gets the values of this row. So the caller must
+        compare ``host`` with its own name. Raises HostIsBeingRemoved while the removal of a host with this name is not
+        complete.
         """
         with storage.database(self._context).write() as conn:
             storage.queries('host_removals').refuse(conn, self.host)
@@ -177,7 +179,7 @@ class ComputeNode(PersistentObject, KilonovaObject):
     def save(self) -> None:
         """Write the changed columns.
 
-        Raises ComputeHostNotFound if the row is deleted.
+        Raises ComputeHostNotFound if the row was deleted.
         """
         values = self.to_row(changed_only=True)
         if values:
@@ -225,6 +227,6 @@ class ComputeNodeList(ListBase, KilonovaObject):
 
     @remotable_classmethod
     def get_all_by_host(cls, ctxt: RequestContext, host: str) -> Self:
-        """Return the nodes of a host; the list may be empty."""
+        """Return the nodes of a host. The list is empty if the host has no node."""
         with storage.database(ctxt).read() as conn:
             return cls.from_rows(ctxt, storage.queries('compute_nodes').by_host(conn, host))

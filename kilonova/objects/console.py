@@ -10,8 +10,8 @@ from kilonova.objects.base import KilonovaObject, register
 class ConsoleOffer(KilonovaObject):
     """A console of a server.
 
-    ``host``, ``port`` and ``tls_port`` are its address for the console proxies. ``access_url_base`` is the URL for
-    users, without the token that gives access.
+    ``host``, ``port`` and ``tls_port`` are the address to which console proxies connect. ``access_url_base`` is the URL
+    for users, without the token that gives access.
     """
 
     VERSION = '1.0'

@@ -12,15 +12,17 @@ import re
 from collections.abc import Iterable, Set
 
 _PART = re.compile(r'(?P<not>\^)?\s*(?P<first>\d{1,9})(\s*-\s*(?P<last>\d{1,9}))?')
-# The upper limit of CPU numbers. All ranges of a list together may have at most twice as many numbers. A longer list is
-# a mistake or an attack, and must not fill the memory.
+# The upper limit of CPU numbers.
+# All ranges of a list together may have at most twice as many numbers.
+# A longer list is a mistake or an attack, and must not fill the memory.
 MOST = 1 << 16
 
 
 def parse(spec: str, among: Set[int] = frozenset()) -> set[int]:
-    """Return the numbers of a list of numbers and ranges; elements that begin with ^ are excluded.
+    """Return the numbers of a list such as '0-3,^2': numbers and ranges, where elements that begin with ^ are excluded.
 
-    If the list has only exclusions, they are excluded from ``among``. Raises ValueError if the text is malformed.
+    If all elements of the list are exclusions, the result is ``among`` without the excluded numbers. Raises ValueError
+    if the text is malformed.
     """
     take: set[int] = set()
     drop: set[int] = set()

@@ -1,4 +1,4 @@
-"""EC2Ids: the short ids in the EC2 form of a server's metadata."""
+"""EC2Ids: the short ids that a server's metadata contain in the EC2 form."""
 
 from __future__ import annotations
 

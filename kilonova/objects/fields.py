@@ -1,7 +1,7 @@
 """Field types of the versioned objects.
 
 Types of oslo.versionedobjects are exported again under their own names. The enums contain the same words as in Nova.
-Four types differ from the library's: sets are serialised in a fixed order, so that equal objects have equal texts.
+Four types differ from the library's. Sets are serialised in a fixed order, so that equal objects have equal texts.
 UUIDs are checked (the library only warns). Datetimes are parsed without regular expressions. Enums may accept other
 spellings of a word (``amd64`` for ``x86_64``).
 
@@ -84,7 +84,7 @@ _UUID = re.compile(ovo.UUID.PATTERN).match
 
 
 class UUID(ovo.StringPattern[str]):
-    """A UUID as text; any other value raises ValueError."""
+    """A UUID as text. A value that is not a UUID raises ValueError."""
 
     PATTERN = ovo.UUID.PATTERN
 
@@ -111,11 +111,11 @@ class ListOfUUIDField(AutoTypedField[list[str]]):
 class DateTime(ovo.DateTime):
     """A datetime with a time zone, serialised as ``YYYY-MM-DDTHH:MM:SSZ``.
 
-    Naive values, which the databases have, are in UTC.
+    A datetime without a time zone, such as one from a database, counts as UTC.
     """
 
     def coerce(self, obj: object, attr: str, value: object) -> datetime.datetime:
-        """Return the datetime of a value or of an ISO text; raises ValueError for any other type."""
+        """Return the datetime for a datetime or an ISO text. Raises ValueError for any other value."""
         if isinstance(value, str):
             value = datetime.datetime.fromisoformat(value)
         elif not isinstance(value, datetime.datetime):
@@ -138,10 +138,10 @@ class DateTimeField(AutoTypedField[datetime.datetime]):
 
 
 class NetworkModel(ovo.FieldType[list[dict[str, Any]]]):
-    """The interfaces of a server: a list of VIF dicts, serialised as one JSON text as in instance_info_caches."""
+    """The interfaces of a server: a list of VIF dicts, serialised as JSON text, as in instance_info_caches."""
 
     def coerce(self, obj: object, attr: str, value: object) -> list[dict[str, Any]]:
-        """Return the list of VIFs of a list or of its JSON text; raises ValueError for any other type."""
+        """Return the list of VIFs for a list or its JSON text. Raises ValueError for any other value."""
         if isinstance(value, str):
             value = json.loads(value)
         if not isinstance(value, list):
@@ -170,7 +170,7 @@ class WordList(ovo.Enum):
         self._spellings = dict(spellings or {})
 
     def coerce(self, obj: object, attr: str, value: object) -> str:
-        """Return the enum's word for a value; raises ValueError if there is none."""
+        """Return the enum's word for a value. Raises ValueError if no word of the enum fits."""
         if value in self._known:
             return str(value)
         word = str(value).lower()
@@ -183,10 +183,10 @@ class WordList(ovo.Enum):
 def enum(name: str, words: Collection[str], spellings: Mapping[str, str] | None = None) -> type[BaseEnumField]:
     """Return a field class whose values are the given words.
 
-    ``spellings`` maps other spellings to words. Each word is also an attribute of the class (``type-PCI`` is
-    ``TYPE_PCI``).
+    ``spellings`` is {other spelling: word}. Each word is also an attribute of the class: ``type-PCI`` is the attribute
+    ``TYPE_PCI``.
     """
-    # The type needs a class of its own with this name: the name is part of an object's fingerprint.
+    # The type needs a class of its own with this name, because the name is part of the fingerprint of objects.
     kind = type(name, (WordList,), {})(words, spellings)
     constants = {re.sub(r'\W', '_', word).upper(): word for word in words}
     return type(f'{name}Field', (BaseEnumField,), {'AUTO_TYPE': kind, '__module__': __name__, **constants})

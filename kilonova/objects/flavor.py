@@ -13,10 +13,10 @@ from kilonova.objects.base import KilonovaObject, ListBase, PersistentObject, re
 
 @register
 class Flavor(PersistentObject, KilonovaObject):
-    """A flavor; memory and swap are in MiB, disks in GiB.
+    """A flavor. Memory and swap are in MiB, disks in GiB.
 
-    Fields that are neither sizes, names nor extra specs may be unset: they read like in a new row. ``projects`` are set
-    only if they were read.
+    Sizes, names and extra specs must be set to be read. Any other field that is unset reads as the default value of a
+    new flavor. ``projects`` is set only if the flavor's projects were read.
     """
 
     VERSION = '1.2'
@@ -63,7 +63,10 @@ class Flavor(PersistentObject, KilonovaObject):
         extra_specs: dict[str, str] | None = None,
         projects: list[str] | None = None,
     ) -> Self:
-        """Return the flavor of a row of ``flavors``; extra specs and projects may also be members of the row."""
+        """Return the flavor of a row of ``flavors``.
+
+        Extra specs and projects may be arguments or members of the row.
+        """
         values = {'deleted': False, 'deleted_at': None, **row}
         values['extra_specs'] = extra_specs if extra_specs is not None else values.get('extra_specs') or {}
         if projects is not None:

@@ -18,10 +18,10 @@ from kilonova.objects.base import KilonovaObject, register
 from kilonova.objects.image_properties import LEGACY_NAMES, PROPERTIES
 
 SYSMETA_PREFIX = 'image_'
-# Members of the image that are stored with a server in addition to the properties.
+# Members of the image, in addition to its properties, that are stored with each server of the image.
 SYSMETA_MEMBERS = ('min_ram', 'min_disk', 'disk_format', 'container_format', 'size')
-# Limits: characters of all properties together, characters of a name, the largest number, and NUMA cells. They are
-# needed because any owner of an image can write arbitrary properties, which are sent with each server.
+# Limits: characters of all properties together, characters of a name, the largest number, and NUMA cells.
+# Any owner of an image can write arbitrary properties, which are sent with each server, so they must be limited.
 MOST_TEXT, MOST_NAME, MOST_NUMBER, MOST_CELLS = 65536, 255, 0x7FFFFFFF, 1024
 
 
@@ -43,7 +43,7 @@ class ImageMetaProps(KilonovaObject):
 
     @classmethod
     def from_dict(cls, properties: dict[str, Any]) -> Self:
-        """Return the properties of an image's own dict.
+        """Return the object for the properties of a plain image dict.
 
         Older names, ``hw_numa_cpus.N`` and ``trait:X=required`` are converted. Unknown properties are left out. Raises
         InvalidImageProperty if a value is malformed.
@@ -75,7 +75,7 @@ class ImageMetaProps(KilonovaObject):
         return self
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the properties that are set as primitives; NUMA and traits are in the image's own form."""
+        """Return the properties that are set, as a dict of primitives in the names and forms that an image uses."""
         data = self.primitive_data()
         for index, cpus in enumerate(data.pop('hw_numa_cpus', ())):
             data[f'hw_numa_cpus.{index}'] = ','.join(str(cpu) for cpu in sorted(cpus))
@@ -85,7 +85,7 @@ class ImageMetaProps(KilonovaObject):
         return data
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return a property, or the default if it is not set; raises AttributeError if there is no such property."""
+        """Return a property, or the default if it is not set. Raises AttributeError if the property is unknown."""
         if f'_obj_{name}' in self.__dict__:
             return getattr(self, name)
         if name not in self.fields:
@@ -93,8 +93,9 @@ class ImageMetaProps(KilonovaObject):
         return default
 
 
-# Properties of an image, either typed or as the image service returns them. NOTHING are the shared properties of an
-# image without any; code must not change them.
+# Properties of an image, either as an object with types or as the image service returns them.
+# NOTHING is the shared object for an image without properties.
+# Code must not change it.
 Properties = ImageMetaProps | Mapping[str, Any]
 NOTHING = ImageMetaProps()
 _TRAIT = re.compile('[A-Z0-9_]{1,255}')
@@ -130,10 +131,7 @@ def _fits_xml(text: str) -> bool:
 
 
 def _check_value(name: str, value: Any) -> None:
-    """Check that a known property has no control characters, and that a number fits into columns and programs.
-
-    Raises InvalidImageProperty if not.
-    """
+    """Raise InvalidImageProperty if a known property has control characters in its value or is too large a number."""
     if isinstance(value, str) and any(unicodedata.category(char) == 'Cc' for char in value):
         raise InvalidImageProperty(name=name, reason='its value contains control characters')
     if isinstance(PROPERTIES[name], fields.IntegerField):
@@ -146,10 +144,10 @@ def _check_value(name: str, value: Any) -> None:
 
 
 def _numa(properties: dict[str, Any]) -> dict[str, list[Any]]:
-    """Return the properties hw_numa_cpus.0, .1 … and hw_numa_mem.0, .1 … as lists.
+    """Return {property: list} for hw_numa_cpus.0, .1 … and hw_numa_mem.0, .1 …, one list element for each NUMA cell.
 
-    Raises InvalidImageProperty if the numbers do not run from 0 without a gap, if there are more than MOST_CELLS cells,
-    or if a value is malformed.
+    Raises InvalidImageProperty if the cells are not numbered from 0 without a gap, if there are more than MOST_CELLS
+    cells, or if a value is malformed.
     """
     found: dict[str, list[Any]] = {}
     for name, parse in (('hw_numa_cpus', _cpus), ('hw_numa_mem', _mib)):
@@ -168,11 +166,11 @@ def _numa(properties: dict[str, Any]) -> dict[str, list[Any]]:
 
 
 def _cpus(texts: list[str]) -> list[set[int]]:
-    """Return the sets of CPU numbers of these texts: ['0-3,^2', '4'] becomes [{0, 1, 3}, {4}]."""
+    """Return one set of CPU numbers for each text: ['0-3,^2', '4'] becomes [{0, 1, 3}, {4}]."""
     cells: list[set[int]] = []
     for text in texts:
         cells.append(cpuset.parse(text))
-        # Many cells that each name all CPUs could together fill the memory.
+        # Many cells, each with all CPUs, could together fill the memory.
         if sum(map(len, cells)) > 2 * cpuset.MOST:
             raise ValueError(f'the cells have more than {2 * cpuset.MOST} CPU numbers')
     return cells
@@ -187,7 +185,7 @@ def _mib(texts: list[str]) -> list[int]:
 
 @register
 class ImageMeta(KilonovaObject):
-    """The metadata of an image; sizes are in bytes, ``min_disk`` is in GiB, ``min_ram`` in MiB."""
+    """The metadata of an image. ``size`` is in bytes, ``min_disk`` in GiB, ``min_ram`` in MiB."""
 
     VERSION = '1.8'
     fields = {
@@ -213,9 +211,9 @@ class ImageMeta(KilonovaObject):
 
     @classmethod
     def from_dict(cls, image: dict[str, Any] | None) -> Self:
-        """Return the object of the plain image dict, whose ``properties`` are a nested dict.
+        """Return the object for a plain image dict, whose member ``properties`` is a dict, too.
 
-        Null and empty values stay unset. Raises InvalidImageProperty if a property is malformed.
+        Fields with null or empty values stay unset. Raises InvalidImageProperty if a property is malformed.
         """
         image = image or {}
         values = {
@@ -228,7 +226,7 @@ class ImageMeta(KilonovaObject):
 
     @classmethod
     def from_system_metadata(cls, system_metadata: Mapping[str, str | None], image_ref: str | None = None) -> Self:
-        """Return the image whose data a server stores in the ``image_…`` entries of its system metadata."""
+        """Return the image of a server from the ``image_…`` entries of the server's system metadata."""
         kept = {
             key.removeprefix(SYSMETA_PREFIX): value
             for key, value in system_metadata.items()
@@ -240,16 +238,17 @@ class ImageMeta(KilonovaObject):
         return cls.from_dict(image)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plain image dict with primitives."""
+        """Return the image as a plain dict, with its properties as a dict in the member ``properties``."""
         data = {name: value for name, value in self.primitive_data().items() if name != 'properties'}
         data['properties'] = self.properties.to_dict() if 'properties' in self else {}
         return data
 
 
 def system_metadata(image: dict[str, Any]) -> dict[str, str]:
-    """Return the system metadata in which a server stores its image (plain dict).
+    """Return the system metadata entries in which a server stores its image, from the image's plain dict.
 
-    Each property and the sizes become ``image_<name>`` entries with string values.
+    Each property, and each of the members ``min_ram``, ``min_disk``, ``disk_format`` and ``container_format``, becomes
+    an entry ``image_<name>`` with a text value.
     """
     kept = {name: image[name] for name in SYSMETA_MEMBERS if name != 'size' and image.get(name) is not None}
     kept.update({name: value for name, value in (image.get('properties') or {}).items() if value is not None})

@@ -150,7 +150,7 @@ PROPERTIES: dict[str, Any] = {
     )(),
     'img_use_agent': _flag(),
     'img_version': _number(),
-    # The guest's operating system
+    # Properties of the guest's operating system
     'os_admin_user': _text(),
     'os_command_line': _text(),
     'os_distro': _text(),
@@ -159,11 +159,11 @@ PROPERTIES: dict[str, Any] = {
     'os_skip_agent_inject_files_at_boot': _flag(),
     'os_skip_agent_inject_ssh': _flag(),
     'os_type': enum('OSType', ('linux', 'windows'))(),
-    # The traits X of the properties trait:X=required
+    # The names X of all properties trait:X=required
     'traits_required': fields.ListOfStringsField(),
 }
 
-# Older names of properties, without a prefix.
+# {older name of a property, without a prefix: present name}
 LEGACY_NAMES = {
     'architecture': 'hw_architecture',
     'auto_disk_config': 'hw_auto_disk_config',

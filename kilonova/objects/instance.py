@@ -1,7 +1,7 @@
 """Instance: one server (tables ``instances`` and ``instance_extra``, and the metadata tables).
 
     instance = Instance.from_row(ctxt, row, extra, system_metadata={...})
-    rows = instance.to_rows()           # the rows that a create inserts
+    rows = instance.to_rows()           # the values that a create inserts
     rows = instance.to_rows(changed_only=True)
 
 Objects never load a missing field implicitly: reading a field that is not set raises ``UnsetField``.
@@ -55,16 +55,17 @@ ELSEWHERE = frozenset(
         *ENVELOPES,
     )
 )
-# Devices with these statuses belong to a server.
+# A device with one of these statuses belongs to a server.
 HELD = ('claimed', 'allocated')
-# Columns that ``save`` does not write. vm_state and task_state are only written by transitions (states.TRANSITIONS).
+# Columns that ``save`` does not write. Only transitions (states.TRANSITIONS) write vm_state and task_state.
 NOT_WRITTEN = frozenset(('id', 'created_at', 'updated_at', 'deleted_at', 'deleted', 'vm_state', 'task_state'))
 
 
 class InstanceValues(NamedTuple):
-    """The column values of a server.
+    """The column values of a server, for a create or a save.
 
-    They are the columns of ``instances`` and of ``instance_extra``, and the two metadata dicts (None: unchanged).
+    ``values`` are columns of ``instances``, and ``extra`` columns of ``instance_extra``. ``system_metadata`` and
+    ``metadata`` are None if they are unchanged.
     """
 
     values: dict[str, Any]
@@ -77,7 +78,8 @@ class InstanceValues(NamedTuple):
 class Instance(PersistentObject, KilonovaObject):
     """A server.
 
-    Memory is in MiB, disks are in GiB. ``host`` is the name of the compute service, ``node`` that of the hypervisor.
+    Memory is in MiB, disks are in GiB. ``host`` is the name of the compute service, and ``node`` is the hypervisor
+    hostname.
     """
 
     VERSION = '2.9'
@@ -155,7 +157,7 @@ class Instance(PersistentObject, KilonovaObject):
     }
 
     def obj_make_compatible(self, primitive: dict[str, Any], target_version: str) -> None:
-        """Convert the primitive to an older version: before 2.9 there is no field ``block_devices``."""
+        """Remove the field ``block_devices`` from the primitive for versions before 2.9, which do not have it."""
         super().obj_make_compatible(primitive, target_version)
         if tuple(map(int, target_version.split('.')))[:2] < (2, 9):
             primitive.pop('block_devices', None)
@@ -179,16 +181,16 @@ class Instance(PersistentObject, KilonovaObject):
         Args:
             ctxt: the context of the object.
             row: the columns of ``instances``.
-            extra: the JSON texts of those columns of ``instance_extra`` that were read. Fields of other columns stay
+            extra: the JSON texts of the columns of ``instance_extra`` that were read. Fields of other columns stay
                 unset.
             flavor: the flavor if the flavor column is missing.
             metadata: the server's metadata.
             system_metadata: the server's system metadata.
             pci_devices: the rows of the devices that the server owns. Only devices of its current PCI requests become
                 part of the object, because during a move the server owns the devices of source and destination.
-            lenient: a text that cannot be read is logged, and its fields are left out. A flavor that cannot be read is
-                replaced by one with the sizes of the row. That is enough to show, count or remove the server, but not
-                to start it.
+            lenient: if True, a text that cannot be read is logged, and its fields are left out. A flavor that cannot be
+                read is replaced by one with the sizes of the row. This is enough to show, count or remove the server,
+                but not to start it.
 
         Raises:
             ServerUnreadable: a text cannot be read, and ``lenient`` is False.
@@ -208,10 +210,11 @@ class Instance(PersistentObject, KilonovaObject):
         return self
 
     def load_extra(self, extra: Mapping[str, Any], *, lenient: bool = False) -> None:
-        """Set the fields of the given ``instance_extra`` columns, of the info cache's text and of the volumes' rows.
+        """Set the fields that are stored in columns of ``instance_extra``, in the info cache and in the volumes' rows.
 
-        Raises ServerUnreadable for a text that cannot be read. With ``lenient`` such a text is logged and left out, as
-        in ``from_row``.
+        ``extra`` is {column: JSON text}; ``network_info`` is the info cache's text, and ``volumes`` are the rows.
+        Raises ServerUnreadable for a text that cannot be read. If ``lenient`` is True, such a text is logged and left
+        out, as in ``from_row``.
         """
         self.load(instance_columns.read(self._context, self.uuid, extra, lenient=lenient).items())
         if lenient and extra.get('flavor') and 'flavor' not in self:
@@ -235,10 +238,10 @@ class Instance(PersistentObject, KilonovaObject):
         return PciDeviceList.from_rows(self._context, rows)
 
     def to_rows(self, changed_only: bool = False) -> InstanceValues:
-        """Return the column values of the set fields, or with ``changed_only`` of the changed fields.
+        """Return the column values of the fields that are set, or only of changed fields if ``changed_only`` is True.
 
-        Datetimes are in naive UTC. Without ``changed_only`` the values include ``created_at``: the time of the user's
-        request, which is earlier than the row.
+        Datetimes are in naive UTC. If ``changed_only`` is False, the values include ``created_at``, because a new row
+        must have the time of the user's request, and not the later time of the insert.
         """
         names = self.obj_what_changed() if changed_only else {name for name in self.fields if name in self}
         never = NOT_WRITTEN if changed_only else NOT_WRITTEN - {'created_at'}
@@ -260,7 +263,7 @@ class Instance(PersistentObject, KilonovaObject):
         )
 
     def extra_values(self, names: Iterable[str]) -> dict[str, str | None]:
-        """Return the ``instance_extra`` columns (JSON texts) of the named fields; names of other fields are ignored."""
+        """Return {column of ``instance_extra``: JSON text} for the named fields. Other names are ignored."""
         names = set(names)
         extra: dict[str, str | None] = {}
         if names.intersection(FLAVOR_FIELDS):
@@ -282,7 +285,7 @@ class Instance(PersistentObject, KilonovaObject):
     def get_by_uuid(cls, ctxt: RequestContext, uuid: str) -> Instance:
         """Return a server that is not deleted, with its extra columns, metadata, system metadata and devices.
 
-        Raises InstanceNotFound if there is none, and ServerUnreadable if one of its texts cannot be read.
+        Raises InstanceNotFound if the server does not exist, and ServerUnreadable if one of its texts cannot be read.
         """
         with storage.database(ctxt).read() as conn:
             row = storage.queries('instances').get(conn, uuid)
@@ -295,9 +298,9 @@ class Instance(PersistentObject, KilonovaObject):
     def save(self, expected_task_state: Any = None, expected_vm_state: Any = None) -> None:
         """Write the changed columns, except the states, in one compare-and-swap.
 
-        The expectations are a state or a list of states (None in a list means no task). Entries of ``system_metadata``
+        An expected state is one state or a list of states; None in a list means no task. Entries of ``system_metadata``
         are written, and entries with the value None are deleted. ``metadata`` and devices are not written. Steps of an
-        operation do not use this method: they save under their key (``objects.Save``).
+        operation do not use this method, but ``objects.Save``.
 
         Raises Conflict if the server is in another state or is deleted.
         """
@@ -323,27 +326,30 @@ class Instance(PersistentObject, KilonovaObject):
     # -- networks ------------------------------------------------------------------------------------------------------
     @property
     def vifs(self) -> list[Vif]:
-        """The server's interfaces in the order in which its guest has them; empty if the info cache was not read."""
+        """The server's interfaces in the order of the guest's devices.
+
+        The list is empty if the info cache was not read.
+        """
         cache: InstanceInfoCache | None = self.info_cache if 'info_cache' in self else None
         return [Vif.read(stored) for stored in cache.network_info or ()] if cache is not None else []
 
     # -- volumes -------------------------------------------------------------------------------------------------------
     @property
     def is_from_volume(self) -> bool:
-        """True if the root disk is a volume. Such a server has no image of its own."""
+        """True if the root disk is a volume. The server itself has no image in this case."""
         return 'image_ref' in self and not self.image_ref
 
     @property
     def local_root_gb(self) -> int:
         """The size in GiB of the root disk that the host creates.
 
-        It is 0 if the root disk is a volume, or if the image determines the size.
+        The size is 0 if the root disk is a volume, or if the image determines the size.
         """
         return 0 if self.is_from_volume else self.flavor.root_gb
 
     @property
     def volumes(self) -> list[AttachedVolume]:
-        """The server's volumes in the order in which its guest has them; empty if their rows were not read.
+        """The server's volumes in the order of the guest's disks. The list is empty if the volumes' rows were not read.
 
         A volume without an attachment id is not attached to the server yet.
         """
@@ -352,28 +358,28 @@ class Instance(PersistentObject, KilonovaObject):
 
     # -- flavors and moves ---------------------------------------------------------------------------------------------
     def get_flavor(self, which: str | None = None) -> Flavor | None:
-        """Return the server's flavor, or the old or new one of a move if ``which`` is ``'old'`` or ``'new'``."""
+        """Return the server's flavor, or the old or new flavor of a move if ``which`` is ``'old'`` or ``'new'``."""
         found: Flavor | None = getattr(self, f'{which}_flavor' if which else 'flavor')
         return found
 
     def set_flavor(self, flavor: Flavor) -> None:
-        """Set the flavor, and the server's sizes to those of the flavor."""
+        """Set the flavor, and copy the flavor's sizes to the server."""
         self.flavor = flavor
         self.instance_type_id = flavor.id
         for name in ('memory_mb', 'vcpus', 'root_gb', 'ephemeral_gb'):
             setattr(self, name, getattr(flavor, name))
 
     def flavor_columns(self) -> dict[str, Any]:
-        """Return the columns of ``instances`` whose values come from the flavor."""
+        """Return {column of ``instances``: value} for the columns whose values come from the flavor."""
         return {
             name: getattr(self.flavor, 'id' if name == 'instance_type_id' else name)
             for name in ('memory_mb', 'vcpus', 'root_gb', 'ephemeral_gb', 'instance_type_id')
         }
 
     def go_back(self, context: MigrationContext | None) -> dict[str, str | None]:
-        """Restore the fields from before a move, and return the ``instance_extra`` columns that store them.
+        """Restore the fields from before a move, and return {column of ``instance_extra``: JSON text} to store them.
 
-        It has the same result whether or not the destination has already written the new flavor.
+        The result is the same whether or not the destination has already written the new flavor.
         """
         self.set_flavor((self.old_flavor if 'old_flavor' in self else None) or self.flavor)
         self.old_flavor: Flavor | None = None
@@ -386,11 +392,11 @@ class Instance(PersistentObject, KilonovaObject):
         return self.extra_values(names)
 
     def apply_migration_context(self) -> None:
-        """Set the server's fields to the values that the migration context has for the destination."""
+        """Set the server's fields to the values that its migration context has for the destination of the move."""
         self._take('new_')
 
     def revert_migration_context(self) -> None:
-        """Set the server's fields to the values that the migration context has for the source."""
+        """Set the server's fields to the values that its migration context has for the source of the move."""
         self._take('old_')
 
     def _take(self, prefix: str) -> None:
@@ -402,8 +408,8 @@ class Instance(PersistentObject, KilonovaObject):
     def get_pci_devices(self, source: int | None = None, request_id: str | None = None) -> list[Any]:
         """Return the server's devices.
 
-        With ``source`` (InstancePCIRequest.FLAVOR_ALIAS …) only devices of requests from this source, with
-        ``request_id`` only devices of this request.
+        If ``source`` is given (InstancePCIRequest.FLAVOR_ALIAS …), only devices of requests from this source are
+        returned. If ``request_id`` is given, only devices of this request are returned.
         """
         devices = list(self.pci_devices or ()) if 'pci_devices' in self else []
         if request_id is not None:
@@ -426,8 +432,8 @@ class InstanceList(ListBase, KilonovaObject):
     def get_by_host(cls, ctxt: RequestContext, host: str) -> Self:
         """Return the servers of a host that are not deleted, with the same fields as ``Instance.get_by_uuid``.
 
-        A server with a text that cannot be read does not prevent the others from being returned: it is read with
-        ``lenient`` (see ``Instance.from_row``). Runs four SQL statements.
+        If a text of a server cannot be read, the text is logged and left out (``lenient`` in ``Instance.from_row``), so
+        that the other servers are still returned. Runs four SQL statements.
         """
         with storage.database(ctxt).read() as conn:
             queries = storage.queries('instances')
@@ -437,10 +443,10 @@ class InstanceList(ListBase, KilonovaObject):
 
     @remotable_classmethod
     def get_deleted(cls, ctxt: RequestContext, uuids: list[str], seconds: float) -> Self:
-        """Return those of the given servers that were deleted at least ``seconds`` ago and have no operation.
+        """Return the given servers that were deleted at least ``seconds`` ago and have no operation.
 
-        Pending releases count as operations. The host may remove what it still has of these servers. Servers that this
-        cell does not know are not returned.
+        Pending releases (work that frees resources later) count as operations. A host may remove what it still has of
+        the returned servers. Servers that this cell does not know are not returned.
         """
         with storage.database(ctxt).read() as conn:
             rows = storage.queries('instances').deleted_among(conn, uuids, seconds)
@@ -448,7 +454,7 @@ class InstanceList(ListBase, KilonovaObject):
 
     @remotable_classmethod
     def get_uuids_with_operations(cls, ctxt: RequestContext, host: str) -> list[str]:
-        """Return the uuids of servers on this host, or moving from or to it, that have an operation.
+        """Return the uuids of servers that have an operation and are on this host or are being moved from or to it.
 
         A restarting host does not touch these servers.
         """
@@ -465,9 +471,9 @@ def _assemble(
     system_metadata: dict[str, dict[str, str | None]],
     lenient: bool = True,
 ) -> list[Instance]:
-    """Return the instances of rows that are joined with their extra columns, with their data from other tables.
+    """Return the Instances of rows of ``instances`` that are joined with columns of ``instance_extra``.
 
-    Runs one SQL statement for each other table.
+    Metadata and devices are read from other tables, with one SQL statement for each table.
     """
     uuids = [row['uuid'] for row in rows]
     if not uuids:

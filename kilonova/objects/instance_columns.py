@@ -3,7 +3,7 @@
     values = instance_columns.read(ctxt, uuid, {'flavor': '{"cur": …}', 'numa_topology': None})
     # {'flavor': Flavor(…), 'old_flavor': None, 'new_flavor': None, 'numa_topology': None}
 
-After a restore of the database or a script of an operator, a text may be cut or have another form.
+A restore of the database or an operator's script may have cut a text or written it in another form.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kilonova.texts import BROKEN
 LOG = logging.getLogger(__name__)
 
 FLAVOR_FIELDS = {'flavor': 'cur', 'old_flavor': 'old', 'new_flavor': 'new'}
-# Columns of ``instance_extra`` whose text is one envelope.
+# Columns of ``instance_extra`` whose text is one serialised object (an envelope).
 ENVELOPES = (
     'numa_topology',
     'migration_context',
@@ -38,10 +38,10 @@ ENVELOPES = (
 
 
 def read(ctxt: RequestContext | None, uuid: str, extra: Mapping[str, Any], *, lenient: bool = False) -> dict[str, Any]:
-    """Return the fields of the columns in ``extra``, including the info cache's text and the volumes' rows.
+    """Return {field: value} for the columns in ``extra``.
 
-    Raises ServerUnreadable for a text that cannot be read. With ``lenient`` such a text is logged and its fields are
-    left out.
+    ``extra`` may also have the info cache's text and the rows of the volumes. Raises ServerUnreadable for a text that
+    cannot be read. If ``lenient`` is True, such a text is logged, and its fields are left out or None.
     """
     values: dict[str, Any] = {}
     for name, value in extra.items():
@@ -62,7 +62,7 @@ def read(ctxt: RequestContext | None, uuid: str, extra: Mapping[str, Any], *, le
 
 
 def check(uuid: str, texts: Mapping[str, Any]) -> None:
-    """Raise ServerUnreadable for the first of a server's texts that cannot be read."""
+    """Raise ServerUnreadable for the first text that cannot be read. ``texts`` is {column: JSON text} of the server."""
     read(None, uuid, texts)
 
 
@@ -102,8 +102,8 @@ _READERS: Mapping[str, Callable[[RequestContext | None, str, str, Any], dict[str
     'network_info': _networks,
     'volumes': _volumes,
 }
-# The fields that are set for a column that cannot be read. For other columns it is the field of the same name, with
-# None.
+# {column that cannot be read: fields that are set in its place}.
+# For any other column, the field with the column's name is set to None.
 _INSTEAD: Mapping[str, dict[str, Any]] = {
     'flavor': {'old_flavor': None, 'new_flavor': None},
     'network_info': {},

@@ -1,4 +1,4 @@
-"""Objects in the columns of ``instance_extra``."""
+"""Objects that are stored in columns of the table ``instance_extra``."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from kilonova.objects.fields import DictProxyField
 class InstanceNUMACell(KilonovaObject):
     """One NUMA cell of a guest.
 
-    ``memory`` is in MiB, ``pagesize`` in KiB. ``cpuset`` are the shared and ``pcpuset`` the dedicated guest CPUs of the
-    cell.
+    ``memory`` is in MiB, ``pagesize`` in KiB. ``cpuset`` has the guest CPUs of the cell that share host CPUs, and
+    ``pcpuset`` the guest CPUs with dedicated host CPUs.
     """
 
     VERSION = '1.6'
@@ -37,7 +37,7 @@ class InstanceNUMACell(KilonovaObject):
 
     @property
     def total_cpus(self) -> set[int]:
-        """The shared and dedicated guest CPUs of the cell."""
+        """All guest CPUs of the cell, shared and dedicated ones."""
         return set(self.cpuset) | set(self.pcpuset)
 
 
@@ -62,8 +62,8 @@ class InstanceNUMATopology(KilonovaObject):
 class InstancePCIRequest(KilonovaObject):
     """A request for ``count`` devices, each of which must match at least one element of ``spec``.
 
-    A request without an alias name comes from a port. If it is for mediated devices, it comes from resource classes in
-    the flavor.
+    A request with an alias name comes from the flavor. A request without one comes from resource classes in the flavor
+    if it is for mediated devices, otherwise from a port.
     """
 
     VERSION = '1.4'
@@ -88,7 +88,7 @@ class InstancePCIRequest(KilonovaObject):
         return self.FLAVOR_RESOURCES if any(one.get('dev_type') == 'mdev' for one in self.spec) else self.NEUTRON_PORT
 
 
-# The stored form of a request without any field set.
+# The stored form of a request in which no field is set.
 _UNSET = {
     'count': None,
     'spec': None,
@@ -112,7 +112,7 @@ class InstancePCIRequests(KilonovaObject):
 
     @classmethod
     def from_list(cls, requests: list[dict[str, Any]], instance_uuid: str, ctxt: RequestContext | None = None) -> Self:
-        """Return the requests of the stored form, a plain list of dicts (``instance_extra.pci_requests``)."""
+        """Return the object for the plain list of dicts that ``instance_extra.pci_requests`` stores."""
         self = cls(ctxt)
         made = []
         for request in requests:
@@ -123,14 +123,17 @@ class InstancePCIRequests(KilonovaObject):
         return self
 
     def to_column(self) -> str:
-        """Return the text for ``instance_extra.pci_requests``, with every field of each request (null if unset)."""
+        """Return the JSON text for ``instance_extra.pci_requests``.
+
+        Each request has all fields, with null for unset ones.
+        """
         return json.dumps([{**_UNSET, **request.primitive_data()} for request in self.requests])
 
     def without_providers(self) -> InstancePCIRequests:
-        """Return a copy whose specs name no provider of Placement, for a stored RequestSpec.
+        """Return a copy whose specs name no provider of Placement. A stored RequestSpec has this form.
 
-        Requests that come from resource classes are left out: they are created only after the allocation
-        (``pci.request.on_host``).
+        Requests that come from resource classes are left out, because ``pci.request.on_host`` creates them after each
+        allocation.
         """
         return self.replaced(
             requests=[
@@ -147,7 +150,8 @@ class InstancePCIRequests(KilonovaObject):
 
 
 # --- a server's resources at source and destination of a move (instance_extra.migration_context) ---------------------
-# The fields of an instance that a move changes. The context has each of them as old_ (source) and new_ (destination).
+# The fields of a server that a move changes.
+# The migration context has each field twice: with the prefix old_ (source) and new_ (destination).
 MOVED = ('numa_topology', 'pci_devices', 'pci_requests', 'resources')
 
 
@@ -170,16 +174,16 @@ class MigrationContext(PersistentObject, KilonovaObject):
     }
 
     def side(self, prefix: str) -> dict[str, Any]:
-        """Return {instance field: value} for the source (``old_``) or the destination (``new_``).
+        """Return {field of the server: value} for the source (prefix ``old_``) or the destination (prefix ``new_``).
 
-        Fields that the context does not have are left out.
+        Fields that are not set in the context are left out.
         """
         return {name: getattr(self, prefix + name) for name in MOVED if prefix + name in self}
 
     def pci_mapping(self, revert: bool = False) -> dict[str, Any]:
         """Return a dict from the address of a device at the source to the PciDevice at the destination.
 
-        Devices of the same request are paired. With ``revert`` source and destination are exchanged.
+        Devices of the same request are paired. If ``revert`` is True, source and destination are exchanged.
         """
         come, go = ('new_', 'old_') if revert else ('old_', 'new_')
         targets: dict[str | None, list[Any]] = {}
@@ -195,7 +199,7 @@ class MigrationContext(PersistentObject, KilonovaObject):
 # --- device-like resources that Placement allocated to a server (instance_extra.resources) ---------------------------
 @register
 class ResourceMetadata(KilonovaObject):
-    """Base class of the driver's data about a resource."""
+    """Base class of the data that a driver stores about a resource."""
 
     VERSION = '1.0'
     fields = {}
@@ -248,7 +252,7 @@ class TrustedCerts(KilonovaObject):
 # --- the driver's description of a guest's CPU (instance_extra.vcpu_model) -------------------------------------------
 @register
 class VirtCPUTopology(KilonovaObject):
-    """The sockets, cores and threads of a guest's CPU."""
+    """The numbers of sockets, cores and threads of a guest's CPU."""
 
     VERSION = '1.0'
     fields = {
@@ -260,7 +264,7 @@ class VirtCPUTopology(KilonovaObject):
 
 @register
 class VirtCPUFeature(KilonovaObject):
-    """A feature of a guest's CPU, and the policy for it."""
+    """A feature of a guest's CPU, and the policy that says whether the feature is required, optional or forbidden."""
 
     VERSION = '1.0'
     fields = {'policy': fields.CPUFeaturePolicyField(nullable=True), 'name': fields.StringField()}

@@ -1,4 +1,4 @@
-"""InstanceGroup: a server group, whose servers shall share a host or be on different hosts."""
+"""InstanceGroup: a server group, whose policy keeps its servers on the same host or on different hosts."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from kilonova.objects.base import KilonovaObject, ListBase, PersistentObject, re
 class InstanceGroup(PersistentObject, KilonovaObject):
     """A server group with one policy: affinity, anti-affinity, soft-affinity or soft-anti-affinity.
 
-    ``hosts`` are the hosts on which its members run. ``places`` is a dict from server to hosts that a scheduler has
-    read. It includes the hosts of moves in progress and hosts that the scheduler has just chosen. It is no field, so it
-    is not serialised. It is None if no scheduler has read it.
+    ``hosts`` are the hosts on which its members run. ``places`` is {server: hosts}, including the hosts of moves in
+    progress and hosts that the scheduler has just chosen. ``places`` is None if no scheduler has read the group's
+    servers. It is not a field, so it is not serialised.
     """
 
     VERSION = '1.11'
@@ -43,7 +43,7 @@ class InstanceGroup(PersistentObject, KilonovaObject):
             self.places = {**self.places, server: {host}}
 
     def count(self, host: str, but: str | None = None) -> int:
-        """Return how many members are on a host, without the server ``but``."""
+        """Return how many members are on a host, not counting the server ``but``."""
         return sum(host in hosts for server, hosts in (self.places or {}).items() if server != but)
 
     @property

@@ -1,4 +1,4 @@
-"""Objects of a server in tables of their own: its disks, tags, actions, faults and interfaces."""
+"""Objects of a server that have their own tables: its disks, tags, actions, faults and interfaces."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ NOT_WRITTEN = frozenset(('id', 'instance', 'created_at', 'updated_at', 'deleted_
 class BlockDeviceMapping(PersistentObject, KilonovaObject):
     """One disk of a server.
 
-    ``volume_size`` is in GiB. The server boots from the disk with ``boot_index`` 0; it never boots from disks with -1
-    or None.
+    ``volume_size`` is in GiB. The server boots from the disk with ``boot_index`` 0. A ``boot_index`` of -1 or None
+    means that the server never boots from the disk.
     """
 
     VERSION = '1.21'
@@ -53,7 +53,7 @@ class BlockDeviceMapping(PersistentObject, KilonovaObject):
     }
 
     def to_row(self) -> dict[str, Any]:
-        """Return the columns of the fields that are set."""
+        """Return {column: value} of the fields that are set."""
         return self.columns(NOT_WRITTEN)
 
     @property
@@ -76,7 +76,7 @@ class BlockDeviceMappingList(ListBase, KilonovaObject):
 
     @classmethod
     def of_server(cls, ctxt: RequestContext | None, instance_uuid: str, rows: Iterable[Mapping[str, Any]]) -> Self:
-        """Return a server's disks, made from dicts of columns; the rows need not be in the table yet."""
+        """Return a server's disks, made from dicts of column values. The rows need not be in the table yet."""
         return cls.of(ctxt, (BlockDeviceMapping(ctxt, **{**row, 'instance_uuid': instance_uuid}) for row in rows))
 
 
@@ -105,7 +105,7 @@ class TagList(ListBase, KilonovaObject):
 # --- faults: readable reasons of failures (table instance_faults) ----------------------------------------------------
 @register
 class InstanceFault(PersistentObject, KilonovaObject):
-    """A failure of a server.
+    """The record of a failure of a server.
 
     ``code`` is an HTTP status. ``details`` are shown to administrators, and to other users unless the code is 500.
     """
@@ -142,7 +142,7 @@ class InstanceInfoCache(PersistentObject, KilonovaObject):
 
     @classmethod
     def from_row(cls, ctxt: RequestContext | None, row: dict[str, Any]) -> Self:
-        """Return the info cache of a row; an empty column is an empty list."""
+        """Return the info cache of a row. An empty column counts as an empty list of interfaces."""
         values = {**row, 'deleted': bool(row.get('deleted')), 'network_info': row.get('network_info') or '[]'}
         return cls.loaded(ctxt, ((name, values[name]) for name in cls.fields if name in values))
 
@@ -150,7 +150,7 @@ class InstanceInfoCache(PersistentObject, KilonovaObject):
 # --- actions on a server and their events (tables instance_actions, instance_actions_events) -------------------------
 @register
 class InstanceAction(PersistentObject, KilonovaObject):
-    """An action on a server, with its request, times and message."""
+    """One action on a server, such as a reboot, with its request id, times and message."""
 
     VERSION = '1.2'
     fields = {
@@ -176,7 +176,7 @@ class InstanceActionList(ListBase, KilonovaObject):
 
 @register
 class InstanceActionEvent(PersistentObject, KilonovaObject):
-    """A part of an action, with its host, times and result."""
+    """One event of an action (a part of its work), with its host, times and result."""
 
     VERSION = '1.4'
     fields = {

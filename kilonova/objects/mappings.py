@@ -25,7 +25,7 @@ class CellMapping(KilonovaObject):
     }
 
     def is_cell0(self) -> bool:
-        """Return whether this is cell0, which has the servers that never got a host."""
+        """Return whether this is cell0, which contains the servers that never got a host."""
         return self.uuid == CELL0_UUID
 
 
@@ -61,7 +61,7 @@ class HostMappingList(ListBase, KilonovaObject):
 # --- the cell of a server (API table instance_mappings) --------------------------------------------------------------
 @register
 class InstanceMapping(KilonovaObject):
-    """The cell of a server; ``cell_mapping`` is None until a cell is chosen."""
+    """The cell of a server. ``cell_mapping`` is None until a cell is chosen for the server."""
 
     VERSION = '1.2'
     fields = {

@@ -58,7 +58,7 @@ class Migration(PersistentObject, KilonovaObject):
     def from_row(cls, ctxt: RequestContext | None, row: dict[str, Any]) -> Self:
         """Return the migration of a row of ``migrations``.
 
-        If the row has no type, it is a resize if its two flavors differ, otherwise a cold migration.
+        If the row has no type, the migration is a resize if its two flavors differ, otherwise a cold migration.
         """
         values = {**row, 'deleted': bool(row.get('deleted'))}
         if not values.get('migration_type'):
@@ -67,14 +67,14 @@ class Migration(PersistentObject, KilonovaObject):
         return cls.loaded(ctxt, ((name, values[name]) for name in cls.fields if name in values))
 
     def to_row(self, changed_only: bool = False) -> dict[str, Any]:
-        """Return the columns of the set fields, or with ``changed_only`` of the changed fields."""
+        """Return {column: value} of the fields that are set, or only of changed fields if ``changed_only`` is True."""
         return self.columns(NOT_WRITTEN, changed_only)
 
     @remotable_classmethod
     def get_by_uuid(cls, ctxt: RequestContext, uuid: str) -> Self:
         """Return the migration with this uuid.
 
-        Raises MigrationNotFound if there is none.
+        Raises MigrationNotFound if no such migration exists.
         """
         with storage.database(ctxt).read() as conn:
             row = storage.queries('migrations').get(conn, uuid=uuid)
@@ -86,7 +86,7 @@ class Migration(PersistentObject, KilonovaObject):
     def save(self) -> None:
         """Write the changed columns.
 
-        Raises MigrationNotFound if the row is deleted.
+        Raises MigrationNotFound if the row was deleted.
         """
         values = self.to_row(changed_only=True)
         if values:
@@ -126,7 +126,7 @@ class MigrationList(ListBase, KilonovaObject):
 
     @remotable_classmethod
     def get_evacuated(cls, ctxt: RequestContext, host: str) -> Self:
-        """Return the completed evacuations from a host that has not yet removed its part of the servers."""
+        """Return completed evacuations from a host that has not yet removed what it has of the evacuated servers."""
         with storage.database(ctxt).read() as conn:
             return cls.from_rows(
                 ctxt,

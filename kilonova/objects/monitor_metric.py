@@ -17,7 +17,7 @@ from kilonova.objects.base import KilonovaObject, ListBase, register
 class MonitorMetric(KilonovaObject):
     """One measured value of a host.
 
-    ``value`` is an integer in the unit of the metric. The names are chosen by the monitors that measure the values.
+    ``value`` is an integer in the unit of the metric. The monitor that measures the value chooses its name.
     """
 
     VERSION = '1.1'
@@ -31,9 +31,9 @@ class MonitorMetric(KilonovaObject):
 
     @classmethod
     def from_dict(cls, metric: dict[str, Any]) -> Self:
-        """Return the metric of {'name', 'value', 'timestamp', 'source', 'numa_membw_values'}; members may be missing.
+        """Return the metric for a dict with 'name', 'value', 'timestamp', 'source' and 'numa_membw_values'.
 
-        Raises ValueError or TypeError if a value is malformed.
+        Members may be missing. Raises ValueError or TypeError if a value is malformed.
         """
         return cls.loaded(
             None,
@@ -54,7 +54,7 @@ class MonitorMetricList(ListBase, KilonovaObject):
 
     @classmethod
     def from_column(cls, text: str | None) -> Self:
-        """Return the metrics of the column's JSON list of dicts; an empty column is an empty list.
+        """Return the metrics for the column's JSON text, a list of dicts. An empty column is an empty list.
 
         Raises ValueError or TypeError if the text is malformed.
         """

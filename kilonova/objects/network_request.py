@@ -49,11 +49,11 @@ class NetworkRequestList(ListBase, KilonovaObject):
 
     @property
     def no_allocate(self) -> bool:
-        """True if the server gets no interface at all."""
+        """True if the request says that the server gets no interface at all."""
         return len(self.objects) == 1 and self.objects[0].no_allocate
 
 
-# --- security groups: only names or uuids are used, all other data is in the network service -------------------------
+# -- security groups: only names or uuids are set; the network service has all other data ------------------------------
 @register
 class SecurityGroup(PersistentObject, KilonovaObject):
     """A security group of the network service, known by its name or uuid."""

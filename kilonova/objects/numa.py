@@ -1,4 +1,4 @@
-"""NUMATopology: the NUMA cells of a host (``compute_nodes.numa_topology``), and the limits of a claim."""
+"""NUMATopology: the NUMA cells of a host (``compute_nodes.numa_topology``), and limits for using them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kilonova.objects.base import KilonovaObject, register
 
 @register
 class NUMAPagesTopology(KilonovaObject):
-    """The memory pages of one size in a NUMA cell; all numbers except ``size_kb`` are pages."""
+    """The memory pages of one size in a NUMA cell. All numbers except ``size_kb`` count pages."""
 
     VERSION = '1.1'
     total: int
@@ -29,7 +29,7 @@ class NUMAPagesTopology(KilonovaObject):
 
     @property
     def free_kb(self) -> int:
-        """The free memory in KiB."""
+        """The free memory in these pages, in KiB."""
         return self.free * self.size_kb
 
 
@@ -43,7 +43,7 @@ class NetworkMetadata(KilonovaObject):
 
 @register
 class NUMACell(KilonovaObject):
-    """One NUMA cell of a host; ``memory`` is in MiB, and each set in ``siblings`` has the threads of one core."""
+    """One NUMA cell of a host. ``memory`` is in MiB, and each set in ``siblings`` has the CPU threads of one core."""
 
     VERSION = '1.5'
     memory: int
@@ -64,12 +64,12 @@ class NUMACell(KilonovaObject):
 
     @property
     def free_pcpus(self) -> set[int]:
-        """The dedicated CPUs that are not pinned."""
+        """The dedicated CPUs that are not pinned to a guest."""
         return set(self.pcpuset) - set(self.pinned_cpus)
 
     @property
     def avail_memory(self) -> int:
-        """The free memory in MiB."""
+        """The free memory of the cell in MiB."""
         return self.memory - self.memory_usage
 
 
@@ -86,7 +86,7 @@ class NUMATopology(KilonovaObject):
 
 @register
 class NUMATopologyLimits(KilonovaObject):
-    """The limits of a claim in NUMA cells: allocation ratios and networks."""
+    """The limits for a server on a host's NUMA cells: allocation ratios and networks."""
 
     VERSION = '1.1'
     fields = {

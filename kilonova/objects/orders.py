@@ -1,7 +1,7 @@
 """Objects that conductor and compute services send each other as arguments of RPC calls.
 
-An ``…Order`` contains the arguments of a call to a compute service (``rpc.compute``) that needs more than three.
-``Claim`` and ``Save`` are what a compute service sends to the conductor to be written to the database
+An ``…Order`` contains the arguments of a call to a compute service (``rpc.compute``) that needs more than three
+arguments. ``Claim`` and ``Save`` are sent by a compute service to the conductor, which writes them to the database
 (``rpc.conductor``).
 """
 
@@ -16,14 +16,14 @@ from kilonova.objects.instance_extra import InstanceNUMATopology, InstancePCIReq
 
 
 # --- arguments of calls to a compute service (rpc.compute) -----------------------------------------------------------
-# ``image`` is the image service's plain dict. The sender sets all fields.
+# In all orders, ``image`` is the image service's plain dict. The sender sets all fields.
 @register
 class BuildOrder(KilonovaObject):
     """The arguments of ``build_and_run_instance``: build a server on this host.
 
     ``attempt`` is the number of the attempt, from 1; each attempt is on another host. ``sealed`` is the administrator's
-    password and the files, encrypted by ``sealing``. ``limits`` are the limits of the claim if a filter has set some.
-    ``block_devices`` are the requested disks in addition to those of flavor and image.
+    password and the files, encrypted by ``sealing``. ``limits`` are limits that a scheduler filter set for the claim of
+    resources. ``block_devices`` are the requested disks in addition to those of flavor and image.
     """
 
     VERSION = '1.0'
@@ -39,9 +39,9 @@ class BuildOrder(KilonovaObject):
 
     @property
     def pci_requests(self) -> InstancePCIRequests | None:
-        """The PCI requests of the instance, otherwise those of the request spec; None if there are none.
+        """The PCI requests of the instance, or else of the request spec. None if neither has any.
 
-        Their specs name the providers that Placement allocated.
+        The specs in the requests name the providers that Placement allocated.
         """
         for holder in (self.instance, self.request_spec):
             if holder is not None and 'pci_requests' in holder and holder.pci_requests is not None:
@@ -51,7 +51,7 @@ class BuildOrder(KilonovaObject):
 
     @property
     def numa_topology(self) -> InstanceNUMATopology | None:
-        """The requested NUMA topology of the request spec, otherwise that of the instance; None if there is none."""
+        """The NUMA topology of the request spec, or else of the instance. None if neither has one."""
         for holder in (self.request_spec, self.instance):
             if holder is not None and 'numa_topology' in holder and holder.numa_topology is not None:
                 found: InstanceNUMATopology | None = holder.numa_topology
@@ -63,8 +63,8 @@ class BuildOrder(KilonovaObject):
 class RebuildOrder(KilonovaObject):
     """The arguments of ``rebuild_instance`` and ``stop_to_reimage``: create a server's disks again from ``image``.
 
-    ``sealed`` is the administrator's password and the files, encrypted. With ``preserve_ephemeral`` the ephemeral disks
-    are kept.
+    ``sealed`` is the administrator's password and the files, encrypted. If ``preserve_ephemeral`` is True, the
+    ephemeral disks are kept.
     """
 
     VERSION = '1.0'
@@ -80,7 +80,7 @@ class RebuildOrder(KilonovaObject):
 class RescueOrder(KilonovaObject):
     """The arguments of ``rescue_instance``: boot a server from a rescue image.
 
-    ``image`` is the rescue image, or {} for the host's default. ``sealed`` is the administrator's password of the
+    ``image`` is the rescue image, or {} for the host's default image. ``sealed`` is the administrator's password of the
     rescue system, encrypted by ``sealing``.
     """
 
@@ -93,22 +93,22 @@ class RescueOrder(KilonovaObject):
 
     @property
     def image_ref(self) -> str | None:
-        """The id of the rescue image; None for the host's default."""
+        """The id of the rescue image, or None for the host's default image."""
         found: str | None = self.image.get('id')
         return found
 
     @property
     def image_name(self) -> str:
-        """The name of the rescue image; '' for the host's default."""
+        """The name of the rescue image, or '' for the host's default image."""
         return str(self.image.get('name') or '')
 
 
 @register
 class EvacuateOrder(KilonovaObject):
-    """The arguments of ``evacuate_instance``: build a server of a dead host on this host.
+    """The arguments of ``evacuate_instance``: build a server of a dead host again on this host.
 
-    ``shared`` says whether the disks are on storage that both hosts use, if the user said so (None: unknown). With
-    ``power_on`` the guest is started. ``sealed``, ``block_devices`` and ``limits`` are as in ``BuildOrder``.
+    ``shared`` says whether the disks are on storage that both hosts use; it is None if the user did not say so. If
+    ``power_on`` is True, the guest is started. ``sealed``, ``block_devices`` and ``limits`` are as in ``BuildOrder``.
     """
 
     VERSION = '1.0'
@@ -126,7 +126,7 @@ class EvacuateOrder(KilonovaObject):
 
     @property
     def flavor(self) -> Flavor:
-        """The flavor of the claim. It is the server's own flavor, because an evacuation does not change it."""
+        """The flavor for which resources are claimed: the server's own, because an evacuation does not change it."""
         found: Flavor = self.instance.flavor
         return found
 
@@ -153,7 +153,8 @@ class PrepResizeOrder(KilonovaObject):
 class ResizeOrder(KilonovaObject):
     """The arguments of ``resize_instance``: send the disks from the source of a resize or cold migration.
 
-    ``flavor`` is the new flavor. ``disk`` is the target of the disks, from the reply of ``prep_resize``.
+    ``flavor`` is the new flavor. ``disk`` is the target of the disks, which the destination returned from
+    ``prep_resize``.
     """
 
     VERSION = '1.0'
@@ -188,7 +189,7 @@ class FinishResizeOrder(KilonovaObject):
 class UnshelveOrder(KilonovaObject):
     """The arguments of ``unshelve_instance``: build a server that was shelved and offloaded.
 
-    The root disk is made of ``image``. The PCI requests of ``request_spec`` name the providers that Placement
+    The root disk is made from ``image``. The PCI requests of ``request_spec`` name the providers that Placement
     allocated. ``limits`` and ``block_devices`` are as in ``BuildOrder``.
     """
 
@@ -206,9 +207,9 @@ class UnshelveOrder(KilonovaObject):
 class LiveMigrationCheckOrder(KilonovaObject):
     """The arguments of ``check_can_live_migrate_destination``: check a live migration and claim at the destination.
 
-    ``guest`` is the source's description of the guest. ``block`` says whether the disks are copied (None: unless both
-    hosts use them). With ``over_commit`` the holes of sparse disks need no free space. ``limits`` are as in
-    ``BuildOrder``.
+    ``guest`` is the source's description of the guest. ``block`` says whether the disks are copied; if it is None, they
+    are copied unless both hosts use the same disks. If ``over_commit`` is True, the holes of sparse disks need no free
+    space. ``limits`` are as in ``BuildOrder``.
     """
 
     VERSION = '1.0'
@@ -224,7 +225,7 @@ class LiveMigrationCheckOrder(KilonovaObject):
 
     @property
     def flavor(self) -> Flavor:
-        """The flavor of the claim. It is the server's own flavor, because a live migration does not change it."""
+        """The flavor for which resources are claimed: the server's own, because a live migration does not change it."""
         found: Flavor = self.instance.flavor
         return found
 
@@ -233,7 +234,7 @@ class LiveMigrationCheckOrder(KilonovaObject):
 class LiveMigrationOrder(KilonovaObject):
     """The arguments of the steps of a live migration after its check.
 
-    ``guest`` is the source's description of the guest, ``offer`` the reply of the destination's check.
+    ``guest`` is the source's description of the guest. ``offer`` is the destination's reply to the check.
     """
 
     VERSION = '1.0'
@@ -249,10 +250,10 @@ class LiveMigrationOrder(KilonovaObject):
 class LiveMigrationUndo(KilonovaObject):
     """The arguments of the calls that undo a live migration at its source and at its destination.
 
-    ``resume`` and ``aborted`` are for the source. ``resume``: no other host has the guest any more, so the source lets
-    a paused guest continue. ``aborted``: a user aborted the migration, so the source sends notifications about that.
-    ``gone`` is for the destination: whether the guest has left the source. If it is None, the destination checks
-    whether the guest has arrived.
+    ``resume`` and ``aborted`` are for the source. If ``resume`` is True, no other host has the guest any more, so the
+    source lets a paused guest continue. If ``aborted`` is True, a user aborted the migration, so the source sends
+    notifications about the abort. ``gone`` is for the destination: whether the guest has left the source. If ``gone``
+    is None, the destination checks whether the guest has arrived.
     """
 
     VERSION = '1.0'
@@ -266,19 +267,20 @@ class LiveMigrationUndo(KilonovaObject):
 
 
 # --- what a host writes for an operation: a claim takes resources, a save stores the result of a step -----------------
-# ``db.queries.claims`` describes the effect of each field. Fields that are not set change nothing. Times in columns are
-# ISO texts, columns of ``instance_extra`` are JSON texts.
+# ``db.queries.claims`` describes the effect of each field.
+# Fields that are not set change nothing.
+# Times in columns are ISO texts, and columns of ``instance_extra`` are JSON texts.
 class _Written(KilonovaObject):
     """Base class of ``Claim`` and ``Save``.
 
     Attributes:
         transition: the event by which the server's state changes.
-        expect: {column: value or values} that the server's row must have before.
+        expect: {column: value or values} that the server's row must have before the write.
         values: {column of instances: value}.
         extra: {column of instance_extra: JSON text}.
-        devices: [{id, address, from, to, instance_uuid, request_id}].
-        usage: {compute_node_id, columns of compute_nodes}.
-        migration: {uuid, columns of migrations}.
+        devices: a list of {id, address, from, to, instance_uuid, request_id}.
+        usage: a dict with compute_node_id and columns of compute_nodes.
+        migration: a dict with uuid and columns of migrations.
     """
 
 
@@ -304,8 +306,8 @@ def _none() -> None:
 class Claim(_Written):
     """A claim: a host takes resources for a server.
 
-    ``host`` is the host that claims. ``group`` {uuid, host} is the server's group, whose policy is checked once more
-    when the claim is written.
+    ``host`` is the host that claims. ``group`` is a dict {uuid, host} for the server's group; the group's policy is
+    checked once more when the claim is written.
     """
 
     VERSION = '1.0'
@@ -326,10 +328,10 @@ class Save(_Written):
         event: the event of the instance action.
         fault: the columns of a fault.
         message: the message of the instance action.
-        end: the operation ends with this save.
-        undo: the save releases resources.
-        undone: the reason why the host undid what it did under the key.
-        mark: distinguishes several saves under the same key.
+        end: True if the operation ends with this save.
+        undo: True if the save releases resources.
+        undone: the reason why the host undid the work that it did under the step key.
+        mark: a number that distinguishes several saves under the same step key.
     """
 
     VERSION = '1.0'

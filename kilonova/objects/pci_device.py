@@ -1,6 +1,6 @@
 """PciDevice: a device of a compute node that a server may own (table ``pci_devices``).
 
-This module has only the data. The transitions of ``status`` are in ``kilonova.pci``.
+This module only has the objects. The transitions of ``status`` are in ``kilonova.pci``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kilonova.objects.base import KilonovaObject, ListBase, PersistentObject, re
 
 NOT_INSERTED = frozenset(('id', 'created_at', 'updated_at', 'deleted_at', 'deleted'))
 
-# The name of the instance action of a server whose device is not offered to other servers any more.
+# The name of the instance action which tells that a device of the server is not offered to other servers any more.
 BARRED = 'device_barred'
 
 
@@ -57,7 +57,7 @@ class PciDevice(PersistentObject, KilonovaObject):
         return cls.loaded(ctxt, ((name, values[name]) for name in cls.fields if name in values))
 
     def to_row(self, changed_only: bool = False) -> dict[str, Any]:
-        """Return the columns of the set fields, or with ``changed_only`` of the changed fields.
+        """Return {column: value} of the fields that are set, or only of changed fields if ``changed_only`` is True.
 
         The id and the timestamps are left out.
         """
@@ -82,16 +82,17 @@ class PciDeviceList(ListBase, KilonovaObject):
 
     @remotable_classmethod
     def save_all(cls, ctxt: RequestContext, compute_node_id: int, changes: dict[str, list[Any]]) -> dict[str, int]:
-        """Write the results of an audit in one transaction, and return {address: id} of the created devices.
+        """Write the results of a check of a node's devices in one transaction, and return the ids of created devices.
 
-        A repeated call has the same result.
+        The result is {address: id}. A repeated call has the same result.
 
         ``changes`` has these lists:
 
         - created: new PciDevices.
         - updated: PciDevices with changed fields.
         - removed: PciDevices to delete.
-        - statuses: {id, to, …} of devices without an owner whose status depends on other devices.
+        - statuses: {id, to, …} of devices without an owner whose status depends on other devices; ``to`` is the new
+          status.
         - told: {instance_uuid, message} of servers whose devices are not offered again; each server gets an instance
           action.
         """
@@ -118,7 +119,7 @@ class PciDeviceList(ListBase, KilonovaObject):
             )
             if not created:
                 return {}
-            # If the call is repeated, the devices exist already.
+            # If the call is a repetition, the devices exist already.
             there = {row['address'] for row in queries.by_node(conn, compute_node_id)}
             queries.save(
                 conn, compute_node_id, created=[row for address, row in created.items() if address not in there]

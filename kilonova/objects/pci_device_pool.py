@@ -15,7 +15,7 @@ OWN_KEYS = ('product_id', 'vendor_id', 'numa_node', 'count')
 
 @register
 class PciDevicePool(KilonovaObject):
-    """A pool of equal free devices.
+    """A pool of free devices with equal properties; ``count`` is their number.
 
     ``tags`` contains all other properties that a request can match, such as dev_type, address, and tags of the device
     spec.
@@ -32,7 +32,7 @@ class PciDevicePool(KilonovaObject):
 
     @classmethod
     def from_dict(cls, pool: dict[str, Any]) -> Self:
-        """Return the pool of the flat form {product_id, vendor_id, numa_node, count, tag: value, …}.
+        """Return the pool for a flat dict {product_id, vendor_id, numa_node, count, tag: value, …}.
 
         A member ``devices`` is ignored.
         """
@@ -46,7 +46,7 @@ class PciDevicePool(KilonovaObject):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the flat form that ``from_dict`` reads."""
+        """Return the flat dict that ``from_dict`` reads."""
         return {
             'product_id': self.product_id,
             'vendor_id': self.vendor_id,
@@ -65,18 +65,18 @@ class PciDevicePoolList(ListBase, KilonovaObject):
 
     @classmethod
     def from_dicts(cls, pools: Iterable[dict[str, Any]]) -> Self:
-        """Return the list of pools in the flat form."""
+        """Return the list object for pools that are given as flat dicts (see ``PciDevicePool.from_dict``)."""
         return cls(objects=[PciDevicePool.from_dict(pool) for pool in pools])
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """Return the pools in the flat form."""
+        """Return the pools as flat dicts (see ``PciDevicePool.from_dict``)."""
         return [pool.to_dict() for pool in self.objects]
 
     @classmethod
     def from_column(cls, text: str | None, ctxt: RequestContext | None = None) -> Self | None:
         """Return the pools of ``compute_nodes.pci_stats``, or None for an empty column.
 
-        The text is an envelope, or a plain list of pools in the flat form, which older releases wrote.
+        The text is a serialised PciDevicePoolList, or a list of flat dicts, which older releases wrote.
         """
         value = json.loads(text) if text else None
         if isinstance(value, list):

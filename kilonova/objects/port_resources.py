@@ -5,9 +5,9 @@
     allocation = wanted.allocation(choice.mappings)                 # the providers, for the port's binding:profile
     wanted.held(allocation)                                         # {provider: {resource class: amount}}
 
-The form depends on Neutron's extensions. With ``port-resource-request-groups`` a request has groups with ids, and the
-binding contains {group id: provider}. Without it there is one group without an id. It gets the port's id, and the
-binding contains only the provider.
+The form depends on Neutron's extensions. With the extension ``port-resource-request-groups``, a request has groups with
+ids, and the port's binding contains {group id: provider}. Without the extension, a request has one group without an id;
+this module uses the port's id for it, and the binding contains only the provider.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any
 
 from kilonova.objects.request_spec import RequestGroup, RequestLevelParams, RequestSpec
 
-# The member of binding:profile with the providers.
+# The member of binding:profile that names the providers of the port's resources.
 ALLOCATION = 'allocation'
-# The prefix of the resource classes of ports.
+# The prefix of the resource classes that ports request.
 PREFIX = 'NET_'
 
 
@@ -29,8 +29,8 @@ class PortResources:
     """The resources that one port requests.
 
     ``groups`` is {id: {resource class: amount}}. All resources of a group come from one provider, which must have the
-    traits ``required`` of the group. ``same_subtree`` are groups one of whose providers must be an ancestor of the
-    others. ``is_flat`` is the form without ids.
+    traits ``required`` of the group. ``same_subtree`` lists groups: the provider of one of them must be an ancestor of
+    the providers of the others. ``is_flat`` is True if the port's request has one group without an id.
     """
 
     groups: Mapping[str, Mapping[str, int]]
@@ -40,7 +40,7 @@ class PortResources:
 
     @classmethod
     def read(cls, port_id: str, request: Mapping[str, Any] | None) -> PortResources | None:
-        """Return the object of a port's ``resource_request``, or None if the port requests no resources."""
+        """Return the object for a port's ``resource_request``, or None if the port requests no resources."""
         if not request:
             return None
         is_flat = 'request_groups' not in request
@@ -61,7 +61,7 @@ class PortResources:
         return {name for resources in self.groups.values() for name in resources}
 
     def request_groups(self) -> list[RequestGroup]:
-        """Return the groups in the scheduler's form."""
+        """Return the groups as RequestGroups, the form that the scheduler uses."""
         return [
             RequestGroup(
                 use_same_provider=True,
@@ -73,9 +73,9 @@ class PortResources:
         ]
 
     def allocation(self, mappings: Mapping[str, Sequence[str]]) -> str | dict[str, str]:
-        """Return the value for the port's binding, from the providers that Placement chose: {group: [provider]}.
+        """Return the value that the port's binding gets, from the providers that Placement chose.
 
-        Raises KeyError if ``mappings`` does not contain a group.
+        ``mappings`` is {group: [provider]}. Raises KeyError if it does not contain a group of the port.
         """
         found = {name: mappings[name][0] for name in self.groups}
         return next(iter(found.values())) if self.is_flat else found
@@ -83,7 +83,7 @@ class PortResources:
     def held(self, allocation: object) -> dict[str, dict[str, int]]:
         """Return the server's allocations for the port: {provider: {resource class: amount}}.
 
-        ``allocation`` is the value in the port's binding. Returns {} if the binding has none.
+        ``allocation`` is the value in the port's binding. Return {} if the binding has no such value.
         """
         providers = dict.fromkeys(self.groups, allocation) if self.is_flat else allocation
         found: dict[str, dict[str, int]] = {}
@@ -114,7 +114,7 @@ def total(held: Iterable[Mapping[str, Mapping[str, int]]]) -> dict[str, dict[str
 
 
 def add(total: dict[str, int], more: Mapping[str, int]) -> None:
-    """Add the amounts ``more`` to ``total``, both by resource class."""
+    """Add the amounts ``more`` to ``total``. The keys of both dicts are resource classes."""
     for name, amount in more.items():
         total[name] = total.get(name, 0) + amount
 

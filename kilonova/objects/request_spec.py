@@ -1,4 +1,4 @@
-"""RequestSpec: the requirements of a server on its host, for the scheduler and in the API database.
+"""RequestSpec: what a server requires of its host. It is sent to the scheduler and stored in the API database.
 
 Example:
     spec = RequestSpec.from_components(ctxt, instance_uuid=uuid, flavor=flavor, image=image, scheduler_hints={...})
@@ -24,7 +24,7 @@ from kilonova.objects.instance_group import InstanceGroup
 from kilonova.objects.network_request import NetworkRequestList, SecurityGroupList
 from kilonova.objects.numa import NetworkMetadata
 
-# Fields that are only valid for one scheduling and are never stored.
+# Fields that are valid only for one call of the scheduler and are never stored.
 NOT_STORED = (
     'id',
     'network_metadata',
@@ -35,19 +35,19 @@ NOT_STORED = (
     'ignore_hosts',
     'request_level_params',
 )
-# Those of the fields in NOT_STORED that are None in a spec which was read from the database.
+# Fields of NOT_STORED that are set to None in a spec that was read from the database.
 EMPTY = ('requested_resources', 'requested_destination', 'retry', 'ignore_hosts')
-# Fields that the old dict ``instance_properties`` contains unchanged.
+# Fields that the member ``instance_properties`` of the old dict form contains unchanged.
 LEGACY_PROPERTIES = ('project_id', 'user_id', 'availability_zone', 'numa_topology', 'pci_requests')
 ENVELOPE = 'nova_object.name'
 
 
 @register
 class Destination(KilonovaObject):
-    """The hosts that a server may go to: a host, a node, a cell and aggregates.
+    """The hosts that a server may use: a host, a node, a cell, and aggregates.
 
-    Each entry of ``aggregates`` is a list 'a,b', of which the host must be in at least one. All entries must be
-    fulfilled.
+    Each entry of ``aggregates`` is a text 'a,b', which means that the host must be in at least one of the aggregates a
+    and b. All entries must be fulfilled.
     """
 
     VERSION = '1.4'
@@ -75,7 +75,7 @@ class Destination(KilonovaObject):
 
 @register
 class SchedulerRetries(KilonovaObject):
-    """The hosts that were tried already for a server."""
+    """The number of attempts, and the hosts that were already tried for a server."""
 
     VERSION = '1.1'
     fields = {
@@ -85,7 +85,7 @@ class SchedulerRetries(KilonovaObject):
 
     @classmethod
     def from_dict(cls, ctxt: RequestContext, retry: dict[str, Any]) -> Self:
-        """Return the object of {'num_attempts': n, 'hosts': [[host, node]]}."""
+        """Return the object for the dict {'num_attempts': n, 'hosts': [[host, node], …]}."""
         hosts = [ComputeNode(ctxt, host=host, hypervisor_hostname=node) for host, node in retry.get('hosts') or ()]
         return cls(ctxt, num_attempts=retry.get('num_attempts') or 0, hosts=ComputeNodeList(ctxt, objects=hosts))
 
@@ -99,7 +99,7 @@ class SchedulerRetries(KilonovaObject):
 
 @register
 class SchedulerLimits(KilonovaObject):
-    """The limits of a claim on a host; memory in MiB, disk in GiB."""
+    """The limits of a claim on a host. Memory is in MiB, disk in GiB."""
 
     VERSION = '1.0'
     fields = {
@@ -111,11 +111,14 @@ class SchedulerLimits(KilonovaObject):
 
     @classmethod
     def from_dict(cls, limits: dict[str, Any]) -> Self:
-        """Return the object of {'numa_topology', 'vcpu', 'disk_gb', 'memory_mb'}; missing limits are None."""
+        """Return the object for a dict with 'numa_topology', 'vcpu', 'disk_gb' and 'memory_mb'.
+
+        Missing limits are None.
+        """
         return cls(**{name: limits.get(name) for name in cls.fields})
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the limits that are set and not None."""
+        """Return the limits that are set and not None as a dict."""
         return {name: getattr(self, name) for name in self.fields if name in self and getattr(self, name) is not None}
 
 
@@ -123,7 +126,7 @@ class SchedulerLimits(KilonovaObject):
 class RequestGroup(KilonovaObject):
     """A group of requested resources and traits; ``requester_id`` is its name.
 
-    With ``use_same_provider`` all its resources must come from one provider.
+    If ``use_same_provider`` is True, all resources of the group must come from one provider.
     """
 
     VERSION = '1.3'
@@ -146,7 +149,7 @@ class RequestGroup(KilonovaObject):
 
 @register
 class RequestLevelParams(KilonovaObject):
-    """The requirements on an allocation as a whole."""
+    """The requirements on an allocation as a whole, which do not belong to a single group of resources."""
 
     VERSION = '1.1'
     root_required: set[str]
@@ -165,7 +168,7 @@ class RequestLevelParams(KilonovaObject):
 
 @register
 class RequestSpec(KilonovaObject):
-    """The requirements of a server on its host.
+    """The requirements that a server has for its host: resources, devices, zone, hints and named hosts.
 
     The values of ``scheduler_hints`` are always lists. A field that is not set reads as empty, so that filters can read
     all fields. Only the flavor and the server's uuid raise UnsetField if they are not set.
@@ -230,8 +233,8 @@ class RequestSpec(KilonovaObject):
             'requested_networks': NetworkRequestList,
         }
     )
-    # The id of the stored row, if the spec was read from one. The field itself cannot be set to None, because other
-    # processes accept only numbers.
+    # ``_obj_id`` is the id of the stored row, or None if the spec was not read from a row.
+    # The field ``id`` itself cannot be None, because other processes accept only numbers.
     _obj_id: ClassVar[int | None] = None
 
     @classmethod
@@ -247,10 +250,10 @@ class RequestSpec(KilonovaObject):
         requested_networks: NetworkRequestList | None = None,
         **values: Any,
     ) -> Self:
-        """Return the spec of a create.
+        """Return the spec for the creation of a server.
 
-        ``values`` are further fields. Fields that are not given are empty; project and user are those of the context.
-        Raises TypeError for a name that is no field.
+        ``values`` are further fields by name. Fields that are not given are empty. Project and user are those of the
+        context, unless they are given. Raises TypeError for an unknown field name.
         """
         spec = cls(
             ctxt,
@@ -311,7 +314,7 @@ class RequestSpec(KilonovaObject):
         return self.flavor.swap
 
     def get_scheduler_hint(self, name: str, default: Any = None) -> Any:
-        """Return the value of a hint, or the list of its values if there are several."""
+        """Return the value of a hint, the list of its values if there are several, or ``default`` if it is not set."""
         hints = (self.scheduler_hints if 'scheduler_hints' in self else None) or {}
         values = hints.get(name)
         if values is None:
@@ -330,14 +333,15 @@ class RequestSpec(KilonovaObject):
 
     @property
     def same_subtree(self) -> list[list[str]]:
-        """Lists of request groups whose providers must be in the same subtree; callers may add to the list."""
+        """Lists of request groups. The providers of each list must be in the same subtree. Callers may add lists."""
         return self.request_level_params.same_subtree
 
     # -- storage -------------------------------------------------------------------------------------------------------
     def to_json(self) -> str:
-        """Return the text for ``request_specs.spec``.
+        """Return the JSON text for the column ``request_specs.spec``.
 
-        It does not contain the fields that are only valid for one scheduling, nor the providers that Placement chose.
+        The text does not contain the fields that are valid only for one call of the scheduler, nor the providers that
+        Placement chose.
         """
         stored = self.replaced()
         for name in NOT_STORED:
@@ -356,9 +360,9 @@ class RequestSpec(KilonovaObject):
 
     @classmethod
     def from_json(cls, text: str | None, ctxt: RequestContext | None = None, row_id: int | None = None) -> Self | None:
-        """Return the spec of a text of ``request_specs.spec``, or None for an empty text.
+        """Return the spec for a text of ``request_specs.spec``, or None for an empty text.
 
-        Fields that are never stored are None. ``row_id`` is the id of the row.
+        Fields that are never stored are None. ``row_id`` is the id of the row that has the text.
         """
         spec = super().from_json(text, ctxt)
         if spec is not None:
@@ -371,7 +375,7 @@ class RequestSpec(KilonovaObject):
     def to_legacy_request_spec_dict(self) -> dict[str, Any]:
         """Return the old dict {'image', 'num_instances', 'instance_properties', 'instance_type'}.
 
-        NUMA topology, PCI requests and flavor stay objects.
+        NUMA topology, PCI requests and flavor stay objects in the dict.
         """
         flavor = self.flavor
         properties = {name: getattr(self, name) for name in LEGACY_PROPERTIES if name in self}
@@ -422,7 +426,7 @@ class RequestSpec(KilonovaObject):
     def from_primitives(
         cls, ctxt: RequestContext, request_spec: dict[str, Any], filter_properties: dict[str, Any]
     ) -> Self:
-        """Return the spec of the two old dicts.
+        """Return the spec for the two old dicts (request spec and filter properties).
 
         Hints become lists. Retry, limits, image, NUMA topology and PCI requests become objects.
         """
@@ -450,7 +454,7 @@ class RequestSpec(KilonovaObject):
 
 
 def _flavor(ctxt: RequestContext, flavor: Flavor | dict[str, Any] | None) -> Any:
-    """Return the flavor of an object, of its envelope, or of a plain dict of its fields."""
+    """Return the flavor. The argument is a Flavor, a serialised Flavor, or a plain dict of its fields."""
     if not isinstance(flavor, dict):
         return flavor
     if ENVELOPE in flavor:
@@ -459,7 +463,10 @@ def _flavor(ctxt: RequestContext, flavor: Flavor | dict[str, Any] | None) -> Any
 
 
 def _numa_topology(ctxt: RequestContext, topology: InstanceNUMATopology | dict[str, Any] | None) -> Any:
-    """Return the topology of an object, an envelope, or {'instance_uuid', 'cells': [{id, cpuset, memory, …}]}."""
+    """Return the topology. The argument is an object, a serialised object, or a plain dict.
+
+    The plain dict has the form {'instance_uuid', 'cells': [{id, cpuset, memory, …}]}.
+    """
     if not isinstance(topology, dict):
         return topology
     if ENVELOPE in topology:
@@ -482,7 +489,10 @@ def _numa_topology(ctxt: RequestContext, topology: InstanceNUMATopology | dict[s
 def _pci_requests(
     ctxt: RequestContext, requests: InstancePCIRequests | dict[str, Any] | list[Any] | None, instance_uuid: str
 ) -> Any:
-    """Return the requests of an object, an envelope, the stored list, or {'instance_uuid', 'requests': [...]}."""
+    """Return the PCI requests. The argument is an object, a serialised object, the stored list, or a plain dict.
+
+    The plain dict has the form {'instance_uuid', 'requests': [...]}.
+    """
     if isinstance(requests, dict):
         if ENVELOPE in requests:
             return InstancePCIRequests.obj_from_primitive(requests, ctxt)
@@ -494,7 +504,7 @@ def _pci_requests(
 
 
 def _group(ctxt: RequestContext, filter_properties: dict[str, Any]) -> Any:
-    """Return the server group of the flat group_* keys, or None if there are none."""
+    """Return the server group for the members ``group_*`` of the dict, or None if it has no such members."""
     if not filter_properties.get('group_updated'):
         return None
     policies = sorted(filter_properties.get('group_policies') or ())

@@ -1,4 +1,4 @@
-"""Selection: a host that the scheduler chose (or an alternate), with the allocation there."""
+"""Selection: a host that the scheduler chose (or an alternate host), with the server's allocation on this host."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kilonova.objects.base import KilonovaObject, register
 
 @register
 class Selection(KilonovaObject):
-    """A host that the scheduler chose for a server, or an alternate.
+    """A host that the scheduler chose for a server, or an alternate host.
 
     ``allocation_request`` is the JSON text of {"allocations": {provider: {"resources": {}}}, "mappings": {group:
     [provider]}}.
@@ -30,7 +30,7 @@ class Selection(KilonovaObject):
     }
 
     def allocation(self) -> dict[str, Any]:
-        """Return the decoded ``allocation_request``; {} if there is none."""
+        """Return the decoded ``allocation_request``, or {} if there is none."""
         return json.loads(self.allocation_request) if self.allocation_request else {}
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Service: one daemon of the cloud and the time of its last report (table ``services``)."""
+"""Service: one daemon of the cloud and the time of its last heartbeat (table ``services``)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOT_WRITTEN = frozenset(
 
 @register
 class Service(PersistentObject, KilonovaObject):
-    """A daemon.
+    """One daemon of the cloud.
 
     ``binary`` is Nova's name of the daemon (nova-compute …), and ``version`` is its service version number. The
     database writes ``last_seen_up`` with its own clock whenever ``report_count`` changes.
@@ -47,14 +47,14 @@ class Service(PersistentObject, KilonovaObject):
     }
 
     def to_row(self, changed_only: bool = False) -> dict[str, Any]:
-        """Return the columns of the set fields, or with ``changed_only`` of the changed fields."""
+        """Return {column: value} of the fields that are set, or only of changed fields if ``changed_only`` is True."""
         return self.columns(NOT_WRITTEN, changed_only)
 
     @remotable_classmethod
     def get_by_args(cls, ctxt: RequestContext, host: str, binary: str) -> Self:
-        """Return the service of a host.
+        """Return the service with this binary on a host.
 
-        Raises ServiceNotFound if there is none.
+        Raises ServiceNotFound if no such service exists.
         """
         with storage.database(ctxt).read() as conn:
             row = storage.queries('services').get(conn, host=host, binary=binary)
@@ -64,9 +64,9 @@ class Service(PersistentObject, KilonovaObject):
 
     @remotable
     def create(self) -> None:
-        """Insert the service; afterwards it has its id and uuid.
+        """Insert the service's row. Afterwards the object has the row's id and uuid.
 
-        Raises HostIsBeingRemoved while the removal of a host of this name is not complete.
+        Raises HostIsBeingRemoved while the removal of a host with this name is not complete.
         """
         with storage.database(self._context).write() as conn:
             storage.queries('host_removals').refuse(conn, self.host)
@@ -77,11 +77,11 @@ class Service(PersistentObject, KilonovaObject):
     def save(self) -> None:
         """Write the changed columns.
 
-        A changed ``report_count`` is a heartbeat: the database increments its own counter and writes the time of its
-        own clock. Values of ``disabled`` and its reason that a host writes by itself do not replace those of an
-        administrator.
+        A changed ``report_count`` is a heartbeat: the database increments its own counter, and stores the time of its
+        own clock. If a host changes ``disabled`` and its reason by itself, the values that an administrator set are not
+        replaced.
 
-        Raises ServiceNotFound if the row is deleted.
+        Raises ServiceNotFound if the row was deleted.
         """
         values, services = self.to_row(changed_only=True), storage.queries('services')
         beat = values.pop('report_count', None) is not None

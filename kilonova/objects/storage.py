@@ -1,6 +1,6 @@
-"""The access of objects to the databases, used only in remotable methods that run in a process with a database.
+"""Access of the versioned objects to the databases; only remotable methods use it, in processes with a database.
 
-A compute service imports the objects but has no database: it never imports ``kilonova.db``.
+A compute service imports the objects but has no database, so it never imports ``kilonova.db``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from kilonova.context import RequestContext
 
 
 def database(ctxt: RequestContext) -> Any:
-    """Return the cell database of a context: that of its own cell, otherwise the one of ``[database]``."""
+    """Return the database of the context's cell, or that of ``[database]`` if the context has no cell."""
     if ctxt.cell is not None:
         return ctxt.cell
     return importlib.import_module('kilonova.db.engine').main()

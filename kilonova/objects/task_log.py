@@ -21,7 +21,10 @@ RUNNING, DONE = 'RUNNING', 'DONE'
 
 @register
 class TaskLog(PersistentObject, KilonovaObject):
-    """One run of a task; ``task_items`` is the number of servers, and the times are those of the period."""
+    """One run of a periodic task.
+
+    ``task_items`` is the number of servers, and the times are begin and end of the period.
+    """
 
     VERSION = '1.0'
     fields = {
@@ -40,7 +43,7 @@ class TaskLog(PersistentObject, KilonovaObject):
     def begin_task(self) -> list[str] | None:
         """Write that the task is running, and return the uuids of the servers that were on the host in the period.
 
-        They include deleted servers. Returns None if there was a run for this period before.
+        Deleted servers are included. Return None if the task has already run for this period.
         """
         usages, begin, end = storage.queries('usages'), naive(self.period_beginning), naive(self.period_ending)
         with storage.database(self._context).write() as conn:
@@ -64,7 +67,7 @@ class TaskLog(PersistentObject, KilonovaObject):
 
     @remotable
     def end_task(self) -> None:
-        """Write that the task is done, with its ``errors`` and ``message``."""
+        """Write that the task is done, with the object's ``errors`` and ``message``."""
         with storage.database(self._context).write() as conn:
             storage.queries('usages').end_audit(conn, self.id, DONE, self.errors, self.message)
         self.state = DONE
@@ -72,5 +75,8 @@ class TaskLog(PersistentObject, KilonovaObject):
 
     @remotable_classmethod
     def get_server(cls, ctxt: RequestContext, uuid: str) -> Instance | None:
-        """Return a server of the run, even if it is deleted, with its metadata; None if the cell does not have it."""
+        """Return a server with its metadata, even if the server is deleted.
+
+        Return None if the cell does not have it.
+        """
         return reading.server(ctxt, storage.database(ctxt), uuid)

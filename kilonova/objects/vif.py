@@ -1,4 +1,4 @@
-"""Vif: an interface of a server, and its JSON form in instance_info_caches.
+"""Vif: an interface of a server, and its JSON form in the column instance_info_caches.network_info.
 
     vif = Vif.read(server.info_cache.network_info[0])
     vif.mac, vif.device_name                      # 'fa:16:3e:…', 'tap1eeb6c43-4f'
@@ -18,32 +18,34 @@ from oslo_utils import strutils
 
 from kilonova.objects.port_resources import ALLOCATION, PortResources
 
-# The number of characters of a port's id in the name of its device on the host. Linux allows 15 characters for the
-# name.
+# The name of a port's device on the host contains this number of characters of the port's id.
+# Linux allows 15 characters for the name.
 _NAMED_BY = 11
-# vnic_types of ports that are functions of a PCI device. Virtual functions are assigned to a guest directly or through
-# a macvtap device; PHYSICAL is a physical function. The network of REMOTE ports is configured by a computer on the card
-# (a DPU), not by the host. VDPA ports look like virtio network cards to the guest.
+# vnic_types of ports that are functions of a PCI device.
+# DIRECT virtual functions are assigned to a guest directly, MACVTAP ones through a macvtap device.
+# PHYSICAL is a physical function.
+# A computer on the card (a DPU), not the host, configures the network of REMOTE ports.
+# VDPA ports look like virtio network cards to the guest.
 DIRECT, MACVTAP, PHYSICAL, REMOTE = 'direct', 'macvtap', 'direct-physical', 'remote-managed'
 VDPA = 'vdpa'
-# vnic_types of ports whose function the accelerator service chooses, not the host.
+# vnic_types of ports whose function is chosen by the accelerator service and not by the host.
 ACCELERATED = ACCELERATED_VIRTUAL, ACCELERATED_PHYSICAL = 'accelerator-direct', 'accelerator-direct-physical'
 WHOLE = (DIRECT, REMOTE, ACCELERATED_VIRTUAL)
-# vnic_types of functions that the guest reaches through another device of the host.
+# vnic_types of functions that a guest does not get directly, but through another device of the host.
 BEHIND = (MACVTAP, VDPA)
 VIRTUAL = (*WHOLE, *BEHIND)
 WHOLE_PHYSICAL = (PHYSICAL, ACCELERATED_PHYSICAL)
-# The vif_type of ports that are macvtap devices on an interface of the host which several guests share.
+# The vif_type of ports that are macvtap devices on a host interface that several guests share.
 ON_INTERFACE = 'macvtap'
-# The vif_types of functions of InfiniBand cards, and of functions whose switch receives a port profile (VM-FEX).
+# vif_types of functions of InfiniBand cards, and of functions whose switch receives a port profile (VM-FEX).
 INFINIBAND, PROFILED = 'ib_hostdev', '802.1qbh'
-# vnic_types of functions that the host claims.
+# vnic_types of functions that the host itself claims for a server.
 FUNCTIONS = (DIRECT, REMOTE, MACVTAP, PHYSICAL, VDPA)
-# The member of binding:profile with the id of the accelerator request.
+# The member of binding:profile that contains the id of the accelerator request.
 REQUEST = 'arq_uuid'
-# The vif_types of ports of Open vSwitch, and of sockets between the guest and a switch in user space.
+# vif_types: ports of Open vSwitch, and sockets between the guest and a switch in user space.
 OVS, VHOST_USER = 'ovs', 'vhostuser'
-# The Open vSwitch bridge of ports that name none, and the prefix of the bridges of trunks (ML2/OVS).
+# The default Open vSwitch bridge, and the name prefix of the bridges of trunks (ML2/OVS).
 _SWITCH, _TRUNK = 'br-int', 'tbr-'
 
 
@@ -57,20 +59,20 @@ class Plug(enum.Enum):
 
 
 def trusts(profile: Mapping[str, Any]) -> bool:
-    """Return whether a binding profile requests a trusted function."""
+    """Return whether the binding profile requests a trusted function, which may change its own MAC address."""
     return strutils.bool_from_string(profile.get('trusted'))
 
 
 def offloads(profile: Mapping[str, Any]) -> bool:
-    """Return whether a binding profile requests hardware offload, where the function is a port of Open vSwitch."""
+    """Return whether the binding profile requests hardware offload, which makes the function a port of Open vSwitch."""
     asked = profile.get('capabilities')
     return isinstance(asked, list) and 'switchdev' in asked
 
 
 def has_representor(vnic_type: str, profile: Mapping[str, Any]) -> bool:
-    """Return whether a port is connected to Open vSwitch by the representor of its function.
+    """Return whether the port's function has a representor (a host device) that connects the function to Open vSwitch.
 
-    This depends on the port's vnic_type and its binding profile.
+    The result depends on the port's vnic_type and its binding profile.
     """
     return vnic_type == VDPA or (vnic_type == DIRECT and offloads(profile))
 
@@ -88,8 +90,8 @@ class VifSubnet:
     """A subnet of an interface.
 
     ``routes`` are pairs (destination, next hop). ``addresses`` are the interface's addresses in the subnet.
-    ``ipv6_mode`` says how a guest gets its address: 'slaac', 'dhcpv6-stateless', 'dhcpv6-stateful' or None. ``id`` is
-    Neutron's id; it is None in caches that the release before wrote.
+    ``ipv6_mode`` says how a guest gets its IPv6 address: 'slaac', 'dhcpv6-stateless', 'dhcpv6-stateful' or None. ``id``
+    is Neutron's id of the subnet; it is None in caches that the previous release wrote.
     """
 
     cidr: str
@@ -104,7 +106,7 @@ class VifSubnet:
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> VifSubnet:
-        """Return the subnet of its stored form."""
+        """Return the subnet for the dict that the info cache stores."""
         gateway, about = stored.get('gateway') or {}, stored.get('meta') or {}
         return cls(
             cidr=stored['cidr'],
@@ -122,7 +124,7 @@ class VifSubnet:
         )
 
     def stored(self) -> dict[str, Any]:
-        """Return the form in which the info cache stores the subnet."""
+        """Return the dict that the info cache stores for the subnet."""
 
         def known(address: str, kind: str, **more: Any) -> dict[str, Any]:
             return {'address': address, 'type': kind, 'version': self.version, 'meta': {}, **more}
@@ -154,9 +156,9 @@ class Vif:
     Attributes:
         details: the vif_details of the port's binding.
         type: the vif_type of the binding.
-        mtu: bytes.
-        active: nothing has to be waited for before the guest can use the interface.
-        preserve_on_delete: the user created the port, and it is not deleted with the server.
+        mtu: the MTU in bytes.
+        active: True if the guest can use the interface now, without waiting for the network service.
+        preserve_on_delete: True if the user created the port, so that it is not deleted with the server.
         security_groups: the names of the security groups.
         resource_request: the resources of Placement that the port requests, in Neutron's form.
         before: {migration: providers in the binding before that migration}. Only the info cache stores it.
@@ -185,7 +187,7 @@ class Vif:
 
     @property
     def bridge(self) -> str | None:
-        """The bridge on the host into which the interface is plugged; None if its type has none."""
+        """The bridge on the host to which the interface is connected, or None if its type uses no bridge."""
         found: str | None = self.details.get('bridge_name')
         return found
 
@@ -196,12 +198,12 @@ class Vif:
 
     @property
     def own_bridge(self) -> str:
-        """The Linux bridge that only this interface uses if its plug is HYBRID."""
+        """The Linux bridge that is used only by this interface. It exists if ``plug`` is HYBRID."""
         return f'qbr{self.id[:_NAMED_BY]}'
 
     @property
     def plug(self) -> Plug | None:
-        """The devices that the host must create; None if libvirt creates them or none are needed."""
+        """The kind of device that the host must create, or None if libvirt creates the devices or none are needed."""
         if self.is_offloaded and self.type == OVS:
             return Plug.REPRESENTOR
         if self.vnic_type != 'normal':
@@ -216,7 +218,7 @@ class Vif:
 
     @property
     def socket(self) -> str | None:
-        """The path of the socket of a vhostuser port; None for other ports."""
+        """The path of the socket of a vhostuser port, or None for other ports."""
         found: str | None = self.details.get('vhostuser_socket')
         return found
 
@@ -227,7 +229,7 @@ class Vif:
 
     @property
     def is_device(self) -> bool:
-        """True if the guest gets the interface as a passthrough device and not as a network card."""
+        """True if the guest gets the interface as a passthrough device and not as an emulated network card."""
         return self.vnic_type in WHOLE_PHYSICAL or self.type == INFINIBAND
 
     @property
@@ -238,26 +240,26 @@ class Vif:
 
     @property
     def is_trusted(self) -> bool:
-        """True if the owner requests a function that may change its own MAC address and receive all frames."""
+        """True if the port's owner requests a function that may change its own MAC address and receive all frames."""
         return trusts(self.profile)
 
     @property
     def is_offloaded(self) -> bool:
-        """True if the interface is connected to Open vSwitch by its function's representor.
+        """True if a representor (a host device) connects the interface's function to Open vSwitch.
 
-        The card then does the switching.
+        The network card itself then switches the packets.
         """
         return has_representor(self.vnic_type, self.profile)
 
     @property
     def slot(self) -> str | None:
-        """The PCI address of the function; None if the port has none, or none yet."""
+        """The PCI address of the port's function, or None if the port has no function or none was chosen yet."""
         found: str | None = self.profile.get('pci_slot')
         return found
 
     @property
     def vlan(self) -> int | None:
-        """The VLAN into which the host puts the interface; None if it uses none."""
+        """The VLAN into which the host puts the interface, or None if it is in no VLAN."""
         return int(self.details.get('vlan') or 0) or None
 
     @property
@@ -266,14 +268,14 @@ class Vif:
         return f'tap{self.id[:_NAMED_BY]}'
 
     def with_group(self, name: str, *, wanted: bool) -> Vif:
-        """Return the interface with a security group of this name (``wanted``), or without it."""
+        """Return a copy of the interface with a security group of this name, or without it if ``wanted`` is False."""
         others = tuple(group for group in self.security_groups if group != name)
         return replace(self, security_groups=(*others, name) if wanted else others)
 
     def with_floating(self, address: str, fixed: str | None) -> Vif:
-        """Return the interface with a floating IP that is associated only with this fixed address.
+        """Return a copy of the interface in which a floating IP is associated only with this fixed address.
 
-        If ``fixed`` is None or not an address of the interface, the floating IP is removed from it.
+        If ``fixed`` is None or not an address of the interface, the floating IP is removed.
         """
         return replace(
             self,
@@ -297,7 +299,7 @@ class Vif:
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> Vif:
-        """Return the interface of its stored form."""
+        """Return the interface for the dict that the info cache stores."""
         network = stored['network']
         about = network.get('meta') or {}
         return cls(
@@ -323,7 +325,7 @@ class Vif:
         )
 
     def stored(self) -> dict[str, Any]:
-        """Return the form in which the info cache stores the interface."""
+        """Return the dict that the info cache stores for the interface."""
         return {
             'id': self.id,
             'address': self.mac,

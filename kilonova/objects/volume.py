@@ -5,9 +5,9 @@
     volume.connection_info(server, 'gpu1', attachment.connection, connector)      # the text of the column afterwards
 
 The column connection_info has Nova's form: {"driver_volume_type", "data": {the connection of Cinder's attachment},
-"serial", "status", …}. Two members are Kilonova's own. ``attached_to`` is the host whose connection it is. ``hosts``
-contains the connectors and connections of the hosts to which the volume was attached. During a live migration the entry
-of the destination also has the id of a separate attachment.
+"serial", "status", …}. Two members are Kilonova's own. ``attached_to`` is the host to which the connection in ``data``
+belongs. ``hosts`` contains the connectors and connections of the hosts to which the volume was attached. During a live
+migration the entry of the destination also has the id of a separate attachment.
 """
 
 from __future__ import annotations
@@ -18,24 +18,25 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 KIND = 'driver_volume_type'
-# The kind of volumes that are files of a share, and the formats of the files.
+# The kind of volumes that are files on a network share, and the formats of these files.
 NFS, RAW, QCOW2 = 'nfs', 'raw', 'qcow2'
-# Kilonova's own member of a connection: the encryption parameters from Cinder. The encryption key itself is in no row
-# and in no message.
+# Kilonova's own member of a connection: the encryption parameters from Cinder.
+# The encryption key itself is never stored in a row or sent in a message.
 ENCRYPTION = 'encryption'
-# Arguments of pending releases: the server whose attachments are deleted, the volumes that are deleted then, and
-# whether all volumes that were created for the server are deleted.
+# Arguments of operations that release a server's volumes later.
+# VOLUMES_OF is the server whose attachments are deleted, and VOLUMES_DELETED lists volumes that are deleted with them.
+# VOLUMES_MADE says whether all volumes that were created for the server are deleted.
 VOLUMES_OF, VOLUMES_DELETED, VOLUMES_MADE = 'volumes_of', 'volumes_deleted', 'volumes_made'
-# Argument of the pending release of a volume swap: the ids of the old and the new volume, and whether the guest uses
-# the new one.
+# Argument of an operation that completes a volume swap later.
+# It has the ids of the old and the new volume, and says whether the guest uses the new one.
 VOLUME_SWAPPED = 'volume_swapped'
-# Argument of a pending release that reports a snapshot to the volume service: its id, status and progress.
+# Argument of an operation that reports a snapshot to the volume service later: its id, status and progress.
 SNAPSHOT_TOLD = 'snapshot_told'
-# The member of an entry of ``known_at`` that is the id of a separate attachment, not of the volume's own one.
+# The member of an entry in ``known_at`` that is the id of a separate attachment to that host.
 ANOTHER = 'attachment_id'
-# Argument of a pending release: the id of an image that is deleted with its volume snapshots, unless it is active.
+# Argument of an operation that deletes an image and its volume snapshots later, unless the image is active.
 SNAPSHOTS_OF = 'snapshots_of'
-# The number of hosts that are stored for a volume: the present one, the one before, and one more.
+# The number of hosts that are stored for a volume: the present host, the previous one, and one more.
 KNOWN = 3
 
 
@@ -44,14 +45,14 @@ class AttachedVolume:
     """A volume of a server.
 
     Attributes:
-        uuid: the uuid of its row.
-        size: GiB.
+        uuid: the uuid of the volume's row in block_device_mapping.
+        size: the size in GiB.
         device: the device name, such as '/dev/vdb'; None if it is not known yet.
-        host: the host to which it is attached; None if it is attached to none.
+        host: the host to which the volume is attached; None if it is attached to none.
         connection: Cinder's connection for that host, including secrets.
-        boot_index: 0 if the server boots from it.
+        boot_index: 0 if the server boots from the volume.
         bus, device_type: as the user requested; None means that the image's values count.
-        known_at: for each host its connector, the connection there, and the 'attachment_id' if it is a separate one.
+        known_at: {host: {'connector', 'connection', 'attachment_id'}}; the last one only for a separate attachment.
     """
 
     uuid: str
@@ -73,13 +74,13 @@ class AttachedVolume:
 
     @property
     def kind(self) -> str | None:
-        """The kind of access: 'rbd', 'nfs', 'iscsi' …; None if the volume is not attached to a host."""
+        """The kind of access to the volume: 'rbd', 'nfs', 'iscsi' …; None if the volume is not attached to a host."""
         found: str | None = self.connection.get(KIND)
         return found
 
     @property
     def encryption(self) -> Mapping[str, Any] | None:
-        """The encryption parameters (encryption_key_id, provider, control_location …); None if not encrypted."""
+        """The encryption parameters (encryption_key_id, provider, control_location …), or None without encryption."""
         return (self.connection.get(ENCRYPTION) or {}) if self.connection.get('encrypted') else None
 
     @property
@@ -88,7 +89,7 @@ class AttachedVolume:
         return self.boot_index == 0
 
     def at(self, host: str) -> AttachedVolume | None:
-        """Return the volume as it is or last was attached to this host; None if no attachment to the host is stored."""
+        """Return the volume as it is attached, or was last attached, to this host. Return None if it never was."""
         if host == self.host:
             return self
         known = self.known_at.get(host)
@@ -97,7 +98,7 @@ class AttachedVolume:
     def coming(self, host: str) -> AttachedVolume | None:
         """Return the volume with its separate attachment to the destination of a live migration.
 
-        Returns None if it has no separate attachment to this host.
+        Return None if the volume has no separate attachment to this host.
         """
         known = self.known_at.get(host, {})
         if host == self.host or ANOTHER not in known:
@@ -112,7 +113,7 @@ class AttachedVolume:
 
     @classmethod
     def read(cls, row: Mapping[str, Any]) -> AttachedVolume:
-        """Return the volume of columns of block_device_mapping; columns may be missing if it is not attached yet."""
+        """Return the volume for columns of block_device_mapping. Columns may be missing if it is not attached yet."""
         stored = json.loads(row.get('connection_info') or '{}')
         connection = {**stored.get('data', {}), KIND: stored[KIND]} if KIND in stored else {}
         return cls(
@@ -151,12 +152,12 @@ class AttachedVolume:
         )
 
     def in_file(self, name: str, format_: str) -> AttachedVolume:
-        """Return the volume with its data in another file of its share."""
+        """Return a copy of the volume whose data is in another file of its network share."""
         return replace(self, connection={**self.connection, 'name': name, 'format': format_})
 
     @property
     def file(self) -> tuple[str, str]:
-        """The name and the format of the file in the share that contains the volume's data."""
+        """The name and the format of the file on the network share that contains the volume's data."""
         return str(self.connection.get('name')), str(self.connection.get('format') or RAW)
 
     def connection_info(
@@ -168,8 +169,8 @@ class AttachedVolume:
     ) -> str:
         """Return the text of the column connection_info for the volume when it is attached to ``server`` on ``host``.
 
-        ``connection`` is the flat dict that Cinder returns, and ``connector`` describes the host. If host or connection
-        is None, the volume is only reserved for the server.
+        ``connection`` is the flat dict that Cinder returns, and ``connector`` describes the host. If ``host`` or
+        ``connection`` is None, the volume is only reserved for the server.
         """
         kept: dict[str, Any] = {
             'status': 'reserved',
@@ -199,9 +200,9 @@ class AttachedVolume:
         connection: Mapping[str, Any] | None = None,
         connector: Mapping[str, Any] | None = None,
     ) -> str:
-        """Return the text of the column connection_info when the volume also has a separate attachment to another host.
+        """Return the text of the column connection_info when the volume also has a separate attachment to ``host``.
 
-        Without ``attachment_id`` the separate attachment to that host is removed from the text.
+        If ``attachment_id`` is None, the separate attachment to ``host`` is removed from the text.
         """
         known = {key: value for key, value in self.known_at.get(host, {}).items() if key != ANOTHER}
         if attachment_id is not None and connection is not None:

@@ -1,4 +1,4 @@
-"""VolumeUsage: how much servers read from and wrote to a volume (table ``volume_usage_cache``).
+"""VolumeUsage: how much servers read from a volume and wrote to it (table ``volume_usage_cache``).
 
 Example:
     found = [VolumeUsage(ctxt, volume_id=…, instance_uuid=…, curr_reads=7, …)]
@@ -12,7 +12,7 @@ from kilonova.context import RequestContext
 from kilonova.objects import fields, storage
 from kilonova.objects.base import KilonovaObject, PersistentObject, register, remotable_classmethod
 
-# The fields that a host sets for a volume of a guest.
+# The fields that a host sets when it reports the counters of a guest's volume.
 TOLD = (
     'volume_id',
     'instance_uuid',
@@ -30,8 +30,8 @@ TOLD = (
 class VolumeUsage(PersistentObject, KilonovaObject):
     """The counters of one volume.
 
-    ``curr_*`` counts since the guest was started. ``tot_*`` counts everything before that, including servers that had
-    the volume earlier. ``*_reads`` and ``*_writes`` are numbers of requests, the others are bytes.
+    ``curr_*`` counts since the guest was started. ``tot_*`` counts everything before the start, including earlier
+    servers of the volume. ``*_reads`` and ``*_writes`` are numbers of requests, the other counters are bytes.
     """
 
     VERSION = '1.0'
@@ -56,7 +56,7 @@ class VolumeUsage(PersistentObject, KilonovaObject):
 
     @remotable_classmethod
     def count(cls, ctxt: RequestContext, found: list[VolumeUsage]) -> list[VolumeUsage]:
-        """Write the current counters that a host ``found``, and return the rows of these volumes afterwards.
+        """Write the current counters that a host reports, and return the rows of these volumes after the write.
 
         Each element of ``found`` has the fields ``TOLD``. Volumes that a server no longer has are left out. Runs in one
         transaction.
@@ -66,6 +66,6 @@ class VolumeUsage(PersistentObject, KilonovaObject):
             return [cls.from_row(ctxt, row) for row in storage.queries('volume_usage').count(conn, told)]
 
     def total(self, counter: str) -> int:
-        """Return the sum of all counts of 'reads', 'read_bytes', 'writes' or 'write_bytes'."""
+        """Return the total of a counter ('reads', 'read_bytes', 'writes' or 'write_bytes') over all servers."""
         before, since = getattr(self, f'tot_{counter}'), getattr(self, f'curr_{counter}')
         return int(before + since)

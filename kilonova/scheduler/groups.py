@@ -1,11 +1,11 @@
-"""Server groups as one select sees them: the members of the request's group, and the hosts that they are on.
+"""Members and hosts of the server group of a scheduling request.
 
     groups.prepare(spec, uuids, snapshot, filters, weighers)
     spec.instance_group.places      # {server: hosts}
 
-The stored request contains only the group's uuid. Members and hosts are read again for each select, in two statements
-and one more for each cell. If two schedulers choose at the same time, the claim on the host enforces the policy
-(``db.queries.group_claims``).
+The stored request contains only the group's uuid. Members and hosts are read again for each call of
+``select_destinations``, with two SQL statements and one more for each cell. If two schedulers choose at the same time,
+the claim on the host enforces the policy (``db.queries.group_claims``).
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ NEEDED = {
 def prepare(
     spec: RequestSpec, uuids: Sequence[str], snapshot: HostSnapshot, filters: Sequence[Any], weighers: Sequence[Any]
 ) -> None:
-    """Fill in the members and hosts of the request's group, or remove the group from the request if it was deleted.
+    """Write the group's current members and hosts into the request, or remove a deleted group from the request.
 
-    ``hosts`` of a group with policy affinity are the hosts where its other servers are and stay. ``uuids`` are the
+    For policy affinity, ``hosts`` of the group has the hosts of members that are not being moved. ``uuids`` are the
     servers for which hosts are chosen. Raises NoValidHost if no filter or weigher for the group's policy is enabled, or
-    if all other servers of an affinity group are being moved, because the group's host is only known after these moves.
+    if all other members of an affinity group are being moved, because the group's host is unknown until these moves
+    end.
     """
     group = spec.instance_group if 'instance_group' in spec else None
     if group is None or 'uuid' not in group:
@@ -51,7 +52,7 @@ def prepare(
     group.places = _places(members, uuids, snapshot)
     others = {server: hosts for server, hosts in group.places.items() if server not in uuids}
     if row['policy'] == AFFINITY:
-        # A server that is being moved has two hosts; which of them it stays on is known when the move ends.
+        # A server that is being moved has two hosts. Only the end of the move decides on which of them it stays.
         group.hosts = sorted({host for hosts in others.values() if len(hosts) == 1 for host in hosts})
         if others and not group.hosts:
             raise errors.NoValidHost(
@@ -72,7 +73,7 @@ def _places(members: Collection[str], uuids: Sequence[str], snapshot: HostSnapsh
     table = snapshot.table
     with table.lock:
         for server in members:
-            # Servers of this request have no host yet: this select chooses it.
+            # Servers of this request have no host yet, because the current scheduling call chooses it.
             if server not in places and server not in uuids:
                 sent = {table.node(place)[1]['host'] for place in table.reservations.sent_to(server)}
                 if sent:

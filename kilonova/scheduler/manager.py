@@ -3,8 +3,8 @@
     manager = SchedulerManager(conf, databases, cells, PlacementClient(session.adapter(conf, 'placement')))
     transport.serve('scheduler', conf.host, manager.endpoints()).start()
 
-A select sends at most one query for candidates to Placement, and one claim for each server. With one cell, it runs two
-SQL statements if no host has changed since the last select.
+Usually, one call of ``select_destinations`` sends at most one query for candidates to Placement, and one claim for each
+server. With one cell, the call runs two SQL statements if no host has changed since the previous call.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ from kilonova.scheduler.select import NOT_ENOUGH, Offers, Select, SelectSettings
 
 LOG = logging.getLogger(__name__)
 
-# Number of attempts of one select if a host was lost only because its claims were refused, and the basis of the growing
-# pause between attempts (in seconds).
+# TRIES is the number of attempts of one call if hosts were lost only because their claims were refused.
+# PAUSE (in seconds) is the basis of the growing pause between these attempts.
 TRIES = 5
 PAUSE = 0.1
 
@@ -64,7 +64,8 @@ PAUSE = 0.1
 class Candidates:
     """All hosts that Placement offers for a request.
 
-    ``silent`` names cells that do not answer; their hosts are missing.
+    ``snapshot`` has the hosts, ``answer`` is Placement's answer. ``silent`` names the cells that do not answer; hosts
+    of these cells are missing.
     """
 
     snapshot: HostSnapshot
@@ -72,7 +73,7 @@ class Candidates:
     silent: list[str]
 
     def offers(self, spec: RequestSpec) -> PlacementCandidates:
-        """Return the hosts and their allocation requests, without capacity claimed after Placement's answer."""
+        """Return the hosts with their allocation requests, minus capacity that was claimed after Placement's answer."""
         return PlacementCandidates(self.snapshot, spec, self.answer)
 
 
@@ -130,7 +131,7 @@ class SchedulerManager:
     ) -> Any:
         """Return a list of Selections for each server: its host, then alternate hosts of the same cell.
 
-        With ``return_objects`` False, return the old form, which is one dict {host, nodename, limits} for each server.
+        If ``return_objects`` is False, return the old form, which is one dict {host, nodename, limits} for each server.
 
         Args:
             ctxt: Context of the request.
@@ -138,8 +139,8 @@ class SchedulerManager:
             instance_uuids: The servers; by default the one in ``spec_obj``.
             return_objects: Whether to return Selections.
             return_alternates: Whether to return alternate hosts.
-            claim: Whether to allocate the host to the server in Placement. An earlier call that was not answered may
-                have done this already.
+            claim: Whether to write an allocation for each server to Placement. An earlier call whose answer was lost
+                may have written the allocation already.
             time_left: Seconds from now after which nothing is claimed any more.
             operations: Boot operations of the callers, one for each server. Claims for an operation that no longer
                 waits are released.
@@ -205,7 +206,7 @@ class SchedulerManager:
 
 @contextmanager
 def _refused() -> Iterator[None]:
-    """Raise NoValidHost instead of errors that mean that no host can ever take the request."""
+    """Raise NoValidHost in place of the errors which mean that no host can ever take the request."""
     try:
         yield
     except (queries.RequestFilterFailed, PciInvalidAlias, PlacementInvalid, QueryTooLong) as error:
@@ -213,7 +214,7 @@ def _refused() -> Iterator[None]:
 
 
 class _Request:
-    """One call of select_destinations."""
+    """The work of one call of select_destinations."""
 
     def __init__(
         self,
@@ -233,7 +234,8 @@ class _Request:
         self._answers = answers
         self._filters, self._weighers, self._prefilters, self._spec = enabled, weighers, ahead, spec
         section = conf.filter_scheduler
-        # A request that names no host is no rebuild, even if its hints say so: it would get a host without allocation.
+        # Only a request that names hosts counts as a rebuild, whatever its hints say.
+        # Otherwise a request for any host could get one without an allocation in Placement.
         self._trace, self._is_rebuild = trace, filters.is_rebuild(spec) and self._names_hosts()
         self._settings = SelectSettings(
             alternates, section.host_subset_size, section.shuffle_best_same_weighed_hosts, trace
@@ -241,10 +243,11 @@ class _Request:
 
     @_refused()
     def run(self, uuids: list[str], claim: bool, asker: Caller) -> SelectionPlan:
-        """Choose hosts for the servers, and claim them if ``claim`` is True.
+        """Choose hosts for the servers, and claim the hosts in Placement if ``claim`` is True.
 
-        First the changes of hosts are read. Then hosts are chosen from the scheduler's own data, or from a stored
-        answer of Placement. If this is impossible or finds too few hosts, Placement is asked for candidates.
+        First, changes of hosts are read from the databases. Then hosts are chosen with the scheduler's own data, or
+        with a stored answer of Placement. If neither is possible or too few hosts are found, Placement is queried for
+        candidates.
         """
         if self._is_rebuild:
             return self._rebuild()
@@ -264,7 +267,7 @@ class _Request:
         try:
             if silent:
                 return self._by_candidates(query, uuids, claims)
-            # Placement is queried only about the chosen hosts.
+            # Only the chosen hosts are then checked in Placement, by one query and one claim for each.
             own = LocalCandidates.of(self._snapshot, self._qualified, self._spec, query, claims)
             if own is not None:
                 return self._by_offers(own, uuids, claims) or self._by_candidates(query, uuids, claims)
@@ -290,7 +293,7 @@ class _Request:
         return self._by_offers(offers, uuids, claims) if whole else None
 
     def _by_offers(self, offers: Offers, uuids: list[str], claims: Claims) -> SelectionPlan | None:
-        """Return a plan without a query for candidates to Placement, or None if the query is necessary."""
+        """Return a plan without a query for candidates to Placement, or None if Placement must be queried."""
         plan = self._choose(offers, uuids, claims)
         if plan is None:
             claims.give_back()
@@ -298,9 +301,9 @@ class _Request:
         return plan
 
     def _start_over(self, uuids: list[str]) -> None:
-        """Prepare another choice: read the server group again and clear the trace.
+        """Prepare another choice: read the server group again and clear the trace of the first choice.
 
-        The servers that the first choice put into the group have been released.
+        The first choice may have added servers to the group whose claims were released.
         """
         self._look_at_group(uuids)
         if self._trace is not None:
@@ -312,11 +315,12 @@ class _Request:
     def _choose(self, offers: Offers, uuids: Sequence[str], claims: Claims | None) -> SelectionPlan | None:
         """Return a plan with a claim for each server, or None if there are not enough hosts.
 
-        If it returns None, claims that were made before are not released.
+        If the result is None, the caller must release the claims that were made before.
         """
         select = Select(self._snapshot, self._spec, self._filters, self._weighers, self._settings, offers, claims)
         kept: Collection[str] = ()
-        # Without claims, the lock is held all the time, so that no other thread sees the temporary reservations.
+        # Without claims, the lock is held during the whole choice, so that other threads never see temporary
+        # reservations.
         with self._snapshot.table.lock if claims is None else nullcontext():
             try:
                 plan = select.plan(uuids)
@@ -347,7 +351,7 @@ class _Request:
             report = self._report(query, answer, uuids)
             if claims is None or tries == TRIES or not report.lost_races:
                 raise self._refusal(query, report)
-            # The capacity may be free again then, because the server that claimed it got another host or failed.
+            # A server that claimed the capacity may have got another host or failed, so the capacity may be free soon.
             time.sleep(random.uniform(0.5, 1.5) * PAUSE * tries)
         if claims is not None:
             claims.check_time()
@@ -358,7 +362,7 @@ class _Request:
     def _report(
         self, query: queries.CandidateQuery, answer: CandidateResponse, uuids: list[str]
     ) -> reasons.RefusalReport:
-        """Return the reasons why there is no host."""
+        """Return the reasons why no host fits the request."""
         self._look_at_group(uuids)
         self._spec.instance_uuid = uuids[0]
         with self._snapshot.table.lock:
@@ -375,7 +379,7 @@ class _Request:
         )
 
     def _refusal(self, query: queries.CandidateQuery, report: reasons.RefusalReport) -> errors.NoValidHost:
-        """Return the error with the reasons, and log them."""
+        """Log the reasons why no host fits, and return them as an error."""
         if self._trace is not None:
             self._trace.report = report
         text = report.text()
@@ -398,7 +402,10 @@ class _Request:
         return Candidates(self._snapshot, answer, self._snapshot.cells.silent)
 
     def _ask(self, query: queries.CandidateQuery) -> tuple[CandidateResponse, queries.CandidateQuery | None]:
-        """Return Placement's candidates, and the second query if one was necessary, otherwise None."""
+        """Query Placement for candidates, and return its answer and the fallback query, or None if none was sent.
+
+        The fallback query asks for VCPU in place of dedicated CPUs.
+        """
         asking, clones = query.collapsed()
         asked = time.monotonic()
         with self._snapshot.table.lock:
@@ -415,15 +422,15 @@ class _Request:
                 'or a temporary occurrence as compute nodes start up.'
             )
         elif unknown := self._snapshot.unusable(answer.by_root):
-            # These are hosts that were added a moment ago, or the provider of a shared disk.
+            # The unknown hosts were added a moment ago, or are the provider of a shared disk.
             self._snapshot.refresh()
             self._snapshot.tell_serviceless(unknown)
         return answer, fallback
 
     def _add_fallback(self, answer: CandidateResponse, query: queries.CandidateQuery) -> None:
-        """Add hosts without PCPU to the answer, after the hosts with PCPU.
+        """Add hosts that do not report dedicated CPUs (PCPU) to Placement's answer, after the hosts that do.
 
-        They are computes that can pin CPUs but do not report it yet.
+        Such hosts may be able to pin CPUs and not report it yet. They are found with VCPU in place of PCPU.
         """
         LOG.debug('Requesting fallback allocation candidates with VCPU instead of PCPU')
         found, more = answer.found, self._placement.allocation_candidates(query.collapsed()[0].pairs())
@@ -438,9 +445,9 @@ class _Request:
         found['provider_summaries'] = {**summaries, **found['provider_summaries']}
 
     def _rebuild(self) -> SelectionPlan:
-        """Return a plan with the server's own host, without allocation.
+        """Return a plan in which a server that is rebuilt stays on its host, without an allocation.
 
-        Only filters that check rebuilds are run.
+        Only filters that apply to rebuilds are run. Raises NoValidHost if the host does not pass them.
         """
         self._snapshot.refresh()
         uuid = self._spec.instance_uuid if 'instance_uuid' in self._spec else ''
@@ -460,7 +467,7 @@ class _Request:
             pinning=pinning,
         )
         if only_cell(self._spec) and len(self._snapshot.cells.uuids()) > 1:
-            # Placement does not know cells, so all hosts of a limited answer may be in other cells.
+            # Placement does not know cells. With a limit, all hosts of its answer could be in other cells.
             query.limit = None
         prefilters.run(
             self._prefilters,
@@ -474,10 +481,10 @@ class _Request:
         return query
 
     def _check_classes(self, query: queries.CandidateQuery) -> None:
-        """Raise RequestFilterFailed if the flavor names the resource class of PCI devices.
+        """Raise RequestFilterFailed if the flavor names a resource class that belongs to PCI devices.
 
-        Servers get devices only by PCI requests. A device that is named by its class would be allocated without its
-        host knowing it. This sends a request to Placement only for flavors with custom classes.
+        Servers get PCI devices only by PCI requests. If a flavor named the class of a device, Placement would allocate
+        the device and its host would not know. Only flavors with custom classes cause a request to Placement here.
         """
         for key, name in queries.own_classes(query, self._spec.flavor.extra_specs):
             if self._placement.list_providers(resources=f'{name}:1', required=MANAGED_PCI):
@@ -490,7 +497,7 @@ class _Request:
                 )
 
     def _names_hosts(self) -> bool:
-        """Return whether the request names the hosts or nodes for the servers."""
+        """Return whether the request names the host or node for its servers."""
         spec = self._spec
         destination = spec.requested_destination if 'requested_destination' in spec else None
         return any(name in spec and getattr(spec, name) for name in ('force_hosts', 'force_nodes')) or (

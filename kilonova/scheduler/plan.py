@@ -15,8 +15,8 @@ class Candidate:
     Attributes:
         host: The chosen host.
         request: The allocation request; None if nothing is to be allocated because the server is on this host already.
-        held: True if an earlier select for the same server has written the allocation. Placement's answer then counted
-            it as used.
+        held: True if an earlier call for the same server has already written the allocation. Placement's answer counts
+            the amounts as used in this case.
     """
 
     host: HostState
@@ -26,7 +26,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class SelectionPlan:
-    """A choice for each server in the order of the request, and as many lists of alternates."""
+    """The chosen hosts, one for each server in the order of the request, and the alternate hosts of each server."""
 
     choices: list[Candidate]
     alternates: list[list[Candidate]]

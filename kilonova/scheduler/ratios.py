@@ -2,7 +2,7 @@
 
     ratios(('cpu.percent=-1', 'rack=2'), '[metrics]weight_setting')      # {'cpu.percent': -1.0, 'rack': 2.0}
 
-Each name is something that a weigher adds up, and its ratio is the factor.
+A weigher multiplies the value of each name by its ratio, and adds the products up.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ LOG = logging.getLogger(__name__)
 def ratios(setting: tuple[str, ...], option: str) -> Mapping[str, float]:
     """Return {name: ratio} of a setting.
 
-    An entry that is not of the form name=ratio is left out, and logged once. ``option`` is the option's name for the
-    log.
+    An entry that is not of the form name=ratio is left out, and an error is logged once. The log line names ``option``.
     """
     found: dict[str, float] = {}
     for entry in setting:

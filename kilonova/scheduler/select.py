@@ -4,9 +4,9 @@
     plan = select.plan(uuids)               # None: not enough hosts; the caller must release the claims that were made
     select.forget(but=kept)                 # remove the reservations for all other servers
 
-``offers`` provides the hosts and the allocation that each of them has for a server: ``own_view.OwnView``,
-``candidates.Offered`` or ``candidates.Staying``. If a claim is refused, the next host is tried. A chosen host gets a
-reservation in the table before the claim, so that other threads see its resources as used.
+``offers`` provides the hosts, and the allocation of a server on each of them: ``local_candidates.LocalCandidates``,
+``candidates.PlacementCandidates`` or ``candidates.CurrentHost``. If a claim is refused, the next host is tried. Before
+the claim, the host gets a reservation in the host table, so that other threads see its resources as used.
 """
 
 from __future__ import annotations
@@ -40,17 +40,18 @@ from kilonova.scheduler.plugins.guard import Guard
 LOG = logging.getLogger(__name__)
 
 NOT_ENOUGH = 'There are not enough hosts available.'
-# Maximal number of hosts in a DEBUG line.
+# Maximum number of hosts in a line of the DEBUG log.
 SHOWN = 50
-# Seconds to wait for other claims under way that may take the same resources. After that, Placement decides.
+# Seconds to wait for claims under way of other threads that may take the same resources. Then Placement decides.
 WAIT = 10.0
 
 
 @dataclass(frozen=True)
 class SelectSettings:
-    """Options of a select. ``alternates`` is the number of alternate hosts for each choice.
+    """Options of one choice of hosts.
 
-    ``trace`` records the steps.
+    ``alternates`` is the number of alternate hosts for each server. One of the best ``subset_size`` hosts is taken at
+    random. With ``shuffle_best``, hosts of equal weight are in random order. ``trace`` records the steps.
     """
 
     alternates: int = 0
@@ -60,13 +61,13 @@ class SelectSettings:
 
 
 class Offers(Protocol):
-    """The hosts that may take a server, and the allocation of each host.
+    """The hosts that may take a server, and the allocation that a server gets on each host.
 
     Attributes:
-        final: True if there is no other way to find a host, so the log explains why there is none.
-        most: Number of best hosts that are tried, or None for all.
-        refusals: Number of hosts whose claim may be refused; one more ends the select. None for any number.
-        tries: Number of requests of one host that are claimed before the next host.
+        final: True if no other source of hosts is tried afterwards. The log then explains why no host was found.
+        most: Number of the best hosts that are tried, or None for all.
+        refusals: Number of hosts whose claim may be refused; one more ends the choice. None for any number.
+        tries: Number of allocation requests of one host that are claimed before the next host is tried.
     """
 
     final: bool
@@ -76,12 +77,12 @@ class Offers(Protocol):
 
     @property
     def room(self) -> RemainingCapacity | None:
-        """Remaining capacity in Placement's answer, or None if only the table has it."""
+        """Remaining capacity in Placement's answer, or None if no answer of Placement is used."""
         ...
 
     @property
     def late(self) -> Mask | None:
-        """Mask of hosts that are chosen only after other hosts with the same weight, or None."""
+        """Mask of hosts that are chosen only if no other host has the same weight, or None."""
         ...
 
     def hosts(self) -> Mask:
@@ -89,11 +90,17 @@ class Offers(Protocol):
         ...
 
     def masks(self, look: HostArrays, first: bool) -> Iterator[tuple[str, Mask]]:
-        """Yield further conditions for hosts as (name, mask). ``first`` is True for the first server of the request."""
+        """Yield conditions that hosts must meet before the filters run, as (name, mask).
+
+        ``first`` is True for the first server of the request.
+        """
         ...
 
     def candidates(self, host: HostState) -> list[Request] | None:
-        """Return the host's allocation requests for filters, or None if Placement was not asked for candidates."""
+        """Return the host's allocation requests, or None if Placement was not asked for candidates.
+
+        Filters may remove some of them.
+        """
         ...
 
     def requests(self, place: int, host: HostState) -> list[Request] | None:
@@ -101,15 +108,15 @@ class Offers(Protocol):
         ...
 
     def qualifies(self, host: HostState) -> bool:
-        """Return whether the host may be claimed. It is called before the claim, without the table's lock."""
+        """Return whether the host may be claimed. It is called before the claim, without the host table's lock."""
         ...
 
 
 class Select:
     """One choice of hosts for the servers of a request.
 
-    Without ``claims`` nothing is claimed, and the caller must hold the table's lock all the time. With ``building``,
-    chosen servers count as builds under way on their hosts.
+    If ``claims`` is None, nothing is claimed, and the caller must hold the host table's lock during the whole choice.
+    If ``building`` is True, chosen servers count as builds under way on their hosts.
     """
 
     def __init__(
@@ -130,11 +137,11 @@ class Select:
         self._offers, self._claims, self._building, self._rng = offers, claims, building, rng
         self._look = HostArrays(snapshot)
         self._states: dict[int, HostState] = {}
-        # All hosts share this object. It reads the servers once, when a filter needs them.
+        # All hosts share this function, so that the rows of servers are read once, when a filter needs them.
         self._servers_of = snapshot.servers.on()
-        # Mask of the hosts that passed the filters for the previous servers of the request.
+        # Mask of the hosts that passed the filters for the previous servers of the same request.
         self._passed: Mask | None = None
-        # Filters whose mask is only an upper bound. They are called again for the chosen host.
+        # Filters whose mask may pass too many hosts (``at_most``). They check the chosen host again by itself.
         self._exact: list[filtering.BaseHostFilter] = []
         self._refused: set[int] = set()
         # Indexes of the hosts of the last choice, best first.
@@ -160,7 +167,7 @@ class Select:
         if not self._settings.alternates:
             return SelectionPlan(choices, [[] for _ in choices])
         with self._table.lock:
-            # With one server, its choice does not change the weights of the other hosts.
+            # If the request has only one server, its choice does not change the weights of the other hosts.
             if len(uuids) > 1:
                 self._order = self._best(self._filter(len(uuids)))
             taken = {place for place, _ in chosen}
@@ -208,10 +215,10 @@ class Select:
         return None if held is None else (self._moved(uuid, held), held)
 
     def _reserve(self, uuid: str, order: deque[int], tried: _Tried) -> tuple[int, HostState, Request | None] | None:
-        """Reserve the next host and allocation request for the server, or return None if there is no further one.
+        """Reserve the next host and allocation request for the server, or return None if no host is left.
 
-        Hosts without a fitting request are removed from ``order``. If all fitting requests of a host may be taken by
-        claims under way, it waits for these claims, in total up to WAIT seconds.
+        Hosts without a fitting request are removed from ``order``. If claims under way may take what all fitting
+        requests of a host need, the call waits for these claims, up to WAIT seconds in total.
         """
         until = time.monotonic() + WAIT
         while order:
@@ -242,7 +249,7 @@ class Select:
         return None
 
     def _requests(self, place: int, host: HostState) -> list[Request] | None:
-        """Return the host's allocation requests after the filters whose mask is only an upper bound.
+        """Return the host's allocation requests that pass the filters whose mask may pass too many hosts.
 
         The list is empty if one of these filters rejects the host.
         """
@@ -268,9 +275,9 @@ class Select:
         return choice
 
     def _moved(self, uuid: str, choice: Candidate) -> int | None:
-        """Move the server's reservation to the host of an earlier select's allocation, and return this host's index.
+        """Move the server's reservation to the host of an earlier call's allocation, and return this host's index.
 
-        Return None if the table does not know the host.
+        Return None if the host is not in the host table.
         """
         assert choice.request is not None
         with self._table.lock:
@@ -287,7 +294,7 @@ class Select:
                         self._building,
                     ),
                 )
-                # Time 0, because Placement's answer already contains this claim.
+                # The claim gets time 0, because Placement's answer already contains it.
                 self._table.reservations.made(uuid, 0.0)
                 self._made.append(uuid)
             self._states.pop(place if place is not None else -1, None)
@@ -296,7 +303,7 @@ class Select:
     def _remember(self, uuid: str, host: HostState) -> None:
         group = self._spec.instance_group if 'instance_group' in self._spec else None
         if group is not None:
-            # The filters for the next server of the request must see this one.
+            # The filters for the next server of the request must count this server as a member of the group.
             group.put(uuid, host.host)
 
     def _alternates(self, choice: Candidate, taken: Collection[int | None]) -> Iterator[Candidate]:
@@ -321,7 +328,7 @@ class Select:
 
     # -- filter and weigh ----------------------------------------------------------------------------------------------
     def _best(self, passing: Mask) -> list[int]:
-        """Return the indexes of the best of these hosts, best first."""
+        """Return the indexes of the best of the passing hosts, best first."""
         places = np.flatnonzero(passing)
         if self._offers.late is not None:
             places = places[np.argsort(self._offers.late[places], kind='stable')]
@@ -333,8 +340,7 @@ class Select:
             LOG.info('None of %d hosts has a valid weight, so no host is chosen', len(places))
         places, weights, count = places[weighable], weights[weighable], self._offers.most
         if count is not None and len(places) > count:
-            # Keep all hosts with the lowest weight that is still needed, so that hosts of equal weight are sorted by
-            # index.
+            # All hosts with the lowest weight that is needed stay, so that hosts of equal weight are sorted by index.
             least = np.partition(weights, len(weights) - count)[len(weights) - count]
             places, weights = places[weights >= least], weights[weights >= least]
         if self._settings.shuffle_best:
@@ -384,7 +390,8 @@ class Select:
     def _run_filters(self, index: int, passing: Mask, steps: _Steps) -> Mask:
         """Return the mask of the hosts that pass all filters.
 
-        Filters that check all hosts at once run first, then the others for the hosts that are left.
+        Filters that check all hosts at once run first. The filters that check single hosts run afterwards, only for the
+        hosts that are left.
         """
         single: list[Any] = []
         self._exact = []
@@ -418,9 +425,9 @@ class Select:
         return passing
 
     def _named(self, passing: Mask) -> tuple[Mask, bool]:
-        """Return the mask without ignored hosts and restricted to named hosts, and whether hosts are forced.
+        """Return the mask restricted to the hosts that the request names, and whether the request forces hosts.
 
-        Forced hosts are not filtered, but a host of a requested destination is.
+        Ignored hosts are removed. A forced host is not filtered, but the host of a requested destination is.
         """
         ignored = {name.lower() for name in self._names('ignore_hosts')}
         if ignored:
@@ -483,7 +490,7 @@ class Select:
         return [self._table.row(place)[column] for place in np.flatnonzero(mask).tolist()]
 
     def _weigh(self, places: NDArray[np.int64]) -> Values:
-        """Return the hosts' weights, which are -inf for hosts for which a weigher raised."""
+        """Return the weights of the hosts at these indexes. A host for which a weigher raised an error has -inf."""
         total = np.zeros(len(places))
         if len(places) < 2:
             return total
@@ -509,9 +516,9 @@ class Select:
         return total
 
     def _multiplier(self, weigher: Any, places: NDArray[np.int64], guard: Guard) -> Any:
-        """Return the weigher's multiplier, as one number or as an array with one number for each host.
+        """Return the weigher's multiplier: one number for all hosts, or an array with one number for each host.
 
-        It is an array if aggregates or the weigher itself override the configured number.
+        An array is returned if metadata of aggregates or the weigher's class override the configured number.
         """
         if type(weigher).weight_multiplier is not weighing.BaseHostWeigher.weight_multiplier:
             return np.asarray(weighing.multipliers_of(weigher, [self._state(int(place)) for place in places], guard))
@@ -549,7 +556,7 @@ class _Tried:
 
 
 class _Steps:
-    """Writes the result of each filter to the trace and the log."""
+    """Writes the result of each filter to the trace and to the log."""
 
     def __init__(self, select: Select, trace: Trace | None) -> None:
         self._table, self._trace = select._table, trace  # noqa: SLF001 - the same module
@@ -565,7 +572,7 @@ class _Steps:
             self._trace.start(self._before)
 
     def took(self, name: str, before: Mask, after: Mask) -> Mask:
-        """Record the hosts before and after a filter, and return ``after``."""
+        """Record which hosts a filter received and passed, and return ``after``, the mask of the passed hosts."""
         if self._trace is not None:
             self._trace.masked(name, self._table, before, after)
         count = int(np.count_nonzero(after))
@@ -606,7 +613,7 @@ class _Steps:
 
 
 def _weights(values: Values, multiplier: Any, weigher: Any) -> Values:
-    """Return what a weigher adds to each host's weight; -inf where it returned no number."""
+    """Return the number that a weigher adds to each host's weight. It is -inf for a host without a valid value."""
     good = ~np.isnan(values + multiplier)
     if good.all():
         answer: Values = weighing.normalize(values, weigher.minval, weigher.maxval) * multiplier

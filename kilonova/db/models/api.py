@@ -1,4 +1,4 @@
-"""Tables of the API database. Their rows are deleted without soft delete."""
+"""Tables of the API database. Deleted rows are removed at once (there is no soft delete)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kilonova.db.models.base import (
 
 
 class Base(DeclarativeBase):
-    """Base class of the API database's models. Core code uses their ``__table__``."""
+    """Base class of the API database's models. Queries use the ``__table__`` of each model with SQLAlchemy Core."""
 
     if TYPE_CHECKING:
         __table__: ClassVar[sa.Table]
@@ -31,19 +31,19 @@ class Base(DeclarativeBase):
 
 
 class Operation(OperationColumns, Base):
-    """An operation that is not in a cell, such as the boot of a server that has no cell yet."""
+    """An operation (accepted work on a server) that is not in a cell, such as the boot of a server without a cell."""
 
     __tablename__ = 'operations'
 
 
 class Lease(LeaseColumns, Base):
-    """The lease of a conductor process in the API database."""
+    """The lease of a conductor process in the API database. It shows that the process is alive."""
 
     __tablename__ = 'leases'
 
 
 class CellMapping(Timestamps, Base):
-    """A cell with its transport URL and its database URL, which may contain {templates}."""
+    """A cell with its transport URL and its database URL. The URLs may contain templates such as {hostname}."""
 
     __tablename__ = 'cell_mappings'
     __table_args__ = (index('cell_mappings', 'uuid'), unique('cell_mappings', 'uuid'), TABLE_OPTIONS)
@@ -73,7 +73,7 @@ class HostMapping(Timestamps, Base):
 
 
 class InstanceMapping(Timestamps, Base):
-    """The mapping of a server to its cell. ``cell_id`` is NULL as long as the server is a build request."""
+    """The mapping of a server to its cell. ``cell_id`` is NULL until a cell is chosen for the server."""
 
     __tablename__ = 'instance_mappings'
     __table_args__ = (
@@ -94,7 +94,7 @@ class InstanceMapping(Timestamps, Base):
 
 
 class RequestSpec(Timestamps, Base):
-    """The request spec of a server as JSON, with what its user requested."""
+    """The request spec of a server (what its user requested), as JSON."""
 
     __tablename__ = 'request_specs'
     __table_args__ = (index('request_specs', 'instance_uuid'), unique('request_specs', 'instance_uuid'), TABLE_OPTIONS)

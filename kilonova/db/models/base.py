@@ -15,10 +15,11 @@ from sqlalchemy.orm import declared_attr, mapped_column
 _MYSQL = ('mysql', 'mariadb')
 
 MediumText = sa.Text().with_variant(mysql.MEDIUMTEXT(), *_MYSQL)
-# MySQL's DATETIME rounds to whole seconds without fsp. Then times from different servers would differ.
+# Without fsp, MySQL's DATETIME rounds to whole seconds, so that times from different databases would differ.
 DateTime = sa.DateTime().with_variant(mysql.DATETIME(fsp=6), *_MYSQL)
 
-# MySQL's default collation ignores case. SQLite and PostgreSQL compare exactly, as UUIDs, keys and host names require.
+# MySQL's default collation ignores case, but UUIDs, keys and host names must be compared exactly.
+# SQLite and PostgreSQL compare exactly by default.
 TABLE_OPTIONS = {
     'mysql_engine': 'InnoDB',
     'mysql_charset': 'utf8mb4',
@@ -32,7 +33,7 @@ NAMING = {'fk': 'fk_%(table_name)s_%(column_0_name)s'}
 
 
 def utcnow() -> dt.datetime:
-    """Return the current time as naive UTC, the form of all datetime columns."""
+    """Return the current time as naive UTC, the form in which all datetime columns store times."""
     return dt.datetime.now(dt.UTC).replace(tzinfo=None)
 
 
@@ -42,33 +43,34 @@ def unique(table: str, *columns: str) -> sa.UniqueConstraint:
 
 
 def index(table: str, *columns: str, name: str | None = None, prefixes: dict[str, int] | None = None) -> sa.Index:
-    """Return an index named ``<table>_<column>_idx``.
+    """Return an index named ``<table>_<column>_idx``, or ``name`` if it is given.
 
-    ``prefixes`` limits columns that would make MySQL's key too long.
+    ``prefixes`` is {column: number of characters to index}. It is needed for columns that would make MySQL's key too
+    long.
     """
     lengths: dict[str, Any] = {f'{dialect}_length': prefixes for dialect in _MYSQL} if prefixes else {}
     return sa.Index(name or '_'.join((table, *columns, 'idx')), *columns, **lengths)
 
 
 class Timestamps:
-    """Columns created_at and updated_at, which Core inserts and updates set."""
+    """The columns created_at and updated_at. Inserts and updates with SQLAlchemy Core set them automatically."""
 
     created_at = mapped_column(DateTime, default=utcnow, sort_order=100)
     updated_at = mapped_column(DateTime, onupdate=utcnow, sort_order=101)
 
 
 class SoftDelete(Timestamps):
-    """Columns of a table whose deleted rows are kept, with ``deleted`` = their id. Other rows have 0."""
+    """Columns of a table that keeps its deleted rows. ``deleted`` is the row's id in a deleted row, otherwise 0."""
 
     deleted_at = mapped_column(DateTime, sort_order=102)
     deleted = mapped_column(sa.Integer, default=0, sort_order=103)
 
 
 def shadow_of(table: sa.Table) -> sa.Table:
-    """Return the table ``shadow_<table>`` in the same metadata.
+    """Return the table ``shadow_<table>``, to which deleted rows of the table are archived.
 
-    It has the same columns, without constraints on their values. It has a primary key of its own, because SQLite uses
-    the id of an archived row again.
+    It has the same columns, without constraints on their values. It has its own primary key, because SQLite may give
+    the id of an archived row to a new row.
     """
     columns = [
         sa.Column(
@@ -90,12 +92,12 @@ class OperationColumns(Timestamps):
     """Columns of an operation, which is work on a server that a conductor must finish (operations.md rule 1).
 
     Attributes:
-        slot: 'run', 'wait', or the row's own uuid for a pending release. The unique key on it allows one running row
-            for each server.
+        slot: 'run', 'wait', or the row's own uuid for a row that runs concurrently. A unique key on server and slot
+            allows one running row for each server.
         args: The arguments, as JSON. ``context``, ``outputs`` and ``error`` are JSON, too.
         not_before: Time before which no conductor takes the row, in epoch seconds by the database's clock.
-        undoing: The host of this attempt refused, and its steps are being undone before the next attempt.
-        written: Key of the last write of a host (``queries.claims``).
+        undoing: True if the host of this attempt refused, and the steps are being undone before the next attempt.
+        written: Which write a host made last for the operation (``queries.claims``).
     """
 
     id = mapped_column(sa.Integer, primary_key=True)
@@ -130,7 +132,7 @@ class OperationColumns(Timestamps):
 
 
 class LeaseColumns:
-    """Columns of a lease, which shows that a conductor process is alive until ``expires``.
+    """Columns of a lease, which shows that a conductor process is alive until the time ``expires``.
 
     ``expires`` is in epoch seconds by the database's clock.
     """

@@ -25,7 +25,7 @@ from kilonova.db.models.base import (
 
 
 class Base(DeclarativeBase):
-    """Base class of the cell database's models. Core code uses their ``__table__``."""
+    """Base class of the cell database's models. Queries use the ``__table__`` of each model with SQLAlchemy Core."""
 
     if TYPE_CHECKING:
         __table__: ClassVar[sa.Table]
@@ -40,7 +40,7 @@ class Operation(OperationColumns, Base):
 
 
 class Lease(LeaseColumns, Base):
-    """The lease of a conductor process in this cell."""
+    """The lease of a conductor process in this cell. It shows that the process is alive."""
 
     __tablename__ = 'leases'
 
@@ -48,7 +48,8 @@ class Lease(LeaseColumns, Base):
 class Watched(SoftDelete):
     """Columns of tables that schedulers keep in memory.
 
-    The database's clock sets the timestamps, by which schedulers find changes (``queries.changes``).
+    The database's clock sets the timestamps, and schedulers find changed rows by these timestamps
+    (``queries.changes``).
     """
 
     created_at = mapped_column(DateTime, default=db_utcnow(), sort_order=100)
@@ -56,9 +57,9 @@ class Watched(SoftDelete):
 
 
 class Service(Watched, Base):
-    """A daemon on a host, given by its ``binary``.
+    """A daemon (``binary``) on a host.
 
-    It is up while ``last_seen_up`` (by the database's clock) is recent.
+    The service is up while ``last_seen_up``, the time of its last heartbeat by the database's clock, is recent.
     """
 
     __tablename__ = 'services'
@@ -86,7 +87,7 @@ class Service(Watched, Base):
 
 
 class ComputeNode(Watched, Base):
-    """A hypervisor. ``mapped`` is 0 until its host has a host mapping."""
+    """A hypervisor. ``mapped`` is 0 as long as its host has no host mapping."""
 
     __tablename__ = 'compute_nodes'
     __table_args__ = (
@@ -123,7 +124,7 @@ class ComputeNode(Watched, Base):
     pci_stats = mapped_column(MediumText)
     extra_resources = mapped_column(sa.Text)
     stats = mapped_column(sa.Text, default='{}')
-    # The host's serial number of the usage in this row. A usage with a smaller number that arrives late is not written.
+    # The host numbers its usage reports. A report with a smaller number than this one arrived late and is ignored.
     usage_serial = mapped_column(sa.BigInteger, nullable=False, default=0, server_default='0')
     numa_topology = mapped_column(MediumText)
     ram_allocation_ratio = mapped_column(sa.Float)
@@ -135,7 +136,8 @@ class ComputeNode(Watched, Base):
 class PciDevice(SoftDelete, Base):
     """A PCI device of a compute node.
 
-    There is no foreign key to the server, because pending releases may remain after the server was deleted.
+    ``instance_uuid`` is no foreign key, because a deleted server may still have the device until a pending release (an
+    operation that frees resources later) is done.
     """
 
     __tablename__ = 'pci_devices'
@@ -164,16 +166,16 @@ class PciDevice(SoftDelete, Base):
     instance_uuid = mapped_column(sa.String(36))
     numa_node = mapped_column(sa.Integer)
     parent_addr = mapped_column(sa.String(12))
-    # When the device was assigned to its server. NULL: no server holds it, or it was assigned before this column
-    # existed.
+    # The time when the device was assigned to its server.
+    # It is NULL if no server holds the device, or if the device was assigned before this column existed.
     held_since = mapped_column(DateTime)
 
 
 class DeviceHistory(Base):
-    """A period in which a server held a device, until ``ended_at``.
+    """A period in which a server held a device. The period ended at ``ended_at``.
 
-    ``began_at`` is NULL if the device was assigned before this was recorded. The columns about the device have their
-    values of the end of the period.
+    ``began_at`` is NULL if the device was assigned before such times were recorded. The columns about the device have
+    the values from the end of the period.
     """
 
     __tablename__ = 'device_history'
@@ -198,13 +200,13 @@ class DeviceHistory(Base):
 
 
 class Instance(SoftDelete, Base):
-    """A server. Its states are written only by the compare-and-swap of ``queries.instances``."""
+    """A server. Only the compare-and-swap of ``queries.instances`` writes its states."""
 
     __tablename__ = 'instances'
     __table_args__ = (
         index('instances', 'project_id'),
         index('instances', 'project_id', 'deleted'),
-        # For the default sort order of a project's server list.
+        # This index is for the default sort order of a project's server list.
         index('instances', 'project_id', 'deleted', 'created_at'),
         index('instances', 'reservation_id'),
         index('instances', 'terminated_at', 'launched_at'),
@@ -271,7 +273,7 @@ class Instance(SoftDelete, Base):
 
 
 class InstanceInfoCache(SoftDelete, Base):
-    """The network information of a server, as JSON."""
+    """The network interfaces of a server as JSON, as they were last read from the network service."""
 
     __tablename__ = 'instance_info_caches'
     __table_args__ = (unique('instance_info_caches', 'instance_uuid'), TABLE_OPTIONS)
@@ -284,8 +286,8 @@ class InstanceInfoCache(SoftDelete, Base):
 class InstanceExtra(SoftDelete, Base):
     """JSON columns of a server.
 
-    ``flavor`` is {cur, old, new} and ``pci_requests`` a plain list. The other columns have one object envelope each.
-    The texts grow with extra specs, vCPUs and devices, and may be longer than MySQL's TEXT (65,535 bytes).
+    ``flavor`` is a dict {cur, old, new}, and ``pci_requests`` is a plain list. Each other column is one serialised
+    object. The texts grow with extra specs, vCPUs and devices, and may be longer than MySQL's TEXT (65,535 bytes).
     """
 
     __tablename__ = 'instance_extra'
@@ -305,7 +307,7 @@ class InstanceExtra(SoftDelete, Base):
 
 
 class InstanceMetadata(SoftDelete, Base):
-    """One metadata pair of a server, set by its user."""
+    """One metadata pair (key and value) of a server, which its user set."""
 
     __tablename__ = 'instance_metadata'
     __table_args__ = (index('instance_metadata', 'instance_uuid'), TABLE_OPTIONS)
@@ -317,7 +319,7 @@ class InstanceMetadata(SoftDelete, Base):
 
 
 class InstanceSystemMetadata(SoftDelete, Base):
-    """One pair of a server's system metadata, which Kilonova sets."""
+    """One pair (key and value) of a server's system metadata, which only Kilonova sets."""
 
     __tablename__ = 'instance_system_metadata'
     __table_args__ = (index('instance_system_metadata', 'instance_uuid'), TABLE_OPTIONS)
@@ -329,7 +331,7 @@ class InstanceSystemMetadata(SoftDelete, Base):
 
 
 class InstanceFault(SoftDelete, Base):
-    """A fault of a server."""
+    """A record of a failure of a server."""
 
     __tablename__ = 'instance_faults'
     __table_args__ = (
@@ -347,7 +349,7 @@ class InstanceFault(SoftDelete, Base):
 
 
 class InstanceAction(SoftDelete, Base):
-    """An action on a server, written for a request."""
+    """An action on a server, such as a reboot. It is written when the request is accepted."""
 
     __tablename__ = 'instance_actions'
     __table_args__ = (
@@ -369,10 +371,10 @@ class InstanceAction(SoftDelete, Base):
 
 
 class InstanceActionEvent(SoftDelete, Base):
-    """An event of a server's action."""
+    """An event of a server's action: one part of the work, with its result."""
 
     __tablename__ = 'instance_actions_events'
-    # MySQL creates an index for a foreign key by itself. Other databases don't.
+    # MySQL creates an index for each foreign key by itself. Other databases need this index.
     __table_args__ = (index('instance_actions_events', 'action_id'), TABLE_OPTIONS)
 
     id = mapped_column(sa.Integer, primary_key=True)
@@ -392,7 +394,7 @@ class Migration(SoftDelete, Base):
     __tablename__ = 'migrations'
     __table_args__ = (
         index('migrations', 'deleted', 'instance_uuid', 'status', name='migrations_instance_uuid_and_status_idx'),
-        # Five names of 255 characters are longer than InnoDB's maximum key length.
+        # InnoDB's maximum key length is too small for five names of 255 characters, so only prefixes are indexed.
         index(
             'migrations',
             'deleted',
@@ -509,9 +511,9 @@ class ConsoleAuthToken(Timestamps, Base):
     """A token that opens a console of a server once, until ``expires`` (epoch seconds by the database's clock).
 
     Attributes:
-        token_hash: SHA-256 of the token that the user received. The token itself is stored nowhere.
+        token_hash: SHA-256 of the token that the user received. The token itself is not stored.
         host: Address at which the console listens, together with ``port``.
-        compute_host: The server's host when the token was created. The token is invalid if the server has left this
+        compute_host: The server's host when the token was created. The token becomes invalid if the server leaves this
             host or is deleted.
     """
 
@@ -537,7 +539,7 @@ class ConsoleAuthToken(Timestamps, Base):
 
 
 class TaskLog(SoftDelete, Base):
-    """One run of a host's periodic task over one period. Only the usage audit uses it."""
+    """One run of a host's periodic task for one period. Only the usage audit uses this table."""
 
     __tablename__ = 'task_log'
     __table_args__ = (
@@ -560,11 +562,11 @@ class TaskLog(SoftDelete, Base):
 
 
 class VolumeUsage(SoftDelete, Base):
-    """Data that a server's guests have read from and written to a volume.
+    """The amounts of data that a server's guest read from a volume and wrote to it.
 
-    ``curr_*`` counts since the last start of the guest that was seen. ``tot_*`` counts before that, including servers
-    that had the volume earlier. Rows are not soft-deleted. A row is added to that of the next server that has the
-    volume, or is archived together with its server.
+    ``curr_*`` counts since the last known start of the guest. ``tot_*`` counts before that start, including earlier
+    servers of the volume. Rows are not soft-deleted: a row is added to that of the next server that has the volume, or
+    is archived together with its server.
     """
 
     __tablename__ = 'volume_usage_cache'
@@ -577,7 +579,7 @@ class VolumeUsage(SoftDelete, Base):
     id = mapped_column(sa.Integer, primary_key=True)
     volume_id = mapped_column(sa.String(36), nullable=False)
     instance_uuid = mapped_column(sa.String(36), sa.ForeignKey('instances.uuid'))
-    # As wide as the columns of instances, from which the values are copied.
+    # These columns have the same length as the columns of instances from which the values are copied.
     project_id = mapped_column(sa.String(255))
     user_id = mapped_column(sa.String(255))
     availability_zone = mapped_column(sa.String(255))
@@ -593,7 +595,7 @@ class VolumeUsage(SoftDelete, Base):
     curr_write_bytes = mapped_column(sa.BigInteger, default=0)
 
 
-# The shadow tables, to which archiving moves deleted rows, by the name of their table.
+# {name of a table: its shadow table}. Archiving moves deleted rows to the shadow table.
 SHADOWS: dict[str, sa.Table] = {
     table.name: shadow_of(table) for table in tuple(Base.metadata.sorted_tables) if 'deleted' in table.columns
 }

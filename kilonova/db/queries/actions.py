@@ -24,10 +24,10 @@ def page(
     since: datetime.datetime | None = None,
     before: datetime.datetime | None = None,
 ) -> list[dict[str, Any]] | None:
-    """Return actions of a server, newest first, that come after the one of the request ``marker``.
+    """Return actions of a server, newest first, that are older than the action of the request ``marker``.
 
-    ``since`` and ``before`` (naive UTC) limit updated_at. Return None if the server has no action of the request
-    ``marker``.
+    ``since`` and ``before`` (naive UTC) limit updated_at. Return None if the request ``marker`` has no action on the
+    server.
     """
     query = sa.select(actions).where(actions.c.instance_uuid == instance_uuid)
     if marker is not None:
@@ -49,7 +49,7 @@ def page(
 
 
 def get(conn: sa.Connection, instance_uuid: str, request_id: str) -> dict[str, Any] | None:
-    """Return the action of one request on a server, or None if there is none."""
+    """Return the action of a request on a server, or None if the request has no action on it."""
     row = (
         conn.execute(
             sa.select(actions).where(actions.c.instance_uuid == instance_uuid, actions.c.request_id == request_id)
@@ -71,9 +71,9 @@ def list_events(conn: sa.Connection, action_id: int) -> list[dict[str, Any]]:
 
 
 def reasons(conn: sa.Connection, action_ids: Iterable[int]) -> dict[int, str]:
-    """Return a dict from action to the details of its last event that failed or has not ended.
+    """Return {action id: details of its last event that failed or has not ended}.
 
-    Actions whose events have no details are left out.
+    Actions without such details are left out.
     """
     rows = conn.execute(
         sa.select(events.c.action_id, events.c.details)

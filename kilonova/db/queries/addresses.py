@@ -2,10 +2,10 @@ r"""Translate a user's regular expression for an address into one that searches 
 
     of_cache(r'^10\.2\.', 4)            # '"address": "(10[.]2[.][0-9a-f.:]*)", "type": "fixed", "version": 4'
 
-The API uses it to find servers by the fixed address of a port. ``objects.vif`` writes the addresses of a VIF into the
-cache. A user's expression may contain only what can occur in an address, so that it never matches beyond the quotes:
-hexadecimal digits, dots and colons (escaped or not), ``\d``, sets of these, groups, alternatives and quantifiers.
-Anchors are allowed only at the ends of whole alternatives.
+The API uses the result to find servers by the fixed address of a port. ``objects.vif`` writes the addresses of an
+interface into the cache. A user's expression may contain only what can occur in an address, so that it never matches
+text outside of the quotes: hexadecimal digits, dots and colons (escaped or not), ``\d``, sets of these, groups,
+alternatives and quantifiers. Anchors (^ and $) are allowed only at the ends of whole alternatives.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _OTHERWISE = {'.': _ANY, r'\.': '[.]', r'\:': ':', r'\d': '[0-9]'}
 
 
 def of_cache(pattern: str, version: int) -> str:
-    """Return a regular expression that finds a fixed address in the text of an info cache.
+    """Return a regular expression that finds matching fixed addresses in the text of an info cache.
 
-    It finds addresses that match a user's ``pattern``. ``version`` is the IP version of the addresses, 4 or 6. Raises
-    BadExpression if the pattern contains anything that can't occur in an address, or is too long.
+    An address matches if the user's ``pattern`` matches it. ``version`` is the IP version of the addresses, 4 or 6.
+    Raises BadExpression if the pattern contains anything that can't occur in an address, or is too long.
     """
     found = '|'.join(_within_quotes(part) for part in _alternatives(pattern))
     expression = f'"address": "({found})", "type": "fixed", "version": {version}'
@@ -33,7 +33,7 @@ def of_cache(pattern: str, version: int) -> str:
 
 
 def _alternatives(pattern: str) -> list[list[str]]:
-    """Return the alternatives of a pattern, each as its list of translated tokens."""
+    """Return the top-level alternatives of a pattern, each as a list of translated tokens."""
     parts: list[list[str]] = [[]]
     at, depth = 0, 0
     while at < len(pattern):

@@ -29,7 +29,7 @@ ZONE = 'availability_zone'
 
 
 class AggregateNotFound(errors.NotFound):
-    """There is no aggregate with this id (HTTP 404)."""
+    """No aggregate has this id (HTTP 404)."""
 
     msg_fmt = 'Aggregate %(aggregate_id)s could not be found.'
 
@@ -49,9 +49,9 @@ class AggregateHostExists(errors.Conflict):
 def snapshot(
     connection: sa.Connection, *, aggregate_ids: Iterable[int] | None = None, hosts: Iterable[str] | None = None
 ) -> list[Row]:
-    """Return aggregates with their ``hosts`` and ``metadata``, sorted by id.
+    """Return aggregates with their ``hosts`` and ``metadata``, sorted by id. Runs three SQL statements.
 
-    These are all aggregates, or those with these ids, or those with one of these hosts. Runs three SQL statements.
+    The result has all aggregates, or only those with the given ids, or only those that contain one of the given hosts.
     """
     query = sa.select(aggregates).order_by(aggregates.c.id)
     member, pair = aggregate_hosts.c, aggregate_metadata.c
@@ -79,7 +79,7 @@ def snapshot(
 
 
 def get(connection: sa.Connection, aggregate_id: int) -> Row:
-    """Return one aggregate with its hosts and metadata. Raises AggregateNotFound if there is none with this id."""
+    """Return the aggregate with this id, with its hosts and metadata. Raises AggregateNotFound if it does not exist."""
     found = snapshot(connection, aggregate_ids=[aggregate_id])
     if not found:
         raise AggregateNotFound(aggregate_id=aggregate_id)
@@ -87,7 +87,10 @@ def get(connection: sa.Connection, aggregate_id: int) -> Row:
 
 
 def lock(connection: sa.Connection, aggregate_id: int) -> None:
-    """Lock an aggregate against other changes until the transaction ends. Raises AggregateNotFound if there is none."""
+    """Lock an aggregate against other changes until the transaction ends.
+
+    Raises AggregateNotFound if it does not exist.
+    """
     if not connection.execute(
         sa.update(aggregates).where(aggregates.c.id == aggregate_id).values(updated_at=db_utcnow())
     ).rowcount:
@@ -95,9 +98,9 @@ def lock(connection: sa.Connection, aggregate_id: int) -> None:
 
 
 def lock_hosts(connection: sa.Connection, hosts: Iterable[str]) -> list[str]:
-    """Return the hosts among these that are mapped, and lock their mappings until the transaction ends.
+    """Return which of these hosts are mapped to a cell, and lock their mappings until the transaction ends.
 
-    Another transaction that adds these hosts to an aggregate waits for the lock.
+    Another transaction that adds one of these hosts to an aggregate waits for the lock.
     """
     return list(
         connection.execute(
@@ -110,7 +113,7 @@ def lock_hosts(connection: sa.Connection, hosts: Iterable[str]) -> list[str]:
 
 
 def has_host(connection: sa.Connection, uuid: str, host: str) -> bool:
-    """Return whether a host is in the aggregate of this uuid."""
+    """Return whether a host is in the aggregate with this uuid."""
     return (
         connection.execute(
             sa.select(aggregate_hosts.c.id)
@@ -124,7 +127,7 @@ def has_host(connection: sa.Connection, uuid: str, host: str) -> bool:
 def create(
     connection: sa.Connection, name: str, metadata: dict[str, str] | None = None, uuid: str | None = None
 ) -> Row:
-    """Insert an aggregate and return it. Raises AggregateNameExists if another one has this name."""
+    """Insert an aggregate and return it. Raises AggregateNameExists if another aggregate has this name."""
     try:
         key = connection.execute(
             sa.insert(aggregates).values(name=name, uuid=uuid or str(uuids.uuid4()))
@@ -136,8 +139,8 @@ def create(
     if key is None:
         raise LookupError(f'the insert of aggregate {name} returned no id')
     aggregate_id = key[0]
-    # No updated_at is set: schedulers notice a new aggregate without it, and it would say that the aggregate was
-    # changed.
+    # updated_at stays NULL, because it would say that the aggregate was changed after its creation.
+    # Schedulers notice a new aggregate without it.
     _insert_metadata(connection, aggregate_id, metadata or {})
     return get(connection, aggregate_id)
 
@@ -145,7 +148,7 @@ def create(
 def rename(connection: sa.Connection, aggregate_id: int, name: str) -> None:
     """Change the name of an aggregate.
 
-    Raises AggregateNotFound if there is none with this id, and AggregateNameExists if another one has this name.
+    Raises AggregateNotFound if the aggregate does not exist, and AggregateNameExists if another one has this name.
     """
     try:
         result = connection.execute(
@@ -160,9 +163,9 @@ def rename(connection: sa.Connection, aggregate_id: int, name: str) -> None:
 
 
 def _stamp(connection: sa.Connection, *criteria: sa.ColumnElement[bool]) -> None:
-    """Set ``updated_at`` of aggregates to the current time.
+    """Set ``updated_at`` of the aggregates that meet the criteria to the current time.
 
-    Schedulers keep aggregates in memory and notice changes by it (``queries.changes``).
+    Schedulers keep aggregates in memory, and notice changes by this timestamp (``queries.changes``).
     """
     connection.execute(sa.update(aggregates).where(*criteria).values(updated_at=db_utcnow()))
 
@@ -194,8 +197,8 @@ def _insert_metadata(connection: sa.Connection, aggregate_id: int, metadata: Map
 def add_host(connection: sa.Connection, aggregate_id: int, host: str) -> None:
     """Add a host to an aggregate.
 
-    Raises AggregateHostExists if the aggregate has this host already, and AggregateNotFound if there is no such
-    aggregate.
+    Raises AggregateHostExists if the host is in the aggregate already, and AggregateNotFound if the aggregate does not
+    exist.
     """
     try:
         connection.execute(sa.insert(aggregate_hosts).values(aggregate_id=aggregate_id, host=host))
@@ -207,7 +210,10 @@ def add_host(connection: sa.Connection, aggregate_id: int, host: str) -> None:
 
 
 def remove_host(connection: sa.Connection, host: str, aggregate_id: int | None = None) -> int:
-    """Remove a host from an aggregate, or from all of them. Return the number of aggregates that had it."""
+    """Remove a host from an aggregate, or from all aggregates if ``aggregate_id`` is None.
+
+    Return the number of aggregates that contained the host.
+    """
     which = [aggregate_hosts.c.host == host]
     if aggregate_id is not None:
         which.append(aggregate_hosts.c.aggregate_id == aggregate_id)
@@ -216,7 +222,7 @@ def remove_host(connection: sa.Connection, host: str, aggregate_id: int | None =
 
 
 def destroy(connection: sa.Connection, aggregate_id: int) -> None:
-    """Delete an aggregate with its metadata and hosts. Raises AggregateNotFound if there is none with this id."""
+    """Delete an aggregate with its metadata and hosts. Raises AggregateNotFound if the aggregate does not exist."""
     for table in (aggregate_hosts, aggregate_metadata):
         connection.execute(sa.delete(table).where(table.c.aggregate_id == aggregate_id))
     if not connection.execute(sa.delete(aggregates).where(aggregates.c.id == aggregate_id)).rowcount:
@@ -224,7 +230,7 @@ def destroy(connection: sa.Connection, aggregate_id: int) -> None:
 
 
 def zones(conn: sa.Connection) -> dict[str, set[str]]:
-    """Return a dict from availability zone to the set of its hosts, which may be empty. Runs one SQL statement."""
+    """Return {availability zone: set of its hosts}. The set may be empty. Runs one SQL statement."""
     found: dict[str, set[str]] = {}
     member, pair = aggregate_hosts.c, aggregate_metadata.c
     for zone, host in conn.execute(

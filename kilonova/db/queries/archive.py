@@ -3,10 +3,10 @@
     moved = archive(databases.api(), cell, max_rows=1000)       # {'instances': 3, …, 'API_DB.instance_mappings': 3}
     purge(cell, before)                                         # {'shadow_instances': 3, …}
 
-Each chunk is moved in one transaction of the cell. The servers' rows in the API database are deleted before, so if the
-program dies between the two, the next run archives these servers. A server with a running or waiting operation is not
-archived. Pending releases are operations that do not need the server. They remain, and so do the devices that they hold
-(operations.md rule 23).
+Each chunk is moved in one transaction of the cell. The servers' rows in the API database are deleted first. If the
+program dies in between, the next run archives these servers. A server with a running or waiting operation is not
+archived. Pending releases (operations that free resources later) do not need the server's row: they remain, and so do
+the rows of the devices that they release (operations.md rule 23).
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ devices = models.PciDevice.__table__
 task_logs = models.TaskLog.__table__
 operations = models.Operation.__table__
 
-# The prefix of the names of API database tables in the results.
+# In the results, names of API database tables have this prefix.
 API = 'API_DB.'
 CHUNK = 1000
 SERVERS = 100
-# Tables that refer to a server. The events refer to the server's actions instead.
+# Tables that refer to a server. Events of actions are not among them, because they refer to the server's actions.
 DEPENDANTS = tuple(
     table
     for table in models.Base.metadata.sorted_tables
     if any(key.column.table is instances for key in table.foreign_keys)
 )
-# Tables whose deleted rows are archived although the row that they refer to is not deleted. Children come before
-# parents.
+# Tables whose deleted rows are archived even if the row that they refer to is not deleted.
+# Tables that refer to others come first.
 LOOSE = tuple(
     table
     for table in reversed(models.Base.metadata.sorted_tables)
@@ -59,7 +59,7 @@ OF_SERVERS = (
 
 
 def of_cells(moved: Mapping[str, int]) -> int:
-    """Return how many of the moved rows were in a cell's database, because ``max_rows`` limits only these."""
+    """Return how many of the moved rows were in a cell's database. ``max_rows`` limits only this number."""
     return sum(count for name, count in moved.items() if not name.startswith(API))
 
 
@@ -73,9 +73,9 @@ def archive(
 ) -> Counter[str]:
     """Move deleted rows of a cell's database to the shadow tables, and return the number of moved rows by table.
 
-    With ``before``, only rows are moved that were deleted before that time. At most ``max_rows`` rows are moved, or the
-    rows of one server if it has more. ``task_log`` includes the table task_log, whose rows are selected by the time
-    when they were last written.
+    If ``before`` is given, only rows that were deleted before this time are moved. At most ``max_rows`` rows are moved,
+    or all rows of one server if the server has more. If ``task_log`` is True, the table task_log is included; its rows
+    are selected by the time of their last change.
     """
     moved: Counter[str] = Counter()
     for step in (_servers, _loose, *((_task_log,) if task_log else ())):
@@ -92,7 +92,7 @@ def _servers(api: engine.Database, cell: engine.Database, limit: int, before: da
     with cell.read() as conn:
         uuids = _next_servers(conn, limit, before)
     with api.read() as conn:
-        # While a boot is handed over to a cell, only its row in the API database is valid (operations.md rule 19).
+        # While a boot is transferred to a cell, only its row in the API database is valid (operations.md rule 19).
         busy = (
             set(
                 conn.execute(
@@ -109,7 +109,7 @@ def _servers(api: engine.Database, cell: engine.Database, limit: int, before: da
 
 
 def _next_servers(conn: Connection, limit: int, before: datetime.datetime | None) -> list[str]:
-    """Return the next deleted servers that have at most ``limit`` rows together, but at least one server."""
+    """Return the next deleted servers to archive: their rows together are at most ``limit``, or one server."""
     busy = sa.exists().where(operations.c.instance_uuid == instances.c.uuid, operations.c.slot.in_([RUN, WAIT]))
     query = sa.select(instances.c.uuid).where(instances.c.deleted != 0, ~busy).order_by(instances.c.id)
     if before is not None:
@@ -127,7 +127,7 @@ def _next_servers(conn: Connection, limit: int, before: datetime.datetime | None
 
 
 def _counts(conn: Connection, uuids: Sequence[str]) -> dict[str, int]:
-    """Return a dict from server to the number of rows that refer to it. Runs one SQL statement."""
+    """Return {server: number of rows that refer to the server}. Runs one SQL statement."""
     parts = [
         sa.select(table.c.instance_uuid, sa.func.count().label('rows'))
         .where(table.c.instance_uuid.in_(uuids))
@@ -167,7 +167,7 @@ def _move_servers(cell: engine.Database, uuids: Sequence[str]) -> Counter[str]:
         moved[events.name] = _move(conn, events, events.c.action_id.in_(own))
         for table in DEPENDANTS:
             moved[table.name] = _move(conn, table, table.c.instance_uuid.in_(uuids))
-        # Tags are not archived, because the table has no column for the time at which the server was deleted.
+        # Tags are deleted and not archived, because their table has no column for the time of deletion.
         conn.execute(sa.delete(tags).where(tags.c.resource_id.in_(uuids)))
         moved[instances.name] = _move(conn, instances, instances.c.uuid.in_(uuids))
     return +moved
@@ -204,7 +204,7 @@ def _move_some(cell: engine.Database, table: sa.Table, limit: int, wanted: Seque
 def _move(conn: Connection, table: sa.Table, *wanted: sa.ColumnElement[bool], limit: int | None = None) -> int:
     """Copy rows to the shadow table, and delete exactly these rows by their ids.
 
-    Rows that are inserted meanwhile are kept.
+    Rows that are inserted in the meantime are kept.
     """
     ids = list(conn.execute(sa.select(table.c.id).where(*wanted).order_by(table.c.id).limit(limit)).scalars())
     shadow, names = models.SHADOWS[table.name], table.columns.keys()
@@ -222,9 +222,9 @@ def _chunks(ids: Sequence[int]) -> Iterator[Sequence[int]]:
 
 # --- purge -----------------------------------------------------------------------------------------------------------
 def purge(cell: engine.Database, before: datetime.datetime | None = None) -> Counter[str]:
-    """Delete all archived rows, or only those deleted ``before`` a time. Return the number by shadow table.
+    """Delete all archived rows, or only rows that were deleted before a time. Return the number by shadow table.
 
-    The time of a row that was never marked as deleted itself is the one at which it was last written.
+    For a row that was never marked as deleted itself, the time of its last change counts.
     """
     removed: Counter[str] = Counter()
     for shadow in models.SHADOWS.values():

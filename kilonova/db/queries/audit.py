@@ -1,4 +1,4 @@
-"""Read the rows that an audit compares, by a fixed number of SQL statements in each database."""
+"""Read the rows that an audit compares, with a fixed number of SQL statements in each database."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ services = models.Service.__table__
 build_requests = api_models.BuildRequest.__table__
 request_specs = api_models.RequestSpec.__table__
 
-# Request specs are long, so only this many are read into memory at once.
+# Number of request specs that are read into memory at once, because request specs are long.
 SPECS_AT_ONCE = 500
 
 
@@ -105,8 +105,7 @@ class OfApi:
         operations: Operation rows.
         build_requests: Servers that have a build request.
         unmapped: Servers that have a mapping without a cell.
-        specs: {server: the flavor in its request spec as JSON, 'null' if there is none}, without servers that are being
-            deleted.
+        specs: {server: JSON text of the flavor in its request spec, or 'null'}, without servers that are being deleted.
         hosts: Host mappings with cell_id, cell_uuid and cell_name.
         aggregates: Aggregates with their hosts.
     """
@@ -124,16 +123,16 @@ def _rows(conn: Connection, query: sa.Select[Any]) -> list[dict[str, Any]]:
 
 
 def cell(conn: Connection) -> dict[str, list[dict[str, Any]]]:
-    """Return the rows of a cell that an audit reads, by kind.
+    """Return {kind: rows} with all rows of a cell that an audit reads.
 
-    The kinds are servers (with flavor, NUMA topology, migration context and info cache), devices, volumes, unfinished
+    The kinds are instances (with flavor, NUMA topology, migration context and info cache), devices, volumes, unfinished
     migrations, operations, compute nodes, and compute services with their age in seconds.
     """
     return {name: _rows(conn, query) for name, query in _OF_CELL.items()}
 
 
 def marks(conn: Connection, keys: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Return {server: its system metadata with these ``keys``}. Servers without any of the keys are left out."""
+    """Return {server: {key: value}} with the system metadata that have these ``keys``. Other servers are left out."""
     found: dict[str, dict[str, str]] = defaultdict(dict)
     for uuid, key, value in conn.execute(_MARKS, {'keys': list(keys)}):
         found[uuid][key] = value
@@ -153,12 +152,12 @@ def api(conn: Connection) -> OfApi:
 
 
 def _specs(conn: Connection) -> dict[str, str]:
-    """Return the flavor of each server's request spec, as JSON.
+    """Return {server: JSON text of the flavor in its request spec}.
 
-    Specs of deleted servers, which are kept until they are archived, are not read.
+    Request specs of deleted servers remain until the servers are archived, and are not read here.
     """
     found: dict[str, str] = {}
-    # Servers of one flavor share its text, to save memory.
+    # Servers with equal flavors share the text, to save memory.
     same: dict[str, str] = {}
     for uuid, spec in conn.execute(_SPECS):
         flavor = json.dumps(_flavor(spec))

@@ -1,4 +1,4 @@
-"""Read and write rows of ``build_requests`` (API database): requested servers that no cell holds yet."""
+"""Read and write rows of ``build_requests`` (API database): requested servers that are in no cell yet."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def create(connection: sa.Connection, rows: Sequence[Row]) -> None:
 def exists(connection: sa.Connection, instance_uuid: str) -> bool:
     """Return whether the server has a build request.
 
-    Return False if a cell holds the server, or if it was deleted early.
+    False means that the server is in a cell, or was deleted before it got one.
     """
     return (
         connection.execute(
@@ -40,7 +40,7 @@ def existing(connection: sa.Connection, instance_uuids: Collection[str]) -> set[
 
 
 def destroy(connection: sa.Connection, instance_uuid: str) -> bool:
-    """Delete the server's build request. Return False if it has none any more."""
+    """Delete the server's build request. Return False if the server has no build request."""
     return (
         connection.execute(sa.delete(build_requests).where(build_requests.c.instance_uuid == instance_uuid)).rowcount
         == 1
@@ -48,7 +48,7 @@ def destroy(connection: sa.Connection, instance_uuid: str) -> bool:
 
 
 def destroy_all(connection: sa.Connection, instance_uuids: Sequence[str]) -> list[str]:
-    """Delete the build requests of these servers. Return the uuids of the servers that had one."""
+    """Delete the build requests of these servers. Return the uuids of the servers that had a build request."""
     found = list(
         connection.execute(
             sa.select(build_requests.c.instance_uuid)

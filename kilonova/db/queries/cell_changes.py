@@ -1,4 +1,4 @@
-"""Change existing cells for kilonova-manage cell_v2: their mappings, their hosts, and the mappings of their servers.
+"""Change existing cells for kilonova-manage cell_v2: cell mappings, host mappings and server mappings.
 
     update_cell(databases, uuid, {'disabled': True})
     locate(databases, server).state             # 'here', 'unknown', 'waiting', 'deleted' or 'archived'
@@ -29,23 +29,23 @@ BATCH = 1000
 
 
 class CellInUse(errors.Conflict):
-    """The base of errors for a cell that can't be deleted because it is in use."""
+    """Base class of errors: the cell can't be deleted because it is in use."""
 
 
 class CellHasHosts(CellInUse):
-    """Hosts are mapped to the cell."""
+    """The cell can't be deleted because hosts are mapped to it."""
 
     msg_fmt = 'There are existing hosts mapped to cell with uuid %(uuid)s.'
 
 
 class CellHasServers(CellInUse):
-    """Servers are mapped to the cell."""
+    """The cell can't be deleted because servers are mapped to it."""
 
     msg_fmt = 'There are existing instances mapped to cell with uuid %(uuid)s.'
 
 
 class CellHasDeletedServers(CellInUse):
-    """Only deleted servers are mapped to the cell, and must be archived first."""
+    """The cell can't be deleted because deleted servers are mapped to it. They must be archived first."""
 
     msg_fmt = (
         'There are instance mappings to cell with uuid %(uuid)s, but all instances have been deleted in the '
@@ -54,7 +54,7 @@ class CellHasDeletedServers(CellInUse):
 
 
 class HostInNoCell(errors.NotFound):
-    """The host is mapped to no cell."""
+    """The host is not mapped to any cell."""
 
     msg_fmt = 'The host %(host)s was not found.'
 
@@ -82,7 +82,7 @@ def _row(connection: sa.Connection, uuid: str) -> dict[str, Any]:
 def update_cell(databases: Databases, uuid: str, values: dict[str, Any]) -> None:
     """Update name, transport_url, database_connection or disabled of a cell mapping.
 
-    Raises CellMappingNotFound if there is no such cell, and CellExists if another cell has one of the URLs.
+    Raises CellMappingNotFound if the cell does not exist, and CellExists if another cell has one of the URLs.
     """
     with databases.api().write() as connection:
         _row(connection, uuid)
@@ -95,9 +95,12 @@ def update_cell(databases: Databases, uuid: str, values: dict[str, Any]) -> None
 
 
 def delete_cell(databases: Databases, uuid: str, *, force: bool = False, transport_url: str | None = None) -> None:
-    """Delete a cell mapping. With ``force``, also delete the mappings of its hosts, which can be discovered again.
+    """Delete a cell mapping.
 
-    Raises CellMappingNotFound if there is no such cell, and CellInUse if it has servers, or hosts without ``force``.
+    If ``force`` is True, also delete the mappings of its hosts, which can be discovered again.
+
+    Raises CellMappingNotFound if the cell does not exist. Raises CellInUse if the cell has servers, or if it has hosts
+    and ``force`` is False.
     """
     with databases.api().read() as connection:
         row = _row(connection, uuid)
@@ -128,10 +131,10 @@ def _database(databases: Databases, uuid: str, transport_url: str | None) -> Dat
 
 # --- hosts
 def delete_host(databases: Databases, uuid: str, host: str, *, transport_url: str | None = None) -> None:
-    """Delete a host's mapping. Its nodes can be discovered again.
+    """Delete the mapping of a host. The nodes of the host can be discovered again.
 
     Raises:
-        CellMappingNotFound: There is no such cell.
+        CellMappingNotFound: The cell does not exist.
         HostInNoCell: The host has no mapping.
         HostElsewhere: The host is mapped to another cell.
         HostHasServers: The host has servers.
@@ -160,9 +163,9 @@ def delete_host(databases: Databases, uuid: str, host: str, *, transport_url: st
 def map_instances(
     databases: Databases, uuid: str, max_count: int | None = None, *, transport_url: str | None = None
 ) -> tuple[int, bool]:
-    """Create the missing mappings of a cell's servers that aren't deleted, at most ``max_count``.
+    """Create at most ``max_count`` missing mappings of servers that are in a cell and not deleted.
 
-    Return (number of new mappings, whether more are missing). Raises CellMappingNotFound if there is no such cell.
+    Return (number of new mappings, whether more are missing). Raises CellMappingNotFound if the cell does not exist.
     """
     database, mapped, last = _database(databases, uuid, transport_url), 0, 0
     while True:
@@ -207,17 +210,18 @@ def map_instances(
 
 @dataclass(frozen=True)
 class Located:
-    """The location of a server, as ``locate`` finds it. ``cell`` is None if the server is in no cell."""
+    """The location of a server. ``cell`` is None if the server is in no cell."""
 
     state: str
     cell: cells.CellRecord | None = None
 
 
 def locate(databases: Databases, server: str, transport_url: str | None = None) -> Located:
-    """Return the location of a server, by its mapping and its row in the cell.
+    """Return the location of a server, according to its mapping and its row in the cell.
 
-    The state is 'unknown' if it has no mapping, 'waiting' if its mapping has no cell, 'here' if its cell has it,
-    'deleted' if its row there is marked as deleted, or 'archived' if the cell has no row of it.
+    The state is 'unknown' if the server has no mapping, 'waiting' if its mapping has no cell, 'here' if its cell has a
+    row of it that is not deleted, 'deleted' if the row is marked as deleted, and 'archived' if the cell has no row of
+    it.
     """
     with databases.api().read() as connection:
         row = connection.execute(

@@ -2,10 +2,11 @@
 
     cells = CellDatabases(databases)
     with cells.by_uuid(uuid).read() as connection: ...
-    for database in cells.enabled(): ...                # cells that have hosts
+    for database in cells.enabled(): ...                # cells in which new servers may be created
     database.cell.transport_url                         # from its mapping, with templates filled in
 
-The functions that follow ``CellDatabases`` do the work of kilonova-manage cell_v2. They return data and print nothing.
+``map_cell0`` and the functions that follow it do the work of kilonova-manage cell_v2. They return data and print
+nothing.
 """
 
 from __future__ import annotations
@@ -35,15 +36,16 @@ services = Service.__table__
 
 LOG = logging.getLogger(__name__)
 
-# Age in seconds at which the mappings are read again.
+# Age in seconds at which the cell mappings are read again.
 REFRESH = 60.0
 
 CELL0_UUID = '00000000-0000-0000-0000-000000000000'
 CELL0_TRANSPORT = 'none:///'
 
 _TEMPLATE = re.compile(r'\{(scheme|path|query|fragment|(?:username|password|hostname|port)\d*)\}')
-# Matches 'user:' of each host, and the password up to its last '@'. The password may contain '/', ':' and '@', which
-# SQLAlchemy accepts unquoted. It may contain a ',' only if no other 'user:' follows.
+# Matches 'user:' of each host, and the password up to its last '@'.
+# The password may contain '/', ':' and '@', which SQLAlchemy accepts unquoted.
+# The password may contain a ',' only if no other 'user:' follows.
 _PASSWORD = re.compile(r'(?<=[/,])([^/:@,?]*:)(?:[^,@]|,(?![^/:@,]*:)|@(?=[^/,?]*@))*(?=@)')
 _IN_QUERY = re.compile(r'(?<=[?&])((?:password|passwd)=)[^&]*')
 
@@ -65,17 +67,17 @@ class HostMapped(errors.Conflict):
 
 # --- rows
 def get_cells(connection: sa.Connection) -> list[Row]:
-    """Return all cell mappings as they are stored, sorted by id."""
+    """Return all cell mappings as they are stored (templates are not filled in), sorted by id."""
     return many(connection.execute(sa.select(cell_mappings).order_by(cell_mappings.c.id)))
 
 
 def get_cell(connection: sa.Connection, uuid: str) -> Row | None:
-    """Return the cell mapping with this uuid, or None if there is none."""
+    """Return the cell mapping with this uuid, or None if it does not exist."""
     return one(connection.execute(sa.select(cell_mappings).where(cell_mappings.c.uuid == uuid)))
 
 
 def get_host(connection: sa.Connection, host: str) -> Row | None:
-    """Return a host's mapping with ``cell_uuid`` and ``cell_name``, or None if the host is not mapped."""
+    """Return a host's mapping, with ``cell_uuid`` and ``cell_name``, or None if the host is not mapped."""
     return one(connection.execute(_hosts().where(host_mappings.c.host == host)))
 
 
@@ -92,7 +94,7 @@ def get_hosts(
 
 
 def hosts_by_cell(connection: sa.Connection) -> dict[int, set[str]]:
-    """Return a dict from the id of each cell mapping to the cell's hosts. A cell without hosts is left out."""
+    """Return {id of a cell mapping: set of the cell's hosts}. Cells without hosts are left out."""
     found: dict[int, set[str]] = {}
     for cell_id, host in connection.execute(sa.select(host_mappings.c.cell_id, host_mappings.c.host)):
         found.setdefault(cell_id, set()).add(host)
@@ -105,7 +107,7 @@ def map_hosts(connection: sa.Connection, cell_id: int, hosts: Iterable[str]) -> 
 
 
 def unmap_host(connection: sa.Connection, host: str) -> bool:
-    """Delete a host's mapping. Return False if there was none."""
+    """Delete the mapping of a host. Return False if the host has no mapping."""
     return connection.execute(sa.delete(host_mappings).where(host_mappings.c.host == host)).rowcount == 1
 
 
@@ -115,13 +117,13 @@ def _hosts() -> sa.Select[Any]:
     ).join_from(host_mappings, cell_mappings, cell_mappings.c.id == host_mappings.c.cell_id)
 
 
-# --- template URLs
+# -- URLs with templates -----------------------------------------------------------------------------------------------
 def fill(template: str, local_url: str | None) -> str:
-    """Replace {scheme}, {hostname} and so on in a cell mapping's template by the parts of a URL of this host.
+    """Replace {scheme}, {hostname} and so on in a cell mapping's URL by the parts of the local URL.
 
-    The names are {scheme}, {username}, {password}, {hostname}, {port}, {path}, {query} and {fragment}. {hostname2} and
-    so on are parts of the second host in a URL with several hosts, and {hostname1} is {hostname}. Other braces are left
-    unchanged. Raises Invalid if the local URL lacks a part that the template contains.
+    The names are {scheme}, {username}, {password}, {hostname}, {port}, {path}, {query} and {fragment}. If the local URL
+    has several hosts, {hostname2} and so on are parts of the second host, and {hostname1} is {hostname}. Other braces
+    are left unchanged. Raises Invalid if the local URL lacks a part that the template contains.
     """
     if not _TEMPLATE.search(template):
         return template
@@ -168,7 +170,7 @@ def mask_password(url: str | None) -> str:
 def cell0_url(main_url: str) -> str:
     """Return the default database URL of cell0.
 
-    It is the URL of the main database with ``_cell0`` added to the database's name.
+    The default is the URL of the main database with ``_cell0`` added to the database's name.
     """
     base, mark, query = main_url.partition('?')
     return f'{base}_cell0{mark}{query}'
@@ -177,7 +179,10 @@ def cell0_url(main_url: str) -> str:
 # --- the cells of this cloud
 @dataclass(frozen=True)
 class CellRecord:
-    """A cell mapping with its templates filled in. ``Database.cell`` of the cell's database is this object."""
+    """A cell mapping with its templates filled in.
+
+    The attribute ``Database.cell`` of a cell's database is such an object.
+    """
 
     id: int
     uuid: str
@@ -191,7 +196,7 @@ class CellDatabases:
     """The databases of all cells, as the API database lists them.
 
     The mappings are read again if an unknown cell is requested, or if they are ``refresh`` seconds old (None: never).
-    So a change takes effect without a restart. ``transport_url`` is the local one ([DEFAULT]transport_url), which fills
+    So a change takes effect without a restart. ``transport_url`` is the local URL ([DEFAULT]transport_url), which fills
     templates in the mappings.
     """
 
@@ -222,7 +227,7 @@ class CellDatabases:
         return list(self._known)
 
     def _reload_old(self) -> None:
-        """Read the mappings again. If the API database does not answer, the known mappings stay in use."""
+        """Read the mappings again. If the API database does not answer, the known mappings are still used."""
         self._read_at = time.monotonic()
         try:
             self.reload()
@@ -232,11 +237,11 @@ class CellDatabases:
             LOG.warning('Could not reload the cell mappings; continuing with the known ones: %s', error)
 
     def enabled(self) -> list[Database]:
-        """Return the databases of the cells in which new servers may be created: neither cell0 nor disabled ones."""
+        """Return the databases of the cells in which new servers may be created: not cell0, and not disabled cells."""
         return [database for database in self._with_hosts() if not database.cell.disabled]
 
     def cell0(self) -> Database | None:
-        """Return the database of servers that never got a host, or None before ``map_cell0``."""
+        """Return the database of cell0, which has servers that never got a host, or None before ``map_cell0``."""
         return self._find(lambda cell: cell.uuid == CELL0_UUID)
 
     def by_uuid(self, uuid: str) -> Database:
@@ -247,7 +252,10 @@ class CellDatabases:
         return database
 
     def by_id(self, cell_id: int) -> Database:
-        """Return a cell's database by the id of its mapping. Raises CellMappingNotFound if there is none."""
+        """Return the database of the cell whose mapping has this id.
+
+        Raises CellMappingNotFound if no cell has this id.
+        """
         database = self._find(lambda cell: cell.id == cell_id)
         if database is None:
             raise errors.CellMappingNotFound(uuid=cell_id)
@@ -259,10 +267,10 @@ class CellDatabases:
         return found
 
     def transport_url_of(self, host: str) -> str | None:
-        """Return the transport URL of a host's cell, or None if no cell has the host.
+        """Return the transport URL of a host's cell, or None if the host is in no cell.
 
-        Runs no SQL statement if all cells have the same URL. Otherwise it runs one for each host, until the mappings
-        are read again.
+        Runs no SQL statement if all cells have the same URL. Otherwise it runs one statement for each new host, until
+        the mappings are read again.
         """
         urls: set[str | None] = {database.cell.transport_url for database in self._with_hosts()}
         if len(urls) == 1:
@@ -279,7 +287,7 @@ class CellDatabases:
     def _with_hosts(self) -> list[Database]:
         found = [database for database in self.databases() if database.cell.uuid != CELL0_UUID]
         if not found:
-            # A service may have started before its first cell was created.
+            # The process may have started before the first cell was created.
             self.reload()
             found = [database for database in self._known if database.cell.uuid != CELL0_UUID]
         return found
@@ -303,7 +311,7 @@ class CellDatabases:
 
 # --- kilonova-manage cell_v2
 def map_cell0(databases: Databases, database_connection: str | None = None) -> bool:
-    """Create the mapping of cell0. Return False if it exists already."""
+    """Create the mapping of cell0. Return False if the mapping exists already."""
     with databases.api().write() as connection:
         if get_cell(connection, CELL0_UUID) is not None:
             return False
@@ -350,7 +358,10 @@ def _refuse_known_urls(connection: sa.Connection, transport_url: str, database_c
 
 
 def list_cells(databases: Databases) -> list[Row]:
-    """Return all mappings sorted by id, with ``masked_transport_url`` and ``masked_database_connection``."""
+    """Return all cell mappings, sorted by id.
+
+    Each has, in addition, its URLs without passwords: ``masked_transport_url`` and ``masked_database_connection``.
+    """
     with databases.api().read() as connection:
         rows = get_cells(connection)
     for row in rows:
@@ -378,11 +389,11 @@ class Discovered:
 def discover_hosts(
     databases: Databases, *, cell_uuid: str | None = None, by_service: bool = False, transport_url: str | None = None
 ) -> list[Discovered]:
-    """Map the hosts of compute nodes that aren't mapped yet, one cell after the other, without cell0.
+    """Map the hosts of compute nodes that aren't mapped yet, one cell after the other. cell0 is left out.
 
-    ``by_service`` finds hosts by their compute services instead of their nodes. Raises CellMappingNotFound for an
-    unknown cell, and HostMapped if another cell has a host of the same name. Mappings of cells that were done before
-    are kept.
+    If ``by_service`` is True, hosts are found by their compute services and not by their nodes. Raises
+    CellMappingNotFound for an unknown cell, and HostMapped if another cell has a host of the same name. Mappings that
+    were already created in other cells are kept.
     """
     cells = CellDatabases(databases, transport_url)
     chosen = [cells.by_uuid(cell_uuid)] if cell_uuid is not None else cells.databases()
@@ -419,7 +430,10 @@ def _discover(api: Database, database: Database, by_service: bool) -> Iterator[s
 
 @dataclass(frozen=True)
 class SetUp:
-    """The results of ``simple_cell_setup``. ``cell`` is None if no compute node exists whose host could be mapped."""
+    """The results of ``simple_cell_setup``.
+
+    ``cell`` is None if there is no compute node, so that nothing was created.
+    """
 
     cell0_created: bool
     cell_created: bool
@@ -428,13 +442,13 @@ class SetUp:
 
 
 def simple_cell_setup(databases: Databases, transport_url: str, name: str | None = None) -> SetUp:
-    """Create cell0, then run ``map_cell_and_hosts``. May be repeated."""
+    """Create cell0, and then a cell with its hosts by ``map_cell_and_hosts``. Repeated calls are safe."""
     cell0_created = map_cell0(databases)
     return replace(map_cell_and_hosts(databases, transport_url, name), cell0_created=cell0_created)
 
 
 def map_cell_and_hosts(databases: Databases, transport_url: str, name: str | None = None) -> SetUp:
-    """Create a cell of [database]connection and this transport URL, and map its hosts. May be repeated.
+    """Create a cell for [database]connection and this transport URL, and map its hosts. Repeated calls are safe.
 
     Nothing is created if there is no compute node, because a cell without hosts is useless.
     """

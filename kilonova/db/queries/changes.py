@@ -4,8 +4,8 @@
     seen = changed(connection, since=now - overlap)     # and again from seen.now
 
 A row gets its timestamp from the database's clock when the statement starts, but is visible only after its transaction
-has committed. So a reader must look back further than a transaction takes. Heartbeats don't change timestamps, and
-``down`` finds services that don't report.
+has been committed. So each reading must begin earlier than the end of the previous one, by more time than a transaction
+takes. Heartbeats don't change these timestamps. ``down`` finds services whose heartbeats are missing.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _SERVICE = [
     )
 ]
 
-# States of servers that have no host, and for which no host is chosen that still has to take them.
+# A server in one of these states has no host, and the scheduler has not chosen a host for it either.
 _ON_NO_HOST = ('error', 'shelved_offloaded')
 
 
@@ -68,10 +68,10 @@ def _changes() -> sa.CompoundSelect[Any]:
     parts = [sa.select(sa.literal(0).label('kind'), sa.literal(0).label('id'), db_utcnow().label('stamp'))]
     for kind, table, criteria in ((1, compute_nodes, ()), (2, services, (COMPUTE,))):
         columns = table.c
-        # At least one of these columns is never NULL. With a literal as fallback, MySQL would return strings from the
-        # union.
+        # At least one of these columns is never NULL.
+        # A literal as fallback is not used, because MySQL would return strings from the union.
         stamp = sa.func.coalesce(columns.deleted_at, columns.updated_at, columns.created_at)
-        # These are separate selects instead of OR, because then each one reads a range of an index.
+        # Each select reads a range of an index. A single select with OR could not use the indexes in this way.
         parts.extend(
             sa.select(sa.literal(kind), columns.id, stamp).where(columns[name] >= since, *criteria)
             for name in ('updated_at', 'created_at', 'deleted_at')
@@ -79,7 +79,7 @@ def _changes() -> sa.CompoundSelect[Any]:
     return sa.union_all(*parts)
 
 
-# The statement runs for each scheduling request, so it is built once.
+# This statement runs for each scheduling request, so it is built only once.
 _CHANGES = _changes()
 _MARK = sa.select(
     sa.func.count(),
@@ -130,9 +130,9 @@ def down(connection: sa.Connection, down_time: float) -> set[int]:
 
 
 def settled(connection: sa.Connection, uuids: Collection[str]) -> set[str]:
-    """Return which of these servers need no host from the scheduler any more. Runs one SQL statement.
+    """Return which of these servers no longer need a host from the scheduler. Runs one SQL statement.
 
-    They are on a host, were offloaded from one, are deleted, or are in ERROR without a host.
+    These servers are on a host, are shelved and offloaded, are deleted, or are in ERROR.
     """
     return set(
         connection.execute(
@@ -145,14 +145,14 @@ def settled(connection: sa.Connection, uuids: Collection[str]) -> set[str]:
 
 
 def unknown(connection: sa.Connection, uuids: Collection[str]) -> set[str]:
-    """Return which of these servers were never in this cell. Runs one SQL statement."""
+    """Return which of the servers in ``uuids`` were never in this cell. Runs one SQL statement."""
     return set(uuids) - set(
         connection.execute(sa.select(instances.c.uuid).where(instances.c.uuid.in_(list(uuids)))).scalars()
     )
 
 
 def hosts_of(connection: sa.Connection, uuids: Collection[str]) -> dict[str, tuple[str, str | None]]:
-    """Return {server: (host, node)} for those of these servers that are on a host. Runs one SQL statement."""
+    """Return {server: (host, node)} for the servers in ``uuids`` that are on a host. Runs one SQL statement."""
     return {
         uuid: (host, node)
         for uuid, host, node in connection.execute(
@@ -164,7 +164,7 @@ def hosts_of(connection: sa.Connection, uuids: Collection[str]) -> dict[str, tup
 
 
 def aggregates_mark(connection: sa.Connection) -> tuple[Any, ...]:
-    """Return a value that is equal as long as no aggregate was written, nor its hosts or metadata.
+    """Return a value that stays equal as long as no aggregate, host list or metadata of aggregates is written.
 
     Runs one SQL statement. Functions that write hosts or metadata of an aggregate also set its ``updated_at`` (see
     ``queries.aggregates``).

@@ -1,10 +1,10 @@
 """Write the claims and results of hosts that work on an operation, each in one transaction.
 
-This implements rules 13, 14 and 21 of docs/contributor/operations.md. A host works under a key,
-``<operation uuid>/<position>.<step>/<attempt>``. Each write first marks the operation row with its key. It raises
+This implements rules 13, 14 and 21 of docs/contributor/operations.md. A host works under a step key, ``<operation
+uuid>/<position>.<step>/<attempt>``. Each write first stores its name (the *mark*) in the operation row, and raises
 KeyGone if the row is deleted, cancelled, being undone, or at another step or attempt. The mark shows whether a write is
 new or was sent again, and whether the host has undone its work under the key. ``ClaimWrite`` and ``SaveWrite`` are the
-requests of the host (``objects.Claim``, ``objects.Save``), with the same fields.
+requests of the host, with the fields of ``objects.Claim`` and ``objects.Save``.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ instances = models.Instance.__table__
 class Written:
     """The fields that claims and saves have in common. A field that is None or empty changes nothing.
 
-    Times are ISO text.
+    Times are ISO texts.
 
     Attributes:
         instance_uuid: The server.
-        key: The key under which the host works.
+        key: The step key under which the host works.
         transition: The event that changes the server's state.
-        expect: {column of instances: value or values} that the server must have before.
+        expect: {column of instances: value or values} that the server must have before the write.
         values: {column of instances: new value}.
         extra: {column of instance_extra: JSON text}.
-        devices: [{id, address, from, to, instance_uuid, request_id}], the changes of PCI devices and their status.
-        usage: {compute_node_id, columns of compute_nodes}.
-        migration: {uuid, columns of migrations}.
+        devices: Changes of PCI devices and their status, a list of {id, address, from, to, instance_uuid, request_id}.
+        usage: The host's usage, a dict with compute_node_id and columns of compute_nodes.
+        migration: A dict with uuid and columns of migrations.
     """
 
     instance_uuid: str
@@ -64,7 +64,7 @@ class Written:
 class ClaimWrite(Written):
     """A request to claim resources for a server on a host.
 
-    ``group`` is {uuid, host} of its server group (``group_claims``).
+    ``group`` is a dict {uuid, host} for the server's group, or None (see ``group_claims``).
     """
 
     key: str
@@ -74,17 +74,17 @@ class ClaimWrite(Written):
 
 @dataclass(frozen=True, kw_only=True)
 class SaveWrite(Written):
-    """The result of a host's step.
+    """The result of a step of an operation on a host.
 
     Attributes:
-        system_metadata: {key: value, or None to delete it}.
-        event: {event, result, host, start_time, finish_time, details, traceback} of the action.
-        fault: {code, message, details, host}.
-        message: The message of the action, 'Error' for a failed one.
-        end: The save writes the server's end state, and the operation row is deleted with it.
-        undo: The step is undone. This is written only while its attempt isn't over. A state that has changed since,
-            such as ``deleting``, is left unchanged.
-        undone: Why the host undid its work under this key. A later call with the key is refused with this reason.
+        system_metadata: {key: value, or None to delete the key}.
+        event: An event of the action, {event, result, host, start_time, finish_time, details, traceback}.
+        fault: A fault, {code, message, details, host}.
+        message: The message of the action; 'Error' marks a failed action.
+        end: True if this save writes the server's end state, so that the operation row is deleted with it.
+        undo: True if the step is undone. Such a save is written only during the same attempt. If the server's state has
+            changed since, for example to ``deleting``, the state is left unchanged.
+        undone: The reason why the host undid its work under this key. A later call with the key is refused with it.
         mark: A number that distinguishes several saves under one key that have no event and no transition.
     """
 
@@ -99,18 +99,19 @@ class SaveWrite(Written):
 
 
 def parse(key: str) -> tuple[str, int, str, int]:
-    """Return the parts of a key: (operation uuid, position, step, attempt)."""
+    """Return the parts of a step key: (operation uuid, position, step, attempt)."""
     operation, step, attempt = key.split('/')
     position, name = step.split('.', 1)
     return operation, int(position), name, int(attempt)
 
 
 def make_key(operation: str, position: int, step: str, attempt: int) -> str:
-    """Return the key ``<operation uuid>/<position>.<step>/<attempt>`` of one step of one attempt."""
+    """Return the step key ``<operation uuid>/<position>.<step>/<attempt>`` for one step of one attempt."""
     return f'{operation}/{position}.{step}/{attempt}'
 
 
-# The conditions that a row is at the step and attempt of a key. ``_parts`` returns their parameters.
+# Conditions that are true if the operation row is at the position and attempt of a step key.
+# ``_parts`` returns the parameters for these conditions.
 _AT = (
     operations.c.uuid == sa.bindparam('of_operation'),
     operations.c.position == sa.bindparam('of_position'),
@@ -131,14 +132,13 @@ def _parts(key: str) -> dict[str, Any]:
 
 _HELD = ('claimed', 'allocated')
 _BESIDE_RELEASES = ('release', 'delete')
-# The value of ``written`` for a key whose work the host has undone contains this, followed by the reason.
+# If a host has undone its work for a step key, the column ``written`` contains this text and then the reason.
 _UNDONE = ':undone:'
-# Characters of the reason that are stored.
+# Number of characters of the reason that are stored.
 _REASON = 1000
 
 _RELEASES = sa.alias(operations)
-# A host that an operator forced down gets no new work: the operation may go on elsewhere at once
-# (``Hearing.is_fenced``).
+# A host that an operator forced down gets no new work, because the operation may continue on another host at once.
 _FORCED_DOWN = sa.exists().where(
     services.LIVE,
     services.services.c.binary == services.COMPUTE,
@@ -162,8 +162,8 @@ _CHECK_ATTEMPT = sa.select(operations.c.id).where(
 )
 _WRITTEN = sa.select(operations.c.written).where(*_AT)
 _MARK, _END = operations.update().where(*_STANDING), operations.delete().where(*_STANDING)
-# The condition that no pending release of the server exists for a host, because it would release the new claim, too.
-# MySQL reads a table that it updates only from a derived table.
+# The condition that the host has no pending release of the server, which would release the new claim, too.
+# The inner select is a derived table, because MySQL can't otherwise read a table that it updates.
 _NO_RELEASE = sa.not_(
     sa.exists(
         sa.select(
@@ -181,22 +181,23 @@ _NO_RELEASE = sa.not_(
 
 
 def was_moved(conn: sa.Connection, key: str, event: str) -> bool:
-    """Return whether the host's last write under a key changed the server's state by ``event``."""
+    """Return whether the host's last write under this step key changed the server's state by ``event``."""
     written = conn.execute(_WRITTEN, _parts(key)).scalar() or ''
     return written.startswith(f'{key}:{event}:')
 
 
 def check(conn: sa.Connection, key: str, undo: bool = False, host: str | None = None) -> None:
-    """Check that the operation row is still at this key, before a host that doesn't remember the key begins to work.
+    """Check that the operation row is still at this step key, before a host begins to work that doesn't know the key.
 
-    ``undo``: the key is that of an undo. Then the row must say that this step of this attempt is being undone, or be a
-    pending release.
+    If ``undo`` is True, the key is that of an undo. In this case the row must say that this step of this attempt is
+    being undone, or must be a pending release.
 
     Raises:
         KeyGone: The row is deleted, cancelled, being undone, or at another step or attempt.
-        HostRejected: The host did this work before and undid it, but its answer was lost.
-        ReleasePending: ``host`` has a pending release of the server that must be done first, or it is forced down, so
-            that the operation may go on without it. A delete is not refused for this, because it releases everything.
+        HostRejected: The host did this work before and undid it, but the host's answer was lost.
+        ReleasePending: ``host`` has a pending release of the server that must be done first, or the host is forced down
+            and the operation may continue elsewhere. A delete is not refused for these reasons, because it releases
+            everything.
     """
     if undo:
         _check_undo(conn, key)
@@ -226,11 +227,11 @@ def _check_undo(conn: sa.Connection, key: str) -> None:
 
 
 def _mark(conn: sa.Connection, key: str, mark: str, free_of: tuple[str, str] | None = None) -> bool:
-    """Mark the row with a write of a host.
+    """Store the mark (the name of a host's write) in the operation row.
 
-    Return False if this very write was marked before, or if the host may not claim. With ``free_of``, a tuple (server
+    Return False if this write was marked before, or if the host may not claim. If ``free_of`` is given, a tuple (server
     uuid, host), the row is marked only if the host has no pending release of the server and isn't forced down. Raises
-    KeyGone if the row is not at the key, and HostRejected if the host has undone its work under it.
+    KeyGone if the row is not at the step key, and HostRejected if the host has undone its work under the key.
     """
     statement, values = _MARK, _parts(key)
     if free_of is not None:
@@ -243,8 +244,8 @@ def _mark(conn: sa.Connection, key: str, mark: str, free_of: tuple[str, str] | N
         values,
     ).rowcount:
         return True
-    # A write that was marked stays valid even if the operation was cancelled since: a host that repeats it must learn
-    # that it holds the claim.
+    # A marked write stays valid even if the operation was cancelled afterwards.
+    # A host that repeats the write must learn that it holds the claim.
     written = conn.execute(_WRITTEN, _parts(key)).scalar()
     if written != mark:
         check(conn, key)
@@ -252,25 +253,25 @@ def _mark(conn: sa.Connection, key: str, mark: str, free_of: tuple[str, str] | N
 
 
 def _mark_undone(conn: sa.Connection, key: str, reason: str) -> None:
-    """Record that a host undid its work under the key, if the row is still at the key."""
+    """Record that a host undid its work for a step key, if the operation row is still at this key."""
     conn.execute(_MARK.values(written=f'{key}{_UNDONE}{shortened(reason, _REASON)}'), _parts(key))
 
 
 def _check_attempt(conn: sa.Connection, key: str) -> None:
-    """Raise KeyGone if the attempt of this key is over.
+    """Raise KeyGone if the attempt of this step key has ended.
 
-    All of the attempt was undone by then, or is left to a pending release. A late undo would release resources of a
-    later operation.
+    After its end, the work of the attempt was undone or is left to a pending release. A late undo would release
+    resources of a later operation.
     """
     if not conn.execute(_CHECK_ATTEMPT, _parts(key)).first():
         raise KeyGone(key=key)
 
 
 def _refuse(conn: sa.Connection, request: ClaimWrite) -> None:
-    """Raise HostRejected for a claim that could not be marked, unless the claim was written before.
+    """Raise HostRejected for a claim that could not be marked, unless the same claim was written before.
 
-    A host that is forced down may not even go on with a claim that was written before. Its process may be another one
-    than the one that wrote it, or the operation doesn't wait for it.
+    A host that is forced down may not even continue with a claim that was written before: its process may not be the
+    one that wrote the claim, or the operation no longer waits for the host.
     """
     row = conn.execute(
         sa.select(operations.c.written, _FORCED_DOWN.label('forced')).where(operations.c.uuid == parse(request.key)[0]),
@@ -288,13 +289,13 @@ def claim(
 ) -> dict[str, Any]:
     """Claim CPUs, memory and PCI devices for a server on a host, and return {'written': True}.
 
-    ``look(conn)`` may raise an exception to refuse the claim (see ``group_claims``). A claim that was written before,
-    and whose answer was lost, is not written again.
+    ``look(conn)`` may raise an exception to refuse the claim (see ``group_claims``). If the same claim was written
+    before and only its answer was lost, it is not written again.
 
     Raises:
         KeyGone: The operation row is deleted, cancelled, being undone, or at another step or attempt.
-        ClaimConflict: A device was not in its ``from`` status.
-        Conflict: The server changed meanwhile, for example its host.
+        ClaimConflict: A device did not have the status ``from`` of its change.
+        Conflict: The server has changed, for example its host.
         HostRejected: The host undid this very claim, has a pending release of the server, or is forced down.
     """
     uuid = request.instance_uuid
@@ -314,18 +315,18 @@ def claim(
 def save(db: engine.Database, request: SaveWrite) -> dict[str, Any]:
     """Write the result of a host's step, and return {'written': True}.
 
-    A save that was written before, and whose answer was lost, is not written again.
+    If the same save was written before and only its answer was lost, it is not written again.
 
     Raises:
         KeyGone: The operation row is deleted, cancelled, being undone, or at another step or attempt.
-        ClaimConflict: A device was not in its ``from`` status.
-        Conflict: The server changed meanwhile, for example its host.
+        ClaimConflict: A device did not have the status ``from`` of its change.
+        Conflict: The server has changed, for example its host.
         HostRejected: The host undid its work under this key before.
     """
     uuid, key = request.instance_uuid, request.key
     with db.write() as conn:
         if request.end and key:
-            # No row waits for a row that wasn't cancelled, so one DELETE is enough to end it.
+            # Only a cancelled row can have another row that waits for it, so one DELETE is enough to end the operation.
             if not conn.execute(_END, _parts(key)).rowcount:
                 _write_usage_again(conn, request.usage)
                 return _ended_before(conn, request, key)
@@ -352,9 +353,9 @@ def save(db: engine.Database, request: SaveWrite) -> dict[str, Any]:
 
 
 def _ended_before(conn: sa.Connection, request: SaveWrite, key: str) -> dict[str, Any]:
-    """Return {'written': True} if the server's end state was saved before and the reply was lost.
+    """Return {'written': True} if the server's end state was saved by an earlier call whose reply was lost.
 
-    Raises KeyGone if it was not saved, for example because the operation was cancelled.
+    Raises KeyGone if the end state was not saved, for example because the operation was cancelled.
     """
     rule = states.TRANSITIONS[request.transition or '']
     row = conn.execute(
@@ -376,7 +377,7 @@ def _ended_before(conn: sa.Connection, request: SaveWrite, key: str) -> dict[str
 def _move(conn: sa.Connection, request: Written, lenient: bool = False) -> None:
     """Update the server's row by a transition, or by a plain compare-and-swap on ``expect``.
 
-    Raises Conflict if the server's state or columns do not allow it, unless ``lenient``.
+    Raises Conflict if the server's state or columns do not allow the update, unless ``lenient`` is True.
     """
     uuid, values, event = request.instance_uuid, _columns(request.values), request.transition
     if event:
@@ -388,7 +389,7 @@ def _move(conn: sa.Connection, request: Written, lenient: bool = False) -> None:
 
 
 def _write_parts(conn: sa.Connection, request: Written, strict: bool) -> None:
-    """Write the changes in other tables than instances: devices, instance_extra, usage and migration."""
+    """Write the changes in other tables than instances: devices, instance_extra, compute_nodes and migrations."""
     _write_devices(conn, request.devices or [], strict)
     instance_queries.update_extra(conn, request.instance_uuid, request.extra or {})
     _write_usage(conn, request.usage)
@@ -396,10 +397,10 @@ def _write_parts(conn: sa.Connection, request: Written, strict: bool) -> None:
 
 
 def _write_devices(conn: sa.Connection, changes: list[dict[str, Any]], strict: bool) -> None:
-    """Change the status of each device.
+    """Change the status of each device in ``changes``.
 
-    A change that releases a device requires that its owner holds it. If ``strict``, each device must also have its
-    ``from`` status, else ClaimConflict is raised.
+    A change that releases a device requires that the named server holds the device. If ``strict`` is True, each device
+    must also have the status ``from``, otherwise ClaimConflict is raised.
     """
     groups: dict[tuple[str, str, str | None], list[dict[str, Any]]] = {}
     for change in changes:
@@ -422,7 +423,7 @@ def _write_devices(conn: sa.Connection, changes: list[dict[str, Any]], strict: b
             else:
                 values['held_since'] = now
         elif after in ('available', 'removed') or owner is not None:
-            # The device is released: it becomes available, is removed, or is not offered again (unavailable).
+            # The device is released: its new status is available, removed, or unavailable (it is not offered again).
             values.update(instance_uuid=None, request_id=None, held_since=None)
             if owner is not None:
                 device_history.add(conn, ids, owner)
@@ -438,17 +439,18 @@ def _write_usage(conn: sa.Connection, usage: dict[str, Any] | None) -> None:
     if usage:
         values = {name: value for name, value in usage.items() if name != 'compute_node_id'}
         conditions = [nodes.c.id == usage['compute_node_id']]
-        # A compute of the previous release sends no serial number. Its usage is always written.
+        # A compute of the previous release sends no serial number, so its usage is always written.
         if 'usage_serial' in usage:
             conditions.append(nodes.c.usage_serial <= usage['usage_serial'])
-        # The time is set by the database's clock, because schedulers read rows that changed since their last reading.
+        # The database's clock sets the time, because schedulers read the rows that changed since their last reading.
         conn.execute(nodes.update().where(*conditions).values(updated_at=db_utcnow(), **values))
 
 
 def _write_usage_again(conn: sa.Connection, usage: dict[str, Any] | None) -> None:
     """Write the usage of a claim or save that was written before.
 
-    A host that died since has counted the server again when it started, and has reported that usage.
+    If the host died after the first write, it counted the server again at its next start and reported that usage in
+    between.
     """
     if usage and 'usage_serial' in usage:
         _write_usage(conn, usage)
@@ -465,7 +467,7 @@ def _write_migration(conn: sa.Connection, migration: dict[str, Any] | None) -> N
 
 
 def _columns(values: dict[str, Any] | None) -> dict[str, Any]:
-    """Return JSON values as column values: ISO times become datetimes."""
+    """Return JSON values as values of columns: ISO texts of times become datetimes."""
     return {
         name: instance_queries.parse_time(value) if name.endswith('_at') else value
         for name, value in (values or {}).items()

@@ -4,9 +4,9 @@
         for node in snapshot(connection, uuids, down_time=60):      # one SQL statement
             node['memory_mb'], node['service']['up']
 
-JSON columns (cpu_info, stats, pci_stats, numa_topology and others) are returned as text. A node belongs to the
-'nova-compute' service of its host that isn't deleted. ``node['service']`` is None if there is none. Soft-deleted rows
-are never returned.
+JSON columns (cpu_info, stats, pci_stats, numa_topology and others) are returned as text. A node belongs to its host's
+service 'nova-compute' that isn't deleted; ``node['service']`` is None if no such service exists. Soft-deleted nodes are
+never returned.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ instances = Instance.__table__
 
 
 class NodeExists(errors.Conflict):
-    """The host has a node of this name with another uuid (HTTP 409)."""
+    """The host has a node of this name whose uuid is another one (HTTP 409)."""
 
     msg_fmt = 'Node %(node)s of host %(host)s already exists with another uuid.'
 
@@ -40,7 +40,7 @@ _SERVICE = ['id', 'uuid', 'host', 'binary', 'disabled', 'disabled_reason', 'forc
 
 
 def snapshot(connection: sa.Connection, uuids: Sequence[str], down_time: float) -> list[Row]:
-    """Return the nodes with these uuids, each with its ``service`` (a dict with ``up``, or None).
+    """Return the nodes with these uuids, each with its ``service`` (a dict that includes ``up``, or None).
 
     Runs one SQL statement.
     """
@@ -57,10 +57,10 @@ def list_nodes(
     limit: int | None = None,
     served: bool = False,
 ) -> list[Row]:
-    """Return nodes, each with its ``service``, sorted by id.
+    """Return nodes, each with its ``service`` (a dict that includes ``up``, or None), sorted by id.
 
-    ``pattern`` is a part of hypervisor_hostname. ``after_id`` is the id (in this cell) of the last node of the previous
-    page. ``served`` leaves out nodes without a service.
+    ``pattern`` is a part of hypervisor_hostname. ``after_id`` is the id (in this cell) of the last node on the previous
+    page. If ``served`` is True, nodes without a service are left out.
     """
     query = _with_service(down_time).where(LIVE).order_by(compute_nodes.c.id)
     if pattern is not None:
@@ -79,7 +79,7 @@ def list_nodes(
 def show(
     connection: sa.Connection, down_time: float, *, uuid: str | None = None, node_id: int | None = None
 ) -> Row | None:
-    """Return one node by uuid or id with its ``service``, or None if there is none."""
+    """Return one node by uuid or id, with its ``service``, or None if the node does not exist."""
     criterion = compute_nodes.c.uuid == uuid if uuid is not None else compute_nodes.c.id == node_id
     rows = _nested(connection.execute(_with_service(down_time).where(LIVE, criterion)))
     return rows[0] if rows else None
@@ -93,7 +93,7 @@ def get(
     host: str | None = None,
     hypervisor_hostname: str | None = None,
 ) -> Row | None:
-    """Return one node that isn't deleted, without its service, or None if there is none."""
+    """Return one node that isn't deleted, without its service, or None if no node has these values."""
     wanted = {'uuid': uuid, 'id': node_id, 'host': host, 'hypervisor_hostname': hypervisor_hostname}
     criteria = [compute_nodes.c[name] == value for name, value in wanted.items() if value is not None]
     if not criteria:
@@ -112,7 +112,7 @@ def by_host(connection: sa.Connection, host: str) -> list[Row]:
 
 
 def living(connection: sa.Connection, uuids: Sequence[str]) -> set[str]:
-    """Return which of these uuids are nodes that aren't deleted. Runs one SQL statement."""
+    """Return which of these uuids belong to nodes that aren't deleted. Runs one SQL statement."""
     return set(
         connection.execute(sa.select(compute_nodes.c.uuid).where(LIVE, compute_nodes.c.uuid.in_(list(uuids)))).scalars()
     )
@@ -124,16 +124,16 @@ def hosts_of_all(connection: sa.Connection) -> list[Row]:
 
 
 def get_or_create(connection: sa.Connection, values: Row) -> Row:
-    """Return the compute node with ``values['uuid']``, and create it if there is none.
+    """Return the compute node with ``values['uuid']``, and create it if it does not exist.
 
-    A soft-deleted node with this uuid is restored with ``values``, else a new row is inserted. An existing node is
-    returned unchanged: the caller decides what to do if its ``host`` is another one. Raises NodeExists if the host has
-    a node of this name with another uuid.
+    A soft-deleted node with this uuid is restored with ``values``, otherwise a new row is inserted. An existing node is
+    returned unchanged: if its ``host`` is another host, the caller must decide what to do. Raises NodeExists if the
+    host has a node of this name with another uuid.
     """
     found = get(connection, uuid=values['uuid'])
     if found is not None:
         return found
-    # The uuid is unique among deleted rows, too, so a host that comes back gets its old row.
+    # Deleted rows count for the unique key of the uuid, too, so a host that comes back gets its old row.
     brought_back = connection.execute(
         sa.update(compute_nodes)
         .where(compute_nodes.c.uuid == values['uuid'], compute_nodes.c.deleted != 0)
@@ -159,7 +159,7 @@ def destroy(connection: sa.Connection, node_id: int) -> bool:
 
 
 def statistics(connection: sa.Connection) -> Row:
-    """Return sums over the nodes whose service is enabled, as GET /os-hypervisors/statistics returns them."""
+    """Return sums over the nodes whose service is enabled, in the form of GET /os-hypervisors/statistics."""
     names = (
         'vcpus',
         'memory_mb',
@@ -189,8 +189,11 @@ def statistics(connection: sa.Connection) -> Row:
 
 
 def promised(connection: sa.Connection, host: str) -> list[Row]:
-    """Return the sums of the flavors of a host's servers by project: project_id, vcpus, memory_mb, disk_gb."""
-    # A root disk that is a volume does not use the host's disk.
+    """Return the sums of the flavors of a host's servers for each project.
+
+    Each row has project_id, vcpus, memory_mb and disk_gb.
+    """
+    # If the root disk is a volume, it does not use the host's disk.
     root = sa.case(
         (sa.func.coalesce(instances.c.image_ref, '') == '', 0), else_=sa.func.coalesce(instances.c.root_gb, 0)
     )
@@ -229,7 +232,7 @@ def unmapped(connection: sa.Connection) -> list[Row]:
 
 
 def set_mapped(connection: sa.Connection, hosts: Iterable[str], mapped: bool) -> None:
-    """Record whether these hosts have a host mapping. Schedulers notice it when they next read changes."""
+    """Record whether these hosts have a host mapping. Schedulers find this change when they next read changes."""
     connection.execute(
         sa.update(compute_nodes)
         .where(LIVE, compute_nodes.c.host.in_(list(hosts)))

@@ -3,10 +3,10 @@
     token = console_tokens.add(cell, console, compute_host='gpu1', instance_uuid=uuid, lifetime=600)
     with cell.read() as conn:
         console_tokens.find(conn, token)        # {'host': '127.0.0.1', 'port': 5900, …}; None: unknown, expired, moved
-    console_tokens.take(cell, token)            # True for the one that opens it
+    console_tokens.take(cell, token)            # True for the only caller that may open the console
 
-A token is valid only while its server is on the host for which it was made. So transactions that delete or move a
-server need no statement for its tokens, and ``purge`` deletes them later. Times are by the database's clock.
+A token is valid only while its server is on the host for which the token was made. So transactions that delete or move
+a server need no statement for its tokens, and ``purge`` deletes them later. Times are by the database's clock.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kilonova.db.rows import Row, one
 tokens = ConsoleAuthToken.__table__
 instances = Instance.__table__
 
-# The number of tokens of a server that are kept. A new token replaces the oldest one.
+# Maximum number of tokens of a server. A further token replaces the oldest one.
 MOST = 64
 
 _HERE = sa.exists().where(
@@ -46,7 +46,7 @@ _COLUMNS = [
 
 
 def digest(token: str) -> str:
-    """Return the hash of a token, which is stored instead of the token."""
+    """Return the hash of a token. The database contains only this hash."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
@@ -54,9 +54,9 @@ def digest(token: str) -> str:
 def add(
     database: engine.Database, console: dict[str, Any], *, compute_host: str, instance_uuid: str, lifetime: int
 ) -> str:
-    """Create a token for a console that is valid for ``lifetime`` seconds, and return it (a uuid).
+    """Create a token for a console that is valid for ``lifetime`` seconds, and return the token (a uuid).
 
-    ``console``: {console_type, host, port, tls_port, internal_access_path, access_url_base}.
+    ``console`` is a dict {console_type, host, port, tls_port, internal_access_path, access_url_base}.
     """
     token = str(uuids.uuid4())
     with database.write() as conn:
@@ -87,7 +87,7 @@ def add(
 def find(conn: sa.Connection, token: str) -> Row | None:
     """Return the console that a token opens, with the ``seconds`` for which the token is still valid.
 
-    Return None if there is no such token, it has expired, or its server was moved or deleted.
+    Return None if the token does not exist or has expired, or if its server was moved or deleted.
     """
     return one(
         conn.execute(
@@ -100,7 +100,7 @@ def find(conn: sa.Connection, token: str) -> Row | None:
 
 @engine.retried
 def take(database: engine.Database, token: str) -> bool:
-    """Use a token up, by deleting it. Return False if it was used before or is not valid any more."""
+    """Use a token up by deleting it. Return False if the token was used before or is no longer valid."""
     with database.write() as conn:
         return (
             conn.execute(

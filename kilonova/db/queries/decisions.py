@@ -25,14 +25,17 @@ decisions = SchedulerDecision.__table__
 
 
 def add(connection: sa.Connection, rows: Sequence[Row]) -> None:
-    """Insert scheduler decisions. Each ``body`` is a value that json can encode. Runs one SQL statement."""
+    """Insert scheduler decisions.
+
+    The ``body`` of each row is a value that can be encoded as JSON. Runs one SQL statement.
+    """
     connection.execute(sa.insert(decisions), [{**row, 'body': pack(row['body'])} for row in rows])
 
 
 def find(connection: sa.Connection, which: str) -> list[Row]:
     """Return the decisions about a server or of a request, oldest first. Runs one SQL statement.
 
-    ``which`` is the server's uuid or the request's id. The bodies are as ``told`` returns them.
+    ``which`` is the server's uuid or the request's id. Each row has its ``body`` in the form that ``told`` returns.
     """
     found = many(
         connection.execute(
@@ -59,8 +62,8 @@ def of_action(connection: sa.Connection, instance_uuid: str, request_id: str) ->
 def prune(connection: sa.Connection, before: dt.datetime, keep: int) -> int:
     """Delete scheduler decisions that are old or too many, and return the number of deleted rows.
 
-    Decisions written ``before`` a time are deleted, and all except about the ``keep`` newest ones. Runs two SQL
-    statements.
+    Decisions that were written before the time ``before`` are deleted. Of the others, about the ``keep`` newest ones
+    are kept. Runs two SQL statements.
     """
     newest = connection.execute(sa.select(sa.func.max(decisions.c.id))).scalar()
     if newest is None:
@@ -71,9 +74,9 @@ def prune(connection: sa.Connection, before: dt.datetime, keep: int) -> int:
 
 
 def told(body: Any) -> Any:
-    """Return the body of a scheduler decision with lists of hosts instead of columns.
+    """Return the body of a scheduler decision with one dict for each host.
 
-    A table {name: [value for each host]} becomes [{name: value of this host}].
+    Bodies are stored with hosts in columns: {name: [value for each host]} becomes [{name: value of one host}, …].
     """
     if not body:
         return body
@@ -87,7 +90,7 @@ def told(body: Any) -> Any:
 
 def _hosts(columns: dict[str, list[Any]] | list[dict[str, Any]]) -> list[dict[str, Any]]:
     if isinstance(columns, list):
-        # Decisions written by an old release have lists of hosts already.
+        # Decisions that an older release wrote have a list of hosts already.
         return columns
     return (
         [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)] if columns else []
@@ -95,7 +98,7 @@ def _hosts(columns: dict[str, list[Any]] | list[dict[str, Any]]) -> list[dict[st
 
 
 def pack(body: Any) -> str:
-    """Return a JSON value as compressed JSON, encoded as base64 text."""
+    """Return a JSON value as compressed JSON, encoded as base64 text. ``unpack`` decodes the text."""
     return base64.b64encode(zlib.compress(json.dumps(body, separators=(',', ':')).encode(), 1)).decode()
 
 

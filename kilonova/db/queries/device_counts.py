@@ -1,4 +1,4 @@
-"""Count the PCI devices of a cell. The metrics of the API and ``kilonova-manage`` use it."""
+"""Count the PCI devices of a cell, for the API's metrics and for ``kilonova-manage``."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ servers = Instance.__table__
 class Counted(NamedTuple):
     """The number of devices of a host that have the same type, status and project.
 
-    ``project_id`` is the project of the servers that hold the devices. It is None if no server holds them, or if the
-    server is deleted.
+    ``project_id`` is the project of the servers that hold the devices. It is None if no server holds the devices, or if
+    the server is deleted.
     """
 
     host: str
@@ -28,7 +28,7 @@ class Counted(NamedTuple):
 
 
 class Barred(NamedTuple):
-    """A device whose ``extra_info`` (JSON text) perhaps says why the device is not offered to servers."""
+    """A device whose ``extra_info`` (JSON text) may say why the device is not offered to servers."""
 
     host: str
     dev_type: str
@@ -50,9 +50,9 @@ def counts(conn: sa.Connection) -> list[Counted]:
 
 
 def with_words(conn: sa.Connection, words: tuple[str, ...]) -> list[Barred]:
-    """Return the devices whose ``extra_info`` contains one of the ``words`` in quotes, as a JSON key would be.
+    """Return the devices whose ``extra_info`` contains one of the ``words`` in quotes, like a key in JSON.
 
-    The text may have the word elsewhere than as a key, so the caller must parse it.
+    The word may also occur in another part of the text than as a key, so the caller must parse the text.
     """
     query = (
         sa.select(nodes.c.host, devices.c.dev_type, devices.c.extra_info)

@@ -3,8 +3,8 @@
     add(conn, [7], server)                    # in the transaction that releases the devices, before the release
     page(conn, server=server, after=None, limit=100)
 
-The present holder, and the time since when it holds the device, are in the device's own row. Entries remain when
-devices, hosts and servers are deleted. ``purge`` deletes old entries.
+The server that holds a device now, and since when, are in the row of the device. History entries remain when devices,
+hosts and servers are deleted. ``purge`` deletes old entries.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ devices = PciDevice.__table__
 nodes = ComputeNode.__table__
 servers = Instance.__table__
 
-# Columns of the device's row that are copied into an entry.
+# Columns of the device's row that are copied into a history entry.
 _COPIED = ('compute_node_id', 'address', 'dev_type', 'vendor_id', 'product_id', 'instance_uuid')
-# The number of entries that one purge deletes in a cell.
+# Maximum number of entries that one purge deletes in a cell.
 BATCH = 1000
 DAY = 86400
 
 
 def add(conn: sa.Connection, device_ids: Iterable[int], instance_uuid: str) -> None:
-    """Insert a history entry that ends now for each of these devices that the server holds."""
+    """Insert a history entry for each of these devices that the server holds now. The period of the entry ends now."""
     project = sa.select(servers.c.project_id).where(servers.c.uuid == instance_uuid).scalar_subquery()
-    # No columns of compute_nodes are read: MySQL would lock those rows, which the same transaction changes soon after.
+    # No columns of compute_nodes are read, because MySQL would lock the rows of the nodes.
+    # The same transaction changes these rows soon after.
     found = sa.select(
         devices.c.uuid,
         *(devices.c[name] for name in _COPIED),
@@ -49,9 +50,9 @@ def add(conn: sa.Connection, device_ids: Iterable[int], instance_uuid: str) -> N
 def page(
     conn: sa.Connection, *, after: int | None, limit: int, host: str | None = None, **filters: str | None
 ) -> list[Row]:
-    """Return at most ``limit`` history entries with their ``host``, newest first, that come after the id ``after``.
+    """Return at most ``limit`` history entries with their ``host``, newest first, whose ids are less than ``after``.
 
-    ``filters`` are columns and their values. The host is None if its node was deleted and archived.
+    ``filters`` are {column: value}. The host is None if its node was deleted and archived.
     """
     query = (
         sa.select(history, nodes.c.host)
@@ -66,7 +67,7 @@ def page(
 
 
 def has(conn: sa.Connection, device_uuid: str, number: int) -> bool:
-    """Return whether this database has a history entry with the id ``number`` for this device."""
+    """Return whether this database has the history entry with the id ``number`` and the entry is about this device."""
     return (
         conn.execute(
             sa.select(history.c.id).where(history.c.id == number, history.c.device_uuid == device_uuid)
@@ -77,7 +78,7 @@ def has(conn: sa.Connection, device_uuid: str, number: int) -> bool:
 
 @engine.retried
 def purge(database: engine.Database, days: int) -> int:
-    """Delete the oldest history entries that ended at least ``days`` days ago, at most ``BATCH``.
+    """Delete the oldest history entries whose period ended at least ``days`` days ago, at most ``BATCH`` entries.
 
     Return the number of deleted entries.
     """

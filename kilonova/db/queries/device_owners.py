@@ -1,10 +1,10 @@
-"""Find the holders of PCI devices, and release devices whose holder does not exist any more.
+"""Find the servers that hold PCI devices, and release devices whose server does not exist any more.
 
     for row in lost(connection, busy=set()):    # row['why']: 'allocated by 5c…, which is not a server of this cell'
         release(connection, row['id'], row['instance_uuid'])
 
-A device of a server with an operation isn't lost, because the operation releases it. This may be a pending release,
-which can remain after its server was deleted.
+If the server of a device has an operation, the operation releases the device, so such a device isn't lost. The
+operation may be a pending release, which can remain after its server was deleted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HELD = ('claimed', 'allocated')
 
 
 def names(connection: sa.Connection, uuids: Iterable[str]) -> dict[str, str]:
-    """Return {uuid: name} of those of these servers that exist and aren't deleted."""
+    """Return {uuid: name} of the servers in ``uuids`` that exist and aren't deleted."""
     return {
         row.uuid: row.display_name or ''
         for row in connection.execute(
@@ -40,9 +40,9 @@ def names(connection: sa.Connection, uuids: Iterable[str]) -> dict[str, str]:
 
 
 def at_work(connection: sa.Connection, uuid: str) -> Row | None:
-    """Return uuid and kind of the oldest operation row of this server, or None.
+    """Return uuid and kind of the oldest operation row of this server, or None if it has no operation.
 
-    Works in the API database and in a cell.
+    This works in the API database and in a cell.
     """
     row = (
         connection.execute(
@@ -57,7 +57,7 @@ def at_work(connection: sa.Connection, uuid: str) -> Row | None:
 
 
 def lost(connection: sa.Connection, busy: Collection[str]) -> list[Row]:
-    """Return the devices of a cell that are held although their holder does not exist, each with the reason in ``why``.
+    """Return the devices of a cell that are held for a server that does not exist, each with the reason in ``why``.
 
     ``busy`` are servers that have operations in the API database.
     """
@@ -83,9 +83,9 @@ def _why(row: Row) -> str:
 
 
 def release(connection: sa.Connection, device_id: int, owner: str | None) -> bool:
-    """Release a device whose holder does not exist (found by ``lost``).
+    """Release a device that ``lost`` found, because the server that holds it does not exist.
 
-    Return False if its row was changed since, or if its holder exists again.
+    Return False if the device's row has changed since, or if the server exists again.
     """
     same: Any = devices.c.instance_uuid.is_(None)
     if owner is not None:

@@ -1,9 +1,9 @@
-"""Find servers and operations whose time has expired by the database's clock.
+"""Find servers and operations whose waiting time has expired by the database's clock.
 
     expired.soft_deleted(connection, 86400, 200)        # [Due(server='3b7d…')]
 
-Each function runs one SQL statement, and returns a limited number, oldest first. A caller that acts on the result must
-use a compare-and-swap, because the row may have changed by then.
+Each function runs one SQL statement, and returns at most ``limit`` results, oldest first. A caller that acts on a
+result must use a compare-and-swap, because the row may have changed in the meantime.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from kilonova.db.queries.operations import MOVES, migrations, operations
 
 
 class Due(NamedTuple):
-    """A server whose time has expired. ``row`` is the uuid of the expired migration or operation, else ''."""
+    """A server whose waiting time has expired.
+
+    ``row`` is the uuid of the migration or operation that has expired, or '' if the server itself has expired.
+    """
 
     server: str
     row: str = ''
@@ -45,7 +48,10 @@ def soft_deleted(conn: sa.Connection, seconds: float, limit: int) -> list[Due]:
 
 
 def unconfirmed(conn: sa.Connection, seconds: float, limit: int) -> list[Due]:
-    """Return resized servers whose move (``row``) has waited for a confirm or revert for at least ``seconds``."""
+    """Return resized servers that have waited for a confirm or revert for at least ``seconds``.
+
+    ``row`` of a result is the uuid of the migration.
+    """
     when = sa.func.coalesce(migrations.c.updated_at, migrations.c.created_at)
     return _due(
         conn,
@@ -68,7 +74,8 @@ def unconfirmed(conn: sa.Connection, seconds: float, limit: int) -> list[Due]:
 def shelved(conn: sa.Connection, seconds: float, limit: int) -> list[Due]:
     """Return servers that were shelved at least ``seconds`` ago and are still on their host.
 
-    This compares with this process's clock, because a conductor wrote the time of shelving as text.
+    Unlike the other functions, this one uses the clock of this process, because a conductor wrote the time of shelving
+    as text.
     """
     since = system_metadata.c.value
     latest = (instance_queries.utcnow() - datetime.timedelta(seconds=seconds)).isoformat()
@@ -112,7 +119,10 @@ def rescued(conn: sa.Connection, seconds: float, limit: int) -> list[Due]:
 
 
 def builds(conn: sa.Connection, seconds: float, limit: int) -> list[Due]:
-    """Return boot operations (``row``) that are at least ``seconds`` old in this database and are not being undone."""
+    """Return boot operations that were created at least ``seconds`` ago and are not being undone.
+
+    ``row`` of a result is the uuid of the operation.
+    """
     return _due(
         conn,
         sa.select(operations.c.instance_uuid, operations.c.uuid).where(

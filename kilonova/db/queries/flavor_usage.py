@@ -1,8 +1,8 @@
 """Count a project's servers by flavor, for quotas of resource classes and PCI aliases.
 
 The servers' own copies of their flavors are counted, so later changes of a flavor have no effect. A result has one row
-for each combination of sizes, extra specs and image properties that change amounts, for any number of servers. Each
-function runs one SQL statement.
+for each combination of sizes, extra specs and relevant image properties, whatever the number of servers. Each function
+runs one SQL statement.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ extras = cell_models.InstanceExtra.__table__
 system_metadata = cell_models.InstanceSystemMetadata.__table__
 operations = cell_models.Operation.__table__
 
-# The condition that a server counts against quotas. One that waits to be reclaimed (soft-delete) counts only when it is
-# being restored.
+# The condition that a server counts against quotas.
+# A soft-deleted server, which waits to be reclaimed, counts only while it is being restored.
 COUNTS = sa.or_(
     sa.func.coalesce(instances.c.vm_state, '') != VmState.SOFT_DELETED.value,
     instances.c.task_state == TaskState.RESTORING.value,
 )
 
-# Properties of a server's image that change amounts in addition to its flavor.
+# Image properties that change the amounts of resources which a server needs, in addition to its flavor.
 IMAGE_PROPERTIES = ('hw_cpu_policy', 'hw_mem_encryption')
 SIZES = ('vcpus', 'memory_mb', 'root_gb', 'ephemeral_gb', 'swap')
 
@@ -46,9 +46,9 @@ class Alike(NamedTuple):
 
     Attributes:
         number: Number of the servers.
-        flavor: {vcpus, memory_mb, root_gb, ephemeral_gb, swap, extra_specs, image}, where ``image`` has the
-            IMAGE_PROPERTIES.
-        wanted: The flavor to which they are being resized, else None.
+        flavor: {vcpus, memory_mb, root_gb, ephemeral_gb, swap, extra_specs, image}. ``image`` is {property: value} for
+            the IMAGE_PROPERTIES that the image has.
+        wanted: The flavor to which the servers are being resized, else None.
     """
 
     number: int
@@ -57,7 +57,7 @@ class Alike(NamedTuple):
 
 
 def in_cell(conn: Connection, project_id: str, besides: Sequence[str] = ()) -> list[Alike]:
-    """Return the number of a project's servers in a cell by flavor, except the servers in ``besides`` (uuids).
+    """Return the number of a project's servers in a cell by flavor, without the servers in ``besides`` (uuids).
 
     Only servers that count against quotas are included.
     """
@@ -82,7 +82,7 @@ def in_cell(conn: Connection, project_id: str, besides: Sequence[str] = ()) -> l
 
 
 def waiting(conn: Connection, project_id: str) -> list[tuple[str, Alike]]:
-    """Return (uuid, its flavor) of each server that has no cell yet."""
+    """Return (server uuid, flavor) for each server of the project that has no cell yet."""
     stored = json_columns.of(conn.dialect.name, requests.c.instance)
     kept = [
         stored['nova_object.data', 'system_metadata', f'image_{name}'].as_string().label(f'image_{name}')
@@ -95,9 +95,9 @@ def waiting(conn: Connection, project_id: str) -> list[tuple[str, Alike]]:
 
 
 def of_silent(conn: Connection, cell_ids: Sequence[int], project_id: str, besides: Sequence[str] = ()) -> list[Alike]:
-    """Return the number of a project's servers by flavor in cells that don't answer, from the rows of the API database.
+    """Return the number of a project's servers by flavor in cells that don't answer.
 
-    Servers in ``besides`` (uuids) are left out.
+    The servers and flavors are read from the API database. Servers in ``besides`` (uuids) are left out.
     """
     stored = json_columns.of(conn.dialect.name, specs.c.spec)
     properties = ('nova_object.data', 'image', 'nova_object.data', 'properties', 'nova_object.data')
@@ -118,9 +118,9 @@ def of_silent(conn: Connection, cell_ids: Sequence[int], project_id: str, beside
 
 
 def image_columns() -> list[Any]:
-    """Return the columns with the IMAGE_PROPERTIES for a select from instances. ``image_of`` reads them."""
+    """Return select columns with the IMAGE_PROPERTIES of servers. ``image_of`` reads them from a result row."""
     table = system_metadata
-    # Each value is a subquery, because with a join a duplicate metadata row would count its server twice.
+    # Each value is a subquery. With a join, a duplicate metadata row would count its server twice.
     return [
         sa.select(sa.func.max(table.c.value))
         .where(table.c.instance_uuid == instances.c.uuid, table.c.key == f'image_{name}', table.c.deleted == 0)
@@ -132,7 +132,7 @@ def image_columns() -> list[Any]:
 
 
 def image_of(row: Mapping[str, Any]) -> dict[str, str]:
-    """Return those of the IMAGE_PROPERTIES that a server's image has."""
+    """Return {property: value} for the IMAGE_PROPERTIES of a server's image, from a row with ``image_columns``."""
     return {name: str(row[f'image_{name}']) for name in IMAGE_PROPERTIES if row[f'image_{name}'] is not None}
 
 
@@ -144,8 +144,8 @@ def _columns(stored: sa.ColumnElement[Any], path: tuple[str, ...], prefix: str) 
 
 
 def _alike(conn: Connection, query: sa.Select[Any]) -> list[Alike]:
-    # The outer select groups the rows, because PostgreSQL doesn't recognize that two expressions with parameters are
-    # the same.
+    # The outer select groups the rows.
+    # PostgreSQL would not recognize that two expressions with parameters are the same.
     inside = query.subquery()
     rows = conn.execute(sa.select(sa.func.count().label('number'), *inside.c).group_by(*inside.c)).mappings()
     return [Alike(row['number'], _flavor(row, 'have') or {}, _flavor(row, 'want')) for row in rows]

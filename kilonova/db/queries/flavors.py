@@ -42,7 +42,7 @@ SORT_KEYS = (
 
 
 def _visible(owner: Owner) -> Any:
-    """Return the condition that a flavor is visible to the owner: it is public, or the project has access.
+    """Return the condition that the owner may see a flavor: it is public, or the owner's project has access.
 
     An owner without a project sees only public flavors.
     """
@@ -53,7 +53,7 @@ def _visible(owner: Owner) -> Any:
 
 
 def get(conn: Connection, flavorid: str, owner: Owner) -> dict[str, Any] | None:
-    """Return a flavor that the project may use, with its extra specs, or None. Runs one SQL statement."""
+    """Return a flavor that the owner may see, with its extra specs, or None. Runs one SQL statement."""
     rows = (
         conn.execute(
             sa.select(flavors, extra_specs.c.key.label('spec_key'), extra_specs.c.value.label('spec_value'))
@@ -71,7 +71,7 @@ def get(conn: Connection, flavorid: str, owner: Owner) -> dict[str, Any] | None:
 
 
 def id_of(conn: Connection, flavorid: str) -> int | None:
-    """Return the id that servers have as instance_type_id, or None for an unknown flavor."""
+    """Return the flavor's database id, which servers store as instance_type_id, or None for an unknown flavor."""
     return conn.execute(sa.select(flavors.c.id).where(flavors.c.flavorid == flavorid)).scalar()
 
 
@@ -91,8 +91,8 @@ def page(
 ) -> list[dict[str, Any]]:
     """Return a page of the flavors that the owner may see. Runs two SQL statements.
 
-    ``name`` is a regular expression. Raises InvalidPattern or SlowPattern if the database rejects it or it takes too
-    long.
+    ``name`` is a regular expression. ``order`` is a list of (column, 'asc' or 'desc'). Raises InvalidPattern or
+    SlowPattern if the database rejects the regular expression or takes too long for it.
     """
     full = [*order, *(() if any(key == 'id' for key, _ in order) else (('id', 'asc'),))]
     query = (
@@ -152,7 +152,10 @@ def _after(order: Sequence[tuple[str, str]], marker: Mapping[str, Any]) -> Any:
 
 @engine.retried
 def create(database: Database, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Insert a flavor and return it. Raises FlavorExists if its name is used, and FlavorIdExists if its id is used."""
+    """Insert a flavor and return it.
+
+    Raises FlavorExists if another flavor has this name, and FlavorIdExists if another flavor has this id.
+    """
     try:
         with database.write() as conn:
             conn.execute(flavors.insert(), dict(values))
@@ -175,9 +178,9 @@ def describe(database: Database, flavorid: str, description: str | None) -> dict
 
 @engine.retried
 def delete(database: Database, flavorid: str) -> bool:
-    """Delete a flavor with its extra specs and access list. Return False if it does not exist.
+    """Delete a flavor with its extra specs and access list. Return False if the flavor does not exist.
 
-    Servers keep their own copy.
+    Servers keep their own copies of the flavor.
     """
     with database.write() as conn:
         flavor_id = id_of(conn, flavorid)
@@ -191,7 +194,7 @@ def delete(database: Database, flavorid: str) -> bool:
 
 @engine.retried
 def set_specs(database: Database, flavorid: str, values: Mapping[str, str]) -> bool:
-    """Set these extra specs of a flavor and keep its others. Return False for an unknown flavor."""
+    """Set these extra specs of a flavor, and keep its other extra specs. Return False for an unknown flavor."""
     with database.write() as conn:
         flavor_id = id_of(conn, flavorid)
         if flavor_id is None:
@@ -209,7 +212,7 @@ def set_specs(database: Database, flavorid: str, values: Mapping[str, str]) -> b
 
 @engine.retried
 def delete_spec(database: Database, flavor_id: int, key: str) -> bool:
-    """Delete one extra spec. Return False if the flavor did not have it."""
+    """Delete one extra spec of a flavor. Return False if the flavor did not have it."""
     with database.write() as conn:
         return bool(
             conn.execute(
@@ -229,7 +232,7 @@ def access(conn: Connection, flavor_id: int) -> list[str]:
 
 @engine.retried
 def grant(database: Database, flavor_id: int, project_id: str) -> list[str] | None:
-    """Give a project access to a flavor. Return all projects with access, or None if it had access already."""
+    """Give a project access to a flavor. Return all projects with access, or None if the project had access already."""
     try:
         with database.write() as conn:
             conn.execute(projects.insert(), {'flavor_id': flavor_id, 'project_id': project_id})
@@ -242,7 +245,7 @@ def grant(database: Database, flavor_id: int, project_id: str) -> list[str] | No
 
 @engine.retried
 def revoke(database: Database, flavor_id: int, project_id: str) -> list[str] | None:
-    """Withdraw a project's access to a flavor. Return the remaining projects, or None if it had no access."""
+    """Withdraw a project's access to a flavor. Return the remaining projects, or None if the project had no access."""
     with database.write() as conn:
         if not conn.execute(
             projects.delete().where(projects.c.flavor_id == flavor_id, projects.c.project_id == project_id)

@@ -1,9 +1,9 @@
 """Check a server group's policy once more in the transaction that claims a host for one of its servers.
 
-Schedulers choose hosts at the same time and don't see each other's choices. So claims of one group run one after the
-other: each locks the group's row in the API database until its claim in the cell is committed, and reads the members
-and their hosts under that lock. Of two servers that must be on different hosts, only one can be claimed on a host. If
-servers must be on the same host, the second one can be claimed only on the host of the first.
+Several schedulers choose hosts at the same time and don't see each other's choices. So claims of one group run one
+after the other: each locks the group's row in the API database until its claim in the cell is committed, and reads the
+members and their hosts under this lock. If servers must be on different hosts, only one of them can be claimed on a
+host. If servers must be on the same host, the second one can be claimed only on the host of the first.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def claim(
     """Claim a host for a server of a ``group`` {uuid, host}, if the group's policy allows the host.
 
     This runs ``claims.claim`` while the group is locked. Raises GroupPolicyViolated if the policy doesn't allow the
-    host. A group that was deleted, or whose policy is soft, allows every host.
+    host. A group that was deleted, or whose policy is a soft one, allows every host.
     """
     with api_db.write() as conn:
         found = instance_groups.locked(conn, group['uuid'])
@@ -40,7 +40,7 @@ def claim(
             return claims.claim(cell_db, request)
         row, members = found
         members.pop(request.instance_uuid, None)
-        # Servers of other cells are on other hosts, and only the affinity policy needs to know these.
+        # Servers of other cells are on other hosts. Only the affinity policy must know these hosts.
         elsewhere = _elsewhere(cells, cell_db, members) if row['policy'] == AFFINITY else {}
 
         def look(cell_conn: sa.Connection) -> None:
@@ -52,7 +52,7 @@ def claim(
 def refuse(group: Mapping[str, Any], places: Mapping[str, set[str]], host: str) -> None:
     """Raise GroupPolicyViolated if the group's policy doesn't allow another server on ``host``.
 
-    ``places``: {other server: its hosts}. A server that moves has two hosts.
+    ``places`` is {other server of the group: its hosts}. A server that is being moved has two hosts.
     """
     if group['policy'] == ANTI_AFFINITY:
         most = int(group['rules'].get('max_server_per_host', 1))

@@ -1,11 +1,11 @@
-"""Accept evacuations from a host that an operator forced down, and make operations due that wait for such a host.
+"""Accept evacuations from a host that an operator forced down, and wake operations that wait for such a host.
 
     accept_evacuation(cell_db, instance_uuid=uuid, host='gpu1', operation=row, action=action)
     for uuid in hurry(cell_db, 'gpu1'):                 # the service was forced down or deleted
         conductor.run_operation(ctxt, operation=uuid)
 
-The API calls these functions. A running operation ends by itself once its conductor checks whether the host is down
-(operations.md rule 15).
+The API calls these functions. A running operation ends by itself when its conductor next checks whether the host is
+down (operations.md rule 15).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from kilonova.db.queries.operations import (
 )
 
 EVENT, KIND = 'evacuate.start', 'evacuate'
-# The number of rows that one call of ``hurry`` returns. The sweep of the conductors finds the others.
+# Maximum number of rows that one call of ``hurry`` returns. The conductors' periodic sweep finds the others.
 MOST_HURRIED = 500
 _servers, _moves = models.Instance.__table__, models.Migration.__table__
 
@@ -43,12 +43,13 @@ def accept_evacuation(
 ) -> None:
     """Accept an evacuation of a server from ``host``, which is forced down, even while an operation runs on the server.
 
-    The running operation is cancelled and undone, and the evacuation waits until that is done (operations.md rule 17).
+    The running operation is cancelled and undone, and the evacuation waits until the undo is complete (operations.md
+    rule 17).
 
     Raises:
-        InstanceInvalidState: The server's state does not allow it, or the server is on another host by now.
-        InstanceBusy: The running operation can't be cancelled (a delete, a confirm, a revert, an offload) or is an
-            evacuation.
+        InstanceInvalidState: The server's state does not allow an evacuation, or the server is on another host.
+        InstanceBusy: The running operation is an evacuation, or can't be cancelled (a delete, confirm, revert,
+            offload).
         InstanceNotFound: The server does not exist.
     """
     with cell_db.write() as conn:
@@ -65,7 +66,10 @@ def accept_evacuation(
 
 
 def _end_what_runs(conn: sa.Connection, instance_uuid: str, host: str) -> int:
-    """Cancel the running row of a server with a reason that its user can read. Return the number of cancelled rows."""
+    """Cancel the running operation of a server, with a reason that the server's user can read.
+
+    Return the number of cancelled rows, 0 or 1.
+    """
     reason = {
         'class': 'Cancelled',
         'message': f'Host {host} is forced down, and the server is evacuated from it.',
@@ -79,11 +83,11 @@ def _end_what_runs(conn: sa.Connection, instance_uuid: str, host: str) -> int:
 
 @engine.retried
 def hurry(cell_db: engine.Database, host: str) -> list[str]:
-    """Make the operations due that may wait for a host, and return their uuids.
+    """Let the operations that may wait for this host run at once, and return their uuids.
 
-    The caller wakes a conductor for each. These are operations of servers that are on the host, move from or to it, or
-    have a pending release there, and operations whose steps chose the host. Pending releases that wait for this host
-    itself are left unchanged, because it is away for longer now.
+    The caller wakes a conductor for each of them. These are operations of servers that are on the host, that move from
+    or to it, or that have a pending release on it, and operations whose steps chose the host. Pending releases that the
+    host itself must do are left unchanged, because the host will be away for longer.
     """
     here = sa.select(_servers.c.uuid).where(_servers.c.host == host, _servers.c.deleted == 0)
     moving = sa.select(_moves.c.instance_uuid).where(

@@ -1,7 +1,7 @@
-"""Operation rows of hosts whose compute service was deleted, and the check that refuses to register such hosts.
+"""Operation rows for hosts whose compute service was deleted, and the check that refuses to register such hosts.
 
-The row is written in the transaction that deletes the service. It is deleted when the API database and Placement have
-no records of the host any more. Only then can a machine with the host's name register.
+The transaction that deletes the service writes the row. The row is deleted when the API database and Placement have no
+records of the host any more. Until then, a machine with the host's name can't register.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ KIND = 'host_removal'
 
 
 def refuse(conn: sa.Connection, host: str) -> None:
-    """Raise HostIsBeingRemoved if this host's removal is not finished. Runs one SQL statement."""
+    """Raise HostIsBeingRemoved if the removal of a host with this name is not complete. Runs one SQL statement."""
     row = conn.execute(
         sa.select(operations.c.uuid, operations.c.outputs)
         .where(operations.c.kind == KIND, operations.c.host == host)

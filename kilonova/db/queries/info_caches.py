@@ -1,11 +1,11 @@
-"""Read and write instance_info_caches, which store the state of a server's ports.
+"""Read and write instance_info_caches, which store the interfaces of servers and the state of their ports.
 
     info_caches.write(conn, uuid, [vif.stored(), …])            # [] empties it
     info_caches.replace(conn, uuid, seen, [vif.stored(), …])    # unless it was written since it was read
     info_caches.amend(conn, uuid, change)                       # each interface, if the text can be read
 
 Conductors write the cache in the transaction that records the progress of their operation. The API writes the changes
-of its own request, in the transaction that inserts an operation which reads the ports again.
+of its own request, in the transaction that inserts an operation; that operation reads the ports again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ instances = models.Instance.__table__
 
 
 def write(conn: sa.Connection, uuid: str, vifs: Sequence[Mapping[str, Any]]) -> None:
-    """Store the interfaces of a server, in the order in which its guest has them."""
+    """Store the interfaces of a server, in the order of the guest's devices."""
     now = datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
     text = json.dumps(list(vifs))
     written = conn.execute(
@@ -38,10 +38,10 @@ def write(conn: sa.Connection, uuid: str, vifs: Sequence[Mapping[str, Any]]) -> 
 
 
 def replace(conn: sa.Connection, uuid: str, seen: str | None, vifs: Sequence[Mapping[str, Any]]) -> bool:
-    """Replace the stored interfaces of a server if its info cache is still as it was read.
+    """Replace the stored interfaces of a server, if its info cache has not changed since it was read.
 
-    Return False if it has changed. ``seen`` is the text that was read. None means that the server had no cache: then
-    the interfaces are always written, because nothing else writes a cache in that case.
+    Return False if the cache has changed. ``seen`` is the text that was read. None means that the server had no cache:
+    in this case the interfaces are always written, because no other code writes the first cache.
     """
     if seen is None:
         write(conn, uuid, vifs)
@@ -79,7 +79,10 @@ def amend(conn: sa.Connection, uuid: str, change: Callable[[Any], dict[str, Any]
 
 
 def after(conn: sa.Connection, last: int) -> tuple[int, str] | None:
-    """Return (id, server) of the next info cache after the id ``last`` whose server isn't deleted, or None."""
+    """Return (id, server) of the next info cache whose server isn't deleted, in the order of ids.
+
+    The id is greater than ``last``. Return None if there is no further cache.
+    """
     row = conn.execute(
         sa.select(caches.c.id, caches.c.instance_uuid)
         .join_from(caches, instances, instances.c.uuid == caches.c.instance_uuid)

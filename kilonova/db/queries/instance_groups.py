@@ -3,8 +3,8 @@
     group = get(conn, uuid)         # {'id', 'uuid', 'name', 'policy', 'rules': {…}, 'members': [server uuids], …}
     places(cell_conn, members)      # {server: {hosts}}, including both hosts of a move
 
-A server is a member from its create to the end of its delete. Then its mapping is queued for deletion. Its row here is
-not read any more, and is deleted together with the mapping.
+A server is a member from its create until its delete is complete. Then the server's mapping is marked as queued for
+deletion, and the membership row is ignored. The row is deleted together with the mapping.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ migrations = Migration.__table__
 
 LOG = logging.getLogger(__name__)
 
-# The number of servers that one statement contains.
+# Maximum number of servers in one statement.
 CHUNK = 1000
 
 
 class GroupNotFound(errors.NotFound):
-    """There is no server group with this uuid (HTTP 404)."""
+    """No server group has this uuid (HTTP 404)."""
 
     msg_fmt = 'Instance group %(group_uuid)s could not be found.'
 
 
-# The condition that a member is a server that isn't deleted. The mapping of a deleted one is queued for deletion or
-# gone.
+# The condition that a member is a server that isn't deleted.
+# The mapping of a deleted server is queued for deletion or does not exist.
 _LIVING = sa.and_(
     mappings.c.instance_uuid == members.c.instance_uuid,
     sa.func.coalesce(mappings.c.queued_for_delete, sa.false()) == sa.false(),
@@ -61,9 +61,9 @@ def _groups() -> sa.Select[Any]:
 
 
 def _read(row: Row) -> Row:
-    """Return a group without members.
+    """Return a group in the form of ``get``, but without members.
 
-    Rules that cannot be read are logged, and the group's policy is applied without them, which is its strictest form.
+    Rules that cannot be read are logged and ignored. Without rules the group's policy has its strictest form.
     """
     rules: dict[str, Any] = {}
     try:
@@ -80,7 +80,7 @@ def _read(row: Row) -> Row:
 
 
 def get(conn: Connection, uuid: str) -> Row | None:
-    """Return one server group with its members, or None if there is none. Runs two SQL statements."""
+    """Return one server group with its members, or None if the group does not exist. Runs two SQL statements."""
     found = one(conn.execute(_groups().where(groups.c.uuid == uuid)))
     if found is None:
         return None
@@ -90,7 +90,7 @@ def get(conn: Connection, uuid: str) -> Row | None:
 
 
 def page(conn: Connection, owner: owners.Owner, limit: int, offset: int = 0) -> list[Row]:
-    """Return server groups of a project with their members, sorted by id. Runs two SQL statements."""
+    """Return a page of the owner's server groups with their members, sorted by id. Runs two SQL statements."""
     query = _groups().where(owners.of(groups.c.project_id, owner)).order_by(groups.c.id).limit(limit).offset(offset)
     rows = [_read(row) for row in many(conn.execute(query))]
     found = _members(conn, [row['id'] for row in rows]) if rows else {}
@@ -122,7 +122,7 @@ def create(api_db: Database, values: Row, policy: str, rules: dict[str, str]) ->
 
 @engine.retried
 def destroy(api_db: Database, uuid: str) -> bool:
-    """Delete a server group but not its servers. Return False if there was none."""
+    """Delete a server group, but not its servers. Return False if the group does not exist."""
     with api_db.write() as conn:
         group_id = _lock(conn, uuid)
         if group_id is None:
@@ -139,7 +139,10 @@ def _lock(conn: Connection, uuid: str) -> int | None:
 
 # --- members ---------------------------------------------------------------------------------------------------------
 def add_members(conn: Connection, group: tuple[int, str], uuids: Sequence[str]) -> None:
-    """Add servers to a ``group`` (id, uuid) by one INSERT. Raises GroupNotFound if the group was deleted meanwhile."""
+    """Add servers to a ``group`` (id, uuid) by one INSERT.
+
+    Raises GroupNotFound if the group does not exist any more.
+    """
     group_id, group_uuid = group
     try:
         conn.execute(members.insert(), [{'group_id': group_id, 'instance_uuid': uuid} for uuid in uuids])
@@ -148,7 +151,7 @@ def add_members(conn: Connection, group: tuple[int, str], uuids: Sequence[str]) 
 
 
 def remove_members(conn: Connection, uuids: Iterable[str]) -> None:
-    """Remove these servers from the groups that they are in."""
+    """Remove these servers from all groups that they are in."""
     conn.execute(members.delete().where(members.c.instance_uuid.in_(list(uuids))))
 
 
@@ -164,7 +167,7 @@ def count_members(conn: Connection, group_id: int) -> int:
 
 
 def of_server(conn: Connection, uuid: str) -> list[str]:
-    """Return the uuids of the groups of a server. Runs one SQL statement."""
+    """Return the uuids of the groups that a server is in. Runs one SQL statement."""
     return list(
         conn.execute(
             sa.select(groups.c.uuid)
@@ -177,9 +180,9 @@ def of_server(conn: Connection, uuid: str) -> list[str]:
 
 # --- hosts of members ------------------------------------------------------------------------------------------------
 def cells_of_members(conn: Connection, uuid: str) -> tuple[Row, dict[str, int | None]] | None:
-    """Return (server group without its members, {member: id of its cell, or None before it has one}).
+    """Return (server group without its members, {member: id of its cell}).
 
-    Return None if the group does not exist any more.
+    The id is None for a server that has no cell yet. The result is None if the group does not exist any more.
     """
     found = one(conn.execute(_groups().where(groups.c.uuid == uuid)))
     if found is None:
@@ -196,16 +199,16 @@ def cells_of_members(conn: Connection, uuid: str) -> tuple[Row, dict[str, int | 
 def locked(conn: Connection, uuid: str) -> tuple[Row, dict[str, int | None]] | None:
     """Lock a server group until the end of the transaction, and return the group and the cells of its members.
 
-    The result is that of ``cells_of_members``: None if the group does not exist any more.
+    The result has the form of ``cells_of_members``, and is None if the group does not exist any more.
     """
     return cells_of_members(conn, uuid) if _lock(conn, uuid) is not None else None
 
 
 def places(conn: Connection, uuids: Iterable[str]) -> dict[str, set[str]]:
-    """Return {server: hosts} for those of these servers that are on a host of this cell.
+    """Return {server: hosts} for the servers in ``uuids`` that are on a host of this cell.
 
-    A server whose move hasn't ended has both hosts of the move, because it is not yet known whether the move will be
-    confirmed or reverted. Runs one SQL statement for each thousand servers.
+    A server whose move hasn't ended has both hosts of the move, because the move may still be confirmed or reverted.
+    Runs one SQL statement for each thousand servers.
     """
     names = list(uuids)
     found: dict[str, set[str]] = {}
@@ -214,7 +217,7 @@ def places(conn: Connection, uuids: Iterable[str]) -> dict[str, set[str]]:
         under_way = sa.and_(
             migrations.c.instance_uuid.in_(some), migrations.c.deleted == 0, migrations.c.status.not_in(ENDED)
         )
-        # Each of the three selects uses an index. One select with OR would use none.
+        # Each of the three selects uses an index. A single select with OR would use no index.
         for uuid, host in conn.execute(
             sa.union_all(
                 sa.select(instances.c.uuid, instances.c.host).where(

@@ -1,9 +1,9 @@
-"""Read and write rows of ``instance_mappings`` (API database), which say which cell holds a server.
+"""Read and write rows of ``instance_mappings`` (API database), which say in which cell a server is.
 
     create(connection, [{'instance_uuid': uuid, 'project_id': …, 'user_id': …}])    # no cell yet: a build request
     set_cell(connection, uuid, cell_id)
 
-A row is written when a create request is accepted, and has no cell until one is chosen for the server.
+The row is written when a create request is accepted. It has no cell until a cell is chosen for the server.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def create(connection: sa.Connection, rows: Sequence[Row]) -> None:
 
 
 def cells_of(connection: sa.Connection, uuids: Iterable[str]) -> dict[str, int | None]:
-    """Return a dict from server uuid to the id of the server's cell, or to None for a build request.
+    """Return {server: id of its cell}. The id is None for a server without a cell (a build request).
 
     Servers without a mapping are left out. Runs one SQL statement.
     """
@@ -37,7 +37,7 @@ def cells_of(connection: sa.Connection, uuids: Iterable[str]) -> dict[str, int |
 
 
 def set_cell(connection: sa.Connection, instance_uuid: str, cell_id: int) -> bool:
-    """Write which cell holds the server. Return False if the server has no mapping."""
+    """Write in which cell the server is. Return False if the server has no mapping."""
     return (
         connection.execute(
             sa.update(instance_mappings)
@@ -70,7 +70,7 @@ def is_queued_for_delete(connection: sa.Connection, instance_uuid: str) -> bool:
 
 
 def destroy(connection: sa.Connection, instance_uuid: str) -> bool:
-    """Delete the server's mapping. Return False if it has none."""
+    """Delete the server's mapping. Return False if the server has no mapping."""
     return (
         connection.execute(
             sa.delete(instance_mappings).where(instance_mappings.c.instance_uuid == instance_uuid)

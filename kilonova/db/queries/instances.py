@@ -1,8 +1,8 @@
 """Statements on one server: read and create it, change its state, lock it, and write its actions, events and faults.
 
 A function whose first argument is ``conn`` works in the caller's transaction. Only ``transition`` (and ``create`` for a
-new server) writes vm_state and task_state, as states.TRANSITIONS says. If it changes no row, another request has
-changed the state first.
+new server) writes vm_state and task_state, as states.TRANSITIONS says. If a transition changes no row, another request
+has changed the state first.
 """
 
 from __future__ import annotations
@@ -44,28 +44,28 @@ EXTRA_COLUMNS = (
     'keypairs',
     'device_metadata',
 )
-# The key of the system metadata that contains the reason why a server is locked.
+# The key in a server's system metadata under which the reason for its lock is stored.
 LOCKED_REASON = 'locked_reason'
 STATES = frozenset(('vm_state', 'task_state'))
-# Characters that the message of an action or of a fault may have.
+# Maximum number of characters in the message of an action or of a fault.
 _MESSAGE = 255
-# The prefix of block_device_mapping's columns in the rows of ``_with_extra``.
+# In the rows of ``_with_extra``, the columns of block_device_mapping have this prefix.
 _VOLUME = 'volume_row_'
 _VOLUME_COLUMNS = tuple(f'{_VOLUME}{column.name}' for column in bdm_table.c)
 EVENT_COLUMNS = ('event', 'start_time', 'finish_time', 'result', 'traceback', 'host', 'details')
 
 
 def utcnow() -> datetime.datetime:
-    """Return the current time as naive UTC, the form of datetime columns."""
+    """Return the current time as naive UTC, the form in which datetime columns store times."""
     return datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
 
 
 def get(conn: sa.Connection, uuid: str, deleted: bool = False) -> dict[str, Any] | None:
     """Return a server's row, or None if the cell doesn't have the server.
 
-    A deleted one is returned only with ``deleted``. The row is that of instances. The columns of instance_extra and the
-    info cache are added as ``extra_<column>``, and ``extra_volumes`` is the list of rows of block_device_mapping for
-    the server's volumes, sorted by id.
+    A deleted server is returned only if ``deleted`` is True. The row has the columns of instances. Columns of
+    instance_extra and of the info cache are added as ``extra_<column>``, and ``extra_volumes`` is the list of the
+    volumes' rows in block_device_mapping, sorted by id.
     """
     found = _servers(conn.execute(_one(deleted), {'uuid': uuid}))
     return found[0] if found else None
@@ -104,7 +104,7 @@ def _with_extra() -> Any:
 
 
 def _servers(rows: sa.CursorResult[Any]) -> list[dict[str, Any]]:
-    """Return one row for each server from the result of ``_with_extra``, which has one row for each of its volumes."""
+    """Merge the rows of ``_with_extra``, which has one row for each volume, to one row for each server."""
     found: list[dict[str, Any]] = []
     for row in rows.mappings():
         values = dict(row)
@@ -117,24 +117,24 @@ def _servers(rows: sa.CursorResult[Any]) -> list[dict[str, Any]]:
 
 
 def by_host(conn: sa.Connection, host: str) -> list[dict[str, Any]]:
-    """Return the servers of a host, sorted by id, in the form of ``get``."""
+    """Return the rows of the servers on a host, sorted by id, in the form of ``get``."""
     return _servers(conn.execute(_with_extra().where(instances.c.host == host, instances.c.deleted == 0)))
 
 
 def by_uuids(conn: sa.Connection, uuids: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Return a dict from uuid to row, in the form of ``get``, for the servers that the cell has.
+    """Return {uuid: row} for the servers that the cell has. Runs one SQL statement.
 
-    Runs one SQL statement.
+    Each row has the form of ``get``.
     """
     rows = conn.execute(_with_extra().where(instances.c.uuid.in_(list(uuids)), instances.c.deleted == 0))
     return {row['uuid']: row for row in _servers(rows)}
 
 
 def deleted_among(conn: sa.Connection, uuids: Iterable[str], seconds: float) -> list[dict[str, Any]]:
-    """Return the rows of deleted servers among these uuids, in the form of ``get``.
+    """Return the rows of the servers in ``uuids`` that were deleted at least ``seconds`` ago, in the form of ``get``.
 
-    The servers were deleted at least ``seconds`` ago by the database's clock, and have no operation or pending release.
-    Runs one SQL statement.
+    The time counts by the database's clock. Servers with an operation or a pending release are left out. Runs one SQL
+    statement.
     """
     rows = conn.execute(
         _with_extra().where(
@@ -148,7 +148,10 @@ def deleted_among(conn: sa.Connection, uuids: Iterable[str], seconds: float) -> 
 
 
 def split(row: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split a row of ``get`` into (columns of instances, columns of instance_extra with network_info and volumes)."""
+    """Split a row of ``get`` into two dicts: columns of instances, and columns from other tables.
+
+    The second dict has the columns of instance_extra, ``network_info`` and ``volumes``.
+    """
     prefix = 'extra_'
     extra = {name[len(prefix) :]: value for name, value in row.items() if name.startswith(prefix)}
     return {name: value for name, value in row.items() if not name.startswith(prefix)}, extra
@@ -160,12 +163,12 @@ _SYSTEM_METADATA = sa.select(system_metadata_table.c.key, system_metadata_table.
 
 
 def get_system_metadata(conn: sa.Connection, uuid: str) -> dict[str, str]:
-    """Return the server's system metadata (image_* properties, old_vm_state and others)."""
+    """Return the server's system metadata as {key: value} (image_* properties, old_vm_state and others)."""
     return {row.key: row.value for row in conn.execute(_SYSTEM_METADATA, {'uuid': uuid})}
 
 
 def get_system_metadata_of(conn: sa.Connection, uuids: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Return a dict from uuid to system metadata for several servers. Runs one SQL statement."""
+    """Return {server: {key: value}} with the system metadata of several servers. Runs one SQL statement."""
     table = system_metadata_table
     found: dict[str, dict[str, str]] = {}
     for uuid, key, value in conn.execute(
@@ -201,15 +204,14 @@ def create(
 ) -> tuple[int, bool]:
     """Insert a server and its related rows, in the state to which ``event`` leads. Return (id of its row, True).
 
-    If the server exists already, because the step is repeated, return (id, False) and insert nothing.
+    If the server exists already, because the caller's step is repeated, return (id, False) and insert nothing.
     """
     uuid, now = values['uuid'], utcnow()
     there = conn.execute(sa.select(instances.c.id).where(instances.c.uuid == uuid)).scalar()
     if there is not None:
         return there, False
     stamp = {'created_at': now, 'deleted': 0}
-    # The server's created_at is the time of the user's request (that of the build request). The other rows get the
-    # current time.
+    # The server's created_at in ``values`` is the time of the user's request. The other rows get the current time.
     new_id = _move(conn, uuid, event, instances.insert(), {**stamp, **values}).inserted_primary_key[0]
     conn.execute(extras.insert(), {'instance_uuid': uuid, **stamp, **extra})
     for table, pairs in ((system_metadata_table, system_metadata), (metadata_table, metadata)):
@@ -230,7 +232,7 @@ def create(
 def update(conn: sa.Connection, uuid: str, values: dict[str, Any], expect: Mapping[str, Any] | None = None) -> int:
     """Update columns of a server other than its states. Return the number of changed rows, 0 or 1.
 
-    If columns in ``expect`` do not have the given values (see ``transition``), nothing is changed.
+    Nothing is changed if the columns in ``expect`` do not have the given values (see ``transition``).
     """
     if not values:
         return 1
@@ -242,13 +244,13 @@ def update(conn: sa.Connection, uuid: str, values: dict[str, Any], expect: Mappi
 
 
 def update_extra(conn: sa.Connection, uuid: str, values: dict[str, Any]) -> None:
-    """Update columns of instance_extra. The values are JSON text or None."""
+    """Update columns of instance_extra. ``values`` is {column: JSON text or None}."""
     if values:
         conn.execute(extras.update().where(extras.c.instance_uuid == uuid).values(updated_at=utcnow(), **values))
 
 
 def set_system_metadata(conn: sa.Connection, uuid: str, changes: dict[str, str | None]) -> None:
-    """Replace these keys of the server's system metadata. A key with the value None is deleted."""
+    """Replace these keys of the server's system metadata, and keep all others. A key with the value None is deleted."""
     if not changes:
         return
     table = system_metadata_table
@@ -271,8 +273,9 @@ def transition(
 ) -> bool:
     """Change a server's state by ``event`` in a compare-and-swap.
 
-    Return False if its present state does not allow the event. ``values`` are further columns to write. ``expect`` are
-    further columns that must have the given value (None: IS NULL; a list: one of its values).
+    Return False if the server's present state does not allow the event. ``values`` are further columns to write.
+    ``expect`` are columns that must have the given value, in addition to the state (None: IS NULL; a list: one of its
+    values).
     """
     statement = _moved_by(event).where(*_as_expected(expect))
     found: bool = _move(conn, uuid, event, statement, {'updated_at': utcnow(), **(values or {})}).rowcount == 1
@@ -280,7 +283,7 @@ def transition(
 
 
 def _move(conn: sa.Connection, uuid: str, event: str, statement: sa.Insert | sa.Update, values: dict[str, Any]) -> Any:
-    """Run a server's INSERT or UPDATE with the states that ``event`` leads to. Only this function writes states."""
+    """Run a server's INSERT or UPDATE with the states to which ``event`` leads. Only this function writes states."""
     rule, values = states.TRANSITIONS[event], _plain(values)
     values['task_state'] = _text(rule.to_task)
     if rule.to_vm is not None:
@@ -294,9 +297,9 @@ def _move(conn: sa.Connection, uuid: str, event: str, statement: sa.Insert | sa.
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    """Return these columns as a dict.
+    """Return the columns as a new dict.
 
-    Raises ValueError if a state is among them, because only ``_move`` writes states.
+    Raises ValueError if a state is among the columns, because only ``_move`` writes states.
     """
     if not STATES.isdisjoint(values):
         raise ValueError(f'states are changed only by a transition, not by these values: {values}')
@@ -317,7 +320,7 @@ def _moved_by(event: str) -> Any:
 def leave_host(conn: sa.Connection, uuid: str, host: str, expect: dict[str, Any]) -> bool:
     """Remove the server from its host, if it is on this host and its columns have the expected values.
 
-    Return False if not.
+    Return False, and change nothing, if it is not.
     """
     conditions = [instances.c[name] == value for name, value in {'host': host, **expect}.items()]
     return (
@@ -331,7 +334,7 @@ def leave_host(conn: sa.Connection, uuid: str, host: str, expect: dict[str, Any]
 
 
 def put_back(conn: sa.Connection, uuid: str, values: dict[str, Any], hosts: Iterable[str | None]) -> bool:
-    """Write host, node and columns of the flavor, if the server is on one of these hosts. Return False if it is not.
+    """Write host, node and columns of the flavor, if the server is on one of ``hosts``. Return False if it is not.
 
     ``compute_id`` is set to the id of the node.
     """
@@ -352,10 +355,10 @@ def put_back(conn: sa.Connection, uuid: str, values: dict[str, Any], hosts: Iter
 
 
 def hold(conn: sa.Connection, uuid: str, vm_states: Iterable[str], method: str) -> None:
-    """Lock a server's row until the transaction ends, to change rows that belong to the server but not its state.
+    """Lock a server's row until the transaction ends, for changes of rows that belong to the server.
 
     ``method`` is the name of the request in the error. Raises InstanceNotFound if the server does not exist, and
-    InstanceInvalidState (HTTP 409) if its state is in none of ``vm_states``.
+    InstanceInvalidState (HTTP 409) if its vm state is not one of ``vm_states``.
     """
     if conn.execute(
         instances.update()
@@ -399,9 +402,9 @@ def lock(
 
 @engine.retried
 def unlock(database: engine.Database, uuid: str, *, locked_by: str | None, action: dict[str, Any], host: str) -> None:
-    """Unlock a server if it is still locked by ``locked_by``, as the caller has read it.
+    """Unlock a server, if it is still locked by ``locked_by``, which is the value that the caller has read.
 
-    Raises InstanceNotFound if the server does not exist, and InstanceIsLocked if the lock has changed meanwhile.
+    Raises InstanceNotFound if the server does not exist, and InstanceIsLocked if the lock has changed in the meantime.
     """
     same = instances.c.locked_by.is_(None) if locked_by is None else instances.c.locked_by == locked_by
     with database.write() as conn:
@@ -435,7 +438,7 @@ def _note_lock(conn: sa.Connection, uuid: str, action: dict[str, Any], event: st
 
 
 def refuse(conn: sa.Connection, uuid: str, event: str) -> Exception:
-    """Return the error to raise if ``transition`` changed no row: InstanceNotFound or InstanceInvalidState."""
+    """Return the error to raise after ``transition`` changed no row: InstanceNotFound or InstanceInvalidState."""
     row = conn.execute(
         sa.select(instances.c.vm_state, instances.c.task_state).where(
             instances.c.uuid == uuid, instances.c.deleted == 0
@@ -452,7 +455,10 @@ def refuse(conn: sa.Connection, uuid: str, event: str) -> Exception:
 
 
 def mark_deleted(conn: sa.Connection, uuid: str) -> bool:
-    """Soft-delete the server's row and set its state to deleted. Return False if its state does not allow that."""
+    """Soft-delete the server's row and set its state to deleted.
+
+    Return False if the server's state does not allow it.
+    """
     now = utcnow()
     return transition(
         conn,
@@ -472,7 +478,7 @@ def mark_deleted(conn: sa.Connection, uuid: str) -> bool:
 
 
 def start_action(conn: sa.Connection, uuid: str, action: dict[str, Any]) -> None:
-    """Insert an instance action, given as {action, request_id, user_id, project_id, message?}."""
+    """Insert an instance action. ``action`` is {action, request_id, user_id, project_id, message?}."""
     now = utcnow()
     conn.execute(
         actions.insert(),
@@ -481,10 +487,10 @@ def start_action(conn: sa.Connection, uuid: str, action: dict[str, Any]) -> None
 
 
 def tell_once(conn: sa.Connection, action: dict[str, Any], told: Iterable[dict[str, Any]]) -> None:
-    """Write one finished instance action for each of several servers, unless the server has the action already.
+    """Write one finished instance action for each of several servers, unless the server has this action already.
 
-    ``told`` is a list of {instance_uuid, message}. ``action`` is described in ``start_action``. Callers may repeat
-    this.
+    ``told`` is a list of {instance_uuid, message}. ``action`` is the dict for ``start_action``. Repeated calls are
+    safe.
     """
     texts: dict[str, list[str]] = {}
     for one in told:
@@ -508,7 +514,7 @@ def tell_once(conn: sa.Connection, action: dict[str, Any], told: Iterable[dict[s
 
 
 def finish_action(conn: sa.Connection, uuid: str, request_id: str, message: str | None = None) -> None:
-    """Write the end of a request's instance action. The ``message`` 'Error' marks a failed one."""
+    """Write the end of a request's instance action. A ``message`` of 'Error' marks a failed action."""
     now = utcnow()
     values: dict[str, Any] = {'finish_time': now, 'updated_at': now}
     if message is not None:
@@ -519,9 +525,9 @@ def finish_action(conn: sa.Connection, uuid: str, request_id: str, message: str 
 
 
 def forget_action(conn: sa.Connection, uuid: str, request_id: str) -> None:
-    """Delete the instance action of a request that was refused after it had been accepted.
+    """Delete the instance action of a request that was accepted first and refused afterwards.
 
-    It must not have events yet.
+    The action must not have events yet.
     """
     conn.execute(actions.delete().where(actions.c.instance_uuid == uuid, actions.c.request_id == request_id))
 
@@ -534,9 +540,9 @@ _ADD_EVENT = action_events.insert().values(
 
 
 def add_events(conn: sa.Connection, uuid: str, request_id: str, events: Iterable[dict[str, Any]]) -> None:
-    """Insert events of an instance action. Each event is written once, at its end.
+    """Insert events of an instance action. Each event is written only once, when it has ended.
 
-    An event is {event, result, host, start_time, finish_time, details, traceback}.
+    An event is a dict {event, result, host, start_time, finish_time, details, traceback}.
     """
     events = list(events)
     if not events:
@@ -561,7 +567,7 @@ def add_events(conn: sa.Connection, uuid: str, request_id: str, events: Iterable
 
 
 def add_event_once(conn: sa.Connection, uuid: str, request_id: str, event: dict[str, Any]) -> None:
-    """Insert an event of an instance action, unless the action has one of that name. For steps that may be repeated."""
+    """Insert an event of an instance action, unless the action has an event of this name. Repeated calls are safe."""
     there = (
         sa.select(action_events.c.id)
         .join_from(action_events, actions, actions.c.id == action_events.c.action_id)
@@ -574,7 +580,7 @@ def add_event_once(conn: sa.Connection, uuid: str, request_id: str, event: dict[
 
 
 def add_fault(conn: sa.Connection, uuid: str, fault: dict[str, Any]) -> None:
-    """Insert a fault {code, message, details, host}. A message that is too long for its column is shortened."""
+    """Insert a fault, a dict {code, message, details, host}. A message that is too long for its column is shortened."""
     conn.execute(
         faults.insert(),
         {

@@ -15,7 +15,7 @@ key_pairs = KeyPair.__table__
 
 
 def page(conn: Connection, user_id: str, limit: int | None = None, marker: str | None = None) -> list[Row]:
-    """Return a user's key pairs, sorted by name and starting after the name ``marker``. Runs one SQL statement."""
+    """Return a user's key pairs whose names come after ``marker``, sorted by name. Runs one SQL statement."""
     query = sa.select(key_pairs).where(key_pairs.c.user_id == user_id).order_by(key_pairs.c.name)
     if marker is not None:
         query = query.where(key_pairs.c.name > marker)
@@ -23,7 +23,7 @@ def page(conn: Connection, user_id: str, limit: int | None = None, marker: str |
 
 
 def get(conn: Connection, user_id: str, name: str) -> Row | None:
-    """Return the user's key pair of this name, or None if there is none."""
+    """Return the user's key pair of this name, or None if the user has no such key pair."""
     return one(conn.execute(sa.select(key_pairs).where(key_pairs.c.user_id == user_id, key_pairs.c.name == name)))
 
 
@@ -33,9 +33,10 @@ def count(conn: Connection, user_id: str) -> int:
 
 
 def create(database: Database, values: Row) -> Row | None:
-    """Insert a key pair and return its row, or None if the user has a key pair of that name.
+    """Insert a key pair and return its row, or None if the user already has a key pair of that name.
 
-    The transaction is not repeated if its answer is lost: the second try would find the row of the first one.
+    The transaction is not repeated if its answer is lost, because the second attempt would find the row of the first
+    one.
     """
     row = {**values, 'created_at': utcnow(), 'updated_at': None}
     try:
@@ -52,7 +53,7 @@ def create(database: Database, values: Row) -> Row | None:
 
 @engine.retried
 def delete(database: Database, user_id: str, name: str) -> bool:
-    """Delete a user's key pair. Return False if there was none of that name."""
+    """Delete a user's key pair. Return False if the user has no key pair of that name."""
     with database.write() as conn:
         return (
             conn.execute(key_pairs.delete().where(key_pairs.c.user_id == user_id, key_pairs.c.name == name)).rowcount

@@ -1,8 +1,8 @@
-"""Read and write the metadata of servers, which are pairs of key and value set by users (``instance_metadata``).
+"""Read and write the metadata of servers, which are pairs of key and value that users set (``instance_metadata``).
 
     change(database, uuid, lambda pairs: {**pairs, 'a': 'b'}, method='update metadata')
 
-The pairs have no unique key in the database. A caller that changes them must lock the server's row first.
+The table has no unique key for the pairs. So a caller that changes pairs must lock the server's row first.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ def get(conn: sa.Connection, uuid: str) -> dict[str, str]:
 def change(
     database: engine.Database, uuid: str, decide: Callable[[dict[str, str]], dict[str, str]], *, method: str
 ) -> dict[str, str]:
-    """Replace the metadata of a server by the result of ``decide(pairs)``, and return it.
+    """Replace the metadata of a server by the result of ``decide(pairs)``, and return the result.
 
-    ``decide`` receives the present pairs and refuses by raising an exception. ``method`` names the request in errors.
-    Only the differences are written, by one DELETE and one INSERT at most. The server's row is locked meanwhile. Raises
-    InstanceNotFound if the server does not exist, and InstanceInvalidState if its state does not allow the change.
+    ``decide`` receives the present pairs, and may refuse by raising an exception. ``method`` names the request in
+    errors. Only the differences are written, by at most one DELETE and one INSERT, while the server's row is locked.
+    Raises InstanceNotFound if the server does not exist, and InstanceInvalidState if its state does not allow the
+    change.
     """
     with database.write() as conn:
         instances.hold(conn, uuid, states.EDITABLE, method)
@@ -48,7 +49,10 @@ def change(
 
 
 def replace(conn: sa.Connection, uuid: str, after: dict[str, str]) -> None:
-    """Replace the metadata of a server. The caller has locked the server's row by writing it in this transaction."""
+    """Replace the metadata of a server.
+
+    The caller must have locked the server's row by writing it in this transaction.
+    """
     _write(conn, uuid, get(conn, uuid), after)
 
 

@@ -3,7 +3,7 @@
     list_migrations(connection, filters={'status': 'finished', 'host': 'node1'}, limit=50)
 
 The status of a running move is written together with the claim or the end state of its server (``queries.claims``,
-``queries.instances``). Steps that write nothing else use ``create`` and ``update``.
+``queries.instances``). ``create`` and ``update`` are for steps that write nothing else.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ migrations = Migration.__table__
 
 LIVE = migrations.c.deleted == 0
 
-# Final statuses: a move with one of these holds no resources on any host.
+# Final statuses. A move with one of these statuses holds no resources on any host.
 ENDED = ('confirmed', 'reverted', 'error', 'failed', 'completed', 'cancelled', 'done')
 
 # Statuses of live migrations that are running.
@@ -32,7 +32,7 @@ _EQUAL = ('source_compute', 'migration_type', 'hidden', 'user_id', 'project_id')
 
 
 def get(connection: sa.Connection, *, uuid: str | None = None, migration_id: int | None = None) -> Row | None:
-    """Return one migration by uuid or id, or None if there is none."""
+    """Return one migration by uuid or id, or None if it does not exist."""
     criterion = migrations.c.uuid == uuid if uuid is not None else migrations.c.id == migration_id
     return one(connection.execute(sa.select(migrations).where(LIVE, criterion)))
 
@@ -58,7 +58,7 @@ def by_instance(
 
 
 def unended_on_host(connection: sa.Connection, host: str, node: str | None = None) -> list[Row]:
-    """Return the moves from or to a host (and node) that haven't ended, sorted by id."""
+    """Return the moves from or to a host (or one node of the host) that haven't ended, sorted by id."""
     ends = []
     for side in ('source', 'dest'):
         criterion = migrations.c[f'{side}_compute'] == host
@@ -97,7 +97,7 @@ def unended_of_instances(connection: sa.Connection, instance_uuids: Iterable[str
 
 
 def end_all(connection: sa.Connection, instance_uuid: str, status: str) -> None:
-    """Give all moves of a server that haven't ended this ``status``, because the server is deleted."""
+    """Give this ``status`` to all moves of a server that haven't ended, because the server is deleted."""
     connection.execute(
         sa.update(migrations)
         .where(LIVE, migrations.c.instance_uuid == instance_uuid, migrations.c.status.not_in(ENDED))
@@ -112,12 +112,12 @@ def list_migrations(
     limit: int | None = None,
     marker: str | None = None,
 ) -> list[Row]:
-    """Return migrations of a cell, sorted by created_at and id, newest first.
+    """Return migrations of a cell, newest first (sorted by created_at and id).
 
-    ``filters``: host (source or destination), source_compute, instance_uuid (one or several), status (one or several),
-    migration_type, hidden (bool), user_id, project_id, changes_since and changes_before (naive UTC, both inclusive).
-    ``marker`` is the uuid of the last migration of the previous page. Raises MarkerNotFound if this cell doesn't have
-    it.
+    ``filters`` may have host (source or destination), source_compute, instance_uuid (one or several), status (one or
+    several), migration_type, hidden (bool), user_id, project_id, changes_since and changes_before (naive UTC,
+    inclusive). ``marker`` is the uuid of the last migration on the previous page. Raises MarkerNotFound if this cell
+    doesn't have the migration ``marker``.
     """
     query = sa.select(migrations).where(LIVE, *_criteria(filters or {}))
     if marker is not None:
@@ -130,7 +130,7 @@ def list_migrations(
 
 
 def after(created_at: dt.datetime, migration_id: int) -> sa.ColumnElement[bool]:
-    """Return the SQL condition that a migration comes after the given one in a list."""
+    """Return the SQL condition that a migration comes after the given one in the list, which has the newest first."""
     return sa.or_(
         migrations.c.created_at < created_at,
         sa.and_(migrations.c.created_at == created_at, migrations.c.id < migration_id),
@@ -140,7 +140,7 @@ def after(created_at: dt.datetime, migration_id: int) -> sa.ColumnElement[bool]:
 def create(connection: sa.Connection, values: Row) -> Row:
     """Insert a migration and return it.
 
-    If one with this uuid exists, because the step is repeated, return it unchanged.
+    If a migration with this uuid exists, because the caller's step is repeated, return it unchanged.
     """
     insert_missing(connection, migrations, [values])
     row = get(connection, uuid=values['uuid'])
@@ -152,7 +152,7 @@ def create(connection: sa.Connection, values: Row) -> Row:
 def update(connection: sa.Connection, uuid: str, values: Row, expected: Sequence[str] | None = None) -> bool:
     """Update columns of a migration, if its status is one of ``expected``.
 
-    Return False if there is no such migration.
+    Return False if the migration does not exist or has another status.
     """
     statement = sa.update(migrations).where(LIVE, migrations.c.uuid == uuid)
     if expected is not None:

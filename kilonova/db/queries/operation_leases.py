@@ -4,8 +4,8 @@
     rows = operation_leases.take(db, uuids, owner)        # free rows, and rows of owners whose lease has expired
     operation_leases.decide(conn, uuid, owner, {'position': 2}, at=(1, 1))
 
-A decision is an UPDATE that checks the owner and its lease. If it changes no row, another process owns the row, or the
-lease has expired.
+A decision is an UPDATE of an operation row that checks the owner and its lease. If it changes no row, another process
+owns the row, or the lease has expired.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kilonova.db.models import cell as cell_models
 from kilonova.db.queries.operations import WAIT, OperationRow, operations
 
 leases = cell_models.Lease.__table__
-# How far an operation has come: (position, attempt).
+# How far an operation has come: (position of its step, number of its attempt).
 Place = tuple[int, int]
 
 
@@ -30,7 +30,7 @@ def _living() -> Any:
     return sa.select(leases.c.owner).where(leases.c.expires > engine.db_now())
 
 
-# Statements that every conductor sends every few seconds. They are built once.
+# Every conductor sends these statements every few seconds, so they are built only once.
 _ME, _AGE = sa.bindparam('me', type_=sa.String), sa.bindparam('age', type_=sa.Double)
 _MOST = sa.bindparam('most', type_=sa.Integer)
 _RENEW = (
@@ -73,7 +73,8 @@ _STOPPED = (
     .limit(_MOST)
 )
 
-# Statements of every step, built once. No parameter of an UPDATE may have the name of a column.
+# These statements run for every step, so they are built only once.
+# No parameter of an UPDATE may have the name of a column.
 _OF, _OWNER = sa.bindparam('of_uuid', type_=sa.String), sa.bindparam('of_owner', type_=sa.String)
 _UUIDS = sa.bindparam('of_uuids', type_=sa.String, expanding=True)
 _TAKE = (
@@ -102,10 +103,10 @@ _LONG_OVER = leases.delete().where(leases.c.expires < engine.db_now() - 3600)
 
 @functools.cache
 def _owned(placed: bool, cancelled: bool) -> tuple[Any, ...]:
-    """Return the conditions that a row has this owner, whose lease is valid.
+    """Return the conditions that an operation row has a certain owner, and that the owner's lease is valid.
 
-    ``placed`` adds the condition that the row has a given position and attempt. If ``cancelled`` is False, the row must
-    also not be cancelled. ``_owner`` returns the parameters.
+    If ``placed`` is True, the row must also have a certain position and attempt. If ``cancelled`` is False, the row
+    must not be cancelled. ``_owner`` returns the parameters.
     """
     conditions = [
         operations.c.uuid == _OF,
@@ -141,17 +142,17 @@ def _stands() -> Any:
 
 
 def _owner(uuid: str, owner: str, at: Place | None = None) -> dict[str, Any]:
-    """Return the parameters of ``_owned``."""
+    """Return the parameters for the conditions that ``_owned`` returns."""
     place = {} if at is None else {'of_position': at[0], 'of_attempt': at[1]}
     return {'of_uuid': uuid, 'of_owner': owner, **place}
 
 
 @engine.retried
 def take(db: engine.Database, uuids: Sequence[str], owner: str) -> list[OperationRow]:
-    """Take ownership of these operation rows by compare-and-swap, and return them.
+    """Take ownership of these operation rows by compare-and-swap, and return the rows that were taken.
 
-    Rows of another owner with a valid lease are left out. An owner whose lease has expired gets no rows. Rows that
-    cannot be read (``OperationRow.unreadable``) are included: the caller releases them by ``set_aside``.
+    Rows of another owner with a valid lease are left out. If the lease of ``owner`` has expired, no rows are taken.
+    Rows that cannot be read (``OperationRow.unreadable``) are included: the caller must release them by ``set_aside``.
     """
     with db.write() as conn:
         asked = {'of_uuids': list(uuids), 'of_owner': owner}
@@ -161,10 +162,10 @@ def take(db: engine.Database, uuids: Sequence[str], owner: str) -> list[Operatio
 
 
 def stands(conn: sa.Connection, uuid: str, owner: str, at: Place) -> bool:
-    """Return whether the owner may go on with an operation.
+    """Return whether the owner may continue an operation.
 
-    This is True if the owner's lease is valid, the row has this owner, position and attempt, and it isn't cancelled, or
-    is being undone already.
+    The owner's lease must be valid, and the row must have this owner, position and attempt. A cancelled row may be
+    continued only if it is being undone already.
     """
     return conn.execute(_stands(), _owner(uuid, owner, at)).first() is not None
 
@@ -172,9 +173,9 @@ def stands(conn: sa.Connection, uuid: str, owner: str, at: Place) -> bool:
 def free(conn: sa.Connection, owner: str, limit: int, age: float = -60.0, after: int = 0) -> list[OperationRow]:
     """Return operation rows that an owner may take now, oldest first, without their JSON columns.
 
-    These are rows without an owner, of owners whose lease has expired, or of this owner itself (the runner knows which
-    rows it works on). ``age`` is the minimum age of a row in seconds, because the cast for a younger row may not have
-    arrived yet. ``after``: return only rows with greater ids.
+    These are rows without an owner, rows of owners whose lease has expired, and rows of this owner itself (the caller
+    knows on which rows it works already). ``age`` is the minimum age of a row in seconds; younger rows are skipped,
+    because the message about them may still be on its way. Only rows with ids greater than ``after`` are returned.
     """
     rows = conn.execute(_FREE, {'me': owner, 'after': after, 'age': age, 'most': limit}).mappings().all()
     return [OperationRow.read(row) for row in rows]
@@ -186,9 +187,9 @@ def stopped(
     """Return the operation rows for which a cancel must be sent again, oldest first.
 
     The result is a tuple: uuids of deletes that wait for another row to end, uuids of this owner's rows that are
-    cancelled and aren't being undone, and the value of ``after`` for the next call, which is 0 at the end. Only rows
-    with ids greater than ``after`` are read, at most ``limit``. ``age`` is the minimum age of a waiting delete in
-    seconds.
+    cancelled and aren't being undone, and the value of ``after`` for the next call, which is 0 if no rows are left.
+    Only rows with ids greater than ``after`` are read, at most ``limit``. ``age`` is the minimum age of a waiting
+    delete in seconds.
     """
     rows = conn.execute(_STOPPED, {'me': owner, 'age': age, 'most': limit, 'after': after}).all()
     return (
@@ -209,7 +210,7 @@ def decide(
 ) -> bool:
     """Update an operation row if it has this owner, whose lease is valid. Return False if no row was changed.
 
-    With ``at``, the row must also have this position and attempt. If ``cancelled`` is False, the row must not be
+    If ``at`` is given, the row must also have this position and attempt. If ``cancelled`` is False, the row must not be
     cancelled.
     """
     encoded = {
@@ -220,10 +221,10 @@ def decide(
 
 
 def give_back(conn: sa.Connection, uuid: str, owner: str, at: Place, pause: float, outputs: dict[str, Any]) -> bool:
-    """Release an operation row of this owner, so that it may be taken by any conductor after ``pause`` seconds.
+    """Release an operation row of this owner, so that any conductor may take it after ``pause`` seconds.
 
-    The row must be at this position and attempt. A row that was cancelled and isn't being undone yet may be taken at
-    once, because another operation waits for it. Return False if the owner does not have the row any more.
+    The row must be at this position and attempt. If the row was cancelled and its undo has not begun, it may be taken
+    at once, because another operation waits for it. Return False if the owner does not have the row any more.
     """
     stopped_now = sa.and_(operations.c.cancelled == sa.true(), operations.c.failed == sa.false())
     return (
@@ -241,7 +242,7 @@ def give_back(conn: sa.Connection, uuid: str, owner: str, at: Place, pause: floa
 
 @engine.retried
 def set_aside(db: engine.Database, uuid: str, owner: str, pause: float) -> None:
-    """Release an operation row of this owner that cannot be read, so that it is not taken for ``pause`` seconds.
+    """Release an operation row of this owner that cannot be read. No conductor takes it for ``pause`` seconds.
 
     Nothing else in the row is changed, so that an operator can repair it.
     """
@@ -266,7 +267,7 @@ def lives(conn: sa.Connection, owner: str) -> bool:
 def end_owned(conn: sa.Connection, uuid: str, owner: str, cancelled: bool, at: Place | None = None) -> bool:
     """Delete an operation row if it has this owner, whose lease is valid. Return False if no row was deleted.
 
-    With ``at``, the row must also have this position and attempt. If ``cancelled`` is False, the row must not be
+    If ``at`` is given, the row must also have this position and attempt. If ``cancelled`` is False, the row must not be
     cancelled.
     """
     return conn.execute(_end(at is not None, cancelled), _owner(uuid, owner, at)).rowcount == 1
@@ -287,16 +288,16 @@ def begin_lease(db: engine.Database, owner: str, host: str, seconds: float) -> N
 
 @engine.retried
 def renew_lease(db: engine.Database, owner: str, seconds: float) -> bool:
-    """Renew a lease. Return False if it has expired or does not exist: such a lease is never renewed.
+    """Extend a lease by ``seconds`` from now. Return False if the lease has expired or does not exist.
 
-    Runs one SQL statement.
+    An expired lease is never renewed. Runs one SQL statement.
     """
     with db.write() as conn:
         return conn.execute(_RENEW, {'renewed': owner, 'seconds': seconds}).rowcount == 1
 
 
 def living(conn: sa.Connection) -> list[tuple[str, str]]:
-    """Return the valid leases, each as (owner, description of its process)."""
+    """Return the valid leases as (owner, description of the owner's process)."""
     return [(row.owner, row.host) for row in conn.execute(_LIVING)]
 
 
@@ -309,9 +310,10 @@ def drop_lease(db: engine.Database, owner: str) -> None:
 
 
 def own(conn: sa.Connection, uuid: str, owner: str) -> None:
-    """Take ownership of an operation row in a cell whose copy in the API database has this owner.
+    """Take ownership of an operation row in a cell for the owner of the row's copy in the API database.
 
-    This happens when a hand-over to a cell is repeated. A row of another owner with a valid lease is left unchanged.
+    This is needed when the transfer of an operation to a cell is repeated. A row of another owner with a valid lease is
+    left unchanged.
     """
     living = _living()
     conn.execute(

@@ -1,8 +1,8 @@
-"""Accept requests as operation rows, and read, cancel and delete the rows of a server.
+"""Accept requests as operation rows, and read, cancel and delete the operation rows of a server.
 
 docs/contributor/operations.md describes the rules. The transaction that accepts a request writes the state change, the
-operation row and the action together. The transaction that writes a server's end state deletes the row.
-``operation_leases`` has the functions of the conductors that work on the rows.
+operation row and the action together. The transaction that writes a server's end state deletes the operation row.
+``operation_leases`` has the functions for the conductors that work on the rows.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ from kilonova.errors import InstanceBusy, InstanceNotFound, Unavailable
 
 LOG = logging.getLogger(__name__)
 
-# The API database and the cell databases have the same table, and one Table object is used for all of them.
+# The API database and the cell databases have the same table, so one Table object is used for all of them.
 operations = cell_models.Operation.__table__
 migrations = cell_models.Migration.__table__
 
 RUN, WAIT = 'run', 'wait'
-# Kinds of rows that run concurrently with the other rows of a server. A pending release undoes, later, what a host
-# holds of the server. A resume has a host start the server again after the host went down.
+# Kinds of operation rows that run concurrently with the other rows of a server.
+# A pending release undoes, later, what a host holds of the server.
+# A resume makes a host start the server again after the host was down.
 RELEASE, RESUME = 'release', 'resume_on_host_boot'
 FORWARD_KINDS = ('delete', 'soft_delete', 'confirm', 'revert', 'release', 'shelve_offload')
-# Types of migrations that wait for a confirm or a revert.
+# Types of migrations that a user must confirm or revert.
 MOVES = ('resize', 'migration')
 
 
@@ -53,9 +54,9 @@ class OperationRow:
         attempt: Number of the host that is tried, from 1.
         slot: RUN, WAIT, or the row's own uuid if it may run concurrently with other rows of the server.
         not_before: The time before which no conductor takes the row, in epoch seconds by the database's clock.
-        host: The host that a pending release waits for.
-        unreadable: Names of the JSON columns that cannot be read and why, '' if all can. No conductor can run or undo
-            such a row.
+        host: The host that must do a pending release.
+        unreadable: Names of the JSON columns that cannot be read, with the reasons; '' if all can be read. No conductor
+            can run or undo an unreadable row.
     """
 
     uuid: str
@@ -95,7 +96,7 @@ class OperationRow:
     ) -> Self:
         """Create a row for this request, with a new uuid.
 
-        With ``beside`` it may run concurrently with the server's other rows.
+        If ``beside`` is True, the row may run concurrently with the server's other rows.
         """
         uuid = uuidutils.generate_uuid()
         return cls(
@@ -112,13 +113,13 @@ class OperationRow:
 
     @classmethod
     def read(cls, row: sa.RowMapping) -> Self:
-        """Return the operation of a database row that has all columns or some.
+        """Return the operation for a database row, which has all columns or some of them.
 
         A JSON column that cannot be read counts as empty, and ``unreadable`` names it.
         """
         read, why = texts.split(row, _JSON)
         values: dict[str, Any] = {**row, **read}
-        # An unreadable error does not stop the operation, because the error is only displayed.
+        # If the column ``error`` is unreadable, the operation goes on, because the error is only displayed.
         reason, lost = texts.split(row, ['error'])
         values['error'] = reason.get('error') or None
         if lost:
@@ -128,7 +129,7 @@ class OperationRow:
         return cls(**values, unreadable=why)
 
     def columns(self) -> dict[str, Any]:
-        """Return the columns to insert. The database sets the time of creation by its own clock."""
+        """Return {column: value} to insert the row. The database sets the time of creation by its own clock."""
         left_out = ('id', 'created_at', 'updated_at', 'error', 'unreadable', *_JSON)
         return {
             **{name: value for name, value in vars(self).items() if name not in left_out},
@@ -142,14 +143,14 @@ _JSON = ('args', 'context', 'outputs')
 def insert(conn: sa.Connection, rows: Iterable[OperationRow]) -> None:
     """Insert operation rows by one SQL statement.
 
-    The database's clock sets their time of creation. A process whose own clock is ahead would keep sweeps from taking
-    them.
+    The database's clock sets their time of creation. If a process set it by a clock that is ahead, conductors would not
+    find the rows in time.
     """
     conn.execute(operations.insert().values(created_at=engine.db_utcnow()), [row.columns() for row in rows])
 
 
 class TookTooLong(Unavailable):
-    """The request took so long that the planned undo of its resources has begun (HTTP 503)."""
+    """The request took so long that the planned undo of its resources has already begun (HTTP 503)."""
 
     msg_fmt = (
         'The request took too long and is being rolled back: the resources that were created for it are '
@@ -159,10 +160,10 @@ class TookTooLong(Unavailable):
 
 @engine.retried
 def plan(database: engine.Database, rows: Sequence[OperationRow], delay: float) -> None:
-    """Insert operation rows that conductors may take in ``delay`` seconds, unless ``unplan`` deletes them before.
+    """Insert operation rows that conductors may take after ``delay`` seconds, unless ``unplan`` deletes them earlier.
 
-    The API plans releases this way before it creates volumes, snapshots or images for a request. If the request fails
-    or its process dies, a conductor deletes them.
+    The API plans releases in this way before it creates volumes, snapshots or images for a request. If the request
+    fails or its process dies, a conductor deletes these resources.
     """
     with database.write() as conn:
         if engine.repeated() and existing(conn, [row.uuid for row in rows]):
@@ -173,9 +174,9 @@ def plan(database: engine.Database, rows: Sequence[OperationRow], delay: float) 
 
 @engine.retried
 def unplan(database: engine.Database, uuids: Sequence[str]) -> None:
-    """Delete operation rows that ``plan`` wrote, because they are not needed.
+    """Delete operation rows that ``plan`` wrote, because the request succeeded and nothing must be undone.
 
-    Raises TookTooLong if a conductor has taken one of them.
+    Raises TookTooLong if a conductor has taken one of the rows.
     """
     with database.write() as conn:
         if not end_planned(conn, uuids) and not engine.repeated():
@@ -184,7 +185,7 @@ def unplan(database: engine.Database, uuids: Sequence[str]) -> None:
 
 @engine.retried
 def hasten(database: engine.Database, uuid: str) -> None:
-    """Let conductors take an operation row at once that ``plan`` wrote for a later time."""
+    """Let conductors take an operation row at once. ``plan`` wrote the row for a later time."""
     with database.write() as conn:
         conn.execute(
             operations.update().where(operations.c.uuid == uuid, operations.c.owner.is_(None)).values(not_before=0)
@@ -209,12 +210,12 @@ def accept_create(
     group: tuple[int, str] | None = None,
     instead_of: Sequence[str] = (),
 ) -> None:
-    """Accept the creation of N servers by four INSERTs in one transaction of the API database, for any N.
+    """Accept the creation of N servers by four INSERTs in one transaction of the API database, whatever N is.
 
-    With ``group``, the (id, uuid) of a server group, one more INSERT makes the servers its members. ``instead_of`` are
-    uuids of rows that ``plan`` wrote, to release what was created for the servers if they are not accepted. They are
-    deleted in the same transaction. Raises TookTooLong if a conductor has taken one of these rows, and
-    ``instance_groups.GroupNotFound`` if the group does not exist.
+    ``group`` is the (id, uuid) of a server group; one more INSERT makes the servers its members. ``instead_of`` are
+    uuids of rows that ``plan`` wrote to release resources if the servers are not accepted. These rows are deleted in
+    the same transaction. Raises TookTooLong if a conductor has taken one of them, and ``instance_groups.GroupNotFound``
+    if the group does not exist.
     """
     with api_db.write() as conn:
         if engine.repeated() and request_specs.get(conn, specs[0][0]) is not None:
@@ -244,9 +245,9 @@ def accept(
 ) -> None:
     """Accept a request for a server: change its state by ``event``, and write its operation row and action.
 
-    All is written in one transaction. ``migration``: (uuid of a migration, status that it must have, status to give
-    it). If two requests want to change the same migration, one gets InstanceBusy (HTTP 409). ``finish``: the action is
-    finished at once (resetState). ``write(conn)`` writes more rows in the transaction.
+    Everything is written in one transaction. ``migration`` is (uuid of a migration, status that it must have, status to
+    give it). If two requests want to change the same migration, one of them gets InstanceBusy (HTTP 409). If ``finish``
+    is True, the action is finished at once (resetState). ``write(conn)`` writes more rows in the transaction.
 
     Raises:
         InstanceInvalidState: The server's state does not allow the event.
@@ -273,7 +274,7 @@ def accept(
 
 
 def _swap(conn: sa.Connection, uuid: str, before: str, after: str) -> bool:
-    """Give a migration another status. Return False if its status is not ``before``."""
+    """Change the status of a migration from ``before`` to ``after``. Return False if its status is not ``before``."""
     return (
         conn.execute(
             migrations.update()
@@ -285,9 +286,9 @@ def _swap(conn: sa.Connection, uuid: str, before: str, after: str) -> bool:
 
 
 def _confirming(conn: sa.Connection, instance_uuid: str) -> str | None:
-    """Set the server's move that waits for a confirm or revert to 'confirming'.
+    """Set the server's move that waits for a confirm or revert to status 'confirming'.
 
-    Return the uuid of the migration, or None if there is none or another request has taken it.
+    Return the uuid of the migration. Return None if no move waits, or if another request has taken it.
     """
     uuid = conn.execute(
         sa.select(migrations.c.uuid).where(
@@ -306,7 +307,7 @@ _KINDS = sa.select(operations.c.slot, operations.c.kind).where(
 
 
 def kinds(conn: sa.Connection, instance_uuid: str) -> dict[str, str]:
-    """Return the kinds of a server's running and waiting operation, as a dict from slot (RUN, WAIT) to kind.
+    """Return the kinds of a server's running and waiting operation as {slot: kind}, where slot is RUN or WAIT.
 
     The waiting operation starts after the running one has ended.
     """
@@ -314,9 +315,9 @@ def kinds(conn: sa.Connection, instance_uuid: str) -> dict[str, str]:
 
 
 def accepted(conn: sa.Connection, instance_uuid: str, action: dict[str, Any]) -> bool:
-    """Return whether an earlier try of this transaction wrote the request.
+    """Return whether an earlier attempt of this transaction has already written the request.
 
-    That is the case if it was committed, and only the answer to its COMMIT was lost.
+    That is the case if the earlier attempt was committed, and only the answer to its COMMIT was lost.
     """
     table = instance_queries.actions
     return (
@@ -339,7 +340,7 @@ def busy(conn: sa.Connection, uuid: str, event: str) -> Exception:
 
 
 def running(conn: sa.Connection, instance_uuid: str) -> str | None:
-    """Return the kind of the operation that runs on a server, or None if there is none."""
+    """Return the kind of the operation that runs on a server, or None if no operation runs."""
     return kinds(conn, instance_uuid).get(RUN)
 
 
@@ -354,9 +355,9 @@ def accept_delete(
 ) -> str | None:
     """Accept a delete of a server, whatever operation runs on it (operations.md rule 17).
 
-    Return the uuid of the delete, whose conductor should be woken, or None if a delete was already accepted. The delete
-    waits if another row runs: that row is cancelled and must be undone first. Raises InstanceNotFound if the server
-    does not exist.
+    Return the uuid of the delete operation, for which a conductor should be woken, or None if a delete was accepted
+    before. If another operation runs, it is cancelled, and the delete waits until it is undone. Raises InstanceNotFound
+    if the server does not exist.
     """
     with cell_db.write() as conn:
         if accepted(conn, instance_uuid, action):
@@ -367,10 +368,9 @@ def accept_delete(
         if 'delete' in slots.values():
             return None
         if WAIT in slots:
-            # The waiting row is a soft delete or an evacuation that hasn't begun. The delete supersedes it.
+            # The waiting row is a soft delete or an evacuation that hasn't begun. The delete replaces it.
             forget_waiting(conn, instance_uuid)
-        # The running operation may end before this row is inserted. Then nothing is cancelled, and the delete need not
-        # wait.
+        # If the running operation ends before this row is inserted, nothing is cancelled, and the delete need not wait.
         running = cancel(conn, instance_uuid) if slots else 0
         insert(conn, [replace(operation, slot=WAIT if running else RUN)])
         instance_queries.start_action(conn, instance_uuid, action)
@@ -383,8 +383,8 @@ def add_beside(
 ) -> str:
     """Insert an operation row that runs concurrently with the server's other rows, in a transaction of its own.
 
-    ``write`` is called in the same transaction. Return the result of ``put_beside``, which is the row's uuid, or that
-    of an equal row that has not begun.
+    ``write`` is called in the same transaction. Return the uuid of the row, or of an equal row that has not begun (see
+    ``put_beside``).
     """
     with cell_db.write() as conn:
         if write is not None:
@@ -395,8 +395,8 @@ def add_beside(
 def put_beside(conn: sa.Connection, row: OperationRow) -> str:
     """Insert an operation row that runs concurrently with a server's other rows, and return its uuid.
 
-    If a row with the same kind and arguments exists that no conductor has taken and that has done nothing yet, insert
-    nothing and return the uuid of that row.
+    If a row with the same kind and arguments exists that no conductor has taken and whose work has not begun, insert
+    nothing and return the uuid of the existing row.
     """
     for other in of_instance(conn, row.instance_uuid):
         if not other.unreadable and (other.kind, other.args, other.owner, other.position) == (
@@ -414,7 +414,7 @@ def put_beside(conn: sa.Connection, row: OperationRow) -> str:
 def hurry(cell_db: engine.Database, instance_uuid: str, kind: str) -> str | None:
     """Let conductors take a server's running operation of this kind at once, although it waits for a later time.
 
-    Return the operation's uuid, or None if there is no such operation or a conductor has it.
+    Return the operation's uuid, or None if no such operation exists or a conductor has taken it.
     """
     mine = sa.and_(
         operations.c.instance_uuid == instance_uuid,
@@ -434,11 +434,12 @@ def accept_soft_delete(
 ) -> str:
     """Accept a soft delete of a server, even if an operation runs that can be undone.
 
-    A move that waits for a confirm or revert is confirmed first. Return the uuid of the soft delete, whose conductor
-    can be woken. It waits until a running operation is undone.
+    A move that waits for a confirm or revert is confirmed first. Return the uuid of the soft delete, for which a
+    conductor can be woken. The soft delete waits until a running operation is undone.
 
     Raises:
-        InstanceInvalidState: The server's state does not allow it, for example because the server is deleted already.
+        InstanceInvalidState: The server's state does not allow a soft delete, for example because it is deleted
+            already.
         InstanceBusy: An operation that can't be stopped is running, such as a confirm or a revert.
         InstanceNotFound: The server does not exist.
     """
@@ -457,8 +458,7 @@ def accept_soft_delete(
         moved = _confirming(conn, instance_uuid)
         if moved is not None:
             operation = replace(operation, args={**operation.args, 'migration_uuid': moved})
-        # The running operation may end before this row is inserted. Then nothing is cancelled, and the row need not
-        # wait.
+        # If the running operation ends before this row is inserted, nothing is cancelled, and the row need not wait.
         running = cancel(conn, instance_uuid) if slots else 0
         insert(conn, [replace(operation, slot=WAIT if running else RUN)])
         instance_queries.start_action(conn, instance_uuid, action)
@@ -471,24 +471,25 @@ def reset_state(
 ) -> str | None:
     """Accept resetState: change the server's state at once, and cancel its running operation.
 
-    The cancelled operation is undone and leaves the new state unchanged. A move that waits for a confirm or revert
-    would wait for ever in the new state, so ``operation`` confirms it. Then return the uuid of ``operation``, whose
-    conductor can be woken, else None.
+    The cancelled operation is undone, which leaves the new state unchanged. A move that waits for a confirm or revert
+    would wait for ever in the new state, so ``operation`` confirms it. Return the uuid of ``operation``, for which a
+    conductor can be woken, or None if no move waits.
     """
     with cell_db.write() as conn:
         if accepted(conn, instance_uuid, action):
             return operation.uuid if get(conn, operation.uuid) else None
         if not instance_queries.transition(conn, instance_uuid, event):
             raise instance_queries.refuse(conn, instance_uuid, event)
-        # Operations that only go forward end by themselves. If they were cancelled halfway, resources that they still
-        # had to release would remain.
+        # Operations that only go forward end by themselves.
+        # If they were cancelled halfway, resources that they still had to release would remain.
         cancel(conn, instance_uuid, spared=FORWARD_KINDS)
-        # Delete an evacuation that hasn't begun.
+        # An evacuation that hasn't begun is deleted.
         forget_waiting(conn, instance_uuid, spared=FORWARD_KINDS)
         instance_queries.start_action(conn, instance_uuid, action)
         instance_queries.finish_action(conn, instance_uuid, action['request_id'])
         slots = kinds(conn, instance_uuid)
-        # Now only a delete can run on a server with such a move, and a delete ends the move itself.
+        # If a move waits for a confirm or revert, only a delete can run on the server, and a delete ends the move
+        # itself.
         moved = None if slots else _confirming(conn, instance_uuid)
         if moved is None:
             return None
@@ -497,9 +498,9 @@ def reset_state(
 
 
 def forget_waiting(conn: sa.Connection, instance_uuid: str, spared: Sequence[str] = ()) -> None:
-    """Delete the operation that waits for a server's running one to end, unless it is of one of the ``spared`` kinds.
+    """Delete the operation that waits for a server's running one to end, unless its kind is one of ``spared``.
 
-    The caller accepts a request that supersedes the waiting one. The action of a deleted evacuation is finished as
+    The caller accepts a request that replaces the waiting one. The action of a deleted evacuation is finished as
     failed.
     """
     waiting = conn.execute(
@@ -516,10 +517,10 @@ def forget_waiting(conn: sa.Connection, instance_uuid: str, spared: Sequence[str
 
 
 def cancel(conn: sa.Connection, instance_uuid: str, spared: Sequence[str] = ()) -> int:
-    """Mark the running operation of a server as cancelled, unless it is of one of the ``spared`` kinds.
+    """Mark the running operation of a server as cancelled, unless its kind is one of ``spared``.
 
-    Its conductor undoes the operation. If that conductor dies, the next one that takes the row does. Return the number
-    of rows that were cancelled, 0 or 1.
+    The conductor that owns the row undoes the operation. If this conductor dies, the next owner of the row undoes it.
+    Return the number of rows that were cancelled, 0 or 1.
     """
     return conn.execute(
         operations.update()
@@ -536,7 +537,7 @@ def cancel(conn: sa.Connection, instance_uuid: str, spared: Sequence[str] = ()) 
 def delete_build_request(api_db: engine.Database, instance_uuid: str) -> bool:
     """Delete a server that has no cell yet, and cancel its boot (operations.md rule 18).
 
-    Return True if the build request still existed, else False.
+    Return False, and change nothing, if the build request does not exist any more.
     """
     with api_db.write() as conn:
         if engine.repeated() and instance_mappings.is_queued_for_delete(conn, instance_uuid):
@@ -552,7 +553,7 @@ def delete_build_request(api_db: engine.Database, instance_uuid: str) -> bool:
 def cancel_kind(conn: sa.Connection, instance_uuid: str, kind: str, reason: dict[str, Any]) -> str | None:
     """Cancel a server's running operation of this kind, and store ``reason`` as its error.
 
-    Return the operation's uuid, or None if there is none, or if it is cancelled or failed already.
+    Return the operation's uuid, or None if no such operation runs, or if it was cancelled or failed before.
     """
     mine = sa.and_(
         operations.c.instance_uuid == instance_uuid,
@@ -589,22 +590,22 @@ _GET = sa.select(operations).where(operations.c.uuid == sa.bindparam('of_uuid', 
 
 
 def get(conn: sa.Connection, uuid: str) -> OperationRow | None:
-    """Return the operation with this uuid, or None if there is none."""
+    """Return the operation with this uuid, or None if it does not exist."""
     row = conn.execute(_GET, {'of_uuid': uuid}).mappings().first()
     return OperationRow.read(row) if row else None
 
 
 def end(conn: sa.Connection, uuid: str, instance_uuid: str) -> str | None:
-    """Delete an operation row, whichever conductor has taken it, and let the row run that waited for it.
+    """Delete an operation row, whichever conductor owns it, and let the row run that waited for it.
 
-    Return the uuid of the row that waited, so that a conductor can be woken, or None.
+    Return the uuid of the row that waited, so that a conductor can be woken for it, or None if no row waited.
     """
     conn.execute(operations.delete().where(operations.c.uuid == uuid))
     return promote(conn, instance_uuid)
 
 
 def end_releases(conn: sa.Connection, host: str) -> int:
-    """Delete the pending releases of a host that was removed and can't do them any more.
+    """Delete the pending releases that a host should do. The host was removed and can't do them any more.
 
     Return the number of deleted rows.
     """
@@ -612,9 +613,9 @@ def end_releases(conn: sa.Connection, host: str) -> int:
 
 
 def promote(conn: sa.Connection, instance_uuid: str) -> str | None:
-    """Let the operation run that waited for a server's deleted row, so that a conductor can be woken for it.
+    """Let the operation run that waited for a server's deleted row. The caller wakes a conductor for it.
 
-    Return its uuid, or None if none waits.
+    Return the uuid of this operation, or None if no operation waits.
     """
     waiting = conn.execute(
         sa.select(operations.c.uuid).where(operations.c.instance_uuid == instance_uuid, operations.c.slot == WAIT)
@@ -637,8 +638,8 @@ def of_instance(conn: sa.Connection, instance_uuid: str) -> list[OperationRow]:
 def busy_instances(conn: sa.Connection, uuids: Sequence[str], host: str) -> set[str]:
     """Return which of these servers a restarted ``host`` must leave to their operations.
 
-    These servers have a running or waiting row, a pending release on the host (for example of a disk that a move
-    renamed), or a row that has the host start them.
+    These servers have a running or waiting operation, a pending release on the host (for example of a disk that a move
+    renamed), or a resume, which makes the host start them.
     """
     return set(
         conn.execute(
@@ -654,7 +655,7 @@ def busy_instances(conn: sa.Connection, uuids: Sequence[str], host: str) -> set[
 
 
 def instance_or_404(conn: sa.Connection, uuid: str) -> dict[str, Any]:
-    """Return the server's row (see ``instances.get``). Raises InstanceNotFound if it does not exist."""
+    """Return the server's row (see ``instances.get``). Raises InstanceNotFound if the server does not exist."""
     row = instance_queries.get(conn, uuid)
     if row is None:
         raise InstanceNotFound(instance_id=uuid)
@@ -662,14 +663,14 @@ def instance_or_404(conn: sa.Connection, uuid: str) -> dict[str, Any]:
 
 
 def existing(conn: sa.Connection, uuids: Sequence[str]) -> set[str]:
-    """Return which of these uuids are operation rows in this database."""
+    """Return which of these uuids belong to operation rows in this database."""
     return set(conn.execute(sa.select(operations.c.uuid).where(operations.c.uuid.in_(list(uuids)))).scalars())
 
 
 def waiting_boots(conn: sa.Connection, uuids: Sequence[str]) -> set[str]:
-    """Return the servers whose boot operation (a row of the API database, given by uuid) still waits for a host.
+    """Return the servers whose boot operation still waits for a host. ``uuids`` are the uuids of the operations.
 
-    No host was chosen for such a boot, and it was not cancelled and has not failed.
+    Such a boot has no chosen host yet, and was not cancelled and has not failed. The rows are in the API database.
     """
     return set(
         conn.execute(

@@ -3,7 +3,7 @@
     for row in shown(connection, server='5c…'):
         row['kind'], row['conductor'], row['waits']      # 'resize', 'ctl1', 0.0
 
-Each database takes one SQL statement.
+Each call runs one SQL statement.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _PLAIN = (
 
 
 def shown(connection: sa.Connection, server: str | None = None, uuid: str | None = None) -> list[Row]:
-    """Return operation rows, oldest first, of all servers, or of one server or with one uuid.
+    """Return operation rows, oldest first: all rows, those of one server, or the one with this uuid.
 
-    Besides plain columns, each row has:
+    In addition to plain columns, each row has:
 
-        conductor  the host of its owner, None if it has none or the owner's lease has expired
+        conductor  the host of the conductor that owns it; None if it has no owner or the owner's lease has expired
         waits      seconds until a conductor may take it
         args       only the names of the arguments
         outputs    the results of its steps
-        stored     kind, args, context and outputs as the database has them. Don't print it, as it contains secrets
+        stored     kind, args, context and outputs as stored in the database; not for printing: it contains secrets
     """
     query = (
         sa.select(

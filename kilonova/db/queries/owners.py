@@ -1,4 +1,4 @@
-"""Conditions that limit a query to the rows of one project, or explicitly to those of all projects.
+"""Conditions that limit a query to the rows of one project, or explicitly to the rows of all projects.
 
     query.where(owners.of(table.c.project_id, ctxt.project_id))     # no rows for a caller without a project
     query.where(owners.of(table.c.project_id, owners.ALL))
@@ -18,7 +18,7 @@ from kilonova.context import RequestContext
 
 
 class Everybody(enum.Enum):
-    """The owner that means all projects together."""
+    """The type of ``ALL``, the owner that stands for all projects."""
 
     ALL = 'all'
 
@@ -35,10 +35,10 @@ def of(column: sa.ColumnElement[Any], owner: Owner) -> Any:
 
 
 def has(owner: Owner, project_id: str | None) -> bool:
-    """Return whether a row of project ``project_id`` belongs to the owner. If the owner is None, no row does."""
+    """Return whether a row of project ``project_id`` belongs to the owner. Return False if the owner is None."""
     return isinstance(owner, Everybody) or (owner is not None and owner == project_id)
 
 
 def seen_by(ctxt: RequestContext) -> Owner:
-    """Return the owner whose rows a caller may see: ALL for administrators, else the caller's project."""
+    """Return the owner whose rows a user may see: ALL for administrators, else the user's project."""
     return ALL if ctxt.is_admin else ctxt.project_id

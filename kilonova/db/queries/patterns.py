@@ -9,8 +9,7 @@ from sqlalchemy import exc
 
 from kilonova.errors import Invalid
 
-# Error codes of an invalid expression: MariaDB's ER_REGEXP_ERROR, and the range of MySQL 8 for errors of its library
-# ICU.
+# Error codes of an invalid expression: ER_REGEXP_ERROR of MariaDB, and the errors of the ICU library in MySQL 8.
 _MYSQL = frozenset((1139, *range(3684, 3702)))
 _POSTGRESQL = '2201B'
 # Error codes of a statement that the database server ended because it took too long.
@@ -18,13 +17,13 @@ _SLOW_MYSQL, _SLOW_POSTGRESQL = frozenset((1969, 3024)), '57014'
 
 
 class InvalidPattern(Invalid):
-    """The database rejects a user's regular expression as malformed (HTTP 400)."""
+    """The database rejects the regular expression of a user as malformed (HTTP 400)."""
 
     msg_fmt = 'The database does not accept the regular expression of a filter: %(reason)s'
 
 
 class SlowPattern(Invalid):
-    """A statement with a user's regular expression takes the database too long (HTTP 400)."""
+    """A statement with a user's regular expression took the database too long (HTTP 400)."""
 
     msg_fmt = 'The database takes too long to evaluate the filter %(pattern)s'
 
@@ -33,10 +32,10 @@ class SlowPattern(Invalid):
 def from_user(*used: str) -> Iterator[None]:
     """Replace the driver's errors about a user's regular expression in the statement that runs in this context.
 
-    Raises InvalidPattern if the database rejects an expression, and SlowPattern if it ended the statement because it
-    took too long. Other errors pass unchanged. ``used``: the user's expressions in the statement. Without any,
-    SlowPattern is not raised. The API checks expressions by RE2's syntax before. PostgreSQL and MySQL have other
-    syntaxes, and MySQL and MariaDB try all ways to match, which can take very long.
+    Raises InvalidPattern if the database rejects an expression, and SlowPattern if the database ended the statement
+    because it took too long. Other errors pass unchanged. ``used`` are the user's expressions in the statement. If
+    there are none, SlowPattern is not raised. The API has already checked the expressions by RE2's syntax. But
+    PostgreSQL and MySQL have other syntaxes, and MySQL and MariaDB try all ways to match, which can take very long.
     """
     try:
         yield

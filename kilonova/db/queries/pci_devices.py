@@ -1,4 +1,4 @@
-"""Read rows of ``pci_devices``, the PCI devices of compute nodes, and write the changes that a node's audit finds.
+"""Read rows of ``pci_devices``, the PCI devices of compute nodes, and write changes that a node found on its host.
 
     with cell.write() as connection:
         save(connection, node_id, created=[...], changed=[{'id': 7, 'label': '...'}], removed=[9])
@@ -44,7 +44,7 @@ def by_instance(
 ) -> list[Row]:
     """Return the devices that a server holds, on all nodes or on the given one.
 
-    A server that moves holds devices on the source and on the destination.
+    A server that is being moved holds devices on the source and on the destination.
     """
     query = sa.select(pci_devices).where(LIVE, pci_devices.c.instance_uuid == instance_uuid)
     if statuses is not None:
@@ -76,18 +76,21 @@ def list_devices(
 
 
 def page(connection: sa.Connection, *, after: int | None, limit: int, **filters: Any) -> list[Row]:
-    """Return at most ``limit`` devices of a cell with ids greater than ``after``, sorted by id.
+    """Return at most ``limit`` devices of a cell whose ids are greater than ``after``, sorted by id.
 
     A row has the device's columns, ``host`` and ``hypervisor_hostname`` of its node, and ``server_name`` and
-    ``project_id`` of the server that holds it (None if there is none). ``filters`` are uuid, host, address, types,
-    statuses, server and project_id.
+    ``project_id`` of the server that holds the device (None if no server holds it). ``filters`` are uuid, host,
+    address, types, statuses, server and project_id.
     """
     query = _shown(**filters).order_by(pci_devices.c.id).limit(limit)
     return many(connection.execute(query if after is None else query.where(pci_devices.c.id > after)))
 
 
 def find(connection: sa.Connection, **filters: Any) -> Row | None:
-    """Return one device in the form of ``page``, by ``uuid`` or by ``host`` and ``address``, or None."""
+    """Return one device in the form of ``page``, or None.
+
+    ``filters`` is either ``uuid``, or ``host`` and ``address``.
+    """
     return one(connection.execute(_shown(**filters)))
 
 
@@ -103,8 +106,8 @@ def _shown(
 ) -> sa.Select[Any]:
     """Return the query for devices with ``host`` and ``hypervisor_hostname`` of their node.
 
-    The rows also have ``server_name`` and ``project_id``, which are None if no server holds the device or it is
-    deleted.
+    The rows also have ``server_name`` and ``project_id``. They are None if no server holds the device, or if the server
+    is deleted.
     """
     query = (
         sa.select(
@@ -138,12 +141,12 @@ def save(
     changed: Sequence[Row] = (),
     removed: Sequence[int] = (),
 ) -> None:
-    """Write the changes that an audit of a node found.
+    """Write the changes of a node's devices that a check of the host found.
 
     Rows of ``created`` get a uuid unless they have one. Rows of ``changed`` have an ``id`` and the new values. Runs one
     INSERT, one UPDATE for each set of changed columns, and one soft delete.
     """
-    # Devices are removed first, because a device that comes back at its address needs the unique key to be free.
+    # Devices are removed first, because a device that comes back at the same address needs the unique key to be free.
     if removed:
         soft_delete(
             connection,

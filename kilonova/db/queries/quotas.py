@@ -1,6 +1,6 @@
 """Read and write the quota limits of projects, users and classes (API database), and read their usage.
 
-The usage is counted in the cells, and in the API database for build requests that have no cell yet.
+The usage is counted in the cells, and for build requests, which have no cell yet, in the API database.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ specs = api_models.RequestSpec.__table__
 instances = cell_models.Instance.__table__
 operations = cell_models.Operation.__table__
 
-# The only class whose limits are enforced. They apply to all projects.
+# The only quota class whose limits are enforced. Its limits apply to all projects.
 DEFAULT_CLASS = 'default'
-# Parameters for the project and user. The statements of each create are built once.
+# Parameters for the project and the user. Each create uses the statements, so they are built only once.
 _PROJECT, _USER = sa.bindparam('project_id', type_=sa.String), sa.bindparam('user_id', type_=sa.String)
 _BESIDES: sa.BindParameter[list[str]] = sa.bindparam('besides', expanding=True)
-# Resources that servers use, each with the column that contains the amount (None: each server counts one).
+# {resource that servers use: column with the amount}. None means that each server counts as one.
 COUNTED: dict[str, str | None] = {'instances': None, 'cores': 'vcpus', 'ram': 'memory_mb'}
 
 
 class Parts(NamedTuple):
-    """Amounts by resource: ``shared`` of a project, and ``own`` of one of its users."""
+    """Amounts by resource: ``shared`` for a project, and ``own`` for one user of the project."""
 
     shared: dict[str, int]
     own: dict[str, int]
@@ -47,11 +47,11 @@ class Parts(NamedTuple):
 
 # --- limits ----------------------------------------------------------------------------------------------------------
 def limits(conn: Connection, project_id: str | None, user_id: str | None = None) -> Parts:
-    """Return the quota limits in the database: (those of the project, those of the user alone). Runs one SQL statement.
+    """Return the quota limits that are stored for a project and for one of its users. Runs one SQL statement.
 
-    A limit of the project overrides the one of the default class.
+    A limit of the project has priority over the limit of the default class.
     """
-    # Classes have no unique key. If there are two rows, the newer one is valid.
+    # The table of classes has no unique key. If two rows have the same class and resource, the newer row is valid.
     rows = sorted(
         tuple(row)
         for row in conn.execute(
@@ -81,13 +81,13 @@ def _said(rank: int, table: sa.Table, *criteria: sa.ColumnElement[bool]) -> sa.S
 
 
 def class_limits(conn: Connection, name: str) -> dict[str, int]:
-    """Return the limits that are set in a quota class, by resource."""
+    """Return {resource: limit} with the limits that are set in a quota class."""
     rows = conn.execute(_said(0, classes, classes.c.class_name == name).order_by(classes.c.id))
     return {row.resource: row.hard_limit for row in rows}
 
 
 def given_to_users(conn: Connection, project_id: str, but: str | None = None) -> dict[str, int]:
-    """Return the sum of the limits of a project's users by resource, except those of the user ``but``.
+    """Return {resource: sum of the limits of the project's users}, without the user ``but``.
 
     Unlimited values (less than 0) are not counted.
     """
@@ -103,7 +103,7 @@ def given_to_users(conn: Connection, project_id: str, but: str | None = None) ->
 
 @engine.retried
 def set_limits(database: Database, project_id: str, user_id: str | None, values: Mapping[str, int]) -> None:
-    """Set quota limits of a project, or of one of its users. Its other limits are kept."""
+    """Set quota limits of a project, or of one of its users. Limits of other resources are kept."""
     if not values:
         return
     table, key = _owner(project_id, user_id)
@@ -118,7 +118,7 @@ def set_limits(database: Database, project_id: str, user_id: str | None, values:
 
 @engine.retried
 def set_class_limits(database: Database, name: str, values: Mapping[str, int]) -> None:
-    """Set quota limits of a class. Its other limits are kept."""
+    """Set quota limits of a class. Limits of other resources are kept."""
     if not values:
         return
     with database.write() as conn:
@@ -131,7 +131,7 @@ def set_class_limits(database: Database, name: str, values: Mapping[str, int]) -
 
 @engine.retried
 def delete_limits(database: Database, project_id: str, user_id: str | None = None) -> None:
-    """Delete the quota limits of a user, or those of a project together with those of all its users."""
+    """Delete the quota limits of one user, or of the project and all its users if ``user_id`` is None."""
     with database.write() as conn:
         conn.execute(
             user_quotas.delete().where(
@@ -152,9 +152,9 @@ def _owner(project_id: str, user_id: str | None) -> tuple[sa.Table, dict[str, st
 def usage(conn: Connection, project_id: str, user_id: str | None = None, besides: Sequence[str] = ()) -> Parts:
     """Return the usage of a project, and of one of its users, in one cell: {instances, cores, ram (MiB)}.
 
-    A server that is being resized to a larger size counts with that size. A server that waits to be reclaimed
-    (soft-delete) counts only when it is being restored. Servers in ``besides`` (uuids) were counted elsewhere and are
-    left out. Runs one SQL statement.
+    A server that is being resized to a larger size counts with the larger size. A soft-deleted server, which waits to
+    be reclaimed, counts only while it is being restored. Servers in ``besides`` (uuids) are left out, because they were
+    counted already. Runs one SQL statement.
     """
     return _parts(
         conn.execute(
@@ -202,7 +202,7 @@ def _parts(row: Sequence[Any]) -> Parts:
 
 
 def waiting(conn: Connection, project_id: str) -> list[Row]:
-    """Return uuid, user_id and usage by resource of each server that has no cell yet. Runs one SQL statement."""
+    """Return uuid, user_id and amounts by resource for each server that has no cell yet. Runs one SQL statement."""
     return many(conn.execute(_waiting(conn.dialect.name), {'project_id': project_id}))
 
 
@@ -227,8 +227,8 @@ def of_silent(
 ) -> Parts:
     """Return the usage of a project, and of one of its users, in cells that don't answer. Runs one SQL statement.
 
-    It is estimated from the API database: the servers are those of the instance mappings, and each counts with the
-    flavor in its request spec. The result has the form of ``usage``.
+    The usage is estimated from the API database: the servers are those of the instance mappings, and each counts with
+    the flavor in its request spec. The result has the form of ``usage``.
     """
     flavor = json_columns.of(conn.dialect.name, specs.c.spec)
     amounts = {
@@ -252,7 +252,7 @@ def of_silent(
 
 
 def server_groups(conn: Connection, project_id: str, user_id: str | None = None) -> tuple[int, int]:
-    """Return (number of server groups of a project, number of those of the user). Runs one SQL statement."""
+    """Return (number of server groups of a project, number of the user's groups among them). Runs one SQL statement."""
     own = sa.func.coalesce(sa.func.sum(sa.case((groups.c.user_id == user_id, 1), else_=0)), 0)
     total, mine = conn.execute(sa.select(sa.func.count(), own).where(groups.c.project_id == project_id)).one()
     return int(total), int(mine)

@@ -1,6 +1,7 @@
 """Write the changes that a rebuild makes to a server's rows.
 
-They are written when the request is accepted, and written back if the rebuild fails before it changed anything.
+The changes are written when the request is accepted. If the rebuild fails before it changed anything on the host, the
+old values are written back.
 
     changed = {'values': {'image_ref': new}, 'extra': {}, 'system_metadata': {'image_min_ram': '1'}, 'metadata': None}
     write(conn, uuid, changed)
@@ -16,7 +17,7 @@ from kilonova.db.queries import instances, metadata
 
 
 class RebuildChanges(TypedDict):
-    """The changes that a rebuild makes to a server's rows, as JSON that is stored in the operation row.
+    """The changes that a rebuild makes to a server's rows. The operation row stores them as JSON.
 
     ``values`` are columns of instances, and ``extra`` columns of instance_extra. A key of ``system_metadata`` is
     deleted if its value is None. ``metadata`` replaces all pairs, or leaves them unchanged if it is None.
@@ -29,7 +30,7 @@ class RebuildChanges(TypedDict):
 
 
 def write(conn: sa.Connection, uuid: str, changed: RebuildChanges) -> None:
-    """Write all these changes of a rebuild to a server's rows."""
+    """Write all changes of a rebuild to a server's rows."""
     instances.update(conn, uuid, changed['values'])
     instances.update_extra(conn, uuid, changed['extra'])
     instances.set_system_metadata(conn, uuid, changed['system_metadata'])

@@ -1,12 +1,12 @@
-"""Operation rows of servers that ran when their host went down and that the host could not start again at once.
+"""Operation rows for servers that ran when their host went down, and that the host could not start again at once.
 
     resumes.plan(db, ctxt, 'gpu1', {'5c…': 'The accelerator service did not answer: …'}, is_off=True)
     resumes.tell(conn, row.instance_uuid, row.request_id, 'Cyborg …')        # a later try failed as well
     resumes.finish(conn, row.instance_uuid, row.request_id, 'Success', 'Started after 3 failed tries')
 
-Such a row runs concurrently with the server's other rows, so that its user can stop, reboot or delete the server
-meanwhile. As long as the row exists, one action of the server shows it: the action's message is WAITING, and its event
-has the reason.
+Such a row runs concurrently with the server's other rows, so that the user can stop, reboot or delete the server in the
+meantime. As long as the row exists, the server has an action that shows it: the action's message is WAITING, and its
+event has the reason.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from kilonova.db.models import cell as models
 from kilonova.db.queries import instances as instance_queries
 from kilonova.db.queries.operations import RESUME, OperationRow, insert, operations
 
-# The kind of the rows and name of the action, and the name of the action's event.
+# The kind of the operation rows (also the name of the action), and the name of the action's event.
 KIND, EVENT = RESUME, 'compute_resume_on_host_boot'
-# The message of an action that has failed so far and will be tried again.
+# The message of an action whose work has failed so far and will be tried again.
 WAITING = 'Waiting'
-# The states of servers that should be running.
+# In these states, the guest of a server should be running.
 WANTED_RUNNING = (states.VmState.ACTIVE, states.VmState.RESIZED, states.VmState.RESCUED)
-# Characters of a reason that are stored.
+# Maximum number of characters of a reason that are stored.
 LONGEST = 4096
 
 actions, events = models.InstanceAction.__table__, models.InstanceActionEvent.__table__
@@ -40,10 +40,10 @@ servers = models.Instance.__table__
 def plan(db: engine.Database, ctxt: RequestContext, host: str, reasons: Mapping[str, str], is_off: bool) -> None:
     """Write an operation row and an action for each server that a host could not start.
 
-    ``reasons`` maps the server's uuid to the reason. Servers that have such a row keep it. All such rows of the host
-    become due now, and their age starts again from zero, because the host was started. Servers are left out that are on
-    another host, deleted, have a task state, or should not be running. ``is_off``: the guests are known to be off, so
-    the servers' power state is set to SHUTDOWN. Runs six SQL statements at most.
+    ``reasons`` is {server: reason}. Servers that already have such a row keep it. All such rows of the host become due
+    now, and their age starts again from zero, because the host was just started. Servers are left out if they are on
+    another host, are deleted, have a task state, or should not be running. If ``is_off`` is True, the guests are known
+    to be off, so the servers' power state is set to SHUTDOWN. Runs at most six SQL statements.
     """
     with db.write() as conn:
         conn.execute(
@@ -105,7 +105,7 @@ def _row(ctxt: RequestContext, uuid: str, host: str, reason: str) -> OperationRo
 
 
 def _without_row(conn: sa.Connection, host: str, uuids: list[str]) -> list[str]:
-    """Return the servers on the host that should be running, have no task state and no such row, sorted by id."""
+    """Return the servers on the host that should be running, have no task state and no resume row, sorted by id."""
     planned = sa.select(operations.c.instance_uuid).where(operations.c.kind == KIND)
     return list(
         conn.execute(
@@ -135,16 +135,16 @@ _ADD_EVENT = events.insert().values(action_id=_action(sa.bindparam('of_uuid'), s
 
 
 def age(conn: sa.Connection, uuid: str) -> float:
-    """Return the seconds since this operation row was written, or since its host was last started.
+    """Return the seconds since this operation row was written, or since the host was last started.
 
-    Return 0 without a row.
+    Return 0 if the row does not exist.
     """
     found = conn.execute(sa.select(engine.db_age(operations.c.created_at)).where(operations.c.uuid == uuid)).scalar()
     return float(found or 0.0)
 
 
 def tell(conn: sa.Connection, uuid: str, request_id: str, reason: str) -> None:
-    """Write why the last try to start the server ``uuid`` failed into its action."""
+    """Write into the server's action why the last attempt to start the server failed."""
     now = instance_queries.utcnow()
     conn.execute(
         events.update()
@@ -161,7 +161,7 @@ def tell(conn: sa.Connection, uuid: str, request_id: str, reason: str) -> None:
 def finish(
     conn: sa.Connection, uuid: str, request_id: str, result: str, details: str, trace: str | None = None
 ) -> None:
-    """Finish the action that shows the tries to start the server ``uuid``. ``result`` is 'Success' or 'Error'."""
+    """Finish the action that shows the attempts to start the server. ``result`` is 'Success' or 'Error'."""
     now = instance_queries.utcnow()
     conn.execute(
         events.update()

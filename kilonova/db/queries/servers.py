@@ -1,7 +1,7 @@
-"""Read servers for the API's lists and details, by a fixed number of SQL statements for any number of servers.
+"""Read servers for the API's lists and details, with a fixed number of SQL statements for any number of servers.
 
-A row is a dict of ``instances`` columns plus, as far as the caller requests them, ``flavor`` (the data of the flavor's
-envelope), ``network_info``, ``trusted_certs``, ``metadata``, ``tags``, ``volumes``, ``image_properties`` and ``fault``.
+A row is a dict of ``instances`` columns plus, as far as the caller requests them, ``flavor`` (a dict of the flavor's
+fields), ``network_info``, ``trusted_certs``, ``metadata``, ``tags``, ``volumes``, ``image_properties`` and ``fault``.
 Rows of build requests have the same form, so callers needn't distinguish them from servers of a cell.
 """
 
@@ -43,25 +43,25 @@ specs = api_models.RequestSpec.__table__
 
 LOG = logging.getLogger(__name__)
 
-# Columns of a server that contain its size. A flavor's fields have the same names.
+# Columns of a server that contain its sizes. The fields of a flavor have the same names.
 SIZES = ('vcpus', 'memory_mb', 'root_gb', 'ephemeral_gb')
 IMAGE_PREFIX = 'image_'
-# The key of the image's id, which a server stores in addition to the image's properties.
+# The system metadata key of the image's id. A server stores it in addition to the image's properties.
 OWN_PROPERTY = f'{IMAGE_PREFIX}base_image_ref'
-# The text in ``facts`` rows for a volume that is deleted together with its server.
+# In the rows of ``_facts``, this value marks a volume that is deleted together with its server.
 _GOES = '1'
 _TIMES = ('created_at', 'updated_at', 'deleted_at', 'launched_at', 'terminated_at')
-# Long columns that few users may see.
+# Long columns that only some users may see.
 _BULKY = frozenset(('user_data', 'key_data'))
 COLUMNS = tuple(column for column in instances.c if column.name not in _BULKY)
-# Columns that are never NULL. They are compared and sorted without a rule for NULL, so that the database can use
-# indexes.
+# Columns that are never NULL.
+# They are compared and sorted without a rule for NULL, so that the database can use indexes.
 _SOLID = frozenset(('created_at', 'uuid', 'id'))
 _ALL = (sa.false(), sa.true())
 
 
-# Conditions on servers that lists leave out unless they are requested: deleted ones, and those that wait to be
-# reclaimed.
+# Servers that lists leave out unless they are requested: deleted ones, and soft-deleted ones.
+# Soft-deleted servers wait to be reclaimed.
 _GONE, _WAITING = instances.c.deleted != 0, instances.c.vm_state == 'soft-delete'
 _STAYING = sa.or_(instances.c.vm_state.is_(None), sa.not_(_WAITING))
 
@@ -69,23 +69,23 @@ _STAYING = sa.or_(instances.c.vm_state.is_(None), sa.not_(_WAITING))
 # --- filters ---------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Filters:
-    """The conditions of a list of servers. Each one narrows the list.
+    """The filters of a list of servers. Each filter narrows the list.
 
     Attributes:
         equal: {column: accepted values}, where None stands for NULL.
         regex: {column: pattern}.
         addresses: Patterns that the info cache must match (see ``addresses.of_cache``).
-        states: (vm_state, task states, whether these task states are the accepted or the refused ones). One of these
-            must fit. None allows any state.
-        deleted: Whether deleted servers are listed, or the others. None lists all.
-        soft_deleted: Whether servers that wait to be reclaimed are listed. They are listed as deleted ones if
+        states: A list of (vm_state, task states, whether these task states are accepted or refused). A server must fit
+            one of them. None allows any state.
+        deleted: True lists deleted servers, False the others, and None all servers.
+        soft_deleted: Whether soft-deleted servers, which wait to be reclaimed, are listed. They count as deleted if
             ``deleted`` is True.
         changed: (since, before), the limits of updated_at in naive UTC.
         tags: Tags of which the server must have all.
         tags_any: Tags of which the server must have at least one.
         not_tags: Tags of which the server must not have all.
         not_tags_any: Tags of which the server must have none.
-        nothing: No server fits.
+        nothing: True if the list is empty in any case.
     """
 
     equal: Mapping[str, Sequence[Any]] = field(default_factory=dict)
@@ -128,11 +128,11 @@ class Filters:
         return found
 
     def expressions(self) -> list[str]:
-        """Return the regular expressions of the filters."""
+        """Return all regular expressions that the filters contain."""
         return [*self.regex.values(), *self.addresses]
 
     def matches(self, row: Mapping[str, Any]) -> bool:
-        """Return whether the row of a build request fits the filters. It has no address yet."""
+        """Return whether a build request fits the filters. ``row`` is its row; a build request has no address yet."""
         if self.deleted or self.addresses or not all(row.get(name) in values for name, values in self.equal.items()):
             return False
         if not all(expressions.find(pattern, row.get(name) or '') for name, pattern in self.regex.items()):
@@ -155,9 +155,10 @@ class Filters:
 
 
 def _column(name: str) -> Any:
-    """Return a column for comparisons and sorting.
+    """Return a column of instances for comparisons and sorting.
 
-    An enum is cast to text, because databases sort enums by their definition and refuse values that are not in it.
+    An enum column is cast to text, because databases sort enums by their definition, and refuse to compare them with
+    unknown values.
     """
     column = instances.c[name]
     return sa.cast(column, sa.String(255)) if isinstance(column.type, sa.Enum) else column
@@ -195,7 +196,7 @@ def _tag_conditions(filters: Filters) -> Iterable[Any]:
 
 # --- order -----------------------------------------------------------------------------------------------------------
 def full_order(order: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return ``order`` with id and uuid added, so that no two servers are equal in it.
+    """Return ``order`` with id and uuid added, so that no two servers have the same place in the order.
 
     An order is a list of (column, 'asc' or 'desc') pairs.
     """
@@ -207,7 +208,7 @@ def full_order(order: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
 def sort(rows: list[dict[str, Any]], order: Sequence[tuple[str, str]]) -> None:
     """Sort servers of several cells in place, in the order in which ``page`` returns them.
 
-    A build request has no id yet, and counts as newer than the servers that have one.
+    A build request has no id yet, and counts as newer than all servers that have an id.
     """
     for name, direction in reversed(full_order(order)):
 
@@ -223,7 +224,7 @@ def _order_by(order: Sequence[tuple[str, str]]) -> Iterable[Any]:
         column = _ordered(name)
         turn = sa.desc if direction == 'desc' else sa.asc
         if name not in _SOLID:
-            # Databases differ in the order of NULL. Here it is less than all values.
+            # Databases differ in the order of NULL. With this expression, NULL is less than all values.
             yield turn(sa.case((column.is_(None), 0), else_=1))
         yield turn(column)
 
@@ -234,7 +235,7 @@ def _ordered(name: str) -> Any:
 
 
 def _after(order: Sequence[tuple[str, str]], marker: Mapping[str, Any]) -> Any:
-    """Return the condition that a row comes after ``marker`` ({column: value}) in this order."""
+    """Return the SQL condition that a row comes after ``marker`` ({column: value}) in this order."""
     reached: list[Any] = []
     options = []
     after: sa.ColumnElement[bool]
@@ -252,9 +253,9 @@ def _after(order: Sequence[tuple[str, str]], marker: Mapping[str, Any]) -> Any:
 
 
 def _beyond(column: sa.ColumnElement[Any], value: Any, down: bool) -> Any:
-    """Return the condition that a column comes after a value.
+    """Return the SQL condition that a column comes after a value. ``down`` means descending order.
 
-    NULL comes before all values and false before true. Not every database can compare booleans.
+    NULL is less than all values, and false is less than true. Not every database can compare booleans.
     """
     if isinstance(value, bool):
         further = column == sa.literal(not down) if value == down else sa.false()
@@ -283,9 +284,9 @@ _WISHES = sa.select(specs.c.instance_uuid, specs.c.spec).where(
 
 
 def find(conn: Connection, uuid: str) -> dict[str, Any] | None:
-    """Return the location of a server as {cell_id, project_id, user_id, request}, or None for an unknown uuid.
+    """Return {cell_id, project_id, user_id, request} for a server, or None for an unknown uuid.
 
-    ``request`` is the row of its build request in the form of a server's row, or None.
+    ``request`` is the server's build request in the form of a server's row, or None if it has no build request.
     """
     row = conn.execute(_FIND, {'uuid': uuid}).mappings().first()
     if row is None:
@@ -295,7 +296,7 @@ def find(conn: Connection, uuid: str) -> dict[str, Any] | None:
 
 
 def build_requests(conn: Connection, owner: Owner) -> list[dict[str, Any]]:
-    """Return the servers without a cell, of one project or of all. One that cannot be read is logged and left out."""
+    """Return the servers of the owner that have no cell yet. A server that cannot be read is logged and left out."""
     query = sa.select(requests.c.instance_uuid, requests.c.instance, requests.c.tags, requests.c.created_at).where(
         owners.of(requests.c.project_id, owner)
     )
@@ -315,7 +316,7 @@ def build_requests(conn: Connection, owner: Owner) -> list[dict[str, Any]]:
 
 
 def from_request(row: sa.RowMapping) -> dict[str, Any]:
-    """Return a build request in the form of a server's row."""
+    """Return a build request in the form of a server's row. ``row`` is its row in the API database."""
     data = json.loads(row['instance'])['nova_object.data']
     found = dict.fromkeys(column.name for column in instances.c)
     found.update({name: value for name, value in data.items() if name in found})
@@ -361,9 +362,9 @@ def _time(value: str | datetime.datetime | None) -> datetime.datetime | None:
 
 
 def wishes(conn: Connection, uuids: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return {uuid: {zone, hints}}: the availability zone and scheduler hints that each server's request asked for.
+    """Return {server: {zone, hints}}: the availability zone and scheduler hints that the server's user requested.
 
-    They are read from the request specs. A server whose request spec cannot be read is logged and left out, so that the
+    The values are read from the request specs. A request spec that cannot be read is logged and left out, so that the
     other servers of a page are displayed.
     """
     found = {}
@@ -385,7 +386,7 @@ def wishes(conn: Connection, uuids: Sequence[str]) -> dict[str, dict[str, Any]]:
 def mapped(conn: Connection, cell_ids: Sequence[int], owner: Owner, limit: int) -> list[dict[str, Any]]:
     """Return uuid, project_id and created_at of the servers of cells that don't answer, newest first.
 
-    They are read from the instance mappings.
+    They are read from the instance mappings in the API database.
     """
     query = sa.select(mappings.c.instance_uuid.label('uuid'), mappings.c.project_id, mappings.c.created_at).where(
         mappings.c.cell_id.in_(list(cell_ids)),
@@ -396,7 +397,7 @@ def mapped(conn: Connection, cell_ids: Sequence[int], owner: Owner, limit: int) 
 
 
 def known(conn: Connection, uuid: str) -> dict[str, Any] | None:
-    """Return what the API database contains about a server whose cell doesn't answer.
+    """Return what the API database knows about a server whose cell doesn't answer.
 
     The result has uuid, project_id, user_id and created_at, and flavor, image_ref and availability_zone if the server's
     request spec contains them. Return None if the server is being deleted or unknown.
@@ -450,8 +451,8 @@ def _one(deleted: bool) -> Any:
 def _plain(row: sa.RowMapping) -> dict[str, Any]:
     """Return a server's row with its flavor as a dict.
 
-    A text that cannot be read is logged and returned as if it were empty. Then the flavor has only the sizes of the
-    row.
+    A text that cannot be read is logged and counts as empty. If it is the flavor's text, the flavor has only the sizes
+    of the row.
     """
     found = dict(row)
     text = found.pop('extra_flavor')
@@ -468,14 +469,14 @@ def _plain(row: sa.RowMapping) -> dict[str, Any]:
 
 
 def _has_networks(text: str) -> bool:
-    """Return whether a server has interfaces. Raises an error of BROKEN if the text has an unexpected form."""
+    """Return whether a server has interfaces. Raises an error that is in BROKEN if the text has an unexpected form."""
     stored = json.loads(text)
     for vif in stored:
         vif['id'], vif['network']['label'], vif['network'].get('subnets'), (vif.get('meta') or {}).get('')
     return bool(stored)
 
 
-# Texts that are displayed, each with a function that raises an error of BROKEN if the text has an unexpected form.
+# {column with a text that is displayed: function that raises an error in BROKEN if the text has an unexpected form}.
 _SHOWN: Mapping[str, Callable[[str], object]] = {
     'network_info': _has_networks,
     'trusted_certs': lambda text: [*json.loads(text)['nova_object.data']['ids']],
@@ -492,8 +493,8 @@ def page(
 ) -> list[dict[str, Any]]:
     """Return at most ``limit`` servers of a cell that come after ``marker``. Runs one SQL statement.
 
-    With ``bulky`` the rows contain user_data. Raises InvalidPattern or SlowPattern for a filter's regular expression
-    that the database rejects or that takes too long.
+    If ``bulky`` is True, the rows contain user_data. Raises InvalidPattern or SlowPattern if the database rejects the
+    regular expression of a filter or takes too long for it.
     """
     query = _select(bulky).where(*filters.conditions()).order_by(*_order_by(order)).limit(limit)
     if marker is not None:
@@ -524,7 +525,7 @@ def names(
 
 
 def on_hosts(conn: Connection, hosts: Sequence[str]) -> list[dict[str, Any]]:
-    """Return id, uuid, project_id, display_name and host of the servers on these hosts, oldest first."""
+    """Return id, uuid, project_id, display_name and host of all servers on these hosts, oldest first."""
     wanted = [instances.c[name] for name in ('id', 'uuid', 'project_id', 'display_name', 'host')]
     rows = conn.execute(
         sa.select(*wanted).where(instances.c.host.in_(list(hosts)), instances.c.deleted == 0).order_by(instances.c.id)
@@ -533,9 +534,9 @@ def on_hosts(conn: Connection, hosts: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def get(conn: Connection, uuid: str, deleted: bool = False) -> dict[str, Any] | None:
-    """Return one server in the form of ``page`` with user_data, or None.
+    """Return one server in the form of ``page``, with user_data, or None.
 
-    A deleted one is returned only with ``deleted``.
+    A deleted server is returned only if ``deleted`` is True.
     """
     row = conn.execute(_one(deleted), {'uuid': uuid}).mappings().first()
     return _plain(row) if row else None
@@ -549,10 +550,10 @@ def facts(
     with_image: bool = False,
     with_reason: bool = False,
 ) -> dict[str, dict[str, Any]]:
-    """Return a dict from uuid to {metadata, tags, volumes, image_properties, locked_reason}. Runs one SQL statement.
+    """Return {server: {metadata, tags, volumes, image_properties, locked_reason}}. Runs one SQL statement.
 
-    A value is empty or None if the server has none or the caller did not request it. ``volumes`` is a list of (id,
-    whether the volume is deleted with the server), in the order in which the volumes were attached.
+    A value is empty or None if the server has none or the caller did not request it. ``volumes`` is a list of (volume
+    id, whether the volume is deleted with the server), in the order in which the volumes were attached.
     """
     found: dict[str, dict[str, Any]] = {
         uuid: {'metadata': {}, 'tags': [], 'volumes': [], 'image_properties': {}, 'locked_reason': None}
@@ -619,7 +620,7 @@ def _facts(with_tags: bool, with_image: bool, with_reason: bool) -> Any:
 
 
 def last_faults(conn: Connection, uuids: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return a dict from uuid to the server's newest fault {code, message, details, created_at, host}."""
+    """Return {server: its newest fault}, where a fault is {code, message, details, created_at, host}."""
     newest = (
         sa.select(sa.func.max(faults.c.id))
         .where(faults.c.instance_uuid.in_(list(uuids)), faults.c.deleted == 0)
@@ -654,10 +655,10 @@ _HOST_STATES = sa.select(
 
 
 def host_states(conn: Connection, hosts: Iterable[str], down_time: float) -> dict[str, str]:
-    """Return a dict from host to 'UP', 'MAINTENANCE', 'UNKNOWN' or 'DOWN'.
+    """Return {host: state}, where the state is 'UP', 'MAINTENANCE', 'UNKNOWN' or 'DOWN'.
 
-    MAINTENANCE: the compute service is disabled. UNKNOWN: it has not reported for ``down_time`` seconds. DOWN: it is
-    forced down.
+    MAINTENANCE means that the compute service is disabled, UNKNOWN that it has not reported for ``down_time`` seconds,
+    and DOWN that it is forced down.
     """
     found = {}
     for host, disabled, forced, up in conn.execute(_HOST_STATES, {'hosts': sorted(set(hosts)), 'down_time': down_time}):
@@ -670,7 +671,7 @@ def host_states(conn: Connection, hosts: Iterable[str], down_time: float) -> dic
 def update(
     database: Database, uuid: str, values: Mapping[str, Any], write: Callable[[Connection], object] = lambda conn: None
 ) -> bool:
-    """Update a server's columns other than states, such as names, description and addresses.
+    """Update columns of a server other than its states, such as names, description and addresses.
 
     ``write(conn)`` is called in the same transaction. Return False if the server does not exist any more.
     """

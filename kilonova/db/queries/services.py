@@ -26,14 +26,14 @@ pci_devices = PciDevice.__table__
 
 LIVE = services.c.deleted == 0
 COMPUTE = 'nova-compute'
-# The prefix of the reason with which a host has disabled its own service.
+# If a host disabled its own service, the reason begins with this prefix.
 AUTO = 'AUTO:'
-# Seconds since the last report of a row.
+# Seconds since the last heartbeat of a service, or since its creation if it has never reported.
 _AGE = db_age(sa.func.coalesce(services.c.last_seen_up, services.c.created_at))
 _FORCED = sa.func.coalesce(services.c.forced_down, sa.false())
-# The conditions of compute services whose reports are significant.
+# Conditions of the compute services whose heartbeats count: not deleted and not forced down.
 _REPORTING = (LIVE, services.c.binary == COMPUTE, sa.not_(_FORCED))
-# Statements that run every few seconds. They are built once.
+# These statements run every few seconds, so they are built only once.
 _NEWEST = sa.select(sa.func.min(_AGE)).where(*_REPORTING)
 _COMPUTES = sa.select(
     services.c.host,
@@ -48,20 +48,20 @@ _AGES = sa.select(services.c.id, _AGE.label('age')).where(_FEW)
 _REPORT = sa.update(services).values(
     report_count=services.c.report_count + 1, last_seen_up=db_utcnow(), updated_at=services.c.updated_at
 )
-# The number of rows that one statement contains.
+# Maximum number of rows in one statement.
 _TOGETHER = 1000
 _HEARD = _COMPUTES.where(services.c.host == sa.bindparam('name'))
 
 
 class Heard(NamedTuple):
-    """The last report of a compute service.
+    """The last heartbeat of a compute service.
 
     Attributes:
         host: Name of the host.
-        age: Age of the last report in seconds.
-        forced_down: An operator has forced the service down.
-        disabled: The service is disabled.
-        newest: Age of the newest report of all compute services, in seconds.
+        age: Age of the last heartbeat in seconds.
+        forced_down: True if an operator has forced the service down.
+        disabled: True if the service is disabled.
+        newest: Age of the newest heartbeat of all compute services, in seconds.
     """
 
     host: str
@@ -72,7 +72,10 @@ class Heard(NamedTuple):
 
 
 def up(down_time: float) -> sa.ColumnElement[bool]:
-    """Return the SQL condition that the service of a row is up."""
+    """Return the SQL condition that a service is up.
+
+    It is up if it isn't forced down and its last heartbeat is at most ``down_time`` seconds old.
+    """
     age = db_age(sa.func.coalesce(services.c.last_seen_up, services.c.created_at))
     forced = sa.func.coalesce(services.c.forced_down, sa.false())
     return sa.and_(forced == sa.false(), sa.func.abs(age) <= down_time)
@@ -87,7 +90,10 @@ def get(
     binary: str | None = None,
     down_time: float | None = None,
 ) -> Row | None:
-    """Return one service by id, by uuid, or by host and binary, or None. It has ``up`` if ``down_time`` is given."""
+    """Return one service by id, by uuid, or by host and binary, or None if it does not exist.
+
+    The row has the additional key ``up`` if ``down_time`` is given.
+    """
     wanted = {'id': service_id, 'uuid': uuid, 'host': host, 'binary': binary}
     criteria = [services.c[name] == value for name, value in wanted.items() if value is not None]
     if not criteria:
@@ -105,9 +111,9 @@ def get_or_create(
     disabled: bool = False,
     disabled_reason: str | None = None,
 ) -> Row:
-    """Return the service of a daemon that starts, and insert it if there is none.
+    """Return the service of a daemon that starts, and insert its row if it does not exist.
 
-    ``disabled`` and its reason are written only for a new row. ``version`` is written into an existing row, too.
+    ``disabled`` and ``disabled_reason`` are written only to a new row. ``version`` is written to an existing row, too.
     """
     found = get(connection, host=host, binary=binary)
     if found is None:
@@ -137,7 +143,7 @@ def get_or_create(
 
 
 def create(connection: sa.Connection, values: Row) -> Row:
-    """Insert a service with these values and return its row. It gets a new uuid unless ``values`` has one."""
+    """Insert a service with these values and return its row. The row gets a new uuid unless ``values`` has one."""
     values = {'uuid': str(uuids.uuid4()), 'created_at': db_utcnow(), **values}
     connection.execute(sa.insert(services).values(values))
     row = get(connection, uuid=values['uuid'])
@@ -147,9 +153,9 @@ def create(connection: sa.Connection, values: Row) -> Row:
 
 
 def report(connection: sa.Connection, service_id: int) -> bool:
-    """Write a heartbeat. Return False if the row does not exist any more. Runs one SQL statement.
+    """Write a heartbeat. Return False if the service's row does not exist any more. Runs one SQL statement.
 
-    ``updated_at`` is left unchanged, because it records other changes.
+    ``updated_at`` is left unchanged, because it is the time of other changes.
     """
     return connection.execute(_REPORT.where(services.c.id == service_id, LIVE)).rowcount == 1
 
@@ -157,9 +163,9 @@ def report(connection: sa.Connection, service_id: int) -> bool:
 def report_together(connection: sa.Connection, service_ids: Sequence[int], down_time: float) -> dict[int, bool]:
     """Write the heartbeats of many services.
 
-    Return {service id: whether it counts as down}, without rows that don't exist. A service that counts as down remains
-    so, because the heartbeat may be an old one of a dead host. Runs two SQL statements for each thousand services.
-    Without any service it still sends a statement to the database.
+    Return {service id: whether the service counts as down}, without rows that don't exist. No heartbeat is written for
+    a service that counts as down, because the heartbeat may be an old one of a dead host. Runs two SQL statements for
+    each thousand services. If ``service_ids`` is empty, a statement is still sent to the database.
     """
     silent: dict[int, bool] = {}
     for few in [service_ids[at : at + _TOGETHER] for at in range(0, len(service_ids), _TOGETHER)] or [()]:
@@ -172,16 +178,16 @@ def report_together(connection: sa.Connection, service_ids: Sequence[int], down_
 
 
 def update(connection: sa.Connection, service_id: int, values: Row) -> bool:
-    """Update columns of a service. Return False if the row does not exist any more.
+    """Update columns of a service. Return False if its row does not exist any more.
 
-    Only ``report`` writes heartbeats.
+    Heartbeats are not written by this function, but by ``report``.
     """
     result = connection.execute(sa.update(services).where(services.c.id == service_id, LIVE).values(values))
     return result.rowcount == 1
 
 
 def switch(connection: sa.Connection, service_id: int, values: Row) -> None:
-    """Enable or disable a service, with the reason, as its host itself reports it.
+    """Enable or disable a service with a reason, on behalf of its own host.
 
     Nothing is written if an administrator has disabled the service in the meantime.
     """
@@ -200,7 +206,7 @@ def list_services(
     hosts: Iterable[str] | None = None,
     disabled: bool | None = None,
 ) -> list[Row]:
-    """Return services with ``up``, sorted by id."""
+    """Return services that fit the filters, each with ``up``, sorted by id."""
     query = _select(down_time).where(LIVE).order_by(services.c.id)
     if host is not None:
         query = query.where(services.c.host == host)
@@ -221,7 +227,7 @@ def host_is_up(connection: sa.Connection, host: str, binary: str, down_time: flo
 
 
 def newest_report(connection: sa.Connection) -> float | None:
-    """Return the age in seconds of the newest report of all compute services, except those that are forced down.
+    """Return the age in seconds of the newest heartbeat of all compute services that are not forced down.
 
     Return None if there is no such service.
     """
@@ -229,13 +235,13 @@ def newest_report(connection: sa.Connection) -> float | None:
 
 
 def report_of(connection: sa.Connection, host: str) -> Heard | None:
-    """Return the last report of a host's compute service, or None if it has none. Runs one SQL statement."""
+    """Return the last heartbeat of a host's compute service, or None if the host has none. Runs one SQL statement."""
     row = connection.execute(_HEARD, {'name': host}).first()
     return _heard(row) if row is not None else None
 
 
 def quiet_hosts(connection: sa.Connection, down_time: float) -> list[Heard]:
-    """Return the compute services that are forced down or whose last report is older than ``down_time`` seconds.
+    """Return the compute services that are forced down or whose last heartbeat is older than ``down_time`` seconds.
 
     Runs one SQL statement.
     """
@@ -250,8 +256,8 @@ def _heard(row: Sequence[Any]) -> Heard:
 def minimum_version(connection: sa.Connection, binary: str) -> int:
     """Return the lowest version of the services of this binary that aren't forced down, or 0 if there is none.
 
-    Services that have not reported for long are included: such a host may start again with its old release, and then
-    reads messages that were sent to its queue meanwhile.
+    Services that have not reported for long are included: such a host may start again with its old release, and would
+    then read messages that were sent to its queue in the meantime.
     """
     lowest = connection.execute(
         sa.select(sa.func.min(services.c.version)).where(LIVE, services.c.binary == binary, sa.not_(_FORCED))
@@ -260,9 +266,9 @@ def minimum_version(connection: sa.Connection, binary: str) -> int:
 
 
 class Outdated(NamedTuple):
-    """A service of an older version.
+    """A service with an older version.
 
-    ``silent`` is the age of its last report in seconds, or None if it never reported.
+    ``silent`` is the age of the service's last heartbeat in seconds, or None if it never reported.
     """
 
     binary: str
@@ -276,8 +282,9 @@ def outdated(
 ) -> tuple[list[Outdated], int]:
     """Return (services of this binary whose version is lower than ``below``, their total number).
 
-    At most ``limit`` services are returned, lowest versions first. Services that are forced down are left out. With
-    ``silent_for``, only services that have not reported for so many seconds are counted. Runs two SQL statements.
+    At most ``limit`` services are returned, lowest versions first. Services that are forced down are left out. If
+    ``silent_for`` is given, only services count that have not reported for this number of seconds. Runs two SQL
+    statements.
     """
     wanted = [LIVE, services.c.binary == binary, sa.not_(_FORCED), services.c.version < below]
     if silent_for is not None:
@@ -299,7 +306,10 @@ def outdated(
 
 
 def destroy(connection: sa.Connection, service_id: int) -> list[Row]:
-    """Soft-delete a service, and for a compute service also its nodes and their devices. Return these nodes."""
+    """Soft-delete a service, and for a compute service also its nodes and their devices.
+
+    Return the nodes that were deleted.
+    """
     service = get(connection, service_id=service_id)
     if service is None:
         return []

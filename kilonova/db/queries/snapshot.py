@@ -28,7 +28,10 @@ IMAGE_PREFIX = 'image_'
 
 
 def aggregates_of(connection: sa.Connection, hosts: Iterable[str]) -> dict[str, list[Row]]:
-    """Return ``{host: [{'id', 'uuid', 'name', 'metadata': {key: value}}]}`` for the hosts that are in any aggregate."""
+    """Return {host: aggregates} for the hosts that are in at least one aggregate.
+
+    Each aggregate is a dict {'id', 'uuid', 'name', 'metadata': {key: value}}.
+    """
     query = (
         sa.select(
             aggregate_hosts.c.host,
@@ -69,7 +72,7 @@ def zone_aggregates(connection: sa.Connection, zone: str) -> list[str]:
 
 
 def nodes_named(connection: sa.Connection, hosts: Iterable[str] = (), nodes: Iterable[str] = ()) -> list[Row]:
-    """Return uuid, host and hypervisor_hostname of the nodes of these hosts and with these node names.
+    """Return uuid, host and hypervisor_hostname of the nodes that have one of these hosts and one of these node names.
 
     Names are compared without regard to case. An empty list of hosts or nodes does not limit the result.
     """
@@ -84,7 +87,7 @@ def nodes_named(connection: sa.Connection, hosts: Iterable[str] = (), nodes: Ite
 
 
 def servers_on(connection: sa.Connection, hosts: Iterable[str] = ()) -> dict[str, list[Row]]:
-    """Return ``{host: [instances rows]}`` of the servers of these hosts, or of all hosts if none is given."""
+    """Return {host: rows of its servers} for these hosts, or for all hosts if ``hosts`` is empty."""
     found: dict[str, list[Row]] = {}
     names = list(hosts)
     which = instances.c.host.in_(names) if names else instances.c.host.is_not(None)
@@ -94,9 +97,9 @@ def servers_on(connection: sa.Connection, hosts: Iterable[str] = ()) -> dict[str
 
 
 def image_properties_on(connection: sa.Connection, hosts: Iterable[str] = ()) -> dict[str, dict[str, dict[str, str]]]:
-    """Return ``{host: {server: {property: value}}}`` of the images of servers on these hosts.
+    """Return {host: {server: {property: value}}} with the image properties of servers on these hosts.
 
-    Without hosts, return those of all hosts.
+    If ``hosts`` is empty, the servers of all hosts are included.
     """
     names = list(hosts)
     which = instances.c.host.in_(names) if names else instances.c.host.is_not(None)

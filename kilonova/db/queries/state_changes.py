@@ -2,7 +2,8 @@
 
     state_changes.watch(callback)       # callback(Change); None removes the listener
 
-Without a listener a change takes no additional statement. With one it takes a statement that reads the old states.
+A listener is a function that is called for each change. If a listener is set, each change runs one more SQL statement,
+which reads the old states.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ States = tuple[str | None, str | None]
 
 @dataclass(frozen=True)
 class Change:
-    """A committed change of a server's state.
+    """A committed change of a server's states.
 
     Attributes:
-        database: The server's cell.
+        database: The database of the server's cell.
         uuid: The server.
         before: (vm state, task state) before the change.
         after: (vm state, task state) after the change.
-        created: The server is new in this cell.
+        created: True if the server is new in this cell.
     """
 
     database: engine.Database
@@ -43,7 +44,7 @@ _watchers: list[Callable[[Change], None]] = []
 
 
 def watch(callback: Callable[[Change], None] | None) -> None:
-    """Set the listener for changes, which replaces the previous one, or remove it (None).
+    """Set the function that is called for each change, or remove it (None). It replaces the previous function.
 
     ``callback`` must not block and must not raise an exception.
     """
@@ -51,9 +52,9 @@ def watch(callback: Callable[[Change], None] | None) -> None:
 
 
 def before(conn: sa.Connection, uuid: str, created: bool = False) -> States | None:
-    """Return the server's states in this transaction, or None if there is no listener.
+    """Return the server's present states, or None if no listener is set, so that no change will be reported.
 
-    ``created``: the server does not exist yet in this cell.
+    ``created`` is True if the server does not exist yet in this cell; the states are (None, None) in this case.
     """
     if not _watchers:
         return None
@@ -75,7 +76,10 @@ def changed(
     task_state: str | None,
     created: bool = False,
 ) -> None:
-    """Notify the listener of a change when the transaction is committed. A ``vm_state`` of None is unchanged."""
+    """Notify the listener of a change after the transaction is committed.
+
+    ``was`` is the result of ``before``. A ``vm_state`` of None means that the vm state does not change.
+    """
     if was is None:
         return
     after = (vm_state or was[0], task_state)

@@ -1,6 +1,6 @@
 """Read and write the tags of servers (``tags``).
 
-Each change locks the server's row, so that two concurrent changes can't exceed the limit together.
+Each change locks the server's row, so that two concurrent changes can't together exceed the limit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ tags = Tag.__table__
 
 
 class TooManyTags(Invalid):
-    """A server has as many tags as it may have (HTTP 400)."""
+    """A server has as many tags as the limit allows (HTTP 400)."""
 
     msg_fmt = 'The number of tags exceeded the per-server limit %(limit)d'
 
@@ -37,7 +37,7 @@ def words(conn: sa.Connection, uuid: str) -> list[str]:
 
 @engine.retried
 def replace(database: engine.Database, uuid: str, wanted: Iterable[str]) -> None:
-    """Replace all tags of a server by the ``wanted`` ones. Runs one DELETE and one INSERT.
+    """Replace all tags of a server by the tags ``wanted``. Runs one DELETE and one INSERT.
 
     Raises InstanceNotFound if the server does not exist, and InstanceInvalidState if its state does not allow the
     change.

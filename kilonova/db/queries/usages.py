@@ -51,8 +51,8 @@ def active(
 ) -> list[Row]:
     """Return servers, including deleted ones, that existed at some time between ``begin`` and ``end`` (naive UTC).
 
-    The servers are sorted by id, and have ids greater than ``after``. ``with_flavor``: add the flavor's name as
-    'flavor' ('' if it can't be read). Runs one SQL statement.
+    The servers are sorted by id, and have ids greater than ``after``. If ``with_flavor`` is True, each row has the
+    flavor's name as 'flavor' ('' if the name can't be read). Runs one SQL statement.
     """
     query = sa.select(*_COLUMNS).where(
         instances.c.id > after,
@@ -74,9 +74,9 @@ def active(
 
 
 def position(conn: Connection, uuid: str, owner: Owner) -> int | None:
-    """Return the id of a server's row, deleted or not.
+    """Return the id of a server's row, also if it is deleted.
 
-    Return None if the cell doesn't have the server, or if it isn't one of the owner's.
+    Return None if the cell doesn't have the server, or if the server does not belong to the owner.
     """
     return conn.execute(
         sa.select(instances.c.id).where(instances.c.uuid == uuid, owners.of(instances.c.project_id, owner))
@@ -84,7 +84,7 @@ def position(conn: Connection, uuid: str, owner: Owner) -> int | None:
 
 
 def audits(conn: Connection, task: str, begin: datetime.datetime, end: datetime.datetime) -> list[Row]:
-    """Return the runs of a task over exactly this period, sorted by host.
+    """Return the runs of a periodic task for exactly this period, sorted by host.
 
     Each row has host, state, task_items, errors and message.
     """
@@ -104,9 +104,10 @@ def audits(conn: Connection, task: str, begin: datetime.datetime, end: datetime.
 
 
 def begin_audit(conn: Connection, values: dict[str, Any]) -> int | None:
-    """Write that a run of a task has begun. Return the id of its row, or None if there is a row for this run already.
+    """Write that a run of a periodic task has begun, and return the id of its row.
 
-    ``values``: task_name, state, host, period_beginning, period_ending and task_items.
+    Return None if a row exists for the same task, host and period. ``values`` has task_name, state, host,
+    period_beginning, period_ending and task_items.
     """
     there = [task_log.c[name] == values[name] for name in ('task_name', 'host', 'period_beginning', 'period_ending')]
     if conn.execute(sa.select(task_log.c.id).where(*there)).first() is not None:
@@ -116,7 +117,7 @@ def begin_audit(conn: Connection, values: dict[str, Any]) -> int | None:
 
 
 def end_audit(conn: Connection, task_id: int, state: str, errors: int, message: str) -> None:
-    """Write the final state, number of errors and message of a run of a task. The message is cut to 255 characters."""
+    """Write the final state, number of errors and message of a task's run. The message is cut to 255 characters."""
     conn.execute(
         task_log.update()
         .where(task_log.c.id == task_id)
@@ -127,7 +128,7 @@ def end_audit(conn: Connection, task_id: int, state: str, errors: int, message: 
 def of_host(conn: Connection, host: str, begin: datetime.datetime, end: datetime.datetime) -> list[str]:
     """Return the uuids of the servers that were on a host at some time in a period, sorted by id.
 
-    A deleted server counts for the host on which it was launched, because its row has no other host.
+    A deleted server counts for the host on which it was launched, because its row names no other host.
     """
     gone = sa.and_(instances.c.host.is_(None), instances.c.deleted != 0, instances.c.launched_on == host)
     return list(

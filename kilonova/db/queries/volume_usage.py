@@ -1,4 +1,4 @@
-"""Read and write volume_usage_cache: what the guests of servers have read from and written to volumes.
+"""Read and write volume_usage_cache: how much the guests of servers read from volumes and wrote to them.
 
     rows = volume_usage.count(conn, [{'volume_id': …, 'instance_uuid': …, 'curr_reads': 7, …}])
 
@@ -28,9 +28,9 @@ def count(conn: Connection, found: Sequence[Mapping[str, Any]]) -> list[Row]:
 
     Each item of ``found`` has volume_id, instance_uuid, project_id, user_id, availability_zone and the four ``curr_*``
     counters. Items of servers that don't have the volume any more are ignored, and are not in the result. If any
-    counter of a volume is smaller than before, the guest started again or is on another host. Then the old ``curr_*``
-    values are added to ``tot_*``. The counters of servers that had the volume before are added as well. Runs six SQL
-    statements at most.
+    counter of a volume is smaller than before, the guest was started again or is on another host; the old ``curr_*``
+    values are then added to ``tot_*``. The counters of servers that had the volume before are added as well. Runs at
+    most six SQL statements.
     """
     which = usages.c.volume_id.in_({one['volume_id'] for one in found})
     rows = many(conn.execute(sa.select(usages).where(which).order_by(usages.c.id).with_for_update()))
@@ -67,7 +67,7 @@ def _pair(row: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _held(conn: Connection, volumes: Collection[str]) -> set[tuple[str, str]]:
-    """Return the (server, volume) pairs of servers that have one of these volumes."""
+    """Return the set of (server, volume) pairs for the servers that have one of these volumes."""
     return {
         (server, volume)
         for server, volume in conn.execute(
@@ -79,10 +79,10 @@ def _held(conn: Connection, volumes: Collection[str]) -> set[tuple[str, str]]:
 
 
 def _before(old: Row | None, now: Mapping[str, Any], ended: Sequence[Row]) -> Row:
-    """Return the ``tot_*`` columns for a row whose counters are replaced.
+    """Return the ``tot_*`` columns of a row that gets new counters.
 
-    ``old`` is the present row and ``now`` has its new counters. The final counters of other servers' rows in ``ended``
-    are added.
+    ``old`` is the present row, and ``now`` has the new counters. ``ended`` are rows of servers that had the volume
+    before; their counters are added.
     """
     before: Row = {'tot_last_refreshed': None, **{f'tot_{name}': 0 for name in COUNTERS}}
     if old is not None:

@@ -4,7 +4,7 @@
     volumes.change(conn, row_uuid, seen_attachment, {'attachment_id': …, 'connection_info': …})
     volumes.remove(conn, row_uuid)
 
-Conductors attach and detach volumes. The API adds a volume that is to be attached, and sets whether a volume is deleted
+Conductors attach and detach volumes. The API adds a volume that will be attached, and sets whether a volume is deleted
 together with its server. ``instances.get`` returns these rows with a server's row.
 """
 
@@ -32,7 +32,7 @@ def new_row(
     tag: str | None = None,
     volume_type: str | None = None,
 ) -> dict[str, Any]:
-    """Return the columns for an existing volume that will be attached to an existing server."""
+    """Return the columns of a new row for an existing volume that will be attached to an existing server."""
     return {
         'uuid': uuidutils.generate_uuid(),
         'source_type': 'volume',
@@ -51,7 +51,7 @@ def new_row(
 def add(conn: sa.Connection, uuid: str, row: Mapping[str, Any]) -> bool:
     """Add a volume to a server. Return False, and write nothing, if the server has this volume already.
 
-    The caller has locked the server's row.
+    The caller must have locked the server's row.
     """
     there = conn.execute(
         sa.select(bdm_table.c.id).where(
@@ -64,7 +64,10 @@ def add(conn: sa.Connection, uuid: str, row: Mapping[str, Any]) -> bool:
 
 
 def change(conn: sa.Connection, row_uuid: str, seen: str | None, values: Mapping[str, Any]) -> bool:
-    """Update a volume's row if its attachment is still ``seen`` (None: it has none). Return False if it is not."""
+    """Update a volume's row, if its attachment id is still ``seen``. Return False if it is not.
+
+    ``seen`` is None if the volume had no attachment.
+    """
     return bool(
         conn.execute(
             bdm_table.update()

@@ -1,6 +1,7 @@
 """Withdraw accepted requests that exceed a quota, as if they had never been made.
 
-The API calls these functions when it checks a quota again right after it accepted a request, and finds it exceeded.
+After the API has accepted a request, it checks the quota again. If the quota is exceeded, the API calls these
+functions.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ members = InstanceGroupMember.__table__
 
 @engine.retried
 def create(api_db: engine.Database, instance_uuids: Sequence[str]) -> list[str]:
-    """Withdraw servers that ``operations.accept_create`` wrote.
+    """Withdraw the creation of servers that ``operations.accept_create`` wrote.
 
-    Return the uuids of those that aren't build requests any more. Operation rows that no conductor has taken are
-    deleted with the other rows of their servers. A row that a conductor has taken is cancelled, as an early delete
-    does, and that conductor deletes the other rows of the server.
+    Return the uuids of the servers that aren't build requests any more and so were not withdrawn. Operation rows that
+    no conductor has taken are deleted with the other rows of their servers. If a conductor has taken a row, the
+    operation is cancelled, and that conductor deletes the other rows of the server.
     """
     with api_db.write() as conn:
         waiting = build_requests.destroy_all(conn, instance_uuids)
@@ -41,12 +42,10 @@ def create(api_db: engine.Database, instance_uuids: Sequence[str]) -> list[str]:
 
 @engine.retried
 def operation(cell_db: engine.Database, *, uuid: str, instance_uuid: str, event: str, request_id: str) -> bool:
-    """Withdraw an operation that ``operations.accept`` wrote, and move the server's state by ``event``.
+    """Withdraw an operation that ``operations.accept`` wrote, and change the server's state by ``event``.
 
-    The operation row and the action are deleted.
-
-    Return False if a conductor has taken the row already, or if a delete waits for it to end. Then the row is cancelled
-    and the operation is undone.
+    The operation row and the action are deleted. If a conductor has taken the row already, or if a delete waits for the
+    operation to end, the operation is cancelled and undone instead, and the result is False.
     """
     with cell_db.write() as conn:
         rows = conn.execute(

@@ -44,7 +44,7 @@ from kilonova.objects.notifications.request_spec import (
     VirtCPUTopologyPayload,
 )
 
-# Other programs rely on the versions of these payloads.
+# All payload classes. Programs that receive notifications rely on the versions of these payloads.
 PAYLOADS = (
     AggregatePayload,
     AuditPeriodPayload,

@@ -1,8 +1,8 @@
 """Common parts of the payloads of versioned notifications.
 
 A payload is an object in the namespace ``nova``. It is created once, sent, and never read by Kilonova, so it has no
-change marks and no remote methods. Each class has a method ``of(about, …)``, whose arguments are the facts of one
-event.
+list of changed fields and no remote methods. Each class has a method ``of(about, …)``, whose arguments are the values
+of one event.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from kilonova.objects import fields
 from kilonova.objects.base import KilonovaObject
 from kilonova.states import POWER_WORDS, PowerState
 
-# All words of Nova, including states that Kilonova does not have, so that the versions have the same meaning as in
-# Nova.
+# All words of Nova, including states that Kilonova does not have, so that a payload version means the same as in Nova.
 VM_STATES = (
     'active',
     'building',
@@ -82,10 +81,10 @@ DiskConfigTypeField = fields.enum('DiskConfigType', ('AUTO', 'MANUAL'))
 
 @dataclass(frozen=True)
 class EventContext:
-    """The context of an event (``ctxt``), and the options for payloads.
+    """The context of an event, and the options for payloads.
 
-    ``bdms``: volumes are included. ``name_template``: the template of a server's name at the hypervisor.
-    ``audit_period``: the period of usage audits.
+    ``ctxt`` is the request context. If ``bdms`` is True, payloads include the server's volumes. ``name_template`` is
+    the template of a server's name at the hypervisor. ``audit_period`` is the period of usage audits.
     """
 
     ctxt: RequestContext
@@ -99,7 +98,7 @@ class Payload(KilonovaObject):
 
     @classmethod
     def like(cls, source: KilonovaObject | dict[str, Any], **values: Any) -> Self:
-        """Return a payload from the fields of the same name that are set in an object or row.
+        """Return a payload with the fields that an object or row has under the same name.
 
         ``values`` override these fields.
         """
@@ -112,9 +111,9 @@ class Payload(KilonovaObject):
 
     @classmethod
     def made(cls, values: dict[str, Any]) -> Self:
-        """Return a payload from values by field name.
+        """Return a payload with these values, given by field name.
 
-        Nullable fields without a value are null, other fields without a value stay unset.
+        Nullable fields without a value are null, and other fields without a value stay unset.
         """
         return cls.loaded(
             None,
@@ -128,5 +127,5 @@ def value(source: KilonovaObject, name: str, missing: Any = None) -> Any:
 
 
 def power_word(state: int | None) -> str | None:
-    """Return the word for a power state ('running' for 1), or None for an unknown state."""
+    """Return the word for a number that is a power state ('running' for 1), or None for an unknown state."""
     return POWER_WORDS[PowerState(state)] if state in list(PowerState) else None

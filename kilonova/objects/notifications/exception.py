@@ -14,7 +14,7 @@ from kilonova.objects.notifications.base import EventContext, Payload
 class ExceptionPayload(Payload):
     """Notification payload: an error with its class, text, origin and traceback.
 
-    These details are for administrators, like the details of a fault.
+    Only administrators may see these details, like the details of a fault.
     """
 
     VERSION = '1.1'
@@ -42,9 +42,9 @@ class ExceptionPayload(Payload):
 
     @classmethod
     def of_record(cls, record: dict[str, Any]) -> Self:
-        """Return the notification payload of an error that is stored in an operation's row: {class, message, details}.
+        """Return the notification payload of an error that an operation's row stores as {class, message, details}.
 
-        The origin of the error is only in the traceback.
+        Module and function of the error are not known; they are only in the traceback (``details``).
         """
         return cls.made(
             {

@@ -12,7 +12,7 @@ from kilonova.objects.notifications.base import EventContext, Payload
 
 @register
 class FlavorPayload(Payload):
-    """Notification payload: a flavor; ``projects`` is null if the projects with access to it were not read."""
+    """Notification payload: a flavor. ``projects`` is null if the projects with access to the flavor were not read."""
 
     VERSION = '1.4'
     fields = {

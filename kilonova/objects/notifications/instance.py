@@ -2,8 +2,8 @@
 
     InstanceActionPayload.of(about, instance=instance, moved='stop.done', values={'power_state': 4})
 
-``instance`` is the server as it was read. Changes that were written later are given separately: ``moved`` is the
-transition (states.TRANSITIONS), and ``values`` are the columns.
+``instance`` is the server as it was read from the database. Changes that were written afterwards are given separately:
+``moved`` is the name of a transition (states.TRANSITIONS), and ``values`` is {column: value}.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ OTHER = {'tenant_id': 'project_id', 'host_name': 'hostname', 'state': 'vm_state'
 
 
 def as_written(instance: Instance, moved: str | None = None, values: dict[str, Any] | None = None) -> Instance:
-    """Return the server with the changes of ``moved`` and ``values``; the given object does not change."""
+    """Return a copy of the server after the transition ``moved`` and the written ``values``."""
     values = {name: one for name, one in (values or {}).items() if name in Instance.fields}
     if moved is not None:
         rule = TRANSITIONS[moved]
@@ -87,7 +87,7 @@ class IpPayload(Payload):
 
     @classmethod
     def all_of(cls, vifs: Iterable[dict[str, Any]]) -> list[Self]:
-        """Return one payload for each address of these VIF dicts."""
+        """Return one payload for each address of the interfaces. ``vifs`` are the dicts that the info cache stores."""
         return [
             cls.made(
                 {
@@ -122,7 +122,7 @@ class BlockDevicePayload(Payload):
 
 @register
 class SharePayload(Payload):
-    """Notification payload: one share of a server."""
+    """Notification payload: one file share (Manila) of a server."""
 
     VERSION = '1.0'
     fields = {
@@ -147,7 +147,7 @@ class AuditPeriodPayload(Payload):
 
     @classmethod
     def of(cls, about: EventContext, *, whole: bool = False) -> Self:
-        """Return the present period until now, or with ``whole`` the last complete period."""
+        """Return the payload of the period that lasts until now, or of the last complete period if ``whole``."""
         begin, end = period_of(about, whole)
         return cls.made({'audit_period_beginning': begin, 'audit_period_ending': end})
 
@@ -155,7 +155,7 @@ class AuditPeriodPayload(Payload):
 def period_of(about: EventContext, whole: bool) -> tuple[datetime.datetime, datetime.datetime]:
     """Return begin and end of an audit period in naive UTC.
 
-    With ``whole`` it is the last complete period, otherwise the present one until now.
+    If ``whole`` is True, it is the last complete period, otherwise the period that has begun and lasts until now.
     """
     now = datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
     return (last_period if whole else present_period)(about.audit_period, now)
@@ -218,7 +218,7 @@ FIELDS = {
 class InstancePayload(Payload):
     """Notification payload: the fields that all events of servers have.
 
-    ``metadata`` is unset if it was not read with the server.
+    ``metadata`` is unset if the metadata were not read with the server.
     """
 
     VERSION = '1.9'
@@ -237,8 +237,8 @@ class InstancePayload(Payload):
     ) -> Self:
         """Return the notification payload of an event of a server.
 
-        ``bdms`` are the server's disks. The payload contains its volumes if the option for that is set
-        (``EventContext.bdms``). ``facts`` are the additional arguments of ``more``.
+        ``bdms`` are the server's disks. The volumes among them become part of the payload if ``EventContext.bdms`` is
+        True. ``facts`` are the additional arguments for the method ``more`` of a subclass.
         """
         server = as_written(instance, moved, values)
         return cls.made(
@@ -252,7 +252,7 @@ class InstancePayload(Payload):
 
     @classmethod
     def more(cls, about: EventContext, server: Instance, **facts: Any) -> dict[str, Any]:
-        """Return the additional fields of this class of payload."""
+        """Return the additional fields that a subclass of this payload has. This class has none."""
         return {}
 
 
@@ -291,7 +291,7 @@ def _volumes(about: EventContext, bdms: Iterable[Any]) -> list[BlockDevicePayloa
 
 @register
 class InstanceActionPayload(InstancePayload):
-    """Notification payload: an action on a server; ``fault`` is the reason if it failed."""
+    """Notification payload: an action on a server. ``fault`` is the reason if the action failed."""
 
     VERSION = '1.9'
     fields = {**FIELDS, 'fault': fields.ObjectField('ExceptionPayload', nullable=True)}
@@ -306,7 +306,7 @@ class InstanceActionPayload(InstancePayload):
 
 @register
 class InstanceActionResizePrepPayload(InstanceActionPayload):
-    """Notification payload: an action on a server, with its new flavor."""
+    """Notification payload: an action on a server, with the server's new flavor."""
 
     VERSION = '1.4'
     fields = {**InstanceActionPayload.fields, 'new_flavor': fields.ObjectField('FlavorPayload', nullable=True)}
@@ -386,7 +386,7 @@ class InstanceActionVolumeSwapPayload(InstanceActionPayload):
 
 @register
 class InstanceActionSnapshotPayload(InstanceActionPayload):
-    """Notification payload: an action on a server, with the image that is created from it."""
+    """Notification payload: an action on a server, with the image that is created from the server."""
 
     VERSION = '1.10'
     fields = {**InstanceActionPayload.fields, 'snapshot_image_id': fields.UUIDField()}
@@ -425,14 +425,15 @@ class InstanceCreatePayload(InstanceActionPayload):
 
 
 def tag_words(server: Instance) -> list[str]:
-    """Return the server's tags; an empty list if they were not read."""
+    """Return the server's tags as words. The list is empty if the tags were not read with the server."""
     return [tag.tag for tag in value(server, 'tags', ())]
 
 
 def hypervisor_name(about: EventContext, server: Instance) -> str | None:
-    """Return the server's name at the hypervisor, as ``virt.driver`` makes it; None if the server has no id.
+    """Return the server's name at the hypervisor, as ``virt.driver`` makes it, or None if the server has no id.
 
-    [DEFAULT]instance_name_template is filled with the id, or with the names %(id)s, %(uuid)s and %(project_id)s.
+    The template [DEFAULT]instance_name_template is filled with the id, or with the names %(id)s, %(uuid)s and
+    %(project_id)s.
     """
     if 'id' not in server:
         return None
@@ -447,7 +448,7 @@ def hypervisor_name(about: EventContext, server: Instance) -> str | None:
 class InstanceExistsPayload(InstancePayload):
     """Notification payload: the usage of a server in a period.
 
-    With ``whole`` it is the last complete period, otherwise the present one until now.
+    If ``whole`` is True, it is the last complete period, otherwise the period that has begun and lasts until now.
     """
 
     VERSION = '2.1'
@@ -463,8 +464,8 @@ class InstanceExistsPayload(InstancePayload):
 class InstanceUpdatePayload(InstancePayload):
     """Notification payload: a change of a server's states, name, tags or metadata.
 
-    ``before`` and ``after`` are pairs (vm state, task state). Without them the states did not change, and the payload
-    has only the present ones.
+    ``before`` and ``after`` are pairs (vm state, task state). If they are not given, the states did not change, and the
+    payload has only the present states.
     """
 
     VERSION = '2.1'

@@ -1,6 +1,7 @@
 """Payloads of the unversioned notifications: plain dicts with Nova's older names.
 
-A missing value is an empty text, and times are texts of two different formats, because consumers expect that.
+A missing value is an empty text, and times have two different text formats, because consumers of these notifications
+expect this.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def usage(
     fault: BaseException | None = None,
     **facts: Any,
 ) -> dict[str, Any]:
-    """Return the notification payload that all events of servers have; ``fault`` adds the reason of a failure."""
+    """Return the notification payload that all events of servers have. ``fault`` adds the reason of a failure."""
     server = as_written(instance, moved, values)
     flavor = server.flavor
     metadata = value(server, 'system_metadata') or {}
@@ -90,7 +91,7 @@ def _address(address: object) -> str | None:
 
 
 def _image_url(about: EventContext, image: str | None) -> str:
-    """Return the image's URL from the caller's catalog, or its id if the catalog has no image service."""
+    """Return the image's URL from the service catalog of the request, or the image's id if the catalog has none."""
     for service in about.ctxt.service_catalog if image else ():
         for endpoint in service.get('endpoints') or ():
             if service.get('type') == 'image' and endpoint.get('publicURL'):
@@ -101,7 +102,8 @@ def _image_url(about: EventContext, image: str | None) -> str:
 def create(about: EventContext, *, image_name: str | None = None, done: bool = False, **facts: Any) -> dict[str, Any]:
     """Return the notification payload of a server's creation.
 
-    With ``done`` it is the payload of the end of the creation, which has a success message and the addresses.
+    If ``done`` is True, it is the payload for the end of the creation, which has a success message and an empty list of
+    addresses.
     """
     payload = usage(about, **facts)
     if image_name is not None:
@@ -112,9 +114,9 @@ def create(about: EventContext, *, image_name: str | None = None, done: bool = F
 
 
 def resize_prep(about: EventContext, *, new_flavor: Flavor, done: bool = False, **facts: Any) -> dict[str, Any]:
-    """Return the notification payload of the preparation of a resize.
+    """Return the notification payload for the preparation of a resize.
 
-    With ``done`` it is the payload of the end of the preparation, which also has the new flavor.
+    If ``done`` is True, it is the payload for the end of the preparation, which also has the new flavor.
     """
     payload = usage(about, **facts)
     if done:
@@ -162,7 +164,7 @@ def update(
 
 
 def select(about: EventContext, *, request_spec: RequestSpec) -> dict[str, Any]:
-    """Return the notification payload of a request to the scheduler."""
+    """Return the notification payload of a call to the scheduler."""
     return {'request_spec': _request(request_spec)}
 
 
@@ -172,7 +174,10 @@ def _request(request_spec: RequestSpec) -> dict[str, Any]:
 
 
 def _plain(entity: object) -> Any:
-    """Return the entity with envelopes without change marks instead of objects."""
+    """Return the dict with each versioned object replaced by its serialised form.
+
+    The serialised form has no list of changed fields.
+    """
     if isinstance(entity, dict):
         return {name: _plain(one) for name, one in entity.items()}
     return entity.stored_primitive() if isinstance(entity, KilonovaObject) else entity
@@ -187,7 +192,10 @@ def compute_task(
     state: str | None,
     record: dict[str, Any],
 ) -> dict[str, Any]:
-    """Return the notification payload of a server that could not be scheduled."""
+    """Return the notification payload for a server that could not be scheduled.
+
+    ``record`` is the error as the operation's row stores it.
+    """
     request = _request(request_spec)
     return {
         'request_spec': request,
@@ -213,7 +221,8 @@ def keypair(about: EventContext, *, keypair: KeyPair | dict[str, Any]) -> dict[s
 def aggregate(about: EventContext, *, aggregate: Aggregate | dict[str, Any], **changes: Any) -> dict[str, Any]:
     """Return the notification payload of an aggregate, with its id and its ``changes``.
 
-    ``changes`` are such as {'host': …} or {'meta_data': …}. Before the aggregate has an id, its name is used instead.
+    ``changes`` are additional members such as {'host': …} or {'meta_data': …}. Before the aggregate has an id, its name
+    takes the place of the id.
     """
     held = (
         aggregate

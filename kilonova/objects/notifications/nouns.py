@@ -75,7 +75,7 @@ class AggregatePayload(Payload):
     def of(cls, about: EventContext, *, aggregate: Aggregate | dict[str, Any], **changes: Any) -> Self:
         """Return the notification payload of an aggregate, which is an object or a row with hosts and metadata.
 
-        Before the aggregate is created it has no id.
+        An aggregate that is not created yet has no id.
         """
         return cls.like(aggregate)
 
@@ -114,9 +114,10 @@ class ServerGroupPayload(Payload):
 
 @register
 class VolumeUsagePayload(Payload):
-    """Notification payload: how much servers read from and wrote to a volume, and the server that has the volume now.
+    """Notification payload: how much servers read from a volume and wrote to it.
 
-    ``reads`` and ``writes`` are numbers of requests, the other counters are bytes.
+    ``reads`` and ``writes`` are numbers of requests, and the other counters are bytes. ``instance_uuid`` is the server
+    that has the volume now.
     """
 
     VERSION = '1.0'

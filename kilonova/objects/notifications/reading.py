@@ -1,4 +1,4 @@
-"""Read a server from its row, for notifications of code that does not have the server's object."""
+"""Read a server from its row, for notifications of code that does not have the server as an Instance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def server(ctxt: RequestContext, database: Database, uuid: str) -> Instance | None:
-    """Return a server with its metadata and tags, even if it is deleted; None if the cell does not have it.
+    """Return a server with its metadata and tags, even if it is deleted, or None if the cell does not have it.
 
     Runs three SQL statements.
     """

@@ -117,7 +117,7 @@ class InstanceNUMATopologyPayload(Payload):
 
 @register
 class InstancePCIRequestPayload(Payload):
-    """Notification payload: the requested passthrough devices of one alias."""
+    """Notification payload: the requested passthrough devices of one alias of the flavor."""
 
     VERSION = '1.0'
     fields = {
@@ -159,7 +159,7 @@ class CellMappingPayload(Payload):
 
 @register
 class DestinationPayload(Payload):
-    """Notification payload: the hosts that the server may go to."""
+    """Notification payload: the hosts that the server may use."""
 
     VERSION = '1.0'
     fields = {
@@ -194,7 +194,7 @@ class SchedulerRetriesPayload(Payload):
 
 @register
 class SchedulerLimitsPayload(Payload):
-    """Notification payload: the limits of a claim on a host; memory in MiB, disk in GiB."""
+    """Notification payload: the limits of a claim on a host. Memory is in MiB, disk in GiB."""
 
     VERSION = '1.0'
     fields = {
@@ -206,7 +206,7 @@ class SchedulerLimitsPayload(Payload):
 
 @register
 class RequestSpecPayload(Payload):
-    """Notification payload: the requirements of a server on its host."""
+    """Notification payload: what a server requires of its host."""
 
     VERSION = '1.1'
     fields = {
@@ -253,7 +253,7 @@ class RequestSpecPayload(Payload):
 class ComputeTaskPayload(Payload):
     """Notification payload: a server that could not be scheduled, with the reason.
 
-    ``state`` is the server's vm state afterwards.
+    ``state`` is the server's vm state after the failure.
     """
 
     VERSION = '1.0'

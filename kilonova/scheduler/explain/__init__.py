@@ -1,1 +1,1 @@
-"""Why a request got its host, or none: reasons, stored decisions, and trial runs."""
+"""Explanations for administrators: why a request got its host or none, stored decisions, and dry runs."""

@@ -1,14 +1,14 @@
 """Record the scheduler's decisions and their reasons in the API database.
 
     decisions = Decisions(conf, databases); decisions.start()
-    trace = decisions.trace()               # records what one select sees
+    trace = decisions.trace()               # records the steps of one choice
     decisions.record(ctxt, spec, uuids, trace, plan=plan)
-    decisions.stop()                        # writes the rest
+    decisions.stop()                        # writes the decisions that are left
 
-A select only notes which hosts were rejected. Texts, compression and one INSERT for many decisions are made later,
-about once a second, in a separate thread. For each filter, for the hosts that passed, and for refused claims, the
-record lists [scheduler]decisions_hosts hosts, and always their number. ``kilonova-manage scheduler explain`` reads the
-records.
+While hosts are chosen, only the rejected hosts are noted. A separate thread makes the texts, compresses them, and
+writes many decisions with one INSERT about once a second. Of the hosts that a filter rejected, that passed all filters,
+or whose claim was refused, a record names up to [scheduler]decisions_hosts. ``kilonova-manage scheduler explain`` reads
+the records.
 """
 
 from __future__ import annotations
@@ -41,20 +41,23 @@ LOG = logging.getLogger(__name__)
 # Seconds between two writes, and the number of waiting decisions that causes an earlier write.
 FLUSH_EVERY = 1.0
 FLUSH_AT = 200
-# Maximal number of waiting decisions. Older ones are dropped while the database does not answer.
+# Maximum number of decisions that wait while the database does not answer. More decisions replace the oldest ones.
 MOST = 5000
 # Seconds between two deletions of records that are too old or too many.
 PRUNE_EVERY = 600.0
 STOP_TIMEOUT = 5.0
-# Hosts with their values, as one list for each kind of value. ``rows.told`` returns one record for each host.
+# Values of hosts in columns: {name of the value: list with one entry for each host}.
 Columns = dict[str, list[Any]]
-# Columns of the table that filters compare and weighers weigh.
+# Columns of the host table that filters compare and weighers weigh.
 VALUES = ('free_ram_mb', 'free_disk_mb', 'vcpus_total', 'vcpus_used', 'num_instances', 'num_io_ops')
 _FLAGS = ('disabled', 'up', 'pci_free')
 
 
 class Trace:
-    """Record of what one select saw. It lists up to ``most`` hosts of each kind by name."""
+    """Record of one choice of hosts: results of filters, weights, refused claims.
+
+    It names up to ``most`` hosts of each kind.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -67,7 +70,7 @@ class Trace:
         self.report: RefusalReport | None = None
 
     def restart(self) -> None:
-        """Discard what was recorded, because the select starts again with candidates from Placement."""
+        """Discard what was recorded, because the choice starts again with candidates from Placement."""
         self.considered, self.steps, self.survivors = None, [], {}
 
     def start(self, considered: int) -> None:
@@ -76,7 +79,7 @@ class Trace:
             self.considered = considered
 
     def masked(self, name: str, table: Table, before: Mask, after: Mask) -> None:
-        """Record which hosts a filter received and which of them passed."""
+        """Record how many hosts a filter received and passed, and the first hosts that it rejected."""
         count, left = int(np.count_nonzero(before)), int(np.count_nonzero(after))
         self.steps.append(
             {
@@ -88,7 +91,7 @@ class Trace:
         )
 
     def weighed(self, table: Table, places: NDArray[np.int64], weights: Values) -> None:
-        """Record indexes of hosts and their weights, best first. Only the first server's weights are recorded."""
+        """Record the weights of the hosts at these indexes, best first. Later calls change nothing."""
         if not self.survivors:
             self.survivors = {**self._told(table, places[: self._most]), 'weight': weights[: self._most].tolist()}
 
@@ -98,7 +101,7 @@ class Trace:
             self.refused.append(host)
 
     def end(self) -> None:
-        """Record the end of the select."""
+        """Record how long the choice took."""
         self.took = time.perf_counter() - self._began
 
     @staticmethod
@@ -110,7 +113,7 @@ class Trace:
 
 
 def asked(spec: RequestSpec) -> dict[str, Any]:
-    """Return the request's flavor, resources, devices, zone and hints, for administrators."""
+    """Return the requested flavor, resources, devices, zone and hints as a dict, to show them to administrators."""
     requests = spec.pci_requests if 'pci_requests' in spec else None
     return {
         'flavor': spec.flavor.name if 'name' in spec.flavor else None,
@@ -132,9 +135,9 @@ def story(
     index: int = 0,
     failure: Exception | None = None,
 ) -> dict[str, Any]:
-    """Return the complete record of one server of a select.
+    """Return the complete record of the decision for one server, the server number ``index`` of the request.
 
-    It is a dict for JSON, with hosts in columns (see ``rows.told``).
+    The result is a dict for JSON. Values of hosts are in columns: one list for each kind of value.
     """
     told: dict[str, Any] = {
         'asked': asked(spec),
@@ -159,7 +162,7 @@ def story(
 class Decisions:
     """Writer of decisions for one scheduler process.
 
-    Without ``start`` nothing is written, and records wait in memory.
+    Records wait in memory until ``start`` was called.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, databases: Databases) -> None:
@@ -172,11 +175,11 @@ class Decisions:
         self._lost = False
 
     def trace(self) -> Trace | None:
-        """Return a trace for one select, or None if decisions are not kept."""
+        """Return a new trace for one choice of hosts, or None if the configuration turns decision records off."""
         return Trace(self._section.decisions_hosts) if self._section.decisions_keep else None
 
     def start(self) -> None:
-        """Start the thread that writes decisions, unless decisions are not kept."""
+        """Start the thread that writes decisions, unless the configuration turns decision records off."""
         if self._section.decisions_keep:
             self._thread = concurrency.spawn(self._loop, name='decisions')
 
@@ -198,7 +201,7 @@ class Decisions:
         plan: SelectionPlan | None = None,
         failure: errors.NoValidHost | None = None,
     ) -> None:
-        """Note the outcome for each server. It never raises and never waits."""
+        """Note the outcome for each server in memory. This never raises an error and never waits for the database."""
         if trace is None:
             return
         trace.end()
@@ -218,7 +221,7 @@ class Decisions:
     def flush(self) -> None:
         """Write all waiting decisions in one statement.
 
-        If the database does not answer, this is logged once and the decisions are kept.
+        If the database does not answer, a warning is logged once, and the decisions are kept for the next write.
         """
         with self._writing:
             taken = [self._waiting.popleft() for _ in range(len(self._waiting))]

@@ -1,12 +1,12 @@
-"""Explain why no host takes a request: in one sentence for its owner, and for each host for administrators.
+"""Explain why no host takes a request: in one sentence for its user, and for each host for administrators.
 
     report = explain(snapshot, placement, spec, query, filters, offered=…, servers=1)
     raise NoValidHost(reason=report.text())
     # 12 hosts considered: 9 have fewer than 2 free a100 (best: 1 free), 2 disabled, 1 wrong availability zone.
 
-The report is computed only after the refusal, so other requests need no time for it. It lists all reasons of each host
-that the table and Placement's answer show; without these reasons the host would pass. Filters that check single hosts,
-and Placement, are asked only about hosts without another reason. The owner's sentence names no host.
+The report is computed only after a refusal, so it costs nothing for other requests. It lists all reasons of each host
+that follow from the scheduler's host table and from Placement's answer. Only for hosts without such a reason, filters
+that check single hosts are run, and Placement is queried again. The user's sentence names no host.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from kilonova.scheduler.prefilters.owner import OWNER
 
 LOG = logging.getLogger(__name__)
 
-# Characters that fit into a fault's column after 'No valid host was found. '.
+# Number of characters that fit into the column of a fault's message after 'No valid host was found. '.
 ROOM = 225
-# With more hosts than this, Placement's lists of providers are not read, because they would take too long.
+# If there are more hosts, lists of providers are not read from Placement, because reading them takes too long.
 MANY_HOSTS = 2000
-# Maximal number of request groups for which Placement is asked.
+# Maximum number of request groups for which Placement is queried to find the reason.
 MANY_GROUPS = 8
 MANY_CHECKS = 60
 UNKNOWN = -1
-# {filter: meaning for a user}. '{have}' is replaced by "have" or "has".
+# {class of a filter: text for the user}. '{have}' is replaced by "have" or "has".
 WORDS: Mapping[str, str] = MappingProxyType(
     {
         'ServerGroupAffinityFilter': 'outside the hosts of the server group',
@@ -72,7 +72,7 @@ WORDS: Mapping[str, str] = MappingProxyType(
         'MetricsFilter': 'without the metrics that the weigher needs',
     }
 )
-# {resource class: (words, unit)}
+# {resource class: (text for the user, unit of the amount)}
 AMOUNTS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         'VCPU': ('{have} fewer than %d free vCPUs', ''),
@@ -85,9 +85,9 @@ AMOUNTS: Mapping[str, tuple[str, str]] = MappingProxyType(
 
 @dataclass
 class ReasonCheck:
-    """One reason why hosts do not pass.
+    """One reason why hosts do not pass, with the mask ``failing`` of these hosts.
 
-    ``has`` is, for a missing amount, the amount of each host, or UNKNOWN.
+    If an amount is too small, ``has`` is the amount of each host, or UNKNOWN where it is not known.
     """
 
     key: str
@@ -99,14 +99,14 @@ class ReasonCheck:
 
 @dataclass
 class RefusalReport:
-    """The reasons why no host fits. ``names`` is {index: host} of all hosts that were considered."""
+    """The reasons why no host fits. ``names`` is {index in the host table: host} of all hosts that were considered."""
 
     names: dict[int, str]
     servers: int
     checks: list[ReasonCheck]
 
     def text(self, room: int = ROOM) -> str:
-        """Return the sentence for the request's owner, with at most ``room`` characters."""
+        """Return the sentence for the user who sent the request, with at most ``room`` characters."""
         if not self.names:
             return 'There is no host to consider.'
         count = len(self.names)
@@ -124,7 +124,10 @@ class RefusalReport:
         return f'{head}{", ".join(said)}.'
 
     def groups(self) -> list[tuple[tuple[int, ...], list[int]]]:
-        """Return [(indexes of checks, indexes of the hosts that fail exactly these)], the most frequent first."""
+        """Return the hosts grouped by reasons, as [(indexes of checks, indexes of hosts)], the largest group first.
+
+        All hosts of a group fail exactly the checks of the group.
+        """
         places = np.fromiter(self.names, np.int64, len(self.names))
         marks = np.zeros(len(places), np.int64)
         for index, check in enumerate(self.checks):
@@ -137,13 +140,14 @@ class RefusalReport:
 
     @property
     def lost_races(self) -> bool:
-        """True if a host has everything that the only server asks for, and only its claims were refused."""
+        """True if the request has one server, and a host meets all its needs but the claim on that host was refused."""
         return self.servers == 1 and any(not keys for keys, _ in self.groups())
 
     def hosts(self, most: int) -> list[dict[str, Any]]:
         """Return up to ``most`` hosts with their reasons for administrators, hosts with the fewest reasons first.
 
-        Each dict has 'host', 'turned_away_by' (list of check keys) and 'why' (list of texts with the compared values).
+        Each dict has 'host', 'turned_away_by' (the keys of the checks) and 'why' (a text for each check, with the
+        compared values).
         """
         found: list[dict[str, Any]] = []
         for keys, places in sorted(self.groups(), key=lambda item: len(item[0])):
@@ -193,8 +197,8 @@ def explain(
 ) -> RefusalReport:
     """Return the reasons why none of the hosts takes the request.
 
-    ``offered`` is {node uuid: candidates} of Placement's answer; these nodes have the traits and amounts. ``named`` has
-    the uuids of the nodes that the request names, or is None if it names none.
+    ``offered`` is {node uuid: allocation requests} of Placement's answer. The nodes in it have the requested traits and
+    amounts. ``named`` has the uuids of the nodes that the request names, or is None if it names none.
     """
     why = _Why(snapshot, placement, spec, query, filters, offered, named)
     with snapshot.table.lock:
@@ -202,12 +206,15 @@ def explain(
         why.ask_filters()
     why.ask_placement()
     checks = [check for check in why.checks.values() if check.failing.any()]
-    # ``RefusalReport.groups`` uses one bit of an integer for each check.
+    # ``RefusalReport.groups`` uses one bit of an integer for each check, so the number of checks is limited.
     return RefusalReport(why.names, servers, checks[:MANY_CHECKS])
 
 
 class _Why:
-    """Computation of one report. ``open`` is the mask of the considered hosts that no check explains yet."""
+    """Computation of one report.
+
+    ``open`` is the mask of the considered hosts for which no check has found a reason yet.
+    """
 
     def __init__(
         self,
@@ -242,9 +249,9 @@ class _Why:
             left &= ~check.failing
         return left
 
-    # -- checks of the table -------------------------------------------------------------------------------------------
+    # -- checks of the host table --------------------------------------------------------------------------------------
     def ask_table(self) -> None:
-        """Check zone, service, amounts and devices in the table."""
+        """Find reasons in the host table: wrong zone, service disabled or down, too few amounts or devices."""
         table, look = self._snapshot.table, HostArrays(self._snapshot)
         self._look = look
         self._considered = table.present(self._snapshot.cells.uuids())
@@ -313,7 +320,10 @@ class _Why:
 
     # -- filters -------------------------------------------------------------------------------------------------------
     def ask_filters(self) -> None:
-        """Run the filters that check all hosts at once, then the others for hosts that no check explains yet."""
+        """Find the filters that reject hosts.
+
+        Filters that check all hosts at once run first. The others run only for hosts for which no reason was found yet.
+        """
         single = []
         for one in (one for one in self._enabled if not _is(one, 'ComputeFilter')):
             mask = (
@@ -379,7 +389,7 @@ class _Why:
             words, unit = _amount(name, amount)
             able = self._roots(resources=f'{name}:{amount}')
             if not set(able) - self._places.keys():
-                # Otherwise the amount may come from a provider that several hosts share.
+                # This is certain only if all roots are hosts: hosts may share a provider that gives them the amount.
                 self._add(name, words, self._but(able), UNKNOWN, unit)
         alike: dict[tuple[Any, ...], list[str]] = {}
         for suffix, group in self._query.groups.items():
@@ -389,17 +399,17 @@ class _Why:
             self._ask_group(self._query.groups[suffixes[0]], suffixes)
 
     def _ask_group(self, group: Group, suffixes: list[str]) -> None:
-        """Check how many of these equal groups each host can serve.
+        """Find hosts that cannot serve all of these equal request groups, by queries to Placement.
 
-        A provider with capacity for f groups serves the minimum of f and their number, or one if the groups are
-        isolated.
+        A provider that has the resources of f groups counts for f of them, or for one if the groups must have different
+        providers.
         """
         ((name, amount),) = group.resources.items()
         free: Counter[str] = Counter()
         names = ','.join([*sorted(group.required), *sorted(f'!{one}' for one in group.forbidden)])
         traits = {'required': names} if names else {}
         most = 1 if self._query.policy == 'isolate' else len(suffixes)
-        # If no provider has enough for a number of groups, none has enough for more groups.
+        # If no provider has the resources of n groups, none has the resources of more than n groups.
         for found in itertools.takewhile(
             bool, (self._roots(resources=f'{name}:{amount * times}', **traits) for times in range(1, most + 1))
         ):
@@ -418,9 +428,10 @@ class _Why:
         self._add(key, words, (has < len(suffixes)) & self._asked_about(), has * amount)
 
     def _roots(self, **asked: str) -> list[str]:
-        """Return the roots of the providers that Placement lists; a root with several such providers is repeated.
+        """Return the root provider of each provider that Placement lists for the query parameters ``asked``.
 
-        Return an empty list for a trait that Placement does not know.
+        A root with several such providers is repeated. The list is empty if Placement does not know a trait in the
+        parameters.
         """
         try:
             return [row['root_provider_uuid'] for row in self._placement.list_providers(**asked)]
@@ -440,7 +451,7 @@ class _Why:
     def _asked_about(self) -> Mask:
         """Return the mask of the hosts that Placement knows and did not offer.
 
-        Hosts that Placement does not know are left out, because this reason alone is sufficient for them.
+        For hosts that Placement does not know, no other reason is needed.
         """
         unknown = self.checks.get(f'trait:{OWNER}')
         return self._unoffered if unknown is None else self._unoffered & ~unknown.failing

@@ -4,9 +4,9 @@
     capacity(conf, manager, spec, {'<cell uuid>': 'cell1'}).total
     manager.try_out(spec, [uuid], trace)
 
-The scheduler's own code runs, but nothing is claimed and nothing is written. ``capacity`` reads Placement's complete
-answer (real inventories and usages), and adds server after server to each host, as long as the host's filters and
-remaining amounts allow it, with the code that a select runs.
+Dry runs use the code of real requests, but nothing is claimed and nothing is written. ``capacity`` reads Placement's
+complete answer (real inventories and usages). Then it adds server after server to each host, as long as the filters and
+the remaining amounts allow it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from kilonova.virt.hardware import constraints
 
 LOG = logging.getLogger(__name__)
 
-# Upper limit of servers on one host.
+# Maximum number of servers that are counted on one host.
 MOST = 10_000
 
 
@@ -44,7 +44,7 @@ class FittingServers:
     """Number of additional servers of a request that fit, in total and by host, zone and cell.
 
     ``devices`` is {alias: {NUMA policy: {vendor:product: free devices}}}. ``silent`` has the names of the cells that do
-    not answer; their hosts are not counted.
+    not answer; the hosts of these cells are not counted.
     """
 
     total: int = 0
@@ -64,7 +64,7 @@ class FittingServers:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a dict that can be written as JSON."""
+        """Return the numbers as a dict that can be written as JSON."""
         return asdict(self)
 
 
@@ -78,10 +78,10 @@ def request(
     project_id: str = '',
     count: int = 1,
 ) -> RequestSpec:
-    """Return a request like the API's, from a flavor's row with its extra specs, and an image record as a plain dict.
+    """Return a request like the API's for a flavor's row with its extra specs, and for an image record as a plain dict.
 
-    ``zone`` has the form ZONE, ZONE:HOST or ZONE:HOST:NODE. An empty ``project_id`` means a project that owns nothing.
-    Raises Invalid if the API would refuse the request.
+    ``zone`` has the form ZONE, ZONE:HOST or ZONE:HOST:NODE. An empty ``project_id`` means a project that owns no
+    aggregates or servers. Raises Invalid if the API would refuse the request.
     """
     ctxt = get_admin_context()
     image_meta = ImageMeta.from_dict(dict(image)) if image else None
@@ -113,7 +113,7 @@ def request(
 def capacity(
     conf: cfg.ConfigOpts, manager: SchedulerManager, spec: RequestSpec, cell_names: Mapping[str, str]
 ) -> FittingServers:
-    """Return how many more servers of this request fit, if each is booted in a request of its own.
+    """Return how many more servers of this request fit, if each server is requested separately.
 
     ``cell_names`` is {cell uuid: name}. The result is 0 servers if no host can ever take the request. Raises Unanswered
     if Placement or all cells do not answer.
@@ -144,11 +144,12 @@ def capacity(
 def _fits_on(
     filters: list[Any], spec: RequestSpec, place: int, offers: PlacementCandidates, snapshot: HostSnapshot
 ) -> int:
-    """Return how many servers one host takes, one after the other. The caller must hold the table's lock."""
+    """Return how many servers one host takes, one after the other. The caller must hold the host table's lock."""
     selects: list[Select] = []
     try:
         for number in range(MOST):
-            # Each server is booted alone, so it is no longer being built when the next one is requested.
+            # Each server is requested alone, so its build has ended when the next one is requested
+            # (``building=False``).
             selects.append(Select(snapshot, spec, filters, (), SelectSettings(), offers.only(place), building=False))
             plan = selects[-1].plan([uuidutils.generate_uuid()])
             if plan is None or plan.choices[0].request is None:

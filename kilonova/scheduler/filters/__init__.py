@@ -13,7 +13,7 @@ A filter that uses only columns of ``table.Table`` has ``mask(look, spec_obj)`` 
 hosts at once (True where a host passes), None if the filter does not apply to this request, or PER_HOST if this request
 needs ``host_passes``. If a filter has only ``mask``, its ``host_passes`` uses the mask.
 
-If a filter raises for a host, the host is rejected for this request, and this is logged once (``scheduler.guard``).
+If a filter raises for a host, the host is rejected for this request, and this is logged once (``plugins.guard``).
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from kilonova.scheduler.plugins.guard import Guard
 
 LOG = logging.getLogger(__name__)
 
-# Result of ``mask`` for a request that needs ``host_passes``.
+# A filter's ``mask`` returns this object if the request needs ``host_passes`` for each single host.
 PER_HOST: Any = object()
 _FORMS = ('mask', 'host_passes', '_filter_one', 'filter_all')
 
 GROUP = 'kilonova.scheduler.filters'
-# Values of available_filters that mean all installed filters.
+# Values of the option available_filters that mean all installed filters.
 ALL_FILTERS = ('kilonova.scheduler.filters.all_filters', 'nova.scheduler.filters.all_filters')
 
 
 class BaseFilter:
     """Base class of filters.
 
-    With ``run_filter_once_per_request`` a filter runs only for the first server of a request.
+    If ``run_filter_once_per_request`` is True, the filter runs only for the first server of a request.
     """
 
     run_filter_once_per_request: ClassVar[bool] = False
@@ -53,7 +53,7 @@ class BaseFilter:
         return True
 
     def filter_all(self, filter_obj_list: Iterable[Any], spec_obj: RequestSpec) -> Iterator[Any]:
-        """Yield the hosts that pass. A subclass may return None to reject all hosts and skip further filters."""
+        """Yield the hosts that pass. A subclass may return None to reject all hosts and skip the remaining filters."""
         for obj in filter_obj_list:
             if self._filter_one(obj, spec_obj):
                 yield obj
@@ -66,8 +66,8 @@ class BaseFilter:
 class BaseHostFilter(BaseFilter):
     """Base class of filters that check hosts. ``conf`` is set before the first use.
 
-    With ``RUN_ON_REBUILD`` a filter also checks the host of a server that is rebuilt. With ``at_most``, ``mask`` is an
-    upper bound, and ``host_passes`` is called for the host that would be chosen.
+    If ``RUN_ON_REBUILD`` is True, the filter also checks the host of a server that is rebuilt. If ``at_most`` is True,
+    ``mask`` may pass too many hosts, so ``host_passes`` is called as well for each host that would be chosen.
     """
 
     RUN_ON_REBUILD: ClassVar[bool] = False
@@ -80,7 +80,7 @@ class BaseHostFilter(BaseFilter):
         return self.host_passes(obj, spec_obj)
 
     def host_passes(self, host_state: HostState, filter_properties: RequestSpec) -> bool:
-        """Return whether the host may take the request. A filter that has only ``mask`` uses it here."""
+        """Return whether the host may take the request. A filter that has only ``mask`` uses its mask here."""
         if host_state.look is None or array_form(self) is None:
             raise TypeError(f'{type(self).__name__} has no host_passes')
         found = host_state.look.answer(self, 'mask', filter_properties)
@@ -90,7 +90,8 @@ class BaseHostFilter(BaseFilter):
 def all_filters() -> list[type[BaseFilter]]:
     """Return Kilonova's own filter classes, sorted by name.
 
-    A function in available_filters can call it to add further filters.
+    Operators may name a function in the option available_filters. Such a function can call ``all_filters`` and add
+    filters to its result.
     """
     points = {point.name: point for point in metadata.entry_points(group=GROUP) if point.value.startswith('kilonova.')}
     return [points[name].load() for name in sorted(points)]
@@ -99,13 +100,13 @@ def all_filters() -> list[type[BaseFilter]]:
 def is_rebuild(spec_obj: RequestSpec) -> bool:
     """Return whether the request is a rebuild.
 
-    The server then stays on its host, and only its image is checked again.
+    A server that is rebuilt stays on its host, and only its image is checked again.
     """
     return _hint(spec_obj, '_nova_check_type') == ['rebuild']
 
 
 def is_forced_move(spec_obj: RequestSpec) -> bool:
-    """Return whether an administrator forces the server to a host, for which only "up" is checked.
+    """Return whether an administrator forces a move to a host, for which the scheduler only checks that it is up.
 
     A create on a named host is not a forced move.
     """
@@ -121,9 +122,10 @@ def _hint(spec_obj: RequestSpec, name: str) -> list[str] | None:
 
 
 def array_form(one: Any) -> Any:
-    """Return the filter's ``mask``, or None if it checks single hosts.
+    """Return the filter's method ``mask``, or None if the filter checks single hosts.
 
-    A subclass that overrides how single hosts are checked has no array form unless it also overrides ``mask``.
+    A subclass that overrides only the method for single hosts has no array form, because the inherited ``mask`` would
+    ignore that method.
     """
     owner = next((cls for cls in type(one).__mro__ if any(name in vars(cls) for name in _FORMS)), None)
     return one.mask if owner is not None and 'mask' in vars(owner) else None
@@ -153,7 +155,7 @@ def passing(one: BaseFilter, hosts: Sequence[Any], spec_obj: RequestSpec, guard:
     def all_at_once() -> bool:
         found = one.filter_all(hosts, spec_obj)
         if found is not None:
-            # Hosts that it yielded before it raised are kept.
+            # If the filter raises an error after it yielded hosts, these hosts are kept.
             kept.extend(found)
         return found is not None
 

@@ -25,9 +25,9 @@ class DifferentHostFilter(BaseHostFilter):
     run_filter_once_per_request = True
 
     def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
-        """Return the mask of the hosts that have none of the named servers.
+        """Return the mask of the hosts that have none of the servers in the hint.
 
-        Return None (all hosts pass) without the hint.
+        Return None (all hosts pass) if the request has no such hint.
         """
         apart = _hint(spec_obj, 'different_host')
         return ~look.having(apart) if apart else None
@@ -39,24 +39,24 @@ class SameHostFilter(BaseHostFilter):
     run_filter_once_per_request = True
 
     def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
-        """Return the mask of the hosts that have one of the named servers.
+        """Return the mask of the hosts that have at least one of the servers in the hint.
 
-        Return None (all hosts pass) without the hint.
+        Return None (all hosts pass) if the request has no such hint.
         """
         together = _hint(spec_obj, 'same_host')
         return look.having(together) if together else None
 
 
 class ServerGroupAntiAffinityFilter(BaseHostFilter):
-    """Reject hosts with max_server_per_host (default 1) members of a group with policy anti-affinity.
+    """Reject hosts that have max_server_per_host (default 1) members of the group, if its policy is anti-affinity.
 
-    The server itself is not counted.
+    The server for which a host is chosen is not counted.
     """
 
     def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
-        """Return the mask of the hosts with fewer members than allowed, and of the server's own hosts.
+        """Return the mask of the hosts with fewer members than allowed, and of the hosts that the server is on already.
 
-        Return None (all hosts pass) without a group with policy anti-affinity.
+        Return None (all hosts pass) if the server is in no group with policy anti-affinity.
         """
         group = _group(spec_obj, 'anti-affinity')
         if group is None:

@@ -31,7 +31,7 @@ def words(value: str) -> set[str]:
 
 
 def merged(metadata: Metadata) -> dict[str, set[str]]:
-    """Return {key: words of its values in all aggregates}."""
+    """Return {key: set of the words of its values in all these aggregates}. Values are split at commas."""
     found: dict[str, set[str]] = {}
     for one in metadata:
         for key, value in one.items():
@@ -45,7 +45,10 @@ def metadata_of(host_state: HostState) -> list[Mapping[str, str]]:
 
 
 def aggregate_metadata(host_state: HostState, key: str | None = None) -> dict[str, set[str]]:
-    """Return {key: words} of the host's aggregates, or only of its aggregates that have ``key``."""
+    """Return {key: words} of the metadata of the host's aggregates.
+
+    If ``key`` is given, only aggregates with it count.
+    """
     return merged([one for one in metadata_of(host_state) if key is None or key in one])
 
 
@@ -66,21 +69,22 @@ def lowest(
 
 
 class AggregateFilter(BaseHostFilter):
-    """Base class of filters that decide by ``fits(metadata of the host's aggregates, request)``."""
+    """Base class of filters that call ``fits`` with the metadata of the host's aggregates."""
 
     def fits(self, metadata: Metadata, spec_obj: RequestSpec) -> bool:
         """Return whether hosts with this aggregate metadata may take the request. Subclasses must implement it."""
         raise TypeError(f'{type(self).__name__} has no fits')
 
     def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
-        """Return the mask of the hosts whose aggregate metadata fits the request."""
+        """Return the mask of the hosts for whose aggregate metadata ``fits`` returns True."""
         return look.by_aggregates(lambda metadata: self.fits(metadata, spec_obj))
 
 
 class AggregateInstanceExtraSpecsFilter(AggregateFilter):
-    """Pass only hosts in an aggregate that meets each ``aggregate_instance_extra_specs:<key>`` or unscoped extra spec.
+    """Pass hosts whose aggregate metadata meets the flavor's aggregate_instance_extra_specs:* and unscoped extra specs.
 
-    Different aggregates of the host may meet different extra specs.
+    Each extra spec must be met by at least one aggregate of the host. Different aggregates may meet different extra
+    specs.
     """
 
     run_filter_once_per_request = True

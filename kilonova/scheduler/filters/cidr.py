@@ -1,4 +1,4 @@
-"""SimpleCIDRAffinityFilter: it passes hosts whose address is near another one."""
+"""SimpleCIDRAffinityFilter: it passes hosts whose IP address is near the address in a hint."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SimpleCIDRAffinityFilter(BaseHostFilter):
     run_filter_once_per_request = True
 
     def host_passes(self, host_state: HostState, spec_obj: RequestSpec) -> bool:
-        """Return whether the host's address is in the network, or True without the hint."""
+        """Return whether the host's address is in the network of the hints, or True if the request has no such hint."""
         near = spec_obj.get_scheduler_hint('build_near_host_ip')
         if not near:
             return True

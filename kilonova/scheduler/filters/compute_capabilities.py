@@ -1,4 +1,4 @@
-"""ComputeCapabilitiesFilter: it compares extra specs with the capabilities that a host reports."""
+"""ComputeCapabilitiesFilter: it compares a flavor's extra specs with the capabilities that a host reports."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from kilonova.scheduler.hosts.host_state import HostState
 LOG = logging.getLogger(__name__)
 
 SCOPE = 'capabilities'
-# Extra specs without scope that are no capabilities.
+# Extra specs without a scope (a prefix before ':') that are not capabilities.
 NOT_CAPABILITIES = ('group_policy', 'hide_hypervisor_id')
 ADDRESS_BITS = 'hw:maxphysaddr_bits'
 _MISSING = object()
 
 
 class ComputeCapabilitiesFilter(BaseHostFilter):
-    """Pass only hosts that meet extra specs ``capabilities:<path>``, those without scope, and ``hw:maxphysaddr_bits``.
+    """Pass only hosts that meet the flavor's extra specs about capabilities.
 
-    The parts of the path are separated by ``:``. The path is looked up in the host's attributes, stats, metrics and
-    cpu_info.
+    These are ``capabilities:<path>``, extra specs without a prefix, and ``hw:maxphysaddr_bits``. The parts of a path
+    are separated by ``:``. The path is looked up in the host's attributes, stats, metrics and cpu_info.
     """
 
     run_filter_once_per_request = True
@@ -44,14 +44,15 @@ class ComputeCapabilitiesFilter(BaseHostFilter):
         return address_bits_fit(host_state, spec_obj.flavor.extra_specs.get(ADDRESS_BITS))
 
     def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
-        """Return PER_HOST (check host by host) if the flavor has such extra specs, otherwise None (all hosts pass)."""
+        """Return PER_HOST (check host by host) if the flavor has extra specs about capabilities, otherwise None."""
         return PER_HOST if any(_asked(spec_obj)) or ADDRESS_BITS in spec_obj.flavor.extra_specs else None
 
 
 def address_bits_fit(host_state: HostState, wanted: str | int | None) -> bool:
     """Return whether guests on the host may have physical addresses of this number of bits.
 
-    Return True also if the numbers are unknown or cannot be compared, because the host itself checks them again.
+    Return True also if a number is unknown or cannot be compared, because the host itself checks the address size
+    again.
     """
     said = host_state.cpu_info.get('maxphysaddr') if wanted is not None else None
     has = said.get('bits') if isinstance(said, dict) else said

@@ -39,8 +39,8 @@ class ImagePropertiesFilter(BaseHostFilter):
     def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
         """Return the mask of the hosts that support the image's architecture, hypervisor type and mode.
 
-        Return PER_HOST (check host by host) if the image names a hypervisor version or an address size, and None (all
-        hosts pass) if it names nothing.
+        Return PER_HOST (check host by host) if the image names a hypervisor version or an address size. Return None
+        (all hosts pass) if the image names none of these properties.
         """
         wanted, version, bits = self._wanted(spec_obj)
         if version or bits is not None:

@@ -12,7 +12,7 @@ from kilonova.scheduler.hosts.arrays import HostArrays
 class IsolatedHostsFilter(BaseHostFilter):
     """Pass only [filter_scheduler]isolated_hosts for images in isolated_images, and only other hosts for other images.
 
-    Other images may use isolated hosts if restrict_isolated_hosts_to_isolated_images is False.
+    If restrict_isolated_hosts_to_isolated_images is False, other images may use isolated hosts, too.
     """
 
     RUN_ON_REBUILD = True

@@ -22,16 +22,16 @@ from kilonova.scheduler.hosts.host_state import HostState
 
 LOG = logging.getLogger(__name__)
 
-# Maximal depth of a query.
+# Maximum depth of nested lists in a query.
 DEEPEST = 32
 
 
 class BadQuery(ValueError):
-    """The query cannot be evaluated."""
+    """The JSON expression in the hint cannot be evaluated."""
 
 
 def _all_of(compare: Callable[[Any, Any], bool]) -> Callable[[list[Any]], bool]:
-    """Return a function that compares its first argument with each of the others."""
+    """Return a function that is true if the comparison holds between its first argument and each of the others."""
 
     def apply(arguments: list[Any]) -> bool:
         if len(arguments) < 2:
@@ -60,7 +60,7 @@ _OPERATORS: Mapping[str, Callable[[list[Any]], Any]] = {
 
 
 def evaluate(query: Any, host_state: HostState, depth: int = 0) -> Any:
-    """Return the value of a query for a host. Raises BadQuery if the query is invalid."""
+    """Return the value of a JSON expression for a host. Raises BadQuery if the expression is invalid."""
     if depth > DEEPEST:
         raise BadQuery(f'it is nested more than {DEEPEST} levels deep')
     if isinstance(query, str) and query.startswith('$'):
@@ -84,7 +84,7 @@ def _parsed(text: str) -> list[Any]:
 
 def _read(host_state: HostState, path: str) -> Any:
     first, *rest = path.split('.')
-    # Private attributes are not readable.
+    # Attributes whose name begins with '_' are private and cannot be read by a query.
     value = None if first.startswith('_') else getattr(host_state, first, None)
     for step in rest:
         value = value.get(step) if isinstance(value, Mapping) else None
@@ -95,7 +95,7 @@ class JsonFilter(BaseHostFilter):
     """Pass only hosts for which the JSON expression in the hint ``query`` is true."""
 
     def host_passes(self, host_state: HostState, spec_obj: RequestSpec) -> bool:
-        """Return whether the query is true for the host, or True without the hint."""
+        """Return whether the expression is true for the host, or True if the request has no such hint."""
         asked = spec_obj.get_scheduler_hint('query')
         if not asked:
             return True

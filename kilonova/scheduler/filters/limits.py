@@ -16,24 +16,25 @@ LOG = logging.getLogger(__name__)
 
 
 class _Limit(BaseHostFilter):
-    """Base class: pass hosts whose value in ``column`` of ``table.Table`` is less than ``option``."""
+    """Base class: pass hosts whose value in ``column`` of the host table is less than the configured ``option``."""
 
     column: ClassVar[str]
     option: ClassVar[str]
 
     def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
-        """Return the mask of the hosts below the limit."""
+        """Return the mask of the hosts whose value is below the limit."""
         return look.table[self.column] < self.conf.filter_scheduler[self.option]
 
 
 class _AggregateLimit(_Limit):
-    """Base class: like _Limit, but metadata of the host's aggregates with the option's name has priority.
+    """Base class: like _Limit, but the limit may also be set in the metadata of the host's aggregates.
 
-    The lowest of several values is used.
+    The metadata key is the option's name. Metadata has priority over the configuration. The lowest of several values is
+    used.
     """
 
     def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
-        """Return the mask of the hosts below the limit that their aggregates set."""
+        """Return the mask of the hosts whose value is below the limit of their aggregates or of the configuration."""
         return look.table[self.column] < look.by_aggregates(self._limit, np.float64)
 
     def _limit(self, metadata: Metadata) -> float:
@@ -54,7 +55,7 @@ class IoOpsFilter(_Limit):
 
 
 class AggregateIoOpsFilter(_AggregateLimit):
-    """Apply IoOpsFilter with max_io_ops_per_host from the metadata of the host's aggregates."""
+    """Pass only hosts with fewer builds and moves under way than max_io_ops_per_host in their aggregates' metadata."""
 
     column, option = 'num_io_ops', 'max_io_ops_per_host'
 
@@ -66,6 +67,6 @@ class NumInstancesFilter(_Limit):
 
 
 class AggregateNumInstancesFilter(_AggregateLimit):
-    """Apply NumInstancesFilter with max_instances_per_host from the metadata of the host's aggregates."""
+    """Pass only hosts with fewer servers than max_instances_per_host in their aggregates' metadata."""
 
     column, option = 'num_instances', 'max_instances_per_host'

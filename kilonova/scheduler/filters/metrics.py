@@ -1,4 +1,4 @@
-"""MetricsFilter: it passes hosts that report all metrics that they are weighed by."""
+"""MetricsFilter: it passes hosts that report all metrics that MetricsWeigher needs."""
 
 from __future__ import annotations
 

@@ -20,9 +20,9 @@ LOG = logging.getLogger(__name__)
 class NUMATopologyFilter(BaseHostFilter):
     """Pass only hosts whose NUMA cells have the requested CPUs, memory and pages near the server's PCI devices.
 
-    All hosts pass if the request has no NUMA cells, dedicated CPUs or page size. The code is that of the claim on the
-    host. Allocation candidates whose devices are too far from the free cells are removed from the host (see
-    PciPassthroughFilter).
+    All hosts pass if the request has no NUMA cells, dedicated CPUs or page size. The check runs the same code as the
+    claim on the host. It also removes allocation candidates whose PCI devices are too far from the NUMA cells that
+    would be used.
     """
 
     def host_passes(self, host_state: HostState, spec_obj: RequestSpec) -> bool:

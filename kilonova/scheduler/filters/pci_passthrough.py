@@ -17,9 +17,9 @@ LOG = logging.getLogger(__name__)
 class PciPassthroughFilter(BaseHostFilter):
     """Pass only hosts that have free devices for all PCI requests together.
 
-    Allocation candidates whose devices the host's pools do not have are removed; a host without any left is rejected.
-    The pools may be more accurate than Placement, because a device that is still being released has no allocation any
-    more.
+    Allocation candidates of a host whose devices are not free in the host's pools are removed. A host without any
+    candidate left is rejected. The pools may be more accurate than Placement, because a device that is still being
+    released has no allocation any more.
     """
 
     at_most = True
@@ -48,7 +48,8 @@ class PciPassthroughFilter(BaseHostFilter):
     def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
         """Return the mask of the hosts that have enough devices for each single request, or None without PCI requests.
 
-        This is an upper bound. The exact devices are checked on the chosen host.
+        The mask may pass too many hosts, because requests are not counted together. The chosen host is checked again
+        exactly.
         """
         requests = spec_obj.pci_requests if 'pci_requests' in spec_obj else None
         found = None

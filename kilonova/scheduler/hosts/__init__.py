@@ -1,1 +1,1 @@
-"""The hosts as the scheduler sees them: arrays in memory, read from the databases of the cells."""
+"""The hosts that the scheduler knows: arrays in memory, which are filled from the databases of the cells."""

@@ -1,4 +1,4 @@
-"""Current host aggregates, kept in memory for the scheduler's selects."""
+"""Current host aggregates, kept in memory for the scheduler."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from kilonova.scheduler.hosts.columns import Row
 class Aggregates:
     """All host aggregates, as last read from the API database.
 
-    ``rows`` has one row for each aggregate, with its ``hosts`` and ``metadata``. It is replaced under the table's lock.
+    ``rows`` has one row for each aggregate, with its ``hosts`` and ``metadata``. The list is replaced under the host
+    table's lock.
     """
 
     def __init__(self, databases: Databases, lock: threading.RLock) -> None:
@@ -36,7 +37,7 @@ class Aggregates:
             if mark == self._mark:
                 return
             found = aggregates.snapshot(connection)
-        # A later write in the same moment may get the same timestamp, so a very recent mark is not kept.
+        # Another write at the same moment may get the same timestamp, so a very recent timestamp is not trusted.
         young = any(
             (dt.datetime.now(dt.UTC).replace(tzinfo=None) - stamp).total_seconds() < OVERLAP
             for stamp in mark
@@ -63,7 +64,7 @@ class Aggregates:
         return [row['uuid'] for row in self.rows if row['metadata'].get(ZONE_KEY) == zone]
 
     def hosts(self, uuids: Collection[str]) -> set[str]:
-        """Return the names of the hosts that are in at least one of these aggregates."""
+        """Return the names of the hosts that are in at least one of the aggregates with these uuids."""
         return {host for row in self.rows if row['uuid'] in uuids for host in row['hosts']}
 
     def metadata_of_hosts(self) -> dict[str, list[Row]]:
@@ -71,7 +72,10 @@ class Aggregates:
         return {host: [row['metadata'] for row in rows] for host, rows in self._of_host.items()}
 
     def overridden(self, key: str) -> dict[str, list[str]]:
-        """Return {host: values of the metadata key ``key`` in the host's aggregates}, for hosts that have any."""
+        """Return {host: values of the metadata key ``key`` in the host's aggregates}.
+
+        Hosts without a value are left out.
+        """
         found: dict[str, list[str]] = {}
         for row in self.rows:
             if key in row['metadata']:

@@ -3,7 +3,8 @@
     look = HostArrays(snapshot)
     look.table['free_ram_mb'], look.having(uuids), look.by_aggregates(answer), look.named(hosts)
 
-Each select creates one view, so that the hosts of servers are read only once. Callers must hold the table's lock.
+Each call of ``select_destinations`` creates one view, so that the hosts of servers are read only once. Callers must
+hold the host table's lock.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ from kilonova.scheduler.hosts.snapshot import HostSnapshot
 
 
 class HostArrays:
-    """View of the table, the hosts of servers, and the hosts of names and aggregates, for ``mask`` and ``values``."""
+    """View of all hosts for ``mask`` of filters and ``values`` of weighers.
+
+    It gives access to the host table, to the hosts of servers, and to hosts by name and by aggregate.
+    """
 
     def __init__(self, snapshot: HostSnapshot) -> None:
         self.snapshot, self.table = snapshot, snapshot.table
@@ -28,13 +32,14 @@ class HostArrays:
         self._answers: dict[tuple[int, str], Any] = {}
 
     def forget(self) -> None:
-        """Drop the stored results of filters and weighers, because hosts were chosen meanwhile."""
+        """Drop the stored results of filters and weighers, because a host was chosen since they were computed."""
         self._answers.clear()
 
     def answer(self, plugin: object, form: str, spec_obj: RequestSpec) -> Any:
         """Return the result of ``plugin.mask`` or ``plugin.values``, which is computed once and kept until ``forget``.
 
-        It is used where the result is needed for single hosts, one after the other. ``form`` is the method's name.
+        Filters and weighers that exist only in array form use this method to answer for single hosts. ``form`` is the
+        method's name.
         """
         key = id(plugin), form
         if key not in self._answers:
@@ -42,16 +47,16 @@ class HostArrays:
         return self._answers[key]
 
     def learn(self, uuids: Collection[str]) -> None:
-        """Read the hosts of these servers, all that are not known yet at once."""
+        """Read and store the hosts of these servers. Only servers that are not stored yet are read, all at once."""
         missing = [uuid for uuid in uuids if uuid not in self._hosts_of]
         if missing:
             found = self.snapshot.servers.hosts_of(missing)
             self._hosts_of.update({uuid: found.get(uuid) for uuid in missing})
 
     def counts(self, uuids: Collection[str]) -> Values:
-        """Return for each host how many of these servers it has.
+        """Return an array with the number of these servers on each host.
 
-        Servers with a reservation of this scheduler are counted on the host of the reservation.
+        A server that has a reservation of this scheduler is counted on the host of the reservation.
         """
         self.learn(uuids)
         found = np.zeros(len(self.table['live']))
@@ -68,7 +73,7 @@ class HostArrays:
         return self.counts(uuids) > 0
 
     def members(self, group: InstanceGroup, but: str | None = None) -> Values:
-        """Return for each host how many servers of a group it has by ``InstanceGroup.places``.
+        """Return an array with the number of servers of the group on each host, according to ``InstanceGroup.places``.
 
         The server ``but`` is not counted.
         """
@@ -81,7 +86,7 @@ class HostArrays:
     def by_aggregates(self, answer: Callable[[list[Mapping[str, str]]], Any], kind: DTypeLike = np.bool_) -> Any:
         """Return an array with ``answer(metadata of the host's aggregates)`` for each host.
 
-        ``answer`` is called once for all hosts that are in the same aggregates. ``kind`` is the type of the array.
+        ``answer`` is called once for each combination of aggregates. ``kind`` is the type of the array.
         """
         found = np.full(len(self.table['live']), answer([]), kind)
         hosts: dict[tuple[int, ...], list[str]] = {}

@@ -1,8 +1,8 @@
-"""Read changes of compute nodes and services of all enabled cells into a ``table.Table``.
+"""Read changes of compute nodes and services of all enabled cells into the scheduler's host table.
 
-Rows have timestamps of their database's clock. The reader looks back OVERLAP seconds, which is longer than a
-transaction takes. Cells are read at the same time. The hosts of a cell that does not answer cannot be used, and
-``silent`` contains its name.
+Rows have timestamps of their database's clock. Each reading includes rows that changed up to OVERLAP seconds before the
+previous reading, because a transaction may end later than its timestamps say. Several cells are read in parallel. If a
+cell does not answer, its hosts cannot be used, and ``silent`` contains its name.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from kilonova.scheduler.hosts.table import Table
 
 LOG = logging.getLogger(__name__)
 
-# Number of cells that are read at the same time.
+# Maximum number of cells that are read at the same time.
 CELL_THREADS = 16
-# Maximal seconds from the statement that writes a row to the end of its transaction.
+# Maximum seconds between the statement that writes a row and the end of the statement's transaction.
 OVERLAP = 10.0
-# A clock of milliseconds may give a timestamp again that is younger than this (in seconds).
+# A row with a timestamp younger than this (in seconds) is read again, because another write may get the same one.
 UNSETTLED = 0.05
-# Seconds between two readings of the services that are down. Heartbeats are less frequent.
+# Seconds between two readings of the list of down services. Heartbeats are less frequent.
 DOWN_EVERY = 1.0
-# Seconds between two complete readings, which correct changes that were missed.
+# Seconds between two complete readings of a cell, which correct changes that were missed.
 RELOAD_EVERY = 600.0
 
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """Raise Unanswered if the block fails because a database cannot be reached; other exceptions stay as they are."""
+    """Raise Unanswered if the block fails because a database can't be reached. Other exceptions are not changed."""
     try:
         yield
     except Exception as error:
@@ -53,16 +53,16 @@ def silence() -> Iterator[None]:
 def reading(database: engine.Database) -> Iterator[engine.Connection]:
     """Yield a connection for reading.
 
-    Raises Unanswered if the database cannot be reached. Other exceptions of the block stay as they are.
+    Raises Unanswered if the database cannot be reached. Other exceptions of the block are not changed.
     """
     with silence(), database.read() as connection:
         yield connection
 
 
 class CellReader:
-    """Reading state of one cell.
+    """State of the reading of one cell: timestamps of the cell's rows, and when the cell was read last.
 
-    It has the timestamps of the cell's rows, and the time of the last reading by the cell database's clock.
+    ``read_until`` is the time of the last reading by the clock of the cell's database.
     """
 
     def __init__(self, database: engine.Database) -> None:
@@ -76,7 +76,7 @@ class CellReader:
 class CellReaders:
     """Reader of all enabled cells. Only one thread at a time may call ``refresh``.
 
-    ``usable`` has the cells that answered the last refresh, ``silent`` the names of the others.
+    ``usable`` has the cells that answered the last refresh. ``silent`` has the names of the cells that did not.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, enabled: cell_queries.CellDatabases, table: Table) -> None:
@@ -92,7 +92,7 @@ class CellReaders:
         self._pool.shutdown()
 
     def uuids(self) -> set[str]:
-        """Return the uuids of the enabled cells that answered."""
+        """Return the uuids of the enabled cells that answered the last refresh."""
         return {cell.uuid for cell in self.usable}
 
     def refresh(self) -> None:
@@ -148,8 +148,8 @@ class CellReaders:
                     [row_id for row_id, stamp in seen.items() if known.get(row_id) != stamp]
                     for known, seen in zip((cell.nodes, cell.services), stamps, strict=True)
                 ]
-                # Read before the rows, so that a server that its host takes meanwhile may be counted twice for a
-                # moment, but is never missing.
+                # This must happen before the rows are read.
+                # A server that its host reports in between may be counted twice for a moment, but is never missing.
                 if newer[0]:
                     settled = self._settled(connection, cell)
                 nodes = changes.nodes_by_id(connection, newer[0]) if newer[0] else []
@@ -199,7 +199,7 @@ class CellReaders:
                 try:
                     table.put(cell.uuid, row)
                 except (ValueError, TypeError, KeyError, AttributeError) as error:
-                    # An invalid row of one host must not affect the others.
+                    # An invalid row of one host must not affect the other hosts.
                     LOG.error(
                         'The record of compute node %s:%s cannot be read, so the node gets no servers: %r',
                         row['host'],
@@ -212,7 +212,7 @@ class CellReaders:
                 table.services.put_down(cell.uuid, down)
 
     def _tell_unmapped(self, node: Row) -> None:
-        """Log a warning once for each host without a mapping, as long as it has none."""
+        """Log a warning if the node's host is not mapped to a cell. It is logged once, until the host is mapped."""
         host = node['host']
         if node['mapped'] or node['deleted']:
             self._unmapped.discard(host)

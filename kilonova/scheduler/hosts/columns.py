@@ -1,6 +1,6 @@
-"""The arrays of ``table.Table``, and the index of each compute node in them.
+"""The arrays of the scheduler's host table, and the index of each compute node in them.
 
-Callers must hold the table's lock.
+Callers must hold the host table's lock.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Row = dict[str, Any]
 Mask = NDArray[np.bool_]
 Values = NDArray[np.float64]
 
-# Columns and their types. Amounts have the same units as in HostState.
+# Columns and their types. Amounts have the same units as the attributes of HostState.
 COLUMNS: Mapping[str, type[np.generic]] = MappingProxyType(
     {
         'live': np.bool_,
@@ -43,25 +43,25 @@ COLUMNS: Mapping[str, type[np.generic]] = MappingProxyType(
 
 
 class HostColumns(dict[K, NDArray[Any]]):
-    """Arrays of the same length; each has one value for each index."""
+    """Arrays of the same length, by name. Each array has one value for each index of the host table."""
 
     def grow(self, size: int) -> None:
-        """Extend all arrays to ``size`` with zeros."""
+        """Extend all arrays to ``size`` values. New values are zero."""
         for name, values in self.items():
             self[name] = np.concatenate([values, np.zeros(size - len(values), values.dtype)])
 
     def clear_place(self, place: int) -> None:
-        """Set all values at index ``place`` to zero."""
+        """Set the values of all arrays at index ``place`` to zero."""
         for values in self.values():
             values[place] = 0
 
 
 class HostIndex:
-    """Indexes of compute nodes: a node has one index in all columns, its "place", until it is deleted."""
+    """Indexes of compute nodes. A node has the same index (its "place") in all columns, until it is deleted."""
 
     def __init__(self, size: int) -> None:
         self.size = size
-        # uuids of cells. The column ``cell`` holds indexes into this list.
+        # The uuids of cells. The column ``cell`` contains indexes of this list.
         self.cells: list[str] = []
         self._free = list(range(size - 1, -1, -1))
         self._of_node: dict[tuple[str, int], int] = {}

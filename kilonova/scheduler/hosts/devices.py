@@ -1,9 +1,9 @@
-"""Free PCI devices of the hosts in ``table.Table``, without devices that this scheduler has reserved for servers.
+"""Free PCI devices of all hosts, without the devices that this scheduler has reserved for servers.
 
     table.devices.free(request.spec)        # an array: the number for each host
     table.devices.pools(place)              # the pools of one host; the caller may change them
 
-Callers must hold the table's lock.
+Callers must hold the host table's lock.
 """
 
 from __future__ import annotations
@@ -22,19 +22,24 @@ from kilonova.scheduler.hosts.columns import HostColumns, Row
 from kilonova.scheduler.hosts.host_state import less, parsed_pools
 from kilonova.scheduler.hosts.reservations import Reservations
 
-# Properties of devices that requests can name, as sorted pairs.
+# The properties of a device that requests can name, as sorted (name, value) pairs.
 Key = tuple[tuple[str, object], ...]
-# Properties that requests cannot name. The address distinguishes pools; providers belong to the host.
+# Properties of pools that requests cannot name: the address of the pool, and providers of its host.
 _OWN_KEYS = frozenset(('address', 'rp_uuid', 'parent_ifname', PORT_PROVIDERS))
 
 
 class FreeDevices:
-    """Free PCI devices of all hosts, counted in one array for each combination of properties ("key")."""
+    """Free PCI devices of all hosts, in one array for each combination of properties.
+
+    The properties that requests can name are the key of an array. The array has the number of free devices of each
+    host.
+    """
 
     def __init__(self, size: int, reservations: Reservations) -> None:
         self._size, self._reservations = size, reservations
         self._columns = HostColumns[Key]()
-        # {index: (key, provider, count) of each pool of the row}, and the column texts that they were read from.
+        # {index: [(key, provider, count)]} with one entry for each pool of the host's row, and the texts of the
+        # columns.
         self._counts: dict[int, list[tuple[Key, str | None, int]]] = {}
         self._texts: dict[int, tuple[str | None, str | None]] = {}
 
@@ -44,7 +49,7 @@ class FreeDevices:
         self._columns.grow(size)
 
     def write(self, place: int, node: Row) -> int:
-        """Store the pools of a host's current row, and return how many devices are free."""
+        """Store the pools of a host's current row for index ``place``, and return how many devices are free."""
         self.clear(place)
         self._texts[place] = node['pci_stats'], node['numa_topology']
         self._counts[place] = list(_pool_counts(node['pci_stats'])) if node['pci_stats'] else []
@@ -62,8 +67,8 @@ class FreeDevices:
     def count(self, place: int) -> int:
         """Count the free devices of a host again, write them to the arrays, and return their number.
 
-        All devices are counted from the host's row and the current reservations, so released reservations need no
-        correction.
+        The count is made from the host's row and the current reservations, so nothing must be corrected when a
+        reservation is released.
         """
         pools = self._counts.get(place, [])
         for key, _, _ in pools:
@@ -74,9 +79,9 @@ class FreeDevices:
         return sum(left)
 
     def free(self, wanted: Iterable[Mapping[str, object]]) -> NDArray[np.int64]:
-        """Return an array with the number of free devices of each host that match at least one of these specs.
+        """Return an array: the number of free devices of each host that match at least one of the specs in ``wanted``.
 
-        The number is an upper bound.
+        The real number may be smaller.
         """
         folded = [{name: _fold(value) for name, value in one.items() if name not in PLACEMENT_KEYS} for one in wanted]
         total = np.zeros(self._size, np.int64)
@@ -93,12 +98,12 @@ class FreeDevices:
         return less(parsed_pools(*self._texts[place]), self._reservations.on(place).values())
 
     def _left(self, place: int) -> list[int]:
-        """Return the number of free devices in each pool of the host's row, without reserved devices."""
+        """Return the number of free devices in each pool of the host's row, minus the reserved devices."""
         taken = self._reservations.on(place).values()
         if any(one.requests for one in taken):
             stored = parsed_pools(*self._texts[place])
-            # A pool is missing in the result if a related function of its card was taken. Copies share ``keys`` with
-            # the pools that they were copied from.
+            # ``less`` removes a pool if a related function of the same card was taken.
+            # Copies of a pool share the object ``keys`` with the original pool, so its id identifies the pool.
             left = {id(pool.keys): pool.count for pool in less(stored, taken).pools}
             return [left.get(id(pool.keys), 0) for pool in stored.pools]
         gone: Counter[str | None] = Counter()

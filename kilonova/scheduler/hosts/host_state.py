@@ -1,8 +1,8 @@
-"""HostState: one compute node as filters and weighers see it.
+"""HostState: one compute node, as filters and weighers receive it.
 
 Attributes have Nova's names, so that filters written for Nova work. Values that need parsing or an SQL statement are
-computed when they are first read. A HostState shows the host at the time of its creation: its row in the table, minus
-the resources that this scheduler has reserved for servers that the row does not contain yet.
+computed when they are first read. A HostState shows the host at the time of its creation: its row in the host table,
+minus the resources that this scheduler has reserved for servers that the row does not contain yet.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ ServersOf = Callable[[str], list[dict[str, Any]]]
 
 @lru_cache(maxsize=2048)
 def parsed_pools(stored: str | None, topology: str | None) -> PciPools:
-    """Return the pools in the columns ``pci_stats`` and ``numa_topology``.
+    """Return the device pools of a node from the texts of its columns ``pci_stats`` and ``numa_topology``.
 
-    Results are cached, because few hosts change these columns between two selects. So callers must copy the result
-    before they change it.
+    Results are cached, because few hosts change these columns between two scheduling calls. Callers must copy the
+    result before they change it.
     """
     pools = texts.read('pci_stats of a node', stored, objects.PciDevicePoolList.from_column, None)
     return PciPools.from_pool_list(pools, sockets_of(parsed_topology(topology)))
@@ -41,7 +41,7 @@ def parsed_pools(stored: str | None, topology: str | None) -> PciPools:
 def less(stored: PciPools, taken: Collection[Reservation]) -> PciPools:
     """Return a copy of the pools without the devices of these reservations.
 
-    Devices of Placement's providers are removed first, and then devices that Placement does not count.
+    First, the devices that Placement allocated are subtracted, and then devices that Placement does not count.
     """
     pools = stored.copy()
     gone: Counter[str | None] = Counter()
@@ -59,9 +59,9 @@ def less(stored: PciPools, taken: Collection[Reservation]) -> PciPools:
 
 
 def _take(pools: PciPools, request: objects.InstancePCIRequest, cells: Sequence[Any] | None) -> None:
-    """Remove up to ``request.count`` devices of a request from the pools.
+    """Remove up to ``request.count`` devices for a request from the pools.
 
-    If the host's row counts the server already, fewer devices than ``request.count`` may be left.
+    Fewer devices may be left if the host's row already counts the server that has the reservation.
     """
     for count in range(request.count, 0, -1):
         wanted = [request if count == request.count else request.replaced(count=count)]
@@ -75,25 +75,28 @@ def _take(pools: PciPools, request: objects.InstancePCIRequest, cells: Sequence[
 
 @lru_cache(maxsize=2048)
 def parsed_topology(text: str | None) -> objects.NUMATopology | None:
-    """Return the object in ``compute_nodes.numa_topology``, or None. Callers must not change it."""
+    """Return the NUMATopology in the column ``numa_topology`` of a node, or None.
+
+    Callers must not change the object.
+    """
     return texts.read('numa_topology of a node', text, objects.NUMATopology.from_json, None)
 
 
 class ArrayResults(Protocol):
-    """Results of array filters and weighers for all hosts at once; implemented by ``look.Look``."""
+    """Results of filters and weighers in array form, for all hosts at once. ``arrays.HostArrays`` implements it."""
 
     def answer(self, plugin: object, form: str, spec_obj: RequestSpec) -> Any:
-        """Return the result of ``plugin.mask`` or ``plugin.values`` (``form``) for all hosts.
+        """Return the result of the method ``form`` ("mask" or "values") of ``plugin`` for all hosts.
 
-        Its entries have the hosts' indexes in the table.
+        The entries of the result are ordered by the hosts' indexes in the host table.
         """
         ...
 
 
 class HostState:
-    """One compute node with its remaining amounts and its service, for filters and weighers.
+    """One compute node with its free resources and its service, for filters and weighers.
 
-    Memory is in MiB, disk in MiB or GiB as the attribute's name says. ``service`` is the row of the compute service
+    Memory is in MiB, and disk in MiB or GiB as the attribute's name says. ``service`` is the row of the compute service
     with the additional key ``up``.
     """
 
@@ -115,11 +118,11 @@ class HostState:
             cell_uuid: The host's cell.
             aggregates: Rows of the aggregates that contain the host.
             servers_of: Function from host name to the rows of its servers.
-            taken: Reservations on the host that its row does not contain yet, by server.
+            taken: Reservations of servers on the host that the host's row does not contain yet, by server.
             offered: Function that returns the host's allocation requests in Placement's answer, or None if Placement
                 was not asked.
             look: Results for all hosts at once, for filters and weighers that have only an array form.
-            place: The host's index in the table.
+            place: The host's index in the host table.
         """
         self.look, self.place = look, place
         self._node = node
@@ -138,7 +141,7 @@ class HostState:
         self.hypervisor_type = node.get('hypervisor_type')
         self.hypervisor_version = node.get('hypervisor_version')
         self.limits: dict[str, Any] = {}
-        # True if NUMA cells in use are filled first. NUMATopologyFilter sets it.
+        # True if NUMA cells that are in use are filled before unused ones. NUMATopologyFilter sets this attribute.
         self.pack_cells = False
         known = ratios(node)
         self.cpu_allocation_ratio = known['cpu_allocation_ratio']
@@ -171,7 +174,7 @@ class HostState:
     def allocation_candidates(self) -> list[Request] | None:
         """The host's allocation requests in Placement's answer; None if Placement was not asked.
 
-        Filters may remove some.
+        Filters may remove some of the requests.
         """
         return self._offered(self)
 
@@ -183,12 +186,12 @@ class HostState:
 
     @cached_property
     def num_instances(self) -> int:
-        """Number of servers on the host, including servers with a reservation of this scheduler."""
+        """Number of servers on the host, including servers for which this scheduler has reserved resources."""
         return int(self.stats.get('num_instances') or self._node.get('running_vms') or 0) + len(self._taken)
 
     @cached_property
     def num_io_ops(self) -> int:
-        """Number of builds and moves under way on the host, including servers with a reservation of this scheduler."""
+        """Number of builds and moves under way on the host, including servers with reserved resources."""
         return int(self.stats.get('io_workload') or self._node.get('current_workload') or 0) + sum(
             one.building for one in self._taken.values()
         )
@@ -207,7 +210,7 @@ class HostState:
     def numa(self) -> objects.NUMATopology | None:
         """The host's NUMATopology, or None.
 
-        It includes the usage of servers with a reservation, and must not be changed.
+        It includes the usage of servers with a reservation. Callers must not change it.
         """
         host = parsed_topology(self.numa_topology)
         given = [one.topology for one in self._taken.values() if one.topology is not None]
@@ -215,12 +218,12 @@ class HostState:
 
     @property
     def numa_limits(self) -> CellLimits:
-        """Limits for overcommitting shared CPUs and memory of the host's NUMA cells."""
+        """The overcommit ratios for shared CPUs and memory of the host's NUMA cells."""
         return CellLimits(self.cpu_allocation_ratio, self.ram_allocation_ratio, self.pack_cells)
 
     @cached_property
     def pci_stats(self) -> PciPools:
-        """The host's free PCI devices."""
+        """Pools of the host's free PCI devices, without devices that this scheduler has reserved."""
         return less(parsed_pools(self._node.get('pci_stats'), self.numa_topology), self._taken.values())
 
     @cached_property
@@ -235,7 +238,7 @@ class HostState:
 
     @cached_property
     def metrics(self) -> objects.MonitorMetricList:
-        """Metrics that monitors measured on the host; empty also if they cannot be read."""
+        """Metrics that monitors measured on the host. The list is empty if there are none or they can't be read."""
         try:
             return objects.MonitorMetricList.from_column(self._node.get('metrics'))
         except (ValueError, TypeError, AttributeError) as error:
@@ -244,7 +247,10 @@ class HostState:
 
     @cached_property
     def instances(self) -> dict[str, objects.Instance]:
-        """The host's servers by uuid, without their extra data. Servers with only a reservation have only a uuid."""
+        """The host's servers by uuid, without their extra data.
+
+        A server that only has a reservation has just its uuid.
+        """
         rows = self._servers_of(self.host) if self._servers_of is not None else []
         return {
             **{uuid: objects.Instance(uuid=uuid) for uuid in self._taken},
@@ -257,7 +263,7 @@ class HostState:
 
     @cached_property
     def image_properties(self) -> dict[str, dict[str, str]]:
-        """Dict from each of the host's servers to the properties of its image."""
+        """{server uuid: properties of the server's image} of the host's servers."""
         read = getattr(self._servers_of, 'image_properties', None)
         return read(self.host) if read is not None else {}
 
@@ -278,7 +284,7 @@ class HostState:
     def may_give(self, provider: str) -> bool:
         """Return whether the host's pools may have a free device of this provider.
 
-        Return True if no pool belongs to the provider, because then nothing is known.
+        Return True if no pool belongs to the provider, because then the number of free devices is unknown.
         """
         counts = [pool.count for pool in self.pci_stats.pools if pool.rp_uuid == provider]
         return not counts or any(counts)
@@ -297,8 +303,8 @@ class HostState:
     def topology_of(self, spec: RequestSpec, request: Request | None) -> objects.InstanceNUMATopology | None:
         """Return the NUMA topology that a server of this request gets on the host with this allocation.
 
-        Return None if the request or the host has no NUMA topology, or if the server does not fit, which can happen
-        because hosts that a request forces are not filtered.
+        Return None if the request or the host has no NUMA topology, or if the server does not fit. A server may not fit
+        on a host that the request forces, because such hosts are not filtered.
         """
         wanted = spec.numa_topology if 'numa_topology' in spec else None
         if wanted is None or self.numa is None:

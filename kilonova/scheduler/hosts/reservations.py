@@ -8,8 +8,8 @@
     made, under_way = ledger.since(asked)
 
 Threads that choose at the same time all see the same free devices in Placement's answers. So each thread subtracts the
-claims that other threads made after Placement answered, and waits for claims that are under way. Without that, 50
-selects for 8 devices sent 168 claims that had to fail. Several scheduler processes still compete in Placement. Callers
+claims that other threads made after Placement answered, and waits for claims that are under way. Without this, 50
+requests for 8 devices sent 168 claims that had to fail. Several scheduler processes still compete in Placement. Callers
 must hold the lock.
 """
 
@@ -28,11 +28,11 @@ from kilonova.virt.hardware.constraints import shared_cpus
 
 # An allocation request: {'allocations': {provider: {'resources': {class: amount}}}, 'mappings': {group: [provider]}}.
 Request = dict[str, Any]
-# {(provider, resource class): amount}
+# {(provider uuid, resource class): amount}
 Uses = Counter[tuple[str, str]]
-# Seconds after which a reservation whose server no host has reported is dropped, because others have given it up.
+# Seconds after which a reservation is dropped if no host has reported the server: its caller has given up by then.
 FORGET_AFTER = 60.0
-# Seconds for which an answer of Placement about hosts is used.
+# Seconds for which Placement's answer about hosts is used again.
 BELIEVED = 5.0
 
 
@@ -48,8 +48,7 @@ class Reservation:
         devices: Number of devices by provider uuid.
         at: Monotonic time of creation.
         topology: The server's NUMA topology on the host's cells, if it asked for one.
-        requests: PCI requests whose devices Placement does not count, so that only the host decides which ones they
-            are.
+        requests: PCI requests whose devices Placement does not count. The host itself chooses the devices.
         uses: The server's allocation in Placement.
         claimed: Monotonic time of the claim; None while the claim is under way.
         building: True if the server counts as one of the host's builds under way.
@@ -93,7 +92,7 @@ def reserve(
 
 
 def uses(request: Request) -> Uses:
-    """Return {(provider, resource class): amount} of an allocation request."""
+    """Return the amounts of an allocation request as {(provider, resource class): amount}."""
     return Counter(
         {
             (rp, name): amount
@@ -106,20 +105,21 @@ def uses(request: Request) -> Uses:
 class Reservations:
     """All reservations of one scheduler process.
 
-    ``count(reservation, 1 or -1)`` is called after each addition and removal, except when a host is deleted.
+    After each addition of a reservation, ``count(reservation, 1)`` is called, and after each removal
+    ``count(reservation, -1)``. It is not called when a host is deleted.
     """
 
     def __init__(self, lock: threading.RLock, count: Callable[[Reservation, int], None]) -> None:
         self._changed, self._count = threading.Condition(lock), count
         self._of: dict[str, Reservation] = {}
         self._on: dict[int, dict[str, Reservation]] = {}
-        # Claims of servers that their hosts count by now, as (time of the claim, amounts in Placement).
+        # Claims of servers that their hosts have reported, as (time of the claim, amounts in Placement).
         self._counted: deque[tuple[float, Uses]] = deque()
-        # Incremented with each change. Callers keep their sums as long as it is unchanged.
+        # A number that grows with each change. Callers may reuse sums of reservations as long as it is the same.
         self.version = 0
 
     def on(self, place: int) -> dict[str, Reservation]:
-        """Return a copy of {server: reservation} for the host at index ``place``.
+        """Return {server: reservation} for the host at index ``place``, as a copy.
 
         The host's row does not contain these servers yet.
         """
@@ -141,9 +141,10 @@ class Reservations:
         self._count(reservation, 1)
 
     def reported(self, uuid: str) -> None:
-        """Remove a server's reservation because its host counts the server now.
+        """Remove a server's reservation because its host has reported the server.
 
-        The claim is kept for answers that Placement gave before it, since these do not contain it.
+        The amounts are still subtracted from answers that Placement gave before the claim, because these answers do not
+        contain the claim.
         """
         reservation = self._of.get(uuid)
         if reservation is not None and reservation.claimed is not None:
@@ -151,7 +152,7 @@ class Reservations:
         self.give_back(uuid)
 
     def give_back(self, uuid: str) -> None:
-        """Remove a server's reservation, because the server does not get these resources."""
+        """Remove a server's reservation, because the server does not get the reserved resources."""
         reservation = self._of.pop(uuid, None)
         if reservation is not None:
             self._on[reservation.place].pop(uuid)
@@ -172,9 +173,9 @@ class Reservations:
             self._note()
 
     def forget_old(self, now: float | None = None) -> None:
-        """Remove reservations that no host took over within FORGET_AFTER seconds.
+        """Remove reservations of servers that no host has reported within FORGET_AFTER seconds.
 
-        Claims that are older than any kept answer of Placement are removed as well.
+        Claims are also removed if they are older than each stored answer of Placement.
         """
         now = time.monotonic() if now is None else now
         self._counted = deque(one for one in self._counted if now - one[0] <= 2 * BELIEVED)
@@ -182,11 +183,11 @@ class Reservations:
             self.give_back(uuid)
 
     def places(self) -> dict[str, int]:
-        """Return {server: index of its host} of all reservations."""
+        """Return {server: index of the host on which the server has a reservation}."""
         return {uuid: reservation.place for uuid, reservation in self._of.items()}
 
     def since(self, asked: float) -> tuple[Uses, Uses]:
-        """Return the sum of the claims made after the monotonic time ``asked``, and the sum of the claims under way."""
+        """Return two sums: amounts claimed after the monotonic time ``asked``, and amounts of claims under way."""
         made: Uses = Counter()
         under_way: Uses = Counter()
         for claimed, taken in self._counted:
@@ -200,7 +201,7 @@ class Reservations:
         return made, under_way
 
     def wait(self, seconds: float) -> bool:
-        """Release the lock and wait until a reservation changes; return False if none changed within ``seconds``."""
+        """Release the lock until a reservation changes. Return False if none changed within ``seconds``."""
         return seconds > 0 and self._changed.wait(seconds)
 
     def _note(self) -> None:

@@ -1,6 +1,6 @@
-"""Read from the databases where servers are, and which servers still need a host.
+"""Read from the databases on which hosts servers are, and which servers still need a host.
 
-Functions raise Unanswered if a database does not answer.
+All functions raise Unanswered if a database does not answer.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from kilonova.scheduler.hosts.cells import CellReader, CellReaders, reading
 from kilonova.scheduler.hosts.columns import Row
 
 V = TypeVar('V')
-# If more hosts than this are wanted, the statement reads the servers of all hosts.
+# If the servers of more hosts are wanted, the SQL statement reads the servers of all hosts.
 MANY_HOSTS = 500
 
 
 class Servers:
-    """Reads servers for selects; it keeps nothing, so each method reads from the databases.
+    """Reads servers from the databases for the scheduler. Nothing is cached, so each call of a method reads again.
 
-    Of the cells, only those that answered the last refresh are read.
+    Only cells that answered the last refresh are read.
     """
 
     def __init__(self, databases: Databases, cells: CellReaders) -> None:
@@ -31,7 +31,7 @@ class Servers:
     def on(self, hosts: Collection[str] = ()) -> OnHosts:
         """Return an object that reads the servers of these hosts, or of all hosts if none are given.
 
-        It reads once for each request, when a filter first calls it.
+        The servers are read once, when a filter first calls the object.
         """
         return OnHosts(self._cells.usable, hosts if len(hosts) <= MANY_HOSTS else ())
 
@@ -57,15 +57,18 @@ class Servers:
         return found
 
     def waiting(self, operations: Sequence[str]) -> set[str]:
-        """Return the servers whose boot operation, which is one of ``operations``, still waits for a host."""
+        """Return the servers whose boot operation still waits for a host.
+
+        Only the given ``operations`` are considered.
+        """
         with reading(self._databases.api()) as connection:
             return waiting_boots(connection, operations)
 
     def coming(self, uuids: Collection[str]) -> set[str]:
-        """Return which of these servers are in no cell yet, which means that they have a build request.
+        """Return which of these servers are in no cell yet, and so still have a build request.
 
         Callers must call this before they read the cells, because a server is written to its cell before its build
-        request is deleted. If a server is then found in neither, it was deleted or its boot failed.
+        request is deleted. A server that is found neither here nor in a cell was deleted, or its boot failed.
         """
         if not uuids:
             return set()
@@ -83,7 +86,10 @@ class Servers:
 
 
 class OnHosts:
-    """Servers of hosts, read once for each cell when a filter first needs the servers of any host."""
+    """The servers of some hosts.
+
+    They are read once for each cell, when a filter first needs the servers of any host.
+    """
 
     def __init__(self, cells: list[CellReader], hosts: Collection[str]) -> None:
         self._cells, self._hosts = cells, hosts

@@ -1,6 +1,6 @@
-"""The compute services of the hosts in ``table.Table``: whether they exist, are disabled and are up.
+"""The compute services of the scheduler's hosts: which hosts have a service, and whether it is disabled or up.
 
-Callers must hold the table's lock.
+Callers must hold the host table's lock.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from kilonova.scheduler.hosts.columns import HostColumns, HostIndex, Row
 
 
 class Services:
-    """The compute services of all hosts; it writes the columns ``live``, ``disabled`` and ``up`` of the table."""
+    """The compute services of all hosts. It writes the columns ``live``, ``disabled`` and ``up`` of the host table."""
 
     def __init__(self, columns: HostColumns[str], places: HostIndex) -> None:
         self._columns, self._places = columns, places
         self._rows: dict[tuple[str, str], Row] = {}
 
     def get(self, cell_uuid: str, host: str) -> Row | None:
-        """Return the service's row of a host with the additional key ``up``, or None if the host has no service."""
+        """Return the row of the host's compute service with the additional key ``up``, or None if it has none."""
         return self._rows.get((cell_uuid, host))
 
     def put(self, cell_uuid: str, service: Row) -> None:
@@ -33,14 +33,14 @@ class Services:
         self._write(*key)
 
     def put_down(self, cell_uuid: str, down: Collection[int]) -> None:
-        """Mark the services of a cell with these ids as down, and all others of the cell as up."""
+        """Mark the services with these ids as down, and all other services of the cell as up."""
         for (cell, host), service in self._rows.items():
             if cell == cell_uuid and service['up'] == (service['id'] in down):
                 service['up'] = not service['up']
                 self._write(cell, host)
 
     def down(self, cell_uuid: str) -> set[int]:
-        """Return the ids of a cell's services that count as down."""
+        """Return the ids of a cell's services that are marked as down."""
         return {service['id'] for (cell, _), service in self._rows.items() if cell == cell_uuid and not service['up']}
 
     def forget_cell(self, cell_uuid: str, keep: Collection[int]) -> None:
@@ -50,7 +50,7 @@ class Services:
                 self.put(cell_uuid, {**service, 'deleted': service['id']})
 
     def write(self, place: int, service: Row | None) -> None:
-        """Write the columns of the node at index ``place`` for its host's service; None if the host has no service."""
+        """Write the columns at index ``place`` for the service of the node's host, or for None if it has no service."""
         self._columns['live'][place] = service is not None
         self._columns['disabled'][place] = bool(service and service['disabled'])
         self._columns['up'][place] = bool(service and service['up'])

@@ -4,9 +4,9 @@
     silent = snapshot.refresh()             # reads what changed since the last call
     hosts = snapshot.states(uuids)
 
-Compute nodes and aggregates are kept in memory (``table``, ``aggregates``). Each scheduling request reads the changes
-(``cells``). If nothing changed, this is one SQL statement for each cell, and one for aggregates. The hosts of servers
-are read only when they are needed (``servers``).
+Compute nodes and aggregates are kept in memory (attributes ``table`` and ``aggregates``). Each scheduling call reads
+only the changes (``cells``), with one SQL statement for each cell and one for aggregates if nothing changed. The hosts
+of servers are read only when a filter needs them (``servers``).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class HostSnapshot:
 
     # -- reading -------------------------------------------------------------------------------------------------------
     def refresh(self) -> list[str]:
-        """Read the changes, and return the names of the cells that do not answer.
+        """Read the changes of all hosts, and return the names of the cells that do not answer.
 
         Callers that arrive while another thread reads share the next reading. Raises Unanswered if no cell answers, or
         if the API database does not answer.
@@ -65,10 +65,10 @@ class HostSnapshot:
             return self.cells.silent
 
     def outdated(self) -> bool:
-        """Return whether the data that led to a refusal has changed. If so, the caller must choose again.
+        """Return whether the data for a refused request has changed, so that hosts must be chosen again.
 
-        The data has changed if a host that counted as down is up by now, or if a server no longer needs its reservation
-        on a host: its boot failed, it was deleted, or its host counts it. The stored data is corrected. Runs one to
+        The data has changed if a host that counted as down is up, or if a server no longer needs its reservation on a
+        host (its boot failed, it was deleted, or its host reported it). The in-memory copy is corrected. Runs one to
         three SQL statements for each cell that has a down host or such a server, and one more for all cells.
         """
         with self.table.lock:
@@ -79,16 +79,16 @@ class HostSnapshot:
         coming = self.servers.coming({uuid for _, _, sent in known for uuid in sent})
         found = [self._look_again(cell, before, sent, coming) for cell, before, sent in known if before or sent]
         if any(ended for _, ended in found):
-            # Refresh after reading these servers, so that a server that its host takes meanwhile may be counted twice
-            # for a moment, but is never missing.
+            # Refresh after these servers were read.
+            # A server that its host reports in between may be counted twice for a moment, but is never missing.
             self.refresh()
         return any(itertools.chain.from_iterable(found))
 
     def _look_again(self, cell: CellReader, before: set[int], sent: list[str], coming: set[str]) -> tuple[bool, bool]:
-        """Return (whether a down host of the cell is up by now, whether a server needs its reservation no longer).
+        """Return (whether a down host of the cell is up now, whether a server no longer needs its reservation).
 
-        ``before`` has the ids of services that count as down, ``sent`` the servers with a reservation, and ``coming``
-        those of them that are in no cell yet. The stored data is corrected.
+        ``before`` has the ids of services that count as down. ``sent`` has the servers with a reservation, and
+        ``coming`` the servers that are in no cell yet. The in-memory copy is corrected.
         """
         try:
             with reading(cell.database) as connection:
@@ -114,13 +114,13 @@ class HostSnapshot:
         return self.states(uuids), silent
 
     def unusable(self, uuids: Iterable[str]) -> set[str]:
-        """Return which of these nodes cannot get servers, as of the last refresh."""
+        """Return which of the nodes with these uuids cannot get servers, as of the last refresh."""
         with self.table.lock:
             usable = self.table.usable(self.cells.uuids())
             return {uuid for uuid in uuids if (place := self.table.places.of(uuid)) is None or not usable[place]}
 
     def tell_serviceless(self, uuids: Iterable[str]) -> None:
-        """Log a warning for each of these nodes that has no compute service, because no server can be started there."""
+        """Log a warning for each node with one of these uuids that has no compute service and so cannot get servers."""
         with self.table.lock:
             places = [place for place in map(self.table.places.of, uuids) if place is not None]
             hosts = [self.table.host(place) for place in places if not self.table['live'][place]]
@@ -128,7 +128,7 @@ class HostSnapshot:
             LOG.warning('No compute service record found for host %s', host)
 
     def states(self, uuids: Iterable[str]) -> dict[str, HostState]:
-        """Return {node uuid: HostState} for these nodes, as of the last refresh.
+        """Return {node uuid: HostState} for the nodes with these uuids, as of the last refresh.
 
         Nodes that cannot get servers are left out.
         """
@@ -149,9 +149,9 @@ class HostSnapshot:
         offered: Callable[[HostState], list[Request] | None] = lambda host: [],
         look: ArrayResults | None = None,
     ) -> HostState | None:
-        """Return a host as filters see it, or None if it has no service or no host mapping.
+        """Return the HostState of the node at index ``place``, or None if the node has no service or no host mapping.
 
-        ``place`` is the host's index in the table. The other arguments are those of HostState.
+        The other arguments are passed to HostState.
         """
         cell_uuid, node = self.table.node(place)
         if node['service'] is None or not node['mapped']:
@@ -170,7 +170,7 @@ class HostSnapshot:
     def named(self, hosts: Iterable[str], nodes: Iterable[str]) -> list[str]:
         """Return the uuids of the nodes that have one of these host names and one of these node names, ignoring case.
 
-        An empty collection matches every name. The snapshot is refreshed first.
+        An empty collection of names matches every node. The in-memory copy is refreshed first.
         """
         self.refresh()
         wanted = [{name.lower() for name in names} for names in (hosts, nodes)]

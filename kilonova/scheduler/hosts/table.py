@@ -6,8 +6,8 @@
     table.reservations.take(uuid, Reservation(...))      # counts until the host's own row contains the server
 
 A node keeps its index in all columns (its *place*) until it is deleted; ``places`` has these indexes. Claims of this
-scheduler count at once: ``reservations.take`` subtracts them, and ``give_back`` or ``reported`` removes them again.
-``devices`` counts the free devices of each kind. Callers must hold ``lock``.
+scheduler count at once: ``reservations.take`` subtracts the resources of a server, and ``give_back`` or ``reported``
+adds them again. ``devices`` counts the free PCI devices by their properties. Callers must hold ``lock``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from kilonova.scheduler.hosts.devices import FreeDevices
 from kilonova.scheduler.hosts.reservations import Reservation, Reservations
 from kilonova.scheduler.hosts.services import Services
 
-# Equal texts of several hosts are stored once. If there are more than this number per host, unused ones are removed.
+# Equal texts of several hosts are stored once.
+# If there are more stored texts than this number per host, texts that no row uses are removed.
 TEXTS = 12
 _SHARED = ('cpu_info', 'supported_instances', 'numa_topology', 'hypervisor_type', 'stats', 'metrics')
 
@@ -60,7 +61,7 @@ class Table:
             self._columns.grow(self.places.size)
             self.devices.grow(self.places.size)
         if len(self._texts) > TEXTS * (len(self.places) + 1):
-            # Remove texts that no row has any more. Otherwise texts that change with each server would accumulate.
+            # Texts that change with each server would accumulate if texts that no row uses were not removed.
             kept = {row[name] for row in self._rows.values() for name in _SHARED}
             self._texts = {text: text for text in kept if isinstance(text, str)}
         for name in _SHARED:
@@ -80,7 +81,7 @@ class Table:
         self.reservations.drop(place)
 
     def forget_cell(self, cell_uuid: str, keep: Collection[int] = (), keep_services: Collection[int] = ()) -> None:
-        """Remove the nodes and services of a cell, except those with these ids."""
+        """Remove the nodes and services of a cell, except those with the ids in ``keep`` and ``keep_services``."""
         for node_id in self.places.of_cell(cell_uuid):
             if node_id not in keep:
                 self.drop(cell_uuid, node_id)
@@ -139,12 +140,15 @@ class Table:
 
     # -- lookups -------------------------------------------------------------------------------------------------------
     def usable(self, cell_uuids: Collection[str]) -> Mask:
-        """Return the mask of the hosts of ``present`` that have a host mapping; other hosts get no servers."""
+        """Return the mask of the hosts in these cells that have a service and a host mapping.
+
+        Other hosts get no servers.
+        """
         found: Mask = self.present(cell_uuids) & self._columns['mapped']
         return found
 
     def present(self, cell_uuids: Collection[str]) -> Mask:
-        """Return the mask of the hosts in these cells that have a compute service. The caller may change it."""
+        """Return the mask of the hosts in these cells that have a compute service. The caller may change the mask."""
         codes = [code for code, cell in enumerate(self.places.cells) if cell in cell_uuids]
         if len(codes) == len(self.places.cells):
             return self._columns['live'].copy()
@@ -153,13 +157,13 @@ class Table:
     def standing(self) -> bytes:
         """Return a fingerprint of the hosts that may get servers now.
 
-        It is equal as long as no such host is added, removed, disabled or down.
+        The fingerprint stays the same until such a host is added, removed, disabled or down.
         """
         columns = self._columns
         return bytes((columns['live'] & columns['mapped'] & columns['up'] & ~columns['disabled']).tobytes())
 
     def unsettled(self, cell_uuid: str) -> list[str]:
-        """Return the servers that have a reservation on a host of a cell. Their hosts may not count them yet."""
+        """Return the servers with a reservation on a host of the cell, which the host may not have reported yet."""
         return [uuid for uuid, place in self.reservations.places().items() if self.cell(place) == cell_uuid]
 
     def cell(self, place: int) -> str:
@@ -188,7 +192,7 @@ class Table:
     def kinds(self, fits: Callable[[list[list[str]]], bool]) -> Mask:
         """Return the mask of the hosts whose ``supported_instances`` pass ``fits``.
 
-        ``fits`` is called once for each distinct value.
+        ``fits`` gets a list of [architecture, hypervisor type, vm mode], and is called once for each distinct list.
         """
         good = [
             code

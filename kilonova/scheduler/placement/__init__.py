@@ -1,1 +1,1 @@
-"""Candidates for a request, and claims in Placement."""
+"""Queries to Placement for candidates, and claims: the allocations that the scheduler writes to Placement."""

@@ -1,4 +1,4 @@
-"""Hosts in Placement's answer, and the host of a server that is rebuilt on it.
+"""Hosts in Placement's answer, and the current host of a server that is rebuilt.
 
     asked = time.monotonic()
     answer = CandidateResponse(placement.allocation_candidates(query.pairs()), query, clones, asked, table.standing())
@@ -33,11 +33,11 @@ from kilonova.scheduler.placement.expand import expand
 from kilonova.scheduler.placement.query import CandidateQuery
 from kilonova.scheduler.placement.room import RemainingCapacity
 
-# Number of allocation requests of one host that are tried before the next host. Further ones probably fail as well.
+# Number of allocation requests of one host that are tried. If they all fail, further ones probably fail as well.
 TRIES_PER_HOST = 16
-# Number of answers that are kept at the same time. An answer of a large cloud needs some MiB.
+# Maximum number of stored answers of Placement. The answer for a large cloud needs some MiB.
 MOST_ANSWERS = 8
-# Seconds to wait for the answer to an equal query that another select has sent.
+# Seconds to wait for the answer to an equal query that another thread has sent.
 WAIT = 5.0
 Key = tuple[bytes, tuple[tuple[str, str], ...]]
 
@@ -49,10 +49,10 @@ class CandidateResponse:
     Attributes:
         found: Body of the answer.
         query: The query that was sent.
-        clones: Groups that ``expand`` fills in.
+        clones: {suffix of a group: suffixes of equal groups that were not sent}. ``expand`` adds these groups.
         asked: Monotonic time before the query was sent.
-        hosts: ``Table.standing`` at this time.
-        late: Root providers of hosts that are chosen only if no better host has the same weight.
+        hosts: Fingerprint of the hosts (``Table.standing``) at this time.
+        late: Root providers of hosts that are chosen only if no other host has the same weight.
     """
 
     found: dict[str, Any]
@@ -64,31 +64,31 @@ class CandidateResponse:
 
     @property
     def summaries(self) -> dict[str, Any]:
-        """Amounts, traits and root of each provider, by uuid."""
+        """{provider uuid: amounts, traits and root provider}."""
         found: dict[str, Any] = self.found['provider_summaries']
         return found
 
     @cached_property
     def by_root(self) -> dict[str, list[Request]]:
-        """Dict from the root of a provider tree to the requests that take from this tree.
+        """Dict from the root of a provider tree to the allocation requests that use a provider of this tree.
 
         It is computed at the first use, so the answer must be complete by then.
         """
         by_root: dict[str, list[Request]] = {}
         for request in self.found['allocation_requests']:
-            # A request that also takes from a sharing provider belongs to several trees.
+            # A request that also uses a sharing provider belongs to several trees.
             for root in {self.summaries[rp]['root_provider_uuid'] for rp in request['allocations']}:
                 by_root.setdefault(root, []).append(request)
         return by_root
 
 
 class CandidateCache:
-    """Placement's answers of the last BELIEVED seconds, by query, for all selects. Many threads may use it.
+    """Placement's answers of the last BELIEVED seconds, by query, for all scheduling calls. Many threads may use it.
 
     Many equal requests at the same time for devices that only Placement knows (vGPUs, accelerators) send only one
-    query. Claims made after the answer are subtracted (``RemainingCapacity``). Each choice is still checked by its
-    claim, and a stored answer never causes a refusal. A stored answer is no longer used if hosts were added or removed,
-    or if one of its hosts has no capacity left.
+    query. Claims that were made after the answer are subtracted (``RemainingCapacity``). Each choice is still checked
+    by its claim, and a stored answer never causes a refusal. A stored answer is no longer used if hosts were added or
+    removed, or if one of its hosts has no capacity left.
     """
 
     def __init__(self) -> None:
@@ -100,9 +100,9 @@ class CandidateCache:
     def turn(self, query: CandidateQuery, hosts: bytes) -> Iterator[CandidateResponse | None]:
         """Yield a stored answer to this query that is young enough, or None if the caller must send the query.
 
-        If another select is sending an equal query, its answer is awaited, up to WAIT seconds. A caller that gets None
-        must call ``keep`` with the answer; other selects wait until its block ends. ``hosts`` is the value of
-        ``Table.standing``.
+        If another thread is sending an equal query, its answer is awaited, up to WAIT seconds. A caller that gets None
+        must call ``keep`` with Placement's answer; threads with an equal query wait until the caller's block ends.
+        ``hosts`` is the fingerprint that ``Table.standing`` returned.
         """
         key = hosts, tuple(query.pairs())
         with self._changed:
@@ -122,7 +122,7 @@ class CandidateCache:
                     self._changed.notify_all()
 
     def keep(self, answer: CandidateResponse) -> None:
-        """Store an answer for other selects, unless it cannot be kept."""
+        """Store an answer for other scheduling calls, unless ``can_be_kept`` forbids it or groups were left out."""
         if can_be_kept(answer.query) and not answer.clones:
             with self._changed:
                 self._of = {key: kept for key, kept in self._of.items() if kept.asked + BELIEVED > answer.asked}
@@ -132,18 +132,18 @@ class CandidateCache:
 
 
 def can_be_kept(query: CandidateQuery) -> bool:
-    """Return whether an answer to this query may be stored.
+    """Return whether an answer to this query may be stored and used for other requests.
 
-    Return False if the query names aggregates, because their hosts may change at any moment.
+    Return False if the query names aggregates, because the hosts of an aggregate may change at any moment.
     """
     return not any(group.aggregates or group.forbidden_aggregates for group in query.groups.values())
 
 
 class PlacementCandidates:
-    """Hosts and allocation requests of one answer of Placement, as ``select.Offers``.
+    """Hosts and allocation requests of one answer of Placement; it implements ``select.Offers``.
 
-    With ``alone``, claims made after the answer are not subtracted. With ``kept``, the answer is a stored one, and the
-    select ends at the first refused claim.
+    If ``alone`` is True, claims that were made after the answer are not subtracted. If ``kept`` is True, the answer is
+    a stored one, and the choice ends at the first refused claim.
     """
 
     most: int | None = None
@@ -171,10 +171,10 @@ class PlacementCandidates:
 
     @property
     def whole(self) -> bool:
-        """True if each host of the answer still has capacity for a server.
+        """True if each host of the answer still has capacity for one server, after claims made since the answer.
 
-        Claims made since the answer are subtracted. If it is False, the answer must not be used, because these claims
-        may have been released meanwhile. Callers must hold the table's lock.
+        If it is False, the answer must not be used, because these claims may have been released in the meantime.
+        Callers must hold the host table's lock.
         """
         return all(any(self.room.fits(one) for one in requests) for requests in self._of.values())
 
@@ -199,18 +199,18 @@ class PlacementCandidates:
         return found
 
     def masks(self, look: HostArrays, first: bool) -> Iterator[tuple[str, Mask]]:
-        """Return an empty iterator, because Placement's answer already meets all needs."""
+        """Return an empty iterator, because the hosts in Placement's answer meet all conditions already."""
         return iter(())
 
     def candidates(self, host: HostState) -> list[Request] | None:
-        """Return the host's allocation requests, with groups that Placement was not asked for filled in."""
+        """Return the host's allocation requests, completed with the groups that the query to Placement left out."""
         requests = list(self._of.get(host.uuid, ()))
         if not self._answer.clones:
             return requests
         return expand(requests, self._answer.query, self._answer.clones, self.room, host.may_give, host.cell_of)
 
     def requests(self, place: int, host: HostState) -> list[Request] | None:
-        """Return the host's allocation requests that filters have left."""
+        """Return the host's allocation requests that the filters have not removed."""
         return host.allocation_candidates
 
     def qualifies(self, host: HostState) -> bool:
@@ -227,9 +227,9 @@ class PlacementCandidates:
 
 
 class CurrentHost:
-    """Hosts for a server that is rebuilt on the host that its request names, as ``select.Offers``.
+    """The hosts for a rebuild; it implements ``select.Offers``.
 
-    Nothing is allocated.
+    A server that is rebuilt stays on the host that its request names, so nothing is allocated.
     """
 
     final = True
@@ -247,7 +247,7 @@ class CurrentHost:
         return self._snapshot.table.usable(self._snapshot.cells.uuids())
 
     def masks(self, look: HostArrays, first: bool) -> Iterator[tuple[str, Mask]]:
-        """Return an empty iterator, because the host has no further needs to meet."""
+        """Return an empty iterator, because there are no conditions other than the filters."""
         return iter(())
 
     def candidates(self, host: HostState) -> list[Request] | None:

@@ -1,13 +1,13 @@
-"""Write a select's choices into Placement as allocations ("claims"), and release them if they are not needed.
+"""Write the chosen hosts into Placement as allocations ("claims"), and release claims that are not needed.
 
     claims = Claims(client, query, asker, project_id=…, user_id=…, host_of=…)
     plan = Select(…, claims).plan(uuids)
     kept = claims.confirm(uuids)            # the servers whose caller still waits; raises Cancelled if there are none
 
-If a server already has an allocation, an earlier select has written it, whose answer was lost. The claim then fails
-with 409, and the existing allocation is used (operations.md, rule 9). It is written again, so that the earlier select
-can no longer remove it. An existing allocation is never released here: a select releases only allocations that it wrote
-itself, and only if they were not written again meanwhile.
+If a server already has an allocation, an earlier scheduling call has written it, and the answer of that call was lost.
+Placement then answers 409 to the claim, and the existing allocation is used (operations.md, rule 9). It is written
+again, so that the earlier call can no longer remove it. A call releases only allocations that it wrote itself, and only
+if no other call has written them again.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ LOG = logging.getLogger(__name__)
 
 # Placement creates a consumer with generation 0, and increments it with each write.
 FIRST_GENERATION = 1
-# Seconds between attempts to release a claim while Placement does not answer. No other process releases it.
+# Seconds between attempts to release a claim if Placement does not answer. No other process releases the claim.
 DROP_PAUSES = (0.2, 1.0, 3.0)
 
 
 @dataclass(frozen=True)
 class Caller:
-    """The caller of a select, which waits for its answer.
+    """The caller of ``select_destinations``, which waits for the answer.
 
-    ``until`` is the end of the caller's waiting time by this machine's monotonic clock, or None if it has no end.
+    ``until`` is the end of the caller's waiting time by this machine's monotonic clock, or None if there is no limit.
     ``waiting()`` returns the servers whose boot operations still wait for a host, and raises Unanswered if the database
-    does not answer. It is None if the request does not come from an operation.
+    does not answer. ``waiting`` is None if the request does not come from an operation.
     """
 
     until: float | None = None
@@ -56,11 +56,11 @@ class Caller:
 
     @classmethod
     def of(cls, time_left: float | None, waiting: Callable[[], set[str]] | None = None) -> Caller:
-        """Return a caller that waits for ``time_left`` seconds from now, or without a limit if it is None."""
+        """Return a caller that waits for ``time_left`` seconds from now. None means that there is no limit."""
         return cls(None if time_left is None else time.monotonic() + time_left, waiting)
 
     def check_time(self) -> None:
-        """Raise Unanswered if the caller's waiting time is over."""
+        """Raise Unanswered if the caller no longer waits, because its waiting time is over."""
         if self.until is not None and time.monotonic() > self.until:
             raise errors.Unanswered(who='the scheduler', reason='the scheduling deadline has passed')
 
@@ -70,9 +70,9 @@ class Caller:
 
 
 class Claims:
-    """The claims of one select in Placement.
+    """The claims in Placement that one call of ``select_destinations`` makes.
 
-    ``host_of(provider uuids)`` returns the HostState whose uuid is one of these, or None.
+    ``host_of(provider uuids)`` returns the HostState of the host that is one of these providers, or None.
     """
 
     def __init__(
@@ -87,16 +87,16 @@ class Claims:
     ) -> None:
         self._placement, self.query, self._asker = placement, query, asker
         self._host_of, self._owner = host_of, dict[str, Any](project_id=project_id, user_id=user_id)
-        # The same query for hosts that report no dedicated CPUs.
+        # The same query without dedicated CPUs (PCPU), for hosts that do not report dedicated CPUs.
         self.fallback: CandidateQuery | None = None
-        # Allocations that this select wrote and has not released, as {server: allocations}.
+        # {server: allocations} that this call wrote and has not released.
         self._made: dict[str, Allocations] = {}
 
     def claim(self, uuid: str, host: HostState, request: Request) -> Candidate | None:
         """Allocate ``request`` to the server, and return the choice, or None if the host has no capacity after all.
 
-        After None, the caller may try another candidate. If the server already has an allocation, this returns the
-        result of ``existing``. Raises Unanswered if Placement does not answer or the request's time is over.
+        After None, the caller may try another candidate. If the server already has an allocation, the result is that of
+        ``existing``. Raises Unanswered if Placement does not answer or the caller's waiting time is over.
         """
         try:
             self.put(uuid, request)
@@ -110,7 +110,7 @@ class Claims:
             )
             return None
         except PlacementInvalid as error:
-            # A provider was deleted since Placement's answer.
+            # A provider was deleted after Placement's answer.
             LOG.warning(
                 'Placement refused the allocation on %(host)s: %(error)s',
                 {'host': host, 'error': error},
@@ -120,13 +120,13 @@ class Claims:
         return Candidate(host, request)
 
     def put(self, uuid: str, request: Request) -> None:
-        """Write the server's allocation.
+        """Write the server's allocation to Placement.
 
         Raises:
-            PlacementConflict: If Placement refused the allocation, which is not written then.
-            PlacementInvalid: If Placement refused the allocation, which is not written then.
-            Unanswered: If Placement does not answer, or if the request's time is over. An allocation that was written
-                too late is released.
+            PlacementConflict: If Placement refused the allocation and wrote nothing.
+            PlacementInvalid: If Placement refused the allocation and wrote nothing.
+            Unanswered: If Placement does not answer, or if the caller's waiting time is over. An allocation that was
+                written too late is released.
         """
         self.check_time()
         self._placement.claim(uuid, request['allocations'], request.get('mappings'), **self._owner)
@@ -134,16 +134,16 @@ class Claims:
         try:
             self.check_time()
         except errors.Unanswered:
-            # The flow's undo may have run before this allocation was written.
+            # The caller's flow may have been undone before this allocation was written, so the allocation is released
+            # here.
             self.give_back([uuid])
             raise
 
     def existing(self, uuid: str) -> Candidate | None:
-        """Return the allocation that the server already has as a choice, or None if it has none.
+        """Return the server's existing allocation as a choice, or None if the server has no allocation.
 
-        Raises NoValidHost if this allocation is not the one that is requested now, or if its host does not exist.
-        Raises Unanswered if other writers change the allocation repeatedly, or if Placement or a database does not
-        answer.
+        Raises NoValidHost if the existing allocation does not match the request, or if its host does not exist. Raises
+        Unanswered if other writers change the allocation repeatedly, or if Placement or a database does not answer.
         """
         for _ in range(WRITE_ATTEMPTS):
             held = self._placement.get_allocations(uuid)
@@ -172,10 +172,10 @@ class Claims:
         return Candidate(host, {'allocations': given, 'mappings': mappings}, held=True)
 
     def _take_up(self, uuid: str, choice: Candidate, generation: int) -> bool:
-        """Write the found allocation again with a new generation.
+        """Write the existing allocation again, so that it gets a new generation (Placement's change counter).
 
-        Because of the new generation, a select without a caller can no longer remove the allocation. Return False if
-        another writer changed it meanwhile. If this select's caller no longer waits, nothing is written.
+        With the new generation, the earlier call that wrote the allocation can no longer remove it. Return False if
+        another writer changed the allocation meanwhile. If the caller of this call no longer waits, nothing is written.
         """
         if not self._asker.waits_for([uuid]):
             return True
@@ -187,7 +187,7 @@ class Claims:
         except errors.PlacementConflict as error:
             if is_consumer_conflict(error):
                 return False
-            # The host offers less than at the time of the claim. The host itself will refuse the server.
+            # The host has less capacity than when it was claimed. The host itself will refuse the server.
             LOG.debug(
                 'The allocation of server %(uuid)s was not written again: %(error)s',
                 {'uuid': uuid, 'error': error},
@@ -200,10 +200,10 @@ class Claims:
         self._asker.check_time()
 
     def confirm(self, uuids: Collection[str]) -> set[str]:
-        """Return the servers whose caller still waits, and release the claims of the others.
+        """Return the servers whose caller still waits, and release the claims of the other servers.
 
-        It must be called after the last claim. Raises Cancelled if no caller waits, after all claims of this select are
-        released, and Unanswered if the database does not answer.
+        This must be called after the last claim. Raises Cancelled if no caller waits; all claims of this call are
+        released in this case. Raises Unanswered if the database does not answer.
         """
         waiting = self._asker.waits_for(uuids)
         self.give_back(set(uuids) - waiting)
@@ -212,10 +212,10 @@ class Claims:
         return waiting
 
     def leave(self) -> None:
-        """Keep the claims of a select that ends because a database or Placement does not answer.
+        """Keep the claims of a call that ends because a database or Placement does not answer.
 
-        The next select of the same flow takes them over. Claims for servers whose operations no longer wait are
-        released, because no flow would do it.
+        The next attempt of the same flow finds the claims and uses them. Claims for servers whose operations no longer
+        wait are released, because no flow would release them.
         """
         try:
             gone = self._made.keys() - self._asker.waits_for(self._made) if self._made else set()
@@ -229,9 +229,9 @@ class Claims:
         self.give_back(gone)
 
     def give_back(self, uuids: Collection[str] | None = None) -> None:
-        """Release the allocations that this select wrote for these servers, or for all servers if ``uuids`` is None.
+        """Release the allocations that this call wrote for these servers, or for all servers if ``uuids`` is None.
 
-        An allocation that another select has written again is not released.
+        An allocation that another call has written again is not released.
         """
         for uuid in sorted(self._made if uuids is None else self._made.keys() & uuids):
             self._give_back(uuid, self._made.pop(uuid))
@@ -253,7 +253,8 @@ class Claims:
                     time.sleep(pause)
 
     def _drop(self, uuid: str, allocations: Allocations) -> None:
-        # A claim after a removal starts with the same generation again, so the amounts are compared, too.
+        # If an allocation was removed and claimed again, it has the same generation as before.
+        # So the amounts are compared, too.
         if not same_allocations(self._placement.get_allocations(uuid)['allocations'], allocations):
             return
         try:
@@ -269,10 +270,10 @@ class Claims:
 def mappings_of(
     query: CandidateQuery, allocations: Allocations, traits_of: Callable[[str], set[str]]
 ) -> dict[str, list[str]] | None:
-    """Return {group: [provider]} for these allocations, or None if they are not an answer to the query.
+    """Return {group: [provider]} for these allocations, or None if they do not fit the query.
 
-    Placement does not store mappings, so they are computed again. Traits are read only where two different groups ask
-    for the same class.
+    Placement does not store this mapping, so it is computed again. Traits of a provider are read only if two different
+    groups ask for the same resource class.
     """
     left = uses({'allocations': allocations})
     if _total(left) != query.resources():
@@ -317,9 +318,9 @@ def _assign(
     suits: Callable[[str, str], bool],
     found: dict[str, str],
 ) -> bool:
-    """Assign a provider to each group, depth first, and subtract the groups' resources from ``left``.
+    """Assign a provider to each group by a depth-first search, and subtract the groups' resources from ``left``.
 
-    Return False if this is impossible.
+    The result is written to ``found``. Return False if not all groups can be assigned.
     """
     if not suffixes:
         return True

@@ -4,11 +4,11 @@
     found = client.allocation_candidates(query.pairs())
     requests = expand(found, query, clones, room)       # each with 'R-0' … 'R-7', 'S-0' on devices that fit together
 
-For k equal groups, Placement returns all ordered choices, and for k different groups all combinations. Measured: five
-groups of eight devices take 3 s, eight of eight do not finish. If Placement is asked for one group of a kind, it
-returns each provider that may serve any group of the kind. For a kind that it is not asked for, the provider summaries
-of the host's tree show which providers may serve it. Functions of this module choose providers for all groups, none of
-them more often than its capacity allows. The claim checks the result like any other.
+For k equal groups, Placement returns all ordered choices, and for k different groups all combinations. For a host with
+eight devices, five groups take 3 s, and eight groups do not finish. If Placement is asked for only one of several equal
+groups, it returns each provider that can serve one of them. For groups that Placement is not asked for, the provider
+summaries show which providers can serve them. This module then chooses a provider for each group, without exceeding the
+capacity of a provider. The claim checks the result like any other.
 """
 
 from __future__ import annotations
@@ -25,21 +25,25 @@ from kilonova.scheduler.hosts.reservations import Request
 from kilonova.scheduler.placement.query import CandidateQuery, Group
 from kilonova.scheduler.placement.room import RemainingCapacity
 
-# Maximal number of choices for one host and one set of other groups, so that filters find an acceptable one.
+# Maximum number of choices for one host and one set of other groups, so that filters find an acceptable one.
 MAX_CHOICES = 64
-# An answer without a limit may contain all hosts. So the total number of choices is limited to the first number, but
-# each host gets at least the second.
+# An answer without a limit may contain all hosts, so the total number of choices is limited to MANY_CHOICES.
+# Each host gets at least LEAST_CHOICES choices.
 MANY_CHOICES, LEAST_CHOICES = 2000, 8
 
-# Capacity of a provider for one device: (provider, distinction from the other slots of this provider).
+# A slot is the capacity of a provider for one device: (provider, what distinguishes it from the provider's other
+# slots).
 Slot = tuple[str, Hashable]
-# A choice has the slots of each kind.
+# One choice: for each kind of groups, a tuple of the chosen slots.
 Slots = tuple[tuple[Slot, ...], ...]
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """A set of equal groups. ``asked`` is True if Placement was asked for the first of them."""
+    """A kind: the request groups that ask for the same.
+
+    ``asked`` is True if Placement was asked for the first group.
+    """
 
     group: Group
     suffixes: list[str]
@@ -58,10 +62,11 @@ def expand(
     usable: Callable[[str], bool] = lambda provider: True,
     near: Callable[[str], Any] = lambda provider: 0,
 ) -> list[Request]:
-    """Return the allocation requests of one host with the remaining groups filled in.
+    """Return the allocation requests of one host, completed with the groups that Placement was not asked for.
 
-    ``requests`` are Placement's requests of this host. ``usable`` returns False for providers that the host would not
-    give. Providers for which ``near`` returns the same value are neighbours, and are preferred together.
+    ``requests`` are Placement's requests of this host. ``usable`` returns False for providers whose devices the host
+    would refuse to give. Providers for which ``near`` returns the same value (for example, the NUMA cell) are
+    neighbours, and are preferred together.
     """
     kinds = [
         _Kind(
@@ -95,7 +100,7 @@ def _expand(
     taken = {rp for suffix, rps in base['mappings'].items() if suffix for rp in rps} if isolate else set()
     slots: list[list[Slot]] = []
     for kind, able in zip(kinds, providers, strict=True):
-        # Kinds with the same resources share the slots of a provider; isolated groups do not share any.
+        # Groups with the same resources share the slots of a provider. Isolated groups must have different providers.
         what = None if isolate else tuple(sorted(kind.resources.items()))
         times = 1 if isolate else sum(len(one.suffixes) for one in kinds if one.resources == kind.resources)
         slots.append(
@@ -118,9 +123,9 @@ def _expand(
 def _by_base(
     requests: list[Request], kinds: list[_Kind], room: RemainingCapacity
 ) -> Iterator[tuple[Request, list[list[str]]]]:
-    """Yield (request without the providers of the kinds, list of the providers of each kind).
+    """Yield (request without the providers of the kinds, list of the possible providers of each kind).
 
-    Requests that differ only in the providers of the kinds are combined.
+    A kind is a set of equal groups. Requests that differ only in the providers of the kinds are combined.
     """
     bases: dict[Any, tuple[Request, list[dict[str, None]]]] = {}
     for request in requests:
@@ -133,7 +138,7 @@ def _by_base(
             if kind.asked:
                 able[request['mappings'][kind.suffixes[0]][0]] = None
     for base, found in bases.values():
-        # Placement was asked for at least one kind of devices.
+        # Placement was asked for at least one kind of devices, so at least one provider is known.
         beside = next(provider for able in found for provider in able)
         yield (
             base,
@@ -168,7 +173,7 @@ def _frozen(base: Request) -> tuple[Any, ...]:
 
 
 def _choices(slots: list[list[Slot]], counts: list[int], near: Callable[[str], Any], most: int) -> Iterator[Slots]:
-    """Yield up to ``most`` different choices of ``counts`` slots of each kind, those with neighbours first."""
+    """Yield up to ``most`` different choices with ``counts`` slots of each kind, choices of neighbours first."""
     number = math.prod(map(math.comb, map(len, slots), counts))
     if not number:
         return
@@ -185,10 +190,10 @@ def _choices(slots: list[list[Slot]], counts: list[int], near: Callable[[str], A
 
 
 def _neighbours(slots: list[list[Slot]], counts: list[int], near: Callable[[str], Any]) -> Iterator[Slots | None]:
-    """Yield choices that start at each slot of each neighbourhood.
+    """Yield choices of slots that are near each other, for example on the same NUMA cell.
 
-    Because of the different starts, a slot that turns out to be unusable is not part of all of the first choices. A
-    choice is None if there are too few slots.
+    Each choice starts at another slot, so that one unusable slot does not spoil all of the first choices. A choice is
+    None if there are too few slots.
     """
     around: list[dict[Any, list[Slot]]] = []
     for of_kind in slots:
@@ -211,9 +216,9 @@ def _turned(slots: list[Slot], turn: int) -> list[Slot]:
 
 
 def _others(slots: list[list[Slot]], counts: list[int], number: int) -> Iterator[Slots | None]:
-    """Yield all ``number`` choices if they are few or of one kind, otherwise random ones.
+    """Yield all ``number`` choices if they are few or have one kind of groups, otherwise random choices.
 
-    A choice is None if it takes a slot twice or if there are too few slots.
+    A choice is None if it uses a slot twice or if there are too few slots.
     """
     if len(slots) == 1 or number <= 16 * MAX_CHOICES:
         ways = itertools.product(*map(itertools.combinations, slots, counts))
@@ -221,14 +226,14 @@ def _others(slots: list[list[Slot]], counts: list[int], number: int) -> Iterator
             taken = [slot for of_kind in choice for slot in of_kind]
             yield choice if len(set(taken)) == len(taken) else None
         return
-    # A fixed seed, so that the same choices are made each time.
+    # The seed is fixed, so that the same choices are made each time.
     rng = random.Random(0)
     for _ in range(4 * MAX_CHOICES):
         yield _matched([rng.sample(of_kind, len(of_kind)) for of_kind in slots], counts)
 
 
 def _matched(orders: list[list[Slot]], counts: Sequence[int]) -> Slots | None:
-    """Return ``counts`` slots for each kind, none of them twice, or None if this is impossible.
+    """Return ``counts`` slots for each kind, without using a slot twice, or None if this is impossible.
 
     Slots are taken in the given order.
     """
@@ -240,7 +245,7 @@ def _matched(orders: list[list[Slot]], counts: Sequence[int]) -> Slots | None:
                 owner[slot] = kind
                 return True
         for slot in orders[kind]:
-            # Another kind may exchange this slot for another one.
+            # All slots of this kind are taken. Another kind may exchange one of them for a different slot.
             if owner[slot] != kind and slot not in tried:
                 tried.add(slot)
                 if give(owner[slot], tried):

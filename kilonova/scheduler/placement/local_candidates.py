@@ -1,16 +1,15 @@
 """Choose hosts from the scheduler's own data, so that Placement is queried only about the chosen host.
 
-    offers = LocalCandidates.of(snapshot, qualified, spec, query, claims)  # None if the request needs Placement's
-    answer
+    offers = LocalCandidates.of(snapshot, qualified, spec, query, claims)  # None: Placement must be asked
 
 The more hosts there are, the longer Placement needs for allocation candidates. A query about one host and a claim
-always take the same time, and they are sufficient. So requests that need only data in the rows of hosts (VCPU, memory,
-disk, passthrough devices by their default class, a zone) are decided here. Placement is queried whether the best host
-has the traits and aggregates, and then receives the claim, which checks the amounts. A positive answer about traits is
-used for some seconds.
+always take the same time. So requests that need only values in the rows of hosts (VCPU, memory, disk, passthrough
+devices by their default class, a zone) are decided here. Placement is asked whether the best host has the traits and
+aggregates, and then receives the claim, which checks the amounts. A positive answer about traits is used for some
+seconds.
 
 Placement is asked for candidates in all other cases: if the request needs a class or trait that only Placement knows,
-if no host passes, or if Placement refuses the chosen hosts. So this view never refuses a request, and never chooses a
+if no host passes, or if Placement refuses the chosen hosts. So this module never refuses a request, and never chooses a
 host that Placement would have refused a few seconds earlier.
 """
 
@@ -38,9 +37,9 @@ from kilonova.scheduler.prefilters.owner import OWNER
 
 LOG = logging.getLogger(__name__)
 
-# Number of refused hosts after which Placement is asked for candidates, because the scheduler's data is outdated then.
+# After this number of refused hosts Placement is asked for candidates, because the scheduler's data is outdated.
 REFUSALS = 3
-# With this number of stored answers about traits, expired ones are removed.
+# If this number of answers about traits is stored, expired answers are removed.
 MOST_BELIEVED = 10_000
 # Number of hosts whose devices are checked one by one before Placement is asked for candidates.
 TRIES = 64
@@ -52,9 +51,9 @@ class Need:
     """Resources that one server of a request needs.
 
     Attributes:
-        amounts: Amount of each resource class.
+        amounts: {resource class: amount}, without devices.
         zone: Sets of aggregate uuids. The host must be in one aggregate of each set.
-        devices: Resource class of the device for each request group.
+        devices: {suffix of a request group: resource class of its device}.
     """
 
     amounts: dict[str, int]
@@ -64,7 +63,7 @@ class Need:
     def request(self, root: str, mappings: dict[str, list[str]]) -> Request:
         """Return the allocation request for the host with this root provider.
 
-        ``mappings`` is {request group: [provider of its device]}.
+        ``mappings`` is {suffix of a request group: [provider of the group's device]}.
         """
         allocations: dict[str, Any] = {root: {'resources': dict(self.amounts)}}
         for suffix, name in self.devices.items():
@@ -74,7 +73,7 @@ class Need:
 
 
 def need(spec: RequestSpec, query: CandidateQuery) -> Need | None:
-    """Return what a server of the request needs, or None if the scheduler's own data cannot answer the request."""
+    """Return the resources that a server needs, or None if the scheduler's own data is not enough for the request."""
     unnamed = query.unnamed
     if (
         query.root_required - {OWNER}
@@ -105,7 +104,7 @@ def need(spec: RequestSpec, query: CandidateQuery) -> Need | None:
 
 
 class TraitCache:
-    """Answers of Placement whether hosts have traits and aggregates, for all selects. Many threads may use it."""
+    """Placement's positive answers to the question whether a host has certain traits. Many threads may use it."""
 
     def __init__(self, placement: PlacementClient) -> None:
         self._placement = placement
@@ -115,8 +114,8 @@ class TraitCache:
     def has(self, uuid: str, query: CandidateQuery) -> bool:
         """Return whether a host has the query's traits and aggregates. Sends at most one request to Placement.
 
-        A positive answer about traits is kept for BELIEVED seconds, because computes write these traits together with
-        rows that each select reads. Negative answers and answers about aggregates are not kept.
+        A positive answer about traits is kept for BELIEVED seconds: computes write these traits together with their
+        rows, which are read for each scheduling call. Negative answers and answers about aggregates are not kept.
         """
         if query.unnamed.aggregates:
             return self._ask(uuid, query)
@@ -135,7 +134,7 @@ class TraitCache:
 
 
 class LocalCandidates:
-    """Hosts from the scheduler's own data, as ``select.Offers`` of one select."""
+    """Hosts that are chosen with the scheduler's own data, for one request; it implements ``select.Offers``."""
 
     final = False
     most: int | None = TRIES
@@ -154,7 +153,7 @@ class LocalCandidates:
     def of(
         cls, snapshot: HostSnapshot, qualified: TraitCache, spec: RequestSpec, query: CandidateQuery, claims: Claims
     ) -> LocalCandidates | None:
-        """Return the view for a request, or None if the request needs more than the scheduler's own data."""
+        """Return the object for a request, or None if the request needs more than the scheduler's own data."""
         asked = need(spec, query)
         return None if asked is None else cls(snapshot, qualified, spec, asked, claims)
 
@@ -195,9 +194,9 @@ class LocalCandidates:
         return [self._need.request(host.uuid, mappings)]
 
     def qualifies(self, host: HostState) -> bool:
-        """Return whether the host has the traits and aggregates in Placement.
+        """Return whether Placement says that the host has the traits and aggregates that the request needs.
 
-        Raises Unanswered if the request's time is over.
+        Raises Unanswered if the caller's waiting time is over.
         """
         self._claims.check_time()
         if self._qualified.has(host.uuid, self._claims.query):
@@ -208,7 +207,7 @@ class LocalCandidates:
     def _roomy(self) -> Mask:
         """Return the mask of the hosts whose rows show enough free amounts.
 
-        Placement may have reserved some of them.
+        Placement may have allocated some of these amounts already.
         """
         table, amounts = self._table, self._need.amounts
         found = table['ram_room_mb'] >= amounts.get('MEMORY_MB', 0)

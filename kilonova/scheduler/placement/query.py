@@ -30,16 +30,17 @@ from kilonova.virt.hardware import amounts, constraints
 LOG = logging.getLogger(__name__)
 
 _EXTRA_SPEC = re.compile(f'(?P<what>resources|trait){amounts.SUFFIX_AND_NAME}')
-# Hints that name other servers. The hosts that match them may be at the end of the answer, so it must have no limit.
+# Hints that name other servers.
+# Matching hosts may be at the end of Placement's answer, so the answer must have no limit.
 _UNLIMITED_HINTS = ('group', 'same_host', 'different_host')
-# With more named groups than this, Placement is asked for fewer groups, and the rest is composed in ``expand``.
-# Placement computes all combinations of a host: 8 · 7 · 6 … for equal groups, 8 · 8 · 8 … for different ones (5 of 8
-# take 3 s).
+# With more named groups, Placement is asked for fewer groups, and ``expand`` composes the rest.
+# Placement computes all combinations of a host: 8 · 7 · 6 … for equal groups, 8 · 8 · 8 … for different groups.
+# Five groups on a host with 8 devices take 3 s.
 FEW_GROUPS = 2
 
 
 class RequestFilterFailed(errors.KilonovaError):
-    """The request asks for something that no host can have. Scheduling ends with this reason."""
+    """No host can have what the request asks for. Scheduling ends with this reason."""
 
     msg_fmt = 'Scheduling failed: %(reason)s'
 
@@ -74,11 +75,11 @@ class Group:
 
     @property
     def empty(self) -> bool:
-        """True if the group asks for nothing."""
+        """True if the group asks for no resources, traits or aggregates."""
         return self == Group()
 
     def key(self) -> tuple[Any, ...]:
-        """Return a key that is equal for groups that ask for the same."""
+        """Return a tuple that is equal for groups with equal resources, traits and aggregates."""
         return (
             tuple(sorted(self.resources.items())),
             tuple(sorted(self.required)),
@@ -93,8 +94,8 @@ class Group:
 class CandidateQuery:
     """The parameters of GET /allocation_candidates.
 
-    ``pci_groups`` has the suffixes of groups for PCI devices. ``left_out`` has the first group of each kind that
-    Placement is not asked for (see ``collapsed``).
+    ``pci_groups`` has the suffixes of groups for PCI devices. ``left_out`` is {suffix: group} with one group of each
+    kind that Placement is not asked for (see ``collapsed``).
     """
 
     groups: dict[str, Group] = field(default_factory=lambda: {'': Group()})
@@ -108,7 +109,7 @@ class CandidateQuery:
 
     @property
     def unnamed(self) -> Group:
-        """The group without suffix."""
+        """The group without a suffix, whose resources may come from several providers of a host."""
         return self.groups['']
 
     def resources(self) -> dict[str, int]:
@@ -134,13 +135,12 @@ class CandidateQuery:
         return sorted(pairs)
 
     def collapsed(self) -> tuple[CandidateQuery, dict[str, list[str]]]:
-        """Return a query with fewer groups, and {suffix of a kind's first group: suffixes of its other groups}.
+        """Return a query with fewer groups, and {suffix of a group that is kept: suffixes of equal groups}.
 
-        The query has at most one group of each kind, and groups of at most one kind of devices if there are many. The
-        dict contains the kinds that ``expand`` must compose. One kind of devices is kept, so that hosts without any
-        devices are not in the answer. If kinds are left out, the answer has no limit: Placement does not know these
-        kinds, and the hosts that have them may be at the end of the list. The query itself and an empty dict are
-        returned if there are few groups.
+        Of several equal groups, only one is sent. If there are still many, only one kind of device groups is sent; it
+        is needed so that hosts without devices are not in the answer. ``expand`` composes the missing groups. If kinds
+        are left out, the answer has no limit, because hosts that have the left-out devices may be at the end of the
+        list. If there are few groups, the query itself and an empty dict are returned.
         """
         named = [suffix for suffix, group in self.groups.items() if suffix and group.resources]
         if len(named) <= FEW_GROUPS:
@@ -154,7 +154,7 @@ class CandidateQuery:
         gone = {suffix for suffixes in kinds for suffix in suffixes[1:]}
         left_out = {}
         if len(named) - len(gone) > FEW_GROUPS:
-            # Ask for the kind with the most groups, because hosts with that many devices are the rarest.
+            # The kind with the most groups is sent, because hosts with that many devices are the rarest.
             devices = sorted((suffixes for suffixes in kinds if self._composable(suffixes)), key=len, reverse=True)
             left_out = {suffixes[0]: self.groups[suffixes[0]] for suffixes in devices[1:]}
         clones = {
@@ -170,7 +170,7 @@ class CandidateQuery:
         return replace(self, groups=groups, left_out=left_out, limit=None if left_out else self.limit), clones
 
     def _composable(self, suffixes: list[str]) -> bool:
-        """Return whether these equal groups are devices that Placement's provider summaries describe completely."""
+        """Return whether Placement's provider summaries are enough to find providers for these equal groups."""
         group = self.groups[suffixes[0]]
         return self.pci_groups.issuperset(suffixes) and group == Group(
             resources=group.resources, required=group.required, forbidden=group.forbidden
@@ -205,9 +205,9 @@ def build(
 ) -> CandidateQuery:
     """Return the query for a request.
 
-    ``in_tree`` is the uuid of the only compute node that may take the servers. With ``many_nodes`` they may go to one
-    host of several nodes, so the answer has no limit. With ``pinning`` False, dedicated CPUs are requested as VCPU.
-    Raises pci.request.PciInvalidAlias for an alias that Placement cannot express.
+    ``in_tree`` is the uuid of the only compute node that may take the servers. If ``many_nodes`` is True, the request
+    names a host with several nodes, so the answer has no limit. If ``pinning`` is False, dedicated CPUs are requested
+    as VCPU. Raises pci.request.PciInvalidAlias for an alias that Placement cannot express.
     """
     query = CandidateQuery(limit=max_results)
     _read_extra_specs(query, spec.flavor.extra_specs)
@@ -233,7 +233,7 @@ def build(
 
 
 def own_classes(query: CandidateQuery, extra_specs: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield (extra spec, resource class) for custom resource classes that the flavor asks for."""
+    """Yield (extra spec, resource class) for the custom resource classes that the flavor's extra specs request."""
     for key in extra_specs:
         found = _EXTRA_SPEC.fullmatch(key)
         if found is not None and found['what'] == 'resources' and found['name'].startswith('CUSTOM_'):
@@ -243,7 +243,7 @@ def own_classes(query: CandidateQuery, extra_specs: Mapping[str, str]) -> Iterat
 
 
 def _field(spec: RequestSpec, name: str) -> Any:
-    """Return a field of the request, or None if it is not set. Older callers may leave it unset."""
+    """Return a field of the request, or None if it is not set. Callers of older versions may leave a field unset."""
     return getattr(spec, name) if name in spec else None
 
 
@@ -265,7 +265,7 @@ def wants(spec: RequestSpec, extra_spec: str, name: str) -> bool:
 
 
 def _read_extra_specs(query: CandidateQuery, extra_specs: dict[str, str]) -> None:
-    """Read ``resources:X``, ``resources<S>:X``, ``trait:T``, ``trait<S>:T`` and ``group_policy``."""
+    """Read the extra specs ``resources:X``, ``resources<S>:X``, ``trait:T``, ``trait<S>:T`` and ``group_policy``."""
     for key, value in extra_specs.items():
         found = _EXTRA_SPEC.fullmatch(key)
         if key == 'group_policy':
@@ -291,7 +291,7 @@ def _read_one(group: Group, what: str, name: str, value: str) -> None:
 
 
 def _read_flavor(query: CandidateQuery, spec: RequestSpec) -> None:
-    """Add VCPU, MEMORY_MB and DISK_GB, except for those that an extra spec names in any group."""
+    """Add VCPU, MEMORY_MB and DISK_GB of the flavor, except resource classes that an extra spec requests."""
     amounts.add_sizes(
         {suffix: group.resources for suffix, group in query.groups.items()},
         spec.flavor,
@@ -300,7 +300,7 @@ def _read_flavor(query: CandidateQuery, spec: RequestSpec) -> None:
 
 
 def _read_cpu_policy(query: CandidateQuery, spec: RequestSpec) -> None:
-    """Ask for PCPU instead of VCPU for dedicated CPUs, and for the traits of the thread policy.
+    """Request PCPU in place of VCPU for dedicated CPUs, and require the traits of the CPU thread policy.
 
     Only hosts that pin CPUs have PCPU.
     """
@@ -331,13 +331,16 @@ def _numa(spec: RequestSpec) -> Any:
     image = _field(spec, 'image')
     properties = image.properties if image is not None and 'properties' in image else NOTHING
     with contextlib.suppress(errors.Invalid):
-        # The API refuses invalid extra specs, but older requests may have them. They were ignored for these requests.
+        # The API refuses invalid extra specs, but older requests may have them. Such extra specs are ignored.
         return constraints.of(spec.flavor, properties)
     return None
 
 
 def _read_device_distance(query: CandidateQuery, spec: RequestSpec) -> None:
-    """Require the trait of drivers that know which NUMA cells share a socket, if the PCI NUMA policy is "socket"."""
+    """Require the driver trait for distances by socket, if the PCI NUMA policy is "socket".
+
+    Drivers with this trait report which NUMA cells share a socket.
+    """
     policy = spec.flavor.extra_specs.get('hw:pci_numa_affinity_policy') or image_property(
         spec, 'hw_pci_numa_affinity_policy'
     )
@@ -352,8 +355,8 @@ def _read_image(query: CandidateQuery, spec: RequestSpec) -> None:
 def _choose_policy(query: CandidateQuery, of_flavor: Iterable[str]) -> None:
     """Set the query's group policy to "none" if it has several named groups and no policy.
 
-    Placement requires a policy then. If the flavor itself has several named groups, it must set the policy, so only a
-    warning is logged.
+    Placement requires a policy for several named groups. If the flavor itself has several, the flavor must set the
+    policy, so only a warning is logged.
     """
     named = {suffix for suffix, group in query.groups.items() if suffix and group.resources}
     if query.policy or len(named) < 2:
@@ -385,7 +388,7 @@ def _trait(traits: dict[str, str], what: str, value: str) -> str:
 
 
 def _read_memory(query: CandidateQuery, spec: RequestSpec) -> None:
-    """Ask for encrypted and persistent memory."""
+    """Request the resources and traits for encrypted and persistent memory."""
     unnamed = query.unnamed
     encrypted = wants(spec, 'hw:mem_encryption', 'hw_mem_encryption')
     if encrypted:
@@ -395,7 +398,7 @@ def _read_memory(query: CandidateQuery, spec: RequestSpec) -> None:
 
 
 def tpm(spec: RequestSpec) -> tuple[str, str] | None:
-    """Return (model, version) of the guest's emulated TPM, or None if no TPM version is set."""
+    """Return (model, version) of the guest's emulated TPM, or None if the request sets no TPM version."""
     version = wanted(spec, 'hw:tpm_version', 'hw_tpm_version')
     return (wanted(spec, 'hw:tpm_model', 'hw_tpm_model') or 'tpm-tis', version) if version else None
 
@@ -416,7 +419,7 @@ def _read_guest(query: CandidateQuery, spec: RequestSpec) -> None:
 
 
 def _read_groups(query: CandidateQuery, spec: RequestSpec, pci_in_placement: bool) -> None:
-    """Add the groups of ports, device profiles and PCI devices."""
+    """Add the request groups of ports, device profiles and PCI devices."""
     wanted = {group.requester_id: group for group in _field(spec, 'requested_resources') or ()}
     if pci_in_placement:
         for group in pci_request.request_groups(_field(spec, 'pci_requests') or []):

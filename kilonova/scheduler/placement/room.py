@@ -1,10 +1,10 @@
-"""Remaining capacity of providers: Placement's answer minus the claims made after it.
+"""Remaining capacity of providers: the capacity in Placement's answer minus the claims made after the answer.
 
     asked = time.monotonic()                               # before the query to Placement
     room = RemainingCapacity(found['provider_summaries'], table.reservations, asked)
     room.fits(request)
 
-Callers must hold the table's lock.
+Callers must hold the host table's lock.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from kilonova.scheduler.placement.query import Group
 
 
 class RemainingCapacity:
-    """Remaining capacity of the providers in one answer of Placement, for one select."""
+    """Remaining capacity of the providers in one answer of Placement."""
 
     def __init__(self, summaries: dict[str, Any], reservations: Reservations | None = None, asked: float = 0.0) -> None:
-        """Take capacities from ``summaries``, the provider_summaries of GET /allocation_candidates.
+        """Read the capacities from ``summaries``, the provider_summaries of GET /allocation_candidates.
 
-        Claims after the monotonic time ``asked`` in ``reservations`` are subtracted; with None nothing is subtracted.
+        Claims that were made after the monotonic time ``asked`` are subtracted. If ``reservations`` is None, nothing is
+        subtracted.
         """
         self._free = {
             (rp, name): amounts['capacity'] - amounts['used']
@@ -46,7 +47,10 @@ class RemainingCapacity:
         return not self._has(request, self._all)
 
     def times(self, provider: str, resources: dict[str, int], base: Request, most: int) -> int:
-        """Return how many times, up to ``most``, the provider can give these resources in addition to ``base``."""
+        """Return how many times the provider can give these resources in addition to the request ``base``.
+
+        The result is at most ``most``.
+        """
         self._look()
         taken = uses(base)
         found: int = min(

@@ -1,4 +1,4 @@
-"""Catch errors of plug-ins: an error costs hosts of one request, but never stops the scheduler.
+"""Catch errors of plug-ins: an error excludes hosts from one request, but never stops the scheduler.
 
     guard = Guard('Filter', one, spec)
     passing = [host for host in hosts if guard.call(one.host_passes, host, spec, default=False)]
@@ -29,12 +29,15 @@ Ts = TypeVarTuple('Ts')
 
 # Number of errors of each plug-in since this process started, by class name.
 FAILED: Counter[str] = Counter()
-# {request: plug-ins that were logged for it}. One request calls its weighers several times.
+# {request: names of plug-ins whose error was logged}. Without it, one request could log an error several times.
 _TOLD: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 
 
 class Guard:
-    """Calls of one plug-in for one request. ``kind`` is the plug-in's kind for the log, for example "Filter"."""
+    """Guard for the calls of one plug-in for one request.
+
+    ``kind`` names the plug-in's type in the log, e.g. "Filter".
+    """
 
     def __init__(self, kind: str, plugin: object, request: object = None) -> None:
         self._kind, self._name, self._request = kind, type(plugin).__name__, request
@@ -47,7 +50,7 @@ class Guard:
     def __exit__(
         self, _kind: type[BaseException] | None, error: BaseException | None, _traceback: TracebackType | None
     ) -> bool:
-        """Suppress the exception that a plug-in raised in the block, and count it. ``Unanswered`` is raised further."""
+        """Suppress and count the exception that a plug-in raised in the block. ``Unanswered`` is not suppressed."""
         if not isinstance(error, Exception) or isinstance(error, errors.Unanswered):
             return False
         self._count += 1
@@ -55,13 +58,13 @@ class Guard:
         return True
 
     def call(self, function: Callable[[*Ts], R], *args: *Ts, default: D) -> R | D:
-        """Return the function's result, or ``default`` if it raised."""
+        """Return the function's result, or ``default`` if the function raised an error."""
         with self:
             return function(*args)
         return default
 
     def report(self) -> None:
-        """Log once for each request how often the plug-in raised, with the traceback of the first error."""
+        """Log how often the plug-in raised an error, with the first traceback. Each request logs this only once."""
         if self._first is None:
             return
         FAILED[self._name] += self._count

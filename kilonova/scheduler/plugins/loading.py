@@ -31,7 +31,7 @@ LOG = logging.getLogger(__name__)
 FILTERS = 'kilonova.scheduler.filters'
 WEIGHERS = 'kilonova.scheduler.weighers'
 PREFILTERS = 'kilonova.scheduler.prefilters'
-# A path of one of Nova's own filters and weighers loads Kilonova's of the same name.
+# A path that begins so names one of Nova's own filters or weighers. Kilonova's class of the same name is loaded.
 NOVA = 'nova.scheduler.'
 
 
@@ -63,9 +63,10 @@ class PluginNameClash(errors.Invalid):
 
 
 class _Installed:
-    """Entry points of a group, and ``ours`` even if the installed package does not list them.
+    """The entry points of a group of plug-ins.
 
-    A plug-in is imported only when it is loaded.
+    The plug-ins in ``ours`` are included even if no installed package lists them. A plug-in is imported only when it is
+    loaded.
     """
 
     def __init__(self, group: str, ours: Iterable[Any] = ()) -> None:
@@ -101,7 +102,7 @@ class _Installed:
                 )
 
     def load(self, names: Collection[str], conf: cfg.ConfigOpts | None = None) -> dict[str, Any]:
-        """Return {name: class} for the installed ones of these names, in the order of ``names``."""
+        """Return {name: class} for the names that are installed, in the order of ``names``."""
         self.check(names)
         found = {}
         for name in names:
@@ -134,7 +135,7 @@ def load_filters(conf: cfg.ConfigOpts) -> list[BaseFilter]:
     for path in paths:
         if path not in ALL_FILTERS:
             classes |= {cls.__name__: cls for cls in _classes(path, 'available_filters', conf, installed)}
-    # A filter that is named by its path has priority over an installed one of the same name.
+    # A filter that is named by its path has priority over an installed filter of the same name.
     rest = [name for name in enabled if name not in classes]
     if everything:
         classes |= installed.load(rest, conf)

@@ -1,11 +1,12 @@
-"""Nova's module names: filters and weighers written for Nova import them and get Kilonova's objects.
+"""Nova's module names: filters and weighers that import them get Kilonova's objects.
 
     from nova.scheduler import filters, weights
     from nova.i18n import _LI
 
-``plugins`` calls ``provide(conf)`` before it loads a plug-in of another package. Nothing is changed if Nova itself can
-be imported. Only names in ``MODULES`` exist; importing another name raises the usual ImportError. ``nova.conf.CONF`` is
-the configuration of the scheduler that loaded plug-ins last. ``oslo_config.cfg.CONF`` is not filled here.
+``plugins`` calls ``provide(conf)`` before it loads a plug-in of another package. If Nova itself can be imported,
+nothing is changed. Only the names in ``MODULES`` exist; importing another name raises the usual ImportError.
+``nova.conf.CONF`` is the configuration of the scheduler that loaded plug-ins last. ``oslo_config.cfg.CONF`` is not
+filled here.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Conf:
-    """Object for ``nova.conf.CONF``: it forwards all reading to the configuration that ``provide`` received last."""
+    """The object ``nova.conf.CONF``: it forwards each access to the configuration that ``provide`` received last."""
 
     _conf: cfg.ConfigOpts | None = None
 
@@ -82,13 +83,13 @@ def _same(text: str) -> str:
 
 
 def instance_uuids_overlap(host_state: HostState, uuids: str | Iterable[str]) -> bool:
-    """Return whether the host has one of these servers (one uuid or several)."""
+    """Return whether the host has at least one of these servers. ``uuids`` is one uuid or several."""
     asked = {uuids} if isinstance(uuids, str) else set(uuids)
     return not asked.isdisjoint(host_state.instances)
 
 
 class BaseFilterHandler:
-    """Runs filters in the same way as the scheduler."""
+    """Runs filters in the same way as the scheduler, for plug-ins that use Nova's class of this name."""
 
     def get_filtered_objects(
         self, filters_: Sequence[filters.BaseFilter], objs: Iterable[Any], spec_obj: RequestSpec, index: int = 0
@@ -213,7 +214,7 @@ MODULES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 
 
 def provide(conf: cfg.ConfigOpts, find: Callable[[str], Any] = importlib.util.find_spec) -> bool:
-    """Add Nova's module names to ``sys.modules``; return False if Nova itself is installed."""
+    """Add Nova's module names to ``sys.modules``. Return False, and add nothing, if Nova itself is installed."""
     Conf._conf = conf  # noqa: SLF001 - the class is this module's
     ours = getattr(sys.modules.get('nova'), '__kilonova__', False)
     if not ours and ('nova' in sys.modules or find('nova') is not None):
@@ -235,6 +236,6 @@ def _module(name: str, values: Mapping[str, Any]) -> types.ModuleType:
     )
     module.__dict__.update(values, __kilonova__=True)
     if any(other.startswith(f'{name}.') for other in MODULES):
-        # A package without files, so that only modules in ``MODULES`` are found.
+        # The empty path makes the module a package without files, so that only modules in ``MODULES`` are found.
         module.__path__ = []
     return module

@@ -3,9 +3,9 @@
     prefilters.run(plugins.load_prefilters(conf), query, spec, facts)
 
 A prefilter is a function ``(query, spec, facts) -> None`` that changes the query. ``facts`` has the settings and
-aggregates that it may need. If it raises ``query.RequestFilterFailed``, scheduling ends. Prefilters are entry points of
-group ``kilonova.scheduler.prefilters``. Kilonova's own run in the order of ``ALL``, and then those of other packages
-sorted by name.
+aggregates that prefilters need. If a prefilter raises ``query.RequestFilterFailed``, scheduling ends. Prefilters are
+entry points of group ``kilonova.scheduler.prefilters``. Kilonova's own run first, in the order of ``ALL``, and then
+those of other packages, sorted by name.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ ALL: tuple[Prefilter, ...] = (
 )
 
 
-# Prefilters with rules of operators about the hosts of servers. The others are about resources that a server needs.
+# Prefilters that apply operators' rules about hosts. All other prefilters add requirements of the server itself.
 POLICIES = (tenant_aggregate, availability_zone, compute_status, isolated_aggregates)
 
 
 def run(prefilters: Iterable[Prefilter], query: CandidateQuery, spec: RequestSpec, facts: PrefilterFacts) -> None:
-    """Run all prefilters in order; for a forced move, skip prefilters with rules of operators (``POLICIES``).
+    """Run all prefilters in order. For a forced move, skip prefilters that apply operators' rules (``POLICIES``).
 
-    If a prefilter raises an error that is not a KilonovaError, RequestFilterFailed is raised instead, because it is
-    unknown which hosts the prefilter would have excluded.
+    If a prefilter raises an error that is not a KilonovaError, RequestFilterFailed is raised in its place, because it
+    is unknown which hosts the prefilter would have excluded.
     """
     forced = is_forced_move(spec)
     for one in prefilters:

@@ -1,4 +1,4 @@
-"""Prefilter for availability zones, whose aggregates are copied to Placement."""
+"""Prefilter for availability zones. The aggregates of zones are copied to Placement."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from kilonova.scheduler.placement.query import CandidateQuery, PrefilterFacts, R
 
 
 def availability_zone(query: CandidateQuery, spec: RequestSpec, facts: PrefilterFacts) -> None:
-    """Require an aggregate of the requested availability zone. It is always on.
+    """Require a host in an aggregate of the requested availability zone. This prefilter cannot be turned off.
 
-    The default zone consists of hosts without a zone, so it has no aggregate and adds no condition. Raises
-    RequestFilterFailed if another zone has no aggregates.
+    Hosts without a zone form the default zone, which has no aggregate, so a request for the default zone adds no
+    condition. Raises RequestFilterFailed if any other zone has no aggregates.
     """
     zone = spec.availability_zone if 'availability_zone' in spec else None
     if not zone:

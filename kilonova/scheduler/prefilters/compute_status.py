@@ -9,8 +9,8 @@ DISABLED = 'COMPUTE_STATUS_DISABLED'
 
 
 def compute_status(query: CandidateQuery, spec: RequestSpec, facts: PrefilterFacts) -> None:
-    """Exclude hosts whose compute service is disabled. It is always on.
+    """Exclude hosts whose compute service is disabled. This prefilter cannot be turned off.
 
-    ComputeFilter checks the service itself again.
+    ComputeFilter later checks the service itself again.
     """
     query.root_forbidden.add(DISABLED)

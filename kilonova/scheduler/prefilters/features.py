@@ -1,4 +1,4 @@
-"""Prefilters for single features of a flavor or image, each of which requires the trait of hosts that have it."""
+"""Prefilters for single features of a flavor or image. Each requires the trait of hosts that support the feature."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SECRET_SECURITY = ('user', 'host', 'deployment')
 
 
 def accelerators(query: CandidateQuery, spec: RequestSpec, facts: PrefilterFacts) -> None:
-    """Require hosts with accelerators for the extra spec accel:device_profile and for ports with a device profile."""
+    """Require hosts with accelerators if the flavor (accel:device_profile) or a port has a device profile."""
     networks = spec.requested_networks if 'requested_networks' in spec else None
     if device_profile.name_of(spec.flavor.extra_specs) or any(one.device_profile for one in networks or ()):
         query.root_required.add('COMPUTE_ACCELERATORS')
@@ -39,10 +39,10 @@ def remote_managed_ports(query: CandidateQuery, spec: RequestSpec, facts: Prefil
 
 
 def ephemeral_encryption(query: CandidateQuery, spec: RequestSpec, facts: PrefilterFacts) -> None:
-    """Require hosts that encrypt ephemeral disks, in the requested format if one is named.
+    """Require hosts that encrypt ephemeral disks, in the requested format if the request names one.
 
-    It reads hw:ephemeral_encryption and hw_ephemeral_encryption, and hw:ephemeral_encryption_format and
-    hw_ephemeral_encryption_format.
+    The prefilter reads hw:ephemeral_encryption and hw:ephemeral_encryption_format of the flavor, and the image
+    properties hw_ephemeral_encryption and hw_ephemeral_encryption_format.
     """
     if not wants(spec, 'hw:ephemeral_encryption', 'hw_ephemeral_encryption'):
         return

@@ -10,7 +10,7 @@ from kilonova.scheduler.placement.query import CandidateQuery, PrefilterFacts, i
 
 LOG = logging.getLogger(__name__)
 
-# Drivers report COMPUTE_VIOMMU_MODEL_…. Nova asks for COMPUTE_VIOMMU_…, which is not a trait.
+# Drivers report traits COMPUTE_VIOMMU_MODEL_…. Nova asks for COMPUTE_VIOMMU_…, but no such trait exists.
 PREFIXES = {
     'hw_cdrom_bus': 'COMPUTE_STORAGE_BUS',
     'hw_disk_bus': 'COMPUTE_STORAGE_BUS',
@@ -26,7 +26,7 @@ _KNOWN = frozenset(os_traits.get_traits())
 def image_metadata(query: CandidateQuery, spec: RequestSpec, facts: PrefilterFacts) -> None:
     """Require the traits for the image's hardware properties if [scheduler]image_metadata_prefilter is on.
 
-    If a property has no trait, an error is logged and no trait is required at all.
+    If the trait for a property does not exist, an error is logged and no trait is required at all.
     """
     if not facts.conf.scheduler.image_metadata_prefilter:
         return

@@ -9,9 +9,9 @@ PREFIX = 'trait:'
 
 
 def isolated_aggregates(query: CandidateQuery, spec: RequestSpec, facts: PrefilterFacts) -> None:
-    """Exclude aggregates with metadata trait:<name>=required unless the request requires all these traits.
+    """Exclude aggregates with metadata trait:<name>=required unless the request requires all traits of the aggregate.
 
-    It needs [scheduler]enable_isolated_aggregate_filtering.
+    The prefilter does nothing if [scheduler]enable_isolated_aggregate_filtering is off.
     """
     if not facts.conf.scheduler.enable_isolated_aggregate_filtering:
         return

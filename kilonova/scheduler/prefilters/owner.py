@@ -11,7 +11,7 @@ OWNER = 'OWNER_NOVA'
 def owner(query: CandidateQuery, spec: RequestSpec, facts: PrefilterFacts) -> None:
     """Require the trait OWNER_NOVA, which each compute sets on its root provider and its PCI devices.
 
-    It is always on.
+    This prefilter cannot be turned off.
     """
     query.root_required.add(OWNER)
     for suffix in query.pci_groups:

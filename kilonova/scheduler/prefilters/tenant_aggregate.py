@@ -8,10 +8,11 @@ from kilonova.scheduler.placement.query import CandidateQuery, PrefilterFacts, R
 
 
 def tenant_aggregate(query: CandidateQuery, spec: RequestSpec, facts: PrefilterFacts) -> None:
-    """Require an aggregate whose filter_tenant_id… names the project, if limit_tenants_to_placement_aggregate is on.
+    """Require an aggregate whose metadata filter_tenant_id… names the project.
 
-    Projects without such an aggregate get any host. If [scheduler]placement_aggregate_required_for_tenants is on,
-    raises RequestFilterFailed instead.
+    The prefilter does nothing if [scheduler]limit_tenants_to_placement_aggregate is off. A project without such an
+    aggregate gets any host, or RequestFilterFailed is raised if [scheduler]placement_aggregate_required_for_tenants is
+    on.
     """
     section = facts.conf.scheduler
     if not section.limit_tenants_to_placement_aggregate:

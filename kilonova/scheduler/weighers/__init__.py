@@ -1,16 +1,15 @@
 """Weighers: they decide which of the hosts that passed all filters is the best.
 
 A weigher is a class with ``_weigh_object(host_state, spec)`` and a multiplier. Add it to the entry point group
-``kilonova.scheduler.weighers``, or its path to ``[filter_scheduler]weight_classes``. Its values are scaled to 0..1 over
-all hosts, multiplied by the multiplier of each host, and summed over all weighers. The host with the greatest sum is
-the best.
+``kilonova.scheduler.weighers``, or its path to ``[filter_scheduler]weight_classes``. The values of a weigher are scaled
+to 0..1 over all hosts and multiplied by the multiplier of each host. The host with the greatest sum over all weighers
+is the best.
 
-A weigher that uses only columns of ``table.Table`` has ``values(look, spec)`` instead. It returns an array with the
-values of all hosts, or LOOP if this request needs ``_weigh_object``. If a weigher has only ``values``, its
-``_weigh_object`` uses them.
+A weigher that uses only columns of the host table (``table.Table``) has ``values(look, spec)`` in place of
+``_weigh_object``. It returns an array with the values of all hosts, or LOOP if this request needs ``_weigh_object``.
 
-If a weigher raises for a host, the host is rejected for this request. If it raises for all hosts at once, it is
-ignored. Errors are logged once (``scheduler.guard``).
+If a weigher raises an error for a host, the host is rejected for this request. If it raises an error for all hosts at
+once, the weigher is ignored. Errors are logged once (``plugins.guard``).
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ from kilonova.scheduler.plugins.guard import Guard
 LOG = logging.getLogger(__name__)
 
 GROUP = 'kilonova.scheduler.weighers'
-# Values of weight_classes that mean all installed weighers.
+# Values of the option weight_classes that mean all installed weighers.
 ALL_WEIGHERS = ('kilonova.scheduler.weighers.all_weighers', 'nova.scheduler.weights.all_weighers')
 
 
-# Result of ``values`` for a request that needs ``_weigh_object``.
+# A weigher's ``values`` returns this object if the request needs ``_weigh_object`` for each single host.
 LOOP: Any = object()
 _FORMS = ('values', '_weigh_object', 'weigh_objects', 'weight_multiplier')
 
@@ -56,8 +55,9 @@ class WeighedHost:
 class BaseHostWeigher:
     """Base class of weighers.
 
-    ``multiplier`` is the name of its option in [filter_scheduler]; metadata of host aggregates may override the option.
-    ``minval`` and ``maxval`` fix an end of the scale, which is otherwise the lowest or highest value of the hosts.
+    ``multiplier`` is the name of the weigher's option in [filter_scheduler]; metadata of host aggregates may override
+    the option. ``minval`` and ``maxval`` fix an end of the scale. If they are None, the ends are the lowest and the
+    highest value of the hosts.
     """
 
     multiplier: ClassVar[str | None] = None
@@ -72,14 +72,14 @@ class BaseHostWeigher:
         return multiplier_of(host_state, self.multiplier, self.configured_multiplier())
 
     def configured_multiplier(self) -> float:
-        """Return the configured multiplier."""
+        """Return the multiplier from the configuration, which aggregates may override."""
         found: float = self.conf.filter_scheduler[self.multiplier]
         return found
 
     def _weigh_object(self, host_state: HostState, weight_properties: RequestSpec) -> float:
         """Return the host's value, on any scale; a greater value is better.
 
-        A weigher that has only ``values`` uses them here.
+        A weigher that has only ``values`` gets the result from its array.
         """
         if host_state.look is None or array_form(self) is None:
             raise TypeError(f'{type(self).__name__} has no _weigh_object')
@@ -93,16 +93,17 @@ class BaseHostWeigher:
 def all_weighers() -> list[type[BaseHostWeigher]]:
     """Return Kilonova's own weigher classes, sorted by name.
 
-    A function in weight_classes can call it to add further weighers.
+    Operators may name a function in the option weight_classes. Such a function can call ``all_weighers`` and add
+    weighers to its result.
     """
     points = {point.name: point for point in metadata.entry_points(group=GROUP) if point.value.startswith('kilonova.')}
     return [points[name].load() for name in sorted(points)]
 
 
 def multiplier_of(host_state: HostState, name: str, configured: float) -> float:
-    """Return the lowest value that the host's aggregates have for a multiplier.
+    """Return the lowest value that the metadata of the host's aggregates has for a multiplier.
 
-    Return ``configured`` if they have no value or an invalid one.
+    Return ``configured`` if there is no value or an invalid one.
     """
     values = host_state.metadata(name)
     if not values:
@@ -115,25 +116,26 @@ def multiplier_of(host_state: HostState, name: str, configured: float) -> float:
 
 
 def array_form(one: Any) -> Any:
-    """Return the weigher's ``values``, or None if it weighs single hosts.
+    """Return the weigher's method ``values``, or None if the weigher handles single hosts.
 
-    A subclass that overrides how single hosts are weighed has no array form unless it also overrides ``values``.
+    A subclass that overrides only the method for single hosts has no array form, because the inherited ``values`` would
+    ignore that method.
     """
     owner = next((cls for cls in type(one).__mro__ if any(name in vars(cls) for name in _FORMS)), None)
     return one.values if owner is not None and 'values' in vars(owner) else None
 
 
 def multipliers_of(weigher: BaseHostWeigher, hosts: Sequence[Any], guard: Guard) -> list[float]:
-    """Return the weigher's multiplier for each host, or NaN for a host for which it raised."""
+    """Return the weigher's multiplier for each host, or NaN for a host for which the weigher raised an error."""
     return [guard.call(lambda host: _finite(weigher.weight_multiplier(host)), host, default=math.nan) for host in hosts]
 
 
 def values_of(
     weigher: BaseHostWeigher, weighed: Sequence[WeighedHost], spec_obj: RequestSpec, guard: Guard
 ) -> list[float]:
-    """Return the hosts' values in the order of the hosts, with NaN where the weigher raised.
+    """Return the hosts' values in the order of the hosts. The value is NaN for a host for which the weigher raised.
 
-    All values are 0 if it raised for all hosts at once.
+    All values are 0 if the weigher raised an error for all hosts at once.
     """
     if type(weigher).weigh_objects is BaseHostWeigher.weigh_objects:
         return [
@@ -162,9 +164,9 @@ def _finite(value: str | float) -> float:
 
 
 def normalize(values: ArrayLike, minval: float | None = None, maxval: float | None = None) -> NDArray[np.float64]:
-    """Scale values to 0..1. They are all 0 if the lowest and the highest value are equal.
+    """Scale values to 0..1. All results are 0 if the lowest and the highest value are equal.
 
-    A value outside of ``minval`` or ``maxval`` replaces this end of the scale.
+    ``minval`` and ``maxval`` are the ends of the scale. A given value beyond an end moves this end.
     """
     given = np.asarray(values, np.float64)
     if not len(given):

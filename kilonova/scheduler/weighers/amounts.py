@@ -1,4 +1,4 @@
-"""Weighers by free amounts, which spread servers over hosts, or fill hosts up if the multiplier is negative."""
+"""Weighers by free amounts. They spread servers over hosts, or fill hosts up if the multiplier is negative."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class RAMWeigher(BaseHostWeigher):
 
 
 class CPUWeigher(BaseHostWeigher):
-    """Prefer hosts with more free VCPUs, including overcommitted ones."""
+    """Prefer hosts with more free VCPUs, counted with the overcommit ratio."""
 
     multiplier = 'cpu_weight_multiplier'
     minval = 0
@@ -43,7 +43,10 @@ class DiskWeigher(BaseHostWeigher):
 
 
 class NumInstancesWeigher(BaseHostWeigher):
-    """Prefer hosts with more servers, or hosts with fewer servers if the multiplier is negative; 0 turns it off."""
+    """Prefer hosts with more servers, or with fewer servers if the multiplier is negative.
+
+    Multiplier 0 turns it off.
+    """
 
     multiplier = 'num_instances_weight_multiplier'
 
@@ -53,9 +56,9 @@ class NumInstancesWeigher(BaseHostWeigher):
 
 
 class IoOpsWeigher(BaseHostWeigher):
-    """Weigh hosts by their builds and moves under way.
+    """Weigh hosts by the number of their builds and moves under way.
 
-    The default multiplier is negative, so hosts with fewer are preferred.
+    The default multiplier is negative, so hosts with fewer builds and moves are preferred.
     """
 
     multiplier = 'io_ops_weight_multiplier'

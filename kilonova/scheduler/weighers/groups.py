@@ -1,4 +1,4 @@
-"""Weighers for server groups with policy soft-affinity or soft-anti-affinity, which need not be met."""
+"""Weighers for server groups with policy soft-affinity or soft-anti-affinity, which are preferences only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kilonova.scheduler.weighers import BaseHostWeigher
 
 
 class _SoftPolicy(BaseHostWeigher):
-    """Base class: count the group's servers on each host, without the server itself."""
+    """Base class: count the group's servers on each host, except the server for which a host is chosen."""
 
     policy: ClassVar[str]
     sign: ClassVar[int]
@@ -21,7 +21,10 @@ class _SoftPolicy(BaseHostWeigher):
         return (group if group is not None and 'policy' in group and group.policy == self.policy else None), own
 
     def values(self, look: HostArrays, weight_properties: RequestSpec) -> Any:
-        """Return the signed number of the group's servers on each host, or zeros without such a group."""
+        """Return the number of the group's servers on each host, or zeros if the request has no such group.
+
+        The numbers are negative for policy soft-anti-affinity.
+        """
         group, own = self._group(weight_properties)
         if group is None:
             return look.table['free_ram_mb'] * 0

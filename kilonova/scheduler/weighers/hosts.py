@@ -10,7 +10,7 @@ from kilonova.objects import RequestSpec
 from kilonova.scheduler.hosts.arrays import HostArrays
 from kilonova.scheduler.weighers import BaseHostWeigher
 
-# With more free devices than this, hosts have the same weight.
+# Hosts with more free devices than this number have the same weight.
 MAX_DEVICES = 100
 
 
@@ -25,12 +25,12 @@ class HypervisorVersionWeigher(BaseHostWeigher):
 
 
 class BuildFailureWeigher(BaseHostWeigher):
-    """Prefer hosts with fewer failed builds since their last successful one."""
+    """Prefer hosts with fewer failed builds since the host's last successful build."""
 
     multiplier = 'build_failure_weight_multiplier'
 
     def values(self, look: HostArrays, weight_properties: RequestSpec) -> Any:
-        """Return the negative number of failed builds of each host."""
+        """Return the number of failed builds of each host, as a negative number."""
         return -1 * look.table['failed_builds']
 
 
@@ -40,5 +40,5 @@ class PCIWeigher(BaseHostWeigher):
     multiplier = 'pci_weight_multiplier'
 
     def values(self, look: HostArrays, weight_properties: RequestSpec) -> Any:
-        """Return for each host a number that is greater the fewer devices are free."""
+        """Return a number for each host. The fewer devices are free on the host, the greater is the number."""
         return MAX_DEVICES - np.minimum(look.table['pci_free'], MAX_DEVICES - 1)

@@ -1,4 +1,7 @@
-"""ImagePropertiesWeigher: it puts servers of similar images on the same hosts, or apart with a negative multiplier."""
+"""ImagePropertiesWeigher: it puts servers with similar images on the same hosts.
+
+With a negative multiplier, it puts such servers on different hosts.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,8 @@ from kilonova.scheduler.weighers import LOOP, BaseHostWeigher
 class ImagePropertiesWeigher(BaseHostWeigher):
     """Prefer hosts whose servers have images with the same properties as the request's image.
 
-    Each property that is equal adds its ratio in [filter_scheduler]image_props_weight_setting, for each server of the
-    host. If this option is empty, each property adds 1.
+    For each server of a host, each equal property adds its ratio in [filter_scheduler]image_props_weight_setting. If
+    this option is empty, each equal property adds 1.
     """
 
     multiplier = 'image_props_weight_multiplier'
@@ -40,7 +43,7 @@ class ImagePropertiesWeigher(BaseHostWeigher):
 
     @staticmethod
     def _wanted(spec_obj: RequestSpec) -> dict[str, str]:
-        """Return the properties of the request's image in the form in which servers store them."""
+        """Return the properties of the request's image as texts, because servers store image properties as texts."""
         image = spec_obj.image if 'image' in spec_obj else None
         properties = image.properties if image is not None and 'properties' in image else None
         return {} if properties is None else {name: str(value) for name, value in properties.to_dict().items()}

@@ -23,8 +23,8 @@ class ComputeHostMetricNotFound(errors.NotFound):
 class MetricsWeigher(BaseHostWeigher):
     """Weigh hosts by the sum of their metrics, each multiplied by its ratio in [metrics]weight_setting.
 
-    A host that lacks a metric is rejected. If [metrics]required is False, it has the value weight_of_unavailable
-    instead.
+    A host that lacks a metric is rejected. If [metrics]required is False, the host is not rejected but gets the value
+    weight_of_unavailable.
     """
 
     multiplier = 'metrics_weight_multiplier'

@@ -1,4 +1,4 @@
-"""CrossCellWeigher: it keeps a server that is moved in its cell if possible."""
+"""CrossCellWeigher: it keeps a server in its cell during a move, if possible."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class CrossCellWeigher(BaseHostWeigher):
     def values(self, look: HostArrays, weight_properties: RequestSpec) -> Any:
         """Return 1 for hosts in the server's cell and -1 for other hosts.
 
-        All values are 0 if the request is not a move or must not leave the cell.
+        All values are 0 if the request is not a move or the server must not leave its cell.
         """
         cell = _source_cell(weight_properties)
         if cell is None:
@@ -28,7 +28,10 @@ class CrossCellWeigher(BaseHostWeigher):
 
 
 def _source_cell(spec_obj: RequestSpec) -> str | None:
-    """Return the uuid of the cell in which a move starts, or None if it must not leave the cell or is not a move."""
+    """Return the uuid of the cell in which a move starts, or None.
+
+    None means that the request is not a move, or that the server must not leave the cell.
+    """
     destination = spec_obj.requested_destination if 'requested_destination' in spec_obj else None
     if destination is None or 'cell' not in destination or destination.cell is None:
         return None
