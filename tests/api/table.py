@@ -41,7 +41,12 @@ def is_gone(route: Route) -> bool:
 
 def noun(route: Route) -> str:
     """The resource's name: that of its handlers' file, or of the folder that this is in."""
-    return route.handler.__module__.removeprefix('kilonova.api.v2.').partition('.')[0].replace('_', '-')
+    return (
+        route.handler.__module__.removeprefix('kilonova.api.v2.')
+        .removeprefix('legacy.')
+        .partition('.')[0]
+        .replace('_', '-')
+    )
 
 
 def sample_name(route: Route) -> str:

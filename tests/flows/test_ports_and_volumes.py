@@ -270,7 +270,7 @@ def ground(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setattr('kilonova.conductor.work.PAUSE', 0.002)
     monkeypatch.setattr('kilonova.conductor.flows.boot.SELECT_DEADLINE', 2.0)
     monkeypatch.setattr('kilonova.compute.ports.LOOK', 0.02)
-    for flow in ('ports', 'volumes'):
+    for flow in ('network.ports', 'volume.volumes'):
         monkeypatch.setattr(f'kilonova.conductor.flows.{flow}.LATE', 0.0)
     cloud = shared.get()
     shared.cloud = None

@@ -123,8 +123,8 @@ def ready(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     """Return the cloud of a scenario; it is emptied afterwards."""
     monkeypatch.setattr('kilonova.conductor.work.PAUSE', 0.02)
     monkeypatch.setattr('kilonova.compute.ports.LOOK', 0.02)
-    monkeypatch.setattr('kilonova.conductor.flows.volume_snapshots.LOOK', 0.02)
-    for flow in ('ports', 'volumes'):
+    monkeypatch.setattr('kilonova.conductor.flows.volume.volume_snapshots.LOOK', 0.02)
+    for flow in ('network.ports', 'volume.volumes'):
         monkeypatch.setattr(f'kilonova.conductor.flows.{flow}.LATE', 0.0)
     used: list[Any] = []
 

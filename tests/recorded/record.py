@@ -35,9 +35,9 @@ SHORTER = {
     'kilonova.conductor.work.PAUSE': 0.02,
     'kilonova.conductor.flows.boot.SELECT_DEADLINE': 30.0,
     'kilonova.compute.ports.LOOK': 0.02,
-    'kilonova.conductor.flows.ports.LATE': 0.0,
-    'kilonova.conductor.flows.volumes.LATE': 0.0,
-    'kilonova.conductor.flows.volume_snapshots.LOOK': 0.02,
+    'kilonova.conductor.flows.network.ports.LATE': 0.0,
+    'kilonova.conductor.flows.volume.volumes.LATE': 0.0,
+    'kilonova.conductor.flows.volume.volume_snapshots.LOOK': 0.02,
 }
 
 
