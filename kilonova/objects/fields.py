@@ -74,12 +74,6 @@ class ListOfSetsOfIntegersField(AutoTypedField[list[set[int]]]):
     AUTO_TYPE = ovo.List(Set(ovo.Integer()))
 
 
-class DictOfSetOfIntegersField(AutoTypedField[dict[str, set[int]]]):
-    """A field with a dict from string to a set of integers."""
-
-    AUTO_TYPE = ovo.Dict(Set(ovo.Integer()))
-
-
 _UUID = re.compile(ovo.UUID.PATTERN).match
 
 

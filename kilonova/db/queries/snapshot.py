@@ -27,38 +27,6 @@ ZONE_KEY = 'availability_zone'
 IMAGE_PREFIX = 'image_'
 
 
-def aggregates_of(connection: sa.Connection, hosts: Iterable[str]) -> dict[str, list[Row]]:
-    """Return {host: aggregates} for the hosts that are in at least one aggregate.
-
-    Each aggregate is a dict {'id', 'uuid', 'name', 'metadata': {key: value}}.
-    """
-    query = (
-        sa.select(
-            aggregate_hosts.c.host,
-            aggregates.c.id,
-            aggregates.c.uuid,
-            aggregates.c.name,
-            aggregate_metadata.c.key,
-            aggregate_metadata.c.value,
-        )
-        .select_from(
-            aggregate_hosts.join(aggregates, aggregates.c.id == aggregate_hosts.c.aggregate_id).outerjoin(
-                aggregate_metadata, aggregate_metadata.c.aggregate_id == aggregates.c.id
-            )
-        )
-        .where(aggregate_hosts.c.host.in_(list(hosts)))
-        .order_by(aggregates.c.id)
-    )
-    found: dict[str, dict[int, Row]] = {}
-    for host, aggregate_id, uuid, name, key, value in connection.execute(query):
-        aggregate = found.setdefault(host, {}).setdefault(
-            aggregate_id, {'id': aggregate_id, 'uuid': uuid, 'name': name, 'metadata': {}}
-        )
-        if key is not None:
-            aggregate['metadata'][key] = value
-    return {host: list(by_id.values()) for host, by_id in found.items()}
-
-
 def zone_aggregates(connection: sa.Connection, zone: str) -> list[str]:
     """Return the uuids of the aggregates of an availability zone."""
     return list(
@@ -69,21 +37,6 @@ def zone_aggregates(connection: sa.Connection, zone: str) -> list[str]:
             .order_by(aggregates.c.id)
         ).scalars()
     )
-
-
-def nodes_named(connection: sa.Connection, hosts: Iterable[str] = (), nodes: Iterable[str] = ()) -> list[Row]:
-    """Return uuid, host and hypervisor_hostname of the nodes that have one of these hosts and one of these node names.
-
-    Names are compared without regard to case. An empty list of hosts or nodes does not limit the result.
-    """
-    query = sa.select(compute_nodes.c.uuid, compute_nodes.c.host, compute_nodes.c.hypervisor_hostname).where(
-        compute_nodes.c.deleted == 0
-    )
-    for column, names in ((compute_nodes.c.host, hosts), (compute_nodes.c.hypervisor_hostname, nodes)):
-        lowered = [name.lower() for name in names]
-        if lowered:
-            query = query.where(sa.func.lower(column).in_(lowered))
-    return many(connection.execute(query.order_by(compute_nodes.c.id)))
 
 
 def servers_on(connection: sa.Connection, hosts: Iterable[str] = ()) -> dict[str, list[Row]]:
