@@ -51,19 +51,6 @@ CALLED = {
         'differences',
         'check_move',
     ),
-    'tests alone: to be removed with them': (
-        'apply_migration_context',
-        'auto_allocate',
-        'get_flavor',
-        'get_pci_devices',
-        'has_room',
-        'is_cell0',
-        'is_resize',
-        'is_same_host',
-        'pci_mapping',
-        'revert_migration_context',
-        'to_dicts',
-    ),
 }
 
 

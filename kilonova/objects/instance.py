@@ -357,11 +357,6 @@ class Instance(PersistentObject, KilonovaObject):
         return [AttachedVolume.read(row.to_row()) for row in rows or ()]
 
     # -- flavors and moves ---------------------------------------------------------------------------------------------
-    def get_flavor(self, which: str | None = None) -> Flavor | None:
-        """Return the server's flavor, or the old or new flavor of a move if ``which`` is ``'old'`` or ``'new'``."""
-        found: Flavor | None = getattr(self, f'{which}_flavor' if which else 'flavor')
-        return found
-
     def set_flavor(self, flavor: Flavor) -> None:
         """Set the flavor, and copy the flavor's sizes to the server."""
         self.flavor = flavor
@@ -390,35 +385,6 @@ class Instance(PersistentObject, KilonovaObject):
             self.numa_topology = context.old_numa_topology
             names |= {'pci_requests', 'numa_topology'}
         return self.extra_values(names)
-
-    def apply_migration_context(self) -> None:
-        """Set the server's fields to the values that its migration context has for the destination of the move."""
-        self._take('new_')
-
-    def revert_migration_context(self) -> None:
-        """Set the server's fields to the values that its migration context has for the source of the move."""
-        self._take('old_')
-
-    def _take(self, prefix: str) -> None:
-        context: MigrationContext | None = self.migration_context if 'migration_context' in self else None
-        if context is not None:
-            for name, value in context.side(prefix).items():
-                setattr(self, name, value)
-
-    def get_pci_devices(self, source: int | None = None, request_id: str | None = None) -> list[Any]:
-        """Return the server's devices.
-
-        If ``source`` is given (InstancePCIRequest.FLAVOR_ALIAS …), only devices of requests from this source are
-        returned. If ``request_id`` is given, only devices of this request are returned.
-        """
-        devices = list(self.pci_devices or ()) if 'pci_devices' in self else []
-        if request_id is not None:
-            devices = [device for device in devices if device.request_id == request_id]
-        if source is not None:
-            requests = self.pci_requests.requests if 'pci_requests' in self and self.pci_requests else ()
-            wanted = {request.request_id for request in requests if request.source == source}
-            devices = [device for device in devices if device.request_id in wanted]
-        return devices
 
 
 @register

@@ -150,11 +150,6 @@ class InstancePCIRequests(KilonovaObject):
 
 
 # --- a server's resources at source and destination of a move (instance_extra.migration_context) ---------------------
-# The fields of a server that a move changes.
-# The migration context has each field twice: with the prefix old_ (source) and new_ (destination).
-MOVED = ('numa_topology', 'pci_devices', 'pci_requests', 'resources')
-
-
 @register
 class MigrationContext(PersistentObject, KilonovaObject):
     """The resources of a server at the source (``old_*``) and at the destination (``new_*``) of a move."""
@@ -172,28 +167,6 @@ class MigrationContext(PersistentObject, KilonovaObject):
         'new_resources': fields.ObjectField('ResourceList', nullable=True),
         'old_resources': fields.ObjectField('ResourceList', nullable=True),
     }
-
-    def side(self, prefix: str) -> dict[str, Any]:
-        """Return {field of the server: value} for the source (prefix ``old_``) or the destination (prefix ``new_``).
-
-        Fields that are not set in the context are left out.
-        """
-        return {name: getattr(self, prefix + name) for name in MOVED if prefix + name in self}
-
-    def pci_mapping(self, revert: bool = False) -> dict[str, Any]:
-        """Return a dict from the address of a device at the source to the PciDevice at the destination.
-
-        Devices of the same request are paired. If ``revert`` is True, source and destination are exchanged.
-        """
-        come, go = ('new_', 'old_') if revert else ('old_', 'new_')
-        targets: dict[str | None, list[Any]] = {}
-        for device in getattr(self, f'{go}pci_devices') or ():
-            targets.setdefault(device.request_id, []).append(device)
-        mapping = {}
-        for device in getattr(self, f'{come}pci_devices') or ():
-            if targets.get(device.request_id):
-                mapping[device.address] = targets[device.request_id].pop(0)
-        return mapping
 
 
 # --- device-like resources that Placement allocated to a server (instance_extra.resources) ---------------------------

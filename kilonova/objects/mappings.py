@@ -5,10 +5,8 @@ from __future__ import annotations
 from kilonova.objects import fields
 from kilonova.objects.base import KilonovaObject, ListBase, register
 
+
 # --- a cell's uuid, database and message queue (API table cell_mappings) ---------------------------------------------
-CELL0_UUID = '00000000-0000-0000-0000-000000000000'
-
-
 @register
 class CellMapping(KilonovaObject):
     """A cell with its database and message queue."""
@@ -23,10 +21,6 @@ class CellMapping(KilonovaObject):
         'database_connection': fields.StringField(),
         'disabled': fields.BooleanField(default=False),
     }
-
-    def is_cell0(self) -> bool:
-        """Return whether this is cell0, which contains the servers that never got a host."""
-        return self.uuid == CELL0_UUID
 
 
 @register

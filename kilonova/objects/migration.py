@@ -96,19 +96,9 @@ class Migration(PersistentObject, KilonovaObject):
         self.obj_reset_changes()
 
     @property
-    def is_same_host(self) -> bool:
-        """True if source and destination are the same node."""
-        return (self.source_compute, self.source_node) == (self.dest_compute, self.dest_node)
-
-    @property
     def is_live_migration(self) -> bool:
         """True if the migration is a live migration."""
         return self.migration_type == 'live-migration'
-
-    @property
-    def is_resize(self) -> bool:
-        """True if the migration is a resize."""
-        return self.migration_type == 'resize'
 
 
 @register

@@ -34,11 +34,6 @@ class NetworkRequest(KilonovaObject):
         """True if the server gets no interface."""
         return 'network_id' in self and self.network_id == 'none'
 
-    @property
-    def auto_allocate(self) -> bool:
-        """True if Kilonova chooses the network."""
-        return 'network_id' in self and self.network_id == 'auto'
-
 
 @register
 class NetworkRequestList(ListBase, KilonovaObject):

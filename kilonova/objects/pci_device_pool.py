@@ -68,10 +68,6 @@ class PciDevicePoolList(ListBase, KilonovaObject):
         """Return the list object for pools that are given as flat dicts (see ``PciDevicePool.from_dict``)."""
         return cls(objects=[PciDevicePool.from_dict(pool) for pool in pools])
 
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """Return the pools as flat dicts (see ``PciDevicePool.from_dict``)."""
-        return [pool.to_dict() for pool in self.objects]
-
     @classmethod
     def from_column(cls, text: str | None, ctxt: RequestContext | None = None) -> Self | None:
         """Return the pools of ``compute_nodes.pci_stats``, or None for an empty column.

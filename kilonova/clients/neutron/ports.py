@@ -134,10 +134,6 @@ class PortQuota:
     limit: int | None
     used: int
 
-    def has_room(self, more: int) -> bool:
-        """Return whether the project may have ``more`` additional ports."""
-        return self.limit is None or self.used + more <= self.limit
-
 
 class _Extensions:
     """The names of this Neutron's extensions. The list is read again after EXTENSIONS_KEPT seconds."""

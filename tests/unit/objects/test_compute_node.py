@@ -38,7 +38,7 @@ def test_json_columns_become_objects(node_values: dict[str, Any]) -> None:
         },
     )
     assert [spec.to_list() for spec in node.supported_hv_specs] == [['x86_64', 'kvm', 'hvm']]
-    assert node.pci_device_pools.to_dicts() == [POOL]
+    assert [pool.to_dict() for pool in node.pci_device_pools] == [POOL]
     assert node.stats == {'failed_builds': '2'}
     assert node.ram_allocation_ratio == 1.5
     assert 'cpu_allocation_ratio' not in node, 'not reported yet'
@@ -124,8 +124,8 @@ def test_a_pool_is_flat_as_a_dict() -> None:
 
 
 def test_pools_are_read_from_both_stored_forms() -> None:
-    assert PciDevicePoolList.from_column(json.dumps([POOL])).to_dicts() == [POOL]
-    assert PciDevicePoolList.from_column(PciDevicePoolList.from_dicts([POOL]).to_json()).to_dicts() == [POOL]
+    for stored in (json.dumps([POOL]), PciDevicePoolList.from_dicts([POOL]).to_json()):
+        assert [pool.to_dict() for pool in PciDevicePoolList.from_column(stored)] == [POOL]
     assert PciDevicePoolList.from_column(None) is None
 
 

@@ -40,7 +40,7 @@ def test_a_row_without_type_gets_the_one_that_its_flavors_tell(new: int, kind: s
 
 def test_a_move_is_found_and_saved(ctxt: RequestContext, move: int) -> None:
     migration = Migration.get_by_uuid(ctxt, UUID)
-    assert (migration.id, migration.is_resize, migration.is_live_migration) == (move, True, False)
+    assert (migration.id, migration.migration_type, migration.is_live_migration) == (move, 'resize', False)
     migration.status = 'finished'
     migration.save()
     assert migration.obj_what_changed() == set()
@@ -70,12 +70,6 @@ def test_an_ended_move_is_not_in_progress(ctxt: RequestContext, move: int) -> No
     migration.status = 'confirmed'
     migration.save()
     assert len(MigrationList.get_in_progress_by_host_and_node(ctxt, 'host1', 'node1')) == 0
-
-
-def test_same_host_means_same_node() -> None:
-    sides = {'source_compute': 'host1', 'source_node': 'node1', 'dest_compute': 'host1'}
-    assert Migration(**sides, dest_node='node1').is_same_host
-    assert not Migration(**sides, dest_node='node2').is_same_host
 
 
 def test_a_new_move_as_a_row() -> None:

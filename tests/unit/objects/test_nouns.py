@@ -66,9 +66,7 @@ def test_mappings() -> None:
             'created_at': NOW,
         },
     )
-    assert cell.is_cell0()
     assert cell.disabled is False
-    assert not CellMapping(uuid=UUID).is_cell0()
     assert HostMapping.from_row(None, {'id': 2, 'host': 'h', 'cell_mapping': cell}).cell_mapping is cell
     mapping = InstanceMapping.from_row(
         None,
@@ -97,12 +95,10 @@ def test_a_groups_rules_are_numbers() -> None:
     assert InstanceGroup().rules == {}
 
 
-@pytest.mark.parametrize(
-    ('network', 'no', 'auto'), [('none', True, False), ('auto', False, True), (UUID, False, False)]
-)
-def test_network_words(network: str, no: bool, auto: bool) -> None:
+@pytest.mark.parametrize(('network', 'no'), [('none', True), ('auto', False), (UUID, False)])
+def test_network_words(network: str, no: bool) -> None:
     request = NetworkRequest(network_id=network)
-    assert (request.no_allocate, request.auto_allocate) == (no, auto)
+    assert request.no_allocate is no
     assert NetworkRequestList(objects=[request]).no_allocate is no
     assert not NetworkRequestList(objects=[request, request]).no_allocate
 

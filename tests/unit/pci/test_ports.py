@@ -55,7 +55,7 @@ def test_flavors_get_no_network_devices():
 
 
 def test_profiles():
-    """Of ports' requests alone; a device for each."""
+    """Row 0.19: of ports' requests alone; a device for each."""
     pools = card().pools
     wanted = [
         request_of(PORT, 'direct', 'physnet1', None),
