@@ -13,7 +13,7 @@ from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Prop, QuerySchema
 from kilonova.api.services import cell_pages
 from kilonova.api.services.backend import Backend
-from kilonova.api.services.scatter_gather import ask_cells, refuse_if_any
+from kilonova.api.services.scatter_gather import first
 from kilonova.api.wsgi import Call, Links, Route
 from kilonova.db.engine import Connection, Database
 from kilonova.db.queries import pci_devices
@@ -99,18 +99,10 @@ def _find(backend: Backend, uuid: str) -> Row:
 
     Raises NotFound if the device does not exist, and Unanswered if a cell that does not answer may have the device.
     """
-
-    def ask(cell: Database) -> Row | None:
-        with cell.read() as conn:
-            return pci_devices.find(conn, uuid=uuid)
-
-    silent: list[Database] = []
-    if uuidutils.is_uuid_like(uuid):
-        for _, row in ask_cells(backend.compute_cells(), ask, silent):
-            if row is not None:
-                return row
-    refuse_if_any(silent)
-    raise NotFound(f'Device {uuid} could not be found.')
+    missing = NotFound(f'Device {uuid} could not be found.')
+    if not uuidutils.is_uuid_like(uuid):
+        raise missing
+    return first(backend.compute_cells(), lambda conn: pci_devices.find(conn, uuid=uuid), missing)
 
 
 # --- handlers --------------------------------------------------------------------------------------------------------

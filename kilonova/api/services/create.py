@@ -35,10 +35,9 @@ from kilonova.api.services import (
     volumes,
 )
 from kilonova.api.services.backend import Backend
-from kilonova.api.services.scatter_gather import ask_cells, refuse_if_any
+from kilonova.api.services.scatter_gather import first, refuse_if_any
 from kilonova.api.services.server_operations import WORK, find_server
 from kilonova.context import RequestContext
-from kilonova.db.engine import Database
 from kilonova.db.queries import cells, compute_nodes, flavors, instances, operations, owners, withdrawals
 from kilonova.errors import FlavorNotFound, InstanceNotFound, InstanceNotReady, Invalid
 from kilonova.objects import (
@@ -436,17 +435,11 @@ def check_host(backend: Backend, host: str) -> None:
 
 
 def _host_of_node(backend: Backend, node: str) -> str:
-    def ask(cell: Database) -> dict[str, Any] | None:
-        with cell.read() as conn:
-            return compute_nodes.get(conn, hypervisor_hostname=node)
-
-    silent: list[Any] = []
-    for _, found in ask_cells(backend.compute_cells(), ask, silent):
-        if found is not None:
-            answer: str = found['host']
-            return answer
-    refuse_if_any(silent)
-    raise HostUnknown(host=node)
+    row = first(
+        backend.compute_cells(), lambda conn: compute_nodes.get(conn, hypervisor_hostname=node), HostUnknown(host=node)
+    )
+    host: str = row['host']
+    return host
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------

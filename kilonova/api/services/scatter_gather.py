@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from oslo_log import log as logging
 
 from kilonova.db import engine
+from kilonova.db.engine import Connection, Database
 from kilonova.errors import Unanswered
 
 LOG = logging.getLogger(__name__)
@@ -47,6 +48,24 @@ def ask_cells(cells: Iterable[Any], ask: Callable[[Any], R], silent: list[Any] |
             )
             silent.append(cell)
     return found
+
+
+def first(cells: Iterable[Database], find: Callable[[Connection], R | None], missing: Exception) -> R:
+    """Call ``find`` with a connection to each cell's database, and return the first result that is not None.
+
+    Raises ``missing`` if no cell has a result, and Unanswered (503) if a cell that may have one does not answer.
+    """
+
+    def ask(cell: Database) -> R | None:
+        with cell.read() as conn:
+            return find(conn)
+
+    silent: list[Any] = []
+    for _, found in ask_cells(cells, ask, silent):
+        if found is not None:
+            return found
+    refuse_if_any(silent)
+    raise missing
 
 
 def refuse_if_any(silent: Iterable[Any]) -> None:

@@ -13,9 +13,9 @@ from kilonova.api.rules import ADMIN, MANAGER, PREFIX, rule
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Prop, QuerySchema
 from kilonova.api.services.backend import Backend
-from kilonova.api.services.scatter_gather import ask_cells, refuse_if_any
+from kilonova.api.services.scatter_gather import ask_cells, first
 from kilonova.api.wsgi import Call, Route
-from kilonova.db.engine import Database
+from kilonova.db.engine import Connection, Database
 from kilonova.db.queries import migrations
 from kilonova.errors import Invalid, UnknownMarker
 
@@ -133,16 +133,11 @@ def _page(
 
 
 def _find(backend: Backend, uuid: str, seen_by: str | None) -> dict[str, Any]:
-    def ask(cell: Database) -> dict[str, Any] | None:
-        with cell.read() as conn:
-            return migrations.get(conn, uuid=uuid)
+    def find(conn: Connection) -> dict[str, Any] | None:
+        row = migrations.get(conn, uuid=uuid)
+        return row if row is not None and seen_by in (None, row['project_id']) else None
 
-    silent: list[Any] = []
-    for _, found in ask_cells(backend.compute_cells(), ask, silent):
-        if found is not None and seen_by in (None, found['project_id']):
-            return found
-    refuse_if_any(silent)
-    raise UnknownMarker(marker=uuid)
+    return first(backend.compute_cells(), find, UnknownMarker(marker=uuid))
 
 
 def _rank(row: dict[str, Any]) -> tuple[Any, int]:

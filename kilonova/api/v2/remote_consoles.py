@@ -12,10 +12,9 @@ from kilonova import states
 from kilonova.api.rules import ADMIN, MEMBER, PREFIX, rule
 from kilonova.api.schemas.base import Obj, Prop, Window, Windows
 from kilonova.api.services import ask_host
-from kilonova.api.services.scatter_gather import ask_cells, refuse_if_any
+from kilonova.api.services.scatter_gather import first
 from kilonova.api.services.server_operations import WORK, check_ready
 from kilonova.api.wsgi import ANYBODY, SERVER, Call, Route, server_action
-from kilonova.db.engine import Database
 from kilonova.db.queries import console_tokens
 from kilonova.errors import ConsoleTypeInvalid, ConsoleTypeUnavailable, InstanceInvalidState, KilonovaError, NotFound
 from kilonova.objects import ConsoleOffer
@@ -132,17 +131,8 @@ def _find(call: Call) -> dict[str, Any]:
     Raises TokenNotFound (404) if no cell has the token, and Unanswered (503) if a cell that may have it does not
     answer.
     """
-
-    def ask(cell: Database) -> dict[str, Any] | None:
-        with cell.read() as conn:
-            return console_tokens.find(conn, call.path['console_token'])
-
-    silent: list[Any] = []
-    for _, found in ask_cells(call.backend.compute_cells(), ask, silent):
-        if found is not None:
-            return found
-    refuse_if_any(silent)
-    raise TokenNotFound
+    token = call.path['console_token']
+    return first(call.backend.compute_cells(), lambda conn: console_tokens.find(conn, token), TokenNotFound())
 
 
 # --- handlers --------------------------------------------------------------------------------------------------------
