@@ -22,13 +22,12 @@ from urllib.parse import urlencode
 import requests
 from keystoneauth1 import exceptions as ks_exceptions
 from keystoneauth1.adapter import Adapter
-from keystoneauth1.service_token import ServiceTokenAuthWrapper
 
 from kilonova import errors
 from kilonova.accel import profile as device_profile
 from kilonova.accel.request import INITIAL, AcceleratorRequest
-from kilonova.clients import session
 from kilonova.clients.query import listed
+from kilonova.clients.session import RestClient
 from kilonova.context import RequestContext
 
 WHO = 'The accelerator service'
@@ -55,14 +54,11 @@ class AcceleratorRequestBindingFailed(errors.Invalid):
     msg_fmt = 'Failed to bind accelerator requests for instance %(instance_uuid)s: %(msg)s'
 
 
-class AcceleratorClient:
+class AcceleratorClient(RestClient):
     """The client of Cyborg. A process has one, and threads may share it. Each call may raise Unanswered."""
 
     def __init__(self, adapter: Adapter) -> None:
-        auth = adapter.session.auth
-        if auth is not None:
-            adapter.session.auth = ServiceTokenAuthWrapper(user_auth=auth, service_auth=auth)
-        self._adapter = adapter
+        super().__init__(adapter, WHO)
 
     def profile(self, name: str, ctxt: RequestContext | None = None) -> device_profile.Profile:
         """Return the device profile with this name.
@@ -205,15 +201,9 @@ class AcceleratorClient:
             raise errors.Unanswered(who=WHO, reason=str(error) or type(error).__name__) from error
         raise NoAccelerators
 
-    def _send(self, method: str, path: str, *, ctxt: RequestContext | None = None, **kwargs: Any) -> requests.Response:
+    def _send(self, method: str, path: str, **kwargs: Any) -> requests.Response:
         headers = {'OpenStack-API-Version': f'accelerator {MICROVERSION}'}
-        token = getattr(ctxt, 'auth_token', None)
-        if token:
-            # Only the token is the user's. The endpoint may still be read from the service's own catalog.
-            headers['X-Auth-Token'] = token
-            kwargs['authenticated'] = False
-        attempts = session.READ_ATTEMPTS if method == 'GET' else 1
-        return session.send(self._adapter, WHO, method, path, attempts=attempts, headers=headers, **kwargs)
+        return super()._send(method, path, headers=headers, **kwargs)
 
 
 def _requests(response: requests.Response) -> list[AcceleratorRequest]:

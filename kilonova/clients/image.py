@@ -31,6 +31,7 @@ from kilonova.context import RequestContext
 
 LOG = logging.getLogger(__name__)
 
+WHO = 'The image service'
 CHUNK = 1 << 20
 # Statuses of an image whose data is being uploaded.
 SENDING = ('saving', 'importing', 'uploading')
@@ -43,7 +44,7 @@ class ImageRefused(errors.Forbidden):
     msg_fmt = 'The image service refuses image %(image_id)s: %(reason)s'
 
 
-class ImageClient:
+class ImageClient(session.RestClient):
     """The client of the image service. A process has one, and threads may share it.
 
     A request is made as the user if it has a context with a token, and as the service otherwise. Each call raises
@@ -51,7 +52,7 @@ class ImageClient:
     """
 
     def __init__(self, adapter: Adapter, retries: int = 3) -> None:
-        self._adapter = adapter
+        super().__init__(adapter, WHO, service_token=False)
         self._retries = retries
 
     def get(self, image_id: str, ctxt: RequestContext | None = None) -> dict[str, Any]:
@@ -72,7 +73,7 @@ class ImageClient:
         found: list[dict[str, Any]] = []
         path: str | None = f'/v2/images?{urlencode({**query, "limit": limit})}'
         while path and len(found) < limit:
-            response = self._request('GET', path, ctxt, attempts=session.READ_ATTEMPTS)
+            response = self._send('GET', path, ctxt=ctxt)
             if response.status_code != 200:
                 raise errors.Invalid(_reason(response))
             answer = response.json()
@@ -89,8 +90,8 @@ class ImageClient:
             ImageRefused: A quota or a policy does not allow the change.
             Invalid: The changes are malformed.
         """
-        response = self._request(
-            'PATCH', f'/v2/images/{image_id}', ctxt, json=list(changes), headers={'Content-Type': _PATCH}
+        response = self._send(
+            'PATCH', f'/v2/images/{image_id}', ctxt=ctxt, json=list(changes), headers={'Content-Type': _PATCH}
         )
         response.close()
         if response.status_code == 200:
@@ -127,7 +128,7 @@ class ImageClient:
 
     def url(self, image_id: str, ctxt: RequestContext | None = None) -> str:
         """Return the URL of the image in the image service. Raises Unanswered if the catalog has no image service."""
-        endpoint = session.endpoint(self._adapter, 'The image service')
+        endpoint = session.endpoint(self._adapter, WHO)
         return f'{re.sub("/v2/?$", "", endpoint).rstrip("/")}/images/{image_id}'
 
     def create(self, record: dict[str, Any], ctxt: RequestContext | None = None) -> None:
@@ -135,7 +136,7 @@ class ImageClient:
 
         Raises ImageRefused if a quota or a policy does not allow it, and ImageUnacceptable if the record is malformed.
         """
-        response = self._request('POST', '/v2/images', ctxt, json=record)
+        response = self._send('POST', '/v2/images', ctxt=ctxt, json=record)
         response.close()
         if response.status_code == 201:
             return
@@ -161,14 +162,13 @@ class ImageClient:
         if status == 'active':
             return
         if status in SENDING:
-            raise errors.Unanswered(who='The image service', reason=f'image {image_id} is still {status}')
+            raise errors.Unanswered(who=WHO, reason=f'image {image_id} is still {status}')
         file.seek(0)
         # The data is sent only once, because the library can't send a file again from its start. The flow repeats the
         # upload.
-        response = self._request(
+        response = self._send(
             'PUT',
             f'/v2/images/{image_id}/file',
-            None,
             data=_Watched(file, check),
             headers={'Content-Type': 'application/octet-stream'},
             allow_reauth=False,
@@ -177,8 +177,12 @@ class ImageClient:
 
     def activate(self, image_id: str, ctxt: RequestContext | None = None) -> None:
         """Make a new image that never gets data active. Raises the same errors as ``upload``."""
-        response = self._request(
-            'PUT', f'/v2/images/{image_id}/file', ctxt, data=b'', headers={'Content-Type': 'application/octet-stream'}
+        response = self._send(
+            'PUT',
+            f'/v2/images/{image_id}/file',
+            ctxt=ctxt,
+            data=b'',
+            headers={'Content-Type': 'application/octet-stream'},
         )
         self._check_sent(response, image_id)
 
@@ -191,7 +195,7 @@ class ImageClient:
         reason = _reason(response)
         if response.status_code == 409:
             # An earlier attempt is still uploading the data; the service has not ended it yet.
-            raise errors.Unanswered(who='The image service', reason=reason)
+            raise errors.Unanswered(who=WHO, reason=reason)
         if response.status_code in (403, 413):
             raise ImageRefused(image_id=image_id, reason=reason)
         raise errors.ImageUnacceptable(image_id=image_id, reason=reason)
@@ -202,12 +206,12 @@ class ImageClient:
         Raises ImageRefused if the image may not be deleted, and Unanswered if its present state does not allow it
         (409).
         """
-        response = self._request('DELETE', f'/v2/images/{image_id}', ctxt)
+        response = self._send('DELETE', f'/v2/images/{image_id}', ctxt=ctxt)
         response.close()
         if response.status_code in (204, 404, 410):
             return
         if response.status_code == 409:
-            raise errors.Unanswered(who='The image service', reason=_reason(response))
+            raise errors.Unanswered(who=WHO, reason=_reason(response))
         raise ImageRefused(image_id=image_id, reason=_reason(response))
 
     def _fetch(self, record: dict[str, Any], file: IO[bytes], most: int, ctxt: RequestContext | None) -> int:
@@ -227,9 +231,7 @@ class ImageClient:
                         digest.update(chunk)
                     file.write(chunk)
             except requests.exceptions.RequestException as error:
-                raise errors.Unanswered(
-                    who='The image service', reason=f'the download was interrupted ({error})'
-                ) from error
+                raise errors.Unanswered(who=WHO, reason=f'the download was interrupted ({error})') from error
         if digest is not None and digest.hexdigest() != expected:
             raise errors.ImageUnacceptable(
                 image_id=image_id, reason=f'its data has {algorithm} {digest.hexdigest()}, not {expected}'
@@ -237,7 +239,7 @@ class ImageClient:
         return size
 
     def _ask(self, image_id: str, path: str, ctxt: RequestContext | None, **kwargs: Any) -> requests.Response:
-        response = self._request('GET', path, ctxt, attempts=session.READ_ATTEMPTS, **kwargs)
+        response = self._send('GET', path, ctxt=ctxt, **kwargs)
         if response.status_code in (200, 204):
             return response
         response.close()
@@ -247,17 +249,6 @@ class ImageClient:
         raise errors.ImageUnacceptable(
             image_id=image_id, reason=f'the image service answers {response.status_code} {response.reason}'
         )
-
-    def _request(
-        self, method: str, path: str, ctxt: RequestContext | None, headers: dict[str, str] | None = None, **kwargs: Any
-    ) -> requests.Response:
-        token = getattr(ctxt, 'auth_token', None)
-        headers = dict(headers or {})
-        if token:
-            # Only the token is the user's. The endpoint may still be read from the service's own catalog.
-            headers['X-Auth-Token'] = token
-            kwargs['authenticated'] = False
-        return session.send(self._adapter, 'The image service', method, path, headers=headers, **kwargs)
 
 
 class _Watched:

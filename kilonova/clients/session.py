@@ -3,13 +3,15 @@
     adapter = session.adapter(conf, 'placement')
     response = session.send(adapter, 'Placement', 'GET', '/resource_providers', attempts=session.READ_ATTEMPTS)
 
-Only ``send`` converts a missing response to the error Unanswered.
+Only ``send`` converts a missing response to the error Unanswered. RestClient is the base class of the clients that send
+requests as users, too.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,10 +20,12 @@ from keystoneauth1 import exceptions as ks_exceptions
 from keystoneauth1 import loading as ks_loading
 from keystoneauth1 import session as ks_session
 from keystoneauth1.adapter import Adapter
+from keystoneauth1.service_token import ServiceTokenAuthWrapper
 from oslo_config import cfg
 from oslo_context import context as oslo_context
 
 from kilonova import errors
+from kilonova.context import RequestContext
 
 # Number of attempts of a read. A write is repeated by the operation that needs it, after a check of the current state.
 READ_ATTEMPTS = 3
@@ -183,3 +187,38 @@ def send(
             break
         time.sleep(RETRY_PAUSE)
     raise errors.Unanswered(who=who, reason=reason)
+
+
+class RestClient:
+    """A client that sends requests to one service, each as a user or as the service account of the adapter.
+
+    ``who`` names the service in errors. With ``service_token``, a request as the service account also has a service
+    token of this account, which shows that the caller is a service.
+    """
+
+    def __init__(self, adapter: Adapter, who: str, *, service_token: bool = True) -> None:
+        auth = adapter.session.auth
+        if service_token and auth is not None:
+            adapter.session.auth = ServiceTokenAuthWrapper(user_auth=auth, service_auth=auth)
+        self._adapter, self._who = adapter, who
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        ctxt: RequestContext | None = None,
+        headers: Mapping[str, str] = MappingProxyType({}),
+        **kwargs: Any,
+    ) -> requests.Response:
+        """Send a request and return its response, as ``send`` does. A GET is repeated if the service does not answer.
+
+        The request is the user's if ``ctxt`` has a token.
+        """
+        headers, token = dict(headers), getattr(ctxt, 'auth_token', None)
+        if token:
+            # Only the token is the user's. The endpoint may still be read from the service's own catalog.
+            headers['X-Auth-Token'] = token
+            kwargs['authenticated'] = False
+        attempts = READ_ATTEMPTS if method == 'GET' else 1
+        return send(self._adapter, self._who, method, path, attempts=attempts, headers=headers, **kwargs)

@@ -245,14 +245,12 @@ class Attachment:
 
 
 # -- the client --------------------------------------------------------------------------------------------------------
-class _Requests:
+class _Requests(session.RestClient):
     """Sends requests to Cinder, as a user or as the service."""
 
     def __init__(self, adapter: Adapter) -> None:
         self._service = adapter.session.auth
-        if self._service is not None:
-            adapter.session.auth = ServiceTokenAuthWrapper(user_auth=self._service, service_auth=self._service)
-        self._adapter = adapter
+        super().__init__(adapter, WHO)
 
     def _send(
         self,
@@ -265,18 +263,10 @@ class _Requests:
     ) -> requests.Response:
         root, token = _root(session.endpoint(self._adapter, WHO)), getattr(ctxt, 'auth_token', None)
         if token and self._service is not None:
+            # A user's request to Cinder has a service token, too.
             kwargs['auth'] = ServiceTokenAuthWrapper(user_auth=Token(root, token), service_auth=self._service)
-        attempts = session.READ_ATTEMPTS if method == 'GET' else 1
-        return session.send(
-            self._adapter,
-            WHO,
-            method,
-            path,
-            attempts=attempts,
-            endpoint_override=root,
-            headers={'OpenStack-API-Version': f'volume {microversion}'},
-            **kwargs,
-        )
+        headers = {'OpenStack-API-Version': f'volume {microversion}'}
+        return super()._send(method, path, endpoint_override=root, headers=headers, **kwargs)
 
 
 class _Attachments(_Requests):

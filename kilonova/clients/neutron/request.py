@@ -4,30 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 import requests
 from keystoneauth1.adapter import Adapter
-from keystoneauth1.service_token import ServiceTokenAuthWrapper
 from oslo_utils import uuidutils
 
 from kilonova import errors
-from kilonova.clients import session
 from kilonova.clients.neutron.refusals import WHO, body_of, kind_and_text
 from kilonova.clients.query import encode, repeated
+from kilonova.clients.session import RestClient
 from kilonova.context import RequestContext
 
 
-class NeutronRequests:
+class NeutronRequests(RestClient):
     """The base class of the Neutron client's calls. It sends requests as a user or as the service."""
 
     def __init__(self, adapter: Adapter) -> None:
-        auth = adapter.session.auth
-        if auth is not None:
-            adapter.session.auth = ServiceTokenAuthWrapper(user_auth=auth, service_auth=auth)
-        self._adapter = adapter
+        super().__init__(adapter, WHO)
 
     def _one(
         self,
@@ -95,22 +90,8 @@ class NeutronRequests:
             following = [link['href'] for link in answer.get(f'{name}_links', ()) if link['rel'] == 'next']
             asked = urlsplit(following[0]).query if following else None
 
-    def _send(
-        self,
-        method: str,
-        path: str,
-        *,
-        ctxt: RequestContext | None = None,
-        headers: Mapping[str, str] = MappingProxyType({}),
-        **kwargs: Any,
-    ) -> requests.Response:
-        headers, token = dict(headers), getattr(ctxt, 'auth_token', None)
-        if token:
-            # Only the token is the user's. The endpoint may still be read from the service's own catalog.
-            headers['X-Auth-Token'] = token
-            kwargs['authenticated'] = False
-        attempts = session.READ_ATTEMPTS if method == 'GET' else 1
-        return session.send(self._adapter, WHO, method, f'/v2.0{path}', attempts=attempts, headers=headers, **kwargs)
+    def _send(self, method: str, path: str, **kwargs: Any) -> requests.Response:
+        return super()._send(method, f'/v2.0{path}', **kwargs)
 
 
 # Values of NeutronError.type for an object that does not exist, by collection.
