@@ -144,8 +144,8 @@ class Environment:
             raise Unanswered(who=volume_client.WHO, reason='no account is set in [cinder]')
         return self._volumes
 
-    def select_destinations(self, ctxt: RequestContext, **request: Any) -> Any:
-        """Call the scheduler's ``select_destinations``, and return its reply.
+    def select_destinations(self, ctxt: RequestContext, *, return_alternates: bool = True, **request: Any) -> Any:
+        """Call the scheduler's ``select_destinations``, and return its reply, which has Selections.
 
         Raises:
             NoValidHost: No host fits.
@@ -155,7 +155,9 @@ class Environment:
         """
         asked = self.liveness.now()
         try:
-            return self.scheduler.select_destinations(ctxt, **request)
+            return self.scheduler.select_destinations(
+                ctxt, return_objects=True, return_alternates=return_alternates, **request
+            )
         except Unsent:
             self.liveness.cut_off()
             raise

@@ -304,7 +304,6 @@ def _accept(backend: Backend, ctxt: RequestContext, server: ServerRef, move: _Mo
             'request_spec': move.spec.obj_to_primitive(),
             'old_request_spec': move.old_spec.obj_to_primitive(),
             'image': move.image,
-            'clean_shutdown': True,
         },
     )
     operations.accept(

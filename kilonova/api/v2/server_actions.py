@@ -128,7 +128,7 @@ def start(call: Call) -> None:
 
 def stop(call: Call) -> None:
     """Accept the action os-stop: shut the guest down. The server keeps its devices and disks."""
-    server_operations.run(call.backend, call.ctxt, call.server, 'stop', 'stop.start', {'clean_shutdown': True})
+    server_operations.run(call.backend, call.ctxt, call.server, 'stop', 'stop.start')
 
 
 def reboot(call: Call) -> None:

@@ -81,10 +81,10 @@ GROWN, REIMAGED = 'volume-extended', 'volume-reimaged'
 PLUGGING = frozenset(('network-vif-plugged', 'network-vif-unplugged'))
 # Events which report that the server's info cache is outdated.
 CHANGES = frozenset(('network-changed', 'network-vif-deleted'))
-# For each tag of the event power-update: (kind of operation, event, vm state before it, operation's arguments).
+# For each tag of the event power-update: (kind of operation, event, vm state before it).
 POWER = {
-    'POWER_ON': ('start', 'start.start', states.VmState.STOPPED, {}),
-    'POWER_OFF': ('stop', 'stop.start', states.VmState.ACTIVE, {'clean_shutdown': True}),
+    'POWER_ON': ('start', 'start.start', states.VmState.STOPPED),
+    'POWER_OFF': ('stop', 'stop.start', states.VmState.ACTIVE),
 }
 # Events that need a tag: the id of a volume or of an accelerator request.
 TAGGED = frozenset((GROWN, REIMAGED, ACCELERATOR))
@@ -272,7 +272,7 @@ def _switch(backend: Backend, ctxt: RequestContext, server: ServerRef, tag: str)
     Do nothing if another operation of the server is running, or if the server already has the right state. The lock of
     the server is ignored, because the power state of the guest has changed already.
     """
-    kind, event, vm_state, args = POWER[tag]
+    kind, event, vm_state = POWER[tag]
     if server.row['vm_state'] != vm_state:
         LOG.info(
             'Ignoring event power-update %s of server %s: its state is %s',
@@ -282,7 +282,7 @@ def _switch(backend: Backend, ctxt: RequestContext, server: ServerRef, tag: str)
             instance_uuid=server.uuid,
         )
         return
-    row = OperationRow.new(ctxt, kind, server.uuid, args)
+    row = OperationRow.new(ctxt, kind, server.uuid, {})
     try:
         server_operations.accept(ctxt, server, event, row, kind)
     except (Conflict, NotFound) as error:

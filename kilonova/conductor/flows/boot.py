@@ -105,8 +105,6 @@ def _select(works: Sequence[BootWork]) -> list[list[ChosenHost]]:
             first.ctxt,
             spec_obj=spec_of(first),
             instance_uuids=[work.instance_uuid for work in works],
-            return_objects=True,
-            return_alternates=True,
             claim=True,
             time_left=SELECT_DEADLINE,
             operations=[work.uuid for work in works],
@@ -133,8 +131,6 @@ def choose_again(work: BootWork) -> None:
         work.ctxt,
         spec_obj=spec_of(work),
         instance_uuids=[work.instance_uuid],
-        return_objects=True,
-        return_alternates=True,
         claim=False,
         time_left=SELECT_DEADLINE,
     )

@@ -79,7 +79,6 @@ def check_host(work: Work[Any]) -> None:
         work.ctxt,
         spec_obj=spec,
         instance_uuids=[work.instance_uuid],
-        return_objects=True,
         return_alternates=False,
         claim=False,
         time_left=boot.SELECT_DEADLINE,

@@ -181,8 +181,6 @@ def select(work: Work[Any]) -> None:
         work.ctxt,
         spec_obj=spec,
         instance_uuids=[work.instance_uuid],
-        return_objects=True,
-        return_alternates=True,
         claim=False,
         time_left=boot.SELECT_DEADLINE,
     )

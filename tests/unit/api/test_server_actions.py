@@ -27,8 +27,8 @@ def object_of(envelope):
 @pytest.mark.parametrize(
     ('action', 'body', 'values', 'kind', 'task', 'args', 'story'),
     [
-        ('os-stop', None, {}, 'stop', 'powering-off', {'clean_shutdown': True}, 'stop'),
-        ('os-stop', {'x': 1}, {'vm_state': 'error'}, 'stop', 'powering-off', {'clean_shutdown': True}, 'stop'),
+        ('os-stop', None, {}, 'stop', 'powering-off', {}, 'stop'),
+        ('os-stop', {'x': 1}, {'vm_state': 'error'}, 'stop', 'powering-off', {}, 'stop'),
         ('os-start', None, {'vm_state': 'stopped'}, 'start', 'powering-on', {}, 'start'),
         ('reboot', {'type': 'Soft'}, {}, 'reboot', 'rebooting', {'reboot_type': 'SOFT'}, 'reboot'),
         (
@@ -256,12 +256,7 @@ def test_resize(site, statements):
     assert response.status_int == 202
     (row,) = site.rows(server)
     args = row['args']
-    assert (row['kind'], args['migration_type'], args['host'], args['clean_shutdown']) == (
-        'resize',
-        'resize',
-        None,
-        True,
-    )
+    assert (row['kind'], args['migration_type'], args['host']) == ('resize', 'resize', None)
     assert object_of(args['flavor']).flavorid == large
     spec, old = object_of(args['request_spec']), object_of(args['old_request_spec'])
     assert (spec.flavor.flavorid, spec.pci_requests.requests[0].count, spec.num_instances) == (large, 2, 1)

@@ -28,9 +28,7 @@ def test_an_image_that_may_not_be_deleted_stays(site: Site) -> None:
 
 
 def select(site: Site) -> Any:
-    return site.env.select_destinations(
-        site.ctxt, spec_obj=site.spec(), instance_uuids=['i'], return_objects=True, return_alternates=True
-    )
+    return site.env.select_destinations(site.ctxt, spec_obj=site.spec(), instance_uuids=['i'])
 
 
 def test_a_choice(site: Site) -> None:
