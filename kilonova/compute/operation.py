@@ -90,7 +90,10 @@ class _WrittenArguments(TypedDict, total=False):
 
 
 class ClaimFields(_WrittenArguments, total=False):
-    """Optional fields of a claim, in addition to the claimed amounts and devices. See ``objects.Claim``."""
+    """Optional fields of a claim, in addition to the claimed amounts and devices.
+
+    ``db.queries.claims.ClaimWrite`` describes them.
+    """
 
     group: Mapping[str, str] | None
 
@@ -103,7 +106,7 @@ class Undone(TypedDict, total=False):
 
 
 class SaveFields(_WrittenArguments, Undone, total=False):
-    """Optional fields of a save. See ``objects.Save``."""
+    """Optional fields of a save. ``db.queries.claims.SaveWrite`` describes them."""
 
     extra: Extra
     system_metadata: Mapping[str, str | None]

@@ -267,23 +267,7 @@ class LiveMigrationUndo(KilonovaObject):
 
 
 # --- what a host writes for an operation: a claim takes resources, a save stores the result of a step -----------------
-# ``db.queries.claims`` describes the effect of each field.
-# Fields that are not set change nothing.
-# Times in columns are ISO texts, and columns of ``instance_extra`` are JSON texts.
-class _Written(KilonovaObject):
-    """Base class of ``Claim`` and ``Save``.
-
-    Attributes:
-        transition: the event by which the server's state changes.
-        expect: {column: value or values} that the server's row must have before the write.
-        values: {column of instances: value}.
-        extra: {column of instance_extra: JSON text}.
-        devices: a list of {id, address, from, to, instance_uuid, request_id}.
-        usage: a dict with compute_node_id and columns of compute_nodes.
-        migration: a dict with uuid and columns of migrations.
-    """
-
-
+# ``ClaimWrite`` and ``SaveWrite`` in ``db.queries.claims`` have the same fields and describe each of them.
 _BOTH = {
     'instance_uuid': fields.UUIDField(nullable=True),
     'key': fields.StringField(nullable=True),
@@ -303,12 +287,8 @@ def _none() -> None:
 
 
 @register
-class Claim(_Written):
-    """A claim: a host takes resources for a server.
-
-    ``host`` is the host that claims. ``group`` is a dict {uuid, host} for the server's group; the group's policy is
-    checked once more when the claim is written.
-    """
+class Claim(KilonovaObject):
+    """A claim: a host takes resources for a server. The fields are those of ``db.queries.claims.ClaimWrite``."""
 
     VERSION = '1.0'
     fields = {
@@ -320,19 +300,8 @@ class Claim(_Written):
 
 
 @register
-class Save(_Written):
-    """The result of a step of an operation on a host.
-
-    Attributes:
-        system_metadata: {key: value}; None deletes the key.
-        event: the event of the instance action.
-        fault: the columns of a fault.
-        message: the message of the instance action.
-        end: True if the operation ends with this save.
-        undo: True if the save releases resources.
-        undone: the reason why the host undid the work that it did under the step key.
-        mark: a number that distinguishes several saves under the same step key.
-    """
+class Save(KilonovaObject):
+    """The result of a step of an operation on a host. The fields are those of ``db.queries.claims.SaveWrite``."""
 
     VERSION = '1.0'
     fields = {

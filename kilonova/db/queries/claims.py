@@ -64,7 +64,8 @@ class Written:
 class ClaimWrite(Written):
     """A request to claim resources for a server on a host.
 
-    ``group`` is a dict {uuid, host} for the server's group, or None (see ``group_claims``).
+    ``host`` is the host that claims. ``group`` is a dict {uuid, host} for the server's group, or None (see
+    ``group_claims``).
     """
 
     key: str
