@@ -196,17 +196,13 @@ class PciPools:
         mappings: dict[str, list[str]] = {}
         trial.pools = [pool for pool in trial.pools if pool.rp_uuid is not None]
         for request in as_list(requests):
-            index = 0
-            for pool in trial._filter(request, numa_policy_of(request), Counter(), set(), set()) or ():  # noqa: SLF001 - a copy of one's own
-                if pool not in trial.pools:
-                    continue
-                number = min(request.count - index, pool.count)
-                for _ in range(number):
-                    mappings[group_name(request.request_id, index)] = [pool.rp_uuid or '']
-                    index += 1
-                trial._take_from(pool, number)  # noqa: SLF001 - the same
-            if index < request.count:
+            pools = trial._filter(request, numa_policy_of(request), Counter(), set(), set())  # noqa: SLF001 - a copy of one's own
+            try:
+                served = trial._serve(request, pools or [], Counter())  # noqa: SLF001 - the same
+            except PciDeviceRequestFailed:
                 return None
+            chosen = [pool.rp_uuid or '' for pool, count, _ in served for _ in range(count)]
+            mappings.update((group_name(request.request_id, index), [uuid]) for index, uuid in enumerate(chosen))
         return mappings
 
     def take(
@@ -223,13 +219,19 @@ class PciPools:
             pools = self._filter(request, numa_policy_of(request), providers, cells, guarantors(request, mapping))
             if pools is None:
                 raise PciDeviceRequestFailed(requests=requests)
-            taken.extend(self._serve(request, pools, providers))
+            for _, _, devices in self._serve(request, pools, providers):
+                taken.extend((device, request.request_id) for device in devices)
         return taken
 
     def _serve(
         self, request: InstancePCIRequest, pools: list[DevicePool], providers: Counter[str | None]
-    ) -> list[tuple[PciDevice, str]]:
-        taken: list[tuple[PciDevice, str]] = []
+    ) -> list[tuple[DevicePool, int, list[PciDevice]]]:
+        """Take devices for one request from ``pools``, and return (pool, count, devices) for each of them.
+
+        In the scheduler, which knows only counts, ``devices`` is empty. Raises PciDeviceRequestFailed if there are too
+        few devices.
+        """
+        taken = []
         missing, left = request.count, providers.copy()
         for pool in pools:
             # If an earlier pool gave a device, the pool of its physical function, or of its virtual functions, may have
@@ -239,7 +241,7 @@ class PciPools:
             share = min(left[pool.rp_uuid] if providers else missing, pool.count)
             missing -= share
             left[pool.rp_uuid] -= share
-            taken.extend((device, request.request_id) for device in self._take_from(pool, share))
+            taken.append((pool, share, self._take_from(pool, share)))
         if missing:
             raise PciDeviceRequestFailed(requests=[request])
         return taken
