@@ -212,6 +212,16 @@ bench-scheduler: bootstrap-test ## what a selection costs on 100, 1000 and 10 00
 lock: ## renew constraints.txt: the newest versions of what setup.cfg requires, with which make installs
 	@$(PYTHON) -m tools.bootstrap --lock
 
+VERSION = $(shell sed -n 's/^version = //p' setup.cfg)
+
+.PHONY: changes
+changes: bootstrap ## print the notes of the next release, as the files in changes/ make them
+	@$(VENV)/bin/towncrier build --draft --version $(VERSION)
+
+.PHONY: release
+release: bootstrap ## write the notes of the version in setup.cfg into CHANGELOG.md and delete the files in changes/
+	@$(VENV)/bin/towncrier build --yes --version $(VERSION)
+
 .PHONY: docs
 docs: bootstrap ## build the documentation into build/docs, warnings are errors
 	@$(VENV)/bin/python -m sphinx -W --keep-going -q -b html docs build/docs && echo "build/docs/index.html"
