@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.cloud.layout import ROOT, CloudError, Layout
+from tools.cloud.layout import ROOT, CloudError, Layout, own_environment
 
 OLDEST = (3, 11)
 UV = 'uv==0.13.9'
@@ -255,7 +255,7 @@ def environments(
     missing = [environment for environment in wanted if not environment.is_there]
     if not missing:
         return
-    uv = ensure_uv(ROOT / '.venv-uv')
+    uv = ensure_uv(own_environment('.venv-uv'))
     settings = settings_of_pip(_run([str(uv.parent / 'pip'), 'config', 'list']), os.environ)
     with ThreadPoolExecutor(len(missing)) as pool:
         for future in [pool.submit(environment.make, uv, settings) for environment in missing]:
@@ -264,7 +264,7 @@ def environments(
 
 def lock() -> None:
     """Write the newest versions that setup.cfg allows to constraints.txt, for each supported Python."""
-    uv = ensure_uv(ROOT / '.venv-uv')
+    uv = ensure_uv(own_environment('.venv-uv'))
     _run(
         [
             str(uv),
@@ -317,6 +317,11 @@ def main(argv: list[str]) -> int:
         action='store_true',
         help='also what only the tests need: MariaDB, PostgreSQL, libvirtd, QEMU, Cyborg, Neutron, Cinder, Tempest',
     )
+    parser.add_argument(
+        '--check',
+        action='store_true',
+        help='only what make check needs: system packages of the tests, .venv',
+    )
     parser.add_argument('--guests', action='store_true', help='also what real guests need: libvirtd, QEMU, syslinux')
     parser.add_argument('--cyborg', action='store_true', help='also Cyborg, the accelerator service')
     parser.add_argument('--network', action='store_true', help='also Neutron, the network service, and OVN')
@@ -342,7 +347,7 @@ def main(argv: list[str]) -> int:
             [
                 name
                 for name, asked in (
-                    ('test', args.test),
+                    ('test', args.test or args.check),
                     ('guests', args.guests or args.vfio),
                     ('vfio', args.vfio),
                     ('network', args.network),
@@ -354,7 +359,7 @@ def main(argv: list[str]) -> int:
         layout = Layout.at()
         environments(
             layout,
-            services=not args.no_services,
+            services=not (args.no_services or args.check),
             tempest=args.tempest or args.test,
             cyborg=args.cyborg or args.test,
             network=args.network or args.test,

@@ -141,8 +141,17 @@ class Layout:
 
 
 def environment_dir(variable: str, default: str) -> Path:
-    """A virtual environment's directory: from the environment variable, else ``default`` in this tree."""
-    return Path(os.path.abspath(os.environ.get(variable) or ROOT / default))
+    """Return a virtual environment's directory: the one that the environment variable names, else the tree's own."""
+    return Path(os.path.abspath(os.environ.get(variable) or own_environment(default)))
+
+
+def own_environment(name: str) -> Path:
+    """Return the directory of this tree's virtual environment of that name.
+
+    ``make PYTHON=…`` sets KILONOVA_VENV_SUFFIX, such as ``-3.13``, if that interpreter is of another version than the
+    one that make chooses by itself.
+    """
+    return ROOT / f'{name}{os.environ.get("KILONOVA_VENV_SUFFIX", "")}'
 
 
 def write_private(path: Path, text: str) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import sysconfig
+from pathlib import Path
 
 import pytest
 
 from tools import bootstrap
-from tools.cloud.layout import ROOT, CloudError
+from tools.cloud.layout import ROOT, CloudError, Layout
 
 TEXT = """
 # a comment
@@ -107,6 +110,45 @@ def test_an_environment_of_another_interpreter_is_made_anew(tmp_path, ran, home,
     (tmp_path / 'pyvenv.cfg').write_text(f'home = {home}\ninclude-system-site-packages = false\n')
     bootstrap.Environment(tmp_path, 'it', (), ()).make(tmp_path / 'uv', {})
     assert ran == ended
+
+
+def interpreter(directory: Path, version: str) -> Path:
+    """Return a program that answers make's questions as that version of Python would."""
+    path = directory / f'python{version}'
+    path.write_text(f'#!/bin/sh\necho {version}\n')
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(('version', 'suffix'), [('3.19', '-3.19'), (None, '')])
+def test_make_with_an_interpreter_of_another_version_has_environments_of_its_own(tmp_path, version, suffix):
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(('KILONOVA', 'MAKE', 'PYTHON'))}
+    chosen = [f'PYTHON={interpreter(tmp_path, version)}'] if version else []
+    done = subprocess.run(
+        ['make', '-np', 'check', *chosen], cwd=ROOT, env=environ, capture_output=True, text=True, check=True
+    )
+    assert f'VENV := .venv{suffix}' in done.stdout.splitlines()
+    assert ('KILONOVA_VENV_SUFFIX := -3.19' in done.stdout) is bool(version)
+
+
+def test_environments_of_another_version_have_its_suffix(monkeypatch):
+    for variable in ('KILONOVA_VENV', 'KILONOVA_SERVICES_VENV'):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv('KILONOVA_CINDER_VENV', '/opt/cinder')
+    monkeypatch.setenv('KILONOVA_VENV_SUFFIX', '-3.19')
+    layout = Layout.at()
+    assert layout.venv == ROOT / '.venv-3.19'
+    assert layout.services_venv == ROOT / '.venv-services-3.19'
+    assert str(layout.cinder_venv) == '/opt/cinder'
+
+
+def test_check_installs_the_projects_environment_alone(monkeypatch):
+    asked = {}
+    monkeypatch.setattr(bootstrap, 'install_packages', lambda profiles: asked.update(profiles=profiles))
+    monkeypatch.setattr(bootstrap, 'environments', lambda layout, **wanted: asked.update(wanted))
+    monkeypatch.delenv('KILONOVA_VENV', raising=False)
+    assert bootstrap.main(['--check']) == 0
+    assert asked.pop('profiles') == ['test'] and asked and not any(asked.values())
 
 
 def test_the_program_that_fills_them_is_made_once(tmp_path, ran):
