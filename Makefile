@@ -220,8 +220,8 @@ bench-scheduler: bootstrap-test ## what a selection costs on 100, 1000 and 10 00
 	@$(VENV)/bin/python -W ignore -m tests.bench.scheduler
 
 .PHONY: lock
-lock: ## renew constraints.txt: the newest versions of what setup.cfg requires, with which make installs
-	@$(PYTHON) -m tools.bootstrap --lock
+lock: ## renew the versions of all libraries with which make installs: constraints.txt and requirements of services (ONLY='a b': of these)
+	@$(PYTHON) -m tools.bootstrap --lock $(foreach name,$(ONLY),--only $(name))
 
 VERSION = $(shell sed -n 's/^version = //p' setup.cfg)
 

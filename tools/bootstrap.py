@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ CYBORG = ROOT / 'tools' / 'cloud' / 'requirements-cyborg.txt'
 NEUTRON = ROOT / 'tools' / 'cloud' / 'requirements-neutron.txt'
 CINDER = ROOT / 'tools' / 'cloud' / 'requirements-cinder.txt'
 CONSTRAINTS = ROOT / 'constraints.txt'
+# Stands in each file of requirements between what is chosen by hand and what make lock renews.
+BROUGHT = '# What make lock renews: all that these require.'
 ACCEPTANCE = ROOT / 'tools' / 'acceptance' / 'requirements.txt'
 _ENTRY = re.compile(r'^(?P<name>[a-z0-9][a-z0-9+.-]*)\s*(?:\[(?P<profiles>[^\]]*)\])?$')
 
@@ -151,7 +154,14 @@ class Environment:
                 settings,
             )
         (self.directory / '.stamp').unlink(missing_ok=True)
-        _run([str(uv), 'pip', 'install', '--quiet', '--python', str(python), *self.arguments], settings)
+        # Packages without a wheel are built with the setuptools of constraints.txt, too.
+        _run(
+            [
+                *(str(uv), 'pip', 'install', '--quiet', '--python', str(python)),
+                *('--build-constraints', str(CONSTRAINTS), *self.arguments),
+            ],
+            settings,
+        )
         (self.directory / '.stamp').write_text(self.fingerprint)
         say(f'{self.directory.name} is ready')
 
@@ -262,31 +272,48 @@ def environments(
             future.result()
 
 
-def lock() -> None:
-    """Write the newest versions that setup.cfg allows to constraints.txt, for each supported Python."""
+def lock(only: Sequence[str] = ()) -> None:
+    """Renew the versions in constraints.txt and in the requirements of the services and of Tempest.
+
+    All libraries get the newest version that is allowed, on each supported Python; with ``only``, those alone, and a
+    library that is required for the first time. The services themselves keep the version that stands in their file.
+    """
     uv = ensure_uv(own_environment('.venv-uv'))
-    _run(
-        [
-            str(uv),
-            'pip',
-            'compile',
-            '--quiet',
-            '--upgrade',
-            '--universal',
-            '--python-version',
-            '.'.join(map(str, OLDEST)),
-            '--no-header',
-            '--no-annotate',
-            '--no-emit-index-url',
-            '--extra',
-            'test',
-            '--output-file',
-            str(CONSTRAINTS),
-            str(ROOT / 'setup.cfg'),
-        ],
-        settings_of_pip(_run([str(uv.parent / 'pip'), 'config', 'list']), os.environ),
-    )
-    say(f'{CONSTRAINTS.name} has the newest versions')
+    settings = settings_of_pip(_run([str(uv.parent / 'pip'), 'config', 'list']), os.environ)
+    upgraded = [f'--upgrade-package={name}' for name in only] or ['--upgrade']
+    oldest = '.'.join(map(str, OLDEST))
+    form = ['--universal', '--python-version', oldest, '--no-header', '--no-annotate', '--no-emit-index-url']
+    compiled = [str(uv), 'pip', 'compile', '--quiet', *upgraded, *form]
+    _run([*compiled, '--extra', 'test', '--output-file', str(CONSTRAINTS), str(ROOT / 'setup.cfg')], settings)
+    say(f'{CONSTRAINTS.name} is renewed')
+    for path in (REQUIREMENTS, CYBORG, NEUTRON, CINDER, ACCEPTANCE):
+        head, _ = split_requirements(path.read_text())
+        # What two services need is of one version.
+        same = ['--constraint', str(REQUIREMENTS)] if path in (CYBORG, NEUTRON, CINDER) else []
+        with tempfile.TemporaryDirectory() as directory:
+            chosen, found = Path(directory) / 'chosen.in', Path(directory) / 'found.txt'
+            chosen.write_text(head)
+            found.write_text(path.read_text())
+            _run([*compiled, *same, '--output-file', str(found), str(chosen)], settings)
+            path.write_text(join_requirements(head, found.read_text()))
+        say(f'{path.relative_to(ROOT)} is renewed')
+
+
+def split_requirements(text: str) -> tuple[str, str]:
+    """Return the two parts of a file of requirements: what is chosen by hand, and what that requires itself."""
+    head, mark, rest = text.partition(BROUGHT)
+    if not mark:
+        raise CloudError(f'the requirements have no line {BROUGHT!r}')
+    return head, rest
+
+
+def join_requirements(head: str, found: str) -> str:
+    """Return a file of requirements from what is chosen by hand and all versions that were found for it."""
+    chosen = {line.partition('==')[0] for line in head.splitlines()}
+    rest = [
+        line for line in found.splitlines() if line and line[0] not in '# ' and line.partition('==')[0] not in chosen
+    ]
+    return '\n'.join([f'{head}{BROUGHT}', *rest, ''])
 
 
 def foreign(environment: Path) -> str | None:
@@ -330,7 +357,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument('--ceph', action='store_true', help='also the Ceph of make test-ceph')
     parser.add_argument('--tempest', action='store_true', help="also Tempest, the field's acceptance suite")
     parser.add_argument('--no-services', action='store_true', help='without Keystone, Glance and Placement')
-    parser.add_argument('--lock', action='store_true', help='only renew constraints.txt')
+    parser.add_argument('--lock', action='store_true', help='only renew the versions of all libraries')
+    parser.add_argument('--only', action='append', default=[], metavar='NAME', help='with --lock: of this one alone')
     args = parser.parse_args(argv)
     if sys.version_info < OLDEST:
         print(
@@ -341,7 +369,7 @@ def main(argv: list[str]) -> int:
         return 1
     try:
         if args.lock:
-            lock()
+            lock(args.only)
             return 0
         install_packages(
             [

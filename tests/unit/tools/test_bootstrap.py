@@ -63,6 +63,50 @@ def test_services_are_pinned(path, there):
     assert there <= {line.split('==')[0] for line in lines}
 
 
+@pytest.mark.parametrize(
+    'path', [bootstrap.REQUIREMENTS, bootstrap.CYBORG, bootstrap.NEUTRON, bootstrap.CINDER, bootstrap.ACCEPTANCE]
+)
+def test_lock_renews_what_a_service_requires_and_not_the_service(path):
+    head, rest = bootstrap.split_requirements(path.read_text())
+    chosen = [line for line in head.splitlines() if '==' in line]
+    assert chosen and 'setuptools==' in rest
+    renewed = bootstrap.join_requirements(
+        head, '\n'.join(['# a remark', 'alembic==99 ; python_version > "3"', *chosen])
+    )
+    assert renewed == f'{head}{bootstrap.BROUGHT}\nalembic==99 ; python_version > "3"\n'
+
+
+def test_a_file_without_the_line_between_its_parts_is_not_renewed():
+    with pytest.raises(CloudError, match='What make lock renews'):
+        bootstrap.split_requirements('keystone==1\n')
+
+
+@pytest.mark.parametrize(('only', 'wanted'), [((), '--upgrade'), (('alembic',), '--upgrade-package=alembic')])
+def test_lock_renews_all_files_or_some_libraries_of_them(tmp_path, monkeypatch, only, wanted):
+    files = {}
+    for name in ('REQUIREMENTS', 'CYBORG', 'NEUTRON', 'CINDER', 'ACCEPTANCE'):
+        files[name] = tmp_path / name
+        files[name].write_text(f'{name.lower()}==1\n{bootstrap.BROUGHT}\nalembic==1\n')
+        monkeypatch.setattr(bootstrap, name, files[name])
+    monkeypatch.setattr(bootstrap, 'ROOT', tmp_path)
+    monkeypatch.setattr(bootstrap, 'ensure_uv', lambda directory: directory / 'bin' / 'uv')
+    commands = []
+
+    def run(argv, more=()):
+        if 'compile' in argv:
+            commands.append(argv)
+            output = Path(argv[argv.index('--output-file') + 1])
+            if output.parent != bootstrap.CONSTRAINTS.parent:
+                assert 'alembic==1' in output.read_text()  # where uv finds the versions that stay
+                output.write_text('alembic==2\n')
+        return ''
+
+    monkeypatch.setattr(bootstrap, '_run', run)
+    bootstrap.lock(only)
+    assert len(commands) == 6 and all(wanted in command for command in commands)
+    assert files['CINDER'].read_text() == f'cinder==1\n{bootstrap.BROUGHT}\nalembic==2\n'
+
+
 def test_fingerprint_changes_with_files_and_arguments(tmp_path):
     path = tmp_path / 'setup.cfg'
     path.write_text('a')
