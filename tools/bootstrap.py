@@ -1,7 +1,7 @@
-"""What a fresh machine lacks: system packages and the virtual environments.
+"""Install what a fresh machine lacks: system packages and the virtual environments.
 
-``python3 -m tools.bootstrap`` makes them; when all is there it ends at once. ``--test`` adds what only the tests
-need. Assumes git, make and Python 3.11 or newer, and apt for the system packages.
+``python3 -m tools.bootstrap`` does so; when all is there it ends at once. ``--test`` adds what only the tests need. It
+assumes git, make and Python 3.11 or newer, and apt for the system packages.
 """
 
 from __future__ import annotations
@@ -39,12 +39,15 @@ _ENTRY = re.compile(r'^(?P<name>[a-z0-9][a-z0-9+.-]*)\s*(?:\[(?P<profiles>[^\]]*
 
 
 def say(text: str) -> None:
+    """Print a line that names this program."""
     print(f'bootstrap: {text}', flush=True)
 
 
 def parse_bindep(text: str, profiles: Iterable[str]) -> list[str]:
-    """The packages of bindep.txt that apply: those without a profile but ``platform:…``, and those of which a
-    profile is asked for. An entry for another platform than dpkg is left out."""
+    """Return the packages of bindep.txt for dpkg that belong to no profile or to one of these profiles.
+
+    An entry for another platform alone is left out.
+    """
     wanted, found = set(profiles), []
     for line in text.splitlines():
         entry = line.partition('#')[0].strip()
@@ -62,7 +65,7 @@ def parse_bindep(text: str, profiles: Iterable[str]) -> list[str]:
 
 
 def missing_packages(names: Sequence[str]) -> list[str]:
-    """Those that dpkg doesn't have installed."""
+    """Return the packages that dpkg does not list as installed."""
     done = subprocess.run(
         ['dpkg-query', '-W', '-f', '${Package} ${db:Status-Status}\n', *names],
         capture_output=True,
@@ -74,7 +77,7 @@ def missing_packages(names: Sequence[str]) -> list[str]:
 
 
 def as_root(argv: Sequence[str], *, text: str | None = None) -> None:
-    """Run a command as root, by sudo where we aren't."""
+    """Run a command as root, by sudo if this process is not root."""
     prefix: list[str] = []
     if os.geteuid() != 0:
         if not shutil.which('sudo'):
@@ -87,8 +90,10 @@ def as_root(argv: Sequence[str], *, text: str | None = None) -> None:
 
 @contextlib.contextmanager
 def services_denied() -> Iterator[None]:
-    """Keep Debian's packages from starting the machine's own RabbitMQ, MariaDB, PostgreSQL and OVN: invoke-rc.d
-    asks policy-rc.d, and 101 means no. A policy that is there already stays."""
+    """Keep Debian's packages from starting the machine's own RabbitMQ, MariaDB, PostgreSQL and OVN.
+
+    invoke-rc.d asks policy-rc.d, whose exit code 101 means no. A policy that exists already stays.
+    """
     if POLICY.exists():
         yield
         return
@@ -101,7 +106,7 @@ def services_denied() -> Iterator[None]:
 
 
 def install_packages(profiles: Iterable[str]) -> None:
-    """Install what is missing of bindep.txt."""
+    """Install the system packages of bindep.txt that are missing."""
     names = parse_bindep((ROOT / 'bindep.txt').read_text(), profiles)
     if not shutil.which('dpkg-query'):
         say(f'no dpkg here: these have to be there: {" ".join(names)}')
@@ -117,7 +122,7 @@ def install_packages(profiles: Iterable[str]) -> None:
 
 
 def fingerprint(parts: Iterable[str], files: Iterable[Path]) -> str:
-    """What a virtual environment was made from."""
+    """Return a hash of what a virtual environment is made from."""
     total = hashlib.sha256('\0'.join(parts).encode())
     for path in files:
         total.update(path.read_bytes())
@@ -126,7 +131,10 @@ def fingerprint(parts: Iterable[str], files: Iterable[Path]) -> str:
 
 @dataclass(frozen=True)
 class Environment:
-    """A virtual environment that is wanted. ``arguments``: of ``uv pip install``; ``files``: what they depend on."""
+    """A virtual environment that is wanted.
+
+    ``arguments`` are those of ``uv pip install``; ``files`` are the files that they depend on.
+    """
 
     directory: Path
     what: str
@@ -135,16 +143,17 @@ class Environment:
 
     @property
     def fingerprint(self) -> str:
+        """The hash of the interpreter, the directory, the arguments and the files."""
         return fingerprint([sys.version, str(self.directory), *self.arguments], self.files)
 
     @property
     def is_there(self) -> bool:
-        """Whether it was made from the same things before."""
+        """Whether the environment was made from the same things before."""
         stamp = self.directory / '.stamp'
         return stamp.exists() and stamp.read_text() == self.fingerprint
 
     def make(self, uv: Path, settings: Mapping[str, str]) -> None:
-        """``settings``: environment variables for uv."""
+        """Make the environment, or bring it up to date, with uv. ``settings`` are environment variables for uv."""
         say(f'installing {self.what} into {self.directory.name} (downloads)')
         python = self.directory / 'bin' / 'python'
         if not python.exists() or made_with_another(self.directory):
@@ -167,7 +176,10 @@ class Environment:
 
 
 def ensure_uv(directory: Path) -> Path:
-    """The program that fills the others, in an environment of its own: pip takes six times as much of the CPU."""
+    """Install uv, which fills all environments, into an environment of its own; return its path.
+
+    pip would take six times as much of the CPU.
+    """
     uv, stamp = directory / 'bin' / 'uv', directory / '.stamp'
     wanted = fingerprint([sys.version, UV], [])
     if not stamp.exists() or stamp.read_text() != wanted:
@@ -195,8 +207,10 @@ _SETTINGS = {
 
 
 def settings_of_pip(listed: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Variables for uv that say what ``pip config list`` printed: whoever has a registry of his own told pip. What the
-    environment says to uv already stays."""
+    """Return environment variables that tell uv what ``pip config list`` printed: users of a private registry told pip.
+
+    A variable that the environment has already is left out.
+    """
     found: dict[str, tuple[int, str]] = {}
     for line in listed.splitlines():
         place, _, said = line.partition('.')
@@ -216,14 +230,14 @@ _PLACES = ('global', 'install', ':env:')
 
 
 def made_with_another(directory: Path) -> bool:
-    """Whether a virtual environment says that its interpreter is not this one."""
+    """Return whether a virtual environment names another interpreter than the one that runs."""
     settings = directory / 'pyvenv.cfg'
     home = re.search(r'^home = (.*)$', settings.read_text() if settings.exists() else '', re.MULTILINE)
     return home is not None and home[1] != sysconfig.get_config_var('BINDIR')
 
 
 def _run(argv: Sequence[str], more: Mapping[str, str] = {}) -> str:
-    """Run a command to its end; gives back what it printed. ``more``: variables beside those of the environment."""
+    """Run a command to its end and return its output. ``more`` are environment variables in addition."""
     done = subprocess.run(list(argv), cwd=ROOT, env={**os.environ, **more}, capture_output=True, text=True, check=False)
     if done.returncode:
         raise CloudError(f'{" ".join(argv)} ended with {done.returncode}:\n{done.stdout[-3000:]}{done.stderr[-3000:]}')
@@ -239,9 +253,11 @@ def environments(
     network: bool = False,
     volume: bool = False,
 ) -> None:
-    """The project's environment and, where asked for, that of Keystone, Glance and Placement, and those of Cyborg,
-    Neutron, Cinder and Tempest, side by side. One that KILONOVA_VENV, KILONOVA_SERVICES_VENV, KILONOVA_CYBORG_VENV,
-    KILONOVA_NEUTRON_VENV, KILONOVA_CINDER_VENV or KILONOVA_TEMPEST_VENV names is another's to keep."""
+    """Make the project's virtual environment, and those of services that are asked for, at the same time.
+
+    ``services`` are Keystone, Glance and Placement. An environment that KILONOVA_VENV, KILONOVA_SERVICES_VENV,
+    KILONOVA_CYBORG_VENV, KILONOVA_NEUTRON_VENV, KILONOVA_CINDER_VENV or KILONOVA_TEMPEST_VENV names is left as it is.
+    """
     wanted = []
     if not os.environ.get('KILONOVA_VENV'):
         # Its daemons start together, and would each compile the same.
@@ -317,8 +333,10 @@ def join_requirements(head: str, found: str) -> str:
 
 
 def foreign(environment: Path) -> str | None:
-    """What is wrong with the code that an environment runs: programs such as kilonova-api are those that were installed
-    into it, whatever tree make is called in."""
+    """Return what is wrong with the code that an environment runs, or None.
+
+    Programs such as kilonova-api are those that were installed into it, whatever tree make is called in.
+    """
     done = subprocess.run(
         [str(environment / 'bin' / 'python'), '-c', 'import kilonova; print(kilonova.__file__)'],
         cwd='/',
@@ -338,6 +356,7 @@ def foreign(environment: Path) -> str | None:
 
 
 def main(argv: list[str]) -> int:
+    """Install what the arguments ask for; return the exit code."""
     parser = argparse.ArgumentParser(prog='python3 -m tools.bootstrap', description=__doc__)
     parser.add_argument(
         '--test',
