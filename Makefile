@@ -2,13 +2,20 @@
 
 # The distribution's first: it is built with profiles, which others (pyenv's) often are not. Those take a fifth longer to
 # import the daemons, and a tenth longer for the tests of flows.
-PYTHON ?= $(shell for p in /usr/bin/python3 python3 python3.13 python3.12 python3.11; do \
+FOUND := $(shell for p in /usr/bin/python3 python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v $$p; break; }; done)
+PYTHON ?= $(FOUND)
 ifeq ($(strip $(PYTHON)),)
 $(error Python 3.11 or newer is needed; name one: make PYTHON=/path/to/python ...)
 endif
 
-VENV := $(or $(KILONOVA_VENV),.venv)
+# An interpreter of another version than that has virtual environments of its own: .venv-3.13, .venv-services-3.13 ...
+version = $(filter 3.%,$(shell $(1) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null))
+ifneq ($(PYTHON),$(FOUND))
+export KILONOVA_VENV_SUFFIX := $(if $(FOUND),$(addprefix -,$(filter-out $(call version,$(FOUND)),$(call version,$(PYTHON)))))
+endif
+
+VENV := $(or $(KILONOVA_VENV),.venv$(KILONOVA_VENV_SUFFIX))
 CLOUD := $(PYTHON) -m tools.cloud $(if $(VAR),--var $(VAR))
 CHOSEN := $(if $(HOSTS),--hosts $(HOSTS)) $(if $(CONF),--conf $(CONF))
 REAL := $(filter-out test,$(GUESTS))
@@ -32,6 +39,10 @@ bootstrap: ## install what is missing: system packages, .venv, .venv-services
 .PHONY: bootstrap-test
 bootstrap-test:
 	@$(PYTHON) -m tools.bootstrap --test
+
+.PHONY: bootstrap-check
+bootstrap-check:
+	@$(PYTHON) -m tools.bootstrap --check
 
 .PHONY: bootstrap-guests
 bootstrap-guests:
@@ -103,7 +114,7 @@ test: bootstrap-test ## all tests: lint type unit functional api flows simulatio
 	@$(TESTS)
 
 .PHONY: check
-check: bootstrap-test ## what one runs before each commit, in minutes: lint type unit, the API's tables, a third of functional
+check: bootstrap-check ## what one runs before each commit, in minutes: lint type unit, the API's tables, a third of functional (PYTHON=python3.13: by that interpreter, in .venv-3.13)
 	@$(TESTS) check
 
 .PHONY: lint
@@ -209,8 +220,18 @@ bench-scheduler: bootstrap-test ## what a selection costs on 100, 1000 and 10 00
 	@$(VENV)/bin/python -W ignore -m tests.bench.scheduler
 
 .PHONY: lock
-lock: ## renew constraints.txt: the newest versions of what setup.cfg requires, with which make installs
-	@$(PYTHON) -m tools.bootstrap --lock
+lock: ## renew the versions of all libraries with which make installs: constraints.txt and requirements of services (ONLY='a b': of these)
+	@$(PYTHON) -m tools.bootstrap --lock $(foreach name,$(ONLY),--only $(name))
+
+VERSION = $(shell sed -n 's/^version = //p' setup.cfg)
+
+.PHONY: changes
+changes: bootstrap ## print the notes of the next release, as the files in changes/ make them
+	@$(VENV)/bin/towncrier build --draft --version $(VERSION)
+
+.PHONY: release
+release: bootstrap ## write the notes of the version in setup.cfg into CHANGELOG.md and delete the files in changes/
+	@$(VENV)/bin/towncrier build --yes --version $(VERSION)
 
 .PHONY: docs
 docs: bootstrap ## build the documentation into build/docs, warnings are errors

@@ -1,4 +1,4 @@
-"""How Sphinx builds these pages: ``make docs``, warnings are errors."""
+"""Configure how Sphinx builds these pages: ``make docs``, warnings are errors."""
 
 from __future__ import annotations
 

@@ -38,31 +38,31 @@ _SPECIAL = re.compile(r'([\\`*_{}\[\]<>|#$~])')
 
 # --- Markdown --------------------------------------------------------------------------------------------------------
 def plain(text: object) -> str:
-    """Text in which nothing means markup, on one line."""
+    """Return text in which nothing is markup, on one line."""
     return _SPECIAL.sub(r'\\\1', re.sub(r'\s+', ' ', str(text)))
 
 
 def prose(text: object) -> str:
-    """A docstring's text: its ``literals`` as literals, nothing else means markup."""
+    """Return a docstring's text as Markdown: its ``literals`` are literals, nothing else is markup."""
     parts = re.split(r'``(.+?)``', ' '.join(str(text).split()))
     return ''.join(code(part) if number % 2 else plain(part) for number, part in enumerate(parts))
 
 
 def code(value: object) -> str:
-    """A literal, also inside of a table; empty for nothing."""
+    """Return a literal that is also right inside of a table, '' for an empty value."""
     text = str(value).replace('|', '\\|')
     return f'`{text}`' if text else ''
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A pipe table of cells that are Markdown already."""
+    """Return a pipe table of cells that are Markdown already."""
     lines = [' | '.join(columns), ' | '.join('---' for _ in columns), *(' | '.join(row) for row in rows)]
     return '\n'.join(f'| {line} |' for line in lines) + '\n'
 
 
 # --- options ---------------------------------------------------------------------------------------------------------
 def options() -> str:
-    """Every option of ``kilonova.conf``, a section each."""
+    """Return every option of ``kilonova.conf``, a section each."""
     import kilonova.conf
 
     parts = []
@@ -119,7 +119,7 @@ def _limits(opt: cfg.Opt) -> list[str]:
 
 # --- policies and routes ---------------------------------------------------------------------------------------------
 def policies() -> str:
-    """Every policy rule with its default."""
+    """Return every policy rule with its default."""
     from kilonova.api.policies import list_rules
 
     rows = []
@@ -130,7 +130,7 @@ def policies() -> str:
 
 
 def routes() -> str:
-    """Every route, as ``make routes`` prints it."""
+    """Return every route, as ``make routes`` prints it."""
     from kilonova.api import versions
     from kilonova.api.routes import HEADER, rows
 
@@ -140,7 +140,7 @@ def routes() -> str:
 
 
 def own_routes() -> str:
-    """Every route of Kilonova's own API."""
+    """Return every route of Kilonova's own API."""
     from kilonova.api.routes import OWN_HEADER, own_rows
 
     return table(OWN_HEADER, [tuple(map(code, row)) for row in own_rows()])
@@ -167,7 +167,7 @@ WIDTH, HEIGHT, BOX = 840, 540, (126, 34)
 
 
 def vm_moves() -> dict[tuple[str, str], set[str]]:
-    """{(vm state before, after): names of what leads there}.
+    """Return a dict from (vm state before, after) to the names of what leads there.
 
     An event that is allowed in any vm state but only in one task state comes from where that task state was set.
     """
@@ -194,7 +194,7 @@ def vm_moves() -> dict[tuple[str, str], set[str]]:
 
 
 def reachable(moves: dict[tuple[str, str], set[str]]) -> list[str]:
-    """The vm states that a server comes to, from building on."""
+    """Return the vm states that a server can have, from building on."""
     found = ['building', 'any state']
     for state in found:
         found += [after for before, after in moves if before == state and after not in found]
@@ -202,7 +202,7 @@ def reachable(moves: dict[tuple[str, str], set[str]]) -> list[str]:
 
 
 def states() -> str:
-    """The picture of vm states, the table of transitions, and what the REST status is."""
+    """Return the picture of vm states, the table of transitions, and the REST status of each state."""
     from kilonova.states import ANY, TRANSITIONS
 
     def listed(values: frozenset, nothing: str) -> str:
@@ -265,7 +265,7 @@ def _statuses() -> list[tuple[str, str, str]]:
 
 
 def picture() -> str:
-    """The vm states as SVG; what the labels of arrows name are the operations of the 409 column."""
+    """Return the vm states as SVG. The labels of arrows are the operations of the 409 column."""
     moves = vm_moves()
     shown = [state for state in reachable(moves) if state in PLACES or _no_place(state)]
     parts = [
@@ -301,7 +301,10 @@ def _box(state: str) -> str:
 
 
 def _arrow(before: str, after: str, names: Sequence[str], both: bool) -> str:
-    """A straight arrow between two boxes, to one side where there is one back; its names beside the middle."""
+    """Draw a straight arrow between two boxes, with its names beside the middle.
+
+    Two boxes with arrows in both directions (``both``) have them side by side.
+    """
     (x1, y1), (x2, y2) = PLACES[before], PLACES[after]
     length = ((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5
     dx, dy = (x2 - x1) / length, (y2 - y1) / length
@@ -327,7 +330,7 @@ def _arrow(before: str, after: str, names: Sequence[str], both: bool) -> str:
 
 # --- flows -----------------------------------------------------------------------------------------------------------
 def flows() -> str:
-    """The steps of each kind of operation."""
+    """Return the steps of each kind of operation."""
     from kilonova.conductor.flows import FLOWS
 
     parts = []
@@ -370,7 +373,7 @@ def _saved(step: Step, flow: Flow[Any]) -> str:
 
 # --- RPC -------------------------------------------------------------------------------------------------------------
 def rpc() -> str:
-    """The declared interfaces."""
+    """Return the methods of the declared RPC interfaces."""
     from kilonova.rpc.baseapi import BaseApi
     from kilonova.rpc.compute import Compute
     from kilonova.rpc.conductor import ComputeTask, Conductor
@@ -401,7 +404,7 @@ def _interface(interface: type[RpcInterface]) -> str:
 
 # --- plug-ins --------------------------------------------------------------------------------------------------------
 def plugins() -> str:
-    """Installed filters, weighers, prefilters and drivers by their entry points."""
+    """Return the installed filters, weighers, prefilters and drivers by their entry points."""
     parts = []
     for group, title in (
         ('kilonova.scheduler.filters', 'Filters'),
@@ -419,7 +422,7 @@ def plugins() -> str:
 
 # --- notifications ---------------------------------------------------------------------------------------------------
 def notifications() -> str:
-    """Every event with both of its names, its publisher and its payload."""
+    """Return every event with both of its names, its publisher and its payload."""
     from kilonova.rpc.notify import NOTIFICATIONS
 
     rows = []
@@ -446,7 +449,7 @@ PAGES: dict[str, Callable[[], str]] = {
 
 # --- Sphinx ----------------------------------------------------------------------------------------------------------
 def fill(text: str) -> str:
-    """A page with its generated part."""
+    """Return a page with its generated part in place of the mark."""
     return MARK.sub(lambda found: PAGES[found[1]](), text)
 
 
@@ -455,12 +458,12 @@ def _read(app: Sphinx, docname: str, content: list[str]) -> None:
 
 
 def _outdated(app: Sphinx, env: Any, added: set[str], changed: set[str], removed: set[str]) -> list[str]:
-    """Generated pages are made again whatever their files say: the code may have changed."""
+    """Return the pages that Sphinx makes again whatever their files say: those generated from code."""
     return [name for name in env.found_docs if MARK.search(Path(env.doc2path(name)).read_text(encoding='utf-8'))]
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Sphinx's entry."""
+    """Register the extension: Sphinx calls this function."""
     app.connect('source-read', _read)
     app.connect('env-get-outdated', _outdated)
     return {'parallel_read_safe': True, 'parallel_write_safe': True}

@@ -1,1 +1,1 @@
-"""What a developer or an operator runs from the Makefile, with the standard library alone (``deadcode``: vulture)."""
+"""Programs that developers and operators run from the Makefile. Only ``deadcode`` needs a library (vulture)."""

@@ -129,8 +129,11 @@ T = TypeVar('T')
 def functional(
     database: str, backend: str, share: str = '', files: str = '', *, seconds: float, model: bool = False
 ) -> Run:
-    """The functional tests, or a share of those of all files or of some (tests/functional/conftest.py), on one kind of
-    database and one runtime; ``model``: not with the real Placement."""
+    """Return a run of the functional tests, or of a share of them, on one kind of database and one runtime.
+
+    ``share`` is that of each file, ``files`` that of the files (tests/functional/conftest.py). With ``model``, a model
+    of Placement takes its place.
+    """
     return Run(
         f'functional-{database}-{backend}',
         paths=('tests/functional',),
@@ -146,7 +149,7 @@ def functional(
 
 
 def share_of(tests: Sequence[T], first: int, step: int) -> Sequence[T]:
-    """Of the tests of a file every ``step``-th from ``first`` on, and the last one of a file that has fewer."""
+    """Return every ``step``-th test of a file from ``first`` on, or the last one of a file that has fewer."""
     return tests[first::step] or tests[-1:]
 
 
@@ -268,7 +271,7 @@ EXTRA: dict[str, tuple[Run, ...]] = {
 
 
 def counts(junit: str) -> Counts:
-    """What a junit report says, all its suites together."""
+    """Return the counts of a junit report, all its suites together."""
     total = Counts()
     for suite in ElementTree.fromstring(junit).iter('testsuite'):
         tests, failures, errors, skipped = (
@@ -279,7 +282,7 @@ def counts(junit: str) -> Counts:
 
 
 def outcomes(junit: str) -> dict[str, bool]:
-    """{test: whether it was skipped} of a junit report."""
+    """Return a dict from each test of a junit report to whether it was skipped."""
     return {
         f'{case.get("classname")}::{case.get("name")}': case.find('skipped') is not None
         for case in ElementTree.fromstring(junit).iter('testcase')
@@ -287,8 +290,10 @@ def outcomes(junit: str) -> dict[str, bool]:
 
 
 def judge(code: int, report: str | None) -> Counts:
-    """What a pytest run that ended with ``code`` amounts to: one failure more where it found no test, or ended
-    badly without a failed test to show for it."""
+    """Return the counts of a pytest run that ended with ``code``.
+
+    One failure more is counted if it found no test, or ended badly without a failed test to show for it.
+    """
     found = counts(report) if report else Counts()
     nothing = found == Counts()
     if nothing or (code != 0 and not found.failed):
@@ -297,18 +302,21 @@ def judge(code: int, report: str | None) -> Counts:
 
 
 def failed_tests(run: Run) -> list[str]:
-    """The tests of a run that failed, or whose fixtures did, as pytest names them."""
+    """Return the tests of a run that failed, or whose fixtures did, by pytest's names."""
     found = cache_of(run) / 'v' / 'cache' / 'lastfailed'
     return sorted(json.loads(found.read_text())) if found.exists() else []
 
 
 def cache_of(run: Run) -> Path:
-    """Where pytest writes which tests of a run failed: each run has its own, as several go at once."""
+    """Return the directory where pytest writes which tests of a run failed.
+
+    Each run has its own, as several go at once.
+    """
     return RESULTS / f'{run.name}.cache'
 
 
 def second(run: Run) -> Run | None:
-    """The failed tests of a run alone; None where none failed, or too many did."""
+    """Return a run of the failed tests alone, or None if no test failed or more than FEW did."""
     failed = failed_tests(run)
     if not run.paths or not 0 < len(failed) <= FEW:
         return None
@@ -316,12 +324,12 @@ def second(run: Run) -> Run | None:
 
 
 def with_second(first: Counts, again: Counts) -> Counts:
-    """What a run amounts to whose failed tests ran again."""
+    """Return the counts of a run whose failed tests ran again."""
     return Counts(first.passed + again.passed, again.failed, first.skipped + again.skipped)
 
 
 def command_of(run: Run, layout: Layout, report: Path) -> list[str]:
-    """The command line of a run."""
+    """Return the command line of a run."""
     if not run.paths:
         return [layout.bin(run.command[0]), *run.command[1:]]
     # Only unit tests ask it; else each run loads it to say nothing.
@@ -340,14 +348,20 @@ def command_of(run: Run, layout: Layout, report: Path) -> list[str]:
 
 
 def environment(run: Run) -> dict[str, str]:
-    """Of a run's processes. They keep the bytecode of what they import: there are hundreds, as each daemon is one."""
+    """Return the environment variables of a run's processes, which keep the bytecode of what they import.
+
+    Each daemon is a process, so that hundreds import the same.
+    """
     return {name: value for name, value in os.environ.items() if name != 'PYTHONDONTWRITEBYTECODE'} | dict(run.env)
 
 
 @contextlib.contextmanager
 def scratch(run: Run) -> Iterator[list[str]]:
-    """Where tests write: memory, if there is enough of it, as hundreds of small databases are made and thrown away.
-    What waits for daemons has their files on disk, as they are elsewhere."""
+    """Provide pytest's option for a directory where tests write, in memory if enough of it is free.
+
+    Tests make and delete hundreds of small databases. Runs that wait for daemons have their files on disk, as in
+    production.
+    """
     memory = Path('/dev/shm')  # noqa: S108 - a directory of its own is made there
     if not run.paths or run.waits or not os.access(memory, os.W_OK) or shutil.disk_usage(memory).free < MEMORY:
         yield []
@@ -357,7 +371,10 @@ def scratch(run: Run) -> Iterator[list[str]]:
 
 
 def wait(child: subprocess.Popen, seconds: float) -> tuple[int, float]:
-    """Wait for a process: its exit code, and the CPU-seconds of it and of those that it waited for (not of daemons)."""
+    """Wait for a process; return its exit code and its CPU-seconds.
+
+    The CPU-seconds include those of processes that it waited for, not those of daemons.
+    """
     end = time.monotonic() + seconds
     while True:
         ended, status, used = os.wait4(child.pid, os.WNOHANG)
@@ -434,8 +451,11 @@ def on_signal(number: int, frame: FrameType | None) -> None:
 
 
 def execute(run: Run, layout: Layout, shown: bool = True, behind: bool = False) -> Counts:
-    """Run to the end (or its time); gives back what it amounts to. Its output is shown as it comes, or at its end.
-    ``behind``: other runs' daemons, which have deadlines, go first."""
+    """Execute a run to its end, or until its time is over; return its counts.
+
+    Its output is shown as it comes with ``shown``, otherwise at its end. With ``behind`` it has a lower priority than
+    the daemons of other runs, which have deadlines.
+    """
     RESULTS.mkdir(parents=True, exist_ok=True)
     report, log = RESULTS / f'{run.name}.xml', RESULTS / f'{run.name}.log'
     report.unlink(missing_ok=True)
@@ -495,8 +515,11 @@ def execute_all(runs: Sequence[Run], layout: Layout) -> dict[str, Counts]:
 
 
 def uneven(reports: Mapping[str, Mapping[str, bool]]) -> str:
-    """What is wrong where no server tried a file that SQLite ran, or one skipped what SQLite did not; '' where nothing
-    is. ``reports``: {run: its ``outcomes``}."""
+    """Return what is wrong with the runs of functional tests on database servers; '' if nothing is.
+
+    A server skipped other tests than SQLite, or no server tried a file that SQLite ran. ``reports`` is a dict from a
+    run's name to its ``outcomes``.
+    """
     whole = {test: skipped for name, ran in reports.items() if '-sqlite-' in name for test, skipped in ran.items()}
     servers = {name: ran for name, ran in reports.items() if '-sqlite-' not in name}
     told = []
@@ -511,7 +534,7 @@ def uneven(reports: Mapping[str, Mapping[str, bool]]) -> str:
 
 
 def groups(chosen: Sequence[str], known: Mapping[str, tuple[Run, ...]]) -> list[list[Run]]:
-    """The runs of these parts; those of a group go side by side."""
+    """Return the runs of these parts in groups; the runs of a group are executed side by side."""
     together = [run for name in chosen if name in TOGETHER for run in known[name]]
     late = [run for run in together if run.name == BESIDE_LIVE and len(together) > 1 and 'live' in chosen]
     apart = [[*known[name], *(late if name == 'live' else ())] for name in chosen if name not in TOGETHER]

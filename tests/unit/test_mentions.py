@@ -14,7 +14,10 @@ from kilonova.cmd.cli import Command, Tree
 from kilonova.cmd.manage import main as manage
 
 ROOT = Path(__file__).parents[2]
+# Changes of long ago name what is no longer there.
+HISTORY = ROOT / 'docs' / 'reference' / 'changes-before-0-1-0.md'
 PAGES = [ROOT / name for name in ('README.md', 'CONTRIBUTING.md')] + sorted((ROOT / 'docs').rglob('*.md'))
+PAGES.remove(HISTORY)
 CODE = re.compile(r'`([^`\n]+)`')
 FENCED = re.compile(r'^```[^\n]*\n(.*?)^```', re.DOTALL | re.MULTILINE)
 FOLDERS = ('kilonova', 'tests', 'tools', 'docs', 'etc', 'bin')

@@ -59,9 +59,9 @@ KNOWN = (
 )
 
 
-def trees() -> Iterator[tuple[str, ast.Module]]:
-    """Yield each module of the package with its path below the root; migrations are left out."""
-    for path in sorted((ROOT / 'kilonova').rglob('*.py')):
+def trees(*folders: str) -> Iterator[tuple[str, ast.Module]]:
+    """Yield each module of these folders with its path below the root; migrations are left out."""
+    for path in sorted(path for folder in folders for path in (ROOT / folder).rglob('*.py')):
         if 'versions' not in path.parts:
             yield str(path.relative_to(ROOT)), ast.parse(path.read_text(encoding='utf-8'))
 
@@ -124,7 +124,7 @@ def banned(text: str) -> list[str]:
 def test_no_figures_of_speech(find: object) -> None:
     found = [
         f'{path}:{line}: {phrase}'
-        for path, tree in trees()
+        for path, tree in trees('kilonova', *(('tools', 'docs') if find is docstrings else ()))
         for line, text in find(tree)  # type: ignore[operator]
         for phrase in banned(text)
     ]
@@ -134,7 +134,7 @@ def test_no_figures_of_speech(find: object) -> None:
 def test_no_docstring_begins_with_a_noun_clause() -> None:
     found = [
         f'{path}:{line}: {text.splitlines()[0]}'
-        for path, tree in trees()
+        for path, tree in trees('kilonova', 'tools', 'docs')
         for line, text in docstrings(tree)
         if NOUN_CLAUSE.match(text)
     ]
@@ -144,7 +144,7 @@ def test_no_docstring_begins_with_a_noun_clause() -> None:
 def test_log_lines_begin_with_a_capital_letter_and_end_without_a_full_stop() -> None:
     found = [
         f'{path}:{line}: {text}'
-        for path, tree in trees()
+        for path, tree in trees('kilonova')
         for line, text in log_lines(tree)
         if text not in NOVA
         and not text.startswith('libvirt ')

@@ -1,12 +1,13 @@
-"""``python3 -m tools.acceptance [--guests qemu] [regex …]``: Tempest's tests of compute against a one-machine cloud of
-its own.
+"""Run Tempest's tests of compute: ``python3 -m tools.acceptance [--guests qemu] [regex …]``.
 
-Starts the cloud, with Neutron and Cinder, in a new directory with ports of its own, writes tempest.conf, runs all tests
-of tempest.api.compute, and the scenarios that look into no guest, but those that exclusions.txt leaves out, and takes
-the cloud away. With ``--guests qemu`` guests are real, and the tests are those that look into them, and all scenarios;
-they run on the machine ``outside``, which reaches guests by their floating addresses. With words, only tests in whose
-name one of these regular expressions is found. The last line counts; the exit code is 0 only if all that ran passed: a
-test that Tempest skipped by itself counts as failed, as it belongs into exclusions.txt with its reason.
+Starts a one-machine cloud with Neutron and Cinder in a new directory with ports of its own, writes tempest.conf, runs
+the tests, and takes the cloud away. The tests are all of tempest.api.compute and the scenarios that look into no guest,
+except those that exclusions.txt leaves out. With ``--guests qemu`` guests are real, and the tests are all scenarios and
+those that look into guests. They run on the machine ``outside``, which reaches guests by their floating addresses. With
+words, only tests run in whose name one of these regular expressions is found.
+
+The last line counts. The exit code is 0 only if all tests that ran passed. A test that Tempest skipped by itself counts
+as failed: it belongs into exclusions.txt with its reason.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ AT_ONCE = 2
 
 
 def program(name: str) -> str:
-    """A program of Tempest's environment."""
+    """Return the path of a program of Tempest's environment."""
     return str(Layout.at().tempest_venv / 'bin' / name)
 
 
 def ask(argv: Sequence[str]) -> str:
-    """What a command prints; CloudError when it fails."""
+    """Run a command and return its output. Raises CloudError if it fails."""
     done = subprocess.run(list(argv), cwd=RESULTS, env=environment(), capture_output=True, check=False)
     if done.returncode:
         raise CloudError(f'{argv[0]} ended with {done.returncode}: {done.stderr[-2000:].decode(errors="replace")}')
@@ -49,13 +50,13 @@ def ask(argv: Sequence[str]) -> str:
 
 
 def environment() -> dict[str, str]:
-    """The environment of Tempest's processes: nothing of the caller's OS_* reaches them."""
+    """Return the environment variables of Tempest's processes, without the caller's OS_* variables."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(('OS_', 'PYTHON'))}
     return kept | {'TEMPEST_CONFIG_DIR': str(RESULTS), 'TEMPEST_CONFIG': 'tempest.conf'}
 
 
 def prepare_results() -> None:
-    """An empty ``build/tempest`` with stestr's configuration."""
+    """Empty ``build/tempest`` and write stestr's configuration there."""
     shutil.rmtree(RESULTS, ignore_errors=True)
     RESULTS.mkdir(parents=True)
     where = subprocess.run(
@@ -91,7 +92,7 @@ def listed(guests: str) -> list[str]:
 
 @contextmanager
 def cloud(guests: str) -> Iterator[Cloud]:
-    """A cloud of the shipped hosts, with this kind of guests; nothing of it is left."""
+    """Start a cloud of the shipped hosts with this kind of guests, and remove all of it at the end."""
     directory = Path(tempfile.mkdtemp(prefix='kilonova-tempest-'))
     layout = Layout.at(directory / 'var')
     try:
@@ -107,8 +108,10 @@ def cloud(guests: str) -> Iterator[Cloud]:
 
 
 def outcomes(lines: str, wanted: Sequence[str]) -> dict[str, str]:
-    """{identifier: success, failure, skip, missing} of what should have run, from subunit2csv's table. A class that
-    failed or was skipped as a whole is one row, ``setUpClass (CLASS)``, for all its tests."""
+    """Return success, failure, skip or missing by identifier for each wanted test, from subunit2csv's table.
+
+    A class that failed or was skipped as a whole is one row, ``setUpClass (CLASS)``, for all its tests.
+    """
     rows = list(csv.DictReader(io.StringIO(lines)))
     single = {row['test']: row['status'] for row in rows}
     whole = {found[1]: row['status'] for row in rows if (found := re.match(r'setUpClass \((.+)\)$', row['test']))}
@@ -139,8 +142,11 @@ def suite(started: Cloud, wanted: Sequence[str]) -> dict[str, str]:
 
 
 def table() -> str:
-    """What the last run came to, as lines of CSV. Both programs end with 1 where a test failed: that is no error here,
-    and a test without a line is missing."""
+    """Return the results of the last run as lines of CSV.
+
+    The two programs that print them exit with 1 if a test failed. That is no error here. A test without a line counts
+    as missing.
+    """
     stream = subprocess.run(
         [program('stestr'), 'last', '--subunit'], cwd=RESULTS, env=environment(), capture_output=True, check=False
     ).stdout

@@ -69,7 +69,11 @@ class ExclusionsError(Exception):
 
 @dataclass(frozen=True)
 class Exclusion:
-    """``test``: a test's whole name, or what all names begin with when ``below``. ``section``: guests, lacks …"""
+    """An entry of exclusions.txt: a test, or all tests whose names begin alike, that is left out.
+
+    ``test`` is a test's whole name, or the beginning of names if ``below`` is true. ``section`` is guests, lacks and so
+    on.
+    """
 
     test: str
     below: bool
@@ -77,17 +81,20 @@ class Exclusion:
     reason: str
 
     def matches(self, name: str) -> bool:
-        """``name``: without the attributes in brackets."""
+        """Return whether the entry is about a test; ``name`` has no attributes in brackets."""
         return name.startswith(f'{self.test}.') if self.below else name == self.test
 
 
 def plain(identifier: str) -> str:
-    """A test's name without the attributes that Tempest puts after it: ``…test_x[id-…,smoke]``."""
+    """Return a test's name without the attributes that Tempest puts after it: ``…test_x[id-…,smoke]``."""
     return identifier.partition('[')[0]
 
 
 def parse(text: str) -> list[Exclusion]:
-    """The entries in order. ExclusionsError: a line that is neither, an entry twice or without its reason."""
+    """Return the entries of exclusions.txt in order.
+
+    Raises ExclusionsError if a line cannot be read, an entry is there twice, or an entry has no reason.
+    """
     found: dict[str, Exclusion] = {}
     section = title = ''
     for number, line in enumerate(map(str.strip, text.splitlines()), 1):
@@ -120,7 +127,10 @@ def of_guests(exclusions: Iterable[Exclusion], guests: str) -> list[Exclusion]:
 
 
 def split(identifiers: Iterable[str], exclusions: Iterable[Exclusion]) -> tuple[list[str], dict[str, Exclusion]]:
-    """What is to run, and what is left out with its entry. ExclusionsError: an entry matches no test."""
+    """Return the tests to run, and a dict from each test that is left out to its entry.
+
+    Raises ExclusionsError if an entry matches no test.
+    """
     run, left, used = [], {}, set()
     exclusions = list(exclusions)
     for identifier in identifiers:

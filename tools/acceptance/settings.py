@@ -49,8 +49,11 @@ def daemon_settings(guests: str) -> str:
 
 @dataclass(frozen=True)
 class Seen:
-    """What the tests boot from: ids of two images and of two flavors; the newest microversion; ``outside``: id of the
-    network outside of the cloud; ``disk``: the file of the first image, where guests are real."""
+    """The images, flavors and networks of a cloud that the tests use.
+
+    It has the ids of two images and of two flavors, and the newest microversion. ``outside`` is the id of the network
+    outside of the cloud. ``disk`` is the file of the first image if guests are real.
+    """
 
     images: tuple[str, str]
     flavors: tuple[str, str]
@@ -94,7 +97,8 @@ def prepare(cloud: Cloud) -> Seen:
 def external_network(keystone: identity.Keystone, url: str) -> str:
     """Return the id of a network outside of the cloud, for routers and floating addresses; make it if there is none.
 
-    Where guests are real, the machine ``outside`` is on it; else it leads nowhere."""
+    If guests are real, the machine ``outside`` is on it. Otherwise it leads nowhere.
+    """
     there = call('GET', f'{url}/v2.0/networks?name={EXTERNAL}', token=keystone.token).data['networks']
     if there:
         return str(there[0]['id'])
@@ -121,8 +125,10 @@ def external_network(keystone: identity.Keystone, url: str) -> str:
 
 
 def tempest_conf(cloud: Cloud, seen: Seen, directory: Path) -> str:
-    """The file: all that Kilonova has is switched on; there is no object service. ``directory`` takes logs and
-    locks."""
+    """Return the text of tempest.conf, in which all that Kilonova has is switched on.
+
+    There is no object service. ``directory`` is for logs and locks.
+    """
     return render.ini(_sections(cloud, seen, directory))
 
 

@@ -1,5 +1,7 @@
-"""Command line of the one-machine cloud: ``python3 -m tools.cloud VERB``: up, demo, host, down, restart, start,
-stop, logs, audit, manage."""
+"""Read the command line of the one-machine cloud, ``python3 -m tools.cloud VERB``, and do what it says.
+
+Verbs are up, demo, host, down, restart, start, stop, logs, audit and manage.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ from tools.cloud.layout import DEFAULT_HOSTS, CloudError, Layout
 
 
 def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     main = argparse.ArgumentParser(prog='python3 -m tools.cloud', description=__doc__)
     main.add_argument('--var', type=Path, help='where the cloud lives (default: var/)')
     verbs = main.add_subparsers(dest='verb', required=True)
@@ -64,6 +67,7 @@ def main(argv: list[str]) -> int:
 
 
 def run(args: argparse.Namespace, layout: Layout) -> int:
+    """Do what the command line says; return the exit code."""
     match args.verb:
         case 'up':
             control.up(

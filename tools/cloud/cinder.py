@@ -1,12 +1,13 @@
-"""Cinder, the volume service, in the one-machine cloud (``make up VOLUME=1``): its configuration, and the types of its
-volumes.
+"""Cinder, the volume service, in the one-machine cloud (``make up VOLUME=1``).
+
+This file writes its configuration and makes the types of its volumes.
 
     text = cinder.conf(layout, ports, secrets)
     cinder.seed(url, token)
 
 It is one process (``cinder_process``) with a back end that stores nothing (``pretended_volumes``): volumes have every
-state that Cinder gives them, and no data. Where guests are real, volumes are files (``volume_files``) in a directory
-that all hosts have, which each takes for a share of NFS.
+state that Cinder gives them, and no data. If guests are real, volumes are files (``volume_files``) in a directory that
+all hosts have, which each takes for a share of NFS.
 """
 
 from __future__ import annotations
@@ -116,11 +117,12 @@ def shares_path(layout: Layout) -> Path:
 
 
 def conf_path(layout: Layout) -> Path:
+    """Return the path of cinder.conf."""
     return layout.etc / 'cinder' / 'cinder.conf'
 
 
 def more_path(layout: Layout) -> Path:
-    """One more file that Cinder reads where it is there, for another back end."""
+    """Return the path of one more file that Cinder reads if it exists, for another back end."""
     return layout.etc / 'cinder' / 'more.conf'
 
 

@@ -42,12 +42,13 @@ GUEST_DIRECTORY = ROOT / 'build' / 'guest'
 
 
 def say(text: str) -> None:
+    """Print a line at once."""
     print(text, flush=True)
 
 
 @contextmanager
 def exclusive(layout: Layout) -> Iterator[None]:
-    """One command at a time works on a cloud; a second waits."""
+    """Let one command at a time work on a cloud; a second one waits."""
     # The lock is on the directory above, as var/ itself may be removed at any time.
     layout.var.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(layout.var.parent, os.O_RDONLY | os.O_DIRECTORY)
@@ -63,11 +64,12 @@ def exclusive(layout: Layout) -> Iterator[None]:
 
 
 def settings_path(layout: Layout) -> Path:
+    """Return the path of the file that keeps what ``up`` was asked for."""
     return layout.var / 'settings.json'
 
 
 def kept(layout: Layout) -> dict[str, Any]:
-    """What the last ``up`` was asked for; empty: there was none."""
+    """Return what the last ``up`` was asked for, an empty dict if there was none."""
     path = settings_path(layout)
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     return found
@@ -76,7 +78,7 @@ def kept(layout: Layout) -> dict[str, Any]:
 def assemble(
     layout: Layout, hosts: Path, extra: Path | None, kind: str, *, accelerators: bool, network: bool, volume: bool
 ) -> Cloud:
-    """The cloud as its arguments describe it, with ports and passwords settled."""
+    """Return the cloud that the arguments describe, with ports and passwords chosen."""
     if extra is not None and not extra.is_file():
         raise CloudError(f'there is no configuration file {extra}')
     described = find_hosts(hosts)
@@ -96,7 +98,7 @@ def assemble(
 
 
 def with_machines(cloud: Cloud, kind: str) -> Cloud:
-    """The same with a machine for each host, where guests are real."""
+    """Return the cloud with a machine for each host if guests are real."""
     if kind == 'test':
         return cloud
     if taken := {CONSOLES, OUTSIDE} & set(cloud.hosts):
@@ -171,7 +173,10 @@ def with_machines(cloud: Cloud, kind: str) -> Cloud:
 
 
 def kind_of(layout: Layout, asked: str | None) -> str:
-    """The kind of guests that a cloud has, else the one that is asked for: hosts can't change it. CloudError."""
+    """Return the kind of guests that the cloud has, or the one that is asked for if there is no cloud yet.
+
+    Raises CloudError if another kind is asked for: hosts cannot change it.
+    """
     there = kept(layout)
     has = there.get('guests', 'test') if there else ''
     if has and asked and has != asked:
@@ -183,7 +188,7 @@ def kind_of(layout: Layout, asked: str | None) -> str:
 
 
 def remembered(layout: Layout) -> Cloud:
-    """The cloud as the last ``up`` made it, on the same ports."""
+    """Return the cloud as the last ``up`` made it, on the same ports."""
     kept_ports, settings = ports.load(layout.var / 'ports.json'), kept(layout)
     if not settings or not kept_ports:
         raise CloudError('there is no cloud here; start one with: make up')
@@ -273,7 +278,7 @@ def up(
 
 
 def check_requirements(cloud: Cloud, *, only_services: bool) -> None:
-    """Fail at once, and in words, where something is not installed."""
+    """Fail at once, with the reason, if something is not installed."""
     layout = cloud.layout
     needed = [str(RABBITMQ_SERVER), layout.services_bin('gunicorn'), layout.services_bin('keystone-manage')]
     if cloud.cyborg:
@@ -301,8 +306,10 @@ def check_requirements(cloud: Cloud, *, only_services: bool) -> None:
 
 
 def end_orphans(layout: Layout) -> None:
-    """End what carries this cloud's marks without a main process that we know: workers of one that was killed, and
-    whatever ran on when ``var/`` was removed."""
+    """End the processes that carry this cloud's marks and belong to no main process that is known.
+
+    They are workers of a process that was killed, and processes that ran on when ``var/`` was removed.
+    """
     orphans = {name for name in process.marked(layout.var).values() if not process.running(layout, name)}
     for name in process.stop(layout, orphans) if orphans else []:
         say(f'  ended {name}, which ran on from before')
@@ -316,8 +323,10 @@ def end_undescribed(cloud: Cloud) -> None:
 
 
 def start_all(cloud: Cloud, wanted: Iterable[Service]) -> list[Service]:
-    """Start those that don't run (or run with an old configuration) and wait until all serve. Gives back the
-    started ones."""
+    """Start the services that don't run, or run with an old configuration, and wait until all serve.
+
+    Returns the started services.
+    """
     started: list[Service] = []
     for service in wanted:
         if start_one(cloud, service):
@@ -331,6 +340,7 @@ def start_all(cloud: Cloud, wanted: Iterable[Service]) -> list[Service]:
 
 
 def start_one(cloud: Cloud, service: Service) -> bool:
+    """Start a service unless it runs with this configuration; return whether it was started."""
     layout, digest = cloud.layout, service.digest
     record = process.running(layout, service.name)
     if record and record.digest == digest:
@@ -376,13 +386,13 @@ def wait(cloud: Cloud, watched: Iterable[Service], missing: Callable[[], list[st
 
 
 def tail(path: Path, lines: int = 20) -> str:
-    """The last lines of a log, with its name above."""
+    """Return the last lines of a log, with its name above."""
     text = path.read_text(errors='replace').splitlines()[-lines:] if path.exists() else ['(empty)']
     return '\n'.join([f'--- {path}', *text])
 
 
 def fill_services(cloud: Cloud) -> None:
-    """Accounts, catalog and the demo image; skipped while what was filled in is what is wanted."""
+    """Make accounts, catalog and the demo image, unless the same were made before."""
     layout = cloud.layout
     mark = layout.data('keystone') / 'filled'
     served = {name: cloud.ports[name] for name in ports.NAMES}
@@ -420,7 +430,7 @@ def fill_services(cloud: Cloud) -> None:
 
 
 def start_daemons(cloud: Cloud) -> None:
-    """Databases, then the four daemons, then the mapping of new hosts."""
+    """Prepare the databases, start the four daemons, then map new hosts."""
     wanted = services.daemons(cloud)
     if outdated := [service.name for service in wanted if stale(cloud, service)]:
         databases.prepare_kilonova(cloud)
@@ -434,9 +444,11 @@ def start_daemons(cloud: Cloud) -> None:
 
 
 def start_accelerators(cloud: Cloud) -> None:
-    """Cyborg, until it has the accelerators of all hosts: with that its API, conductor and agents have done their
-    part. One agent after the other: where two report at once their writes meet in SQLite, Cyborg gives one up, and
-    that agent says it again only a minute later."""
+    """Start Cyborg, and wait until it has the accelerators of all hosts.
+
+    Its API, conductor and agents have done their part then. The agents start one after the other: if two report at
+    once, their writes meet in SQLite, Cyborg gives one up, and that agent reports again only a minute later.
+    """
     keystone = identity.Keystone(render.url(cloud.ports, 'keystone'), cloud.secrets['admin'])
     url, kind = render.url(cloud.ports, 'cyborg'), 'qemu' if cloud.machines else 'test'
     started: list[Service] = []
@@ -454,6 +466,7 @@ def start_accelerators(cloud: Cloud) -> None:
 
 
 def stale(cloud: Cloud, service: Service) -> bool:
+    """Return whether a service does not run, or runs with an old configuration."""
     record = process.running(cloud.layout, service.name)
     return record is None or record.digest != service.digest
 
@@ -466,10 +479,12 @@ class Compute:
         self._keystone = identity.Keystone(render.url(cloud.ports, 'keystone'), cloud.secrets['admin'])
 
     def services(self) -> list[dict[str, Any]]:
+        """Return the rows of os-services at the first version that shows which are forced down."""
         # The first version that says which are forced down.
         return self._get('/os-services', '2.11')['services']
 
     def hypervisors(self) -> set[str]:
+        """Return the names of all hypervisors."""
         return {row['hypervisor_hostname'] for row in self._get('/os-hypervisors')['hypervisors']}
 
     def _get(self, path: str, version: str = '2.1') -> dict[str, list[dict[str, Any]]]:
@@ -480,9 +495,11 @@ class Compute:
 
 
 def silent(cloud: Cloud, wanted: Iterable[Service], rows: Iterable[dict[str, Any]]) -> list[str]:
-    """The services of the table that haven't reported up since they were started. A compute also says itself that it
-    serves: the last report of the process before may be written after this one has started. One that is forced down
-    reports, and is shown as down until an administrator takes the mark away."""
+    """Return the names of the services that have not reported up since they were started.
+
+    A compute also has to answer that it serves: the last report of the process before may be written after this one has
+    started. A service that is forced down reports, and is shown as down until an administrator ends that.
+    """
     names = []
     up_now = [row for row in rows if row['state'] == 'up' or row.get('forced_down')]
     for service in wanted:
@@ -512,7 +529,7 @@ def serves(cloud: Cloud, name: str) -> bool:
 
 
 def reported(row: dict[str, str]) -> float:
-    """When a service last reported, in seconds since 1970, from the API's naive UTC time."""
+    """Return the time of a service's last report, in seconds since 1970, from the API's naive UTC time."""
     stamp = row.get('updated_at')
     return datetime.fromisoformat(stamp).replace(tzinfo=UTC).timestamp() if stamp else 0.0
 
@@ -539,7 +556,7 @@ def map_hosts(cloud: Cloud, within: float = 60.0) -> None:
 
 
 def tell(cloud: Cloud, seconds: float, *, only_services: bool) -> None:
-    """What runs where, how to go on, how to stop."""
+    """Print what runs where, how to go on, and how to stop."""
     layout = cloud.layout
     rows = services.infrastructure(cloud) if only_services else services.table(cloud)
     say(f'up after {seconds:.1f} s:')
@@ -580,7 +597,7 @@ def down(layout: Layout) -> None:
 
 
 def pick(cloud: Cloud, name: str) -> Service:
-    """A service of the table by name; ``kilonova-api`` is ``api``."""
+    """Return a service of the table by name; ``kilonova-api`` is ``api``."""
     known = {service.name: service for service in services.table(cloud)}
     found = known.get(name) or known.get(name.removeprefix('kilonova-'))
     if found is None:
@@ -622,8 +639,10 @@ def manage(layout: Layout, arguments: Sequence[str]) -> int:
 
 
 def await_start(cloud: Cloud, service: Service) -> None:
-    """Wait until a single service serves; one that only reports is asked for at the API, and where that doesn't run,
-    watched for a moment."""
+    """Wait until a single service serves.
+
+    A service that only reports is looked up by the API. If the API does not run, the process is watched for a moment.
+    """
     wait_ready(cloud, service)
     if service.reports and process.running(cloud.layout, 'api'):
         await_reports(cloud, [service])

@@ -1,5 +1,6 @@
-"""Cyborg, the accelerator service, in the one-machine cloud (``make up CYBORG=1``): its configuration, and which hosts'
-accelerators it knows.
+"""Cyborg, the accelerator service, in the one-machine cloud (``make up CYBORG=1``).
+
+This file writes its configuration and finds which hosts' accelerators it knows.
 
     text = cyborg.conf(layout, ports, secrets)
 
@@ -27,7 +28,7 @@ DRIVERS = {'test': 'fake_driver,described', 'qemu': 'fake_driver'}
 
 
 def conf(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str]) -> str:
-    """cyborg.conf, read by its API, conductor and agents."""
+    """Return the text of cyborg.conf, which its API, conductor and agents read."""
     account = render.account(ports, secrets, 'cyborg')
     return render.ini(
         {
@@ -51,7 +52,7 @@ def conf(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str]) -
 
 
 def agent(layout: Layout, host: str, node_file: Path, kind: str) -> str:
-    """cyborg-agent-HOST.conf: what is that host's own. ``kind`` of its guests: test or qemu."""
+    """Return the text of cyborg-agent-HOST.conf, what is that host's own. ``kind`` of its guests is test or qemu."""
     return render.ini(
         {
             'DEFAULT': {'host': host},
@@ -62,8 +63,11 @@ def agent(layout: Layout, host: str, node_file: Path, kind: str) -> str:
 
 
 def gunicorn(layout: Layout, ports: Mapping[str, int]) -> str:
-    """gunicorn.conf.py of its API, which takes the path of its configuration from the command line alone: and that is
-    gunicorn's until the worker is there."""
+    """Return gunicorn.conf.py of Cyborg's API.
+
+    The API takes the path of its configuration from the command line alone, which is gunicorn's until the worker has
+    started.
+    """
     arguments = ['--config-file', str(conf_path(layout)), '--log-file', str(layout.log('cyborg'))]
     return f'import sys\n\n\ndef post_fork(server, worker):\n    sys.argv[1:] = {arguments!r}\n\n\n' + render.gunicorn(
         ports, 'cyborg'
@@ -71,16 +75,20 @@ def gunicorn(layout: Layout, ports: Mapping[str, int]) -> str:
 
 
 def conf_path(layout: Layout) -> Path:
+    """Return the path of cyborg.conf."""
     return layout.etc / 'cyborg' / 'cyborg.conf'
 
 
 def agent_path(layout: Layout, host: str) -> Path:
+    """Return the path of the configuration of a host's agent."""
     return layout.etc / 'cyborg' / f'agent-{host}.conf'
 
 
 def hosts_known(url: str, token: str, hosts: Mapping[str, Path], kind: str) -> set[str]:
-    """The hosts all of whose accelerators Cyborg has put into Placement; ``hosts`` with their node files, ``kind`` of
-    their guests: test or qemu."""
+    """Return the hosts all of whose accelerators Cyborg has put into Placement.
+
+    ``hosts`` is a dict from hosts to their node files, ``kind`` that of their guests: test or qemu.
+    """
     try:
         rows = http.call('GET', f'{url}/deployables', token=token).data['deployables']
     except OSError:
@@ -91,7 +99,7 @@ def hosts_known(url: str, token: str, hosts: Mapping[str, Path], kind: str) -> s
 
 
 def cards(node_file: Path) -> int:
-    """How many FPGA cards a host's description has."""
+    """Return the number of FPGA cards that a host's description has."""
     ids = [
         tuple(
             found.get('id', '') if (found := capability.find(name)) is not None else ''

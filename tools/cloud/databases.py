@@ -1,4 +1,4 @@
-"""What has to be in the databases before the services start.
+"""Prepare the databases before the services start.
 
 Each step leaves a mark when it is done; a step without a mark is done again from the start, so each is repeatable.
 """
@@ -35,8 +35,11 @@ for command in commands:
 def run(
     layout: Layout, argv: Sequence[str], *, env: Mapping[str, str] | None = None, log: str, shown: str | None = None
 ) -> str:
-    """Run a command to its end; its output goes to the log of that service. CloudError with its last lines when it
-    fails, which names it as it is ``shown``."""
+    """Run a command to its end; its output goes to the log of that service.
+
+    Raises CloudError with the last lines if the command fails. The error names the command as ``shown`` if that is
+    given.
+    """
     done = subprocess.run(
         list(argv),
         capture_output=True,
@@ -55,8 +58,10 @@ def run(
 
 
 def prepare_services(cloud: Cloud) -> bool:
-    """Schemas, keys and the first administrator of Keystone, Glance, Cyborg, Neutron and Cinder; says whether
-    there was anything to do. (Placement makes its tables when it starts.)"""
+    """Make schemas, keys and the first administrator of Keystone, Glance, Cyborg, Neutron and Cinder.
+
+    Returns whether anything was missing. Placement makes its tables when it starts.
+    """
     wanted = (
         _prepare_keystone,
         _prepare_glance,
@@ -104,9 +109,11 @@ def _prepare_keystone(cloud: Cloud, *, ask: bool) -> bool:
 
 
 def make_keys(repository: Path) -> None:
-    """A key repository as ``keystone-manage fernet_setup`` and ``credential_setup`` make one, without two processes
-    that take three seconds each: 32 random bytes in base64 a file, the highest number is the primary key, 0 the staged
-    one (Keystone's administrator guide, "Fernet - Frequently Asked Questions")."""
+    """Make a key repository as ``keystone-manage fernet_setup`` and ``credential_setup`` do.
+
+    Their processes would take three seconds each. A file has 32 random bytes in base64; the highest number is the
+    primary key, 0 the staged one (Keystone's administrator guide, "Fernet - Frequently Asked Questions").
+    """
     repository.mkdir(mode=0o700, exist_ok=True)
     for name in ('0', '1'):
         if not (repository / name).exists():
@@ -195,7 +202,7 @@ def manage(cloud: Cloud, *arguments: str) -> str:
 
 
 def prepare_kilonova(cloud: Cloud) -> None:
-    """The api database, the cells cell0 and cell1, their schemas, and the keys; done again it changes nothing."""
+    """Make the api database, the cells cell0 and cell1, their schemas, and the keys. A second call changes nothing."""
     run(
         cloud.layout,
         [cloud.layout.bin('python'), '-c', _SEVERAL, json.dumps(cloud.config_arguments), *PREPARE],
@@ -205,4 +212,5 @@ def prepare_kilonova(cloud: Cloud) -> None:
 
 
 def executable(path: str) -> bool:
+    """Return whether a path is a file that may be executed."""
     return os.access(path, os.X_OK) and Path(path).is_file()

@@ -49,7 +49,7 @@ class Refused(CloudError):
 
 @dataclass(frozen=True)
 class Guest:
-    """What the domain XML of a server says: vCPUs, memory in MiB, PCI addresses of its host devices, sorted."""
+    """The vCPUs, the memory in MiB and the sorted PCI addresses of host devices in a server's domain XML."""
 
     vcpus: int
     memory: int
@@ -58,8 +58,11 @@ class Guest:
 
 @dataclass(frozen=True)
 class Taken:
-    """What the servers of the cloud hold: status and server of each GPU, instance directories by host, consumers by
-    resource provider, migrations that haven't ended."""
+    """The state of the servers and devices of a cloud at one time.
+
+    It has the status and server of each GPU, the instance directories by host, the consumers by resource provider, and
+    the migrations that have not ended.
+    """
 
     devices: dict[tuple[str, str], tuple[str, str | None]]
     directories: dict[str, list[str]]
@@ -68,7 +71,7 @@ class Taken:
 
 
 def read_guest(text: str) -> Guest:
-    """The parts of a libvirt domain XML that the demo checks."""
+    """Return the parts of a libvirt domain XML that the demo checks."""
     domain = ElementTree.fromstring(text)
     addresses = domain.findall("./devices/hostdev[@type='pci']/source/address")
     memory = domain.find('memory')
@@ -83,7 +86,7 @@ def read_guest(text: str) -> Guest:
 
 
 def pci_address(part: dict[str, str]) -> str:
-    """``0000:08:00.0`` from the attributes of an address element (hexadecimal with 0x, or decimal)."""
+    """Return an address such as ``0000:08:00.0`` from an element's attributes (hexadecimal with 0x, or decimal)."""
     domain, bus, slot, function = (int(part[name], 0) for name in ('domain', 'bus', 'slot', 'function'))
     return f'{domain:04x}:{bus:02x}:{slot:02x}.{function:x}'
 
@@ -129,11 +132,11 @@ class Demo:
         return done.stdout
 
     def rows(self, *arguments: str, admin: bool = False) -> Any:
-        """The same with JSON output, parsed and not printed."""
+        """Run an openstack command with JSON output, which is parsed and not printed."""
         return json.loads(self.cli(*arguments, '-f', 'json', admin=admin, quiet=True))
 
     def server(self, name: str) -> dict[str, Any]:
-        """A server as the administrator sees it: with its host."""
+        """Return a server as the administrator sees it: with its host."""
         row: dict[str, Any] = self.rows(
             'server', 'show', name, '-c', 'id', '-c', 'status', '-c', 'fault', '-c', 'OS-EXT-SRV-ATTR:host', admin=True
         )
@@ -152,18 +155,19 @@ class Demo:
             time.sleep(0.5)
 
     def guest(self, host: str, identifier: str) -> Guest:
+        """Return what a server's domain XML on a host says."""
         path = self.layout.instances(host) / identifier / 'libvirt.xml'
         control.say(f'    reading {self.layout.shown(path)}')
         return read_guest(path.read_text())
 
     def devices(self) -> list[dict[str, Any]]:
-        """All GPUs of the demo's kind, as the database has them."""
+        """Return all GPUs of the demo's kind, as the database has them."""
         control.say('\n$ kilonova-manage device list --format json')
         rows: list[dict[str, Any]] = json.loads(databases.manage(self.cloud, 'device', 'list', '--format', 'json'))
         return [row for row in rows if (row['vendor_id'], row['product_id']) == GPU]
 
     def owned(self, rows: Iterable[dict[str, Any]], identifier: str) -> dict[str, tuple[str, ...]]:
-        """Host → addresses of the devices that are allocated to a server."""
+        """Return a dict from hosts to the addresses of the devices that are allocated to a server."""
         found: dict[str, list[str]] = {}
         for row in rows:
             if row['instance_uuid'] == identifier:
@@ -172,7 +176,7 @@ class Demo:
         return {host: tuple(sorted(addresses)) for host, addresses in found.items()}
 
     def taken(self, rows: Iterable[dict[str, Any]]) -> Taken:
-        """What is held now; ``rows``: the GPUs."""
+        """Return what is held now. ``rows`` are the GPUs."""
         return Taken(
             devices={(row['host'], row['address']): (row['status'], row['instance_uuid']) for row in rows},
             directories={
@@ -193,8 +197,10 @@ class Demo:
         )
 
     def audit(self) -> tuple[list[str], str]:
-        """Ask until nothing is in flight and everything agrees, but for some seconds only; gives back what is in
-        flight still, and what an audit that fails says."""
+        """Run the audit until nothing is in flight and everything agrees, for some seconds at most.
+
+        Returns what is still in flight, and what an audit that fails says.
+        """
         deadline = time.monotonic() + AT_REST_WITHIN
         while True:
             control.say('\n$ kilonova-manage audit')
@@ -221,7 +227,7 @@ class Demo:
                 self.cli('volume', 'delete', row['ID'])
 
     def remember(self) -> None:
-        """What others hold before the demo begins; Refused where that is in motion or leaves too little."""
+        """Note what others hold before the demo begins. Raises Refused if that is in motion or leaves too little."""
         flying, wrong = self.audit()
         if flying or wrong:
             raise Refused(
@@ -304,7 +310,7 @@ class Demo:
         return identifier, host, guest
 
     def look(self, identifier: str, host: str) -> tuple[Guest, list[dict[str, Any]]]:
-        """A server on tmp1 has what it should; gives its domain and the rows of all GPUs."""
+        """Check that a server on tmp1 has what it should; return its domain and the rows of all GPUs."""
         guest = self.guest(host, identifier)
         self.check((guest.vcpus, guest.memory) == (8, 32768), 'the domain has 8 vCPU and 32 GiB')
         self.check(len(guest.devices) == 1, f'one hostdev: {" ".join(guest.devices)} on {host}')
@@ -335,6 +341,7 @@ class Demo:
         return host, guest
 
     def confirm(self, identifier: str, host: str, guest: Guest) -> None:
+        """Confirm a resize and check the server."""
         self.cli('server', 'resize', 'confirm', identifier)
         self.await_status(identifier, 'ACTIVE')
         self.check(
@@ -343,6 +350,7 @@ class Demo:
         )
 
     def revert(self, identifier: str, host: str, before: Guest) -> None:
+        """Revert a resize and check that the server is as before."""
         self.cli('server', 'resize', 'revert', identifier)
         row = self.await_status(identifier, 'ACTIVE')
         self.check(row['OS-EXT-SRV-ATTR:host'] == host, f'it is on {host} again')
@@ -350,6 +358,7 @@ class Demo:
         self.check(self.owned(self.devices(), identifier) == {host: before.devices}, 'the database says the same')
 
     def stop_and_start(self, identifier: str, host: str, before: Guest) -> None:
+        """Stop and start a server and check that it is as before."""
         self.cli('server', 'stop', identifier)
         self.await_status(identifier, 'SHUTOFF')
         self.cli('server', 'start', identifier)
@@ -357,6 +366,7 @@ class Demo:
         self.check(self.guest(host, identifier) == before, 'the same devices after stop and start')
 
     def tell_story(self, identifier: str) -> None:
+        """Print the instance actions of a server, check that the expected ones are among them, and show the resize."""
         events = self.rows('server', 'event', 'list', identifier)
         story = [row['Action'] for row in events]
         control.say(f'    {" <- ".join(story)}')
@@ -396,6 +406,7 @@ class Demo:
         self.check(not flying, 'no operation is in flight', ', '.join(flying))
 
     def play(self) -> None:
+        """Play all scenes in order."""
         scenes: list[tuple[str, Callable[[], None]]] = [
             ('What an earlier demo left is removed', self.clean),
             ('What other servers hold is remembered', self.remember),
@@ -460,13 +471,14 @@ class Demo:
         self.check(self.ports(identifier) == [], 'Neutron keeps no port of it')
 
     def ports(self, identifier: str) -> list[dict[str, Any]]:
+        """Return the ports of a server as Neutron lists them."""
         found: list[dict[str, Any]] = self.rows(
             'port', 'list', '--device-id', identifier, '-c', 'ID', '-c', 'Fixed IP Addresses', '-c', 'Status'
         )
         return found
 
     def port(self, identifier: str, host: str) -> tuple[str, tuple[str, ...]]:
-        """A server has one port, plugged on its host, and shows its addresses; gives its id and these."""
+        """Check that a server has one port, plugged on its host, and shows its addresses; return its id and these."""
         ports = self.ports(identifier)
         self.check(len(ports) == 1 and ports[0]['Status'] == 'ACTIVE', 'one port, which is ACTIVE', str(ports))
         bound = self.rows('port', 'show', ports[0]['ID'], '-c', 'binding_host_id', admin=True)['binding_host_id']
@@ -506,6 +518,7 @@ class Demo:
             time.sleep(0.5)
 
     def is_attached(self, volume: str, identifier: str, host: str) -> None:
+        """Check that a volume is attached to a server on a host."""
         found = [(one['server_id'], one['host_name']) for one in self.await_volume(volume, 'in-use')]
         self.check(
             found == [(identifier, host)], f'the volume is attached to it on {host}, and nowhere else', str(found)
@@ -513,7 +526,7 @@ class Demo:
 
 
 def count_free(rows: Iterable[Mapping[str, Any]], owners: Collection[str] = ()) -> dict[str, int]:
-    """Host → its GPUs that are available, or would be without these servers."""
+    """Return a dict from hosts to the number of GPUs that are available, or would be without these servers."""
     free: dict[str, int] = {}
     for row in rows:
         is_free = row['status'] == 'available' or row['instance_uuid'] in owners
@@ -522,10 +535,10 @@ def count_free(rows: Iterable[Mapping[str, Any]], owners: Collection[str] = ()) 
 
 
 def starts(free: Mapping[str, int], servers: int) -> list[str]:
-    """The hosts on which the next of so many servers may boot, given the free GPUs of each host.
+    """Return the hosts on which the next of so many servers may boot, given the free GPUs of each host.
 
-    It takes one there, and its resize two on another host; whichever the scheduler chooses, the servers after it have
-    to find room as well. A single host is one whose servers are resized on it.
+    A server takes one GPU there, and its resize two on another host; whichever the scheduler chooses, the servers after
+    it have to find room as well. A single host is one whose servers are resized on it.
     """
     found = []
     for host, count in free.items():
@@ -541,7 +554,7 @@ def starts(free: Mapping[str, int], servers: int) -> list[str]:
 
 
 def told_apart(before: Mapping[Any, object], now: Mapping[Any, object]) -> str:
-    """What differs, as a person reads it."""
+    """Return the differences between two dicts as text for a person."""
     return ', '.join(
         f'{key} was {before.get(key)} and is {now.get(key)}'
         for key in sorted(before.keys() | now.keys())
@@ -550,7 +563,7 @@ def told_apart(before: Mapping[Any, object], now: Mapping[Any, object]) -> str:
 
 
 def properties(shown: object) -> dict[str, str]:
-    """A flavor's properties out of the CLI's JSON: an object, or the ``k='v', …`` text of older releases."""
+    """Return a flavor's properties from the CLI's JSON: an object, or the ``k='v', …`` text of older releases."""
     if isinstance(shown, dict):
         return {str(key): str(value) for key, value in shown.items()}
     pairs = (part.split('=', 1) for part in str(shown).split(', ') if '=' in part)
@@ -558,7 +571,7 @@ def properties(shown: object) -> dict[str, str]:
 
 
 def allocations(cloud: Cloud) -> dict[str, list[str]]:
-    """Resource provider → consumers that hold something of it, asked of Placement."""
+    """Ask Placement for the consumers that hold something of each resource provider, by its name."""
     base = render.url(cloud.ports, 'placement')
     keystone = identity.Keystone(render.url(cloud.ports, 'keystone'), cloud.secrets['admin'])
     found = {}

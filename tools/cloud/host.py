@@ -137,7 +137,7 @@ def describe(directory: Path, name: str, *, gpus: int, device: str, vgpus: int =
 
 
 def _divided(name: str, number: int) -> str:
-    """A card with so many mediated devices."""
+    """Describe a card with so many mediated devices."""
     vendor, product = VGPU_CARD
     card = _DEVICE.format(bus=VGPU_BUS, node=0, vendor=vendor, product=product, more=_MDEV_TYPES)
     uuids = [uuid.uuid5(uuid.NAMESPACE_DNS, f'{name}-vgpu-{count}') for count in range(number)]
@@ -148,7 +148,7 @@ def _divided(name: str, number: int) -> str:
 
 
 def alias_name(device: str) -> str:
-    """What a flavor asks for."""
+    """Return the name of the alias that a flavor asks for."""
     vendor, product = device.lower().split(':')
     whole = [one for one in ALIASES if one['device_type'] == 'type-PCI']
     return next(

@@ -29,6 +29,7 @@ class Reply:
 
     @property
     def data(self) -> Any:
+        """The body as JSON, or None if it is empty."""
         return json.loads(self.body) if self.body else None
 
 
@@ -39,7 +40,7 @@ def _lower(headers: Message) -> dict[str, str]:
 def send(
     method: str, url: str, *, data: bytes | None = None, headers: Mapping[str, str] | None = None, timeout: float = 30.0
 ) -> Reply:
-    """Send a request; any answer is a reply. OSError where nobody answers."""
+    """Send a request; any answer is a reply. Raises OSError if no server answers."""
     request = urllib.request.Request(url, data=data, method=method, headers=dict(headers or {}))
     try:
         with _OPENER.open(request, timeout=timeout) as answer:

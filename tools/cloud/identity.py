@@ -51,28 +51,32 @@ class Keystone:
         return self._token
 
     def named(self, collection: str) -> dict[str, dict[str, Any]]:
-        """The resources of a collection by name."""
+        """Return the resources of a collection by name."""
         return {row['name']: row for row in self.rows(collection)}
 
     def rows(self, collection: str) -> list[dict[str, Any]]:
+        """Return the resources of a collection."""
         found: list[dict[str, Any]] = call('GET', f'{self.url}/{collection}', token=self.token).data[collection]
         return found
 
     def create(self, collection: str, **fields: object) -> dict[str, Any]:
+        """Create a resource and return it."""
         kind = collection.removesuffix('s')
         made: dict[str, Any] = call('POST', f'{self.url}/{collection}', {kind: fields}, token=self.token).data[kind]
         return made
 
     def update(self, collection: str, identifier: str, **fields: object) -> None:
+        """Change fields of a resource."""
         kind = collection.removesuffix('s')
         call('PATCH', f'{self.url}/{collection}/{identifier}', {kind: fields}, token=self.token)
 
     def grant(self, project: str, user: str, role: str) -> None:
+        """Give a user a role in a project."""
         call('PUT', f'{self.url}/projects/{project}/users/{user}/roles/{role}', token=self.token)
 
 
 def issue_token(url: str, user: str, project: str, password: str) -> str:
-    """A token of a user of the default domain, scoped to a project."""
+    """Return a token of a user of the default domain, scoped to a project."""
     default = {'name': 'Default'}
     body = {
         'auth': {

@@ -19,7 +19,7 @@ SIZE = '64M'
 
 
 def make_disk(path: Path) -> None:
-    """A 64 MiB qcow2 whose first MiB is written, so that a copy of it can be told from an empty disk."""
+    """Make a 64 MiB qcow2 whose first MiB is written, so that a copy of it differs from an empty disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_suffix('.new')
     for argv in (
@@ -61,13 +61,18 @@ def ensure_guest(url: str, token: str, guest: Guest) -> bool:
 
 
 def ensure_system(url: str, token: str, disk: Path, name: str, **more: str) -> str:
-    """Upload the disk of the guest that one can log in to as an image of this name, unless it is there; return its
-    id."""
+    """Upload the disk of the guest that one can log in to as an image of this name, unless it is there.
+
+    Returns the image's id.
+    """
     return _ensure(url, token, name, disk, disk_format='qcow2', min_disk=1, min_ram=96, **more)[0]
 
 
 def _ensure(url: str, token: str, name: str, path: Path, **fields: str | int) -> tuple[str, bool]:
-    """The image's id, and whether it had to be uploaded: it wasn't there, was another, or an upload was cut short."""
+    """Upload a file as an image unless it is there; return the image's id and whether it was uploaded.
+
+    It is uploaded if the image does not exist, has other fields, or an upload was cut short.
+    """
     content = path.read_bytes()
     checksum = hashlib.md5(content, usedforsecurity=False).hexdigest()
     for row in call('GET', f'{url}/v2/images?name={name}', token=token).data['images']:

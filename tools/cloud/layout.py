@@ -1,4 +1,4 @@
-"""Where everything of the one-machine cloud lives.
+"""The directories and files of the one-machine cloud.
 
 layout = Layout.at(Path('var'))
 layout.log('compute-gpu1')      # var/log/compute-gpu1.log
@@ -46,9 +46,11 @@ class Layout:
 
     @classmethod
     def at(cls, var: Path | None = None) -> Layout:
-        """The layout under ``var`` (default ``var/`` of this tree); the environments may be named by the
-        environment variables KILONOVA_VENV, KILONOVA_SERVICES_VENV, KILONOVA_TEMPEST_VENV, KILONOVA_CYBORG_VENV,
-        KILONOVA_NEUTRON_VENV and KILONOVA_CINDER_VENV."""
+        """Return the layout under ``var``, by default ``var/`` of this tree.
+
+        The environment variables KILONOVA_VENV, KILONOVA_SERVICES_VENV, KILONOVA_TEMPEST_VENV, KILONOVA_CYBORG_VENV,
+        KILONOVA_NEUTRON_VENV and KILONOVA_CINDER_VENV may name the virtual environments.
+        """
         return cls(
             var=Path(os.path.abspath(var or ROOT / 'var')),
             venv=environment_dir('KILONOVA_VENV', '.venv'),
@@ -61,6 +63,7 @@ class Layout:
 
     @property
     def etc(self) -> Path:
+        """The directory of configuration files."""
         return self.var / 'etc'
 
     @property
@@ -75,53 +78,60 @@ class Layout:
 
     @property
     def clouds(self) -> Path:
+        """The clouds.yaml that the openstack command reads."""
         return self.var / 'clouds.yaml'
 
     def log(self, service: str) -> Path:
+        """Return the path of a service's log."""
         return self.var / 'log' / f'{service}.log'
 
     def pid(self, service: str) -> Path:
+        """Return the path of a service's pid file."""
         return self.var / 'run' / f'{service}.pid'
 
     def data(self, service: str) -> Path:
-        """The directory in which a service keeps what must survive its restart."""
+        """Return the directory in which a service keeps what must survive its restart."""
         return self.var / 'data' / service
 
     def compute_conf(self, host: str) -> Path:
+        """Return the path of the configuration of a host's compute."""
         return self.etc / f'compute-{host}.conf'
 
     def host(self, host: str) -> Path:
+        """Return the directory of a host."""
         return self.var / 'hosts' / host
 
     def instances(self, host: str) -> Path:
+        """Return the directory in which a host has the disks of its servers."""
         return self.host(host) / 'instances'
 
     @property
     def machines(self) -> Path:
-        """What the machines of real guests' hosts are made of."""
+        """The directory from which the machines of real guests' hosts are made."""
         return self.var / 'machines'
 
     def bin(self, script: str) -> str:
-        """The path of a script of the project's virtual environment."""
+        """Return the path of a script of the project's virtual environment."""
         return str(self.venv / 'bin' / script)
 
     def services_bin(self, script: str) -> str:
-        """The path of a script of the virtual environment of Keystone, Glance and Placement."""
+        """Return the path of a script of the virtual environment of Keystone, Glance and Placement."""
         return str(self.services_venv / 'bin' / script)
 
     def cyborg_bin(self, script: str) -> str:
-        """The path of a script of Cyborg's virtual environment."""
+        """Return the path of a script of Cyborg's virtual environment."""
         return str(self.cyborg_venv / 'bin' / script)
 
     def neutron_bin(self, script: str) -> str:
-        """The path of a script of Neutron's virtual environment."""
+        """Return the path of a script of Neutron's virtual environment."""
         return str(self.neutron_venv / 'bin' / script)
 
     def cinder_bin(self, script: str) -> str:
-        """The path of a script of Cinder's virtual environment."""
+        """Return the path of a script of Cinder's virtual environment."""
         return str(self.cinder_venv / 'bin' / script)
 
     def make_directories(self) -> None:
+        """Make the directories of the layout. Only their owner can enter the one with the databases."""
         for path in (
             self.etc,
             self.var / 'log',
@@ -136,13 +146,22 @@ class Layout:
         (self.var / 'data').chmod(0o700)
 
     def shown(self, path: Path) -> str:
-        """``path`` as a person in the root of the tree would type it."""
+        """Return ``path`` as a person in the root of the tree would type it."""
         return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
 
 
 def environment_dir(variable: str, default: str) -> Path:
-    """A virtual environment's directory: from the environment variable, else ``default`` in this tree."""
-    return Path(os.path.abspath(os.environ.get(variable) or ROOT / default))
+    """Return a virtual environment's directory: the one that the environment variable names, else the tree's own."""
+    return Path(os.path.abspath(os.environ.get(variable) or own_environment(default)))
+
+
+def own_environment(name: str) -> Path:
+    """Return the directory of this tree's virtual environment of that name.
+
+    ``make PYTHON=…`` sets KILONOVA_VENV_SUFFIX, such as ``-3.13``, if that interpreter is of another version than the
+    one that make chooses by itself.
+    """
+    return ROOT / f'{name}{os.environ.get("KILONOVA_VENV_SUFFIX", "")}'
 
 
 def write_private(path: Path, text: str) -> None:
@@ -156,7 +175,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def load_secrets(layout: Layout) -> dict[str, str]:
-    """The cloud's passwords by account, made at random once and kept in ``var/secrets.json`` (0600)."""
+    """Return the cloud's passwords by account, made at random once and kept in ``var/secrets.json`` (0600)."""
     path = layout.var / 'secrets.json'
     kept: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
     missing = [name for name in SECRET_NAMES if name not in kept]
@@ -167,7 +186,7 @@ def load_secrets(layout: Layout) -> dict[str, str]:
 
 
 def find_hosts(directory: Path) -> dict[str, Path]:
-    """Host name → node file, for each ``NAME.xml`` in ``directory``, sorted by name."""
+    """Return a dict from host names to node files, for each ``NAME.xml`` in ``directory``, sorted by name."""
     if not directory.is_dir():
         raise CloudError(f'there is no directory of host descriptions {directory}')
     found = {path.stem: path.resolve() for path in sorted(directory.glob('*.xml'))}

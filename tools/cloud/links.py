@@ -1,5 +1,4 @@
-"""TCP links, also between networks, that can be cut: what stands between two programs carries nothing any more, and
-closes nothing.
+"""TCP links, also between networks, that can be cut: a link that is cut carries nothing more, and closes nothing.
 
     with Links() as links:
         links.add('clients to broker 1', ('127.0.0.1', 25001), ('127.0.0.1', 25101))
@@ -7,8 +6,8 @@ closes nothing.
         links.cut(['clients to broker 1'])      # silence, as behind a dead switch: connections stay open
         links.heal()                            # what was on its way arrives
 
-A relay for each link, so that nothing of the machine (firewall, routes, namespaces) is touched and no privilege is
-needed. It differs from a dead switch in one thing: a new connection seems to open, and then hears nothing.
+Each link is a relay, so that nothing of the machine (firewall, routes, namespaces) is touched and no privilege is
+needed. It differs from a dead switch in one thing: a new connection seems to open, and then gets no answer.
 """
 
 from __future__ import annotations
@@ -55,16 +54,19 @@ class Links:
         self._loop.close()
 
     def add(self, name: str, near: Address | socket.socket, far: Far) -> None:
-        """Carry what connects to ``near`` (an address, or a socket that listens) on to ``far`` (an address, or what
-        gives a connected socket; OSError)."""
+        """Carry what connects to ``near`` on to ``far``.
+
+        ``near`` is an address, or a socket that listens. ``far`` is an address, or a function that returns a connected
+        socket or raises OSError.
+        """
         self._run(self._listen(name, near, far))
 
     def cut(self, names: Iterable[str]) -> None:
-        """Returns when nothing goes over these links any more."""
+        """Stop these links, and return when they carry nothing more."""
         self._run(self._set(set(names), whole=False))
 
     def heal(self) -> None:
-        """All of them carry again."""
+        """Let all links carry again."""
         self._run(self._set(set(self._open), whole=True))
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
@@ -109,7 +111,7 @@ class Links:
 
 
 async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, far: Far, whole: asyncio.Event) -> None:
-    """Both ways until either side ends; that, too, is told only over a whole link."""
+    """Carry bytes in both directions until either side ends. The end itself is passed on only over a whole link."""
     await whole.wait()
     try:
         if isinstance(far, tuple):
@@ -140,12 +142,12 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, whol
 
 
 def listening(pid: int, address: Address) -> socket.socket:
-    """A socket that listens in the network namespace of a process."""
+    """Return a socket that listens in the network namespace of a process."""
     return _made_in(pid, lambda: socket.create_server(address))
 
 
 def connected(pid: int, address: Address) -> socket.socket:
-    """A socket that is connected to an address of the network namespace of a process."""
+    """Return a socket that is connected to an address of the network namespace of a process."""
     return _made_in(pid, lambda: socket.create_connection(address, timeout=PATIENCE))
 
 

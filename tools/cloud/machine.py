@@ -1,6 +1,8 @@
-"""A machine of its own for a host of the one-machine cloud: mount, network, pid and uts namespaces with their own
-machine id, boot id, address, /etc, /run, libvirt directories and ssh server. Two hosts see neither the other's disks
-nor its processes; they reach each other by the machines' network, which this machine itself has no part in. Needs root.
+"""A machine for a host of the one-machine cloud: namespaces with an address and an ssh server of their own.
+
+It has mount, network, pid and uts namespaces with their own machine id, boot id, address, /etc, /run and libvirt
+directories. Two hosts see neither the other's disks nor its processes. They reach each other by the machines' network,
+which this machine itself has no part in. Needs root.
 
     prepare(directory, {'gpu1': Machine(…), 'gpu2': Machine(…)})
     machine.argv                     # the command that is the machine: SIGTERM shuts it down, SIGKILL is a power cut
@@ -91,13 +93,16 @@ _SSH_CONF = """Host *
 
 @dataclass(frozen=True)
 class Machine:
-    """``directory``: its own, beside those of the other machines. ``hides``: directories of which it sees nothing but
-    ``keeps``. ``services``: ports of 127.0.0.1 here that answer there; ``offers``: ports there that answer here.
+    """A machine of namespaces: what it sees, and which cables and ports it has.
+
+    ``directory`` is its own, beside those of the other machines. ``hides`` are directories of which it sees nothing but
+    ``keeps``. ``services`` are ports of 127.0.0.1 here that answer there; ``offers`` are ports there that answer here.
+
     ``tunnels``: there are cables, too, for what guests send one another (``tools.cloud.switch``), behind UPLINK.
     ``outside``: there are cables of the network outside of the cloud, behind OUTWARD; ``routes``: the routers of guests
-    have their legs on that network here; ``outer_address``: the machine's own address on that network, with its mask.
-    ``shares``: directories that all machines and their host share; each is mounted upon itself, where
-    libvirt takes it for a file system of the network.
+    have their legs on that network here; ``outer_address`` is the machine's own address on that network, with its mask.
+    ``shares`` are directories that all machines and their host share. Each is mounted upon itself, where libvirt takes
+    it for a file system of the network.
     """
 
     directory: str
@@ -115,31 +120,37 @@ class Machine:
 
     @classmethod
     def load(cls, directory: Path) -> Machine:
+        """Return the machine that ``prepare`` wrote into a directory."""
         kept: dict[str, Any] = json.loads((directory / 'machine.json').read_text())
         kept |= {name: tuple(kept[name]) for name in ('hides', 'keeps', 'services', 'offers', 'shares')}
         return cls(**kept)
 
     @property
     def path(self) -> Path:
+        """The machine's directory."""
         return Path(self.directory)
 
     @property
     def number(self) -> int:
+        """The last number of the machine's address."""
         return int(self.address.rpartition('.')[2])
 
     @property
     def argv(self) -> tuple[str, ...]:
+        """The command that is the machine: SIGTERM shuts it down, SIGKILL is a power cut."""
         return (*_OURSELVES, 'boot', self.directory)
 
     def inside(self, *argv: str) -> tuple[str, ...]:
+        """Return the command that runs a program on the machine."""
         return (*_OURSELVES, 'enter', self.directory, *argv)
 
     @property
     def environment(self) -> dict[str, str]:
-        """What both commands need."""
+        """The environment variables that the commands need."""
         return {'PYTHONPATH': str(ROOT)}
 
     def pid(self) -> int | None:
+        """Return the id of the machine's first process, or None if the machine is off."""
         try:
             number, start = json.loads((self.path / 'pid.json').read_text())
         except (OSError, ValueError):
@@ -152,7 +163,7 @@ class Machine:
         return Path(f'/proc/{self.pid()}/root/run/libvirt/libvirt-sock')
 
     def run(self, *argv: str) -> str:
-        """What a program prints there."""
+        """Run a program on the machine and return its output."""
         return subprocess.run(
             self.inside(*argv), check=True, capture_output=True, text=True, env={**os.environ, **self.environment}
         ).stdout
@@ -162,7 +173,7 @@ _OURSELVES = (sys.executable, '-P', '-m', 'tools.cloud.machine')
 
 
 def addresses(kept: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
-    """An address of the machines' network for each name; a name keeps the one that it has."""
+    """Return an address of the machines' network for each name. A name keeps the address that it has."""
     found = {name: kept[name] for name in names if name in kept}
     free = (address for number in range(1, 255) if (address := f'10.77.0.{number}') not in kept.values())
     for name in names:
@@ -268,7 +279,7 @@ def _alone(directory: Path) -> Iterator[None]:
 
 
 def _connect(machine: Machine, first: int) -> None:
-    """A cable to each machine that is up; those that come later lay theirs."""
+    """Lay a cable to each machine that is up. Machines that come later lay theirs."""
     for path in machine.path.parent.glob('*/machine.json'):
         peer = Machine.load(path.parent)
         other = peer.pid()
@@ -296,7 +307,7 @@ def _lay_to_bridges(near: tuple[int, str], far: tuple[int, str], bridge: str) ->
 
 
 def _lay(near: tuple[int, str], far: tuple[int, str]) -> None:
-    """A cable between the networks of two processes, by the name of each end."""
+    """Lay a cable between the networks of two processes, with a name for each end."""
     (first, ours), (other, theirs) = near, far
     # What is left of the cable to this machine before it ended; it may be gone by itself meanwhile.
     subprocess.run(_in_network(other, 'ip', 'link', 'del', theirs), capture_output=True, check=False)
@@ -422,7 +433,7 @@ def _write_etc(etc: Path, machine: Machine) -> None:
 
 
 def machine_id(machine: Machine) -> str:
-    """The same at each of its boots."""
+    """Return the machine's id, which is the same at each of its boots."""
     return uuid.uuid5(uuid.NAMESPACE_URL, machine.directory).hex
 
 
@@ -463,6 +474,7 @@ def enter(directory: Path, argv: Sequence[str]) -> int:
 
 
 def main(argv: Sequence[str]) -> int:
+    """Be one of the machine's processes: boot, init or enter."""
     match argv:
         case ['boot', directory]:
             return boot(Path(directory))

@@ -1,11 +1,11 @@
-"""Neutron's metadata agent on a machine of real guests: 169.254.169.254 answers there, and what guests ask goes on to
-Kilonova's metadata service, signed. Runs in Neutron's virtual environment:
+"""Run Neutron's metadata agent on a machine of real guests, in Neutron's virtual environment.
 
     python -m tools.cloud.metadata_agent --config-file metadata-gpu1.conf
 
-It is the agent itself but for two things. It does as root what it would have processes of their own for (three, of 120
-MB each). And it tells the kernel not to leave checksums to a network card, as Open vSwitch in user space passes such
-frames on; the agent would have iptables write them, for which few kernels have the module.
+169.254.169.254 answers on that machine, and what guests ask goes on to Kilonova's metadata service, signed. It is the
+agent itself but for two things. It does as root what it would have processes of their own for (three, of 120 MB each).
+And it tells the kernel not to leave checksums to a network card, as Open vSwitch in user space passes such frames on;
+the agent would have iptables write them, for which few kernels have the module.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from oslo_privsep.priv_context import PrivContext  # noqa: TID253 - Neutron's ow
 
 
 def fill_checksums(agent: Any, namespace: str) -> None:
-    """Of what a network's namespace sends."""
+    """Have the kernel compute the checksums of what a network's namespace sends."""
     device = agent._get_veth_name(agent._get_network_name(namespace))[1]  # noqa: SLF001 - it has no other name
     subprocess.run(
         ['ip', 'netns', 'exec', namespace, 'ethtool', '-K', device, 'tx', 'off'], check=True, stdout=subprocess.DEVNULL

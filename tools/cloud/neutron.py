@@ -1,5 +1,7 @@
-"""Neutron, the network service, in the one-machine cloud (``make up NETWORK=1``): its configuration, the databases of
-OVN that it writes networks into, and the network that servers find.
+"""Neutron, the network service, in the one-machine cloud (``make up NETWORK=1``).
+
+This file writes its configuration, makes the databases of OVN that it writes networks into, and makes the network that
+servers find.
 
     text = neutron.conf(layout, ports, secrets)
     neutron.seed(url, token, project)
@@ -53,7 +55,7 @@ head.get_metadata().create_all(engine)
 
 
 def conf(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str], *, data_path: bool = False) -> str:
-    """neutron.conf, its plug-in's part included. ``data_path``: hosts carry packets."""
+    """Return the text of neutron.conf with its plug-in's part. ``data_path``: hosts carry packets."""
     account = render.account(ports, secrets, 'neutron')
     return render.ini(
         {
@@ -99,7 +101,10 @@ def conf(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str], *
 
 
 def agent(ports: Mapping[str, int], secrets: Mapping[str, str], host: str) -> str:
-    """metadata-HOST.conf: the metadata agent of a machine. What it keeps goes with that."""
+    """Return the text of metadata-HOST.conf for the metadata agent of a machine.
+
+    The agent keeps its files on the machine, and they end with it.
+    """
     kept = '/run/neutron'
     return render.ini(
         {
@@ -120,11 +125,12 @@ def agent(ports: Mapping[str, int], secrets: Mapping[str, str], host: str) -> st
 
 
 def agent_path(layout: Layout, host: str) -> Path:
+    """Return the path of the configuration of a host's metadata agent."""
     return layout.etc / 'neutron' / f'metadata-{host}.conf'
 
 
 def gunicorn(ports: Mapping[str, int]) -> str:
-    """gunicorn.conf.py of its API. What it is asked stands in its log, as the other services write it themselves."""
+    """Return gunicorn.conf.py of Neutron's API, which logs its requests as the other services do by themselves."""
     return _HOOKS + render.gunicorn(ports, 'neutron') + "accesslog = '-'\n"
 
 
@@ -163,20 +169,22 @@ def worker_exit(server, worker):
 
 
 def conf_path(layout: Layout) -> Path:
+    """Return the path of neutron.conf."""
     return layout.etc / 'neutron' / 'neutron.conf'
 
 
 def socket_path(layout: Layout, database: str) -> Path:
+    """Return the path of the socket of one of DATABASES."""
     return layout.data('neutron') / f'{database}.sock'
 
 
 def remote(layout: Layout, database: str) -> str:
-    """How OVN's programs name a database's server."""
+    """Return the name by which OVN's programs reach a database's server."""
     return f'unix:{socket_path(layout, database)}'
 
 
 def database_argv(layout: Layout, ports: Mapping[str, int], database: str) -> tuple[str, ...]:
-    """The server of one of DATABASES; that of the southbound one has a port, too, for hosts."""
+    """Return the command that serves one of DATABASES. The southbound one has a port, too, for hosts."""
     directory = layout.data('neutron')
     more = (f'--remote=ptcp:{ports["ovn-sb"]}:127.0.0.1',) if database == 'sb' else ()
     return (
@@ -191,6 +199,7 @@ def database_argv(layout: Layout, ports: Mapping[str, int], database: str) -> tu
 
 
 def northd_argv(layout: Layout) -> tuple[str, ...]:
+    """Return the command of northd, which translates from the northbound to the southbound database."""
     return (
         str(NORTHD),
         '--no-chdir',
@@ -206,7 +215,7 @@ _QUIET = ('-vconsole:warn', '-vsyslog:off')
 
 
 def database_files(layout: Layout) -> dict[Path, Path]:
-    """The file of each database with the schema that it is made from."""
+    """Return a dict from the file of each database to the schema that it is made from."""
     return {layout.data('neutron') / f'{name}.db': SCHEMAS / f'ovn-{name}.ovsschema' for name in DATABASES}
 
 
@@ -229,7 +238,7 @@ def agents_known(layout: Layout, hosts: Iterable[str]) -> bool:
 
 
 def _southbound(layout: Layout, table: str, column: str, *rows: str) -> list[str]:
-    """A column of these rows, else of all; empty: nobody answers."""
+    """Return a column of these rows, or of all, in the southbound database; an empty list if it does not answer."""
     done = subprocess.run(
         [
             str(SBCTL),
@@ -249,7 +258,7 @@ def _southbound(layout: Layout, table: str, column: str, *rows: str) -> list[str
 
 
 def seed(url: str, token: str, project: str) -> bool:
-    """The rules of default groups, and the network that servers find; whether anything was missing."""
+    """Make the rules of default groups and the network that servers find; return whether anything was missing."""
     url = f'{url}/v2.0'
     rules = http.call('GET', f'{url}/default-security-group-rules', token=token).data['default_security_group_rules']
     there = {(rule['direction'], rule['ethertype']) for rule in rules}
@@ -286,13 +295,13 @@ def seed(url: str, token: str, project: str) -> bool:
 
 
 def missing_programs(*, data_path: bool = False) -> list[str]:
-    """Programs of OVN that are not installed."""
+    """Return the programs of OVN that are not installed."""
     needed = (OVSDB_SERVER, OVSDB_TOOL, NORTHD, SBCTL, *map(Path, switch.NEEDED if data_path else ()))
     return [str(path) for path in needed if not path.exists()]
 
 
 def make_database(path: Path, schema: Path) -> None:
-    """An empty one. CloudError."""
+    """Make an empty database file. Raises CloudError if that fails."""
     done = subprocess.run(
         [str(OVSDB_TOOL), 'create', str(path), str(schema)], capture_output=True, text=True, check=False
     )

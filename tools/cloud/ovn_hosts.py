@@ -79,6 +79,7 @@ class Bindings:
 
 
 def rows(database: Any, table: str) -> list[Any]:
+    """Return the rows of a table."""
     return list(database.tables[table].rows.values())
 
 
@@ -100,7 +101,7 @@ def appear(database: Any, change: Any, hosts: Sequence[str]) -> bool:
 
 
 def report(database: Any, hosts: Sequence[str]) -> None:
-    """Neutron counts up a number, and a host that follows is alive."""
+    """Report as Neutron's hosts do: Neutron counts up a number, and a host that follows is alive."""
     for wanted in rows(database, 'SB_Global'):
         for row in rows(database, 'Chassis_Private'):
             if row.name in hosts and row.nb_cfg != wanted.nb_cfg:
@@ -108,8 +109,10 @@ def report(database: Any, hosts: Sequence[str]) -> None:
 
 
 def claim(database: Any, hosts: Sequence[str], bindings: Bindings) -> None:
-    """Give up the ports that are not bound to these hosts any more, and take those that are, after a while. Where a
-    port is bound to two, as while its guest moves, the first has it; the other takes it over at once."""
+    """Give up the ports that are no longer bound to these hosts, and take those that are, after a while.
+
+    If a port is bound to two hosts, as while its guest moves, the first has it; the other takes it over at once.
+    """
     chassis = {row.name: row for row in rows(database, 'Chassis') if row.name in hosts}
     ports = {port.logical_port: port for port in rows(database, 'Port_Binding') if port.type in KINDS}
     for name in set(bindings.waiting).difference(ports):
@@ -136,7 +139,7 @@ def claim(database: Any, hosts: Sequence[str], bindings: Bindings) -> None:
 
 
 def _write(row: Any, wanted: Mapping[str, list[Any]]) -> None:
-    """Only what differs: each write wakes Neutron."""
+    """Write what differs. Each write wakes Neutron."""
     for column, values in wanted.items():
         if list(getattr(row, column)) != values:
             setattr(row, column, values)

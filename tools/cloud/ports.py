@@ -41,7 +41,7 @@ _held: dict[Path, tuple[int, socket.socket]] = {}
 
 
 def names_for(hosts: Iterable[str]) -> tuple[str, ...]:
-    """All ports of a cloud of these hosts by name: the services', and ``health-SERVICE`` of each daemon."""
+    """Return the names of all ports of a cloud of these hosts: the services', and ``health-SERVICE`` of each daemon."""
     return (*NAMES, *(f'health-{name}' for name in (*WATCHED, *(f'compute-{host}' for host in hosts))))
 
 
@@ -58,14 +58,16 @@ def is_free(port: int) -> bool:
 
 
 def start_for(var: Path) -> int:
-    """The port to search from: differs by directory, so that two clouds on a machine seldom meet."""
+    """Return the port to search from. It differs by directory, so that two clouds on a machine seldom meet."""
     spread = int.from_bytes(hashlib.sha256(str(var).encode()).digest()[:4], 'big')
     return FIRST + spread % ((LAST - FIRST) // WIDTH) * WIDTH
 
 
 def claim(var: Path) -> int:
-    """The same, and no other process begins there as long as this one lives: two that choose at once would find the
-    same ports free."""
+    """Return a port to search from that no other process begins at as long as this one lives.
+
+    Two processes that choose at once would find the same ports free.
+    """
     if var not in _held:
         begin = start_for(var)
         for step in range(0, LAST - FIRST + 1, WIDTH):
@@ -87,8 +89,10 @@ def claim(var: Path) -> int:
 def choose(
     kept: Mapping[str, int], names: Iterable[str], *, ours: set[str], start: int, free: Callable[[int], bool] = is_free
 ) -> dict[str, int]:
-    """A port for each name: the kept one when it is ``ours`` (in use by our own service) or free, else the
-    next free one from ``start`` on."""
+    """Return a port for each name: the kept one, or the next free one from ``start`` on.
+
+    A kept port stays if it is ``ours`` (in use by our own service) or free.
+    """
     chosen: dict[str, int] = {}
     wanted = list(names)
     for name in wanted:
@@ -109,13 +113,15 @@ def choose(
 
 
 def load(path: Path) -> dict[str, int]:
-    """The ports kept by an earlier run, empty at the first."""
+    """Return the ports that an earlier run kept, an empty dict at the first."""
     return json.loads(path.read_text()) if path.exists() else {}
 
 
 def settle(path: Path, var: Path, hosts: Iterable[str], *, ours: set[str]) -> dict[str, int]:
-    """Choose the ports of a cloud of these hosts and keep them in ``path``. ``ours``: names of ports that services of
-    ours hold already."""
+    """Choose the ports of a cloud of these hosts and keep them in ``path``.
+
+    ``ours`` are names of ports that services of this cloud hold already.
+    """
     kept = load(path)
     chosen = choose(kept, names_for(hosts), ours=ours, start=claim(var))
     if chosen != kept:

@@ -19,6 +19,7 @@ from cinder.volume import driver
 
 
 def rbd(volume: Any) -> dict[str, Any]:
+    """Return the connection of a volume in Ceph."""
     pool = volume.volume_type.extra_specs.get('connection:pool', 'volumes')
     return {
         'name': f'{pool}/{volume.name}',
@@ -35,6 +36,7 @@ def rbd(volume: Any) -> dict[str, Any]:
 
 
 def iscsi(volume: Any) -> dict[str, Any]:
+    """Return the connection of a volume by iSCSI."""
     return {
         'target_discovered': False,
         'target_iqn': f'iqn.2010-10.org.openstack:{volume.name}',
@@ -51,60 +53,68 @@ KINDS = {'rbd': rbd, 'iscsi': iscsi}
 
 
 class Driver(driver.VolumeDriver):  # type: ignore[misc]  # Cinder comes without types.
+    """A back end of Cinder that stores nothing."""
+
     VERSION = '1'
 
     def check_for_setup_error(self) -> None:
-        """There is nothing to be wrong."""
+        """Do nothing: there is nothing to be wrong."""
 
     def create_volume(self, volume: Any) -> None:
+        """Pretend to create a volume."""
         _step(volume, 'create')
 
     def delete_volume(self, volume: Any) -> None:
+        """Pretend to delete a volume."""
         _step(volume, 'delete')
 
     def extend_volume(self, volume: Any, new_size: int) -> None:
-        """It has the size that Cinder says."""
+        """Do nothing: the volume has the size that Cinder says."""
 
     def create_snapshot(self, snapshot: Any) -> None:
-        """As with volumes."""
+        """Pretend to create a snapshot."""
 
     def delete_snapshot(self, snapshot: Any) -> None:
-        """As with volumes."""
+        """Pretend to delete a snapshot."""
 
     def create_volume_from_snapshot(self, volume: Any, snapshot: Any) -> None:
+        """Pretend to create a volume from a snapshot."""
         _step(volume, 'create')
 
     def create_cloned_volume(self, volume: Any, source: Any) -> None:
+        """Pretend to create a volume from another one."""
         _step(volume, 'create')
 
     def clone_image(
         self, context: Any, volume: Any, image_location: Any, image_meta: Any, image_service: Any
     ) -> tuple[dict[str, Any], bool]:
-        """Says that the image is in it, so that none is fetched."""
+        """Say that the image is in the volume, so that none is fetched."""
         _step(volume, 'create')
         return {}, True
 
     def copy_image_to_volume(
         self, context: Any, volume: Any, image_service: Any, image_id: str, disable_sparse: bool = False
     ) -> None:
-        """The same, of a volume that is there."""
+        """Pretend to write an image to a volume that exists."""
         _step(volume, 'reimage')
 
     def ensure_export(self, context: Any, volume: Any) -> None:
-        """Nothing is exported."""
+        """Do nothing: nothing is exported."""
 
     def create_export(self, context: Any, volume: Any, connector: Mapping[str, Any]) -> None:
-        """Nothing is exported."""
+        """Do nothing: nothing is exported."""
 
     def remove_export(self, context: Any, volume: Any) -> None:
-        """Nothing is exported."""
+        """Do nothing: nothing is exported."""
 
     def initialize_connection(self, volume: Any, connector: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a connection of the kind that the volume's type names."""
         _step(volume, 'connect')
         kind = (volume.volume_type.extra_specs or {}).get('connection:kind', 'rbd')
         return {'driver_volume_type': kind, 'data': KINDS[kind](volume)}
 
     def terminate_connection(self, volume: Any, connector: Mapping[str, Any] | None, **_: Any) -> None:
+        """Pretend to end a connection."""
         _step(volume, 'disconnect')
 
     def _update_volume_stats(self) -> None:
@@ -122,6 +132,6 @@ class Driver(driver.VolumeDriver):  # type: ignore[misc]  # Cinder comes without
 
 
 def _step(volume: Any, name: str) -> None:
-    """What a back end does, unless the volume's metadata says that it fails."""
+    """Do what a back end does, which is nothing, unless the volume's metadata says that it fails."""
     if (volume.metadata or {}).get('fail') == name:
         raise exception.VolumeBackendAPIException(data=f'the volume says that it fails to {name}')

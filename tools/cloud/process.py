@@ -23,7 +23,7 @@ MARK_SERVICE = 'KILONOVA_SERVICE'
 
 @dataclass(frozen=True)
 class Record:
-    """What is kept beside the pid file: who runs, since when, and from which configuration."""
+    """The record beside a pid file: which process runs, since when, and from which configuration."""
 
     pid: int
     start: str
@@ -32,7 +32,7 @@ class Record:
 
 
 def start_time(pid: int, proc: Path = Path('/proc')) -> str | None:
-    """Boot id and start tick of a living process, None when there is none (a zombie is none)."""
+    """Return boot id and start tick of a living process, or None if there is none (a zombie is none)."""
     try:
         stat = (proc / str(pid) / 'stat').read_text()
         boot = (proc / 'sys/kernel/random/boot_id').read_text().strip()
@@ -44,11 +44,15 @@ def start_time(pid: int, proc: Path = Path('/proc')) -> str | None:
 
 
 def record_path(layout: Layout, service: str) -> Path:
+    """Return the path of the record of a service."""
     return layout.pid(service).with_suffix('.json')
 
 
 def running(layout: Layout, service: str) -> Record | None:
-    """The record of a service that runs, None when it doesn't (or its pid is another process by now)."""
+    """Return the record of a service that runs, or None.
+
+    A service does not run either if its pid is another process by now.
+    """
     try:
         record = Record(**json.loads(record_path(layout, service).read_text()))
     except (OSError, ValueError, TypeError):
@@ -57,12 +61,12 @@ def running(layout: Layout, service: str) -> Record | None:
 
 
 def recorded(layout: Layout) -> list[str]:
-    """The services that have a pid file, running or not."""
+    """Return the services that have a pid file, running or not."""
     return sorted(path.stem for path in (layout.var / 'run').glob('*.pid'))
 
 
 def child_environment(layout: Layout, service: str, extra: Mapping[str, str]) -> dict[str, str]:
-    """A small environment: nothing of the caller's OS_* or PYTHON* reaches a daemon."""
+    """Return the environment variables of a service, without the caller's OS_* and PYTHON* variables."""
     passed = ('PATH', 'HOME', 'LANG', 'LC_ALL', 'TZ', 'KILONOVA_CONCURRENCY')
     kept = {name: os.environ[name] for name in passed if name in os.environ}
     own = {
@@ -99,7 +103,7 @@ def start(layout: Layout, service: str, argv: Iterable[str], *, env: Mapping[str
 
 
 def marked(var: Path, proc: Path = Path('/proc')) -> dict[int, str]:
-    """Pid → service of all living processes that carry the marks of the cloud under ``var``."""
+    """Return a dict from pid to service of all living processes that carry the marks of the cloud under ``var``."""
     found: dict[int, str] = {}
     for entry in proc.iterdir():
         if not entry.name.isdigit():
@@ -143,8 +147,10 @@ def _wait_gone(identities: dict[int, str], seconds: float) -> dict[int, str]:
 
 
 def stop(layout: Layout, services: Iterable[str], *, patience: float = 20.0) -> list[str]:
-    """End services together: SIGTERM to each, and SIGKILL to what is left of them after ``patience`` seconds.
-    Gives back the names of those that ran. Their pid files are gone afterwards."""
+    """End services together, and return the names of those that ran.
+
+    Each gets SIGTERM, and what is left of them after ``patience`` seconds SIGKILL. Their pid files are gone afterwards.
+    """
     wanted = set(services)
     mains = {name: record for name in wanted if (record := running(layout, name))}
     for record in mains.values():

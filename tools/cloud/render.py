@@ -38,7 +38,7 @@ ALIASES: tuple[dict[str, str], ...] = (
 
 
 def ini(sections: Mapping[str, Section]) -> str:
-    """An oslo.config file; a list becomes the option repeated. ``$`` is oslo's substitution: ours are literal."""
+    """Return a file of oslo.config. A list becomes the option repeated. ``$`` is literal, not oslo's substitution."""
     lines: list[str] = []
     for name, options in sections.items():
         lines.append(f'[{name}]')
@@ -50,22 +50,23 @@ def ini(sections: Mapping[str, Section]) -> str:
 
 
 def url(ports: Mapping[str, int], service: str) -> str:
-    """Where a service answers; the URLs of Keystone, Cyborg, Cinder and the compute API carry their version."""
+    """Return the URL of a service. Those of Keystone, Cyborg, Cinder and the compute API have their version."""
     path = {'keystone': '/v3', 'api': '/v2.1', 'cyborg': '/v2', 'cinder': '/v3'}.get(service, '')
     return f'http://127.0.0.1:{ports[service]}{path}'
 
 
 def broker(ports: Mapping[str, int], secrets: Mapping[str, str]) -> str:
-    """The URL of RabbitMQ."""
+    """Return the URL of RabbitMQ."""
     return f'rabbit://kilonova:{secrets["rabbitmq"]}@127.0.0.1:{ports["rabbitmq"]}/'
 
 
 def sqlite(path: Path) -> str:
+    """Return the URL of a database of SQLite."""
     return f'sqlite:///{path}'
 
 
 def account(ports: Mapping[str, int], secrets: Mapping[str, str], user: str) -> dict[str, str | int]:
-    """Options by which a service logs in to Keystone under its own account."""
+    """Return the options by which a service logs in to Keystone under its own account."""
     return {
         'auth_type': 'password',
         'auth_url': url(ports, 'keystone'),
@@ -79,18 +80,18 @@ def account(ports: Mapping[str, int], secrets: Mapping[str, str], user: str) -> 
 
 
 def token_check(ports: Mapping[str, int], secrets: Mapping[str, str], user: str) -> dict[str, str | int]:
-    """Options by which a service has tokens checked."""
+    """Return the options by which a service has tokens checked."""
     return account(ports, secrets, user) | {'www_authenticate_uri': url(ports, 'keystone')}
 
 
 def services_database(layout: Layout, service: str) -> dict[str, str | int]:
-    """Options of the SQLite file of a service."""
+    """Return the options of the SQLite file of a service."""
     # Without fsync a write costs a hundredth; what a killed process wrote is still there.
     return {'connection': sqlite(layout.data(service) / f'{service}.sqlite'), 'sqlite_synchronous': 'false'}
 
 
 def keystone(layout: Layout) -> str:
-    """keystone.conf"""
+    """Return the text of keystone.conf."""
     data = layout.data('keystone')
     return ini(
         {
@@ -109,7 +110,7 @@ def keystone(layout: Layout) -> str:
 
 
 def glance(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str]) -> str:
-    """glance-api.conf"""
+    """Return the text of glance-api.conf."""
     data = layout.data('glance')
     return ini(
         {
@@ -136,7 +137,7 @@ def glance(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str])
 
 
 def placement(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str]) -> str:
-    """placement.conf"""
+    """Return the text of placement.conf."""
     return ini(
         {
             'DEFAULT': {'log_file': str(layout.log('placement'))},
@@ -148,10 +149,13 @@ def placement(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, st
 
 
 def gunicorn(ports: Mapping[str, int], service: str) -> str:
-    """gunicorn.conf.py of a service. One process with one thread each: with more of them Placement answers 500
-    (SQLite: "database is locked"). Glance has four threads: a client that uploads an image while it still downloads
-    another one would wait for ever for the only one. Connections stay open between requests: a worker that closes
-    them waits up to two seconds for the client to do so, too."""
+    """Return gunicorn.conf.py of a service.
+
+    Each has one process with one thread: with more of them Placement answers 500 (SQLite: "database is locked"). Glance
+    has four threads: a client that uploads an image while it still downloads another one would wait without end for the
+    only one. Connections stay open between requests: a worker that closes them waits up to two seconds for the client
+    to do so, too.
+    """
     settings = {
         'wsgi_app': f'{service}.wsgi.api:application',
         'bind': f'127.0.0.1:{ports[service]}',
@@ -182,7 +186,7 @@ _LOCK_FIRST = """def post_fork(server, worker):
 
 
 def rabbitmq(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str]) -> str:
-    """rabbitmq.conf"""
+    """Return the text of rabbitmq.conf."""
     return '\n'.join(
         [
             f'listeners.tcp.1 = 127.0.0.1:{ports["rabbitmq"]}',
@@ -200,7 +204,7 @@ def rabbitmq(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str
 
 
 def volume_key(secrets: Mapping[str, str]) -> str:
-    """The key of all encrypted volumes: 32 bytes in hexadecimal digits."""
+    """Return the key of all encrypted volumes: 32 bytes in hexadecimal digits."""
     return hashlib.sha256(secrets['cinder'].encode()).hexdigest()
 
 
@@ -214,8 +218,11 @@ def kilonova(
     volumes: bool = False,
     metadata: bool = False,
 ) -> str:
-    """kilonova.conf, read by all four daemons and by kilonova-manage. ``accelerators``: there is Cyborg; ``networks``:
-    there is Neutron; ``volumes``: there is Cinder; ``metadata``: Neutron's agents ask for it."""
+    """Return the text of kilonova.conf, which all four daemons and kilonova-manage read.
+
+    ``accelerators``: there is Cyborg; ``networks``: there is Neutron; ``volumes``: there is Cinder; ``metadata``:
+    Neutron's agents ask for it.
+    """
     databases = layout.data('kilonova')
     proxy: dict[str, str | int] = {
         'service_metadata_proxy': 'true',
@@ -294,8 +301,10 @@ def compute(
     share: Path | None = None,
 ) -> str:
     """Return compute-HOST.conf: what is that host's own, then ``settings``, the text of its description's ``.conf``.
-    ``machine``: its address and the kind of its guests, where these are real; ``share``: the directory of the shares
-    with their volumes."""
+
+    ``machine`` is its address and the kind of its guests if these are real; ``share`` is the directory of the shares
+    with their volumes.
+    """
     libvirt: dict[str, str | int] = {'virt_type': machine[1] if machine else 'qemu'}
     if machine is None:
         libvirt['connection_uri'] = f'test://{quote(str(node_file))}'
@@ -320,7 +329,7 @@ def compute(
 
 
 def _consoles(address: str) -> dict[str, dict[str, str]]:
-    """Where the consoles of a machine's guests listen."""
+    """Return the options of the consoles of a machine's guests, which listen at its address."""
     return {
         'vnc': {'server_listen': address, 'server_proxyclient_address': address},
         'serial_console': {'proxyclient_address': address},
@@ -328,7 +337,7 @@ def _consoles(address: str) -> dict[str, dict[str, str]]:
 
 
 def clouds(ports: Mapping[str, int], secrets: Mapping[str, str]) -> str:
-    """clouds.yaml with an administrator and a plain member of another project."""
+    """Return the text of clouds.yaml with an administrator and a plain member of another project."""
     text = 'clouds:\n'
     for name, user, project in (('kilonova-admin', 'admin', 'admin'), ('kilonova-demo', 'demo', 'demo')):
         text += (

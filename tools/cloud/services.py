@@ -91,7 +91,7 @@ class Cloud:
 
 
 def infrastructure(cloud: Cloud) -> list[Service]:
-    """RabbitMQ with its name server, Keystone, Glance, Placement and, where they are wanted, Neutron and Cinder."""
+    """Return RabbitMQ with its name server, Keystone, Glance, Placement and, if wanted, Neutron and Cinder."""
     layout, ports = cloud.layout, cloud.ports
     keystone, glance, placement = (render.url(ports, name) for name in ('keystone', 'glance', 'placement'))
     return [
@@ -137,8 +137,11 @@ def infrastructure(cloud: Cloud) -> list[Service]:
 
 
 def networks(cloud: Cloud) -> list[Service]:
-    """The databases of OVN, northd, the pretended hosts where there are no real ones, and Neutron, which needs the
-    databases from its start."""
+    """Return the services of the network.
+
+    They are the databases of OVN, northd, the pretended hosts if there are no real ones, and Neutron, which needs the
+    databases from its start.
+    """
     layout, url, hosts = cloud.layout, render.url(cloud.ports, 'neutron'), tuple(cloud.hosts)
     pretended = Service(
         'ovn-hosts',
@@ -186,7 +189,7 @@ def networks(cloud: Cloud) -> list[Service]:
 
 
 def volumes(cloud: Cloud) -> Service:
-    """Cinder; what somebody has put into ``more_path`` counts more than ours."""
+    """Return Cinder's service. A file at ``more_path`` counts more than the configuration that is written here."""
     layout, port, more = cloud.layout, cloud.ports['cinder'], cinder.more_path(cloud.layout)
     files = (cinder.conf_path(layout), *((more,) if more.exists() else ()))
     return Service(
@@ -208,7 +211,7 @@ def volumes(cloud: Cloud) -> Service:
 
 
 def daemons(cloud: Cloud) -> list[Service]:
-    """The four daemons, one compute for each host description, and the proxies of consoles."""
+    """Return the four daemons, with a compute for each host description, and the proxies of consoles."""
     layout, api = cloud.layout, f'http://127.0.0.1:{cloud.ports["api"]}/'
     return [
         _daemon(cloud, 'conductor', reports=('nova-conductor', None)),
@@ -225,8 +228,11 @@ def daemons(cloud: Cloud) -> list[Service]:
 
 
 def accelerators(cloud: Cloud) -> list[Service]:
-    """Cyborg, where it is wanted: its conductor, its API, and an agent for each host. At their start its daemons need
-    accounts in Keystone, and agents the providers of hosts in Placement, so the computes come first."""
+    """Return Cyborg's services if it is wanted: its conductor, its API, and an agent for each host.
+
+    Its daemons need accounts in Keystone when they start, and agents the providers of hosts in Placement, so the
+    computes come first.
+    """
     if not cloud.cyborg:
         return []
     layout, url = cloud.layout, render.url(cloud.ports, 'cyborg')
@@ -252,7 +258,7 @@ def _of_cyborg(layout: Layout, daemon: str, name: str, *own: Path, reads: tuple[
 
 
 def machines(cloud: Cloud) -> list[Service]:
-    """The machines of real guests with their libvirtds."""
+    """Return the machines of real guests with their libvirtds."""
     found = []
     if cloud.console_machine:
         found.append(_machine(cloud.console_machine, PROXIES))
@@ -275,7 +281,7 @@ def machines(cloud: Cloud) -> list[Service]:
 
 
 def _carriers(cloud: Cloud, machine: Machine) -> list[Service]:
-    """What carries the packets of a machine's guests, and answers them at 169.254.169.254."""
+    """Return what carries the packets of a machine's guests, and answers them at 169.254.169.254."""
     layout, host, conf = cloud.layout, machine.name, neutron.agent_path(cloud.layout, machine.name)
     return [
         Service(
@@ -318,7 +324,7 @@ def _machine(machine: Machine, holds: tuple[str, ...]) -> Service:
 
 
 def table(cloud: Cloud) -> list[Service]:
-    """Everything, in the order in which it starts; it ends in the opposite one."""
+    """Return all services in the order in which they start. They end in the opposite order."""
     return infrastructure(cloud) + machines(cloud) + daemons(cloud) + accelerators(cloud)
 
 
@@ -396,7 +402,10 @@ def write_configuration(cloud: Cloud) -> None:
 
 
 def rabbitmq_environment(layout: Layout, ports: Mapping[str, int]) -> dict[str, str]:
-    """A node of our own: name, ports and directories apart from any RabbitMQ that the machine runs."""
+    """Return the environment variables of a RabbitMQ node apart from any that the machine runs.
+
+    It has a name, ports and directories of its own.
+    """
     etc, data = layout.etc / 'rabbitmq', layout.data('rabbitmq')
     mark = hashlib.sha256(str(layout.var).encode()).hexdigest()[:8]
     return {

@@ -1,5 +1,6 @@
-"""What carries the packets of real guests (``make up NETWORK=1 GUESTS=qemu``): Open vSwitch in user space and an
-ovn-controller on each machine, with tunnels between them. No kernel module is needed.
+"""The network of real guests (``make up NETWORK=1 GUESTS=qemu``): Open vSwitch and an ovn-controller on each machine.
+
+Open vSwitch runs in user space, with tunnels between the machines. No kernel module is needed.
 
     switch.argv(machine, 6642)        # the command that runs both in the machine, until it ends
     switch.tunnel_address(machine)    # where its end of the tunnels is
@@ -37,7 +38,7 @@ _WITHIN = 60.0
 
 
 def argv(machine: Machine, southbound: int) -> tuple[str, ...]:
-    """``southbound``: the port of OVN's southbound database."""
+    """Return the command that runs a machine's switch; ``southbound`` is the port of OVN's southbound database."""
     return machine.inside(
         'env',
         f'PYTHONPATH={ROOT}',
@@ -54,14 +55,18 @@ def argv(machine: Machine, southbound: int) -> tuple[str, ...]:
 
 
 def tunnel_address(machine: Machine) -> str:
+    """Return the address of a machine's end of the tunnels."""
     return f'10.78.0.{machine.number}'
 
 
 # -- in the machine ---------------------------------------------------------------------------------------------------
 def serve(name: str, address: str, southbound: str, *roles: str) -> int:
-    """Run until one of the programs ends, or SIGTERM. ``roles``: ``outside``, with a bridge to the network outside;
-    ``routes``, where routers have their legs on that network. The database goes with the machine, not with this
-    process: who is started again has the ports of guests that run."""
+    """Run until one of the programs ends, or SIGTERM; return the exit code.
+
+    ``roles`` are ``outside``, with a bridge to the network outside, and ``routes``, where routers have their legs on
+    that network. The database belongs to the machine, not to this process: a process that is started again has the
+    ports of guests that run.
+    """
     RUN.mkdir(exist_ok=True)
     database, running, stopping = RUN / 'conf.db', {}, Event()
     signal.signal(signal.SIGTERM, lambda number, frame: stopping.set())
@@ -133,7 +138,7 @@ def _switch(name: str, address: str, southbound: str, roles: Sequence[str]) -> s
 
 
 def _start(program: str, *arguments: str) -> subprocess.Popen[bytes]:
-    """It ends with this process."""
+    """Start a program that ends with this process."""
     places = {f'{name}_RUNDIR': str(RUN) for name in ('OVS', 'OVN')}
     return subprocess.Popen(
         ['setpriv', '--pdeathsig', 'KILL', program, '--no-chdir', *_QUIET, *arguments],
@@ -143,7 +148,7 @@ def _start(program: str, *arguments: str) -> subprocess.Popen[bytes]:
 
 
 def _wait_for(*arguments: str) -> None:
-    """ovs-vsctl, which answers when the programs have done it."""
+    """Run ovs-vsctl, which answers when the programs have done what it asks for."""
     deadline = time.monotonic() + _WITHIN
     while True:
         try:

@@ -115,23 +115,30 @@ class Guest:
 
     @property
     def kernel(self) -> Path:
+        """The kernel."""
         return self.directory / 'vmlinuz'
 
     @property
     def ramdisk(self) -> Path:
+        """The ramdisk with which the guest starts."""
         return self.directory / 'initrd.gz'
 
     @property
     def disk(self) -> Path:
+        """The disk that boots by itself."""
         return self.directory / 'disk.qcow2'
 
     @property
     def blank(self) -> Path:
+        """The empty disk that is used with ``kernel`` and ``ramdisk``."""
         return self.directory / 'blank.qcow2'
 
 
 def build(directory: Path) -> Guest:
-    """The guest below ``directory``, made unless it is there from the same sources. CloudError: what is missing."""
+    """Return the guest below ``directory``, made unless it is there from the same sources.
+
+    Raises CloudError if something that it is made from is missing.
+    """
     directory = directory.resolve()
     missing = [name for name in NEEDED if shutil.which(name) is None and not Path('/sbin', name).exists()]
     if not BUSYBOX.exists():
@@ -157,7 +164,7 @@ def build(directory: Path) -> Guest:
 
 @contextmanager
 def alone(directory: Path) -> Iterator[None]:
-    """One process at a time builds below it."""
+    """Let one process at a time build below a directory."""
     directory.mkdir(parents=True, exist_ok=True)
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -168,7 +175,7 @@ def alone(directory: Path) -> Iterator[None]:
 
 
 def run(argv: Sequence[str], cwd: Path, text: str | None = None) -> str:
-    """What a program prints; CloudError with its words where it fails."""
+    """Run a program and return its output. Raises CloudError with that if it fails."""
     path = f'{os.environ.get("PATH", "")}:/usr/sbin:/sbin'
     done = subprocess.run(
         list(argv),
@@ -199,7 +206,7 @@ def unpacked(directory: Path) -> Path:
 
 
 def unpacked_kernel(directory: Path, name: str) -> Path:
-    """A kernel package of Debian's, downloaded and unpacked as ``directory``/``name``."""
+    """Download and unpack a kernel package of Debian's as ``directory``/``name``; return that directory."""
     with tempfile.TemporaryDirectory(dir=directory, prefix='.kernel-') as scratch:
         unpack(name, Path(scratch))
         version = (next((Path(scratch) / 'unpacked/lib/modules').iterdir())).name
@@ -234,7 +241,7 @@ def _make(guest: Guest, kernel: Path) -> None:
 
 
 def module_files(kernel: Path, modules: Iterable[str]) -> list[Path]:
-    """The files of modules and of what they need, in the order in which they load."""
+    """Return the files of modules and of what they need, in the order in which they load."""
     version = next((kernel / 'lib/modules').iterdir()).name
     found: dict[Path, None] = {}
     for module in modules:
@@ -246,8 +253,10 @@ def module_files(kernel: Path, modules: Iterable[str]) -> list[Path]:
 def ramdisk(
     kernel: Path, where: Path, programs: Mapping[str, Path], modules: Iterable[str], commands: Iterable[str]
 ) -> bytes:
-    """A compressed cpio archive with a busybox. ``programs``: {name there: file}, ``init`` among them; its /mod/order
-    lists the modules in /mod."""
+    """Return a compressed cpio archive with a busybox.
+
+    ``programs`` is a dict from names there to files, ``init`` among them. /mod/order there lists the modules in /mod.
+    """
     with tempfile.TemporaryDirectory(dir=where) as scratch:
         root = Path(scratch)
         for name in ('bin', 'dev', 'proc', 'sys', 'tmp', 'mod', 'etc', 'root'):
@@ -271,8 +280,10 @@ def ramdisk(
 
 
 def kvm_works(guest: Guest, directory: Path) -> bool:
-    """Whether KVM runs this guest here: /dev/kvm may open where no guest gets through its boot. Tried once a boot of
-    the machine; ``directory`` keeps what came of it."""
+    """Return whether KVM runs this guest here. /dev/kvm may open although no guest gets through its boot.
+
+    It is tried once a boot of the machine; ``directory`` keeps the result.
+    """
     if not os.access('/dev/kvm', os.R_OK | os.W_OK):
         return False
     kept = directory / f'kvm-{Path("/proc/sys/kernel/random/boot_id").read_text().strip()}'

@@ -1,5 +1,7 @@
-"""Build the guest that one can log in to by ssh: a disk with a boot partition (syslinux, kernel, ramdisk) and a root
-partition (ext4) with a busybox, dropbear, and the tools that acceptance suites run in guests.
+"""Build the guest that one can log in to by ssh.
+
+It is a disk with a boot partition (syslinux, kernel, ramdisk) and a root partition (ext4) with a busybox, dropbear, and
+the tools that acceptance suites run in guests.
 
     disk = system.build(Path('build/guest'))      # a qcow2 file
     system.USER                                   # who logs in, with a key from the metadata

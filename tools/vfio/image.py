@@ -97,15 +97,20 @@ class Image:
 
     @property
     def kernel(self) -> Path:
+        """The kernel."""
         return self.directory / 'vmlinuz'
 
     @property
     def ramdisk(self) -> Path:
+        """The ramdisk with which the nested machine starts."""
         return self.directory / 'initrd.gz'
 
 
 def build(directory: Path) -> Image:
-    """The image below ``directory``, made unless it is there from the same sources. CloudError: what is missing."""
+    """Return the image below ``directory``, made unless it is there from the same sources.
+
+    Raises CloudError if something that it is made from is missing.
+    """
     directory = directory.resolve()
     check_programs()
     with alone(directory):
@@ -131,7 +136,7 @@ def build(directory: Path) -> Image:
 
 
 def check_programs() -> None:
-    """CloudError: what isn't installed, by packages."""
+    """Raise CloudError with the packages to install if a program is missing."""
     path = f'{os.environ.get("PATH", "")}:/usr/sbin:/sbin'
     missing = {package for name, package in NEEDED.items() if shutil.which(name, path=path) is None}
     if not BUSYBOX.exists():
@@ -145,7 +150,7 @@ def check_programs() -> None:
 
 
 def _headers() -> list[str]:
-    """Versions whose headers are installed, such as 6.1.0-56-amd64, the newest first."""
+    """Return the versions whose headers are installed, such as 6.1.0-56-amd64, the newest first."""
     found = [
         path.name.removeprefix('linux-headers-')
         for path in Path('/usr/src').glob('linux-headers-6.1.*-amd64')
@@ -171,7 +176,7 @@ def _digest(name: str, *paths: Path) -> str:
 
 
 def _kernel(directory: Path) -> Path:
-    """The unpacked kernel of the newest headers; the one that is there already, however old."""
+    """Return the unpacked kernel of the newest headers, or the one that is there already, however old."""
     found = sorted(directory.glob('linux-image-*'))
     return found[-1] if found else unpacked_kernel(directory, f'linux-image-{_headers()[0]}')
 
@@ -211,7 +216,7 @@ def _make_disk(kernel: Path, scratch: Path, disk: Path) -> None:
 
 
 def _mirror() -> str:
-    """Of this machine's own packages."""
+    """Return the mirror of this machine's own packages."""
     lines = run(['apt-get', 'indextargets', '--format', '$(REPO_URI) $(CODENAME)'], Path('/')).splitlines()
     found = [line.split()[0] for line in lines if line.split()[1:] == [RELEASE]]
     if not found:
@@ -220,7 +225,7 @@ def _mirror() -> str:
 
 
 def _module(version: str, scratch: Path) -> Path:
-    """vgpu.py's, compiled."""
+    """Compile the module of vgpu.py."""
     match = re.search(r'Depends: (linux-source-\S+)', run(['apt-cache', 'depends', SOURCES], scratch))
     if match is None:
         raise CloudError(f'apt has no {SOURCES}: the mediated devices are built from it (apt-get update first?)')

@@ -78,11 +78,12 @@ class Nested:
 
     @property
     def uri(self) -> str:
+        """The URI of the nested libvirtd."""
         return f'qemu+tcp://127.0.0.1:{self._port}/system'
 
     @property
     def console(self) -> str:
-        """What it said since its start."""
+        """The text that the nested machine wrote to its console since its start."""
         path = self._directory / 'console.log'
         return path.read_text(errors='replace') if path.exists() else ''
 
@@ -94,11 +95,15 @@ class Nested:
         return int(next(line.split()[1] for line in status.splitlines() if line.startswith('VmHWM:'))) >> 10
 
     def is_on(self) -> bool:
+        """Whether the nested machine runs."""
         return self._process is not None and self._process.poll() is None
 
     def start(self, vfs: int = len(VIRTUAL)) -> None:
-        """Power it on; its libvirtd answers when this returns. CloudError: it lacks something, or doesn't come up.
-        ``vfs``: how many the NVMe controller has; as elsewhere they don't outlive the boot by themselves."""
+        """Power the nested machine on; its libvirtd answers when this returns.
+
+        ``vfs`` is the number of virtual functions of the NVMe controller, which do not outlive a boot by themselves, as
+        on other machines. Raises CloudError if the machine lacks something or does not come up.
+        """
         check_memory()
         for path in self._orders.iterdir():
             path.unlink()
@@ -123,7 +128,7 @@ class Nested:
             raise CloudError(f'the nested machine lacks {", ".join(lacks)}')
 
     def run(self, script: str) -> str:
-        """What a script of bash prints there. CloudError: it failed."""
+        """Run a script of bash on the nested machine and return its output. Raises CloudError if it fails."""
         self._count += 1
         order = self._orders / f'{self._count:06}.sh'
         aside = order.with_suffix('.new')
@@ -140,15 +145,15 @@ class Nested:
         return said
 
     def make_vfs(self) -> None:
-        """All that it gives out; there are none."""
+        """Have the NVMe controller make all its virtual functions. There must be none."""
         self.run(f'echo {len(VIRTUAL)} > /sys/bus/pci/devices/{PHYSICAL}/sriov_numvfs; udevadm settle')
 
     def driver_of(self, address: str) -> str:
-        """What drives a device there; '' for none."""
+        """Return the driver of a device on the nested machine, '' for none."""
         return self.run(f'basename "$(readlink /sys/bus/pci/devices/{address}/driver)"').strip()
 
     def power_off(self) -> None:
-        """What ran there ends, the disk has what was written to it."""
+        """Shut the nested machine down, which writes its disk. Raises CloudError if it does not end in time."""
         assert self._process is not None
         (self._orders / 'poweroff').touch()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -158,7 +163,7 @@ class Nested:
         raise CloudError('the nested machine did not power off')
 
     def end(self) -> None:
-        """It is off."""
+        """Kill the nested machine's process if it runs."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait(DONE_WITHIN)
@@ -229,12 +234,12 @@ class Nested:
 
 
 def lacking(console: str) -> list[str]:
-    """What tools/vfio/init did not find."""
+    """Return what tools/vfio/init did not find."""
     return [line.partition('NESTED-LACKS ')[2].strip() for line in console.splitlines() if 'NESTED-LACKS ' in line]
 
 
 def check_memory() -> None:
-    """CloudError: too little is free."""
+    """Raise CloudError if too little memory is free."""
     lines = Path('/proc/meminfo').read_text().splitlines()
     free = next(int(line.split()[1]) >> 10 for line in lines if line.startswith('MemAvailable:'))
     if free < FREE:

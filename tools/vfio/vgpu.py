@@ -135,7 +135,7 @@ _CHANGES = (
 
 
 def source(mtty: str) -> str:
-    """The module's C. CloudError: this is the sample of another kernel."""
+    """Return the module's C source. Raises CloudError if the sample is that of another kernel."""
     text = _between(mtty, 'static struct mtty_type {', 'static const struct file_operations vd_fops', _OF_TYPE)
     text = _between(text, 'static struct mtty_dev {', 'struct mdev_region_info {')
     text = _between(
@@ -152,7 +152,7 @@ def source(mtty: str) -> str:
 
 
 def _between(text: str, begin: str, end: str, new: str = '') -> str:
-    """With ``new`` in place of what goes from ``begin`` to before ``end``."""
+    """Return a text with ``new`` in place of the part from ``begin`` to before ``end``."""
     first = text.find(begin)
     last = text.find(end, first)
     if min(first, last) < 0:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import sysconfig
+from pathlib import Path
 
 import pytest
 
 from tools import bootstrap
-from tools.cloud.layout import ROOT, CloudError
+from tools.cloud.layout import ROOT, CloudError, Layout
 
 TEXT = """
 # a comment
@@ -60,6 +63,50 @@ def test_services_are_pinned(path, there):
     assert there <= {line.split('==')[0] for line in lines}
 
 
+@pytest.mark.parametrize(
+    'path', [bootstrap.REQUIREMENTS, bootstrap.CYBORG, bootstrap.NEUTRON, bootstrap.CINDER, bootstrap.ACCEPTANCE]
+)
+def test_lock_renews_what_a_service_requires_and_not_the_service(path):
+    head, rest = bootstrap.split_requirements(path.read_text())
+    chosen = [line for line in head.splitlines() if '==' in line]
+    assert chosen and 'setuptools==' in rest
+    renewed = bootstrap.join_requirements(
+        head, '\n'.join(['# a remark', 'alembic==99 ; python_version > "3"', *chosen])
+    )
+    assert renewed == f'{head}{bootstrap.BROUGHT}\nalembic==99 ; python_version > "3"\n'
+
+
+def test_a_file_without_the_line_between_its_parts_is_not_renewed():
+    with pytest.raises(CloudError, match='What make lock renews'):
+        bootstrap.split_requirements('keystone==1\n')
+
+
+@pytest.mark.parametrize(('only', 'wanted'), [((), '--upgrade'), (('alembic',), '--upgrade-package=alembic')])
+def test_lock_renews_all_files_or_some_libraries_of_them(tmp_path, monkeypatch, only, wanted):
+    files = {}
+    for name in ('REQUIREMENTS', 'CYBORG', 'NEUTRON', 'CINDER', 'ACCEPTANCE'):
+        files[name] = tmp_path / name
+        files[name].write_text(f'{name.lower()}==1\n{bootstrap.BROUGHT}\nalembic==1\n')
+        monkeypatch.setattr(bootstrap, name, files[name])
+    monkeypatch.setattr(bootstrap, 'ROOT', tmp_path)
+    monkeypatch.setattr(bootstrap, 'ensure_uv', lambda directory: directory / 'bin' / 'uv')
+    commands = []
+
+    def run(argv, more=()):
+        if 'compile' in argv:
+            commands.append(argv)
+            output = Path(argv[argv.index('--output-file') + 1])
+            if output.parent != bootstrap.CONSTRAINTS.parent:
+                assert 'alembic==1' in output.read_text()  # where uv finds the versions that stay
+                output.write_text('alembic==2\n')
+        return ''
+
+    monkeypatch.setattr(bootstrap, '_run', run)
+    bootstrap.lock(only)
+    assert len(commands) == 6 and all(wanted in command for command in commands)
+    assert files['CINDER'].read_text() == f'cinder==1\n{bootstrap.BROUGHT}\nalembic==2\n'
+
+
 def test_fingerprint_changes_with_files_and_arguments(tmp_path):
     path = tmp_path / 'setup.cfg'
     path.write_text('a')
@@ -107,6 +154,45 @@ def test_an_environment_of_another_interpreter_is_made_anew(tmp_path, ran, home,
     (tmp_path / 'pyvenv.cfg').write_text(f'home = {home}\ninclude-system-site-packages = false\n')
     bootstrap.Environment(tmp_path, 'it', (), ()).make(tmp_path / 'uv', {})
     assert ran == ended
+
+
+def interpreter(directory: Path, version: str) -> Path:
+    """Return a program that answers make's questions as that version of Python would."""
+    path = directory / f'python{version}'
+    path.write_text(f'#!/bin/sh\necho {version}\n')
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(('version', 'suffix'), [('3.19', '-3.19'), (None, '')])
+def test_make_with_an_interpreter_of_another_version_has_environments_of_its_own(tmp_path, version, suffix):
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(('KILONOVA', 'MAKE', 'PYTHON'))}
+    chosen = [f'PYTHON={interpreter(tmp_path, version)}'] if version else []
+    done = subprocess.run(
+        ['make', '-np', 'check', *chosen], cwd=ROOT, env=environ, capture_output=True, text=True, check=True
+    )
+    assert f'VENV := .venv{suffix}' in done.stdout.splitlines()
+    assert ('KILONOVA_VENV_SUFFIX := -3.19' in done.stdout) is bool(version)
+
+
+def test_environments_of_another_version_have_its_suffix(monkeypatch):
+    for variable in ('KILONOVA_VENV', 'KILONOVA_SERVICES_VENV'):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv('KILONOVA_CINDER_VENV', '/opt/cinder')
+    monkeypatch.setenv('KILONOVA_VENV_SUFFIX', '-3.19')
+    layout = Layout.at()
+    assert layout.venv == ROOT / '.venv-3.19'
+    assert layout.services_venv == ROOT / '.venv-services-3.19'
+    assert str(layout.cinder_venv) == '/opt/cinder'
+
+
+def test_check_installs_the_projects_environment_alone(monkeypatch):
+    asked = {}
+    monkeypatch.setattr(bootstrap, 'install_packages', lambda profiles: asked.update(profiles=profiles))
+    monkeypatch.setattr(bootstrap, 'environments', lambda layout, **wanted: asked.update(wanted))
+    monkeypatch.delenv('KILONOVA_VENV', raising=False)
+    assert bootstrap.main(['--check']) == 0
+    assert asked.pop('profiles') == ['test'] and asked and not any(asked.values())
 
 
 def test_the_program_that_fills_them_is_made_once(tmp_path, ran):

@@ -37,8 +37,10 @@ CONF.register_opts(
 
 
 def cards(text: str, vendor: str, product: str) -> list[dict[str, str]]:
-    """The addresses of the PCI functions with these ids in a node file: domain, bus, device and function in
-    hexadecimal digits, as attach handles have them."""
+    """Return the addresses of the PCI functions with these ids in a node file.
+
+    An address has domain, bus, device and function in hexadecimal digits, as attach handles have them.
+    """
     found = []
     for capability in ElementTree.fromstring(text).findall("./device/capability[@type='pci']"):
         ids = [
@@ -59,14 +61,17 @@ class DescribedDriver(GenericDriver):  # type: ignore[misc]  # Cyborg comes with
     """As ``GenericDriver`` describes its methods; nothing is programmed."""
 
     def discover(self) -> list[Any]:
+        """Return Cyborg's objects for the cards of the host's description."""
         vendor, product = CONF.described.card.split(':')
         with open(CONF.described.node_file, encoding='utf-8') as file:
             return [_device(address, vendor, product) for address in cards(file.read(), vendor, product)]
 
     def update(self, control_path: object, image_path: str) -> bool:
+        """Pretend to program an image into a card."""
         return True
 
     def get_stats(self) -> dict[str, object]:
+        """Return no statistics."""
         return {}
 
 
