@@ -71,7 +71,8 @@ def test_base_rules_are_those_of_the_field():
 
 @pytest.mark.parametrize('name', sorted(name for name in REGISTERED if ':' in name and name not in OWN))
 def test_a_rule_has_the_fields_name_and_default(name):
-    """Row 1.4."""
+    """Every registered policy rule has the name and the default of Nova's rule, the scope project, and a
+    description."""
     assert name in RULES, 'the field has no such rule'
     assert REGISTERED[name].check_str == DEFAULTS[RULES[name][0]]
     assert REGISTERED[name].scope_types == ['project']

@@ -281,7 +281,8 @@ def test_who_may_unlock(world):
     ],
 )
 def test_parts_of_a_create_have_rules_of_their_own(world, values, rule):
-    """Seed map 1.4."""
+    """A create that names a host, or whose flavor has no disk, is refused with 403 to everybody but administrators.
+    The refusal names the policy rule."""
     world.flavor(id='nodisk', disk=0)
     body = world.fill({'server': {'name': 's', 'flavorRef': '1', 'imageRef': '{image}', 'networks': 'none', **values}})
     for role in ('member', 'manager', 'stranger'):

@@ -35,7 +35,8 @@ def test_every_flow_has_a_case():
 @pytest.mark.parametrize('when', ['before', 'after'])
 @pytest.mark.parametrize('name', CASES)
 def test_a_step_fails(ground, monkeypatch, name, when):
-    """Rows 0.24, 1.35."""
+    """When a step fails, before or after its work, the server is as it was before the operation, and nothing is
+    left over. Flows without an undo, and steps after which the end is written, end well."""
     case, flow = CASES[name], flows.FLOWS[CASES[name].kind]
     subjects = Subjects(ground, case)
     for index in range(len(flow.steps)):
@@ -123,8 +124,8 @@ def test_each_request_to_placement_is_lost_in_turn(ground, name, lost):
 @pytest.mark.filterwarnings('ignore::pytest.PytestUnhandledThreadExceptionWarning')
 @pytest.mark.parametrize('name', CASES)
 def test_the_conductor_crashes_after_each_effect_in_turn(ground, monkeypatch, name):
-    """The conductor is gone before the first statement of the flow's worker, and before the first one after all that
-    it commits or asks for; another one takes the row over. Row 1.19."""
+    """The conductor dies before the first statement of the flow's worker, and before the first statement after each
+    commit or message. Another conductor takes the row over and finishes the operation."""
     case, number, happened = CASES[name], 0, True
     subjects = Subjects(ground, case)
     while happened:

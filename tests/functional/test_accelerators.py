@@ -1,4 +1,4 @@
-"""Servers with accelerators of Cyborg: booted, started, deleted, and what they can't do. Seed 004.
+"""Servers with accelerators of Cyborg: boot, start, delete, moves, and what is refused.
 
 ``tests/fixtures/cyborg.py`` plays Cyborg; ``tests/integration/test_cyborg.py`` has the real one.
 """
@@ -116,8 +116,9 @@ def accelerated(make_cloud: Callable[..., Cloud], monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_boot_asks_binds_and_attaches(accelerated: Accelerated) -> None:
-    """Rows 1.20, 4.3: the profile as the user; requests made and bound to the device that Placement chose, before the
-    host builds; the card in the guest's XML. Row 4.10: a delete frees all."""
+    """A boot reads the device profile as the user, makes accelerator requests and binds them to the device that
+    Placement chose, before the host builds. The card is in the guest's XML. A delete frees the card and deletes the
+    requests."""
     cloud, cyborg = accelerated.cloud, accelerated.cyborg
     server = cloud.boot(cloud.flavor(**{'accel:device_profile': 'fpga'}), user='demo')
     host = cloud.host_of(server)
@@ -139,7 +140,8 @@ def test_a_boot_asks_binds_and_attaches(accelerated: Accelerated) -> None:
 
 
 def test_two_accelerators_and_a_gpu(accelerated: Accelerated) -> None:
-    """Row 4.5: a group of two comes from one provider; devices of both ways are in one guest."""
+    """A profile with a group of two units gets two requests of one provider. A guest may have accelerators and a
+    GPU of the flavor at once."""
     cloud = accelerated.cloud
     server = cloud.boot(accelerated.flavor('two', gpus=1))
     assert cloud.status(server) == 'ACTIVE', cloud.story(server)
@@ -151,7 +153,8 @@ def test_two_accelerators_and_a_gpu(accelerated: Accelerated) -> None:
 
 
 def test_handles_of_other_kinds(accelerated: Accelerated) -> None:
-    """Row 4.9: a mediated device has its handle's uuid; handles of the fake driver are bound and not attached."""
+    """An attach handle of type MDEV becomes a mediated device with the handle's uuid. Handles of Cyborg's fake
+    driver (TEST_PCI) are bound and not attached."""
     with mdev_bus():
         cloud = accelerated.cloud
         parted, fake = accelerated.boot('vgpu'), accelerated.boot('fake')
@@ -165,7 +168,7 @@ def test_handles_of_other_kinds(accelerated: Accelerated) -> None:
 
 
 def test_what_keeps_a_server_on_its_host_keeps_its_accelerator(accelerated: Accelerated) -> None:
-    """Rows 4.1, 4.12, 4.13."""
+    """Stop, start, reboot, pause, rescue, rebuild, snapshot and lock leave the server with the same accelerator."""
     cloud = accelerated.cloud
     server = accelerated.boot()
     before = accelerated.of(server)
@@ -210,7 +213,8 @@ def check(accelerated: Accelerated, server: str, number: int) -> list[str]:
 
 @pytest.mark.parametrize('end', ['confirmResize', 'revertResize'])
 def test_resizes(accelerated: Accelerated, end: str) -> None:
-    """Row 4.2: 0 → 1 → 2 → 1 → 0, each confirmed, or reverted first; meanwhile the server has those of both ends."""
+    """Resizes from 0 to 1, 2, 1 and 0 accelerators work, whether they are confirmed or reverted first. Until then
+    the server holds the accelerators of both flavors."""
     cloud = accelerated.cloud
     flavors = [cloud.flavor(), accelerated.flavor('fpga'), accelerated.flavor('two')]
     server, has = cloud.boot(flavors[0]), 0
@@ -235,7 +239,7 @@ def test_resizes(accelerated: Accelerated, end: str) -> None:
 
 
 def test_what_moves_and_stays_off(accelerated: Accelerated) -> None:
-    """Row 4.2: cold migration there and back, stop and start in between, suspend and resume."""
+    """Cold migration there and back, stop and start in between, suspend and resume keep one accelerator."""
     cloud = accelerated.cloud
     server = accelerated.boot()
     first = cloud.host_of(server)
@@ -318,8 +322,8 @@ def test_a_destination_that_fails(accelerated: Accelerated) -> None:
 
 
 def test_evacuation_and_back(accelerated: Accelerated) -> None:
-    """Row 4.1: others on the new host; those of the dead one are free at once. Then shelved and unshelved: again
-    others."""
+    """An evacuated server gets accelerators of its new host, and those of the dead host are free at once. A shelved
+    and unshelved server gets others again."""
     cloud = accelerated.cloud
     server = accelerated.boot()
     dead = cloud.host_of(server)
@@ -458,8 +462,8 @@ def live_migrate(accelerated: Accelerated, server: str) -> None:
 
 
 def test_live_migration_exchanges_mediated_devices(parted: Accelerated) -> None:
-    """Row 4.2: there and back; meanwhile the server has those of both ends. What comes later is about the new ones, on
-    which the guest is started again when its host was booted."""
+    """A live migration there and back replaces the mediated devices by those of the destination. Until its end the
+    server holds those of both hosts. Later reboots, and starts after a boot of the host, use the new devices."""
     cloud = parted.cloud
     server = parted.boot('vgpus')
     first, before = cloud.host_of(server), check_parts(parted, server, 2)
@@ -510,7 +514,9 @@ def migrate_as(accelerated: Accelerated, act: Callable[..., Any]) -> None:
 
 
 def test_what_is_refused(parted: Accelerated) -> None:
-    """Row 4.2; nothing is sent, and Cyborg is asked once besides the profile. What is silent is no refusal."""
+    """A live migration is refused if a handle has the type PCI, a request is not bound, or no request is found. The
+    refusal sends no message to a host and asks Cyborg for the profile and the requests only. If Cyborg does not
+    answer, the status is 503."""
     cloud, cyborg = parted.cloud, parted.cyborg
     said = 'Feature not supported with instances that have accelerators: accelerator request %s'
     server = parted.boot()
@@ -827,7 +833,8 @@ def test_a_query_that_no_web_server_reads_ends_the_create(
 # --- waiting for a device that is programmed -------------------------------------------------------------------------
 @pytest.mark.parametrize('lost', [False, True])
 def test_a_build_waits_for_the_event(accelerated: Accelerated, monkeypatch: pytest.MonkeyPatch, lost: bool) -> None:
-    """Row 4.7. An event that gets lost is made up for by looking."""
+    """A build waits until Cyborg's event tells that the device is programmed. If the event is lost, the host finds
+    out by polling."""
     cloud, cyborg = accelerated.cloud, accelerated.cyborg
     monkeypatch.setattr('kilonova.compute.accelerators.LOOK', 0.05 if lost else 3600)
     cyborg.programming = True
@@ -859,7 +866,8 @@ def test_a_binding_that_fails_late(accelerated: Accelerated) -> None:
 
 
 def test_a_binding_that_takes_too_long(make_cloud: Callable[..., Cloud]) -> None:
-    """Row 4.7."""
+    """A binding that takes longer than arq_binding_timeout fails the build. The fault says so, and the requests are
+    deleted."""
     accelerated = Accelerated(make_cloud, arq_binding_timeout=1)
     accelerated.cyborg.programming = True
     server = accelerated.cloud.boot(accelerated.flavor())
@@ -870,7 +878,8 @@ def test_a_binding_that_takes_too_long(make_cloud: Callable[..., Cloud]) -> None
 
 # --- what goes wrong -------------------------------------------------------------------------------------------------
 def test_a_device_that_only_placement_has_free(accelerated: Accelerated) -> None:
-    """Row 4.6: no free handle: BindFailed, ERROR."""
+    """If Placement has a free device and Cyborg no free attach handle, the binding fails, the server goes to ERROR,
+    and nothing stays allocated."""
     cloud, cyborg = accelerated.cloud, accelerated.cyborg
     for handles in cyborg.handles.values():
         for handle in handles:
@@ -969,7 +978,8 @@ def test_a_conductor_that_ends_between_making_and_binding(accelerated: Accelerat
 
 
 def test_a_delete_does_not_wait_for_cyborg(accelerated: Accelerated) -> None:
-    """Row 4.10: what is still to give back outlives the server, and goes when Cyborg is back."""
+    """A server is deleted although Cyborg does not answer. A pending release deletes its accelerator requests when
+    Cyborg answers again."""
     cloud, cyborg = accelerated.cloud, accelerated.cyborg
     server = accelerated.boot()
     speak = silence(accelerated, 'DELETE')
@@ -1001,7 +1011,8 @@ def test_a_build_that_fails_does_not_wait_for_cyborg(accelerated: Accelerated) -
 
 
 def test_a_delete_while_the_host_is_down(accelerated: Accelerated) -> None:
-    """Row 4.11."""
+    """A delete while the host is down deletes the accelerator requests at once. When the host is back, nothing of
+    the server is left there."""
     cloud = accelerated.cloud
     server = accelerated.boot()
     host = cloud.host_of(server)

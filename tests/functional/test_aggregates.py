@@ -31,8 +31,8 @@ def mirrored(cloud, made):
 
 
 def test_zones_and_their_servers(cloud):
-    """Seed map 1.16: a server goes into the zone that it asks for and shows it; its host stays there as long as it has
-    servers, and no host is in two zones."""
+    """A server goes into the availability zone that its request names, and shows it. Its host cannot leave the zone
+    while it has servers, and no host can be in two zones."""
     zone = aggregate(cloud, 'a', 'zone-a', ['gpu2'])
     assert mirrored(cloud, zone) == {'gpu2'}
     servers = [cloud.boot(cloud.flavor(), availability_zone='zone-a') for _ in range(2)]
@@ -96,7 +96,7 @@ def test_zones_and_their_servers(cloud):
 
 
 def test_a_server_that_asked_for_no_zone_shows_its_hosts(cloud):
-    """Row 1.16: the zone comes from the aggregate of the host that was chosen, in the row and in what clients see."""
+    """A server whose request names no zone has the zone of its host's aggregate, in its row and in what clients see."""
     aggregate(cloud, 'a', 'zone-a', ['gpu1'])
     shown = [cloud.show(cloud.boot(cloud.flavor(), host=host)) for host in ('gpu1', 'gpu2')]
     assert [(one['OS-EXT-SRV-ATTR:host'], one['OS-EXT-AZ:availability_zone']) for one in shown] == [

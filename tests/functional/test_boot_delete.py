@@ -1,7 +1,4 @@
-"""Boot and delete of GPU servers through the front door.
-
-Rows 0.4, 0.5, 0.16, 1.11, 1.13, 1.15, 1.36, 1.40 of the seed map.
-"""
+"""Boot and delete of GPU servers through the front door."""
 
 from __future__ import annotations
 
@@ -20,7 +17,8 @@ from kilonova.virt.parts.guests import GuestFailed, UnsupportedHardware
 
 
 def test_boot_with_one_gpu(cloud):
-    """Rows 0.4, 1.42: exactly one hostdev, of a device of the spec, allocated to the server; nothing else has it."""
+    """A boot with one GPU gives the guest exactly one hostdev. The device matches the alias, is allocated to the
+    server, and belongs to no other server."""
     server = cloud.boot(cloud.flavor(gpus=1))
     shown = cloud.show(server)
     assert (shown['status'], shown['OS-EXT-STS:power_state']) == ('ACTIVE', 1)
@@ -34,7 +32,7 @@ def test_boot_with_one_gpu(cloud):
 
 
 def test_boot_with_two_gpus(cloud):
-    """Row 0.5: two different hostdevs, two allocated rows."""
+    """A boot with two GPUs has two different hostdevs and two allocated device rows."""
     server = cloud.boot(cloud.flavor(gpus=2))
     assert len(set(cloud.hostdevs(server))) == 2
     assert [name.split()[1] for name in cloud.owned(server)] == cloud.hostdevs(server)
@@ -57,7 +55,8 @@ def test_a_server_without_gpus_has_no_hostdev_and_no_requests(cloud):
 
 
 def test_what_fits_nowhere_is_buried_in_cell0_with_a_reason(cloud):
-    """Row 1.13."""
+    """A server that no host can take is ERROR in cell0 with "No valid host was found." and can be deleted. Nothing
+    is allocated."""
     server = cloud.boot(cloud.flavor(gpus=5))
     shown = cloud.show(server)
     assert shown['status'] == 'ERROR'
@@ -98,7 +97,8 @@ def test_more_creates_than_devices(cloud):
 
 
 def test_a_create_of_several_is_one_select(cloud):
-    """Rule 3 of operations: one runner takes them together. Row 1.31."""
+    """A create of several servers is one select: one conductor takes their operations together (operations.md rule
+    3), and the scheduler sees what the earlier servers took."""
     body = cloud.create(cloud.flavor(gpus=1), min_count=3, max_count=3, return_reservation_id=True)
     assert body['reservation_id'].startswith('r-')
     cloud.settle()
@@ -110,7 +110,7 @@ def test_a_create_of_several_is_one_select(cloud):
 
 
 def test_the_list_shows_a_server_from_the_first_moment(cloud):
-    """Row 1.11: GET shows BUILD from the build request, before any conductor ran."""
+    """GET shows a new server as BUILD from its build request, before a conductor runs."""
     cloud.on_message = lambda kind, topic, server, method, args, deliver: None if kind == 'cast' else deliver()
     for conductor in cloud.conductors:
         conductor.runner.workers.stopping = True
@@ -121,7 +121,7 @@ def test_the_list_shows_a_server_from_the_first_moment(cloud):
 
 
 def test_early_delete_while_scheduling(cloud):
-    """Row 1.15: no server, no allocation, no mapping."""
+    """A server that is deleted while its host is chosen leaves no server, no allocation and no mapping."""
     asked = threading.Event()
 
     def on_message(kind, topic, server, method, args, deliver):
@@ -145,7 +145,8 @@ def test_early_delete_while_scheduling(cloud):
 
 
 def test_early_delete_at_the_very_moment_of_the_hand_over(cloud, monkeypatch):
-    """Row 1.15: whichever transaction is first, the server goes. (Databases that read what was before did lose it.)"""
+    """A delete and the hand-over to the cell at the same moment delete the server, whichever transaction commits
+    first. A database with snapshot reads once lost the delete."""
     end_owned, deletes, answers = operation_leases.end_owned, [], []
 
     def slowly(conn, uuid, owner, cancelled, at=None):
@@ -223,7 +224,8 @@ def test_a_delete_does_not_wait_for_what_ends_at_the_same_moment(cloud):
 
 
 def test_a_host_that_refuses_sends_the_server_to_the_next(cloud):
-    """Rows 0.16, 1.35: HostRejected from the first host, the alternate takes it; the scheduler is asked once."""
+    """When the first host refuses the claim (HostRejected, "Claim pci failed"), the alternate builds the server.
+    The scheduler is asked once."""
     refused = []
 
     def on_message(kind, topic, server, method, args, deliver):
@@ -244,7 +246,8 @@ def test_a_host_that_refuses_sends_the_server_to_the_next(cloud):
 
 
 def test_when_all_hosts_refuse_the_fault_says_why(cloud):
-    """Row 1.35."""
+    """When all hosts refuse the claim, the server is ERROR, its fault says that the retries are used up and why the
+    hosts refused, and its allocation is gone."""
 
     def on_message(kind, topic, server, method, args, deliver):
         if method == 'claim_instance':
@@ -268,7 +271,8 @@ def builds(cloud):
 
 
 def test_an_image_that_is_larger_than_the_flavors_disk(cloud, monkeypatch, tmp_path):
-    """No host could take it: one is asked, and the fault names both sizes. Row 1.35."""
+    """An image that is larger than the flavor's disk fits on no host: only one host is asked, and the fault names
+    both sizes."""
     path = tmp_path / 'large.qcow2'
     subprocess.run(['qemu-img', 'create', '-q', '-f', 'qcow2', str(path), '2G'], check=True)
     monkeypatch.setattr(cloud.images, 'path', path)
@@ -289,7 +293,7 @@ def test_an_image_that_is_larger_than_the_flavors_disk(cloud, monkeypatch, tmp_p
     [UnsupportedHardware(model='floppy', virt='kvm'), InvalidImageProperty(name='hw_disk_bus', reason='no such bus')],
 )
 def test_what_no_host_can_build_is_not_tried_on_others(cloud, monkeypatch, error):
-    """Row 1.35."""
+    """An error that every host would repeat aborts the build after one host. The fault has the error's text."""
 
     def spawn(*args, **kwargs):
         raise error
@@ -302,7 +306,8 @@ def test_what_no_host_can_build_is_not_tried_on_others(cloud, monkeypatch, error
 
 
 def test_guests_that_no_hypervisor_starts(cloud, monkeypatch):
-    """Each host gets its try; what the hypervisor said fits into the fault's 255 characters. Row 1.35."""
+    """A guest that the hypervisor cannot start is tried on each host. The fault contains the hypervisor's message
+    within 255 characters."""
 
     def spawn(self, instance, *args, **kwargs):
         raise GuestFailed(act='start', uuid=instance.uuid, reason='device is in use')
@@ -346,7 +351,7 @@ def test_a_scheduler_that_does_not_answer_is_asked_again(cloud, monkeypatch):
 
 
 def test_the_events_tell_the_story(cloud):
-    """Row 1.19: the create action; the mapping has its cell, the build request is gone."""
+    """After a boot the create action has its events, the mapping names the cell, and the build request is gone."""
     server = cloud.boot(cloud.flavor(gpus=1))
     with cloud.databases.api().read() as conn:
         (mapping,) = conn.execute(sa.select(api.InstanceMapping.__table__)).mappings().all()
@@ -388,7 +393,7 @@ def test_the_schedulers_choice_is_an_event_for_administrators(cloud):
 
 
 def test_system_metadata_keeps_the_boot_roles(cloud):
-    """Row 1.36."""
+    """The roles of the user who created the server are stored as boot_roles in its system metadata."""
     server = cloud.boot(cloud.flavor(), user='anna')
     with cloud.cell.read() as conn:
         from kilonova.db.queries import instances

@@ -55,8 +55,8 @@ def offered(cloud: Cloud) -> list[str]:
 def test_functions_without_a_type_are_offered_to_no_server(
     make_cloud: Any, carved: CarvedSys, in_placement: bool
 ) -> None:
-    """Two of four are carved: the third server of a host gets NoValidHost and no host is asked. Carved ones are offered
-    at the next look. Row 1.4 of the reports."""
+    """While two of four functions have an mdev type, the third server of a host gets NoValidHost and no host is
+    asked. Functions that get a type are offered after the next update of the host."""
     cloud = make(make_cloud, carved, [1519, 1519, 0, 0], in_placement)
     flavor = cloud.flavor(gpus=1, alias='h100-40c')
     servers = [cloud.boot(flavor) for _ in range(4)]

@@ -30,8 +30,8 @@ def listed(cloud, query='', **more):
 
 
 def test_servers_of_two_cells(cloud):
-    """seed-map 1.27. Boot, list, show, stop, resize within the cell, delete: messages go over the queue of the host's
-    cell."""
+    """Servers of two cells boot, appear in lists, stop, resize within their cell and are deleted. Messages go over
+    the queue of the host's cell."""
     small, large = cloud.flavor(gpus=1), cloud.flavor(gpus=2)
     here, there = boot_on(cloud, HERE, small, name='a'), boot_on(cloud, THERE, small, name='b')
     anywhere = [cloud.boot(cloud.flavor(), name=name) for name in 'cd']
@@ -182,7 +182,8 @@ def test_a_silent_cell_in_show_and_actions(cloud):
 
 
 def test_a_silent_cell_and_everything_else(cloud):
-    """seed-map 1.27. Hosts and moves of the cells that answer; boots go there; its servers still count for quotas."""
+    """While the database of a cell does not answer, lists of hosts and migrations contain those of the other cells,
+    and boots go there. The cell's servers still count for quotas."""
     flavor = cloud.flavor(vcpus=2)
     there = boot_on(cloud, THERE, flavor)
     numbers = {node['hypervisor_hostname']: node['id'] for node in cloud.ok('GET', '/os-hypervisors')['hypervisors']}

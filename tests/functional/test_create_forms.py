@@ -1,4 +1,4 @@
-"""POST /servers in its forms, through the whole cloud. Rows 1.3, 1.4, 1.6, 1.9, 1.11 and 1.12 of the seed map."""
+"""POST /servers in its forms, through the whole cloud."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ def forms(make_cloud):
 
 
 def test_disks_that_were_asked_for_live_and_die_with_the_server(forms):
-    """Made, carried by a resize, as they were after a revert, gone after the delete. Row 1.9."""
+    """Ephemeral and swap disks of the request are made by the boot, carried by a resize, restored by a revert, and
+    removed by the delete."""
     gib, mib = 1 << 30, 1 << 20
     wanted = [
         ROOT,
@@ -121,7 +122,7 @@ def test_disks_of_the_flavor(forms):
 
 @pytest.mark.skipif(not shutil.which('isoinfo'), reason='isoinfo is not installed')
 def test_what_the_config_drive_tells(forms):
-    """Files (until 2.56), user data, metadata, password, tags of devices. Row 1.9."""
+    """The config drive contains files (until 2.56), user data, metadata, the password and tags of devices."""
 
     def read(server, path):
         done = subprocess.run(
@@ -162,7 +163,7 @@ def test_what_the_config_drive_tells(forms):
 
 
 def test_several_servers_of_one_request(forms):
-    """Row 1.6: a reservation id finds them; names and host names are numbered."""
+    """A create of several servers has one reservation id, which finds them. Names and host names are numbered."""
     flavor = forms.flavor()
     answer = forms.create(flavor, name='Web', min_count=2, max_count=3, return_reservation_id=True, hostname='web')
     assert set(answer) == {'reservation_id'}
@@ -196,7 +197,8 @@ def test_places(forms):
 
 
 def test_what_stands_before_a_conductor_runs(make_cloud):
-    """Rows 1.11, 1.12: three rows in the api database, one cast; GET shows BUILD out of the build request."""
+    """Before a conductor runs, the API database has the request spec, the build request and the mapping, and one
+    cast was sent. GET shows BUILD from the build request."""
     cloud = make_cloud(start=False)
     server = cloud.create(cloud.flavor(), tags=['t'], metadata={'a': 'b'})['server']['id']
     assert [message for message in cloud.messages if message[0] == 'cast'] == [

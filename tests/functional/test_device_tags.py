@@ -85,8 +85,8 @@ def tagged(make_cloud: Callable[..., Cloud], monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_from_create_to_delete(tagged: Tagged) -> None:
-    """Attached and detached, moved and told of by Neutron, shelved; config drives say what was so when they were made.
-    Row 1.36."""
+    """Tags of devices stay right while devices are attached and detached, the server moves, Neutron sends events,
+    and the server is shelved. Each config drive has the tags of the moment when it was made."""
     cloud, server = tagged.cloud, tagged.server
     both = [tagged.front, tagged.data]
     assert tagged.guest() == tagged.drive() == both

@@ -1,4 +1,4 @@
-"""What expires: builds that take too long, moves that nobody answers. Rows 2.7 and 2.12 of the seed map."""
+"""Periods that expire: builds that take too long, moves that nobody confirms, shelved and rescued servers."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ def assert_timed_out(cloud: Cloud, server: str) -> None:
 
 @pytest.mark.parametrize('method', ['select_destinations', 'build_and_run_instance'])
 def test_a_build_whose_answer_never_comes(hurried: Cloud, method: str) -> None:
-    """Row 2.7: while the scheduler is silent the row is in the api database; a host may have done all of its work."""
+    """A build that exceeds instance_build_timeout ends in ERROR with a reason, and nothing is left of it, whether
+    the scheduler does not answer (the row is in the API database) or the host does not."""
     cloud = hurried
 
     def on_message(kind: str, topic: str, host: str, name: str, args: dict, deliver: Any) -> Any:
@@ -97,7 +98,8 @@ def test_a_build_whose_answer_never_comes(hurried: Cloud, method: str) -> None:
 
 
 def test_a_build_at_which_its_host_works(hurried: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Row 2.7: The host hears of it, and undoes what it did; the fault says why all the same."""
+    """A build that times out while its host works on it is cancelled there. The host undoes its work, and the fault
+    gives the timeout as the reason."""
     cloud, begun, go_on = hurried, threading.Event(), threading.Event()
     for manager in cloud.computes.values():
         power = manager.host.driver.guests
@@ -121,7 +123,7 @@ def test_a_build_at_which_its_host_works(hurried: Cloud, monkeypatch: pytest.Mon
 
 
 def test_a_delete_of_a_build_that_timed_out_wins(hurried: Cloud) -> None:
-    """Row 2.7."""
+    """A delete of a server whose build has timed out deletes the server, even if the conductor dies in between."""
     cloud = hurried
 
     def on_message(kind: str, topic: str, host: str, name: str, args: dict, deliver: Any) -> Any:
@@ -144,7 +146,8 @@ def test_a_delete_of_a_build_that_timed_out_wins(hurried: Cloud) -> None:
 
 
 def test_a_move_that_nobody_answers_is_confirmed(hurried: Cloud) -> None:
-    """Row 2.12: the devices of the old side are free, as after a confirm that was asked for."""
+    """A move that is neither confirmed nor reverted within resize_confirm_window is confirmed. Its old devices are
+    free, and the action is recorded as confirmResize."""
     cloud = hurried
     server = cloud.boot(cloud.flavor(gpus=1))
     resize(cloud, server, cloud.flavor(gpus=2))
@@ -163,7 +166,8 @@ def test_a_move_that_nobody_answers_is_confirmed(hurried: Cloud) -> None:
 
 
 def test_of_two_conductors_one_confirms(hurried: Cloud) -> None:
-    """Row 2.12: Both found the move; and a user who reverts at that moment is first or second."""
+    """If two conductors find the same expired move, one confirms it and the other gets InstanceInvalidState. A
+    revert by the user at that moment is either first or is refused."""
     cloud = hurried
     server = cloud.boot(cloud.flavor(gpus=1))
     resize(cloud, server, cloud.flavor(gpus=2))
@@ -193,7 +197,8 @@ def test_of_two_conductors_one_confirms(hurried: Cloud) -> None:
 def test_a_shelved_server_leaves_its_host_in_time(
     make_cloud: Callable[..., Cloud], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Row 2.13: until then it keeps devices and place; then they are free, as if somebody had asked for it."""
+    """A shelved server keeps its host and devices until shelved_offload_time is over. Then it is offloaded, as if a
+    user had requested shelveOffload."""
     monkeypatch.setattr('kilonova.conductor.work.PAUSE', 0.02)
     cloud = make_cloud(GPUS, shelved_offload_time=HOUR)
     assert cloud.conductors[0].expiry.timers.spacing['poll_shelved_instances'] == 3600
@@ -220,7 +225,8 @@ def test_a_shelved_server_leaves_its_host_in_time(
 
 
 def test_a_rescue_ends_in_time(make_cloud: Callable[..., Cloud], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Row 2.11: as if its user had asked for unrescue; the time of an earlier rescue doesn't count."""
+    """A rescue ends after rescue_timeout, as if its user had requested unrescue. The period starts with the last
+    rescue."""
     monkeypatch.setattr('kilonova.conductor.work.PAUSE', 0.02)
     cloud = make_cloud(GPUS, rescue_timeout=HOUR)
     server = cloud.boot(cloud.flavor(gpus=1))
@@ -277,7 +283,7 @@ def test_periodic_enable_is_the_conductors_too(make_cloud: Callable[..., Cloud])
 
 
 def test_what_expires_comes_round(make_cloud: Callable[..., Cloud]) -> None:
-    """Row 2.24: Each under its name: once a minute, or as often as its time is long."""
+    """Each periodic task of expiry runs under its own name, once a minute, or more often if its period is shorter."""
     cloud = make_cloud({'gpu1': []}, instance_build_timeout=1, resize_confirm_window=30, reclaim_instance_interval=HOUR)
     timers = cloud.conductors[0].expiry.timers
     assert timers.spacing == {

@@ -1,4 +1,4 @@
-"""Devices with which a guest could not be started: they rest, and come back by themselves. Row 1.4 of the reports."""
+"""Devices with which a guest could not be started: they rest, and come back by themselves."""
 
 from __future__ import annotations
 

@@ -104,7 +104,8 @@ def test_a_host_is_a_hypervisor_when_it_is_mapped(make_cloud):
 
 
 def test_a_host_without_a_host_mapping_gets_no_servers(make_cloud, caplog):
-    """Finding 3.7, row 1.14: it is passed over, the fault and the log say why, and mapping it is enough."""
+    """The scheduler passes over a host without a host mapping. The fault and one log line say why, and
+    discover_hosts is enough to make the host usable."""
     cloud = make_cloud({'gpu1': ['0000:08:00.0']}, start=False)
     cloud.start_conductor()
     cloud.start_compute('gpu1')

@@ -194,7 +194,8 @@ class Crossing:
     [('anti-affinity', False, 2), ('anti-affinity', True, 1), ('affinity', False, 1)],
 )
 def test_two_schedulers_choose_at_the_same_time(make_cloud, policy, workaround, different):
-    """Seed map 1.37: the claim looks once more and the second one goes elsewhere; unless an operator forbids it to."""
+    """When two schedulers choose at the same time for two servers of one group, the claim checks the policy again and
+    the second server goes to an alternate, unless disable_group_policy_check_upcall is set."""
     cloud = make_cloud({'gpu1': [], 'gpu2': []}, workarounds__disable_group_policy_check_upcall=workaround)
     flavor, name = cloud.flavor(), group(cloud, policy)
     crossing = Crossing(cloud)
@@ -237,7 +238,8 @@ def events(cloud, server):
 
 
 def test_a_move_and_a_create_that_cross(make_cloud):
-    """The create is claimed where the move was going to: the move takes the next alternate. Row 1.37."""
+    """When a new server of an anti-affinity group is claimed on the host to which another member moves, the move
+    takes its next alternate."""
     cloud = make_cloud(THREE)
     flavor, spread = cloud.flavor(), group(cloud, 'anti-affinity')
     (mover,) = boot(cloud, flavor, spread)
@@ -261,8 +263,8 @@ def test_a_move_and_a_create_that_cross(make_cloud):
 
 @pytest.mark.parametrize('thefts', [2, 3])
 def test_a_create_that_others_overtake_again_and_again(make_cloud, thefts):
-    """Hosts that others of the group took first are no attempts: it goes on until it has one, or until none is left,
-    and says that. Row 1.37."""
+    """Hosts that other members of the group claimed first do not count as attempts. The create goes on until a host
+    takes it or none is left, and the fault then says so."""
     cloud = make_cloud(THREE, scheduler__max_attempts=2)
     flavor, spread = cloud.flavor(), group(cloud, 'anti-affinity')
     stolen = []
@@ -313,7 +315,8 @@ def wait_for(cloud, server):
 
 
 def test_quotas_of_groups(make_cloud):
-    """Seed map 3.26: too many servers in a group, too many groups; requests at the same time don't get round it."""
+    """Too many servers in a group, or too many groups, are refused. Requests at the same time cannot exceed the
+    quota together."""
     cloud = make_cloud({'gpu1': []}, quota__server_groups=1, quota__server_group_members=2)
     flavor, only = cloud.flavor(), group(cloud, 'soft-affinity')
     response = cloud.request('POST', '/os-server-groups', {'server_group': {'name': 'g', 'policy': 'affinity'}})

@@ -1,4 +1,4 @@
-"""Key pairs, quotas and usage through the whole cloud (seed map 1.9, 1.17)."""
+"""Key pairs, quotas and usage through the whole cloud."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def in_use(cloud, *names):
 
 
 def test_a_server_has_its_users_key_and_is_accounted_for(cloud):
-    """Seed map 1.9: the key reaches the guest; it stays when the pair is deleted. Then usage from boot to delete."""
+    """The public key reaches the guest and stays there when the key pair is deleted. The usage of the project
+    covers the time from boot to delete."""
     cloud.ok('POST', '/os-keypairs', {'keypair': {'name': 'k', 'public_key': KEY}}, user='bob')
     server = cloud.boot(cloud.flavor('small', vcpus=2, ram=256), user='bob', key_name='k', config_drive=True)
     assert cloud.status(server) == 'ACTIVE', cloud.story(server)
@@ -69,7 +70,8 @@ def test_a_server_has_its_users_key_and_is_accounted_for(cloud):
 
 
 def test_creates_that_race_for_the_last_of_a_quota(make_cloud):
-    """Seed map 1.17: no more than the limit is built, what is refused leaves nothing, the rest works."""
+    """Of creates that race for the rest of a quota no more than the limit are built. Those that are refused leave
+    nothing, and the others work."""
     cloud = make_cloud(quota__instances=3)
     flavor, answers = cloud.flavor(gpus=1), []
     start = threading.Barrier(6)
@@ -105,7 +107,8 @@ def test_creates_that_race_for_the_last_of_a_quota(make_cloud):
 
 @pytest.mark.parametrize('when', ['built', 'being built'])
 def test_a_surplus_that_a_conductor_took_leaves_nothing(make_cloud, monkeypatch, when):
-    """Seed map 1.17: the second count comes so late that the sweep was quicker."""
+    """A create that the second count of the quota refuses leaves nothing, even if a conductor has taken its
+    operation in the meantime."""
     cloud = make_cloud(quota__instances=1)
     flavor, inner, slow = cloud.flavor(gpus=1), quota.recheck, []
 

@@ -1,4 +1,4 @@
-"""What a host still has of deleted servers: rows 2.19 and 2.21 of the seed map."""
+"""Guests and files of deleted servers that are left on a host."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ def directories(cloud: Cloud) -> list[str]:
 def test_a_guest_of_a_deleted_server(
     cloud: Cloud, caplog: pytest.LogCaptureFixture, action: str, left: int | None, said: str
 ) -> None:
-    """Row 2.19."""
+    """A guest whose server has been deleted for longer than the timeout is treated as
+    running_deleted_instance_action says: noop, log, shutdown or reap."""
     instance, manager = restored(cloud), cloud.computes['gpu1']
     manager.conf.set_override('running_deleted_instance_action', action)
     with caplog.at_level(logging.INFO):
@@ -79,9 +80,8 @@ def test_a_guest_of_a_deleted_server(
 
 
 def test_only_guests_of_deleted_servers_are_touched(cloud: Cloud) -> None:
-    """Row 2.19.
-
-    Not those of servers that live here, nor those that nobody knows, nor those that an operation will fetch."""
+    """Guests of servers that live on the host, guests that no database knows, and guests that an operation will
+    still remove are not touched."""
     gone, manager = restored(cloud), cloud.computes['gpu1']
     deleted_for(cloud, gone.uuid, 61)
     lives = cloud.boot(cloud.flavor())
@@ -123,9 +123,8 @@ def test_one_guest_that_can_not_be_removed_holds_up_no_other(
 
 
 def test_files_of_deleted_servers_go(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Row 2.21.
-
-    Those without a guest; files that nobody knows stay. After some attempts it is left to an administrator."""
+    """Files of deleted servers that have no guest are removed. Files that no database knows stay. After
+    maximum_instance_delete_attempts the files are left to an administrator."""
     instance, manager = restored(cloud), cloud.computes['gpu1']
     lives = cloud.boot(cloud.flavor())
     path = pathlib.Path(manager.conf.instances_path)

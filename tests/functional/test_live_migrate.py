@@ -50,7 +50,8 @@ def marked(cloud: Cloud, host: str, server: str) -> str:
 
 
 def test_a_server_goes_to_another_host_and_runs_on(cloud: Cloud) -> None:
-    """Row 0.14: host, allocation and books follow it; the guest is not started anew."""
+    """After a live migration host, allocation and the hosts' ledgers are those of the destination, and the guest
+    was not restarted."""
     server = cloud.boot(cloud.flavor())
     source, shown = cloud.host_of(server), cloud.show(server)
     dest = {'gpu1': 'gpu2', 'gpu2': 'gpu1'}[source]

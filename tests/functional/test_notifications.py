@@ -72,8 +72,9 @@ MOVE = [
 ]
 
 
-def test_the_life_of_a_server_rows_0_25_1_26_1_42(telling):
-    """seed-map 0.25, 1.26, 1.42: boot, stop, start, reboot, snapshot, resize, confirm, resize, revert, lock, delete."""
+def test_the_life_of_a_server_in_notifications(telling):
+    """Boot, stop, start, reboot, snapshot, resize, confirm, revert, lock and delete send the notifications of Nova
+    in order, in both forms."""
     cloud, told = telling()
     small, large = cloud.flavor('tmp1', gpus=1), cloud.flavor('tmp2', gpus=2)
     assert [message.event for message in told.of(True)].count('flavor.create') == 2
@@ -200,8 +201,9 @@ def test_the_life_of_a_server_rows_0_25_1_26_1_42(telling):
     assert json.dumps([message.payload for _, message in told.sent])
 
 
-def test_changes_of_states_row_1_19(telling):
-    """seed-map 1.19: the update BUILDING of the conductor, then every committed change with the states before it."""
+def test_changes_of_states_are_notified(telling):
+    """The conductor sends an update notification with BUILDING. Every later change of the states that is committed
+    sends one with the states before it."""
     cloud, told = telling(notifications__notify_on_state_change='vm_and_task_state')
     flavor = cloud.flavor()
     server = cloud.boot(flavor)
@@ -408,8 +410,9 @@ def test_groups_and_aggregates(telling):
     assert {message.publisher for message in told.of(False)} == {'aggregate.a', f'aggregate.{number}'}
 
 
-def test_the_audit_of_usage_row_2_14(telling):
-    """seed-map 2.14: each server of the last period is told once, deleted ones too, and task_log says so."""
+def test_the_audit_of_usage(telling):
+    """Each server of the last period, deleted ones too, is reported once by an exists notification, and task_log
+    has the counts."""
     cloud, told = telling(instance_usage_audit=True, instance_usage_audit_period='hour')
     flavor = cloud.flavor()
     servers = sorted(cloud.boot(flavor) for _ in range(2))

@@ -1,7 +1,7 @@
 """NUMA end to end: dedicated CPUs, cells, pages, devices of one socket, through boots, moves and reboots of the host.
 
 Each host has two cells of 32 CPUs (pairs of threads) and 128 GiB; of each four CPUs are shared and four are dedicated.
-The GPUs lie on both cells in turn: 08, 0a (85, 87) on the first, 09, 0b (86, 88) on the second. Rows 1.24, 1.41, 3.20.
+The GPUs lie on both cells in turn: 08, 0a (85, 87) on the first, 09, 0b (86, 88) on the second.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def test_servers_get_different_cpus_until_there_are_none(make_cloud):
     second = cloud.boot(two)
     assert cpus(cloud, first) & FIRST and cpus(cloud, second) & SECOND
     check(cloud, first, second)
-    # Row 3.20: as the API shows it.
+    # As the API shows it.
     body = shown(cloud, first)
     assert body['nodes'] == [
         {'memory_mb': 512, 'vcpu_set': [0, 1], 'siblings': [[0, 1]], 'host_node': 0, 'cpu_pinning': {'0': 8, '1': 9}}
@@ -174,7 +174,8 @@ def test_realtime_cpus_through_the_life_of_a_server(make_cloud):
 
 
 def test_what_flavors_may_not_say(cloud):
-    """Row 1.9: refused when a server is created, and when one is to be resized to it."""
+    """A flavor with contradictory NUMA, CPU or page extra specs is refused with 400 when a server is created and
+    when a server is resized to it."""
     server = cloud.boot(cloud.flavor())
     for specs in (
         {'hw:numa_nodes': '0'},
@@ -435,7 +436,7 @@ def hosts_have(monkeypatch, pages):
 
 
 def test_pages(make_cloud, monkeypatch):
-    """Large pages are counted, shown, and used up; a guest of two cells has memory on both. Rows 1.41, 3.20."""
+    """Large pages are counted, shown and used up. A guest of two cells has memory on both."""
     hosts_have(monkeypatch, {2048: 1024})
     cloud = make_cloud(ONE, reserved_huge_pages=[{'node': '0', 'size': '2MB', 'count': '512'}])
     large = cloud.flavor(
@@ -505,7 +506,8 @@ def test_a_host_that_filled_up_meanwhile_refuses(cloud_of_sets):
 
 
 def test_hosts_that_report_no_dedicated_cpus(cloud):
-    """Row 1.24: a second question, for VCPU, unless it is switched off; such a host takes no dedicated guest."""
+    """If no host reports PCPU, the scheduler asks Placement again with VCPU, unless disable_fallback_pcpu_query is
+    set. Such a host takes no guest with dedicated CPUs in either case."""
     asked = []
     real = cloud.placement.client.allocation_candidates
 
@@ -532,7 +534,8 @@ def cloud_of_sets(make_cloud):
 
 
 def test_the_place_is_in_the_servers_row(cloud_of_sets):
-    """Row 3.20: instance_extra and the migration context carry envelopes of the place."""
+    """The NUMA topology of a server is stored as a NUMATopology envelope in instance_extra and in the migration
+    context."""
     cloud = cloud_of_sets
     server = cloud.boot(pinned(cloud))
     cloud.action(server, 'resize', {'flavorRef': pinned(cloud, vcpus=4)})

@@ -1,4 +1,4 @@
-"""No guest starts with a device, or a part of one, that another domain of the host has. Row 1.12 of the reports."""
+"""No guest starts with a device, or a part of one, that another domain of the host has."""
 
 from __future__ import annotations
 

@@ -526,7 +526,8 @@ def test_a_change_while_neutron_is_silent(networked: Networked) -> None:
 
 
 def test_caches_are_healed_in_turn(networked: Networked) -> None:
-    """Row 2.9: events got lost; each look of a conductor is one at the next server."""
+    """If Neutron's events are lost, each run of the healing task refreshes the info cache of the next server with
+    ports."""
     servers = [networked.boot() for _ in range(2)]
     networked.cloud.boot(networked.flavor, networks='none')
     for number, server in enumerate(servers):
@@ -542,7 +543,7 @@ def test_caches_are_healed_in_turn(networked: Networked) -> None:
 
 
 def test_the_access_address_is_one_of_a_network(make_cloud: Callable[..., Cloud]) -> None:
-    """Row 1.39: unless its user named one."""
+    """The address in the network default_access_ip_network_name becomes accessIPv4, unless the request sets one."""
     networked = Networked(make_cloud, default_access_ip_network_name='front')
     front = networked.neutron.add_network('front', PROJECT, cidr='10.3.0.0/24')
     server = networked.boot({'uuid': networked.network}, {'uuid': front})

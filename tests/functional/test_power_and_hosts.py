@@ -158,7 +158,8 @@ def marker(cloud, server, write=None, host=None):
 
 @pytest.mark.parametrize('finish', ['confirmResize', 'revertResize'])
 def test_what_a_guest_wrote_is_there_after_a_move(cloud, finish):
-    """Item 12: the disk is carried, grown to the new flavor, and the old one kept until the end. Row 0.18."""
+    """A move carries the disk and grows it to the new flavor. What the guest wrote is still there, and the old disk
+    is kept until the move is confirmed."""
     server = cloud.boot(cloud.flavor(gpus=1, disk=1))
     marker(cloud, server, write='0x5a')
     cloud.action(server, 'resize', {'flavorRef': cloud.flavor(gpus=1, disk=2)})
@@ -232,7 +233,7 @@ def test_vfs_in_placement_count_on_their_pf(make_cloud):
 
 
 def test_a_device_that_is_pulled_while_free_goes(cloud):
-    """After the next look its row is gone. Row 2.18."""
+    """The row of a free device that was removed from its host is gone after the next update of the host."""
     path = cloud.directory / 'gpu1.xml'
     cloud.crash_compute('gpu1')
     text = path.read_text()

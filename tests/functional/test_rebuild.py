@@ -1,4 +1,4 @@
-"""rebuild: new disks for a server where it is. Row 1.22 of the seed map."""
+"""rebuild: new disks for a server where it is."""
 
 from __future__ import annotations
 
@@ -169,7 +169,8 @@ def test_a_failure_keeps_the_server_until_its_disks_are_thrown_away(small, monke
 
 
 def test_the_scheduler_is_asked_for_another_image_alone(small):
-    """Row 1.22."""
+    """A rebuild with the same image does not call the scheduler. With another image the scheduler checks the
+    server's host only, and sends no request to Placement."""
     server, asked = small.boot(small.flavor()), []
 
     def on_message(kind, topic, host, method, args, deliver):

@@ -91,7 +91,7 @@ def test_an_address_opens_the_servers_console_once(consoles: Cloud) -> None:
 
 
 def test_addresses_of_servers_that_move_or_go_open_nothing(consoles: Cloud) -> None:
-    """Row 2.23."""
+    """A console address opens nothing once its server was moved or deleted. The periodic task deletes such tokens."""
     cloud, ask = consoles, authority(consoles)
     server = cloud.boot(cloud.flavor(gpus=1), user='bob')
     before = opened(cloud, server)

@@ -1,4 +1,4 @@
-"""Resize is right in every direction. Rows 0.6–0.10, 0.12, 0.16–0.19, 0.24, 0.26–0.28 of the seed map."""
+"""Resize is right in every direction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ def resize(cloud, server, flavor, **kwargs):
 
 
 def test_one_to_two_confirm(cloud):
-    """Row 0.6: after the resize the domain has two hostdevs, the new vCPUs and memory; confirm frees the source."""
+    """After a resize from one GPU to two the domain has two hostdevs and the new vCPUs and memory. Confirm frees
+    the source."""
     server = cloud.boot(cloud.flavor(gpus=1, vcpus=8, ram=32768, disk=16))
     source = cloud.host_of(server)
     resize(cloud, server, cloud.flavor(gpus=2, vcpus=16, ram=65536, disk=16))
@@ -36,7 +37,7 @@ def test_one_to_two_confirm(cloud):
 
 
 def test_revert_gives_the_original_device_on_the_original_host(cloud):
-    """Row 0.7."""
+    """A reverted resize has the original device on the original host."""
     server = cloud.boot(cloud.flavor(gpus=1))
     before = (cloud.host_of(server), cloud.hostdevs(server), cloud.owned(server))
     resize(cloud, server, cloud.flavor(gpus=2))
@@ -47,7 +48,8 @@ def test_revert_gives_the_original_device_on_the_original_host(cloud):
 
 
 def test_what_is_there_while_verify_resize(cloud):
-    """Row 0.26: 1 device of the source and 2 of the destination are the server's; Placement has both sides."""
+    """In VERIFY_RESIZE the server owns one device of the source and two of the destination, and Placement has
+    allocations for both hosts."""
     server = cloud.boot(cloud.flavor(gpus=1))
     source = cloud.host_of(server)
     resize(cloud, server, cloud.flavor(gpus=2))
@@ -67,7 +69,7 @@ def test_what_is_there_while_verify_resize(cloud):
 
 @pytest.mark.parametrize('finish', ['confirmResize', 'revertResize'])
 def test_same_host(make_cloud, finish):
-    """Row 0.8: the same host needs free devices besides the held ones."""
+    """A resize on the same host takes free devices in addition to those that the server holds."""
     cloud = make_cloud(ONE_HOST, allow_resize_to_same_host=True)
     server = cloud.boot(cloud.flavor(gpus=1))
     old = cloud.hostdevs(server)
@@ -85,7 +87,7 @@ def test_same_host(make_cloud, finish):
 
 
 def test_same_host_without_free_devices_beside_the_held_ones(make_cloud):
-    """Row 0.8: 1→2 with two devices in all fails and leaves the server as it was."""
+    """A resize from one GPU to two on a host with two GPUs fails and leaves the server as it was."""
     cloud = make_cloud({'gpu1': ONE_HOST['gpu1'][:2]}, allow_resize_to_same_host=True)
     server = cloud.boot(cloud.flavor(gpus=1))
     before = (cloud.hostdevs(server), cloud.owned(server), cloud.placement.allocations())
@@ -103,7 +105,7 @@ def test_same_host_without_free_devices_beside_the_held_ones(make_cloud):
 
 
 def test_another_alias(make_cloud):
-    """Row 0.8."""
+    """A resize to a flavor with another alias takes a device of that alias."""
     other = json.dumps({'name': 'h100', 'vendor_id': '10de', 'product_id': '2331', 'device_type': 'type-PCI'})
     from tests.fixtures.hosts import pci_device
 
@@ -126,7 +128,8 @@ def test_another_alias(make_cloud):
 
 
 def test_the_old_fault_comes_back_when_the_new_flavors_requests_are_left_out(cloud, monkeypatch):
-    """Row 0.9, the itch: with the PCI requests of the old flavor the server gets its vCPUs and keeps one hostdev."""
+    """With the PCI requests of the old flavor a resized server gets the new vCPUs and keeps one hostdev. This is
+    the fault of Nova that Kilonova was written to remove, and it shows that the new requests matter."""
     from kilonova.conductor.flows import resize as flow
 
     server = cloud.boot(cloud.flavor(gpus=1, vcpus=8))
@@ -148,7 +151,7 @@ def test_the_old_fault_comes_back_when_the_new_flavors_requests_are_left_out(clo
 
 
 def test_the_claim_follows_placements_device(make_cloud):
-    """Row 0.28: two of three devices are reserved in Placement; the resize 0→1 takes the third, and nothing else."""
+    """If two of three devices are reserved in Placement, a resize from 0 to 1 takes the third."""
     cloud = make_cloud({'gpu1': [], 'gpu2': ONE_HOST['gpu1']})
     server = cloud.boot(cloud.flavor(), availability_zone='nova:gpu1')
     client = cloud.placement.client
@@ -172,7 +175,7 @@ def test_the_claim_follows_placements_device(make_cloud):
 
 
 def test_delete_while_verify_resize(cloud):
-    """Row 0.27, better: everything is free at once, on both hosts."""
+    """A delete in VERIFY_RESIZE frees everything on both hosts at once."""
     server = cloud.boot(cloud.flavor(gpus=1))
     resize(cloud, server, cloud.flavor(gpus=2))
     cloud.request('DELETE', f'/servers/{server}')
@@ -181,7 +184,7 @@ def test_delete_while_verify_resize(cloud):
 
 
 def test_delete_right_after_confirm_frees_at_once(cloud):
-    """Row 0.27."""
+    """A delete directly after a confirm frees everything at once, without waiting for an audit."""
     server = cloud.boot(cloud.flavor(gpus=1))
     resize(cloud, server, cloud.flavor(gpus=2))
     cloud.action(server, 'confirmResize')
@@ -201,7 +204,8 @@ def test_cold_migrate(cloud):
 
 
 def test_the_steps_of_a_resize_in_order(cloud):
-    """Row 0.12: the field's methods in the field's order."""
+    """A resize sends Nova's RPC methods in Nova's order: migrate_server, select_destinations, prep_resize,
+    resize_instance, finish_resize."""
     server = cloud.boot(cloud.flavor(gpus=1))
     source = cloud.host_of(server)
     cloud.messages.clear()
@@ -222,7 +226,8 @@ def test_the_steps_of_a_resize_in_order(cloud):
 
 
 def test_the_flavor_columns_follow(cloud):
-    """Row 0.18: vCPUs, memory and both sizes of disks, and back on revert."""
+    """vCPUs, memory and both disk sizes of the server's row are those of the new flavor, and those of the old
+    flavor after a revert."""
     small, large = (
         cloud.ok(
             'POST',
@@ -255,7 +260,8 @@ def test_the_flavor_columns_follow(cloud):
 
 
 def test_a_smaller_disk_is_refused_and_nothing_changes(cloud):
-    """Row 0.24."""
+    """A resize to a flavor with a smaller disk fails, and the server is ACTIVE with the same host, devices and
+    allocations."""
     server = cloud.boot(cloud.flavor(gpus=1, disk=3))
     before = (cloud.host_of(server), cloud.hostdevs(server), cloud.placement.allocations())
     resize(cloud, server, cloud.flavor(gpus=2, disk=2))
@@ -266,7 +272,7 @@ def test_a_smaller_disk_is_refused_and_nothing_changes(cloud):
 
 
 def test_a_destination_that_refuses_sends_the_move_to_the_next(make_cloud):
-    """Rows 0.16, 0.24: "Claim pci failed" on the first host, the alternate takes it."""
+    """When the first destination refuses with "Claim pci failed", the alternate takes the server."""
     cloud = make_cloud(
         {'gpu1': ['0000:08:00.0'], 'gpu2': ['0000:85:00.0', '0000:86:00.0'], 'gpu3': ['0000:85:00.0', '0000:86:00.0']}
     )

@@ -1,5 +1,4 @@
-"""Resize is right in every direction, and whatever an administrator says meanwhile: many cases, one cloud. Rows 0.8 and
-0.17 of the seed map."""
+"""Resize is right in every direction, and whatever an administrator says meanwhile: many cases, one cloud."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ def cloud(emptied: Cloud) -> Cloud:
 @pytest.mark.parametrize('state', ['active', 'stopped'])
 @pytest.mark.parametrize(('before', 'after'), [(0, 1), (2, 1), (1, 0), (1, 2)])
 def test_every_direction(cloud, before, after, state, finish):
-    """Rows 0.8 and 0.17: counts are right; a stopped server stays stopped."""
+    """A resize between any two numbers of GPUs gives the guest the right number, and a stopped server stays stopped."""
     server = cloud.boot(cloud.flavor(gpus=before))
     if state == 'stopped':
         cloud.action(server, 'os-stop')

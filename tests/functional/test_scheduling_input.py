@@ -151,7 +151,8 @@ class Limiting(BaseHostFilter):
 
 
 def test_limits_of_a_filter_hold_at_the_claim(make_cloud):
-    """Finding 3.4, row 1.21: of boots and of moves; what goes beyond takes the next host, or none."""
+    """The limits that a filter sets hold when a host claims for a boot or a move. A server beyond them goes to the
+    next host, or to none."""
     cloud = make_cloud(TWO)
     cloud.scheduler.filters.append(Limiting())
     small, large = cloud.flavor(vcpus=1, ram=512), cloud.flavor(vcpus=2, ram=512)

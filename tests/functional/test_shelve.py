@@ -79,7 +79,8 @@ def task_states(cloud: Cloud, server: str, name: str, body: Any = None) -> list[
 
 
 def test_shelve_offloads_at_once(small: Cloud) -> None:
-    """Row 2.13: shelved_offload_time 0. Image, devices, allocation, files, what users see; then back on a host."""
+    """With shelved_offload_time 0 a shelve makes an image and frees devices, allocation and files at once. Users
+    see SHELVED_OFFLOADED, and unshelve builds the server on a host."""
     server = small.boot(small.flavor(gpus=1), metadata={'of': 'server'})
     first, gpus = small.host_of(server), small.hostdevs(server)
     write(small, server)
@@ -155,8 +156,8 @@ def test_shelve_offloads_at_once(small: Cloud) -> None:
 
 
 def test_a_shelved_server_keeps_its_host(keeping: Cloud) -> None:
-    """Row 2.13: shelved_offload_time -1. Disks, devices and allocation stay; unshelve starts it with the same,
-    offload frees them."""
+    """With shelved_offload_time -1 a shelved server keeps its disks, devices and allocation. Unshelve starts it
+    with the same devices, and shelveOffload frees them."""
     server = keeping.boot(keeping.flavor(gpus=1))
     host, gpus = keeping.host_of(server), keeping.hostdevs(server)
     write(keeping, server)

@@ -1,7 +1,4 @@
-"""createImage, and servers that are deleted for a while: what they leave, what brings them back, what ends them.
-
-Row 2.17 of the seed map.
-"""
+"""createImage, and soft-deleted servers: what they keep, how they are restored, and when they are deleted for good."""
 
 from __future__ import annotations
 
@@ -269,8 +266,9 @@ def test_delete_while_the_image_service_is_silent(small: Cloud) -> None:
 
 # --- soft delete -----------------------------------------------------------------------------------------------------
 def test_soft_delete_restore_and_reclaim(deferring: Cloud) -> None:
-    """Row 2.17: a deleted server is off, keeps host, devices, allocation; comes back by restore; is deleted for good
-    when its time is over. Lists leave it out, but for the status, and for administrators who ask."""
+    """A soft-deleted server is powered off and keeps host, devices and allocation. Restore brings it back, and
+    after reclaim_instance_interval it is deleted. Lists leave it out unless they filter by its status or an
+    administrator asks for deleted servers."""
     cloud = deferring
     server = cloud.boot(cloud.flavor(gpus=1), user='bob')
     devices, held = cloud.owned(server), cloud.placement.allocations()

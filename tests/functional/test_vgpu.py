@@ -1,4 +1,4 @@
-"""Servers with mediated devices (vGPUs): booted, moved, resized, deleted. Row 4.8 of the seed map."""
+"""Servers with mediated devices (vGPUs): booted, moved, resized, deleted."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def move(cloud: Cloud, server: str, name: str, body: Any, end: str) -> None:
 
 
 def test_made_when_first_needed_kept_and_reused(vgpus: Cloud, bus: Bus) -> None:
-    """Row 4.8, 4.10: a boot makes one on the parent that Placement chose, in the guest's XML as a vfio-pci mdev; it
-    stays when the server goes, and the next one gets it."""
+    """A boot makes a mediated device on the parent that Placement chose, and the guest's XML has it as a vfio-pci
+    mdev. The device stays when the server is deleted, and the next server gets it."""
     server = vgpus.boot(flavor(vgpus))
     (device,) = check(vgpus, server, 1)
     host = vgpus.host_of(server)

@@ -1048,11 +1048,12 @@ def test_the_audit_compares_volumes(storing: Storing) -> None:
 
 
 # --- what guests read and write --------------------------------------------------------------------------------------
-def test_what_guests_read_and_write_is_counted_wherever_they_are_row_2_15(
+def test_what_guests_read_and_write_is_counted_wherever_they_are(
     make_cloud: Callable[..., Cloud], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """seed-map 2.15: each host counts its own guests, a guest that was started again goes on from what there was, and
-    so does the volume with its next server. Two messages of each host; none where it has nothing to count."""
+    """Each host counts what its guests read from and write to volumes. The counters go on after a restart of the
+    guest, and after the volume is attached to another server. A host with volumes sends two messages, a host
+    without volumes none."""
     recorder = Recorder()
     storing = Storing(
         make_cloud,

@@ -1,4 +1,4 @@
-"""What the bus carries (seed-map rows 0.15, 1.26, 1.42): extra queues hear what the API tells the conductor, and what
+"""What the bus carries: extra queues hear what the API tells the conductor, and what
 other programs are told."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def captured(connection: Connection, queue: Queue, within: float = 20.0) -> list
     raise AssertionError(f'no message of compute_task among {[message["method"] for message in messages]}')
 
 
-def test_a_create_on_the_bus_row_0_15(site: Site) -> None:
+def test_a_create_on_the_bus(site: Site) -> None:
     """Method, version, namespace compute_task, the operation's uuid, the request's context."""
     flavor = site.flavor('bus-gpu', gpus=1)
     url = f'amqp://kilonova:{site.cloud.secrets["rabbitmq"]}@127.0.0.1:{site.cloud.ports["rabbitmq"]}//'
@@ -69,8 +69,9 @@ def heard(connection: Connection, queue: Queue, last: str, within: float = 30.0)
     raise AssertionError(f'no {last} among {[one["event_type"] for one in found]}')
 
 
-def test_notifications_on_the_bus_rows_1_26_1_42(site: Site) -> None:
-    """Both forms, each on its own topic: what the scheduler was asked, and the build on the host. Rows 1.26, 1.42."""
+def test_notifications_on_the_bus(site: Site) -> None:
+    """Notifications of both forms arrive, each on its own topic: those of the scheduler's select and of the build
+    on the host."""
     daemons = ('scheduler', 'compute-gpu1')
     flavor = site.flavor('bus-told')
     url = f'amqp://kilonova:{site.cloud.secrets["rabbitmq"]}@127.0.0.1:{site.cloud.ports["rabbitmq"]}//'

@@ -1,4 +1,4 @@
-"""What people use: the ``openstack`` command and openstacksdk, against real daemons. Rows 1.2, 3.25 of the seed map.
+"""What people use: the ``openstack`` command and openstacksdk, against real daemons.
 
 The command walks through everything at its default version (it negotiates one for each request), at 2.1 and at the
 newest there is, and through a part at ``2.latest``, the word for that; every command is printed with its exit code.
@@ -373,7 +373,8 @@ def walks(site: Site, tmp_path: Path) -> Iterator[list[Walk]]:
 
 
 def test_the_command(site: Site, walks: list[Walk]) -> None:
-    """At four versions at once; what concerns hosts and the whole project, one after the other. Rows 1.2, 3.25."""
+    """The openstack command works at four microversions at once. What concerns hosts and the whole project is tried
+    one version after the other."""
     site.at_once(Walk.go, walks)
     for walk in walks:
         if walk.demo.version != LATEST:
@@ -402,7 +403,7 @@ def connect(running_site: Site) -> Iterator[Any]:
 
 
 def test_the_library(site: Site, connect: Any) -> None:
-    """The same with openstacksdk. Row 1.2."""
+    """openstacksdk does the same as the openstack command."""
     people = {version: (connect('demo', version), connect('admin', version)) for version in VERSIONS}
     servers = dict(
         zip(VERSIONS, site.at_once(lambda version: _sdk_walk(site, *people[version], version), VERSIONS), strict=True)

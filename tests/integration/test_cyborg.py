@@ -58,7 +58,7 @@ def until(done: Callable[[], bool], within: float = 60.0) -> None:
 
 
 def test_its_daemons_are_of_the_cloud(site: Site) -> None:
-    """Row 4.14: the version that is pinned. Each host's agent has reported, and up again restarts nothing."""
+    """The real Cyborg has the pinned version, and each host's agent has reported. A second `up` restarts nothing."""
     code = 'from importlib.metadata import version; print(version("openstack-cyborg"))'
     version = subprocess.run(
         [site.layout.cyborg_bin('python'), '-c', code], check=True, capture_output=True, text=True
@@ -73,7 +73,8 @@ def test_its_daemons_are_of_the_cloud(site: Site) -> None:
 
 
 def test_the_client_and_the_service_agree(site: Site, client: AcceleratorClient) -> None:
-    """Row 4.4: profile, requests, bindings, a device that is taken, deletion: as the tests' own service does it."""
+    """The real Cyborg answers like the Cyborg of the tests for a profile, requests, bindings, a device that is
+    taken, and deletion."""
     (group,) = client.profile('fpga').request_groups()
     assert (group.resources, group.required_traits) == ({'FPGA': 1}, {'CUSTOM_FPGA_10EE_5020'})
     with pytest.raises(DeviceProfileError, match='got nothing'):
@@ -110,8 +111,8 @@ def test_the_client_and_the_service_agree(site: Site, client: AcceleratorClient)
 
 
 def test_a_server_gets_a_card_and_gives_it_back(site: Site, client: AcceleratorClient) -> None:
-    """Rows 1.20, 4.3, 4.9, 4.10 of the real daemons: boot, the card in the XML, stop and start, full, delete while
-    Cyborg is away, and nothing left in Cyborg and Placement."""
+    """With the real daemons a server boots with a card in its XML, stops and starts, and is refused when no card is
+    free. It can be deleted while Cyborg is away, and nothing is left in Cyborg and Placement."""
     fpga, fake = (site.flavor(f'accelerated-{name}', specs={'accel:device_profile': name}) for name in ('fpga', 'fake'))
     servers = site.boot(4, fpga)
     shown = site.servers()
@@ -151,8 +152,8 @@ def test_a_server_gets_a_card_and_gives_it_back(site: Site, client: AcceleratorC
 
 
 def test_a_server_moves_from_card_to_card(site: Site, client: AcceleratorClient) -> None:
-    """Row 4.2: resizes, confirmed and reverted, and a live migration. The real Cyborg binds requests to a uuid once:
-    those at the destination are bound to the migration."""
+    """Resizes are confirmed and reverted, and a live migration works. The real Cyborg binds requests to a uuid
+    once, so those at the destination are bound to the migration."""
     small = site.flavor('accelerated-fpga', specs={'accel:device_profile': 'fpga'})
     large = site.flavor('accelerated-large', ram=1024, specs={'accel:device_profile': 'fpga'})
     (server,) = site.boot(1, small)
@@ -212,8 +213,7 @@ STAYS: tuple[tuple[str, object, str], ...] = (
 
 
 def test_every_operation_of_the_field(site: Site, client: AcceleratorClient) -> None:
-    """Rows 4.1, 4.11, 4.12, 4.13: what keeps a server on its host keeps its card; what takes it away gives that
-    back."""
+    """Operations that keep a server on its host keep its card. Operations that take it away give the card back."""
     (server,) = site.boot(1, site.flavor('accelerated-fpga', specs={'accel:device_profile': 'fpga'}))
     host = site.at(server)
     (first,) = client.of_instance(server)
@@ -249,7 +249,7 @@ def test_every_operation_of_the_field(site: Site, client: AcceleratorClient) -> 
 
 
 def test_a_card_that_only_placement_has_free(site: Site, client: AcceleratorClient) -> None:
-    """Rows 4.5, 4.6: a request for each unit; no handle is free, the binding fails, the server is ERROR and holds
+    """Each unit of a profile is one request. If no handle is free, the binding fails, the server is ERROR and holds
     nothing."""
     http.call(
         'POST',

@@ -1,4 +1,4 @@
-"""/health of the daemons, and what a compute does while it can't report (seed rows 2.2 to 2.4)."""
+"""/health of the daemons, and what a compute does while it can't report."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def await_reports(site: Site, count: int) -> None:
 
 
 def test_reports_after_the_first_are_taken_together(site: Site) -> None:
-    """Finding 3.13: the first report of a compute is a call, the following ones are not, and are written all the same;
-    row 2.4: the call's message."""
+    """The first report of a compute is an RPC call with Nova's message. The following ones are short messages,
+    which conductors write together."""
     with conductors_messages(site) as take:
         site.restart('compute-gpu1')
         message = next(body for body in take() if 'report_count' in body['args']['objinst']['nova_object.changes'])
@@ -104,8 +104,8 @@ def test_reports_after_the_first_are_taken_together(site: Site) -> None:
 
 
 def test_who_is_away_is_told_and_the_host_counts_as_down(site: Site) -> None:
-    """All is well; then Placement and the conductor are away; then they are back. Nobody is restarted for it.
-    Row 2.2."""
+    """Placement and the conductor are stopped and come back. /health and the log say who does not answer, the host
+    counts as down meanwhile, and no daemon has to be restarted."""
     assert {name: health(site, name)['unreachable'] for name in DAEMONS} == {name: [] for name in DAEMONS}
     compute = health(site, 'compute-gpu1')
     assert (compute['service'], compute['host'], compute['state']) == ('nova-compute', 'gpu1', 'serving')

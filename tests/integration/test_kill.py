@@ -83,8 +83,9 @@ def round_of(site: Site, daemon: str, movers: dict[str, str], moment: tuple[str,
 
 @pytest.mark.parametrize('daemon', ['conductor', 'scheduler', 'api', 'compute-gpu1', 'compute-gpu2'])
 def test_a_daemon_is_killed_in_the_middle_of_boots_and_resizes(site: Site, daemon: str) -> None:
-    """The resized servers are gpu1's, so gpu2 is their destination. What moved is reverted, then confirmed. A conductor
-    that starts again doesn't wait for its predecessor's lease to end: it says so. Row 1.1: each starts by itself."""
+    """Each daemon is killed in turn while servers boot and resize, and each starts again by itself. The resized
+    servers are on gpu1, so gpu2 is their destination. The moves are reverted, then repeated and confirmed. A
+    conductor that starts again reports that it does not wait for the lease of its predecessor."""
     gpu, plain = site.flavor('kill-gpu', gpus=1), site.flavor('kill-plain')
     larger_gpu = site.flavor('kill-gpu-large', gpus=1, vcpus=2, ram=1024)
     larger = site.flavor('kill-large', vcpus=2, ram=1024)

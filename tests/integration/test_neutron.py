@@ -468,8 +468,8 @@ def gone(site: Site, server: str) -> bool:
 
 
 def test_a_member_makes_a_server_with_the_openstack_command(site: Site, client: NetworkClient, flavor: str) -> None:
-    """Rows 1.2, 3.25: its port is made, bound to its host and ACTIVE; Neutron's event is taken; what is shown is what
-    Neutron gave."""
+    """A server that is created with the openstack command has a port that is bound to its host and ACTIVE.
+    Neutron's event is taken, and the addresses that the server shows are those of Neutron."""
     shells = Shells(site.layout.bin('python'), site.layout.clouds, site.extra.parent)
 
     def command(*arguments: str) -> Any:

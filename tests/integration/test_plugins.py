@@ -1,4 +1,4 @@
-"""A scheduler with filters and a weigher of a package that was written for Nova (seed rows 3.18 to 3.21, 3.28)."""
+"""A scheduler with filters and a weigher of a package that was written for Nova."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ enabled_filters = ComputeFilter,ComputeCapabilitiesFilter,ImagePropertiesFilter,
 
 
 def test_a_boot_prints_every_field_and_passes(site: Site, tmp_path: Path) -> None:
-    """The package is installed where the scheduler runs; all else is configuration. Row 3.19."""
+    """A filter package written for Nova is installed where the scheduler runs and enabled by configuration alone.
+    It prints every field of the host and passes."""
     python = environment.with_plugins(tmp_path)
     site.stop('scheduler')
     try:

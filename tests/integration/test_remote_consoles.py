@@ -118,8 +118,8 @@ class Rfb:
 
 
 def test_the_screen_and_the_serial_port_of_a_real_guest(site: Site, real: Real, server: str) -> None:
-    """The picture is the guest's, the dots are its own; each address opens once, and none that a stop left.
-    Row 3.1 for kilonova-novncproxy."""
+    """kilonova-novncproxy shows the picture of the real guest, and the serial proxy its output. Each address opens
+    once, and none opens after a stop."""
     # 1. The page, then the picture.
     url = address(site, server, 'vnc', 'novnc')
     page = http.send('GET', url)

@@ -45,7 +45,8 @@ def test_sighup_takes_over_the_log_level(site: Site) -> None:
 
 
 def test_sigusr2_writes_a_report_without_passwords(site: Site) -> None:
-    """A guru meditation report with threads and options; the process lives on. Row 3.5."""
+    """SIGUSR2 makes a daemon write a guru meditation report with threads and options, without passwords. The
+    process goes on."""
     before = site.pids()
     for name, pid in before.items():
         size = site.log_size(name)

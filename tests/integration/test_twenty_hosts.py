@@ -249,7 +249,8 @@ def assert_devices_are_owned_once(site: Site, shown: Mapping[str, Mapping[str, A
 
 
 def test_a_hundred_mixed_creates_of_eight_clients(wide: Wide, capsys: pytest.CaptureFixture[str]) -> None:
-    """Row 1.37."""
+    """Eight clients create a hundred servers of several kinds at once on twenty hosts. The policy of the server
+    group holds, each device has one owner, and each refusal gives a true reason."""
     site = wide.site
     requests, group = mixture(site)
     before, began = wide.asked_of_second(), time.monotonic()

@@ -82,7 +82,8 @@ def left(site: Site, host: str) -> list[str]:
 
 
 def test_there_and_back_again(site: Site, machines: Machines) -> None:
-    """Boot, resize to the other machine, the marker in the disk, revert, again, confirm. Rows 0.6, 0.7."""
+    """A server is resized to the other machine and reverted, then resized again and confirmed. The marker that was
+    written to its disk is still there."""
     server = boot(site)
     before = site.hostdevs('gpu1', server)
     resize(site, server)

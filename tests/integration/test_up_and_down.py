@@ -9,7 +9,7 @@ from tools.cloud import ports, process
 
 
 def test_up_again_changes_nothing(site: Site) -> None:
-    """Every process is the one that ran before. Row 1.1: each daemon is one of its own."""
+    """Each daemon is a process of its own, and a second `up` leaves every process running."""
     before = {name: site.pid(name) for name in process.recorded(site.layout)}
     assert {
         'rabbitmq',

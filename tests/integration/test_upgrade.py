@@ -1,4 +1,4 @@
-"""A compute of the release before under the control plane of this one ([upgrade_levels], seed rows 0.13, 1.12, 3.8)."""
+"""A compute of the release before under the control plane of this one ([upgrade_levels])."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def old_source(tmp_path: Path) -> Path:
 
 
 def test_a_compute_of_the_release_before(site: Site, old_source: Path, tmp_path: Path) -> None:
-    """It reports, servers are made and deleted there, and everything agrees; the new compute takes its host back.
-    Row 0.13."""
+    """A compute of the previous release reports, builds and deletes servers under the control plane of this
+    release, and the audit finds no difference. The new compute then takes its host over."""
     gpu = site.flavor('upgrade-gpu', gpus=1)
     site.stop('compute-gpu1')
     began = time.time()

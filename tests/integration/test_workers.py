@@ -1,4 +1,4 @@
-"""Daemons of several processes: one socket, restarts, signals; seed rows 3.1 and 3.28 on the way."""
+"""Daemons of several processes: one socket, restarts, signals."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.integration.site import Site
 
 
 def test_workers_of_the_api_share_a_socket(site: Site, tmp_path: Path) -> None:
-    """A worker that is killed is replaced, and meanwhile the other one answers everything. On native threads; the next
-    test's daemon is on green ones. Row 3.5."""
+    """Two workers of the API share one socket. When one is killed it is replaced, and meanwhile the other answers
+    every request. This daemon runs on native threads, that of the next test on green threads."""
     port, health = free_port(), free_port()
     settings = (
         f'[DEFAULT]\nhost = ctl2\nosapi_compute_listen_port = {port}\nosapi_compute_workers = 2\n'

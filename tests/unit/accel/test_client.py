@@ -86,7 +86,8 @@ def test_what_no_profile_is_called_is_not_asked_for(cyborg):
 
 
 def test_a_bound_request_says_what_to_attach(cyborg):
-    """Row 4.4."""
+    """A bound accelerator request gives its state, host, provider and attach handle. Cyborg stores it for the
+    project of the server."""
     (made,) = bind(cyborg)
     (found,) = cyborg.client.of_instance(SERVER)
     assert (found.uuid, found.state, found.hostname, found.provider) == (made.uuid, 'Bound', 'gpu1', PROVIDER)

@@ -575,7 +575,8 @@ def test_unknown_and_doubled_actions(site):
     ],
 )
 def test_create_refuses_properties_of_later_versions(site, name, value, first):
-    """Seed map 1.3."""
+    """A property of a create is refused with 400 at the microversion before the one that introduced it, and
+    accepted from that one on."""
     body = {'server': {'name': 's', 'flavorRef': site.flavor(), 'imageRef': IMAGE, 'networks': 'none', name: value}}
     before = dict(body['server'])
     if first - 1 < 37:
@@ -589,7 +590,7 @@ def test_create_refuses_properties_of_later_versions(site, name, value, first):
 
 
 def test_networks_are_required_from_2_37_on(site):
-    """Row 1.3."""
+    """A create without networks is accepted at 2.36 and refused with 400 at 2.37."""
     body = {'server': {'name': 's', 'flavorRef': site.flavor(), 'imageRef': IMAGE}}
     assert site.request('POST', '/servers', body, version='2.36').status_int == 202
     code, message = site.fault('POST', '/servers', body, version='2.37')
@@ -601,7 +602,7 @@ def test_networks_are_required_from_2_37_on(site):
     [('2.31', False), ('2.32', True), ('2.33', True), ('2.36', True), ('2.37', False), ('2.41', False), ('2.42', True)],
 )
 def test_the_windows_of_network_tags(site, version, accepted):
-    """Seed map 1.3: tags at boot came with 2.32, got lost, and came back with 2.42."""
+    """Tags of networks in a create were introduced by 2.32, removed, and introduced again by 2.42."""
     body = {
         'server': {'name': 's', 'flavorRef': site.flavor(), 'imageRef': IMAGE, 'networks': [{'uuid': UUID, 'tag': 't'}]}
     }

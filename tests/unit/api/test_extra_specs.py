@@ -168,7 +168,7 @@ def test_nothing_else_is_raised(values):
 
 
 def test_operators_add_rows_of_their_own(monkeypatch):
-    """Seed map 1.32: validators are found by their entry points; theirs are checked like ours."""
+    """Validators of extra specs are found by their entry points. Those of operators check like ours."""
 
     def rows():
         return [extra_specs.Spec(r'acme:speed', lambda value: None if value.isdigit() else f"'{value}' is no speed.")]
@@ -195,7 +195,7 @@ def test_operators_add_rows_of_their_own(monkeypatch):
 
 
 def test_a_validator_that_does_not_load_is_told_and_left_out(monkeypatch, caplog):
-    """Row 1.32."""
+    """A validator of extra specs that does not load is logged with the reason and left out. The other checks go on."""
     manager = stevedore.ExtensionManager
 
     def broken(namespace, *, invoke_on_load, on_load_failure_callback):

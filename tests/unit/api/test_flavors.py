@@ -1,4 +1,4 @@
-"""Flavors, extra specs, access (seed map 0.1 … 0.3)."""
+"""Flavors, extra specs, access."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BASE = {
     ],
 )
 def test_keys_of_each_version(site, version, keys):
-    """Row 0.3."""
+    """A shown, listed or created flavor has the keys of its microversion."""
     flavor = site.flavor()
     assert set(site.ok('GET', f'/flavors/{flavor}', version=version)['flavor']) == keys
     assert set(site.ok('GET', '/flavors/detail', version=version)['flavors'][0]) == keys
@@ -51,7 +51,8 @@ def test_keys_of_each_version(site, version, keys):
 
 
 def test_the_flavor_of_the_seed(site):
-    """Seed map 0.1, 0.3: what `openstack flavor create --id auto` sends, a null id, gives a uuid."""
+    """A flavor that is created with a null id, as `openstack flavor create --id auto` sends it, gets a uuid. Its
+    fields are shown as Nova shows them."""
     flavor = site.ok(
         'POST',
         '/flavors',
@@ -215,7 +216,7 @@ def test_statements(site, statements):
 
 # --- extra specs -----------------------------------------------------------------------------------------------------
 def test_extra_specs(site):
-    """Seed map 0.2."""
+    """Extra specs are created, shown, changed and deleted. Numbers become text. A missing key or flavor is 404."""
     flavor = site.flavor()
     path = f'/flavors/{flavor}/os-extra_specs'
     sent = {'pci_passthrough:alias': 'QuadroM4000-video:1', 'hw:numa_nodes': 2}
@@ -238,7 +239,7 @@ def test_extra_specs(site):
 
 @pytest.mark.parametrize('value', ['X', 'X:', 'X:a', ':1', '', 'a:1,', 'a:1,b'])
 def test_malformed_aliases_are_refused_from_2_86_on(site, value):
-    """Seed map 0.2."""
+    """A malformed pci_passthrough:alias is refused with 400 from 2.86 on, and accepted at 2.85."""
     path = f'/flavors/{site.flavor()}/os-extra_specs'
     body = {'extra_specs': {'pci_passthrough:alias': value}}
     code, message = site.fault('POST', path, body)

@@ -1,4 +1,4 @@
-"""os-keypairs and the key_name of servers (seed map 1.9)."""
+"""os-keypairs and the key_name of servers."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def test_key_pairs_of_others_are_for_administrators_since_2_10(site):
 
 
 def test_the_quota_is_a_users(make_site):
-    """Seed map 1.5: 403 with the field's text."""
+    """A key pair beyond the user's quota is refused with 403 and Nova's text."""
     site = make_site(quota__key_pairs=2)
     for name in ('a', 'b'):
         add(site, name=name, public_key=ssh_key(), code=201)
@@ -268,7 +268,8 @@ def server_body(site, **values):
 
 
 def test_a_server_gets_the_callers_key(site):
-    """Seed map 1.9."""
+    """A server gets the key of the user who creates it, not a key of the same name of another user. The key stays
+    with the server when the key pair is deleted."""
     key = ssh_key()
     add(site, public_key=key)
     add(site, user='eve', public_key=ssh_key())

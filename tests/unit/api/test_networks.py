@@ -155,7 +155,8 @@ def test_what_ports_cost(site, neutron, private):
 
 # --- what is refused -------------------------------------------------------------------------------------------------
 def test_what_is_not_there(site, neutron, private):
-    """Seed map 1.5."""
+    """A create that names a network, port or security group that does not exist, or belongs to another project, is
+    refused with 400."""
     theirs = neutron.add_port(neutron.add_network('theirs', OTHER, cidr='10.6.0.0/24'), OTHER)
     assert refused(site, [{'uuid': NOSUCH}]) == (400, f'Network {NOSUCH} could not be found.')
     assert refused(site, [{'uuid': 'br-x'}], version='2.36') == (400, 'Network br-x could not be found.')
@@ -172,7 +173,7 @@ def test_what_is_not_there(site, neutron, private):
 
 
 def test_ports_in_use(site, neutron, private):
-    """Seed map 1.5."""
+    """A create that names a port of another server is refused with 409."""
     port = neutron.add_port(private, PROJECT, device_id=str(uuid.uuid4()))
     assert refused(site, [{'port': port}]) == (409, f'Port {port} is still in use.')
 
@@ -184,7 +185,7 @@ def test_networks_without_subnet(site, neutron):
 
 
 def test_fixed_addresses(site, neutron, private):
-    """Seed map 1.7."""
+    """A create with a fixed address that is in use, or that no subnet of the network contains, is refused with 400."""
     server = str(uuid.uuid4())
     neutron.add_port(private, PROJECT, device_id=server, fixed_ips=[{'ip_address': '10.2.0.203'}])
     neutron.add_port(private, PROJECT, fixed_ips=[{'ip_address': '10.2.0.204'}])
@@ -212,7 +213,7 @@ def test_fixed_addresses(site, neutron, private):
 
 
 def test_forms_that_are_none(site, neutron, private):
-    """Seed map 1.7: they need no answer of the network service."""
+    """Invalid forms of networks are refused with 400 before the network service is asked."""
     port = neutron.add_port(private, PROJECT)
     assert refused(site, [{'port': port}], min_count=2) == (
         400,
@@ -331,7 +332,8 @@ GUARANTEE = {
 
 
 def test_ports_that_guarantee_something(site, neutron, private):
-    """Row 2.72: of both forms, beside what the flavor asks for; older clients don't know of it."""
+    """Ports that guarantee bandwidth or packets are accepted from 2.72 on, and their amounts are added to what the
+    flavor asks for. Older microversions refuse them."""
     flat = {'required': [], 'resources': {'NET_PACKET_RATE': 7}}
     ports = [
         neutron.add_port(private, PROJECT, resource_request=one, **{'binding:vnic_type': kind})
@@ -398,7 +400,8 @@ def test_external_networks(site, neutron):
 
 
 def test_the_quota_of_ports(site, neutron, private, caplog):
-    """Seed map 1.10: as many servers as there is room for, at least those that are wanted."""
+    """A create of several servers makes as many as the quota of ports leaves room for, and is refused if these are
+    fewer than min_count."""
     caplog.set_level('INFO')
     neutron.limits[PROJECT] = 5
     both = [{'uuid': private}, {'uuid': private}]

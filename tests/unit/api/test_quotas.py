@@ -287,7 +287,7 @@ def rival(monkeypatch):
 
 
 def test_creates_that_race_beyond_the_limit(make_site, rival):
-    """Seed map 1.17: the surplus is taken back, and refused with nothing left over."""
+    """Of creates that race beyond the limit the surplus is refused and removed again. Nothing of it is left over."""
     site = make_site(quota__instances=3)
     flavor = site.flavor()
     rival(lambda: site.create(flavor, min_count=2))
@@ -361,7 +361,7 @@ def test_a_server_that_is_in_a_cell_already_is_deleted(make_site, rival):
 
 
 def test_many_at_once_never_exceed_the_limit(make_site):
-    """Seed map 1.17: whatever the threads do, and what fits gets in."""
+    """Many creates at once in several threads never exceed the limit, and those that fit are accepted."""
     site = make_site(quota__instances=3)
     flavor, codes = site.flavor(), []
     start = threading.Barrier(6)

@@ -247,7 +247,7 @@ def test_the_loser_of_a_race_gets_409(site, monkeypatch):
 
 # --- moves -----------------------------------------------------------------------------------------------------------
 def test_resize(site, statements):
-    """Seed map 0.6, 0.9: the PCI requests are those of the new flavor."""
+    """A resize stores the PCI requests of the new flavor in its operation."""
     small = site.flavor({'pci_passthrough:alias': 'gpu:1'})
     large = site.flavor({'pci_passthrough:alias': 'gpu:2'}, vcpus=2, ram=1024)
     server = site.server(flavor=small)
@@ -379,7 +379,8 @@ def test_a_resize_needs_the_aliases_of_the_new_flavor_found_1_13(site, monkeypat
 
 
 def test_refused_migrations(site):
-    """Row 0.17."""
+    """A cold migration to the server's own host, to an unknown host, or by a member is refused. Before 2.56 the
+    host is ignored."""
     server = site.server()
     assert refused(site, server, 'migrate', {'host': 'h1'}) == (
         400,
@@ -489,7 +490,8 @@ def test_delete_beside_a_running_operation(site):
 
 
 def test_early_delete(site):
-    """operations.md rule 18; seed map 1.15."""
+    """A delete before the hand-over to a cell removes the build request, and the boot's operation is cancelled
+    (operations.md rule 18)."""
     waiting = site.create()
     assert site.request('DELETE', f'/servers/{waiting}').status_int == 204
     assert site.fault('GET', f'/servers/{waiting}')[0] == 404

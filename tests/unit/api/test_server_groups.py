@@ -113,7 +113,7 @@ def test_a_create_in_a_group_takes_one_statement_more_a_database(site, statement
 
 
 def test_quotas(make_site):
-    """Seed map 3.26."""
+    """A group beyond the quota of groups, and a server beyond the quota of members, are refused with 403."""
     site = make_site(quota__server_groups=1, quota__server_group_members=2)
     made = make(site)
     assert site.fault(

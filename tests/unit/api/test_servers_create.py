@@ -1,4 +1,4 @@
-"""POST /servers: what is checked, what is written, who is woken (seed map 1.3 … 1.11)."""
+"""POST /servers: what is checked and written, and which conductor call follows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def body(flavor, **values):
 
 
 def test_what_is_written_and_who_is_woken(site):
-    """Seed map 1.8, 1.9, 1.11, 1.36, 3.26: request spec, build request, mapping stand before a conductor runs."""
+    """A create writes request spec, build request, mapping and operation row before a conductor runs, and then
+    sends one cast."""
     site.images.record['root_device_name'] = '/dev/sda'
     flavor = site.flavor({'pci_passthrough:alias': 'gpu:2'}, name='big')
     uuid = site.create(
@@ -126,7 +127,8 @@ def test_statements_of_a_create(site, statements):
 
 
 def test_the_answers(make_site):
-    """Seed map 1.6, 1.8: the default security group is told where none was asked for."""
+    """The answer to a create has id, links and password, or the reservation id only. It names the default security
+    group if the request names none."""
     site = make_site(api__enable_instance_password=True)
     flavor = site.flavor()
     response = site.request('POST', '/servers', body(flavor, adminPass='x'))
@@ -141,13 +143,14 @@ def test_the_answers(make_site):
 
 
 def test_without_enable_instance_password_there_is_none(make_site):
-    """Row 1.6."""
+    """With enable_instance_password off the answer has no password."""
     site = make_site(api__enable_instance_password=False)
     assert 'adminPass' not in site.ok('POST', '/servers', body(site.flavor()))['server']
 
 
 def test_several_servers_share_pci_request_ids(site):
-    """Row 1.8."""
+    """The servers of one create share the reservation id and the ids of their PCI requests. Their names are
+    numbered."""
     flavor = site.flavor({'pci_passthrough:alias': 'gpu:1'})
     site.ok('POST', '/servers', body(flavor, name='n', min_count=3))
     servers = site.asked_for('instance')
@@ -163,7 +166,7 @@ def test_several_servers_share_pci_request_ids(site):
 
 
 def test_max_count_shrinks_to_what_fits(make_site, caplog):
-    """Seed map 1.10, by the quota of servers."""
+    """A max_count beyond the quota of servers is lowered to what the quota leaves, and the log says so."""
     caplog.set_level('INFO')
     site = make_site(quota__instances=3)
     site.ok('POST', '/servers', body(site.flavor(), min_count=1, max_count=9))
@@ -173,7 +176,8 @@ def test_max_count_shrinks_to_what_fits(make_site, caplog):
 
 
 def test_over_quota(make_site):
-    """Row 1.5."""
+    """A create beyond the quota of servers, cores or RAM is refused with 403. The text has the requested, used and
+    allowed amounts."""
     site = make_site(quota__instances=10, quota__cores=20, quota__ram=51200)
     flavor = site.flavor(ram=512)
     site.create(flavor)
@@ -258,7 +262,7 @@ def test_metadata_limit(make_site):
     ],
 )
 def test_refusals_name_what_is_wrong(site, values, message):
-    """Seed map 1.5, 1.7, 3.26: all is checked before anything is written."""
+    """A create with a wrong value is refused with a text that names it, before anything is written."""
     code, text = site.fault('POST', '/servers', body(site.flavor(), **values))
     assert code == 400 and message in text
     assert site.conductor.calls == []
@@ -389,7 +393,7 @@ def test_administrators_may_use_flavors_without_disk(site):
     [('nosuch:1', 'PCI alias nosuch is not defined'), ('gpu', "'gpu' is not"), ('gpu:x', "'gpu:x' is not")],
 )
 def test_bad_aliases(site, alias, message):
-    """Row 1.9."""
+    """A create whose flavor names an unknown or malformed PCI alias is refused with 400."""
     flavor = site.flavor()
     site.ok(
         'POST', f'/flavors/{flavor}/os-extra_specs', {'extra_specs': {'pci_passthrough:alias': alias}}, version='2.61'
@@ -399,7 +403,7 @@ def test_bad_aliases(site, alias, message):
 
 
 def test_zones_of_aggregates(site):
-    """Row 1.7."""
+    """A zone whose aggregate has no enabled compute is refused. With one the server stores and shows the zone."""
     with site.databases.api().write() as conn:
         aggregate = aggregates.create(conn, 'a', {'availability_zone': 'z1'})
     assert site.fault('POST', '/servers', body(site.flavor(), availability_zone='z1')) == (
@@ -472,7 +476,7 @@ def test_destinations(site):
     ],
 )
 def test_members_name_no_hosts(site, values, rule):
-    """Seed map 1.4."""
+    """A member who names a host in a create is refused with 403 and the name of the policy rule."""
     assert site.fault('POST', '/servers', body(site.flavor(), **values), user='bob') == (
         403,
         f"Policy doesn't allow {rule} to be performed.",
@@ -526,7 +530,7 @@ def servers_of(site):
     ],
 )
 def test_host_names_of_several(site, values, hostnames):
-    """Row 1.8."""
+    """The host names of several servers are numbered and have at most 255 characters."""
     site.ok('POST', '/servers', body(site.flavor(), min_count=2, **values))
     assert [server.hostname for server in servers_of(site)] == hostnames
     assert max(map(len, hostnames)) <= 255
@@ -547,7 +551,7 @@ def test_host_names_of_several(site, values, hostnames):
     ],
 )
 def test_windows_of_the_host_name(site, hostname, version, code):
-    """Row 1.3."""
+    """The property hostname of a create is accepted from its microversion on, and its form is checked."""
     assert site.request('POST', '/servers', body(site.flavor(), hostname=hostname), version=version).status_int == code
 
 
@@ -576,14 +580,15 @@ def test_files_go_into_the_config_drive(site):
     ],
 )
 def test_limits_of_files(make_site, files, code, message):
-    """Row 1.5."""
+    """Too many files, too long paths and too large contents are refused."""
     site = make_site(quota__injected_files=1, quota__injected_file_path_length=4, quota__injected_file_content_bytes=4)
     got, text = site.fault('POST', '/servers', body(site.flavor(), personality=files), version='2.56')
     assert got == code and message in (None, text)
 
 
 def test_trusted_certificates_are_refused(site):
-    """Nothing would be verified against them; those that a server has are shown. Row 1.36, finding 3.6."""
+    """A create with trusted certificates is refused, because images are not verified. Certificates that a server
+    has are shown."""
     code, text = site.fault('POST', '/servers', body(site.flavor(), trusted_image_certificates=['c1', 'c2']))
     assert code == 400 and 'trusted_image_certificates' in text
     uuid = site.server(create={'trusted_image_certificates': None})
@@ -597,7 +602,8 @@ def test_trusted_certificates_are_refused(site):
 
 
 def test_the_rule_of_trusted_certificates(make_site, tmp_path):
-    """Seed map 1.4."""
+    """A user whom the rule create:trusted_certs does not allow is refused with 403 before the certificates are
+    checked."""
     rule = 'os_compute_api:servers:create:trusted_certs'
     (tmp_path / 'policy.yaml').write_text(f'"{rule}": "rule:context_is_admin"\n')
     site = make_site(oslo_policy__policy_file=str(tmp_path / 'policy.yaml'))
@@ -625,7 +631,7 @@ def test_unknown_hints_are_kept(site):
 
 
 def test_the_default_zone_for_those_that_name_none(make_site):
-    """Row 1.7."""
+    """A create without a zone gets default_schedule_zone, and is refused while that zone has no compute."""
     site = make_site(default_schedule_zone='nova')
     assert site.fault('POST', '/servers', body(site.flavor()))[0] == 400
     with site.cell1.write() as conn:
@@ -635,7 +641,8 @@ def test_the_default_zone_for_those_that_name_none(make_site):
 
 
 def test_tags_come_with_2_52(site):
-    """Row 1.3."""
+    """Tags of a create are accepted from 2.52 on, stored sorted and without duplicates. Malformed tags and more
+    than 50 are refused."""
     flavor = site.flavor()
     assert 'tags' in site.fault('POST', '/servers', body(flavor, tags=['a']), version='2.51')[1]
     uuid = site.ok('POST', '/servers', body(flavor, tags=['b', 'a', 'b']), version='2.52')['server']['id']

@@ -1,4 +1,4 @@
-"""POST /servers with block devices: what is refused, what is written (seed map 1.5, 1.9)."""
+"""POST /servers with block devices: what is refused, what is written."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def disks_of(site, *devices, **flavor):
 
 
 def test_blank_disks_are_rows_of_their_own(make_site):
-    """Row 1.9."""
+    """Each blank or swap disk of a request is a block device row of its own, beside the row of the image."""
     site = make_site(max_local_block_devices=-1)
     rows = disks_of(
         site,
@@ -125,7 +125,8 @@ def test_the_first_syntax(site):
     ],
 )
 def test_refusals(site, devices, flavor, message):
-    """Seed map 1.5, 3.27."""
+    """A create with impossible block devices is refused with 400 and a text that names the reason. No message is
+    sent."""
     code, text = site.fault(
         'POST', '/servers', body(site.flavor(**{**SIZES, **flavor}), block_device_mapping_v2=devices)
     )
@@ -155,7 +156,7 @@ def test_no_local_disks_at_all(make_site):
     ],
 )
 def test_windows_of_devices(site, name, value, accepted):
-    """Seed map 1.3."""
+    """Properties of block devices are accepted at the microversions that have them."""
     flavor = site.flavor(**SIZES)
     for version, taken in accepted.items():
         answer = site.request(
@@ -176,7 +177,7 @@ def test_windows_of_devices(site, name, value, accepted):
 
 
 def test_the_rule_of_volumes_is_asked_first(make_site, tmp_path):
-    """Seed map 1.4."""
+    """A user whom the rule create:attach_volume does not allow is refused with 403 before the volume is looked up."""
     rule = 'os_compute_api:servers:create:attach_volume'
     (tmp_path / 'policy.yaml').write_text(f'"{rule}": "rule:context_is_admin"\n')
     site = make_site(oslo_policy__policy_file=str(tmp_path / 'policy.yaml'))

@@ -273,8 +273,8 @@ def asked_for(site):
 
 
 def test_boots_from_a_volume(site, cinder):
-    """Seed map 3.27. The server has no image of its own; what the image of the volume asks for counts, the disk of the
-    flavor does not."""
+    """A server that boots from a volume has no image. The properties of the volume's image count, the flavor's disk
+    does not."""
     site.small = site.flavor(disk=0)
     volume = cinder.add_volume(PROJECT, size=5, bootable='true', volume_image_metadata=ABOUT)
     data = cinder.add_volume(PROJECT)
@@ -305,7 +305,8 @@ def test_boots_from_a_volume(site, cinder):
 
 
 def test_boots_from_what_is_made_for_it(site, cinder):
-    """Seed map 3.27. Of an image, of a snapshot, blank (it boots over the network then), and in the first form."""
+    """A server boots from a volume that is made from an image, from a snapshot, or blank (then it boots over the
+    network), and from the old form of block devices."""
     origin = cinder.add_volume(PROJECT, size=4, volume_image_metadata={'os_distro': 'debian'})
     snapshot, gone = cinder.add_snapshot(origin), cinder.add_snapshot(cinder.add_volume(PROJECT, id=NOSUCH))
     del cinder.volumes[NOSUCH]
@@ -351,7 +352,8 @@ def test_local_disks_beside_the_volume(site, cinder):
 
 
 def test_what_can_not_be_booted_from(site, cinder):
-    """Seed map 3.27."""
+    """A create is refused with 400 if its boot volume is not bootable, is too small, or has image properties that
+    the flavor does not meet."""
     plain, tiny = cinder.add_volume(PROJECT), cinder.add_volume(PROJECT, bootable='true', volume_image_metadata=ABOUT)
     hungry = cinder.add_volume(PROJECT, bootable='true', volume_image_metadata={'min_ram': '65536'})
     odd = cinder.add_volume(PROJECT, bootable='true', volume_image_metadata={'min_disk': 'two'})

@@ -33,7 +33,7 @@ def test_options_that_nobody_reads(parse, caplog):
 
 
 def test_options_of_directories_count(write_conf, tmp_path):
-    """Row 3.1."""
+    """Files of --config-dir are read, and options in them that nobody reads are reported."""
     folder = tmp_path / 'd'
     folder.mkdir()
     (folder / 'more.conf').write_text('[libvirt]\nvirt_typ = kvm\n')
@@ -53,7 +53,7 @@ def test_options_of_directories_count(write_conf, tmp_path):
     ],
 )
 def test_a_paste_file_is_named_as_it_is_passed_over(write_conf, tmp_path, caplog, program, file, setting, named):
-    """Row 3.6: one WARNING, and by the API only."""
+    """An api-paste.ini is not read. The API alone logs one WARNING about it."""
     beside = tmp_path / 'beside'
     beside.mkdir()
     (beside / file).write_text('[composite:osapi_compute]\n')

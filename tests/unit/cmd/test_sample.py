@@ -26,7 +26,7 @@ def sample() -> set[tuple[str, str]]:
 
 
 def test_sample_has_every_option():
-    """Row 3.6."""
+    """The configuration sample has every option."""
     ours = {(group, opt.dest) for group, opts in kilonova.conf.list_opts() for opt in opts}
     assert sorted(ours - sample()) == []
 
@@ -41,6 +41,6 @@ def test_sample_has_the_libraries_whose_options_take_effect():
 
 
 def test_the_policy_sample_is_current(write_conf, capsys):
-    """Row 3.6."""
+    """The policy sample in etc/ is what `kilonova-policy sample` prints."""
     assert policy.main(['--config-file', write_conf(), 'sample']) == 0
     assert (ETC / 'policy.yaml.sample').read_text() == capsys.readouterr().out

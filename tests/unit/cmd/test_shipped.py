@@ -1,5 +1,4 @@
-"""What is shipped beside the package: unit files, programs, the log sample; and a daemon run by hand. Rows 3.1 to 3.6
-and 3.28."""
+"""What is shipped beside the package: unit files, programs, the log sample; and a daemon run by hand."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ def unit(daemon: str) -> configparser.SectionProxy:
 
 @pytest.mark.parametrize('daemon', DAEMONS + PROXIES)
 def test_unit_files(daemon):
-    """Row 3.2: user, restart after failures, a reload by SIGHUP, workers ended by their parent."""
+    """Each unit file has a user, a restart after failures and a reload by SIGHUP. Workers are ended by their parent."""
     service = unit(daemon)
     assert (service['User'], service['Restart'], service['KillMode']) == ('kilonova', 'on-failure', 'mixed')
     assert service['ExecReload'] == '/bin/kill -HUP $MAINPID'
@@ -46,7 +45,7 @@ def test_unit_files(daemon):
 
 @pytest.mark.parametrize('daemon', DAEMONS + PROXIES)
 def test_systemd_takes_the_unit_files(daemon, tmp_path):
-    """With programs and users that are there, systemd has nothing to say. Row 3.2."""
+    """systemd-analyze reports nothing about the unit files if their programs and users exist."""
     if not shutil.which('systemd-analyze'):
         pytest.skip('systemd-analyze is not installed')
     text = (UNITS / f'kilonova-{daemon}.service').read_text()
@@ -63,13 +62,13 @@ def test_systemd_takes_the_unit_files(daemon, tmp_path):
 
 @pytest.mark.parametrize('program', [f'kilonova-{name}' for name in (*DAEMONS, 'manage', 'status')])
 def test_programs_are_entry_points(program):
-    """Row 3.3."""
+    """Each program is an entry point that loads a function main."""
     (entry,) = importlib.metadata.entry_points(group='console_scripts', name=program)
     assert entry.load().__name__ == 'main'
 
 
 def test_the_log_sample_is_one(monkeypatch, tmp_path):
-    """Row 3.6: [DEFAULT]log_config_append = logging.conf."""
+    """logging.conf.sample works as [DEFAULT]log_config_append."""
     monkeypatch.chdir(tmp_path)
     before, level = logging.getLogger().handlers[:], logging.getLogger().level
     try:
@@ -93,8 +92,8 @@ def test_the_log_sample_is_one(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize('backend', ['eventlet', 'threading'])
 def test_a_daemon_by_hand(write_conf, tmp_path, backend):
-    """Rows 3.1, 3.4 and 3.28: several --config-file are one configuration; it stays in the foreground and logs to
-    stderr (or to --log-file) with version, process and request; SIGTERM ends it."""
+    """A daemon that is started by hand reads several --config-file as one configuration and stays in the
+    foreground. It logs version, process and request to stderr, or to --log-file. SIGTERM ends it."""
     first = write_conf(sections='[scheduler]\nworkers = 9')
     second = tmp_path / 'second.conf'
     second.write_text(f'[scheduler]\nworkers = 1\n[DEFAULT]\nconcurrency_backend = {backend}\nreport_interval = 60\n')

@@ -1,4 +1,4 @@
-"""Build: seed-map.md rows 0.4, 0.10, 0.16, 1.33–1.35, 1.38, 1.40, 1.42."""
+"""Builds on one host: claim, spawn, save, and what a failure gives back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.compute.cloud import GPUS, build, flavor, new_context, requests
 
 
 def test_two_calls_upward_and_the_end_state(cloud, caplog):
-    """Rows 0.10, 1.40."""
+    """A build makes two calls to the conductor, the claim and the save with the end state, and logs Nova's lines."""
     manager = cloud.host('gpu1', GPUS)
     instance = cloud.cell.new_instance(1)
     cloud.cell.saves.clear()
@@ -83,7 +83,7 @@ def test_alternates_requests_are_written_with_the_claim(cloud):
 
 
 def test_the_claim_takes_the_device_that_placement_allocated(cloud):
-    """Row 0.28."""
+    """The claim takes the device whose resource provider Placement allocated."""
     manager = cloud.host('gpu1', GPUS)
     tracker = manager.host.tracker
     tracker.host_devices = tracker.host_devices.provided({'0000:08:00.0': 'rp-a', '0000:88:00.0': 'rp-b'})
@@ -94,7 +94,8 @@ def test_the_claim_takes_the_device_that_placement_allocated(cloud):
 
 
 def test_too_few_devices_is_refused_before_anything_is_written(cloud, caplog):
-    """Rows 0.10, 0.16: "Claim pci failed", for the flow to try the next host."""
+    """A host with too few free devices refuses the build with "Claim pci failed" before it writes anything. The
+    flow then tries the next host."""
     manager = cloud.host('gpu1', GPUS)
     instance = cloud.cell.new_instance(3)
     cloud.cell.saves.clear()
@@ -115,7 +116,8 @@ def test_too_little_memory_is_refused(cloud):
 
 
 def test_claim_conflict_reads_the_devices_again(cloud):
-    """Row 0.16."""
+    """After a conflict in the claim the host refuses the build and reads its devices again. The next build takes a
+    device that is free."""
     manager = cloud.host('gpu1', GPUS)
     cloud.cell.conflict_once = True
     # Somebody else took the first device behind our back.
@@ -128,7 +130,8 @@ def test_claim_conflict_reads_the_devices_again(cloud):
 
 
 def test_failed_spawn_gives_everything_back(cloud):
-    """Rows 1.34, 1.35: guest, files, devices, counters, the server's columns; the event has the error."""
+    """A failed spawn gives back guest, files, devices, counters and the columns of the server. The event has the
+    error."""
     manager = cloud.host('gpu1', GPUS)
     driver = cloud.drivers['gpu1']
     driver.fail('spawn', GuestFailed(act='start', uuid='u', reason='qemu died'), after=True)
@@ -159,7 +162,7 @@ def test_failed_spawn_gives_everything_back(cloud):
     ],
 )
 def test_what_no_other_host_could_do_aborts(cloud, error):
-    """Rows 1.35, 1.38."""
+    """An error that every host would repeat raises BuildAbort, and does not count as a failed build of the host."""
     manager = cloud.host('gpu1', GPUS)
     cloud.drivers['gpu1'].fail('spawn', error)
     with pytest.raises(errors.BuildAbort, match=str(error).split('.')[0]):
@@ -197,7 +200,7 @@ def test_ports_that_are_not_plugged_end_the_build_and_count_for_the_host(cloud):
     ],
 )
 def test_what_another_host_may_do_is_rescheduled(cloud, error):
-    """Rows 1.35, 1.38."""
+    """An error that another host may not have raises HostRejected, after which the flow tries an alternate."""
     manager = cloud.host('gpu1', GPUS)
     cloud.drivers['gpu1'].fail('spawn', error)
     with pytest.raises(errors.HostRejected):
@@ -258,7 +261,7 @@ def test_cancel_stops_at_the_next_boundary(cloud):
 
 
 def test_a_second_order_with_the_same_key_joins_the_first(cloud):
-    """Row 1.33."""
+    """A build that is ordered twice with the same key is done once, and both callers get its result."""
     manager = cloud.host('gpu1', GPUS)
     driver, instance = cloud.drivers['gpu1'], cloud.cell.new_instance(1)
     spawn, entered, go = driver.guests.spawn, threading.Event(), threading.Event()
@@ -283,7 +286,8 @@ def test_a_second_order_with_the_same_key_joins_the_first(cloud):
 
 
 def test_max_concurrent_builds(cloud, monkeypatch):
-    """Row 1.33: the first build ends only when the others have asked for a slot in vain, or have got in beside it."""
+    """No more than max_concurrent_builds run at once. The first build ends only when the others have waited for a
+    slot, or have got one against the rule."""
     monkeypatch.setattr('kilonova.compute.keys.SLOT_LOOK', 0.01)
     manager = cloud.host('gpu1', GPUS, max_concurrent_builds=1)
     driver, spawn, slots = cloud.drivers['gpu1'], cloud.drivers['gpu1'].guests.spawn, manager.host.build_slots._slots
@@ -320,7 +324,7 @@ def test_max_concurrent_builds(cloud, monkeypatch):
 
 
 def test_one_order_of_a_server_at_a_time(cloud):
-    """Row 1.33: an undo that comes while the build is at work waits for it, though its key is another one."""
+    """An undo that arrives while the build runs waits for the build, although its key is another."""
     manager = cloud.host('gpu1', GPUS)
     driver, instance, told = cloud.drivers['gpu1'], cloud.cell.new_instance(1), []
     spawn, destroy, second = driver.guests.spawn, driver.guests.destroy, threading.Event()

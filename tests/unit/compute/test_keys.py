@@ -212,7 +212,7 @@ def test_prefixes_are_whole_parts(key, prefix, same):
 
 
 def test_locks_exclude_and_leave_nothing_behind():
-    """Row 1.33."""
+    """A named lock has one holder at a time, and is forgotten when nobody holds it or waits for it."""
     locks, inside, most = NamedLocks(), [], []
 
     def work():

@@ -1,4 +1,4 @@
-"""Resize, cold migrate, confirm, revert and their undos: seed-map.md rows 0.11, 0.16, 0.17, 0.24."""
+"""Resize, cold migrate, confirm, revert and their undos, on the hosts."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_prep_claims_and_keeps_both_ends(two, caplog):
 
 
 def test_migrating_is_told_between_the_claim_and_the_source(two):
-    """Row 0.11: by the destination's step, when it has claimed and the guest runs on the source as before."""
+    """The destination logs "Migrating" after its claim, while the guest still runs on the source."""
     told, claims, source = [], len(two.cell.claims), two.cloud.drivers['gpu1']
 
     class Watch(logging.Handler):
@@ -225,7 +225,8 @@ def test_migrating_is_told_between_the_claim_and_the_source(two):
 
 
 def test_a_destination_without_the_devices_refuses_the_move(cloud, caplog):
-    """Row 0.16: one device of the two: "Claim pci failed", for the flow to try the next host; nothing is held there."""
+    """A destination with one of two devices refuses with "Claim pci failed" and keeps nothing. The flow then tries
+    the next host."""
     source, dest = cloud.host('gpu1', GPUS), cloud.host('gpu2', OTHER_GPUS[:1])
     resize = Resize(cloud, cloud.boot(source), source, dest)
     claims = len(cloud.cell.claims)
@@ -300,7 +301,7 @@ def test_undo_from_every_step(request, where, reached, restarted):
     ],
 )
 def test_a_failing_driver_leaves_the_server_as_it_was(request, where, method, after):
-    """Row 0.24."""
+    """If the driver fails in a step of a resize, the event has the error, and the undos leave the server as it was."""
     resize = request.getfixturevalue(where)
     for driver in resize.cloud.drivers.values():
         driver.fail(method, errors.KilonovaError('boom'), after=after)
@@ -366,7 +367,7 @@ def test_shrinking_is_refused_with_a_running_guest(cloud):
 
 
 def test_cold_migrate_to_its_own_host_is_refused(cloud):
-    """Row 0.17."""
+    """A cold migration to the server's own host raises HostRejected and leaves the server as it was."""
     manager = cloud.host('gpu1', GPUS)
     server = cloud.boot(manager)
     resize = Resize(cloud, server, manager, manager, 1, kind='migration', to=flavor())

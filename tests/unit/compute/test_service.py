@@ -1,4 +1,4 @@
-"""Start of a compute, its node, its guests after a host boot, heartbeat, audit view: seed-map.md rows 2.1–2.4."""
+"""Start of a compute, its node, its guests after a boot of the host, heartbeats, and the audit's view."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_start_makes_the_records(cloud, caplog):
     ],
 )
 def test_the_hosts_row_has_its_ratios(cloud, ratios, told):
-    """Row 3.22: those of its options, else the field's defaults."""
+    """The host's row has the allocation ratios of its options, else Nova's defaults."""
     record = cloud.host('gpu1', **ratios).node.record
     assert [record.cpu_allocation_ratio, record.ram_allocation_ratio, record.disk_allocation_ratio] == told
 
@@ -177,7 +177,7 @@ def test_malformed_pci_settings_refuse_the_start(cloud, name, value, error):
 
 
 def test_devices_come_and_go(cloud):
-    """Row 2.18."""
+    """Devices that were removed lose their rows and new devices get them at the next update."""
     manager = cloud.host('gpu1', GPUS)
     cloud.drivers['gpu1'].pci_devices = [gpu(GPUS[1]), gpu('0000:90:00.0')]
     manager.node.update()
@@ -186,7 +186,7 @@ def test_devices_come_and_go(cloud):
 
 
 def test_update_writes_only_what_changed(cloud):
-    """Row 2.18."""
+    """An update without changes writes nothing. A change is one save of the compute node."""
     manager = cloud.host('gpu1', GPUS)
     cloud.cell.saves.clear()
     cloud.cell.object_calls.clear()
@@ -198,8 +198,8 @@ def test_update_writes_only_what_changed(cloud):
 
 
 def test_a_look_tells_database_and_placement_what_the_host_has_now(cloud):
-    """Row 2.18: memory and devices that came and went: the node's row, the devices' rows, the pools that schedulers
-    read, the provider tree."""
+    """After memory or devices changed, one update writes the node's row, the devices' rows, the pools that
+    schedulers read, and the provider tree."""
     cloud.placement = Placement()
     manager = cloud.host('gpu1', GPUS)
     report(manager)
@@ -220,7 +220,8 @@ def test_a_look_tells_database_and_placement_what_the_host_has_now(cloud):
 
 
 def test_devices_have_their_rows_before_placement_is_told_of_them(cloud):
-    """Row 2.18: whoever is given one there must be able to claim it here. Placement's silence leaves the rows right."""
+    """New devices get their rows before Placement offers them, so that whoever is allocated one can claim it. If
+    Placement does not answer, the rows are right all the same."""
     cloud.placement = Placement()
     manager = cloud.host('gpu1', GPUS)
     report(manager)
@@ -705,7 +706,8 @@ def test_verify_resize_without_resume_is_off_but_resized(cloud):
 
 
 def test_sync_power_states(cloud):
-    """Row 2.16."""
+    """A guest that stopped by itself makes its server SHUTOFF. A guest that runs although its server is stopped is
+    stopped. Servers with a task are left alone."""
     manager = cloud.host('gpu1', GPUS)
     crashed, started, moved, busy = (cloud.boot(manager, 0, flavor(1, 1, 64, 1)) for _ in range(4))
     domains, rows = cloud.drivers['gpu1'].domains, cloud.cell.instances
@@ -745,8 +747,8 @@ def test_sync_power_states(cloud):
 def test_servers_whose_guests_somebody_paused_or_suspended(
     cloud, caplog, vm_state, power_state, found, wanted, at_boot
 ):
-    """Row 2.16, and the same when the host starts: a pause that was not ours is shown, memory that is gone is a guest
-    that is off, and what says SUSPENDED has its memory."""
+    """Paused, suspended and crashed guests are compared at the host's start and by the periodic task. A pause by
+    somebody else is shown, a guest whose memory is gone is off, and a suspended guest keeps its memory."""
     manager = cloud.host('gpu1', GPUS)
     server = cloud.boot(manager)
     domain, row = cloud.drivers['gpu1'].domains[server.uuid], cloud.cell.instances[server.uuid]
@@ -785,7 +787,8 @@ def test_servers_whose_guests_somebody_paused_or_suspended(
 )
 @pytest.mark.parametrize('look', ['at boot', 'at one', 'now and then'])
 def test_guests_beside_what_their_servers_say(cloud, manager, server, look, vm_state, power_state, found, wanted):
-    """Row 2.16: what is to be off is stopped, a server without its guest is off, what isn't compared stays."""
+    """A guest that should be off is stopped, a server without its guest is off, and states that are not compared
+    stay."""
     domain, row = cloud.drivers['gpu1'].domains[server.uuid], cloud.cell.instances[server.uuid]
     row.update(vm_state=vm_state, power_state=power_state)
     domain.state = found
@@ -861,7 +864,7 @@ def test_a_host_that_boots_goes_on_with_a_rescue(cloud, caplog, resume, there, p
 
 # -- heartbeat --------------------------------------------------------------------------------------------------------
 def test_heartbeat_tells_loss_and_recovery_once(cloud, caplog):
-    """Row 2.2."""
+    """Loss and recovery of the conductor are logged once each, whatever the number of heartbeats in between."""
     manager = cloud.host('gpu1')
     cloud.cell.unanswered['Service.save'] = 3
     count = manager.node.service.report_count
@@ -875,7 +878,8 @@ def test_heartbeat_tells_loss_and_recovery_once(cloud, caplog):
 
 
 def test_a_compute_joins_its_group(cloud, caplog):
-    """Row 2.3: the debug line of a compute, once; its first report comes at once and the next after report_interval."""
+    """A compute logs Nova's line of a new group member once. Its first report is sent at once and the next after
+    report_interval."""
     with caplog.at_level(logging.DEBUG, logger='kilonova.compute.report'):
         manager = cloud.host('gpu1')
     assert [record.getMessage() for record in caplog.records if record.name == 'kilonova.compute.report'] == [
@@ -888,7 +892,7 @@ def test_a_compute_joins_its_group(cloud, caplog):
 
 
 def test_heartbeat_comes_after_everything_else(cloud):
-    """Row 2.1."""
+    """At the start of a compute the RPC server and then the first heartbeat come last."""
     order = []
     cloud.host('gpu1').stop()
     conf = new_conf('gpu1')
@@ -901,7 +905,7 @@ def test_heartbeat_comes_after_everything_else(cloud):
 
 
 def test_periodic_tasks_and_their_spacing(cloud):
-    """Row 2.24."""
+    """Each periodic task has the spacing of its option, and -1 leaves it out."""
     manager = cloud.host('gpu1', periodic_enable=True, sync_power_state_interval=-1)
     manager.stop()
     assert manager.timers.spacing == {
@@ -937,7 +941,7 @@ def test_usage_is_audited_where_it_is_asked_for(cloud):
 
 @pytest.mark.parametrize(('interval', 'spacing'), [(None, None), (0, None), (30, 30)])
 def test_volumes_are_counted_where_it_is_asked_for(cloud, monkeypatch, interval, spacing):
-    """Row 2.15: off by default."""
+    """Volume usage is counted only if volume_usage_poll_interval is set."""
     manager = cloud.host(
         'gpu1', periodic_enable=True, **({} if interval is None else {'volume_usage_poll_interval': interval})
     )

@@ -70,15 +70,15 @@ def boot_work(**values):
     [(1, [], True), (2, [], True), (3, [], False), (3, [2], True), (4, [1, 2, 3], False)],
 )
 def test_how_many_hosts_a_boot_tries(attempt, overtaken, further):
-    """Row 1.35: as many as max_attempts allows, those that another server of the group was quicker at not counted; none
-    behind the last alternate."""
+    """A boot tries as many hosts as max_attempts allows, and none after the last alternate. Hosts that another
+    server of the group claimed first do not count."""
     tried = boot_work(attempt=attempt)
     tried.outputs.overtaken = overtaken
     assert boot.FLOW.more_attempts(tried) is further
 
 
 def test_what_the_fault_says_when_no_host_built_the_server():
-    """Row 1.35: each reason once, whatever number of hosts gave it, and the server named once."""
+    """The fault names the server once, and each reason once, whatever number of hosts gave it."""
     work = boot_work(attempt=3)
     work.outputs.refusals = [
         f'Build of instance {SERVER} was re-scheduled: disk full',

@@ -1,4 +1,4 @@
-"""Objects' remote calls, from the caller's object through the wire to the conductor and back (seed-map 2.5, 2.6)."""
+"""Objects' remote calls, from the caller's object through the wire to the conductor and back."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_the_server_answers_what_is_declared() -> None:
 
 
 def test_an_object_saves_itself_from_afar(ctxt: RequestContext, cell: Database, service: Service) -> None:
-    """seed-map 2.6: object_action → dispatch → save, to the row and back."""
+    """A save on a compute goes through object_action to the conductor, into the row, and back."""
     service.report_count += 1
     service.save()
     with cell.read() as conn:
@@ -102,7 +102,7 @@ def test_an_object_saves_itself_from_afar(ctxt: RequestContext, cell: Database, 
 
 
 def test_what_the_method_changed_comes_back(ctxt: RequestContext, service: Service) -> None:
-    """seed-map 2.5: create gave the object its id and uuid, none of which was set here."""
+    """What the method changed at the conductor is set in the caller's object: a create returns id and uuid."""
     assert uuids.UUID(service.uuid)
     assert service.id == 1
     assert (service.deleted, service.last_seen_up) == (False, None)
@@ -120,8 +120,7 @@ def test_updates_hold_only_what_changed(there: RequestContext, service: Service)
 def test_what_is_not_saved_stays_marked_on_both_sides(
     ctxt: RequestContext, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Row 2.5: obj_what_changed of the conductor's object comes back with the updates, and the caller's object has
-    it; what the method saved isn't marked any more."""
+    """Fields that the method left unsaved are still marked as changed in the caller's object. Saved fields are not."""
 
     def rename(self: Service) -> str:
         self.topic = 'other'

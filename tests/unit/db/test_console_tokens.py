@@ -63,7 +63,7 @@ def test_it_stands_nowhere(cell):
 
 
 def test_time_is_over(cell):
-    """Row 2.23."""
+    """An expired token is not found, cannot be taken, and is deleted by the purge. A valid token stays."""
     servers(cell)
     token, good = add(cell, lifetime=0), add(cell)
     assert find(cell, token) is None and not console_tokens.take(cell, token)

@@ -211,7 +211,7 @@ def test_what_a_claim_may(api, cell, make_group, policy, most, other, host, fits
 
 @pytest.mark.parametrize('policy', ['affinity', 'anti-affinity'])
 def test_claims_at_once_keep_the_policy(api, cell, make_group, policy):
-    """Of four that claim in the same moment as many succeed as may, whoever comes first. Row 1.37."""
+    """Of four claims at the same moment as many succeed as the policy of the group allows, whichever is first."""
     servers = ['a', 'b', 'c', 'd']
     name = make_group(policy, servers)
     wanted = dict(zip(servers, ('h1', 'h2') * 2 if policy == 'affinity' else ('h1', 'h1', 'h2', 'h2'), strict=True))

@@ -500,7 +500,8 @@ def test_notes_of_progress_are_told_apart_by_their_mark(building):
 
 
 def test_servers_to_reclaim_are_those_deleted_long_enough_ago(cell):
-    """By the database's clock; not those that are being restored. Row 2.17."""
+    """Servers to reclaim are those that were soft-deleted long enough ago by the database's clock, except those
+    that are being restored."""
     assert (
         operations.accept_soft_delete(cell, instance_uuid=UUID, operation=op('o1', 'soft_delete'), action=ACTION)
         == 'o1'

@@ -92,7 +92,7 @@ def test_heartbeats_of_many(cell, service, statements, monkeypatch, together, ex
 
 
 def test_up_by_age_and_by_force(cell, service):
-    """Row 2.2."""
+    """A service is up while its last report, or its creation, is recent enough and it is not forced down."""
     assert states(cell) == {'node1': True}  # never reported: counted from its creation
     silent_for(cell, service['id'], 61)
     assert states(cell) == {'node1': False}

@@ -1,4 +1,4 @@
-"""The base of the objects: envelopes, change marks, remote calls (seed-map 2.5), serialisation, backports."""
+"""The base of the objects: envelopes, change marks, remote calls, serialisation, backports."""
 
 from __future__ import annotations
 
@@ -145,13 +145,14 @@ def test_a_clone_shares_nothing() -> None:
 
 # -- remote calls -------------------------------------------------------------------------------------
 def test_an_orphan_cant_call() -> None:
-    """seed-map 2.5: without a context there is nobody to ask."""
+    """A remotable method of an object without a context raises OrphanedObjectError."""
     with pytest.raises(OrphanedObjectError, match=r'Cannot call save on orphaned Service object'):
         Service(id=1).save()
 
 
 def test_a_call_goes_where_the_context_says(plain: RequestContext) -> None:
-    """seed-map 2.5: updates are applied, and what is still changed is what the answer says."""
+    """A remotable method goes through the indirection API. Its updates are applied, and the answer says which
+    fields are still changed."""
     api = Recorder(({'report_count': 6, 'last_seen_up': '2030-01-02T03:04:05Z', 'obj_what_changed': ['topic']}, 'ok'))
     plain.indirection = api
     service = Service(plain, id=1, report_count=5, topic='x')

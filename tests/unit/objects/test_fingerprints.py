@@ -215,7 +215,7 @@ FIELDS = {
 
 @pytest.mark.parametrize('name', FIELDS)
 def test_fields_of_the_field(name: str) -> None:
-    """seed-map 3.24: the objects that filters read have the field's fields."""
+    """Each object that filters read has the fields of Nova's object."""
     version, names = FIELDS[name]
     cls = getattr(objects, name)
     assert version == cls.VERSION

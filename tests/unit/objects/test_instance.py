@@ -195,7 +195,7 @@ def test_a_flavor_can_stand_in_for_the_column(instance_row: dict[str, Any]) -> N
 
 
 def test_a_new_flavor_brings_its_sizes(instance_row: dict[str, Any]) -> None:
-    """Row 0.18: each of them."""
+    """A new flavor sets each of the size columns."""
     instance = Instance.from_row(None, instance_row)
     instance.set_flavor(flavor(id=9, memory_mb=4096, vcpus=4, root_gb=40, ephemeral_gb=7))
     assert (instance.instance_type_id, instance.memory_mb, instance.vcpus, instance.root_gb) == (9, 4096, 4, 40)
@@ -292,9 +292,8 @@ def test_a_host_without_servers_has_none(ctxt: RequestContext, stored: str) -> N
 def test_deleted_servers_at_which_nobody_works(
     ctxt: RequestContext, stored: str, insert: Callable[..., int], instance_row: dict[str, Any]
 ) -> None:
-    """Row 2.19.
-
-    By how long ago, of those that are asked for; one statement for them, and none of them needs any of the rest."""
+    """Of the servers that are named, the deleted ones without an operation are returned with the time since their
+    deletion, by one SQL statement."""
     moment = datetime.datetime.now(datetime.UTC).replace(tzinfo=None) - datetime.timedelta(seconds=100)
     asked = [str(uuids.UUID(int=70 + number)) for number in range(4)]
     for number, uuid in enumerate(asked[:3]):

@@ -412,8 +412,8 @@ def test_a_versioned_payload_can_be_read(event):
 
 
 # --- what payloads say -----------------------------------------------------------------------------------------------
-def test_what_was_written_since_the_server_was_read_row_1_42():
-    """seed-map 1.42: create.end says active, running, and Success in the old form."""
+def test_what_was_written_since_the_server_was_read():
+    """instance.create.end says active and running, and the old form says Success."""
     sample = rendered('instance.create.end')
     data = sample['versioned']['payload']['nova_object.data']
     assert (data['state'], data['task_state'], data['power_state']) == ('active', None, 'running')
@@ -424,8 +424,9 @@ def test_what_was_written_since_the_server_was_read_row_1_42():
     assert (old['payload']['state'], old['payload']['message']) == ('active', 'Success')
 
 
-def test_the_new_flavor_of_a_resize_row_0_25():
-    """seed-map 0.25: the versioned form has it in both phases, the old one at the end only."""
+def test_the_new_flavor_of_a_resize():
+    """The versioned notification of a resize has the new flavor at start and end, the unversioned one at the end
+    only."""
     start, end = rendered('instance.resize_prep.start'), rendered('instance.resize_prep.end')
     for sample in (start, end):
         payload = sample['versioned']['payload']

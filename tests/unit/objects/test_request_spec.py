@@ -1,4 +1,4 @@
-"""RequestSpec: made for a create, stored, and in the old dict forms (seed-map 3.7, 3.23)."""
+"""RequestSpec: made for a create, stored, and in the old dict forms."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_sizes_are_the_flavors(spec: RequestSpec) -> None:
 
 
 def test_hints_are_lists_inside_and_single_outside(spec: RequestSpec) -> None:
-    """seed-map 3.23: hints become lists."""
+    """Scheduler hints are lists in the object, and single values in the old dict form and for filters."""
     assert spec.scheduler_hints == {'same_host': [UUID, RP], 'group': ['g']}
     assert spec.get_scheduler_hint('group') == 'g'
     assert spec.get_scheduler_hint('same_host') == [UUID, RP]
@@ -125,8 +125,8 @@ def test_traits_of_the_root_are_sets_to_add_to(flavor: Flavor) -> None:
 
 
 def test_every_field_can_be_read(ctxt: RequestContext, flavor: Flavor) -> None:
-    """seed-map 3.21: a filter may walk all fields, of a new server's spec, of a stored one's and of one that travelled;
-    so it may the flavor's."""
+    """A filter may read every field of the request spec and its flavor, whether the spec is new, stored, or
+    received in a message."""
     new = RequestSpec.from_components(ctxt, instance_uuid=UUID, flavor=flavor)
     stored = RequestSpec.from_json(new.to_json(), ctxt)
     bare = RequestSpec(
@@ -228,7 +228,7 @@ def test_a_spec_travels_whole(ctxt: RequestContext, spec: RequestSpec) -> None:
 
 # -- the old dicts ------------------------------------------------------------------------------------
 def test_the_old_request_spec(spec: RequestSpec, flavor: Flavor) -> None:
-    """seed-map 3.7: request_spec is {image, instance_properties, instance_type, num_instances}."""
+    """The old form of a request spec has the keys image, instance_properties, instance_type and num_instances."""
     old = spec.to_legacy_request_spec_dict()
     properties = old.pop('instance_properties')
     assert old == {'image': IMAGE, 'instance_type': flavor, 'num_instances': 1}
@@ -269,7 +269,7 @@ def test_empty_filter_properties_are_left_out(ctxt: RequestContext, flavor: Flav
 
 
 def test_old_dicts_round_trip(ctxt: RequestContext, spec: RequestSpec) -> None:
-    """seed-map 3.7: to_legacy_request_spec_dict and from_primitives are inverse in what the dicts carry."""
+    """to_legacy_request_spec_dict and from_primitives are inverse in what the dicts carry."""
     spec.num_instances = 3
     request, properties = spec.to_legacy_request_spec_dict(), spec.to_legacy_filter_properties_dict()
     again = RequestSpec.from_primitives(ctxt, request, properties)
@@ -280,7 +280,7 @@ def test_old_dicts_round_trip(ctxt: RequestContext, spec: RequestSpec) -> None:
 
 
 def test_hydration_from_dicts(ctxt: RequestContext) -> None:
-    """seed-map 3.23: hints become lists; retry, limits, image, NUMA and PCI become objects."""
+    """From dicts hints become lists, and retry, limits, image, NUMA and PCI become objects."""
     spec = RequestSpec.from_primitives(
         ctxt,
         {

@@ -51,7 +51,7 @@ class Wire:
 
 
 def test_the_heartbeat_message(ctxt: RequestContext, service_id: int) -> None:
-    """seed-map 2.4: the captured message equals the field's."""
+    """The message of a heartbeat equals the one that was captured from Nova."""
     service = Service.get_by_args(ctxt, 'host1', 'nova-compute')
     ctxt.indirection = wire = Wire()
     service.report_count += 1
@@ -110,7 +110,7 @@ def test_create_gives_id_and_uuid(ctxt: RequestContext, cell: Database) -> None:
 def test_a_heartbeat_is_one_update_by_the_databases_clock(
     ctxt: RequestContext, cell: Database, service_id: int
 ) -> None:
-    """seed-map 2.4: last_seen_up is written when report_count changes."""
+    """A change of report_count sets last_seen_up by the database's clock, in one UPDATE."""
     service = Service.get_by_args(ctxt, 'host1', 'nova-compute')
     service.report_count += 1
     service.save()

@@ -1,4 +1,4 @@
-"""RPC declared once: versions, caps, drift. Rows 0.13 and 3.8 of the seed map."""
+"""RPC declared once: versions, caps, drift."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Example(RpcInterface):
 
 
 def test_what_is_newer_than_a_cap_is_left_out():
-    """Row 0.13."""
+    """Under a cap arguments that came later are left out, and the message has the older version."""
     for cap, version, args in (
         (None, '1.2', {'what': 1, 'more': 2}),
         ('1.2', '1.2', {'what': 1, 'more': 2}),
@@ -46,13 +46,13 @@ def test_what_is_newer_than_a_cap_is_left_out():
 
 
 def test_a_cap_below_the_floor_is_refused():
-    """Row 0.13."""
+    """A method that the cap does not have raises VersionCapError with both versions."""
     with pytest.raises(VersionCapError, match=r'1\.1.*1\.0'):
         Client(Example, Recorder(), '1.0').tell(CTXT, what=1)
 
 
 def test_select_destinations_under_a_cap_drops_what_is_ours():
-    """Row 3.8."""
+    """Under cap 4.5 select_destinations is sent with Nova's arguments only."""
     recorder = Recorder()
     Client(scheduler.Scheduler, recorder, '4.5').select_destinations(
         CTXT, spec_obj=None, instance_uuids=['u'], claim=False, time_left=1.0, operations=['o']

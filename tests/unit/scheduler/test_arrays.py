@@ -216,8 +216,8 @@ def test_what_is_given_back_leaves_no_trace(nodes, data):
 
 
 def test_what_was_given_away_counts_alike_everywhere():
-    """seed-map 3.18, 3.22: the table's columns, and a host as filters of single hosts see it; by the host's own
-    ratios."""
+    """Amounts that were chosen are subtracted alike in the table's columns and in the HostState that filters of
+    single hosts see, by the host's own ratios."""
     row = {
         **node(
             'a',

@@ -534,7 +534,7 @@ def test_pci_of_a_host_without_devices():
 
 
 class Dump(filters.BaseHostFilter):
-    """Reads every field that the field's HostState has (rows 0.22, 3.18, 3.19)."""
+    """A filter that reads every field of Nova's HostState."""
 
     run_filter_once_per_request = True
 
@@ -554,7 +554,7 @@ class Dump(filters.BaseHostFilter):
 
 
 def test_a_filter_of_an_operator_sees_every_field():
-    """Rows 0.22, 3.18, 3.21."""
+    """A filter of an operator can read every field of HostState and of the request spec."""
     one = Dump()
     host = state(
         running_vms=3, memory_mb_used=1024, disk_available_least=10, metadata={'rack': 'r1'}, servers=[server('a')]
@@ -572,7 +572,8 @@ def test_a_filter_of_an_operator_sees_every_field():
 
 
 def test_types_of_the_fields():
-    """Rows 3.18, 3.20, 3.21, 3.22: topology as an envelope, servers by uuid, metrics as objects, service read-only."""
+    """The fields of HostState have Nova's types: the topology is an envelope, servers are by uuid, metrics are
+    objects, and the service is read-only."""
     topology = objects.NUMATopology(
         cells=[
             objects.NUMACell(
@@ -613,7 +614,7 @@ def test_types_of_the_fields():
 
 @pytest.mark.parametrize(('cpu', 'ram', 'disk'), [(16.0, 1.5, 1.2), (0.5, 2.0, 3.0), (None, None, None)])
 def test_ratios_are_the_hosts_own(cpu, ram, disk):
-    """seed-map 3.22: each as the host's row has it, and with it the room on its NUMA cells; else the initial one."""
+    """The allocation ratios, and the room on the NUMA cells, are those of the host's row, else the initial ones."""
     host = state(cpu_allocation_ratio=cpu, ram_allocation_ratio=ram, disk_allocation_ratio=disk)
     cpu, ram, disk = cpu or 4.0, ram or 1.0, disk or 1.0
     assert (host.cpu_allocation_ratio, host.ram_allocation_ratio, host.disk_allocation_ratio) == (cpu, ram, disk)
@@ -621,7 +622,7 @@ def test_ratios_are_the_hosts_own(cpu, ram, disk):
 
 
 def test_a_filter_that_runs_once_is_left_out_for_further_servers():
-    """Row 0.22."""
+    """A filter with run_filter_once_per_request is not called for the second server of a request."""
     one = Dump()
     nova_names.BaseFilterHandler().get_filtered_objects([one], [state()], spec(), index=1)
     assert not hasattr(one, 'seen')
@@ -649,7 +650,8 @@ class ByNumber(Listed):
 
 
 def test_what_the_base_classes_let_a_filter_decide():
-    """Row 0.22: host_passes host by host, filter_all for all at once, run_filter_for_index for each server."""
+    """A filter may decide host by host (host_passes), for all hosts at once (filter_all), and whether it runs for a
+    server (run_filter_for_index)."""
     request, hosts = spec(), [state('a'), state('b'), state('c')]
     each, listed, numbered = Dump(), Listed(), ByNumber()
 
@@ -683,7 +685,7 @@ def test_which_filters_run_once_a_request_and_which_look_at_rebuilds():
 
 
 def test_rebuild_runs_only_filters_that_look_at_rebuilds():
-    """Rows 0.22, 1.22."""
+    """For a rebuild only filters with RUN_ON_REBUILD refuse hosts."""
     rebuild = spec(
         scheduler_hints={'_nova_check_type': ['rebuild']},
         image={'id': uuid(), 'properties': {'hw_architecture': 'aarch64'}},

@@ -64,7 +64,7 @@ both_ways = pytest.mark.parametrize('extra_specs', [BY_US, BY_PLACEMENT], ids=['
 
 
 def test_the_endpoint_is_as_declared(rig):
-    """Row 3.9."""
+    """The scheduler's endpoint has the methods and arguments of its declaration."""
     for interface, endpoint in rig.manager().endpoints():
         interface.check_server(endpoint)
     assert interface is Scheduler
@@ -124,7 +124,8 @@ def test_what_is_told_of_a_choice():
 
 
 def test_alternates_are_max_attempts_less_one(rig):
-    """seed-map 1.28"""
+    """A select returns the chosen host and max_attempts - 1 alternates, or the chosen host alone if the caller
+    wants no alternates."""
     for name in ('gpu1', 'gpu2', 'gpu3', 'gpu4'):
         rig.host(name)
     found = select(rig.manager(), spec())
@@ -149,7 +150,7 @@ def test_without_claim_placement_is_only_asked(rig):
 
 @both_ways
 def test_a_refusal_tells_the_amounts_of_each_kind(rig, caplog, extra_specs):
-    """seed-map 3.11: what was asked for, and the most that any host has of what is missing."""
+    """A refusal gives the amounts that were asked for, and the most that any host has of what is missing."""
     caplog.set_level(logging.INFO)
     trait(rig, rig.host('gpu1', (A, B, C), vcpus=3))
     trait(rig, rig.host('gpu2', (A,), vcpus=5))
@@ -168,7 +169,8 @@ def test_a_refusal_tells_the_amounts_of_each_kind(rig, caplog, extra_specs):
 
 
 def test_nothing_in_placement_says_what_was_asked_for(rig, caplog):
-    """seed-map 1.25"""
+    """If no host has the resources, NoValidHost says why. The log has the amounts and Nova's line that Placement has no
+    allocation candidates."""
     caplog.set_level(logging.INFO)
     rig.host('gpu1', (A,))
     with pytest.raises(errors.NoValidHost) as caught:
@@ -200,7 +202,8 @@ def test_what_placement_does_not_know_is_named(rig, extra_specs):
 
 
 def test_two_servers_do_not_share_the_last_device(rig):
-    """seed-map 1.30, 1.31: the first claim is given back."""
+    """If the second server of a request finds no free device, the request is refused and the claim of the first is
+    given back."""
     rig.host('gpu1', (A,))
     with pytest.raises(errors.NoValidHost):
         select(rig.manager(), spec(gpus=(1,)), [S1, S2])
@@ -217,7 +220,7 @@ def test_several_servers_get_different_devices(rig):
 
 
 def test_a_device_that_somebody_else_takes_meanwhile(rig):
-    """seed-map 1.30: 409, then the next candidate."""
+    """If Placement answers a claim with 409, the next candidate is claimed."""
     rig.host('gpu1', (A, B))
     providers = {row['name']: row['uuid'] for row in rig.placement.client.list_providers()}
     manager = rig.manager()
@@ -459,7 +462,8 @@ def test_silence_of_a_cell_gives_nothing_back(rig, tmp_path):
 
 @both_ways
 def test_a_refusal_gives_back_whatever_was_claimed_in_all_its_tries(rig, monkeypatch, extra_specs):
-    """Row 1.30: a host is heard again before the refusal: the choice is made anew, and refused as well."""
+    """If a host reports again before the refusal, the choice is made anew. When that is refused too, the claims of
+    both tries are given back."""
     monkeypatch.setattr('kilonova.scheduler.hosts.cells.DOWN_EVERY', 3600)
     trait(rig, rig.host('gpu1', (A,)))
     trait(rig, rig.host('gpu2', (B,), service={'last_seen_up': dt.datetime(2026, 1, 1)}))
@@ -479,7 +483,8 @@ def test_a_refusal_gives_back_whatever_was_claimed_in_all_its_tries(rig, monkeyp
 
 @both_ways
 def test_an_allocation_of_something_else_ends_the_whole_request(rig, extra_specs):
-    """Row 1.30: what was claimed for the server before goes back, what is there stays."""
+    """If a server has an allocation that this request did not make, the request is refused. The claims of the
+    earlier servers are given back, and that allocation stays."""
     root = rig.host('gpu1')
     trait(rig, root)
     rig.placement.client.claim(S2, {root: {'resources': {'VCPU': 1}}}, project_id='p', user_id='u')
@@ -663,7 +668,8 @@ def test_many_selects_at_once_share_nothing(rig):
 @both_ways
 @pytest.mark.parametrize('size', [1, 3])
 def test_a_subset_of_the_best_hosts_is_drawn_from(rig, extra_specs, size):
-    """seed-map 3.12: whether our own view or Placement answers."""
+    """With host_subset_size the host is drawn from the best ones, whether the candidates are read from our rows or
+    from Placement."""
     for name, used in (('best', 0), ('good', 20000), ('fair', 40000), ('worst', 60000)):
         trait(rig, rig.host(name, memory_mb_used=used))
     manager = rig.manager(filter_scheduler__host_subset_size=size)
@@ -930,7 +936,8 @@ def test_an_unknown_zone(rig):
 
 @pytest.mark.parametrize('node', ['gpu2', None])
 def test_a_rebuild_asks_no_placement(rig, node):
-    """seed-map 1.22"""
+    """A select for a rebuild returns the server's host without an allocation request, sends nothing to Placement,
+    and sends its notifications."""
     rig.host('gpu1')
     rig.host('gpu2')
     manager, told = rig.manager(), []
@@ -961,7 +968,7 @@ def test_a_rebuild_on_a_host_that_is_gone_is_refused(rig):
 
 
 def test_two_cells_in_one_request(rig):
-    """seed-map 1.27"""
+    """The servers of one request may get hosts of two cells. Each has alternates of its own cell only."""
     rig.host('gpu1')
     rig.host('gpu2', cell='cell2')
     found = select(rig.manager(), spec(flavor_values={'vcpus': 40}), [S1, S2])
@@ -989,7 +996,7 @@ def break_cell(rig, name, path):
 
 
 def test_a_cell_that_is_down_costs_its_hosts(rig, tmp_path, caplog):
-    """seed-map 1.27"""
+    """While the database of a cell does not answer, hosts of the other cells are chosen, and the log names the cell."""
     rig.host('gpu1')
     rig.host('gpu2', cell='cell2')
     break_cell(rig, 'cell2', tmp_path)
@@ -1026,7 +1033,7 @@ def test_silence_of_the_only_hosts_is_no_refusal(rig, tmp_path):
 
 
 def test_a_node_without_service_is_left_out(rig, caplog):
-    """seed-map 3.13"""
+    """A compute node without a service record is left out, and the log says so."""
     rig.host('gpu1', service={})
     with pytest.raises(errors.NoValidHost):
         select(rig.manager(), spec())
@@ -1034,7 +1041,7 @@ def test_a_node_without_service_is_left_out(rig, caplog):
 
 
 def test_aggregates_are_read_again_when_one_changed(rig):
-    """seed-map 3.13: each request sees them as they are by then."""
+    """A request sees the aggregates as they are when it arrives."""
     rig.host('gpu1')
     rig.host('gpu2')
     manager = rig.manager()
@@ -1101,7 +1108,7 @@ def test_aggregates_that_were_written_a_moment_ago_are_read_again(rig):
 
 
 def test_a_node_that_went_is_told_once(rig, caplog):
-    """seed-map 3.13"""
+    """A compute node that was deleted is no longer chosen, and the log says so once."""
     caplog.set_level(logging.INFO)
     rig.host('gpu1')
     manager = rig.manager()
@@ -1201,7 +1208,7 @@ def test_a_host_whose_row_makes_no_sense_is_left_out(rig, caplog):
 
 
 def test_a_disabled_host_is_no_candidate(rig):
-    """Row 1.23."""
+    """A host that is disabled in Placement is not chosen, and the refusal counts it as disabled."""
     root = rig.host('gpu1')
     rig.placement.client.set_host_disabled(root, True)
     with pytest.raises(errors.NoValidHost, match='1 host considered: 1 disabled'):

@@ -169,7 +169,7 @@ def test_a_host_whose_record_is_nonsense_costs_only_itself(rig, caplog):
 
 
 def test_a_prefilter_of_others_is_asked(rig, monkeypatch):
-    """Rows 1.23, 1.32."""
+    """A prefilter of another package changes the query to Placement."""
 
     def licences(query, request, facts):
         query.root_required.add('CUSTOM_LICENCE')
@@ -181,7 +181,7 @@ def test_a_prefilter_of_others_is_asked(rig, monkeypatch):
 
 
 def test_an_unknown_name_stops_the_start(rig):
-    """Rows 3.10, 3.16."""
+    """An unknown filter or weigher stops the start of the scheduler with an error that names it."""
     for options, error in (
         ({'enabled_filters': ['NoSuch']}, plugins.SchedulerHostFilterNotFound),
         ({'weight_classes': ['NoSuch']}, plugins.SchedulerWeigherNotFound),

@@ -1,4 +1,4 @@
-"""NUMATopologyFilter, HostState's cells, and the questions about dedicated CPUs. Row 1.24."""
+"""NUMATopologyFilter, HostState's cells, and the questions about dedicated CPUs."""
 
 from __future__ import annotations
 
@@ -161,14 +161,14 @@ def test_texts_of_hosts_that_change_are_not_kept() -> None:
     ],
 )
 def test_what_dedicated_cpus_are_asked_for(specs: dict[str, str], resources: str) -> None:
-    """Row 1.24."""
+    """A flavor with dedicated CPUs asks Placement for PCPU instead of VCPU."""
     asked = spec(specs)
     assert dict(build(asked, max_results=9).pairs())['resources'] == resources
     assert wants_dedicated_cpus(asked)
 
 
 def test_the_second_question_knows_no_dedicated_cpus() -> None:
-    """Row 1.24."""
+    """The second query for dedicated CPUs asks for VCPU and no longer for a hyperthreading trait."""
     asked = spec({**PINNED, 'hw:cpu_thread_policy': 'require'})
     assert dict(build(asked, max_results=9).pairs())['required'] == 'HW_CPU_HYPERTHREADING'
     pairs = dict(build(asked, max_results=9, pinning=False).pairs())

@@ -1,4 +1,4 @@
-"""What is asked of Placement besides the request's own needs (row 1.23)."""
+"""What is asked of Placement besides the request's own needs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def asked(request, *aggregates, **overrides):
 
 
 def test_a_zone_asks_for_its_aggregates():
-    """Row 1.23."""
+    """A request for a zone asks Placement for the aggregates of the zone."""
     query = run_prefilters(build(spec(), max_results=1), spec(availability_zone='z1'), {'z1': ['a2', 'a1']})
     assert ('member_of', 'in:a1,a2') in query.pairs()
 
@@ -42,7 +42,8 @@ def test_an_unknown_zone_ends_the_scheduling():
 
 @pytest.mark.parametrize(('on', 'bfv', 'asked'), [(True, False, True), (False, False, False), (True, True, False)])
 def test_image_type_support(on, bfv, asked):
-    """Row 1.23."""
+    """With query_placement_for_image_type_support the disk format of the image becomes a required trait, unless the
+    server boots from a volume."""
     request = spec(image={'id': uuid(), 'disk_format': 'qcow2'}, is_bfv=bfv)
     query = run_prefilters(build(request, max_results=1), request, scheduler__query_placement_for_image_type_support=on)
     assert ('COMPUTE_IMAGE_TYPE_QCOW2' in query.root_required) == asked
@@ -58,7 +59,8 @@ BOTH = ('three', {'filter_tenant_id_2': 'demo', 'filter_tenant_id': 'other'})
     [((OWN, THEIRS, BOTH), False, [[uuid('one'), uuid('three')]]), ((THEIRS,), False, []), ((), True, None)],
 )
 def test_projects_with_aggregates_of_their_own(aggregates, required, expected):
-    """Row 1.23."""
+    """With limit_tenants_to_placement_aggregate a project gets the hosts of its aggregates. If it has none and must
+    have one, the request is refused."""
     options = {
         'scheduler__limit_tenants_to_placement_aggregate': True,
         'scheduler__placement_aggregate_required_for_tenants': required,
@@ -80,7 +82,8 @@ def test_projects_with_aggregates_of_their_own(aggregates, required, expected):
     ],
 )
 def test_aggregates_that_ask_for_traits(extra_specs, image, forbidden):
-    """Row 1.23."""
+    """With enable_isolated_aggregate_filtering aggregates whose required traits the request does not ask for are
+    forbidden."""
     aggregates = (
         ('one', {'trait:CUSTOM_A': 'required'}),
         ('three', {'trait:CUSTOM_C': 'nice', 'rack': 'r1'}),
@@ -139,7 +142,7 @@ PLAIN = {'OWNER_NOVA'}
     ],
 )
 def test_traits_of_image_metadata(properties, expected):
-    """Row 1.23."""
+    """With image_metadata_prefilter properties of the image become required traits."""
     request = spec(image={'id': uuid(), 'properties': properties})
     assert asked(request, scheduler__image_metadata_prefilter=True).root_required == expected | PLAIN
     assert asked(request).root_required == PLAIN
@@ -175,7 +178,7 @@ def test_a_property_without_a_trait_asks_for_nothing(caplog):
     ],
 )
 def test_single_features(extra_specs, properties, expected):
-    """Row 1.23."""
+    """Extra specs and image properties of single features become required traits."""
     request = spec(extra_specs, image={'id': uuid(), 'properties': properties})
     assert asked(request).root_required == expected | PLAIN
 
@@ -187,7 +190,7 @@ def test_an_unknown_secret_security():
 
 @pytest.mark.parametrize(('value', 'expected'), [('true', {'COMPUTE_REMOTE_MANAGED_PORTS'}), ('false', set())])
 def test_remote_managed_ports(value, expected):
-    """Row 1.23."""
+    """A PCI request with remote_managed asks for the trait of remote-managed ports."""
     assert asked(spec(pci_requests=pci_requests(1, remote_managed=value))).root_required == expected | PLAIN
 
 

@@ -68,7 +68,7 @@ def test_a_refused_claim_leads_to_the_next_candidate_then_the_next_host():
 
 
 def test_a_host_without_candidates_is_skipped_with_a_message(caplog):
-    """seed-map 1.29"""
+    """A host without an allocation candidate is skipped, and the log says so."""
     caplog.set_level(logging.DEBUG)
     assert hosts_of(run(spec(), [host('a'), host('b')], room={'a': 0})) == ['b']
     assert 'Skipping host (a, a)' in caplog.text
@@ -89,7 +89,8 @@ def test_what_was_claimed_earlier_saves_a_server_that_no_host_can_take():
 
 
 def test_not_enough(caplog):
-    """seed-map 3.11: hosts that were found, not those there are; servers that were asked for."""
+    """If there are fewer hosts than servers, the log has Nova's lines with the hosts that were found and the
+    servers that were asked for."""
     caplog.set_level(logging.DEBUG)
     assert run(spec(), [host('a')], 2, room={'a': 8}) is None
     assert 'There are 1 hosts available but 2 instances requested to build.' in caplog.text
@@ -139,7 +140,8 @@ def test_what_is_being_claimed_is_waited_for(monkeypatch):
 
 
 def test_the_next_server_sees_what_the_first_took():
-    """seed-map 1.31, 3.18: RAM for the weigher, servers for the filter, room for the claim."""
+    """The next server of a request sees what the first one took: RAM for the weigher, servers for the filter, and
+    candidates for the claim."""
     view = View(host('a', memory_mb=100000), host('b', memory_mb=99000))
     plan = run(spec(), [], 4, view=view, weighers=[RAMWeigher()], filters=[NumInstancesFilter()])
     assert hosts_of(plan) == ['a', 'b', 'a', 'b']
@@ -173,7 +175,8 @@ SIZE = {'vcpus': 4, 'memory_mb': 2048, 'root_gb': 5, 'ephemeral_gb': 6, 'swap': 
 
 
 def test_a_host_has_less_of_everything_that_a_server_takes():
-    """seed-map 3.18: what filters compare and weighers weigh, and the repr that tells it."""
+    """After a host was chosen, its amounts that filters compare and weighers weigh, and its repr, are smaller by
+    what the server takes."""
     seen = Seen()
     run(
         spec(flavor_values=SIZE),
@@ -228,7 +231,7 @@ def test_servers_of_a_group_keep_apart():
 
 
 def test_debug_lines(caplog):
-    """seed-map 0.23, 3.12"""
+    """A select logs "Filtered", "Weighed" and "Selected host" at DEBUG."""
     caplog.set_level(logging.DEBUG)
     run(spec(), [host('a')])
     text = caplog.text
@@ -241,7 +244,7 @@ def test_debug_lines(caplog):
 
 
 def test_subset_draws_from_the_best():
-    """seed-map 3.12"""
+    """With host_subset_size 3 each of the three best hosts is drawn, and no other."""
     drawn = {
         hosts_of(
             run(
@@ -336,12 +339,12 @@ def names(values, text, caplog, hosts=('Host1', 'host2')):
     ],
 )
 def test_named_hosts(values, expected, text, caplog):
-    """seed-map 3.14"""
+    """Ignored, forced and requested hosts limit the choice, and the log says so."""
     assert names(values, text, caplog) == (expected, True)
 
 
 def test_filters_run_for_a_requested_host_and_not_for_a_forced_one():
-    """Row 3.14."""
+    """A filter may refuse a requested host. For a forced host filters do not run."""
     full = [host('a', running_vms=2)]
     assert hosts_of(run(spec(force_hosts=['a']), full, filters=[NumInstancesFilter()])) == ['a']
     assert run(spec(requested_destination=objects.Destination(host='a')), full, filters=[NumInstancesFilter()]) is None
@@ -371,7 +374,7 @@ class Stop(filters.BaseHostFilter):
 
 
 def test_the_log_says_who_sorted_out_how_many(caplog):
-    """Row 3.15."""
+    """The log has Nova's lines about the hosts that each filter left, and a summary when none is left."""
     caplog.set_level(logging.DEBUG, 'kilonova.scheduler.select')
     request = spec()
     assert run(request, [host('a'), host('b')], filters=[Dump(), First(), Refuse(), Dump()]) is None
@@ -389,7 +392,7 @@ def test_the_log_says_who_sorted_out_how_many(caplog):
 
 
 def test_a_filter_may_stop_filtering(caplog):
-    """Row 0.22."""
+    """A filter whose filter_all returns None stops filtering, and no host is chosen."""
     caplog.set_level(logging.DEBUG, 'kilonova.scheduler.select')
     assert run(spec(), [host()], filters=[Stop(), Dump()]) is None
     assert 'Filter Stop says to stop filtering' in caplog.text

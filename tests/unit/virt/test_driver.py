@@ -25,7 +25,7 @@ def test_guest_names_follow_the_template(tmp_path: Path, template: str, name: st
 def test_load_gives_conf_and_image_client_to_the_class_of_the_entry_point(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Row 1.32."""
+    """The driver's class is found by its entry point, and gets the configuration and the image client."""
     asked = []
 
     def manager(namespace: str, name: str, **kwargs: object) -> SimpleNamespace:

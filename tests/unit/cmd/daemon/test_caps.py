@@ -37,7 +37,8 @@ def add(database, host, version, binary='nova-compute'):
 
 
 def test_auto_is_what_the_oldest_service_understands(cloud, caplog):
-    """Looked up once, and again after SIGHUP. Row 3.8."""
+    """With `auto` the cap is the version that the oldest service understands. It is looked up once, and again after
+    SIGHUP."""
     caplog.set_level('INFO')
     conf, found, database = cloud
     levels = caps.RpcVersionCaps(conf, found)
@@ -181,7 +182,7 @@ def test_a_silent_database_refuses_no_start(parse, monkeypatch, caplog):
     ],
 )
 def test_pinned(parse, option, value, interface, cap):
-    """Row 3.8."""
+    """A version in [upgrade_levels] caps the interface that has this version, and no other."""
     assert options.cap(parse(sections=f'[upgrade_levels]\n{option} = {value}'), interface) == cap
 
 
@@ -198,8 +199,8 @@ def test_pinned(parse, option, value, interface, cap):
     ],
 )
 def test_a_cap_under_which_nothing_works_is_refused(parse, option, value, interface, more):
-    """Finding 3.5: below 1.27 stop and delete were answered with 500. The text names option, value and what is
-    accepted. Row 0.13."""
+    """A cap below 1.27 stops the start, because stop and delete would be answered with 500. The text names the
+    option, its value and what is accepted."""
     accepted = {version for name in (interface, *more) for version in versions.accepted(name)}
     with pytest.raises(cfg.Error) as refusal:
         options.cap(parse(sections=f'[upgrade_levels]\n{option} = {value}'), interface)

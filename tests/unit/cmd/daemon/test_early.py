@@ -50,7 +50,7 @@ def test_a_compute_loads_nothing_of_databases(tmp_path):
 
 
 def test_files_and_directories_of_the_command_line(tmp_path):
-    """Row 3.1."""
+    """Several --config-file and --config-dir are read in their order; of a directory the files *.conf by name."""
     folder = tmp_path / 'conf.d'
     folder.mkdir()
     for name in ('b.conf', 'a.conf', 'c.txt'):

@@ -183,7 +183,7 @@ def test_compute_that_never_served(conf):
 
 
 def test_compute_has_no_database(conf, monkeypatch):
-    """Row 2.1."""
+    """A compute sends its objects' calls to the conductor. An attempt to open a database raises DBNotAllowed."""
     told = []
     monkeypatch.setattr(base, 'set_indirection', told.append)
     part = compute.build(conf)

@@ -193,7 +193,7 @@ def test_bad_configuration_at_reload_changes_nothing(write_conf, monkeypatch, ca
 
 
 def test_a_line_of_a_request_tells_who_asked(parse):
-    """Row 3.4: the request's id, user and project in brackets."""
+    """A log line of a request has the request's id, user and project in brackets."""
     record = logging.LogRecord('kilonova.api', logging.INFO, __file__, 1, 'told', (), None)
     record.context = RequestContext(user_id='bob', project_id='p1', request_id='req-1', overwrite=False)
     line = formatters.ContextFormatter(config=parse()).format(record)
@@ -201,7 +201,8 @@ def test_a_line_of_a_request_tells_who_asked(parse):
 
 
 def test_whole_run(write_conf, monkeypatch, caplog):
-    """Rows 3.4, 3.9."""
+    """A daemon logs its start with its version and the options that nobody reads, and exits with 0 after SIGTERM.
+    If its parts cannot be built, it logs that it does not start and exits with 1."""
     caplog.set_level('INFO')
     monkeypatch.setattr(daemon.guru_meditation_report.TextGuruMeditation, 'setup_autorun', lambda *a, **k: None)
     monkeypatch.setattr(daemon.guru_meditation_report.TextGuruMeditation, 'register_section', lambda *a, **k: None)

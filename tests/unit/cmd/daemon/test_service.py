@@ -20,7 +20,8 @@ def row(databases):
 
 
 def test_record_is_made_and_reports(databases, caplog):
-    """Rows 2.3, 3.9: joining the group is told; the first report comes at once, the field's after 5 s."""
+    """A service that starts makes its record, logs Nova's line of a new group member and reports at once (Nova:
+    after 5 s)."""
     caplog.set_level('DEBUG')
     record = ServiceRecord(databases.main, host='ctl1', binary='nova-scheduler', interval=60)
     record.start()

@@ -1,4 +1,4 @@
-"""kilonova-manage periodic list, and what /health tells of periodic tasks. Row 2.24."""
+"""kilonova-manage periodic list, and what /health tells of periodic tasks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def daemon(parse):
 
 
 def test_what_running_daemons_tell(run, daemon):
-    """Row 2.24."""
+    """`kilonova-manage periodic list` shows each task of a running daemon with its spacing, its last run and the
+    result."""
     url = f'http://127.0.0.1:{daemon}/health'
     code, lines = run('periodic', 'list', '--url', url, '--format', 'json')
     off, update = json.loads('\n'.join(lines))

@@ -108,8 +108,8 @@ def wanting(rp):
 
 
 def test_a_refused_claim_is_the_next_hosts_turn_and_a_failure_gives_all_back():
-    """Row 1.30: None says that the next host is to be asked; what was claimed for the servers before goes back, and
-    nothing of anybody else."""
+    """A refused claim returns None, after which the next host is tried. A failure gives back what was claimed for
+    the earlier servers of the request, and no other allocation."""
     placement = Placement('gone')
     placement.held['somebody'] = amounts(other={'GPU': 1})
     claims = Claims(placement, question(), Caller(), project_id='p', user_id='u', host_of=lambda rps: None)

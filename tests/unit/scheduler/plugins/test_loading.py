@@ -66,7 +66,7 @@ def names(loaded):
 
 
 def test_enabled_filters_in_their_order(installed):
-    """Row 0.22."""
+    """Enabled filters are loaded in the order of the option, and get the configuration."""
     installed[plugins.FILTERS].append(('Own', OWN))
     made = conf(filter_scheduler__enabled_filters=['Own', 'AllHostsFilter'])
     loaded = plugins.load_filters(made)
@@ -77,7 +77,7 @@ def test_enabled_filters_in_their_order(installed):
 @pytest.mark.parametrize('path', [f'{__name__}.Own', f'{__name__}.several'])
 @pytest.mark.parametrize('everything', filters.ALL_FILTERS)
 def test_paths_beside_what_is_installed(installed, path, everything):
-    """Rows 0.22, 1.32."""
+    """available_filters may name classes by their paths, beside those that are installed."""
     loaded = plugins.load_filters(
         conf(
             filter_scheduler__available_filters=[everything, path],
@@ -105,7 +105,7 @@ def test_paths_of_the_fields_own_filters_and_weighers_mean_ours(installed, path)
 
 
 def test_an_unknown_filter_is_named_with_those_there_are(installed):
-    """Rows 3.10, 3.16."""
+    """An unknown filter raises SchedulerHostFilterNotFound, which names it and the filters that exist."""
     with pytest.raises(
         plugins.SchedulerHostFilterNotFound, match=r'Scheduler Host Filter NoSuch could not be found.*AllHostsFilter'
     ):
@@ -113,7 +113,7 @@ def test_an_unknown_filter_is_named_with_those_there_are(installed):
 
 
 def test_filters_that_run_by_default():
-    """Row 3.17."""
+    """The default of enabled_filters has seven filters, and each loads."""
     made = conf()
     assert made.filter_scheduler.enabled_filters == [
         'ComputeFilter',
@@ -129,13 +129,15 @@ def test_filters_that_run_by_default():
 
 @pytest.mark.parametrize('gone', ['RetryFilter', 'AvailabilityZoneFilter', 'RamFilter', 'DiskFilter', 'CoreFilter'])
 def test_filters_that_the_field_dropped_are_named(gone):
-    """Row 3.17: Placement, zones and alternates do their work; whoever still enables one is told."""
+    """A filter that Nova has dropped, because Placement, zones or alternates do its work, is named in an error if
+    it is enabled."""
     with pytest.raises(plugins.SchedulerHostFilterNotFound, match=gone):
         plugins.load_filters(conf(filter_scheduler__enabled_filters=['ComputeFilter', gone]))
 
 
 def test_a_name_that_two_packages_bring_stops_the_start(installed):
-    """Row 1.32."""
+    """A filter or weigher whose name two packages use raises PluginNameClash if it is enabled. A class path chooses
+    one of them."""
     installed[plugins.FILTERS].append(('AllHostsFilter', OWN))
     with pytest.raises(plugins.PluginNameClash, match=r'AllHostsFilter of kilonova\.scheduler') as told:
         plugins.load_filters(conf(filter_scheduler__enabled_filters=['AllHostsFilter']))
@@ -191,7 +193,8 @@ def test_a_plugin_that_can_not_be_made_is_named(installed):
 
 
 def test_an_entry_point_that_does_not_load_is_named(installed):
-    """Row 3.10."""
+    """An enabled filter whose entry point does not load raises PluginNotLoadable. Filters that are not enabled are
+    not loaded."""
     installed[plugins.FILTERS].append(('Broken', 'acme_no_such_package:Broken'))
     with pytest.raises(plugins.PluginNotLoadable, match='acme_no_such_package'):
         plugins.load_filters(conf(filter_scheduler__enabled_filters=['Broken']))
@@ -218,7 +221,7 @@ def test_an_unknown_weigher_is_named(installed):
 
 
 def test_whatever_is_installed_can_be_enabled():
-    """Rows 1.32, 3.17: each entry point of ours loads."""
+    """Every entry point of ours loads and can be enabled."""
     everything = plugins._Installed(plugins.FILTERS).names
     assert names(plugins.load_filters(conf(filter_scheduler__enabled_filters=everything))) == everything
     assert sorted(names(plugins.load_weighers(conf()))) == plugins._Installed(plugins.WEIGHERS).names
@@ -241,7 +244,7 @@ def test_prefilters_of_others_run_after_ours(installed):
 
 
 def test_prefilters_are_entry_points_like_those_of_others():
-    """Row 1.32: what setup.cfg names is all there is, and it stays in its order."""
+    """The prefilters are exactly those that setup.cfg names, in their order."""
     written = configparser.ConfigParser()
     written.optionxform = str
     written.read(HERE.parents[4] / 'setup.cfg')
@@ -463,7 +466,7 @@ def test_every_name_of_the_field_is_something(namespace):
 
 
 def test_names_of_modules_that_plugins_import(namespace):
-    """Row 3.21."""
+    """Plug-ins can import the names of Nova's modules that they need. Any other module of Nova raises ImportError."""
     assert isinstance(state(), namespace['host_manager'].HostState)
     assert namespace['context'].get_admin_context().is_admin
     assert namespace['context'].RequestContext(user_id='u').user_id == 'u'
@@ -713,7 +716,8 @@ def run_scheduler(acme, tmp_path, text):
 
 
 def test_an_installed_package_is_enabled_by_configuration_alone(acme, tmp_path):
-    """Rows 3.18, 3.19, 3.21: a filter written for Nova prints every field and passes; a weigher, too."""
+    """An installed package with a filter and a weigher written for Nova is enabled by configuration alone. The
+    filter prints every field and passes."""
     done = run_scheduler(acme, tmp_path, '[filter_scheduler]\nenabled_filters = ComputeFilter,RackFilter,DumpFilter\n')
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()

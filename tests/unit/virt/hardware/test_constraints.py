@@ -1,4 +1,4 @@
-"""Row 1.9: what flavors and images ask of NUMA cells, CPUs and pages, and what is refused (always with 400)."""
+"""What flavors and images ask of NUMA cells, CPUs and pages, and what is refused (always with 400)."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ REFUSED: list[tuple[dict[str, str], dict[str, str], type[Exception]]] = [
 
 @pytest.mark.parametrize(('specs', 'image', 'error'), REFUSED, ids=[one[2].__name__ for one in REFUSED])
 def test_what_is_refused(specs: dict[str, str], image: dict[str, str], error: type[Exception]) -> None:
-    """Row 1.9."""
+    """Contradictory extra specs and image properties raise an error with the HTTP code 400."""
     with pytest.raises(error) as raised:
         topology(specs, image)
     assert getattr(raised.value, 'code', None) == 400

@@ -88,7 +88,7 @@ def test_cores_without_threads_have_no_siblings() -> None:
 
 
 def test_envelope() -> None:
-    """Row 3.20: NUMATopology, NUMACell, NUMAPagesTopology with pages of 4, 2048 and 1048576 KiB."""
+    """The envelope of a host's topology is Nova's NUMATopology, with cells and pages of 4, 2048 and 1048576 KiB."""
     offer = Offer(frozenset({0}), frozenset({1}), pages={(0, 2048): 3})
     cell = HostCell(0, frozenset({0, 1}), 4096, (frozenset({0, 1}),), 0, {4: 262144, 2048: 512, 1048576: 2})
     topology = json.loads(numa.topology_of([cell], offer).to_json())  # type: ignore[union-attr]

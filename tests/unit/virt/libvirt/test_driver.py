@@ -131,7 +131,8 @@ def test_no_xml_stays_where_the_disks_came_from(rig: Any) -> None:
 
 
 def test_a_boot_has_one_hostdev_and_a_bigger_flavor_two(rig: Any) -> None:
-    """Seed-map 0.4 and 0.5: different devices, and XML that names nothing but their addresses."""
+    """A boot with one GPU has one hostdev, with two GPUs two different ones. Their XML has nothing but their
+    addresses."""
     for number, addresses in enumerate([(GPU,), (GPU, GPU2)]):
         hostdevs = shown(rig, spawn(rig, *addresses, id=number + 1)).findall('devices/hostdev')
         assert [hostdev.get('managed') for hostdev in hostdevs] == ['yes'] * len(addresses)
@@ -139,7 +140,8 @@ def test_a_boot_has_one_hostdev_and_a_bigger_flavor_two(rig: Any) -> None:
 
 
 def test_resize_grows_the_disk_and_revert_has_the_old_size(rig: Any) -> None:
-    """Row 0.18."""
+    """A resize gives the guest the new vCPUs, memory, hostdevs and disk size. A revert starts the guest with the
+    old disk."""
     instance = spawn(rig, GPU)
     old, new = instance.flavor, new_flavor(vcpus=16, memory_mb=65536, root_gb=3)
     disk_info = rig.here.moves.migrate_disk_and_power_off(instance, rig.there.moves.prepare_move(), new)
@@ -235,7 +237,7 @@ def test_a_leftover_of_another_move_is_not_the_server(rig: Any) -> None:
 def test_devices_for_guests_that_cannot_have_any_stop_the_build_before_its_disks(
     rig: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Row 0.20."""
+    """Devices for a guest that can have none stop the build before an image is fetched or a disk is made."""
     object.__setattr__(rig.here.host.settings, 'virt_type', 'lxc')
     instance = new_instance()
     with pytest.raises(errors.PciDeviceUnsupportedHypervisor):
@@ -300,7 +302,7 @@ def test_a_guest_that_does_not_go_is_asked_again_and_then_cut(rig: Any, monkeypa
 
 
 def test_the_log_tells_the_story(rig: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """Seed-map 1.41, and the lines of reboots and deletes. Row 0.12."""
+    """Builds, reboots and deletes log Nova's lines, the guest's XML among them."""
     caplog.set_level('DEBUG')
     instance = spawn(rig, GPU)
     rig.here.power.power_off(instance, timeout=5)

@@ -1,4 +1,4 @@
-"""Which images a host keeps: those that a disk reads from, of whatever host that shares the directory. Row 2.20."""
+"""Which images a host keeps: those that a disk reads from, of whatever host that shares the directory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def bases(rig: Any, host: str = 'gpu1') -> list[Path]:
 
 
 def test_a_base_stays_while_a_disk_reads_from_it(libvirt_rig: Any) -> None:
-    """Row 2.20: Ephemeral and swap disks have bases, too; when the server has gone all of them may go."""
+    """Base files of root, ephemeral and swap disks stay while a disk reads from them. After the delete all of them
+    may be removed."""
     instance = new_instance(flavor=new_flavor(ephemeral_gb=1, swap=1))
     driver = libvirt_rig.here
     driver.guests.spawn(instance, image_meta())
@@ -44,7 +45,7 @@ def test_what_is_kept_of_a_move_counts(libvirt_rig: Any) -> None:
 
 
 def test_hosts_that_share_their_storage_keep_each_others_bases(shared_rig: Any) -> None:
-    """Row 2.20."""
+    """A host does not remove the base file of a disk of another host that shares its directory."""
     rig, instance = shared_rig, new_instance()
     rig.there.guests.spawn(instance, image_meta())
     assert rig.here.disks.list_directories() == []

@@ -10,7 +10,7 @@ from tests.unit.virt.libvirt.domain.conftest import Configure
 
 
 def test_elements_stand_in_the_fields_order(configure: Configure) -> None:
-    """Row 1.41."""
+    """The elements of the domain XML are in Nova's order."""
     domain = configure(
         *CONFIGURATORS,
         disks=(GuestDisk('/i/disk', 'qcow2'),),

@@ -1,4 +1,4 @@
-"""CPUs and memory: how many, what the guest sees of them, its place on the host's NUMA cells. Row 1.41."""
+"""CPUs and memory: how many, what the guest sees of them, its place on the host's NUMA cells."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def domain(configure: Configure, specs: dict[str, str], vcpus: int = 2, **more: 
 
 
 def test_memory_in_kib(configure: Configure) -> None:
-    """Row 1.41."""
+    """The domain XML has the flavor's memory in KiB."""
     assert configure(MemoryConfigurator(), flavor={'memory_mb': 2048}).findtext('memory') == '2097152'
 
 
@@ -73,7 +73,7 @@ def test_memory_in_kib(configure: Configure) -> None:
     ],
 )
 def test_cpu(configure: Configure, settings: dict[str, Any], cpu: str) -> None:
-    """Row 1.41."""
+    """The domain XML has the flavor's vCPUs and the CPU mode of the host's options."""
     domain = configure(CpuConfigurator(), settings=settings, flavor={'vcpus': 2})
     assert domain.findtext('vcpu') == '2'
     assert text(domain.find('cpu')) == cpu
@@ -144,7 +144,7 @@ def test_the_first_model_with_what_traits_require(configure: Configure, asked: d
 def test_the_guests_of_the_reference(
     configure: Configure, specs: dict[str, str], cputune: str, numatune: str, cells: str
 ) -> None:
-    """Row 1.41."""
+    """The CPU and NUMA elements of a guest are those that were captured from Nova."""
     found = domain(configure, specs)
     assert text(found.find('cputune')) == f'<cputune>{cputune}</cputune>'
     assert text(found.find('numatune')) == f'<numatune>{numatune}</numatune>'

@@ -52,7 +52,7 @@ def test_rng(configure: Configure, asked: dict[str, Any], rng: str) -> None:
 
 
 def test_nothing_but_the_address(configure: Configure) -> None:
-    """Row 0.4."""
+    """The XML of a hostdev has nothing but the address of its device. libvirt adds driver and alias."""
     domain = configure(HostdevConfigurator(), hostdevs=(PciFunction('0000:08:00.0'),))
     assert text(domain.find('devices')) == f'<devices>{GPU}</devices>'
 
@@ -85,7 +85,7 @@ def test_mediated_devices_beside_a_function(configure: Configure) -> None:
 
 @pytest.mark.parametrize('virt_type', ['lxc', 'parallels'])
 def test_guests_that_cannot_have_any(configure: Configure, virt_type: str) -> None:
-    """Seed-map 0.20."""
+    """A virtualisation type without PCI passthrough raises PciDeviceUnsupportedHypervisor."""
     with pytest.raises(errors.PciDeviceUnsupportedHypervisor, match=virt_type):
         configure(HostdevConfigurator(), settings={'virt_type': virt_type}, hostdevs=(PciFunction('0000:08:00.0'),))
 

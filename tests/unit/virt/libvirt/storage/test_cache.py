@@ -190,7 +190,8 @@ def age_of(path: Path) -> float:
 
 
 def test_what_nobody_used_for_long_goes(base: Path, image_file: Path) -> None:
-    """Row 2.20: what is in use stays and is young afterwards; leftovers of downloads go with their age."""
+    """A cached image that no disk has used for long is removed. One in use stays and counts as new. Leftovers of
+    downloads are removed by their age."""
     cache = new_cache(base)
     fetch(base, image_file)
     for name in ('used', 'young', 'old', 'old.part', f'{NAME}.converted'):

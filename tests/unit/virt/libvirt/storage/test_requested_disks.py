@@ -212,7 +212,7 @@ def test_hardware_of_the_root_disk(libvirt_rig: Any) -> None:
 
 @pytest.mark.skipif(not shutil.which('isoinfo'), reason='isoinfo is not installed')
 def test_tags_are_told_in_the_config_drive(libvirt_rig: Any) -> None:
-    """Row 1.36."""
+    """The config drive lists the tagged disks of the request with bus, address and path."""
     instance = spawn(libvirt_rig, *EPHEMERALS, config_drive='True')
     text = subprocess.run(
         [

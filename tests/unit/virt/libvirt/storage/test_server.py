@@ -169,7 +169,8 @@ def test_an_unformatted_name_is_never_guessed_from_the_file(make: Any) -> None:
 
 
 def test_growing_adds_what_the_new_flavor_has(make: Any) -> None:
-    """Row 0.18."""
+    """Growing the disks resizes the root disk, and adds or resizes the ephemeral and swap disks of the new flavor.
+    It may be repeated."""
     disks, instance = make(), new_instance()
     disks.create(instance, image_meta())
     instance.flavor = new_flavor(root_gb=2, ephemeral_gb=1, swap=1)

@@ -1,4 +1,4 @@
-"""Rows of the seed map that cross the whole cloud; each test names its own."""
+"""The order of RPC methods, the log lines and the locks of boots and moves, through the whole cloud."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from kilonova.virt.parts.guests import GuestFailed
 
 
 def test_a_move_claims_the_new_flavors_amounts_and_says_so(cloud, caplog):
-    """Rows 0.10, 0.11: the field's lines on the destination, with the new flavor's memory, disk and vCPUs."""
+    """The destination of a move logs Nova's lines "Attempting claim", "Claim successful" and "Migrating" with the
+    memory, disk and vCPUs of the new flavor."""
     server = cloud.boot(cloud.flavor(gpus=1, vcpus=2, ram=1024, disk=2))
     with caplog.at_level(logging.INFO):
         cloud.action(server, 'resize', {'flavorRef': cloud.flavor(gpus=2, vcpus=4, ram=2048, disk=3)})
@@ -28,7 +29,7 @@ def test_a_move_claims_the_new_flavors_amounts_and_says_so(cloud, caplog):
 
 
 def test_resize_and_cold_migrate_go_through_migrate_server(cloud):
-    """Row 0.14: both are migrate_server; what tells them apart is in the row of the operation."""
+    """Resize and cold migration are both sent as migrate_server. The operation row tells them apart."""
     asked = []
 
     def on_message(kind, topic, server, method, args, deliver):
@@ -53,8 +54,8 @@ def test_resize_and_cold_migrate_go_through_migrate_server(cloud):
 
 
 def test_the_steps_of_a_boot_in_order(make_cloud, caplog):
-    """Rows 0.21, 1.1, 1.12, 1.18, 1.21, 1.22: the field's methods in its order, the scheduler's a call; the alternates
-    stay with the conductor, which tells a host which attempt its build is."""
+    """A boot sends Nova's RPC methods in Nova's order, and select_destinations is a call. The alternates stay with
+    the conductor, which tells the host the number of the attempt."""
     cloud = make_cloud(periodic_enable=False, report_interval=3600)
     told = []
 
@@ -81,7 +82,7 @@ def test_the_steps_of_a_boot_in_order(make_cloud, caplog):
 
 
 def test_a_host_where_builds_fail_comes_last(cloud):
-    """Row 1.34: the next host takes the server, and the failing one is passed over until a build works there."""
+    """When a build fails, the next host takes the server. The failing host is chosen last until a build works there."""
     flavor = cloud.flavor()
     # More room on gpu1 makes it the first choice.
     cloud.boot(cloud.flavor(vcpus=4, ram=8192), availability_zone='nova:gpu2')
@@ -104,8 +105,7 @@ def test_a_host_where_builds_fail_comes_last(cloud):
 
 
 def test_a_boot_tells_which_hosts_were_filtered_and_weighed(cloud, caplog):
-    """Rows 0.23, 3.12: both lines at DEBUG, and the host that was selected, as a boot through the front door meets
-    them."""
+    """A boot logs "Filtered", "Weighed" and "Selected host" at DEBUG."""
     with caplog.at_level(logging.DEBUG, logger='kilonova.scheduler'):
         server = cloud.boot(cloud.flavor(gpus=1))
     assert cloud.status(server) == 'ACTIVE'
@@ -161,7 +161,7 @@ def watched(cloud):
 
 
 def test_whatever_a_host_does_with_a_guest_it_does_under_its_lock(watched):
-    """Row 1.33: one lock a server, held by each order for as long as the driver works on the guest."""
+    """Each operation holds the one lock of its server for as long as the driver works on the guest."""
     cloud, seen = watched
     small, large = cloud.flavor(gpus=1), cloud.flavor(gpus=2)
     server = cloud.boot(small)
