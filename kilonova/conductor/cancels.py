@@ -1,8 +1,8 @@
 """``Cancels``, which tells hosts that an operation on which they work was cancelled.
 
 A delete is accepted while another operation of the server runs. Its row waits until the running operation has ended.
-The conductor that finds the waiting row cancels the running operation with this module (operations.md, rule 17). Each
-sweep sends the cancel again, because the message to a host may be lost.
+The conductor that finds the waiting row cancels the running operation with this module (operations.md, rule 17). The
+cancel is sent again every few seconds, because the message to a host may be lost.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ LOG = logging.getLogger(__name__)
 class Cancels:
     """Tells hosts that an operation was cancelled.
 
-    ``before`` finds the cancelled operations of a delete that waits for them, ``again`` repeats the cancel of one
-    operation.
+    ``before`` sends the cancel of each operation for which a delete waits, and ``again`` that of one operation.
     """
 
     def __init__(self, env: Environment) -> None:
@@ -35,7 +34,7 @@ class Cancels:
 
         ``uuid`` is the uuid of the delete's operation row. The hosts end their calls, so that the conductor which owns
         a running operation undoes it at once. If no operation of the server runs any more, the delete is started.
-        Never raises, because the next sweep tries again.
+        Never raises, because the periodic search for waiting rows (``sweep``) tries again.
         """
         try:
             with db.read() as conn:
@@ -83,7 +82,7 @@ class Cancels:
         self._env.runner.wake(db, [row.uuid], urgent=True)
 
     def _elsewhere(self, db: Database, uuid: str) -> None:
-        """Search the operation row in all databases except ``db``, and wake the runner for it where it exists."""
+        """Search all databases except ``db`` for the operation row. If it exists, let this process run it."""
         for other in self._env.all_databases():
             if other is not db:
                 with other.read() as conn:

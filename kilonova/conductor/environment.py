@@ -30,10 +30,10 @@ LOG = logging.getLogger(__name__)
 
 
 class RunnerInterface(Protocol):
-    """Methods of the runner (``runner.Runner``) that operations and flows call."""
+    """Methods of ``runner.Runner``, for the code that runs in its worker threads."""
 
     def finished(self, work: Any, retry_in: float | None = None) -> None:
-        """Remove an operation from the runner.
+        """Forget an operation that this process no longer runs.
 
         If ``retry_in`` is given, the runner tries to take the operation's row again after that many seconds.
         """
@@ -42,10 +42,10 @@ class RunnerInterface(Protocol):
         """Take the operation rows with these uuids from a database and run their operations."""
 
     def was_cancelled(self, db: engine.Database, uuid: str) -> None:
-        """Tell the hosts of a cancelled operation that it was cancelled, and wake this runner for the operation row."""
+        """Tell the hosts of a cancelled operation that it was cancelled, and try to take its row to undo it."""
 
     def holds(self, uuid: str) -> bool:
-        """Return whether the operation with this uuid is queued, waiting or running in this runner."""
+        """Return whether this process already has the operation with this uuid: queued, waiting or running."""
 
 
 class HostsNotReporting(Unanswered):

@@ -52,9 +52,9 @@ class Expires:
     Attributes:
         name: Nova's name of the periodic task.
         option: Option of [DEFAULT] with the seconds after which the limit is over; 0 or less means never.
-        find: ``find(conn, seconds, limit)`` returns the servers whose time limit is over, oldest first.
-        accept: ``accept(env, db, due)`` acts on one result of ``find``. Returns the uuid of the operation to run, or
-            None if no operation must be run.
+        find: ``find(conn, seconds, limit)`` returns up to ``limit`` servers whose time limit is over, oldest first.
+        accept: ``accept(env, db, due)`` accepts an operation for one server of ``find``. Returns the uuid of the
+            operation that the runner must run, or None.
         urgent: Whether the operation that ``accept`` returns is urgent.
         spacing: Option of [DEFAULT] with the seconds between two checks. If None, ``PERIOD`` seconds pass between two
             checks, or the time limit itself if it is shorter.

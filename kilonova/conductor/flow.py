@@ -68,7 +68,7 @@ class Flow(Generic[OutputsT]):
     def run(self, work: Work[OutputsT]) -> None:
         """Run the operation from the position in its row to its end, or undo it.
 
-        Returns when the operation has ended, its row was released for a retry, or another conductor owns the row.
+        Returns when the operation has ended, when it must be retried later, or when another conductor owns its row.
         Raises WaitingForHostSlot if the host to be called already has the maximum number of simultaneous calls.
         """
         try:
@@ -108,9 +108,10 @@ class Flow(Generic[OutputsT]):
             self._failed(work, error)
 
     def _gone(self, work: Work[OutputsT], error: KeyGone) -> None:
-        """Read the operation row after a host refused a call, because the row has ended, was cancelled or has advanced.
+        """Handle a call that a host refused because the operation had ended, was cancelled or had advanced.
 
-        If another conductor owns the row, the operation is removed from this runner. Otherwise it has failed.
+        The operation row is read. If another conductor owns it, the operation is removed from this runner. Otherwise
+        the operation has failed.
         """
         try:
             became = work.standing()
@@ -162,7 +163,7 @@ class Flow(Generic[OutputsT]):
     def unwind(self, work: Work[OutputsT]) -> None:
         """Undo the failed step and the steps before it, newest first, and write the server's state after the failure.
 
-        A ``forward_only`` flow undoes nothing. If an undo or the last write fails, the row is released for a retry.
+        A ``forward_only`` flow undoes nothing. If an undo or the last write fails, the operation is retried later.
         """
         if not self.forward_only:
             for position, step in reversed(list(enumerate(self.steps[: work.position + 1]))):
@@ -190,7 +191,7 @@ class Flow(Generic[OutputsT]):
             raise
         except Exception as error:
             LOG.exception(
-                'Operation %s (%s): could not write its end state; it will be retried',
+                'Operation %s (%s): could not write the final state of its server; it will be retried',
                 work.uuid,
                 self.name,
                 instance_uuid=work.instance_uuid,

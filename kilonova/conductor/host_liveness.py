@@ -68,7 +68,7 @@ class HostLiveness:
 
     def __init__(self, service_down_time: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._down_time, self._clock = service_down_time, clock
-        # Seconds without any report that count as a gap. Each host reports at least twice in service_down_time.
+        # Seconds without a report of any host of a cell that count as a gap. Each host reports at least twice as often.
         self._gap = service_down_time / 2
         # Seconds between two checks. Three checks fit into the shortest gap, so that no gap is missed.
         self.period = service_down_time / 6
@@ -78,9 +78,9 @@ class HostLiveness:
         self._lock = threading.Lock()
 
     def cut_off(self) -> None:
-        """Note that this conductor was cut off from the message queue until now.
+        """Record that this conductor could not use the message queue until now.
 
-        Missing reports of that time don't count as a sign that hosts are down.
+        If a host did not report in that time, this does not count as a sign that the host is down.
         """
         self._cut_off = self._clock()
 
@@ -132,7 +132,7 @@ class HostLiveness:
         return heard is None or heard.forced_down
 
     def was_down(self, db: Database, host: str) -> bool:
-        """Return whether a host was down at the last check, by ``look`` or by ``is_down``."""
+        """Return whether the host was down when it was last checked. Runs no SQL statement."""
         with self._lock:
             return host in self._down.get(db.url, ())
 
@@ -184,7 +184,7 @@ class HostLiveness:
         found = [
             heard for heard in quiet if not heard.forced_down and not self._given_up(cell, heard.age, heard.newest)
         ]
-        # Disabled hosts are ignored here, because the scheduler gives them no servers, whether they report or not.
+        # Disabled hosts are left out, because the scheduler gives them no servers, whether they report or not.
         unsure = any(not heard.disabled for heard in found)
         with self._lock:
             if cell.doubtful and not unsure:
@@ -199,8 +199,9 @@ class HostLiveness:
             cell = self._cells.get(key)
             unheard = cell is not None and now - cell.looked > self._gap
             if cell is None:
-                # If no host has reported recently, the time before the start of this process counts as unchecked.
-                # Conductors and hosts may all be starting at the moment, for example after a power failure.
+                # Hosts may be starting at the same time as this process, for example after a power failure.
+                # So if no host has reported recently, the time before the start of this process does not count as an
+                # outage.
                 cell = self._cells[key] = (
                     _Cell(now, newest, now) if newest_age <= self._gap else _Cell(None, newest, now, deaf=now)
                 )

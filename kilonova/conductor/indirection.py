@@ -36,8 +36,8 @@ def _remotable(holder: object, objname: str, objmethod: str) -> Callable[..., An
 def _reply(result: Any, versions: dict[str, str]) -> Any:
     """Return a result with its objects serialized in the versions that the calling process understands.
 
-    ``versions`` is a dict from the name of an object to its version there. Objects in lists are serialized, too. Other
-    results are returned unchanged.
+    ``versions`` is a dict from the name of an object to the version that the calling process has. Objects in lists are
+    serialized, too. All results that are not objects are returned unchanged.
     """
     if isinstance(result, KilonovaObject):
         name = result.obj_name()
@@ -120,7 +120,7 @@ class ObjectCalls:
     ) -> dict[str, Any]:
         """Return the object serialized in the versions that the calling process knows.
 
-        ``object_versions`` is a dict from the name of an object to its version there.
+        ``object_versions`` is a dict from the name of an object to the version that the calling process knows.
         """
         return objinst.obj_to_primitive(
             target_version=object_versions[objinst.obj_name()], version_manifest=object_versions

@@ -32,7 +32,8 @@ class ConductorLease:
 
     Attributes:
         db: The database.
-        owner: Owner id of this process in the database. A new id is made when the lease has expired.
+        owner: Id under which this process owns operation rows in the database. A new id is made when the lease has
+            expired.
         renewed: Time by the monotonic clock when the last successful renewal was sent; None while there is no lease.
         lock: Lock that is held during a renewal.
     """
@@ -56,7 +57,7 @@ class Leases:
         self._lock = threading.Lock()
 
     def owner_in(self, db: Database) -> str:
-        """Return the owner id that this process currently uses in a database."""
+        """Return the id under which this process currently owns operation rows in a database."""
         return self._of(db).owner
 
     def check(self, db: Database, owner: str) -> None:
@@ -85,7 +86,10 @@ class Leases:
             LOG.warning('Could not renew the lease in database %s: %s', db.name, error)
 
     def drop(self) -> None:
-        """Release all rows of this process and delete its leases, because the process ends."""
+        """Give up all operation rows of this process and delete its leases, because the process ends.
+
+        Other conductors can then take the rows at once.
+        """
         for lease in list(self._leases.values()):
             try:
                 operation_leases.drop_lease(lease.db, lease.owner)

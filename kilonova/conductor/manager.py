@@ -5,7 +5,7 @@
     manager.start()
 
 Hosts call the endpoints to read and write objects, to claim resources and to save results. The API and other daemons
-send casts for new operation rows. No handler runs a flow: it only wakes the runner (operations.md, rule 5).
+send casts for new operation rows. No handler runs a flow itself: worker threads do this (operations.md, rule 5).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class ConductorEndpoint(ObjectCalls):
 
     @engine.silence()
     def save_instance(self, ctxt: RequestContext, save: Save) -> Any:
-        """Write what a host has changed in a step, in one transaction.
+        """Write the values that a host has changed while it did a step of an operation, in one transaction.
 
         ``db.queries.claims.save`` describes the reply and the errors.
         """
@@ -114,29 +114,29 @@ class ConductorEndpoint(ObjectCalls):
 
 
 class ComputeTaskEndpoint:
-    """The RPC endpoint ``rpc.conductor.ComputeTask``: each method wakes the runner for operation rows."""
+    """The RPC endpoint ``rpc.conductor.ComputeTask``: each method makes this process run operations."""
 
     def __init__(self, runner: Runner, databases: Databases) -> None:
         self._runner, self._databases = runner, databases
 
     def schedule_and_build_instances(self, ctxt: RequestContext, operations: Sequence[str]) -> Any:
-        """Wake the runner for the boot operations of one create request. ``operations`` are uuids in the API database.
+        """Run the boot operations of one create request. ``operations`` are uuids in the API database.
 
         The runner takes the rows together, so that the servers are scheduled together.
         """
         self._runner.wake(self._databases.api(), operations, fresh=True)
 
     def run_operation(self, ctxt: RequestContext, operation: str) -> Any:
-        """Wake the runner for an operation row of a cell.
+        """Run an operation of a cell.
 
-        The runner looks for the row in the main database first, and then in the other databases.
+        The runner looks for the operation row in the main database first, and then in the other databases.
         """
         self._runner.wake(self._databases.main(), [operation], urgent=False)
 
     migrate_server = live_migrate_instance = confirm_resize = revert_resize = rebuild_instance = run_operation
 
     def terminate_instance(self, ctxt: RequestContext, operation: str) -> Any:
-        """Wake the runner for the operation row of a delete, which workers run before ordinary operations."""
+        """Run the operation of a delete, which workers run before ordinary operations."""
         self._runner.wake(self._databases.main(), [operation], urgent=True)
 
 
@@ -212,8 +212,9 @@ class ConductorManager:
     def stop(self, timeout: float = 30.0) -> None:
         """Stop the periodic tasks, the runner and the RPC server, in this order.
 
-        Running steps may take up to ``timeout`` seconds to end; then all operation rows are released. The RPC server is
-        stopped last, because hosts that work for this conductor's operations send their claims and saves to it.
+        Running steps may take up to ``timeout`` seconds to end. Then all operation rows are given up, so that other
+        conductors can take them. The RPC server is stopped last, because hosts that work for this conductor's
+        operations send their claims and saves to it.
         """
         self.expiry.stop()
         self.runner.stop(timeout)

@@ -24,9 +24,10 @@ _LONGEST = 255
 
 
 def describe(host: str, pid: int | None = None) -> str:
-    """Return the description of the process ``pid``, or of this process if ``pid`` is None.
+    """Return a text that identifies the process ``pid``, or this process if ``pid`` is None.
 
-    Returns only the name of the host if /proc doesn't have the necessary values.
+    The text has the host, the boot, the process namespace, the process id and the start time. It is only the name of
+    the host if /proc doesn't have these values.
     """
     pid = pid or os.getpid()
     boot, space, start = _boot(), _space(), _stat(pid)[1]

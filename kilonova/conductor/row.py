@@ -34,8 +34,8 @@ class Outputs:
     """Results of the steps of an operation, which are stored in its row as JSON. Flows add attributes in subclasses.
 
     Attributes:
-        tries: Number of times that the row was released for a retry.
-        reason: Reason of the last release, a text for operators.
+        tries: Number of times that the operation was stopped to be retried later.
+        reason: Reason of the last retry, a text for operators.
         back_to: Position down to which the current attempt is being undone, or None if no attempt is being undone.
         refusals: Error messages of the hosts that refused, one for each failed attempt.
     """
@@ -113,9 +113,10 @@ class SelectOutputs(Outputs):
     """Outputs of flows for which the scheduler chooses the host.
 
     Attributes:
-        select: The first host and its alternates, one for each attempt; None until the scheduler has replied.
-        port_groups: Names of the request groups in the query to Placement for ports that are device functions, as a
-            dict from port id to names.
+        select: The chosen host, then its alternate hosts; each attempt uses the next one. None until the scheduler has
+            replied.
+        port_groups: Dict from the id of a port that needs a device to the names of the port's request groups in the
+            query to Placement.
     """
 
     select: list[ChosenHost] | None = None
@@ -167,11 +168,11 @@ class LeasedOperation(Generic[OutputsT]):
         self.ctxt.cell = db
         # Position and attempt in the database. ``position`` may be ahead, because not every step is saved.
         self._place = (row.position, row.attempt)
-        # True if no message was sent to another process since an SQL statement last compared the row with this object.
+        # True if the row in the database was compared with this object after the last message to another process.
         self._compared = True
         self._ended = False
 
-    # -- comparing ------------------------------------------------------------------------------------------------
+    # -- checks of the row ----------------------------------------------------------------------------------------
     def check(self) -> None:
         """Raise LeaseLost if this process no longer has a valid lease in the row's database.
 
@@ -236,7 +237,7 @@ class LeasedOperation(Generic[OutputsT]):
             return Cancelled(key=self.uuid)
         return None
 
-    # -- writing --------------------------------------------------------------------------------------------------
+    # -- writes to the row ----------------------------------------------------------------------------------------
     def decide(
         self,
         values: dict[str, Any],
@@ -282,11 +283,11 @@ class LeasedOperation(Generic[OutputsT]):
         delay: float,
         write: Callable[[engine.Connection], object] | None,
     ) -> bool:
-        """Insert another operation row of the server, which conductors may take after ``delay`` seconds or later.
+        """Insert ``row``, another operation of the same server, which conductors may take after ``delay`` seconds.
 
-        The row is not inserted if ``same(other)`` is True for an operation row that the server already has.
-        ``write(conn)`` is called in the same transaction, even if the row is not inserted. Returns False, and writes
-        nothing, if this process no longer owns the row of this operation.
+        If ``same`` returns True for an operation that the server already has, ``row`` is not inserted. ``write(conn)``
+        is called in the same transaction in any case. Returns False, and writes nothing, if this process no longer owns
+        the row of its own operation.
         """
         with self.db.write() as conn:
             if not operation_leases.decide(
@@ -326,14 +327,14 @@ class LeasedOperation(Generic[OutputsT]):
             operation_leases.give_back(conn, self.uuid, self.owner, self._place, pause, self.outputs.stored())
 
     def ended_by_host(self) -> None:
-        """Note that the host has written the server's new state and deleted the operation row in one transaction."""
+        """Remember that the host ended the operation: it saved the server's new state and deleted the operation row."""
         self._ended = True
 
     def end(self, write: Callable[[engine.Connection], object] | None = None) -> None:
         """Delete the operation row, and call ``write(conn)`` in the same transaction to write the server's new state.
 
-        If a delete of the server waits for this failed or cancelled operation, the runner is woken for the delete.
-        Raises LeaseLost if this process doesn't own the row any more, and Cancelled if the operation was cancelled.
+        If a delete of the server waits for the end of this failed or cancelled operation, the delete is started. Raises
+        LeaseLost if this process doesn't own the row any more, and Cancelled if the operation was cancelled.
         """
         with engine.silence():
             ours, waiting = self._end(write)
@@ -345,7 +346,7 @@ class LeasedOperation(Generic[OutputsT]):
 
     @engine.retried
     def _end(self, write: Callable[[engine.Connection], object] | None) -> tuple[bool, str | None]:
-        # A row that was cancelled without the knowledge of this process must be undone, so ``end_owned`` refuses it.
+        # If the row was cancelled and this process has not noticed it yet, ``end_owned`` refuses: steps must be undone.
         unwinding = self.failed or self.cancelled
         with self.db.write() as conn:
             if not operation_leases.end_owned(conn, self.uuid, self.owner, cancelled=unwinding, at=self._place):

@@ -58,11 +58,11 @@ class Runner:
         self._tick = threading.Event()
         env.runner, env.leases, env.slots = self, self.leases, self.slots
 
-    # -- life -----------------------------------------------------------------------------------------------------
+    # -- start and stop -------------------------------------------------------------------------------------------
     def start(self) -> None:
         """Take the leases, and start the workers and the background threads.
 
-        The background threads renew the leases, sweep the databases, and read the reports of hosts.
+        The background threads renew the leases, search the databases for operation rows, and read the reports of hosts.
         """
         # The description contains the process id, so it is set after a possible fork and not in __init__.
         self.leases.host = process.describe(self._host)
@@ -74,7 +74,7 @@ class Runner:
         concurrency.spawn(self._listen_forever, name='liveness')
 
     def stop(self, timeout: float = 30.0) -> None:
-        """Take no more operation rows, wait up to ``timeout`` seconds for running steps, and release all rows."""
+        """Take no more operation rows, wait up to ``timeout`` seconds for running steps, and give up all rows."""
         self.halt()
         self.workers.wait(timeout)
         self.leases.drop()
@@ -85,7 +85,7 @@ class Runner:
         self._tick.set()
 
     def idle(self) -> bool:
-        """Return whether no operation is queued, running or waiting for a slot of a host. Used by tests."""
+        """Return whether no operation is queued, running or waiting to call a host. Used by tests."""
         with self.workers.lock:
             return not (self.workers.busy() or self.slots.parked())
 
@@ -114,14 +114,14 @@ class Runner:
             self._tick.wait(self.sweep_interval)
 
     def sweep(self, age: float = -60.0) -> int:
-        """Take the rows of all databases that no conductor owns, and return their number.
+        """Take the operation rows that no conductor owns, in all databases, and return their number.
 
-        Rows that are in this runner already are left out. ``age`` is the minimum age of a row in seconds; the default
-        takes rows of any age.
+        Operations that this runner already has are left out. ``age`` is the minimum age of a row in seconds; the
+        default takes rows of any age.
         """
         return sum(self._sweep.of(db, age) for db in self.env.all_databases())
 
-    # -- hosts ----------------------------------------------------------------------------------------------------
+    # -- reports of hosts -----------------------------------------------------------------------------------------
     def _listen(self) -> None:
         """Read which hosts have reported, so that ``env.liveness`` can decide which hosts are down."""
         for db in self.env.cells.databases():
@@ -132,7 +132,7 @@ class Runner:
         self._free_of_lost_hosts()
 
     def _free_of_lost_hosts(self) -> None:
-        """Continue the operations that wait for a slot of a host that is down.
+        """Continue the operations that wait to call a host that is down.
 
         The next call to the host then fails with HostDown, so the operations don't wait in vain.
         """
@@ -165,13 +165,13 @@ class Runner:
                 error,
             )
 
-    # -- work -----------------------------------------------------------------------------------------------------
+    # -- running operations ---------------------------------------------------------------------------------------
     def wake(self, db: Database, uuids: Sequence[str], urgent: bool = False, fresh: bool = False) -> None:
-        """Take the operation rows with these uuids from a database and run their operations in the workers.
+        """Take the operation rows with these uuids from a database and run their operations in the worker threads.
 
         Several uuids are the rows of one create request, which are scheduled together. ``fresh`` is True if the rows
-        were just accepted, so that no conductor has worked on them yet. An operation that is in this runner already and
-        waits for a slot of a host is continued, so that it reads its row again. The row may have been cancelled.
+        were just accepted, so that no conductor has worked on them yet. If this process already has such an operation
+        and it waits to call a host, it is continued: it reads its row again, because the row may have been cancelled.
         """
         with self.workers.lock:
             if self.workers.stopping:
@@ -185,7 +185,7 @@ class Runner:
             self.workers.add(functools.partial(self._take, db, wanted, fresh), urgent)
 
     def holds(self, uuid: str) -> bool:
-        """Return whether the operation with this uuid is queued, waiting or running in this runner."""
+        """Return whether this process already has the operation with this uuid: queued, waiting or running."""
         return uuid in self._held
 
     def _take(self, db: Database, uuids: list[str], fresh: bool = False) -> Job | None:
@@ -194,7 +194,11 @@ class Runner:
             self.leases.check(db, owner)
             rows = operation_leases.take(db, uuids, owner)
         except Exception as error:
-            LOG.warning('Could not take operations %s; the next sweep tries again: %s', ', '.join(uuids), error)
+            LOG.warning(
+                'Could not take operations %s; the next periodic search ([conductor]sweep_interval) tries again: %s',
+                ', '.join(uuids),
+                error,
+            )
             self._forget(uuids)
             return None
         works = [work for row in rows if (work := self._work(db, row, owner)) is not None]
@@ -259,7 +263,7 @@ class Runner:
             return
         except Exception:
             LOG.exception(
-                'Operation %s (%s): unexpected error; the next sweep takes it up again',
+                'Operation %s (%s): unexpected error; the next periodic search ([conductor]sweep_interval) resumes it',
                 work.uuid,
                 work.kind,
                 instance_uuid=work.instance_uuid,
@@ -270,10 +274,10 @@ class Runner:
         self.workers.add(functools.partial(self._resume, work), work.slot_urgent)
 
     def _resume(self, work: Work[Any]) -> Job | None:
-        """Return the job that continues an operation which waited for a slot of a host.
+        """Return the job that continues an operation which waited to call a host.
 
         Returns None if another conductor has taken the row, or if the row could not be checked. In the second case the
-        row was released for a retry.
+        operation is retried later.
         """
         try:
             work.resumed()
@@ -292,15 +296,15 @@ class Runner:
         return None
 
     def was_cancelled(self, db: Database, uuid: str) -> None:
-        """Tell the hosts of a cancelled operation that it was cancelled, and wake this runner for the operation row.
+        """Tell the hosts of a cancelled operation that it was cancelled, and try to take its row to undo it.
 
-        This runner takes the row if no conductor with a valid lease owns it. If another conductor owns the row, that
-        conductor learns of the cancel from the hosts or by its own next sweep.
+        The row is taken only if no conductor with a valid lease owns it. If another conductor owns the row, that
+        conductor learns of the cancel from the hosts, or when it next searches the database.
         """
         self._cancels.again(db, uuid)
 
     def finished(self, work: Work[Any], retry_in: float | None = None) -> None:
-        """Remove an operation from the runner.
+        """Forget an operation that this process no longer runs.
 
         If ``retry_in`` is given, the runner tries to take the operation's row again after that many seconds.
         """
@@ -315,7 +319,7 @@ class Runner:
             self._held.difference_update(uuids)
 
     def _drop_parked(self, owner: str) -> None:
-        """Remove the waiting operations of an owner id whose lease has expired from this runner.
+        """Remove operations that wait for a host from this runner, because the lease of their owner id has expired.
 
         Operations that are running stop by themselves: their next check of the lease fails.
         """

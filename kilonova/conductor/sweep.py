@@ -1,10 +1,10 @@
 """``Sweep``, which finds operation rows that no conductor works on, for example because an RPC message was lost.
 
-A sweep also repeats cancels that may have been lost. This module implements rules 1 and 7 of operations.md.
-``runner.Runner`` calls it periodically for each database:
+One such search in a database is called a sweep. It also sends cancels again that may have been lost. This module
+implements rules 1 and 7 of operations.md. ``runner.Runner`` calls it periodically for each database:
 
     sweep = Sweep(env, cancels, host='ctl1')
-    sweep.of(db, YOUNG)                 # returns the number of rows that were woken
+    sweep.of(db, YOUNG)                 # returns the number of operations that were found
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from kilonova.errors import Unanswered
 
 LOG = logging.getLogger(__name__)
 
-# Maximum number of rows for which one sweep of a database wakes the runner.
+# Maximum number of operations that one search of a database starts.
 SWEEP_BATCH = 200
-# Seconds after the insertion of a row from which the sweep takes it. By then the RPC cast should have arrived.
+# Minimum age in seconds of the rows that a sweep takes. The RPC message for a younger row may still arrive.
 YOUNG = 2.0
 
 
 class Sweep:
-    """Finds the operation rows of a database that no conductor owns, and wakes the runner for them.
+    """Finds the operation rows of a database that no conductor owns, and makes this process run their operations.
 
     ``host`` is the service host of this process, which is used to recognise dead processes of the same machine.
     """
@@ -40,10 +40,11 @@ class Sweep:
         self._behind: dict[str, int] = {}
 
     def of(self, db: Database, age: float) -> int:
-        """Wake the runner for rows that can be taken and are not in the runner yet, and return their number.
+        """Find operation rows that no conductor owns, let this process run their operations, and return the number.
 
-        ``age`` is the minimum age of a row in seconds. The sweep also repeats the cancels of cancelled operations, and
-        ends the leases of dead processes. Never raises, because the next sweep tries again.
+        Operations that this process already has are left out. ``age`` is the minimum age of a row in seconds. The
+        cancels of cancelled operations are sent again, and the leases of dead processes are ended. Never raises,
+        because the next call tries again.
         """
         try:
             owner = self._env.leases.owner_in(db)
@@ -53,9 +54,10 @@ class Sweep:
                 waiting, cancelled, behind = operation_leases.stopped(
                     conn, owner, SWEEP_BATCH, age, self._behind.get(db.url, 0)
                 )
-            # The next sweep continues after these rows, so that rows which stay as they are don't fill each batch.
+            # Each sweep reads a limited number of rows. The next one continues after these rows, so that it reads
+            # others.
             self._behind[db.url] = behind
-            if self._bury(db, living):
+            if self._end_leases_of_the_dead(db, living):
                 return self.of(db, age)
             found = self._find(db, age, rows)
             for uuid in waiting:
@@ -63,15 +65,19 @@ class Sweep:
             for uuid in cancelled:
                 self._cancels.again(db, uuid)
         except Exception as error:  # noqa: BLE001 - what one database comes to must not end the thread
-            LOG.warning('Sweep of database %s failed; the next sweep tries again: %s', db.name, error)
+            LOG.warning(
+                'Could not search database %s for operations; the next search tries again: %s',
+                db.name,
+                error,
+            )
             return 0
         return found
 
     def _find(self, db: Database, age: float, rows: list[operations.OperationRow]) -> int:
-        """Wake the runner for rows that no conductor owns, up to about ``SWEEP_BATCH``, and return their number.
+        """Let this process run up to about ``SWEEP_BATCH`` operations whose rows no conductor owns.
 
-        ``rows`` are the first of these rows; further ones are read if needed. Rows that are in the runner already are
-        skipped and not counted.
+        Returns the number of these operations. ``rows`` are the first of these rows; further ones are read if needed.
+        Operations that this process already has are skipped, and are not counted.
         """
         found = 0
         while True:
@@ -83,11 +89,11 @@ class Sweep:
             with db.read() as conn:
                 rows = operation_leases.free(conn, self._env.leases.owner_in(db), SWEEP_BATCH, age, rows[-1].id)
 
-    def _bury(self, db: Database, living: Sequence[tuple[str, str]]) -> bool:
-        """End the leases of processes of this machine that are certainly dead, and return whether a lease was ended.
+    def _end_leases_of_the_dead(self, db: Database, living: Sequence[tuple[str, str]]) -> bool:
+        """End the leases of dead processes of this machine, and return whether a lease was ended.
 
-        ``living`` has a pair (owner id, description of the process) for each valid lease. The operation rows of an
-        ended lease can be taken at once.
+        ``living`` has a pair (owner id, description of the process) for each valid lease. Other conductors can take the
+        operation rows of an ended lease at once.
         """
         buried = False
         for owner, text in living:

@@ -29,7 +29,7 @@ from kilonova.objects.vif import Vif
 LOG = logging.getLogger(__name__)
 P = ParamSpec('P')
 Reply = TypeVar('Reply')
-# A declared method of ``Compute`` with its arguments behind the context.
+# An RPC method of ``Compute``. Its first two parameters are ``self`` and the request context.
 HostMethod = Callable[Concatenate[Any, RequestContext, P], Reply]
 
 # Seconds until the first retry of an operation, and the maximum. Each retry without progress doubles the pause.
@@ -89,7 +89,8 @@ class Work(LeasedOperation[OutputsT]):
     ) -> None:
         super().__init__(row, db, env, owner, outputs)
         self.held_host: str | None = None
-        # True if the operation holds a slot of ``held_host`` for urgent operations, False if for ordinary operations.
+        # True if the slot that the operation holds is one for urgent operations, False if it is one for ordinary
+        # operations.
         self.slot_urgent = False
         # False while the scheduler may still be processing a request that was sent for this server.
         self.select_answered = False
@@ -103,10 +104,10 @@ class Work(LeasedOperation[OutputsT]):
 
     @property
     def is_urgent(self) -> bool:
-        """True for deletes, confirms, reverts, pending releases and operations that are being undone."""
+        """True for deletes, confirms, reverts, clean-ups of hosts (``release``) and operations that are undone."""
         return self.kind in URGENT_KINDS or self.failed
 
-    # -- what the steps need --------------------------------------------------------------------------------------
+    # -- values and calls for the steps ---------------------------------------------------------------------------
     def at(self, position: int, step: str) -> None:
         """Set the step that is being done or undone now, from which ``key`` is made."""
         self._at = (position, step)
@@ -190,7 +191,7 @@ class Work(LeasedOperation[OutputsT]):
         """Raise HostDown if the host is known to be down.
 
         The database is read only in three cases: the last check found the host down, the host did not answer its last
-        call, or this operation was released for a retry before. In these cases the state of the host may have changed.
+        call, or this operation is a retry. In these cases the state of the host may have changed.
         """
         liveness, doubtful = self.env.liveness, self.outputs.tries or self.env.slots.is_silent(host)
         with engine.silence():
@@ -225,7 +226,7 @@ class Work(LeasedOperation[OutputsT]):
         self._check_known(host)
         if self.held_host != host:
             self.release_host()
-            # The wait for a slot may be long. Therefore an operation that waited checks its row again (``resumed``).
+            # The wait for a slot may be long. So the operation reads its row again (``resumed``) when it gets a slot.
             if not self.env.slots.take(host, self):
                 raise WaitingForHostSlot
             self.held_host = host
@@ -248,12 +249,12 @@ class Work(LeasedOperation[OutputsT]):
         return answer
 
     def release_host(self) -> None:
-        """Release the slot of the host, if the operation holds one, so that the next waiting operation continues."""
+        """Give up the operation's permit to call a host (slot), if it has one, for the next waiting operation."""
         if self.held_host is not None:
             host, self.held_host = self.held_host, None
             self.env.slots.release(host, self)
 
-    # -- decisions ------------------------------------------------------------------------------------------------
+    # -- progress of the flow -------------------------------------------------------------------------------------
     def done(self, step: Step[OutputsT]) -> None:
         """Advance to the next position after the step ``step`` was done.
 
@@ -266,7 +267,7 @@ class Work(LeasedOperation[OutputsT]):
             self.decide({'position': self.position}, write=write)
 
     def write_with_checkpoint(self, write: Callable[[engine.Connection], object]) -> None:
-        """Register a function that writes in the transaction that records the current step as done.
+        """Register a function that writes in the same transaction in which the current step is recorded as done.
 
         The current step must be saved (``Step.saved``), because otherwise there is no such transaction.
         """
@@ -312,10 +313,10 @@ class Work(LeasedOperation[OutputsT]):
         self.decide({'failed': True, 'error': self.error, 'position': self.position}, cancelled=True)
 
     def give_back(self, error: Exception | None = None) -> None:
-        """Release the operation row, so that a conductor retries the operation after a pause.
+        """Stop the operation here, so that a conductor retries it after a pause.
 
-        Removes the operation from the runner. The pause starts at ``PAUSE`` seconds and doubles with each retry without
-        progress. If ``error`` is a RetryLater error, its attribute ``pause`` is used instead.
+        The owner is removed from the operation row. The pause is ``PAUSE`` seconds at first, and doubles with each
+        retry without progress. If ``error`` is a RetryLater error, its attribute ``pause`` is used instead.
         """
         self.release_host()
         self.outputs.reason = shortened(readable(error), LONGEST_REASON) if error is not None else ''
@@ -338,15 +339,16 @@ class Work(LeasedOperation[OutputsT]):
             self.release(pause)
         except Exception:  # noqa: BLE001 - the row stays ours then, the sweep takes what is in no runner
             LOG.warning(
-                'Operation %s could not be released; the next sweep takes it up again',
+                'Operation %s could not be given up for a retry; the next periodic search ([conductor]sweep_interval) '
+                'continues it',
                 self.uuid,
                 instance_uuid=self.instance_uuid,
             )
         self.env.runner.finished(self, retry_in=pause)
 
-    # -- ends -----------------------------------------------------------------------------------------------------
+    # -- end of the operation -------------------------------------------------------------------------------------
     def close(self) -> None:
-        """End the operation after its last step: delete its row, and remove the operation from the runner.
+        """End the operation after its last step: delete its row, and forget the operation.
 
         If a host or a step has deleted the row already, nothing is written.
         """
@@ -355,7 +357,7 @@ class Work(LeasedOperation[OutputsT]):
         self.lost()
 
     def lost(self) -> None:
-        """Remove the operation from the runner, because it has ended or another conductor owns it."""
+        """Forget the operation, because it has ended or another conductor owns it."""
         self.release_host()
         self.env.runner.finished(self)
 

@@ -212,7 +212,7 @@ class OperationSlots(Generic[HolderT]):
             self._next(host, slots)
 
     def silent(self, host: str) -> None:
-        """Note that the host did not answer a call, so that fewer operations call the host until it answers."""
+        """Record that the host did not answer a call. Fewer operations then call the host until it answers."""
         with self._lock:
             self._hosts.setdefault(host, HostSlots()).silent = True
 
@@ -232,7 +232,10 @@ class OperationSlots(Generic[HolderT]):
             }
 
     def answers(self, host: str) -> None:
-        """Note that the host answered a call. If it had not answered before, give its slots to waiting operations."""
+        """Record that the host answered a call.
+
+        If the host had not answered before, give its slots to operations that wait for them.
+        """
         with self._lock:
             slots = self._hosts.get(host)
             if slots is not None and slots.silent:
@@ -245,7 +248,7 @@ class OperationSlots(Generic[HolderT]):
             return [uuid for slots in self._hosts.values() for parked in slots.parked.values() for uuid in parked]
 
     def unpark(self, uuids: Iterable[str]) -> list[HolderT]:
-        """Remove these operations from the queues of all hosts, and return those that were waiting.
+        """Remove these operations from the queues of all hosts, and return those that were waiting in a queue.
 
         The removed operations get no slot.
         """

@@ -1,8 +1,8 @@
 """The RPC methods that conductors answer.
 
 ``Conductor`` (no namespace) has the methods by which hosts read and write objects, claim resources, save results and
-bind ports. ``ComputeTask`` has casts that only wake the conductor's runner. The operation rows in the database say what
-must be done, so no operation is lost with a cast. Method names are Nova's if Nova has such a method.
+bind ports. ``ComputeTask`` has casts that only name operation rows. The rows in the database say what must be done, so
+no operation is lost if a cast is lost. Method names are Nova's if Nova has such a method.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Conductor(RpcInterface):
     ) -> Any:
         """Call a class method of an object class, and return its result in the object versions of the calling process.
 
-        ``object_versions`` is a dict from the name of an object to its version there.
+        ``object_versions`` is a dict from the name of an object to the version that the calling process knows.
         """
 
     @call('3.0')
@@ -49,12 +49,12 @@ class Conductor(RpcInterface):
     ) -> Any:
         """Return an object serialized in the versions that the calling process knows.
 
-        ``object_versions`` is a dict from the name of an object to its version there.
+        ``object_versions`` is a dict from the name of an object to the version that the calling process knows.
         """
 
     @call('3.3')
     def check_key(self, ctxt: RequestContext, key: str, undo: bool, host: str) -> Any:
-        """Check that an operation is still at the step with this key, or that the step is being undone (``undo``).
+        """Check that an operation is still at the step with this key. ``undo`` is True if the host will undo the step.
 
         A step key is '<operation uuid>/<position>.<step name>/<attempt>'.
         """
@@ -65,7 +65,7 @@ class Conductor(RpcInterface):
 
     @call('3.3')
     def save_instance(self, ctxt: RequestContext, save: Save) -> Any:
-        """Write what a host has changed in a step, in one transaction."""
+        """Write the values that a host has changed while it did a step of an operation, in one transaction."""
 
     @call('3.5')
     def bind_ports(
@@ -87,7 +87,7 @@ class Conductor(RpcInterface):
 
 
 class ComputeTask(RpcInterface):
-    """Casts that wake the conductor's runner for operation rows. The names are those of Nova's compute tasks.
+    """Casts that tell a conductor to run operations. The names are those of Nova's compute tasks.
 
     The arguments are the uuids of operation rows.
     """
@@ -98,32 +98,32 @@ class ComputeTask(RpcInterface):
 
     @cast('1.28')
     def schedule_and_build_instances(self, ctxt: RequestContext, operations: Sequence[str]) -> Any:
-        """Wake the runner for the boot operations of one create request."""
+        """Tell a conductor to run the boot operations of one create request."""
 
     @cast('1.28')
     def migrate_server(self, ctxt: RequestContext, operation: str) -> Any:
-        """Wake the runner for a resize or a cold migration."""
+        """Tell a conductor to run the operation of a resize or a cold migration."""
 
     @cast('1.30')
     def live_migrate_instance(self, ctxt: RequestContext, operation: str) -> Any:
-        """Wake the runner for a live migration."""
+        """Tell a conductor to run the operation of a live migration."""
 
     @cast('1.28')
     def confirm_resize(self, ctxt: RequestContext, operation: str) -> Any:
-        """Wake the runner for the confirm of a resize or cold migration."""
+        """Tell a conductor to run the operation that confirms a resize or a cold migration."""
 
     @cast('1.28')
     def revert_resize(self, ctxt: RequestContext, operation: str) -> Any:
-        """Wake the runner for the revert of a resize or cold migration."""
+        """Tell a conductor to run the operation that reverts a resize or a cold migration."""
 
     @cast('1.30')
     def rebuild_instance(self, ctxt: RequestContext, operation: str) -> Any:
-        """Wake the runner for a rebuild or an evacuation."""
+        """Tell a conductor to run the operation of a rebuild or an evacuation."""
 
     @cast('1.28')
     def terminate_instance(self, ctxt: RequestContext, operation: str) -> Any:
-        """Wake the runner for a delete, which workers run before ordinary operations."""
+        """Tell a conductor to run the operation of a delete, which is run before ordinary operations."""
 
     @cast('1.28')
     def run_operation(self, ctxt: RequestContext, operation: str) -> Any:
-        """Wake the runner for an operation of any other kind."""
+        """Tell a conductor to run an operation for which this interface has no method of its own."""

@@ -72,7 +72,7 @@ class Notification:
 def _phases(
     phases: str, event: str, binary: str, payload: type[payloads.Payload], old: str | None = None, **more: Any
 ) -> list[Notification]:
-    """Return one event type for each phase of an action. ``phases`` is text such as 'start end error'."""
+    """Return a list with one Notification for each phase of an action. ``phases`` is text such as 'start end error'."""
     return [
         Notification(f'{event}.{phase}', binary, payload, old and f'{old}.{phase}', error=phase == 'error', **more)
         for phase in phases.split()
@@ -86,7 +86,7 @@ def _action(
     payload: type[payloads.Payload] = payloads.InstanceActionPayload,
     **more: Any,
 ) -> list[Notification]:
-    """Return the event types of an action that a host does with a server, one for each phase."""
+    """Return a list with one Notification for each phase of an action that a host does with a server."""
     return _phases(phases, f'instance.{event}', COMPUTE, payload, f'compute.instance.{old or event}', **more)
 
 
@@ -107,7 +107,7 @@ _KEYPAIR: dict[str, Any] = {'plain': legacy.keypair, 'old_publisher': 'api'}
 _TASK: dict[str, Any] = {'plain': legacy.compute_task, 'old_publisher': 'compute_task', 'error': True}
 
 _TABLE: list[Notification] = [
-    # --- actions of hosts on servers
+    # --- Events of actions that hosts do with servers
     *_action('start error', 'create', **_CREATE),
     *_action('end', 'create', facts=_DONE, **_CREATE),
     *_action('start end', 'delete'),
@@ -160,7 +160,7 @@ _TABLE: list[Notification] = [
     Notification('instance.update', COMPUTE, payloads.InstanceUpdatePayload, 'compute.instance.update', legacy.update),
     Notification('compute.exception', COMPUTE, payloads.ExceptionPayload, '{method}', legacy.exception, error=True),
     Notification('volume.usage', COMPUTE, payloads.VolumeUsagePayload, 'volume.usage', legacy.volume_usage),
-    # --- scheduling
+    # --- Events of scheduling
     *_phases(
         'start end',
         'scheduler.select_destinations',
@@ -194,7 +194,7 @@ _TABLE: list[Notification] = [
         facts=(('method', 'rebuild_server'),),
         **_TASK,
     ),
-    # --- actions of the API itself
+    # --- Events of actions that the API does itself
     Notification(
         'instance.evacuate', API, payloads.InstanceActionPayload, 'compute.instance.evacuate', old_publisher='api'
     ),
@@ -217,7 +217,7 @@ _TABLE: list[Notification] = [
     Notification('server_group.create', API, payloads.ServerGroupPayload, 'servergroup.create', **_GROUP),
     Notification('server_group.delete', API, payloads.ServerGroupPayload, 'servergroup.delete', **_GROUP),
     Notification('server_group.add_member', API, payloads.ServerGroupPayload, 'servergroup.addmember', **_GROUP),
-    # --- services, each published under its own name
+    # --- Events of services. Each service publishes them under its own name.
     Notification('service.create', None, payloads.ServiceStatusPayload),
     Notification('service.update', None, payloads.ServiceStatusPayload),
     Notification('service.delete', None, payloads.ServiceStatusPayload),
@@ -241,7 +241,10 @@ def register(conf: cfg.ConfigOpts) -> None:
 
 @dataclass(frozen=True)
 class Message:
-    """A notification message for the broker. ``versioned`` is its format, which selects the topics."""
+    """A notification message for the broker.
+
+    ``versioned`` is True for the versioned format and False for the unversioned one. Each format has topics of its own.
+    """
 
     versioned: bool
     event: str
@@ -369,7 +372,7 @@ class Notifications:
         host: str | None = None,
         binary: str | None = None,
     ) -> None:
-        """Send the notification of a declared event, whose arguments are read later by the sending thread.
+        """Send the notification of a declared event. The thread that sends notifications reads the event's arguments.
 
         ``read()`` returns the arguments (``facts`` of ``emit``) as a dict, or None if nothing is to be sent. ``host``
         and ``binary`` have the same meaning as in ``emit``.
@@ -414,7 +417,7 @@ class Notifications:
 
 
 class Silent(Notifications):
-    """A replacement of ``Notifications`` for a process that sends no notifications."""
+    """A replacement of ``Notifications`` whose methods do nothing, for a process that sends no notifications."""
 
     def __init__(self) -> None:
         self.enabled, self.on_states, self._sender = False, None, None

@@ -34,7 +34,7 @@ from kilonova.rpc.interface import RpcInterface, key
 LOG = logging.getLogger(__name__)
 
 EXCHANGE = 'nova'
-# Errors when a message is sent and the broker can't be reached. oslo.messaging does not wrap all of them.
+# Errors that mean that the broker can't be reached. oslo.messaging raises some of them without wrapping them.
 BROKER_AWAY = (
     messaging.MessageDeliveryFailure,
     kombu.exceptions.OperationalError,
@@ -204,7 +204,7 @@ class OsloTransport:
         except (messaging.MessageUndeliverable, *BROKER_AWAY) as error:
             if kind == 'cast':
                 LOG.warning(
-                    'Could not send the cast %s.%s (%s); the periodic sweep will find its operation',
+                    'Could not send the cast %s.%s (%s); a conductor will find its operation in the database',
                     topic,
                     method,
                     error,
@@ -214,9 +214,10 @@ class OsloTransport:
             raise silence(who=f'{topic} {server or ""}'.strip(), reason=f'{method}: {error}') from error
 
     def _await_replies(self) -> None:
-        """Wait until the queue of replies of this process is open, at most rpc_send_timeout seconds from its begin.
+        """Wait until this process has a queue for replies, which is opened when the first call is made.
 
-        Raises Overdue if the broker has not opened the queue by then. Calls after this time don't wait at all.
+        The broker has rpc_send_timeout seconds to open the queue. If it does not, Overdue is raised, and calls that are
+        made after this time raise it at once.
         """
         if self._replies_come:
             return

@@ -61,7 +61,7 @@ def server_changed(
     binary: str | None = None,
     **facts: Any,
 ) -> None:
-    """Send a notification about a server, which the sending thread reads from the database first.
+    """Send a notification about a server. The thread that sends notifications first reads the server from the database.
 
     Nothing is sent if the server is not found. ``binary`` and ``facts`` have the same meaning as in
     ``Notifications.emit``.

@@ -15,14 +15,13 @@ SERVICE_VERSION = 80
 # The oldest service version that can run together with this release, which is the version of the previous release.
 OLDEST_SUPPORTED = 79
 
-# Keys are service versions, beginning with the oldest supported one.
-# Values are the newest versions of the RPC interfaces that such a service answers.
+# {service version: {RPC interface: newest version that services with this number answer}}, oldest number first.
 HISTORY: dict[int, dict[str, str]] = {
     79: {'compute': '6.12', 'conductor': '3.4', 'compute_task': '1.29', 'scheduler': '4.7'},
     80: {'compute': '6.13', 'conductor': '3.5', 'compute_task': '1.30', 'scheduler': '4.7'},
 }
 
-# Keys are names of RPC interfaces. Values are the services that answer the interface.
+# {RPC interface: service that answers its messages}
 BINARIES = {
     'compute': 'nova-compute',
     'conductor': 'nova-conductor',
@@ -34,7 +33,7 @@ BINARIES = {
 def accepted(interface: str) -> list[str]:
     """Return the versions of an RPC interface in the releases that can run together with this one, oldest first.
 
-    Messages may be limited to one of these versions.
+    These are the versions to which the option [upgrade_levels] can limit messages.
     """
     return list(dict.fromkeys(line[interface] for number, line in sorted(HISTORY.items())))
 

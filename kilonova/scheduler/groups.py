@@ -52,7 +52,7 @@ def prepare(
     group.places = _places(members, uuids, snapshot)
     others = {server: hosts for server, hosts in group.places.items() if server not in uuids}
     if row['policy'] == AFFINITY:
-        # A server that is being moved has two hosts. Only the end of the move decides on which of them it stays.
+        # A server that is being moved has two hosts, and it may stay on either of them. So its hosts are not used.
         group.hosts = sorted({host for hosts in others.values() if len(hosts) == 1 for host in hosts})
         if others and not group.hosts:
             raise errors.NoValidHost(

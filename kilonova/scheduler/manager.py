@@ -54,9 +54,9 @@ from kilonova.scheduler.select import NOT_ENOUGH, Offers, Select, SelectSettings
 
 LOG = logging.getLogger(__name__)
 
-# TRIES is the number of attempts of one call if hosts were lost only because their claims were refused.
-# PAUSE (in seconds) is the basis of the growing pause between these attempts.
+# Maximum number of attempts of one call if hosts were lost only because Placement refused the claims.
 TRIES = 5
+# Seconds between two attempts. It is multiplied by the number of the attempt, so that later pauses are longer.
 PAUSE = 0.1
 
 
@@ -93,7 +93,8 @@ class SchedulerManager:
     ) -> None:
         """Load filters and weighers as configured, unless they are given.
 
-        Raises an error of ``plugins`` if a configured name is unknown.
+        Raises SchedulerHostFilterNotFound or SchedulerWeigherNotFound if a configured name does not exist, and an error
+        of ``plugins.loading`` if a plug-in cannot be loaded.
         """
         self._conf, self._placement, self.notify = conf, placement, notify
         self._snapshot = HostSnapshot(conf, databases, cells)
@@ -129,21 +130,21 @@ class SchedulerManager:
         time_left: float | None = None,
         operations: Sequence[str] | None = None,
     ) -> Any:
-        """Return a list of Selections for each server: its host, then alternate hosts of the same cell.
+        """Choose hosts. Return for each server a list of Selections: its host, then alternate hosts in the same cell.
 
         If ``return_objects`` is False, return the old form, which is one dict {host, nodename, limits} for each server.
 
         Args:
             ctxt: Context of the request.
             spec_obj: The request.
-            instance_uuids: The servers; by default the one in ``spec_obj``.
+            instance_uuids: The servers. If the list is empty, the server in ``spec_obj``.
             return_objects: Whether to return Selections.
             return_alternates: Whether to return alternate hosts.
             claim: Whether to write an allocation for each server to Placement. An earlier call whose answer was lost
                 may have written the allocation already.
             time_left: Seconds from now after which nothing is claimed any more.
-            operations: Boot operations of the callers, one for each server. Claims for an operation that no longer
-                waits are released.
+            operations: uuids of the boot operations, one for each server. If an operation was cancelled, the claim for
+                its server is released.
 
         Raises:
             NoValidHost: If no host fits.
@@ -214,7 +215,7 @@ def _refused() -> Iterator[None]:
 
 
 class _Request:
-    """The work of one call of select_destinations."""
+    """One call of select_destinations: it chooses hosts, and claims them if this was asked."""
 
     def __init__(
         self,
@@ -234,8 +235,8 @@ class _Request:
         self._answers = answers
         self._filters, self._weighers, self._prefilters, self._spec = enabled, weighers, ahead, spec
         section = conf.filter_scheduler
-        # Only a request that names hosts counts as a rebuild, whatever its hints say.
-        # Otherwise a request for any host could get one without an allocation in Placement.
+        # A request that names no host does not count as a rebuild, even if its hints say so.
+        # Otherwise the request could get any host without an allocation in Placement.
         self._trace, self._is_rebuild = trace, filters.is_rebuild(spec) and self._names_hosts()
         self._settings = SelectSettings(
             alternates, section.host_subset_size, section.shuffle_best_same_weighed_hosts, trace
@@ -267,7 +268,7 @@ class _Request:
         try:
             if silent:
                 return self._by_candidates(query, uuids, claims)
-            # Only the chosen hosts are then checked in Placement, by one query and one claim for each.
+            # If the scheduler's own data are enough, Placement gets only one query and one claim for each chosen host.
             own = LocalCandidates.of(self._snapshot, self._qualified, self._spec, query, claims)
             if own is not None:
                 return self._by_offers(own, uuids, claims) or self._by_candidates(query, uuids, claims)
@@ -293,7 +294,10 @@ class _Request:
         return self._by_offers(offers, uuids, claims) if whole else None
 
     def _by_offers(self, offers: Offers, uuids: list[str], claims: Claims) -> SelectionPlan | None:
-        """Return a plan without a query for candidates to Placement, or None if Placement must be queried."""
+        """Choose among the hosts in ``offers``, for which Placement is not asked for candidates.
+
+        Return None if no plan was found. The caller must then ask Placement for candidates.
+        """
         plan = self._choose(offers, uuids, claims)
         if plan is None:
             claims.give_back()
@@ -301,9 +305,9 @@ class _Request:
         return plan
 
     def _start_over(self, uuids: list[str]) -> None:
-        """Prepare another choice: read the server group again and clear the trace of the first choice.
+        """Prepare another choice: read the server group again, and clear the trace of the first choice.
 
-        The first choice may have added servers to the group whose claims were released.
+        The first choice may have added servers to the group, although their claims were released afterwards.
         """
         self._look_at_group(uuids)
         if self._trace is not None:
@@ -315,12 +319,11 @@ class _Request:
     def _choose(self, offers: Offers, uuids: Sequence[str], claims: Claims | None) -> SelectionPlan | None:
         """Return a plan with a claim for each server, or None if there are not enough hosts.
 
-        If the result is None, the caller must release the claims that were made before.
+        If the result is None, the caller must release the claims that were already written.
         """
         select = Select(self._snapshot, self._spec, self._filters, self._weighers, self._settings, offers, claims)
         kept: Collection[str] = ()
-        # Without claims, the lock is held during the whole choice, so that other threads never see temporary
-        # reservations.
+        # Without claims, reservations are only temporary. The lock hides them from other threads during the choice.
         with self._snapshot.table.lock if claims is None else nullcontext():
             try:
                 plan = select.plan(uuids)
@@ -328,7 +331,7 @@ class _Request:
                     kept = claims.confirm(uuids)
                 return plan
             finally:
-                select.forget(but=kept)
+                select.forget(keep=kept)
 
     def _by_candidates(
         self, query: queries.CandidateQuery, uuids: list[str], claims: Claims | None, tries: int = 1
@@ -351,7 +354,8 @@ class _Request:
             report = self._report(query, answer, uuids)
             if claims is None or tries == TRIES or not report.lost_races:
                 raise self._refusal(query, report)
-            # A server that claimed the capacity may have got another host or failed, so the capacity may be free soon.
+            # Another server took the capacity, but it may get another host or fail. So the capacity may soon be free
+            # again.
             time.sleep(random.uniform(0.5, 1.5) * PAUSE * tries)
         if claims is not None:
             claims.check_time()
@@ -402,9 +406,10 @@ class _Request:
         return Candidates(self._snapshot, answer, self._snapshot.cells.silent)
 
     def _ask(self, query: queries.CandidateQuery) -> tuple[CandidateResponse, queries.CandidateQuery | None]:
-        """Query Placement for candidates, and return its answer and the fallback query, or None if none was sent.
+        """Query Placement for candidates, and return (Placement's answer, fallback query).
 
-        The fallback query asks for VCPU in place of dedicated CPUs.
+        The fallback query is sent for requests with dedicated CPUs. It asks for VCPU in place of them. Otherwise it is
+        None.
         """
         asking, clones = query.collapsed()
         asked = time.monotonic()
@@ -422,7 +427,8 @@ class _Request:
                 'or a temporary occurrence as compute nodes start up.'
             )
         elif unknown := self._snapshot.unusable(answer.by_root):
-            # The unknown hosts were added a moment ago, or are the provider of a shared disk.
+            # A root provider that is not a known host is either a host that was just added or a provider of a shared
+            # disk.
             self._snapshot.refresh()
             self._snapshot.tell_serviceless(unknown)
         return answer, fallback
@@ -430,7 +436,8 @@ class _Request:
     def _add_fallback(self, answer: CandidateResponse, query: queries.CandidateQuery) -> None:
         """Add hosts that do not report dedicated CPUs (PCPU) to Placement's answer, after the hosts that do.
 
-        Such hosts may be able to pin CPUs and not report it yet. They are found with VCPU in place of PCPU.
+        Such hosts may support dedicated CPUs although they do not report them yet. ``query`` finds these hosts, because
+        it asks for VCPU in place of PCPU.
         """
         LOG.debug('Requesting fallback allocation candidates with VCPU instead of PCPU')
         found, more = answer.found, self._placement.allocation_candidates(query.collapsed()[0].pairs())
@@ -484,7 +491,8 @@ class _Request:
         """Raise RequestFilterFailed if the flavor names a resource class that belongs to PCI devices.
 
         Servers get PCI devices only by PCI requests. If a flavor named the class of a device, Placement would allocate
-        the device and its host would not know. Only flavors with custom classes cause a request to Placement here.
+        a device that the host does not give to the server. Placement is queried only if the flavor names custom
+        classes.
         """
         for key, name in queries.own_classes(query, self._spec.flavor.extra_specs):
             if self._placement.list_providers(resources=f'{name}:1', required=MANAGED_PCI):

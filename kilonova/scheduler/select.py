@@ -2,7 +2,7 @@
 
     select = Select(snapshot, spec, filters, weighers, settings, offers, claims)
     plan = select.plan(uuids)               # None: not enough hosts; the caller must release the claims that were made
-    select.forget(but=kept)                 # remove the reservations for all other servers
+    select.forget(keep=kept)                # remove the reservations for all other servers
 
 ``offers`` provides the hosts, and the allocation of a server on each of them: ``local_candidates.LocalCandidates``,
 ``candidates.PlacementCandidates`` or ``candidates.CurrentHost``. If a claim is refused, the next host is tried. Before
@@ -42,7 +42,7 @@ LOG = logging.getLogger(__name__)
 NOT_ENOUGH = 'There are not enough hosts available.'
 # Maximum number of hosts in a line of the DEBUG log.
 SHOWN = 50
-# Seconds to wait for claims under way of other threads that may take the same resources. Then Placement decides.
+# Maximum seconds to wait for claims of other threads that may take the same resources. Then the claim is tried.
 WAIT = 10.0
 
 
@@ -82,17 +82,20 @@ class Offers(Protocol):
 
     @property
     def late(self) -> Mask | None:
-        """Mask of hosts that are chosen only if no other host has the same weight, or None."""
+        """Boolean array that is True for hosts that are chosen only after all other hosts of the same weight.
+
+        None means that there are no such hosts.
+        """
         ...
 
     def hosts(self) -> Mask:
-        """Return the mask of the hosts. The caller may change it."""
+        """Return a boolean array that is True for the hosts that may take a server. The caller may change the array."""
         ...
 
     def masks(self, look: HostArrays, first: bool) -> Iterator[tuple[str, Mask]]:
-        """Yield conditions that hosts must meet before the filters run, as (name, mask).
+        """Yield conditions that hosts must meet before the filters run, as (name of the condition, boolean array).
 
-        ``first`` is True for the first server of the request.
+        The array is True for the hosts that meet the condition. ``first`` is True for the first server of the request.
         """
         ...
 
@@ -108,7 +111,7 @@ class Offers(Protocol):
         ...
 
     def qualifies(self, host: HostState) -> bool:
-        """Return whether the host may be claimed. It is called before the claim, without the host table's lock."""
+        """Return whether the host may be claimed. Called before the claim, while the host table's lock is not held."""
         ...
 
 
@@ -137,11 +140,11 @@ class Select:
         self._offers, self._claims, self._building, self._rng = offers, claims, building, rng
         self._look = HostArrays(snapshot)
         self._states: dict[int, HostState] = {}
-        # All hosts share this function, so that the rows of servers are read once, when a filter needs them.
+        # Function that returns the servers of a host. All hosts share it, so that the servers' rows are read only once.
         self._servers_of = snapshot.servers.on()
-        # Mask of the hosts that passed the filters for the previous servers of the same request.
+        # True for each host that passed the filters for the previous servers of the same request.
         self._passed: Mask | None = None
-        # Filters whose mask may pass too many hosts (``at_most``). They check the chosen host again by itself.
+        # Filters that compare only approximate values of all hosts. They check a host exactly before it is chosen.
         self._exact: list[filtering.BaseHostFilter] = []
         self._refused: set[int] = set()
         # Indexes of the hosts of the last choice, best first.
@@ -167,7 +170,7 @@ class Select:
         if not self._settings.alternates:
             return SelectionPlan(choices, [[] for _ in choices])
         with self._table.lock:
-            # If the request has only one server, its choice does not change the weights of the other hosts.
+            # With only one server, the weights of the other hosts have not changed, so the order is used again.
             if len(uuids) > 1:
                 self._order = self._best(self._filter(len(uuids)))
             taken = {place for place, _ in chosen}
@@ -179,15 +182,15 @@ class Select:
                 ],
             )
 
-    def forget(self, but: Collection[str] = ()) -> None:
-        """Remove the reservations for the chosen servers, except those in ``but``."""
+    def forget(self, keep: Collection[str] = ()) -> None:
+        """Remove the reservations of the servers for which hosts were chosen, except the servers in ``keep``."""
         with self._table.lock:
             for uuid in self._made:
-                if uuid not in but:
+                if uuid not in keep:
                     self._table.reservations.give_back(uuid)
-            self._made = [uuid for uuid in self._made if uuid in but]
+            self._made = [uuid for uuid in self._made if uuid in keep]
 
-    # -- one server ----------------------------------------------------------------------------------------------------
+    # -- choice for one server -----------------------------------------------------------------------------------------
     def _one(self, uuid: str, index: int) -> tuple[int | None, Candidate] | None:
         # Filters of server groups need the server's uuid.
         self._spec.instance_uuid = uuid
@@ -217,8 +220,8 @@ class Select:
     def _reserve(self, uuid: str, order: deque[int], tried: _Tried) -> tuple[int, HostState, Request | None] | None:
         """Reserve the next host and allocation request for the server, or return None if no host is left.
 
-        Hosts without a fitting request are removed from ``order``. If claims under way may take what all fitting
-        requests of a host need, the call waits for these claims, up to WAIT seconds in total.
+        Hosts without a fitting request are removed from ``order``. If claims of other threads may take the resources
+        for all fitting requests of a host, wait until these claims end, up to WAIT seconds in total.
         """
         until = time.monotonic() + WAIT
         while order:
@@ -249,9 +252,10 @@ class Select:
         return None
 
     def _requests(self, place: int, host: HostState) -> list[Request] | None:
-        """Return the host's allocation requests that pass the filters whose mask may pass too many hosts.
+        """Return the allocation requests with which the host may take a server, or None if it needs no allocation.
 
-        The list is empty if one of these filters rejects the host.
+        Filters that compared only approximate values of all hosts (``at_most``) check the host exactly first. The list
+        is empty if one of them rejects the host.
         """
         if host.allocation_candidates is not None:
             for one in self._exact:
@@ -275,9 +279,9 @@ class Select:
         return choice
 
     def _moved(self, uuid: str, choice: Candidate) -> int | None:
-        """Move the server's reservation to the host of an earlier call's allocation, and return this host's index.
+        """Move the server's reservation to the host on which an earlier call wrote the server's allocation.
 
-        Return None if the host is not in the host table.
+        Return the host's index, or None if the host is not in the host table.
         """
         assert choice.request is not None
         with self._table.lock:
@@ -294,7 +298,7 @@ class Select:
                         self._building,
                     ),
                 )
-                # The claim gets time 0, because Placement's answer already contains it.
+                # Placement's answer already contains this claim. With time 0, it is not subtracted again.
                 self._table.reservations.made(uuid, 0.0)
                 self._made.append(uuid)
             self._states.pop(place if place is not None else -1, None)
@@ -326,7 +330,7 @@ class Select:
                 self._states[place] = state
         return state
 
-    # -- filter and weigh ----------------------------------------------------------------------------------------------
+    # -- filters and weights -------------------------------------------------------------------------------------------
     def _best(self, passing: Mask) -> list[int]:
         """Return the indexes of the best of the passing hosts, best first."""
         places = np.flatnonzero(passing)
@@ -340,7 +344,7 @@ class Select:
             LOG.info('None of %d hosts has a valid weight, so no host is chosen', len(places))
         places, weights, count = places[weighable], weights[weighable], self._offers.most
         if count is not None and len(places) > count:
-            # All hosts with the lowest weight that is needed stay, so that hosts of equal weight are sorted by index.
+            # Hosts with the same weight as the last of the best are kept, too. The sorting below decides among them.
             least = np.partition(weights, len(weights) - count)[len(weights) - count]
             places, weights = places[weights >= least], weights[weights >= least]
         if self._settings.shuffle_best:
@@ -388,10 +392,10 @@ class Select:
         return passing
 
     def _run_filters(self, index: int, passing: Mask, steps: _Steps) -> Mask:
-        """Return the mask of the hosts that pass all filters.
+        """Return a boolean array that is True for the hosts that pass all filters.
 
-        Filters that check all hosts at once run first. The filters that check single hosts run afterwards, only for the
-        hosts that are left.
+        Filters that check all hosts at once run first. The other filters run afterwards, only for the hosts that are
+        left.
         """
         single: list[Any] = []
         self._exact = []
@@ -425,9 +429,10 @@ class Select:
         return passing
 
     def _named(self, passing: Mask) -> tuple[Mask, bool]:
-        """Return the mask restricted to the hosts that the request names, and whether the request forces hosts.
+        """Restrict the array ``passing`` to hosts that the request names, and remove hosts that it excludes.
 
-        Ignored hosts are removed. A forced host is not filtered, but the host of a requested destination is.
+        Return (the new array, whether the request forces hosts). Filters do not run for forced hosts, but they run for
+        the host of a requested destination.
         """
         ignored = {name.lower() for name in self._names('ignore_hosts')}
         if ignored:
@@ -550,7 +555,10 @@ class _Tried:
         self._of.setdefault(place, []).append(request)
 
     def others(self, place: int, requests: Sequence[Request], most: int) -> list[Request]:
-        """Return the requests that were not tried, or an empty list if ``most`` requests of the host were tried."""
+        """Return those of ``requests`` that were not tried on the host at index ``place``.
+
+        Return an empty list if ``most`` requests of the host were already tried.
+        """
         tried = self.of(place)
         return [] if len(tried) >= most else [one for one in requests if not any(one is other for other in tried)]
 

@@ -1,1 +1,1 @@
-"""The audit: compares databases, Placement, libvirt, Neutron, Cinder and Cyborg."""
+"""The audit: it compares the records in databases, Placement, libvirt, Neutron, Cinder and Cyborg with each other."""

@@ -5,7 +5,7 @@
     accelerators = AcceleratorAudit(client)
     accelerators.read()                       # None, or the reason why Cyborg does not answer
     accelerators.learn(marks)                 # for each cell: system metadata of its servers (keys in MARKS)
-    accelerators.give_back(releases)          # the requests that pending releases will delete
+    accelerators.give_back(releases)          # the requests that operations of kind release will delete
     accelerators.attached(server)             # the accelerators that the server's domain must have
     accelerators.compare(servers, moving, busy)
     accelerators.disagreements()
@@ -77,9 +77,9 @@ class AcceleratorAudit:
         self._marks.update(marks)
 
     def give_back(self, pending: Iterable[Mapping[str, Any]]) -> None:
-        """Note the requests that pending releases will delete, so that they are not reported as lost.
+        """Remember the accelerator requests that operations of kind ``release`` will delete.
 
-        ``pending`` are the arguments of the operations of kind ``release``.
+        They are not reported as lost. ``pending`` are the arguments of these operations.
         """
         for args in pending:
             self._known.add(args.get(releases.ACCELERATORS_OF, ''))
@@ -137,10 +137,10 @@ class AcceleratorAudit:
                 self._wrong.append(f'accelerators: server {uuid} has no host and holds {_named(held)}')
 
     def disagreements(self) -> list[str]:
-        """Return one line of text for each disagreement. Call this after ``compare`` for all cells.
+        """Return one line of text for each difference between the servers and Cyborg.
 
-        Unbound requests are reported only if no operation is in flight, because an operation may be about to bind
-        them.
+        Call this after ``compare`` for all cells. Unbound requests are reported only if no operation is in flight,
+        because an operation may be about to bind them.
         """
         lost = [
             f'accelerators: {_named(requests)} belong to {uuid}, which is not a server'

@@ -34,10 +34,10 @@ _PARENT = re.compile('pci_([0-9a-f]{4})_([0-9a-f]{2})_([0-9a-f]{2})_([0-7])')
 
 @dataclass(frozen=True)
 class _Side:
-    """One allocation that should exist: of a server on its host, or of the source host of a server's move.
+    """One allocation that should exist in Placement: of a server on its host, or of a migration on its source host.
 
     Attributes:
-        what: Name of the server or the move in lines of the report.
+        what: Name of the server or the migration in lines of the report.
         consumer: Uuid of the consumer in Placement.
         host: Host on which the resources are.
         node: Node on which the resources are.
@@ -59,12 +59,12 @@ class _Side:
 
 
 class Allocations:
-    """Compares allocations in Placement with the databases, and calls ``wrong(line)`` for each disagreement.
+    """Compares allocations in Placement with the databases, and calls ``wrong(line)`` for each difference.
 
     Attributes:
         consumers: All allocations that were read, as {consumer uuid: {provider uuid: {resource class: amount}}}.
-        others: Resource providers of other services whose names contain PCI addresses, as
-            {node: {PCI address: name of the provider}}.
+        others: Resource providers of other services whose names contain PCI addresses, as {node: {PCI address: name of
+            the provider}}.
     """
 
     def __init__(self, placement: PlacementClient, wrong: Callable[[str], None]) -> None:
@@ -120,9 +120,9 @@ class Allocations:
     ) -> None:
         """Compare the allocations of the servers of a cell with the servers' flavors and devices.
 
-        ``servers``, ``moving`` and ``owned`` are dicts from server uuid: to the server's row, to the row of its
-        migration and to the rows of its devices. ``trees`` is the result of ``read`` for this cell. Servers in
-        ``busy``, on which an operation works, are left out.
+        The keys of ``servers``, ``moving`` and ``owned`` are server uuids. Their values are the servers' rows, the rows
+        of the servers' migrations, and the rows of the servers' devices. ``trees`` is the result of ``read`` for this
+        cell. Servers in ``busy``, on which an operation works, are left out.
         """
         for uuid, server in servers.items():
             if uuid in busy:

@@ -96,7 +96,7 @@ class AuditReport:
     def exit_code(self) -> int:
         """The exit code of the command.
 
-        The code is 0 if nothing disagrees, 1 if there is a disagreement, and 2 if a host or a service did not answer.
+        The code is 0 if there is no disagreement, 1 if there is one, and 2 if a host or a service did not answer.
         """
         if self.silent:
             return 2
@@ -187,7 +187,7 @@ class _AuditRun:
         self._compute, self._ctxt = compute, ctxt
         self._down_time = down_time
         self._report = AuditReport()
-        # Time of the last change of each row, by the text with which a line of the report names the row.
+        # {name of a row as the lines of the report write it: time of the row's last change}
         self._changed: dict[str, Any] = {}
 
     def changed_since(self, before: _AuditRun, line: str) -> bool:
@@ -315,7 +315,7 @@ class _AuditRun:
     ) -> None:
         """Compare the database rows of each server that no operation works on.
 
-        Servers with an operation are left out, because their rows are being changed.
+        Servers in ``busy`` are left out, because operations are changing their rows.
         """
         moves: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for row in migrations:
@@ -329,7 +329,7 @@ class _AuditRun:
         for kind in ('instances', 'migrations'):
             self._changed.update((row['uuid'], row['updated_at']) for row in cell[kind])
         self._changed.update((f'{row["host"]} {row["address"]}', row['updated_at']) for row in cell['devices'])
-        # A node's row changes often. Its change counts only for the line about the devices that the node offers.
+        # A node's row changes often. Its time is used only for the line about the devices that the node offers.
         self._changed.update((f'{row["node"]} offers', row['updated_at']) for row in cell['nodes'])
 
     def _hosts(self, hosts: list[str], down: set[str]) -> Rows:
@@ -496,7 +496,10 @@ class _AuditRun:
 
 
 def _counts(device: dict[str, Any]) -> bool:
-    """Return whether a device is counted in the pools. Of a group of devices only the head of the group is counted."""
+    """Return whether the device pools count a device.
+
+    Of several PCI functions that are assigned together, the pools count only the first.
+    """
     return bool(_info(device).get(GROUP_HEAD, device['address']) == device['address'])
 
 

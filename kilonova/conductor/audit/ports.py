@@ -22,8 +22,9 @@ from kilonova.errors import KilonovaError
 from kilonova.objects.port_resources import ALLOCATION, PortResources, of_ports, total
 from kilonova.objects.vif import ACCELERATED, BEHIND, FUNCTIONS, Vif
 
-# DETACH: the states in which a server may detach a port. LATER and AWAKE: text on when another server can do so.
+# The states in which a server may detach a port.
 DETACH = states.TRANSITIONS['detach_interface.start']
+# Texts that say when a server in another state can detach a port: LATER for these vm states, AWAKE for all others.
 LATER = {'resized': 'its resize is confirmed or reverted'}
 AWAKE = 'Neutron next sends an event while the server is active, paused or stopped'
 # Resources that a server holds in Placement, as {provider uuid: {resource class: amount}}.
@@ -98,8 +99,9 @@ class PortAudit:
     ) -> None:
         """Compare the servers of a cell with their ports.
 
-        ``servers``, ``owned`` and ``allocated`` are dicts from server uuid: to the server's row, to the rows of its
-        devices and to its allocation in Placement. Servers in ``busy``, on which an operation works, are left out.
+        The keys of the three dicts are server uuids. The values of ``servers`` are the servers' rows, those of
+        ``owned`` the rows of their devices, and those of ``allocated`` their allocations in Placement. Servers in
+        ``busy``, on which an operation works, are left out.
         """
         self._known.update(servers, busy)
         for uuid, server in servers.items():
@@ -161,7 +163,10 @@ class PortAudit:
             )
 
     def disagreements(self) -> list[str]:
-        """Return one line of text for each disagreement. Call this after ``compare`` for all cells."""
+        """Return one line of text for each difference between the servers and Neutron.
+
+        Call this after ``compare`` for all cells.
+        """
         return self._wrong + [
             f'ports: port {port_id} belongs to {uuid}, which is not a server'
             for uuid, held in (self._held or {}).items()

@@ -51,7 +51,7 @@ class ServerRows:
 
 
 def disagreements(rows: ServerRows) -> Iterator[str]:
-    """Yield a line of text for each disagreement between the rows of one server."""
+    """Yield a line of text for each contradiction between the rows of one server."""
     yield from _columns(rows)
     yield from _request_spec(rows)
     yield from _open_moves(rows)
@@ -206,7 +206,7 @@ def devices_of(
     """Return two lists: the devices of a server on its host, and its devices on the source of its move.
 
     ``owned`` are the rows of all devices that the server holds. Returns (None, None) if the source and the destination
-    are the same host and no migration context tells which devices belong to the source.
+    are the same host and no migration context says which devices belong to the source.
     """
     here = [device for device in owned if device['host'] == server['host']]
     if move is None or move['source_compute'] != move['dest_compute']:

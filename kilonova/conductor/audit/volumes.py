@@ -53,8 +53,8 @@ class VolumeAudit:
     def compare(self, servers: Mapping[str, Row], rows: Mapping[str, Sequence[Row]], busy: set[str]) -> None:
         """Compare the volume rows of the servers of a cell with the attachments in Cinder.
 
-        ``servers`` and ``rows`` are dicts from server uuid: to the server's row, and to the rows of its volumes.
-        Servers in ``busy``, on which an operation works, are left out.
+        The keys of both dicts are server uuids. The values of ``servers`` are the servers' rows, those of ``rows`` the
+        rows of their volumes. Servers in ``busy``, on which an operation works, are left out.
         """
         self._known.update(servers, busy)
         for uuid, server in servers.items():
@@ -80,7 +80,10 @@ class VolumeAudit:
             ]
 
     def disagreements(self) -> list[str]:
-        """Return one line of text for each disagreement. Call this after ``compare`` for all cells."""
+        """Return one line of text for each difference between the servers and Cinder.
+
+        Call this after ``compare`` for all cells.
+        """
         return self._wrong + [
             f'volumes: attachment {one.id} of volume {one.volume_id} belongs to {uuid}, which is not a server'
             for uuid, held in (self._held or {}).items()

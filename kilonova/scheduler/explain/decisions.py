@@ -54,9 +54,9 @@ _FLAGS = ('disabled', 'up', 'pci_free')
 
 
 class Trace:
-    """Record of one choice of hosts: results of filters, weights, refused claims.
+    """Record of one choice of hosts: results of the filters, weights of the hosts, refused claims.
 
-    It names up to ``most`` hosts of each kind.
+    Each part of the record names at most ``most`` hosts.
     """
 
     def __init__(self, most: int) -> None:
@@ -70,7 +70,7 @@ class Trace:
         self.report: RefusalReport | None = None
 
     def restart(self) -> None:
-        """Discard what was recorded, because the choice starts again with candidates from Placement."""
+        """Discard the recorded steps, because the choice starts again with candidates from Placement."""
         self.considered, self.steps, self.survivors = None, [], {}
 
     def start(self, considered: int) -> None:
@@ -91,7 +91,7 @@ class Trace:
         )
 
     def weighed(self, table: Table, places: NDArray[np.int64], weights: Values) -> None:
-        """Record the weights of the hosts at these indexes, best first. Later calls change nothing."""
+        """Record the weights of the hosts at these indexes, best first. Only the first call has an effect."""
         if not self.survivors:
             self.survivors = {**self._told(table, places[: self._most]), 'weight': weights[: self._most].tolist()}
 
@@ -135,9 +135,10 @@ def story(
     index: int = 0,
     failure: Exception | None = None,
 ) -> dict[str, Any]:
-    """Return the complete record of the decision for one server, the server number ``index`` of the request.
+    """Return the complete record of the decision for one server, as a dict for JSON.
 
-    The result is a dict for JSON. Values of hosts are in columns: one list for each kind of value.
+    ``index`` is the server's number in its request, from 0. Values of hosts are stored in columns: for each kind of
+    value, a list with one entry for each host.
     """
     told: dict[str, Any] = {
         'asked': asked(spec),
@@ -160,9 +161,9 @@ def story(
 
 
 class Decisions:
-    """Writer of decisions for one scheduler process.
+    """Writer of the scheduler's decisions, one for each scheduler process.
 
-    Records wait in memory until ``start`` was called.
+    Before ``start`` is called, decisions are only kept in memory.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, databases: Databases) -> None:
@@ -184,7 +185,7 @@ class Decisions:
             self._thread = concurrency.spawn(self._loop, name='decisions')
 
     def stop(self) -> None:
-        """Stop the thread, and write the decisions that are left."""
+        """Stop the thread that writes decisions, and write the decisions that are still in memory."""
         self._stopping.set()
         self._wake.set()
         if self._thread is not None:
@@ -201,7 +202,10 @@ class Decisions:
         plan: SelectionPlan | None = None,
         failure: errors.NoValidHost | None = None,
     ) -> None:
-        """Note the outcome for each server in memory. This never raises an error and never waits for the database."""
+        """Keep the outcome for each server in memory, until the thread of this object writes it to the database.
+
+        Never raises an error, and never waits for the database.
+        """
         if trace is None:
             return
         trace.end()

@@ -4,9 +4,9 @@
     raise NoValidHost(reason=report.text())
     # 12 hosts considered: 9 have fewer than 2 free a100 (best: 1 free), 2 disabled, 1 wrong availability zone.
 
-The report is computed only after a refusal, so it costs nothing for other requests. It lists all reasons of each host
-that follow from the scheduler's host table and from Placement's answer. Only for hosts without such a reason, filters
-that check single hosts are run, and Placement is queried again. The user's sentence names no host.
+The report is computed only after a refusal, so that other requests are not slowed down. Reasons are first searched in
+the data that the scheduler has already: its table of hosts and Placement's answer. For hosts without such a reason,
+slow filters are run, which check one host at a time, and Placement is queried again. The user's sentence names no host.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from kilonova.scheduler.prefilters.owner import OWNER
 
 LOG = logging.getLogger(__name__)
 
-# Number of characters that fit into the column of a fault's message after 'No valid host was found. '.
+# Maximum length of the explanation: with 'No valid host was found. ' before it, it fits into the fault's column.
 ROOM = 225
-# If there are more hosts, lists of providers are not read from Placement, because reading them takes too long.
+# Maximum number of hosts for which Placement is asked for reasons. With more hosts, the queries would take too long.
 MANY_HOSTS = 2000
 # Maximum number of request groups for which Placement is queried to find the reason.
 MANY_GROUPS = 8
 MANY_CHECKS = 60
 UNKNOWN = -1
-# {class of a filter: text for the user}. '{have}' is replaced by "have" or "has".
+# {name of a filter class: words for the user}. '{have}' is replaced by "have" or "has".
 WORDS: Mapping[str, str] = MappingProxyType(
     {
         'ServerGroupAffinityFilter': 'outside the hosts of the server group',
@@ -85,9 +85,9 @@ AMOUNTS: Mapping[str, tuple[str, str]] = MappingProxyType(
 
 @dataclass
 class ReasonCheck:
-    """One reason why hosts do not pass, with the mask ``failing`` of these hosts.
+    """One reason why hosts cannot take a request. ``failing`` is True for the hosts with this reason.
 
-    If an amount is too small, ``has`` is the amount of each host, or UNKNOWN where it is not known.
+    If the reason is a too small amount, ``has`` is the amount that each host has, or UNKNOWN.
     """
 
     key: str
@@ -124,9 +124,9 @@ class RefusalReport:
         return f'{head}{", ".join(said)}.'
 
     def groups(self) -> list[tuple[tuple[int, ...], list[int]]]:
-        """Return the hosts grouped by reasons, as [(indexes of checks, indexes of hosts)], the largest group first.
+        """Return [(indexes of checks, indexes of hosts)]: the hosts grouped by the checks that they fail.
 
-        All hosts of a group fail exactly the checks of the group.
+        The largest group of hosts is the first.
         """
         places = np.fromiter(self.names, np.int64, len(self.names))
         marks = np.zeros(len(places), np.int64)
@@ -140,7 +140,7 @@ class RefusalReport:
 
     @property
     def lost_races(self) -> bool:
-        """True if the request has one server, and a host meets all its needs but the claim on that host was refused."""
+        """True if the request has one server and a host meets all its needs, so that only the claim was refused."""
         return self.servers == 1 and any(not keys for keys, _ in self.groups())
 
     def hosts(self, most: int) -> list[dict[str, Any]]:
@@ -197,8 +197,8 @@ def explain(
 ) -> RefusalReport:
     """Return the reasons why none of the hosts takes the request.
 
-    ``offered`` is {node uuid: allocation requests} of Placement's answer. The nodes in it have the requested traits and
-    amounts. ``named`` has the uuids of the nodes that the request names, or is None if it names none.
+    ``offered`` is {node uuid: allocation requests}, made from Placement's answer. Nodes in it have the requested traits
+    and amounts. ``named`` has the uuids of the nodes that the request names. It is None if the request names no node.
     """
     why = _Why(snapshot, placement, spec, query, filters, offered, named)
     with snapshot.table.lock:
@@ -211,9 +211,9 @@ def explain(
 
 
 class _Why:
-    """Computation of one report.
+    """Finds the reasons for one report.
 
-    ``open`` is the mask of the considered hosts for which no check has found a reason yet.
+    ``open`` is a boolean array that is True for the considered hosts for which no reason was found yet.
     """
 
     def __init__(
@@ -249,9 +249,9 @@ class _Why:
             left &= ~check.failing
         return left
 
-    # -- checks of the host table --------------------------------------------------------------------------------------
+    # -- reasons from the host table -----------------------------------------------------------------------------------
     def ask_table(self) -> None:
-        """Find reasons in the host table: wrong zone, service disabled or down, too few amounts or devices."""
+        """Find reasons in the host table: wrong zone, service disabled or down, too little memory, too few devices."""
         table, look = self._snapshot.table, HostArrays(self._snapshot)
         self._look = look
         self._considered = table.present(self._snapshot.cells.uuids())
@@ -318,11 +318,12 @@ class _Why:
                 failing = free < request.count
                 self._add(*_device(request), failing if asked else failing & self._unoffered, np.maximum(free, 0))
 
-    # -- filters -------------------------------------------------------------------------------------------------------
+    # -- reasons from the filters --------------------------------------------------------------------------------------
     def ask_filters(self) -> None:
         """Find the filters that reject hosts.
 
-        Filters that check all hosts at once run first. The others run only for hosts for which no reason was found yet.
+        Filters that check all hosts at once run first. The other filters run only for hosts for which no reason was
+        found.
         """
         single = []
         for one in (one for one in self._enabled if not _is(one, 'ComputeFilter')):
@@ -352,7 +353,7 @@ class _Why:
                 self._snapshot.table.places.mask([place for place, state in states.items() if id(state) not in kept]),
             )
 
-    # -- Placement -----------------------------------------------------------------------------------------------------
+    # -- reasons from Placement ----------------------------------------------------------------------------------------
     def ask_placement(self) -> None:
         """Find the reasons why Placement did not offer hosts that passed all filters."""
         left = np.flatnonzero(self.open & self._unoffered)
@@ -389,7 +390,7 @@ class _Why:
             words, unit = _amount(name, amount)
             able = self._roots(resources=f'{name}:{amount}')
             if not set(able) - self._places.keys():
-                # This is certain only if all roots are hosts: hosts may share a provider that gives them the amount.
+                # No provider is shared by several hosts, so a host that Placement does not list lacks the resource.
                 self._add(name, words, self._but(able), UNKNOWN, unit)
         alike: dict[tuple[Any, ...], list[str]] = {}
         for suffix, group in self._query.groups.items():
@@ -399,10 +400,10 @@ class _Why:
             self._ask_group(self._query.groups[suffixes[0]], suffixes)
 
     def _ask_group(self, group: Group, suffixes: list[str]) -> None:
-        """Find hosts that cannot serve all of these equal request groups, by queries to Placement.
+        """Find the hosts that cannot serve all of these equal request groups, by queries to Placement.
 
-        A provider that has the resources of f groups counts for f of them, or for one if the groups must have different
-        providers.
+        A provider with enough resources for several of the groups is counted as often. It is counted only once if each
+        group must have its own provider (group policy "isolate").
         """
         ((name, amount),) = group.resources.items()
         free: Counter[str] = Counter()
@@ -449,9 +450,9 @@ class _Why:
         return found & self._asked_about()
 
     def _asked_about(self) -> Mask:
-        """Return the mask of the hosts that Placement knows and did not offer.
+        """Return a boolean array that is True for the hosts that Placement knows and did not offer.
 
-        For hosts that Placement does not know, no other reason is needed.
+        A host that Placement does not know is left out, because this is already the reason why it was not offered.
         """
         unknown = self.checks.get(f'trait:{OWNER}')
         return self._unoffered if unknown is None else self._unoffered & ~unknown.failing

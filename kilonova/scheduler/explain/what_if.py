@@ -78,10 +78,11 @@ def request(
     project_id: str = '',
     count: int = 1,
 ) -> RequestSpec:
-    """Return a request like the API's for a flavor's row with its extra specs, and for an image record as a plain dict.
+    """Return the request that the API would make to create servers with this flavor and image.
 
-    ``zone`` has the form ZONE, ZONE:HOST or ZONE:HOST:NODE. An empty ``project_id`` means a project that owns no
-    aggregates or servers. Raises Invalid if the API would refuse the request.
+    ``flavor`` is a flavor's row with its extra specs, ``image`` is an image record as a plain dict. ``zone`` has the
+    form ZONE, ZONE:HOST or ZONE:HOST:NODE. An empty ``project_id`` means a project that owns no aggregates or servers.
+    Raises Invalid if the API would refuse the request.
     """
     ctxt = get_admin_context()
     image_meta = ImageMeta.from_dict(dict(image)) if image else None
@@ -148,8 +149,7 @@ def _fits_on(
     selects: list[Select] = []
     try:
         for number in range(MOST):
-            # Each server is requested alone, so its build has ended when the next one is requested
-            # (``building=False``).
+            # Servers are requested one after the other: the build of a server has ended when the next one is requested.
             selects.append(Select(snapshot, spec, filters, (), SelectSettings(), offers.only(place), building=False))
             plan = selects[-1].plan([uuidutils.generate_uuid()])
             if plan is None or plan.choices[0].request is None:

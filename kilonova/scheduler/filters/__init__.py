@@ -13,7 +13,8 @@ A filter that uses only columns of ``table.Table`` has ``mask(look, spec_obj)`` 
 hosts at once (True where a host passes), None if the filter does not apply to this request, or PER_HOST if this request
 needs ``host_passes``. If a filter has only ``mask``, its ``host_passes`` uses the mask.
 
-If a filter raises for a host, the host is rejected for this request, and this is logged once (``plugins.guard``).
+If a filter raises an error for a host, the host is rejected for this request, and this is logged once
+(``plugins.guard``).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from kilonova.scheduler.plugins.guard import Guard
 
 LOG = logging.getLogger(__name__)
 
-# A filter's ``mask`` returns this object if the request needs ``host_passes`` for each single host.
+# A filter's ``mask`` returns this object if the request needs ``host_passes``, which checks one host at a time.
 PER_HOST: Any = object()
 _FORMS = ('mask', 'host_passes', '_filter_one', 'filter_all')
 
@@ -80,9 +81,12 @@ class BaseHostFilter(BaseFilter):
         return self.host_passes(obj, spec_obj)
 
     def host_passes(self, host_state: HostState, filter_properties: RequestSpec) -> bool:
-        """Return whether the host may take the request. A filter that has only ``mask`` uses its mask here."""
+        """Return whether the host may take the request.
+
+        This implementation is for filters with a method ``mask``: it returns the host's entry of the array.
+        """
         if host_state.look is None or array_form(self) is None:
-            raise TypeError(f'{type(self).__name__} has no host_passes')
+            raise TypeError(f'{type(self).__name__} has no method host_passes')
         found = host_state.look.answer(self, 'mask', filter_properties)
         return found is None or bool(found[host_state.place])
 
@@ -106,9 +110,10 @@ def is_rebuild(spec_obj: RequestSpec) -> bool:
 
 
 def is_forced_move(spec_obj: RequestSpec) -> bool:
-    """Return whether an administrator forces a move to a host, for which the scheduler only checks that it is up.
+    """Return whether an administrator forces the move of a server to a host.
 
-    A create on a named host is not a forced move.
+    In this case, the scheduler only checks that the host is up. The creation of a server on a named host is not a
+    forced move.
     """
     forced = 'force_hosts' in spec_obj and bool(spec_obj.force_hosts)
     return forced and _hint(spec_obj, '_nova_forced_move') == ['true']
@@ -122,17 +127,20 @@ def _hint(spec_obj: RequestSpec, name: str) -> list[str] | None:
 
 
 def array_form(one: Any) -> Any:
-    """Return the filter's method ``mask``, or None if the filter checks single hosts.
+    """Return the filter's method ``mask``, or None if the filter must check each host alone.
 
-    A subclass that overrides only the method for single hosts has no array form, because the inherited ``mask`` would
-    ignore that method.
+    None is also returned for a subclass that overrides only a method for one host: the inherited ``mask`` would not
+    call this method.
     """
     owner = next((cls for cls in type(one).__mro__ if any(name in vars(cls) for name in _FORMS)), None)
     return one.mask if owner is not None and 'mask' in vars(owner) else None
 
 
 def mask_of(one: BaseFilter, look: HostArrays, spec_obj: RequestSpec, guard: Guard) -> Any:
-    """Return the mask of the hosts that pass, None if all pass, or PER_HOST if the filter must check host by host."""
+    """Return a boolean array that is True for the hosts that pass, or None if all hosts pass.
+
+    Return PER_HOST if the filter must check each host alone.
+    """
     form = array_form(one)
     if form is None:
         return PER_HOST
@@ -144,9 +152,10 @@ def mask_of(one: BaseFilter, look: HostArrays, spec_obj: RequestSpec, guard: Gua
 
 
 def passing(one: BaseFilter, hosts: Sequence[Any], spec_obj: RequestSpec, guard: Guard) -> list[Any] | None:
-    """Return the hosts that pass a filter that checks single hosts. Hosts for which it raises do not pass.
+    """Return the hosts that pass a filter that checks each host alone.
 
-    Return None if the filter rejects all hosts and further filters must not run.
+    A host for which the filter raises an error does not pass. Return None if the filter rejects all hosts and further
+    filters must not run.
     """
     if type(one).filter_all is BaseFilter.filter_all:
         return [host for host in hosts if guard.call(one._filter_one, host, spec_obj, default=False)]  # noqa: SLF001

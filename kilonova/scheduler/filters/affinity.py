@@ -25,7 +25,7 @@ class DifferentHostFilter(BaseHostFilter):
     run_filter_once_per_request = True
 
     def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
-        """Return the mask of the hosts that have none of the servers in the hint.
+        """Return a boolean array that is True for the hosts that have none of the servers in the hint.
 
         Return None (all hosts pass) if the request has no such hint.
         """
@@ -39,7 +39,7 @@ class SameHostFilter(BaseHostFilter):
     run_filter_once_per_request = True
 
     def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
-        """Return the mask of the hosts that have at least one of the servers in the hint.
+        """Return a boolean array that is True for the hosts that have at least one of the servers in the hint.
 
         Return None (all hosts pass) if the request has no such hint.
         """
@@ -54,9 +54,10 @@ class ServerGroupAntiAffinityFilter(BaseHostFilter):
     """
 
     def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
-        """Return the mask of the hosts with fewer members than allowed, and of the hosts that the server is on already.
+        """Return a boolean array that is True for the hosts with fewer members of the group than allowed.
 
-        Return None (all hosts pass) if the server is in no group with policy anti-affinity.
+        It is also True for the hosts on which the server is already. Return None (all hosts pass) if the server is in
+        no group with policy anti-affinity.
         """
         group = _group(spec_obj, 'anti-affinity')
         if group is None:
@@ -75,7 +76,10 @@ class ServerGroupAffinityFilter(BaseHostFilter):
     """Pass only hosts with servers of the group if its policy is affinity; pass all hosts if the group is empty."""
 
     def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
-        """Return the mask of the hosts of the group's servers, or None (all hosts pass) if there are none."""
+        """Return a boolean array that is True for the hosts that have servers of the group.
+
+        Return None (all hosts pass) if the group has no servers on hosts.
+        """
         group = _group(spec_obj, 'affinity')
         hosts = group.hosts if group is not None and 'hosts' in group else None
         return look.named(hosts) if hosts else None

@@ -31,7 +31,7 @@ def words(value: str) -> set[str]:
 
 
 def merged(metadata: Metadata) -> dict[str, set[str]]:
-    """Return {key: set of the words of its values in all these aggregates}. Values are split at commas."""
+    """Return {metadata key: set of its values in all these aggregates}. Values are split at commas."""
     found: dict[str, set[str]] = {}
     for one in metadata:
         for key, value in one.items():
@@ -45,9 +45,9 @@ def metadata_of(host_state: HostState) -> list[Mapping[str, str]]:
 
 
 def aggregate_metadata(host_state: HostState, key: str | None = None) -> dict[str, set[str]]:
-    """Return {key: words} of the metadata of the host's aggregates.
+    """Return {metadata key: set of values} for the aggregates of the host. Values are split at commas.
 
-    If ``key`` is given, only aggregates with it count.
+    If ``key`` is given, aggregates without this metadata key are left out.
     """
     return merged([one for one in metadata_of(host_state) if key is None or key in one])
 
@@ -60,9 +60,10 @@ def aggregate_values(host_state: HostState, key: str) -> set[str]:
 def lowest(
     values: Iterable[str], default: Any = None, cast_to: Callable[[str], Any] = int, based_on: Callable[..., Any] = min
 ) -> Any:
-    """Return the lowest of some numbers given as text, or ``default`` if there are none.
+    """Return the lowest of some numbers that are given as texts, or ``default`` if ``values`` is empty.
 
-    ``based_on`` may be another function than min. Raises ValueError if a text is not a number.
+    If ``based_on`` is given, this function chooses the number in place of ``min``. Raises ValueError if a text is not a
+    number.
     """
     numbers = [cast_to(value) for value in values]
     return based_on(numbers) if numbers else default
@@ -73,10 +74,10 @@ class AggregateFilter(BaseHostFilter):
 
     def fits(self, metadata: Metadata, spec_obj: RequestSpec) -> bool:
         """Return whether hosts with this aggregate metadata may take the request. Subclasses must implement it."""
-        raise TypeError(f'{type(self).__name__} has no fits')
+        raise TypeError(f'{type(self).__name__} has no method fits')
 
     def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
-        """Return the mask of the hosts for whose aggregate metadata ``fits`` returns True."""
+        """Return a boolean array that is True for the hosts for whose aggregate metadata ``fits`` returns True."""
         return look.by_aggregates(lambda metadata: self.fits(metadata, spec_obj))
 
 

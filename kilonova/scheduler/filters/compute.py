@@ -19,5 +19,5 @@ class ComputeFilter(BaseHostFilter):
     run_filter_once_per_request = True
 
     def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
-        """Return the mask of the hosts whose service is up and not disabled."""
+        """Return a boolean array that is True for the hosts whose service is up and not disabled."""
         return look.table['up'] & ~look.table['disabled']

@@ -37,7 +37,7 @@ class ComputeCapabilitiesFilter(BaseHostFilter):
             value = _look(host_state, path)
             if value is _MISSING or not extra_specs.match(value, wanted):
                 LOG.debug(
-                    "%(host)s fails extra spec '%(key)s': '%(wanted)s' is not '%(value)s'",
+                    "%(host)s fails extra spec '%(key)s': wanted is '%(wanted)s', the host has '%(value)s'",
                     {'host': host_state, 'key': key, 'wanted': wanted, 'value': None if value is _MISSING else value},
                 )
                 return False
@@ -64,7 +64,7 @@ def address_bits_fit(host_state: HostState, wanted: str | int | None) -> bool:
 
 
 def _asked(spec_obj: RequestSpec) -> Iterator[tuple[str, list[str], str]]:
-    """Yield (key, path, wanted value) of the extra specs about capabilities."""
+    """Yield (name of the extra spec, path of the capability, wanted value) for each extra spec about capabilities."""
     for key, wanted in spec_obj.flavor.extra_specs.items():
         path = key.split(':')
         if path[0] == SCOPE and len(path) > 1:

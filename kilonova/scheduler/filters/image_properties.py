@@ -37,7 +37,7 @@ class ImagePropertiesFilter(BaseHostFilter):
         return self._version_fits(host_state, version) and address_bits_fit(host_state, bits)
 
     def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
-        """Return the mask of the hosts that support the image's architecture, hypervisor type and mode.
+        """Return a boolean array that is True for hosts with the image's architecture, hypervisor type and mode.
 
         Return PER_HOST (check host by host) if the image names a hypervisor version or an address size. Return None
         (all hosts pass) if the image names none of these properties.

@@ -19,7 +19,7 @@ class IsolatedHostsFilter(BaseHostFilter):
     run_filter_once_per_request = True
 
     def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
-        """Return the mask of the hosts that may run the request's image."""
+        """Return a boolean array that is True for the hosts that may run the request's image."""
         isolated = look.named(self.conf.filter_scheduler.isolated_hosts)
         return (isolated & self._fits(True, spec_obj)) | (~isolated & self._fits(False, spec_obj))
 

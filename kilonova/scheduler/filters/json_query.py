@@ -31,7 +31,7 @@ class BadQuery(ValueError):
 
 
 def _all_of(compare: Callable[[Any, Any], bool]) -> Callable[[list[Any]], bool]:
-    """Return a function that is true if the comparison holds between its first argument and each of the others."""
+    """Return a function of a list: it returns whether ``compare`` is true for the first entry and each other entry."""
 
     def apply(arguments: list[Any]) -> bool:
         if len(arguments) < 2:
@@ -62,7 +62,7 @@ _OPERATORS: Mapping[str, Callable[[list[Any]], Any]] = {
 def evaluate(query: Any, host_state: HostState, depth: int = 0) -> Any:
     """Return the value of a JSON expression for a host. Raises BadQuery if the expression is invalid."""
     if depth > DEEPEST:
-        raise BadQuery(f'it is nested more than {DEEPEST} levels deep')
+        raise BadQuery(f'the expression is nested more than {DEEPEST} levels deep')
     if isinstance(query, str) and query.startswith('$'):
         return _read(host_state, query[1:])
     if not isinstance(query, list):
@@ -78,7 +78,7 @@ def evaluate(query: Any, host_state: HostState, depth: int = 0) -> Any:
 def _parsed(text: str) -> list[Any]:
     query = json.loads(text)
     if not isinstance(query, list):
-        raise BadQuery('it is not a list')
+        raise BadQuery('the expression is not a list')
     return query
 
 

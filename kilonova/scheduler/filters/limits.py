@@ -16,25 +16,31 @@ LOG = logging.getLogger(__name__)
 
 
 class _Limit(BaseHostFilter):
-    """Base class: pass hosts whose value in ``column`` of the host table is less than the configured ``option``."""
+    """Base class of filters that pass hosts whose value in ``column`` of the host table is below the limit.
+
+    The limit is the value of the configured ``option``.
+    """
 
     column: ClassVar[str]
     option: ClassVar[str]
 
     def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
-        """Return the mask of the hosts whose value is below the limit."""
+        """Return a boolean array that is True for the hosts whose value is below the limit."""
         return look.table[self.column] < self.conf.filter_scheduler[self.option]
 
 
 class _AggregateLimit(_Limit):
-    """Base class: like _Limit, but the limit may also be set in the metadata of the host's aggregates.
+    """Base class of filters whose limit is set by an option or by the metadata of the host's aggregates.
 
     The metadata key is the option's name. Metadata has priority over the configuration. The lowest of several values is
     used.
     """
 
     def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
-        """Return the mask of the hosts whose value is below the limit of their aggregates or of the configuration."""
+        """Return a boolean array that is True for the hosts whose value is below the limit.
+
+        The limit of a host is set by the metadata of its aggregates, or else by the configuration.
+        """
         return look.table[self.column] < look.by_aggregates(self._limit, np.float64)
 
     def _limit(self, metadata: Metadata) -> float:
@@ -44,7 +50,10 @@ class _AggregateLimit(_Limit):
             found: float = lowest(values, configured)
             return found
         except ValueError as error:
-            LOG.warning('Could not decode %(option)s of aggregates: %(error)s', {'option': self.option, 'error': error})
+            LOG.warning(
+                'Could not decode %(option)s of aggregates, using the configured value: %(error)s',
+                {'option': self.option, 'error': error},
+            )
             return configured
 
 

@@ -26,7 +26,10 @@ class NUMATopologyFilter(BaseHostFilter):
     """
 
     def host_passes(self, host_state: HostState, spec_obj: RequestSpec) -> bool:
-        """Return whether the request fits on the host's NUMA cells, and remove candidates that do not fit."""
+        """Return whether the request fits on the host's NUMA cells.
+
+        Allocation candidates of the host with which the request does not fit are removed.
+        """
         wanted = spec_obj.numa_topology if 'numa_topology' in spec_obj else None
         if wanted is None:
             return True

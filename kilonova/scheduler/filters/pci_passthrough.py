@@ -25,7 +25,7 @@ class PciPassthroughFilter(BaseHostFilter):
     at_most = True
 
     def host_passes(self, host_state: HostState, spec_obj: RequestSpec) -> bool:
-        """Return whether the host has the devices, and remove candidates whose devices are not free."""
+        """Return whether the host has the devices, and remove its allocation candidates whose devices are not free."""
         requests = spec_obj.pci_requests if 'pci_requests' in spec_obj else None
         if requests is None or not requests.requests:
             return True
@@ -46,10 +46,10 @@ class PciPassthroughFilter(BaseHostFilter):
         return True
 
     def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
-        """Return the mask of the hosts that have enough devices for each single request, or None without PCI requests.
+        """Return a boolean array that is True for the hosts that have enough devices for each single PCI request.
 
-        The mask may pass too many hosts, because requests are not counted together. The chosen host is checked again
-        exactly.
+        It may be True for too many hosts, because two requests may need the same device. So ``host_passes`` checks the
+        chosen host again. Return None (all hosts pass) if there are no PCI requests.
         """
         requests = spec_obj.pci_requests if 'pci_requests' in spec_obj else None
         found = None

@@ -56,7 +56,7 @@ class Aggregates:
             self.rows, self._of_host = rows, of_host
 
     def of_host(self, host: str) -> list[Row] | None:
-        """Return the aggregates that contain a host, or None if there are none."""
+        """Return the aggregates that contain a host, or None if no aggregate contains it."""
         return self._of_host.get(host)
 
     def of_zone(self, zone: str) -> list[str]:

@@ -38,8 +38,8 @@ class HostArrays:
     def answer(self, plugin: object, form: str, spec_obj: RequestSpec) -> Any:
         """Return the result of ``plugin.mask`` or ``plugin.values``, which is computed once and kept until ``forget``.
 
-        Filters and weighers that exist only in array form use this method to answer for single hosts. ``form`` is the
-        method's name.
+        Filters and weighers that have only one of these methods use the result to check one host. ``form`` is the name
+        of the method.
         """
         key = id(plugin), form
         if key not in self._answers:
@@ -69,22 +69,22 @@ class HostArrays:
         return found
 
     def having(self, uuids: Collection[str]) -> Mask:
-        """Return the mask of the hosts that have at least one of these servers."""
+        """Return a boolean array that is True for the hosts that have at least one of these servers."""
         return self.counts(uuids) > 0
 
-    def members(self, group: InstanceGroup, but: str | None = None) -> Values:
-        """Return an array with the number of servers of the group on each host, according to ``InstanceGroup.places``.
+    def members(self, group: InstanceGroup, without: str | None = None) -> Values:
+        """Return an array with the number of servers of the group on each host (see ``InstanceGroup.places``).
 
-        The server ``but`` is not counted.
+        The server with the uuid ``without`` is not counted.
         """
         found = np.zeros(len(self.table['live']))
         for server, hosts in (group.places or {}).items():
-            if server != but:
+            if server != without:
                 found[list(self.table.places.named(hosts))] += 1
         return found
 
     def by_aggregates(self, answer: Callable[[list[Mapping[str, str]]], Any], kind: DTypeLike = np.bool_) -> Any:
-        """Return an array with ``answer(metadata of the host's aggregates)`` for each host.
+        """Return an array with one value for each host: ``answer(metadata of the aggregates that contain the host)``.
 
         ``answer`` is called once for each combination of aggregates. ``kind`` is the type of the array.
         """
@@ -100,5 +100,5 @@ class HostArrays:
         return found
 
     def named(self, hosts: Iterable[str]) -> Mask:
-        """Return the mask of the hosts that have these names."""
+        """Return a boolean array that is True for the hosts that have these names."""
         return self.table.places.mask(self.table.places.named(hosts))

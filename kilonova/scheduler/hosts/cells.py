@@ -1,8 +1,8 @@
 """Read changes of compute nodes and services of all enabled cells into the scheduler's host table.
 
-Rows have timestamps of their database's clock. Each reading includes rows that changed up to OVERLAP seconds before the
-previous reading, because a transaction may end later than its timestamps say. Several cells are read in parallel. If a
-cell does not answer, its hosts cannot be used, and ``silent`` contains its name.
+Rows have timestamps of their database's clock. A row becomes visible only when its transaction ends, some time after
+its timestamp. So each reading includes rows that changed up to OVERLAP seconds before the previous reading. Several
+cells are read in parallel. If the database of a cell does not answer, the cell's hosts get no servers for the moment.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ LOG = logging.getLogger(__name__)
 
 # Maximum number of cells that are read at the same time.
 CELL_THREADS = 16
-# Maximum seconds between the statement that writes a row and the end of the statement's transaction.
+# Maximum seconds between a row's timestamp and the commit that makes the row visible to readers.
 OVERLAP = 10.0
-# A row with a timestamp younger than this (in seconds) is read again, because another write may get the same one.
+# Age in seconds below which a row is read again: another write may still get the same timestamp.
 UNSETTLED = 0.05
 # Seconds between two readings of the list of down services. Heartbeats are less frequent.
 DOWN_EVERY = 1.0
-# Seconds between two complete readings of a cell, which correct changes that were missed.
+# Seconds between two readings of all rows of a cell. Other readings read only changed rows, and may miss a change.
 RELOAD_EVERY = 600.0
 
 
@@ -53,14 +53,14 @@ def silence() -> Iterator[None]:
 def reading(database: engine.Database) -> Iterator[engine.Connection]:
     """Yield a connection for reading.
 
-    Raises Unanswered if the database cannot be reached. Other exceptions of the block are not changed.
+    Raises Unanswered if the database cannot be reached. Other exceptions that the block raises are not changed.
     """
     with silence(), database.read() as connection:
         yield connection
 
 
 class CellReader:
-    """State of the reading of one cell: timestamps of the cell's rows, and when the cell was read last.
+    """State of the reading of one cell: timestamps of the rows that were read, and the time of the last reading.
 
     ``read_until`` is the time of the last reading by the clock of the cell's database.
     """
@@ -74,9 +74,9 @@ class CellReader:
 
 
 class CellReaders:
-    """Reader of all enabled cells. Only one thread at a time may call ``refresh``.
+    """Reads the compute nodes and services of all enabled cells. Only one thread at a time may call ``refresh``.
 
-    ``usable`` has the cells that answered the last refresh. ``silent`` has the names of the cells that did not.
+    ``usable`` has the cells that answered the last refresh. ``silent`` has the names of the cells that did not answer.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, enabled: cell_queries.CellDatabases, table: Table) -> None:
@@ -148,8 +148,9 @@ class CellReaders:
                     [row_id for row_id, stamp in seen.items() if known.get(row_id) != stamp]
                     for known, seen in zip((cell.nodes, cell.services), stamps, strict=True)
                 ]
-                # This must happen before the rows are read.
-                # A server that its host reports in between may be counted twice for a moment, but is never missing.
+                # The servers that hosts have reported are read before the rows of the hosts.
+                # In the other order, the reservation of a server could be removed although the row of its host lacks
+                # the server.
                 if newer[0]:
                     settled = self._settled(connection, cell)
                 nodes = changes.nodes_by_id(connection, newer[0]) if newer[0] else []
@@ -212,7 +213,7 @@ class CellReaders:
                 table.services.put_down(cell.uuid, down)
 
     def _tell_unmapped(self, node: Row) -> None:
-        """Log a warning if the node's host is not mapped to a cell. It is logged once, until the host is mapped."""
+        """Log a warning if the node's host is not mapped to a cell. It is not repeated until the host was mapped."""
         host = node['host']
         if node['mapped'] or node['deleted']:
             self._unmapped.discard(host)

@@ -116,11 +116,11 @@ class HostIndex:
         return {place for cell in self.cells for host in hosts for place in self.of_host(cell, host)}
 
     def mask(self, places: Collection[int]) -> Mask:
-        """Return a mask that is True at these indexes only."""
+        """Return a boolean array over all hosts that is True only at these indexes."""
         found = np.zeros(self.size, np.bool_)
         found[list(places)] = True
         return found
 
     def these(self, uuids: Iterable[str]) -> Mask:
-        """Return the mask of the nodes with these uuids. Unknown uuids are left out."""
+        """Return a boolean array that is True for the nodes with these uuids. Unknown uuids are left out."""
         return self.mask([self._of_uuid[uuid] for uuid in uuids if uuid in self._of_uuid])

@@ -24,23 +24,23 @@ from kilonova.scheduler.hosts.reservations import Reservations
 
 # The properties of a device that requests can name, as sorted (name, value) pairs.
 Key = tuple[tuple[str, object], ...]
-# Properties of pools that requests cannot name: the address of the pool, and providers of its host.
+# Keys of a pool that PCI requests cannot ask for: the PCI address, and the names of resource providers of the host.
 _OWN_KEYS = frozenset(('address', 'rp_uuid', 'parent_ifname', PORT_PROVIDERS))
 
 
 class FreeDevices:
-    """Free PCI devices of all hosts, in one array for each combination of properties.
+    """Free PCI devices of all hosts.
 
-    The properties that requests can name are the key of an array. The array has the number of free devices of each
-    host.
+    For each combination of properties that requests can name, there is one array. It has the number of free devices
+    with these properties on each host.
     """
 
     def __init__(self, size: int, reservations: Reservations) -> None:
         self._size, self._reservations = size, reservations
         self._columns = HostColumns[Key]()
-        # {index: [(key, provider, count)]} with one entry for each pool of the host's row, and the texts of the
-        # columns.
+        # {index of a host: [(key, provider, count)]}, with one entry for each pool in the host's row.
         self._counts: dict[int, list[tuple[Key, str | None, int]]] = {}
+        # {index of a host: texts of the columns pci_stats and numa_topology of the host's row}
         self._texts: dict[int, tuple[str | None, str | None]] = {}
 
     def grow(self, size: int) -> None:
@@ -65,11 +65,7 @@ class FreeDevices:
         self._texts.pop(place, None)
 
     def count(self, place: int) -> int:
-        """Count the free devices of a host again, write them to the arrays, and return their number.
-
-        The count is made from the host's row and the current reservations, so nothing must be corrected when a
-        reservation is released.
-        """
+        """Count a host's free devices (its row minus the reservations), write the arrays, and return the number."""
         pools = self._counts.get(place, [])
         for key, _, _ in pools:
             self._columns[key][place] = 0
@@ -79,9 +75,9 @@ class FreeDevices:
         return sum(left)
 
     def free(self, wanted: Iterable[Mapping[str, object]]) -> NDArray[np.int64]:
-        """Return an array: the number of free devices of each host that match at least one of the specs in ``wanted``.
+        """Return an array with each host's number of free devices that match one of the device specs in ``wanted``.
 
-        The real number may be smaller.
+        Not all of these devices may be suitable, because NUMA distances and Placement's traits are not compared.
         """
         folded = [{name: _fold(value) for name, value in one.items() if name not in PLACEMENT_KEYS} for one in wanted]
         total = np.zeros(self._size, np.int64)
@@ -94,7 +90,10 @@ class FreeDevices:
         return total
 
     def pools(self, place: int) -> PciPools:
-        """Return the pools of free devices of a host, without reserved devices. The caller may change the result."""
+        """Return the pools of free PCI devices of the host at index ``place``, without the devices that are reserved.
+
+        The result is a copy, which the caller may change.
+        """
         return less(parsed_pools(*self._texts[place]), self._reservations.on(place).values())
 
     def _left(self, place: int) -> list[int]:
@@ -102,7 +101,8 @@ class FreeDevices:
         taken = self._reservations.on(place).values()
         if any(one.requests for one in taken):
             stored = parsed_pools(*self._texts[place])
-            # ``less`` removes a pool if a related function of the same card was taken.
+            # A pool is missing in ``left`` if a related function of the same card is reserved, so that its devices are
+            # unusable.
             # Copies of a pool share the object ``keys`` with the original pool, so its id identifies the pool.
             left = {id(pool.keys): pool.count for pool in less(stored, taken).pools}
             return [left.get(id(pool.keys), 0) for pool in stored.pools]

@@ -59,9 +59,9 @@ def less(stored: PciPools, taken: Collection[Reservation]) -> PciPools:
 
 
 def _take(pools: PciPools, request: objects.InstancePCIRequest, cells: Sequence[Any] | None) -> None:
-    """Remove up to ``request.count`` devices for a request from the pools.
+    """Remove ``request.count`` devices for a request from the pools, or all that are left if there are fewer.
 
-    Fewer devices may be left if the host's row already counts the server that has the reservation.
+    There may be fewer, because the host's row may already count the server that has the reservation.
     """
     for count in range(request.count, 0, -1):
         wanted = [request if count == request.count else request.replaced(count=count)]
@@ -208,7 +208,7 @@ class HostState:
 
     @cached_property
     def numa(self) -> objects.NUMATopology | None:
-        """The host's NUMATopology, or None.
+        """The host's NUMATopology, or None if the host reports none.
 
         It includes the usage of servers with a reservation. Callers must not change it.
         """
@@ -247,9 +247,9 @@ class HostState:
 
     @cached_property
     def instances(self) -> dict[str, objects.Instance]:
-        """The host's servers by uuid, without their extra data.
+        """The host's servers by uuid, without the columns of ``instance_extra``.
 
-        A server that only has a reservation has just its uuid.
+        A server that only has a reservation is an Instance with nothing but its uuid.
         """
         rows = self._servers_of(self.host) if self._servers_of is not None else []
         return {
@@ -282,7 +282,7 @@ class HostState:
         return next(iter(self.metadata('availability_zone')), None)
 
     def may_give(self, provider: str) -> bool:
-        """Return whether the host's pools may have a free device of this provider.
+        """Return whether the host's device pools may have a free device of this resource provider.
 
         Return True if no pool belongs to the provider, because then the number of free devices is unknown.
         """
@@ -290,7 +290,7 @@ class HostState:
         return not counts or any(counts)
 
     def cell_of(self, provider: str) -> int:
-        """Return the NUMA cell of this provider's devices, or -1 if it is unknown."""
+        """Return the NUMA cell of the devices of this resource provider, or -1 if it is unknown."""
         return next(
             (
                 pool.keys['numa_node']

@@ -30,9 +30,9 @@ from kilonova.virt.hardware.constraints import shared_cpus
 Request = dict[str, Any]
 # {(provider uuid, resource class): amount}
 Uses = Counter[tuple[str, str]]
-# Seconds after which a reservation is dropped if no host has reported the server: its caller has given up by then.
+# Seconds after which a reservation is removed if no host has reported the server: its caller has given up by then.
 FORGET_AFTER = 60.0
-# Seconds for which Placement's answer about hosts is used again.
+# Seconds for which a stored answer of Placement about hosts is used for further requests.
 BELIEVED = 5.0
 
 
@@ -70,7 +70,10 @@ class Reservation:
 def reserve(
     place: int, spec: RequestSpec, request: Request, topology: InstanceNUMATopology | None = None, building: bool = True
 ) -> Reservation:
-    """Return the reservation of a server of this request with this allocation on the host at index ``place``."""
+    """Return the reservation of the resources that a server of request ``spec`` gets on the host at index ``place``.
+
+    ``request`` is the allocation request with which the host is claimed.
+    """
     mappings = request['mappings']
     wanted = spec.numa_topology if 'numa_topology' in spec else None
     requests = spec.pci_requests if 'pci_requests' in spec else None
@@ -105,17 +108,17 @@ def uses(request: Request) -> Uses:
 class Reservations:
     """All reservations of one scheduler process.
 
-    After each addition of a reservation, ``count(reservation, 1)`` is called, and after each removal
-    ``count(reservation, -1)``. It is not called when a host is deleted.
+    ``count`` is called with (reservation, 1) after a reservation is added, and with (reservation, -1) after it is
+    removed. It is not called for the reservations of a deleted host.
     """
 
     def __init__(self, lock: threading.RLock, count: Callable[[Reservation, int], None]) -> None:
         self._changed, self._count = threading.Condition(lock), count
         self._of: dict[str, Reservation] = {}
         self._on: dict[int, dict[str, Reservation]] = {}
-        # Claims of servers that their hosts have reported, as (time of the claim, amounts in Placement).
+        # Claims of servers that their hosts have reported, as pairs: monotonic time of the claim, and its amounts.
         self._counted: deque[tuple[float, Uses]] = deque()
-        # A number that grows with each change. Callers may reuse sums of reservations as long as it is the same.
+        # A number that grows with each change. Callers may reuse a sum of reservations until this number changes.
         self.version = 0
 
     def on(self, place: int) -> dict[str, Reservation]:
@@ -152,7 +155,7 @@ class Reservations:
         self.give_back(uuid)
 
     def give_back(self, uuid: str) -> None:
-        """Remove a server's reservation, because the server does not get the reserved resources."""
+        """Remove a server's reservation, because the server does not use the reserved resources."""
         reservation = self._of.pop(uuid, None)
         if reservation is not None:
             self._on[reservation.place].pop(uuid)
@@ -166,7 +169,7 @@ class Reservations:
         self._note()
 
     def made(self, uuid: str, at: float | None = None) -> None:
-        """Note that the server's claim is written; ``at`` is the monotonic time, by default now."""
+        """Record that the server's claim is written. ``at`` is the monotonic time of the claim, by default now."""
         reservation = self._of.get(uuid)
         if reservation is not None:
             reservation.claimed = time.monotonic() if at is None else at
@@ -175,7 +178,7 @@ class Reservations:
     def forget_old(self, now: float | None = None) -> None:
         """Remove reservations of servers that no host has reported within FORGET_AFTER seconds.
 
-        Claims are also removed if they are older than each stored answer of Placement.
+        Claims of reported servers are also removed if they are older than each stored answer of Placement.
         """
         now = time.monotonic() if now is None else now
         self._counted = deque(one for one in self._counted if now - one[0] <= 2 * BELIEVED)
@@ -187,7 +190,7 @@ class Reservations:
         return {uuid: reservation.place for uuid, reservation in self._of.items()}
 
     def since(self, asked: float) -> tuple[Uses, Uses]:
-        """Return two sums: amounts claimed after the monotonic time ``asked``, and amounts of claims under way."""
+        """Return (amounts of claims that were made after the monotonic time ``asked``, amounts of claims under way)."""
         made: Uses = Counter()
         under_way: Uses = Counter()
         for claimed, taken in self._counted:
@@ -201,7 +204,10 @@ class Reservations:
         return made, under_way
 
     def wait(self, seconds: float) -> bool:
-        """Release the lock until a reservation changes. Return False if none changed within ``seconds``."""
+        """Wait until a reservation changes, and release the lock during this time.
+
+        Return False if no reservation changed within ``seconds``.
+        """
         return seconds > 0 and self._changed.wait(seconds)
 
     def _note(self) -> None:

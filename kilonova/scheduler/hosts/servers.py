@@ -15,7 +15,7 @@ from kilonova.scheduler.hosts.cells import CellReader, CellReaders, reading
 from kilonova.scheduler.hosts.columns import Row
 
 V = TypeVar('V')
-# If the servers of more hosts are wanted, the SQL statement reads the servers of all hosts.
+# Maximum number of hosts that an SQL statement names. For more hosts, the servers of all hosts are read.
 MANY_HOSTS = 500
 
 
@@ -57,18 +57,18 @@ class Servers:
         return found
 
     def waiting(self, operations: Sequence[str]) -> set[str]:
-        """Return the servers whose boot operation still waits for a host.
+        """Return the servers whose boot operations have no host yet and were not cancelled.
 
-        Only the given ``operations`` are considered.
+        ``operations`` are the uuids of the boot operations to consider.
         """
         with reading(self._databases.api()) as connection:
             return waiting_boots(connection, operations)
 
     def coming(self, uuids: Collection[str]) -> set[str]:
-        """Return which of these servers are in no cell yet, and so still have a build request.
+        """Return those of these servers that are not in any cell yet. They still have a build request.
 
         Callers must call this before they read the cells, because a server is written to its cell before its build
-        request is deleted. A server that is found neither here nor in a cell was deleted, or its boot failed.
+        request is deleted. A server that has no build request and is in no cell was deleted, or its boot failed.
         """
         if not uuids:
             return set()

@@ -18,11 +18,11 @@ class Services:
         self._rows: dict[tuple[str, str], Row] = {}
 
     def get(self, cell_uuid: str, host: str) -> Row | None:
-        """Return the row of the host's compute service with the additional key ``up``, or None if it has none."""
+        """Return the row of the host's compute service with the additional key ``up``, or None without a service."""
         return self._rows.get((cell_uuid, host))
 
     def put(self, cell_uuid: str, service: Row) -> None:
-        """Store the current row of a compute service. A deleted service is removed."""
+        """Store the current row of a compute service. If the row is marked as deleted, remove the service instead."""
         key = cell_uuid, service['host']
         known = self._rows.get(key)
         if service['deleted']:
@@ -50,7 +50,7 @@ class Services:
                 self.put(cell_uuid, {**service, 'deleted': service['id']})
 
     def write(self, place: int, service: Row | None) -> None:
-        """Write the columns at index ``place`` for the service of the node's host, or for None if it has no service."""
+        """Write the columns at index ``place``. ``service`` is the row of the host's service; None if it has none."""
         self._columns['live'][place] = service is not None
         self._columns['disabled'][place] = bool(service and service['disabled'])
         self._columns['up'][place] = bool(service and service['up'])

@@ -48,7 +48,7 @@ class HostSnapshot:
         """Stop the threads that read the cells."""
         self.cells.close()
 
-    # -- reading -------------------------------------------------------------------------------------------------------
+    # -- refresh from the databases ------------------------------------------------------------------------------------
     def refresh(self) -> list[str]:
         """Read the changes of all hosts, and return the names of the cells that do not answer.
 
@@ -68,7 +68,7 @@ class HostSnapshot:
         """Return whether the data for a refused request has changed, so that hosts must be chosen again.
 
         The data has changed if a host that counted as down is up, or if a server no longer needs its reservation on a
-        host (its boot failed, it was deleted, or its host reported it). The in-memory copy is corrected. Runs one to
+        host (its boot failed, it was deleted, or its host reported it). The host table gets the new state. Runs one to
         three SQL statements for each cell that has a down host or such a server, and one more for all cells.
         """
         with self.table.lock:
@@ -79,8 +79,8 @@ class HostSnapshot:
         coming = self.servers.coming({uuid for _, _, sent in known for uuid in sent})
         found = [self._look_again(cell, before, sent, coming) for cell, before, sent in known if before or sent]
         if any(ended for _, ended in found):
-            # Refresh after these servers were read.
-            # A server that its host reports in between may be counted twice for a moment, but is never missing.
+            # The hosts' rows are read after the servers. Otherwise a row could lack a server whose reservation is
+            # removed.
             self.refresh()
         return any(itertools.chain.from_iterable(found))
 
@@ -88,7 +88,7 @@ class HostSnapshot:
         """Return (whether a down host of the cell is up now, whether a server no longer needs its reservation).
 
         ``before`` has the ids of services that count as down. ``sent`` has the servers with a reservation, and
-        ``coming`` the servers that are in no cell yet. The in-memory copy is corrected.
+        ``coming`` the servers that are in no cell yet. The host table gets the new state.
         """
         try:
             with reading(cell.database) as connection:
@@ -170,7 +170,7 @@ class HostSnapshot:
     def named(self, hosts: Iterable[str], nodes: Iterable[str]) -> list[str]:
         """Return the uuids of the nodes that have one of these host names and one of these node names, ignoring case.
 
-        An empty collection of names matches every node. The in-memory copy is refreshed first.
+        An empty collection of names matches every node. The changes of all hosts are read from the databases first.
         """
         self.refresh()
         wanted = [{name.lower() for name in names} for names in (hosts, nodes)]

@@ -26,8 +26,8 @@ from kilonova.scheduler.hosts.devices import FreeDevices
 from kilonova.scheduler.hosts.reservations import Reservation, Reservations
 from kilonova.scheduler.hosts.services import Services
 
-# Equal texts of several hosts are stored once.
-# If there are more stored texts than this number per host, texts that no row uses are removed.
+# Equal texts in the rows of several hosts are stored only once in memory.
+# Number of stored texts per host (for example CPU descriptions) above which texts that no row uses are removed.
 TEXTS = 12
 _SHARED = ('cpu_info', 'supported_instances', 'numa_topology', 'hypervisor_type', 'stats', 'metrics')
 
@@ -49,9 +49,9 @@ class Table:
     def __getitem__(self, name: str) -> NDArray[Any]:
         return self._columns[name]
 
-    # -- changes -------------------------------------------------------------------------------------------------------
+    # -- changes of the rows -------------------------------------------------------------------------------------------
     def put(self, cell_uuid: str, node: Row) -> None:
-        """Store the current row of a node. A deleted node is removed."""
+        """Store the current row of a node. If the row is marked as deleted, remove the node instead."""
         if node['deleted']:
             self.drop(cell_uuid, node['id'])
             return
@@ -140,7 +140,7 @@ class Table:
 
     # -- lookups -------------------------------------------------------------------------------------------------------
     def usable(self, cell_uuids: Collection[str]) -> Mask:
-        """Return the mask of the hosts in these cells that have a service and a host mapping.
+        """Return a boolean array that is True for the hosts in these cells that have a service and a host mapping.
 
         Other hosts get no servers.
         """
@@ -148,7 +148,10 @@ class Table:
         return found
 
     def present(self, cell_uuids: Collection[str]) -> Mask:
-        """Return the mask of the hosts in these cells that have a compute service. The caller may change the mask."""
+        """Return a boolean array that is True for the hosts in these cells that have a compute service.
+
+        The caller may change the array.
+        """
         codes = [code for code, cell in enumerate(self.places.cells) if cell in cell_uuids]
         if len(codes) == len(self.places.cells):
             return self._columns['live'].copy()
@@ -163,7 +166,10 @@ class Table:
         return bytes((columns['live'] & columns['mapped'] & columns['up'] & ~columns['disabled']).tobytes())
 
     def unsettled(self, cell_uuid: str) -> list[str]:
-        """Return the servers with a reservation on a host of the cell, which the host may not have reported yet."""
+        """Return the uuids of the servers that have a reservation on a host of the cell.
+
+        A server has a reservation until the scheduler has read that the host reported the server.
+        """
         return [uuid for uuid, place in self.reservations.places().items() if self.cell(place) == cell_uuid]
 
     def cell(self, place: int) -> str:
@@ -190,7 +196,7 @@ class Table:
         return cell, {**node, 'service': self.services.get(cell, node['host'])}
 
     def kinds(self, fits: Callable[[list[list[str]]], bool]) -> Mask:
-        """Return the mask of the hosts whose ``supported_instances`` pass ``fits``.
+        """Return a boolean array that is True for the hosts whose ``supported_instances`` pass ``fits``.
 
         ``fits`` gets a list of [architecture, hypervisor type, vm mode], and is called once for each distinct list.
         """

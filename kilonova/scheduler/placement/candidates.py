@@ -52,7 +52,7 @@ class CandidateResponse:
         clones: {suffix of a group: suffixes of equal groups that were not sent}. ``expand`` adds these groups.
         asked: Monotonic time before the query was sent.
         hosts: Fingerprint of the hosts (``Table.standing``) at this time.
-        late: Root providers of hosts that are chosen only if no other host has the same weight.
+        late: Root providers of hosts that are chosen only after all other hosts of the same weight.
     """
 
     found: dict[str, Any]
@@ -70,9 +70,9 @@ class CandidateResponse:
 
     @cached_property
     def by_root(self) -> dict[str, list[Request]]:
-        """Dict from the root of a provider tree to the allocation requests that use a provider of this tree.
+        """Dict from the uuid of a root provider to the allocation requests that use a provider of its tree.
 
-        It is computed at the first use, so the answer must be complete by then.
+        The dict is computed when it is first read. Later changes of the answer have no effect on it.
         """
         by_root: dict[str, list[Request]] = {}
         for request in self.found['allocation_requests']:
@@ -85,8 +85,8 @@ class CandidateResponse:
 class CandidateCache:
     """Placement's answers of the last BELIEVED seconds, by query, for all scheduling calls. Many threads may use it.
 
-    Many equal requests at the same time for devices that only Placement knows (vGPUs, accelerators) send only one
-    query. Claims that were made after the answer are subtracted (``RemainingCapacity``). Each choice is still checked
+    If many equal requests for devices that only Placement knows (vGPUs, accelerators) arrive together, only one query
+    is sent. Claims that were made after the answer are subtracted from its capacity. Each chosen host is still checked
     by its claim, and a stored answer never causes a refusal. A stored answer is no longer used if hosts were added or
     removed, or if one of its hosts has no capacity left.
     """
@@ -122,7 +122,10 @@ class CandidateCache:
                     self._changed.notify_all()
 
     def keep(self, answer: CandidateResponse) -> None:
-        """Store an answer for other scheduling calls, unless ``can_be_kept`` forbids it or groups were left out."""
+        """Store an answer for other scheduling calls.
+
+        The answer is not stored if ``can_be_kept`` returns False, or if groups were left out of the query.
+        """
         if can_be_kept(answer.query) and not answer.clones:
             with self._changed:
                 self._of = {key: kept for key, kept in self._of.items() if kept.asked + BELIEVED > answer.asked}
@@ -142,8 +145,8 @@ def can_be_kept(query: CandidateQuery) -> bool:
 class PlacementCandidates:
     """Hosts and allocation requests of one answer of Placement; it implements ``select.Offers``.
 
-    If ``alone`` is True, claims that were made after the answer are not subtracted. If ``kept`` is True, the answer is
-    a stored one, and the choice ends at the first refused claim.
+    If ``alone`` is True, claims that were made after the answer are not subtracted. If ``kept`` is True, the answer was
+    stored for an equal query, and the choice ends when Placement refuses a claim.
     """
 
     most: int | None = None
@@ -173,7 +176,7 @@ class PlacementCandidates:
     def whole(self) -> bool:
         """True if each host of the answer still has capacity for one server, after claims made since the answer.
 
-        If it is False, the answer must not be used, because these claims may have been released in the meantime.
+        If it is False, Placement must be asked again: a host may have capacity again because such a claim was released.
         Callers must hold the host table's lock.
         """
         return all(any(self.room.fits(one) for one in requests) for requests in self._of.values())
@@ -185,7 +188,7 @@ class PlacementCandidates:
         return made
 
     def hosts(self) -> Mask:
-        """Return the mask of the answer's hosts that may get servers.
+        """Return a boolean array that is True for the hosts in Placement's answer that may get servers.
 
         If the request must stay in one cell, hosts of other cells are left out.
         """
@@ -243,7 +246,7 @@ class CurrentHost:
         self._snapshot = snapshot
 
     def hosts(self) -> Mask:
-        """Return the mask of all hosts that may get servers."""
+        """Return a boolean array that is True for all hosts that may get servers."""
         return self._snapshot.table.usable(self._snapshot.cells.uuids())
 
     def masks(self, look: HostArrays, first: bool) -> Iterator[tuple[str, Mask]]:

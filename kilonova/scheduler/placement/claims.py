@@ -36,19 +36,19 @@ from kilonova.scheduler.plan import Candidate
 
 LOG = logging.getLogger(__name__)
 
-# Placement creates a consumer with generation 0, and increments it with each write.
+# Generation of an allocation that was written once. Placement increments the generation with each write.
 FIRST_GENERATION = 1
-# Seconds between attempts to release a claim if Placement does not answer. No other process releases the claim.
+# Seconds between attempts to release a claim. There are several, because no other process releases the claim.
 DROP_PAUSES = (0.2, 1.0, 3.0)
 
 
 @dataclass(frozen=True)
 class Caller:
-    """The caller of ``select_destinations``, which waits for the answer.
+    """The process that called ``select_destinations`` and waits for the answer.
 
-    ``until`` is the end of the caller's waiting time by this machine's monotonic clock, or None if there is no limit.
-    ``waiting()`` returns the servers whose boot operations still wait for a host, and raises Unanswered if the database
-    does not answer. ``waiting`` is None if the request does not come from an operation.
+    ``until`` is the time of this machine's monotonic clock at which it stops waiting, or None if there is no limit.
+    ``waiting()`` returns the servers whose boot operations have no host yet and were not cancelled. It raises
+    Unanswered if the database does not answer. ``waiting`` is None if the request does not come from an operation.
     """
 
     until: float | None = None
@@ -60,19 +60,19 @@ class Caller:
         return cls(None if time_left is None else time.monotonic() + time_left, waiting)
 
     def check_time(self) -> None:
-        """Raise Unanswered if the caller no longer waits, because its waiting time is over."""
+        """Raise Unanswered if the time ``until`` has passed, so that the caller no longer waits for an answer."""
         if self.until is not None and time.monotonic() > self.until:
             raise errors.Unanswered(who='the scheduler', reason='the scheduling deadline has passed')
 
     def waits_for(self, uuids: Collection[str]) -> set[str]:
-        """Return which of these servers have a caller that still waits."""
+        """Return those of these servers whose boot operations have no host yet and were not cancelled."""
         return set(uuids) if self.waiting is None else self.waiting() & set(uuids)
 
 
 class Claims:
     """The claims in Placement that one call of ``select_destinations`` makes.
 
-    ``host_of(provider uuids)`` returns the HostState of the host that is one of these providers, or None.
+    ``host_of(provider uuids)`` returns the HostState of the host whose provider is among these, or None.
     """
 
     def __init__(
@@ -93,10 +93,10 @@ class Claims:
         self._made: dict[str, Allocations] = {}
 
     def claim(self, uuid: str, host: HostState, request: Request) -> Candidate | None:
-        """Allocate ``request`` to the server, and return the choice, or None if the host has no capacity after all.
+        """Allocate ``request`` to the server, and return the choice, or None if the host no longer has the capacity.
 
-        After None, the caller may try another candidate. If the server already has an allocation, the result is that of
-        ``existing``. Raises Unanswered if Placement does not answer or the caller's waiting time is over.
+        If the result is None, the caller may try another candidate. If the server already has an allocation, return the
+        result of ``existing``. Raises Unanswered if Placement does not answer, or if the caller's waiting time is over.
         """
         try:
             self.put(uuid, request)
@@ -134,16 +134,16 @@ class Claims:
         try:
             self.check_time()
         except errors.Unanswered:
-            # The caller's flow may have been undone before this allocation was written, so the allocation is released
-            # here.
+            # The caller may have given up before this write. Then no other process would release the allocation.
             self.give_back([uuid])
             raise
 
     def existing(self, uuid: str) -> Candidate | None:
-        """Return the server's existing allocation as a choice, or None if the server has no allocation.
+        """Return a choice with the allocation that the server already has in Placement, or None if it has none.
 
-        Raises NoValidHost if the existing allocation does not match the request, or if its host does not exist. Raises
-        Unanswered if other writers change the allocation repeatedly, or if Placement or a database does not answer.
+        Raises NoValidHost if the allocation does not match the request, or if its host does not exist. Raises
+        Unanswered if other requests change the allocation again and again, or if Placement or a database does not
+        answer.
         """
         for _ in range(WRITE_ATTEMPTS):
             held = self._placement.get_allocations(uuid)
@@ -175,7 +175,8 @@ class Claims:
         """Write the existing allocation again, so that it gets a new generation (Placement's change counter).
 
         With the new generation, the earlier call that wrote the allocation can no longer remove it. Return False if
-        another writer changed the allocation meanwhile. If the caller of this call no longer waits, nothing is written.
+        another request changed the allocation in the meantime. Return True, without a write, if the caller no longer
+        waits.
         """
         if not self._asker.waits_for([uuid]):
             return True
@@ -189,7 +190,7 @@ class Claims:
                 return False
             # The host has less capacity than when it was claimed. The host itself will refuse the server.
             LOG.debug(
-                'The allocation of server %(uuid)s was not written again: %(error)s',
+                'The existing allocation of server %(uuid)s is kept, but its host has less capacity now: %(error)s',
                 {'uuid': uuid, 'error': error},
                 instance_uuid=uuid,
             )
@@ -200,22 +201,22 @@ class Claims:
         self._asker.check_time()
 
     def confirm(self, uuids: Collection[str]) -> set[str]:
-        """Return the servers whose caller still waits, and release the claims of the other servers.
+        """Return the servers whose operations still need a host, and release the claims of the other servers.
 
-        This must be called after the last claim. Raises Cancelled if no caller waits; all claims of this call are
-        released in this case. Raises Unanswered if the database does not answer.
+        Call this after the last claim. If no operation needs a host any more, release all claims of this call and raise
+        Cancelled. Raises Unanswered if the database does not answer.
         """
         waiting = self._asker.waits_for(uuids)
         self.give_back(set(uuids) - waiting)
         if not waiting:
-            raise errors.Cancelled(key=f'of {", ".join(sorted(uuids))}')
+            raise errors.Cancelled(key=f'to create {", ".join(sorted(uuids))}')
         return waiting
 
     def leave(self) -> None:
         """Keep the claims of a call that ends because a database or Placement does not answer.
 
-        The next attempt of the same flow finds the claims and uses them. Claims for servers whose operations no longer
-        wait are released, because no flow would release them.
+        The operation's next attempt finds the claims in Placement and uses them. Claims for cancelled operations are
+        released, because these operations make no further attempt.
         """
         try:
             gone = self._made.keys() - self._asker.waits_for(self._made) if self._made else set()
@@ -253,8 +254,8 @@ class Claims:
                     time.sleep(pause)
 
     def _drop(self, uuid: str, allocations: Allocations) -> None:
-        # If an allocation was removed and claimed again, it has the same generation as before.
-        # So the amounts are compared, too.
+        # The amounts are compared, too: an allocation that was removed and written again has the same generation as
+        # before.
         if not same_allocations(self._placement.get_allocations(uuid)['allocations'], allocations):
             return
         try:

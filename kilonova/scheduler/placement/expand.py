@@ -25,24 +25,23 @@ from kilonova.scheduler.hosts.reservations import Request
 from kilonova.scheduler.placement.query import CandidateQuery, Group
 from kilonova.scheduler.placement.room import RemainingCapacity
 
-# Maximum number of choices for one host and one set of other groups, so that filters find an acceptable one.
+# Maximum number of ways to choose devices of one host. Filters usually find an acceptable one among so many.
 MAX_CHOICES = 64
-# An answer without a limit may contain all hosts, so the total number of choices is limited to MANY_CHOICES.
-# Each host gets at least LEAST_CHOICES choices.
+# An answer without a limit may contain all hosts, so the choices of devices for all hosts are limited in total.
+# But even with many hosts, each host gets at least LEAST_CHOICES choices of devices.
 MANY_CHOICES, LEAST_CHOICES = 2000, 8
 
-# A slot is the capacity of a provider for one device: (provider, what distinguishes it from the provider's other
-# slots).
+# A slot is the capacity of a provider for one device: (provider uuid, key that differs for each slot of the provider).
 Slot = tuple[str, Hashable]
-# One choice: for each kind of groups, a tuple of the chosen slots.
+# A choice of slots has one tuple for each kind of request groups. The tuple has the slots for the groups of this kind.
 Slots = tuple[tuple[Slot, ...], ...]
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """A kind: the request groups that ask for the same.
+    """The request groups that ask for the same resources and traits.
 
-    ``asked`` is True if Placement was asked for the first group.
+    ``asked`` is True if Placement was asked for the first of these groups.
     """
 
     group: Group
@@ -65,8 +64,8 @@ def expand(
     """Return the allocation requests of one host, completed with the groups that Placement was not asked for.
 
     ``requests`` are Placement's requests of this host. ``usable`` returns False for providers whose devices the host
-    would refuse to give. Providers for which ``near`` returns the same value (for example, the NUMA cell) are
-    neighbours, and are preferred together.
+    would refuse to give. ``near`` returns the place of a provider, for example its NUMA cell. Providers with the same
+    place are preferred together.
     """
     kinds = [
         _Kind(
@@ -123,9 +122,9 @@ def _expand(
 def _by_base(
     requests: list[Request], kinds: list[_Kind], room: RemainingCapacity
 ) -> Iterator[tuple[Request, list[list[str]]]]:
-    """Yield (request without the providers of the kinds, list of the possible providers of each kind).
+    """Combine requests of Placement that differ only in the devices, and yield (request without devices, providers).
 
-    A kind is a set of equal groups. Requests that differ only in the providers of the kinds are combined.
+    ``providers`` has one list for each kind: the providers that can serve the kind. A kind is a set of equal groups.
     """
     bases: dict[Any, tuple[Request, list[dict[str, None]]]] = {}
     for request in requests:
@@ -138,7 +137,7 @@ def _by_base(
             if kind.asked:
                 able[request['mappings'][kind.suffixes[0]][0]] = None
     for base, found in bases.values():
-        # Placement was asked for at least one kind of devices, so at least one provider is known.
+        # Any provider of the host. There is one, because Placement was asked for at least one kind of devices.
         beside = next(provider for able in found for provider in able)
         yield (
             base,
@@ -173,7 +172,10 @@ def _frozen(base: Request) -> tuple[Any, ...]:
 
 
 def _choices(slots: list[list[Slot]], counts: list[int], near: Callable[[str], Any], most: int) -> Iterator[Slots]:
-    """Yield up to ``most`` different choices with ``counts`` slots of each kind, choices of neighbours first."""
+    """Yield up to ``most`` different choices, each with ``counts[i]`` slots from ``slots[i]``.
+
+    Choices of slots that are near each other come first.
+    """
     number = math.prod(map(math.comb, map(len, slots), counts))
     if not number:
         return
@@ -192,8 +194,8 @@ def _choices(slots: list[list[Slot]], counts: list[int], near: Callable[[str], A
 def _neighbours(slots: list[list[Slot]], counts: list[int], near: Callable[[str], Any]) -> Iterator[Slots | None]:
     """Yield choices of slots that are near each other, for example on the same NUMA cell.
 
-    Each choice starts at another slot, so that one unusable slot does not spoil all of the first choices. A choice is
-    None if there are too few slots.
+    Each choice starts at another slot, so that an unusable slot is not part of all the first choices. A choice is None
+    if there are too few slots.
     """
     around: list[dict[Any, list[Slot]]] = []
     for of_kind in slots:
@@ -216,9 +218,10 @@ def _turned(slots: list[Slot], turn: int) -> list[Slot]:
 
 
 def _others(slots: list[list[Slot]], counts: list[int], number: int) -> Iterator[Slots | None]:
-    """Yield all ``number`` choices if they are few or have one kind of groups, otherwise random choices.
+    """Yield all possible choices of slots if they are few or if there is one kind of groups, otherwise random choices.
 
-    A choice is None if it uses a slot twice or if there are too few slots.
+    ``number`` is the number of possible choices. Yield None in place of a choice that uses a slot twice, or for which
+    there are too few slots.
     """
     if len(slots) == 1 or number <= 16 * MAX_CHOICES:
         ways = itertools.product(*map(itertools.combinations, slots, counts))
@@ -233,9 +236,9 @@ def _others(slots: list[list[Slot]], counts: list[int], number: int) -> Iterator
 
 
 def _matched(orders: list[list[Slot]], counts: Sequence[int]) -> Slots | None:
-    """Return ``counts`` slots for each kind, without using a slot twice, or None if this is impossible.
+    """Choose ``counts[i]`` slots from each list ``orders[i]``, without using a slot twice.
 
-    Slots are taken in the given order.
+    The first slots of a list are preferred. Return None if there is no such choice.
     """
     owner: dict[Slot, int] = {}
 
@@ -245,7 +248,7 @@ def _matched(orders: list[list[Slot]], counts: Sequence[int]) -> Slots | None:
                 owner[slot] = kind
                 return True
         for slot in orders[kind]:
-            # All slots of this kind are taken. Another kind may exchange one of them for a different slot.
+            # All slots that suit this kind are taken. A kind that has one of them may be able to use a different slot.
             if owner[slot] != kind and slot not in tried:
                 tried.add(slot)
                 if give(owner[slot], tried):

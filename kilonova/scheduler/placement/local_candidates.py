@@ -37,11 +37,11 @@ from kilonova.scheduler.prefilters.owner import OWNER
 
 LOG = logging.getLogger(__name__)
 
-# After this number of refused hosts Placement is asked for candidates, because the scheduler's data is outdated.
+# Number of hosts that Placement may refuse. After one more, Placement is asked for candidates.
 REFUSALS = 3
 # If this number of answers about traits is stored, expired answers are removed.
 MOST_BELIEVED = 10_000
-# Number of hosts whose devices are checked one by one before Placement is asked for candidates.
+# Number of the best hosts that are tried before Placement is asked for candidates.
 TRIES = 64
 _PLAIN = frozenset(('VCPU', 'MEMORY_MB', 'DISK_GB'))
 
@@ -114,8 +114,8 @@ class TraitCache:
     def has(self, uuid: str, query: CandidateQuery) -> bool:
         """Return whether a host has the query's traits and aggregates. Sends at most one request to Placement.
 
-        A positive answer about traits is kept for BELIEVED seconds: computes write these traits together with their
-        rows, which are read for each scheduling call. Negative answers and answers about aggregates are not kept.
+        A positive answer about traits is used for BELIEVED seconds. Negative answers and answers about aggregates are
+        not stored.
         """
         if query.unnamed.aggregates:
             return self._ask(uuid, query)
@@ -153,18 +153,19 @@ class LocalCandidates:
     def of(
         cls, snapshot: HostSnapshot, qualified: TraitCache, spec: RequestSpec, query: CandidateQuery, claims: Claims
     ) -> LocalCandidates | None:
-        """Return the object for a request, or None if the request needs more than the scheduler's own data."""
+        """Return the hosts for a request, or None if the scheduler's own data are not enough to choose among them."""
         asked = need(spec, query)
         return None if asked is None else cls(snapshot, qualified, spec, asked, claims)
 
     def hosts(self) -> Mask:
-        """Return the mask of all hosts that may get servers."""
+        """Return a boolean array that is True for all hosts that may get servers."""
         return self._table.usable(self._snapshot.cells.uuids())
 
     def masks(self, look: HostArrays, first: bool) -> Iterator[tuple[str, Mask]]:
-        """Yield the mask of the hosts with enough free amounts.
+        """Yield ('free amounts', boolean array), which is True for hosts with enough free CPUs, memory and disk.
 
-        For the first server of a request, also yield the mask of the hosts in the zone whose service is enabled.
+        For the first server of a request, also yield ('service and zone', boolean array). It is True for hosts in the
+        requested zone whose service is enabled.
         """
         yield 'free amounts', self._roomy()
         if first:
@@ -201,13 +202,13 @@ class LocalCandidates:
         self._claims.check_time()
         if self._qualified.has(host.uuid, self._claims.query):
             return True
-        LOG.debug('%(host)s lacks traits or aggregates in Placement', {'host': host})
+        LOG.debug('Skipping host %(host)s: it lacks a required trait or aggregate in Placement', {'host': host})
         return False
 
     def _roomy(self) -> Mask:
-        """Return the mask of the hosts whose rows show enough free amounts.
+        """Return a boolean array that is True for the hosts whose rows show enough free CPUs, memory and disk.
 
-        Placement may have allocated some of these amounts already.
+        Placement may have allocated some of them already. Then it refuses the claim.
         """
         table, amounts = self._table, self._need.amounts
         found = table['ram_room_mb'] >= amounts.get('MEMORY_MB', 0)

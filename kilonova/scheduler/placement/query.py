@@ -30,17 +30,16 @@ from kilonova.virt.hardware import amounts, constraints
 LOG = logging.getLogger(__name__)
 
 _EXTRA_SPEC = re.compile(f'(?P<what>resources|trait){amounts.SUFFIX_AND_NAME}')
-# Hints that name other servers.
-# Matching hosts may be at the end of Placement's answer, so the answer must have no limit.
+# Hints that name other servers. With such a hint, the answer has no limit: matching hosts may be at its end.
 _UNLIMITED_HINTS = ('group', 'same_host', 'different_host')
-# With more named groups, Placement is asked for fewer groups, and ``expand`` composes the rest.
-# Placement computes all combinations of a host: 8 · 7 · 6 … for equal groups, 8 · 8 · 8 … for different groups.
-# Five groups on a host with 8 devices take 3 s.
+# Maximum number of named groups in a query. If there are more, Placement is asked for some of them only.
+# The maximum is low because Placement computes all combinations of a host's devices with the named groups.
+# For example, Placement needs 3 s for five groups on a host with eight devices.
 FEW_GROUPS = 2
 
 
 class RequestFilterFailed(errors.KilonovaError):
-    """No host can have what the request asks for. Scheduling ends with this reason."""
+    """No host can meet the request, so scheduling ends. ``reason`` says why."""
 
     msg_fmt = 'Scheduling failed: %(reason)s'
 
@@ -94,8 +93,8 @@ class Group:
 class CandidateQuery:
     """The parameters of GET /allocation_candidates.
 
-    ``pci_groups`` has the suffixes of groups for PCI devices. ``left_out`` is {suffix: group} with one group of each
-    kind that Placement is not asked for (see ``collapsed``).
+    ``pci_groups`` has the suffixes of the request groups for PCI devices. ``left_out`` is {suffix: request group}. It
+    has groups that were removed to make the query shorter: one of each set of equal groups (see ``collapsed``).
     """
 
     groups: dict[str, Group] = field(default_factory=lambda: {'': Group()})
@@ -121,7 +120,7 @@ class CandidateQuery:
         return total
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Return the sorted parameters of GET /allocation_candidates."""
+        """Return the parameters of GET /allocation_candidates as sorted (name, value) pairs."""
         pairs: list[tuple[str, str]] = []
         for suffix, group in self.groups.items():
             pairs.extend((f'{name}{suffix}', value) for name, value in _parameters(group))
@@ -135,12 +134,12 @@ class CandidateQuery:
         return sorted(pairs)
 
     def collapsed(self) -> tuple[CandidateQuery, dict[str, list[str]]]:
-        """Return a query with fewer groups, and {suffix of a group that is kept: suffixes of equal groups}.
+        """Return a query with fewer groups, and a dict of the groups that ``expand`` must add to the answer.
 
-        Of several equal groups, only one is sent. If there are still many, only one kind of device groups is sent; it
-        is needed so that hosts without devices are not in the answer. ``expand`` composes the missing groups. If kinds
-        are left out, the answer has no limit, because hosts that have the left-out devices may be at the end of the
-        list. If there are few groups, the query itself and an empty dict are returned.
+        Of several equal groups, only the first is sent: the dict is {suffix of the first: suffixes of the others}. If
+        there are still many groups, only one kind of device groups is sent, and ``left_out`` of the new query has the
+        first group of each other kind. Then the answer has no limit, because hosts with the left-out devices may be at
+        its end. If there are few groups, return this query and an empty dict.
         """
         named = [suffix for suffix, group in self.groups.items() if suffix and group.resources]
         if len(named) <= FEW_GROUPS:
@@ -170,7 +169,10 @@ class CandidateQuery:
         return replace(self, groups=groups, left_out=left_out, limit=None if left_out else self.limit), clones
 
     def _composable(self, suffixes: list[str]) -> bool:
-        """Return whether Placement's provider summaries are enough to find providers for these equal groups."""
+        """Return whether ``expand`` can add these equal groups to Placement's answer.
+
+        It can do so only for PCI devices without conditions other than resources and traits.
+        """
         group = self.groups[suffixes[0]]
         return self.pci_groups.issuperset(suffixes) and group == Group(
             resources=group.resources, required=group.required, forbidden=group.forbidden
@@ -337,10 +339,7 @@ def _numa(spec: RequestSpec) -> Any:
 
 
 def _read_device_distance(query: CandidateQuery, spec: RequestSpec) -> None:
-    """Require the driver trait for distances by socket, if the PCI NUMA policy is "socket".
-
-    Drivers with this trait report which NUMA cells share a socket.
-    """
+    """Require hosts whose driver reports which NUMA cells share a socket, if the PCI NUMA policy is "socket"."""
     policy = spec.flavor.extra_specs.get('hw:pci_numa_affinity_policy') or image_property(
         spec, 'hw_pci_numa_affinity_policy'
     )

@@ -17,7 +17,7 @@ from kilonova.scheduler.placement.query import Group
 
 
 class RemainingCapacity:
-    """Remaining capacity of the providers in one answer of Placement."""
+    """Remaining capacity of the resource providers in one answer of Placement, minus the claims made since then."""
 
     def __init__(self, summaries: dict[str, Any], reservations: Reservations | None = None, asked: float = 0.0) -> None:
         """Read the capacities from ``summaries``, the provider_summaries of GET /allocation_candidates.
@@ -42,7 +42,7 @@ class RemainingCapacity:
         return self._has(request, self._made)
 
     def contested(self, request: Request) -> bool:
-        """Return whether the request would no longer fit if the claims that are now under way succeed."""
+        """Return whether the request would no longer fit if all claims that other threads are writing now succeed."""
         self._look()
         return not self._has(request, self._all)
 
@@ -71,7 +71,7 @@ class RemainingCapacity:
         return self._trees
 
     def providers(self, group: Group, beside: str) -> list[str]:
-        """Return the providers in the same tree as provider ``beside`` that have a group's resources and traits."""
+        """Return the providers with a group's resources and traits, in the tree that contains provider ``beside``."""
         return [
             rp
             for rp in self.trees()[self._summaries[beside]['root_provider_uuid']]

@@ -34,7 +34,7 @@ _TOLD: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 
 
 class Guard:
-    """Guard for the calls of one plug-in for one request.
+    """Catches and counts the errors that one plug-in raises while it handles one request.
 
     ``kind`` names the plug-in's type in the log, e.g. "Filter".
     """
@@ -64,7 +64,7 @@ class Guard:
         return default
 
     def report(self) -> None:
-        """Log how often the plug-in raised an error, with the first traceback. Each request logs this only once."""
+        """Log how often the plug-in raised an error, with the first traceback, at most once for each request."""
         if self._first is None:
             return
         FAILED[self._name] += self._count

@@ -5,8 +5,8 @@
 
 ``plugins`` calls ``provide(conf)`` before it loads a plug-in of another package. If Nova itself can be imported,
 nothing is changed. Only the names in ``MODULES`` exist; importing another name raises the usual ImportError.
-``nova.conf.CONF`` is the configuration of the scheduler that loaded plug-ins last. ``oslo_config.cfg.CONF`` is not
-filled here.
+``nova.conf.CONF`` is the configuration of the scheduler that loaded plug-ins last. The global ``oslo_config.cfg.CONF``
+stays empty.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ _OBJECTS: Mapping[str, types.ModuleType] = MappingProxyType(
 )
 _MULTIPLIER: Mapping[str, Any] = MappingProxyType({'get_multiplier': weighers.multiplier_of})
 
-# {Nova's module: {name: Kilonova's object}}
+# Nova's modules that plug-ins can import, as {module name: {name in the module: Kilonova's object of this name}}.
 MODULES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         'nova': {},

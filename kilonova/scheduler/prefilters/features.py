@@ -25,7 +25,7 @@ def packed_virtqueue(query: CandidateQuery, spec: RequestSpec, facts: PrefilterF
 
 
 def remote_managed_ports(query: CandidateQuery, spec: RequestSpec, facts: PrefilterFacts) -> None:
-    """Require hosts with remote managed ports for ports of a SmartNIC.
+    """Require hosts that support ports on a SmartNIC if the server has such a port.
 
     The PCI requests of these ports have the tag remote_managed.
     """

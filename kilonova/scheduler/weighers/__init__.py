@@ -35,7 +35,7 @@ GROUP = 'kilonova.scheduler.weighers'
 ALL_WEIGHERS = ('kilonova.scheduler.weighers.all_weighers', 'nova.scheduler.weights.all_weighers')
 
 
-# A weigher's ``values`` returns this object if the request needs ``_weigh_object`` for each single host.
+# A weigher's ``values`` returns this object if the request needs ``_weigh_object``, which weighs one host at a time.
 LOOP: Any = object()
 _FORMS = ('values', '_weigh_object', 'weigh_objects', 'weight_multiplier')
 
@@ -79,14 +79,14 @@ class BaseHostWeigher:
     def _weigh_object(self, host_state: HostState, weight_properties: RequestSpec) -> float:
         """Return the host's value, on any scale; a greater value is better.
 
-        A weigher that has only ``values`` gets the result from its array.
+        This implementation is for weighers with a method ``values``: it returns the host's entry of the array.
         """
         if host_state.look is None or array_form(self) is None:
-            raise TypeError(f'{type(self).__name__} has no _weigh_object')
+            raise TypeError(f'{type(self).__name__} has no method _weigh_object')
         return float(host_state.look.answer(self, 'values', weight_properties)[host_state.place])
 
     def weigh_objects(self, weighed_obj_list: Sequence[WeighedHost], weight_properties: RequestSpec) -> list[float]:
-        """Return the hosts' values in the order of the hosts."""
+        """Return the value of each host, in the order of ``weighed_obj_list``."""
         return [self._weigh_object(weighed.obj, weight_properties) for weighed in weighed_obj_list]
 
 
@@ -116,10 +116,10 @@ def multiplier_of(host_state: HostState, name: str, configured: float) -> float:
 
 
 def array_form(one: Any) -> Any:
-    """Return the weigher's method ``values``, or None if the weigher handles single hosts.
+    """Return the weigher's method ``values``, or None if the weigher must handle each host alone.
 
-    A subclass that overrides only the method for single hosts has no array form, because the inherited ``values`` would
-    ignore that method.
+    None is also returned for a subclass that overrides only a method for one host: the inherited ``values`` would not
+    call this method.
     """
     owner = next((cls for cls in type(one).__mro__ if any(name in vars(cls) for name in _FORMS)), None)
     return one.values if owner is not None and 'values' in vars(owner) else None
@@ -133,9 +133,10 @@ def multipliers_of(weigher: BaseHostWeigher, hosts: Sequence[Any], guard: Guard)
 def values_of(
     weigher: BaseHostWeigher, weighed: Sequence[WeighedHost], spec_obj: RequestSpec, guard: Guard
 ) -> list[float]:
-    """Return the hosts' values in the order of the hosts. The value is NaN for a host for which the weigher raised.
+    """Return the hosts' values in the order of the hosts.
 
-    All values are 0 if the weigher raised an error for all hosts at once.
+    The value is NaN for a host for which the weigher raised an error. All values are 0 if the weigher raised an error
+    for all hosts at once.
     """
     if type(weigher).weigh_objects is BaseHostWeigher.weigh_objects:
         return [
@@ -150,7 +151,7 @@ def values_of(
     def all_at_once() -> list[float]:
         found = [_finite(value) for value in weigher.weigh_objects(weighed, spec_obj)]
         if len(found) != len(weighed):
-            raise ValueError(f'{len(found)} weights for {len(weighed)} hosts')
+            raise ValueError(f'the weigher returned {len(found)} values for {len(weighed)} hosts')
         return found
 
     return guard.call(all_at_once, default=[0.0] * len(weighed))

@@ -1,4 +1,7 @@
-"""Weighers by free amounts. They spread servers over hosts, or fill hosts up if the multiplier is negative."""
+"""Weighers by free memory, CPUs and disk of a host, and by the number of its servers and builds.
+
+They spread servers over hosts, or fill hosts up if the multiplier is negative.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,10 @@ from kilonova.scheduler.weighers import BaseHostWeigher
 
 
 class _SoftPolicy(BaseHostWeigher):
-    """Base class: count the group's servers on each host, except the server for which a host is chosen."""
+    """Base class of weighers that count the group's servers on each host.
+
+    The server for which a host is chosen is not counted.
+    """
 
     policy: ClassVar[str]
     sign: ClassVar[int]

@@ -669,11 +669,11 @@ def test_what_the_base_classes_let_a_filter_decide():
     assert len(listed.asked) == 2 and numbered.asked == [(['a', 'c'], request)]
     base = filters.BaseFilter()
     assert list(base.filter_all(hosts, request)) == hosts and base.run_filter_for_index(7)
-    with pytest.raises(TypeError, match='BaseHostFilter has no host_passes'):
+    with pytest.raises(TypeError, match='BaseHostFilter has no method host_passes'):
         filters.BaseHostFilter().host_passes(hosts[0], request)
-    with pytest.raises(TypeError, match='AggregateFilter has no fits'):
+    with pytest.raises(TypeError, match='AggregateFilter has no method fits'):
         AggregateFilter().fits([], request)
-    with pytest.raises(TypeError, match='BaseHostWeigher has no _weigh_object'):
+    with pytest.raises(TypeError, match='BaseHostWeigher has no method _weigh_object'):
         weighers.BaseHostWeigher()._weigh_object(state(), request)
 
 
