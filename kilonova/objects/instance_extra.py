@@ -62,8 +62,8 @@ class InstanceNUMATopology(KilonovaObject):
 class InstancePCIRequest(KilonovaObject):
     """A request for ``count`` devices, each of which must match at least one element of ``spec``.
 
-    A request with an alias name comes from the flavor. A request without one comes from resource classes in the flavor
-    if it is for mediated devices, otherwise from a port.
+    A request comes from a PCI alias of the flavor (``alias_name`` is set), from a Neutron port, or from resource
+    classes in the flavor (for mediated devices).
     """
 
     VERSION = '1.4'
@@ -130,9 +130,9 @@ class InstancePCIRequests(KilonovaObject):
         return json.dumps([{**_UNSET, **request.primitive_data()} for request in self.requests])
 
     def without_providers(self) -> InstancePCIRequests:
-        """Return a copy whose specs name no provider of Placement. A stored RequestSpec has this form.
+        """Return a copy whose specs name no provider of Placement. A stored RequestSpec contains such a copy.
 
-        Requests that come from resource classes are left out, because ``pci.request.on_host`` creates them after each
+        Requests that come from resource classes of the flavor are left out, because they are created again after each
         allocation.
         """
         return self.replaced(
@@ -150,8 +150,7 @@ class InstancePCIRequests(KilonovaObject):
 
 
 # --- a server's resources at source and destination of a move (instance_extra.migration_context) ---------------------
-# The fields of a server that a move changes.
-# The migration context has each field twice: with the prefix old_ (source) and new_ (destination).
+# The fields of a server that the migration context stores for the source (prefix old_) and the destination (new_).
 MOVED = ('numa_topology', 'pci_devices', 'pci_requests', 'resources')
 
 
@@ -174,9 +173,9 @@ class MigrationContext(PersistentObject, KilonovaObject):
     }
 
     def side(self, prefix: str) -> dict[str, Any]:
-        """Return {field of the server: value} for the source (prefix ``old_``) or the destination (prefix ``new_``).
+        """Return the values that a server has at the source or at the destination of a move, as {field: value}.
 
-        Fields that are not set in the context are left out.
+        ``prefix`` is ``old_`` for the source and ``new_`` for the destination. Fields that are not set are left out.
         """
         return {name: getattr(self, prefix + name) for name in MOVED if prefix + name in self}
 
@@ -196,7 +195,7 @@ class MigrationContext(PersistentObject, KilonovaObject):
         return mapping
 
 
-# --- device-like resources that Placement allocated to a server (instance_extra.resources) ---------------------------
+# --- resources such as vPMEM devices that Placement allocated to a server (instance_extra.resources) ------------------
 @register
 class ResourceMetadata(KilonovaObject):
     """Base class of the data that a driver stores about a resource."""
@@ -221,7 +220,7 @@ class LibvirtVPMEMDevice(ResourceMetadata):
 
 @register
 class Resource(KilonovaObject):
-    """One device-like resource that Placement allocated to a server."""
+    """One resource, such as a vPMEM device, that Placement allocated to a server and that the host must identify."""
 
     VERSION = '1.0'
     fields = {
@@ -234,7 +233,7 @@ class Resource(KilonovaObject):
 
 @register
 class ResourceList(ListBase, KilonovaObject):
-    """The device-like resources of a server."""
+    """The resources, such as vPMEM devices, that Placement allocated to a server."""
 
     VERSION = '1.0'
     fields = {'objects': fields.ListOfObjectsField('Resource')}
