@@ -47,13 +47,11 @@ def choose(configured: str | None = None) -> str:
 def import_eventlet() -> Any:
     """Import eventlet and return the module, without its deprecation warning.
 
-    Call this in the main thread before other threads run, also if the backend is native threads, because oslo libraries
-    import eventlet in any case. Eventlet creates a second ``threading`` module, which takes the importing thread for
-    the main thread. A thread that is wrongly taken for the main thread never counts as ended, so a process that waits
-    for it does not end.
+    Call this in the main thread before other threads run. This also holds for native threads, because oslo libraries
+    import eventlet in any case. Eventlet regards the thread that imports it as the main thread. If this is another
+    thread, a process that waits for its threads does not end.
     """
-    # Without this variable eventlet uses its own DNS resolver, which does not see changes of /etc/hosts.
-    # Importing eventlet's resolver also takes a tenth of a process's import time.
+    # Disable eventlet's own DNS resolver, which does not see changes of /etc/hosts and takes long to import.
     os.environ.setdefault('EVENTLET_NO_GREENDNS', 'yes')
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
@@ -128,15 +126,15 @@ class Mailbox:
     def put(self, thing: Any) -> None:
         """Add an object. Any thread may call this, and the call never blocks."""
         self._waiting.append(thing)
-        # A full socket rejects the byte, but the bytes in its buffer wake the reader as well.
+        # If the socket is full, the byte is not needed: the bytes in the socket already wake the reader.
         with contextlib.suppress(BlockingIOError):
             self._bell.send(b'\0')
 
     def take(self) -> list[Any]:
         """Wait until an object arrives, then remove and return all objects that are in the queue.
 
-        The list is empty if the previous call already returned the object whose arrival ended the wait. Only one
-        (green) thread may call this.
+        The list can be empty, because the previous call may have returned an object whose wake-up arrives only now.
+        Only one (green) thread may call this method.
         """
         self._reader.recv(4096)
         found = []

@@ -1,8 +1,8 @@
 """The error classes of all of Kilonova, arranged by meaning.
 
 Five base classes (NotFound, Conflict, Invalid, Forbidden, Unavailable) have the HTTP status code that the API returns.
-Their subclasses have the error texts of OpenStack Nova. The flow errors at the end of the file control operations, and
-are never shown to a user unchanged.
+Their subclasses have the error texts of OpenStack Nova. The errors at the end of the file occur while an operation
+runs. They decide how the operation continues, and users never see them unchanged.
 
     raise InstanceNotFound(instance_id=uuid)      # str(): "Instance <uuid> could not be found."
 """
@@ -13,7 +13,7 @@ import enum
 import re
 from collections.abc import Iterable
 
-# An absolute path, but not a part of a URL, a relative path, or a word with slashes.
+# Matches an absolute path. Does not match a URL, a relative path, or slashes inside a word.
 _PATH = re.compile(r"(?<![\w.:/~-])(?:/[^\s/'\":,;()]+)*/([^\s/'\":,;()]+)/?")
 
 
@@ -48,8 +48,7 @@ class Cause(enum.StrEnum):
 
     HOST means that this host can't take the server now, and the next host is tried. REQUEST means that no host can
     fulfil the request: the operation ends at once, and the host's count of failed builds does not grow. DEVICE means
-    that a device of this host failed: the next host is tried, and the device is not offered again until it has been
-    checked.
+    that a device of this host failed: the next host is tried, and no server gets the device until it has been checked.
     """
 
     HOST = 'host'
@@ -61,8 +60,8 @@ class KilonovaError(Exception):
     """The base class of all errors of Kilonova.
 
     The message is ``msg_fmt``, filled from the keyword fields, unless a message is given. ``code`` is the HTTP status
-    code. If the error ends a build or a move, ``cause`` says why. An error of unknown cause counts as a failure of the
-    host.
+    code. If the error ends a build or a move, ``cause`` says whether another host is tried. By default, an error counts
+    as a failure of the host.
     """
 
     msg_fmt = 'An unknown error occurred.'
@@ -269,7 +268,7 @@ class FlavorIdExists(Conflict):
 
 
 class PlacementConflict(Conflict):
-    """Placement answered 409. ``placement_code`` is its error code, such as ``placement.concurrent_update``."""
+    """Placement answered 409. ``placement_code`` is its error code, for example ``placement.concurrent_update``."""
 
     msg_fmt = 'Placement refused the change: %(detail)s'
 
@@ -342,7 +341,7 @@ class DBNotAllowed(KilonovaError):
     msg_fmt = '%(binary)s attempted direct database access which is not allowed by policy'
 
 
-# Flow errors: each docstring says what the error means for the code that runs an operation.
+# --- errors that end or delay an operation ---------------------------------------------------------------------------
 class ServerUnreadable(KilonovaError):
     """A text in a server's row can't be read, because it is cut off or has another form.
 
@@ -445,7 +444,10 @@ class Unsent(Unanswered):
 
 
 class HostIsBeingRemoved(Unanswered):
-    """A deleted host with the same name is not completely removed yet. The compute can register after the removal."""
+    """A host can't register, because the removal of a deleted host with the same name is not complete.
+
+    The compute service must try again later.
+    """
 
     msg_fmt = (
         "Host %(host)s can't register yet: the removal of the host that had this name before is not complete "
@@ -454,23 +456,22 @@ class HostIsBeingRemoved(Unanswered):
 
 
 class KeyGone(KilonovaError):
-    """The operation is no longer at the step and attempt that the host's call named.
+    """The operation is no longer at the step and attempt for which a conductor called the host.
 
-    The call named them with a step key (operation, step, attempt). The host must undo the work that it did for this
-    key, without reporting an error.
+    The host must undo the work of this step, without reporting an error.
     """
 
     msg_fmt = 'Operation step %(key)s is no longer current'
 
 
 class ClaimConflict(Conflict):
-    """A claim failed, because a device did not have the expected status (for example, another server has it)."""
+    """A claim failed, because a device does not have the expected status. Another server may have the device."""
 
     msg_fmt = 'Devices are not free: %(devices)s'
 
 
 class DeviceBarred(KilonovaError):
-    """A claim failed, because a device did not have the expected status. For example, another server has the device."""
+    """A device of a server is withdrawn, for example after a failed health check. Notifications contain this error."""
 
 
 class Cancelled(KilonovaError):
@@ -499,10 +500,9 @@ class LeaseLost(KilonovaError):
 
 
 class ReleasePending(KilonovaError):
-    """The host starts no new work for the server now, because it must first complete a pending release of the server.
+    """The host can't start new work for the server, because it must first clean up after an earlier operation.
 
-    A pending release is an operation that frees, later, what the host holds of a server. The error is also raised if
-    the host is forced down.
+    The error is also raised if an operator has forced the host down.
     """
 
     msg_fmt = 'Host %(host)s must first clean up an earlier operation of this server (pending release)'

@@ -1,13 +1,13 @@
-"""Seal the password and files of a new server with keys of the deployment, on their way from the API to the host.
+"""Encrypt ("seal") the password and files of a new server on their way from the API to the host.
 
     keys = SealingKeys.read(conf.secrets.key_file)              # raises NoKeys if the file can't be used
     sealed = keys.seal(ServerSecrets('hunter2'), server_uuid)  # text for a row or a message
     keys.open(sealed, server_uuid).admin_password        # raises NotOpened if the key or the server is another one
 
 The key file has one key per line, 32 random bytes in URL-safe base64 (the form of Fernet). Lines that begin with # are
-comments. The first key seals, and each key can open. The last key is the one that seals after the next rotation. Hosts
-know it before it is used, so the copies of a rotated file may arrive at the hosts in any order. The file is read again
-each time it is needed.
+comments. The first key encrypts, and each key can decrypt. The last key will encrypt after the next rotation. Hosts get
+this key before it is used, so a rotated file can be copied to the hosts in any order. The file is read again each time
+it is needed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 from kilonova import errors
 
 OPTION = '[secrets]key_file'
-# A rotated file has three keys: the one that seals, the previous one (for rows that it sealed), and the next one.
+# A rotated key file has three keys: the one that encrypts, the next one, and the previous one (for older rows).
 KEPT = 3
 _HEADER = (
     '# Keys of Kilonova. "kilonova-manage secrets rotate_key" adds a new one.\n'
@@ -43,7 +43,10 @@ class NoKeys(errors.Unavailable):
 
 
 class NotOpened(errors.KilonovaError):
-    """A sealed text can't be opened: no key of this host fits, it was sealed for another server, or it is damaged."""
+    """A sealed text can't be decrypted.
+
+    This host has no fitting key, the text is for another server, or the text is damaged.
+    """
 
     msg_fmt = f'{OPTION} of this host has no key for the sealed password and files of server %(uuid)s'
 
@@ -60,7 +63,7 @@ class ServerSecrets:
 
 
 class SealingKeys:
-    """The keys of a key file, in the file's order. The first key seals."""
+    """The keys of a key file, in the file's order. The first key encrypts, and all keys can decrypt."""
 
     def __init__(self, keys: Sequence[str]) -> None:
         self._fernet = MultiFernet([Fernet(key) for key in keys])
@@ -78,7 +81,7 @@ class SealingKeys:
             raise NoKeys(f'{OPTION}: {path} has a line that is not a key (32 bytes in URL-safe base64)') from error
 
     def seal(self, secrets: ServerSecrets, uuid: str) -> str:
-        """Return the secrets as a text that only these keys can open, and only for the server ``uuid``."""
+        """Encrypt the secrets, and return a text that only these keys can decrypt, and only for the server ``uuid``."""
         content = {'server': uuid, 'admin_password': secrets.admin_password, 'files': list(secrets.files)}
         return self._fernet.encrypt(json.dumps(content).encode()).decode()
 
@@ -91,9 +94,7 @@ class SealingKeys:
             content = json.loads(self._fernet.decrypt(sealed.encode()))
         except InvalidToken:
             raise NotOpened(uuid=uuid) from None
-        # Somebody with write access to the database could copy one server's password into another server's config
-        # drive.
-        # This check prevents that.
+        # Refuse another server's text, which someone with write access to the database may have copied to this server.
         if content['server'] != uuid:
             raise NotOpened(uuid=uuid)
         return ServerSecrets(content['admin_password'], [(where, text) for where, text in content['files']])
@@ -125,7 +126,7 @@ def read_file(path: str) -> list[str]:
 
 
 def create_file(path: str) -> bool:
-    """Create a key file with two new keys: one that seals, and the one that seals after the next rotation.
+    """Create a key file with two new keys. The second key will encrypt after the next rotation.
 
     Return False, and change nothing, if the file exists.
     """
@@ -143,8 +144,8 @@ def create_file(path: str) -> bool:
 def rotate_file(path: str) -> int:
     """Rotate the keys of a file and return how many keys it has now.
 
-    The last key becomes the first one, which seals. A new key is added as the last one. Keys that are older than one
-    rotation are dropped. Owner and mode of the file are kept. Raises NoKeys if the file can't be used.
+    The last key becomes the first one, which encrypts. A new key is added as the last one. Only the previous first key
+    is kept besides these two. Owner and mode of the file are kept. Raises NoKeys if the file can't be used.
     """
     path = os.path.realpath(path)
     SealingKeys.read(path)

@@ -8,7 +8,7 @@ A connection occupies none of the ``threads`` while its request arrives or its r
 thread of its own reads and writes for all connections, under both concurrency backends. Each phase of a connection has
 a deadline that counts from the beginning of the phase, so a client gains nothing by sending a byte now and then. If
 there are too many connections, or too many bytes in memory, the connections that have been waiting for their client the
-longest are closed. h11 parses the bytes. It refuses messages that two programs could read in two ways.
+longest are closed. h11 parses the bytes. It refuses ambiguous requests, which a proxy could understand differently.
 """
 
 from __future__ import annotations
@@ -40,28 +40,41 @@ Application = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
 
 # The numbers of Linux, because eventlet removes these names from the select module.
 EPOLLIN, EPOLLOUT, EPOLLEXCLUSIVE, EPOLLONESHOT = 0x1, 0x4, 1 << 28, 1 << 30
-# At most CONNECTIONS connections are open, or fewer if the process's limit of open files is lower.
-# RESERVED of the open files stay free for other uses, but at least FEWEST connections are allowed.
-# At the maximum, one in SHARE connections is closed at once, so that selecting them costs little.
-CONNECTIONS, RESERVED, FEWEST, SHARE = 2560, 256, 64, 20
+# Maximum number of open connections. It is lower if the process may not open so many files.
+CONNECTIONS = 2560
+# This number of the process's open files is not used for connections.
+RESERVED = 256
+# At least this number of connections is allowed, even if the process may open only few files.
+FEWEST = 64
+# If there are too many connections, a twentieth of them is closed together, because selecting them takes time.
+SHARE = 20
 # Maximum bytes of a request's target, of its headers, and of its body (unless the server sets another limit).
 MOST_LINE, MOST_HEAD, MOST_BODY = 8192, 65536, 114688
-# Maximum bytes of all unfinished requests together (MOST_IN), and of all unsent responses together (MOST_OUT).
-# A connection that holds at most SMALL bytes is not counted.
-MOST_IN, MOST_OUT, SMALL = 8 << 20, 64 << 20, 16384
-# After FRUITLESS iterations of the loop without a complete request, each iteration begins with a pause (seconds).
-# Bytes that arrive one by one are then read together, which costs less.
-FRUITLESS, PAUSE = 8, 0.005
-# BLOCK bytes are read at once. TURN connections are handled before other (green) threads may run.
-BLOCK, TURN = 65536, 128
+# Maximum bytes of all large unfinished requests together.
+MOST_IN = 8 << 20
+# Maximum bytes of all large unsent responses together.
+MOST_OUT = 64 << 20
+# A request or response of at most this number of bytes is small, and does not count for the two maxima.
+SMALL = 16384
+# After this number of iterations of the loop without a complete request, the loop begins to pause.
+FRUITLESS = 8
+# The length of a pause in seconds. It lets single bytes from slow clients collect, so that fewer reads are needed.
+PAUSE = 0.005
+# Maximum number of bytes that one call reads from a socket.
+BLOCK = 65536
+# Maximum number of connections that the loop handles before other (green) threads may run.
+TURN = 128
 
 
 class State(enum.Enum):
     """The phase of a connection.
 
-    IDLE waits for the next request, HEAD for the rest of its headers, BODY for the rest of its body. WORK waits for the
-    application's response, and ANSWER until the client has received it. REST discards what the client still sends
-    before the connection is closed.
+    - IDLE: the server waits for the next request.
+    - HEAD: the server waits for the rest of the request's headers.
+    - BODY: the server waits for the rest of the request's body.
+    - WORK: the application handles the request.
+    - ANSWER: the server sends the response.
+    - REST: before the server closes the connection, it discards what the client still sends.
     """
 
     IDLE = 'idle'
@@ -97,7 +110,7 @@ class BadRequest(Exception):
 
 @dataclass
 class Request:
-    """A complete request. ``length`` is the length of the body, and ``body`` is empty if that is over the limit."""
+    """A complete request. ``length`` is the length of the body. ``body`` is empty if the length is over the limit."""
 
     head: h11.Request
     body: bytes
@@ -205,7 +218,7 @@ class ClientConnection:
             return self._cut(claimed)
         self.state = State.BODY
         if self.http.they_are_waiting_for_100_continue:
-            # These few bytes always fit, because nothing else is being sent on the connection.
+            # This send never blocks: the socket's send buffer is empty, because nothing else is being sent.
             self.sock.send(self.http.send(h11.InformationalResponse(status_code=100, headers=[])) or b'')
         return None
 
@@ -222,7 +235,7 @@ class ClientConnection:
 
     # -- answers -------------------------------------------------------------------------------------------------------
     def answer(self, status: int, headers: Iterable[tuple[str, str]], body: bytes) -> None:
-        """Put a complete response into ``out``."""
+        """Put a complete response into the output buffer ``out``."""
         given = [(name.encode('latin-1'), value.encode('latin-1')) for name, value in headers]
         names = {name.lower() for name, _ in given}
         if b'date' not in names:
@@ -232,7 +245,7 @@ class ClientConnection:
         if self.closing and b'connection' not in names:
             given.append((b'Connection', b'close'))
         without = status in (204, 304) or (self._head is not None and self._head.method == b'HEAD')
-        # Headers and body are sent together, because two small packets would wait for each other's acknowledgement.
+        # Send headers and body together, because TCP can delay a second small packet until the first is acknowledged.
         self.served = True
         parts = [
             self.http.send(h11.Response(status_code=status, headers=given, reason=_phrase(status))),
@@ -246,14 +259,17 @@ class ClientConnection:
         self.turn(State.ANSWER)
 
     def refuse(self, refused: BadRequest) -> None:
-        """Put the response to an invalid request into ``out``. The connection is closed after the response."""
+        """Put the response to an invalid request into the output buffer ``out``.
+
+        The connection is closed after the response.
+        """
         self.closing = True
         text = f'{refused.reason}\n'.encode('latin-1', 'replace')
         with contextlib.suppress(h11.LocalProtocolError):
             self.answer(refused.status, [('Content-Type', 'text/plain')], text)
 
     def send(self) -> bool:
-        """Send as much of ``out`` as the socket accepts.
+        """Send as much of the output buffer ``out`` as the socket accepts.
 
         Return True if everything has been sent. Raises OSError if the connection is broken.
         """
@@ -361,10 +377,10 @@ class WsgiServer:
             channel.sock.close()
 
     def check_held(self, channel: ClientConnection) -> None:
-        """Close the oldest large connections if this one is large and the large ones together hold too many bytes.
+        """Close the large connections that have waited the longest, if all large ones together hold too much memory.
 
-        A large connection holds more than SMALL bytes. Connections with an unfinished request are compared only with
-        each other, and so are connections with an unsent response.
+        Do nothing if this connection is not large. A large connection holds more than SMALL bytes. There is one maximum
+        for connections with an unfinished request, and one for connections with an unsent response.
         """
         if channel.held <= SMALL:
             return
@@ -374,7 +390,7 @@ class WsgiServer:
             key=lambda each: each.since,
         )
         too_much = sum(each.held for each in large) - (MOST_OUT if answers else MOST_IN)
-        # The newest connection is never closed for its size.
+        # Never close the newest large connection, so that at least one large request can complete.
         for oldest in large[:-1]:
             if too_much <= 0:
                 break
@@ -408,9 +424,9 @@ class WsgiServer:
 
     # -- requests ------------------------------------------------------------------------------------------------------
     def work(self, channel: ClientConnection, request: Request) -> None:
-        """Call the application for a request and put its response into the channel's ``out``.
+        """Call the application for a request, and put its response into the output buffer of the connection.
 
-        An exception of the application is logged and leads to status 500.
+        An exception of the application is logged, and the response gets the status 500.
         """
         told: list[Any] = []
 
@@ -434,7 +450,7 @@ class WsgiServer:
 
     def _environ(self, channel: ClientConnection, request: Request) -> Environ:
         target = request.head.target.decode('latin-1')
-        # A request in the form for proxies names a whole URL, which contains the host as well.
+        # A request may name a whole URL, as requests to proxies do. Then remove the scheme and host.
         path, _, query = (target if target.startswith('/') else _relative(target)).partition('?')
         host, port = self._sock_name
         environ: Environ = {
@@ -460,8 +476,7 @@ class WsgiServer:
         for raw, value in request.head.headers:
             name = raw.decode('latin-1')
             has_body = has_body or name in ('content-length', 'transfer-encoding')
-            # In the environment, a header name with '_' would look like the same name with '-'.
-            # A proxy in front of this server may have checked only the name with '-'.
+            # Skip names with '_': in the environment they equal names with '-', which a proxy may have checked.
             if '_' in name or name in ('content-length', 'transfer-encoding'):
                 continue
             key = name.replace('-', '_').upper()
@@ -499,8 +514,7 @@ class _ServerLoop:
         self._fruitless = 0
 
     def start(self) -> None:
-        # Another process may take the connection that epoll reported. In this case accept() must not wait for the next
-        # one.
+        # accept() must not block if another process has taken the connection that epoll reported.
         self._sock.setblocking(False)
         self._ear.setblocking(False)
         self._epoll.register(self._sock.fileno(), EPOLLIN | EPOLLEXCLUSIVE)
@@ -528,8 +542,7 @@ class _ServerLoop:
             self._fruitless += 1
             if self._fruitless > FRUITLESS:
                 time.sleep(PAUSE)
-            # Without connections no deadline can expire, so the thread sleeps until a connection arrives or end() wakes
-            # it.
+            # Without connections there are no deadlines to check, so the thread may sleep without a limit.
             found = self._epoll.wait(1.0 if self._server.channels else None, TURN)
             if not found:
                 self._fruitless = 0
@@ -625,8 +638,8 @@ class _ServerLoop:
     def _end(self, channel: ClientConnection) -> None:
         """Let the loop's thread close the connection.
 
-        If another thread closed the socket, its descriptor could be reused for a new connection before the old one is
-        removed.
+        Another thread must not close the socket: a new connection could get the same descriptor before the loop has
+        removed the old connection.
         """
         channel.hang_up()
         channel.turn(State.REST)

@@ -104,10 +104,9 @@ SNAPSHOTTING = frozenset([_T.IMAGE_SNAPSHOT_PENDING, _T.IMAGE_SNAPSHOT, _T.IMAGE
 SHELVING = frozenset([_T.SHELVING, _T.SHELVING_IMAGE_PENDING_UPLOAD, _T.SHELVING_IMAGE_UPLOADING])
 UNSHELVING = frozenset([_T.UNSHELVING, _T.SPAWNING])
 STARTING = frozenset([_T.UNSHELVING, _T.POWERING_ON])
-# A soft delete is accepted during any other work except a delete.
-# If the server is being moved, the soft delete confirms the move.
+# The server is being deleted. In these task states neither a soft delete nor an evacuation is accepted.
 ENDING = frozenset([_T.DELETING, _T.SOFT_DELETING])
-# In these task states no console is opened: after a move to another host, its address would be useless.
+# In these task states no console is opened, because the guest is about to end or to move to another host.
 NO_CONSOLE = ENDING | {_T.MIGRATING}
 NOT_DELETING = frozenset([None, *_T]) - ENDING
 KEPT = frozenset(state for state in _V if state not in (_V.BUILDING, _V.SOFT_DELETED, _V.DELETED))
@@ -133,7 +132,7 @@ class Rule:
         return (self.vm is ANY or vm_state in self.vm) and (self.task is ANY or task_state in self.task)
 
 
-# An entry of TRANSITIONS gives its states as one state, as a tuple of states or as a set.
+# The type of a parameter for allowed states: one state, a tuple of states or a set of states.
 _Some = str | None | tuple[str | None, ...] | frozenset[str | None]
 
 
@@ -149,9 +148,7 @@ def _rule(vm: _Some, task: _Some, to_vm: VmState | None, to_task: TaskState | No
 _BUILD = (_T.SCHEDULING, _T.BLOCK_DEVICE_MAPPING, _T.NETWORKING, _T.SPAWNING, None)
 _OFF_ON = (_V.ACTIVE, _V.STOPPED)
 
-# For each event: allowed vm states, allowed task states, vm state afterwards, task state afterwards, action.
-# The vm state afterwards is None if it does not change.
-# The action is the name in the text of error 409.
+# For each event: allowed vm states, allowed task states, new vm state (None: unchanged), new task state, action name.
 TRANSITIONS: dict[str, Rule] = {
     'build.start': _rule(NEW, NEW, _V.BUILDING, _T.SCHEDULING, 'build'),
     # If no host fits, the server is recorded in cell0, where its user can see it.
@@ -162,7 +159,7 @@ TRANSITIONS: dict[str, Rule] = {
     'delete.start': _rule(ANY, ANY, None, _T.DELETING, 'delete'),
     'delete.done': _rule(ANY, ANY, _V.DELETED, None, 'delete'),
     'soft_delete.start': _rule(KEPT, NOT_DELETING, None, _T.SOFT_DELETING, 'soft_delete'),
-    # A reset of the server's state does not stop a soft delete, because the user wants the server deleted.
+    # Task state None is allowed, because the soft delete completes even if the state is reset meanwhile.
     'soft_delete.done': _rule(ANY, (_T.SOFT_DELETING, None), _V.SOFT_DELETED, None, 'soft_delete'),
     'reclaim.start': _rule(_V.SOFT_DELETED, IDLE, None, _T.DELETING, 'delete'),
     'restore.start': _rule(_V.SOFT_DELETED, IDLE, None, _T.RESTORING, 'restore'),
@@ -192,7 +189,7 @@ TRANSITIONS: dict[str, Rule] = {
     'resume.start': _rule(_V.SUSPENDED, IDLE, None, _T.RESUMING, 'resume'),
     'resume.done': _rule(ANY, _T.RESUMING, _V.ACTIVE, None, 'resume'),
     'resume.failed': _rule(ANY, _T.RESUMING, None, None, 'resume'),
-    # A crash dump changes no state, because only the guest decides what the interrupt does.
+    # A crash dump changes no state: it only sends an interrupt to the guest, which decides what to do.
     'trigger_crash_dump.start': _rule(
         (_V.ACTIVE, _V.PAUSED, _V.RESCUED, _V.RESIZED, _V.ERROR), IDLE, None, None, 'trigger_crash_dump'
     ),
@@ -209,8 +206,7 @@ TRANSITIONS: dict[str, Rule] = {
         (_V.ACTIVE, _V.PAUSED, _V.STOPPED, _V.SHELVED_OFFLOADED), IDLE, None, None, 'detach_volume'
     ),
     'swap_volume.start': _rule((_V.ACTIVE, _V.PAUSED), IDLE, None, None, 'swap_volume'),
-    # A volume snapshot changes the number of the volume's files.
-    # Suspended servers are excluded, because their saved memory refers to the file that was in use.
+    # Volume snapshots are not allowed for suspended servers, whose saved memory refers to the present file.
     'volume_snapshot_create.start': _rule(
         (_V.ACTIVE, _V.PAUSED, _V.STOPPED), IDLE, None, None, 'volume_snapshot_create'
     ),
@@ -237,9 +233,9 @@ TRANSITIONS: dict[str, Rule] = {
     'snapshot.uploading': _rule(ANY, SNAPSHOTTING, None, _T.IMAGE_UPLOADING, 'createImage'),
     'snapshot.done': _rule(ANY, SNAPSHOTTING, None, None, 'createImage'),
     'snapshot.failed': _rule(ANY, SNAPSHOTTING, None, None, 'createImage'),
-    # An evacuation is allowed while other work runs on the server, because the host is down and that work ends.
+    # An evacuation is allowed in any task state except deletes: the host is down, so other operations are cancelled.
     'evacuate.start': _rule(REBUILDABLE, NOT_DELETING, None, _T.REBUILDING, 'evacuate'),
-    # When the evacuation begins, other work has ended, and may have changed the task state to None.
+    # Task state None is allowed, because an operation that ended in the meantime may have set it.
     'evacuate.begin': _rule(REBUILDABLE, (None, *REBUILDING), None, _T.REBUILDING, 'evacuate'),
     'rebuild.start': _rule(REBUILDABLE, IDLE, None, _T.REBUILDING, 'rebuild'),
     # After this event the server's disks are discarded.
@@ -253,11 +249,11 @@ TRANSITIONS: dict[str, Rule] = {
     'shelve.uploading': _rule(ANY, SHELVING, None, _T.SHELVING_IMAGE_UPLOADING, 'shelve'),
     'shelve.done': _rule(ANY, SHELVING, _V.SHELVED, None, 'shelve'),
     'shelve.offload': _rule(ANY, SHELVING, _V.SHELVED, _T.SHELVING_OFFLOADING, 'shelve'),
-    # The memory of a paused or suspended guest was discarded before the shelving failed.
+    # A paused or suspended server becomes STOPPED if its shelving fails, because the memory of its guest is lost.
     'shelve.stopped': _rule((_V.PAUSED, _V.SUSPENDED), SHELVING, _V.STOPPED, _T.SHELVING, 'shelve'),
     'shelve.failed': _rule(ANY, SHELVING, None, None, 'shelve'),
     'shelve_offload.start': _rule(_V.SHELVED, IDLE, None, _T.SHELVING_OFFLOADING, 'shelve_offload'),
-    # Offloading may end after a reset of the state (task state None), because the reset does not restore the disks.
+    # Task state None is allowed: after a reset of the state, the offload still ends with SHELVED_OFFLOADED.
     'shelve_offload.done': _rule(
         (_V.SHELVED, _V.ACTIVE, _V.ERROR), (_T.SHELVING_OFFLOADING, None), _V.SHELVED_OFFLOADED, None, 'shelve_offload'
     ),
@@ -269,7 +265,7 @@ TRANSITIONS: dict[str, Rule] = {
     'unshelve.start': _rule(_V.SHELVED_OFFLOADED, IDLE, None, _T.UNSHELVING, 'unshelve'),
     'unshelve.claim': _rule(_V.SHELVED_OFFLOADED, UNSHELVING, None, _T.SPAWNING, 'unshelve'),
     'unshelve.done': _rule(_V.SHELVED_OFFLOADED, UNSHELVING, _V.ACTIVE, None, 'unshelve'),
-    # An unshelve may fail after a reset of the state (task state None), because the reset does not create a guest.
+    # Task state None is allowed: after a reset of the state, a failed unshelve still ends with SHELVED_OFFLOADED.
     'unshelve.failed': _rule(
         (_V.SHELVED_OFFLOADED, _V.ACTIVE, _V.ERROR), (*UNSHELVING, None), _V.SHELVED_OFFLOADED, None, 'unshelve'
     ),
@@ -282,7 +278,7 @@ TRANSITIONS: dict[str, Rule] = {
     'live_migrate.start': _rule((_V.ACTIVE, _V.PAUSED), IDLE, None, _T.MIGRATING, 'os-migrateLive'),
     'live_migrate.done': _rule(ANY, _T.MIGRATING, None, None, 'os-migrateLive'),
     'live_migrate.failed': _rule(ANY, _T.MIGRATING, None, None, 'os-migrateLive'),
-    # A live migration is forced or aborted while it runs. It continues until it is completed or rolled back.
+    # These two events keep both states, because the live migration still has to be completed or rolled back.
     'live_migrate.force': _rule(_V.ACTIVE, _T.MIGRATING, None, _T.MIGRATING, 'force_complete'),
     'live_migrate.abort': _rule(ANY, _T.MIGRATING, None, _T.MIGRATING, 'abort live migration'),
     'confirm.start': _rule(_V.RESIZED, IDLE, None, None, 'confirmResize'),
@@ -345,8 +341,8 @@ def status(vm_state: str | None, task_state: str | None) -> str:
 def from_status(wanted: str) -> list[tuple[str, set[str] | None]]:
     """Return the pairs (vm state, task states) that the API shows as REST status ``wanted``.
 
-    Task states None stands for every task state for which the API shows no other status. The list is empty if the
-    status is unknown.
+    If the second element is None, the status applies to all task states of this vm state that have no status of their
+    own. The list is empty if the status is unknown.
     """
     wanted = wanted.upper()
     found: list[tuple[str, set[str] | None]] = [(vm, None) for vm, name in _STATUS_DEFAULT.items() if name == wanted]

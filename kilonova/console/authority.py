@@ -1,4 +1,4 @@
-"""``Authority``, which checks console tokens in the databases of the cells and with the server's host.
+"""Check console tokens in the databases of the cells and with the server's host.
 
     access = authority.find(token)          # None if the token is unknown, expired or used
     authority.is_there(access)              # whether the server's console is still at the address of the token
@@ -26,7 +26,7 @@ LOG = logging.getLogger(__name__)
 
 
 class ConsoleHosts(Protocol):
-    """The method of the RPC client of computes (``rpc.compute.Compute``) that ``Authority`` calls."""
+    """The method that ``Authority`` calls of the RPC client of compute services (``rpc.compute.Compute``)."""
 
     def validate_console_port(
         self, ctxt: RequestContext, *, server: str, instance: Instance, console_type: str, target: str
@@ -56,7 +56,7 @@ class Access:
 class Authority:
     """Checks console tokens and marks them as used.
 
-    ``cells`` are the databases that store the tokens, and ``hosts`` is an RPC client of the computes.
+    ``cells`` are the databases that store the tokens, and ``hosts`` is an RPC client of the compute services.
     """
 
     def __init__(
@@ -67,9 +67,8 @@ class Authority:
     def find(self, token: str) -> Access | None:
         """Return the console of a token, or None if the token is unknown, expired or used.
 
-        Runs one SQL statement in each cell until the token is found.
-
-        Raises Unanswered if no cell that answers has the token and other cells do not answer.
+        Runs one SQL statement in each cell until the token is found. Raises Unanswered if the token is not found, but
+        may be in a cell that does not answer.
         """
         silent: list[str] = []
         for cell in self._cells.databases():

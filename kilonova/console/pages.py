@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 # Maximum size in bytes of a file that is served.
 MOST = 16 << 20
-# Content types by file extension, used before the host's table. Browsers run modules only as text/javascript.
+# Content types by file extension. They override the operating system's table, which may be wrong.
 _TYPES = {
     '.js': 'text/javascript',
     '.mjs': 'text/javascript',

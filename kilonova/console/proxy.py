@@ -6,8 +6,8 @@
 
 One asyncio loop in a thread of its own serves all connections, with the library websockets. Databases and hosts are
 queried in other threads. For each connection the proxy first connects to the port of the guest's console. Then it asks
-the host whether this port is still the server's console, and then it marks the token as used. If the proxy asked the
-host before it connected, another guest could get the port in between.
+the host whether this port still belongs to the server, and then it marks the token as used. In the reverse order,
+another guest could get the port between the question and the connection.
 """
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ from kilonova.errors import KilonovaError
 LOG = logging.getLogger(__name__)
 T = TypeVar('T')
 
-# A logger that logs nothing, because the library websockets would log requests with their tokens.
-# No configuration can enable this logger, because it has no parent logger.
+# A disabled logger for the library websockets, which would otherwise log requests with their secret tokens.
 _SILENT = stdlib_logging.Logger('websockets', stdlib_logging.CRITICAL + 1)  # noqa: LOG001 - on purpose
 
 # Maximum length of a token, which is a uuid.
@@ -119,7 +118,7 @@ def is_foreign(origin: str | None, host: str | None, base_url: str, allowed: Col
 
 
 class _Connection(ServerConnection):
-    """A connection that is closed at once if the proxy already has the maximum number of connections."""
+    """A websocket connection. It is closed at once if the proxy already has the maximum number of connections."""
 
     most: ClassVar[int]
     all: ClassVar[set[ServerConnection]]

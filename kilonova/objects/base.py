@@ -129,8 +129,7 @@ def _reader(field: ovo_fields.Field[Any]) -> Callable[[Any, str, Any], Any]:
 class KilonovaObject(ovo.VersionedObject):
     """Base class of all versioned objects.
 
-    Overridden methods have the same results as those of oslo.versionedobjects, but avoid the library's loops of
-    quadratic cost.
+    Several methods of oslo.versionedobjects are overridden by faster ones with the same results.
     """
 
     OBJ_SERIAL_NAMESPACE = 'nova_object'
@@ -139,12 +138,11 @@ class KilonovaObject(ovo.VersionedObject):
     _readers: ClassVar[dict[str, Callable[..., Any]]] = {}
     _nested: ClassVar[tuple[str, ...]] = ()
     _nullable: ClassVar[frozenset[str]] = frozenset()
-    # Default values of fields that are read without being set: {field: function that returns the value}.
-    # Reading any other unset field raises UnsetField.
+    # {field: function that returns the default value} of the fields that can be read without being set.
     _empty: ClassVar[Mapping[str, Callable[[], Any]]] = types.MappingProxyType({})
 
     if TYPE_CHECKING:
-        # The registration of a class turns its fields into properties, which type checkers cannot see.
+        # Type checkers cannot see the properties of the fields, because they are created when the class is registered.
         fields: Any
 
         def __getattr__(self, name: str) -> Any: ...
@@ -233,7 +231,7 @@ class KilonovaObject(ovo.VersionedObject):
                 changes.add(name)
         return changes
 
-    # -- primitives ----------------------------------------------------------------------------------------------------
+    # -- serialisation -------------------------------------------------------------------------------------------------
     def primitive_data(self) -> dict[str, Any]:
         """Return {field: primitive} of the fields that are set."""
         found: dict[str, Any] = self.obj_to_primitive()[_DATA]
@@ -303,8 +301,7 @@ class KilonovaObject(ovo.VersionedObject):
     @functools.lru_cache(maxsize=1024)
     def obj_class_from_name(cls, objname: str, objver: str) -> type[ovo.VersionedObject]:
         """Return the registered class of an object name and version."""
-        # A third part of the version comes from a fix in a stable branch and only adds fields.
-        # An object with such a version needs no conversion.
+        # Ignore a third part of the version: an object of version 1.2.1 only has more fields than one of 1.2.
         return super().obj_class_from_name(objname, '.'.join(objver.split('.')[:2]))
 
     # -- remote calls --------------------------------------------------------------------------------------------------

@@ -19,8 +19,7 @@ from kilonova.objects.base import (
 )
 from kilonova.objects.pci_device_pool import PciDevicePoolList
 
-# The ratios that apply until a node has reported its own ratios.
-# They are the defaults of [DEFAULT]initial_*_allocation_ratio.
+# The allocation ratios of a node that has not reported any: the defaults of [DEFAULT]initial_*_allocation_ratio.
 INITIAL_RATIOS = {'cpu_allocation_ratio': 4.0, 'ram_allocation_ratio': 1.0, 'disk_allocation_ratio': 1.0}
 # {field: column} for columns that contain JSON texts.
 JSON_COLUMNS = {'supported_hv_specs': 'supported_instances', 'pci_device_pools': 'pci_stats', 'stats': 'stats'}
@@ -99,15 +98,14 @@ class ComputeNode(PersistentObject, KilonovaObject):
     def from_row(cls, ctxt: RequestContext | None, row: dict[str, Any]) -> Self:
         """Return the node of a row of ``compute_nodes``.
 
-        A JSON text that cannot be read counts as empty, because the host must be able to start and write the text
-        again.
+        A JSON text that cannot be read is treated as empty, because the host must be able to start and to write the
+        text again.
         """
         where = f'of node {row.get("hypervisor_hostname")}'
         values = {**row, 'deleted': bool(row.get('deleted')), 'mapped': row.get('mapped') or 0}
         for name in INITIAL_RATIOS:
             if values.get(name) is None:
-                # The field of a missing ratio stays unset, so that the compute service knows that it has to write the
-                # ratio.
+                # Leave the field of a missing ratio unset, so that the compute service writes the ratio.
                 values.pop(name, None)
         values['supported_hv_specs'] = texts.read(
             f'supported_instances {where}',
@@ -118,8 +116,7 @@ class ComputeNode(PersistentObject, KilonovaObject):
         values['pci_device_pools'] = texts.read(
             f'pci_stats {where}', row.get('pci_stats'), lambda text: PciDevicePoolList.from_column(text, ctxt), None
         )
-        # The number of the node's last usage report is in a column of its own, in case ``stats`` cannot be read.
-        # The number is needed because a report with a lower number would change nothing.
+        # If ``stats`` cannot be read, keep the number of the last usage report: the next report needs a higher number.
         last = {'usage_serial': str(row['usage_serial'])} if row.get('stats') and row.get('usage_serial') else {}
         values['stats'] = texts.read(f'stats {where}', row.get('stats'), texts.mapping, last)
         return cls.loaded(ctxt, ((name, values[name]) for name in cls.fields if name in values))
@@ -166,9 +163,9 @@ class ComputeNode(PersistentObject, KilonovaObject):
     def create(self) -> None:
         """Insert the node's row, or restore the deleted row with the same uuid.
 
-        If a row with this uuid exists that is not deleted, the object gets the values of this row. So the caller must
-        compare ``host`` with its own name. Raises HostIsBeingRemoved while the removal of a host with this name is not
-        complete.
+        If the row already exists and is not deleted, the object gets the values of the row. The row may belong to
+        another host, so the caller must check ``host`` afterwards. Raises HostIsBeingRemoved while the removal of a
+        host with this name is not complete.
         """
         with storage.database(self._context).write() as conn:
             storage.queries('host_removals').refuse(conn, self.host)

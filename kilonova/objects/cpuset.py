@@ -12,9 +12,7 @@ import re
 from collections.abc import Iterable, Set
 
 _PART = re.compile(r'(?P<not>\^)?\s*(?P<first>\d{1,9})(\s*-\s*(?P<last>\d{1,9}))?')
-# The upper limit of CPU numbers.
-# All ranges of a list together may have at most twice as many numbers.
-# A longer list is a mistake or an attack, and must not fill the memory.
+# CPU numbers must be lower than this limit. A list may have at most twice as many numbers, so that it fits in memory.
 MOST = 1 << 16
 
 

@@ -53,7 +53,7 @@ class Set(ovo.Set[Any]):
 
     def to_primitive(self, obj: Any, attr: str, value: set[Any]) -> tuple[object, ...]:
         """Return the elements in sorted order."""
-        return super().to_primitive(obj, attr, sorted(value))  # type: ignore[arg-type]  # it only goes through it
+        return super().to_primitive(obj, attr, sorted(value))  # type: ignore[arg-type]  # the list is only iterated
 
 
 class SetOfIntegersField(AutoTypedField[set[int]]):
@@ -180,7 +180,7 @@ def enum(name: str, words: Collection[str], spellings: Mapping[str, str] | None 
     ``spellings`` is {other spelling: word}. Each word is also an attribute of the class: ``type-PCI`` is the attribute
     ``TYPE_PCI``.
     """
-    # The type needs a class of its own with this name, because the name is part of the fingerprint of objects.
+    # Create a class with this name, because the fingerprint of an object contains the class names of its fields.
     kind = type(name, (WordList,), {})(words, spellings)
     constants = {re.sub(r'\W', '_', word).upper(): word for word in words}
     return type(f'{name}Field', (BaseEnumField,), {'AUTO_TYPE': kind, '__module__': __name__, **constants})

@@ -20,8 +20,7 @@ from kilonova.objects.image_properties import LEGACY_NAMES, PROPERTIES
 SYSMETA_PREFIX = 'image_'
 # Members of the image, in addition to its properties, that are stored with each server of the image.
 SYSMETA_MEMBERS = ('min_ram', 'min_disk', 'disk_format', 'container_format', 'size')
-# Limits: characters of all properties together, characters of a name, the largest number, and NUMA cells.
-# Any owner of an image can write arbitrary properties, which are sent with each server, so they must be limited.
+# Limits for image properties: characters of all properties, characters of one name, the largest number, NUMA cells.
 MOST_TEXT, MOST_NAME, MOST_NUMBER, MOST_CELLS = 65536, 255, 0x7FFFFFFF, 1024
 
 
@@ -43,7 +42,7 @@ class ImageMetaProps(KilonovaObject):
 
     @classmethod
     def from_dict(cls, properties: dict[str, Any]) -> Self:
-        """Return the object for the properties of a plain image dict.
+        """Return the object for a dict of image properties.
 
         Older names, ``hw_numa_cpus.N`` and ``trait:X=required`` are converted. Unknown properties are left out. Raises
         InvalidImageProperty if a value is malformed.
@@ -94,9 +93,8 @@ class ImageMetaProps(KilonovaObject):
 
 
 # Properties of an image, either as an object with types or as the image service returns them.
-# NOTHING is the shared object for an image without properties.
-# Code must not change it.
 Properties = ImageMetaProps | Mapping[str, Any]
+# The properties of an image that has none. This object is shared, so it must not be changed.
 NOTHING = ImageMetaProps()
 _TRAIT = re.compile('[A-Z0-9_]{1,255}')
 
@@ -170,16 +168,16 @@ def _cpus(texts: list[str]) -> list[set[int]]:
     cells: list[set[int]] = []
     for text in texts:
         cells.append(cpuset.parse(text))
-        # Many cells, each with all CPUs, could together fill the memory.
+        # Limit the sum over all NUMA cells: many cells that each list all CPUs would fill the memory.
         if sum(map(len, cells)) > 2 * cpuset.MOST:
-            raise ValueError(f'the cells have more than {2 * cpuset.MOST} CPU numbers')
+            raise ValueError(f'the NUMA cells together have more than {2 * cpuset.MOST} CPU numbers')
     return cells
 
 
 def _mib(texts: list[str]) -> list[int]:
     found = [int(text) for text in texts]
     if any(not 0 <= number <= MOST_NUMBER for number in found):
-        raise ValueError(f'a number of MiB must be from 0 to {MOST_NUMBER}')
+        raise ValueError(f'a memory size in MiB must be from 0 to {MOST_NUMBER}')
     return found
 
 
@@ -211,9 +209,10 @@ class ImageMeta(KilonovaObject):
 
     @classmethod
     def from_dict(cls, image: dict[str, Any] | None) -> Self:
-        """Return the object for a plain image dict, whose member ``properties`` is a dict, too.
+        """Return the object for a dict of the image's fields.
 
-        Fields with null or empty values stay unset. Raises InvalidImageProperty if a property is malformed.
+        The key ``properties`` of the dict is a dict of the image's properties. Fields with null or empty values stay
+        unset. Raises InvalidImageProperty if a property is malformed.
         """
         image = image or {}
         values = {
@@ -245,10 +244,10 @@ class ImageMeta(KilonovaObject):
 
 
 def system_metadata(image: dict[str, Any]) -> dict[str, str]:
-    """Return the system metadata entries in which a server stores its image, from the image's plain dict.
+    """Return the entries of system metadata in which a server stores a copy of its image.
 
-    Each property, and each of the members ``min_ram``, ``min_disk``, ``disk_format`` and ``container_format``, becomes
-    an entry ``image_<name>`` with a text value.
+    ``image`` is a dict of the image's fields. Each property, and each of the fields ``min_ram``, ``min_disk``,
+    ``disk_format`` and ``container_format``, becomes an entry ``image_<name>`` with a text value.
     """
     kept = {name: image[name] for name in SYSMETA_MEMBERS if name != 'size' and image.get(name) is not None}
     kept.update({name: value for name, value in (image.get('properties') or {}).items() if value is not None})

@@ -212,9 +212,9 @@ class Instance(PersistentObject, KilonovaObject):
     def load_extra(self, extra: Mapping[str, Any], *, lenient: bool = False) -> None:
         """Set the fields that are stored in columns of ``instance_extra``, in the info cache and in the volumes' rows.
 
-        ``extra`` is {column: JSON text}; ``network_info`` is the info cache's text, and ``volumes`` are the rows.
-        Raises ServerUnreadable for a text that cannot be read. If ``lenient`` is True, such a text is logged and left
-        out, as in ``from_row``.
+        ``extra`` is {column: JSON text}. It may also have the text of the info cache (key ``network_info``) and the
+        rows of the volumes (key ``volumes``). Raises ServerUnreadable for a text that cannot be read. If ``lenient`` is
+        True, such a text is only logged and left out.
         """
         self.load(instance_columns.read(self._context, self.uuid, extra, lenient=lenient).items())
         if lenient and extra.get('flavor') and 'flavor' not in self:
@@ -280,7 +280,7 @@ class Instance(PersistentObject, KilonovaObject):
                 extra[name] = None if value is None else value.to_json()
         return extra
 
-    # -- remote --------------------------------------------------------------------------------------------------------
+    # -- remote calls --------------------------------------------------------------------------------------------------
     @remotable_classmethod
     def get_by_uuid(cls, ctxt: RequestContext, uuid: str) -> Instance:
         """Return a server that is not deleted, with its extra columns, metadata, system metadata and devices.
@@ -372,9 +372,9 @@ class Instance(PersistentObject, KilonovaObject):
         }
 
     def go_back(self, context: MigrationContext | None) -> dict[str, str | None]:
-        """Restore the fields from before a move, and return {column of ``instance_extra``: JSON text} to store them.
+        """Set the fields to their values before a move, and return them as {column of ``instance_extra``: JSON text}.
 
-        The result is the same whether or not the destination has already written the new flavor.
+        It is safe to call this method whether or not the destination has already written the new flavor.
         """
         self.set_flavor((self.old_flavor if 'old_flavor' in self else None) or self.flavor)
         self.old_flavor: Flavor | None = None
@@ -409,10 +409,10 @@ class InstanceList(ListBase, KilonovaObject):
 
     @remotable_classmethod
     def get_deleted(cls, ctxt: RequestContext, uuids: list[str], seconds: float) -> Self:
-        """Return the given servers that were deleted at least ``seconds`` ago and have no operation.
+        """Return those of the given servers that were deleted at least ``seconds`` ago and have no operation.
 
-        Pending releases (work that frees resources later) count as operations. A host may remove what it still has of
-        the returned servers. Servers that this cell does not know are not returned.
+        An operation may still have to free resources of a deleted server. If there is none, a host may remove guests
+        and files of the server. Servers that this cell does not know are not returned.
         """
         with storage.database(ctxt).read() as conn:
             rows = storage.queries('instances').deleted_among(conn, uuids, seconds)
@@ -422,7 +422,7 @@ class InstanceList(ListBase, KilonovaObject):
     def get_uuids_with_operations(cls, ctxt: RequestContext, host: str) -> list[str]:
         """Return the uuids of servers that have an operation and are on this host or are being moved from or to it.
 
-        A restarting host does not touch these servers.
+        A host that restarts does not change these servers, because conductors continue the operations.
         """
         with storage.database(ctxt).read() as conn:
             uuids = {row['uuid'] for row in storage.queries('instances').by_host(conn, host)}

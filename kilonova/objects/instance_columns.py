@@ -3,7 +3,7 @@
     values = instance_columns.read(ctxt, uuid, {'flavor': '{"cur": …}', 'numa_topology': None})
     # {'flavor': Flavor(…), 'old_flavor': None, 'new_flavor': None, 'numa_topology': None}
 
-A restore of the database or an operator's script may have cut a text or written it in another form.
+The functions expect that a text may be damaged, for example by a restore of the database or by an operator's script.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ ENVELOPES = (
 def read(ctxt: RequestContext | None, uuid: str, extra: Mapping[str, Any], *, lenient: bool = False) -> dict[str, Any]:
     """Return {field: value} for the columns in ``extra``.
 
-    ``extra`` may also have the info cache's text and the rows of the volumes. Raises ServerUnreadable for a text that
-    cannot be read. If ``lenient`` is True, such a text is logged, and its fields are left out or None.
+    ``extra`` may also have the text of the info cache (key ``network_info``) and the rows of the volumes (key
+    ``volumes``). Raises ServerUnreadable for a text that cannot be read. If ``lenient`` is True, such a text is only
+    logged, and its fields are left out or None.
     """
     values: dict[str, Any] = {}
     for name, value in extra.items():
@@ -102,8 +103,7 @@ _READERS: Mapping[str, Callable[[RequestContext | None, str, str, Any], dict[str
     'network_info': _networks,
     'volumes': _volumes,
 }
-# {column that cannot be read: fields that are set in its place}.
-# For any other column, the field with the column's name is set to None.
+# {column: fields to set if the column cannot be read}. For other columns, the field of the same name is set to None.
 _INSTEAD: Mapping[str, dict[str, Any]] = {
     'flavor': {'old_flavor': None, 'new_flavor': None},
     'network_info': {},

@@ -62,8 +62,8 @@ class InstanceNUMATopology(KilonovaObject):
 class InstancePCIRequest(KilonovaObject):
     """A request for ``count`` devices, each of which must match at least one element of ``spec``.
 
-    A request with an alias name comes from the flavor. A request without one comes from resource classes in the flavor
-    if it is for mediated devices, otherwise from a port.
+    A request comes from a PCI alias of the flavor (``alias_name`` is set), from a Neutron port, or from resource
+    classes in the flavor (for mediated devices).
     """
 
     VERSION = '1.4'
@@ -130,9 +130,9 @@ class InstancePCIRequests(KilonovaObject):
         return json.dumps([{**_UNSET, **request.primitive_data()} for request in self.requests])
 
     def without_providers(self) -> InstancePCIRequests:
-        """Return a copy whose specs name no provider of Placement. A stored RequestSpec has this form.
+        """Return a copy whose specs name no provider of Placement. A stored RequestSpec contains such a copy.
 
-        Requests that come from resource classes are left out, because ``pci.request.on_host`` creates them after each
+        Requests that come from resource classes of the flavor are left out, because they are created again after each
         allocation.
         """
         return self.replaced(
@@ -169,7 +169,7 @@ class MigrationContext(PersistentObject, KilonovaObject):
     }
 
 
-# --- device-like resources that Placement allocated to a server (instance_extra.resources) ---------------------------
+# --- resources such as vPMEM devices that Placement allocated to a server (instance_extra.resources) ------------------
 @register
 class ResourceMetadata(KilonovaObject):
     """Base class of the data that a driver stores about a resource."""
@@ -194,7 +194,7 @@ class LibvirtVPMEMDevice(ResourceMetadata):
 
 @register
 class Resource(KilonovaObject):
-    """One device-like resource that Placement allocated to a server."""
+    """One resource, such as a vPMEM device, that Placement allocated to a server and that the host must identify."""
 
     VERSION = '1.0'
     fields = {
@@ -207,7 +207,7 @@ class Resource(KilonovaObject):
 
 @register
 class ResourceList(ListBase, KilonovaObject):
-    """The device-like resources of a server."""
+    """The resources, such as vPMEM devices, that Placement allocated to a server."""
 
     VERSION = '1.0'
     fields = {'objects': fields.ListOfObjectsField('Resource')}

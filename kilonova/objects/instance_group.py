@@ -12,9 +12,9 @@ from kilonova.objects.base import KilonovaObject, ListBase, PersistentObject, re
 class InstanceGroup(PersistentObject, KilonovaObject):
     """A server group with one policy: affinity, anti-affinity, soft-affinity or soft-anti-affinity.
 
-    ``hosts`` are the hosts on which its members run. ``places`` is {server: hosts}, including the hosts of moves in
-    progress and hosts that the scheduler has just chosen. ``places`` is None if no scheduler has read the group's
-    servers. It is not a field, so it is not serialised.
+    ``hosts`` are the hosts on which its members run. ``places`` is a dict from member to its hosts, including both
+    hosts of a move in progress and a host that the scheduler has just chosen. ``places`` is only set in the scheduler
+    and is not sent to other processes.
     """
 
     VERSION = '1.11'
@@ -43,7 +43,7 @@ class InstanceGroup(PersistentObject, KilonovaObject):
             self.places = {**self.places, server: {host}}
 
     def count(self, host: str, but: str | None = None) -> int:
-        """Return how many members are on a host, not counting the server ``but``."""
+        """Return how many members of the group are on a host. The server ``but`` is not counted."""
         return sum(host in hosts for server, hosts in (self.places or {}).items() if server != but)
 
     @property

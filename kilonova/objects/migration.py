@@ -116,7 +116,7 @@ class MigrationList(ListBase, KilonovaObject):
 
     @remotable_classmethod
     def get_evacuated(cls, ctxt: RequestContext, host: str) -> Self:
-        """Return completed evacuations from a host that has not yet removed what it has of the evacuated servers."""
+        """Return the completed evacuations from ``host`` after which this host has not yet cleaned up."""
         with storage.database(ctxt).read() as conn:
             return cls.from_rows(
                 ctxt,

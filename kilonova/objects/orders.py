@@ -16,13 +16,13 @@ from kilonova.objects.instance_extra import InstanceNUMATopology, InstancePCIReq
 
 
 # --- arguments of calls to a compute service (rpc.compute) -----------------------------------------------------------
-# In all orders, ``image`` is the image service's plain dict. The sender sets all fields.
+# The field ``image`` of all these classes is a dict of the image's fields, as the API read it from the image service.
 @register
 class BuildOrder(KilonovaObject):
     """The arguments of ``build_and_run_instance``: build a server on this host.
 
     ``attempt`` is the number of the attempt, from 1; each attempt is on another host. ``sealed`` is the administrator's
-    password and the files, encrypted by ``sealing``. ``limits`` are limits that a scheduler filter set for the claim of
+    password and the files, encrypted by ``sealing``. ``limits`` are the limits that the host must check when it claims
     resources. ``block_devices`` are the requested disks in addition to those of flavor and image.
     """
 
@@ -39,9 +39,9 @@ class BuildOrder(KilonovaObject):
 
     @property
     def pci_requests(self) -> InstancePCIRequests | None:
-        """The PCI requests of the instance, or else of the request spec. None if neither has any.
+        """The PCI requests of the instance or, if it has none, of the request spec. None if neither has any.
 
-        The specs in the requests name the providers that Placement allocated.
+        The specs in the requests name the resource providers that Placement allocated.
         """
         for holder in (self.instance, self.request_spec):
             if holder is not None and 'pci_requests' in holder and holder.pci_requests is not None:
@@ -51,7 +51,7 @@ class BuildOrder(KilonovaObject):
 
     @property
     def numa_topology(self) -> InstanceNUMATopology | None:
-        """The NUMA topology of the request spec, or else of the instance. None if neither has one."""
+        """The NUMA topology of the request spec or, if it has none, of the instance. None if neither has one."""
         for holder in (self.request_spec, self.instance):
             if holder is not None and 'numa_topology' in holder and holder.numa_topology is not None:
                 found: InstanceNUMATopology | None = holder.numa_topology
@@ -105,10 +105,11 @@ class RescueOrder(KilonovaObject):
 
 @register
 class EvacuateOrder(KilonovaObject):
-    """The arguments of ``evacuate_instance``: build a server of a dead host again on this host.
+    """The arguments of ``evacuate_instance``: rebuild a server of a failed host on this host.
 
-    ``shared`` says whether the disks are on storage that both hosts use; it is None if the user did not say so. If
-    ``power_on`` is True, the guest is started. ``sealed``, ``block_devices`` and ``limits`` are as in ``BuildOrder``.
+    ``shared`` says whether the old and the new host share the storage of the disks; it is None if the user did not say
+    so. If ``power_on`` is True, the guest is started. ``sealed`` is the administrator's password, encrypted.
+    ``block_devices`` are the requested disks, and ``limits`` the limits for the claim of resources.
     """
 
     VERSION = '1.0'
@@ -135,7 +136,7 @@ class EvacuateOrder(KilonovaObject):
 class PrepResizeOrder(KilonovaObject):
     """The arguments of ``prep_resize``: claim resources at the destination of a resize or cold migration.
 
-    ``flavor`` is the new flavor. ``limits`` are as in ``BuildOrder``.
+    ``flavor`` is the new flavor. ``limits`` are the limits that the host must check for the claim.
     """
 
     VERSION = '1.0'
@@ -189,8 +190,9 @@ class FinishResizeOrder(KilonovaObject):
 class UnshelveOrder(KilonovaObject):
     """The arguments of ``unshelve_instance``: build a server that was shelved and offloaded.
 
-    The root disk is made from ``image``. The PCI requests of ``request_spec`` name the providers that Placement
-    allocated. ``limits`` and ``block_devices`` are as in ``BuildOrder``.
+    The root disk is made from ``image``. The PCI requests of ``request_spec`` name the resource providers that
+    Placement allocated. ``block_devices`` are the requested disks, and ``limits`` the limits for the claim of
+    resources.
     """
 
     VERSION = '1.0'
@@ -207,9 +209,9 @@ class UnshelveOrder(KilonovaObject):
 class LiveMigrationCheckOrder(KilonovaObject):
     """The arguments of ``check_can_live_migrate_destination``: check a live migration and claim at the destination.
 
-    ``guest`` is the source's description of the guest. ``block`` says whether the disks are copied; if it is None, they
-    are copied unless both hosts use the same disks. If ``over_commit`` is True, the holes of sparse disks need no free
-    space. ``limits`` are as in ``BuildOrder``.
+    ``guest`` is the description of the guest by the source host. ``block`` says whether the disks are copied; if it is
+    None, they are copied unless the two hosts share the disks. If ``over_commit`` is True, the unused parts of sparse
+    disks need no free space. ``limits`` are the limits for the claim of resources.
     """
 
     VERSION = '1.0'
@@ -232,9 +234,10 @@ class LiveMigrationCheckOrder(KilonovaObject):
 
 @register
 class LiveMigrationOrder(KilonovaObject):
-    """The arguments of the steps of a live migration after its check.
+    """The arguments of all calls of a live migration that follow the check at the destination.
 
-    ``guest`` is the source's description of the guest. ``offer`` is the destination's reply to the check.
+    ``guest`` is the description of the guest by the source host. ``offer`` is the reply of the destination to the
+    check.
     """
 
     VERSION = '1.0'
@@ -250,10 +253,11 @@ class LiveMigrationOrder(KilonovaObject):
 class LiveMigrationUndo(KilonovaObject):
     """The arguments of the calls that undo a live migration at its source and at its destination.
 
-    ``resume`` and ``aborted`` are for the source. If ``resume`` is True, no other host has the guest any more, so the
-    source lets a paused guest continue. If ``aborted`` is True, a user aborted the migration, so the source sends
-    notifications about the abort. ``gone`` is for the destination: whether the guest has left the source. If ``gone``
-    is None, the destination checks whether the guest has arrived.
+    Two fields are for the source. If ``resume`` is True, no other host has the guest, so the source resumes a paused
+    guest. If ``aborted`` is True, a user aborted the migration, so the source sends notifications about the abort.
+
+    ``gone`` is for the destination: True if the guest has left the source. If ``gone`` is None, the destination checks
+    whether it has the guest.
     """
 
     VERSION = '1.0'

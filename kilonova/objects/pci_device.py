@@ -15,7 +15,7 @@ from kilonova.objects.base import KilonovaObject, ListBase, PersistentObject, re
 
 NOT_INSERTED = frozenset(('id', 'created_at', 'updated_at', 'deleted_at', 'deleted'))
 
-# The name of the instance action which tells that a device of the server is not offered to other servers any more.
+# The instance action that tells users that a device of their server will not be given to a server again.
 BARRED = 'device_barred'
 
 
@@ -82,19 +82,18 @@ class PciDeviceList(ListBase, KilonovaObject):
 
     @remotable_classmethod
     def save_all(cls, ctxt: RequestContext, compute_node_id: int, changes: dict[str, list[Any]]) -> dict[str, int]:
-        """Write the results of a check of a node's devices in one transaction, and return the ids of created devices.
+        """Write the results of a check of a node's PCI devices in one transaction.
 
-        The result is {address: id}. A repeated call has the same result.
+        Return a dict from the address of each created device to its id. A repeated call has the same result.
 
         ``changes`` has these lists:
 
         - created: new PciDevices.
         - updated: PciDevices with changed fields.
         - removed: PciDevices to delete.
-        - statuses: {id, to, …} of devices without an owner whose status depends on other devices; ``to`` is the new
-          status.
-        - told: {instance_uuid, message} of servers whose devices are not offered again; each server gets an instance
-          action.
+        - statuses: dicts {id, to} of free devices that get the new status ``to``.
+        - told: dicts {instance_uuid, message}. Each of these servers gets an instance action, because one of its
+          devices will not be given to a server again.
         """
         queries = storage.queries('pci_devices')
         changed = [{'id': device.id, **device.to_row(changed_only=True)} for device in changes.get('updated') or ()]
@@ -119,7 +118,7 @@ class PciDeviceList(ListBase, KilonovaObject):
             )
             if not created:
                 return {}
-            # If the call is a repetition, the devices exist already.
+            # Leave out devices that exist already, because the call may be a repetition.
             there = {row['address'] for row in queries.by_node(conn, compute_node_id)}
             queries.save(
                 conn, compute_node_id, created=[row for address, row in created.items() if address not in there]

@@ -1,13 +1,14 @@
 """PortResources: the resources of Placement that a Neutron port requests, such as guaranteed bandwidth or packet rate.
 
-    wanted = PortResources.read(port.id, port.resource_request)     # None if it requests nothing
+    wanted = PortResources.read(port.id, port.resource_request)     # None if the port requests nothing
     spec.requested_resources += wanted.request_groups()             # granular groups of the query to Placement
     allocation = wanted.allocation(choice.mappings)                 # the providers, for the port's binding:profile
     wanted.held(allocation)                                         # {provider: {resource class: amount}}
 
-The form depends on Neutron's extensions. With the extension ``port-resource-request-groups``, a request has groups with
-ids, and the port's binding contains {group id: provider}. Without the extension, a request has one group without an id;
-this module uses the port's id for it, and the binding contains only the provider.
+The form of a port's request depends on Neutron's extensions. With the extension ``port-resource-request-groups``, a
+request has several groups with ids, and the port's binding contains {group id: provider}. Without the extension, a
+request has one group without an id, and the binding contains only the provider. This module then uses the port's id as
+the id of the group.
 """
 
 from __future__ import annotations
@@ -73,9 +74,10 @@ class PortResources:
         ]
 
     def allocation(self, mappings: Mapping[str, Sequence[str]]) -> str | dict[str, str]:
-        """Return the value that the port's binding gets, from the providers that Placement chose.
+        """Return the value of ``allocation`` for the port's binding:profile: the providers that Placement chose.
 
-        ``mappings`` is {group: [provider]}. Raises KeyError if it does not contain a group of the port.
+        The value is the uuid of a provider, or a dict {group: provider}. ``mappings`` is {group: [provider]}. Raises
+        KeyError if it does not contain a group of the port.
         """
         found = {name: mappings[name][0] for name in self.groups}
         return next(iter(found.values())) if self.is_flat else found
@@ -83,7 +85,8 @@ class PortResources:
     def held(self, allocation: object) -> dict[str, dict[str, int]]:
         """Return the server's allocations for the port: {provider: {resource class: amount}}.
 
-        ``allocation`` is the value in the port's binding. Return {} if the binding has no such value.
+        ``allocation`` is the value of ``allocation`` in the port's binding:profile. Return {} if there is no such
+        value.
         """
         providers = dict.fromkeys(self.groups, allocation) if self.is_flat else allocation
         found: dict[str, dict[str, int]] = {}
@@ -96,7 +99,10 @@ class PortResources:
 
 
 def of_ports(allocations: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
-    """Return the part of allocations {provider: {resource class: amount}} that is for ports."""
+    """Return those allocations of a server that are for its ports.
+
+    The argument and the result are dicts {provider: {resource class: amount}}.
+    """
     found = {
         provider: {name: amount for name, amount in amounts.items() if name.startswith(PREFIX)}
         for provider, amounts in allocations.items()
@@ -105,7 +111,10 @@ def of_ports(allocations: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str
 
 
 def total(held: Iterable[Mapping[str, Mapping[str, int]]]) -> dict[str, dict[str, int]]:
-    """Return the sum of the allocations for several ports; each element has the form of ``PortResources.held``."""
+    """Return the sum of the allocations for several ports.
+
+    The elements of ``held`` and the result are dicts {provider: {resource class: amount}}.
+    """
     found: dict[str, dict[str, int]] = {}
     for one in held:
         for provider, amounts in one.items():

@@ -35,7 +35,7 @@ NOT_STORED = (
     'ignore_hosts',
     'request_level_params',
 )
-# Fields of NOT_STORED that are set to None in a spec that was read from the database.
+# Fields that are never stored, and are None in a request spec that was read from the database.
 EMPTY = ('requested_resources', 'requested_destination', 'retry', 'ignore_hosts')
 # Fields that the member ``instance_properties`` of the old dict form contains unchanged.
 LEGACY_PROPERTIES = ('project_id', 'user_id', 'availability_zone', 'numa_topology', 'pci_requests')
@@ -233,8 +233,7 @@ class RequestSpec(KilonovaObject):
             'requested_networks': NetworkRequestList,
         }
     )
-    # ``_obj_id`` is the id of the stored row, or None if the spec was not read from a row.
-    # The field ``id`` itself cannot be None, because other processes accept only numbers.
+    # The id of the row that the spec was read from, or None if it was not read from a row.
     _obj_id: ClassVar[int | None] = None
 
     @classmethod
@@ -336,7 +335,7 @@ class RequestSpec(KilonovaObject):
         """Lists of request groups. The providers of each list must be in the same subtree. Callers may add lists."""
         return self.request_level_params.same_subtree
 
-    # -- storage -------------------------------------------------------------------------------------------------------
+    # -- storage in the database ---------------------------------------------------------------------------------------
     def to_json(self) -> str:
         """Return the JSON text for the column ``request_specs.spec``.
 
@@ -362,7 +361,8 @@ class RequestSpec(KilonovaObject):
     def from_json(cls, text: str | None, ctxt: RequestContext | None = None, row_id: int | None = None) -> Self | None:
         """Return the spec for a text of ``request_specs.spec``, or None for an empty text.
 
-        Fields that are never stored are None. ``row_id`` is the id of the row that has the text.
+        Fields that are valid only for one call of the scheduler are not stored, so they are None. ``row_id`` is the id
+        of the row that has the text.
         """
         spec = super().from_json(text, ctxt)
         if spec is not None:

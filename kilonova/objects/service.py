@@ -78,8 +78,8 @@ class Service(PersistentObject, KilonovaObject):
         """Write the changed columns.
 
         A changed ``report_count`` is a heartbeat: the database increments its own counter, and stores the time of its
-        own clock. If a host changes ``disabled`` and its reason by itself, the values that an administrator set are not
-        replaced.
+        own clock. If the host changes ``disabled`` and its reason automatically, values that an administrator set are
+        not replaced.
 
         Raises ServiceNotFound if the row was deleted.
         """

@@ -1,6 +1,7 @@
-"""Access of the versioned objects to the databases; only remotable methods use it, in processes with a database.
+"""Access of the versioned objects to the databases.
 
-A compute service imports the objects but has no database, so it never imports ``kilonova.db``.
+Only remotable methods use this module, and only in processes that have a database. A compute service imports the
+objects but has no database, so ``kilonova.db`` is imported only when a function of this module is called.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from kilonova.context import RequestContext
 
 
 def database(ctxt: RequestContext) -> Any:
-    """Return the database of the context's cell, or that of ``[database]`` if the context has no cell."""
+    """Return the database of the context's cell.
+
+    If the context has no cell, return the database of the option group ``[database]``.
+    """
     if ctxt.cell is not None:
         return ctxt.cell
     return importlib.import_module('kilonova.db.engine').main()

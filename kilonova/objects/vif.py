@@ -18,15 +18,17 @@ from oslo_utils import strutils
 
 from kilonova.objects.port_resources import ALLOCATION, PortResources
 
-# The name of a port's device on the host contains this number of characters of the port's id.
-# Linux allows 15 characters for the name.
+# A network device is named 'tap' and this number of characters of the port's id, because Linux allows 15 characters.
 _NAMED_BY = 11
-# vnic_types of ports that are functions of a PCI device.
-# DIRECT virtual functions are assigned to a guest directly, MACVTAP ones through a macvtap device.
-# PHYSICAL is a physical function.
-# A computer on the card (a DPU), not the host, configures the network of REMOTE ports.
-# VDPA ports look like virtio network cards to the guest.
-DIRECT, MACVTAP, PHYSICAL, REMOTE = 'direct', 'macvtap', 'direct-physical', 'remote-managed'
+# vnic_type of a port that is a virtual function (VF) of a PCI device, which the guest gets directly.
+DIRECT = 'direct'
+# vnic_type of a port that is a virtual function, which the guest gets through a macvtap device.
+MACVTAP = 'macvtap'
+# vnic_type of a port that is a physical function (PF), which the guest gets directly.
+PHYSICAL = 'direct-physical'
+# vnic_type of a port that is a virtual function of a SmartNIC (DPU), whose own system configures the network.
+REMOTE = 'remote-managed'
+# vnic_type of a port that is a virtual function, which looks like a virtio network card to the guest.
 VDPA = 'vdpa'
 # vnic_types of ports whose function is chosen by the accelerator service and not by the host.
 ACCELERATED = ACCELERATED_VIRTUAL, ACCELERATED_PHYSICAL = 'accelerator-direct', 'accelerator-direct-physical'
@@ -161,8 +163,8 @@ class Vif:
         preserve_on_delete: True if the user created the port, so that it is not deleted with the server.
         security_groups: the names of the security groups.
         resource_request: the resources of Placement that the port requests, in Neutron's form.
-        before: {migration: providers in the binding before that migration}. Only the info cache stores it.
-        tag: the tag by which the guest recognises the interface. Only the info cache stores it.
+        before: {migration: providers that the binding named before that migration}. Only the info cache stores it.
+        tag: the device tag by which the guest finds the interface. Only the info cache stores it.
     """
 
     id: str
@@ -253,7 +255,10 @@ class Vif:
 
     @property
     def slot(self) -> str | None:
-        """The PCI address of the port's function, or None if the port has no function or none was chosen yet."""
+        """The PCI address of the port's function.
+
+        None if the port is not a function of a PCI device, or if no function was chosen yet.
+        """
         found: str | None = self.profile.get('pci_slot')
         return found
 

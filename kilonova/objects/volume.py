@@ -5,9 +5,9 @@
     volume.connection_info(server, 'gpu1', attachment.connection, connector)      # the text of the column afterwards
 
 The column connection_info has Nova's form: {"driver_volume_type", "data": {the connection of Cinder's attachment},
-"serial", "status", …}. Two members are Kilonova's own. ``attached_to`` is the host to which the connection in ``data``
-belongs. ``hosts`` contains the connectors and connections of the hosts to which the volume was attached. During a live
-migration the entry of the destination also has the id of a separate attachment.
+"serial", "status", …}. Kilonova adds two members. ``attached_to`` is the host to which the connection in ``data``
+belongs. ``hosts`` contains the connectors and connections of the last hosts to which the volume was attached. During a
+live migration, the destination has a second attachment, whose id is in its entry of ``hosts``.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from typing import Any
 KIND = 'driver_volume_type'
 # The kind of volumes that are files on a network share, and the formats of these files.
 NFS, RAW, QCOW2 = 'nfs', 'raw', 'qcow2'
-# Kilonova's own member of a connection: the encryption parameters from Cinder.
-# The encryption key itself is never stored in a row or sent in a message.
+# Kilonova's own member of a connection: the encryption parameters from Cinder, without the encryption key itself.
 ENCRYPTION = 'encryption'
-# Arguments of operations that release a server's volumes later.
-# VOLUMES_OF is the server whose attachments are deleted, and VOLUMES_DELETED lists volumes that are deleted with them.
-# VOLUMES_MADE says whether all volumes that were created for the server are deleted.
-VOLUMES_OF, VOLUMES_DELETED, VOLUMES_MADE = 'volumes_of', 'volumes_deleted', 'volumes_made'
-# Argument of an operation that completes a volume swap later.
-# It has the ids of the old and the new volume, and says whether the guest uses the new one.
+# Argument of an operation that deletes old volume attachments of a server: the uuid of the server.
+VOLUMES_OF = 'volumes_of'
+# Argument of an operation that deletes old volume attachments: the ids of volumes that are deleted with them.
+VOLUMES_DELETED = 'volumes_deleted'
+# Argument of an operation that cleans up a failed create: True if all volumes that it created are deleted.
+VOLUMES_MADE = 'volumes_made'
+# Argument of an operation that completes a volume swap later: both volume ids, and which volume the guest uses.
 VOLUME_SWAPPED = 'volume_swapped'
 # Argument of an operation that reports a snapshot to the volume service later: its id, status and progress.
 SNAPSHOT_TOLD = 'snapshot_told'
-# The member of an entry in ``known_at`` that is the id of a separate attachment to that host.
+# The key for the id of a second attachment, which the destination of a live migration has.
 ANOTHER = 'attachment_id'
 # Argument of an operation that deletes an image and its volume snapshots later, unless the image is active.
 SNAPSHOTS_OF = 'snapshots_of'
-# The number of hosts that are stored for a volume: the present host, the previous one, and one more.
+# The connections of a volume to this number of hosts are stored: those to its last hosts.
 KNOWN = 3
 
 
@@ -51,8 +51,9 @@ class AttachedVolume:
         host: the host to which the volume is attached; None if it is attached to none.
         connection: Cinder's connection for that host, including secrets.
         boot_index: 0 if the server boots from the volume.
-        bus, device_type: as the user requested; None means that the image's values count.
-        known_at: {host: {'connector', 'connection', 'attachment_id'}}; the last one only for a separate attachment.
+        bus, device_type: the values that the user requested; None means that the values of the image are used.
+        known_at: {host: {'connector': …, 'connection': …}} of the last hosts. The destination of a live migration also
+            has the key 'attachment_id'.
     """
 
     uuid: str
@@ -89,16 +90,19 @@ class AttachedVolume:
         return self.boot_index == 0
 
     def at(self, host: str) -> AttachedVolume | None:
-        """Return the volume as it is attached, or was last attached, to this host. Return None if it never was."""
+        """Return the volume with its connection to ``host``, to which it is or was attached.
+
+        Return None if no connection to this host is stored.
+        """
         if host == self.host:
             return self
         known = self.known_at.get(host)
         return None if known is None else replace(self, host=host, connection=known['connection'])
 
     def coming(self, host: str) -> AttachedVolume | None:
-        """Return the volume with its separate attachment to the destination of a live migration.
+        """Return the volume with its second attachment, which belongs to the destination ``host`` of a live migration.
 
-        Return None if the volume has no separate attachment to this host.
+        Return None if the volume has no second attachment to this host.
         """
         known = self.known_at.get(host, {})
         if host == self.host or ANOTHER not in known:
@@ -107,13 +111,16 @@ class AttachedVolume:
 
     @property
     def attachments(self) -> set[str]:
-        """The ids of the volume's own attachment and of its separate attachments to other hosts."""
+        """The ids of all attachments of the volume. During a live migration there are two."""
         others = {known[ANOTHER] for known in self.known_at.values() if ANOTHER in known}
         return others if self.attachment_id is None else {self.attachment_id, *others}
 
     @classmethod
     def read(cls, row: Mapping[str, Any]) -> AttachedVolume:
-        """Return the volume for columns of block_device_mapping. Columns may be missing if it is not attached yet."""
+        """Return the volume for a row of block_device_mapping.
+
+        Columns may be missing in the row of a volume that is not attached yet.
+        """
         stored = json.loads(row.get('connection_info') or '{}')
         connection = {**stored.get('data', {}), KIND: stored[KIND]} if KIND in stored else {}
         return cls(
@@ -200,9 +207,10 @@ class AttachedVolume:
         connection: Mapping[str, Any] | None = None,
         connector: Mapping[str, Any] | None = None,
     ) -> str:
-        """Return the text of the column connection_info when the volume also has a separate attachment to ``host``.
+        """Return the text of the column connection_info with a second attachment of the volume, to ``host``.
 
-        If ``attachment_id`` is None, the separate attachment to ``host`` is removed from the text.
+        A second attachment exists only during a live migration. If ``attachment_id`` is None, remove the second
+        attachment from the text.
         """
         known = {key: value for key, value in self.known_at.get(host, {}).items() if key != ANOTHER}
         if attachment_id is not None and connection is not None:

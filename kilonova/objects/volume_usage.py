@@ -30,8 +30,8 @@ TOLD = (
 class VolumeUsage(PersistentObject, KilonovaObject):
     """The counters of one volume.
 
-    ``curr_*`` counts since the guest was started. ``tot_*`` counts everything before the start, including earlier
-    servers of the volume. ``*_reads`` and ``*_writes`` are numbers of requests, the other counters are bytes.
+    ``curr_*`` counts since the guest was started. ``tot_*`` counts everything before that start, including other
+    servers that had the volume. ``*_reads`` and ``*_writes`` are numbers of requests, the other counters are bytes.
     """
 
     VERSION = '1.0'
@@ -58,8 +58,8 @@ class VolumeUsage(PersistentObject, KilonovaObject):
     def count(cls, ctxt: RequestContext, found: list[VolumeUsage]) -> list[VolumeUsage]:
         """Write the current counters that a host reports, and return the rows of these volumes after the write.
 
-        Each element of ``found`` has the fields ``TOLD``. Volumes that a server no longer has are left out. Runs in one
-        transaction.
+        Each element of ``found`` has the ids of a volume and its server, and the counters ``curr_*``. Volumes that are
+        no longer attached to that server are left out. Runs in one transaction.
         """
         told = [{name: getattr(one, name) for name in TOLD} for one in found]
         with storage.database(ctxt).write() as conn:

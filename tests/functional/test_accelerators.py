@@ -546,7 +546,7 @@ def test_what_is_refused(parted: Accelerated) -> None:
     request['state'] = 'BindFailed'
     assert refused() == f'{said} is BindFailed, not Bound.' % request['uuid']
     request.update(state='Bound', instance_uuid=None)
-    assert refused() == f'Failed to get accelerator requests: none are bound to {server}'
+    assert refused() == f'Failed to get accelerator requests: no accelerator is bound to {server}'
     request['instance_uuid'] = server
 
     def broken(method: str, path: str) -> None:

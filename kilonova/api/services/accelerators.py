@@ -34,10 +34,10 @@ def groups(
     extra_specs: Mapping[str, str],
     ports: Mapping[str, str] = MappingProxyType({}),
 ) -> list[RequestGroup] | None:
-    """Return the Placement request groups of the flavor's device profile and of the ports' device profiles.
+    """Return the Placement request groups of the device profiles that the flavor and the ports name.
 
-    ``ports`` is a dict from port id to the name of its device profile. Return None if neither the flavor nor a port has
-    a profile. Sends one request to Cyborg for all profiles.
+    ``ports`` is a dict from port id to the name of its device profile. Return None if neither the flavor nor a port
+    names a profile. Sends one request to Cyborg for all profiles.
 
     Raises:
         NoAccelerators: There are profiles, but this cloud has no accelerator service.
@@ -87,7 +87,7 @@ def check_moves_live(backend: Backend, instance: Instance) -> None:
     bound_to = holder.of(instance.uuid, instance.system_metadata)
     found = backend.accelerators.of_instance(bound_to)
     if not found:
-        raise AcceleratorRequestOpFailed(op='get', msg=f'none are bound to {bound_to}')
+        raise AcceleratorRequestOpFailed(op='get', msg=f'no accelerator is bound to {bound_to}')
     for one in found:
         if one.state != BOUND:
             raise AcceleratorsRefused(request=one.uuid, reason=f'is {one.state}, not {BOUND}')

@@ -250,12 +250,12 @@ def _number(identifier: str) -> int:
 
 # --- zones -----------------------------------------------------------------------------------------------------------
 def _effective(backend: Backend, rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return the availability zone of a host, where ``rows`` are all aggregates that contain the host."""
+    """Return the availability zone of a host. ``rows`` are all aggregates that contain the host."""
     return next((row['metadata'][ZONE] for row in rows if ZONE in row['metadata']), backend.options.default_zone)
 
 
 def _check_zone(backend: Backend, number: int, metadata: Mapping[str, Zone], error: type[Invalid]) -> None:
-    """Raise ``error`` if hosts that have servers would change their availability zone by this metadata.
+    """Raise ``error`` if the new ``metadata`` would change the availability zone of hosts that have servers.
 
     Do nothing if ``metadata`` does not have the key ``availability_zone``.
     """
@@ -317,9 +317,9 @@ def _have_servers(backend: Backend, hosts: list[str]) -> bool:
 
 # --- Placement -------------------------------------------------------------------------------------------------------
 def _remember(conn: engine.Connection, ctxt: RequestContext, aggregate_uuid: str, host: str) -> operations.OperationRow:
-    """Insert and return an operation row. If this process fails to update Placement, a conductor does so by this row.
+    """Insert and return an operation row for the update of Placement.
 
-    The row becomes due after ``MEND_AFTER`` seconds.
+    If this process does not complete the update within ``MEND_AFTER`` seconds, a conductor runs the operation.
     """
     row = operations.OperationRow.new(
         ctxt,

@@ -28,7 +28,7 @@ class HostTooOld(Conflict):
 def ask(backend: Backend, ctxt: RequestContext, server: ServerRef, method: str, **kwargs: Any) -> Any:
     """Call an RPC method of the server's host and return its result.
 
-    ``server`` must be the result of ``find_server`` with the purpose WORK.
+    ``server`` must have all columns (``find_server`` with the purpose WORK).
 
     Raises:
         InstanceNotReady: The server has no host yet (error 409).

@@ -32,7 +32,7 @@ class ApiOptions:
     """The configuration options that the API uses. They are read once, at the start of the process.
 
     Times are in seconds. ``quotas`` is a dict from resource to limit, where -1 means no limit. ``answer_seconds`` is
-    the option [DEFAULT]rpc_response_timeout, which does not exist in a process without oslo.messaging.
+    [DEFAULT]rpc_response_timeout, or a default value in a process that does not use oslo.messaging.
     """
 
     max_limit: int = 1000

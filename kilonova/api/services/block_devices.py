@@ -3,7 +3,7 @@
     wanted = read(request.block_devices, request.old_block_devices, flavor, limit=3, volumes=True, has_image=True)
     wanted.root_volume      # the volume that the server boots from; None if the root disk is made from an image
     wanted.image            # the image that the root disk names; None if only imageRef names it
-    wanted.rows(image_id)   # new rows for one server; [] if flavor and image say everything
+    wanted.rows(image_id)   # new rows for one server; [] if it has just the flavor's disks
     wanted.volumes          # the volumes that ``services.volumes`` looks up, creates and attaches
 
 Local disks are the root disk, made from the image, and blank disks (ephemeral in GiB, swap in MiB). A request may name
@@ -245,7 +245,7 @@ def of_snapshot(row: Mapping[str, Any], snapshot_id: str) -> dict[str, Any]:
 
 
 def as_properties(devices: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the image properties that describe these block devices."""
+    """Return the image properties that describe these block devices, as a dict of texts."""
     return {
         DEVICES: json.dumps(devices),
         _SECOND: 'True',
@@ -288,10 +288,10 @@ def _of_image(device: Mapping[str, Any]) -> dict[str, Any]:
 def beside_image(
     devices: Sequence[Mapping[str, Any]], of_image: Sequence[Mapping[str, Any]], image_id: str | None
 ) -> list[Mapping[str, Any]]:
-    """Return the block devices of a request together with the block devices that its image describes.
+    """Return the block devices of a request, and those of its image that the request does not replace.
 
     If the request names another root disk, the image's root disk is left out. If the image describes block devices, it
-    has no disk of its own, so a block device of the request that names the image is left out, too.
+    has no disk data, so a block device of the request whose source is the image is left out, too.
     """
     if not of_image:
         return list(devices)
@@ -305,7 +305,7 @@ def has_root(devices: Iterable[Mapping[str, Any]]) -> bool:
     return any(_boot_index(device) == 0 for device in devices)
 
 
-# --- one device ------------------------------------------------------------------------------------------------------
+# --- one block device ------------------------------------------------------------------------------------------------
 def _from_old(devices: Iterable[Mapping[str, Any]], has_image: bool) -> list[dict[str, Any]]:
     """Convert block devices from the older syntax to the newer one.
 

@@ -542,9 +542,10 @@ def _write(
 
 
 def _withdraw(backend: Backend, ctxt: RequestContext, uuids: list[str]) -> bool:
-    """Withdraw the servers because they exceed a quota. Return True if none of them exists any more.
+    """Withdraw the new servers because they exceed a quota. Return True if none of them exists any more.
 
-    If a conductor has already handed over servers to a cell, delete these servers as users do, and return False.
+    If a conductor has already moved some of the servers into a cell, request the deletion of these servers and return
+    False.
     """
     gone = withdrawals.create(backend.api_db, uuids)
     for uuid in gone:
@@ -586,7 +587,7 @@ def _server(ctxt: RequestContext, shared: _Shared, index: int) -> Instance:
         locked=False,
         progress=0,
         hidden=False,
-        # A config drive is the only way in which files of a request reach the guest.
+        # A request with files needs a config drive, because the guest gets files only from a config drive.
         config_drive='True' if request.config_drive or shared.files else '',
         access_ip_v4=request.access_ip_v4,
         access_ip_v6=request.access_ip_v6,
@@ -599,8 +600,7 @@ def _server(ctxt: RequestContext, shared: _Shared, index: int) -> Instance:
             **(holder.for_ports(uuid) if shared.networks.profiles else {}),
         },
         numa_topology=shared.numa_topology.replaced(instance_uuid=uuid) if shared.numa_topology is not None else None,
-        # All servers of one create request have the same PCI request ids.
-        # The scheduler's reply maps the PCI request ids to resource providers once, for all servers together.
+        # All servers share the PCI request ids, because the scheduler maps these ids only once for all servers.
         pci_requests=InstancePCIRequests(instance_uuid=uuid, requests=shared.pci_requests),
         created_at=instances.utcnow(),
         # Certificates are refused (check_request), because signatures are not verified.
@@ -614,8 +614,8 @@ def columns_of_image(
 ) -> dict[str, Any]:
     """Return the columns of a server that depend on its image.
 
-    ``root`` is the block device of the root disk, if the request names one. If neither ``root`` nor the image names a
-    device, the device name follows from the bus of the root disk.
+    ``root`` is the request's block device for the root disk, or None. If neither ``root`` nor the image names a device
+    for the root disk, the device name depends on the disk's bus.
     """
     properties, asked = image['properties'], root or {}
     device = (
@@ -677,11 +677,10 @@ def _system_metadata(ctxt: RequestContext, image: dict[str, Any]) -> dict[str, s
 
 
 def hostname_of(name: str, uuid: str, suffix: str = '') -> str:
-    """Return a hostname of one label that is made from a server's name, with ``suffix``.
+    """Return a hostname without a domain that is made from a server's name, and append ``suffix``.
 
-    Return ``server-UUID`` if the name has no letter or digit. Dots become dashes: in a guest and in DNS,
-    ``ubuntu-24.04`` would be a host of the domain ``04``. A hostname with a domain has to be given as ``hostname``
-    (since 2.94).
+    Return ``server-UUID`` if the name has no letter or digit. Dots become dashes, because a DNS server would read
+    ``ubuntu-24.04`` as the host ``ubuntu-24`` of the domain ``04``.
     """
     text = re.sub(r'[\s_.]', '-', name)
     text = re.sub(r'[^a-zA-Z0-9-]+', '', text).lower().strip('-')

@@ -35,7 +35,7 @@ def delete(backend: Backend, ctxt: RequestContext, server: ServerRef, *, at_once
     if server.cell is None:
         if operations.delete_build_request(backend.api_db, server.uuid):
             return
-        # The build request was handed over to a cell in the meantime, and the instance mapping now names the cell.
+        # A conductor has moved the server into a cell in the meantime, so look the server up again.
         server = find_server(backend, ctxt, server.uuid, purpose=WORK)
         if server.cell is None:
             raise InstanceNotReady(instance_id=server.uuid)

@@ -26,7 +26,7 @@ class ServiceInUse(Invalid):
 
 
 class MayStillRun(Conflict):
-    """Error 409: the compute service does not report, but no operator has forced it down."""
+    """Error 409: the compute service is down, but no operator has forced it down, so the guest may still run."""
 
     msg_fmt = (
         'The compute service of %(host)s is down, but its hypervisor may still run the server. Make sure that '
@@ -44,10 +44,10 @@ class SameHost(Invalid):
 class EvacuateRequest:
     """The parameters of an evacuation.
 
-    ``host`` is the requested destination, or None to let the scheduler choose. The host must pass the scheduler's
-    filters. With ``force`` the filters, and the operators' settings for the host, are ignored, but the host must be up
-    and have room. ``shared`` says whether the two hosts share the storage of the disks, where None means that the user
-    does not say. With ``stays_off`` the guest is not started.
+    ``host`` is the requested destination, which must pass the scheduler's filters. If ``host`` is None, the scheduler
+    chooses. With ``force`` the filters are not applied to ``host``, which only must be up and have room. ``shared``
+    says whether the old and the new host share the storage of the disks, or is None if the user does not say. If
+    ``stays_off`` is true, the guest is not started.
     """
 
     host: str | None = None

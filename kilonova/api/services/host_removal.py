@@ -37,9 +37,9 @@ class HostInUse(Conflict):
 
 
 def delete_service(backend: Backend, ctxt: RequestContext, service: hosts.InCell) -> None:
-    """Delete a service, and with a compute service its host.
+    """Delete a service. If it is a compute service, also remove its host.
 
-    The host's pending releases (operation rows that wait to clean up on the host) are ended: operations.md rule 23.
+    Operations that wait to clean up on the host are ended, because the host will not come back.
 
     Raises HostInUse (409) if the host has servers or unfinished migrations, and NoSuchService if the service was
     deleted in the meantime. After the service is deleted, errors are only logged, and a conductor completes the
@@ -108,7 +108,10 @@ def _complete(backend: Backend, cell: Database, operation: OperationRow) -> None
     host = operation.args['host']
 
     def check() -> None:
-        """Raise LeaseLost if a conductor has completed the removal: a new host may have the name by now."""
+        """Raise LeaseLost if a conductor has completed the removal.
+
+        By now a new host may have the same name, and its resource providers must not be deleted.
+        """
         with cell.read() as conn:
             if operations.get(conn, operation.uuid) is None:
                 raise LeaseLost(operation=operation.uuid)

@@ -123,9 +123,10 @@ def list_services(
 
 
 def unknown_hosts(backend: Backend, silent: Iterable[Any], host: str | None, binary: str | None) -> list[str]:
-    """Return the names of the compute hosts in the cells of ``silent``, whose databases do not answer (since 2.69).
+    """Return the names of the compute hosts whose cell's database does not answer.
 
-    The names are read from the host mappings in the API database. Return an empty list if ``binary`` names another
+    ``silent`` are these cells. The host names are read from the host mappings in the API database. Since microversion
+    2.69, lists of services show such hosts with the status UNKNOWN. Return an empty list if ``binary`` names another
     service than the compute service.
     """
     cell_ids = {cell.cell.id for cell in silent if cell.cell is not None}
@@ -209,9 +210,9 @@ def find_binary(backend: Backend, host: str, binary: str) -> InCell:
 def change(backend: Backend, ctxt: RequestContext, service: InCell, values: dict[str, Any]) -> dict[str, Any]:
     """Write ``disabled``, ``disabled_reason`` or ``forced_down`` of a service, and return the new row.
 
-    If a compute service is enabled or disabled, its host is notified, and changes the trait in Placement that excludes
-    the host from scheduling. A host that can't be notified changes the trait when it is up again. If a compute service
-    is forced down, conductors continue at once with the operations that wait for the host.
+    If a compute service is enabled or disabled, its host receives an RPC call. The host then changes the trait in
+    Placement that excludes it from scheduling. A host that does not receive the call changes the trait when it is up
+    again. If a compute service is forced down, conductors continue at once with the operations that wait for the host.
 
     Raises EvacuatedServersLeft if forced_down is removed before the host has cleaned up after evacuations, and
     NoSuchService if the service was deleted.
@@ -231,10 +232,10 @@ def change(backend: Backend, ctxt: RequestContext, service: InCell, values: dict
 
 
 def hurry(backend: Backend, ctxt: RequestContext, cell: Database, host: str) -> None:
-    """Wake conductors for the operations that wait for a host, now that the host is known to be off.
+    """Wake conductors for the operations that wait for a host, because the host is known to be off.
 
-    Without this call they would continue only at their next retry. If the database or the message queue does not
-    answer, only log a warning.
+    Without this call, the operations would continue only at their next retry. If the database or the message queue does
+    not answer, only log a warning.
     """
     try:
         for uuid in host_losses.hurry(cell, host):
@@ -409,7 +410,7 @@ def uptime(backend: Backend, ctxt: RequestContext, node: InCell) -> str:
     try:
         told = None if backend.compute is None else backend.compute.get_host_uptime(ctxt, server=row['host'])
     except VersionCapError:
-        # The RPC client raises this error because the compute service's release does not have the RPC method yet.
+        # The release of the compute service is too old: it does not have this RPC method.
         told = None
     if told is None:
         raise NotSupported

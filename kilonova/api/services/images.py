@@ -1,6 +1,6 @@
 """Images of servers: look them up with the user's token, and check them against the flavor or the volume.
 
-An image is passed on as the "plain image dict" that ``plain`` returns.
+The functions return and expect an image as a dict in the form that ``plain`` returns.
 """
 
 from __future__ import annotations
@@ -129,9 +129,10 @@ class DiskConfigDisabled(Invalid):
 
 
 def plain(record: dict[str, Any]) -> dict[str, Any]:
-    """Return an image record of the image service's v2 API as the plain image dict.
+    """Convert an image record of the image service's v2 API to a dict for internal use.
 
-    The dict has the image's standard members, and its properties in a dict under ``properties``.
+    The dict has the standard fields of images, such as ``id`` and ``min_disk``. Its key ``properties`` is a dict of all
+    other properties.
     """
     image = {name: record.get(name) for name in _MEMBERS}
     image['size'] = image['size'] or 0
@@ -146,11 +147,11 @@ def plain(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def find(backend: Backend, ctxt: RequestContext, image_id: str) -> dict[str, Any]:
-    """Return the image as the plain image dict, read with the user's token.
+    """Return the image as a dict in the form of ``plain``. The image is read with the user's token.
 
     Raises:
         ImageRefInvalid: The image does not exist, or the user can't see it.
-        NoDisk: The image has no disk of its own.
+        NoDisk: The image has no disk data. It only names volume snapshots.
         Invalid: The image is not active, or its properties are malformed or not supported.
     """
     image, devices = find_with_devices(backend, ctxt, image_id)
@@ -162,11 +163,11 @@ def find(backend: Backend, ctxt: RequestContext, image_id: str) -> dict[str, Any
 def find_with_devices(
     backend: Backend, ctxt: RequestContext, image_id: str
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the image as the plain image dict, and the block devices that its properties describe.
+    """Return a tuple of the image (in the form of ``plain``) and the block devices that its properties describe.
 
-    An image that was created from a server that boots from a volume describes block devices. For other images the list
-    is empty. Raises ImageRefInvalid if the user can't see the image, and Invalid if the image is not active, or if its
-    properties are malformed or not supported.
+    Only an image that was created from a server that boots from a volume has such properties. For all other images the
+    list of block devices is empty. Raises ImageRefInvalid if the user can't see the image, and Invalid if the image is
+    not active, or if its properties are malformed or not supported.
     """
     try:
         image = plain(backend.images.get(image_id, ctxt))
@@ -192,7 +193,7 @@ def _checked(image: dict[str, Any]) -> dict[str, Any]:
 
 
 def of_volume(kept: Mapping[str, str]) -> dict[str, Any]:
-    """Return the image that a volume was made from, as the plain image dict without an id.
+    """Return the image that a volume was made from, as a dict in the form of ``plain``, but without an id.
 
     ``kept`` are the image's properties as the volume service has stored them. ``kept`` is empty if the volume was not
     made from an image. Raises Invalid if a server can't boot from this image.
@@ -256,7 +257,7 @@ def _kernel_size(backend: Backend, ctxt: RequestContext, name: str, image_id: st
 
 
 def of_server(system_metadata_of_server: dict[str, str], image_ref: str | None) -> dict[str, Any]:
-    """Return a server's stored copy of its image as the plain image dict."""
+    """Return the server's stored copy of its image, as a dict in the form of ``plain``."""
     return ImageMeta.from_system_metadata(system_metadata_of_server, image_ref or None).to_dict()
 
 

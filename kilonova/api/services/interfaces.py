@@ -192,9 +192,10 @@ def _look_up(
 def _request(
     ctxt: RequestContext, server: ServerRef, interface: networks.RequestedInterface
 ) -> InstancePCIRequest | None:
-    """Return the PCI request of a port that is a function of a PCI device, or None for another port.
+    """Return the PCI request of the interface's port.
 
-    The request has the NUMA affinity policy of the port, or else of the flavor or image.
+    Return None if the port is not a function of a PCI device. The request has the NUMA affinity policy of the port. If
+    the port has none, the request has the policy of the flavor or image.
     """
     if interface.device is None:
         return None

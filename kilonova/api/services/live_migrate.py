@@ -51,8 +51,8 @@ class LiveMigrationOptions:
 def live_migrate(backend: Backend, ctxt: RequestContext, server: ServerRef, wanted: LiveMigrationOptions) -> None:
     """Accept a live migration, and wake a conductor.
 
-    The hosts check the migration only after this request is answered, at all microversions. If a host refuses the
-    migration, the events of the instance action tell the reason.
+    The hosts check the migration only after this request is answered. If a host refuses the migration, the events of
+    the instance action tell the reason.
 
     Raises:
         DeviceNotMovable: A PCI device of the server can't move while the guest runs (error 400).

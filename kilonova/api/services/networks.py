@@ -125,7 +125,7 @@ class SubnetMissing(Invalid):
 class ExternalNetwork(Forbidden):
     """Error 403: the user may not create interfaces on this external network.
 
-    Nova detects this error only on the compute host. The reason is the same as in Nova: the policy of Neutron.
+    Neutron's policy forbids it. Nova raises the same error only later, on the compute host.
     """
 
     msg_fmt = 'It is not allowed to create an interface on external network %(network_id)s.'
@@ -187,9 +187,9 @@ class RequestedInterface:
 class RequestedNetworks:
     """The networks and security groups that a request asks for, before they are looked up.
 
-    ``interfaces`` are in the order of the request. None means one interface in the only network of the project. If the
-    project has no network, a network is created if ``needed`` is true, otherwise the server gets no interface.
-    ``groups`` are names or ids of security groups.
+    ``interfaces`` are in the order of the request. If ``interfaces`` is None, the server gets one interface in the only
+    network of the project. If the project has no network, a network is created if ``needed`` is true, otherwise the
+    server gets no interface. ``groups`` are names or ids of security groups.
     """
 
     interfaces: tuple[RequestedInterface, ...] | None = ()
@@ -272,7 +272,7 @@ class FoundNetworks:
         )
 
 
-# --- checks without a request ----------------------------------------------------------------------------------------
+# --- checks that send no request to Neutron --------------------------------------------------------------------------
 def read(backend: Backend, ctxt: RequestContext, networks: Any, groups: Sequence[str], most: int) -> RequestedNetworks:
     """Check the ``networks`` and security groups of a request without the network service, and return them.
 
@@ -384,7 +384,7 @@ def look_up(backend: Backend, ctxt: RequestContext, asked: RequestedNetworks, *,
         _check_network(networks[one.network_id], external)
     _check_policies(client, [networks[one.network_id] for one in new])
     _check_free(client, ctxt, networks, [one for one in new if one.address is not None])
-    # The network service applies the group default by itself.
+    # The group default needs no look-up: the network service adds it to each new port without a group.
     if set(asked.groups) <= {DEFAULT_GROUP}:
         return FoundNetworks(interfaces, names=asked.groups)
     groups = client.security_groups(ctxt, asked.groups)
@@ -496,7 +496,7 @@ def _check_port(port: Port) -> None:
     if port.vnic_type in (*FUNCTIONS, *ACCELERATED):
         _check_profile(port)
     if port.resource_request and (port.vnic_type in (REMOTE, VDPA, *ACCELERATED) or offloads(port.profile)):
-        # For these kinds of ports, the network interface of the card does not determine the resource provider.
+        # Refuse the port: it is not known which resource provider in Placement has the resources of such a port.
         switched = ' with the capability switchdev' if offloads(port.profile) else ''
         raise PortNotServed(
             port_id=port.id,

@@ -37,8 +37,7 @@ R = TypeVar('R')
 # The supported drivers: the last part of the option [quota]driver.
 DB, UNIFIED, NOOP = 'DbQuotaDriver', 'UnifiedLimitsDriver', 'NoopQuotaDriver'
 COUNTED = tuple(sorted(quotas.COUNTED))
-# Quotas of the former service nova-network, which the API shows until microversion 2.35.
-# The quotas of nova-network are stored, but have no effect. Neutron has its own limits of security groups.
+# Quotas of the former service nova-network, which microversions until 2.35 show. They have no effect.
 NETWORK = {'fixed_ips': -1, 'floating_ips': -1, 'security_groups': -1, 'security_group_rules': -1}
 # A dict from the name of an option to the name of its resource, if they differ.
 _RESOURCES = {'injected_file_path_length': 'injected_file_path_bytes'}
@@ -95,7 +94,7 @@ class UserLimits(Mapping[str, int]):
 
 
 class _Named(Mapping[str, int]):
-    """Limits from Keystone, by their names in Nova or in Keystone, together with the constant limits of ``NETWORK``."""
+    """Limits from Keystone as a mapping from resource to limit, together with the constant limits of nova-network."""
 
     def __init__(self, registered: Mapping[str, int]) -> None:
         self._registered = registered
@@ -156,8 +155,7 @@ def usage(backend: Backend, project_id: str, user_id: str | None = None) -> quot
     Servers of all cells and servers without a cell count. Runs one SQL statement for each database. If a cell does not
     answer, its servers are counted by the rows of the API database.
     """
-    # Read the build requests before the cells, so that no server is missed.
-    # A server that is handed over to its cell meanwhile is counted by its build request, not in the cell.
+    # Read the build requests before the cells, so that a server that moves into its cell meanwhile is not missed.
     with backend.api_db.read() as conn:
         rows = quotas.waiting(conn, project_id)
     total = quotas.Parts(
@@ -193,7 +191,7 @@ def usage_and_groups(backend: Backend, project_id: str, user_id: str | None = No
 
 
 def is_ours(backend: Backend) -> bool:
-    """Return whether the API database holds the limits. If not, writing limits has no effect."""
+    """Return whether quota limits are stored in the API database. If not, writing limits has no effect."""
     return backend.options.quota_driver == DB
 
 
@@ -211,7 +209,7 @@ def of_servers(backend: Backend, count: int, flavor: Mapping[str, Any]) -> dict[
 
 
 def sizes(flavor: Flavor, image: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a Flavor and an image (plain dict) as the dict that ``of_servers`` expects."""
+    """Return the sizes of a flavor and the properties of an image, as the dict that ``of_servers`` expects."""
     names = ('vcpus', 'memory_mb', 'root_gb', 'ephemeral_gb', 'swap', 'extra_specs')
     return {**{name: getattr(flavor, name) for name in names}, 'image': image.get('properties') or {}}
 
@@ -237,7 +235,7 @@ def check_create(backend: Backend, allowed: UserLimits, flavor: Mapping[str, Any
 
 
 def check(backend: Backend, allowed: UserLimits, wanted: Mapping[str, int]) -> None:
-    """Raise OverQuota if ``wanted``, resources in the form of ``of_servers``, does not fit into the limits."""
+    """Raise OverQuota if the resources ``wanted`` (a dict from resource to amount) do not fit into the limits."""
     if _bounded(allowed, wanted):
         _refuse(allowed, wanted, _used(backend, allowed))
 
@@ -296,7 +294,7 @@ def settled(function: Callable[P, R]) -> Callable[P, R]:
             try:
                 return function(*args, **kwargs)
             except LostRace:
-                # The concurrent requests have withdrawn their rows, too. The first request to be repeated finds room.
+                # The concurrent requests repeat, too. Random pauses let one of them come first and find room.
                 time.sleep(random.uniform(*PAUSES))
         return function(*args, **kwargs)
 

@@ -81,11 +81,12 @@ class PciPolicyChanges(Invalid):
 class RebuildRequest:
     """The parameters of a rebuild.
 
-    ``given`` has the values that the user gave. Its keys are ``key_name``, ``metadata``, ``disk_config`` and the keys
-    of ``COLUMNS``. A value of None removes the server's value.
+    ``given`` is a dict of the values that the user gave, for example ``name``, ``metadata`` or ``key_name``. A value of
+    None removes the server's value.
 
-    ``reimage`` matters only if the server boots from a volume. With ``reimage`` the image is written to the volume.
-    Without ``reimage`` the volume stays as it is, and ``image_ref`` must name the image that the volume has.
+    ``reimage`` has an effect only if the server boots from a volume. If ``reimage`` is true, the image is written to
+    the volume. Otherwise the volume stays as it is, and ``image_ref`` must name the image that the volume was made
+    from.
     """
 
     image_ref: str
@@ -132,7 +133,7 @@ def rebuild(backend: Backend, ctxt: RequestContext, server: ServerRef, request: 
     # 4. Write the rows and wake a conductor.
     new = _changed(backend, ctxt, instance, request, image, create.columns_of_image(image, kernels))
     if files:
-        # A config drive is the only way in which files reach the guest.
+        # The server needs a config drive, because the guest gets files only from a config drive.
         new['values']['config_drive'] = 'True'
     old = _before(server.row, instance, new)
     spec, old_spec = _specs(backend, ctxt, server, image)

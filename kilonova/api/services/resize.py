@@ -173,8 +173,8 @@ def destination_of(ctxt: RequestContext, server: ServerRef, host: str | None = N
 def send_to(ctxt: RequestContext, server: ServerRef, spec: RequestSpec, host: str | None, *, force: bool) -> None:
     """Set the destination of a move in the request spec ``spec``.
 
-    Without ``force``, ``host`` must pass the scheduler's filters. With ``force``, the filters are ignored, and so are
-    the settings of ``host`` that disable it or put it into a zone or aggregate. If ``host`` is None, the scheduler may
+    Without ``force``, ``host`` must pass the scheduler's filters. With ``force``, the filters are not applied to
+    ``host``, and ``host`` may be disabled or in another zone or aggregate. If ``host`` is None, the scheduler may
     choose any host of the cell except the server's own.
     """
     spec.ignore_hosts = [server.row['host']]
@@ -206,14 +206,14 @@ def _new_flavor(backend: Backend, ctxt: RequestContext, instance: Instance, flav
 def specs_of(
     backend: Backend, ctxt: RequestContext, instance: Instance, flavor: Flavor, image: dict[str, Any]
 ) -> tuple[RequestSpec, RequestSpec]:
-    """Return the request spec of a move to this flavor, and the request spec that is stored now.
+    """Return a tuple of the request spec of a move to ``flavor``, and the request spec that is stored now.
 
-    If the flavor is new, the PCI requests of the flavor are built from it. If the server keeps its flavor, it also
-    keeps these PCI requests: the alias may have been renamed since, which must not prevent the evacuation of a server.
-    The requests of ports that the server still has stay the same. Each PCI request gets a new id, because the server
-    holds devices on two hosts during a move.
+    If ``flavor`` is new, the PCI requests of the flavor's aliases are built from the flavor. If the server keeps its
+    flavor, it also keeps these PCI requests, so that a renamed alias does not prevent an evacuation. The PCI requests
+    of the server's ports are always kept. Each PCI request gets a new id, because the server holds devices on two hosts
+    during a move.
 
-    Raises Invalid if the new flavor and the image don't fit together, and the errors of ``accelerators.groups``.
+    Raises Invalid if the flavor and the image don't fit together, and the errors of ``accelerators.groups``.
     """
     old = stored_spec(backend, ctxt, instance, image)
     spec = old.obj_clone()
@@ -226,8 +226,7 @@ def specs_of(
     try:
         spec.numa_topology = create.numa_topology_of(flavor, image)
     except Invalid:
-        # An older server may have extra specs that are not valid, because Kilonova did not check them at first.
-        # If the server keeps its flavor, ignore the error, and keep the topology of the stored request spec.
+        # The flavor of an old server may have invalid extra specs, which must not prevent its evacuation.
         if not stays:
             raise
     spec.num_instances = 1
@@ -246,8 +245,8 @@ def specs_of(
 def _requests_kept(instance: Instance) -> list[InstancePCIRequest] | None:
     """Return the PCI requests that were made from the flavor's aliases when the server was created or last resized.
 
-    Return None if the server's PCI requests are not known. The returned requests name no resource providers, because
-    the scheduler chooses new ones.
+    Return None if the server's PCI requests are not known. The resource providers are removed from the requests,
+    because the scheduler chooses new ones.
     """
     if instance.pci_requests is None:
         return None
@@ -377,7 +376,7 @@ def _finished(ctxt: RequestContext, server: ServerRef, event: str) -> str:
 
 
 def _spec_before(backend: Backend, ctxt: RequestContext, server: ServerRef) -> RequestSpec | None:
-    """Return the request spec that the server gets by a revert.
+    """Return the request spec that a revert stores again: the spec with the server's old flavor.
 
     Return None if no request spec is stored, or if the server's old flavor is unknown.
     """
@@ -391,8 +390,7 @@ def _spec_before(backend: Backend, ctxt: RequestContext, server: ServerRef) -> R
     spec.flavor = instance.old_flavor
     spec.numa_topology = None
     with contextlib.suppress(Invalid):
-        # The extra specs of an old flavor may be invalid, because Kilonova did not check them at first.
-        # A server with invalid extra specs was created without a NUMA topology.
+        # If the old flavor's extra specs are invalid, the server was created without a NUMA topology.
         spec.numa_topology = constraints.of(instance.old_flavor, spec.image.properties if spec.image else NOTHING)
     context = instance.migration_context
     if context is not None and 'old_pci_requests' in context:

@@ -69,7 +69,11 @@ def first(cells: Iterable[Database], find: Callable[[Connection], R | None], mis
 
 
 def refuse_if_any(silent: Iterable[Any]) -> None:
-    """Raise Unanswered (503) if ``silent`` is not empty, because a cell in it may have the row that was not found."""
+    """Raise Unanswered (503) if ``silent`` is not empty.
+
+    ``silent`` are cells whose database did not answer. The row that was not found may be in one of these cells, so the
+    caller can't say that it does not exist.
+    """
     names = ', '.join(cell.name for cell in silent)
     if names:
         raise Unanswered(who=f'Cell {names}', reason='its database did not respond')

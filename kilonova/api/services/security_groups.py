@@ -77,10 +77,10 @@ def remove(backend: Backend, ctxt: RequestContext, server: ServerRef, name: str)
 def listed(
     backend: Backend, ctxt: RequestContext, uuid: str
 ) -> tuple[Sequence[SecurityGroupRules], dict[str, SecurityGroupRules]]:
-    """Return the security groups of a server's ports, and a dict from id to security group.
+    """Return a tuple of the security groups of a server's ports, and a dict from id to security group.
 
-    The dict has the groups of the ports, and the groups that are remote groups in their rules. The groups are read with
-    the user's token. Return empty results if this cloud has no network service.
+    The dict also has the groups that the rules of these groups name as remote groups. All groups are read with the
+    user's token. If this cloud has no network service, the tuple and the dict are empty.
     """
     networks = backend.networks
     if networks is None:

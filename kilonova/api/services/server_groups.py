@@ -1,7 +1,6 @@
-"""Server groups: list, get, create and delete them, and find and check the group that a create asks for.
+"""Server groups: list, get, create and delete them, and find and check the group that a create request names.
 
-A group belongs to a project, and users of other projects don't learn that it exists. The group's policy applies to a
-server from its creation on.
+A group belongs to a project, and users of other projects don't learn that it exists.
 """
 
 from __future__ import annotations
@@ -157,9 +156,9 @@ def as_object(ctxt: RequestContext, group: Mapping[str, Any] | None) -> Instance
 
 @contextlib.contextmanager
 def refused_as_asked() -> Iterator[None]:
-    """Return a context manager that raises Invalid where its block raises GroupNotFound.
+    """Return a context manager that converts the error GroupNotFound of its block to Invalid (400).
 
-    The error occurs if a group is deleted between its check and the write of the new servers.
+    The block raises GroupNotFound if a group is deleted between its check and the write of the new servers.
     """
     try:
         yield

@@ -29,17 +29,21 @@ from kilonova.errors import (
 )
 from kilonova.objects.vif import ACCELERATED, Vif
 
-# The purposes of ``find_server``: VIEW shows a server, and WORK reads all columns that operations need.
-# HISTORY also finds deleted servers, and PARTIAL also finds servers whose cell's database does not answer.
-VIEW, WORK, HISTORY, PARTIAL = 'view', 'work', 'history', 'partial'
+# For ``find_server``: the server is only shown.
+VIEW = 'view'
+# For ``find_server``: read all columns that an operation on the server needs.
+WORK = 'work'
+# For ``find_server``: also find deleted servers.
+HISTORY = 'history'
+# For ``find_server``: also find servers whose cell's database does not answer.
+PARTIAL = 'partial'
 # From this microversion on servers are shown even if their cell's database does not answer.
 PARTIAL_SINCE = 69
 # From this microversion on the instance actions of deleted servers can be read.
 HISTORY_SINCE = 21
-# The first and the longest pause between two calls of ``look`` in ``wait``, in seconds.
+# The first and the longest pause between two queries while a request waits for an operation, in seconds.
 _LOOK, _LONGEST_LOOK = 0.05, 0.5
-# Short operations: they attach or detach a device or change snapshots of a volume, and keep the server's state.
-# Clients may send several such requests at once, or the next one as soon as a device is attached.
+# The kinds of short operations. A request waits for the end of a short operation, because clients send several at once.
 _BRIEF = frozenset(
     (
         'attach_interface',
@@ -68,7 +72,7 @@ T = TypeVar('T')
 
 
 class PortAccelerated(Invalid):
-    """Error 400: the server has ports that are accelerators, and they prevent the action."""
+    """Error 400: the action is not possible for a server that has ports that are accelerators."""
 
     msg_fmt = 'Feature not supported with Ports that have accelerators.'
 
@@ -78,8 +82,8 @@ class ServerRef:
     """A server that ``find_server`` found.
 
     ``cell`` is the server's cell database, or None while the server is a build request. ``row`` is the row that the
-    query returned. If ``silent`` is true, the cell's database did not answer, and ``row`` only has what the API
-    database knows (``servers.known``).
+    query returned. If ``silent`` is true, the cell's database did not answer, and ``row`` has only the few values that
+    the API database stores.
     """
 
     uuid: str
@@ -104,12 +108,12 @@ def find_server(
 ) -> ServerRef:
     """Return the server with this uuid.
 
-    ``purpose`` is one of VIEW, WORK, HISTORY and PARTIAL. If ``for_services`` is true, a caller with the role
-    ``service`` finds servers of other projects too. Runs two SQL statements.
+    ``purpose`` says what the caller does with the server, for example WORK to accept an operation. If ``for_services``
+    is true, a caller with the role ``service`` finds servers of all projects. Runs two SQL statements.
 
     Raises InstanceNotFound if the server does not exist, or if it belongs to another project, because callers must not
-    learn that it exists. Raises an error if the cell's database does not answer, unless ``purpose`` is PARTIAL and
-    ``version`` is at least 69.
+    learn that it exists. Raises an error if the cell's database does not answer, unless ``purpose`` is PARTIAL and the
+    microversion is at least 2.69 (``version`` is 69).
     """
     with backend.api_db.read() as conn:
         place = servers.find(conn, uuid)
@@ -250,8 +254,8 @@ def accept_in_turn(
     """Call ``accept``, and retry while a short operation of the server is running.
 
     A short operation attaches or detaches an interface or a volume, or creates or deletes a volume snapshot. It may
-    change the server before ``row`` is accepted. So ``row`` must not depend on such a change, or ``write`` must check
-    the server again in the transaction.
+    change the server after the caller has checked it. If this matters, the caller passes a function ``write`` that
+    checks the server again in the transaction.
 
     Raises InstanceBusy if the short operations don't end within the RPC response timeout, or if another kind of
     operation is running.
@@ -285,10 +289,10 @@ def run(
     hosted: bool = True,
     **more: Any,
 ) -> None:
-    """Accept an operation that has one step on the server's host, and wake a conductor.
+    """Accept an operation on the server's host, and wake a conductor.
 
-    Waits for short operations as ``accept_in_turn`` does. If ``hosted`` is false, the server needs no host. Raises the
-    errors of ``check`` and ``accept_in_turn``.
+    Waits for the end of short operations as ``accept_in_turn`` does. If ``hosted`` is false, the server may be on no
+    host. Raises the errors of ``check`` and ``accept_in_turn``.
     """
     check(ctxt, server, event, hosted=hosted)
     row = operations.OperationRow.new(ctxt, kind, server.uuid, args or {})

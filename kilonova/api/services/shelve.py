@@ -38,8 +38,8 @@ class HostNotInZone(Invalid):
 class Where:
     """The destination that an unshelve request asks for.
 
-    ``zone`` is used only if ``has_zone`` is true: None means that the server is no longer bound to a zone. If ``host``
-    is None, the scheduler chooses the host.
+    ``has_zone`` says whether the request names a zone. If it does and ``zone`` is None, the server is no longer bound
+    to a zone. If ``host`` is None, the scheduler chooses the host.
     """
 
     zone: str | None = None
@@ -108,8 +108,8 @@ def unshelve(backend: Backend, ctxt: RequestContext, server: ServerRef, where: W
 def _args(backend: Backend, ctxt: RequestContext, server: ServerRef, where: Where) -> dict[str, Any]:
     """Return the arguments of the operation row of an unshelve.
 
-    ``request_spec`` is the spec for this scheduling. If the server's zone changes, ``new_request_spec`` is the spec to
-    store, and ``old_request_spec`` the spec that is stored now.
+    ``request_spec`` is the request spec for the scheduler. If the server's zone changes, ``new_request_spec`` is the
+    spec to store in the database, and ``old_request_spec`` is the spec that is stored now.
     """
     instance = resize.instance_of(ctxt, server)
     image = images.of_server(instance.system_metadata, instance.image_ref)
@@ -140,9 +140,9 @@ def _args(backend: Backend, ctxt: RequestContext, server: ServerRef, where: Wher
 
 
 def _check_place(backend: Backend, zone: str | None, where: Where) -> None:
-    """Check the requested zone and host. ``zone`` is the zone that the host must be in, or None.
+    """Check that the requested zone and host exist, and that the host is in the zone ``zone``.
 
-    Raises ZoneUnavailable, HostUnknown or HostNotInZone, all of which are error 400.
+    If ``zone`` is None, the host may be in any zone. Raises ZoneUnavailable, HostUnknown or HostNotInZone (errors 400).
     """
     if where.zone is not None:
         create.check_zone(backend, where.zone)

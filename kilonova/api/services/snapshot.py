@@ -31,12 +31,12 @@ from kilonova.objects.volume import SNAPSHOTS_OF
 
 LOG = logging.getLogger(__name__)
 
-# A request that creates an image has certainly ended when this number of seconds has passed.
+# A conductor deletes an image if its create request has not been accepted after this number of seconds.
 LATE = 300.0
 
 
 class NoImageProperty(Invalid):
-    """Error 400: the metadata of the new image has the name of a standard member of images."""
+    """Error 400: a key of the new image's metadata is the name of a standard field of images."""
 
     msg_fmt = "Image metadata cannot have the key '%(name)s': every image has a field of this name."
 
@@ -51,9 +51,9 @@ class BackupOfVolume(Invalid):
 class Making:
     """The parameters of an image of a server.
 
-    ``event`` changes the server's state. ``kind`` is the operation's kind, and ``action`` the name of the instance
-    action. ``properties`` are set on the image in addition to the properties that every such image has. ``metadata``
-    are the user's properties. ``args`` are arguments of the operation in addition to image_id.
+    ``event`` is the event that changes the server's state. ``kind`` is the kind of the operation, and ``action`` is the
+    name of the instance action. ``metadata`` has the properties that the user sets on the image, and ``properties`` has
+    those that the caller sets. ``args`` are arguments of the operation in addition to image_id.
     """
 
     event: str
@@ -72,11 +72,11 @@ def make(backend: Backend, ctxt: RequestContext, server: ServerRef, making: Maki
     active at once. The image belongs to the caller, because it is created with the caller's token.
 
     Raises:
-        NoImageProperty: The metadata has the name of a standard member.
-        NotServed: The server's own image has a property that a copy of its disk can't fulfil.
+        NoImageProperty: A key of the metadata is the name of a standard field of images.
+        NotServed: A property of the server's image prevents that an image is created of the running server.
         BackupOfVolume: A backup is requested of a server that boots from a volume.
         Forbidden, Invalid: The image service or the volume service refuses the request.
-        TookTooLong: The image was created too late, and is deleted again.
+        TookTooLong: The image service answered so late that a conductor already deletes the new image.
 
     Also raises the errors of ``server_operations.accept``.
     """
@@ -89,7 +89,7 @@ def make(backend: Backend, ctxt: RequestContext, server: ServerRef, making: Maki
         return image_id
     row = OperationRow.new(ctxt, making.kind, server.uuid, {'image_id': image_id, **making.args})
     record = _record(backend, ctxt, server, making)
-    # If the request is not accepted, a conductor deletes the image by this operation, even if this process has died.
+    # This operation deletes the image if the request fails, even if this process dies. A conductor runs it.
     note = OperationRow.new(ctxt, 'release', server.uuid, {'image_id': image_id}, beside=True)
     operations.plan(server.cell, [note], LATE)
 
@@ -196,9 +196,9 @@ def _note(backend: Backend, ctxt: RequestContext, server: ServerRef, image_id: s
 
 
 def _take_back(backend: Backend, ctxt: RequestContext, server: ServerRef, image_id: str, note: str) -> None:
-    """Delete the image and the operation row ``note``, which would delete the image later.
+    """Delete the image of a refused request, and the operation ``note`` that would delete the image later.
 
-    Do nothing if the row does not exist: then the operation that uploads the image was accepted.
+    Do nothing if the operation ``note`` does not exist: then the request was accepted after all.
     """
     try:
         with server.cell.read() as conn:

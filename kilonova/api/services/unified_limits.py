@@ -56,7 +56,7 @@ class Registered(Mapping[str, int]):
             return self._limits[name]
         if self._strategy == REQUIRE:
             return 0 if name in self._listed else -1
-        # An alias needs no limit of its own, because its devices also count by their resource class.
+        # An alias without a limit is unlimited. Its devices are limited by the limit of their resource class.
         return -1 if name in self._listed or name.startswith(ALIAS) else 0
 
     def __iter__(self) -> Iterator[str]:
@@ -108,13 +108,16 @@ def _resources(flavor: Mapping[str, Any], extra_specs: Mapping[str, str]) -> dic
     )
     image, cpus = flavor.get('image') or {}, (flavor['vcpus'], 0)
     with contextlib.suppress(Invalid):
-        # A create request with contradictory CPU values is refused, but an older server may still have such values.
+        # An old server may have contradictory CPU values. Then all its vCPUs count as shared CPUs.
         cpus = constraints.cpus_asked(shape, image)
     return hardware_amounts.of(shape, *cpus, encrypted=hardware_amounts.wants_encryption(extra_specs, image))
 
 
 def _devices(extra_specs: Mapping[str, str], aliases: Aliases) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the numbers of PCI devices that the extra specs ask for: by alias, and by resource class."""
+    """Return how many PCI devices the extra specs ask for, as a tuple of two dicts.
+
+    The first dict counts the devices by PCI alias, and the second one by resource class.
+    """
     value = extra_specs.get(pci_request.EXTRA_SPEC)
     by_alias: dict[str, int] = {}
     classes: dict[str, int] = {}
@@ -125,7 +128,7 @@ def _devices(extra_specs: Mapping[str, str], aliases: Aliases) -> tuple[dict[str
                 pci_request.requests_from_flavor({pci_request.EXTRA_SPEC: f'{name}:{number}'}, aliases)
             )
         except KilonovaError:
-            # The alias was removed from the configuration, or has several classes. Then only the alias is counted.
+            # The alias is not configured any more, or has several resource classes: count it by its name only.
             continue
         for group in groups:
             for resource_class, count in group.resources.items():
@@ -140,8 +143,7 @@ def usage(backend: Backend, project_id: str) -> dict[str, int]:
     counted by the rows of the API database. A server that is being resized counts with the larger amount of each
     resource.
     """
-    # Read the build requests before the cells, so that no server is missed.
-    # A server that is handed over to its cell meanwhile is counted by its build request, not in the cell.
+    # Read the build requests before the cells, so that a server that moves into its cell meanwhile is not missed.
     with backend.api_db.read() as conn:
         waiting = flavor_usage.waiting(conn, project_id)
     rows, besides = [row for _, row in waiting], [uuid for uuid, _ in waiting]

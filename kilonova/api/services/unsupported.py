@@ -45,9 +45,9 @@ class CertificatesUnverified(Invalid):
 
 
 class Row(NamedTuple):
-    """A set of unsupported names, and the reason for users.
+    """A set of unsupported names, and the reason that the error message tells users.
 
-    ``names`` are patterns of fnmatch. ``reason`` continues the error message after the name.
+    ``names`` are shell-style patterns (fnmatch), such as ``quota:vif_*``.
     """
 
     names: tuple[str, ...]

@@ -54,13 +54,13 @@ class SnapshotUnknown(Invalid):
 
 
 class MovedOn(Conflict):
-    """Error 409: the volume is in another file now, or is detached."""
+    """Error 409: after the request was checked, the volume's file changed, or the volume was detached."""
 
     msg_fmt = 'volume %(volume)s is no longer in file %(file)s, or its attachment has changed'
 
 
 class NotItsState(Conflict):
-    """Error 409: the snapshot does not have the status that the volume service sets before it sends such a request."""
+    """Error 409: the snapshot's status is not creating (for a create) or deleting (for a delete)."""
 
     msg_fmt = 'snapshot %(snapshot)s is %(status)s, not %(wanted)s; this API should only be called by Cinder'
 
@@ -92,8 +92,8 @@ def delete(
 ) -> None:
     """Accept the deletion of a snapshot: the server's host will merge two files of the volume into one.
 
-    ``merge`` has the members ``file`` and ``into`` of ``virt.parts.volume_snapshots.Merge``. Raises the errors of
-    ``create``. The one difference is that NotItsState is raised if the snapshot's status is not deleting.
+    ``merge`` has the names of the two files under ``file`` and ``into``. Raises NotItsState if the snapshot's status is
+    not deleting, and otherwise the errors of ``create``.
     """
     server, volume = _find(backend, ctxt, volume_id, snapshot_id, 'deleting')
     _accept(backend, ctxt, server, volume, DELETE, snapshot_id, {'merge': dict(merge)})

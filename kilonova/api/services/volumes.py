@@ -38,8 +38,7 @@ from kilonova.objects.volume import VOLUMES_DELETED, VOLUMES_MADE, VOLUMES_OF, A
 ATTACH, DETACH, SWAP = 'attach_volume', 'detach_volume', 'swap_volume'
 # The statuses of a volume that can be attached: 'in-use' only if the volume allows several servers (multiattach).
 AVAILABLE, IN_USE = 'available', 'in-use'
-# After this number of seconds, a create request that made volumes has certainly ended.
-# The volume service needs less time to answer all requests of one create.
+# A conductor deletes new volumes if their create request has not been accepted after this number of seconds.
 LATE = 300.0
 
 
@@ -146,9 +145,10 @@ class WantedAttachment:
 
 @dataclass(frozen=True)
 class AcceptedAttach:
-    """An accepted attach: the uuid of its operation, and the volume's block_device_mapping row at the acceptance.
+    """An accepted request to attach a volume.
 
-    The operation adds the attachment id and the device name to the row.
+    ``operation`` is the uuid of the operation that attaches the volume. ``row`` is the volume's block_device_mapping
+    row when the request was accepted, which has no attachment id and no device name yet.
     """
 
     operation: str
@@ -159,8 +159,8 @@ class AcceptedAttach:
 def of_server(server: ServerRef) -> list[dict[str, Any]]:
     """Return the server's volumes as rows of block_device_mapping, oldest first.
 
-    Return an empty list while the server is in no cell. ``server`` must be the result of ``find_server`` with the
-    purpose WORK.
+    Return an empty list while the server is in no cell. ``server`` must have all columns (``find_server`` with the
+    purpose WORK).
     """
     found: list[dict[str, Any]] = server.row['extra_volumes'] if server.cell is not None else []
     return found
@@ -242,7 +242,10 @@ def _is_offloaded(server: ServerRef) -> bool:
 
 
 def _connection(volume: Volume, server: str) -> str:
-    """Return the initial value of the column connection_info, before the volume has an attachment."""
+    """Return the first value of the column connection_info of a new block_device_mapping row.
+
+    The value has no connection data, because the volume has no attachment yet.
+    """
     found = AttachedVolume('', volume.id, volume.size, multiattach=volume.multiattach)
     return found.connection_info(server)
 
@@ -343,9 +346,9 @@ def detach(backend: Backend, ctxt: RequestContext, server: ServerRef, volume_id:
 
 # --- swap ------------------------------------------------------------------------------------------------------------
 def swap(backend: Backend, ctxt: RequestContext, server: ServerRef, volume_id: str, copy_id: str) -> None:
-    """Accept a swap: the server's volume is replaced by the volume ``copy_id``.
+    """Accept a swap, which replaces the server's volume by the volume ``copy_id``.
 
-    The volume service is migrating the old volume to ``copy_id``. The two volumes are read with the service's account,
+    The volume service is migrating the old volume to ``copy_id``. Both volumes are read with the service's account,
     because only this account can see a migration.
 
     Raises:
@@ -480,8 +483,8 @@ class MadeVolumes:
     """The volumes of new servers.
 
     ``rows`` is a dict from a server's uuid to the block_device_mapping rows of its volumes. ``notes`` are the uuids of
-    operations by which a conductor would delete the newly created volumes. The transaction that accepts the servers
-    deletes these operations.
+    operations that delete the newly created volumes. A conductor runs these operations unless the transaction that
+    accepts the servers deletes them.
     """
 
     rows: Mapping[str, list[dict[str, Any]]]

@@ -15,7 +15,7 @@ from kilonova.objects import fields
 from kilonova.objects.base import KilonovaObject
 from kilonova.states import POWER_WORDS, PowerState
 
-# All words of Nova, including states that Kilonova does not have, so that a payload version means the same as in Nova.
+# The words that Nova's payloads allow. Kilonova does not use all of them.
 VM_STATES = (
     'active',
     'building',

@@ -32,7 +32,7 @@ from kilonova.objects.notifications.flavor import FlavorPayload
 from kilonova.objects.notifications.nouns import KeypairPayload
 from kilonova.states import TRANSITIONS
 
-# Fields that have the same name in a payload and in a server.
+# Fields that a payload copies from the server under the same name.
 SAME = (
     'uuid',
     'user_id',
@@ -60,7 +60,10 @@ OTHER = {'tenant_id': 'project_id', 'host_name': 'hostname', 'state': 'vm_state'
 
 
 def as_written(instance: Instance, moved: str | None = None, values: dict[str, Any] | None = None) -> Instance:
-    """Return a copy of the server after the transition ``moved`` and the written ``values``."""
+    """Return a copy of the server with the changes that were written after it was read.
+
+    ``moved`` is the name of a state transition, and ``values`` is {column: value}.
+    """
     values = {name: one for name, one in (values or {}).items() if name in Instance.fields}
     if moved is not None:
         rule = TRANSITIONS[moved]
