@@ -1,4 +1,4 @@
-"""Devices that guests get, as data: the host's devices, ports and volumes.
+"""Devices of guests: the host's devices, ports and volumes.
 
-Only the configurators in ``domain`` know how they are written in a domain's XML.
+The package ``domain`` writes them into the domain's XML.
 """

@@ -3,10 +3,11 @@
     files(guest.xml(), 'vdb')                       # ['/mnt/…/volume-1.s2', '/mnt/…/volume-1.s1', '/mnt/…/volume-1']
     switch(guest, 'vdb', '/mnt/…/volume-1.s3')      # the guest writes to this file, which reads from the first one
     merge(guest, 'vdb', Merge('volume-1.s1', 'volume-1'), check)
-    take_back(guest, 'vdb', '/mnt/…/volume-1.s2', check)    # undo switch, with the data written since
+    take_back(guest, 'vdb', '/mnt/…/volume-1.s2', check)    # undo switch, and keep the data written since the switch
 
-The guest writes to the first file of the chain. Each file gets the data that it lacks from the next file. The functions
-use libvirt's external snapshots and block jobs. A job that an earlier process has begun is found and continued.
+The guest writes to the first file of the chain. What a file does not contain is read from the next file of the chain.
+The functions use libvirt's external snapshots and block jobs. A block job that an earlier process of this service began
+is found and continued.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from kilonova.virt.parts.volume_snapshots import Merge
 
 LOG = logging.getLogger(__name__)
 
-# _LOOK is the number of seconds between two checks of a block job. MOST is the maximum number of seconds for a job,
-# because the volume service does not wait any longer.
-_LOOK, MOST = 0.5, 7200.0
-# Flags for a snapshot whose file exists already and names the disk's present file as its backing file. libvirt keeps no
-# record of the snapshot.
+# Seconds between two checks of a block job.
+_LOOK = 0.5
+# Time limit in seconds for a block job. The volume service waits as long.
+MOST = 7200.0
+# Flags for a snapshot to a file that exists already. libvirt keeps no record of the snapshot.
 _SWITCH = (
     libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_DISK_ONLY
     | libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_NO_METADATA
@@ -81,8 +82,8 @@ def switch(guest: Guest, target: str, path: str, must_freeze: bool = False) -> N
     """Make the guest write to the existing file ``path`` from now on, by an external snapshot of its disk ``target``.
 
     If the guest has an agent, the agent flushes and freezes the file systems during the snapshot. Without an agent, the
-    old file has the state that a disk has after a power failure; with ``must_freeze`` the switch fails instead. Raises
-    GuestFailed if the guest still writes to the old file.
+    old file is like a disk after a power failure. With ``must_freeze`` the switch fails if the file systems cannot be
+    frozen. Raises GuestFailed if the guest still writes to the old file.
     """
     disks = [
         node(
@@ -113,8 +114,7 @@ def switch(guest: Guest, target: str, path: str, must_freeze: bool = False) -> N
             )
             guest.call('snapshotCreateXML', xml, _SWITCH)
     except libvirt.libvirtError as error:
-        # The call is repeated if the connection was lost. The first call may have made the snapshot already, which is a
-        # success.
+        # If this was a repeated call after a lost connection, the first call may have made the snapshot.
         if not _is_first(guest, target, path):
             raise GuestFailed(act=f'take a snapshot of disk {target} of', uuid=guest.uuid, reason=str(error)) from error
 
@@ -129,10 +129,10 @@ def _targets(xml: str) -> list[str]:
 
 
 def merge(guest: Guest, target: str, wanted: Merge, check: Check) -> None:
-    """Merge files of a disk's backing chain, as ``wanted`` says (see ``parts.volume_snapshots.Merge``).
+    """Merge files of a running guest's disk, as ``wanted`` describes, and wait for the end of the block job.
 
-    Raises GuestFailed if the merge is impossible or fails. An exception of ``check()`` is raised, too; in this case the
-    block job continues.
+    ``check`` is called again and again during the wait. What it raises ends the wait, but not the block job. Raises
+    GuestFailed if the merge is impossible or fails.
     """
 
     def begin() -> None:
@@ -157,7 +157,7 @@ def merge(guest: Guest, target: str, wanted: Merge, check: Check) -> None:
 
 
 def take_back(guest: Guest, target: str, path: str, check: Check) -> None:
-    """Undo ``switch``: merge the first file into ``path``, its backing file, and make the guest write to ``path``.
+    """Undo ``switch``: merge the first file into its backing file ``path``, and make the guest write to ``path`` again.
 
     Raises GuestFailed if the merge fails, and whatever ``check()`` raises. After an error the guest still writes to the
     first file.
@@ -189,7 +189,7 @@ def _work(guest: Guest, target: str, begin: Callable[[], object], is_done: Calla
     """Start a block job of the disk, unless one is running, and wait until it is done."""
     act, begun, end = f'merge files of disk {target} of', False, time.monotonic() + MOST
     while True:
-        # The job is checked before its result, because the result is only certain to be visible when the job has ended.
+        # Check the job first: only after it has ended, ``is_done`` is certain to see the result.
         is_working = works(guest, target)
         if is_done():
             return
@@ -199,8 +199,7 @@ def _work(guest: Guest, target: str, begin: Callable[[], object], is_done: Calla
             try:
                 begin()
             except libvirt.libvirtError as error:
-                # The call is repeated if the connection was lost. libvirt refuses the second call if the first one has
-                # begun the job.
+                # If this was a repeated call after a lost connection, the first call may have begun the job.
                 if not works(guest, target) and not is_done():
                     raise GuestFailed(act=act, uuid=guest.uuid, reason=str(error)) from error
             begun = True
@@ -231,7 +230,7 @@ def end_work(guest: Guest, target: str) -> None:
         if works(guest, target):
             guest.call('blockJobAbort', target, 0)
     except libvirt.libvirtError as error:
-        # It is no error if the job has ended in the meantime.
+        # Libvirt also refuses the call if the job has just ended. This error is ignored.
         if works(guest, target):
             raise GuestFailed(
                 act=f'end the merge of files of disk {target} of', uuid=guest.uuid, reason=str(error)

@@ -17,8 +17,7 @@ from kilonova.virt.libvirt.guest import Guest
 from kilonova.virt.parts.guests import GuestFailed
 
 COPYING, READY = 'copying', 'ready'
-# Flags for a copy to an existing target. With TRANSIENT_JOB, libvirt does not continue the job after the guest has
-# ended.
+# Flags for a copy to an existing target. TRANSIENT_JOB: the copy ends with the guest.
 _FLAGS = (
     libvirt.VIR_DOMAIN_BLOCK_COPY_REUSE_EXT
     | libvirt.VIR_DOMAIN_BLOCK_COPY_TRANSIENT_JOB
@@ -36,8 +35,7 @@ def begin(guest: Guest, target: str, disk: str) -> bool:
     except libvirt.libvirtError as error:
         if error.get_error_code() == libvirt.VIR_ERR_NO_SUPPORT:
             return False
-        # The call is repeated if the connection was lost. libvirt refuses the second call if the first one has started
-        # the copy.
+        # If this was a repeated call after a lost connection, the first call may have started the copy.
         if state(guest.xml(), target) is None:
             raise GuestFailed(act=f'copy disk {target} of', uuid=guest.uuid, reason=str(error)) from error
     return True
@@ -62,7 +60,7 @@ def path(xml: str, target: str) -> str | None:
 
 
 def pivot(guest: Guest, target: str) -> None:
-    """Make the guest use the copy of its disk instead of the disk. Raises libvirt's errors."""
+    """Make the guest use the copy of its disk instead of the original. Raises libvirt's errors."""
     guest.call_once('blockJobAbort', target, libvirt.VIR_DOMAIN_BLOCK_JOB_ABORT_PIVOT)
 
 
@@ -72,7 +70,7 @@ def end(guest: Guest, target: str) -> None:
         if state(guest.xml(), target) is not None:
             guest.call('blockJobAbort', target, 0)
     except libvirt.libvirtError as error:
-        # It is no error if the copy has ended in the meantime.
+        # Libvirt also refuses the call if the copy has just ended. This error is ignored.
         if guest.is_active() and state(guest.xml(), target) is not None:
             raise GuestFailed(act=f'end the copy of disk {target} of', uuid=guest.uuid, reason=str(error)) from error
 

@@ -1,8 +1,8 @@
-"""PCI functions of network devices that are ports of a server (SR-IOV): find them among the server's devices.
+"""Find the PCI functions (SR-IOV) that are ports of a server among the server's devices.
 
     given, of_ports = split(instance, pci_devices)     # the guest's PCI devices, and the devices of the server's ports
 
-The file also sets the trust mode of these functions and finds their network interfaces on the host.
+The module also sets the trust mode of these functions and finds their network interfaces on the host.
 """
 
 from __future__ import annotations
@@ -20,21 +20,19 @@ from kilonova.virt.libvirt.devices.pci import PciFunction, Virtual
 from kilonova.virt.parts.guests import GuestFailed, InterfaceUnsupported
 
 Devices = list[objects.PciDevice]
-# A dict from vnic_type to the path of the name of an interface or a device file, in the XML of a node device below the
-# function.
+# Where the XML of a node device has the name of the interface (macvtap) or of the device file (vDPA).
 _ENDS = {MACVTAP: "capability[@type='net']/interface", VDPA: "capability[@type='vdpa']/chardev"}
 
 
 def split(instance: objects.Instance, pci_devices: Iterable[objects.PciDevice]) -> tuple[Devices, Devices]:
-    """Return two lists: the devices that the guest gets as host devices, and the devices of the server's ports.
+    """Return two lists: the devices that the guest gets as <hostdev>, and the devices of the server's ports.
 
-    Physical functions and functions of InfiniBand cards are in both lists. A device whose port no longer exists is only
-    in the second list, because it is of no use to the guest.
+    Physical functions and functions of InfiniBand cards are in both lists: they are ports, and the guest gets them as
+    <hostdev>. A device whose port was deleted is only in the second list, so the guest does not get it.
     """
     requests = requests_of_ports(getattr(instance, 'pci_requests', None))
     ids, devices = {request.request_id for request in requests}, list(pci_devices)
-    # Accelerators belong to no PCI request of the server. An accelerator that is a port is known by the address in the
-    # port's binding.
+    # Accelerators have no PCI request. The binding of a port has the address of the port's accelerator.
     accelerated = {vif.slot for vif in instance.vifs if vif.vnic_type in ACCELERATED}
     of_ports = [
         device for device in devices if getattr(device, 'request_id', None) in ids or device.address in accelerated
@@ -44,16 +42,16 @@ def split(instance: objects.Instance, pci_devices: Iterable[objects.PciDevice]) 
 
 
 def of(devices: Iterable[objects.PciDevice]) -> dict[str, PciFunction]:
-    """Return a dict from address to PCI function. Devices that are not PCI functions are left out."""
+    """Return those of the devices that are PCI functions, as a dict from address to function."""
     return {one.address: one for one in hostdevs.host_devices(devices) if isinstance(one, PciFunction)}
 
 
 def trust(instance: objects.Instance, vifs: Iterable[Vif], held: Mapping[str, PciFunction]) -> None:
-    """Set the trust mode of the virtual functions that these ports of a server use, as the owners of the ports request.
+    """Set the virtual functions of these ports to trusted or untrusted, as the ports' bindings request.
 
-    ``held`` is a dict from address to the functions that the server holds for its ports. A function that is trusted
-    from earlier use is set to untrusted if no trust is requested now. Functions that can never be trusted are not
-    changed: device_spec may forbid trust, and Linux does not support trust for InfiniBand and VM-FEX cards.
+    ``held`` is a dict from address to the functions allocated to the server for its ports. A function is set to
+    untrusted if its port does not request trust, because it may be trusted from earlier use. Functions that cannot be
+    trusted are not changed: those without trusted=true in device_spec, and those of InfiniBand and VM-FEX cards.
 
     Raises:
         InterfaceUnsupported: if trust is requested for a function that this host cannot trust.
@@ -113,9 +111,9 @@ def ends(connection: Connection, vifs: Iterable[Vif], devices: Iterable[objects.
 
 
 def names(vifs: Iterable[Vif], devices: Iterable[objects.PciDevice]) -> list[str]:
-    """Return the names of the devices that must be plugged in again when a suspended guest is resumed.
+    """Return the identifiers of the devices that must be plugged in again when a suspended guest is resumed.
 
-    The names are those that ``hotplug`` uses: the address of a device, or the MAC address of a vDPA port.
+    An identifier is the address of a device, or the MAC address of a vDPA port.
     """
     behind = {vif.slot: vif for vif in vifs if vif.vnic_type in BEHIND}
     return [device.address for device in devices if device.address not in behind] + [

@@ -38,7 +38,7 @@ def discover(node_devices: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def host_devices(pci_devices: Iterable[PciDevice]) -> list[HostDevice]:
-    """Return the guest's devices for these PciDevice objects, in the same order."""
+    """Return the devices that the guest gets for these PciDevice objects, in the same order."""
     return [_mediated(device) if device.dev_type == MDEV else _function(device) for device in pci_devices]
 
 
@@ -98,16 +98,17 @@ class LibvirtDevices:
 
     @translated
     def related(self, devices: Iterable[PciDevice]) -> dict[str, frozenset[str]]:
-        """Return a dict from the address of each device to a set of addresses, which includes its own.
+        """Return a dict from each device's address to a set of addresses that exclude each other.
 
-        While a guest has the device, no other guest may have one of these addresses.
+        While a guest has the device, no other guest may have one of these addresses. They are the device's own address
+        and, for example, its physical function and the functions of its IOMMU group.
         """
         wanted = list(devices)
         made = self._mediated.by_parent() if any(device.dev_type != MDEV for device in wanted) else {}
         return {device.address: frozenset({device.address, *self._family(device, made)}) for device in wanted}
 
     def _family(self, device: PciDevice, made: Mapping[str, Collection[str]]) -> Iterator[str]:
-        """Yield the addresses that ``related`` returns for a device, except its own.
+        """Yield the addresses, other than its own, that no other guest may have while a guest has ``device``.
 
         ``made`` is a dict from libvirt's name of a parent to the uuids of its mediated devices.
         """
@@ -140,7 +141,7 @@ class LibvirtDevices:
 
     @translated
     def remove_mdevs(self, uuids: Iterable[str]) -> None:
-        """Remove the mediated devices with these uuids. A device that cannot be removed is kept."""
+        """Remove the mediated devices with these uuids from the host. A device that cannot be removed is kept."""
         self._mediated.remove(uuids)
 
     def _has(self, device: PciDevice) -> bool:

@@ -1,13 +1,13 @@
 """Hot plug and unplug of a running guest's devices: devices of its host, network cards, and volumes.
 
     hotplug = Hotplug(attempts=8, timeout=20)
-    hotplug.take(guest, check)                    # before the memory is saved, which the host's devices prevent
+    hotplug.take(guest, check)                    # before a suspend: QEMU cannot save a guest with host devices
     hotplug.give(guest, ['0000:08:00.0'])         # uuids of mediated devices are accepted, too
     hotplug.plug(guest, CARDS, '<interface …', 'tap1eeb6c43-4f')
     hotplug.unplug(guest, CARDS, 'tap1eeb6c43-4f', check)
 
-A guest's operating system releases a device some time after the request to do so. The devices in the guest's persistent
-definition are not changed.
+A guest's operating system releases a device some time after the request to release it. The guest's persistent
+definition is not changed.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ LOG = logging.getLogger(__name__)
 
 # Seconds between two checks whether a device was released.
 _LOOK = 0.2
-# Seconds after which a busy guest gets the request again. A slot of q35 is busy for 5 s after each change.
+# Seconds after which a busy guest gets the request again. A PCI slot of a q35 machine is busy for 5 s after a change.
 _BUSY = 5.0
 _BUSY_WORDS = 'guest is busy'
 _ASKED_WORDS = 'already in the process of unplug'
 
 
 class UnplugResult(enum.Enum):
-    """The result of an unplug request: accepted by the guest, guest busy, or not supported by this hypervisor."""
+    """The result of an unplug request: request accepted, guest busy, or unplug not supported by this hypervisor."""
 
     YES = 'yes'
     BUSY = 'busy'
@@ -48,7 +48,8 @@ class UnplugResult(enum.Enum):
 class Hotplug:
     """Hot plug and unplug of devices.
 
-    A request is sent ``attempts`` times, with ``timeout`` seconds for each attempt.
+    An unplug request is sent up to ``attempts`` times. After each request, the guest has ``timeout`` seconds to release
+    the device.
     """
 
     def __init__(self, attempts: int, timeout: float) -> None:
@@ -57,8 +58,9 @@ class Hotplug:
     def take(self, guest: Guest, check: Check) -> None:
         """Unplug all devices of the host from the guest and wait until it has released them.
 
-        On a hypervisor without hot unplug, the guest keeps the devices. Raises GuestFailed if the guest does not
-        release a device, and whatever ``check()`` raises, which ends the waiting.
+        If the hypervisor does not support hot unplug, the guest keeps the devices. ``check`` is called again and again
+        during the wait, and whatever it raises ends the wait. Raises GuestFailed if the guest does not release a
+        device.
         """
         self._take(guest, check, _texts)
 
@@ -71,7 +73,7 @@ class Hotplug:
 
     def _take(self, guest: Guest, check: Check, texts: Callable[[str], dict[str, str]]) -> None:
         for _attempt in range(self._attempts):
-            # The guest gets the requests for all devices before this loop waits for the first one.
+            # Send the unplug requests for all devices first, so that the guest releases them at the same time.
             asked = {_detach(guest, xml) for xml in texts(guest.xml()).values()}
             if UnplugResult.IMPOSSIBLE in asked:
                 LOG.debug(
@@ -87,7 +89,7 @@ class Hotplug:
             if not kept:
                 return
             LOG.warning(
-                'The guest has not released %s in time; the request is sent up to '
+                'The guest has not released %s in time; the unplug request is sent up to '
                 '[libvirt]device_detach_attempts times',
                 ', '.join(kept),
                 instance_uuid=guest.uuid,
@@ -101,8 +103,8 @@ class Hotplug:
     def give(self, guest: Guest, addresses: Iterable[str]) -> None:
         """Plug the devices with these addresses into the guest, unless the guest has them.
 
-        The guest's persistent definition describes the devices. Raises GuestFailed if a device is not in the definition
-        or cannot be plugged in, and DevicesFailed if the device is faulty.
+        The XML of each device is taken from the guest's persistent definition. Raises GuestFailed if a device is not in
+        the definition or cannot be plugged in, and DevicesFailed if the device is faulty.
         """
         there, defined = _texts(guest.xml()), _defined(guest)
         for address in addresses:
@@ -123,7 +125,8 @@ class Hotplug:
         if kind.found(guest.xml(), name):
             return
         try:
-            # The call is not repeated after a lost connection, because it could plug in a second device.
+            # ``call_once`` does not repeat the call after a lost connection. A repeated call could plug in a second
+            # device.
             guest.call_once('attachDeviceFlags', element, libvirt.VIR_DOMAIN_AFFECT_LIVE)
         except libvirt.libvirtError as error:
             if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
@@ -136,7 +139,7 @@ class Hotplug:
             )
 
     def give_back(self, guest: Guest) -> None:
-        """Plug in all devices of the guest's persistent definition that the guest has lost.
+        """Plug in all devices of the guest's persistent definition that the running guest does not have.
 
         A failure is only logged.
         """
@@ -144,7 +147,8 @@ class Hotplug:
             self.give(guest, _defined(guest))
         except Exception:
             LOG.exception(
-                'Could not attach all devices to the guest again; a hard reboot attaches them', instance_uuid=guest.uuid
+                'Could not attach all devices to the guest again; a hard reboot of the server attaches them',
+                instance_uuid=guest.uuid,
             )
 
 
@@ -154,14 +158,14 @@ def maps_memory(xml: str) -> bool:
 
 
 def _defined(guest: Guest) -> dict[str, str]:
-    """Return the host's devices and vDPA cards in the guest's persistent definition, in the form of ``_texts``."""
+    """Return the host's devices in the guest's persistent definition, as a dict from identifier to XML text."""
     return _texts(guest.call('XMLDesc', libvirt.VIR_DOMAIN_XML_INACTIVE))
 
 
 def _detach(guest: Guest, device: str) -> UnplugResult:
-    """Request the unplug of a device (its XML). The guest releases it later.
+    """Request the unplug of a device from a guest, which will release it later. ``device`` is the device's XML.
 
-    Returns the result of the request. Raises GuestFailed if the hypervisor refuses it permanently.
+    Return the result of the request. Raises GuestFailed if libvirt refuses the request.
     """
     try:
         guest.call('detachDeviceFlags', device, libvirt.VIR_DOMAIN_AFFECT_LIVE)
@@ -169,11 +173,11 @@ def _detach(guest: Guest, device: str) -> UnplugResult:
         code, said = error.get_error_code(), str(error)
         if code == libvirt.VIR_ERR_NO_SUPPORT:
             return UnplugResult.IMPOSSIBLE
-        # Only QEMU's text tells that the guest is busy. libvirt returns it as an internal error.
+        # libvirt has no error code for a busy guest, so QEMU's error text is examined.
         if _BUSY_WORDS in said:
             LOG.debug('The guest is busy; the unplug request is sent again: %s', said, instance_uuid=guest.uuid)
             return UnplugResult.BUSY
-        # It is no error if the unplug was already requested, or if the guest has already released the device.
+        # These errors are ignored: the unplug was already requested, or the guest has already released the device.
         if code not in (libvirt.VIR_ERR_DEVICE_MISSING, libvirt.VIR_ERR_OPERATION_FAILED) and _ASKED_WORDS not in said:
             raise GuestFailed(act='detach a device from', uuid=guest.uuid, reason=said) from error
     return UnplugResult.YES
@@ -187,9 +191,9 @@ def _attach(guest: Guest, name: str, device: str) -> None:
 
 
 def _texts(xml: str) -> dict[str, str]:
-    """Return a dict from address or uuid to the <hostdev> element as text, read from a domain's XML.
+    """Return the host's devices in a domain's XML, as a dict from identifier to the device's XML element as text.
 
-    vDPA cards are included under their MAC addresses, because QEMU cannot save their state either.
+    The identifier is the address of a PCI function, the uuid of a mediated device, or the MAC address of a vDPA card.
     """
     domain = ElementTree.fromstring(xml)
     cards = {CARDS.name(one) or '': one for one in domain.iterfind("devices/interface[@type='vdpa']")}

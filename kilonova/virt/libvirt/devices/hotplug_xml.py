@@ -6,7 +6,7 @@ volume by its id.
 
     kind, name = of_port(vif)                   # (CARDS, 'tap1eeb6c43-4f')
     kind.found(xml, name)                       # {'tap1eeb6c43-4f': '<interface …'}, or {}
-    VOLUMES.put(definition, disk)               # added after the other disks, unless it is there
+    VOLUMES.put(definition, disk)               # adds the disk after the other disks, if it is missing
     VOLUMES.without(definition, volume_id)
 """
 
@@ -24,8 +24,8 @@ from kilonova.virt.libvirt.devices import pci
 class ElementKind:
     """A kind of element below <devices> in a domain's XML: network cards, PCI functions or volumes.
 
-    ``tag`` is the tag of the elements, ``name`` returns the identifying name of an element, and ``words`` is the text
-    for error messages.
+    ``tag`` is the XML tag, ``name(element)`` returns the name that identifies an element among others of its kind, and
+    ``words`` names the kind in error messages.
     """
 
     tag: str
@@ -79,11 +79,11 @@ def _function(element: ElementTree.Element) -> str | None:
 
 def _card(element: ElementTree.Element) -> str | None:
     if element.get('type') in ('direct', VDPA):
-        # libvirt chooses the name of the card's device on the host, so the MAC address identifies the card.
+        # libvirt chooses the names of macvtap and vDPA devices, so their MAC address identifies such cards.
         mac = element.find('mac')
         return None if mac is None else mac.get('address')
     if element.get('type') == VHOST_USER:
-        # The host has no network device for a vhostuser card. Only Open vSwitch has one, under a name of its own.
+        # A vhostuser card has no network device on the host, so the path of its socket identifies the card.
         source = element.find('source')
         return None if source is None else source.get('path')
     return _function(element) or _device(element)
@@ -99,7 +99,7 @@ def targets(xml: str) -> dict[str | None, str | None]:
 
 
 def place(disk: str) -> tuple[str | None, ...]:
-    """Return the values that identify the storage of a <disk> element.
+    """Return the values of a <disk> element that identify the storage of the disk.
 
     The values are the disk's type, and the attributes protocol, name, file and dev of its <source>. A missing value is
     None.
@@ -112,7 +112,7 @@ def place(disk: str) -> tuple[str | None, ...]:
 
 
 def relocated(definition: str, name: str, disk: str) -> str:
-    """Return a domain's definition with the volume ``name`` at the storage that ``disk`` (an XML element) describes.
+    """Return a domain's definition in which the volume ``name`` has the storage that the element ``disk`` describes.
 
     All other settings of the volume are kept.
     """
@@ -120,7 +120,7 @@ def relocated(definition: str, name: str, disk: str) -> str:
     for known in domain.iterfind('devices/disk'):
         if _serial(known) == name:
             known.set('type', new.get('type', ''))
-            # The driver and the backing files belong to the storage, so they are replaced as well.
+            # These elements describe the old storage, so they are replaced by those of the new storage.
             for tag in ('driver', 'auth', 'source', 'iotune', 'backingStore'):
                 for old in known.findall(tag):
                     known.remove(old)
@@ -151,7 +151,7 @@ def of_host(domain: ElementTree.Element) -> dict[str, ElementTree.Element]:
 
 
 def of_port(vif: Vif) -> tuple[ElementKind, str]:
-    """Return the kind of element that a port is in its guest's domain, and the name that identifies it."""
+    """Return the kind of XML element that a port is in its guest's domain, and the name that identifies the element."""
     if vif.is_device:
         return FUNCTIONS, vif.slot or ''
     if vif.vnic_type in BEHIND or vif.type == ON_INTERFACE:

@@ -27,7 +27,7 @@ from kilonova.virt.parts.host import MdevUnavailable
 
 LOG = logging.getLogger(__name__)
 
-# libvirt's name of a mediated device: mdev_<uuid with _>, from libvirt 7.8 on followed by _<parent>.
+# libvirt names a mediated device mdev_<uuid with _ for ->. Since libvirt 7.8, _<parent> follows.
 _NAME, _UUID_LENGTH = 'mdev_', 36
 
 
@@ -42,7 +42,7 @@ class MediatedDevice:
 
 @dataclass(frozen=True)
 class _Found:
-    """A mediated device that libvirt has. ``parent`` is libvirt's name of its PCI function."""
+    """A mediated device that libvirt reports. ``parent`` is libvirt's name of its PCI function."""
 
     name: str
     uuid: str
@@ -72,9 +72,9 @@ def _uuid(name: str) -> str | None:
 
 
 def discover(node_devices: Iterable[str], functions: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the mediated devices of these PCI functions among libvirt's node devices (XML texts), sorted by uuid.
+    """Return the mediated devices of the PCI functions ``functions``, sorted by uuid.
 
-    ``functions`` is a result of ``pci.discover``. Devices with another parent are left out.
+    ``node_devices`` are XML texts of libvirt. ``functions`` is a result of ``pci.discover``.
     """
     parents = {function['dev_id']: function for function in functions}
     found: dict[str, dict[str, Any]] = {}
@@ -116,7 +116,7 @@ class LibvirtMdevs:
                 LOG.warning('Could not start mdev %s; guests that have it cannot start either: %s', name, error)
 
     def ensure(self, hostdevs: Iterable[object]) -> None:
-        """Create and start the mediated devices among a guest's devices, unless they are active.
+        """Create and start those of a guest's devices that are mediated devices. Leave active ones unchanged.
 
         Repeated calls are safe. Raises MdevUnavailable if a device cannot be created or started. Devices that were
         created before the failure are kept.
@@ -142,7 +142,7 @@ class LibvirtMdevs:
         if self._is_active(name):
             self._libvirt.do(lambda connection: connection.nodeDeviceLookupByName(name).destroy())
         LOG.info('Removed mdev: %s', name)
-        # An error is ignored, because a device that was never defined no longer exists after it was stopped.
+        # Ignore an error: a device that has no persistent definition disappears when it is stopped.
         try:
             self._libvirt.do(lambda connection: connection.nodeDeviceLookupByName(name).undefine())
         except libvirt.libvirtError as error:
@@ -150,19 +150,18 @@ class LibvirtMdevs:
                 raise
 
     def uuids(self) -> set[str]:
-        """Return the uuids of all mediated devices, active or only defined."""
+        """Return the uuids of all mediated devices of the host, both active and inactive ones."""
         return {uuid for uuid in map(_uuid, self._libvirt.mediated_devices()) if uuid is not None}
 
     def by_parent(self) -> dict[str, set[str]]:
-        """Return a dict from libvirt's name of a parent to the uuids of its mediated devices, active or defined."""
+        """Return a dict from libvirt's name of each parent PCI function to the uuids of its mediated devices."""
         found: dict[str, set[str]] = {}
         for name in self._libvirt.mediated_devices():
             uuid, parent = _uuid(name), name[len(_NAME) + _UUID_LENGTH + 1 :]
             if uuid is not None and parent:
                 found.setdefault(f'pci_{parent}', set()).add(uuid)
                 continue
-            # The name of the device does not contain the parent in an older libvirt, so the parent is read from the
-            # XML.
+            # Before libvirt 7.8, the device's name does not contain its parent, so the parent is read from the XML.
             text = self._libvirt.node_device(name)
             one = _read(text) if text is not None else None
             if one is not None:
@@ -170,9 +169,9 @@ class LibvirtMdevs:
         return found
 
     def is_offered(self, device: MediatedDevice) -> bool:
-        """Return True if the parent of a mediated device exists and supports its type.
+        """Return True if the PCI function to which a mediated device belongs exists and supports the device's type.
 
-        Whether the parent has capacity for one more device is not checked.
+        The capacity of the PCI function is not checked.
         """
         text = self._libvirt.node_device(pci.node_name(device.parent))
         capability = ElementTree.fromstring(text).find("capability[@type='pci']") if text is not None else None
@@ -206,7 +205,7 @@ class LibvirtMdevs:
         try:
             return bool(self._libvirt.do(lambda connection: connection.nodeDeviceLookupByName(name).isActive()))
         except libvirt.libvirtError as error:
-            # libvirt's test driver does not support this call, and has only active devices.
+            # libvirt's test driver does not support the call isActive. All devices of this driver are active.
             if error.get_error_code() == libvirt.VIR_ERR_NO_SUPPORT:
                 return True
             if error.get_error_code() == libvirt.VIR_ERR_NO_NODE_DEVICE:
@@ -218,8 +217,7 @@ class LibvirtMdevs:
         try:
             self._libvirt.do(lambda connection: connection.nodeDeviceLookupByName(name).create())
         except libvirt.libvirtError:
-            # The call is repeated if the connection was lost. The first call may have started the device already, which
-            # is a success.
+            # If this was a repeated call after a lost connection, the first call may have started the device.
             if not self._is_active(name):
                 raise
 
@@ -228,8 +226,7 @@ class LibvirtMdevs:
         try:
             self._libvirt.do(lambda connection: connection.nodeDeviceCreateXML(xml, 0))
         except libvirt.libvirtError:
-            # The call is repeated if the connection was lost. The first call may have created the device already, which
-            # is a success.
+            # If this was a repeated call after a lost connection, the first call may have created the device.
             name = self._name(device)
             if name is None or not self._is_active(name):
                 raise

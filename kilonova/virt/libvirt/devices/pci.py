@@ -22,8 +22,7 @@ from kilonova.pci.vpd import serial_number
 
 LOG = logging.getLogger(__name__)
 
-# The largest accepted PCI domain number. A larger one (VMD) does not fit into pci_devices.address, and such a function
-# cannot be passed through.
+# The largest accepted PCI domain number. Functions with larger ones (Intel VMD) cannot be passed through.
 _MAX_DOMAIN = 0xFFFF
 
 
@@ -40,7 +39,7 @@ class PciFunction:
     """A PCI function of the host that a guest gets as a whole.
 
     If ``managed`` is True, libvirt detaches the function from its host driver before use and reattaches it afterwards.
-    ``trustable`` identifies a virtual function that the host may set to trusted; it is None for all others.
+    ``trustable`` is None unless the function is a virtual function that the host may set to trusted.
     """
 
     address: str
@@ -99,7 +98,7 @@ def discover(node_devices: Iterable[str], root: str | None = None) -> list[dict[
         if network and device_dict['dev_type'] == 'type-PF':
             _add_own(device_dict, network)
         parent_address = device_dict.get('parent_addr')
-        # The virtual function may have the serial number itself, or only its physical function may have it.
+        # If the virtual function has no serial number, that of its physical function is used.
         _add_serial(device_dict, serials[device_dict['address']] or serials.get(parent_address))
         if parent_address:
             _add_parent(device_dict, networks.get(by_address.get(parent_address, '')), virtual.get(parent_address, []))
@@ -211,7 +210,7 @@ def _add_own(device: dict[str, Any], network: _Network) -> None:
 
 
 def _add_parent(device: dict[str, Any], parent: _Network | None, siblings: list[str]) -> None:
-    """Add the values that a virtual function has from its physical function: interface name, MAC address and number."""
+    """Add to ``device``, a virtual function, its number and the interface name and MAC of its physical function."""
     if parent is None:
         return
     if parent.name:
@@ -244,7 +243,7 @@ def _number(text: str | None) -> int:
 
 
 def _own_address(capability: ElementTree.Element) -> str:
-    """Return a function's own address. libvirt writes its parts as elements with decimal numbers."""
+    """Return the PCI address of a function. libvirt writes each part of it as an element with a decimal number."""
     return _format(*(_number(capability.findtext(part)) for part in ('domain', 'bus', 'slot', 'function')))
 
 

@@ -1,4 +1,4 @@
-"""The addresses that tagged disks, volumes and interfaces have in a guest, and those of network functions in a VLAN.
+"""The addresses that tagged disks, volumes and interfaces have in a guest, and those of PCI functions in a VLAN.
 
     found = places(domain, of(disks, volumes), told(vifs))      # domain: libvirt's XML with the assigned addresses
 
@@ -16,7 +16,7 @@ from kilonova.objects.volume import AttachedVolume
 from kilonova.virt.libvirt.devices.hotplug_xml import VOLUMES, of_port
 from kilonova.virt.libvirt.domain.guest import GuestDisk
 
-# The buses on which libvirt gives a disk's address as controller, bus, target and unit.
+# The parts of a disk's address on each bus that has no PCI address, as libvirt names them.
 _DRIVES = {'scsi': ('controller', 'bus', 'target', 'unit'), 'ide': ('bus', 'unit')}
 
 
@@ -34,7 +34,7 @@ def of(disks: Iterable[GuestDisk], volumes: Iterable[AttachedVolume]) -> dict[st
 def told(vifs: Iterable[Vif]) -> list[Vif]:
     """Return the interfaces that the guest's metadata must describe.
 
-    These are interfaces with a tag, and PCI functions in a VLAN that the guest has as a whole.
+    These are interfaces with a tag, and interfaces that are whole PCI functions in a VLAN.
     """
     return [vif for vif in vifs if vif.tag or _vlan(vif)]
 
@@ -90,10 +90,10 @@ def _interface(vif: Vif, address: ElementTree.Element | None) -> objects.Network
 
 
 def _bus(name: str, address: ElementTree.Element | None) -> objects.DeviceBus:
-    """Return the guest's bus and address of a device.
+    """Return the bus of a device in the guest, and its address on this bus.
 
-    The bus has no name if libvirt gives no address (its test driver gives none for PCI) or if the metadata format has
-    no name for it (SATA).
+    The result is a DeviceBus without a type and address if libvirt reports no address (its test driver reports none for
+    PCI), or if the metadata format does not know the bus (SATA).
     """
     if address is None:
         return objects.DeviceBus()

@@ -1,1 +1,1 @@
-"""A guest's definition: its input data, and the configurators that write it as a domain. ``builder`` lists them."""
+"""The definition of a guest: the data it is made from, and the classes that write it as libvirt's domain XML."""

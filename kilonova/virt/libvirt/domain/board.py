@@ -1,4 +1,4 @@
-"""Configurators of the guest's machine: boot, firmware, features, clock, and its metadata for host and guest."""
+"""Classes that write a guest's machine into its domain XML: boot, firmware, features, clock and metadata."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kilonova.virt.parts.guests import NotOnThisHost, UnsupportedHardware
 
 # Consoles on which the guest's kernel prints: a screen, a serial port, and a paravirtual console.
 _CONSOLES = 'console=tty0 console=ttyS0 console=hvc0'
-# Features of the hypervisor that Windows uses.
+# Hyper-V features that QEMU emulates because Windows runs faster with them.
 _ENLIGHTENMENTS = ('relaxed', 'vapic', 'vpindex', 'runtime', 'synic', 'reset', 'frequencies', 'tlbflush', 'ipi')
 # cloud-init checks for this product name before it searches for a config drive, so Nova's name is used.
 _MANUFACTURER, _PRODUCT, _FAMILY = 'OpenStack Foundation', 'OpenStack Nova', 'Virtual Machine'
@@ -26,7 +26,7 @@ def _nova(tag: str, *children: Element | str | None, **attributes: str) -> Eleme
 
 
 class MetadataConfigurator:
-    """Configurator of the domain's metadata: the element nova:instance, in the namespace that Nova's tools expect."""
+    """Writes the domain's metadata: the element nova:instance, in the namespace that Nova's tools expect."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
         """Write name, creation time, flavor, image and owner of the server into the domain's metadata."""
@@ -58,12 +58,12 @@ class MetadataConfigurator:
             ),
             _nova('root', type='image', uuid=instance.image_ref) if instance.image_ref else None,
         )
-        # The namespace is declared here and not on <domain>, so that libvirt returns the element unchanged.
+        # libvirt returns the element unchanged only if the namespace is declared here instead of on <domain>.
         domain.metadata.set('xmlns:nova', NAMESPACE)
 
 
 class SysinfoConfigurator:
-    """Configurator of the system information that the guest sees in its SMBIOS."""
+    """Writes into the domain XML the system information that the guest sees in its SMBIOS."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
         """Write manufacturer, product, serial number and uuid. Only QEMU guests have them."""
@@ -77,7 +77,7 @@ class SysinfoConfigurator:
 
 
 class OsConfigurator:
-    """Configurator of the guest's machine type and of how it boots.
+    """Writes into the domain XML the guest's machine type and how the guest boots.
 
     The machine type comes from the image or from the host. The guest boots from its disk or with the image's own
     kernel, with BIOS or UEFI.
@@ -114,7 +114,7 @@ class OsConfigurator:
         if not known or machine is None:
             return
         if machine not in known:
-            # Names with a version are left out of the message: there are many, and each QEMU has others.
+            # The message lists only machine types without a version number, because there are many with a version.
             raise NotOnThisHost(
                 name='hw_machine_type',
                 value=machine,
@@ -160,10 +160,9 @@ class OsConfigurator:
 
 
 class FeaturesConfigurator:
-    """Configurator of the guest's features.
+    """Writes the guest's features into the domain XML: acpi, apic and vmcoreinfo, and hyperv for Windows.
 
-    The features are acpi, apic and vmcoreinfo, and hyperv for Windows. The guest does not see that it runs on KVM if
-    flavor or image request that, because some drivers refuse to run in a guest.
+    If flavor or image request it, KVM is hidden from the guest, because some drivers refuse to run in a guest.
     """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
@@ -176,13 +175,12 @@ class FeaturesConfigurator:
             domain.features.append(node('apic'))
         domain.features.append(node('vmcoreinfo'))
         if guest.iommu == tuning.INTEL:
-            # The guest's IOMMU remaps interrupts, so QEMU and not the host's kernel must deliver them.
+            # The guest's IOMMU remaps interrupts. This needs an interrupt controller in QEMU, not in the host's kernel.
             domain.features.append(node('ioapic', driver='qemu'))
         hidden = any(
             guest.asks(spec, 'img_hide_hypervisor_id') for spec in ('hw:hide_hypervisor_id', 'hide_hypervisor_id')
         )
-        # The hyperv features are written only with KVM, which provides them. QEMU refuses to start with them without
-        # KVM.
+        # KVM provides the hyperv features. Without KVM, QEMU would refuse to start with them.
         if guest.is_windows and arch in X86 and guest.settings.virt_type == 'kvm':
             domain.features.append(self._hyperv(hidden))
         if hidden:
@@ -202,9 +200,9 @@ class FeaturesConfigurator:
 
 
 class ClockConfigurator:
-    """Configurator of the guest's clock, which is UTC, or local time for Windows.
+    """Writes the guest's clock into the domain XML: UTC, or local time for a Windows guest.
 
-    KVM guests get timers that keep their time right.
+    KVM guests also get timers, which keep their clock exact.
     """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:

@@ -1,9 +1,10 @@
-"""Build a domain from a GuestSpec with the configurators, in the order in which they are listed.
+"""Build a guest's domain XML from a GuestSpec.
 
     xml = build(spec).to_xml()
 
-Each configurator writes one part of the domain in its method ``configure(guest, domain)``. If the guest needs nothing
-of this part, the configurator leaves the domain unchanged.
+A list of classes, the configurators, write the domain one after the other. Each of them writes one part of the domain,
+for example the disks, in its method ``configure(guest, domain)``. It writes nothing if the guest does not need the
+part.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from kilonova.virt.libvirt.xml.base import Domain
 
 
 class Configurator(Protocol):
-    """A configurator, which writes one part of a domain."""
+    """A class that writes one part of a guest's domain XML, for example the disks."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
         """Write one part of ``domain`` from the data in ``guest``."""
 
 
-# Configurators of the parts that depend on the host that the guest runs on.
+# The configurators that write the host's CPUs and memory that the guest uses.
 PLACE: tuple[Configurator, ...] = (cpu.PlaceConfigurator(), cpu.CpuQuotaConfigurator())
-# Configurators of the parts that flavor and image determine, whatever disks, ports and devices the guest has.
+# The configurators whose parts depend on flavor and image, but not on the guest's disks, ports and devices.
 ASKED: tuple[Configurator, ...] = (
     cpu.MemoryConfigurator(),
     cpu.CpuConfigurator(),
@@ -45,7 +46,7 @@ CONFIGURATORS: tuple[Configurator, ...] = (
     board.OsConfigurator(),
     board.FeaturesConfigurator(),
     board.ClockConfigurator(),
-    # The device configurators begin here, in the order in which devices are written.
+    # All following configurators write devices. The order here is the order of the devices in the XML.
     disk.DiskConfigurator(),
     interface.InterfaceConfigurator(),
     devices.SerialConfigurator(),
@@ -64,7 +65,7 @@ CONFIGURATORS: tuple[Configurator, ...] = (
 
 
 def build(guest: GuestSpec, configurators: tuple[Configurator, ...] = CONFIGURATORS) -> Domain:
-    """Return the domain of ``guest``, written by the configurators."""
+    """Return the domain of ``guest``, written by the given configurators one after the other."""
     domain = Domain(type=guest.settings.domain_type, uuid=guest.instance.uuid, name=guest.name)
     for configurator in configurators:
         configurator.configure(guest, domain)

@@ -1,4 +1,4 @@
-"""Configurators of the guest's CPUs and memory: their amount, their topology, and their placement on the host."""
+"""Classes that write a guest's CPUs and memory into its domain XML: amount, topology, and placement on the host."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from kilonova.virt.parts.guests import NotOnThisHost
 
 
 class MemoryConfigurator:
-    """Configurator of the guest's memory: the flavor's amount, and large pages or locked memory if required."""
+    """Writes the guest's memory into the domain XML: the flavor's amount, with large pages or locked if required."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
-        """Write the memory in KiB and its backing.
+        """Write the amount of memory in KiB, and whether it is locked, shared or in large pages.
 
         A guest with a realtime vCPU gets locked and unshared memory, because that vCPU must not wait until the host has
         read or copied memory. With a vhost-user port the memory is shared, so that the switch can map it.
@@ -35,10 +35,9 @@ class MemoryConfigurator:
 
 
 class CpuConfigurator:
-    """Configurator of the guest's vCPUs: their number, topology and model.
+    """Writes the guest's vCPUs into the domain XML: their number, topology and model.
 
-    The vCPUs are sockets of one core unless flavor or image request another topology. A model is set for QEMU guests
-    only.
+    Each vCPU is a socket of its own unless flavor or image request another topology. Only QEMU guests get a model.
     """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
@@ -61,7 +60,7 @@ class CpuConfigurator:
                 ),
             )
         if settings.domain_type not in ('kvm', 'qemu'):
-            # libvirt's test driver does not support CPU models, so only the topology and the address width are written.
+            # libvirt's test driver does not support CPU models, so only topology and address width are written here.
             if limits.liked or threads is not None or addresses is not None:
                 domain.cpu = Cpu(**parts, addresses=addresses)
             return
@@ -78,10 +77,10 @@ class CpuConfigurator:
 
 
 def _model(guest: GuestSpec) -> str:
-    """Return the first model of [libvirt]cpu_models that has the CPU features required by traits of flavor and image.
+    """Return the first CPU model of [libvirt]cpu_models that has all CPU features the server requires.
 
-    Features in [libvirt]cpu_model_extra_flags are counted as present. An example of a trait is trait:HW_CPU_X86_AVX2.
-    Raises NotOnThisHost if no model has all features.
+    Flavor and image require features by traits such as trait:HW_CPU_X86_AVX2. A feature in
+    [libvirt]cpu_model_extra_flags need not be part of the model. Raises NotOnThisHost if no model has all features.
     """
     settings = guest.settings
     needed = cpu_features.wanted(guest.required_traits) - {
@@ -98,9 +97,9 @@ def _model(guest: GuestSpec) -> str:
 
 
 def _threads(guest: GuestSpec) -> int | None:
-    """Return how many of the guest's vCPUs share one core of the host, as threads of the same core.
+    """Return how many of the guest's vCPUs are pinned to threads of one host core.
 
-    Return None if no vCPUs are pinned in this way, or if the number differs between the guest's NUMA cells.
+    Return None if no vCPUs are pinned to threads of a common core, or if the number differs between NUMA cells.
     """
     cells = guest.topology.cells if guest.topology is not None else ()
     found = {cell.cpu_topology.threads if cell.cpu_topology is not None else None for cell in cells}
@@ -108,7 +107,7 @@ def _threads(guest: GuestSpec) -> int | None:
 
 
 class PlaceConfigurator:
-    """Configurator of the host CPUs and host memory that a guest uses.
+    """Writes into the domain XML which CPUs and which memory of the host a guest uses.
 
     A guest without NUMA cells runs on the CPUs of [compute]cpu_shared_set. A guest with NUMA cells sees these cells,
     and <cputune> and <numatune> bind each of them to a cell of the host. Each dedicated vCPU runs on its own host CPU,
@@ -136,8 +135,8 @@ class PlaceConfigurator:
             priority=guest.settings.realtime_priority,
         )
         domain.numatune = NumaTune({number: cell.id for number, cell in enumerate(cells)})
-        # All cells of the guest have the same page size. If it is larger than the host's smallest page size, other
-        # processes may map the memory (vhost-user).
+        # All cells of the guest have the same page size. Large pages are shared, so that a vhost-user switch can map
+        # them.
         size = cells[0].pagesize
         domain.cpu = domain.cpu or Cpu(sockets=guest.flavor.vcpus)
         domain.cpu.cells = [
@@ -152,7 +151,7 @@ class PlaceConfigurator:
 
 
 def _pins(guest: GuestSpec, cell: InstanceNUMACell) -> dict[int, set[int]]:
-    """Return a dict from vCPU to the host CPUs that it may run on."""
+    """Return a dict from each vCPU of a NUMA cell to the host CPUs that the vCPU may run on."""
     own = {int(vcpu): {cpu} for vcpu, cpu in (cell.cpu_pinning_raw or {}).items()}
     shared = set(guest.settings.cells.get(cell.id, ()))
     return own | dict.fromkeys(cell.cpuset, shared)
@@ -165,7 +164,7 @@ def _emulator(guest: GuestSpec, placed: InstanceNUMATopology, pins: dict[int, se
         return set(guest.settings.shared_cpus)
     found = reserved or set().union(*(cpus for vcpu, cpus in pins.items() if vcpu not in guest.realtime))
     if not found:
-        # All vCPUs are realtime, the policy is share, and the host has no shared CPUs.
+        # The emulator threads need a CPU, but all vCPUs are realtime and the host has no shared CPUs.
         raise NotOnThisHost(
             name='hw:emulator_threads_policy',
             value=policy,
@@ -179,12 +178,12 @@ def _emulator(guest: GuestSpec, placed: InstanceNUMATopology, pins: dict[int, se
 
 
 class CpuQuotaConfigurator:
-    """Configurator of the flavor's CPU limits: quota:cpu_shares, quota:cpu_period and quota:cpu_quota."""
+    """Writes the flavor's CPU limits into the domain XML: quota:cpu_shares, quota:cpu_period and quota:cpu_quota."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
         """Write the CPU limits into the <cputune> element.
 
-        Raises NotOnThisHost if the value of shares is out of bounds for the host's version of control groups.
+        Raises NotOnThisHost if quota:cpu_shares is out of bounds for the host's version of control groups.
         """
         limits, version = guest.tuning.cpu, guest.settings.control_groups
         if limits:

@@ -1,6 +1,6 @@
-"""Configurators of the guest's other devices: serial ports, graphics, controllers, devices of the host, and more.
+"""Classes that write a guest's devices into its domain XML: serial ports, graphics, controllers and more.
 
-Disks and network cards have files of their own, ``disk`` and ``interface``.
+The modules ``disk`` and ``interface`` write disks and network cards.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from kilonova.virt.libvirt.xml.devices import (
 )
 from kilonova.virt.parts.guests import NotOnThisHost, UnsupportedHardware
 
-# The video models of Nova that QEMU has.
+# Values of hw_video_model that QEMU supports.
 _VIDEO_MODELS = frozenset({'vga', 'cirrus', 'vmvga', 'qxl', 'virtio', 'none', 'bochs'})
 # Video models for guests that request none, in the order of preference. The first one that the host supports is used.
 _VIDEO_DEFAULTS = ('virtio', 'vga', 'cirrus')
@@ -40,7 +40,7 @@ _ICH9 = 'ich9-ehci1'
 
 
 class SerialConfigurator:
-    """Configurator of the serial ports: hw:serial_port_count or hw_serial_port_count, by default one."""
+    """Writes the guest's serial ports into the domain XML: hw:serial_port_count (hw_serial_port_count), default 1."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
         """Write the serial ports. libvirt logs the output of the first port."""
@@ -54,7 +54,7 @@ class SerialConfigurator:
 
 
 class GraphicsConfigurator:
-    """Configurator of the servers for the guest's screen: [vnc]enabled and [spice]enabled."""
+    """Writes the VNC and SPICE servers for the guest's screen into the domain XML, if [vnc] or [spice] is enabled."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
         """Write the VNC and SPICE servers, and the channel of SPICE's agent."""
@@ -71,7 +71,7 @@ class GraphicsConfigurator:
 
 
 class InputConfigurator:
-    """Configurator of tablet and keyboard.
+    """Writes the guest's tablet and keyboard into the domain XML.
 
     A guest with a screen gets a tablet according to hw_pointer_model, [DEFAULT]pointer_model and hw_input_bus. The
     guest gets a keyboard if its board has no keyboard of its own or if the bus is virtio.
@@ -90,7 +90,7 @@ class InputConfigurator:
 
 
 class VideoConfigurator:
-    """Configurator of the video adapter.
+    """Writes the guest's video adapter into the domain XML.
 
     A guest gets a video adapter if it has a screen, or if hw_video_model or hw_video_ram request one.
     """
@@ -117,7 +117,7 @@ class VideoConfigurator:
 
 
 class AgentConfigurator:
-    """Configurator of the channel of the QEMU guest agent, for images with hw_qemu_guest_agent."""
+    """Writes the channel of the QEMU guest agent into the domain XML, for images with hw_qemu_guest_agent."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
         """Write the channel of the QEMU guest agent. If the agent answers, libvirt uses it to shut the guest down."""
@@ -126,7 +126,7 @@ class AgentConfigurator:
 
 
 class RngConfigurator:
-    """Configurator of the virtio random number generator."""
+    """Writes the guest's virtio random number generator into the domain XML."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
         """Write the random number generator.
@@ -140,7 +140,7 @@ class RngConfigurator:
 
 
 class SoundConfigurator:
-    """Configurator of the sound card: hw:sound_model or hw_sound_model."""
+    """Writes the guest's sound card into the domain XML, if hw:sound_model or hw_sound_model requests one."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
         """Write the sound card. Raises NotOnThisHost if the host's QEMU or libvirt is too old for the model."""
@@ -151,16 +151,17 @@ class SoundConfigurator:
 
 
 class IommuConfigurator:
-    """Configurator of the guest's IOMMU: hw:viommu_model or hw_viommu_model.
+    """Writes the guest's IOMMU into the domain XML, if hw:viommu_model or hw_viommu_model requests one.
 
-    The value auto selects the usual model of the guest's board.
+    The value ``auto`` selects the usual IOMMU of the guest's machine type.
     """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
         """Write the IOMMU.
 
-        Raises NotOnThisHost if this host's machine type has no such IOMMU, and UnsupportedHardware if the image's
-        machine type has none on any host.
+        Raises UnsupportedHardware if the image requests a machine type that does not support an IOMMU. Raises
+        NotOnThisHost if the image requests no machine type and the default machine type of this host does not support
+        it.
         """
         model = guest.iommu
         if not model or not guest.settings.is_qemu:
@@ -182,10 +183,10 @@ class IommuConfigurator:
         domain.devices.append(Iommu(model, self._intel(guest) if model == tuning.INTEL else {}))
 
     def _intel(self, guest: GuestSpec) -> dict[str, str]:
-        """Return the attributes that an Intel IOMMU needs if the guest has devices of the host.
+        """Return the attributes of this guest's Intel IOMMU.
 
-        With caching_mode the host's devices learn which memory the guest maps for them. Addresses have 48 bits. A guest
-        with more than 255 vCPUs needs extended interrupts (eim).
+        If the guest gets a device of the host, caching_mode makes the host notice which memory the guest maps for the
+        device. A guest with more than 255 vCPUs needs extended interrupts (eim).
         """
         many = {'eim': 'on'} if guest.flavor.vcpus > _MOST_PLAIN_INTERRUPTS else {}
         return {'intremap': 'on', 'caching_mode': 'on', **many, 'iotlb': 'on', 'aw_bits': '48'}
@@ -198,10 +199,10 @@ def _check_model(name: str, model: str, known: frozenset[str]) -> None:
 
 
 class ControllerConfigurator:
-    """Configurator of USB and PCI Express controllers.
+    """Writes the guest's USB and PCI Express controllers into the domain XML.
 
-    A guest has no USB bus unless a disk, tablet or sound card needs one, or hw:usb_model or hw_usb_model request one. A
-    PCI Express guest has [libvirt]num_pcie_ports free ports for devices that are plugged in later.
+    A guest has a USB bus only if a disk, tablet or sound card needs one, or if hw:usb_model or hw_usb_model requests
+    one. A PCI Express guest has [libvirt]num_pcie_ports free ports for devices that are plugged in later.
     """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
@@ -215,8 +216,7 @@ class ControllerConfigurator:
             _check_model('hw:usb_model', model, settings.models.usb)
             domain.devices.append(Controller('usb', model=model, index=0))
             if model == _ICH9:
-                # The companion controllers serve slow devices. All three are written, because a guest finds none of
-                # them without the first one.
+                # An ICH9 USB controller needs three companion controllers for slow USB devices.
                 domain.devices.extend(
                     Controller('usb', model=f'ich9-uhci{number}', index=0, start=2 * (number - 1))
                     for number in (1, 2, 3)
@@ -234,9 +234,9 @@ class ControllerConfigurator:
 
 
 class HostdevConfigurator:
-    """Configurator of the host's devices that the guest gets: one <hostdev> per PCI function or mediated device.
+    """Writes the host's devices that the guest gets: one <hostdev> per PCI function or mediated device.
 
-    The elements have no driver, alias and guest address, because libvirt adds them.
+    libvirt adds the driver, the alias and the guest address to each element.
     """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
@@ -254,9 +254,9 @@ class HostdevConfigurator:
 
 
 class WatchdogConfigurator:
-    """Configurator of the watchdog, an Intel 6300ESB.
+    """Writes the guest's watchdog device into the domain XML: an Intel 6300ESB.
 
-    This device is a PCI device for which guests on all supported boards (pc, q35, arm) have drivers.
+    This model is a PCI device, and guests with each supported machine type (pc, q35, arm) have drivers for it.
     """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
@@ -266,7 +266,7 @@ class WatchdogConfigurator:
 
 
 class BalloonConfigurator:
-    """Configurator of the virtio memory balloon, which reports memory statistics."""
+    """Writes the virtio memory balloon, which reports memory statistics, into the domain XML."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
         """Write the memory balloon. It is switched off if [libvirt]mem_stats_period_seconds is 0."""

@@ -1,6 +1,6 @@
-"""Configurator of the guest's disks and CDs: the bus, device name and cache mode of each.
+"""Write a guest's disks and CDs into its domain XML, with bus, device name and cache mode.
 
-The order is: the volume that the guest boots from, the server's own disks, and its other volumes.
+The volume that the guest boots from is the first. Then come the server's own disks, and then its other volumes.
 """
 
 from __future__ import annotations
@@ -75,10 +75,7 @@ def layout(guest: GuestSpec, others: Iterable[str] = ()) -> Layout:
 
 
 class DiskConfigurator:
-    """Configurator of the guest's disks: root, ephemeral, swap, config drive, volumes.
-
-    The root disk may be a volume.
-    """
+    """Writes the guest's disks into the domain XML: root, ephemeral, swap, config drive and volumes."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
         """Write the guest's disks in their order, and a SCSI controller if the image names a model for it."""
@@ -100,7 +97,7 @@ class DiskConfigurator:
             return FileDisk(
                 disk.path, disk.format, target, bus, device='cdrom', cache=guest.settings.disk_cache, boots=disk.boots
             )
-        # The kernel's asynchronous I/O is used only for direct I/O on a raw file, where it is an advantage.
+        # Use the kernel's asynchronous I/O only for raw files with direct I/O, where it is faster.
         native = disk.format == 'raw' and guest.settings.disk_cache in ('none', 'directsync')
         return FileDisk(
             disk.path,
@@ -140,8 +137,8 @@ class DiskConfigurator:
 def bus_of(guest: GuestSpec, device: str, asked: str | None) -> str:
     """Return the bus of a device that is a 'disk', 'cdrom', 'floppy' or 'lun'.
 
-    ``asked`` is the bus that the user requested, or None. Raises UnsupportedHardware if no guest can have such a device
-    on that bus, and NotOnThisHost if only the machine type of this host's guests has no such bus.
+    ``asked`` is the bus that the user requested, or None. Raises UnsupportedHardware if no host supports the device on
+    the bus, and NotOnThisHost if only this host does not support it because of its default machine type.
     """
     if device == 'cdrom':
         default = (
@@ -161,8 +158,11 @@ def bus_of(guest: GuestSpec, device: str, asked: str | None) -> str:
 
 
 def _check_bus(guest: GuestSpec, device: str, bus: str) -> None:
-    """Raise the errors of ``bus_of`` for a device on a bus that libvirt would refuse after the disks were made."""
-    # The bus fdc is for floppy disks only, and floppy disks can be on no other bus.
+    """Raise UnsupportedHardware or NotOnThisHost if the device cannot be on this bus.
+
+    Without this check, libvirt would refuse the guest only after its disks were made.
+    """
+    # Only floppy disks can be on the bus fdc, and they cannot be on any other bus.
     if (device == 'floppy') != (bus == 'fdc'):
         raise UnsupportedHardware(model=f'{device} on bus {bus}', virt=guest.settings.virt_type)
     if bus == 'ide' and guest.is_pcie and guest.settings.is_qemu:

@@ -1,7 +1,7 @@
-"""The input of the configurators: classes with all values that a domain is made from.
+"""Classes with all values from which a guest's domain XML is made: a GuestSpec and its parts.
 
-A GuestSpec is complete before the first element of the domain is written. Configurators read only these classes, and
-change only the domain: all values that they need of the configuration, the server and the image are here.
+A GuestSpec has all values of the configuration, the server and the image. It is complete before the first element of
+the domain is written. The classes that write the domain (configurators) read only the GuestSpec.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class PoolSource:
 
 @dataclass(frozen=True)
 class GuestDisk:
-    """A file, or an image in a pool, that the guest sees as a disk ('disk'), CD ('cdrom') or floppy disk ('floppy').
+    """A file or a Ceph image that the guest sees as a disk ('disk'), a CD ('cdrom') or a floppy disk ('floppy').
 
     Attributes:
         path: Path of the file, or POOL/UUID_NAME of an image in Ceph.
         bus: The bus that the user requested.
         tag: The tag that the user gave.
-        boots: True if the guest boots from this disk, whichever disk is the first.
+        boots: True if the guest boots from this disk, even if it is not the first disk.
         pool: The Ceph pool of the image. None for a file.
     """
 
@@ -70,7 +70,7 @@ class GuestDisk:
 
 @dataclass(frozen=True)
 class GuestVolume:
-    """A volume that is connected to this host. ``path`` is its path on this host, or None if QEMU connects to it."""
+    """A volume that is connected to this host, with its path. ``path`` is None if QEMU itself connects to it."""
 
     volume: AttachedVolume
     path: str | None = None
@@ -94,7 +94,7 @@ class Spice:
 class Consoles:
     """Addresses of the host at which the guests' consoles listen. None means that guests have no such console.
 
-    ``pointer`` is usbtablet, ps2mouse or None.
+    ``pointer`` is the type of the guests' pointer device: usbtablet, ps2mouse or None.
     """
 
     vnc: str | None = None
@@ -123,16 +123,16 @@ class DeviceModels:
 
 @dataclass(frozen=True)
 class GuestSettings:
-    """The [libvirt] options and host properties that the configurators need.
+    """The [libvirt] options and host properties from which the domain XML of guests is made.
 
-    Each option is read once, at the driver's start.
+    Each option is read once, when the driver starts.
     """
 
     virt_type: str = 'kvm'
     domain_type: str = 'kvm'
     arch: str = 'x86_64'
     cpu_mode: str | None = None
-    # For cpu_mode custom: a dict from model to its features, in the order of preference.
+    # Only for cpu_mode custom: a dict from CPU model to its features. The first models are preferred.
     cpu_models: Mapping[str, frozenset[str]] = field(default_factory=dict)
     cpu_flags: tuple[tuple[str, str], ...] = ()
     machines: dict[str, str] = field(default_factory=dict)
@@ -142,31 +142,31 @@ class GuestSettings:
     serial_number: str | None = None
     disk_cache: str | None = None
     disk_discard: str | None = None
-    # Cache modes of volumes, by the type of the disk: 'file', 'block' or 'network'. The next two fields are the Ceph
-    # user and secret for volumes whose connection does not name them.
+    # A dict from type of a volume's disk ('file', 'block' or 'network') to the cache mode.
     volume_caches: Mapping[str, str] = field(default_factory=dict)
+    # Ceph user and libvirt secret for volumes whose connection does not name them.
     rbd_user: str | None = None
     rbd_secret_uuid: str | None = None
     version: str = ''
     # The host CPUs on which guests without dedicated CPUs run. Empty means any CPU of the host.
     shared_cpus: frozenset[int] = frozenset()
-    # A dict from the number of a host's NUMA cell to its shared CPUs. The next field is the host's smallest page size
-    # in KiB.
+    # A dict from the number of each NUMA cell of the host to the cell's shared CPUs.
     cells: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    # The host's smallest page size in KiB.
     small_page: int = 4
     # The device models that this host supports for its guests. Empty means that they are not known.
     video_models: frozenset[str] = frozenset()
     models: DeviceModels = field(default_factory=DeviceModels)
-    # The ways in which the width of guests' physical addresses can be set.
+    # The values of hw:maxphysaddr_mode (width of guests' physical addresses) that this host supports.
     address_spaces: frozenset[str] = frozenset()
     # The SCHED_FIFO priority of realtime vCPUs.
     realtime_priority: int = 1
     has_uefi: bool = True
     has_secure_boot: bool = True
-    # A dict from machine type to its maximum number of vCPUs, or to None if libvirt doesn't report the maximum. An
-    # empty dict means that the machine types are not known.
+    # A dict from machine type to its maximum number of vCPUs, or to None if the maximum is not known.
+    # The dict is empty if the host's machine types are not known.
     machine_types: Mapping[str, int | None] = field(default_factory=dict)
-    # Version of the host's control groups, 1 or 2. None: not known.
+    # Version of the host's control groups: 1, 2, or None if it is not known.
     control_groups: int | None = None
     consoles: Consoles = field(default_factory=Consoles)
 
@@ -177,7 +177,7 @@ class GuestSettings:
 
     @property
     def is_qemu(self) -> bool:
-        """True if QEMU runs the guests. The value is False with libvirt's test driver."""
+        """True if QEMU runs the guests, False if libvirt's test driver only simulates them."""
         return self.virt_type in ('kvm', 'qemu')
 
 
@@ -192,10 +192,9 @@ class GuestSpec:
     disks: tuple[GuestDisk, ...] = ()
     volumes: tuple[GuestVolume, ...] = ()
     hostdevs: tuple[HostDevice, ...] = ()
-    # A dict from address to the PCI function that the server holds for a port. The next field is a dict from the
-    # address of a function that the guest does not get as a PCI device to the host's interface or device file that the
-    # guest uses instead.
+    # The PCI functions allocated to the server for its ports, as a dict from PCI address to function.
     functions: Mapping[str, PciFunction] = field(default_factory=dict)
+    # For macvtap and vDPA ports: a dict from PCI address to the host's interface or device file that the guest uses.
     ends: Mapping[str, str] = field(default_factory=dict)
     console_log: str | None = None
     # TCP ports of the host for the guest's serial ports. Empty if clients cannot connect to the serial ports.
@@ -203,8 +202,7 @@ class GuestSpec:
     # Paths of the kernel and the ramdisk on the host. A ramdisk without a kernel is ignored.
     kernel: str | None = None
     ramdisk: str | None = None
-    # The kernel command line of a rescue image, which replaces that of the server's image. '' means the default command
-    # line, and None means that of the server's image.
+    # The kernel command line while the guest is rescued: that of the rescue image, or '' for the default.
     command_line: str | None = None
 
     @property
@@ -231,10 +229,10 @@ class GuestSpec:
 
     @property
     def has_tablet(self) -> bool:
-        """True if the guest's pointer device is a tablet.
+        """True if the guest's pointer device is a tablet, which reports absolute positions.
 
-        A tablet reports absolute positions, so clients show only one pointer. A guest without a screen has no tablet. A
-        guest whose only screen is SPICE with the agent has none either, because the agent sets the pointer's position.
+        A guest without a screen has no tablet. A guest with only a SPICE screen and SPICE's agent has none either,
+        because the agent sets the position of the pointer.
         """
         consoles = self.settings.consoles
         if (
@@ -283,7 +281,7 @@ class GuestSpec:
 
     @functools.cached_property
     def tuning(self) -> board.Tuning:
-        """The settings of flavor and image for the board and its devices."""
+        """The settings of flavor and image for the guest's machine and its devices."""
         return board.of(self.extra_specs, self.properties)
 
     @property
@@ -294,9 +292,9 @@ class GuestSpec:
 
     @property
     def iommu(self) -> str | None:
-        """The model of the IOMMU: intel, smmuv3, virtio or None.
+        """The model of the guest's IOMMU: intel, smmuv3, virtio, or None if the guest has no IOMMU.
 
-        The value auto is replaced by the board's own model.
+        If flavor or image request ``auto``, this is the usual model of the guest's machine type.
         """
         asked = self.tuning.iommu
         if asked != board.AUTO:

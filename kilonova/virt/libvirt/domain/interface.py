@@ -1,4 +1,4 @@
-"""Configurator of the guest's network cards, one for each port of the server.
+"""Write a guest's network cards into its domain XML, one for each port of the server.
 
 A card is plugged into a bridge of the host by libvirt, is connected to the socket of a user-space switch, or is a
 function of one of the host's network devices (SR-IOV).
@@ -38,20 +38,20 @@ from kilonova.virt.libvirt.xml.interfaces import (
 )
 from kilonova.virt.parts.guests import InterfaceUnsupported, UnsupportedHardware
 
-# Nova's models of network cards that QEMU has on every board with PCI, and the additional models on a PC. The lists are
-# fixed, because libvirt does not report the models.
+# Values of hw_vif_model: models for every machine type with PCI, and more models for x86. libvirt reports no such list.
 _MODELS, _PC_MODELS = ('e1000', 'e1000e', 'rtl8139', 'virtio'), ('ne2k_pci', 'pcnet', 'vmxnet3')
 # The maximum number of queues of a tap device in Linux.
 _MOST_QUEUES = 256
-# vif_types of ports that are not PCI functions: on bridges, and a tap device that an agent connects.
+# vif_types of ports on a Linux bridge, and of ports whose tap device an agent connects to the network.
 _LINUX, _TAP = 'bridge', 'tap'
 Card = InterfaceElement | SocketInterface | MacvtapInterface | VdpaInterface | FunctionInterface | PciHostDevice
-# Limits for vhostuser ports: the accepted modes, the maximum length of a socket's path in bytes, and keys of
-# vif_details that are refused, because such ports need software that isn't part of os-vif.
-_MODES, _LONGEST_PATH, _FOREIGN = ('client', 'server'), 107, ('vhostuser_fp_plug', 'vhostuser_vrouter_plug')
-# The accepted form of a vDPA device's file, as libvirt reports it.
+# vhostuser ports: the accepted modes, and the maximum length of a socket's path in bytes.
+_MODES, _LONGEST_PATH = ('client', 'server'), 107
+# vhostuser ports with these keys in vif_details are refused: they need software that isn't part of os-vif.
+_FOREIGN = ('vhostuser_fp_plug', 'vhostuser_vrouter_plug')
+# The accepted paths of a vDPA device's file on the host.
 _VHOST_VDPA = re.compile(r'/dev/\w[\w.-]{0,99}', re.ASCII)
-# A dict from vnic_type to the accepted vif_types.
+# A dict from a port's vnic_type to the vif_types that are accepted for the port.
 _BOUND_AS = {
     DIRECT: ('hw_veb', INFINIBAND, PROFILED),
     MACVTAP: ('hw_veb', PROFILED),
@@ -69,19 +69,17 @@ def models(arch: str) -> tuple[str, ...]:
 
 
 class InterfaceConfigurator:
-    """Configurator of network cards: one <interface> per port, in the order of the server's ports.
+    """Writes the guest's network cards into the domain XML: one <interface> per port, in the order of the ports.
 
     The model is hw_vif_model, by default virtio. A virtio card has one queue for each vCPU if hw:vif_multiqueue_enabled
-    or hw_vif_multiqueue_enabled is set, and packed rings under the same conditions as virtio disks. A port that is a
-    physical function or a function of an InfiniBand card is no <interface>: the guest gets it like other devices of the
-    host.
+    or hw_vif_multiqueue_enabled is set. Physical functions and functions of InfiniBand cards are written as <hostdev>.
     """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
         """Write the guest's network cards.
 
-        Raises InterfaceUnsupported if a port is bound in a way that is not supported, and UnsupportedHardware if QEMU
-        has no such model.
+        Raises InterfaceUnsupported if a port's binding is not supported, and UnsupportedHardware if QEMU does not
+        support the model of the network card.
         """
         cards = [(vif, card(guest, vif)) for vif in guest.instance.vifs]
         domain.devices.extend(found for vif, found in cards if not vif.is_device)
@@ -118,8 +116,7 @@ def _plugged(guest: GuestSpec, vif: Vif) -> InterfaceElement:
         mtu=vif.mtu,
         queues=_queues(guest) if is_virtio else None,
         packed=is_virtio and guest.tuning.packed_ring,
-        # Offloads are off with Open vSwitch in user space (netdev). This switch forwards frames whose checksum was left
-        # to the hardware, so TCP connections would hang.
+        # Open vSwitch in user space (netdev) computes no checksums that the guest left to the card: TCP would hang.
         offloads=not (is_virtio and vif.details.get('datapath_type') == 'netdev'),
     )
 
@@ -155,13 +152,13 @@ def _model(guest: GuestSpec) -> str:
 
 
 def _function(guest: GuestSpec, vif: Vif) -> FunctionInterface | MacvtapInterface | VdpaInterface | PciHostDevice:
-    """Return the card of a port that is a function of a PCI device.
+    """Return the domain's element for a port that is a PCI function of the host.
 
-    The function must be one of those that the server holds for its ports.
+    Raises KilonovaError if the PCI function is not allocated to the server.
     """
     function = guest.functions.get(vif.slot or '')
     if function is None:
-        # ``compute.host.Host.check_devices`` makes the same check for devices that are not ports.
+        # ``compute.host.Host.check_devices`` makes the same check for PCI devices that are not ports.
         raise errors.KilonovaError(
             f'Port {vif.id} is bound to device {vif.slot}, which is not allocated to instance '
             f'{guest.instance.uuid} on this host.'
@@ -203,7 +200,7 @@ def _unusual(vif: Vif) -> str | None:
     if vif.type == VHOST_USER:
         return _amiss(vif)
     if vif.type == ON_INTERFACE and vif.vlan is not None:
-        # A VLAN is refused, because libvirt does not create a VLAN device on the host's interface.
+        # Such a port with a VLAN is refused, because libvirt creates no VLAN device on the host's interface.
         return f'{vif.type} in VLAN {vif.vlan}'
     return None if vif.type in (OVS, _LINUX, _TAP, ON_INTERFACE) else vif.type
 
@@ -211,7 +208,7 @@ def _unusual(vif: Vif) -> str | None:
 def _unprofiled(vif: Vif) -> str | None:
     """Return why a VM-FEX port is not supported, or None if it is supported.
 
-    libvirt sets no VLAN for such a port, because the port profile in the switch contains the VLAN.
+    A VM-FEX port gets its VLAN from the port profile in the switch, not from libvirt.
     """
     profile = vif.details.get('profileid')
     if not (isinstance(profile, str) and profile.isprintable() and 0 < len(profile.encode()) <= _LONGEST_PROFILE):

@@ -20,7 +20,7 @@ from kilonova.virt.libvirt.xml.disks import VolumeDisk
 from kilonova.virt.parts.volumes import LUKS, VolumeUnsupported, why_locked
 
 RBD = 'rbd'
-# Kinds of connection that os-brick makes available as a block device.
+# Kinds of volume connection for which os-brick provides a block device on the host.
 BLOCK = ('fibre_channel', 'iscsi', 'iser', 'lightos', 'local', 'nvmeof', 'scaleio', 'storpool')
 KINDS = (*BLOCK, NFS, RBD)
 _FORMATS = (RAW, QCOW2)
@@ -83,7 +83,7 @@ def disk(guest: GuestSpec, given: GuestVolume, bus: str, target: str) -> VolumeD
 
 
 def origin(given: GuestVolume, settings: GuestSettings) -> str:
-    """Return the volume's source for QEMU on this host as XML: a <disk> with only its type, <source> and <auth>."""
+    """Return XML that says where QEMU on this host finds a volume: a <disk> with only type, <source> and <auth>."""
     type_, source, auth = _source(given, settings)
     return to_text(node('disk', auth, source, type=type_))
 

@@ -1,1 +1,1 @@
-"""Capabilities, options and inventory of a host."""
+"""Data about a host: its capabilities as libvirt reports them, its [libvirt] options, and its inventory."""

@@ -25,11 +25,14 @@ from kilonova.virt.libvirt.domain.guest import X86, DeviceModels
 
 LOG = logging.getLogger(__name__)
 
-# Versions as major * 1000000 + minor * 1000 + micro. _VIRTIO_IOMMU and _ADDRESS_SPACES are the first libvirt versions
-# with a virtio IOMMU and with address widths for guests. _VIRTIO_SOUND are the first libvirt and QEMU versions with
-# virtio sound. _NO_SPEAKER is the first QEMU version that lacks the device libvirt uses for a PC speaker.
+# Versions are written as major * 1000000 + minor * 1000 + micro.
 _NEWEST = 10**9
-_VIRTIO_IOMMU, _ADDRESS_SPACES, _VIRTIO_SOUND, _NO_SPEAKER = 8003000, 8007000, (10004000, 8002000), 7001000
+# The first libvirt versions with a virtio IOMMU, and with a configurable width of guests' physical addresses.
+_VIRTIO_IOMMU, _ADDRESS_SPACES = 8003000, 8007000
+# The first libvirt version and the first QEMU version with virtio sound.
+_VIRTIO_SOUND = 10004000, 8002000
+# The first QEMU version without the PC speaker device that libvirt uses.
+_NO_SPEAKER = 7001000
 
 
 @dataclass(frozen=True)
@@ -46,9 +49,9 @@ class HostCapabilities:
     cells: tuple[HostCell, ...]
     guests: tuple[tuple[str, tuple[str, ...]], ...]
     uuid: str | None = None
-    # {architecture: {machine type: maximum number of vCPUs, or None if libvirt does not report it}}.
+    # {architecture: {machine type: maximum number of vCPUs, or None if libvirt reports no maximum}}.
     machines: Mapping[str, Mapping[str, int | None]] = field(default_factory=dict)
-    # The width of the host's physical addresses, {'mode': 'emulate', 'bits': 46}. None: libvirt does not report it.
+    # The width of the host's physical addresses, {'mode': 'emulate', 'bits': 46}, or None if it is not known.
     address_space: dict[str, Any] | None = None
 
     def supported(self) -> list[list[str]]:
@@ -148,13 +151,13 @@ def of_guests(connection: Connection, arch: str, virt_type: str, machines: set[s
         try:
             text = connection.domain_capabilities(arch, machine, virt_type)
         except libvirt.libvirtError as error:
-            # QEMU builds differ in the machine types that they have, so a machine type without capabilities is skipped.
+            # This build of QEMU does not have the machine type, so the machine type is skipped.
             LOG.debug('No capabilities from libvirt for machine type %s: %s', machine, error)
             continue
         one = parse_guest(text)
         found = one if found is None else found | one
     libvirt_version = connection.libvirt_version()
-    # The test driver's version is not a version of QEMU, so the newest QEMU is assumed.
+    # libvirt's test driver reports no version of QEMU, so the newest QEMU is assumed.
     qemu_version = _NEWEST if connection.is_test else connection.version()
     return replace(
         found if found is not None else usual(arch),
@@ -180,7 +183,7 @@ def device_models(arch: str, libvirt_version: int = _NEWEST, qemu_version: int =
 
 
 def usual(arch: str) -> GuestCapabilities:
-    """Return the capabilities that QEMU packages of all distributions have for guests of an architecture."""
+    """Return the capabilities that QEMU has in every Linux distribution, for guests of an architecture."""
     buses = {'scsi', 'usb', 'virtio'} | ({'ide', 'sata'} if arch in X86 else set())
     models = {'none', 'virtio'} | ({'bochs', 'cirrus', 'qxl', 'vga', 'vmvga'} if arch in X86 else set())
     return GuestCapabilities(

@@ -24,7 +24,7 @@ LOG = logging.getLogger(__name__)
 def lacks(connection: Connection, model: str, arch: str, machine: str | None, virt_type: str) -> str | None:
     """Return why guests on this host can't have a CPU of this model.
 
-    Return None if guests can have it, or if the hypervisor can't tell.
+    Return None if guests can have this CPU, or if the hypervisor does not support the check.
     """
     return lacks_cpu(connection, _bare(arch, model), arch, machine, virt_type)
 
@@ -39,7 +39,9 @@ def features(connection: Connection, arch: str, model: str, more: Iterable[str] 
         text = connection.do(lambda raw: raw.baselineCPU([_bare(arch, model, more)], flags))
     except libvirt.libvirtError as error:
         LOG.info(
-            'Could not read the features of CPU model %s from libvirt; assuming that it has none: %s', model, error
+            'Could not read the features of CPU model %s from libvirt; assuming that it has none: %s',
+            model,
+            error,
         )
         return frozenset()
     return frozenset(
@@ -50,7 +52,7 @@ def features(connection: Connection, arch: str, model: str, more: Iterable[str] 
 
 
 def _bare(arch: str, model: str, more: Iterable[str] = ()) -> str:
-    """Return the XML of a CPU as libvirt describes a host's CPU."""
+    """Return the XML of a CPU model with the features ``more``, in libvirt's format for a host's CPU."""
     return to_text(
         node('cpu', node('arch', arch), node('model', model), *(node('feature', name=name) for name in more))
     )

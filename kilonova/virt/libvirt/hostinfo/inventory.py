@@ -1,4 +1,4 @@
-"""The resources of a host for ``get_available_resource``, and the host's traits."""
+"""The resources and the traits of a host, which the compute service reports to Placement."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kilonova.virt.libvirt.storage.rbd.ceph import PoolSpace
 
 # Image types from which servers can be started, in addition to the image types that all drivers support.
 _KERNEL_IMAGES = ('AKI', 'AMI', 'ARI')
-# Traits of every supported version of QEMU.
+# Traits that every host has, because every supported version of QEMU has these features.
 _ALWAYS = ('COMPUTE_SOCKET_PCI_NUMA_AFFINITY', 'COMPUTE_NET_VIRTIO_PACKED')
 _ADDRESS_SPACES = {'passthrough': 'COMPUTE_ADDRESS_SPACE_PASSTHROUGH', 'emulate': 'COMPUTE_ADDRESS_SPACE_EMULATED'}
 _KNOWN = frozenset(os_traits.get_traits())
@@ -85,7 +85,7 @@ def traits(
 ) -> set[str]:
     """Return the traits of the host, except those of devices.
 
-    ``address_spaces`` are the ways to set the guests' address width: 'passthrough', 'emulate'.
+    ``address_spaces`` are the values of hw:maxphysaddr_mode that the host supports: 'passthrough', 'emulate'.
     """
     arch = capabilities.arch.upper()
     is_pc = arch in ('X86_64', 'I686')
@@ -115,5 +115,5 @@ def traits(
         found.add('COMPUTE_SECURITY_UEFI_SECURE_BOOT')
     if any(cell.siblings for cell in cells(connection, capabilities)):
         found.add('HW_CPU_HYPERTHREADING')
-    # Placement refuses the whole list if it does not know one of the traits.
+    # Unknown traits are left out: Placement would refuse the whole list because of one of them.
     return {name for name in found if name in _KNOWN}

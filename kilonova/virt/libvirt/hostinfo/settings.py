@@ -1,4 +1,4 @@
-"""Reader of the [libvirt] options: checks the values and converts them to the settings for configurators of domains."""
+"""Check the [libvirt] options and convert them to GuestSettings, from which the domain XML of guests is made."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kilonova.virt.libvirt.storage import files
 from kilonova.virt.parts.host import DriverMisconfigured
 
 DEFAULT_URI = 'qemu:///system'
-# This file exists if all control groups are of version 2.
+# A file that exists only if all control groups (cgroups) of the host are of version 2.
 CONTROLLERS = '/sys/fs/cgroup/cgroup.controllers'
 _CACHED = frozenset({'file', 'block', 'network'})
 _CACHE_MODES = frozenset({'default', 'none', 'writethrough', 'writeback', 'directsync', 'unsafe'})
@@ -40,7 +40,7 @@ def read(
     guests: GuestCapabilities | None = None,
     features_of: Callable[[str], frozenset[str]] = lambda model: frozenset(),
 ) -> GuestSettings:
-    """Return the settings of this host's guests from configuration and capabilities.
+    """Return the settings of this host's guests, made from the [libvirt] options and the host's capabilities.
 
     ``cells`` are the host's NUMA cells, ``offer`` the CPUs that servers may use, ``guests`` the capabilities of guests,
     and ``features_of`` returns the features of a CPU model. Raises DriverMisconfigured if an option is invalid or the
@@ -95,16 +95,16 @@ def read(
 def control_groups() -> int:
     """Return the version of the control groups with which libvirt limits guests.
 
-    The version is 1 if only a part of the control groups is of version 2.
+    The result is 1 if only some of the control groups are of version 2.
     """
     return 2 if os.path.exists(CONTROLLERS) else 1
 
 
 def address_spaces(settings: GuestSettings) -> frozenset[str]:
-    """Return the ways in which the width of guests' physical addresses can be set: 'emulate' and 'passthrough'.
+    """Return the values of hw:maxphysaddr_mode that this host supports: 'emulate' and 'passthrough'.
 
-    With 'passthrough' a guest has the host's own width, which requires a cpu_mode that gives it the host's own CPU. The
-    result is empty with cpu_mode none.
+    They say how the width of a guest's physical addresses is set. With 'passthrough' a guest has the host's own width,
+    so it needs a cpu_mode with the host's own CPU. With cpu_mode none the result is empty.
     """
     mode = settings.guest_cpu_mode
     if mode == 'none':
@@ -153,7 +153,7 @@ def _spice_options(spice: cfg.ConfigOpts.GroupAttr) -> dict[str, str]:
 
 
 def machine_types(conf: cfg.ConfigOpts, arch: str) -> set[str]:
-    """Return the machine types that guests may have here: those that Nova's images use, and the configured ones."""
+    """Return the usual machine types of guests of an architecture, and those that [libvirt]hw_machine_type names."""
     known = {'x86_64': {'pc', 'q35'}, 'i686': {'pc', 'q35'}}.get(arch, {MACHINES.get(arch, 'virt')})
     return known | {machine for name, machine in _machines(conf.libvirt.hw_machine_type or []).items() if name == arch}
 
@@ -184,7 +184,10 @@ def _serial_number(source: str, capabilities: HostCapabilities) -> str | None:
 
 
 def _cache_modes(pairs: list[str]) -> dict[str, str]:
-    """Return a dict from kind of disk to cache mode. Kinds that the driver does not use are ignored."""
+    """Return the option [libvirt]disk_cachemodes as a dict from kind of disk (file, block, network) to cache mode.
+
+    Other kinds of disks are ignored. Raises DriverMisconfigured if a cache mode is unknown.
+    """
     found: dict[str, str] = {}
     for pair in pairs:
         kind, _, mode = pair.partition('=')

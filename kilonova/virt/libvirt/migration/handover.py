@@ -74,19 +74,18 @@ class TestDriverMigration:
                 place.put([one.path], there, lambda count: None)
         told(_numbers(total, total))
         is_paused = guest.power_state() == PowerState.PAUSED
-        # The persistent definition is used, because only this definition has the devices that were plugged in while the
-        # guest ran.
+        # The test driver adds a hot-plugged device only to the persistent definition, so this definition is sent.
         definition = guest.call('XMLDesc', libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE)
         xml = rewritten(definition, path, there, offer)
         files.write_whole(os.path.join(there, HANDED_OVER), json.dumps({'xml': xml, 'paused': is_paused}))
         guest.destroy()
 
     def has_arrived(self, uuid: str) -> bool:
-        """Return True if the guest's XML is in this host's directory of the server."""
+        """Return True if the source has written the guest's XML into the server's directory on this host."""
         return os.path.exists(self._disks.directory(uuid).file(HANDED_OVER))
 
     def forget(self, uuid: str) -> None:
-        """Delete, on the destination, the file that an undone migration may have left on shared storage."""
+        """Delete the file with the guest's XML that an earlier migration to this host may have left."""
         files.remove(self._disks.directory(uuid).file(HANDED_OVER))
 
     def take(self, uuid: str) -> Guest | None:

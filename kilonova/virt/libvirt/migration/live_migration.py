@@ -1,12 +1,12 @@
-"""Live migration: libvirt transfers memory and disks, this file starts the migration, follows it and ends it.
+"""Live migration: libvirt transfers memory and disks, and this module starts the migration, follows it and ends it.
 
-The source's libvirtd communicates directly with the destination's (peer to peer). A compute that is restarted in the
-meantime therefore finds the running job, or finds its result in the state of the domain on source and destination.
-Disks that are not on shared storage are copied whole, into empty files that the destination has made. Files that never
-change, such as a config drive, are copied before. Volumes are not copied: they are connected to the two hosts during
-the migration.
+The two libvirt daemons do the transfer without the compute service (peer to peer). A compute service that is restarted
+during a migration finds the running job, or sees its result in the state of the domain on source and destination.
+Disks that are not on shared storage are copied into empty files that the destination has made. Files that QEMU does not
+write, such as a config drive, are copied before the migration. Volumes are not copied: they are connected to the two
+hosts during the migration.
 
-Libvirt's test driver cannot migrate, so ``handover`` simulates it.
+Libvirt's test driver cannot migrate, so ``handover`` simulates migrations for it.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class LibvirtLiveMigrations:
             'machine': os_type.get('machine') if os_type is not None else None,
             'mdevs': mdevs,
             'volumes': [volume for one in domain.iterfind('devices/disk') if (volume := VOLUMES.name(one))],
-            # The value is None for a CPU without a model. Such a CPU is the host's own, and libvirt itself compares it.
+            # None for a CPU without a model, which is the host's own CPU. libvirt checks such a CPU itself.
             'cpu': ElementTree.tostring(cpu, encoding='unicode')
             if cpu is not None and cpu.find('model') is not None
             else None,
@@ -131,12 +131,12 @@ class LibvirtLiveMigrations:
 
     @translated
     def offer(self, instance: objects.Instance, guest: LiveGuest, block: bool | None, over_commit: bool) -> LiveOffer:
-        """Check whether the guest can be migrated to this host, and return the conditions. Called on the destination.
+        """Check whether the guest can be migrated to this host, and return the data for it. Called on the destination.
 
-        ``guest`` is the description that the source returned. ``block`` says whether the disks must be copied; with
-        None they are copied if the hosts share no storage. With ``over_commit``, the free space must suffice for the
-        used space of the disks, otherwise for their full size. Raises errors.MigrationPreCheckError if CPU, storage or
-        free space do not fit.
+        ``guest`` is the source's description of the guest. ``block`` says whether the disks must be copied; with None
+        they are copied if the hosts share no storage. If they are copied, the free space must suffice for their full
+        size, or with ``over_commit`` only for their used size. Raises errors.MigrationPreCheckError if this host's CPU,
+        storage or free space is not suitable.
         """
         mine = self._mover.offer()
         is_shared = guest['storage_id'] == mine['storage_id'] and guest['host'] != mine['host']
@@ -150,8 +150,7 @@ class LibvirtLiveMigrations:
             raise errors.MigrationPreCheckError(
                 reason='its disks are in a Ceph pool: Block migration can not be used with shared storage.'
             )
-        # A guest without disk files needs neither a copy nor shared storage, so the requested value of ``block`` is
-        # ignored.
+        # Without disk files nothing is copied, so the requested value of ``block`` is ignored.
         if block is None or all(one['format'] == RBD for one in guest['disks']):
             block = not is_shared
         if block and is_shared:
@@ -236,7 +235,7 @@ class LibvirtLiveMigrations:
         coming = self._volumes.coming(instance)
         self._domains.prepare_devices(pci_devices)
         self._domains.forget_if_made(instance.uuid)
-        # Ports that are PCI functions are plugged after the guest has arrived.
+        # Plug all ports except PCI functions, which can only be plugged after the guest has arrived.
         self._domains.plugs.renew(instance, [vif for vif in instance.vifs if not vif.is_function])
         self._handover.forget(instance.uuid)
         if offer['block']:
@@ -269,10 +268,9 @@ class LibvirtLiveMigrations:
 
     @translated
     def has_arrived(self, instance: objects.Instance) -> bool:
-        """Return True if the guest has arrived on this host, the destination.
+        """Return True if the guest already runs on this host, the destination of its migration.
 
-        A guest with post-copy has arrived when it is switched to post-copy, although a part of its memory is still
-        missing.
+        After the switch to post-copy it runs here although a part of its memory is still missing.
         """
         guest = self._libvirt.find(instance.uuid)
         if guest is None:
@@ -283,8 +281,8 @@ class LibvirtLiveMigrations:
     def receive(self, instance: objects.Instance) -> None:
         """Complete the migration on the destination: define the guest that has arrived and take over its disks.
 
-        If the post-copy failed and a part of the guest's memory is missing, the guest is stopped here, so that it can
-        be started anew from its disks.
+        If a part of the guest's memory is missing because the post-copy failed, the guest is stopped. It can then be
+        started from its disks.
         """
         guest = self._libvirt.find(instance.uuid)
         if guest is None and self._libvirt.is_test:
@@ -365,12 +363,11 @@ class LibvirtLiveMigrations:
         if copied:
             flags |= libvirt.VIR_MIGRATE_NON_SHARED_DISK
             parameters[libvirt.VIR_MIGRATE_PARAM_MIGRATE_DISKS] = copied
-        # A paused guest stays paused at the destination. With post-copy, the guest on the source is paused only because
-        # it already runs at the destination, so it must not be paused at the destination.
+        # A paused guest stays paused at the destination.
+        # After a switch to post-copy, the guest is paused only on the source: it already runs at the destination.
         if guest.power_state() == PowerState.PAUSED and not migration_job.has_switched(guest):
             flags |= libvirt.VIR_MIGRATE_PAUSED
-        # Devices of the host cannot fetch memory that has not arrived yet, so a guest with such devices has no
-        # post-copy.
+        # A guest with devices of the host cannot use post-copy: the devices cannot wait for memory that is missing.
         return MigrationTarget(
             offer['host'], offer['uri'], parameters, flags, post_copy=not of_host(ElementTree.fromstring(live))
         )
@@ -427,8 +424,7 @@ class LibvirtLiveMigrations:
         volume stays connected.
         """
         guest = self._libvirt.find(instance.uuid)
-        # Wait for the rest of the guest's memory. With post-copy it is still being transferred, although the guest
-        # already runs at the destination.
+        # With post-copy, the guest already runs at the destination. Wait until the rest of its memory is transferred.
         while guest is not None and not self._libvirt.is_test and migration_job.outgoing(guest) is not None:
             time.sleep(LOOK)
         with self._volumes.given_back(instance, instance.volumes):

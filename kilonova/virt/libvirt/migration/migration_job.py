@@ -28,9 +28,9 @@ from kilonova.virt.parts.live_migrations import LivePlace, PlacedOffer
 
 LOG = logging.getLogger(__name__)
 
-# Pairs of state and reason of a guest whose post-copy failed. A guest on the source has _BROKEN_HERE, and a guest on
-# the destination has one of _BROKEN.
+# libvirt's (state, reason) of a guest on the source if its post-copy failed.
 _BROKEN_HERE = libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED
+# The possible (state, reason) of the same guest on the destination.
 _BROKEN = (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_POSTCOPY_FAILED), _BROKEN_HERE
 _POST_COPIED = libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_POSTCOPY
 # Flag to continue a failed post-copy (VIR_MIGRATE_POSTCOPY_RESUME, since libvirt 8.5).
@@ -112,8 +112,7 @@ def _job(guest: Guest) -> dict[str, int] | None:
         found = _stats(guest)
     except libvirt.libvirtError as error:
         if error.get_error_code() == libvirt.VIR_ERR_OPERATION_UNSUPPORTED:
-            # libvirt returns this error for a guest that is being migrated to this host, because only the source has
-            # statistics.
+            # This error means that the guest is being migrated to this host. Only the source has statistics then.
             return {'operation': libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_IN}
         if error.get_error_code() not in (*_GONE, libvirt.VIR_ERR_NO_SUPPORT):
             raise
@@ -129,16 +128,16 @@ def outgoing(guest: Guest) -> dict[str, int] | None:
     job = _job(guest)
     if job is None or job.get('operation') != libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_OUT:
         return None
-    # libvirt keeps the job of a failed post-copy, so that it can be continued.
+    # libvirt keeps the job of a failed post-copy for a later continuation, but the migration is not running.
     if state(guest) == _BROKEN_HERE:
         return None
     return job
 
 
 def has_arrived(guest: Guest) -> bool:
-    """Return True if a guest that was migrated to this host has arrived.
+    """Return True if a guest that is being migrated to this host already runs here.
 
-    A guest with post-copy has arrived when it is switched to post-copy, although a part of its memory is still missing.
+    After the switch to post-copy it runs here although a part of its memory is still missing.
     """
     if state(guest) == _POST_COPIED or is_broken(guest):
         return True
@@ -154,22 +153,22 @@ def has_gone(guest: Guest | None) -> bool:
 
 
 def has_switched(guest: Guest) -> bool:
-    """Return True if the guest runs at the destination while a part of its memory is still here."""
+    """Return True if the guest already runs at the destination while a part of its memory is still on this host."""
     return state(guest) in ((libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY), _BROKEN_HERE)
 
 
 def is_broken(guest: Guest) -> bool:
-    """Return True if the guest came to this host by post-copy and a part of its memory is missing."""
+    """Return True if the guest was migrated to this host, but its post-copy failed: a part of its memory is missing."""
     return state(guest) in _BROKEN
 
 
 def switch(guest: Guest) -> PostCopy:
-    """Switch the guest's migration to post-copy, so that it runs at the destination at once."""
+    """Switch the guest's migration to post-copy, so that the guest runs at the destination at once."""
     try:
         guest.call('migrateStartPostCopy', 0)
     except libvirt.libvirtError as error:
-        # The errors differ only in their text: libvirt's text if the migration was begun without the post-copy flag,
-        # and QEMU's text if it is too early ("Postcopy must be started after migration has been started").
+        # Two causes have the same error code. An error text with VIR_MIGRATE_POSTCOPY means: begun without the flag.
+        # QEMU's text "Postcopy must be started after migration has been started" means: too early.
         known = error.get_error_code() in _GONE or 'postcopy' in str(error).lower()
         if known and 'VIR_MIGRATE_POSTCOPY' not in str(error):
             return PostCopy.TOO_EARLY
@@ -179,12 +178,12 @@ def switch(guest: Guest) -> PostCopy:
 
 
 def is_unknown(error: Exception) -> bool:
-    """Return True if the error means that the destination no longer has the guest, because its QEMU died."""
+    """Return True if the error means that the guest's QEMU at the destination has died."""
     return isinstance(error, libvirt.libvirtError) and error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN
 
 
 def refuses_post_copy(error: Exception) -> bool:
-    """Return True if the text of QEMU's error says that the destination does not support post-copy."""
+    """Return True if the error's text means that the destination does not support post-copy."""
     return 'postcopy' in str(error).lower()
 
 
@@ -206,7 +205,7 @@ def is_held(guest: Guest) -> bool:
 
 
 def was_held(guest: Guest) -> bool:
-    """Return True if the guest was paused by a user's request, or in order to force a migration to complete."""
+    """Return True if the guest is paused because a user requested it or because its migration is forced to complete."""
     return state(guest) == (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER)
 
 
@@ -222,7 +221,7 @@ def abort(guest: Guest) -> None:
 def lacks_cpu(connection: Connection, cpu: str, arch: str, machine: str | None, virt_type: str) -> str | None:
     """Return why guests on this host can't have the CPU that the XML ``cpu`` describes.
 
-    Return None if guests can have it, or if the hypervisor can't tell.
+    Return None if guests can have this CPU, or if the hypervisor does not support the comparison of CPUs.
     """
     try:
         connection.do(
@@ -231,7 +230,7 @@ def lacks_cpu(connection: Connection, cpu: str, arch: str, machine: str | None, 
             )
         )
     except libvirt.libvirtError as error:
-        # A CPU model that this libvirt does not know, because it is newer, causes an error, too.
+        # libvirt also raises an error if the CPU model is unknown to this version of libvirt.
         if error.get_error_code() not in (libvirt.VIR_ERR_NO_SUPPORT, libvirt.VIR_ERR_OPERATION_UNSUPPORTED):
             return str(error)
         LOG.info('This hypervisor does not support CPU comparison; assuming that the CPU is compatible: %s', error)
@@ -251,10 +250,9 @@ def xml(guest: Guest, inactive: bool = False) -> str:
 def rewritten(text: str, path: str, there: str, offer: PlacedOffer) -> str:
     """Return the domain's XML for the destination.
 
-    Paths in the directory ``path`` are changed to the directory ``there``. Backing files are left out, because the disk
-    files at the destination name them. ``offer`` gives the listen addresses of consoles, the host CPUs and memory, the
-    devices and the volumes at the destination. Raises MigrationError if the destination has no counterpart of a device
-    or volume.
+    The directory ``path`` in file names is replaced by ``there``. Backing files are left out, because libvirt reads
+    their names from the disk files. ``offer`` has what the guest gets at the destination: listen addresses of consoles,
+    host CPUs and memory, devices and volumes. Raises MigrationError if a device or volume has no replacement in it.
     """
     domain = ElementTree.fromstring(text)
     below = path + os.sep
@@ -281,7 +279,7 @@ def rewritten(text: str, path: str, there: str, offer: PlacedOffer) -> str:
 
 
 def _put(domain: ElementTree.Element, place: LivePlace) -> None:
-    """Set the host CPUs and the host memory of a domain.
+    """Set in a domain's XML which CPUs and which memory of the destination the guest uses.
 
     The CPUs and NUMA cells that the guest sees are not changed.
     """
@@ -297,10 +295,10 @@ def _put(domain: ElementTree.Element, place: LivePlace) -> None:
 
 
 def _exchange(domain: ElementTree.Element, hostdevs: Mapping[str, str]) -> None:
-    """Replace the devices of the source host in a domain by devices of the destination.
+    """Replace the source host's devices in a domain's XML by devices of the destination.
 
-    ``hostdevs`` is a dict from the address or uuid of a device to that of its replacement. The guest sees the same
-    devices at the same addresses. Raises MigrationError if the destination has no replacement for a device.
+    ``hostdevs`` is a dict from the address or uuid of a device to that of its replacement. The addresses at which the
+    guest sees the devices are not changed. Raises MigrationError if a device has no replacement.
     """
     for old, element in of_host(domain).items():
         if old not in hostdevs:

@@ -2,12 +2,12 @@
 
     transfers = Transfers(conf)
     transfers.carry(guest, way, told)          # returns when the guest has arrived, whichever process began it
-    transfers.hasten(guest)                    # meanwhile: force completion, by post-copy or by pausing the guest
+    transfers.hasten(guest)                    # force completion, by post-copy or by pausing the guest
 
 With post-copy a guest runs at the destination before all its memory has arrived, and QEMU fetches a page when the guest
-accesses it. From this switch on neither source nor destination has the complete guest. A connection that breaks is
-therefore opened again. If that fails, the guest's state is lost, and the guest starts anew from its disks at the
-destination.
+accesses it. From the switch to post-copy on, neither host has the guest's complete memory. If the connection breaks
+then, this module opens it again. If that fails, the running guest is lost, and the server is started from its disks at
+the destination.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LOG = logging.getLogger(__name__)
 
 # Seconds between two checks of a migration, at the beginning and later.
 LOOK, LATER = 0.1, 1.0
-# The time limit of a migration grows with the size of the guest. A smaller guest counts as this number of GiB.
+# Time limits grow with the size of the guest in GiB. A smaller guest counts as a guest of this size.
 LEAST_GIB = 2
 # Seconds after which a failed post-copy that cannot be continued is given up.
 MENDING = 60.0
@@ -43,9 +43,9 @@ _NUMBERS = ('memory_total', 'memory_processed', 'memory_remaining', 'disk_total'
 
 @dataclass(frozen=True)
 class MigrationTarget:
-    """The destination of a guest: libvirt's URI there, and parameters and flags for libvirt's migration call.
+    """The destination of a guest: the URI of its libvirt, and parameters and flags for libvirt's migration call.
 
-    The parameters and flags of this host's options are added to the call. ``post_copy`` is True if the guest may run at
+    More parameters and flags follow from the options of the source host. ``post_copy`` is True if the guest may run at
     the destination before all its memory has arrived.
     """
 
@@ -73,7 +73,7 @@ class Transfers:
             options.live_migration_downtime_steps,
             options.live_migration_downtime_delay,
         )
-        # Uuids of guests whose migration is to be forced to complete as soon as possible.
+        # Uuids of guests whose migration must be forced to complete as soon as their disks are copied.
         self._in_haste: set[str] = set()
 
     def carry(self, guest: Guest, way: MigrationTarget, told: LiveTold) -> None:
@@ -108,10 +108,10 @@ class Transfers:
         )
 
     def _flags(self, post_copy: bool) -> int:
-        """Return the flags for TLS, and for post-copy or auto-converge.
+        """Return libvirt's flags for TLS, and for post-copy or auto-converge.
 
-        With post-copy a migration completes whatever the guest writes, so the guest need not be slowed down
-        (auto-converge).
+        Auto-converge slows a guest down that writes faster than its memory is transferred. With post-copy the migration
+        completes anyway, so auto-converge is not switched on.
         """
         flags = libvirt.VIR_MIGRATE_TLS if self._with_tls else 0
         if post_copy:
@@ -126,9 +126,9 @@ class Transfers:
     def _follow(self, guest: Guest, told: LiveTold, call: migration_job.MigrationCall | None) -> None:
         since, pause, watch = time.monotonic(), LOOK, _Watch()
         while True:
-            is_over = call is None or call.ended  # read before the job, because the call may end in between
+            is_over = call is None or call.ended  # read first: the call may end while the statistics are read
             job = watch.read(guest)
-            # If the statistics cannot be read, the migration is assumed to run as long as the call lasts.
+            # Without statistics, the migration is assumed to run until the libvirt call ends.
             if job is None and is_over and (watch.unread is None or call is not None):
                 break
             if watch.unread is not None and call is None and watch.blind > 2 * BLIND:
@@ -176,10 +176,10 @@ class Transfers:
     # -- completing a migration -----------------------------------------------------------------------
 
     def hasten(self, guest: Guest) -> bool:
-        """Force the migration to complete: switch it to post-copy, or pause the guest until it has arrived.
+        """Force the migration to complete: switch it to post-copy, or pause the guest until its memory is transferred.
 
-        Return False if the guest's disks are still being copied. In this case the thread that supervises the migration
-        tries again.
+        Return False if the disks are still being copied, which is too early for post-copy. In this case the thread that
+        supervises the migration calls this method again.
         """
         self._in_haste.discard(guest.uuid)
         if guest.power_state() == PowerState.PAUSED:
@@ -203,10 +203,7 @@ class Transfers:
         return True
 
     def _mend(self, guest: Guest, way: MigrationTarget) -> None:
-        """Continue a migration whose post-copy failed, for at most MENDING seconds.
-
-        The time is limited because libvirt may hang meanwhile.
-        """
+        """Try to continue a migration whose post-copy failed, for at most MENDING seconds."""
         call, pause, until = None, LATER, time.monotonic() + MENDING
         while migration_job.has_switched(guest) and time.monotonic() < until:
             if call is None or call.ended:
@@ -239,11 +236,11 @@ class _Watch:
     """The state of the supervision of one migration.
 
     Attributes:
-        reason: Why the migration is aborted.
+        reason: Why the migration must be aborted, or None.
         downtime: The downtime set last, in milliseconds.
         hastened: True if the migration was forced to complete.
         unread: Why the statistics could not be read at the last check. None if they were read.
-        blind: Seconds since the statistics could be read last.
+        blind: Number of seconds since the statistics were read successfully.
     """
 
     reason: Exception | None = None
@@ -254,10 +251,10 @@ class _Watch:
     _since: float = 0
 
     def read(self, guest: Guest) -> dict[str, int] | None:
-        """Return the statistics of the migration.
+        """Return the statistics of the migration, or None if no migration is running.
 
-        Return None if no migration is running, or if the statistics cannot be read. In the second case ``unread`` is
-        the error. After BLIND seconds without statistics, ``reason`` is set, and the migration is aborted.
+        Also return None if the statistics cannot be read, and store the error in ``unread``. After BLIND seconds
+        without statistics, store it in ``reason`` as well, which makes the caller abort the migration.
         """
         try:
             job = migration_job.outgoing(guest)

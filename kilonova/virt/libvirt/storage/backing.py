@@ -1,10 +1,10 @@
 """The backing chain of a volume that is a file, for a guest that is off: read the chain, and merge files of it.
 
     look('/mnt/…/volume-1.s2', 'qcow2')     # [Link('/mnt/…/volume-1.s2', 'qcow2'), Link('/mnt/…/volume-1', 'raw')]
-    merge(links, Merge('volume-1.s1', 'volume-1'), check)
+    merge(links, Merge('volume-1.s1', 'volume-1'), check)   # writes the data of volume-1.s1 into volume-1
 
-The guest writes to the first file of the chain. Each file gets the data that it lacks from the next file. If a program
-is interrupted, the next call completes its work. The guest sees the same data at any moment.
+The guest writes to the first file of the chain. What a file does not contain is read from the next file of the chain.
+A merge does not change the data that the guest sees. A merge that was interrupted is completed when it is called again.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def look(path: str, format_: str) -> list[Link]:
 
 
 def merge(links: list[Link], wanted: Merge, check: Check) -> None:
-    """Merge files of a chain as ``wanted`` says (see ``parts.volume_snapshots.Merge``).
+    """Merge files of a backing chain.
 
-    If ``wanted.into`` is None, the first file of the chain receives the data of the files below it, down to
-    ``wanted.file``, which becomes its backing file. If ``wanted.file`` is None, too, the first file has no backing file
-    afterwards. If ``wanted.into`` is a file, it receives the data of ``wanted.file``, and replaces ``wanted.file`` as a
-    backing file. Raises CommandFailed if qemu-img fails, and whatever ``check()`` raises.
+    If ``wanted.into`` is a file name, the data of ``wanted.file`` are written into that file, and ``wanted.file``
+    leaves the chain. If ``wanted.into`` is None, the data are merged into the first file of the chain: those of all
+    files between it and ``wanted.file``, or of all other files if ``wanted.file`` is None, too. Raises CommandFailed if
+    qemu-img fails, and whatever ``check()`` raises.
     """
     by_name = {link.name: number for number, link in enumerate(links)}
     if wanted.into is None:
@@ -62,6 +62,7 @@ def merge(links: list[Link], wanted: Merge, check: Check) -> None:
 def commit(link: Link, check: Check) -> None:
     """Write the data of a file into its backing file, with ``qemu-img commit``.
 
-    Raises CommandFailed if qemu-img fails, and whatever ``check()`` raises.
+    ``check`` is called again and again meanwhile. Raises CommandFailed if qemu-img fails, and whatever ``check()``
+    raises.
     """
     command.watched(check, 'qemu-img', 'commit', '-q', '-d', '-f', link.format, link.path)

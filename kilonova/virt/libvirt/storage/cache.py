@@ -107,8 +107,7 @@ class ImageCache:
         now = self._now()
         for name in sorted(os.listdir(self.directory)) if now is not None else ():
             path = os.path.join(self.directory, name)
-            # A file that an interrupted download left is deleted by its age, too. The lock of its image is held
-            # meanwhile.
+            # The lock keeps a file of a download that is going on. Files that an interrupted download left are deleted.
             with self._locks.hold(name.removesuffix('.part').removesuffix('.converted').removesuffix('.new')):
                 if name in used:
                     active.append(path)

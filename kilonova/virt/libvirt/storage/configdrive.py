@@ -105,8 +105,8 @@ def build(path: str, tree: dict[str, bytes], format_: Format) -> None:
     this case.
     """
     aside = f'{path}.new'
-    # Only the file's owner may ever read the drive, because it may contain the admin password. A file that an earlier
-    # try left would keep its permissions, so it is deleted first.
+    # The drive may contain the admin password, so only the file's owner may read it.
+    # A file that an earlier try left is deleted, because it might have other permissions.
     files.remove(aside)
     scratch = tempfile.mkdtemp(prefix='.configdrive-', dir=os.path.dirname(path))
     try:

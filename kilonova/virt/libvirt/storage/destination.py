@@ -24,8 +24,7 @@ from kilonova.virt.libvirt.storage import disk, files, layers, ssh
 from kilonova.virt.libvirt.storage.instance import COMING, InstanceDirectory
 from kilonova.virt.parts.moves import MoveOffer
 
-# A function that gets the number of bytes transferred since its last call. An exception that it raises ends the
-# transfer.
+# Called with the number of bytes transferred since the last call. An exception that it raises ends the transfer.
 Going = Callable[[int], None]
 
 
@@ -48,7 +47,7 @@ class MoveDestination(Protocol):
         """Return True if the complete copy of this move is at the destination."""
 
     def begin(self, move: str) -> None:
-        """Prepare the directory for the copy: empty, or with the files that an earlier try of the same move brought."""
+        """Prepare the directory for the copy. Keep files that an earlier try of the same move brought."""
 
     def put(self, paths: Sequence[str], directory: str, going: Going) -> None:
         """Copy files into a directory. Holes of sparse files are preserved."""
@@ -66,7 +65,7 @@ class MoveDestination(Protocol):
         """Rename the complete copy to the server's directory. A directory that has this name already is replaced."""
 
     def discard(self, move: str) -> list[str]:
-        """Delete the directories that this move brought, and return their paths."""
+        """Delete the server's directories that this move made at the destination, and return their paths."""
 
 
 def of(offer: MoveOffer, uuid: str, here: str, instances_path: str, transport: ssh.FileTransport) -> MoveDestination:
@@ -122,8 +121,7 @@ class Local:
     def put_base(self, path: str, target: str, move: str, going: Going) -> None:
         """Copy a base file with cp to a temporary name and rename it."""
         os.makedirs(os.path.dirname(target), exist_ok=True)
-        # The temporary name contains the id of the move, because the destination may be downloading the same image at
-        # this moment.
+        # The name contains the move's id, so it differs from the temporary name of a download of the same image.
         aside = f'{target}.{move}'
         try:
             command.watched(lambda: going(0), 'cp', '--sparse=always', '--', path, aside)

@@ -25,9 +25,9 @@ GIB = 1 << 30
 MIB = 1 << 20
 _BLOCK = 4096
 QCOW2 = b'QFI\xfb'
-# The longest name of a backing file in bytes, and the layout of a qcow2 header: magic, version, offset and length of
-# the backing file's name, cluster bits, virtual size.
+# The longest name of a backing file that qcow2 allows, in bytes.
 _LONGEST_NAME = 1023
+# Layout of a qcow2 header: magic, version, offset and length of the backing file's name, cluster bits, virtual size.
 _HEADER = struct.Struct('>4sIQIIQ')
 
 
@@ -68,8 +68,8 @@ def look(path: str, format_: str) -> DiskFile:
         backing = None
         if offset:
             stream.seek(offset)
-            # A backing file without a directory is in the disk's directory. At most 1023 bytes of its name are read,
-            # because a guest may have written the length, and a valid name is not longer.
+            # The length in the header is not trusted, because the guest may have written it.
+            # A relative path of the backing file begins at the disk's directory.
             backing = os.path.join(os.path.dirname(path), os.fsdecode(stream.read(min(length, _LONGEST_NAME))))
     return DiskFile('qcow2', size, backing)
 
@@ -88,7 +88,8 @@ def reads_from(path: str) -> str | None:
 def look_at_base(path: str) -> BaseFile:
     """Return the format and the virtual size of a cached image, read from its header.
 
-    The cache contains only qcow2 and raw files, and no raw file with a qcow2 header, so detection is safe.
+    The format can safely be detected from the header, because the cache contains only qcow2 files and raw files
+    without a qcow2 header.
     """
     with open(path, 'rb') as stream:
         format_ = 'qcow2' if stream.read(4) == QCOW2 else 'raw'
@@ -169,7 +170,7 @@ def create_copy(path: str, base: BaseFile, size: int) -> None:
 def _aside(path: str) -> str:
     """Return the temporary name under which a file is made, after deleting a leftover file of that name.
 
-    A leftover file is deleted because it would keep its mode.
+    A leftover file is deleted because it would keep its old permissions.
     """
     aside = f'{path}.new'
     files.remove(aside)
@@ -183,7 +184,7 @@ def as_raw(path: str, format_: str) -> int:
     """
     if format_ == 'raw':
         return files.used(path)
-    # The size as qcow2 is measured, because for a raw target qemu-img measure counts holes, too.
+    # Measure the size as qcow2: for a raw target, qemu-img measure would count holes of the file as data.
     found = json.loads(command.run('qemu-img', 'measure', '--output=json', '-O', 'qcow2', '-f', format_, path))
     return int(found['required'])
 

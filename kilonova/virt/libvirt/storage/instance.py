@@ -43,8 +43,7 @@ RBD = 'rbd'
 INFO, ASKED, OWNER, TAKEN = 'disk.info', 'disk.asked', 'owner', 'taken_from'
 KERNEL, RAMDISK = 'kernel', 'ramdisk'
 DOMAIN_XML, CONSOLE, MOVE = 'libvirt.xml', 'console.log', 'move.json'
-# Suffixes of a server's two other directories: one with the originals that a move keeps, and one for an incomplete copy
-# that is being received.
+# Suffixes of two more directories of a server: KEPT has the original disks during a move, COMING an incomplete copy.
 KEPT, COMING = '_resize', '_incoming'
 # The number of bytes that are read at the end of the console log.
 CONSOLE_LIMIT = 100 * 1024

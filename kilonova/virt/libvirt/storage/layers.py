@@ -21,24 +21,24 @@ from kilonova.virt.libvirt.storage.instance import ASKED, CONFIG, CONSOLE, INFO,
 _PREFIX = 'layer.'
 # If a disk has this many layers, they are merged into one file at the next move.
 MOST = 8
-# Files that a move copies instead of linking them, because they are small or the guest does not write them.
+# Small files that a move copies to the new directory. For all other files it makes links.
 _COPIED = frozenset({ASKED, CONSOLE})
 
 
 def origin(name: str) -> str:
-    """Return the name of the disk that a layer belongs to. The name of any other file is returned unchanged."""
+    """Return the name of the disk that a layer belongs to. Return any other name unchanged."""
     return name.split('.', 2)[2] if name.startswith(_PREFIX) else name
 
 
 def is_layer(name: str) -> bool:
-    """Return True if this is the file name of a layer."""
+    """Return True if the file name is that of a layer (see the module)."""
     return name.startswith(_PREFIX)
 
 
 def lay(kept: InstanceDirectory, coming: InstanceDirectory, move: str, left_behind: frozenset[str]) -> None:
-    """Fill the empty directory ``coming`` with overlays of the disks in ``kept`` and with links to its files.
+    """Fill the empty directory ``coming`` with overlays of the disks in ``kept`` and links to the files in ``kept``.
 
-    The guest writes to the overlays in ``coming``. The data that it had before the move remain unchanged in ``kept``.
+    The guest will write to the overlays in ``coming``, so the files in ``kept`` stay as they were before the move.
     Files with a name in ``left_behind`` are left out.
     """
     if sum(map(is_layer, kept.formats())) >= MOST:

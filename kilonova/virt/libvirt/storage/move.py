@@ -34,8 +34,7 @@ from kilonova.virt.parts.moves import DiskInfo, MoveOffer, Progress
 
 LOG = logging.getLogger(__name__)
 
-# Files that are not copied to the destination. Swap is made anew there. The files that record the move and the owner
-# are only valid for the directory that contains them.
+# Files that are not copied to the destination: the destination makes its own swap, and its own records of the move.
 _LEFT_BEHIND = frozenset({SWAP, MOVE, OWNER})
 
 
@@ -77,8 +76,8 @@ class DiskMover:
     def offer(self) -> MoveOffer:
         """Return the address at which this host, as the destination, receives disks.
 
-        The result also has the ids of the machine, its boot, its storage and this compute's run, with which the source
-        checks that it can write to this storage, and a new id for the move.
+        The result also has a new id for the move, and the ids of the machine, of its boot, of its storage and of this
+        run of the compute service. With these ids the source finds out whether it uses the same storage.
         """
         offer: MoveOffer = {
             'host': self.host,
@@ -105,8 +104,7 @@ class DiskMover:
         """
         old = instance.flavor
         source = self._source(instance.uuid)
-        # The volume that a server boots from has a size of its own, so a flavor with a smaller root_gb does not shrink
-        # it.
+        # A flavor with a smaller root_gb does not shrink the root disk of a server that boots from a volume.
         shrinks = not instance.is_from_volume and flavor.root_gb < old.root_gb
         if shrinks or flavor.ephemeral_gb < wishes.ephemeral_gb(source.asked(), old):
             raise errors.ResizeError(reason='Unable to resize disk down.')
@@ -115,7 +113,7 @@ class DiskMover:
         size = found[DISK].virtual_size if DISK in found else 0
         if DISK in pooled:
             size = self._pool.size(image_of(instance.uuid, DISK)) or 0
-        # The disk of a flavor without root_gb has the image's size, so the size of the disk itself is compared as well.
+        # If the old flavor had no root_gb, the disk has the size of the image, so the disk's own size is compared, too.
         if flavor.root_gb and flavor.root_gb * disk.GIB < size:
             raise errors.ResizeError(reason='Unable to resize disk down.')
         place = self.destination(dest, instance.uuid)
@@ -196,9 +194,9 @@ class DiskMover:
         try:
             found = place.discard(dest['move'])
         except command.CommandFailed as error:
-            # This is no error, because the destination deletes the copy itself when it undoes its part of the move.
+            # Only warn: when the destination undoes its part of the move, it deletes the copy itself.
             LOG.warning(
-                'Host %s may still have a copy of the disks of server %s; it deletes the copy when it undoes '
+                'Host %s may still have a copy of the disks of server %s; the host deletes the copy when it undoes '
                 'its part of the move: %s',
                 dest['host'],
                 uuid,
@@ -220,7 +218,7 @@ class DiskMover:
             return kept
         if current.exists() and current.is_of(self.host):
             if kept.exists():
-                LOG.warning('Removing %s: it was left by another move', kept.path, instance_uuid=uuid)
+                LOG.warning('Removing %s, which another move of this server left behind', kept.path, instance_uuid=uuid)
                 self._let_go(kept, current)
             current.mark_move(move)
             os.rename(current.path, kept.path)
@@ -244,8 +242,8 @@ class DiskMover:
         """
         layers.join(kept)
         for name, found in kept.disks().items():
-            # An ephemeral or swap disk reads from a formatted empty disk that each host makes itself. The bytes of this
-            # file differ between hosts, so the disk is made independent of the file before it is copied.
+            # The empty formatted base file has other bytes on each host, so this disk must not depend on it after the
+            # move.
             if found.backing and is_blank(found.backing):
                 disk.flatten(kept.file(name), [found.backing])
         paths = [kept.file(name) for name in kept.carried(_LEFT_BEHIND)]
@@ -282,16 +280,16 @@ class DiskMover:
         self._forget(current, kept)
         if kept.exists() and current.exists():
             layers.adopt(kept, current)
-            # The move was within one host or on shared storage. The current directory has the only disks now, so it is
-            # no longer marked as a copy.
+            # The directory now has the server's only disks, so the mark that it is a copy is deleted.
             if current.move() == kept.move():
                 current.unmark_move()
         files.remove_tree(kept.path)
 
     def is_aside(self, uuid: str) -> bool:
-        """Return True if <uuid>_resize has the originals, and <uuid> is missing or is the copy that the same move made.
+        """Return True if the server's original disks are in <uuid>_resize, where a move keeps them.
 
-        The result is False if another move left <uuid>_resize behind and did not make the directory <uuid>.
+        Return False if <uuid>_resize is only a leftover: then the directory <uuid> exists, and another move or no move
+        made it.
         """
         kept, current = self._directories(uuid)
         return (
@@ -325,10 +323,10 @@ class DiskMover:
     # -- on the destination --------------------------------------------------------------------------
 
     def discard(self, uuid: str, same_host: bool) -> None:
-        """Delete, as the destination, the copy of the disks that arrived.
+        """Delete the copy of the disks that a move brought to this host.
 
-        Three directories are never deleted: one with the only copy of a server's disks, one that no move has made, and
-        one of another host.
+        A directory is not deleted if it has the only copy of the server's disks, if no move made it, or if it belongs
+        to another host.
         """
         coming = InstanceDirectory(self.instances_path, uuid, COMING)
         if coming.is_of(self.host):
@@ -356,7 +354,7 @@ class DiskMover:
 
 
 def _lasting(uuid: str, directory: InstanceDirectory) -> list[str]:
-    """Return the names of the images in the pool whose content must be restored when a server's move is reverted."""
+    """Return the names of a server's images in the pool that get their old content back if its move is reverted."""
     return [image_of(uuid, name) for name in directory.pooled() if name not in _LEFT_BEHIND]
 
 

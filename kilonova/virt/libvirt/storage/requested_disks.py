@@ -25,7 +25,7 @@ class RequestedDisk:
     """The user's request for one disk. A field that is None was not requested.
 
     ``size`` is in GiB for an ephemeral disk and in MiB for swap. ``flavor_swap`` is the swap size of the flavor at the
-    time of the request. If the server's flavor has another swap size later, the requested size is no longer used.
+    time of the request. After a resize to a flavor with another swap size, the requested swap size is ignored.
     """
 
     size: int | None = None

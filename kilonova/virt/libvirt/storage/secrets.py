@@ -63,10 +63,10 @@ class LibvirtSecrets:
         return passphrase
 
     def forget(self, volume_id: str) -> None:
-        """Delete the secret of a volume. Do nothing if there is none.
+        """Delete the secret of a volume. Do nothing if the volume has no secret.
 
-        If libvirt does not answer, only a warning is logged: a libvirtd that was restarted has no secrets, and
-        otherwise ``clear`` deletes the secret later.
+        If libvirt does not answer, only a warning is logged. The secret is lost when libvirtd is restarted. If libvirtd
+        is not restarted, ``clear`` deletes the secret at the next start of this compute service.
         """
         if self._libvirt.is_test:
             return
@@ -74,7 +74,7 @@ class LibvirtSecrets:
             self._libvirt.do(lambda connection: connection.secretLookupByUUIDString(volume_id).undefine())
         except HypervisorUnavailable as error:
             LOG.warning(
-                'Could not delete the libvirt secret of volume %s; it is deleted when the service is restarted: %s',
+                'Could not delete the libvirt secret of volume %s; the next start of this service deletes it: %s',
                 volume_id,
                 error,
             )
@@ -103,8 +103,8 @@ class LibvirtSecrets:
         try:
             left = set(self._libvirt.do(ours))
         except (HypervisorUnavailable, libvirt.libvirtError) as error:
-            # This is no error, because a host may have no virtsecretd. If no part of libvirt answers, the next call of
-            # libvirt raises the error.
+            # Only warn: a host may run without virtsecretd, libvirt's daemon for secrets. Other calls of libvirt still
+            # work.
             LOG.warning(
                 'Could not list the secrets of libvirt; guests of this host cannot have encrypted volumes: %s', error
             )
@@ -112,5 +112,5 @@ class LibvirtSecrets:
         for guest in self._libvirt.guests() if left else ():
             left.difference_update(targets(guest.xml()))
         for volume_id in left:
-            LOG.info('Deleting the libvirt secret of volume %s, which no guest has', volume_id)
+            LOG.info('Deleting the libvirt secret of volume %s, because no guest uses the volume', volume_id)
             self.forget(volume_id)

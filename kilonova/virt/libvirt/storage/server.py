@@ -94,7 +94,7 @@ class ServerDisks(DiskPlaces):
         return self.guest_disks(instance.uuid, wanted, asked)
 
     def root_bytes(self, uuid: str) -> int:
-        """Return the maximum size in bytes of one file with the data of the root disk and of its backing files."""
+        """Return the maximum size in bytes of the root disk if it is written to one file without a backing file."""
         directory = self.directory(uuid)
         if DISK in directory.pooled():
             return self.pool.used(image_of(uuid, DISK))
@@ -205,7 +205,7 @@ class ServerDisks(DiskPlaces):
         directory = self.directory(instance.uuid)
         formats, kept = directory.formats(), directory.asked()
         for name, size in ((DISK, instance.flavor.root_gb), (EPHEMERAL, instance.flavor.ephemeral_gb)):
-            # An ephemeral disk with a requested size keeps this size.
+            # An ephemeral disk whose size the user requested keeps this size, whatever the flavor says.
             if name in formats and size and not (name == EPHEMERAL and name in kept):
                 if formats[name] == RBD:
                     self.pool.grow(image_of(instance.uuid, name), size * disk.GIB)
@@ -213,8 +213,8 @@ class ServerDisks(DiskPlaces):
                     disk.grow(directory.file(name), formats[name], size * disk.GIB)
         self.renew_swap(instance, image_meta)
         for name, found in directory.disks().items():
-            # The copy of a disk that a move made is sparse, so its space is reserved again. A layer, the file of an
-            # earlier move that an overlay reads from, is not written any more and needs no space.
+            # The move copied the disks as sparse files, so their disk space is reserved again.
+            # Layers (see layers.py) are only read, so no space is reserved for them.
             if name != CONFIG and not layers.is_layer(name):
                 self.allocate(directory.file(name), found.virtual_size)
 
@@ -234,8 +234,9 @@ class ServerDisks(DiskPlaces):
         """Make again the kernel, the ramdisk and the base files that a guest needs to start, if they were deleted.
 
         An image has the same content whenever it is fetched, and swap contains nothing that the guest needs later. The
-        base file of an ephemeral disk cannot be made again: another formatting has other bytes, which do not fit the
-        blocks that the guest has written. Raises GuestFailed with the file's name if such a base file is missing.
+        base file of an ephemeral disk cannot be made again: formatting a new file gives other bytes, which do
+        not fit the blocks that the guest has written. Raises GuestFailed with the file's name if such a base file is
+        missing.
         """
         directory = self.directory(instance.uuid)
         self._add_kernels(instance, directory)
@@ -324,7 +325,10 @@ class ServerDisks(DiskPlaces):
             make(self.directory(uuid).file(name), base, base.virtual_size)
 
     def _begin_disk(self, uuid: str, name: str) -> None:
-        """Delete the old disk of this name if only one of the old and the new disk is an image in the pool."""
+        """Delete the old disk of this name if the new disk does not replace it.
+
+        One of the two is a file then, and the other an image in the Ceph pool.
+        """
         was = self.directory(uuid).formats().get(name)
         if was is not None and (was == RBD) != (self.format == RBD):
             self.drop(uuid, name)
@@ -360,8 +364,8 @@ class ServerDisks(DiskPlaces):
             disk.allocate(path, size)
 
     def _image(self, instance: objects.Instance, image_meta: ImageMeta, most: int | None = None) -> disk.BaseFile:
-        # The image may differ from the one that the server was created from: a shelved server is built from the image
-        # of its root disk.
+        # Unshelving builds the server from a snapshot of its root disk, not from the image that instance.image_ref
+        # names.
         return self._cache.image(image_meta.get('id') or instance.image_ref, image_meta, self._download, most)
 
 
@@ -394,7 +398,7 @@ def _bases_in_use(path: str, bases: str) -> set[str]:
     for directory in directories:
         if directory == bases:
             continue
-        # A server may be deleted during this loop. Its disks read from no base file any more.
+        # The server of this directory may just have been deleted. Then the directory is missing and is skipped.
         with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
             for entry in entries:
                 if entry.is_file(follow_symlinks=False):

@@ -33,8 +33,7 @@ from kilonova.virt.parts.moves import MoveOffer
 LOG = logging.getLogger(__name__)
 T = TypeVar('T')
 
-# BLOCK is the number of bytes that one ssh process sends. PIECE is the number of bytes that are read and written at
-# once.
+# BLOCK: number of bytes that one ssh process sends. PIECE: number of bytes in one read or write.
 BLOCK, PIECE = 256 << 20, 1 << 20
 # The ssh command. ssh sends a keepalive message every 5 seconds, and ends after 3 unanswered messages.
 _SSH = (
@@ -52,8 +51,7 @@ _SSH = (
     '-o',
     'ServerAliveCountMax=3',
 )
-# Time limit in seconds for ``check``, which runs before the guest is stopped. The check may hang because of a start
-# file of the user's shell or a network file system at the destination.
+# Time limit in seconds for ``check``, which may hang, for example because of a network file system.
 _CHECKED_WITHIN = 60.0
 # Seconds before each retry after the connection was cut.
 _PAUSES = (1.0, 2.0, 5.0, 10.0, 20.0)
@@ -75,8 +73,7 @@ _TRUNCATE = 'umask 077; truncate -s "$2" "$1"'
 _HEAD = 'if [ -e "$1" ]; then head -c 4 "$1" | od -An -tx1; fi'
 _SUM = 'sha256sum < "$1"'
 _DIRECTORY = 'mkdir -p "$1"'
-# _MOVE and _END do nothing if the rename was done before, because they are run again if only the answer to the first
-# run was lost.
+# _MOVE and _END may run twice, if the answer to the first run was lost. The second run finds the rename done.
 _MOVE = 'if [ -e "$1" ]; then mv "$1" "$2"; fi'
 _END = (
     'if [ -e "$1" ]; then rm -rf "$2_del" && if [ -e "$2" ]; then mv "$2" "$2_del"; fi && mv "$1" "$2" && '
@@ -254,8 +251,7 @@ class Remote:
 
     def _by_blocks(self, path: str, target: str, going: Callable[[int], None]) -> None:
         size = os.path.getsize(path)
-        # An earlier try may have sent a part of the file, from its beginning on. The last block of this part may be
-        # incomplete, so it is sent again.
+        # An earlier try may have sent the first blocks of the file. Its last block may be incomplete and is sent again.
         there = int(self._run(_SIZE, target) or 0)
         begin = size if there == size else there // BLOCK * BLOCK
         with open(path, 'rb', buffering=0) as stream:
@@ -268,8 +264,8 @@ class Remote:
 
     def _block(self, stream: IO[bytes], start: int, length: int, target: str, going: Callable[[int], None]) -> None:
         sent = 0
-        # The pipe to the program is created here and written without os.write, because eventlet's os.write is not made
-        # for native threads.
+        # The pipe is written without os.write, because eventlet replaces os.write with a version for green threads
+        # only.
         reads, writes = os.pipe()
         pipe = io.FileIO(writes, 'wb')
         # stderr is written to a file, because no thread reads a pipe during the transfer.
@@ -302,7 +298,8 @@ class Remote:
             except BaseException:
                 process.kill()
                 process.wait()
-                # The block is sent again or the transfer is given up, so its bytes are not counted.
+                # Subtract the bytes of the incomplete block: the block is sent again, or the whole transfer is given
+                # up.
                 with contextlib.suppress(Exception):
                     going(-sent)
                 raise
@@ -324,8 +321,7 @@ class _Pace:
 def _move(source: int, target: io.FileIO, offset: int, count: int) -> None:
     """Write one piece of a file to a pipe completely."""
     data = os.pread(source, count, offset)
-    # The source file may have become shorter. The missing bytes are sent as zeros, and the copy gets its size at the
-    # end.
+    # If the source file has become shorter, the missing bytes are sent as zeros.
     data = data.ljust(count, b'\0')
     view = memoryview(data)
     while view:

@@ -42,12 +42,11 @@ class HostVolumes:
 
     def __init__(self, connection: Connection, host: LibvirtHost, bricks: Bricks, secrets: LibvirtSecrets) -> None:
         self._libvirt, self._host, self._bricks, self._secrets = connection, host, bricks, secrets
-        # {volume id: uuids of the servers that the volume is connected for}, and {volume id: path of the volume on this
-        # host}.
+        # Volume id -> uuids of the servers for which the volume is connected.
         self._users: dict[str, set[str]] = defaultdict(set)
+        # Volume id -> path of the volume on this host.
         self._paths: dict[str, str | None] = {}
-        # Lock for volumes that several servers may have (multiattach). While a volume is being connected for one
-        # server, no other server's disconnect may check whether the volume is still used.
+        # Held while a multiattach volume is connected for one server, so that no other server disconnects it meanwhile.
         self._shared = threading.Lock()
 
     def check(self, wanted: Iterable[AttachedVolume]) -> None:
@@ -103,7 +102,7 @@ class HostVolumes:
     def _open(self, volume: AttachedVolume) -> str | None:
         """Connect a volume and store its secret for QEMU.
 
-        Return its path on this host, or None if QEMU connects to it.
+        Return the volume's path on this host, or None if QEMU itself connects to the volume over the network.
         """
         passphrase = self._secrets.keep(volume)
         try:
@@ -208,7 +207,7 @@ class HostVolumes:
 
 
 def _attached(wanted: Iterable[AttachedVolume]) -> list[AttachedVolume]:
-    """Return the volumes that are attached to a host. The others are only reserved."""
+    """Return those of the given volumes that are attached to a host. The others are only reserved for a server."""
     return [volume for volume in wanted if volume.kind is not None]
 
 

@@ -32,9 +32,9 @@ LOG = logging.getLogger(__name__)
 
 # The program by which os-brick gets root rights if no privsep helper is configured.
 _ROOT = 'sudo'
-# _MOST_TEXT is the maximum length of an error text, in characters. _SECRETS are the keys of connection values that are
-# passed to programs as arguments, and that therefore appear in the library's errors.
+# The maximum length of an error text, in characters.
 _MOST_TEXT = 1000
+# Secret keys of a volume's connection. os-brick passes their values as program arguments, so its errors contain them.
 _SECRETS = ('auth_password', 'discovery_auth_password', 'keyring')
 # cryptsetup prints where the data of a LUKS device begin, in sectors of 512 bytes.
 _OFFSET, _SECTOR = re.compile(r'Payload offset:\s+(\d+)'), 512
@@ -48,8 +48,7 @@ class Bricks:
         self._library: tuple[Any, tuple[type[Exception], ...]] | None = None
         # Two threads that import the library at the same time could see a module that is only partly initialized.
         self._loading = threading.Lock()
-        # The properties of this host as os-brick returned them. They are cached, because os-brick starts several
-        # programs to read them.
+        # The properties of this host, cached because os-brick starts several programs to read them.
         self._connector: dict[str, Any] | None = None
 
     def connector(self) -> dict[str, Any]:
@@ -241,8 +240,7 @@ def _load(conf: cfg.ConfigOpts) -> tuple[Any, tuple[type[Exception], ...]]:
             context.set_client_mode(False)
         elif conf.privsep_osbrick.helper_command:
             cfg.CONF.set_override('helper_command', conf.privsep_osbrick.helper_command, 'privsep_osbrick')
-    # The exception types that os-brick raises. Some of them mean that a connection lacks a value that its kind needs,
-    # or that volumes of a kind cannot grow.
+    # The exception types that os-brick raises. It has no common base class for them.
     return connector, (
         exception.BrickException,
         processutils.ProcessExecutionError,

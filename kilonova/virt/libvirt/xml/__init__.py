@@ -1,1 +1,1 @@
-"""Typed elements of a domain's XML."""
+"""Classes for the elements of a domain's XML."""

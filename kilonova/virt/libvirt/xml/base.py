@@ -1,11 +1,11 @@
-"""Typed elements of a domain's XML: dataclasses with a method that returns the element.
+"""Elements of a domain's XML: each is a dataclass with a method that returns the XML.
 
     node('source', file='/x/disk')                       # <source file="/x/disk"/>
     node('vcpu', '8', cpuset=None)                       # <vcpu>8</vcpu>
     node('os', node('type', 'hvm', arch='x86_64'))       # nested
 
 Attributes and children that are None are left out. This file has the domain, its CPUs and its memory. The elements
-below <devices> are in the files ``disks``, ``interfaces`` and ``devices``. The configurators in ``virt.libvirt.domain``
+below <devices> are in the files ``disks``, ``interfaces`` and ``devices``. The classes in ``virt.libvirt.domain``
 create the elements.
 """
 
@@ -21,7 +21,8 @@ Element = ElementTree.Element
 def node(tag: str, *children: Element | str | None, **attributes: str | int | None) -> Element:
     """Return an XML element with children and attributes.
 
-    A child that is a str becomes the element's text. A trailing underscore of attribute names is removed.
+    A child that is a str becomes the element's text. A trailing underscore of an attribute's name is removed, so that
+    Python keywords can be used (``class_``).
     """
     element = Element(tag, {name.rstrip('_'): str(value) for name, value in attributes.items() if value is not None})
     for child in children:
@@ -44,7 +45,7 @@ def to_text(element: Element) -> str:
 
 
 class Device(Protocol):
-    """An element below <devices>."""
+    """A device of a guest: an element below <devices> in the domain's XML."""
 
     def element(self) -> Element:
         """Return the XML element."""
@@ -58,7 +59,7 @@ class MemoryBacking:
         pages: A dict from the number of a guest's NUMA cell to the size of its large pages in KiB.
         locked: True if the host must not swap the memory out.
         unshared: True if the host must not merge pages with equal pages of other guests.
-        mapped: True if other processes may map the memory. Memory of small pages is a file (memfd) in this case.
+        mapped: True if other processes may map the memory. For this, memory of small pages is made from a memfd file.
     """
 
     pages: dict[int, int] = field(default_factory=dict)
@@ -258,8 +259,7 @@ class Os:
 
     def _firmware(self) -> tuple[Element, ...]:
         if not self.secure_boot:
-            # Secure boot is switched off explicitly, because libvirt could otherwise select a firmware with secure
-            # boot.
+            # Without this element, libvirt might select a firmware with secure boot.
             return (node('firmware', node('feature', enabled='no', name='secure-boot')),)
         return (
             node(

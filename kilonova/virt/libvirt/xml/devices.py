@@ -12,7 +12,7 @@ from kilonova.virt.libvirt.xml.base import Element, node
 class Controller:
     """A bus controller of a type and model.
 
-    A companion controller has the ``index`` of its main controller, and ``start`` is the first port that it serves.
+    An additional (companion) USB controller has the ``index`` of its main controller. ``start`` is its first port.
     """
 
     type: str
@@ -111,8 +111,7 @@ class Graphics:
     secure: bool = False
     settings: tuple[tuple[str, str], ...] = ()
 
-    # A dict from the element of a setting to the attribute with its value. Other elements have the attribute
-    # 'compression'.
+    # The attribute that has a setting's value, by element. For elements that are not listed: 'compression'.
     ATTRIBUTES: ClassVar[dict[str, str]] = {'streaming': 'mode'}
 
     def element(self) -> Element:

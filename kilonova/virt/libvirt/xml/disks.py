@@ -1,4 +1,4 @@
-"""Elements of a domain's disks. See ``xml.base`` for how the elements are used."""
+"""The <disk> elements of a domain's XML."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from kilonova.virt.libvirt.xml.base import Element, node, on
 class FileDisk:
     """A disk or a CD that is a file of the host.
 
-    ``limits`` is a dict from the names of elements of <iotune> to their values. ``boots`` is True if the guest boots
-    from this disk; in this case <os> names no boot device. ``packed`` switches on virtio's packed rings.
+    ``limits`` is a dict from I/O limit (an element of <iotune>) to its value. ``boots`` is True if the guest boots from
+    this disk. ``packed`` switches on virtio's packed rings.
     """
 
     path: str
@@ -75,8 +75,8 @@ class PoolDisk(FileDisk):
 class VolumeDisk:
     """A disk that is a volume of the volume service, identified by its ``id``.
 
-    ``type`` is file, block or network, and ``source`` and ``auth`` are the elements for this type. ``shareable`` is
-    True if other guests may have the volume, too. ``boots`` has the same meaning as in ``FileDisk``.
+    ``type`` is file, block or network, and ``source`` and ``auth`` are the XML elements for this type. ``shareable`` is
+    True if other guests may have the volume, too. ``boots`` is True if the guest boots from the volume.
     """
 
     id: str

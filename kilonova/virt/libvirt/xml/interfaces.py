@@ -1,4 +1,4 @@
-"""Elements of a domain's network cards. See ``xml.base`` for how the elements are used."""
+"""The <interface> elements of a domain's XML, for the guest's network cards."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class InterfaceElement:
     """A network card that libvirt connects to a bridge of the host.
 
     Attributes:
-        bridge: The bridge. None if an agent on the host connects the card's device.
-        device: The name of the card's device on the host.
+        bridge: The bridge. None if an agent on the host connects the card instead.
+            device: The name of the card's tap device on the host.
         ovs_port: The id of the port in Open vSwitch, if the bridge belongs to Open vSwitch.
         offloads: True if host and guest may leave checksums and the splitting of large packets to each other.
     """
@@ -55,8 +55,8 @@ class InterfaceElement:
 class SocketInterface:
     """A virtio card that is connected to a switch in user space by a socket (``path``).
 
-    The switch reads and writes the guest's memory. ``mode`` is QEMU's role: as 'server' it creates the socket, as
-    'client' it connects to it. No MTU is set, because libvirt would search for a device on the host to set it there.
+    The switch reads and writes the guest's memory. ``mode`` is 'server' if QEMU creates the socket, or
+    'client' if QEMU connects to the socket. The element sets no MTU, because the host has no device for the card.
     """
 
     mac: str
@@ -82,8 +82,8 @@ class SocketInterface:
 class FunctionInterface:
     """A network card that is a PCI function of the host, which the guest gets as a whole.
 
-    The host sets the card's MAC address and VLAN. If ``profile`` is set, the physical switch applies the VLAN of this
-    port profile instead.
+    The host sets the card's MAC address and VLAN. If ``profile`` is set, the host sets no VLAN: the physical switch
+    uses the VLAN of this port profile.
     """
 
     mac: str
@@ -121,7 +121,7 @@ class FunctionInterface:
 class MacvtapInterface:
     """A network card that is a macvtap device on ``device``, an interface of the host.
 
-    In ``mode`` passthrough the card uses the interface exclusively. libvirt chooses the name of the macvtap device.
+    With ``mode`` 'passthrough', no other macvtap device can use the interface. libvirt chooses the device's name.
     """
 
     mac: str
@@ -150,10 +150,9 @@ def _profile(profile: str | None) -> Element | None:
 
 @dataclass
 class VdpaInterface:
-    """A virtio card whose queues are served by a function of the host (vDPA). ``path`` is its vhost-vdpa device file.
+    """A virtio card whose queues are served by a PCI function of the host (vDPA).
 
-    libvirt permits QEMU to lock as much memory as the card needs, in the same way as for devices that are passed
-    through.
+    ``path`` is the function's vhost-vdpa device file.
     """
 
     mac: str

@@ -1,1 +1,1 @@
-"""Ports that the host itself connects to its Open vSwitch."""
+"""Ports that the compute service itself connects to Open vSwitch on this host."""

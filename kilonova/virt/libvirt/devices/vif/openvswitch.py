@@ -5,9 +5,9 @@
     switch.plug(vif, uuid)                      # raises InterfaceFailed; the port may be partly plugged then
     switch.unplug(vif, uuid)                    # does nothing if the port is not plugged
 
-A second call of plug regards a partly plugged port as complete, so callers must unplug such a port first. The
-library is loaded when the first such port is used, because loading costs a third of a second of CPU. It keeps its
-settings in oslo.config's global object, which no other code of Kilonova reads.
+os-vif does not complete a partly plugged port when ``plug`` is called again, so callers must unplug the port first. The
+library is loaded when the first port needs it, because loading costs a third of a second of CPU. It keeps its settings
+in oslo.config's global object, which no other code of Kilonova reads.
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ from kilonova.errors import shortened
 from kilonova.objects.vif import Plug, Vif
 from kilonova.virt.parts.guests import InterfaceFailed
 
-# Time limit in seconds for a connection to Open vSwitch's database. The connection is tested because os-vif without a
-# connection waits for a long time and then reports ports as unplugged that still exist.
+# Time limit in seconds for a test connection to Open vSwitch's database.
 _REACHED = 5
 # The maximum length of an error text, in characters.
 _MOST_TEXT = 1000
-# A function that is called with a port and its server, as os-vif objects.
+# The type of os_vif.plug and os_vif.unplug. The arguments are a port and its server, as os-vif objects.
 Act = Callable[[Any, Any], None]
-# The function that plugs, the function that unplugs, and the exception types that they raise.
+# os_vif.plug, os_vif.unplug, and the exception types that they raise.
 Library = tuple[Act, Act, tuple[type[Exception], ...]]
 
 
@@ -48,7 +47,8 @@ class OpenVSwitch:
     def check(self, vif: Vif) -> None:
         """Check that Open vSwitch's database accepts a connection.
 
-        Raises InterfaceFailed if it accepts none within 5 s.
+        Without a connection, os-vif would wait for a long time. Raises InterfaceFailed if no connection can be made
+        within 5 s.
         """
         database: str = self._conf.os_vif_ovs.ovsdb_connection
         try:
@@ -98,7 +98,7 @@ def _load(conf: cfg.ConfigOpts) -> Library:
         from os_vif import exception
         from vif_plug_ovs import privsep
         from vif_plug_ovs.ovs import OvsPlugin
-    # The options are set here, because the library reads them only once, when it is initialized.
+    # Set the options before os-vif is initialized, because os-vif reads them only then.
     cfg.CONF.register_opts(OvsPlugin.CONFIG_OPTS, group='os_vif_ovs')
     for name, value in conf.os_vif_ovs.items():
         cfg.CONF.set_override(name, value, 'os_vif_ovs')
@@ -108,12 +108,12 @@ def _load(conf: cfg.ConfigOpts) -> Library:
         privsep.vif_plug.set_client_mode(False)
     elif conf.vif_plug_ovs_privileged.helper_command:
         cfg.CONF.set_override('helper_command', conf.vif_plug_ovs_privileged.helper_command, 'vif_plug_ovs_privileged')
-    # The library raises ValueError if a port's binding has values that it does not accept.
+    # os-vif raises ValueError if a port's binding has a value that os-vif does not accept.
     return os_vif.plug, os_vif.unplug, (exception.ExceptionBase, ValueError)
 
 
 def _reach(database: str) -> None:
-    """Open a connection to the database once, to test the database.
+    """Open and close a connection to Open vSwitch's database, to test whether the database accepts connections.
 
     Raises OSError if the database accepts no connection, and ValueError if ``database`` is not a valid address.
     """

@@ -7,13 +7,12 @@
     plugs.remove(instance.uuid, [vif.id])       # the guest has released this port
     plugs.remove(instance.uuid)                 # the guest no longer exists
 
-Each port is recorded before it is plugged, in one file per server in ``state_path``/plugged. Because of this record,
-the port is unplugged in the way in which it was plugged, whatever ports the server has by then, and even if its guest
-was never created. An incomplete plug is undone before the port is plugged again. A host without such ports writes no
-file.
+Each port is recorded before it is plugged, in one file per server in ``state_path``/plugged. The record has all values
+that are needed to unplug the port, so a port can be unplugged even if the server has lost it. If a plug was
+interrupted, the port is unplugged before it is plugged again.
 
-When the representor of a PCI function is to be unplugged, the function may already belong to another server. One file
-per function records its present server, and the representor is unplugged only for this server.
+A PCI function may already belong to another server when its representor is to be unplugged for its former server. One
+file per function therefore records its present server, and the representor is unplugged only for that server.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ Known = dict[str, tuple[Vif, bool]]
 
 
 class Plugs:
-    """The ports that one host has connected itself."""
+    """The ports that the compute service of one host has plugged itself, before libvirt started the guests."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._path, self._switch = os.path.join(conf.state_path, _DIRECTORY), OpenVSwitch(conf)
@@ -49,8 +48,8 @@ class Plugs:
     def renew(self, instance: objects.Instance, vifs: Iterable[Vif]) -> None:
         """Plug these ports of a server whose guest is not running, so that the guest can start.
 
-        Ports that were plugged in another way or that the server no longer has are unplugged. Raises InterfaceFailed if
-        a port cannot be plugged.
+        Before that, the server's recorded ports that are not in ``vifs``, or that have another binding there, are
+        unplugged. Raises InterfaceFailed if a port cannot be plugged.
         """
         wanted = list(vifs)
         self.retain(instance.uuid, wanted)
@@ -58,9 +57,9 @@ class Plugs:
             self.add(instance, vif)
 
     def retain(self, uuid: str, vifs: Iterable[Vif]) -> None:
-        """Unplug the ports that were plugged in another way than ``vifs`` need, or that the server no longer has.
+        """Unplug the server's recorded ports that are not in ``vifs`` or that ``vifs`` has with another binding.
 
-        The server's guest must not be running.
+        ``vifs`` are the ports that the server has now. The server's guest must not be running.
         """
         wanted = {vif.id: _form(vif) for vif in vifs}
         self.remove(uuid, [name for name, (vif, _whole) in self._known(uuid).items() if _form(vif) != wanted.get(name)])
@@ -115,7 +114,7 @@ class Plugs:
             files.remove(self._owner(vif))
 
     def clear(self, there: Callable[[str], bool]) -> None:
-        """Unplug the ports of all servers for which ``there(uuid)`` returns False."""
+        """Unplug the ports of all servers that are no longer on this host. ``there(uuid)`` returns False for them."""
         for name in sorted(os.listdir(self._path)) if os.path.isdir(self._path) else ():
             uuid, kind = os.path.splitext(name)
             if kind == _KIND and not there(uuid):
@@ -128,8 +127,7 @@ class Plugs:
         except FileNotFoundError:
             return {}
         except ValueError as error:
-            # The file is damaged, because the host lost power while the file was written. The ports' devices no longer
-            # exist after a power failure.
+            # The host lost power while the file was written. The ports' devices do not exist after a power failure.
             LOG.error(
                 'Could not read %s; the ports that it records are not removed from Open vSwitch: %s',
                 self._file(uuid),

@@ -29,17 +29,16 @@ from kilonova.virt.parts.host import DriverMisconfigured
 LOG = logging.getLogger(__name__)
 
 T = TypeVar('T')
-# SILENT, SHORT and LONG are time limits in seconds. SILENT is for one answer of an object store (OSD) within a command,
-# SHORT for a command that only queries or writes metadata, and LONG for a command that transfers data.
-SILENT, SHORT, LONG = 60, 120, 6 * 3600
+# Time limit in seconds for one answer of an object store (OSD).
+SILENT = 60
+# Time limits in seconds for a command that only reads or writes metadata, and for a command that transfers data.
+SHORT, LONG = 120, 6 * 3600
 # Seconds for which the cluster's monitors and the free space of the pool are cached.
 _HOLDS = 30.0
 NAME = re.compile(r'[A-Za-z0-9_.][A-Za-z0-9_.-]*')
-# The accepted characters of the path of Ceph's configuration file. The others have a meaning in QEMU's name of an
-# image.
+# The path of Ceph's configuration file must not contain characters with a meaning in QEMU's names of Ceph images.
 _PATH = re.compile(r'[^:@\\=]*')
-# Exit codes of a command that took too long. rbd exits with an errno value. The program timeout exits with 124 if it
-# ended the command, and with 137 if it killed the command.
+# Exit codes of a command that took too long: an errno value from rbd, 124 or 137 from the program ``timeout``.
 _TIMED_OUT = errno.ETIMEDOUT, 124, 137
 # Texts of errors that have the exit code ENOENT but do not mean that an image is missing.
 _NOT_OF_THE_IMAGE = ('error opening pool', 'error opening default pool')

@@ -216,6 +216,6 @@ class DiskPlaces:
             remove_tree(directory.path)
 
     def _of_host(self, uuid: str, host: str) -> dict[str, RbdImageOwner]:
-        """Return the complete disks in the pool that belong to a host."""
+        """Return a server's complete disks in the pool that belong to ``host``: a dict from name to owner record."""
         owners = {name: self.pool.owner(image_of(uuid, name)) for name in self.pool.images_of(uuid)}
         return {name: owner for name, owner in owners.items() if owner is not None and owner.host == host}

@@ -2,11 +2,11 @@
 
     pool = RbdPool(conf)
     pool.put('UUID_disk', path, 16 << 30)            # or: pool.clone('UUID_disk', pool.parent(image_id, url), 16 << 30)
-    pool.own('UUID_disk', 'gpu1', RequestedDisk())            # it is complete now and belongs to that host
-    pool.keep('UUID_disk', move)                     # a move begins; pool.go_back(…) or pool.forget(…) ends it
+    pool.own('UUID_disk', 'gpu1', RequestedDisk())   # record that the image is complete and belongs to host gpu1
+        pool.keep('UUID_disk', move)                     # a snapshot, so that pool.go_back can undo the move
     pool.remove('UUID_disk')
 
-A host deletes no image that is recorded as another host's, because the server may already run on that host. All methods
+A host never deletes an image that belongs to another host, because the server may already run on that host. All methods
 that call Ceph raise errors.Unanswered if Ceph does not answer.
 """
 
@@ -168,7 +168,9 @@ class RbdPool:
                     raise errors.Unanswered(
                         who='Ceph', reason=f'{self.path(image)} is still open in a client'
                     ) from error
-            LOG.warning('%s is still open in a client; %d more attempts to delete it', self.path(image), left)
+            LOG.warning(
+                'Ceph image %s is still open in a client; %d more attempts to delete it', self.path(image), left
+            )
             left -= 1
             time.sleep(self._interval)
 
