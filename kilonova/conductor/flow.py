@@ -79,7 +79,7 @@ class Flow(Generic[OutputsT]):
                     self._undo_attempt(work)
                 work.check()
                 step = self.steps[work.position]
-                work.at(work.position, step.name)
+                work.at(work.position, step)
                 try:
                     step.do(work)
                     work.done(step)
@@ -169,7 +169,7 @@ class Flow(Generic[OutputsT]):
             for position, step in reversed(list(enumerate(self.steps[: work.position + 1]))):
                 if step.undo is None:
                     continue
-                work.at(position, step.name)
+                work.at(position, step)
                 try:
                     work.compare()
                     step.undo(work)
@@ -224,7 +224,7 @@ class Flow(Generic[OutputsT]):
         for position in range(work.position, (work.outputs.back_to or 0) - 1, -1):
             done = self.steps[position]
             if done.undo is not None:
-                work.at(position, done.name)
+                work.at(position, done)
                 work.compare()
                 done.undo(work)
         work.again()

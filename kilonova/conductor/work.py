@@ -108,15 +108,15 @@ class Work(LeasedOperation[OutputsT]):
         return self.kind in URGENT_KINDS or self.failed
 
     # -- values and calls for the steps ---------------------------------------------------------------------------
-    def at(self, position: int, step: str) -> None:
+    def at(self, position: int, step: Step[OutputsT]) -> None:
         """Set the step that is being done or undone now, from which ``key`` is made."""
-        self._at = (position, step)
+        self._at = (position, step.key_name)
 
     def key(self) -> str:
         """Return the step key of the current step in this attempt.
 
-        A step key is ``<operation uuid>/<position>.<step name>/<attempt>``. Hosts recognise a repeated call by its step
-        key.
+        A step key is ``<operation uuid>/<position>.<step name>/<attempt>``, with the step's ``key_name``. Hosts
+        recognise a repeated call by its step key.
         """
         return claims.make_key(self.uuid, *self._at, self.attempt)
 
@@ -393,7 +393,7 @@ class Step(Generic[OutputsT]):
     """One step of a flow: a function and, if needed, the function that undoes it.
 
     Attributes:
-        name: Name of the step, which is part of its step key.
+        name: Name of the step: what it does.
         do: Function that does the step. It must be safe to call repeatedly. It stores results for later steps in
             ``work.outputs``.
         undo: Function that undoes the step. It must be safe to call repeatedly, and also if ``do`` was never called.
@@ -401,6 +401,8 @@ class Step(Generic[OutputsT]):
             refuses. None if no other host is tried.
         saved: Whether the outputs and the next position are written to the operation row after the step, because they
             must survive a crash. May be a function of the work. Nothing is written after a step that ended the row.
+        formerly: Name of the step in the previous release, or '' if it is the same. The step keys contain this name, so
+            that hosts and rows that know the step by its former name recognise it.
     """
 
     name: str
@@ -408,6 +410,12 @@ class Step(Generic[OutputsT]):
     undo: Callable[[Work[OutputsT]], None] | None = None
     again_from: str | None = None
     saved: bool | Callable[[Work[OutputsT]], bool] = True
+    formerly: str = ''
+
+    @property
+    def key_name(self) -> str:
+        """The name that the step has in its step keys."""
+        return self.formerly or self.name
 
 
 def readable(error: Exception) -> str:

@@ -15,7 +15,7 @@ from tests.fixtures.cloud import IMAGE_ID, OTHER_IMAGE_ID, Cloud
 from tests.flows.cases import bring_back, dies_at, disturb
 from tests.functional.test_volumes import Storing, crash_after
 
-STEPS = ('check_host', 'save_spec', 'stop_guest', 'reserve', 'reimage', 'rebuild_from_volume')
+STEPS = ('check_host', 'save_spec', 'stop_guest', 'reserve_root_volume', 'reimage', 'rebuild_from_volume')
 
 
 class Rebuilding(Storing):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kilonova import errors, objects
+from kilonova.compute.operation import HostTask
 from kilonova.db.queries import instances
 from tests.fixtures import places
 from tests.fixtures.neutron import FUNCTIONS
@@ -198,6 +199,31 @@ def test_the_host_of_an_attach_dies(carded: Carded, method: str, is_lost: bool) 
         bring_back(carded.cloud, attaching.host)
         carded.cloud.settle()
     attaching.assert_has({'attach': is_lost, 'detach': method == 'detach_interface' and not is_lost}[kind])
+    attaching.gone()
+
+
+def test_a_claim_that_the_release_before_asked_for_under_a_former_step_name_is_not_made_twice(
+    carded: Carded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A conductor of that release called the host and ended; one of this release continues the operation."""
+    attaching, claimed, make = Attaching(carded), [], HostTask.claim_more
+    endpoint = carded.cloud.computes[attaching.host].endpoint
+    real = endpoint.claim_function
+
+    def called_before(*args: Any, key: str, **kwargs: Any) -> Any:
+        endpoint.claim_function = real
+        real(*args, key=f'{key.partition("/")[0]}/1.claim/1', **kwargs)
+        raise errors.Unanswered(who=attaching.host, reason='the conductor ended')
+
+    def claim_more(op: HostTask, request: objects.InstancePCIRequest) -> Any:
+        claimed.append(op.key)
+        return make(op, request)
+
+    monkeypatch.setattr(HostTask, 'claim_more', claim_more)
+    endpoint.claim_function = called_before
+    attaching.act('attach')
+    assert [key.partition('/')[2] for key in claimed] == ['1.claim/1']
+    attaching.assert_has(True)
     attaching.gone()
 
 

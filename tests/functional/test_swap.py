@@ -18,7 +18,7 @@ from tests.fixtures.notifications import Recorder
 from tests.flows.cases import disturb, hear_again, silent_hosts
 from tests.functional.test_volumes import Storing, crash_after, there
 
-STEPS = ('attach', 'copy', 'swap', 'finish')
+STEPS = ('attach_copy', 'copy', 'swap', 'merge_records')
 
 
 class Moving(Storing):
@@ -155,7 +155,7 @@ def test_deleted_meanwhile(site: Moving, silent: bool, monkeypatch: pytest.Monke
         site.cloud.settle()
         site.assert_empty(site.volume)
         moved = site.cinder.volumes[site.volume]['os-vol-mig-status-attr:migstat'] == 'success'
-        assert moved is (step != 'attach'), step
+        assert moved is (step != 'attach_copy'), step
         site.server = site.boot(there(site.volume))
 
 
@@ -203,7 +203,7 @@ def test_cinder_forgets_the_move(site: Moving, monkeypatch: pytest.MonkeyPatch) 
             volume['os-vol-mig-status-attr:migstat'] = None
         real(work)
 
-    disturb(monkeypatch, 'swap_volume', STEPS.index('finish'), forget)
+    disturb(monkeypatch, 'swap_volume', STEPS.index('merge_records'), forget)
     site.swap()
     site.cloud.settle()
     site.cloud.action(site.server, 'reboot', {'type': 'HARD'})

@@ -1,9 +1,9 @@
-"""Flow of a boot: select, create_instance, claim, build.
+"""Flow of a boot: select_and_claim, create_instance, prepare_resources, build.
 
 The operation row is in the API database until ``create_instance`` moves it into the chosen cell (operations.md, rule
-19). The scheduler claims the first chosen host in Placement. If this host refuses, the step ``claim`` claims the next
-one; this step also creates the server's ports. If no host takes the server, the server gets the state ERROR and a fault
-with the reason: in its cell, or in cell0 if the server has no cell yet.
+19). The scheduler claims the first chosen host in Placement. If this host refuses, the step ``prepare_resources``
+claims the next one; this step also creates the server's ports. If no host takes the server, the server gets the state
+ERROR and a fault with the reason: in its cell, or in cell0 if the server has no cell yet.
 """
 
 from __future__ import annotations
@@ -90,12 +90,12 @@ def chosen(work: BootWork) -> ChosenHost:
     return work.outputs.hosts[work.attempt - 1]
 
 
-def select(work: BootWork) -> None:
+def select_and_claim(work: BootWork) -> None:
     """Have the scheduler choose hosts and claim the first one in Placement."""
-    (work.outputs.select,) = _select([work])
+    (work.outputs.select,) = _select_and_claim([work])
 
 
-def _select(works: Sequence[BootWork]) -> list[list[ChosenHost]]:
+def _select_and_claim(works: Sequence[BootWork]) -> list[list[ChosenHost]]:
     first = works[0]
     for work in works:
         work.before_sending()
@@ -142,7 +142,7 @@ def choose_again(work: BootWork) -> None:
     ]
 
 
-def undo_select(work: BootWork) -> None:
+def undo_select_and_claim(work: BootWork) -> None:
     """Delete the allocation that the scheduler claimed, and release the server's volumes.
 
     Volumes are detached, and those that are to be deleted with the server are deleted. Volumes are undone in this step,
@@ -181,9 +181,10 @@ def create_instance(work: BootWork) -> None:
 def _first_in_cell(work: BootWork) -> int:
     """Return the position in ``steps`` at which the first attempt continues after the move into the cell.
 
-    The scheduler has claimed the host, so the step ``claim`` is needed only for accelerators, ports and volumes.
+    The scheduler has claimed the host, so the step ``prepare_resources`` is needed only for accelerators, ports and
+    volumes.
     """
-    return FLOW.index('claim' if _needs_others(work) else 'build')
+    return FLOW.index('prepare_resources' if _needs_others(work) else 'build')
 
 
 def _needs_others(work: BootWork) -> bool:
@@ -305,7 +306,7 @@ def _take_out_of_cell(work: BootWork, cell: engine.Database) -> None:
         instances.mark_deleted(conn, work.instance_uuid)
 
 
-def claim(work: BootWork) -> None:
+def prepare_resources(work: BootWork) -> None:
     """Claim the host of this attempt in Placement, request accelerators, create or bind ports, and attach volumes.
 
     The first host was claimed by the scheduler already. For a further host, one write replaces the server's allocation,
@@ -370,7 +371,7 @@ def _access_addresses(work: BootWork, vifs: Sequence[Vif]) -> dict[str, str]:
     return found
 
 
-def undo_claim(work: BootWork) -> None:
+def undo_prepare_resources(work: BootWork) -> None:
     """Delete the accelerator requests and, if no other host will be tried, delete or unbind the ports.
 
     If another host will be tried, the ports are kept, and the next attempt binds them to that host.
@@ -484,12 +485,17 @@ class Boot(Flow[BootOutputs]):
 
     name, outputs = 'boot', BootOutputs
     steps = (
-        Step('select', select, undo_select),
+        Step('select_and_claim', select_and_claim, undo_select_and_claim, formerly='select'),
         Step('create_instance', create_instance, undo_create_instance, saved=False),
         Step(
-            'claim', claim, undo_claim, again_from='claim', saved=lambda work: work.attempt > 1 or _needs_others(work)
+            'prepare_resources',
+            prepare_resources,
+            undo_prepare_resources,
+            again_from='prepare_resources',
+            saved=lambda work: work.attempt > 1 or _needs_others(work),
+            formerly='claim',
         ),
-        Step('build', build, undo_build, again_from='claim'),
+        Step('build', build, undo_build, again_from='prepare_resources'),
     )
 
     def begin_together(self, works: Sequence[BootWork]) -> None:
@@ -503,10 +509,10 @@ class Boot(Flow[BootOutputs]):
         for work in works:
             work.check()
         try:
-            plans = _select(works)
+            plans = _select_and_claim(works)
         except Unanswered:
             return
-        except Exception as error:  # noqa: BLE001 - whatever select raised becomes the fault of each server
+        except Exception as error:  # noqa: BLE001 - whatever the scheduler raised becomes the fault of each server
             for work in works:
                 try:
                     work.fail(error)

@@ -1,4 +1,4 @@
-"""Flow of an evacuation: begin, select, claim_and_move, evacuate_instance, mark_evacuated.
+"""Flow of an evacuation: begin_evacuation, select, claim_and_move, evacuate_instance, mark_evacuated.
 
 An evacuation builds a server again on another host, because its host (the source) is down. The source must be fenced:
 an operator has declared, by forcing its service down, that no guest runs on it. The server's resources on the source
@@ -49,7 +49,7 @@ class NotFenced(Conflict):
     )
 
 
-def begin(work: ResizeWork) -> None:
+def begin_evacuation(work: ResizeWork) -> None:
     """Set the server's task state for the evacuation, and insert the migration's row.
 
     An operation of the server that ran when the evacuation was accepted has ended by now, and may have moved the
@@ -215,7 +215,7 @@ class Evacuate(Choosing[ResizeOutputs]):
 
     name, outputs = 'evacuate', ResizeOutputs
     steps = (
-        Step('begin', begin, saved=False),
+        Step('begin_evacuation', begin_evacuation, saved=False, formerly='create_migration'),
         Step('select', choose),
         Step('claim_and_move', claim_and_move, undo_claim_and_move, again_from='claim_and_move'),
         Step('evacuate_instance', evacuate_instance, undo_evacuate_instance, again_from='claim_and_move'),

@@ -418,7 +418,7 @@ class LiveMigrate(Choosing[LiveOutputs]):
         if work.position < position:
             super().unwind(work)
             return
-        work.at(position, self.steps[position].name)
+        work.at(position, self.steps[position])
         try:
             work.compare()
             gone = has_gone(work)

@@ -1,7 +1,7 @@
 """Flows of a rebuild, which gives a server a new image. The server keeps its host, devices and allocation.
 
 If the root disk is a local disk, the steps are check_host, save_spec and rebuild_instance. If it is a volume, to which
-the volume service writes the image, the steps are check_host, save_spec, stop_guest, reserve, reimage and
+the volume service writes the image, the steps are check_host, save_spec, stop_guest, reserve_root_volume, reimage and
 rebuild_from_volume.
 
 If a rebuild fails before the host has deleted the disks, or before the volume service was asked to write the image, the
@@ -139,7 +139,7 @@ def _is_new(work: Work[Any]) -> bool:
     flow = Rebuild()
     at = flow.index('rebuild_instance')
     with engine.silence(), work.db.read() as conn:
-        return claims.was_moved(conn, claims.make_key(work.uuid, at, flow.steps[at].name, work.attempt), POINT)
+        return claims.was_moved(conn, claims.make_key(work.uuid, at, flow.steps[at].key_name, work.attempt), POINT)
 
 
 # --- a root volume ---------------------------------------------------------------------------------------------------
@@ -158,12 +158,12 @@ def undo_stop_guest(work: Work[ReimageOutputs]) -> None:
         releases.ask_to_undo(work, server.host, Compute.undo_stop_to_reimage, instance=server)
 
 
-def reserve(work: Work[ReimageOutputs]) -> None:
+def reserve_root_volume(work: Work[ReimageOutputs]) -> None:
     """Detach the root volume from the host in Cinder, and keep the volume reserved for the server."""
     volumes.reserve_root(work)
 
 
-def undo_reserve(work: Work[ReimageOutputs]) -> None:
+def undo_reserve_root_volume(work: Work[ReimageOutputs]) -> None:
     """Attach the root volume to the server's host again, even if its content was overwritten.
 
     If the volume can't be attached, a later start or rebuild of the server tries to attach it.
@@ -338,7 +338,7 @@ class Reimage(_Rebuilding[ReimageOutputs]):
         Step('check_host', check_host, saved=False),
         Step('save_spec', save_spec, undo_save_spec),
         Step('stop_guest', stop_guest, undo_stop_guest),
-        Step('reserve', reserve, undo_reserve),
+        Step('reserve_root_volume', reserve_root_volume, undo_reserve_root_volume, formerly='reserve'),
         Step('reimage', reimage),
         Step('rebuild_from_volume', rebuild_from_volume),
     )

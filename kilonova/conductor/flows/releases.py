@@ -544,7 +544,7 @@ class Release(Flow[Outputs]):
     steps = (Step('release', release, saved=False),)
 
 
-def mirror(work: Work[Outputs]) -> None:
+def update_aggregate(work: Work[Outputs]) -> None:
     """Add a host's nodes to an aggregate in Placement, or remove them, as the API database says now.
 
     The API process has tried this when the aggregate was changed, and could not complete it. Changes of the aggregate
@@ -561,4 +561,4 @@ class SyncAggregate(Flow[Outputs]):
 
     name, outputs = aggregates.KIND, Outputs
     forward_only = True
-    steps = (Step('mirror', mirror, saved=False),)
+    steps = (Step('update_aggregate', update_aggregate, saved=False, formerly='mirror'),)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kilonova.conductor.environment import HostsNotReporting
-from kilonova.conductor.work import HostDown, WaitingForHostSlot
+from kilonova.conductor.work import HostDown, Step, WaitingForHostSlot
 from kilonova.db import engine
 from kilonova.db.queries import instances
 from kilonova.errors import Cancelled, Invalid, LeaseLost, Unanswered, Unsent
@@ -28,7 +28,7 @@ def ask(work: Any, host: str = 'gpu1') -> Any:
 
 def test_an_answer(site: Site, work: Any) -> None:
     site.answers['start_instance'] = {'a': 1}
-    work.at(4, 'step')
+    work.at(4, Step('step', lambda work: None))
     assert ask(work) == {'a': 1}
     (sent,) = site.sent
     assert (sent.server, sent.args['key']) == ('gpu1', f'{work.uuid}/4.step/1')

@@ -1,9 +1,9 @@
 """Flows that attach an interface to an existing server, or detach one.
 
-The steps of an attach are allocate, claim, port and plug. First, Placement allocates the resources that the port
-guarantees. If the port is a function of a PCI device (SR-IOV), the host claims a function from the allocated resource
-provider. Then a new port is created, or the user's own port is bound, and the host plugs the port into the guest. A
-failure undoes all steps.
+The steps of an attach are allocate_port_resources, claim_function, create_or_bind_port and plug. First, Placement
+allocates the resources that the port guarantees. If the port is a function of a PCI device (SR-IOV), the host claims a
+function from the allocated resource provider. Then a new port is created, or the user's own port is bound, and the host
+plugs the port into the guest. A failure undoes all steps.
 
 The steps of a detach are unplug and free_port. If the guest does not release the interface, the operation ends and
 nothing is changed. After the guest has released the interface, nothing is undone: the port is deleted, or unbound if
@@ -134,19 +134,19 @@ def _wanted(work: Work[AttachOutputs]) -> PortResources | None:
     return PortResources.read(work.args['wish']['port_id'] or '', work.args.get('resources'))
 
 
-def allocate(work: Work[AttachOutputs]) -> None:
+def allocate_port_resources(work: Work[AttachOutputs]) -> None:
     """Add the resources that the port guarantees to the server's allocation."""
     wanted = _wanted(work)
     if wanted is not None:
         work.outputs.mappings = guarantees.add(work, work.args['wish']['port_id'], wanted, _request(work))
 
 
-def undo_allocate(work: Work[AttachOutputs]) -> None:
+def undo_allocate_port_resources(work: Work[AttachOutputs]) -> None:
     """Remove the resources that the port guarantees from the server's allocation."""
     port_releases.drop_guarantees(work, work.args['wish']['port_id'], _wanted(work))
 
 
-def claim(work: Work[AttachOutputs]) -> None:
+def claim_function(work: Work[AttachOutputs]) -> None:
     """If the port is a function of a PCI device, have the server's host claim such a function."""
     request = _request(work)
     if request is not None:
@@ -157,7 +157,7 @@ def claim(work: Work[AttachOutputs]) -> None:
         work.changed()
 
 
-def undo_claim(work: Work[AttachOutputs]) -> None:
+def undo_claim_function(work: Work[AttachOutputs]) -> None:
     """If the port is a function of a PCI device, have the server's host free the claimed function.
 
     If the host is down, a pending release (an operation row) calls the host when it is up again.
@@ -173,14 +173,14 @@ def undo_claim(work: Work[AttachOutputs]) -> None:
         )
 
 
-def port(work: Work[AttachOutputs]) -> None:
+def create_or_bind_port(work: Work[AttachOutputs]) -> None:
     """Create a port for the server and bind it to the server's host, or bind the user's own port."""
     work.outputs.vif = ports.bind_one(
         work, requested_ports.RequestedPort(**work.args['wish']), work.outputs.profile, work.outputs.mappings or {}
     ).stored()
 
 
-def undo_port(work: Work[AttachOutputs]) -> None:
+def undo_create_or_bind_port(work: Work[AttachOutputs]) -> None:
     """Release the ports of the server that are not in its info cache."""
     given = work.args['wish']['port_id']
     port_releases.drop(work, [given] if given else [], [vif.id for vif in work.vifs(fresh=True)])
@@ -215,13 +215,20 @@ class AttachInterface(_Interfaces[AttachOutputs]):
     steps = (
         # The row must be saved before a call to the host, because the host compares the step key with the row.
         Step(
-            'allocate',
-            allocate,
-            undo_allocate,
+            'allocate_port_resources',
+            allocate_port_resources,
+            undo_allocate_port_resources,
             saved=lambda work: work.outputs.mappings is not None or _request(work) is not None,
+            formerly='allocate',
         ),
-        Step('claim', claim, undo_claim, saved=lambda work: work.outputs.profile is not None),
-        Step('port', port, undo_port),
+        Step(
+            'claim_function',
+            claim_function,
+            undo_claim_function,
+            saved=lambda work: work.outputs.profile is not None,
+            formerly='claim',
+        ),
+        Step('create_or_bind_port', create_or_bind_port, undo_create_or_bind_port, formerly='port'),
         Step('plug', plug, undo_plug),
     )
 

@@ -1,6 +1,7 @@
-"""Flow that follows an event from Neutron about a server's ports. The steps are refresh and give_back.
+"""Flow that follows an event from Neutron about a server's ports.
 
-The flow refreshes the server's info cache, and releases devices and resources of ports that were deleted in Neutron.
+The steps are refresh_info_cache, which refreshes the server's info cache, and detach_deleted_ports, which releases
+devices and resources of ports that were deleted in Neutron.
 """
 
 from __future__ import annotations
@@ -47,13 +48,13 @@ class ChangedOutputs(Outputs):
     gone: list[str] = field(default_factory=list)
 
 
-def refresh(work: Work[ChangedOutputs]) -> None:
+def refresh_info_cache(work: Work[ChangedOutputs]) -> None:
     """Read the server's ports from Neutron, and write their addresses, floating IPs and groups to the info cache.
 
     An interface is removed if its port was deleted or belongs to another server. It is kept if the server holds a
-    device or resources for the port (see ``give_back``), or if the port is an accelerator, which the server keeps until
-    it is deleted. No interface is added, because an attach writes its interface itself. Raises Unanswered if the
-    refresh must wait until another operation has ended.
+    device or resources for the port (see ``detach_deleted_ports``), or if the port is an accelerator, which the server
+    keeps until it is deleted. No interface is added, because an attach writes its interface itself. Raises Unanswered
+    if the refresh must wait until another operation has ended.
     """
     if AT_REST in work.args:
         releases.check_no_running_operation(work)
@@ -154,7 +155,7 @@ def surplus_release_operations(work: Work[Any]) -> list[operations.OperationRow]
     ]
 
 
-def give_back(work: Work[ChangedOutputs]) -> None:
+def detach_deleted_ports(work: Work[ChangedOutputs]) -> None:
     """Start a detach for each deleted port for which the server holds a device or resources.
 
     If the server's state does not allow a detach, the server keeps the device and the resources for now. Raises
@@ -214,8 +215,13 @@ class NetworkChanged(Flow[ChangedOutputs]):
     name, outputs = 'network_changed', ChangedOutputs
     forward_only = True
     steps = (
-        Step('refresh', refresh, saved=lambda work: bool(work.outputs.gone)),
-        Step('give_back', give_back, saved=False),
+        Step(
+            'refresh_info_cache',
+            refresh_info_cache,
+            saved=lambda work: bool(work.outputs.gone),
+            formerly='refresh',
+        ),
+        Step('detach_deleted_ports', detach_deleted_ports, saved=False, formerly='give_back'),
     )
 
     def may_end(self, work: Work[ChangedOutputs], error: Exception) -> bool:

@@ -1,4 +1,4 @@
-"""Flows that attach a volume to an existing server (attach, plug), or detach one (unplug, free).
+"""Flows that attach a volume to an existing server (attach_to_host, plug), or detach one (unplug, delete_attachment).
 
 An attach attaches the volume to the server's host in Cinder, then plugs it into the guest. A failure undoes the two
 steps. A detach ends without a change if the guest does not release the volume. After the guest has released the volume,
@@ -72,7 +72,7 @@ def end_with(work: Work[Any], event: str, result: str = 'Success', remove: str |
 
 
 # --- attach ----------------------------------------------------------------------------------------------------------
-def attach(work: Work[Outputs]) -> None:
+def attach_to_host(work: Work[Outputs]) -> None:
     """Attach the volume to the server's host in Cinder, or reserve the volume if the server is on no host."""
     volume_of(work)
     host = work.instance_row()['host']
@@ -82,7 +82,7 @@ def attach(work: Work[Outputs]) -> None:
         volumes.off_host(work)
 
 
-def undo_attach(work: Work[Outputs]) -> None:
+def undo_attach_to_host(work: Work[Outputs]) -> None:
     """Delete the volume's attachment in Cinder, so that the volume is free."""
     for volume in work.instance(fresh=True).volumes:
         if volume.uuid == work.args['row']:
@@ -126,7 +126,10 @@ class AttachVolume(OneVolume[Outputs]):
     """The operation that attaches a volume to an existing server."""
 
     name, outputs, event = 'attach_volume', Outputs, 'compute_attach_volume'
-    steps = (Step('attach', attach, undo_attach), Step('plug', plug, undo_plug))
+    steps = (
+        Step('attach_to_host', attach_to_host, undo_attach_to_host, formerly='attach'),
+        Step('plug', plug, undo_plug),
+    )
 
     def ended_badly(self, work: Work[Outputs]) -> None:
         """Delete the volume's row, and end the operation and its instance action with the result Error."""
@@ -153,7 +156,7 @@ def _is_out(work: Work[Outputs]) -> bool:
     return work.position > DetachVolume().index('unplug')
 
 
-def free(work: Work[Outputs]) -> None:
+def delete_attachment(work: Work[Outputs]) -> None:
     """Delete the volume's attachment in Cinder and the volume's row, and end the operation."""
     volume = volume_of(work)
     volumes.drop_one(work, volume)
@@ -164,12 +167,12 @@ class DetachVolume(OneVolume[Outputs]):
     """The operation that detaches a volume from a server."""
 
     name, outputs, event = 'detach_volume', Outputs, 'compute_detach_volume'
-    steps = (Step('unplug', unplug, undo_unplug), Step('free', free))
+    steps = (Step('unplug', unplug, undo_unplug), Step('delete_attachment', delete_attachment, formerly='free'))
 
     def ended_badly(self, work: Work[Outputs]) -> None:
         """Complete the detach if the guest has released the volume, else end the operation with the result Error."""
         if _is_out(work):
-            free(work)
+            delete_attachment(work)
         else:
             super().ended_badly(work)
 

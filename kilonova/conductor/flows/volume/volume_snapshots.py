@@ -3,13 +3,14 @@
 The volume service requests these operations, because only the guest's host can switch the guest to another file or
 merge files that the guest uses.
 
-The steps of a create are take and tell. In ``take`` the host has the guest write to a new file, which refers to the
-former file, and the server's row then names the new file. From this point on the snapshot is not undone, because the
-new file has all data even if it is unknown which file the guest uses. In ``tell`` the volume service is notified. If it
-rejects the snapshot, the host merges the new file into the former one, and the snapshot fails.
+The steps of a create are switch_file and notify_volume_service. In ``switch_file`` the host has the guest write to a
+new file, which refers to the former file, and the server's row then names the new file. From this point on the snapshot
+is not undone, because the new file has all data even if it is unknown which file the guest uses. If the volume service
+rejects the snapshot in ``notify_volume_service``, the host merges the new file into the former one, and the snapshot
+fails.
 
-The steps of a delete are merge and tell. Two files are merged into one. The guest writes to neither of the two files,
-so the server's row is not changed. The server gets no task state.
+The steps of a delete are merge and notify_volume_service. Two files are merged into one. The guest writes to neither of
+the two files, so the server's row is not changed. The server gets no task state.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def _look(work: Work[SnapshotOutputs], method: HostMethod[..., Any], what: str) 
 
 
 # --- create ----------------------------------------------------------------------------------------------------------
-def take(work: Work[SnapshotOutputs]) -> None:
+def switch_file(work: Work[SnapshotOutputs]) -> None:
     """Have the host switch the guest to the new file, and write the new file's name to the server's row."""
     if not work.outputs.asked:
         _plan(work)
@@ -141,7 +142,7 @@ def _is_in(work: Work[SnapshotOutputs], name: str, format_: str) -> Callable[[en
     return lambda conn: rows.change(conn, volume.uuid, volume.attachment_id, {'connection_info': text})
 
 
-def undo_take(work: Work[SnapshotOutputs]) -> None:
+def undo_switch_file(work: Work[SnapshotOutputs]) -> None:
     """Ask the host which file the guest writes to. If it is the new file, write the new file to the server's row.
 
     If the host is down, the new file is used as well, because it has all data in any case.
@@ -154,7 +155,7 @@ def undo_take(work: Work[SnapshotOutputs]) -> None:
         work.changed()
 
 
-def tell(work: Work[SnapshotOutputs]) -> None:
+def notify_volume_service(work: Work[SnapshotOutputs]) -> None:
     """Notify the volume service that the guest writes to the new file, and wait until it has recorded the new file.
 
     The wait takes some seconds. Without it, the volume service would give the former file to another host if the server
@@ -221,7 +222,10 @@ class Create(OneVolume[SnapshotOutputs]):
     """The operation that takes a snapshot of a volume in use."""
 
     name, outputs, event = 'volume_snapshot_create', SnapshotOutputs, 'compute_volume_snapshot_create'
-    steps = (Step('take', take, undo_take), Step('tell', tell))
+    steps = (
+        Step('switch_file', switch_file, undo_switch_file, formerly='take'),
+        Step('notify_volume_service', notify_volume_service, formerly='tell'),
+    )
 
     def ended_badly(self, work: Work[SnapshotOutputs]) -> None:
         """End a failed or cancelled snapshot, and notify the volume service of the result.
@@ -271,7 +275,7 @@ def undo_merge(work: Work[SnapshotOutputs]) -> None:
         work.outputs.done = answer is not None and answer['merged']
 
 
-def tell_merged(work: Work[SnapshotOutputs]) -> None:
+def notify_of_merge(work: Work[SnapshotOutputs]) -> None:
     """Notify the volume service that it can remove the merged file.
 
     A refusal of the volume service is ignored: it has removed the file already, or it will request the delete again,
@@ -285,7 +289,10 @@ class DeleteVolumeSnapshot(OneVolume[SnapshotOutputs]):
     """The operation that deletes a snapshot of a volume in use."""
 
     name, outputs, event = 'volume_snapshot_delete', SnapshotOutputs, 'compute_volume_snapshot_delete'
-    steps = (Step('merge', merge, undo_merge), Step('tell', tell_merged))
+    steps = (
+        Step('merge', merge, undo_merge),
+        Step('notify_volume_service', notify_of_merge, formerly='tell'),
+    )
 
     def ended_badly(self, work: Work[SnapshotOutputs]) -> None:
         """End a failed or cancelled delete, and notify the volume service of the result.

@@ -1,13 +1,13 @@
-"""Flow of a volume swap: attach, copy, swap, finish.
+"""Flow of a volume swap: attach_copy, copy, swap, merge_records.
 
 The volume service moves a volume of a running server to another back end. It has created a second volume, the copy, and
-requests that the guest uses the copy. In ``attach`` the copy is attached to the host as well. In ``copy`` the host
+requests that the guest uses the copy. In ``attach_copy`` the copy is attached to the host as well. In ``copy`` the host
 copies the volume while the guest writes, and from then on writes to the two volumes. In ``swap`` the guest is switched
 to the copy.
 
 A failure before ``swap`` leaves the guest with the first volume. During ``swap`` the two volumes have the same data, so
-the copy can be used even if it is unknown which volume the guest uses. In ``finish`` the volume service merges its two
-records, and the copy gets the id of the first volume. The server gets no task state.
+the copy can be used even if it is unknown which volume the guest uses. In ``merge_records`` the volume service merges
+its two records, and the copy gets the id of the first volume. The server gets no task state.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class SwapOutputs(Outputs):
     swapped: bool = False
 
 
-def attach(work: Work[SwapOutputs]) -> None:
+def attach_copy(work: Work[SwapOutputs]) -> None:
     """Attach the second volume to the server's host, in addition to the first one."""
     work.outputs.columns = {**volumes.attach_copy(work, volume_of(work), work.args['copy']), **work.args['columns']}
 
 
-def undo_attach(work: Work[SwapOutputs]) -> None:
+def undo_attach_copy(work: Work[SwapOutputs]) -> None:
     """Detach the second volume, and have the volume service delete it."""
     if not work.outputs.swapped:
         volumes.end_swap(work, work.args['volume_id'], work.args['copy'], has_copy=False)
@@ -113,7 +113,7 @@ def undo_swap(work: Work[SwapOutputs]) -> None:
         work.changed()
 
 
-def finish(work: Work[SwapOutputs]) -> None:
+def merge_records(work: Work[SwapOutputs]) -> None:
     """Have the volume service merge the records of the two volumes under the first id, and end the operation."""
     volumes.swapped(work, work.args['volume_id'], work.args['copy'])
     end_with(work, Swap.event)
@@ -124,10 +124,10 @@ class Swap(OneVolume[SwapOutputs]):
 
     name, outputs, event = 'swap_volume', SwapOutputs, 'compute_swap_volume'
     steps = (
-        Step('attach', attach, undo_attach),
+        Step('attach_copy', attach_copy, undo_attach_copy, formerly='attach'),
         Step('copy', copy, undo_copy),
         Step('swap', swap, undo_swap),
-        Step('finish', finish),
+        Step('merge_records', merge_records, formerly='finish'),
     )
 
     def ended_badly(self, work: Work[SwapOutputs]) -> None:

@@ -744,4 +744,6 @@ def test_who_lost_its_lease_chooses_nothing(site: Site, monkeypatch: pytest.Monk
 
 
 def test_steps() -> None:
-    assert steps('boot') == 'select create_instance claim<claim build<claim'
+    assert steps('boot') == (
+        'select_and_claim create_instance prepare_resources<prepare_resources build<prepare_resources'
+    )

@@ -256,5 +256,5 @@ def test_it_goes_on_where_it_stood(site: Site, step: str) -> None:
 
 def test_steps() -> None:
     assert steps('evacuate') == (
-        'begin select claim_and_move<claim_and_move evacuate_instance<claim_and_move mark_evacuated'
+        'begin_evacuation select claim_and_move<claim_and_move evacuate_instance<claim_and_move mark_evacuated'
     )

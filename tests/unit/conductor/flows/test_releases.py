@@ -259,4 +259,4 @@ def test_an_aggregate_is_mirrored(site: Site, work: Any, there: bool) -> None:
 
 def test_steps() -> None:
     assert steps('release') == 'release'
-    assert steps('mirror') == 'mirror'
+    assert steps('mirror') == 'update_aggregate'
