@@ -127,7 +127,7 @@ def test_another_alias(make_cloud):
 
 def test_the_old_fault_comes_back_when_the_new_flavors_requests_are_left_out(cloud, monkeypatch):
     """Row 0.9, the itch: with the PCI requests of the old flavor the server gets its vCPUs and keeps one hostdev."""
-    from kilonova.conductor.flows import resize as flow
+    from kilonova.conductor.flows import moving as flow
 
     server = cloud.boot(cloud.flavor(gpus=1, vcpus=8))
     with cloud.cell.read() as conn:
