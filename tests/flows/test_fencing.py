@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kilonova.compute.keys import TaskRegistry
-from kilonova.conductor.flows import resize
+from kilonova.conductor.flows import moving
 from kilonova.conductor.manager import ConductorManager
 from kilonova.db.queries import instance_mappings, operation_leases, operations, request_specs
 from kilonova.errors import ClaimConflict, HostRejected, KeyGone, KilonovaError, Unanswered
@@ -450,7 +450,7 @@ def test_a_late_owner_does_not_write_an_older_request_spec(make_cloud, monkeypat
     small, large = cloud.flavor('small', gpus=1), cloud.flavor('large', gpus=2)
     server = cloud.boot(small, availability_zone='nova:gpu1')
     a, b = cloud.conductors[0], cloud.start_conductor()
-    hold, at_it, real = threading.Event(), threading.Event(), resize._save
+    hold, at_it, real = threading.Event(), threading.Event(), moving._save
 
     def before(api, seen, text):
         if by(a) and not at_it.is_set():
@@ -458,7 +458,7 @@ def test_a_late_owner_does_not_write_an_older_request_spec(make_cloud, monkeypat
             hold.wait(60)
         return real(api, seen, text)
 
-    monkeypatch.setattr(resize, '_save', before)
+    monkeypatch.setattr(moving, '_save', before)
 
     def on_message(kind, topic, host, method, args, deliver):
         if topic == 'conductor' and kind == 'cast':

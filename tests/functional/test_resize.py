@@ -130,7 +130,7 @@ def test_another_alias(make_cloud):
 def test_the_old_fault_comes_back_when_the_new_flavors_requests_are_left_out(cloud, monkeypatch):
     """With the PCI requests of the old flavor a resized server gets the new vCPUs and keeps one hostdev. This is
     the fault of Nova that Kilonova was written to remove, and it shows that the new requests matter."""
-    from kilonova.conductor.flows import resize as flow
+    from kilonova.conductor.flows import moving as flow
 
     server = cloud.boot(cloud.flavor(gpus=1, vcpus=8))
     with cloud.cell.read() as conn:

@@ -43,6 +43,8 @@ from tests.recorded.recorder import INTERFACES, NAME
 RECORDED = Path(__file__).parents[1] / 'recorded' / 'release_101d6ebd'
 DATA, VERSION = 'nova_object.data', 'nova_object.version'
 METADATA = {'api': api_models.Base.metadata, 'cell': cell_models.Base.metadata}
+# Outputs that the release before declared for a kind and wrote to no row.
+UNWRITTEN = {'evacuate': {'prep_resize', 'resize_instance'}}
 # Columns of a server with one object each, and the field of the server that has it.
 SERVERS_OBJECTS = {
     'pci_requests',
@@ -155,7 +157,7 @@ def test_a_kind_of_operations_keeps_its_steps_and_outputs(kind: str) -> None:
     assert kind in flows.FLOWS
     was, flow = DECLARED['flows'][kind], flows.FLOWS[kind]
     assert [step.key_name for step in flow.steps] == was['steps']
-    assert set(was['outputs']) <= {one.name for one in fields(flow.outputs)}
+    assert set(was['outputs']) - UNWRITTEN.get(kind, set()) <= {one.name for one in fields(flow.outputs)}
 
 
 def test_each_step_of_each_kind_was_recorded() -> None:

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from kilonova.accel import holder
 from kilonova.conductor.flow import Flow
 from kilonova.conductor.flows import accelerators, releases
+from kilonova.conductor.flows.moving import migration, request_spec, second_guest, store_spec, was_active
 from kilonova.conductor.flows.network import network_changed, port_moves
-from kilonova.conductor.flows.resize import migration, request_spec, second_guest, store_spec, was_active
 from kilonova.conductor.flows.volume import volumes
 from kilonova.conductor.row import Outputs
 from kilonova.conductor.work import HostDown, Step, Work

@@ -11,11 +11,9 @@ from __future__ import annotations
 from kilonova import objects
 from kilonova.accel import holder
 from kilonova.conductor.flows import accelerators, releases
-from kilonova.conductor.flows.network import port_moves
-from kilonova.conductor.flows.resize import (
+from kilonova.conductor.flows.moving import (
     Choosing,
-    ResizeOutputs,
-    ResizeWork,
+    Rechosen,
     allocated_spec,
     as_before,
     chosen,
@@ -27,8 +25,9 @@ from kilonova.conductor.flows.resize import (
     select,
     undo_claim_and_move,
 )
+from kilonova.conductor.flows.network import port_moves
 from kilonova.conductor.flows.volume import volumes
-from kilonova.conductor.work import HostNotFenced, Step
+from kilonova.conductor.work import HostNotFenced, Step, Work
 from kilonova.db import engine
 from kilonova.db.queries import instances, migrations
 from kilonova.db.queries import metadata as pairs
@@ -38,6 +37,7 @@ from kilonova.rpc.compute import Compute
 from kilonova.virt.hardware import constraints
 
 EVENT, ON_HOST = 'rebuild_server', 'compute_rebuild_instance'
+EvacuateWork = Work[Rechosen]
 
 
 class NotFenced(Conflict):
@@ -49,7 +49,7 @@ class NotFenced(Conflict):
     )
 
 
-def begin_evacuation(work: ResizeWork) -> None:
+def begin_evacuation(work: EvacuateWork) -> None:
     """Set the server's task state for the evacuation, and insert the migration's row.
 
     An operation of the server that ran when the evacuation was accepted has ended by now, and may have moved the
@@ -63,13 +63,13 @@ def begin_evacuation(work: ResizeWork) -> None:
     create_migration(work)
 
 
-def choose(work: ResizeWork) -> None:
+def choose(work: EvacuateWork) -> None:
     """Have the scheduler choose hosts for the server, with the image that the server has now."""
     _follow_image(work)
     select(work)
 
 
-def _follow_image(work: ResizeWork) -> None:
+def _follow_image(work: EvacuateWork) -> None:
     """Replace the image in the evacuation's arguments by the image that the server has now.
 
     The images differ if a rebuild ran when the evacuation was accepted, and was undone since.
@@ -83,7 +83,7 @@ def _follow_image(work: ResizeWork) -> None:
     work.args |= {'image': kept.to_dict(), 'request_spec': spec.obj_to_primitive()}
 
 
-def evacuate_instance(work: ResizeWork) -> None:
+def evacuate_instance(work: EvacuateWork) -> None:
     """Bind the server's ports and attach its volumes to the chosen host, and have this host build the server.
 
     Raises NotFenced if the service of the source is no longer forced down.
@@ -118,17 +118,17 @@ def evacuate_instance(work: ResizeWork) -> None:
     )
 
 
-def _check_fenced(work: ResizeWork, source: str) -> None:
+def _check_fenced(work: EvacuateWork, source: str) -> None:
     """Raise NotFenced if the host's service exists and is not forced down."""
     if not work.env.liveness.is_fenced(work.db, source):
         raise NotFenced(host=source)
 
 
-def _stays_off(work: ResizeWork) -> bool:
+def _stays_off(work: EvacuateWork) -> bool:
     return bool(work.args['stays_off']) or work.instance_row()['vm_state'] == 'stopped'
 
 
-def undo_evacuate_instance(work: ResizeWork) -> None:
+def undo_evacuate_instance(work: EvacuateWork) -> None:
     """Have the chosen host destroy the guest and release its claim, and bind ports and volumes to the source again.
 
     Ports and volumes are kept if another host will be tried. If the chosen host is down and may run the guest, the undo
@@ -158,7 +158,7 @@ def undo_evacuate_instance(work: ResizeWork) -> None:
         volumes.to_host(work, moved.source_compute)
 
 
-def mark_evacuated(work: ResizeWork) -> None:
+def mark_evacuated(work: EvacuateWork) -> None:
     """Set the server's state to ACTIVE or SHUTOFF, and add pending releases for the server's resources on the source.
 
     The resources are the server's files and devices on the source, its old allocation and its old accelerators.
@@ -210,10 +210,10 @@ def mark_evacuated(work: ResizeWork) -> None:
     work.env.notify.emit(work.ctxt, 'instance.rebuild.end', instance=instance, moved=event, host=instance.host)
 
 
-class Evacuate(Choosing[ResizeOutputs]):
+class Evacuate(Choosing[Rechosen]):
     """The operation that evacuates a server from a host that is down."""
 
-    name, outputs = 'evacuate', ResizeOutputs
+    name, outputs = 'evacuate', Rechosen
     steps = (
         Step('begin_evacuation', begin_evacuation, saved=False, formerly='create_migration'),
         Step('select', choose),
@@ -222,7 +222,7 @@ class Evacuate(Choosing[ResizeOutputs]):
         Step('mark_evacuated', mark_evacuated),
     )
 
-    def ended_badly(self, work: ResizeWork) -> None:
+    def ended_badly(self, work: EvacuateWork) -> None:
         """Write the server's state and host as before the evacuation, with a fault and the events of the failure."""
         put_back = as_before(work)
         row = work.instance_row()

@@ -20,9 +20,9 @@ from oslo_log import log as logging
 
 from kilonova import objects
 from kilonova.accel import holder
-from kilonova.conductor.flows import accelerators, releases, resize
+from kilonova.conductor.flows import accelerators, moving, releases
+from kilonova.conductor.flows.moving import Choosing, Rechosen, allocated_spec, chosen, migration, second_guest
 from kilonova.conductor.flows.network import port_moves
-from kilonova.conductor.flows.resize import Choosing, Rechosen, allocated_spec, chosen, migration, second_guest
 from kilonova.conductor.flows.volume import volumes
 from kilonova.conductor.work import HostDown, Step, WaitingForHostSlot, Work
 from kilonova.db import engine
@@ -387,10 +387,10 @@ class LiveMigrate(Choosing[LiveOutputs]):
 
     name, outputs = 'live_migrate', LiveOutputs
     steps = (
-        Step('create_migration', functools.partial(resize.create_migration, status='accepted')),
+        Step('create_migration', functools.partial(moving.create_migration, status='accepted')),
         Step('check_source', check_source, undo_check_source),
-        Step('select', resize.select),
-        Step('claim_and_move', resize.claim_and_move, resize.undo_claim_and_move, again_from='claim_and_move'),
+        Step('select', moving.select),
+        Step('claim_and_move', moving.claim_and_move, moving.undo_claim_and_move, again_from='claim_and_move'),
         Step('check_destination', check_destination, undo_check_destination, again_from='claim_and_move'),
         # pre_live_migration has no undo, because the undo of check_destination also deletes the disks.
         Step('pre_live_migration', pre_live_migration, again_from='claim_and_move'),
@@ -445,7 +445,7 @@ class LiveMigrate(Choosing[LiveOutputs]):
 
         There is no fault if a user aborted the migration.
         """
-        put_back = resize.as_before(work)
+        put_back = moving.as_before(work)
 
         def end(conn: engine.Connection) -> None:
             uuid = work.instance_uuid

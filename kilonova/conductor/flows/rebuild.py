@@ -20,7 +20,7 @@ from kilonova import objects, states
 from kilonova.clients.volume import Volume
 from kilonova.conductor.flow import Flow
 from kilonova.conductor.flows import boot, releases
-from kilonova.conductor.flows.resize import image, request_spec, store_spec
+from kilonova.conductor.flows.moving import image, request_spec, store_spec
 from kilonova.conductor.flows.volume import volumes
 from kilonova.conductor.row import Outputs, OutputsT
 from kilonova.conductor.work import RetryLater, Step, Work

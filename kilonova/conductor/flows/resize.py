@@ -1,4 +1,4 @@
-"""Flow of a resize or cold migration, and functions that other moves use as well.
+"""Flow of a resize or cold migration.
 
 The steps are create_migration, select, claim_and_move, prep_resize, resize_instance, finish_resize, save_spec and
 mark_resized. Each step that changes the server has an undo. A move that fails or is refused leaves the server
@@ -10,41 +10,37 @@ allocated devices. The flows in ``confirm_revert`` confirm or revert the move.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-from kilonova import objects, states
+from kilonova import objects
 from kilonova.accel import holder
-from kilonova.clients.placement import PlacementInvalid
 from kilonova.conductor.audit.rows import flavors
-from kilonova.conductor.flow import Flow, reasons
-from kilonova.conductor.flows import accelerators, boot, releases
-from kilonova.conductor.flows.network import guarantees, port_moves
+from kilonova.conductor.flows import accelerators, releases
+from kilonova.conductor.flows.moving import (
+    Choosing,
+    Rechosen,
+    allocated_spec,
+    as_before,
+    chosen,
+    claim_and_move,
+    create_migration,
+    image,
+    migration,
+    new_flavor,
+    request_spec,
+    second_guest,
+    select,
+    store_spec,
+    undo_claim_and_move,
+)
+from kilonova.conductor.flows.network import port_moves
 from kilonova.conductor.flows.volume import volumes
-from kilonova.conductor.row import ChosenHost, SelectOutputs
-from kilonova.conductor.work import HostNotFenced, Step, Work
+from kilonova.conductor.work import Step, Work
 from kilonova.db import engine
-from kilonova.db.queries import instances, migrations, request_specs
-from kilonova.errors import HostRejected, MigrationNotFound, NoValidHost, PlacementConflict, Unanswered
-from kilonova.pci import request as pci_request
+from kilonova.db.queries import instances, migrations
+from kilonova.errors import NoValidHost
 from kilonova.rpc.compute import Compute
-
-# Maximum number of times that the scheduler chooses hosts for one move.
-# The scheduler chooses again only if another server took the resources first, so that server made progress.
-CHOICES = 10
-# Maximum number of tries to write a request spec. A try fails if the request spec was changed since it was read.
-SAVES = 5
-
-
-@dataclass
-class Rechosen(SelectOutputs, accelerators.AcceleratorOutputs):
-    """Stored results of flows that may have the scheduler choose hosts several times.
-
-    ``choices`` is the number of times that the scheduler has chosen hosts.
-    """
-
-    choices: int = 1
 
 
 @dataclass
@@ -61,177 +57,6 @@ class ResizeOutputs(Rechosen):
 
 
 ResizeWork = Work[ResizeOutputs]
-RechosenT = TypeVar('RechosenT', bound=Rechosen)
-
-
-# --- functions that other flows of a move use as well ----------------------------------------------------------------
-def migration(work: Work[Any]) -> objects.Migration:
-    """Read the row of the migration that the operation's arguments name, and return it as an object.
-
-    Raises MigrationNotFound if there is no such row.
-    """
-    uuid = work.args['migration_uuid']
-    with engine.silence(), work.db.read() as conn:
-        row = migrations.get(conn, uuid=uuid)
-    if row is None:
-        raise MigrationNotFound(migration_id=uuid)
-    return objects.Migration.from_row(work.ctxt, row)
-
-
-def request_spec(work: Work[Any], name: str = 'request_spec') -> objects.RequestSpec:
-    """Return the request spec in the argument ``name`` of the operation row."""
-    found: objects.RequestSpec = objects.base.Serializer().deserialize_entity(work.ctxt, work.args[name])
-    return found
-
-
-def image(work: Work[Any]) -> dict[str, Any]:
-    """Return the metadata of the server's image, which the API stored in the operation row, or {}."""
-    return work.args.get('image') or {}
-
-
-def store_spec(work: Work[Any], spec: objects.RequestSpec) -> None:
-    """Store the server's request spec in the API database.
-
-    The operation row is in another database than the request spec. Therefore the function first reads the stored
-    request spec, then checks that this process still owns the operation, and writes only if the request spec is
-    unchanged since. Otherwise it tries again. Raises Unanswered if the request spec changes during each of ``SAVES``
-    tries.
-    """
-    for _ in range(SAVES):
-        with engine.silence(), work.env.api.read() as conn:
-            seen = request_specs.get(conn, work.instance_uuid)
-        work.compare_now()
-        if seen is None:
-            return
-        with engine.silence():
-            if _save(work.env.api, seen, spec.to_json()):
-                return
-    raise Unanswered(
-        f'The request spec of server {work.instance_uuid} was changed during each of {SAVES} attempts to store it'
-    )
-
-
-@engine.retried
-def _save(api: engine.Database, seen: dict[str, Any], text: str) -> bool:
-    with api.write() as conn:
-        return request_specs.save(conn, seen, text)
-
-
-def was_active(work: Work[Any]) -> bool:
-    """Return whether the guest ran before the move, and so should run after it."""
-    instance = work.instance()
-    return bool(instance.system_metadata.get('old_vm_state', instance.vm_state) != 'stopped')
-
-
-def second_guest(work: Work[Any], instance: objects.Instance, host: str) -> Exception | None:
-    """Return an error if a second guest could be started while the host ``host``, which is down, still runs the first.
-
-    Returns HostNotFenced if ``host`` may still run the guest. Returns None if an operator has forced ``host`` down, or
-    if no other host will start the guest, because it was off before the move or the server is being deleted.
-    """
-    if not was_active(work) or instance.task_state in states.ENDING:
-        return None
-    return None if work.env.liveness.is_fenced(work.db, host) else HostNotFenced(host=host)
-
-
-# --- the steps ------------------------------------------------------------------------------------------------------
-def create_migration(work: Work[Any], status: str = 'pre-migrating') -> None:
-    """Insert the row of the migration, with the status ``status`` and the uuid from the operation's arguments."""
-    row = work.instance_row()
-    flavor = new_flavor(work)
-    values = {
-        'uuid': work.args['migration_uuid'],
-        'instance_uuid': work.instance_uuid,
-        'status': status,
-        'migration_type': work.args['migration_type'],
-        'source_compute': row['host'],
-        'source_node': row['node'],
-        'old_instance_type_id': row['instance_type_id'],
-        'new_instance_type_id': flavor.id,
-        'user_id': work.ctxt.user_id,
-        'project_id': work.ctxt.project_id,
-    }
-    with engine.silence():
-        _write_migration(work, values)
-
-
-@engine.retried
-def _write_migration(work: Work[Any], values: dict[str, Any]) -> None:
-    with work.db.write() as conn:
-        migrations.create(conn, values)
-
-
-def new_flavor(work: Work[Any]) -> objects.Flavor:
-    """Return the flavor of the server after the move."""
-    found: objects.Flavor = objects.base.Serializer().deserialize_entity(work.ctxt, work.args['flavor'])
-    return found
-
-
-def select(work: Work[Any]) -> None:
-    """Have the scheduler choose hosts for the server, without a claim of resources.
-
-    The hosts also have the resources that the server's ports guarantee. The new hosts are appended to those that have
-    refused the server.
-    """
-    refused = work.outputs.hosts[: work.attempt - 1]
-    spec = request_spec(work)
-    port_moves.ask(work, spec)
-    work.before_sending()
-    found = work.env.select_destinations(
-        work.ctxt,
-        spec_obj=spec,
-        instance_uuids=[work.instance_uuid],
-        claim=False,
-        time_left=boot.SELECT_DEADLINE,
-    )
-    work.outputs.select = refused + ChosenHost.all_of(found[0])
-
-
-def claim_and_move(work: Work[Any]) -> None:
-    """Move the server's present allocation to the migration, and allocate the chosen host to the server.
-
-    Placement writes the two allocations by one POST request. Accelerators for the new flavor are bound on the chosen
-    host; the server also keeps its present accelerators. Raises HostRejected if the host has no longer the resources.
-    """
-    host = chosen(work)
-    try:
-        work.env.placement.move_allocation(
-            work.instance_uuid,
-            work.args['migration_uuid'],
-            new=host.allocations,
-            mappings=host.mappings,
-            project_id=work.ctxt.project_id or '',
-            user_id=work.ctxt.user_id or '',
-            check=work.compare_now,
-        )
-    except (PlacementConflict, PlacementInvalid) as error:
-        # Placement raises PlacementInvalid if it does not know one of the resource providers (any more).
-        raise HostRejected(reason=f'{host.host}: {error}') from error
-    if (profile := accelerators.profile_of(work.args['flavor'])) is not None:
-        accelerators.bind(work, profile, host, work.args['migration_uuid'])
-
-
-def undo_claim_and_move(work: Work[Any]) -> None:
-    """Delete the accelerators on the destination, and move the former allocation from the migration to the server."""
-    accelerators.unbind(work)
-    if work.outputs.select is not None:
-        work.env.placement.move_back(work.instance_uuid, work.args['migration_uuid'], work.compare_now)
-
-
-def chosen(work: Work[Any]) -> ChosenHost:
-    """Return the chosen host that is tried in this attempt, which is the destination of the move."""
-    found: ChosenHost = work.outputs.hosts[work.attempt - 1]
-    return found
-
-
-def allocated_spec(work: Work[Any]) -> objects.RequestSpec:
-    """Return the request spec with PCI requests that name the resource providers of the allocated devices."""
-    spec, host = request_spec(work), chosen(work)
-    guarantees.with_groups(spec, work.outputs.port_groups)
-    spec.pci_requests = pci_request.on_host(
-        spec.pci_requests, work.instance_uuid, work.uuid, host.compute_node_uuid, host.allocations, host.mappings
-    )
-    return spec
 
 
 def prep_resize(work: ResizeWork) -> None:
@@ -371,52 +196,6 @@ def mark_resized(work: ResizeWork) -> None:
     work.end(end)
     if row is not None:
         work.env.notify.emit(work.ctxt, 'instance.resize_finish.end', instance=row, moved='resize.done', host=row.host)
-
-
-def as_before(work: Work[Any]) -> Callable[[engine.Connection], None]:
-    """Return a function ``write(conn)`` that writes the server's row as it was before a failed move.
-
-    The function is needed because a host may have written new values and may be unable to undo them. Call ``as_before``
-    before the transaction begins, because it reads the database itself.
-    """
-    with engine.silence(), work.db.read() as conn:
-        row = migrations.get(conn, uuid=work.args['migration_uuid'])
-    server = work.instance(fresh=True)
-    if row is None or (server.host, server.instance_type_id) == (row['source_compute'], row['old_instance_type_id']):
-        return lambda conn: instances.update_extra(conn, work.instance_uuid, {'migration_context': None})
-    context = server.migration_context
-    extra = server.go_back(context if context is not None and context.migration_id == row['id'] else None)
-    values = {**server.flavor_columns(), 'host': row['source_compute'], 'node': row['source_node']}
-
-    def write(conn: engine.Connection) -> None:
-        instances.update_extra(conn, work.instance_uuid, {**extra, 'migration_context': None})
-        instances.put_back(conn, work.instance_uuid, values, {row['source_compute'], row['dest_compute']})
-
-    return write
-
-
-class Choosing(Flow[RechosenT]):
-    """Base class of flows in which the scheduler only chooses hosts, and a later step claims a host in Placement."""
-
-    def next_attempt(self, work: Work[RechosenT], step: Step[RechosenT], error: HostRejected) -> bool:
-        """Undo this attempt and try the next chosen host, or have the scheduler choose hosts again.
-
-        The scheduler chooses again if no host is left and Placement refused the last claim because another server has
-        taken the resources since. Other devices may be free on the same host. Returns False if nothing is left to try.
-        """
-        if super().next_attempt(work, step, error):
-            return True
-        if not isinstance(error.__cause__, PlacementConflict) or work.outputs.choices == CHOICES:
-            return False
-        work.outputs.choices += 1
-        work.undo_attempt(self.index('select'), error)
-        self._undo_attempt(work)
-        return True
-
-    def exhausted(self, work: Work[RechosenT], error: HostRejected) -> Exception:
-        """Return a NoValidHost error with the error messages of all hosts that refused the server."""
-        said = reasons(work.instance_uuid, [*work.outputs.refusals, str(error)])
-        return NoValidHost(reason=f'Hosts said: {said}')
 
 
 class Resize(Choosing[ResizeOutputs]):

@@ -17,10 +17,10 @@ from typing import Any
 from kilonova import objects, states
 from kilonova.accel import holder
 from kilonova.accel import profile as device_profile
-from kilonova.conductor.flows import accelerators, boot, releases, resize
+from kilonova.conductor.flows import accelerators, boot, moving, releases
+from kilonova.conductor.flows.moving import Choosing, Rechosen, chosen, request_spec, store_spec
 from kilonova.conductor.flows.network import port_moves
 from kilonova.conductor.flows.one_step import OneStep
-from kilonova.conductor.flows.resize import Choosing, Rechosen, chosen, request_spec, store_spec
 from kilonova.conductor.flows.shelve import IMAGE, forgotten, release_of_image
 from kilonova.conductor.flows.volume import volumes
 from kilonova.conductor.row import Outputs
@@ -103,7 +103,7 @@ def unshelve_instance(work: UnshelveWork) -> None:
         disks = instances.get_bdms(conn, work.instance_uuid)
         instance.metadata = metadata.get(conn, work.instance_uuid)
     instance.availability_zone = host.availability_zone
-    spec = resize.allocated_spec(work)
+    spec = moving.allocated_spec(work)
     instance.pci_requests = spec.pci_requests
     work.call_host(
         host.host,
@@ -208,7 +208,7 @@ class Unshelve(Choosing[UnshelveOutputs]):
     name, outputs = 'unshelve', UnshelveOutputs
     steps = (
         Step('get_image_info', get_image_info),
-        Step('select', resize.select),
+        Step('select', moving.select),
         Step('claim', claim, undo_claim, again_from='claim'),
         Step('unshelve_instance', unshelve_instance, undo_unshelve_instance, again_from='claim'),
         Step('save_spec', save_spec, undo_save_spec, saved=lambda work: bool(work.args.get('new_request_spec'))),

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from kilonova import errors
-from kilonova.conductor.flows import boot, evacuate, resize, unshelve
+from kilonova.conductor.flows import boot, evacuate, moving, resize, unshelve
 from kilonova.conductor.row import ChosenHost, SelectOutputs
 from tests.unit.scheduler.builders import uuid
 
@@ -32,7 +32,7 @@ def work(placement, provider, vcpus=1):
     [
         (boot.claim_chosen, {}, {SERVER: {'gpu2': {'VCPU': 1}}}),
         (
-            resize.claim_and_move,
+            moving.claim_and_move,
             {SERVER: {'gpu1': {'VCPU': 2}}},
             {SERVER: {'gpu2': {'VCPU': 1}}, MIGRATION: {'gpu1': {'VCPU': 2}}},
         ),
