@@ -67,7 +67,6 @@ class KilonovaError(Exception):
 
     msg_fmt = 'An unknown error occurred.'
     code = 500
-    safe = False
     cause = Cause.HOST
 
     def __init__(self, message: str | None = None, **fields: object) -> None:
@@ -84,7 +83,6 @@ class NotFound(KilonovaError):
 
     msg_fmt = 'Resource could not be found.'
     code = 404
-    safe = True
 
 
 class Conflict(KilonovaError):
@@ -92,7 +90,6 @@ class Conflict(KilonovaError):
 
     msg_fmt = 'Resource state conflicts with the request.'
     code = 409
-    safe = True
 
 
 class Invalid(KilonovaError):
@@ -100,7 +97,6 @@ class Invalid(KilonovaError):
 
     msg_fmt = 'Bad request - invalid parameters'
     code = 400
-    safe = True
     cause = Cause.REQUEST
 
 
@@ -109,7 +105,6 @@ class Forbidden(KilonovaError):
 
     msg_fmt = 'Forbidden'
     code = 403
-    safe = True
     cause = Cause.REQUEST
 
 
@@ -118,7 +113,6 @@ class Unavailable(KilonovaError):
 
     msg_fmt = 'Service is unavailable at this time.'
     code = 503
-    safe = True
 
 
 def cause_of(error: BaseException) -> Cause:
@@ -296,7 +290,6 @@ class NoValidHost(KilonovaError):
     """No host fits the request."""
 
     msg_fmt = 'No valid host was found. %(reason)s'
-    safe = True
 
 
 class MaxRetriesExceeded(NoValidHost):
@@ -315,7 +308,6 @@ class ResizeError(KilonovaError):
     """A resize can't be carried out."""
 
     msg_fmt = 'Resize error: %(reason)s'
-    safe = True
 
 
 class PciDeviceUnsupportedHypervisor(Invalid):
@@ -357,7 +349,6 @@ class HostRejected(KilonovaError):
     """This host can't take the server. An alternate host may be able to."""
 
     msg_fmt = 'Insufficient compute resources: %(reason)s.'
-    safe = True
 
 
 class MigrationPreCheckError(HostRejected):
@@ -370,21 +361,18 @@ class MigrationError(KilonovaError):
     """A live migration failed. The guest is still on the source host."""
 
     msg_fmt = 'Migration error: %(reason)s'
-    safe = True
 
 
 class DisksUnmovable(HostRejected):
     """A server's disks can't be moved from its host to the chosen host. Another destination may be reachable."""
 
     msg_fmt = 'The disks cannot be moved from %(source)s to %(dest)s: %(reason)s'
-    safe = True
 
 
 class NoRoom(HostRejected):
     """A file system has too little space for a file. ``need`` and ``free`` are in bytes."""
 
     msg_fmt = 'Not enough disk space for %(what)s: it needs %(need)d bytes, %(free)d are free'
-    safe = True
 
 
 class DevicesFailed(HostRejected):
@@ -420,7 +408,6 @@ class BuildAbort(KilonovaError):
     """No host can build the server, so that further attempts are useless."""
 
     msg_fmt = 'Build of instance %(instance_uuid)s aborted: %(reason)s'
-    safe = True
     cause = Cause.REQUEST
 
 
@@ -483,7 +470,6 @@ class LiveMigrationAborted(KilonovaError):
     """A user aborted a live migration."""
 
     msg_fmt = 'The live migration was aborted.'
-    safe = True
 
 
 class BuildTimedOut(KilonovaError):
