@@ -66,7 +66,6 @@ class KilonovaError(Exception):
 
     msg_fmt = 'An unknown error occurred.'
     code = 500
-    safe = False
     cause = Cause.HOST
 
     def __init__(self, message: str | None = None, **fields: object) -> None:
@@ -83,7 +82,6 @@ class NotFound(KilonovaError):
 
     msg_fmt = 'Resource could not be found.'
     code = 404
-    safe = True
 
 
 class Conflict(KilonovaError):
@@ -91,7 +89,6 @@ class Conflict(KilonovaError):
 
     msg_fmt = 'Resource state conflicts with the request.'
     code = 409
-    safe = True
 
 
 class Invalid(KilonovaError):
@@ -99,7 +96,6 @@ class Invalid(KilonovaError):
 
     msg_fmt = 'Bad request - invalid parameters'
     code = 400
-    safe = True
     cause = Cause.REQUEST
 
 
@@ -108,7 +104,6 @@ class Forbidden(KilonovaError):
 
     msg_fmt = 'Forbidden'
     code = 403
-    safe = True
     cause = Cause.REQUEST
 
 
@@ -117,7 +112,6 @@ class Unavailable(KilonovaError):
 
     msg_fmt = 'Service is unavailable at this time.'
     code = 503
-    safe = True
 
 
 def cause_of(error: BaseException) -> Cause:
@@ -295,7 +289,6 @@ class NoValidHost(KilonovaError):
     """No host fits the request."""
 
     msg_fmt = 'No valid host was found. %(reason)s'
-    safe = True
 
 
 class MaxRetriesExceeded(NoValidHost):
@@ -314,7 +307,6 @@ class ResizeError(KilonovaError):
     """A resize can't be carried out."""
 
     msg_fmt = 'Resize error: %(reason)s'
-    safe = True
 
 
 class PciDeviceUnsupportedHypervisor(Invalid):
@@ -356,7 +348,6 @@ class HostRejected(KilonovaError):
     """This host can't take the server. An alternate host may be able to."""
 
     msg_fmt = 'Insufficient compute resources: %(reason)s.'
-    safe = True
 
 
 class MigrationPreCheckError(HostRejected):
@@ -369,21 +360,18 @@ class MigrationError(KilonovaError):
     """A live migration failed. The guest is still on the source host."""
 
     msg_fmt = 'Migration error: %(reason)s'
-    safe = True
 
 
 class DisksUnmovable(HostRejected):
     """A server's disks can't be moved from its host to the chosen host. Another destination may be reachable."""
 
     msg_fmt = 'The disks cannot be moved from %(source)s to %(dest)s: %(reason)s'
-    safe = True
 
 
 class NoRoom(HostRejected):
     """A file system has too little space for a file. ``need`` and ``free`` are in bytes."""
 
     msg_fmt = 'Not enough disk space for %(what)s: it needs %(need)d bytes, %(free)d are free'
-    safe = True
 
 
 class DevicesFailed(HostRejected):
@@ -419,7 +407,6 @@ class BuildAbort(KilonovaError):
     """No host can build the server, so that further attempts are useless."""
 
     msg_fmt = 'Build of instance %(instance_uuid)s aborted: %(reason)s'
-    safe = True
     cause = Cause.REQUEST
 
 
@@ -484,7 +471,6 @@ class LiveMigrationAborted(KilonovaError):
     """A user aborted a live migration."""
 
     msg_fmt = 'The live migration was aborted.'
-    safe = True
 
 
 class BuildTimedOut(KilonovaError):

@@ -40,7 +40,6 @@ class UnsupportedVersion(KilonovaError):
 
     msg_fmt = 'Version %(version)s is not supported by the API. Minimum is %(minimum)s and maximum is %(maximum)s.'
     code = 406
-    safe = True
 
 
 def text(version: int) -> str:

@@ -64,7 +64,6 @@ class UnsupportedType(KilonovaError):
 
     msg_fmt = 'Unsupported Content-Type'
     code = 415
-    safe = True
 
 
 class NoRoute(NotFound):

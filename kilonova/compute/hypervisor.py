@@ -144,7 +144,7 @@ class Hypervisor:
                     newer = self._looks.setdefault(uuid, look)
                     newer.during_order = newer.during_order and look.during_order
 
-    def _look_at(self, uuid: str, look: _PendingCheck) -> float | None:
+    def _look_at(self, uuid: str, check: _PendingCheck) -> float | None:
         """Compare one guest with its server's row. Return None if that is done, or the seconds until the next try."""
         host = self._host
         if not host.tracker.sides(uuid):
@@ -156,13 +156,13 @@ class Hypervisor:
         except HypervisorUnavailable:
             return None  # all guests are compared when the hypervisor is back
         told = host.upcalls.power_states.get(uuid)
-        if told == state or (told is None and look.during_order):
+        if told == state or (told is None and check.during_order):
             return None
-        return None if self._guests.sync_one(uuid) else self._later(look)
+        return None if self._guests.sync_one(uuid) else self._later(check)
 
-    def _later(self, look: _PendingCheck) -> float | None:
-        look.tries += 1
-        return BUSY_LOOKS[look.tries - 1] if look.tries <= len(BUSY_LOOKS) else None
+    def _later(self, check: _PendingCheck) -> float | None:
+        check.tries += 1
+        return BUSY_LOOKS[check.tries - 1] if check.tries <= len(BUSY_LOOKS) else None
 
     # -- the service record --------------------------------------------------------------------------------------------
     def _tell(self, *, missed: bool) -> None:

@@ -26,13 +26,13 @@ LOG = logging.getLogger(__name__)
 class HostMdevTypes:
     """The types of the mediated devices on one host's cards.
 
-    ``look()`` updates the host's records and Placement after a change (``Node.update``).
+    ``update()`` updates the host's records and Placement after a change (``Node.update``).
     """
 
     def __init__(
-        self, host: ComputeHost, book: DeviceInventory, kinds: Iterable[DeviceKind], look: Callable[[], None]
+        self, host: ComputeHost, book: DeviceInventory, kinds: Iterable[DeviceKind], update: Callable[[], None]
     ) -> None:
-        self._host, self._book, self._look = host, book, look
+        self._host, self._book, self._update = host, book, update
         self._mediated = next(kind for kind in kinds if isinstance(kind, MdevKind))
 
     def set_mdev_type(self, ctxt: RequestContext, address: str, mdev_type: str) -> list[dict[str, Any]]:
@@ -63,7 +63,7 @@ class HostMdevTypes:
             self._mediated.choose(address, chosen)
             self._book.save(ctxt, tracker.host_devices.looked(found))
         LOG.info('Card %s provides mediated devices of type %s from now on', address, mdev_type)
-        self._look()
+        self._update()
         return [
             {'address': device.address, 'mdev_type': device.extra_info['mdev_type']}
             for device in tracker.host_devices.all()

@@ -94,12 +94,12 @@ def devices(ctxt: RequestContext, node_id: int) -> list[objects.PciDevice]:
 
 
 def save_devices(
-    ctxt: RequestContext, node_id: int, changes: Changes, told: Iterable[tuple[str, str]] = ()
+    ctxt: RequestContext, node_id: int, changes: Changes, messages: Iterable[tuple[str, str]] = ()
 ) -> dict[str, int]:
     """Write the changes of device rows, and return a dict from address to row id for the created rows.
 
-    ``told`` has pairs of server uuid and text, for servers whose device has become unavailable. Each text is added to
-    the server's instance actions.
+    ``messages`` has pairs of server uuid and text, for servers whose device has become unavailable. Each text is added
+    to the server's instance actions.
     """
     found: dict[str, int] = objects.PciDeviceList.save_all(
         ctxt,
@@ -109,7 +109,7 @@ def save_devices(
             'updated': changes.updated,
             'removed': changes.removed,
             'statuses': changes.statuses,
-            'told': [{'instance_uuid': uuid, 'message': text} for uuid, text in told],
+            'told': [{'instance_uuid': uuid, 'message': text} for uuid, text in messages],
         },
     )
     return found

@@ -31,6 +31,19 @@ def ratios(row: Mapping[str, Any]) -> dict[str, float]:
     return {name: row.get(name) or initial for name, initial in INITIAL_RATIOS.items()}
 
 
+def free_amounts(row: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the free memory and the free disk space of a node in MiB, without overcommit.
+
+    Disk space that the node's images may still grow into does not count as free (``disk_available_least``).
+    """
+    ram, disk, least = row.get('free_ram_mb'), row.get('free_disk_gb'), row.get('disk_available_least')
+    if ram is None:
+        ram = row['memory_mb'] - row['memory_mb_used']
+    if disk is None:
+        disk = row['local_gb'] - row['local_gb_used']
+    return ram, (disk if least is None else min(least, disk)) * 1024
+
+
 @register
 class HVSpec(KilonovaObject):
     """One combination of architecture, hypervisor type and VM mode that a node can run."""

@@ -86,7 +86,6 @@ class NotSupported(KilonovaError):
 
     msg_fmt = 'The requested functionality is not supported.'
     code = 501
-    safe = True
 
 
 class InCell(NamedTuple):

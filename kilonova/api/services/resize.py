@@ -18,7 +18,7 @@ from kilonova.api.services.server_operations import ServerRef
 from kilonova.context import RequestContext
 from kilonova.db.queries import instances, migrations, operations, request_specs, withdrawals
 from kilonova.db.queries.operations import OperationRow
-from kilonova.errors import FlavorNotFound, Invalid
+from kilonova.errors import Invalid
 from kilonova.objects import (
     CellMapping,
     Destination,
@@ -196,8 +196,6 @@ def _new_flavor(backend: Backend, ctxt: RequestContext, instance: Instance, flav
     flavor = create.find_flavor(backend, ctxt, flavor_ref)
     if flavor['flavorid'] == instance.flavor.flavorid:
         raise CannotResizeToSameFlavor
-    if flavor['disabled']:
-        raise Invalid(FlavorNotFound(flavor_id=flavor_ref).message)
     if not flavor['root_gb'] and instance.flavor.root_gb and not instance.is_from_volume:
         raise CannotResizeDisk(reason='Resize to zero disk flavor is not allowed.')
     return flavor

@@ -353,16 +353,16 @@ class Renaming:
             self._backend.conductor.run_operation(self._ctxt, operation=self._row)
 
 
-def wait(backend: Backend, server: ServerRef, look: Callable[[Connection], T | None]) -> T | None:
-    """Call ``look`` with a connection to the server's cell repeatedly until it returns a value, and return the value.
+def wait(backend: Backend, server: ServerRef, read: Callable[[Connection], T | None]) -> T | None:
+    """Call ``read`` with a connection to the server's cell repeatedly until it returns a value, and return the value.
 
-    Return None if ``look`` still returns None after the RPC response timeout (``answer_seconds``). The pause between
+    Return None if ``read`` still returns None after the RPC response timeout (``answer_seconds``). The pause between
     two calls grows from 0.05 to 0.5 seconds.
     """
     end, pause = time.monotonic() + backend.options.answer_seconds, _LOOK
     while True:
         with server.cell.read() as conn:
-            found = look(conn)
+            found = read(conn)
         if found is not None or time.monotonic() >= end:
             return found
         time.sleep(pause)

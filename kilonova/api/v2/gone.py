@@ -20,7 +20,6 @@ class Gone(KilonovaError):
 
     msg_fmt = 'This resource is no longer available. No forwarding address is given.'
     code = 410
-    safe = True
 
 
 RULES = ()

@@ -75,7 +75,6 @@ class TokenNotShown(KilonovaError):
 
     msg_fmt = 'The requested console type details are not accessible'
     code = 401
-    safe = True
 
 
 def _open(call: Call, protocol: str, kind: str) -> str:

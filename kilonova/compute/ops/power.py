@@ -221,11 +221,11 @@ def _single_host_operation(
     """
     op.begin(event or f'compute_{verb}_instance')
     reply: dict[str, object] = {}
-    told: NotificationFacts = facts or {}
+    facts = facts or {}
     name = TOLD_AS.get(verb, verb)
     with op.exclusive():
         if name is not None:
-            op.notify(f'instance.{name}.start', **told)
+            op.notify(f'instance.{name}.start', **facts)
         failed: Exception | None = None
         try:
             yield reply
@@ -255,7 +255,7 @@ def _single_host_operation(
             fields['message'], fields['fault'] = 'Error', op.fault(failed)
         op.save(**fields)
     if name is not None:
-        _notify(op, f'instance.{name}', fields, failed, told)
+        _notify(op, f'instance.{name}', fields, failed, facts)
     reply.update(power_state=power_state, error=None if failed is None else readable(failed))
 
 
@@ -272,7 +272,7 @@ def _is_to_run_again(op: HostTask, power_state: int) -> bool:
     )
 
 
-def _notify(op: HostTask, name: str, saved: SaveFields, failed: Exception | None, told: NotificationFacts) -> None:
+def _notify(op: HostTask, name: str, saved: SaveFields, failed: Exception | None, facts: NotificationFacts) -> None:
     """Send the notifications of the operation's end, as Nova does.
 
     An error notification is sent only for a reboot. A failed reboot also sends the end notification if the guest runs.
@@ -281,5 +281,5 @@ def _notify(op: HostTask, name: str, saved: SaveFields, failed: Exception | None
     if failed is not None and is_reboot:
         op.notify(f'{name}.error', moved='reboot.failed', fault=failed)
     if failed is None or (is_reboot and saved['values'].get('power_state') == PowerState.RUNNING):
-        facts: NotificationFacts = {**told, 'values': saved['values'], 'moved': saved['transition']}
-        op.notify(f'{name}.end', **facts)
+        ended: NotificationFacts = {**facts, 'values': saved['values'], 'moved': saved['transition']}
+        op.notify(f'{name}.end', **ended)

@@ -286,11 +286,11 @@ def _refuse(conn: sa.Connection, request: ClaimWrite) -> None:
 
 @engine.retried
 def claim(
-    db: engine.Database, request: ClaimWrite, look: Callable[[sa.Connection], None] | None = None
+    db: engine.Database, request: ClaimWrite, verify: Callable[[sa.Connection], None] | None = None
 ) -> dict[str, Any]:
     """Claim CPUs, memory and PCI devices for a server on a host, and return {'written': True}.
 
-    ``look(conn)`` may raise an exception to refuse the claim (see ``group_claims``). If the same claim was written
+    ``verify(conn)`` may raise an exception to refuse the claim (see ``group_claims``). If the same claim was written
     before and only its answer was lost, it is not written again.
 
     Raises:
@@ -305,8 +305,8 @@ def claim(
             _refuse(conn, request)
             _write_usage_again(conn, request.usage)
             return {'written': True}
-        if look is not None:
-            look(conn)
+        if verify is not None:
+            verify(conn)
         _move(conn, request)
         _write_parts(conn, request, strict=True)
     return {'written': True}

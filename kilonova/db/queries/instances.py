@@ -486,14 +486,14 @@ def start_action(conn: sa.Connection, uuid: str, action: dict[str, Any]) -> None
     )
 
 
-def tell_once(conn: sa.Connection, action: dict[str, Any], told: Iterable[dict[str, Any]]) -> None:
+def tell_once(conn: sa.Connection, action: dict[str, Any], entries: Iterable[dict[str, Any]]) -> None:
     """Write one finished instance action for each of several servers, unless the server has this action already.
 
-    ``told`` is a list of {instance_uuid, message}. ``action`` is the dict for ``start_action``. Repeated calls are
+    ``entries`` is a list of {instance_uuid, message}. ``action`` is the dict for ``start_action``. Repeated calls are
     safe.
     """
     texts: dict[str, list[str]] = {}
-    for one in told:
+    for one in entries:
         texts.setdefault(one['instance_uuid'], []).append(one['message'])
     if not texts:
         return

@@ -299,13 +299,8 @@ class _Why:
         return 'aggregates:' + ','.join(sorted(aggregates)), 'outside the aggregates that the request requires'
 
     def _ask_amounts(self) -> None:
-        table, amounts = self._snapshot.table, self._query.unnamed.resources
-        left = {
-            'VCPU': table['vcpus_total'] * table['cpu_ratio'] - table['vcpus_used'],
-            'MEMORY_MB': table['ram_room_mb'],
-            'DISK_GB': table['disk_room_mb'] / 1024,
-        }
-        for name, free in left.items():
+        amounts = self._query.unnamed.resources
+        for name, free in self._snapshot.table.free().items():
             if amounts.get(name):
                 words, unit = _amount(name, amounts[name])
                 self._add(name, words, (free < amounts[name]) & self._unoffered, np.maximum(np.floor(free), 0), unit)

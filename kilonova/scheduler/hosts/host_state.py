@@ -17,7 +17,7 @@ from oslo_log import log as logging
 
 from kilonova import objects, texts
 from kilonova.objects import RequestSpec
-from kilonova.objects.compute_node import ratios
+from kilonova.objects.compute_node import free_amounts, ratios
 from kilonova.pci.pools import PciDeviceRequestFailed, PciPools, sockets_of
 from kilonova.scheduler.hosts.reservations import Request, Reservation
 from kilonova.virt.hardware.numa import CellLimits, DeviceAffinity, fit, used
@@ -153,13 +153,7 @@ class HostState:
         self.total_usable_ram_mb: int = node['memory_mb']
         self.total_usable_disk_gb: int = node['local_gb']
         self.disk_mb_used: int = node['local_gb_used'] * 1024
-        free = node.get('free_ram_mb')
-        self.free_ram_mb: int = node['memory_mb'] - node['memory_mb_used'] if free is None else free
-        free_disk_gb = node.get('free_disk_gb')
-        if free_disk_gb is None:
-            free_disk_gb = node['local_gb'] - node['local_gb_used']
-        least = node.get('disk_available_least')
-        self.free_disk_mb: int = (free_disk_gb if least is None else min(least, free_disk_gb)) * 1024
+        self.free_ram_mb, self.free_disk_mb = free_amounts(node)
         self.vcpus_total: int = node['vcpus']
         self.vcpus_used: int = node['vcpus_used']
         for one in self._taken.values():

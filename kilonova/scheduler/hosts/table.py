@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kilonova import texts
-from kilonova.objects.compute_node import ratios
-from kilonova.scheduler.hosts.columns import COLUMNS, HostColumns, HostIndex, Mask, Row
+from kilonova.objects.compute_node import free_amounts, ratios
+from kilonova.scheduler.hosts.columns import COLUMNS, HostColumns, HostIndex, Mask, Row, Values
 from kilonova.scheduler.hosts.devices import FreeDevices
 from kilonova.scheduler.hosts.reservations import Reservation, Reservations
 from kilonova.scheduler.hosts.services import Services
@@ -90,17 +90,10 @@ class Table:
     def _write(self, place: int, cell_uuid: str, node: Row) -> None:
         column = self._columns
         stats = texts.mapping(node['stats'] or '{}')
-        free_ram, free_disk = node['free_ram_mb'], node['free_disk_gb']
-        if free_ram is None:
-            free_ram = node['memory_mb'] - node['memory_mb_used']
-        if free_disk is None:
-            free_disk = node['local_gb'] - node['local_gb_used']
-        least = node['disk_available_least']
         column['live'][place] = True
         column['mapped'][place] = bool(node['mapped'])
         column['cell'][place] = self.places.cells.index(cell_uuid)
-        column['free_ram_mb'][place] = free_ram
-        column['free_disk_mb'][place] = (free_disk if least is None else min(least, free_disk)) * 1024
+        column['free_ram_mb'][place], column['free_disk_mb'][place] = free_amounts(node)
         column['vcpus_total'][place], column['vcpus_used'][place] = node['vcpus'], node['vcpus_used']
         known = ratios(node)
         column['cpu_ratio'][place] = known['cpu_allocation_ratio']
@@ -139,6 +132,15 @@ class Table:
         column['num_io_ops'][place] += sign * taken.building
 
     # -- lookups -------------------------------------------------------------------------------------------------------
+    def free(self) -> dict[str, Values]:
+        """Return {resource class: free amount of each host}, counted with the overcommit ratios."""
+        column = self._columns
+        return {
+            'VCPU': column['vcpus_total'] * column['cpu_ratio'] - column['vcpus_used'],
+            'MEMORY_MB': column['ram_room_mb'],
+            'DISK_GB': column['disk_room_mb'] / 1024,
+        }
+
     def usable(self, cell_uuids: Collection[str]) -> Mask:
         """Return a boolean array that is True for the hosts in these cells that have a service and a host mapping.
 

@@ -210,9 +210,6 @@ class LocalCandidates:
 
         Placement may have allocated some of them already. Then it refuses the claim.
         """
-        table, amounts = self._table, self._need.amounts
-        found = table['ram_room_mb'] >= amounts.get('MEMORY_MB', 0)
-        found &= table['disk_room_mb'] >= 1024 * amounts.get('DISK_GB', 0)
-        return np.asarray(
-            found & (table['vcpus_total'] * table['cpu_ratio'] - table['vcpus_used'] >= amounts.get('VCPU', 0))
-        )
+        amounts = self._need.amounts
+        found: Mask = np.logical_and.reduce([free >= amounts.get(name, 0) for name, free in self._table.free().items()])
+        return found

@@ -70,11 +70,11 @@ class RemainingCapacity:
                 self._trees.setdefault(summary['root_provider_uuid'], []).append(rp)
         return self._trees
 
-    def providers(self, group: Group, beside: str) -> list[str]:
-        """Return the providers with a group's resources and traits, in the tree that contains provider ``beside``."""
+    def providers(self, group: Group, provider: str) -> list[str]:
+        """Return the providers in the same tree as ``provider`` that have a group's resources and traits."""
         return [
             rp
-            for rp in self.trees()[self._summaries[beside]['root_provider_uuid']]
+            for rp in self.trees()[self._summaries[provider]['root_provider_uuid']]
             if all(self._free.get((rp, name), 0) >= amount for name, amount in group.resources.items())
             and group.required.issubset(self._summaries[rp]['traits'])
             and group.forbidden.isdisjoint(self._summaries[rp]['traits'])

@@ -31,7 +31,7 @@ class CPUWeigher(BaseHostWeigher):
 
     def values(self, look: HostArrays, weight_properties: RequestSpec) -> Any:
         """Return the number of free VCPUs of each host."""
-        return look.table['vcpus_total'] * look.table['cpu_ratio'] - look.table['vcpus_used']
+        return look.table.free()['VCPU']
 
 
 class DiskWeigher(BaseHostWeigher):

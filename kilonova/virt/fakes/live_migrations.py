@@ -79,7 +79,7 @@ class FakeLiveMigrations(FakePart):
         return {volume.volume_id: f'fake:/{self.fake.name}' for volume in coming}
 
     @scripted
-    def migrate(self, instance: objects.Instance, offer: PlacedOffer, told: LiveTold) -> None:
+    def migrate(self, instance: objects.Instance, offer: PlacedOffer, report: LiveTold) -> None:
         """Copy disk and domain to the destination, report the progress once, and switch the guest off on this host."""
         machine, there = self.fake.machine, offer['host']
         if instance.uuid in machine.arrived[there]:
@@ -90,7 +90,7 @@ class FakeLiveMigrations(FakePart):
         size = disk.root_gb << 30
         self._giving.add(instance.uuid)
         try:
-            self._tell(told, domain, size)
+            self._tell(report, domain, size)
         finally:
             self._giving.discard(instance.uuid)
         machine.disks[there][instance.uuid] = replace(disk, move=offer['move'])
@@ -100,8 +100,8 @@ class FakeLiveMigrations(FakePart):
         domain.state = PowerState.SHUTDOWN
 
     @staticmethod
-    def _tell(told: LiveTold, domain: FakeDomain, size: int) -> None:
-        told(
+    def _tell(report: LiveTold, domain: FakeDomain, size: int) -> None:
+        report(
             {
                 'memory_total': domain.memory_mb << 20,
                 'memory_processed': domain.memory_mb << 20,

@@ -170,12 +170,12 @@ class LiveMigrations(Protocol):
         undo.
         """
 
-    def migrate(self, instance: objects.Instance, offer: PlacedOffer, told: LiveTold) -> None:
+    def migrate(self, instance: objects.Instance, offer: PlacedOffer, report: LiveTold) -> None:
         """Migrate the guest from the source. Returns when the guest runs at the destination on the CPUs of the offer.
 
         A repeated call continues to wait for a running migration, and does nothing if the migration is complete.
-        ``told`` is called periodically with the progress, and an exception that it raises aborts the migration. If this
-        method raises MigrationError or the exception of ``told``, the guest is still on this host.
+        ``report`` is called periodically with the progress, and an exception that it raises aborts the migration. If
+        this method raises MigrationError or the exception of ``report``, the guest is still on this host.
 
         Raises:
             errors.DisksUnmovable: Files cannot be copied to the destination. Nothing was done.

@@ -223,15 +223,15 @@ def _server_of(call: Call, floating: FloatingIp) -> str | None:
     return next((port.device_id for port in ports if port.device_owner.startswith('compute:')), None)
 
 
-def _show(call: Call, uuid: str | None, address: str, place: tuple[str, str] | None) -> None:
+def _show(call: Call, uuid: str | None, address: str, association: tuple[str, str] | None) -> None:
     """Write a changed floating IP to the info cache of a server, so that the API shows the change at once.
 
-    ``place`` is the pair (port, fixed address) with which the floating IP is associated now, or None if it is not
+    ``association`` is the pair (port, fixed address) with which the floating IP is associated now, or None if it is not
     associated. Do nothing if the server does not exist, or if the caller may not see it.
     """
     if uuid is None or not uuidutils.is_uuid_like(uuid):
         return
-    port, fixed = place or (None, None)
+    port, fixed = association or (None, None)
     with contextlib.suppress(InstanceNotFound):
         server = server_operations.find_server(call.backend, call.ctxt, uuid)
         if server.cell is not None:

@@ -36,7 +36,7 @@ class TestDriverMigration:
         """Return True if this host, as the source, is migrating the guest."""
         return uuid in self._giving
 
-    def give(self, uuid: str, offer: PlacedOffer, place: destination.MoveDestination, told: LiveTold) -> None:
+    def give(self, uuid: str, offer: PlacedOffer, receiver: destination.MoveDestination, report: LiveTold) -> None:
         """Copy the disks to the destination, write the guest's XML there, and stop the guest. Called on the source.
 
         Does nothing if the guest is off and its XML is already at the destination. Raises GuestFailed if the guest is
@@ -47,32 +47,32 @@ class TestDriverMigration:
             if os.path.exists(left):
                 return
             raise GuestFailed(act='migrate', uuid=uuid, reason='it is off')
-        if not isinstance(place, destination.Local):
+        if not isinstance(receiver, destination.Local):
             raise errors.DisksUnmovable(
                 source=self._libvirt.name,
                 dest=offer['host'],
                 reason="libvirt's test driver migrates guests on one machine only",
             )
-        place.check()
+        receiver.check()
         self._giving.add(uuid)
         try:
-            self._carry(guest, offer, place, told)
+            self._carry(guest, offer, receiver, report)
         finally:
             self._giving.discard(uuid)
 
-    def _carry(self, guest: Guest, offer: PlacedOffer, place: destination.MoveDestination, told: LiveTold) -> None:
+    def _carry(self, guest: Guest, offer: PlacedOffer, receiver: destination.MoveDestination, report: LiveTold) -> None:
         uuid = guest.uuid
         path, there = self._disks.directory(uuid).path, os.path.join(offer['instances_path'], uuid)
         carried = [one for one in self._disks.there(uuid) if one.pool is None] if offer['block'] else []
         total = sum(os.path.getsize(one.path) for one in carried)
-        told(_numbers(total, 0))
+        report(_numbers(total, 0))
         for one in carried:
             target = os.path.join(there, os.path.basename(one.path))
             if one.device == 'disk':
                 disk.copy_into(one.path, one.format, target)
             else:
-                place.put([one.path], there, lambda count: None)
-        told(_numbers(total, total))
+                receiver.put([one.path], there, lambda count: None)
+        report(_numbers(total, total))
         is_paused = guest.power_state() == PowerState.PAUSED
         # The test driver adds a hot-plugged device only to the persistent definition, so this definition is sent.
         definition = guest.call('XMLDesc', libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE)

@@ -307,10 +307,10 @@ class LibvirtLiveMigrations:
     # -- on the source -------------------------------------------------------------------------------
 
     @translated
-    def migrate(self, instance: objects.Instance, offer: PlacedOffer, told: LiveTold) -> None:
+    def migrate(self, instance: objects.Instance, offer: PlacedOffer, report: LiveTold) -> None:
         """Migrate the guest to the host of ``offer``, and return when the guest is there. Called on the source."""
         if self._libvirt.is_test:
-            self._handover.give(instance.uuid, offer, self._place(instance, offer), told)
+            self._handover.give(instance.uuid, offer, self._place(instance, offer), report)
             return
         guest = self._libvirt.find(instance.uuid)
         if migration_job.has_gone(guest):
@@ -318,7 +318,7 @@ class LibvirtLiveMigrations:
         guest = self._active(instance)
         if migration_job.outgoing(guest) is None and not migration_job.has_switched(guest):
             self._carry_files(instance, offer)
-        self._transfers.carry(guest, self._way(guest, instance, offer), told)
+        self._transfers.carry(guest, self._way(guest, instance, offer), report)
 
     def _active(self, instance: objects.Instance) -> Guest:
         guest = self._libvirt.find(instance.uuid)

@@ -278,16 +278,16 @@ def rewritten(text: str, path: str, there: str, offer: PlacedOffer) -> str:
     return ElementTree.tostring(domain, encoding='unicode')
 
 
-def _put(domain: ElementTree.Element, place: LivePlace) -> None:
+def _put(domain: ElementTree.Element, placement: LivePlace) -> None:
     """Set in a domain's XML which CPUs and which memory of the destination the guest uses.
 
     The CPUs and NUMA cells that the guest sees are not changed.
     """
     for vcpu in domain.iterfind('vcpu'):
         vcpu.attrib.pop('cpuset', None)
-        if place['cpuset'] is not None:
-            vcpu.set('cpuset', place['cpuset'])
-    for name, text in (('cputune', place['cputune']), ('numatune', place['numatune'])):
+        if placement['cpuset'] is not None:
+            vcpu.set('cpuset', placement['cpuset'])
+    for name, text in (('cputune', placement['cputune']), ('numatune', placement['numatune'])):
         for one in domain.findall(name):
             domain.remove(one)
         if text is not None:

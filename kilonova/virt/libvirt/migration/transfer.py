@@ -76,11 +76,11 @@ class Transfers:
         # Uuids of guests whose migration must be forced to complete as soon as their disks are copied.
         self._in_haste: set[str] = set()
 
-    def carry(self, guest: Guest, way: MigrationTarget, told: LiveTold) -> None:
+    def carry(self, guest: Guest, way: MigrationTarget, report: LiveTold) -> None:
         """Migrate the guest to the destination ``way``, and return when the guest is there.
 
-        A migration that is already running is continued. ``told`` is called with the progress of the migration. The
-        migration is aborted if ``told`` raises an exception. At the end of the time limit it is aborted or forced to
+        A migration that is already running is continued. ``report`` is called with the progress of the migration. The
+        migration is aborted if ``report`` raises an exception. At the end of the time limit it is aborted or forced to
         complete, as [libvirt]live_migration_timeout_action says. Raises errors.MigrationError if the guest stays on
         this host.
         """
@@ -89,7 +89,7 @@ class Transfers:
             if migration_job.outgoing(guest) is None and not migration_job.has_switched(guest):
                 call = self._begin(guest, way, self._post_copy and way.post_copy)
             try:
-                self._follow(guest, told, call)
+                self._follow(guest, report, call)
             except migration_job.PostCopyRefused as error:
                 LOG.warning(
                     'Host %s does not support post-copy; migrating the guest without it: %s',
@@ -97,7 +97,7 @@ class Transfers:
                     error,
                     instance_uuid=guest.uuid,
                 )
-                self._follow(guest, told, self._begin(guest, way, False))
+                self._follow(guest, report, self._begin(guest, way, False))
         finally:
             self._in_haste.discard(guest.uuid)
         self._mend(guest, way)
@@ -123,7 +123,7 @@ class Transfers:
 
     # -- supervising a migration ----------------------------------------------------------------------
 
-    def _follow(self, guest: Guest, told: LiveTold, call: migration_job.MigrationCall | None) -> None:
+    def _follow(self, guest: Guest, report: LiveTold, call: migration_job.MigrationCall | None) -> None:
         since, pause, watch = time.monotonic(), LOOK, _Watch()
         while True:
             is_over = call is None or call.ended  # read first: the call may end while the statistics are read
@@ -134,7 +134,7 @@ class Transfers:
             if watch.unread is not None and call is None and watch.blind > 2 * BLIND:
                 raise watch.unread
             if job is not None and watch.reason is None:
-                watch.reason = self._look(guest, job, told, time.monotonic() - since, watch)
+                watch.reason = self._look(guest, job, report, time.monotonic() - since, watch)
             if (job is not None or watch.unread is not None) and watch.reason is not None:
                 migration_job.abort(guest)
             time.sleep(pause)
@@ -151,7 +151,9 @@ class Transfers:
             raise migration_job.PostCopyRefused(str(said))
         raise errors.MigrationError(reason=str(said or 'it was aborted'))
 
-    def _look(self, guest: Guest, job: dict[str, int], told: LiveTold, took: float, watch: _Watch) -> Exception | None:
+    def _look(
+        self, guest: Guest, job: dict[str, int], report: LiveTold, took: float, watch: _Watch
+    ) -> Exception | None:
         """Check the running migration once. Return the reason if it must be aborted, otherwise None."""
         numbers = {name: int(job.get(name, 0)) for name in _NUMBERS}
         gib = max((numbers['memory_total'] + numbers['disk_total']) / disk.GIB, LEAST_GIB)
@@ -168,7 +170,7 @@ class Transfers:
         if guest.uuid in self._in_haste:
             watch.hastened = self.hasten(guest)
         try:
-            told(LiveProgress(**numbers))  # type: ignore[typeddict-item]
+            report(LiveProgress(**numbers))  # type: ignore[typeddict-item]
         except Exception as error:  # noqa: BLE001 - raised once the guest is known to have stayed
             return error
         return None

@@ -116,11 +116,11 @@ class DiskMover:
         # If the old flavor had no root_gb, the disk has the size of the image, so the disk's own size is compared, too.
         if flavor.root_gb and flavor.root_gb * disk.GIB < size:
             raise errors.ResizeError(reason='Unable to resize disk down.')
-        place = self.destination(dest, instance.uuid)
-        free = place.check()
-        if isinstance(place, destination.Shared):
+        receiver = self.destination(dest, instance.uuid)
+        free = receiver.check()
+        if isinstance(receiver, destination.Shared):
             return
-        needed = sum(files.used(source.file(name)) for name in found) + self._bases_to_carry(found, dest, place)
+        needed = sum(files.used(source.file(name)) for name in found) + self._bases_to_carry(found, dest, receiver)
         if needed > free:
             raise errors.DisksUnmovable(
                 source=self.host, dest=dest['host'], reason=f'they need {needed} bytes, but only {free} are free there'
@@ -134,14 +134,14 @@ class DiskMover:
                 reason=f'they are in Ceph pool {self._pool.name}, which the destination does not use',
             )
 
-    def _bases_to_carry(self, found: Mapping[str, disk.DiskFile], dest: MoveOffer, place: MoveDestination) -> int:
+    def _bases_to_carry(self, found: Mapping[str, disk.DiskFile], dest: MoveOffer, receiver: MoveDestination) -> int:
         """Return how many bytes of base files must be copied to the destination together with the disks.
 
         A base file that a disk reads from is copied if the destination does not have it.
         """
         try:
             bases = [
-                _Base.find(path, os.path.join(dest['base_path'], os.path.basename(path)), place)
+                _Base.find(path, os.path.join(dest['base_path'], os.path.basename(path)), receiver)
                 for path in {each.backing for each in found.values() if each.backing}
                 if os.path.exists(path) and not layers.is_layer(os.path.basename(path)) and not is_blank(path)
             ]
@@ -168,16 +168,16 @@ class DiskMover:
         kept = self._set_aside(uuid, dest['move'])
         for image in _lasting(uuid, kept):
             self._pool.keep(image, dest['move'])
-        place = self.destination(dest, uuid)
+        receiver = self.destination(dest, uuid)
         try:
-            if place.has_arrived(dest['move']):
+            if receiver.has_arrived(dest['move']):
                 pass
-            elif isinstance(place, destination.Shared):
-                place.begin(dest['move'])
-                place.lay(kept, dest['move'], _LEFT_BEHIND)
-                place.end(dest['move'])
+            elif isinstance(receiver, destination.Shared):
+                receiver.begin(dest['move'])
+                receiver.lay(kept, dest['move'], _LEFT_BEHIND)
+                receiver.end(dest['move'])
             else:
-                self._copy(kept, place, dest, progress)
+                self._copy(kept, receiver, dest, progress)
         except command.CommandFailed as error:
             raise errors.ResizeError(
                 reason=f'could not copy the disks from {self.host} to {dest["host"]}: {error}'
@@ -186,13 +186,13 @@ class DiskMover:
 
     def discard_copy(self, uuid: str, dest: MoveOffer) -> None:
         """Delete the copy that ``carry`` put at another host, if it belongs to this move."""
-        place = self.destination(dest, uuid)
+        receiver = self.destination(dest, uuid)
         if dest['host'] == self.host:
             return
         if InstanceDirectory(self.instances_path, uuid, KEPT).move() != dest['move']:
             return  # this move has copied nothing
         try:
-            found = place.discard(dest['move'])
+            found = receiver.discard(dest['move'])
         except command.CommandFailed as error:
             # Only warn: when the destination undoes its part of the move, it deletes the copy itself.
             LOG.warning(
@@ -233,7 +233,7 @@ class DiskMover:
         return (InstanceDirectory(self.instances_path, uuid, KEPT), InstanceDirectory(self.instances_path, uuid))
 
     def _copy(
-        self, kept: InstanceDirectory, place: MoveDestination, dest: MoveOffer, progress: Progress | None
+        self, kept: InstanceDirectory, receiver: MoveDestination, dest: MoveOffer, progress: Progress | None
     ) -> None:
         """Copy the disks to a temporary directory at the destination and rename it when it is complete.
 
@@ -251,20 +251,20 @@ class DiskMover:
             name: found.backing for name, found in kept.disks().items() if found.backing and kept.file(name) in paths
         }
         bases = {
-            backing: _Base.find(backing, os.path.join(dest['base_path'], os.path.basename(backing)), place)
+            backing: _Base.find(backing, os.path.join(dest['base_path'], os.path.basename(backing)), receiver)
             for backing in overlays.values()
         }
         going = _counted([*paths, *(base.path for base in bases.values() if base.there is None)], progress)
-        place.begin(dest['move'])
+        receiver.begin(dest['move'])
         for base in bases.values():
             if base.there is None:
-                place.put_base(base.path, base.target, dest['move'], going)
-        place.put(paths, place.coming, going)
+                receiver.put_base(base.path, base.target, dest['move'], going)
+        receiver.put(paths, receiver.coming, going)
         for name, backing in overlays.items():
             base = bases[backing]
             if (base.target, base.there or base.format) != (base.path, base.format):
-                place.rebase(name, base.target, base.there or base.format)
-        place.end(dest['move'])
+                receiver.rebase(name, base.target, base.there or base.format)
+        receiver.end(dest['move'])
 
     def confirm(self, uuid: str) -> None:
         """Delete the originals of a server's disks that were kept during a move.
@@ -372,9 +372,9 @@ class _Base:
     there: str | None
 
     @classmethod
-    def find(cls, path: str, target: str, place: MoveDestination) -> _Base:
+    def find(cls, path: str, target: str, receiver: MoveDestination) -> _Base:
         try:
-            return cls(path, disk.look_at_base(path).format, target, place.base(target))
+            return cls(path, disk.look_at_base(path).format, target, receiver.base(target))
         except FileNotFoundError as error:
             raise command.CommandFailed(command='copying a base file', reason=f'{path} is missing') from error
 
