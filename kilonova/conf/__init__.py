@@ -6,6 +6,9 @@
 
 The module of a section has ``GROUP``, its name (None for [DEFAULT]), and ``OPTS``, its options. Kilonova has no global
 configuration: code that needs options gets ``conf`` as an argument.
+
+[DEFAULT] has more than 500 lines of options, too many for one file. ``base`` has those that all daemons share, and each
+``base_*`` those of one subject: ``base_api``, ``base_compute``, ``base_console``, ``base_expiry`` and so on.
 """
 
 from __future__ import annotations

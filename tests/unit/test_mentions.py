@@ -46,6 +46,12 @@ def missing_paths(page: str) -> set[str]:
         for code in CODE.findall(page)
         for match in re.findall(rf'(?<![\w/.<-])(?:{"|".join(FOLDERS)})/[\w./*-]+', code)
     }
+    # In pictures and examples only whole paths of modules: other paths there may be made up.
+    named |= {
+        match
+        for block in FENCED.findall(page)
+        for match in re.findall(r'(?<![\w/.<-])(?:kilonova|tests|tools)/[\w/]+\.py\b', block)
+    }
     # NAME and HOST stand for names of the reader's own.
     named = {re.sub(r'\b[A-Z]{3,}\b', '*', path) for path in named}
     return {path for path in named if not any(ROOT.glob(path.rstrip('/'))) and not (ROOT / path).exists()}
@@ -122,6 +128,11 @@ def test_what_the_documents_name_exists(find: Callable[[str], set[str]]) -> None
     ('find', 'page', 'found'),
     [
         (missing_paths, 'in `kilonova/nowhere/` and `kilonova/conf/pci.py`', {'kilonova/nowhere/'}),
+        (
+            missing_paths,
+            'a picture:\n\n```\nkilonova/nowhere/a.py   first\n   kilonova/conf/pci.py then\n```\n',
+            {'kilonova/nowhere/a.py'},
+        ),
         (missing_modules, '`nowhere.py` beside `create.py`', {'nowhere.py'}),
         (missing_options, '`[pci]nothing` and `[pci]alias`', {'[pci]nothing'}),
         (missing_targets, '`make nothing` and `make demo`', {'nothing'}),

@@ -8,6 +8,12 @@
 Under ``guests`` and ``elsewhere`` an entry may end in ``.*`` (all below a package, module or class) and the section's
 title is its reason; under the others it names one test and says its reason after ``#``. Entries of some sections count
 only for one kind of guests (SECTIONS).
+
+A reason that says that Kilonova lacks something has one of two forms. A unit test compares it with the code and fails
+when the feature exists:
+
+    # no route for `POST /servers/{server_id}/action (os-x)`
+    # `hw:tpm_version` is refused, as guests have no emulated TPM
 """
 
 from __future__ import annotations
@@ -63,6 +69,18 @@ _SECTION = re.compile(r'^\[(?P<name>[a-z]+)\] (?P<title>\S.*)$')
 _ENTRY = re.compile(r'^(?P<test>tempest\.(?:api\.compute|scenario)\.[\w.]+?(?P<all>\.\*)?)(?:\s+#\s*(?P<why>\S.*))?$')
 
 
+# What Kilonova lacks, in the two forms that can be compared with the code.
+_NO_ROUTE = re.compile(r'no route for `(?P<method>[A-Z]+) (?P<path>\S+?)(?: \((?P<action>\S+)\))?`')
+_REFUSED = re.compile(r'`(?P<name>[^`]+)` is refused')
+# Words by which a reason says that Kilonova lacks something. What the one-machine cloud lacks is said in other words:
+# "it needs a service that this cloud does not have".
+_LACKS = re.compile(
+    r"there (?:is|are) no|no route|(?:is|are)(?: not|n't) (?:built|there|implemented|supported|possible)|doesn't exist"
+    r'|unsupported|not implemented|not yet|missing|guests have no emulated',
+    re.IGNORECASE,
+)
+
+
 class ExclusionsError(Exception):
     """The list can't stand as it is; says which line or entry."""
 
@@ -115,6 +133,26 @@ def parse(text: str) -> list[Exclusion]:
             raise ExclusionsError(f'line {number}: {test} stands here twice')
         found[test] = Exclusion(test, bool(entry['all']), section, entry['why'] or title)
     return list(found.values())
+
+
+@dataclass(frozen=True)
+class Lack:
+    """What a reason says that Kilonova lacks: a route, or a name in requests, flavors or images that it refuses."""
+
+    route: tuple[str, str, str | None] | None = None
+    refused: str | None = None
+
+
+def lacks(reason: str) -> list[Lack]:
+    """Return what the reason says that Kilonova lacks.
+
+    Raises ExclusionsError if the reason says so in words that cannot be compared with the code.
+    """
+    found = [Lack(route=(one['method'], one['path'], one['action'])) for one in _NO_ROUTE.finditer(reason)]
+    found += [Lack(refused=one['name']) for one in _REFUSED.finditer(reason)]
+    if not found and _LACKS.search(reason):
+        raise ExclusionsError(f'name the route, or what is refused: {reason!r}')
+    return found
 
 
 def of_guests(exclusions: Iterable[Exclusion], guests: str) -> list[Exclusion]:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from kilonova.api.routes import ROUTES
+from kilonova.api.services import unsupported
 from tools import bootstrap
 from tools.acceptance import __main__ as acceptance
 from tools.acceptance import exclusions, settings
@@ -89,6 +91,54 @@ def test_each_kind_of_guests_has_entries_of_its_own(guests, left):
 def test_the_list_of_the_tree_is_one():
     found = exclusions.parse(exclusions.PATH.read_text())
     assert {entry.section for entry in found} == {'lacks', *exclusions.SECTIONS}
+
+
+def untrue(text: str) -> list[str]:
+    """Return what the reasons say that Kilonova lacks although it has it."""
+    routes = {(route.method, route.path, route.action) for route in ROUTES if route.status < 400}
+    refused = {
+        *unsupported.FIELDS,
+        *unsupported.names(unsupported.EXTRA_SPECS),
+        *unsupported.names(unsupported.IMAGE_PROPERTIES),
+        *unsupported.names(unsupported.SNAPSHOTS),
+    }
+    return [
+        f'{entry.test}: {entry.reason}'
+        for entry in exclusions.parse(text)
+        for lack in exclusions.lacks(entry.reason)
+        if lack.route in routes or (lack.refused is not None and lack.refused not in refused)
+    ]
+
+
+def test_what_a_reason_says_that_kilonova_lacks_is_not_there():
+    """A reason that names a missing route, or a refusal, fails when the route exists or nothing refuses the name."""
+    assert untrue(exclusions.PATH.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ('reason', 'true'),
+    [
+        ('no route for `POST /servers/{server_id}/action (os-defrost)`', True),
+        ('no route for `POST /servers/{server_id}/action (injectNetworkInfo)`', False),
+        ('no route for `POST /os-assisted-volume-snapshots`', False),
+        ('no route for `GET /servers/{server_id}/shares`', True),
+        ('`hw:tpm_version` is refused, as guests have no emulated TPM', True),
+        ('`hw:numa_nodes` is refused', False),
+        ('Tempest skips it itself (bug 1)', True),
+    ],
+)
+def test_a_reason_that_has_become_untrue_is_found(reason, true):
+    """A reason is found as soon as the route that it names exists, or its name is not refused any more."""
+    assert (untrue(f'[lacks] x\n{A}.test_one  # {reason}') == []) is true
+
+
+@pytest.mark.parametrize(
+    'reason', ['there is no swap of volumes', 'shelving is not built', "rebuilds of volumes aren't supported"]
+)
+def test_a_lack_must_be_one_that_can_be_compared(reason):
+    """A reason that says in other words that something does not exist is refused."""
+    with pytest.raises(ExclusionsError, match='name the route'):
+        exclusions.lacks(reason)
 
 
 def test_outcomes_of_tests_and_of_whole_classes():
