@@ -1,6 +1,6 @@
-"""Amounts of each resource class that a server gets in Placement.
+"""Amounts of each resource class that a server's allocation in Placement has.
 
-The scheduler requests them, and quota limits count them.
+The scheduler requests these amounts from Placement, and quota limits count them.
 
     shared, dedicated = constraints.cpus_asked(flavor, image.properties)
     amounts.of(flavor, shared, dedicated)           # {'PCPU': 4, 'MEMORY_MB': 4096, 'DISK_GB': 20, 'VGPU': 1}
@@ -25,7 +25,7 @@ LOG = logging.getLogger(__name__)
 
 Groups = Mapping[str, dict[str, int]]
 
-# The form of an extra spec's name after ``resources`` or ``trait``.
+# The form of an extra spec's name after the word ``resources`` or ``trait``, such as '1:VGPU' or ':VGPU'.
 SUFFIX_AND_NAME = r'(?P<suffix>[a-zA-Z0-9_-]{1,64})?:(?P<name>.+)'
 _RESOURCES = re.compile(f'resources{SUFFIX_AND_NAME}')
 
@@ -55,7 +55,7 @@ def of(
 
 
 def number(name: str, value: str) -> int | None:
-    """Return the amount of a resource class in an extra spec, or None (ignored) if the value is not a number."""
+    """Return the value of the extra spec ``name`` as an amount, or None if the value is not a number."""
     if value.isdecimal():
         return int(value)
     LOG.warning('Resource amounts must be integers. Received %s=%s', name, value)
@@ -63,7 +63,10 @@ def number(name: str, value: str) -> int | None:
 
 
 def add_sizes(groups: Groups, flavor: Any, from_volume: bool = False) -> None:
-    """Add VCPU, MEMORY_MB and DISK_GB to the group '', except classes that an extra spec names in any group."""
+    """Add the flavor's VCPU, MEMORY_MB and DISK_GB to the group ''.
+
+    A resource class that an extra spec ``resources<suffix>:X`` sets in any group is not added.
+    """
     disk = flavor.ephemeral_gb + math.ceil((flavor.swap or 0) / 1024)
     if not from_volume:
         disk += flavor.root_gb
@@ -74,13 +77,16 @@ def add_sizes(groups: Groups, flavor: Any, from_volume: bool = False) -> None:
 
 
 def pin(resources: dict[str, int], shared: int, dedicated: int) -> None:
-    """Replace the class VCPU by shared VCPU and dedicated PCPU, unless the flavor requests VCPU in another group."""
+    """Split the amount of VCPU into ``shared`` VCPU and ``dedicated`` PCPU.
+
+    Do nothing if there are no dedicated CPUs, or if the flavor requests VCPU in another group.
+    """
     if dedicated and 'VCPU' in resources:
         resources.update(VCPU=shared, PCPU=dedicated)
 
 
 def add_memory(resources: dict[str, int], extra_specs: Mapping[str, str], encrypted: bool) -> None:
-    """Add the resources for encrypted memory and for persistent memory."""
+    """Add resource classes for encrypted memory (if ``encrypted``) and for the flavor's persistent memory."""
     if encrypted:
         resources['MEM_ENCRYPTION_CONTEXT'] = 1
     for label in filter(None, map(str.strip, extra_specs.get('hw:pmem', '').split(','))):
@@ -89,7 +95,7 @@ def add_memory(resources: dict[str, int], extra_specs: Mapping[str, str], encryp
 
 
 def wants_encryption(extra_specs: Mapping[str, str], properties: Any = None) -> bool:
-    """Return whether the guest's memory must be encrypted, as the flavor says, or else the image.
+    """Return whether the guest's memory must be encrypted, as the flavor says, or the image if the flavor says nothing.
 
     An invalid value counts as False.
     """

@@ -46,7 +46,7 @@ class ImageNUMATopologyIncomplete(errors.Invalid):
 
 
 class ImageNUMATopologyForbidden(errors.Invalid):
-    """The image sets a NUMA property that the flavor sets already."""
+    """The image sets a NUMA property that the flavor also sets."""
 
     msg_fmt = "Image property '%(name)s' is not permitted to override NUMA configuration set against the flavor"
 
@@ -132,13 +132,13 @@ class CPUThreadPolicyConfigurationInvalid(errors.Invalid):
 
 
 class RequiredMixedInstancePolicy(errors.Invalid):
-    """A mask of dedicated CPUs is set, but the CPU policy is not mixed."""
+    """A mask of dedicated CPUs (hw:cpu_dedicated_mask) is set, but the CPU policy is not mixed."""
 
     msg_fmt = "Cannot specify 'hw:cpu_dedicated_mask' without the 'mixed' policy."
 
 
 class RequiredMixedOrRealtimeCPUMask(errors.Invalid):
-    """The CPU policy is mixed, but no mask says which vCPUs are dedicated."""
+    """The CPU policy is mixed, but hw:cpu_dedicated_mask and hw:cpu_realtime_mask are missing."""
 
     msg_fmt = (
         "Must specify either 'hw:cpu_dedicated_mask' or 'hw:cpu_realtime_mask' when using 'mixed' CPU policy. "
@@ -163,7 +163,7 @@ class RealtimeMaskNotFoundOrInvalid(errors.Invalid):
 
 
 class RealtimeMaskNotDedicated(errors.Invalid):
-    """A vCPU in the realtime mask does not get a dedicated host CPU."""
+    """A vCPU in the realtime mask (hw:cpu_realtime_mask) does not get a dedicated host CPU."""
 
     msg_fmt = (
         "Realtime CPUs must be dedicated CPUs: %(cpus)s of 'hw:cpu_realtime_mask' are not in 'hw:cpu_dedicated_mask'."
@@ -171,7 +171,7 @@ class RealtimeMaskNotDedicated(errors.Invalid):
 
 
 class InvalidMixedInstanceDedicatedMask(errors.Invalid):
-    """The mask for a mixed CPU policy contains all vCPUs or none."""
+    """The CPU policy is mixed, but hw:cpu_dedicated_mask contains all vCPUs or none."""
 
     msg_fmt = "Mixed instance must have at least 1 pinned vCPU and 1 unpinned vCPU. See 'hw:cpu_dedicated_mask'."
 
@@ -263,8 +263,8 @@ def of(flavor: Any, properties: Properties = NOTHING) -> InstanceNUMATopology | 
 def cpus_asked(flavor: Any, properties: Properties = NOTHING) -> tuple[int, int]:
     """Return (number of shared CPUs, number of dedicated CPUs) that a flavor and an image require.
 
-    The numbers are those that ``shared_cpus`` and ``dedicated_cpus`` return for the topology, but the topology's cells
-    are not checked. Raises the errors of this module if the requirements are invalid.
+    The requirements for NUMA cells are not checked. Raises the errors of this module if the CPU requirements are
+    invalid.
     """
     specs = flavor.extra_specs or {}
     dedicated = len(_dedicated(specs, cpu_policy(specs, properties), flavor.vcpus, properties))
@@ -331,8 +331,8 @@ def emulator_threads_policy(specs: Mapping[str, str]) -> str | None:
 def realtime(specs: Mapping[str, str], vcpus: int, properties: Properties = NOTHING) -> frozenset[int]:
     """Return the vCPUs that run with realtime priority on their host CPUs.
 
-    These are the vCPUs of the image's mask, or else of the flavor's mask, or else all vCPUs. At least one other vCPU
-    must be left for the emulator's threads, unless the flavor has a policy for emulator threads. Raises
+    These are the vCPUs in the image's mask, in the flavor's mask if the image has none, or all vCPUs if both have none.
+    At least one vCPU must not be realtime, unless the flavor has a policy for emulator threads. Raises
     RealtimeConfigurationInvalid, RealtimeMaskNotFoundOrInvalid or RealtimeMaskNotDedicated.
     """
     if not strutils.bool_from_string(specs.get('hw:cpu_realtime')):
@@ -398,10 +398,10 @@ def _word(specs: Mapping[str, str], name: str, words: tuple[str, ...], error: ty
 
 # -- memory ------------------------------------------------------------------------------------------------------------
 def page_size(specs: Mapping[str, str], properties: Properties = NOTHING) -> int | None:
-    """Return the page size in KiB, SMALL, LARGE, ANY or None.
+    """Return the requested page size: a number of KiB, SMALL, LARGE or ANY, or None if none is requested.
 
-    An image may choose a size only if its flavor has the value large or any; otherwise MemoryPageSizeForbidden is
-    raised.
+    An image may set a page size only if the flavor has the page size large or any. Raises MemoryPageSizeForbidden
+    otherwise.
     """
     flavor, image = specs.get('hw:mem_page_size'), properties.get('hw_mem_page_size')
     of_flavor = None if flavor is None else parse_page_size(flavor)
@@ -424,7 +424,7 @@ def parse_page_size(text: str) -> int:
     found = _PAGE_SIZE.fullmatch(word)
     if found is None:
         raise MemoryPageSizeInvalid(pagesize=text)
-    # The number is converted to bytes here. A number without a unit is in KiB.
+    # Convert the number to bytes. A number without a unit is in KiB.
     number = int(found['number']) * (_PREFIXES[found['prefix']] * 1024 if found['prefix'] else 1)
     if not (found['prefix'] or found['unit']):
         number *= 1024
@@ -464,7 +464,7 @@ def _nodes(specs: Mapping[str, str], properties: Properties) -> int | None:
 def _cells(
     specs: Mapping[str, str], properties: Properties, nodes: int, vcpus: int, memory_mb: int
 ) -> list[tuple[set[int], int]]:
-    """Return (vCPUs, MiB of memory) of each cell, as flavor or image specify it, or evenly distributed."""
+    """Return (vCPUs, MiB of memory) of each cell, as flavor or image set them, or else in equal parts."""
     cpus = _per_cell(specs, properties, 'numa_cpus', _cpus)
     memory = _per_cell(specs, properties, 'numa_mem', _mib)
     if vcpus > cpuset.MOST:
@@ -486,7 +486,7 @@ def _cells(
 
 
 def _per_cell(specs: Mapping[str, str], properties: Properties, name: str, parse: Any) -> dict[int, Any]:
-    """Return {cell number: value} of the flavor's extra specs hw:<name>.N, or else of the image's property."""
+    """Return {cell number: value} from the flavor's extra specs hw:<name>.N, or if there are none, from the image."""
     found: dict[int, Any] = {}
     cpus = 0
     for key, value in specs.items():
@@ -494,7 +494,7 @@ def _per_cell(specs: Mapping[str, str], properties: Properties, name: str, parse
         if matching is None:
             continue
         cell = found[int(matching[1])] = parse(key, value)
-        # The total number of CPUs is limited, because many cells that each name all CPUs would need too much memory.
+        # Limit the total number of CPUs, because many cells with all CPUs would need too much memory here.
         cpus += len(cell) if isinstance(cell, set) else 0
         if len(found) > MOST_CELLS or cpus > 2 * cpuset.MOST:
             raise InvalidNUMAValue(name=key, value=value, reason='it specifies too many NUMA cells or CPUs')

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-# {trait without HW_CPU_X86_: feature in libvirt}, if the names differ by more than case. _PLAIN has all other traits.
+# Traits (without HW_CPU_X86_) whose features have other names in libvirt: {trait: feature}.
 _FEATURES = {
     'ABM': 'abm',
     'AESNI': 'aes',

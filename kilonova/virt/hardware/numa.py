@@ -101,7 +101,7 @@ def topology_of(cells: Sequence[HostCell], offer: Offer) -> NUMATopology | None:
 
 # -- what servers use --------------------------------------------------------------------------------------------------
 def used(host: NUMATopology, placed: Iterable[InstanceNUMATopology]) -> NUMATopology:
-    """Return a copy of the host's topology that includes the usage of these placed servers."""
+    """Return a copy of the host's topology in which the CPUs and memory of these placed servers count as used."""
     copy = host.obj_clone()
     for topology in placed:
         consume(copy, topology)
@@ -109,7 +109,7 @@ def used(host: NUMATopology, placed: Iterable[InstanceNUMATopology]) -> NUMATopo
 
 
 def consume(host: NUMATopology, placed: InstanceNUMATopology) -> None:
-    """Add a placed server's usage to the host's topology. Cells that the host no longer has are ignored."""
+    """Count the CPUs and memory of a placed server as used in ``host``. Ignore cells that the host no longer has."""
     cells = {cell.id: cell for cell in host.cells}
     for cell in placed.cells:
         if cell.id in cells:
@@ -127,7 +127,7 @@ def _consume(host: NUMACell, cell: InstanceNUMACell) -> None:
 
 
 def cpus_of(cell: InstanceNUMACell, siblings: Sequence[Any] = ()) -> set[int]:
-    """Return the host CPUs that a placed cell takes, so that no other server may be pinned to them."""
+    """Return the host CPUs to which no other server may be pinned because a server's placed cell uses them."""
     pins = {int(vcpu): cpu for vcpu, cpu in (_value(cell, 'cpu_pinning_raw') or {}).items()}
     return pinning.occupied(pins, _value(cell, 'cpuset_reserved') or (), siblings, _value(cell, 'cpu_thread_policy'))
 
@@ -139,9 +139,9 @@ def _value(cell: InstanceNUMACell, name: str) -> Any:
 # -- where a server fits -----------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class CellLimits:
-    """Overcommit ratios of shared CPUs and memory.
+    """Overcommit ratios of shared CPUs and memory on a NUMA cell.
 
-    With ``pack``, cells that are in use are filled before empty cells.
+    With ``pack``, cells that other servers already use are filled before empty cells.
     """
 
     cpu_ratio: float = 1.0
@@ -161,9 +161,9 @@ class DeviceAffinity:
         return bool(self._requests)
 
     def cells(self) -> set[int]:
-        """Return the host cells that have free devices which match the requests.
+        """Return the NUMA cells of the host that have free devices which match the requests.
 
-        If there are no requests, return the cells that have any free devices.
+        If the server requests no devices, return the cells that have any free device.
         """
         specs = [spec for request in self._requests for spec in request.spec]
         return {
@@ -175,9 +175,10 @@ class DeviceAffinity:
         }
 
     def allow(self, cells: Collection[int], near: bool) -> bool:
-        """Return whether the host can give a server that is placed on these cells its devices.
+        """Return whether the host has the requested devices for a server on these NUMA cells.
 
-        With ``near``, all devices must be on these cells. Otherwise the NUMA policy of each request decides.
+        With ``near``, all devices must be on these cells. Otherwise each request's NUMA policy says how near they must
+        be.
         """
         key = tuple(sorted(cells)), near
         if key not in self._answers:
@@ -231,7 +232,7 @@ def _page_sizes(host: NUMATopology, wanted: InstanceNUMATopology) -> list[int | 
 def _order(
     host: NUMATopology, wanted: InstanceNUMATopology, limits: CellLimits, devices: DeviceAffinity | None
 ) -> list[NUMACell]:
-    """Return the host's cells in the order in which ``fit`` tries them."""
+    """Return the host's NUMA cells, with the cells that are most suitable for the server first."""
     pinned = any(cell.pcpuset for cell in wanted.cells)
     gpus = devices.cells() if devices is not None else set()
     asks = bool(devices)
@@ -246,17 +247,17 @@ def _order(
 
 
 class _CellTable:
-    """A table of results: how each cell of a server fits on each host cell. Each result is computed only once."""
+    """The placements of each cell of a server on each cell of a host. Each placement is computed only once."""
 
     def __init__(self, host: NUMATopology, wanted: InstanceNUMATopology, size: int | None, limits: CellLimits) -> None:
         self._wanted, self._size, self._limits = wanted.cells, size, limits
         isolated = 'emulator_threads_policy' in wanted and wanted.emulator_threads_policy == pinning.ISOLATE
-        # The threads of the emulator use an additional CPU of the host cell on which the server's first cell is placed.
+        # Isolated emulator threads need one more CPU, on the host cell of the server's first cell.
         self._reserve = [int(isolated and not number) for number in range(len(wanted.cells))]
         self._found: dict[tuple[int, int], InstanceNUMACell | None] = {}
 
     def at(self, number: int, host: NUMACell) -> InstanceNUMACell | None:
-        """Return the server's cell ``number`` as placed on a host cell, or None if it does not fit on that cell."""
+        """Return the server's cell ``number`` placed on the cell ``host``, or None if it does not fit there."""
         key = number, host.id
         if key not in self._found:
             self._found[key] = _fit_cell(host, self._wanted[number], self._size, self._reserve[number], self._limits)
@@ -267,7 +268,7 @@ class _CellTable:
         return any(self.at(number, host) is not None for number in range(len(self._wanted)))
 
     def placements(self, order: Sequence[NUMACell]) -> Iterator[list[InstanceNUMACell]]:
-        """Yield one placement for each combination of host cells that can take the server, in the given order."""
+        """Yield one placement for each combination of host cells on which the server fits, in the given order."""
         for cells in itertools.combinations(order, len(self._wanted)):
             placed = self._match(0, cells)
             if placed is not None:
@@ -308,7 +309,7 @@ def _fit_cell(
 
 
 def _has_memory(host: NUMACell, memory_mb: int, size: int | None, ratio: float) -> bool:
-    """Return whether a cell has this much free memory, in pages of ``size`` KiB.
+    """Return whether a host cell has ``memory_mb`` MiB of free memory, in pages of ``size`` KiB.
 
     If ``size`` is None, the memory is in pages of the smallest size and may be overcommitted by ``ratio``.
     """
@@ -322,7 +323,7 @@ def _has_memory(host: NUMACell, memory_mb: int, size: int | None, ratio: float) 
         return False
     if not pages or (size is not None and size != pages[0].size_kb):
         return True
-    # Memory that is reserved for larger pages cannot be used as pages of the smallest size.
+    # Count only memory in pages of the smallest size: memory reserved for larger pages cannot be used for them.
     total_kb = (pages[0].total - pages[0].reserved) * pages[0].size_kb
     used_kb = host.memory_usage * 1024 - sum(one.used * one.size_kb for one in pages[1:])
     found: bool = wanted_kb <= total_kb and used_kb + wanted_kb <= total_kb * (ratio if size is None else 1.0)

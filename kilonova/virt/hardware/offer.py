@@ -1,4 +1,4 @@
-"""The CPUs and memory pages of a host that servers may use, as the configuration says.
+"""The CPUs and memory pages of a host that servers may use, as the host's configuration says.
 
     offer = Offer.read(conf, online={0, 1, 2, 3})
     offer.shared, offer.dedicated
@@ -26,7 +26,7 @@ class Offer:
     Attributes:
         shared: Host CPUs on which vCPUs without a dedicated CPU run.
         dedicated: Host CPUs that are each given to one vCPU.
-        said: Whether the shared CPUs are configured; if so, guests are restricted to them.
+        said: Whether the shared CPUs are configured. If so, guests without dedicated CPUs are restricted to them.
         pages: {(cell, size in KiB): number of pages reserved for the host}.
     """
 

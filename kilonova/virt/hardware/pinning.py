@@ -53,7 +53,7 @@ def pin(
 
 
 def _cores(free: Set[int], groups: Iterable[Set[int]]) -> list[Core]:
-    """Return the free threads of each core that has free threads."""
+    """Return a list with one item for each core of the host that has free threads: the list of these threads."""
     cores = [sorted(group & free) for group in groups if group & free]
     grouped = {cpu for core in cores for cpu in core}
     return sorted(cores + [[cpu] for cpu in free - grouped])
@@ -68,7 +68,11 @@ def _isolated(free: Set[int], groups: list[set[int]], wanted: list[int], reserve
 
 
 def _filled(cores: list[Core], count: int, whole: bool) -> tuple[list[int], int] | None:
-    """Return ``count`` CPUs and the highest possible number of guest threads per core, or None if it is impossible."""
+    """Return ``count`` CPUs, and how many consecutive ones are threads of one core. Return None if too few are usable.
+
+    The function prefers as many threads of a core as possible. With ``whole``, CPUs without a second free thread on
+    their core are not used.
+    """
     if not count:
         return [], 1
     usable = [core for core in cores if len(core) > 1] if whole else cores
@@ -80,13 +84,13 @@ def _filled(cores: list[Core], count: int, whole: bool) -> tuple[list[int], int]
             return chosen, threads
     if not whole:
         return None
-    # ``count`` is not divisible by any number of threads per core, so full cores are used, and then one more thread.
+    # No equal number of CPUs on each core gives ``count`` CPUs, so fill the cores one after the other.
     chosen = [cpu for core in usable for cpu in core][:count]
     return (chosen, 1) if len(chosen) == count else None
 
 
 def _take(cores: list[Core], count: int, threads: int) -> list[int] | None:
-    """Return CPUs in groups of ``threads`` of one core, or None if there are too few.
+    """Return ``count`` CPUs, of which each group of ``threads`` is on one core, or None if there are too few.
 
     Cores with few free threads are used first.
     """
@@ -101,7 +105,10 @@ def _take(cores: list[Core], count: int, threads: int) -> list[int] | None:
 def occupied(
     pins: Mapping[int, int], reserved: Iterable[int], siblings: Sequence[Set[int]], policy: str | None
 ) -> set[int]:
-    """Return the host CPUs that a server takes, so that no other server may be pinned to them."""
+    """Return the host CPUs to which no other server may be pinned while a server has these pins.
+
+    With the policy isolate, these include the other threads of each core.
+    """
     taken = {*pins.values(), *reserved}
     if policy == ISOLATE:
         taken.update(cpu for group in siblings if taken & group for cpu in group)

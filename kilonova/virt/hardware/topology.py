@@ -17,7 +17,7 @@ from kilonova.objects import ImageMetaProps, VirtCPUTopology
 from kilonova.objects.image_meta import NOTHING
 
 PARTS = ('sockets', 'cores', 'threads')
-# The default maximum of sockets, cores and threads. No guest has more CPUs.
+# The default maximum of sockets, cores and threads, which is also the maximum number of CPUs of a guest.
 MOST = 65536
 
 
@@ -75,8 +75,7 @@ def limits_of(extra_specs: Mapping[str, str], properties: ImageMetaProps = NOTHI
         most[part] = image or flavor or MOST
     of_flavor = {part: _flavor(extra_specs, f'hw:cpu_{part}') for part in PARTS}
     of_image = {part: _image(properties, f'hw_cpu_{part}') for part in PARTS}
-    # The image's preferences are ignored if the flavor has any, because numbers from two layouts would not fit
-    # together.
+    # If the flavor has a preferred number, those of the image are ignored: the two would not fit together.
     wishes = of_flavor if any(of_flavor.values()) else of_image
     for part, wanted in wishes.items():
         if wanted is not None and wanted > most[part]:
@@ -87,17 +86,17 @@ def limits_of(extra_specs: Mapping[str, str], properties: ImageMetaProps = NOTHI
 
 
 def choose(vcpus: int, limits: TopologyLimits, threads: int | None = None) -> VirtCPUTopology:
-    """Return the layout with ``vcpus`` CPUs that meets most preferences.
+    """Return the layout (sockets, cores, threads) with ``vcpus`` CPUs that has most of the preferred numbers.
 
-    If several layouts meet as many, the one with most sockets is chosen, and among these the one with most cores.
-    ``threads`` is the number of consecutive vCPUs that are pinned to threads of one core. Raises
-    ImageVCPULimitsRangeImpossible if no layout is within the maximum numbers.
+    Of several such layouts, the one with most sockets is chosen, and then the one with most cores. ``threads`` is how
+    many consecutive vCPUs are pinned to one core of the host; it is the preferred number of threads if flavor and image
+    set none. Raises ImageVCPULimitsRangeImpossible if no layout is within the maximum numbers.
     """
     liked = dict(limits.liked)
     if threads is not None and 'threads' not in liked:
         liked['threads'] = threads
     if vcpus < 1:
-        # A guest without CPUs cannot run, but it is the hypervisor that refuses it.
+        # A guest without CPUs is not refused here, but by the hypervisor.
         return VirtCPUTopology(sockets=vcpus, cores=1, threads=1)
     if vcpus > MOST:
         raise ImageVCPULimitsRangeImpossible(vcpus=vcpus, **dict[str, Any](limits.most))

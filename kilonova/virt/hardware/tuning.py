@@ -1,11 +1,12 @@
 """Requirements of a flavor and an image for a guest's virtual hardware, except CPUs and memory.
 
-    wishes = tuning.of(flavor.extra_specs, image.properties)
-    wishes.cpu == {'shares': 512}
+    found = tuning.of(flavor.extra_specs, image.properties)
+        found.cpu                                   # {'shares': 512}
 
-These are CPU shares, disk limits, serial ports, watchdog, firmware, video, sound, IOMMU, USB, random numbers, and the
-width of physical addresses. The API reads them to refuse impossible requests with 400, and the hypervisor driver reads
-them to build the guest.
+    The requirements are CPU shares, disk limits, serial ports, watchdog, firmware, video, sound, IOMMU, USB, random
+    numbers, and the
+width of physical addresses. The API uses this module to refuse invalid requests with 400, and the hypervisor driver
+uses it to build the guest.
 """
 
 from __future__ import annotations
@@ -50,10 +51,9 @@ PROPERTIES = (
     'os_secure_boot',
 )
 
-# {version of the host's control groups: (smallest, largest) number of CPU shares that the kernel accepts}
+# A dict from version of control groups to the (smallest, largest) number of CPU shares that Linux accepts.
 CPU_SHARES = {1: (2, 262144), 2: (1, 10000)}
-# (smallest, largest) values that at least one kernel accepts. A negative quota means no quota. The largest quota has 44
-# bits of microseconds.
+# (smallest, largest) values of CPU limits that at least one version of Linux accepts. Period and quota: microseconds.
 CPU_LIMITS = {
     'shares': (min(least for least, _ in CPU_SHARES.values()), max(most for _, most in CPU_SHARES.values())),
     'period': (1000, 1000000),
@@ -61,9 +61,9 @@ CPU_LIMITS = {
 }
 _DISK = re.compile(r'quota:disk_((?P<what>read|write|total)_(?P<unit>bytes|iops)_sec(?P<burst>_max(_length)?)?)')
 MOST_DISK = 10**15
-# ADDRESS_BITS: (smallest, largest) number of bits of a physical address in a QEMU guest. MOST_RANDOM: libvirt stores
-# numbers of random bytes in 32 bits.
+# (smallest, largest) number of bits of a physical address in a QEMU guest.
 ADDRESS_BITS = (32, 52)
+# The largest number of random bytes and of milliseconds that libvirt accepts.
 MOST_RANDOM = 2**32 - 1
 
 
@@ -101,7 +101,7 @@ class SecureBootNeedsUefi(errors.Invalid):
 
 
 class AddressSpace(NamedTuple):
-    """Width of the guest's physical addresses. Mode passthrough uses the host's width, mode emulate uses ``bits``."""
+    """Width of the guest's physical addresses: the host's width with mode passthrough, ``bits`` with mode emulate."""
 
     mode: str
     bits: int | None = None
@@ -110,8 +110,8 @@ class AddressSpace(NamedTuple):
 class RandomNumbers(NamedTuple):
     """Limits of a guest's source of random numbers.
 
-    The guest can read at most ``rate_bytes`` bytes in ``period`` milliseconds. ``rate_bytes`` None means no limit, and
-    ``period`` None means libvirt's default period.
+    The guest can read at most ``rate_bytes`` bytes in ``period`` milliseconds. If ``rate_bytes`` is None, there is no
+    limit. If ``period`` is None, libvirt's default period is used.
     """
 
     rate_bytes: int | None = None
@@ -211,7 +211,7 @@ def _disk(extra_specs: Mapping[str, str]) -> dict[str, int]:
         number = _number(name, value)
         if not 0 <= number <= MOST_DISK:
             raise InvalidTuning(name=name, value=number, reason=f'it must be from 0 to {MOST_DISK}')
-        # A total limit cannot be combined with a read or write limit, because QEMU would not start.
+        # QEMU does not start if a total limit is combined with a read or write limit.
         if match['what'] != 'total' and f'quota:disk_total_{match["unit"]}_sec{match["burst"] or ""}' in extra_specs:
             raise InvalidTuning(name=name, value=number, reason='it cannot be combined with a limit of the total')
         needed = {'_max': '', '_max_length': '_max'}.get(match['burst'] or '')
@@ -230,7 +230,7 @@ def _disk(extra_specs: Mapping[str, str]) -> dict[str, int]:
 
 
 def _serial_ports(extra_specs: Mapping[str, str], image: int | None) -> int:
-    """Return the number of serial ports that the image sets, or else the flavor, or else 1.
+    """Return the number of serial ports: the image's number if it has one, else the flavor's, else 1.
 
     Raises SerialPortsExceeded if the image's number is higher than the flavor's.
     """
@@ -249,7 +249,7 @@ def _serial_ports(extra_specs: Mapping[str, str], image: int | None) -> int:
 
 
 def _watchdog(extra_specs: Mapping[str, str], image: str | None) -> str | None:
-    """Return the watchdog's action, or None without a watchdog. The image has priority over the flavor."""
+    """Return the watchdog's action, or None if the guest gets no watchdog. The image has priority over the flavor."""
     action = image or extra_specs.get('hw:watchdog_action') or DISABLED
     if action not in WATCHDOG_ACTIONS:
         raise InvalidTuning(
@@ -269,7 +269,7 @@ def _secure_boot(extra_specs: Mapping[str, str], image: str | None) -> str:
 
 
 def _flag(extra_specs: Mapping[str, str], name: str, image: bool | None) -> bool | None:
-    """Return the flavor's flag, or else the image's flag, or None if neither sets it.
+    """Return the flavor's flag if it has one, else the image's flag, else None.
 
     Raises FlavorImageConflict if flavor and image set it differently.
     """
@@ -283,7 +283,7 @@ def _flag(extra_specs: Mapping[str, str], name: str, image: bool | None) -> bool
 
 
 def _word(extra_specs: Mapping[str, str], name: str, words: tuple[str, ...], image: str | None) -> str | None:
-    """Return the flavor's value, which must be one of ``words``, or else the image's value, or None.
+    """Return the flavor's value if it has one, else the image's value, else None. The value must be one of ``words``.
 
     Raises FlavorImageConflict if flavor and image have different values.
     """
@@ -314,7 +314,7 @@ def _address_space(extra_specs: Mapping[str, str], image: str | None, image_bits
 
 
 def _random(extra_specs: Mapping[str, str]) -> RandomNumbers | None:
-    """Return the limits of the source of random numbers, or None if the flavor forbids the source."""
+    """Return the limits of the guest's source of random numbers, or None if the flavor forbids the source."""
     numbers = {}
     for name in ('hw_rng:rate_bytes', 'hw_rng:rate_period'):
         if name not in extra_specs:
@@ -322,7 +322,7 @@ def _random(extra_specs: Mapping[str, str]) -> RandomNumbers | None:
         number = _number(name, extra_specs[name])
         if not 0 <= number <= MOST_RANDOM:
             raise InvalidTuning(name=name, value=number, reason=f'it must be from 0 to {MOST_RANDOM}')
-        # In the extra spec, 0 bytes means no limit, and period 0 means the default period.
+        # In extra specs, 0 means: no limit of bytes, or the default period. Tuning has None in these cases.
         numbers[name] = number or None
     rate, period = (numbers.get(name) for name in ('hw_rng:rate_bytes', 'hw_rng:rate_period'))
     if period is not None and rate is None:

@@ -21,7 +21,7 @@ import libvirt
 from kilonova.errors import Cause, DevicesFailed, KilonovaError
 from kilonova.virt.parts.guests import GuestFailed
 
-# Error codes that determine the cause, whatever the text is.
+# Error codes that determine the cause without a look at the error text.
 CODES: Mapping[int, Cause] = MappingProxyType(
     {
         # A port's MAC address is not a valid address of a network card.
@@ -45,7 +45,7 @@ CODES: Mapping[int, Cause] = MappingProxyType(
         libvirt.VIR_ERR_NO_STORAGE_VOL: Cause.HOST,
     }
 )
-# Error codes that mean that devices failed. They are the devices that the error text names, or the guest's only device.
+# Error codes that mean that a device failed. The error text names the device if the guest has several.
 _OF_DEVICES = frozenset({libvirt.VIR_ERR_NO_NODE_DEVICE, libvirt.VIR_ERR_INVALID_NODE_DEVICE})
 
 # Error texts about the host as a whole. The host is the cause even if such a text names a device.
@@ -68,9 +68,9 @@ _DEVICE = re.compile(
     r'|sysfsdev',
     re.IGNORECASE,
 )
-# QEMU repeats the argument that it was parsing. Names in the argument don't tell the reason of the error.
+# QEMU's errors repeat the argument that QEMU was parsing. Device names in it are not the cause of the error.
 _ARGUMENT = re.compile(r'-(device|netdev|blockdev|object) (\{.*?\}|\S+?)(?=: )')
-# Addresses are also found in libvirt's names of node devices, such as pci_0000_08_00_0.
+# PCI addresses, also in the form that libvirt's node devices have: pci_0000_08_00_0.
 _ADDRESS = re.compile(r'(?<![0-9a-f])([0-9a-f]{4})[:_]([0-9a-f]{2})[:_]([0-9a-f]{2})[._]([0-7])(?![0-9a-f])')
 _UUID = re.compile(r'(?<![0-9a-f])[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}(?![0-9a-f])')
 
@@ -90,8 +90,7 @@ def judge(code: int, text: str, given: Iterable[str] = ()) -> Verdict:
     """
     if code in CODES:
         return Verdict(CODES[code])
-    # The text contains QEMU's last output. Warnings in this output are not the reason of the error, so they are
-    # removed.
+    # Remove the warnings of QEMU from the text, because they are not the reason of the error.
     said = '\n'.join(_ARGUMENT.sub('', line) for line in text.splitlines() if 'warning:' not in line)
     if _HOST.search(said):
         return Verdict(Cause.HOST)

@@ -1,8 +1,8 @@
-"""libvirt on one host: a pool of connections that is used like one connection, and queries to the hypervisor.
+"""The connection to libvirt on one host, and queries to the hypervisor. Internally it is a pool of connections.
 
     connection = Connection('qemu:///system', 'gpu1')
     connection.listen(listener)            # events of guests, loss and return of the hypervisor
-    guest = connection.find(uuid)          # None: no such domain
+    guest = connection.find(uuid)          # None if there is no such domain
 
 Each call uses one connection exclusively, from a small pool of open connections. Several calls must not share a
 connection: when keepalive closes a connection, libvirt wakes only one of the calls that wait on it (observed with 9.0),
@@ -11,9 +11,9 @@ receives events, and only the watchdog makes calls on it.
 
 The daemon may be restarted at any time: a call that loses its connection is repeated on a new one, so all calls must be
 safe to repeat. Keepalive detects a daemon that hangs completely: the calls in progress fail, and later calls fail at
-once until the daemon answers. ``watchdog`` detects a daemon that answers keepalive messages but no calls: later calls
-fail at once until it answers a call. Calls in progress remain, because libvirt cannot end them. Libvirt's test driver
-uses one connection for all calls, which is never lost.
+once until the daemon answers. ``watchdog`` detects a daemon that answers keepalive messages but no calls. In this case
+later calls fail at once, too, but the calls in progress continue to wait, because libvirt cannot end them. With
+libvirt's test driver, all calls use one connection, which is never lost.
 """
 
 from __future__ import annotations
@@ -47,21 +47,23 @@ _LOST = {
 }
 _FROM_WIRE = {libvirt.VIR_FROM_REMOTE, libvirt.VIR_FROM_RPC}
 
-# OPEN_WAIT is the time limit in seconds for opening a connection. PATIENCE is the time in seconds for which a loss of
-# the connection is not reported. RETRY is the number of seconds between two attempts to reconnect.
-OPEN_WAIT, PATIENCE, RETRY = 10.0, 3.0, 2.0
-# Unanswered keepalive messages after which a connection is closed.
+# Time limit in seconds for opening a connection.
+OPEN_WAIT = 10.0
+# Seconds for which a lost connection is not reported, because the daemon may just be restarting.
+PATIENCE = 3.0
+# Seconds between two attempts to reconnect.
+RETRY = 2.0
+# Number of unanswered keepalive messages after which libvirt closes a connection.
 KEEPALIVES = 3
-# Number of keepalive intervals between two calls of the watchdog, and until a call counts as hung. A connection to a
-# daemon that answers nothing is closed after KEEPALIVES + 1 intervals. This limit is longer, so that the watchdog
-# reports only a daemon that still answers keepalive messages.
+# Number of keepalive intervals after which a call of the watchdog counts as hung.
+# Keepalive closes dead connections earlier, so the watchdog only finds daemons that still answer keepalive messages.
 HUNG_AFTER = KEEPALIVES + 2
-# CALLS is the maximum number of libvirt calls in progress. It is less than the number of eventlet's native threads,
-# which all code of the process shares. TURN_WAIT is the time in seconds that a further call waits for one of the calls
-# to end.
-CALLS, TURN_WAIT = 16, 120.0
+# Maximum number of libvirt calls in progress. eventlet has more native threads, because other code needs some, too.
+CALLS = 16
+# Seconds that one more call waits until one of the calls in progress ends.
+TURN_WAIT = 120.0
 
-# By default libvirt prints each error to stderr. This is switched off, because errors are raised as exceptions.
+# Do not print errors to stderr, which is libvirt's default. All errors are raised as exceptions, too.
 libvirt.registerErrorHandler(lambda context, error: None, None)
 
 
@@ -100,7 +102,7 @@ class _Opening:
 
 
 class Connection:
-    """The libvirt hypervisor of one host. ``keepalive`` is the interval of keepalive messages in seconds."""
+    """The connection to the libvirt hypervisor of one host. ``keepalive`` is the interval of keepalives in seconds."""
 
     def __init__(self, uri: str, name: str, keepalive: int = 5) -> None:
         self.uri, self.name = uri, name
@@ -109,14 +111,13 @@ class Connection:
         self._keepalive = keepalive
         self._lock = threading.Lock()
         self._turns = threading.Semaphore(CALLS)
-        # _idle has the connections that no call uses now, with the one used last at the end. _opening is the connection
-        # that is being opened.
+        # Connections that no call uses now. The one that was used last is at the end.
         self._idle: list[libvirt.virConnect] = []
         self._opening: _Opening | None = None
         self._lost_at = float('-inf')
-        # The listener for events of guests and of the hypervisor, and the connection on which libvirt sends these
-        # events.
+        # The listener for events of guests and of the hypervisor.
         self._listener: Listener | None = None
+        # The connection on which libvirt sends these events.
         self._telling: libvirt.virConnect | None = None
         self._watchdog = ConnectionWatchdog(keepalive * HUNG_AFTER)
 
@@ -202,7 +203,7 @@ class Connection:
             try:
                 return self._open()
             except HypervisorUnavailable:
-                # The daemon may be restarting.
+                # Retry for PATIENCE seconds, because libvirt's daemon may just be restarting.
                 if time.monotonic() - self._lost_at >= PATIENCE:
                     raise
                 time.sleep(0.1)
@@ -210,7 +211,7 @@ class Connection:
     def _open(self) -> libvirt.virConnect:
         """Return a new connection.
 
-        Only one connection is opened at a time. All threads that need a connection in the meantime wait for this
+        Only one connection is opened at a time. All threads that need a connection wait for the result of the same
         attempt.
         """
         while True:
@@ -261,8 +262,8 @@ class Connection:
     def _regain(self, listener: Listener, reason: int) -> None:
         """Open a new connection for events, and retry until libvirt answers.
 
-        The listener's ``hypervisor_lost`` is called only if the loss lasts longer than PATIENCE seconds. The listener's
-        ``hypervisor_back`` is called in any case, when the new connection is open.
+        If this takes longer than PATIENCE seconds, the listener's ``hypervisor_lost`` is called. When the new
+        connection is open, ``hypervisor_back`` is always called.
         """
         told, since, opening = False, self._lost_at, None
         while True:
@@ -376,8 +377,7 @@ class Connection:
     def node_devices(self) -> list[str]:
         """Return the XML of all PCI functions, network devices, vDPA devices and mediated devices.
 
-        Active and inactive devices are included, because libvirt lists all devices if no flag selects only the active
-        or only the inactive ones. The list is empty if this hypervisor does not support the call.
+        Inactive devices are included. The list is empty if this hypervisor does not support the call.
         """
         flags = (
             libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_PCI_DEV
@@ -408,7 +408,7 @@ class Connection:
 
 
 class LibvirtPart(Protocol):
-    """A part of the driver that uses libvirt."""
+    """A part of the libvirt driver, such as the power operations, that calls libvirt."""
 
     _libvirt: Connection
 

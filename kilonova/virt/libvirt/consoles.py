@@ -1,7 +1,7 @@
 """TCP ports of the guests' consoles: assign ports to serial ports, and read the console ports of a running domain.
 
     ports = SerialPorts('10000:20000', '127.0.0.1', read=lambda: {uuid: (10000,)})
-    ports.take(uuid, 2)                 # (10001, 10002); the same ports until they are freed
+    ports.take(uuid, 2)                 # (10001, 10002); later calls for this server return the same ports
     ports.free(uuid)
     find(ElementTree.fromstring(xml), 'vnc')       # Listening(port=5900)
 
@@ -39,10 +39,10 @@ class SerialPorts:
     """The assignment of TCP ports of this host to the serial ports of guests."""
 
     def __init__(self, port_range: str, address: str, read: Callable[[], Mapping[str, tuple[int, ...]]]) -> None:
-        """Create the assignment for ``port_range``, which has the form first:last; last is excluded.
+        """Create the assignment of ports in ``port_range``, a text 'first:last' without the port ``last`` itself.
 
-        ``read()`` returns the ports of the existing domains and is called once. Raises DriverMisconfigured if the range
-        is empty.
+        ``read()`` must return the ports of the existing domains. It is called once. Raises DriverMisconfigured if the
+        range is empty.
         """
         first, _, last = port_range.partition(':')
         self._range, self._address, self._read = range(int(first), min(int(last), MOST_PORT)), address, read

@@ -52,7 +52,7 @@ LOG = logging.getLogger(__name__)
 class Domains:
     """The domains of one host's servers.
 
-    ``plugs`` connects ports to the host's Open vSwitch before their guests start.
+    ``plugs`` connects ports to Open vSwitch before their guests start.
     """
 
     def __init__(
@@ -181,10 +181,10 @@ class Domains:
         ).volumes
 
     def volume_disk(self, instance: objects.Instance, image_meta: ImageMeta, given: GuestVolume, guest: Guest) -> str:
-        """Return the XML of the disk that the connected volume ``given`` becomes in an existing guest.
+        """Return the XML of the disk for the connected volume ``given`` in an existing guest.
 
-        The disk gets the volume's device name, or a free name if another disk has this name. Raises the errors of
-        ``volume_places``.
+        The disk gets the volume's device name, or a free name if another disk has this name. Raises TooManyDiskDevices
+        if no name is free, and UnsupportedHardware for an unknown bus.
         """
         spec = replace(self._bare(instance, image_meta), volumes=(given,))
         texts = guest.xml(), guest.call('XMLDesc', libvirt.VIR_DOMAIN_XML_INACTIVE)
@@ -233,7 +233,7 @@ class Domains:
         return xml
 
     def prepare_devices(self, pci_devices: Iterable[objects.PciDevice]) -> None:
-        """Create the mediated devices of a guest that keeps its definition.
+        """Create the mediated devices of a guest whose domain is not defined anew.
 
         Raises MdevUnavailable if one cannot be created.
         """
@@ -242,8 +242,8 @@ class Domains:
     def define_first(self, instance: objects.Instance, spec: GuestSpec, xml: str) -> None:
         """Define the domain of a server before its disks are made.
 
-        libvirt thus refuses an impossible definition at once. libvirt also assigns the addresses of tagged devices,
-        which are written to the config drive afterwards.
+        If the definition is impossible, libvirt refuses it before any disk is copied. libvirt also assigns the
+        addresses of tagged devices here, so that they can be written to the config drive.
         """
         self._disks.begin(instance.uuid)
         self.note(instance, spec, self._libvirt.define(xml, instance.uuid))
@@ -266,18 +266,16 @@ class Domains:
 
     def _note(self, instance: objects.Instance, guest: Guest, tagged: Mapping[str, str], vifs: Iterable[Vif]) -> None:
         told = tags.told(vifs)
-        # Addresses from an earlier call are replaced even without tags. They may be obsolete, because devices can be
-        # removed while the server is on no host.
+        # Even without tags, addresses from an earlier call are replaced, because their devices may have been removed.
         if tagged or told or getattr(instance, 'device_metadata', None) is not None:
             instance.device_metadata = tags.places(ElementTree.fromstring(guest.xml()), tagged, told)
 
     def replace(self, instance: objects.Instance, xml: str, power_on: bool, plugged: Plugged | None = None) -> Guest:
         """Define ``xml`` (a result of ``prepare``) in place of the server's domain. Start it if ``power_on`` is set.
 
-        Ports that this host connects are plugged before the start. With ``plugged`` the guest is started paused and
-        resumed when ``plugged()`` has returned. An existing guest is stopped first, because a new definition of a
-        running domain is used only at its next start. Saved memory is deleted, because the guest would continue from
-        it. Raises InterfaceFailed if a port cannot be plugged.
+        If the guest runs, it is stopped first. Its saved memory is deleted, so that it boots. Ports that this service
+        itself connects to Open vSwitch are plugged before the start. If ``plugged`` is given, the guest is started
+        paused, ``plugged()`` is called, and the guest is resumed. Raises InterfaceFailed if a port cannot be plugged.
         """
         old = self._libvirt.find(instance.uuid)
         if old is not None:
@@ -311,9 +309,9 @@ class Domains:
             directory.hide_domain()
 
     def forget(self, uuid: str) -> bool:
-        """Remove the domain, and release its TCP ports for consoles and the ports that this host has connected.
+        """Remove the domain, release its TCP ports for consoles, and unplug its ports from Open vSwitch.
 
-        Returns True if there was a domain.
+        Return True if there was a domain.
         """
         found = self.remove(uuid)
         self._serial_ports.free(uuid)
@@ -330,11 +328,10 @@ class Domains:
         return guest is not None
 
     def forget_if_made(self, uuid: str) -> None:
-        """Call ``forget`` for an undo, but accept that libvirt does not answer if the guest was never created here.
+        """Call ``forget`` for an undo. If the server has no directory here, libvirt need not answer.
 
-        A server's directory is created before its domain and deleted after it. If libvirt does not answer and there is
-        no directory, there is no domain. Raises HypervisorUnavailable if libvirt does not answer and there is a
-        directory.
+        A server's directory is created before its domain and deleted after it, so a server without a directory has no
+        domain. Raises HypervisorUnavailable if libvirt does not answer and there is a directory.
         """
         try:
             if self.forget(uuid):

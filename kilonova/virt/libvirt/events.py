@@ -4,8 +4,8 @@
     watch(connection, weakref.ref(host))       # from now on: host.guest_changed(uuid),
                                                # host.closed(connection, reason)
 
-libvirt runs its loop in a native thread. One (green) thread reads the events from the loop. Keepalive works only while
-the loop runs.
+libvirt runs the loop in a native thread, and another (green) thread reads the events from it. libvirt sends and checks
+keepalive messages only while the loop runs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kilonova import concurrency
 
 LOG = logging.getLogger(__name__)
 
-# The lifecycle events that change a guest's power state. All others report only that a guest was defined or undefined.
+# The lifecycle events that change a guest's power state. Other events, such as 'defined', are ignored.
 _STATES = {
     libvirt.VIR_DOMAIN_EVENT_STARTED,
     libvirt.VIR_DOMAIN_EVENT_SUSPENDED,
@@ -35,7 +35,7 @@ _STATES = {
 
 
 class Watcher(Protocol):
-    """The owner of a connection. Its methods must return quickly."""
+    """The owner of a libvirt connection, which receives the connection's events. Its methods must return quickly."""
 
     def guest_changed(self, uuid: str) -> None:
         """Handle that a guest started, stopped, was paused or was resumed."""
@@ -91,8 +91,8 @@ def start() -> None:
 def watch(connection: libvirt.virConnect, watcher: weakref.ReferenceType[Watcher]) -> None:
     """Register ``watcher`` (a ``Watcher``) for events of this connection's guests and for the end of the connection.
 
-    Must run in a native thread, because the registration calls libvirtd. It is no error if the hypervisor has no
-    events.
+    Must run in a native thread, because the registration calls libvirtd. If the hypervisor does not support events,
+    no error is raised.
     """
 
     def changed(

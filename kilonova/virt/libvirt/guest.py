@@ -1,4 +1,4 @@
-"""One libvirt domain: its state, its XML, and the operations on it. Each operation is safe to repeat."""
+"""One libvirt domain: its state, its XML, and operations such as start and stop. Each operation is safe to repeat."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ POWER_STATES = {
     # A guest that waits for a CPU or for I/O is running.
     libvirt.VIR_DOMAIN_BLOCKED: PowerState.RUNNING,
     libvirt.VIR_DOMAIN_PAUSED: PowerState.PAUSED,
-    # A guest that is shutting down is still on, but Nova shows it as SHUTDOWN.
+    # A guest that is just shutting down is still on, but Nova reports it as SHUTDOWN.
     libvirt.VIR_DOMAIN_SHUTDOWN: PowerState.SHUTDOWN,
     libvirt.VIR_DOMAIN_SHUTOFF: PowerState.SHUTDOWN,
     libvirt.VIR_DOMAIN_CRASHED: PowerState.CRASHED,
@@ -47,7 +47,7 @@ class Connected(Protocol):
 
 
 class Guest:
-    """A domain that existed in libvirt when it was looked up."""
+    """A domain of libvirt. It existed when it was looked up, and may have been deleted since."""
 
     def __init__(self, host: Connected, domain: libvirt.virDomain) -> None:
         self._host, self._domain = host, domain
@@ -94,7 +94,7 @@ class Guest:
         return POWER_STATES[state]
 
     def is_saved(self) -> bool:
-        """Return True if the next start continues from saved memory ([libvirt's save directory]/<domain>.save)."""
+        """Return True if libvirt has the guest's saved memory, from which its next start continues."""
         return bool(self.call('hasManagedSaveImage', 0))
 
     def save(self) -> None:
@@ -105,8 +105,7 @@ class Guest:
         try:
             self.call('managedSave', 0)
         except libvirt.libvirtError as error:
-            # The call is repeated if the connection was lost. The first call may have saved the memory already, which
-            # is a success.
+            # If this was a repeated call after a lost connection, the first call may have saved the memory.
             if self.is_active() or not self.is_saved():
                 raise GuestFailed(act='save', uuid=self.uuid, reason=str(error)) from error
 
@@ -116,7 +115,7 @@ class Guest:
             self.call('managedSaveRemove', 0)
 
     def is_active(self) -> bool:
-        """Return True if the guest is running, paused or shutting down, so that it uses its devices."""
+        """Return True if the guest is running, paused or shutting down. In these states it uses its devices."""
         try:
             return bool(self.call('isActive'))
         except libvirt.libvirtError as error:
@@ -156,8 +155,7 @@ class Guest:
             try:
                 self.call_once(*create)
             except HypervisorUnavailable:
-                # The daemon may have executed the call before the connection was lost. The guest is started again only
-                # if it is off.
+                # The lost call may have started the guest, so another start is only requested if the guest is off.
                 if not self.is_active():
                     self.call_once(*create)
         except libvirt.libvirtError as error:
@@ -239,8 +237,7 @@ class Guest:
         except libvirt.libvirtError as error:
             if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
                 LOG.warning('The disk cannot be copied while the guest runs: %s', error, instance_uuid=self.uuid)
-            # The call is repeated if the connection was lost. libvirt refuses the second call if the first one has
-            # started the copy.
+            # If this was a repeated call after a lost connection, the first call may have started the copy.
             return self.is_copying(target)
         return True
 
@@ -301,13 +298,12 @@ class Guest:
         try:
             self.call('shutdown')
         except libvirt.libvirtError as error:
-            # A guest without ACPI can't receive the request. ``shut_down`` returns False at its time limit, and the
-            # caller powers the guest off.
+            # A guest without ACPI cannot receive the request. It stays on, and ``shut_down`` will return False.
             LOG.debug('Guest %s did not accept the shutdown request: %s', self.uuid, error, instance_uuid=self.uuid)
 
 
 def _backup(domain: ElementTree.Element, disk: str, target: str) -> str:
-    """Return the XML of libvirt's backup: only the disk of file ``disk`` is copied, to the file ``target``."""
+    """Return the XML that requests a backup from libvirt: a copy of the disk with the file ``disk`` to ``target``."""
     backup = ElementTree.Element('domainbackup', mode='push')
     disks = ElementTree.SubElement(backup, 'disks')
     for found in domain.iterfind('devices/disk'):

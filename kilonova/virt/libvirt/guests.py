@@ -27,7 +27,7 @@ from kilonova.virt.parts.guests import ConsoleAddress, DomainInfo, GuestFailed, 
 
 LOG = logging.getLogger(__name__)
 
-# Texts that users see if the guest agent did not set the password, by libvirt's error code.
+# A dict from libvirt's error code to the text that users see if the guest agent did not set the password.
 _AGENT = {
     libvirt.VIR_ERR_AGENT_UNRESPONSIVE: 'the guest agent does not answer',
     libvirt.VIR_ERR_AGENT_UNSYNCED: 'the guest agent does not answer',
@@ -61,7 +61,7 @@ class LibvirtGuests:
 
     @translated
     def describe(self) -> list[DomainInfo]:
-        """Return uuid, name, power state and host devices of all domains. The compute's audit uses the result."""
+        """Return uuid, name, power state and host devices of all domains of the host."""
         return [
             {
                 'uuid': guest.uuid,
@@ -128,7 +128,7 @@ class LibvirtGuests:
         asked = wishes.read(block_devices, instance.flavor)
         guest = self._domains.spec(instance, image_meta, self._disks.plan(instance, image_meta, asked), pci_devices)
         xml = self._domains.prepare(guest)
-        # 2. Remove the guest of an earlier try, so that it does not use the disks that are replaced.
+        # 2. Remove the guest of an earlier try, because it would use the disks that step 3 replaces.
         self._domains.remove(instance.uuid)
         # 3. Define the domain and create the disks.
         self._domains.define_first(instance, guest, xml)
@@ -163,7 +163,7 @@ class LibvirtGuests:
         """Make the server's disks and domain anew from the image."""
         guest = self._domains.spec(instance, image_meta, self._disks.plan(instance, image_meta), pci_devices)
         xml = self._domains.prepare(guest)
-        # Remove the old guest first, because it must not use the disks that are replaced.
+        # Remove the old guest before its disks are replaced.
         self._domains.remove(instance.uuid)
         self._domains.define_first(instance, guest, xml)
         self._disks.create(
@@ -238,7 +238,7 @@ class LibvirtGuests:
             code = error.get_error_code()
             if code == libvirt.VIR_ERR_NO_SUPPORT:
                 raise errors.AdminPasswordNotSupported from None
-            # The agent's output is neither repeated nor kept as the cause, because it may contain the password.
+            # Do not log or raise the agent's output, because it may contain the password.
             LOG.warning(
                 'Could not set the password of user %s: libvirt error %d', user, code, instance_uuid=instance.uuid
             )

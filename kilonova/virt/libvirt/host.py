@@ -33,9 +33,10 @@ LOG = logging.getLogger(__name__)
 
 # The oldest supported version of libvirt, as major * 1000000 + minor * 1000 + micro.
 _OLDEST_LIBVIRT = 8000000
-# The oldest versions, as (libvirt, QEMU), that can live migrate guests with PCI devices that device_spec marks
-# live_migratable (_MOVES_DEVICES), and guests with mediated devices (_MOVES_MDEVS).
-_MOVES_DEVICES, _MOVES_MDEVS = (10000000, 8002002), (8006000, 8001000)
+# The oldest versions of libvirt and QEMU that can live migrate guests with PCI devices (live_migratable).
+_MOVES_DEVICES = 10000000, 8002002
+# The oldest versions of libvirt and QEMU that can live migrate guests with mediated devices.
+_MOVES_MDEVS = 8006000, 8001000
 
 
 class LibvirtHost:
@@ -63,7 +64,7 @@ class LibvirtHost:
 
     @translated
     def init_host(self) -> None:
-        """Connect to libvirt, check the host's settings, and remove leftovers of a crash."""
+        """Connect to libvirt, check the host's settings, and remove what a crash of this service left behind."""
         os.makedirs(self._conf.instances_path, exist_ok=True)
         self._disks.check_storage()
         self._mover.start()
@@ -99,7 +100,7 @@ class LibvirtHost:
     def check_moves_mdevs(self, end: str) -> None:
         """Raise errors.MigrationPreCheckError if this host is too old to migrate mediated devices.
 
-        ``end`` is the word for this host in the error text: source or destination.
+        ``end`` is 'source' or 'destination', the role of this host in the error text.
         """
         for name, found, needed in (
             ('libvirt', self._libvirt.libvirt_version(), _MOVES_MDEVS[0]),
@@ -163,7 +164,7 @@ class LibvirtHost:
 
     @functools.cached_property
     def offer(self) -> Offer:
-        """The host's CPUs and pages that servers may use."""
+        """The host's CPUs and memory pages that servers may use."""
         cells = inventory.cells(self._libvirt, self.capabilities)
         return Offer.read(
             self._conf, {cpu for cell in cells for cpu in cell.cpus} or set(range(self._libvirt.info()[2]))
@@ -171,7 +172,7 @@ class LibvirtHost:
 
     @functools.cached_property
     def settings(self) -> GuestSettings:
-        """The settings for the configurators of domains. Raises DriverMisconfigured if the configuration is invalid."""
+        """The settings for the domain XML of guests. Raises DriverMisconfigured if the configuration is invalid."""
         return settings.read(
             self._conf,
             self.capabilities,
@@ -186,7 +187,7 @@ class LibvirtHost:
     def _cpu_features(self) -> frozenset[str]:
         """The CPU features of guests on this host, as far as libvirt reports them.
 
-        With several CPU models, the value is the union of their features.
+        If [libvirt]cpu_models has several models, these are the features of all of them together.
         """
         made = self.settings
         found: frozenset[str] = frozenset()
@@ -211,9 +212,9 @@ class LibvirtHost:
 
     @functools.cached_property
     def _has_remote(self) -> bool:
-        """True if device_spec has remote_managed devices, which a computer on their card connects to the network.
+        """True if device_spec has devices with remote_managed, which are functions of a SmartNIC (DPU).
 
-        Serial numbers of cards are read only for such devices, because reading them is slow.
+        Only for such devices the serial numbers of cards are read, because reading them is slow.
         """
         return any(spec.remote_managed for spec in DeviceSpecs.from_conf(self._conf).specs)
 

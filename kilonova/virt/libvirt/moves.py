@@ -1,6 +1,6 @@
 """Resize, cold migration and evacuation of guests with their disks.
 
-This file stops, defines and starts the guests. ``storage.move`` transfers their disks.
+This module stops, defines and starts the guests. ``storage.move`` transfers their disks.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class LibvirtMoves:
 
     @translated
     def confirm_migration(self, instance: objects.Instance, same_host: bool) -> None:
-        """Delete the original disks that the source has kept, and the domain if the destination is another host."""
+        """Delete the original disks that this source host kept, and the domain if the server moved to another host."""
         if not same_host:
             self._domains.forget(instance.uuid)
         self._mover.confirm(instance.uuid)
@@ -128,7 +128,7 @@ class LibvirtMoves:
     def cleanup_move_dest(self, instance: objects.Instance, same_host: bool) -> None:
         """Remove, on the destination, the domain and the copy of the disks."""
         if same_host and not self._mover.is_aside(instance.uuid):
-            return  # nothing was moved: domain and disks are the server's originals
+            return  # no disks were moved: the domain and the disks here are the server's only ones
         with self._volumes.given_back(instance, instance.volumes):
             self._domains.forget_if_made(instance.uuid)
         self._mover.discard(instance.uuid, same_host)
@@ -151,7 +151,7 @@ class LibvirtMoves:
             if guest is not None and guest.is_active() == power_on:
                 self._mover.restore(instance.uuid)
                 if plugged is not None and guest.power_state() == PowerState.PAUSED:
-                    plugged()  # an earlier call ended before it resumed the guest
+                    plugged()  # an earlier call of this method was interrupted before it resumed the guest
                     guest.go_on()
                 return  # the server was not moved, or has been restored already
         self._mover.restore(instance.uuid)

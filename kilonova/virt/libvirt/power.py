@@ -1,4 +1,4 @@
-"""Power of guests, and operations that keep the guest's memory: pause and suspend."""
+"""Power operations of guests: start, stop and reboot, and pause and suspend, which keep the guest's memory."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class LibvirtPower:
     @translated
     def trigger_crash_dump(self, instance: objects.Instance) -> None:
         """Send the guest a non-maskable interrupt."""
-        # The call is not repeated, because a second interrupt would disturb a guest that is already dumping its memory.
+        # ``call_once`` does not repeat the call: a second interrupt would disturb a guest that is dumping its memory.
         self._found(instance, 'send a non-maskable interrupt to').call_once('injectNMI', 0)
 
     def _found(self, instance: objects.Instance, act: str) -> Guest:

@@ -43,7 +43,7 @@ class LibvirtRescues:
         timeout: int = 0,
         retry_interval: int = 0,
     ) -> None:
-        """Stop the guest and start it from a rescue image. If that fails, restore the guest with its own disks."""
+        """Stop the guest and start it from a rescue image. If this fails, start it from its own disks again."""
         directory, devices = self._disks.directory(instance.uuid), list(pci_devices)
         # 1. Refuse an impossible request while the guest still runs.
         prepared = self._files.prepare(instance, image_meta, image)
@@ -73,8 +73,7 @@ class LibvirtRescues:
         """Start a rescued guest again from its rescue system."""
         found = rescue.read(self._disks.directory(instance.uuid))
         if found is None:
-            # An interrupted unrescue has deleted the rescue system. Another unrescue starts the guest from its own
-            # disk.
+            # An unrescue was interrupted after it had deleted the rescue system, so only another unrescue is possible.
             raise GuestFailed(
                 act='rescue',
                 uuid=instance.uuid,

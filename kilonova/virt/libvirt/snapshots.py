@@ -5,10 +5,10 @@
     copy.flatten('qcow2', check)               # afterwards; copy.path is the file to send
     copy.remove()
 
-The disk is copied in one of three ways. If possible, the QEMU that runs the guest writes the file ``copy.part``, and
-``convert`` makes it the image. Otherwise the guest is paused while the server's own file is copied; where the file
-system supports it, the copy shares its blocks with the original. ``flatten`` merges the base file into this copy later.
-A disk in a pool is copied from a snapshot in the pool, while the guest continues, on any hypervisor.
+The disk is copied in one of three ways. For a disk file of a running guest, QEMU writes a copy to the file
+``copy.part``, and ``convert`` makes the image from it. If QEMU cannot do so, the guest is paused while its disk file is
+copied, and ``flatten`` makes the image from the copy and the base file. A disk in a Ceph pool is copied from a snapshot
+in the pool while the guest runs.
 
 The copy is like a disk after a power failure, which the guest's file system can repair. Free space is checked before
 anything is written.
@@ -41,7 +41,7 @@ _LOOK = 0.2
 class LibvirtSnapshots:
     """Images made from the root disks of this host's guests. Implements ``parts.disks.Snapshots``.
 
-    ``directory`` is where copies of disks are stored, and ``format_`` is the format of the images.
+    ``directory`` is the directory for copies of disks, and ``format_`` is the format of the images.
     """
 
     def __init__(
@@ -65,8 +65,7 @@ class LibvirtSnapshots:
             raise DriverMisconfigured(reason='no image client is configured, which is needed to upload images')
         made = self.copy(image_id)
         if not made.is_made():
-            # The image is checked first, so that no guest is paused if the image was deleted or the image service does
-            # not answer.
+            # Ask the image service first: if it fails, no guest is paused in vain.
             if self._images.get(image_id)['status'] == 'active':
                 return
             self._copy_root_disk(instance, image_id, made, check)
@@ -118,9 +117,9 @@ class LibvirtSnapshots:
         made.flatten(root.format, check)
 
     def _copy_kept(self, image: str, image_id: str, made: Copy, check: Check) -> None:
-        """Make the image from a disk in the pool, through a new snapshot of the disk.
+        """Make the image from a disk in the Ceph pool: create a snapshot of the disk and read the snapshot.
 
-        A snapshot that an earlier try left is outdated, so it is deleted first.
+        An outdated snapshot that an earlier try left is deleted first.
         """
         pool = self._disks.pool
         pool.forget(image, image_id)
@@ -133,8 +132,8 @@ class LibvirtSnapshots:
     def _copy_running(self, guest: Guest, path: str, made: Copy, need: int, check: Check) -> bool:
         """Copy the disk with QEMU while the guest runs.
 
-        Return False if QEMU refuses or the guest stopped in the meantime. A copy that a crashed process left running is
-        ended first.
+        Return False if QEMU refuses or the guest stopped in the meantime. A copy that an earlier, crashed process of
+        this service started is ended first.
         """
         guest.end_copy(made.part)
         made.make_room()
@@ -197,9 +196,9 @@ class Copy:
         command.watched(check, 'cp', '--reflink=auto', '--sparse=always', disk, self._file(_COPY))
 
     def _see_layers(self, directory: str) -> None:
-        """Link the disk's layers (backing files from earlier moves) into this directory.
+        """Link the disk's layers (backing files from earlier moves) into the directory of this copy.
 
-        The copied disk names its layers without a directory, so it needs them in its own directory.
+        The copied disk has the names of its layers without a directory, so QEMU looks for them in the disk's directory.
         """
         for name in filter(layers.is_layer, os.listdir(directory)):
             files.remove(self._file(name))
@@ -216,7 +215,7 @@ class Copy:
         files.remove(self._file(_COPY))
 
     def read(self, source: str, check: Check) -> None:
-        """Make the image from a raw disk that QEMU opens under the name ``source``."""
+        """Make the image from a raw disk. ``source`` is a file name or another name by which QEMU opens the disk."""
         command.watched(check, 'qemu-img', 'convert', '-O', self._format, '-f', 'raw', source, self.part)
         self._take(self.part)
 
@@ -236,7 +235,7 @@ class Copy:
         files.check_room(self._directory, need, f'image {self._image_id}')
 
     def make_room(self) -> None:
-        """Create the directory for the image's files, and delete ``part`` if an earlier try left it."""
+        """Create the directory for the image's files. Delete the partial file of an earlier try."""
         os.makedirs(self._directory, exist_ok=True)
         files.remove(self.part)
 

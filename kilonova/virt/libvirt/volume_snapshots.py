@@ -56,7 +56,7 @@ class LibvirtVolumeSnapshots:
                 raise GuestFailed(
                     act='take a snapshot of',
                     uuid=instance.uuid,
-                    reason=f'{new.file[0]} does not read from {old.file[0]}',
+                    reason=f'the backing file of {new.file[0]} is not {old.file[0]}',
                 )
         self._relocate(instance, image_meta, guest, new)
         LOG.info('Volume %s now uses file %s', new.volume_id, new.file[0], instance_uuid=instance.uuid)
@@ -109,7 +109,8 @@ class LibvirtVolumeSnapshots:
         """End a merge of the volume's files, if one is running. Return True if the merge is known to be complete."""
         guest = self._libvirt.find(instance.uuid)
         if guest is None:
-            # The result is unknown, because the guest may be on another host, which has the files open.
+            # The guest may be on another host that has the files open, so it is not known whether the merge is
+            # complete.
             return False
         if guest.is_active():
             if not self._runs(guest):
@@ -122,8 +123,7 @@ class LibvirtVolumeSnapshots:
         try:
             links = backing.look(self._path(instance, volume), volume.file[1])
         except (command.CommandFailed, VolumeUnsupported) as error:
-            # The share may be lost permanently, so the call must not fail. No merge can run on files that cannot be
-            # opened.
+            # Do not fail: the share may be lost permanently. No merge runs on files that cannot be opened.
             LOG.warning(
                 'Cannot determine whether the files of volume %s are merged (%s): %s',
                 volume.volume_id,
@@ -137,7 +137,7 @@ class LibvirtVolumeSnapshots:
     def _runs(self, guest: Guest) -> bool:
         """Return True if the guest runs under QEMU.
 
-        libvirt's test driver has no disk files, so its guests don't count.
+        Return False for guests of libvirt's test driver, because they have no disk files.
         """
         return guest.is_active() and not self._libvirt.is_test
 
@@ -172,7 +172,7 @@ class LibvirtVolumeSnapshots:
 
 @contextmanager
 def _said(instance: objects.Instance, act: str) -> Iterator[None]:
-    """Raise errors of qemu-img as GuestFailed. ``act`` is the operation that the error text names."""
+    """Convert errors of qemu-img in the body to GuestFailed. ``act`` names the operation in the error text."""
     try:
         yield
     except command.CommandFailed as error:

@@ -70,7 +70,7 @@ class LibvirtVolumes:
         given = self._volumes.connect(instance, volume)
         try:
             disk = self._domains.volume_disk(instance, image_meta, given, guest)
-            # libvirt checks the whole definition before the guest sees the volume.
+            # Change the persistent definition first: libvirt refuses an invalid disk before the guest sees the volume.
             self._domains.change(guest, lambda definition: VOLUMES.put(definition, disk))
             if guest.is_active():
                 self._hotplug.plug(guest, VOLUMES, disk, volume.volume_id)
@@ -111,7 +111,7 @@ class LibvirtVolumes:
         new: AttachedVolume,
         check: Check,
     ) -> None:
-        """Connect ``new``, copy the volume to it while the guest runs, and return when the copy is complete."""
+        """Connect ``new``, copy ``volume`` to it while the guest runs, and return when the copy is complete."""
         self._volumes.check([new])
         guest = self._libvirt.find(instance.uuid)
         target = None if guest is None or not guest.is_active() else targets(guest.xml()).get(volume.volume_id)
@@ -142,9 +142,9 @@ class LibvirtVolumes:
         new: AttachedVolume,
         guest: Guest,
     ) -> str:
-        """Connect ``new`` to this host, and return the XML of the disk with which the guest will use it.
+        """Connect the volume ``new`` to this host, and return the XML of the guest's disk for it.
 
-        The disk has the id of the old volume.
+        In this XML, the disk still has the id of the old volume.
         """
         given = self._volumes.connect(instance, new)
         return self._domains.volume_disk(
@@ -194,9 +194,10 @@ class LibvirtVolumes:
         return True
 
     def _pivot(self, guest: Guest, volume: AttachedVolume, had: str, disk: str) -> bool:
-        """Make the running guest use the copy of its disk. Return False if the switch fails.
+        """Make the running guest use the copy of its disk instead of the original. Return False if the switch fails.
 
-        The guest's definition is changed before the switch, so that a guest that stops in between starts from the copy.
+        The guest's persistent definition is changed before the switch. If the guest stops before the change and the
+        switch are both done, its next start uses the copy.
         """
         if self._libvirt.is_test:
             return True
@@ -243,14 +244,14 @@ class LibvirtVolumes:
         if guest.is_active():
             grow(guest, target, self._volumes.extend(volume, sources(guest.xml()).get(volume.volume_id)))
         else:
-            # The volume need not be connected now, because it is connected at the guest's next start.
+            # An error is ignored: the guest's next start connects the volume again, and then sees the new size.
             with contextlib.suppress(VolumeFailed):
                 self._volumes.extend(volume)
         LOG.info('Volume %s now has %d GiB', volume.volume_id, volume.size, instance_uuid=instance.uuid)
 
     @translated
     def usage(self, instance: objects.Instance) -> dict[str, VolumeCounters]:
-        """Return a dict from volume id to the counters of volumes that the running guest has."""
+        """Return a dict from volume id to I/O counters, for the volumes that the running guest has."""
         guest = self._libvirt.find(instance.uuid)
         if guest is None or not guest.is_active():
             return {}
@@ -260,8 +261,7 @@ class LibvirtVolumes:
             target = names.get(volume.volume_id)
             counters = None if target is None else guest.measured('blockStats', target)
             if counters:
-                # The first four counters are requests and bytes, and the fifth is for errors. A counter is -1 if the
-                # hypervisor does not maintain it.
+                # The first four counters are requests and bytes. A counter is -1 if the hypervisor does not report it.
                 found[volume.volume_id] = VolumeCounters(*(max(0, one) for one in counters[:4]))
         return found
 

@@ -5,11 +5,10 @@
     watchdog.reason                             # why libvirt counts as lost, or None
     watchdog.leave()                            # the connection is closed
 
-libvirtd's main loop answers keepalive messages. Calls are executed by its threads, which a lock or a dead file system
-can block. The watchdog calls getCapabilities for three reasons: the call changes nothing; libvirtd executes it in an
-ordinary thread and not in the threads that it reserves for calls that never wait; and the driver that starts guests
-answers it. Saves, migrations and block copies may take as long as they need, because they use other connections and do
-not occupy all threads of libvirtd: ``connection.CALLS`` is smaller than the number of these threads.
+libvirtd's main loop answers keepalive messages, but other threads of libvirtd execute calls. A lock or a dead file
+system can block these threads. The watchdog calls getCapabilities, because this call changes nothing, is executed by an
+ordinary thread, and is answered by the driver that also starts guests. Long calls such as a save or a migration do not
+disturb the watchdog: they use other connections, and libvirtd has more threads than there can be calls in progress.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class _Call:
 
     def _ask(self) -> None:
         try:
-            # An error is ignored, because an error also shows that libvirtd answers.
+            # Ignore an error of libvirt: it is an answer, too, and shows that libvirtd does not hang.
             with contextlib.suppress(libvirt.libvirtError):
                 self._connection.getCapabilities()
         finally:
@@ -61,8 +60,8 @@ class _Call:
 class ConnectionWatchdog:
     """The supervisor of one libvirt connection, which calls getCapabilities on the connection at regular intervals.
 
-    ``limit`` is the number of seconds between two calls. A call that has no answer after the same time counts as hung.
-    With 0 the watchdog is off.
+    ``limit`` is the number of seconds between two calls. A call without an answer after ``limit`` seconds counts as
+    hung. If ``limit`` is 0, the connection is not supervised.
     """
 
     def __init__(self, limit: float) -> None:
@@ -82,7 +81,7 @@ class ConnectionWatchdog:
             concurrency.spawn(self._watch, connection, listener, name='libvirt watchdog')
 
     def leave(self) -> None:
-        """Stop the supervision and reset ``reason``. The listener receives no call after this method has returned."""
+        """Stop the supervision and reset ``reason``. After that, the listener is no longer called."""
         with self._lock:
             self._watched = self.reason = None
 
