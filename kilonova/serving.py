@@ -290,7 +290,7 @@ class ClientConnection:
         self.turn(State.REST)
 
     def hang_up(self) -> None:
-        """Close both directions of the socket, which wakes code that waits for it."""
+        """Shut down the socket for reading and writing. A thread that waits for the socket then wakes up."""
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
 
@@ -398,7 +398,7 @@ class WsgiServer:
             self._drop(oldest)
 
     def give_way(self) -> None:
-        """Close some of the connections that have waited for their client the longest.
+        """Close some of the connections whose clients have been idle the longest.
 
         Connections that have never had a complete request are closed first.
         """

@@ -90,7 +90,7 @@ def check_moves_live(backend: Backend, instance: Instance) -> None:
         raise AcceleratorRequestOpFailed(op='get', msg=f'no accelerator is bound to {bound_to}')
     for one in found:
         if one.state != BOUND:
-            raise AcceleratorsRefused(request=one.uuid, reason=f'is {one.state}, not {BOUND}')
+            raise AcceleratorsRefused(request=one.uuid, reason=f'is in the state {one.state}, not {BOUND}')
         if one.handle_kind not in MOVES_LIVE:
             raise AcceleratorsRefused(
                 request=one.uuid,

@@ -265,7 +265,7 @@ def of_image(properties: Mapping[str, Any]) -> list[dict[str, Any]]:
     if not text:
         return []
     if not strutils.bool_from_string(properties.get(_SECOND)):
-        raise BadDevices(reason=f'it has the first syntax; only the second one, with {_SECOND}, is supported')
+        raise BadDevices(reason=f'it is in the older syntax; only the newer syntax, with {_SECOND}, is supported')
     try:
         found = json.loads(text)
     except ValueError as error:

@@ -218,7 +218,7 @@ def create(backend: Backend, ctxt: RequestContext, request: CreateRequest) -> Cr
         pci_request.numa_affinity_policy(flavor['extra_specs'], image.get('properties') or {})
     )
     # 3. Look up the requested zone, host and server group.
-    zone, destination = _place(backend, ctxt, request)
+    zone, destination = _zone_and_destination(backend, ctxt, request)
     group = server_groups.asked_for(backend, ctxt, request.hints.get('group'))
     # 4. Check the quotas.
     allowed = quota.limits(backend, ctxt.project_id, ctxt.user_id)
@@ -391,7 +391,9 @@ def check_board(flavor: Flavor, image: dict[str, Any]) -> None:
     tuning.of(flavor.extra_specs, ImageMeta.from_dict(image).properties)
 
 
-def _place(backend: Backend, ctxt: RequestContext, request: CreateRequest) -> tuple[str | None, Destination | None]:
+def _zone_and_destination(
+    backend: Backend, ctxt: RequestContext, request: CreateRequest
+) -> tuple[str | None, Destination | None]:
     """Return the availability zone and the destination that the request asks for.
 
     The zone is [DEFAULT]default_schedule_zone if the request names none. The destination is None unless the request has
@@ -497,8 +499,8 @@ def _write(
     """Write the rows of all servers in one transaction, and return the uuids of the operations.
 
     ``devices`` are the block_device_mapping rows of each server. ``sealed`` has the encrypted password and files of
-    each server. ``notes`` are the uuids of operations that would delete the new volumes if this request failed: the
-    transaction deletes these operations.
+    each server. ``notes`` are the uuids of operations that would delete the newly created volumes. The transaction
+    deletes these operations, so that the volumes stay.
     """
     requests = [
         {

@@ -264,7 +264,7 @@ def of_server(system_metadata_of_server: dict[str, str], image_ref: str | None) 
 def disk_config(properties: Mapping[str, Any], image_id: str | None, wanted: str | None) -> bool:
     """Return whether a server's diskConfig is AUTO.
 
-    ``wanted`` ('AUTO' or 'MANUAL') decides if it is not None, otherwise the image property ``auto_disk_config``. Raises
+    ``wanted`` is 'AUTO' or 'MANUAL'. If it is None, the image property ``auto_disk_config`` decides. Raises
     DiskConfigDisabled if AUTO is wanted and this property is 'Disabled'.
     """
     said = str(properties.get('auto_disk_config', properties.get('hw_auto_disk_config', '')))
@@ -276,9 +276,11 @@ def disk_config(properties: Mapping[str, Any], image_id: str | None, wanted: str
 
 
 def disk_config_of_server(kept: Mapping[str, Any], image_id: str | None, wanted: str | None) -> bool:
-    """Return whether the diskConfig of an existing server is AUTO, by its stored copy of the image properties.
+    """Return whether the diskConfig of an existing server is AUTO.
 
-    ``kept`` is the server's system metadata. ``wanted`` and the errors are as in ``disk_config``.
+    ``kept`` is the server's system metadata, which has a copy of the image's properties. If ``wanted`` is None, the
+    image property ``auto_disk_config`` decides. Raises DiskConfigDisabled if AUTO is wanted and this property is
+    'Disabled'.
     """
     return disk_config(
         {name.removeprefix(SYSMETA_PREFIX): value for name, value in kept.items() if name.startswith(SYSMETA_PREFIX)},

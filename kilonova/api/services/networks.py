@@ -352,9 +352,9 @@ def _repeated(values: Sequence[Any]) -> Any:
 
 # --- queries to Neutron ----------------------------------------------------------------------------------------------
 def find(backend: Backend, ctxt: RequestContext, asked: RequestedNetworks, *, external: bool) -> FoundNetworks:
-    """Look up the networks, ports and security groups of a create request. See ``look_up``.
+    """Look up the networks, ports and security groups of a create request, as ``look_up`` does.
 
-    Raises Invalid (400), where ``look_up`` raises NotFound, if one of them does not exist.
+    Raises Invalid (400) if one of them does not exist. In this case ``look_up`` would raise NotFound (404).
     """
     try:
         return look_up(backend, ctxt, asked, external=external)

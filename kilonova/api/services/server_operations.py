@@ -192,9 +192,9 @@ def check(
 ) -> None:
     """Check that a server's lock, state and host allow ``event``.
 
-    The check uses the row in ``server``. The transaction that accepts the operation checks the state again. If
-    ``launched`` is false, the server may never have been launched. If ``hosted`` is false, the server needs no host. If
-    ``locked`` is true, a locked server is accepted.
+    The check uses the row in ``server``. The transaction that accepts the operation checks the state again.
+    ``launched`` says whether the server must have been started once, and ``hosted`` says whether it must have a host.
+    If ``locked`` is true, the server may be locked.
 
     Raises:
         InstanceIsLocked: The server is locked and the caller is no administrator (error 409).

@@ -41,10 +41,10 @@ REQUIRE, IGNORE = 'require', 'ignore'
 
 
 class Registered(Mapping[str, int]):
-    """The limits of a project, by their names in Nova or in Keystone.
+    """The limits of a project, as a mapping from resource to limit (-1: no limit).
 
-    A resource that is not registered in Keystone has no limit (-1) or the limit 0, depending on
-    [quota]unified_limits_resource_strategy and unified_limits_resource_list.
+    A resource can be named as in Nova or as in Keystone. A resource that is not registered in Keystone has no limit or
+    the limit 0, depending on [quota]unified_limits_resource_strategy and unified_limits_resource_list.
     """
 
     def __init__(self, limits: Mapping[str, int], strategy: str, listed: Iterable[str]) -> None:
