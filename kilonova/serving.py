@@ -476,7 +476,7 @@ class WsgiServer:
         for raw, value in request.head.headers:
             name = raw.decode('latin-1')
             has_body = has_body or name in ('content-length', 'transfer-encoding')
-            # Skip names with '_': in the environment they equal names with '-', which a proxy may have checked.
+            # Skip names with '_': a client could use such a name to forge a header with '-' that only a proxy may set.
             if '_' in name or name in ('content-length', 'transfer-encoding'):
                 continue
             key = name.replace('-', '_').upper()

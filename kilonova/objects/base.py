@@ -66,7 +66,7 @@ class UnsetField(AttributeError):
 def set_indirection(api: Any) -> None:
     """Set the object through which this process sends remotable calls, or None to run such calls in this process.
 
-    An indirection in a call's context has priority.
+    If the context of a call also has such an object, the call is sent through that object.
     """
     _process.indirection = api
 

@@ -180,9 +180,9 @@ class MigrationContext(PersistentObject, KilonovaObject):
         return {name: getattr(self, prefix + name) for name in MOVED if prefix + name in self}
 
     def pci_mapping(self, revert: bool = False) -> dict[str, Any]:
-        """Return a dict from the address of a device at the source to the PciDevice at the destination.
+        """Return a dict from the address of a PCI device at the source to the PciDevice at the destination.
 
-        Devices of the same request are paired. If ``revert`` is True, source and destination are exchanged.
+        The two devices belong to the same PCI request. If ``revert`` is True, source and destination are exchanged.
         """
         come, go = ('new_', 'old_') if revert else ('old_', 'new_')
         targets: dict[str | None, list[Any]] = {}

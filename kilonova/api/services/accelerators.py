@@ -1,4 +1,4 @@
-"""Accelerators (Cyborg) of servers: requests of device profiles, and checks of actions that accelerators prevent.
+"""Accelerators (Cyborg) of servers: the resources that device profiles request, and actions that accelerators prevent.
 
 The create, resize, shelve and live migration services call these functions. They put the request groups of the device
 profiles into the request spec.

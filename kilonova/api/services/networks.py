@@ -396,11 +396,11 @@ def look_up(backend: Backend, ctxt: RequestContext, asked: RequestedNetworks, *,
 def _chosen(
     client: NetworkClient, ctxt: RequestContext, needed: bool
 ) -> tuple[tuple[RequestedInterface, ...], dict[str, Network]]:
-    """Return one interface in the only network that the project can use, and the project's networks by id.
+    """Return the interface of a server whose request names no network, and a dict from id to the project's networks.
 
-    If the project has no network, return no interface, or, if ``needed`` is true, an interface in a network that the
-    network service will create (AUTO). Raises NetworkAmbiguous if the project can use several networks, and
-    NothingAllocated if no network can be created.
+    The interface is in the only network of the project. If the project has no network, there is no interface or, if
+    ``needed`` is true, an interface in a network that the network service will create (AUTO). Raises NetworkAmbiguous
+    if the project can use several networks, and NothingAllocated if no network can be created.
     """
     networks = {
         one.id: one
