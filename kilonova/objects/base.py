@@ -72,7 +72,10 @@ def set_indirection(api: Any) -> None:
 
 
 def indirection(ctxt: RequestContext) -> Any:
-    """Return the object that sends remotable calls with this context, or None if they run in this process."""
+    """Return the object through which remotable calls with this context are sent.
+
+    Return None if such calls run in this process.
+    """
     own = getattr(ctxt, 'indirection', None)
     return own if own is not None else _process.indirection
 

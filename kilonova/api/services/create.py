@@ -364,9 +364,9 @@ def _flavor_id(ref: str) -> str:
 
 
 def pci_requests_of(backend: Backend, extra_specs: dict[str, str], image: dict[str, Any]) -> list[Any]:
-    """Return the PCI requests of the flavor for passthrough devices.
+    """Return the PCI requests for the passthrough devices that the flavor's extra specs ask for.
 
-    Raises Invalid if an alias does not exist, or if the extra spec is malformed.
+    Raises Invalid if a PCI alias does not exist, or if the extra spec is malformed.
     """
     policy = pci_request.numa_affinity_policy(extra_specs, image.get('properties') or {})
     return pci_request.requests_from_flavor(extra_specs, backend.aliases, policy)

@@ -244,7 +244,10 @@ class FoundNetworks:
         return {one.port_id: one.profile for one in self.interfaces if one.port_id is not None and one.profile}
 
     def check_version(self, *, guarantees: bool) -> None:
-        """Raise GuaranteeTooNew if a port has a resource request and ``guarantees`` is false."""
+        """Raise GuaranteeTooNew if a port has a resource request, and the microversion is too old for such ports.
+
+        ``guarantees`` says whether the microversion of the request supports ports with resource requests.
+        """
         for one in self.interfaces:
             if one.resources is not None and not guarantees:
                 raise GuaranteeTooNew(port_id=one.port_id)

@@ -370,7 +370,10 @@ def wait(backend: Backend, server: ServerRef, look: Callable[[Connection], T | N
 
 
 def failure(conn: Connection, server: ServerRef, request_id: str) -> str | None:
-    """Return the reason why an action of the server failed, or None if it did not fail or does not exist."""
+    """Return the reason why the server's instance action of the request ``request_id`` failed.
+
+    Return None if the action has not failed, or if there is no such action.
+    """
     action = actions.get(conn, server.uuid, request_id)
     if action is None or action['message'] is None:
         return None
