@@ -73,7 +73,7 @@ def setup(name: str) -> None:
             import_eventlet().monkey_patch()
     elif name != 'threading':
         raise ValueError(f'unknown concurrency backend {name!r}')
-    # oslo.messaging imports oslo.service, and oslo.service chooses eventlet if no backend is set.
+    # Set the backend of oslo.service, which oslo.messaging imports. Without this, oslo.service would choose eventlet.
     from oslo_service import backend as service_backend
 
     service_backend.init_backend(

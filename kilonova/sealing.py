@@ -72,7 +72,7 @@ class SealingKeys:
     def read(cls, path: str) -> Self:
         """Read the keys from a file.
 
-        Raises NoKeys if the file does not exist, can't be read, is accessible to others, or contains no valid keys.
+        Raises NoKeys if the file does not exist, can't be read, is accessible to all users, or contains no valid keys.
         """
         keys = read_file(path)
         try:
@@ -102,9 +102,9 @@ class SealingKeys:
 
 # --- the file --------------------------------------------------------------------------------------------------------
 def read_file(path: str) -> list[str]:
-    """Return the keys of a file as they are written.
+    """Return the keys of a file as a list of texts, without checking them.
 
-    Raises NoKeys if the file does not exist, can't be read, is accessible to others, or contains no key.
+    Raises NoKeys if the file does not exist, can't be read, is accessible to all users, or contains no key.
     """
     if not path:
         raise NoKeys(f'{OPTION} is empty', missing=True)

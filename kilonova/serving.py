@@ -290,7 +290,7 @@ class ClientConnection:
         self.turn(State.REST)
 
     def hang_up(self) -> None:
-        """Close both directions of the socket, which wakes code that waits for it."""
+        """Shut down the socket for reading and writing. A thread that waits for the socket then wakes up."""
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
 
@@ -398,7 +398,7 @@ class WsgiServer:
             self._drop(oldest)
 
     def give_way(self) -> None:
-        """Close some of the connections that have waited for their client the longest.
+        """Close some of the connections whose clients have been idle the longest.
 
         Connections that have never had a complete request are closed first.
         """
@@ -476,7 +476,7 @@ class WsgiServer:
         for raw, value in request.head.headers:
             name = raw.decode('latin-1')
             has_body = has_body or name in ('content-length', 'transfer-encoding')
-            # Skip names with '_': in the environment they equal names with '-', which a proxy may have checked.
+            # Skip names with '_': a client could use such a name to forge a header with '-' that only a proxy may set.
             if '_' in name or name in ('content-length', 'transfer-encoding'):
                 continue
             key = name.replace('-', '_').upper()

@@ -86,7 +86,7 @@ def token_of(target: str, cookies: Iterable[str] = ()) -> str | None:
     """Return the token from the query of a URL or from a cookie, or None if the request has no token.
 
     ``target`` is the path and query of the request. ``cookies`` are the values of its Cookie headers, which are used
-    only if the query has no token. A token that is longer than ``MOST_TOKEN`` counts as missing.
+    only if the query has no token. A token that is longer than ``MOST_TOKEN`` is ignored.
     """
     found = parse_qs(urlsplit(target).query).get('token')
     for text in cookies if not found else ():

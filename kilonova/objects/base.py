@@ -66,13 +66,16 @@ class UnsetField(AttributeError):
 def set_indirection(api: Any) -> None:
     """Set the object through which this process sends remotable calls, or None to run such calls in this process.
 
-    An indirection in a call's context has priority.
+    If the context of a call also has such an object, the call is sent through that object.
     """
     _process.indirection = api
 
 
 def indirection(ctxt: RequestContext) -> Any:
-    """Return the object that sends remotable calls with this context, or None if they run in this process."""
+    """Return the object through which remotable calls with this context are sent.
+
+    Return None if such calls run in this process.
+    """
     own = getattr(ctxt, 'indirection', None)
     return own if own is not None else _process.indirection
 

@@ -1,4 +1,4 @@
-"""EC2Ids: the short ids that a server's metadata contain in the EC2 form."""
+"""EC2Ids: the ids in the short form of EC2 (such as ``i-0000001a``) that the metadata of a server contains."""
 
 from __future__ import annotations
 

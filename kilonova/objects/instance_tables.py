@@ -142,7 +142,7 @@ class InstanceInfoCache(PersistentObject, KilonovaObject):
 
     @classmethod
     def from_row(cls, ctxt: RequestContext | None, row: dict[str, Any]) -> Self:
-        """Return the info cache of a row. An empty column counts as an empty list of interfaces."""
+        """Return the info cache of a row. If the column is empty, the list of interfaces is empty."""
         values = {**row, 'deleted': bool(row.get('deleted')), 'network_info': row.get('network_info') or '[]'}
         return cls.loaded(ctxt, ((name, values[name]) for name in cls.fields if name in values))
 

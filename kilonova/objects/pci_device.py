@@ -50,7 +50,7 @@ class PciDevice(PersistentObject, KilonovaObject):
     def from_row(cls, ctxt: RequestContext | None, row: dict[str, Any]) -> Self:
         """Return the device of a row of ``pci_devices``.
 
-        An ``extra_info`` that cannot be read counts as empty.
+        If the text in ``extra_info`` can't be read, it is treated as empty.
         """
         info = texts.read(f'extra_info of device {row.get("address")}', row.get('extra_info'), texts.mapping, {})
         values = {**row, 'deleted': bool(row.get('deleted')), 'extra_info': info}

@@ -37,7 +37,7 @@ NOT_STORED = (
 )
 # Fields that are never stored, and are None in a request spec that was read from the database.
 EMPTY = ('requested_resources', 'requested_destination', 'retry', 'ignore_hosts')
-# Fields that the member ``instance_properties`` of the old dict form contains unchanged.
+# Fields that the old dict form of a request spec contains unchanged, in its member ``instance_properties``.
 LEGACY_PROPERTIES = ('project_id', 'user_id', 'availability_zone', 'numa_topology', 'pci_requests')
 ENVELOPE = 'nova_object.name'
 

@@ -18,7 +18,7 @@ from oslo_utils import strutils
 
 from kilonova.objects.port_resources import ALLOCATION, PortResources
 
-# A network device is named 'tap' and this number of characters of the port's id, because Linux allows 15 characters.
+# The network device of a port is named 'tap' and this many characters of the port's id. Linux allows 15 in all.
 _NAMED_BY = 11
 # vnic_type of a port that is a virtual function (VF) of a PCI device, which the guest gets directly.
 DIRECT = 'direct'
@@ -41,7 +41,7 @@ WHOLE_PHYSICAL = (PHYSICAL, ACCELERATED_PHYSICAL)
 ON_INTERFACE = 'macvtap'
 # vif_types of functions of InfiniBand cards, and of functions whose switch receives a port profile (VM-FEX).
 INFINIBAND, PROFILED = 'ib_hostdev', '802.1qbh'
-# vnic_types of functions that the host itself claims for a server.
+# vnic_types of functions that the compute service claims for a server. Cyborg claims those of accelerators.
 FUNCTIONS = (DIRECT, REMOTE, MACVTAP, PHYSICAL, VDPA)
 # The member of binding:profile that contains the id of the accelerator request.
 REQUEST = 'arq_uuid'

@@ -36,7 +36,7 @@ SNAPSHOT_TOLD = 'snapshot_told'
 ANOTHER = 'attachment_id'
 # Argument of an operation that deletes an image and its volume snapshots later, unless the image is active.
 SNAPSHOTS_OF = 'snapshots_of'
-# The connections of a volume to this number of hosts are stored: those to its last hosts.
+# Maximum number of hosts for which the connection to a volume is stored. Older connections are dropped.
 KNOWN = 3
 
 

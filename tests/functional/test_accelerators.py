@@ -544,7 +544,7 @@ def test_what_is_refused(parted: Accelerated) -> None:
     server = parted.boot('vgpu')
     (request,) = parted.of(server)
     request['state'] = 'BindFailed'
-    assert refused() == f'{said} is BindFailed, not Bound.' % request['uuid']
+    assert refused() == f'{said} is in the state BindFailed, not Bound.' % request['uuid']
     request.update(state='Bound', instance_uuid=None)
     assert refused() == f'Failed to get accelerator requests: no accelerator is bound to {server}'
     request['instance_uuid'] = server

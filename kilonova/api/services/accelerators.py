@@ -1,4 +1,4 @@
-"""Accelerators (Cyborg) of servers: requests of device profiles, and checks of actions that accelerators prevent.
+"""Accelerators (Cyborg) of servers: the resources that device profiles request, and actions that accelerators prevent.
 
 The create, resize, shelve and live migration services call these functions. They put the request groups of the device
 profiles into the request spec.
@@ -90,7 +90,7 @@ def check_moves_live(backend: Backend, instance: Instance) -> None:
         raise AcceleratorRequestOpFailed(op='get', msg=f'no accelerator is bound to {bound_to}')
     for one in found:
         if one.state != BOUND:
-            raise AcceleratorsRefused(request=one.uuid, reason=f'is {one.state}, not {BOUND}')
+            raise AcceleratorsRefused(request=one.uuid, reason=f'is in the state {one.state}, not {BOUND}')
         if one.handle_kind not in MOVES_LIVE:
             raise AcceleratorsRefused(
                 request=one.uuid,

@@ -4,8 +4,8 @@ A host is in at most one availability zone. A host that has servers stays in its
 requested in that zone.
 
 Placement also stores the compute nodes of each aggregate (``clients.aggregates``). The transaction that changes the
-hosts of an aggregate inserts an operation row. If the update of Placement fails, a conductor repeats the update by this
-row.
+hosts of an aggregate inserts an operation row. If the update of Placement fails, the operation row remains, and a
+conductor repeats the update.
 """
 
 from __future__ import annotations

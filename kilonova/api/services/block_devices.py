@@ -91,9 +91,9 @@ class TooManyDisks(Forbidden):
 class VolumeWish:
     """A volume that a request asks for, existing or new.
 
-    ``source`` is VOLUME for an existing volume. A new volume is made from a SNAPSHOT, from an IMAGE, or BLANK.
-    ``source_id`` is the id of the volume, snapshot or image, None for BLANK. ``size`` is in GiB, where None means the
-    size of the source. ``device`` is the block device as the request has it.
+    ``source`` is VOLUME for an existing volume. For a new volume it is SNAPSHOT or IMAGE, or BLANK for an empty volume.
+    ``source_id`` is the id of the volume, snapshot or image, and None for BLANK. ``size`` is in GiB, where None means
+    the size of the source. ``device`` is the block device as the request has it.
     """
 
     source: str
@@ -210,7 +210,8 @@ def local_disks(
 ) -> int:
     """Return the number of local disks of a server for which these ephemeral and swap disks are requested.
 
-    The flavor's disks count if none are requested. ``has_root`` says whether the root disk is local.
+    If no ephemeral or no swap disks are requested, the flavor's disks of this kind are counted. ``has_root`` says
+    whether the root disk is local.
     """
     return has_root + (len(ephemerals) or bool(flavor['ephemeral_gb'])) + (len(swaps) or bool(flavor['swap']))
 
@@ -258,14 +259,13 @@ def as_properties(devices: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 def of_image(properties: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the block devices that the properties of an image describe, in the syntax of a create request.
 
-    ``as_properties`` writes such properties. Return an empty list if the image has none. Raises BadDevices if the
-    properties are malformed.
+    Return an empty list if the image describes none. Raises BadDevices if the properties are malformed.
     """
     text = properties.get(DEVICES)
     if not text:
         return []
     if not strutils.bool_from_string(properties.get(_SECOND)):
-        raise BadDevices(reason=f'it has the first syntax; only the second one, with {_SECOND}, is supported')
+        raise BadDevices(reason=f'it is in the older syntax; only the newer syntax, with {_SECOND}, is supported')
     try:
         found = json.loads(text)
     except ValueError as error:

@@ -217,7 +217,7 @@ def create(backend: Backend, ctxt: RequestContext, request: CreateRequest) -> Cr
         pci_request.numa_affinity_policy(flavor['extra_specs'], image.get('properties') or {})
     )
     # 3. Look up the requested zone, host and server group.
-    zone, destination = _place(backend, ctxt, request)
+    zone, destination = _zone_and_destination(backend, ctxt, request)
     group = server_groups.asked_for(backend, ctxt, request.hints.get('group'))
     # 4. Check the quotas.
     allowed = quota.limits(backend, ctxt.project_id, ctxt.user_id)
@@ -363,9 +363,9 @@ def _flavor_id(ref: str) -> str:
 
 
 def pci_requests_of(backend: Backend, extra_specs: dict[str, str], image: dict[str, Any]) -> list[Any]:
-    """Return the PCI requests of the flavor for passthrough devices.
+    """Return the PCI requests for the passthrough devices that the flavor's extra specs ask for.
 
-    Raises Invalid if an alias does not exist, or if the extra spec is malformed.
+    Raises Invalid if a PCI alias does not exist, or if the extra spec is malformed.
     """
     policy = pci_request.numa_affinity_policy(extra_specs, image.get('properties') or {})
     return pci_request.requests_from_flavor(extra_specs, backend.aliases, policy)
@@ -390,7 +390,9 @@ def check_board(flavor: Flavor, image: dict[str, Any]) -> None:
     tuning.of(flavor.extra_specs, ImageMeta.from_dict(image).properties)
 
 
-def _place(backend: Backend, ctxt: RequestContext, request: CreateRequest) -> tuple[str | None, Destination | None]:
+def _zone_and_destination(
+    backend: Backend, ctxt: RequestContext, request: CreateRequest
+) -> tuple[str | None, Destination | None]:
     """Return the availability zone and the destination that the request asks for.
 
     The zone is [DEFAULT]default_schedule_zone if the request names none. The destination is None unless the request has
@@ -490,8 +492,8 @@ def _write(
     """Write the rows of all servers in one transaction, and return the uuids of the operations.
 
     ``devices`` are the block_device_mapping rows of each server. ``sealed`` has the encrypted password and files of
-    each server. ``notes`` are the uuids of operations that would delete the new volumes if this request failed: the
-    transaction deletes these operations.
+    each server. ``notes`` are the uuids of operations that would delete the newly created volumes. The transaction
+    deletes these operations, so that the volumes stay.
     """
     requests = [
         {
@@ -600,7 +602,7 @@ def _server(ctxt: RequestContext, shared: _Shared, index: int) -> Instance:
             **(holder.for_ports(uuid) if shared.networks.profiles else {}),
         },
         numa_topology=shared.numa_topology.replaced(instance_uuid=uuid) if shared.numa_topology is not None else None,
-        # All servers share the PCI request ids, because the scheduler maps these ids only once for all servers.
+        # All servers share the PCI request ids: the scheduler maps each id to resource providers once for all servers.
         pci_requests=InstancePCIRequests(instance_uuid=uuid, requests=shared.pci_requests),
         created_at=instances.utcnow(),
         # Certificates are refused (check_request), because signatures are not verified.

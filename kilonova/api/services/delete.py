@@ -27,8 +27,8 @@ def delete(backend: Backend, ctxt: RequestContext, server: ServerRef, *, at_once
 
     Raises:
         InstanceIsLocked: The server is locked and the caller is no administrator.
-        InstanceInvalidState: A soft delete is requested during a confirm, revert or restore (error 409), because these
-            operations can't be cancelled. They end soon.
+        InstanceInvalidState: A soft delete is requested while a confirm, revert or restore runs (error 409). These
+            operations can't be cancelled, but end soon.
         InstanceNotReady: The build request no longer exists, but no cell has the server yet.
     """
     check_lock(ctxt, server)

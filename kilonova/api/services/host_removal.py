@@ -1,8 +1,8 @@
 """Delete services. If a compute service is deleted, its host is removed from the cell, the API database and Placement.
 
 One transaction of the cell deletes the service with its nodes and devices, and inserts an operation row. After the
-transaction, this process deletes the host's mapping, its memberships of aggregates and its resource providers. If a
-deletion fails, a conductor completes the removal by the operation row.
+transaction, this process deletes the host's mapping, its memberships of aggregates and its resource providers. If one
+of these deletions fails, the operation row remains, and a conductor completes the removal.
 """
 
 from __future__ import annotations
@@ -83,7 +83,11 @@ def _destroy(cell: Database, row: Row, wanted: OperationRow | None) -> Operation
         )
         operations.insert(conn, [operation])
     if released:
-        LOG.info('Compute service on host %s was deleted with %d pending releases', row['host'], released)
+        LOG.info(
+            'Compute service on host %s was deleted, and %d operations that waited to clean up on the host were ended',
+            row['host'],
+            released,
+        )
     return operation
 
 

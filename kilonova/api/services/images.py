@@ -1,6 +1,7 @@
 """Images of servers: look them up with the user's token, and check them against the flavor or the volume.
 
-The functions return and expect an image as a dict in the form that ``plain`` returns.
+The functions return and expect an image as a dict of its fields, such as ``id`` and ``min_disk``. The key
+``properties`` is a dict of the image's other properties.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ class DiskConfigDisabled(Invalid):
 
 
 def plain(record: dict[str, Any]) -> dict[str, Any]:
-    """Convert an image record of the image service's v2 API to a dict for internal use.
+    """Convert an image record of the image service's v2 API to the dict that this module uses.
 
     The dict has the standard fields of images, such as ``id`` and ``min_disk``. Its key ``properties`` is a dict of all
     other properties.
@@ -147,7 +148,7 @@ def plain(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def find(backend: Backend, ctxt: RequestContext, image_id: str) -> dict[str, Any]:
-    """Return the image as a dict in the form of ``plain``. The image is read with the user's token.
+    """Return the image as a dict of its fields and ``properties``. The image is read with the user's token.
 
     Raises:
         ImageRefInvalid: The image does not exist, or the user can't see it.
@@ -163,11 +164,11 @@ def find(backend: Backend, ctxt: RequestContext, image_id: str) -> dict[str, Any
 def find_with_devices(
     backend: Backend, ctxt: RequestContext, image_id: str
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return a tuple of the image (in the form of ``plain``) and the block devices that its properties describe.
+    """Return a tuple of the image (a dict of its fields and ``properties``) and the block devices that it describes.
 
-    Only an image that was created from a server that boots from a volume has such properties. For all other images the
-    list of block devices is empty. Raises ImageRefInvalid if the user can't see the image, and Invalid if the image is
-    not active, or if its properties are malformed or not supported.
+    Only an image that was created from a server that boots from a volume describes block devices. For all other images
+    the list is empty. Raises ImageRefInvalid if the user can't see the image, and Invalid if the image is not active,
+    or if its properties are malformed or not supported.
     """
     try:
         image = plain(backend.images.get(image_id, ctxt))
@@ -193,7 +194,7 @@ def _checked(image: dict[str, Any]) -> dict[str, Any]:
 
 
 def of_volume(kept: Mapping[str, str]) -> dict[str, Any]:
-    """Return the image that a volume was made from, as a dict in the form of ``plain``, but without an id.
+    """Return the image that a volume was made from, as a dict of its fields and ``properties``, but without an id.
 
     ``kept`` are the image's properties as the volume service has stored them. ``kept`` is empty if the volume was not
     made from an image. Raises Invalid if a server can't boot from this image.
@@ -257,14 +258,14 @@ def _kernel_size(backend: Backend, ctxt: RequestContext, name: str, image_id: st
 
 
 def of_server(system_metadata_of_server: dict[str, str], image_ref: str | None) -> dict[str, Any]:
-    """Return the server's stored copy of its image, as a dict in the form of ``plain``."""
+    """Return the server's stored copy of its image, as a dict of the image's fields and ``properties``."""
     return ImageMeta.from_system_metadata(system_metadata_of_server, image_ref or None).to_dict()
 
 
 def disk_config(properties: Mapping[str, Any], image_id: str | None, wanted: str | None) -> bool:
     """Return whether a server's diskConfig is AUTO.
 
-    ``wanted`` ('AUTO' or 'MANUAL') decides if it is not None, otherwise the image property ``auto_disk_config``. Raises
+    ``wanted`` is 'AUTO' or 'MANUAL'. If it is None, the image property ``auto_disk_config`` decides. Raises
     DiskConfigDisabled if AUTO is wanted and this property is 'Disabled'.
     """
     said = str(properties.get('auto_disk_config', properties.get('hw_auto_disk_config', '')))
@@ -276,9 +277,11 @@ def disk_config(properties: Mapping[str, Any], image_id: str | None, wanted: str
 
 
 def disk_config_of_server(kept: Mapping[str, Any], image_id: str | None, wanted: str | None) -> bool:
-    """Return whether the diskConfig of an existing server is AUTO, by its stored copy of the image properties.
+    """Return whether the diskConfig of an existing server is AUTO.
 
-    ``kept`` is the server's system metadata. ``wanted`` and the errors are as in ``disk_config``.
+    ``kept`` is the server's system metadata, which has a copy of the image's properties. If ``wanted`` is None, the
+    image property ``auto_disk_config`` decides. Raises DiskConfigDisabled if AUTO is wanted and this property is
+    'Disabled'.
     """
     return disk_config(
         {name.removeprefix(SYSMETA_PREFIX): value for name, value in kept.items() if name.startswith(SYSMETA_PREFIX)},

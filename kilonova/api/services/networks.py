@@ -244,7 +244,10 @@ class FoundNetworks:
         return {one.port_id: one.profile for one in self.interfaces if one.port_id is not None and one.profile}
 
     def check_version(self, *, guarantees: bool) -> None:
-        """Raise GuaranteeTooNew if a port has a resource request and ``guarantees`` is false."""
+        """Raise GuaranteeTooNew if a port has a resource request, and the microversion is too old for such ports.
+
+        ``guarantees`` says whether the microversion of the request supports ports with resource requests.
+        """
         for one in self.interfaces:
             if one.resources is not None and not guarantees:
                 raise GuaranteeTooNew(port_id=one.port_id)
@@ -352,9 +355,9 @@ def _repeated(values: Sequence[Any]) -> Any:
 
 # --- queries to Neutron ----------------------------------------------------------------------------------------------
 def find(backend: Backend, ctxt: RequestContext, asked: RequestedNetworks, *, external: bool) -> FoundNetworks:
-    """Look up the networks, ports and security groups of a create request. See ``look_up``.
+    """Look up the networks, ports and security groups of a create request, as ``look_up`` does.
 
-    Raises Invalid (400), where ``look_up`` raises NotFound, if one of them does not exist.
+    Raises Invalid (400) if one of them does not exist. In this case ``look_up`` would raise NotFound (404).
     """
     try:
         return look_up(backend, ctxt, asked, external=external)
@@ -396,11 +399,11 @@ def look_up(backend: Backend, ctxt: RequestContext, asked: RequestedNetworks, *,
 def _chosen(
     client: NetworkClient, ctxt: RequestContext, needed: bool
 ) -> tuple[tuple[RequestedInterface, ...], dict[str, Network]]:
-    """Return one interface in the only network that the project can use, and the project's networks by id.
+    """Return the interface of a server whose request names no network, and a dict from id to the project's networks.
 
-    If the project has no network, return no interface, or, if ``needed`` is true, an interface in a network that the
-    network service will create (AUTO). Raises NetworkAmbiguous if the project can use several networks, and
-    NothingAllocated if no network can be created.
+    The interface is in the only network of the project. If the project has no network, there is no interface or, if
+    ``needed`` is true, an interface in a network that the network service will create (AUTO). Raises NetworkAmbiguous
+    if the project can use several networks, and NothingAllocated if no network can be created.
     """
     networks = {
         one.id: one

@@ -150,10 +150,10 @@ def _over_defaults(backend: Backend, found: Mapping[str, int]) -> dict[str, int]
 
 
 def usage(backend: Backend, project_id: str, user_id: str | None = None) -> quotas.Parts:
-    """Return the resources that the servers of a project use, and those that the servers of one of its users use.
+    """Return the resources that the servers of a project use, and those that the servers of its user ``user_id`` use.
 
-    Servers of all cells and servers without a cell count. Runs one SQL statement for each database. If a cell does not
-    answer, its servers are counted by the rows of the API database.
+    Servers of all cells are counted, and servers that have no cell yet. Runs one SQL statement for each database. If a
+    cell does not answer, the sizes of its servers are taken from the request specs in the API database.
     """
     # Read the build requests before the cells, so that a server that moves into its cell meanwhile is not missed.
     with backend.api_db.read() as conn:
@@ -183,7 +183,7 @@ def usage(backend: Backend, project_id: str, user_id: str | None = None) -> quot
 
 
 def usage_and_groups(backend: Backend, project_id: str, user_id: str | None = None) -> quotas.Parts:
-    """Return the result of ``usage``, with the number of server groups added under 'server_groups'."""
+    """Return the resources that ``usage`` returns, and the number of server groups under the key 'server_groups'."""
     found = usage(backend, project_id, user_id)
     with backend.api_db.read() as conn:
         found.shared['server_groups'], found.own['server_groups'] = quotas.server_groups(conn, project_id, user_id)
@@ -259,11 +259,11 @@ def check_metadata(allowed: Mapping[str, int], metadata: Mapping[str, str]) -> N
 def recheck(backend: Backend, allowed: UserLimits, wanted: Mapping[str, int], withdraw: Callable[[], bool]) -> None:
     """Count the usage again after a request has written its rows, and withdraw the rows if the usage exceeds a limit.
 
-    ``wanted`` are the resources of the new rows. ``withdraw`` removes the rows and returns whether nothing of the
-    request is left.
+    ``wanted`` is a dict from resource to the amount that the new rows need. ``withdraw`` is a function that removes the
+    rows. It returns False if some of them could not be removed completely.
 
     Raises:
-        LostRace: The limit is exceeded, and nothing of the request is left, so the request can be repeated.
+        LostRace: The limit is exceeded, and the rows were removed, so the request can be repeated.
         OverQuota: The limit is exceeded, and ``withdraw`` returned False, so the request must not be repeated.
     """
     if not backend.options.recheck_quota or not _bounded(allowed, wanted):

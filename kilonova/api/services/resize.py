@@ -224,7 +224,7 @@ def specs_of(
     try:
         spec.numa_topology = create.numa_topology_of(flavor, image)
     except Invalid:
-        # The flavor of an old server may have invalid extra specs, which must not prevent its evacuation.
+        # If the server keeps its flavor, ignore the flavor's invalid values: they must not prevent an evacuation.
         if not stays:
             raise
     spec.num_instances = 1

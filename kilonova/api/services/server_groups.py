@@ -177,8 +177,9 @@ def recheck(
 ) -> None:
     """Count the group's members again after new servers were written, and withdraw the servers if there are too many.
 
-    ``withdraw`` removes the servers and returns whether nothing of the request is left. If it returns True, raise
-    quota.LostRace, so that the request is repeated. If it returns False, raise TooManyMembers.
+    ``withdraw`` is a function that removes the new servers. It returns False if some of them could not be removed
+    completely. If it returns True, raise quota.LostRace, so that the request is repeated. Otherwise raise
+    TooManyMembers.
     """
     if group is None or allowed[MEMBERS] < 0 or not backend.options.recheck_quota:
         return

@@ -192,9 +192,9 @@ def check(
 ) -> None:
     """Check that a server's lock, state and host allow ``event``.
 
-    The check uses the row in ``server``. The transaction that accepts the operation checks the state again. If
-    ``launched`` is false, the server may never have been launched. If ``hosted`` is false, the server needs no host. If
-    ``locked`` is true, a locked server is accepted.
+    The check uses the row in ``server``. The transaction that accepts the operation checks the state again.
+    ``launched`` says whether the server must have been started once, and ``hosted`` says whether it must have a host.
+    If ``locked`` is true, the server may be locked.
 
     Raises:
         InstanceIsLocked: The server is locked and the caller is no administrator (error 409).
@@ -370,7 +370,10 @@ def wait(backend: Backend, server: ServerRef, read: Callable[[Connection], T | N
 
 
 def failure(conn: Connection, server: ServerRef, request_id: str) -> str | None:
-    """Return the reason why an action of the server failed, or None if it did not fail or does not exist."""
+    """Return the reason why the server's instance action of the request ``request_id`` failed.
+
+    Return None if the action has not failed, or if there is no such action.
+    """
     action = actions.get(conn, server.uuid, request_id)
     if action is None or action['message'] is None:
         return None

@@ -47,7 +47,7 @@ class Where:
     host: str | None = None
 
     @property
-    def is_said(self) -> bool:
+    def is_given(self) -> bool:
         """Return whether the request names a zone or a host."""
         return self.has_zone or self.host is not None
 
@@ -92,7 +92,7 @@ def unshelve(backend: Backend, ctxt: RequestContext, server: ServerRef, where: W
     """
     if server.row['vm_state'] != states.VmState.SHELVED_OFFLOADED.value:
         server_operations.check(ctxt, server, 'unshelve_start.start')
-        if where.is_said:
+        if where.is_given:
             raise UnshelveToRefused(
                 uuid=server.uuid, status=states.status(server.row['vm_state'], server.row['task_state'])
             )
@@ -119,7 +119,7 @@ def _args(backend: Backend, ctxt: RequestContext, server: ServerRef, where: Wher
     if where.has_zone:
         wanted.availability_zone = where.zone or backend.options.schedule_zone
     zone = wanted.availability_zone if 'availability_zone' in wanted else None
-    _check_place(backend, zone if where.is_said else None, where)
+    _check_destination(backend, zone if where.is_given else None, where)
     spec = wanted.obj_clone()
     spec.num_instances, spec.ignore_hosts = 1, None
     # A create request may have forced a host or node. An unshelve must be able to choose another one.
@@ -139,7 +139,7 @@ def _args(backend: Backend, ctxt: RequestContext, server: ServerRef, where: Wher
     return args
 
 
-def _check_place(backend: Backend, zone: str | None, where: Where) -> None:
+def _check_destination(backend: Backend, zone: str | None, where: Where) -> None:
     """Check that the requested zone and host exist, and that the host is in the zone ``zone``.
 
     If ``zone`` is None, the host may be in any zone. Raises ZoneUnavailable, HostUnknown or HostNotInZone (errors 400).

@@ -41,10 +41,10 @@ REQUIRE, IGNORE = 'require', 'ignore'
 
 
 class Registered(Mapping[str, int]):
-    """The limits of a project, by their names in Nova or in Keystone.
+    """The limits of a project, as a mapping from resource to limit (-1: no limit).
 
-    A resource that is not registered in Keystone has no limit (-1) or the limit 0, depending on
-    [quota]unified_limits_resource_strategy and unified_limits_resource_list.
+    A resource can be named as in Nova or as in Keystone. A resource that is not registered in Keystone has no limit or
+    the limit 0, depending on [quota]unified_limits_resource_strategy and unified_limits_resource_list.
     """
 
     def __init__(self, limits: Mapping[str, int], strategy: str, listed: Iterable[str]) -> None:
@@ -139,9 +139,9 @@ def _devices(extra_specs: Mapping[str, str], aliases: Aliases) -> tuple[dict[str
 def usage(backend: Backend, project_id: str) -> dict[str, int]:
     """Return a dict from limit name to the amount that all servers of a project use.
 
-    Runs one SQL statement for each database, whatever the number of servers. If a cell does not answer, its servers are
-    counted by the rows of the API database. A server that is being resized counts with the larger amount of each
-    resource.
+    Runs one SQL statement for each database, whatever the number of servers. If a cell does not answer, the flavors of
+    its servers are taken from the request specs in the API database. A server that is being resized counts with the
+    larger amount of each resource.
     """
     # Read the build requests before the cells, so that a server that moves into its cell meanwhile is not missed.
     with backend.api_db.read() as conn:

@@ -413,8 +413,8 @@ class ChosenVolume:
     """A volume that a create request asks for, after its source was looked up.
 
     ``volume`` is the existing volume that the request names, or None if a new volume is created for each server.
-    ``wish.size`` is the size of a new volume in GiB. If the server boots from the volume, ``image`` is the image on it,
-    as far as the volume service knows the image.
+    ``wish`` is the request; its ``size`` is the size of a new volume in GiB. If the server boots from the volume,
+    ``image`` is the image from which the volume was or will be made.
     """
 
     wish: VolumeWish
@@ -495,10 +495,11 @@ class MadeVolumes:
 def made(
     backend: Backend, ctxt: RequestContext, chosen: Sequence[ChosenVolume], uuids: Sequence[str], *, multiattach: bool
 ) -> Iterator[MadeVolumes]:
-    """Create the missing volumes of new servers and yield all their volumes as ``MadeVolumes``, in a context manager.
+    """Create the missing volumes of new servers, and yield all their volumes as ``MadeVolumes``.
 
-    The volume service may still be creating the new volumes while the block runs. A conductor deletes the new volumes
-    if the block fails, if this process dies, or if the volume service does not answer a request to create a volume.
+    This is a context manager. The volume service may still be creating the new volumes while the block runs. A
+    conductor deletes the new volumes if the block fails, if this process dies, or if the volume service does not answer
+    a request to create a volume.
     """
     if all(one.volume is not None for one in chosen):
         yield MadeVolumes({uuid: [_row(one, one.volume, uuid) for one in chosen if one.volume] for uuid in uuids})

@@ -647,8 +647,8 @@ def test_images_that_name_odd_devices(site, cinder, text, reason):
     assert refused(site) == (
         400,
         (
-            'Image property block_device_mapping cannot be read: it has the first syntax; '
-            'only the second one, with bdm_v2, is supported'
+            'Image property block_device_mapping cannot be read: it is in the older syntax; '
+            'only the newer syntax, with bdm_v2, is supported'
         ),
     )
 
