@@ -71,10 +71,10 @@ def requests_of_ports(requests: Iterable[InstancePCIRequest] | InstancePCIReques
 def asking(
     requests: Iterable[InstancePCIRequest] | InstancePCIRequests | None, groups: Mapping[str, Collection[str]]
 ) -> list[InstancePCIRequest]:
-    """Return the requests after replacing the Placement groups of ports, through which the ports ask for guarantees.
+    """Return the requests, with other names of the groups through which ports ask Placement for guaranteed resources.
 
-    ``groups`` is a dict from port id to the names of its groups. The providers that Placement chose for earlier groups
-    are removed from the requests.
+    ``groups`` is a dict from port id to the names of its groups. The providers that Placement chose for the former
+    groups are removed from the requests.
     """
     return [
         request
@@ -116,7 +116,10 @@ def without(requests: InstancePCIRequests | None, port_id: str) -> InstancePCIRe
 def profiles(
     requests: Iterable[InstancePCIRequest] | InstancePCIRequests | None, devices: Iterable[PciDevice]
 ) -> dict[str, dict[str, Any]]:
-    """Return {port id: keys of its binding profile} for ports whose requests have one of these claimed devices."""
+    """Return {port id: part of the port's binding profile} for ports whose requests have one of these devices.
+
+    The devices are those that the host claimed for the requests.
+    """
     of_request = {device.request_id: device for device in devices}
     return {
         request.requester_id: _profile(of_request[request.request_id], request.spec[0])
@@ -137,6 +140,6 @@ def _profile(device: PciDevice, wanted: Mapping[str, str | None]) -> dict[str, A
         found['device_mac_address'] = info['mac_address']
     about = json.loads(info.get('capabilities') or '{}')
     if wanted.get(REMOTE_MANAGED):
-        # The values of the VPD identify the computer on the card that connects the port.
+        # The values of the VPD (vital product data) identify the SmartNIC that connects the port.
         found.update(about.get('vpd', {}))
     return {**found, **about.get('sriov', {})}

@@ -299,7 +299,7 @@ def _address(value: object, devname: object, sysfs_root: str) -> AddressMatch | 
 
 @dataclass(frozen=True)
 class _Nothing:
-    """The address of a devname in a device_spec that is not on this host. No device matches this address."""
+    """Stands for the address of a network interface (``devname``) that is not on this host. It matches no device."""
 
     devname: str
 
@@ -310,7 +310,7 @@ class _Nothing:
 def _check_remote_managed(address: AddressMatch | None, devname: object, sysfs_root: str) -> None:
     if isinstance(address, _Nothing):
         raise PciDeviceRemoteManagedNotPresent(device=devname)
-    # An address of a physical function may mean only its virtual functions. A devname means the physical function
+    # An ``address`` of a physical function may stand for its virtual functions. A ``devname`` means the function
     # itself.
     full = address.full if devname is not None and isinstance(address, GlobAddress) else None
     if full is not None and sysfs.is_physical_function(full, sysfs_root):
