@@ -42,7 +42,7 @@ class RunnerInterface(Protocol):
         """Take the operation rows with these uuids from a database and run their operations."""
 
     def was_cancelled(self, db: engine.Database, uuid: str) -> None:
-        """Tell the hosts of a cancelled operation that it was cancelled, and try to take its row to undo it."""
+        """Tell the hosts of an operation that it was cancelled, and take the operation row to undo the operation."""
 
     def holds(self, uuid: str) -> bool:
         """Return whether this process already has the operation with this uuid: queued, waiting or running."""

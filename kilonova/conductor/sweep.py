@@ -25,7 +25,7 @@ LOG = logging.getLogger(__name__)
 
 # Maximum number of operations that one search of a database starts.
 SWEEP_BATCH = 200
-# Minimum age in seconds of the rows that a sweep takes. The RPC message for a younger row may still arrive.
+# Minimum age in seconds of the rows that a search finds. The RPC message for a younger row may still arrive.
 YOUNG = 2.0
 
 
@@ -54,8 +54,7 @@ class Sweep:
                 waiting, cancelled, behind = operation_leases.stopped(
                     conn, owner, SWEEP_BATCH, age, self._behind.get(db.url, 0)
                 )
-            # Each sweep reads a limited number of rows. The next one continues after these rows, so that it reads
-            # others.
+            # Each search reads a limited number of rows. The next search continues after these rows.
             self._behind[db.url] = behind
             if self._end_leases_of_the_dead(db, living):
                 return self.of(db, age)

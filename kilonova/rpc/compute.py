@@ -393,7 +393,7 @@ class VolumeCalls(RpcInterface):
 
     @step_call('6.13')
     def undo_swap_volume(self, ctxt: RequestContext, instance: Instance, copy: dict[str, Any]) -> Any:
-        """Complete ``swap_volume`` if this is still possible, because the undo of a swap keeps the finished copy.
+        """Switch the guest to the copy if this is still possible: a finished copy is used, not undone.
 
         Returns a dict whose key ``swapped`` says whether the guest uses the copy.
         """
@@ -432,7 +432,7 @@ class VolumeSnapshotCalls(RpcInterface):
 
     @step_call('6.13')
     def undo_merge_volume(self, ctxt: RequestContext, instance: Instance, merge: dict[str, Any]) -> Any:
-        """End a merge that is still running. Returns a dict whose key ``merged`` says whether the files are merged."""
+        """Stop a merge that is still running. Returns a dict whose key ``merged`` says whether the files are merged."""
 
 
 class Questions(RpcInterface):
