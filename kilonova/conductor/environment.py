@@ -60,9 +60,9 @@ class HostsNotReporting(Unanswered):
 class Environment:
     """The databases, other daemons and external services that the flows of a conductor process use.
 
-    ``images`` is a client that acts with Kilonova's own account. ``ping`` sends a message through the message queue to
-    this conductor itself, and raises an error if the message does not arrive. The attributes ``runner``, ``leases`` and
-    ``slots`` are set by the runner.
+    ``images`` is a client that acts with Kilonova's own account. ``ping`` sends a message to this conductor process
+    through the message queue, and raises an error if the message does not arrive. The runner sets the attributes
+    ``runner``, ``leases`` and ``slots``.
     """
 
     def __init__(

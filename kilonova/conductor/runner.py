@@ -319,9 +319,9 @@ class Runner:
             self._held.difference_update(uuids)
 
     def _drop_parked(self, owner: str) -> None:
-        """Remove operations that wait for a host from this runner, because the lease of their owner id has expired.
+        """Forget the operations that wait for a host, because the lease under which they are owned has expired.
 
-        Operations that are running stop by themselves: their next check of the lease fails.
+        Running operations need not be stopped here: their next check of the lease raises LeaseLost.
         """
         for work in self.slots.unpark_all(owner):
             work.lost()

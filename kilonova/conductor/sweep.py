@@ -89,7 +89,7 @@ class Sweep:
                 rows = operation_leases.free(conn, self._env.leases.owner_in(db), SWEEP_BATCH, age, rows[-1].id)
 
     def _end_leases_of_the_dead(self, db: Database, living: Sequence[tuple[str, str]]) -> bool:
-        """End the leases of dead processes of this machine, and return whether a lease was ended.
+        """End the leases of conductor processes of this machine that are dead, and return whether there were any.
 
         ``living`` has a pair (owner id, description of the process) for each valid lease. Other conductors can take the
         operation rows of an ended lease at once.

@@ -49,7 +49,7 @@ BARS = (DISABLED, UNHEALTHY, MISSING, DIRTY, FAILED)
 # Keys in ``extra_info`` of a failed device: number of failures, and time of the next check in seconds since 1970.
 FAILED_TIMES, FAILED_UNTIL = 'failed_times', 'failed_until'
 FAILED_KEYS = (FAILED, FAILED_TIMES, FAILED_UNTIL)
-# Key in ``extra_info``: amount of the device's provider that was reserved before unavailable devices were reserved.
+# Key in ``extra_info``: amount that was reserved of the device's provider before Kilonova reserved unavailable devices.
 RESERVED_BEFORE = 'reserved_before'
 # Key in ``extra_info`` and in the pool keys of a network device: comma-separated uuids of Placement providers.
 # These providers guarantee resources, such as bandwidth, to ports on the device's physical function.

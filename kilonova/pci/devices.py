@@ -308,7 +308,7 @@ class NodeDevices:
 
     @functools.cached_property
     def pools(self) -> PciPools:
-        """The pools of free devices. Take devices only from a copy of it. A device without a row is in no pool."""
+        """The pools of free devices. To take devices, copy the pools first. A device without a row is in no pool."""
         return PciPools.from_devices(
             [
                 (entry.device, entry.keys)
@@ -368,7 +368,7 @@ class NodeDevices:
         return _settled(self, entries)
 
     def barred_since(self, before: NodeDevices) -> list[PciDevice]:
-        """Return allocated devices with a reason not to be offered that they did not have in ``before``.
+        """Return the allocated devices that have a reason not to be offered which they did not have in ``before``.
 
         The reasons DIRTY and FAILED are not considered: cleaning happens after the server has released the device, and
         a failure is recorded in the server's own action.
@@ -411,11 +411,12 @@ class NodeDevices:
         return _settled(self, entries)
 
     def unmarked(self) -> NodeDevices:
-        """Return the devices after removing stored reserved amounts (``RESERVED_BEFORE``) that are no longer needed.
+        """Return the devices without those stored reserved amounts (``RESERVED_BEFORE``) that are no longer needed.
 
-        An amount is not needed if its provider has no unavailable free device any more. Callers first set the reserved
-        amount in Placement back to the stored one. A device that the host no longer has keeps the amount, because the
-        device may come back while its provider still exists.
+        A stored amount is what was reserved of a provider before Kilonova reserved the provider's unavailable devices
+        as well. The amount is no longer needed if the provider has no unavailable free device any more. Callers first
+        set the reserved amount in Placement back to the stored one. A device that the host no longer has keeps the
+        amount, because the device may come back while its provider still exists.
         """
         entries = dict(self.entries)
         for related in self._by_provider().values():

@@ -31,7 +31,7 @@ class PlacementPciDependentDeviceException(PlacementPciException):
 
     msg_fmt = (
         'Invalid [pci]device_spec configuration. Both the physical function %(parent)s and its '
-        'virtual functions %(children)s are configured; only one side can be reported to Placement.'
+        'virtual functions %(children)s are configured; only one of the two can be reported to Placement.'
     )
 
 

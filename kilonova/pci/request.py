@@ -377,7 +377,10 @@ def on_host(
 
 
 def allocated_providers(request: InstancePCIRequest, mappings: Mapping[str, Sequence[str]] | None) -> list[str]:
-    """Return the provider uuid of each device of a request, from Placement's mappings or else from the spec."""
+    """Return the provider uuid of each device of a request, as allocated by Placement.
+
+    The uuids are read from ``mappings``. If these have none for the request, they are read from the request's spec.
+    """
     if mappings:
         found = [
             uuid for index in range(request.count) for uuid in mappings.get(group_name(request.request_id, index), ())
