@@ -42,7 +42,7 @@ class RunnerInterface(Protocol):
         """Take the operation rows with these uuids from a database and run their operations."""
 
     def was_cancelled(self, db: engine.Database, uuid: str) -> None:
-        """Tell the hosts of a cancelled operation that it was cancelled, and try to take its row to undo it."""
+        """Tell the hosts of an operation that it was cancelled, and take the operation row to undo the operation."""
 
     def holds(self, uuid: str) -> bool:
         """Return whether this process already has the operation with this uuid: queued, waiting or running."""
@@ -60,9 +60,9 @@ class HostsNotReporting(Unanswered):
 class Environment:
     """The databases, other daemons and external services that the flows of a conductor process use.
 
-    ``images`` is a client that acts with Kilonova's own account. ``ping`` sends a message through the message queue to
-    this conductor itself, and raises an error if the message does not arrive. The attributes ``runner``, ``leases`` and
-    ``slots`` are set by the runner.
+    ``images`` is a client that acts with Kilonova's own account. ``ping`` sends a message to this conductor process
+    through the message queue, and raises an error if the message does not arrive. The runner sets the attributes
+    ``runner``, ``leases`` and ``slots``.
     """
 
     def __init__(

@@ -71,7 +71,10 @@ class Expires:
 
 
 def reclaim(env: Environment, db: engine.Database, due: Due) -> str | None:
-    """Accept the deletion of a soft-deleted server, and return the uuid of its operation."""
+    """Create the operation that deletes a server whose soft delete is old enough, and return its uuid.
+
+    Returns None if the server has a delete operation already.
+    """
     ctxt = get_admin_context()
     uuid: str | None = operations.accept_delete(
         db,
@@ -85,7 +88,7 @@ def reclaim(env: Environment, db: engine.Database, due: Due) -> str | None:
 
 
 def confirm(env: Environment, db: engine.Database, due: Due) -> str:
-    """Accept the confirmation of a resize or cold migration that the user neither confirmed nor reverted.
+    """Create the operation that confirms a resize or cold migration, because the user did not confirm it in time.
 
     ``due.row`` is the uuid of the migration. Returns the uuid of the operation.
     """
@@ -104,7 +107,7 @@ def confirm(env: Environment, db: engine.Database, due: Due) -> str:
 
 
 def asked(kind: str, event: str, action: str) -> Callable[[Environment, engine.Database, Due], str]:
-    """Return a function for ``Expires.accept`` that accepts an operation without arguments, like a user's request.
+    """Return a function for ``Expires.accept`` that creates an operation without arguments and returns its uuid.
 
     ``kind`` is the kind of the operation, ``event`` the transition of the server's states, and ``action`` the name of
     the instance action.
@@ -205,7 +208,7 @@ class Expiry:
         for db in self._env.all_databases() if expires.everywhere else self._env.cells.databases():
             try:
                 accepted += self._of(db, expires)
-            except Exception as error:  # noqa: BLE001 - a database that is silent holds up no other
+            except Exception as error:  # noqa: BLE001 - a failure in one database must not stop the check of the others
                 LOG.warning(
                     'Periodic task %s failed in database %s; the next run tries again: %s', expires.name, db.name, error
                 )
@@ -256,7 +259,7 @@ class Expiry:
         for cell in self._env.cells.databases():
             try:
                 done += act(cell)
-            except Exception as error:  # noqa: BLE001 - as above
+            except Exception as error:  # noqa: BLE001 - a failure in one cell must not stop the task in the others
                 LOG.warning(
                     'Periodic task %s failed in database %s; the next run tries again: %s', name, cell.name, error
                 )

@@ -68,7 +68,7 @@ class HostLiveness:
 
     def __init__(self, service_down_time: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._down_time, self._clock = service_down_time, clock
-        # Seconds without a report of any host of a cell that count as a gap. Each host reports at least twice as often.
+        # If no host of a cell reports for this number of seconds, this is a gap. Each host reports more often.
         self._gap = service_down_time / 2
         # Seconds between two checks. Three checks fit into the shortest gap, so that no gap is missed.
         self.period = service_down_time / 6

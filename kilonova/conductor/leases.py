@@ -61,7 +61,7 @@ class Leases:
         return self._of(db).owner
 
     def check(self, db: Database, owner: str) -> None:
-        """Raise LeaseLost if ``owner`` is no longer the owner id of this process, or if its lease can't be renewed.
+        """Raise LeaseLost if the lease of ``owner`` (an id of this process) has expired or can't be renewed.
 
         The lease is renewed only if two thirds of its duration have passed since the last renewal (operations.md, rule
         6).
@@ -82,7 +82,7 @@ class Leases:
         """
         try:
             self._renew(self._of(db))
-        except Exception as error:  # noqa: BLE001 - what one database comes to must not end the thread
+        except Exception as error:  # noqa: BLE001 - an error must not end the thread that renews the leases
             LOG.warning('Could not renew the lease in database %s: %s', db.name, error)
 
     def drop(self) -> None:
@@ -93,7 +93,7 @@ class Leases:
         for lease in list(self._leases.values()):
             try:
                 operation_leases.drop_lease(lease.db, lease.owner)
-            except Exception as error:  # noqa: BLE001 - as above
+            except Exception as error:  # noqa: BLE001 - the leases in the other databases are still to be deleted
                 LOG.warning('Could not delete the lease in database %s: %s', lease.db.name, error)
 
     def _of(self, db: Database) -> ConductorLease:
@@ -101,7 +101,7 @@ class Leases:
             return self._leases.setdefault(db.url, ConductorLease(db, uuidutils.generate_uuid()))
 
     def _renew(self, lease: ConductorLease) -> None:
-        """Renew the lease, or take a lease if there is none. If the lease has expired, take one with a new owner id."""
+        """Renew the lease. If there is none, take one. If it has expired, take a new one with a new owner id."""
         with lease.lock:
             before = time.monotonic()
             if lease.renewed is not None:

@@ -8,7 +8,7 @@
     outputs = ResizeOutputs.read(row.outputs)       # unknown names are ignored
     outputs.stored()                                # only values that differ from their defaults
 
-The names of the attributes are the keys of the JSON in the row. Rows written by the previous release can be read, too.
+The names of the attributes are the keys of the JSON in the row. Rows that the previous release wrote can be read, too.
 
 Each UPDATE of an operation row checks its owner, lease, position and attempt. If the UPDATE changes no row, LeaseLost
 or Cancelled is raised. The row is checked in the same way before each message to another daemon and before each undo.
@@ -151,7 +151,7 @@ class LeasedOperation(Generic[OutputsT]):
 
     Attributes:
         db: Database that holds the row now. The row of a boot moves from the API database to a cell.
-        owner: Owner id of this process in that database, under which it took the row.
+        owner: Id of this process in the row's column ``owner``, which shows that this process took the row.
         outputs: Results of the flow's steps.
     """
 
@@ -199,8 +199,8 @@ class LeasedOperation(Generic[OutputsT]):
     def compare_now(self) -> None:
         """Check the row like ``compare``, but always by an SQL statement.
 
-        Call this after a read from a service and before the write that depends on the read, if the service itself
-        doesn't check who owns the operation.
+        Call this after a read from an external service and before the write that depends on the read. Such a service
+        doesn't know which conductor owns the operation, so it can't refuse the write of a former owner.
         """
         self._compared = False
         self.compare()
@@ -213,8 +213,7 @@ class LeasedOperation(Generic[OutputsT]):
     def resumed(self) -> None:
         """Check the row after the operation has waited for a slot of a host, that is, for a permit to call the host.
 
-        Raises LeaseLost if this process no longer owns the row. Raises nothing if the operation was cancelled: the flow
-        handles that.
+        Raises LeaseLost if this process no longer owns the row. Does not raise Cancelled.
         """
         self._compared = False
         became = self.standing()
@@ -317,7 +316,7 @@ class LeasedOperation(Generic[OutputsT]):
         )
 
     def handed_over(self, db: engine.Database, owner: str, position: int) -> None:
-        """Continue with the copy of the row in the cell database ``db``, under the owner id ``owner``."""
+        """Continue with the copy of the row in the cell database ``db``, where the row's owner is ``owner``."""
         self.db = self.ctxt.cell = db
         self.owner, self._place, self._compared = owner, (position, self.attempt), True
 

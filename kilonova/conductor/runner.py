@@ -195,7 +195,7 @@ class Runner:
             rows = operation_leases.take(db, uuids, owner)
         except Exception as error:
             LOG.warning(
-                'Could not take operations %s; the next periodic search ([conductor]sweep_interval) tries again: %s',
+                'Could not start operations %s; the next periodic search ([conductor]sweep_interval) tries again: %s',
                 ', '.join(uuids),
                 error,
             )
@@ -296,7 +296,7 @@ class Runner:
         return None
 
     def was_cancelled(self, db: Database, uuid: str) -> None:
-        """Tell the hosts of a cancelled operation that it was cancelled, and try to take its row to undo it.
+        """Tell the hosts of an operation that it was cancelled, and take the operation row to undo the operation.
 
         The row is taken only if no conductor with a valid lease owns it. If another conductor owns the row, that
         conductor learns of the cancel from the hosts, or when it next searches the database.
@@ -319,9 +319,9 @@ class Runner:
             self._held.difference_update(uuids)
 
     def _drop_parked(self, owner: str) -> None:
-        """Remove operations that wait for a host from this runner, because the lease of their owner id has expired.
+        """Forget the operations that wait for a host, because the lease under which they are owned has expired.
 
-        Operations that are running stop by themselves: their next check of the lease fails.
+        Running operations need not be stopped here: their next check of the lease raises LeaseLost.
         """
         for work in self.slots.unpark_all(owner):
             work.lost()

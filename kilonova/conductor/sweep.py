@@ -25,7 +25,7 @@ LOG = logging.getLogger(__name__)
 
 # Maximum number of operations that one search of a database starts.
 SWEEP_BATCH = 200
-# Minimum age in seconds of the rows that a sweep takes. The RPC message for a younger row may still arrive.
+# Minimum age in seconds of the rows that a search finds. The RPC message for a younger row may still arrive.
 YOUNG = 2.0
 
 
@@ -54,8 +54,7 @@ class Sweep:
                 waiting, cancelled, behind = operation_leases.stopped(
                     conn, owner, SWEEP_BATCH, age, self._behind.get(db.url, 0)
                 )
-            # Each sweep reads a limited number of rows. The next one continues after these rows, so that it reads
-            # others.
+            # Each search reads a limited number of rows. The next search continues after these rows.
             self._behind[db.url] = behind
             if self._end_leases_of_the_dead(db, living):
                 return self.of(db, age)
@@ -90,7 +89,7 @@ class Sweep:
                 rows = operation_leases.free(conn, self._env.leases.owner_in(db), SWEEP_BATCH, age, rows[-1].id)
 
     def _end_leases_of_the_dead(self, db: Database, living: Sequence[tuple[str, str]]) -> bool:
-        """End the leases of dead processes of this machine, and return whether a lease was ended.
+        """End the leases of conductor processes of this machine that are dead, and return whether there were any.
 
         ``living`` has a pair (owner id, description of the process) for each valid lease. Other conductors can take the
         operation rows of an ended lease at once.

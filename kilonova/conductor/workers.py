@@ -262,7 +262,7 @@ class OperationSlots(Generic[HolderT]):
             ]
 
     def unpark_all(self, owner: str) -> list[HolderT]:
-        """Remove all operations of this owner id from the queues of all hosts, and return these operations."""
+        """Remove the operations whose row has this ``owner`` from the queues of all hosts, and return them."""
         with self._lock:
             return [
                 parked.pop(work.uuid)

@@ -31,31 +31,28 @@ UNAVAILABLE = 'unavailable'
 OWNED = frozenset((CLAIMED, ALLOCATED))
 STATUSES = (AVAILABLE, CLAIMED, ALLOCATED, REMOVED, UNCLAIMABLE, UNAVAILABLE)
 
-# Keys in ``extra_info`` of a device that is in a group: the group's name, and the address of the group's first device,
-# its head (see ``groups``).
+# Keys in ``extra_info`` of a device in a group: the group's name, and the address of the group's first device.
 GROUP, GROUP_HEAD = 'group', 'group_head'
 
-# Reasons why a device is not offered. They are keys of its ``extra_info``, with texts for operators as values.
-# DISABLED: an operator disabled it.
+# Reasons why a device is not offered to servers. Each is a key of its ``extra_info``, with a text for operators.
+# Reason: an operator disabled the device.
 DISABLED = 'disabled'
-# MISSING: the host or its configuration no longer has the device, but a server still holds it.
+# Reason: the host or its configuration no longer has the device, but a server still holds it.
 MISSING = 'missing'
-# UNHEALTHY: [devices]health_check failed. The reason stays until an operator enables the device.
+# Reason: [devices]health_check failed for the device. It stays until an operator enables the device.
 UNHEALTHY = 'unhealthy'
-# DIRTY: a server held the device, and [devices]clean_command has not succeeded since.
+# Reason: a server held the device, and [devices]clean_command has not succeeded since then.
 DIRTY = 'dirty'
-# FAILED: a guest could not be started with the device. The reason stays until a check succeeds.
+# Reason: a guest could not be started with the device. It stays until a check of the device succeeds.
 FAILED = 'failed'
 BARS = (DISABLED, UNHEALTHY, MISSING, DIRTY, FAILED)
-# Keys in ``extra_info`` of a failed device: the number of failures, and the time of the next check (seconds since
-# 1970).
+# Keys in ``extra_info`` of a failed device: number of failures, and time of the next check in seconds since 1970.
 FAILED_TIMES, FAILED_UNTIL = 'failed_times', 'failed_until'
 FAILED_KEYS = (FAILED, FAILED_TIMES, FAILED_UNTIL)
-# Key in ``extra_info`` of an unavailable device: the amount that was reserved of its Placement provider before
-# unavailable devices were added to it.
+# Key in ``extra_info``: amount that was reserved of the device's provider before Kilonova reserved unavailable devices.
 RESERVED_BEFORE = 'reserved_before'
-# Key in ``extra_info`` and in the pool keys of a network device: the uuids of the Placement providers that guarantee
-# resources, such as bandwidth, to ports on its physical function, as comma-separated text.
+# Key in ``extra_info`` and in the pool keys of a network device: comma-separated uuids of Placement providers.
+# These providers guarantee resources, such as bandwidth, to ports on the device's physical function.
 PORT_PROVIDERS = 'port_rp_uuids'
 # Keys of ``extra_info`` that a device keeps when it is discovered again.
 KEPT = ('rp_uuid', PORT_PROVIDERS, RESERVED_BEFORE, DISABLED, UNHEALTHY, DIRTY, *FAILED_KEYS)
@@ -63,7 +60,7 @@ KEPT = ('rp_uuid', PORT_PROVIDERS, RESERVED_BEFORE, DISABLED, UNHEALTHY, DIRTY, 
 MOST_REASON = 255
 
 _EXTRA_TAGS = ('managed', 'live_migratable', 'trusted')
-# Property of a discovered virtual function: 'true' if it has a representor, which must be a port of a switch.
+# Property of a discovered virtual function: 'true' if it has a representor, that is, a port on the card's switch.
 SWITCHDEV: Literal['switchdev'] = 'switchdev'
 # Property of a discovered virtual function of an NVIDIA card: the number of its vGPU type, or 0 if it has none yet.
 VGPU_TYPE: Literal['vgpu_type'] = 'vgpu_type'
@@ -191,20 +188,23 @@ def is_child(device: PciDevice) -> bool:
 
 
 def unit(device: PciDevice) -> str:
-    """Return the address under which the device is counted: the address of its group's head, or its own."""
+    """Return the address under which the device is counted.
+
+    This is the device's own address, or the address of the first device (the head) of the device's group.
+    """
     found: str = device.extra_info.get(GROUP_HEAD, device.address)
     return found
 
 
 def units(devices: Iterable[PciDevice]) -> int:
-    """Return the number of devices for requests and Placement. A group counts as one."""
+    """Return the number of devices for requests and Placement. Devices that form a group count as one."""
     return len({unit(device) for device in devices})
 
 
 def pool_address(device: PciDevice) -> str:
     """Return the address that identifies the device's pool and its resource provider.
 
-    It is the address of the head of the device's group, of its physical function, or of the device itself.
+    It is the address of the first device of the device's group, of its physical function, or of the device itself.
     """
     if GROUP_HEAD in device.extra_info:
         return unit(device)
@@ -215,8 +215,8 @@ def pool_address(device: PciDevice) -> str:
 def pool_keys(device: PciDevice, tags: Mapping[str, str | None]) -> PoolKeys | None:
     """Return the properties that distinguish the device's pool, or None if the device is not counted in a pool.
 
-    These are the tags of the device's spec, its type, NUMA node, and pool address. In a group only the head is counted.
-    Its vendor and product id are empty, so that requests for single devices don't match it.
+    These are the tags of the device's spec, its type, NUMA node, and pool address. Of a group only the first device is
+    counted. The pool of a group has no vendor and product id, so that requests for single devices don't match it.
     """
     if GROUP in tags or GROUP_HEAD in device.extra_info:
         if tags.get(GROUP) != device.extra_info.get(GROUP) or unit(device) != device.address:

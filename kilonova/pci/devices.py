@@ -73,8 +73,8 @@ class DeviceOwner(NamedTuple):
     request_id: str | None
 
 
-# The change of a device's row in a claim or save. ``instance_uuid`` is the server that gets or releases the device, or
-# None if only the device's computed status changes.
+# Change of a device's row. ``instance_uuid`` is the server that gets or releases the device.
+# ``instance_uuid`` is None if only the computed status of the device changes.
 Change = TypedDict(
     'Change', {'id': int, 'address': str, 'from': str, 'to': str, 'instance_uuid': str | None, 'request_id': str | None}
 )
@@ -249,7 +249,7 @@ class NodeDevices:
     def unwritten(self) -> Changes:
         """Return the differences to write to the rows.
 
-        Owners of devices are left out, because claims and saves write them.
+        Owners of devices are left out: they are written when a server gets or releases a device.
         """
         removed = [entry.device.obj_clone() for entry in self.entries.values() if entry.removed and not entry.kept]
         here = [
@@ -308,7 +308,7 @@ class NodeDevices:
 
     @functools.cached_property
     def pools(self) -> PciPools:
-        """The pools of free devices. Take devices only from a copy of it. A device without a row is in no pool."""
+        """The pools of free devices. To take devices, copy the pools first. A device without a row is in no pool."""
         return PciPools.from_devices(
             [
                 (entry.device, entry.keys)
@@ -368,7 +368,7 @@ class NodeDevices:
         return _settled(self, entries)
 
     def barred_since(self, before: NodeDevices) -> list[PciDevice]:
-        """Return the allocated devices that have a reason not to be offered that they did not have in ``before``.
+        """Return the allocated devices that have a reason not to be offered which they did not have in ``before``.
 
         The reasons DIRTY and FAILED are not considered: cleaning happens after the server has released the device, and
         a failure is recorded in the server's own action.
@@ -386,10 +386,10 @@ class NodeDevices:
         ]
 
     def to_mark(self, leaving: Collection[str] = ()) -> dict[str, int | None]:
-        """Return the providers with unavailable free devices whose rows lack the amount that was reserved before.
+        """Return the providers with an unavailable free device that must store the provider's former reserved amount.
 
-        The result is a dict from provider uuid to that amount, or to None if no row of the provider's devices stores
-        it. ``leaving`` are held devices that are about to be freed; they count as free.
+        The result is a dict from provider uuid to the amount that the row of another device of the provider stores, or
+        to None if no row stores it. ``leaving`` are held devices that are about to be freed; they count as free.
         """
         return {
             rp_uuid: _before(entry.device for entry in entries)
@@ -411,11 +411,12 @@ class NodeDevices:
         return _settled(self, entries)
 
     def unmarked(self) -> NodeDevices:
-        """Return the devices without the stored reserved amounts that are no longer needed.
+        """Return the devices without those stored reserved amounts (``RESERVED_BEFORE``) that are no longer needed.
 
-        These are the amounts of providers that have no unavailable free device any more. Called when Placement has the
-        earlier reserved amounts again. A device that the host no longer has keeps the amount, because the device may
-        come back while its provider still exists.
+        A stored amount is what was reserved of a provider before Kilonova reserved the provider's unavailable devices
+        as well. The amount is no longer needed if the provider has no unavailable free device any more. Callers first
+        set the reserved amount in Placement back to the stored one. A device that the host no longer has keeps the
+        amount, because the device may come back while its provider still exists.
         """
         entries = dict(self.entries)
         for related in self._by_provider().values():
@@ -433,7 +434,7 @@ class NodeDevices:
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def members(self, device: PciDevice) -> list[str]:
-        """Return the addresses of all devices of the device's group, its own address first.
+        """Return the address of the device, then the addresses of the other devices of its group.
 
         If the device is in no group, return only its own address.
         """
@@ -517,7 +518,7 @@ def _with_info(entry: _Entry, given: Mapping[str, str | None]) -> _Entry:
 
 
 def _following(entries: Mapping[str, _Entry]) -> list[Change]:
-    """Return the changes of free devices whose computed status differs from the status in their row."""
+    """Return the changes that write the computed statuses of free devices to rows that have other statuses."""
     return [
         entry.change(None)
         for _, entry in sorted(entries.items())
@@ -545,7 +546,7 @@ def _described(device: PciDevice, columns: DeviceColumns) -> PciDevice:
 def _owned(device: PciDevice, status: str, instance_uuid: str | None, request_id: str | None) -> PciDevice:
     """Return the device with another status and owner.
 
-    The fields are not marked as changed, because claims and saves write them.
+    The fields are not marked as changed: they are written when a server gets or releases the device.
     """
     made = device.replaced(status=status, instance_uuid=instance_uuid, request_id=request_id)
     made.obj_reset_changes(['status', 'instance_uuid', 'request_id'])

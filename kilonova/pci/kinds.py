@@ -108,9 +108,9 @@ class PciFunctions:
     def columns(self, found: Collection[DiscoveredDevice]) -> dict[str, DeviceColumns]:
         """Return a dict from address to row columns, for the devices that servers may get.
 
-        The method logs, each time it changes, which devices each spec matched, and which devices match a spec but are
-        not offered. Not offered are virtual functions without a vGPU type or with another type than their provider in
-        Placement, and devices whose group lacks a member.
+        Two lists are logged when they change: the devices that each spec matched, and the devices that match a spec but
+        are not offered. Not offered are virtual functions without a vGPU type or with another type than their provider
+        in Placement, and devices whose group lacks a member.
         """
         named = self._named(found)
         self._specs.tell(named)

@@ -253,7 +253,8 @@ class MdevKind:
     def columns(self, found: Collection[DiscoveredDevice]) -> dict[str, DeviceColumns]:
         """Return a dict from uuid to row columns, for devices that exist and devices that can be created.
 
-        Parents are processed by address, and the type's ``max_instances`` limits the number of its devices on the host.
+        A type's ``max_instances`` limits the number of its devices on the host. Parents with lower addresses come
+        first.
         """
         left = {one.name: one.most for one in self._types.types}
         made: dict[str, DeviceColumns] = {}
@@ -318,10 +319,9 @@ class MdevKind:
     def providers(self, nodename: str, devices: Collection[PciDevice]) -> dict[str, DeviceProvider]:
         """Return a dict from name to resource provider, one for each parent.
 
-        Its name is that of the libvirt node device.
-
-        After a change of the parent's type, held devices of the former type are included if their resource class is the
-        same. If their class differs, Placement keeps the used amount of the former class.
+        The name of a provider is that of the parent's libvirt node device. After a change of the parent's type, held
+        devices of the former type are included if their resource class is the same. If their class differs, Placement
+        keeps the used amount of the former class.
         """
         view: dict[str, DeviceProvider] = {}
         for device in sorted(devices, key=lambda one: (one.parent_addr, one.address)):

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Sequence
 from kilonova.pci.device import BARS, KIND_OF
 
 CONTENT_TYPE = 'text/plain; version=0.0.4; charset=utf-8'
-# Tuples of host, device type, status, project or None, and number of devices.
+# Numbers of devices, as tuples of host, device type, status, project or None, and number.
 Counts = Iterable[tuple[str, str, str, str | None, int]]
-# Tuples of host, device type, and extra_info as JSON.
+# Devices that are not offered, as tuples of host, device type, and extra_info as JSON.
 Barred = Iterable[tuple[str, str, str]]
 
 DEVICES, BARRED, ALLOCATED, CELL = (

@@ -31,7 +31,7 @@ class PlacementPciDependentDeviceException(PlacementPciException):
 
     msg_fmt = (
         'Invalid [pci]device_spec configuration. Both the physical function %(parent)s and its '
-        'virtual functions %(children)s are configured; only one side can be reported to Placement.'
+        'virtual functions %(children)s are configured; only one of the two can be reported to Placement.'
     )
 
 
@@ -73,7 +73,7 @@ class DeviceProvider:
 
     @property
     def total(self) -> int:
-        """The number of devices, in which a group counts as one."""
+        """The number of devices. Devices that form a group count as one."""
         return units(self.devices)
 
     def inventory(self) -> dict[str, dict[str, int]]:
@@ -151,10 +151,10 @@ def in_use(view: Mapping[str, DeviceProvider]) -> dict[str, frozenset[tuple[str,
 def lacking(
     there: Mapping[str, Mapping[str, Any]], wanted: Mapping[str, Mapping[str, int]]
 ) -> dict[str, dict[str, int]]:
-    """Return the part of ``wanted`` for the providers of which a server's allocations in Placement have too little.
+    """Return the part of ``wanted`` that a server's allocations in Placement lack.
 
-    ``there`` are the allocations in Placement: {provider uuid: {'resources': {resource class: count}}}. For each
-    provider with too little of a class, the result has all that ``wanted`` has for it.
+    ``there`` are the allocations in Placement: {provider uuid: {'resources': {resource class: count}}}. If a provider
+    has too little of one class, the result has all classes that ``wanted`` has for this provider.
     """
     return {
         uuid: dict(resources)
@@ -198,7 +198,7 @@ def _add(view: dict[str, DeviceProvider], nodename: str, device: PciDevice, spec
     )
     traits = _traits(spec)
     if provider.devices and unit(device) != device.address:
-        # The group's head has been added already, and the spec that matches the head is valid for the whole group.
+        # The first device of the group was added before, and its spec is valid for all devices of the group.
         provider.devices.append(device)
         return
     if provider.devices:

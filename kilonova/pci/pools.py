@@ -44,7 +44,7 @@ from kilonova.pci.request import (
 
 # Tag of devices that only ports may use.
 NETWORK = 'physical_network'
-# Tag of devices whose ports are connected by a computer on the card. Only ports that ask for this tag get such devices.
+# Tag of devices on a SmartNIC that connects its ports itself. Only ports that ask for this tag get such devices.
 REMOTE_MANAGED = 'remote_managed'
 _FIELDS = ('vendor_id', 'product_id', 'numa_node')
 # A NUMA policy that Nova does not have: the position of the guest's NUMA cells does not matter.
@@ -78,7 +78,7 @@ class DevicePool:
             self.devices.append(device)
 
     def copy(self) -> DevicePool:
-        """Return a copy to take devices from on trial. Copies share ``keys``, which is never changed."""
+        """Return a copy, so that devices can be taken on trial. The copy shares ``keys``, which is never changed."""
         return DevicePool(self.keys, self.count, None if self.devices is None else list(self.devices), self.rp_uuid)
 
     def matches(self, wanted: Mapping[str, str | None]) -> bool:
@@ -133,12 +133,11 @@ class PciPools:
             pool.rp_uuid = device.extra_info.get('rp_uuid') or pool.rp_uuid
             if device.status == AVAILABLE:
                 pool.add(device)
-        # Pools with the most properties come last, so that a simple request leaves their devices to more specific
-        # requests.
+        # Pools with the most properties come last, so that simple requests leave their devices to specific requests.
         return cls(sorted(pools.values(), key=lambda pool: len(pool.keys)), sockets)
 
     def copy(self) -> PciPools:
-        """Return a copy to take devices from on trial."""
+        """Return a copy, so that devices can be taken on trial."""
         return PciPools([pool.copy() for pool in self.pools], self.sockets)
 
     @property
@@ -188,9 +187,9 @@ class PciPools:
         return taken
 
     def providers(self, requests: Requests) -> dict[str, list[str]] | None:
-        """Return {group of the Placement query: [provider uuid]} as Placement would, for the flavor's requests.
+        """Choose providers for the flavor's requests as Placement would, from these pools.
 
-        Return None if these pools can't serve the requests.
+        Return {group of the Placement query: [provider uuid]}, or None if the pools can't serve the requests.
         """
         trial = self.copy()
         mappings: dict[str, list[str]] = {}
@@ -234,8 +233,7 @@ class PciPools:
         taken = []
         missing, left = request.count, providers.copy()
         for pool in pools:
-            # If an earlier pool gave a device, the pool of its physical function, or of its virtual functions, may have
-            # been removed.
+            # The pool may be gone, because a physical function and its virtual functions can't be given away together.
             if pool not in self.pools:
                 continue
             share = min(left[pool.rp_uuid] if providers else missing, pool.count)
@@ -253,8 +251,7 @@ class PciPools:
         devices = []
         if pool.devices is not None:
             devices, pool.devices = pool.devices[:count], pool.devices[count:]
-        # A physical function and its virtual functions can't be held at the same time. Their pools have the same
-        # address.
+        # A physical function and its virtual functions can't be held at the same time. Their pools have one address.
         kind = pool.keys.get('dev_type')
         gone = CHILD_TYPES if kind == PF else {PF} if kind in CHILD_TYPES else ()
         address = pool.keys.get('address')
@@ -339,13 +336,16 @@ class PciPools:
 
 
 def is_apart(keys: Mapping[str, object], specs: Collection[Mapping[str, object]]) -> bool:
-    """Return whether devices with these pool keys are reserved for ports of another kind than the request's."""
+    """Return whether a request with these specs must not get devices with these pool keys.
+
+    Some devices are only for ports: remote managed devices, devices of a physical network, and functions with a
+    representor. Only requests of such ports get them.
+    """
     if keys.get(REMOTE_MANAGED) == 'true' and not _asks(specs, REMOTE_MANAGED, 'true'):
         return True
     if not any(NETWORK in one for one in specs):
         return NETWORK in keys
-    # A function with a representor must be connected by the card's switch, so a port that does not use the switch can't
-    # have it.
+    # A function with a representor is connected by the card's switch, so only ports that use the switch can have it.
     return SWITCHDEV in keys and not _asks(specs, REMOTE_MANAGED, 'true') and not _asks(specs, SWITCHDEV, 'true')
 
 

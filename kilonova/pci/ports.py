@@ -40,7 +40,7 @@ def request_of(
 ) -> InstancePCIRequest:
     """Return the PCI request of a port for one function in this physical network.
 
-    ``physical_network`` is None for tunnelled networks; the function's device_spec must then name null. ``trusted``
+    ``physical_network`` is None for tunnelled networks; in the function's device_spec it must then be null. ``trusted``
     asks for a function whose device_spec has the tag trusted. ``offloaded`` asks for a function with a representor.
     ``groups`` are the groups of the Placement query with which the port asks for guaranteed resources, such as
     bandwidth.
@@ -71,10 +71,10 @@ def requests_of_ports(requests: Iterable[InstancePCIRequest] | InstancePCIReques
 def asking(
     requests: Iterable[InstancePCIRequest] | InstancePCIRequests | None, groups: Mapping[str, Collection[str]]
 ) -> list[InstancePCIRequest]:
-    """Return the requests after replacing the Placement groups of ports, through which the ports ask for guarantees.
+    """Return the requests with the Placement groups in ``groups`` in place of their former groups.
 
-    ``groups`` is a dict from port id to the names of its groups. The providers that Placement chose for earlier groups
-    are removed from the requests.
+    ``groups`` is a dict from port id to names of groups in the query to Placement. Through these groups the port asks
+    for guaranteed resources, such as bandwidth. The providers that Placement chose for the former groups are removed.
     """
     return [
         request
@@ -116,7 +116,10 @@ def without(requests: InstancePCIRequests | None, port_id: str) -> InstancePCIRe
 def profiles(
     requests: Iterable[InstancePCIRequest] | InstancePCIRequests | None, devices: Iterable[PciDevice]
 ) -> dict[str, dict[str, Any]]:
-    """Return {port id: keys of its binding profile} for ports whose requests have one of these claimed devices."""
+    """Return a dict from port id to the part of the port's binding profile that describes its device.
+
+    ``devices`` are those that the host claimed for the requests. Ports without such a device are left out.
+    """
     of_request = {device.request_id: device for device in devices}
     return {
         request.requester_id: _profile(of_request[request.request_id], request.spec[0])
@@ -137,6 +140,6 @@ def _profile(device: PciDevice, wanted: Mapping[str, str | None]) -> dict[str, A
         found['device_mac_address'] = info['mac_address']
     about = json.loads(info.get('capabilities') or '{}')
     if wanted.get(REMOTE_MANAGED):
-        # The values of the VPD identify the computer on the card that connects the port.
+        # The values of the VPD (vital product data) identify the SmartNIC that connects the port.
         found.update(about.get('vpd', {}))
     return {**found, **about.get('sriov', {})}

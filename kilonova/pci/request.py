@@ -32,20 +32,18 @@ from kilonova.pci import spec as device_spec
 from kilonova.pci.device import MDEV, PORT_PROVIDERS
 
 EXTRA_SPEC = 'pci_passthrough:alias'
-# The form of the extra spec's value. Flavors are validated with it from microversion 2.86 on. VALUE_REGEX is shown to
-# users. VALUE_FORM accepts the same values, but has only one way to match a space, so matching is fast.
+# Form of the extra spec's value, which is shown to users if a value has another form.
 VALUE_REGEX = r'[^:]+:\d+(?:\s*,\s*[^:]+:\d+)*'
+# Matches the same values as VALUE_REGEX. Each space can be matched in only one way, so that matching is fast.
 VALUE_FORM = re.compile(r'[^:]+:\d+(?:\s*,[^:]+:\d+)*')
 NUMA_POLICIES = ('required', 'preferred', 'legacy', 'socket')
 DEFAULT_NUMA_POLICY = 'legacy'
 # Prefix of the group names of device profiles in Placement's mappings.
 ACCELERATORS = 'device_profile_'
-# Maximum number of devices of one flavor, all aliases together. Each device is a group of the query to Placement, and
-# the query must fit into a URL.
+# Maximum number of devices of one flavor. Each device is a group in the query to Placement, which must fit into a URL.
 MOST_DEVICES = 256
-# Key in the spec of a port with guaranteed resources: the groups of the Placement query that ask for the resources, as
-# comma-separated text. The port's device must belong to the providers that Placement chose for these groups
-# (PORT_PROVIDERS).
+# Key in a request's spec: names of the groups in the Placement query for the resources that a port needs guaranteed.
+# The port's device must belong to the providers that Placement chose for these groups (PORT_PROVIDERS).
 PORT_GROUPS = 'port_groups'
 # Keys of a request's specs that only concern Placement. They are not compared with pools.
 PLACEMENT_KEYS = frozenset(('resource_class', 'traits', 'rp_uuids', PORT_GROUPS, PORT_PROVIDERS))
@@ -329,7 +327,7 @@ def on_host(
     allocations: Mapping[str, Any],
     mappings: Mapping[str, Sequence[str]],
 ) -> InstancePCIRequests | None:
-    """Return the requests for a claim on the host that Placement allocated, or None if there were and are no requests.
+    """Return the requests for a claim on the host that Placement allocated, or None if the server needs no devices.
 
     The result has the given requests with their allocated providers. It also has one new request for each resource
     class of the flavor that a provider below the host's root provider ``root`` provides (a vGPU). ``allocations`` is
@@ -379,7 +377,10 @@ def on_host(
 
 
 def allocated_providers(request: InstancePCIRequest, mappings: Mapping[str, Sequence[str]] | None) -> list[str]:
-    """Return the provider uuid of each device of a request, from Placement's mappings or else from the spec."""
+    """Return the provider uuid of each device of a request, as allocated by Placement.
+
+    The uuids are read from ``mappings``. If these have none for the request, they are read from the request's spec.
+    """
     if mappings:
         found = [
             uuid for index in range(request.count) for uuid in mappings.get(group_name(request.request_id, index), ())
@@ -392,7 +393,7 @@ def allocated_providers(request: InstancePCIRequest, mappings: Mapping[str, Sequ
 def guarantors(request: InstancePCIRequest, mappings: Mapping[str, Sequence[str]] | None) -> set[str]:
     """Return the providers that guarantee the resources for which a port asks, or an empty set if it asks for none.
 
-    They are read from Placement's mappings, or else from the request's own spec.
+    The uuids of the providers are read from Placement's mappings, or else from the request's own spec.
     """
     spec = request.spec[0] if request.spec else {}
     if mappings and spec.get(PORT_GROUPS):

@@ -75,7 +75,7 @@ def begin(act: Callable[[], Any]) -> Future[Any]:
 
 @dataclass
 class CallResults:
-    """The results of ``ask_each``, by the names that were its argument.
+    """The results of the calls of ``ask_each``. Each call has the name that was its argument.
 
     ``given`` is a dict from name to a completed future with the result or the error of the call. ``late`` are the names
     whose calls did not end in time. ``unasked`` are the names that were not called because the total time was over.

@@ -83,7 +83,7 @@ class PowerCalls(RpcInterface):
 
     @step_call('6.11')
     def start_instance(self, ctxt: RequestContext, instance: Instance) -> Any:
-        """Start the guest with the devices that its server holds."""
+        """Start the guest with the devices that are claimed for its server."""
 
     @step_call('6.11')
     def reboot_instance(self, ctxt: RequestContext, instance: Instance, reboot_type: str) -> Any:
@@ -99,11 +99,11 @@ class PowerCalls(RpcInterface):
 
     @step_call('6.13')
     def suspend_instance(self, ctxt: RequestContext, instance: Instance) -> Any:
-        """Save the guest's memory and stop the guest. Its devices stay claimed for the server."""
+        """Save the guest's memory and stop the guest. The guest's devices stay claimed for the server."""
 
     @step_call('6.13')
     def resume_instance(self, ctxt: RequestContext, instance: Instance) -> Any:
-        """Restore the guest from its saved memory with the devices that its server holds."""
+        """Restore the guest from its saved memory, with the devices that are claimed for its server."""
 
     @step_call('6.13')
     def trigger_crash_dump(self, ctxt: RequestContext, instance: Instance) -> Any:
@@ -344,7 +344,7 @@ class Interfaces(RpcInterface):
 class VolumeCalls(RpcInterface):
     """Methods that attach volumes to an existing guest, detach or replace them, with methods that undo this.
 
-    ``instance.volumes`` contains the volume ``volume_id``. The volume's attachment in Cinder is one to this host.
+    ``instance.volumes`` contains the volume ``volume_id``. In Cinder, the volume has an attachment to this host.
     """
 
     @call('6.13')
@@ -393,7 +393,7 @@ class VolumeCalls(RpcInterface):
 
     @step_call('6.13')
     def undo_swap_volume(self, ctxt: RequestContext, instance: Instance, copy: dict[str, Any]) -> Any:
-        """Complete ``swap_volume`` if this is still possible, because the undo of a swap keeps the finished copy.
+        """Complete ``swap_volume`` instead of undoing it, if the guest can still switch to the copy of the volume.
 
         Returns a dict whose key ``swapped`` says whether the guest uses the copy.
         """
@@ -432,7 +432,7 @@ class VolumeSnapshotCalls(RpcInterface):
 
     @step_call('6.13')
     def undo_merge_volume(self, ctxt: RequestContext, instance: Instance, merge: dict[str, Any]) -> Any:
-        """End a merge that is still running. Returns a dict whose key ``merged`` says whether the files are merged."""
+        """Stop a merge that is still running. Returns a dict whose key ``merged`` says whether the files are merged."""
 
 
 class Questions(RpcInterface):
@@ -471,13 +471,14 @@ class Questions(RpcInterface):
 
 
 class ServiceCalls(RpcInterface):
-    """Methods that concern the compute service itself and its host, not one server."""
+    """Methods that concern a whole compute service or host, not one server."""
 
     @cast('6.11')
     def cancel(self, ctxt: RequestContext, key_prefix: str) -> Any:
-        """Cancel the running calls of an operation or of a step, whose step keys begin with ``key_prefix``.
+        """Cancel the running calls of one operation, or of one of its steps.
 
-        A call stops at its next check of the cancel.
+        The step keys of these calls begin with ``key_prefix``. A call stops when it next checks whether it is
+        cancelled.
         """
 
     @cast('6.11')

@@ -69,8 +69,8 @@ def _declare(kind: str, since: str, args_since: dict[str, str], *, keyed: bool =
 def cast(since: str, **args_since: str) -> Callable[[_F], _F]:
     """Declare a method whose messages are sent without waiting for a reply.
 
-    The loss of such a message must do no harm. For operation rows this holds, because conductors search the databases
-    for rows periodically.
+    The loss of such a message must do no harm. If a message that names an operation row is lost, conductors find the
+    row later, because they search the databases periodically.
     """
     return _declare('cast', since, args_since)
 

@@ -194,7 +194,7 @@ _TABLE: list[Notification] = [
         facts=(('method', 'rebuild_server'),),
         **_TASK,
     ),
-    # --- Events of actions that the API does itself
+    # --- Events of actions that the API does, without a host
     Notification(
         'instance.evacuate', API, payloads.InstanceActionPayload, 'compute.instance.evacuate', old_publisher='api'
     ),

@@ -279,12 +279,12 @@ class OsloTransport:
 def with_base(
     topic: str, endpoints: Sequence[tuple[type[RpcInterface], object]]
 ) -> list[tuple[type[RpcInterface], object]]:
-    """Return the endpoints of a server, and the endpoint for ``BaseApi`` that all servers have."""
+    """Return the endpoints of a server with one more endpoint: that of ``BaseApi``, which all servers have."""
     return [*endpoints, (BaseApi, BaseEndpoint(topic))]
 
 
 class _Direct:
-    """A server of ``DirectTransport``, which has no thread."""
+    """The server that ``DirectTransport.serve`` returns. It has no thread of its own."""
 
     def __init__(self, transport: DirectTransport, topic: str, server: str, endpoints: Sequence[Any]) -> None:
         self._transport, self._topic, self._server, self._endpoints = transport, topic, server, endpoints

@@ -18,7 +18,7 @@ from kilonova.objects import RequestSpec
 from kilonova.scheduler.hosts.snapshot import HostSnapshot
 
 AFFINITY, ANTI_AFFINITY = 'affinity', 'anti-affinity'
-# The filter or weigher that must be enabled for each policy.
+# {policy of a server group: filter or weigher that must be enabled for it}
 NEEDED = {
     AFFINITY: 'ServerGroupAffinityFilter',
     ANTI_AFFINITY: 'ServerGroupAntiAffinityFilter',

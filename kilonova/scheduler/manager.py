@@ -105,7 +105,7 @@ class SchedulerManager:
         self._qualified, self._answers = TraitCache(placement), CandidateCache()
 
     def endpoints(self) -> list[tuple[type[Scheduler], SchedulerManager]]:
-        """Return the interface and object that a transport serves."""
+        """Return [(RPC interface of the scheduler, object that implements it)], for ``transport.serve``."""
         return [(Scheduler, self)]
 
     def start(self) -> None:
@@ -366,7 +366,7 @@ class _Request:
     def _report(
         self, query: queries.CandidateQuery, answer: CandidateResponse, uuids: list[str]
     ) -> reasons.RefusalReport:
-        """Return the reasons why no host fits the request."""
+        """Find the reasons why no host fits the request, and return them as a report."""
         self._look_at_group(uuids)
         self._spec.instance_uuid = uuids[0]
         with self._snapshot.table.lock:

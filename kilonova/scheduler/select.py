@@ -495,7 +495,7 @@ class Select:
         return [self._table.row(place)[column] for place in np.flatnonzero(mask).tolist()]
 
     def _weigh(self, places: NDArray[np.int64]) -> Values:
-        """Return the weights of the hosts at these indexes. A host for which a weigher raised an error has -inf."""
+        """Return the weights of the hosts at these indexes. It is -inf if a weigher raised an error for the host."""
         total = np.zeros(len(places))
         if len(places) < 2:
             return total
@@ -580,7 +580,7 @@ class _Steps:
             self._trace.start(self._before)
 
     def took(self, name: str, before: Mask, after: Mask) -> Mask:
-        """Record which hosts a filter received and passed, and return ``after``, the mask of the passed hosts."""
+        """Record which hosts a filter received and passed, and return ``after``, which is True for the passed hosts."""
         if self._trace is not None:
             self._trace.masked(name, self._table, before, after)
         count = int(np.count_nonzero(after))
@@ -621,7 +621,7 @@ class _Steps:
 
 
 def _weights(values: Values, multiplier: Any, weigher: Any) -> Values:
-    """Return the number that a weigher adds to each host's weight. It is -inf for a host without a valid value."""
+    """Return the number that a weigher adds to each host's weight, or -inf for a host without a valid value."""
     good = ~np.isnan(values + multiplier)
     if good.all():
         answer: Values = weighing.normalize(values, weigher.minval, weigher.maxval) * multiplier

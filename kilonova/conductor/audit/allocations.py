@@ -59,7 +59,7 @@ class _Side:
 
 
 class Allocations:
-    """Compares allocations in Placement with the databases, and calls ``wrong(line)`` for each difference.
+    """Compares allocations in Placement with the databases, and calls ``wrong`` with a text for each difference.
 
     Attributes:
         consumers: All allocations that were read, as {consumer uuid: {provider uuid: {resource class: amount}}}.

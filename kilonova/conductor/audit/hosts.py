@@ -28,7 +28,7 @@ STARTED = 600.0
 
 
 class HostAudit:
-    """Compares the records of hosts, and calls ``wrong(line)`` for each difference."""
+    """Compares the records of hosts, and calls ``wrong`` with a line of text for each difference."""
 
     def __init__(self, placement: PlacementClient, wrong: Callable[[str], None]) -> None:
         self._placement, self._wrong = placement, wrong

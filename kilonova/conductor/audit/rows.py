@@ -203,7 +203,7 @@ def _shown(places: set[tuple[str, str, str]]) -> list[str]:
 def devices_of(
     server: dict[str, Any], move: dict[str, Any] | None, owned: list[dict[str, Any]]
 ) -> tuple[list[dict[str, Any]] | None, list[dict[str, Any]] | None]:
-    """Return two lists: the devices of a server on its host, and its devices on the source of its move.
+    """Return two lists: the devices of a server on its host, and its devices on the source host of its move.
 
     ``owned`` are the rows of all devices that the server holds. Returns (None, None) if the source and the destination
     are the same host and no migration context says which devices belong to the source.

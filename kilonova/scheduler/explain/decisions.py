@@ -5,10 +5,10 @@
     decisions.record(ctxt, spec, uuids, trace, plan=plan)
     decisions.stop()                        # writes the decisions that are left
 
-While hosts are chosen, only the rejected hosts are noted. A separate thread makes the texts, compresses them, and
-writes many decisions with one INSERT about once a second. Of the hosts that a filter rejected, that passed all filters,
-or whose claim was refused, a record names up to [scheduler]decisions_hosts. ``kilonova-manage scheduler explain`` reads
-the records.
+While hosts are chosen, only a few facts are kept in memory. A separate thread makes the texts of the records,
+compresses them, and writes many records with one INSERT about once a second. A record names up to
+[scheduler]decisions_hosts hosts that a filter rejected, as many that passed all filters, and as many whose claim was
+refused. ``kilonova-manage scheduler explain`` shows the records.
 """
 
 from __future__ import annotations

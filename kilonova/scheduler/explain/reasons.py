@@ -405,7 +405,7 @@ class _Why:
         names = ','.join([*sorted(group.required), *sorted(f'!{one}' for one in group.forbidden)])
         traits = {'required': names} if names else {}
         most = 1 if self._query.policy == 'isolate' else len(suffixes)
-        # If no provider has the resources of n groups, none has the resources of more than n groups.
+        # More groups are tried only if some provider has the resources of fewer groups.
         for found in itertools.takewhile(
             bool, (self._roots(resources=f'{name}:{amount * times}', **traits) for times in range(1, most + 1))
         ):

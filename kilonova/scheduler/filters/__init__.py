@@ -120,7 +120,7 @@ def is_forced_move(spec_obj: RequestSpec) -> bool:
 
 
 def _hint(spec_obj: RequestSpec, name: str) -> list[str] | None:
-    """Return a scheduler hint that users cannot set, or None."""
+    """Return the value of a scheduler hint that users cannot set, or None if the request does not have it."""
     hints = (spec_obj.scheduler_hints if 'scheduler_hints' in spec_obj else None) or {}
     found: list[str] | None = hints.get(name)
     return found

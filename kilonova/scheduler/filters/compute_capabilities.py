@@ -16,7 +16,7 @@ from kilonova.scheduler.hosts.host_state import HostState
 LOG = logging.getLogger(__name__)
 
 SCOPE = 'capabilities'
-# Extra specs without a scope (a prefix before ':') that are not capabilities.
+# Extra specs that are not about capabilities, although their names contain no ':'.
 NOT_CAPABILITIES = ('group_policy', 'hide_hypervisor_id')
 ADDRESS_BITS = 'hw:maxphysaddr_bits'
 _MISSING = object()
@@ -51,7 +51,7 @@ class ComputeCapabilitiesFilter(BaseHostFilter):
 def address_bits_fit(host_state: HostState, wanted: str | int | None) -> bool:
     """Return whether guests on the host may have physical addresses of this number of bits.
 
-    Return True also if a number is unknown or cannot be compared, because the host itself checks the address size
+    Return True also if a number is unknown or cannot be compared, because the compute service checks the address size
     again.
     """
     said = host_state.cpu_info.get('maxphysaddr') if wanted is not None else None

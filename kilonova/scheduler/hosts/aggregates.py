@@ -17,8 +17,8 @@ from kilonova.scheduler.hosts.columns import Row
 class Aggregates:
     """All host aggregates, as last read from the API database.
 
-    ``rows`` has one row for each aggregate, with its ``hosts`` and ``metadata``. The list is replaced under the host
-    table's lock.
+    ``rows`` has one row for each aggregate, with its ``hosts`` and ``metadata``. A new list replaces it while the host
+    table's lock is held.
     """
 
     def __init__(self, databases: Databases, lock: threading.RLock) -> None:

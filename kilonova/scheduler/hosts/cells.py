@@ -96,7 +96,7 @@ class CellReaders:
         return {cell.uuid for cell in self.usable}
 
     def refresh(self) -> None:
-        """Read the changes of all cells into the table.
+        """Read the changes of all cells into the host table.
 
         Raises Unanswered if no cell answers, or if the list of cells cannot be read.
         """

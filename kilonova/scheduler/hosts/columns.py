@@ -17,7 +17,7 @@ Row = dict[str, Any]
 Mask = NDArray[np.bool_]
 Values = NDArray[np.float64]
 
-# Columns and their types. Amounts have the same units as the attributes of HostState.
+# Columns of the host table, with their types. Amounts have the same units as the attributes of HostState.
 COLUMNS: Mapping[str, type[np.generic]] = MappingProxyType(
     {
         'live': np.bool_,

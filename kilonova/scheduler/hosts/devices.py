@@ -1,6 +1,6 @@
 """Free PCI devices of all hosts, without the devices that this scheduler has reserved for servers.
 
-    table.devices.free(request.spec)        # an array: the number for each host
+    table.devices.free(request.spec)        # an array with the number of matching free devices of each host
     table.devices.pools(place)              # the pools of one host; the caller may change them
 
 Callers must hold the host table's lock.
@@ -125,7 +125,7 @@ def _fold(value: object) -> object:
 def _pool_counts(text: str) -> Iterator[tuple[Key, str | None, int]]:
     """Yield (properties that requests can name, provider, count) for each pool of a ``pci_stats`` column.
 
-    It reads the JSON text directly, without creating objects.
+    To be fast, it reads the JSON text without creating objects.
     """
     stored = json.loads(text)
     if isinstance(stored, dict):

@@ -297,8 +297,8 @@ class HostState:
     def topology_of(self, spec: RequestSpec, request: Request | None) -> objects.InstanceNUMATopology | None:
         """Return the NUMA topology that a server of this request gets on the host with this allocation.
 
-        Return None if the request or the host has no NUMA topology, or if the server does not fit. A server may not fit
-        on a host that the request forces, because such hosts are not filtered.
+        Return None if the request or the host has no NUMA topology, or if the server does not fit. This is possible on
+        a host that the request forces, because filters do not run for such a host.
         """
         wanted = spec.numa_topology if 'numa_topology' in spec else None
         if wanted is None or self.numa is None:

@@ -109,7 +109,10 @@ class HostSnapshot:
 
     # -- lookups -------------------------------------------------------------------------------------------------------
     def by_uuids(self, uuids: Collection[str]) -> tuple[dict[str, HostState], list[str]]:
-        """Refresh, and return {node uuid: HostState} of existing nodes and the names of cells that do not answer."""
+        """Read the changes of all hosts, and return the hosts with these uuids.
+
+        The result is ({node uuid: HostState} of the nodes that exist, names of the cells that do not answer).
+        """
         silent = self.refresh()
         return self.states(uuids), silent
 

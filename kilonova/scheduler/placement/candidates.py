@@ -76,7 +76,7 @@ class CandidateResponse:
         """
         by_root: dict[str, list[Request]] = {}
         for request in self.found['allocation_requests']:
-            # A request that also uses a sharing provider belongs to several trees.
+            # An allocation request that also uses a shared provider (for example a shared disk) has several trees.
             for root in {self.summaries[rp]['root_provider_uuid'] for rp in request['allocations']}:
                 by_root.setdefault(root, []).append(request)
         return by_root

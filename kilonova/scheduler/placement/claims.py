@@ -2,7 +2,7 @@
 
     claims = Claims(client, query, asker, project_id=…, user_id=…, host_of=…)
     plan = Select(…, claims).plan(uuids)
-    kept = claims.confirm(uuids)            # the servers whose caller still waits; raises Cancelled if there are none
+    kept = claims.confirm(uuids)            # servers whose operations still need a host; raises Cancelled if none does
 
 If a server already has an allocation, an earlier scheduling call has written it, and the answer of that call was lost.
 Placement then answers 409 to the claim, and the existing allocation is used (operations.md, rule 9). It is written
@@ -110,7 +110,7 @@ class Claims:
             )
             return None
         except PlacementInvalid as error:
-            # A provider was deleted after Placement's answer.
+            # For example, a provider was deleted after Placement had answered.
             LOG.warning(
                 'Placement refused the allocation on %(host)s: %(error)s',
                 {'host': host, 'error': error},

@@ -61,7 +61,7 @@ def virtio_sound(query: CandidateQuery, spec: RequestSpec, facts: PrefilterFacts
 def tpm_secret_security(query: CandidateQuery, spec: RequestSpec, facts: PrefilterFacts) -> None:
     """Require hosts that support the TPM secret security of hw:tpm_secret_security (default "user").
 
-    The option says who may read the secret of an emulated TPM. Requests without TPM are not changed. Raises
+    This extra spec says who may read the secret of an emulated TPM. Requests without TPM are not changed. Raises
     RequestFilterFailed for an unknown value.
     """
     if tpm(spec) is None:

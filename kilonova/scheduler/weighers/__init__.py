@@ -56,8 +56,8 @@ class BaseHostWeigher:
     """Base class of weighers.
 
     ``multiplier`` is the name of the weigher's option in [filter_scheduler]; metadata of host aggregates may override
-    the option. ``minval`` and ``maxval`` fix an end of the scale. If they are None, the ends are the lowest and the
-    highest value of the hosts.
+    the option. ``minval`` and ``maxval`` are the lower and the upper end of the scale. If they are None, the ends are
+    the lowest and the highest value of the hosts.
     """
 
     multiplier: ClassVar[str | None] = None
@@ -167,7 +167,7 @@ def _finite(value: str | float) -> float:
 def normalize(values: ArrayLike, minval: float | None = None, maxval: float | None = None) -> NDArray[np.float64]:
     """Scale values to 0..1. All results are 0 if the lowest and the highest value are equal.
 
-    ``minval`` and ``maxval`` are the ends of the scale. A given value beyond an end moves this end.
+    ``minval`` and ``maxval`` are the ends of the scale. If a value is beyond an end, this value is the end.
     """
     given = np.asarray(values, np.float64)
     if not len(given):
