@@ -18,8 +18,7 @@ MediumText = sa.Text().with_variant(mysql.MEDIUMTEXT(), *_MYSQL)
 # Without fsp, MySQL's DATETIME rounds to whole seconds, so that times from different databases would differ.
 DateTime = sa.DateTime().with_variant(mysql.DATETIME(fsp=6), *_MYSQL)
 
-# MySQL's default collation ignores case, but UUIDs, keys and host names must be compared exactly.
-# SQLite and PostgreSQL compare exactly by default.
+# MySQL's default collation ignores case. This one compares exactly, like SQLite and PostgreSQL by default.
 TABLE_OPTIONS = {
     'mysql_engine': 'InnoDB',
     'mysql_charset': 'utf8mb4',

@@ -157,7 +157,7 @@ def _specs(conn: Connection) -> dict[str, str]:
     Request specs of deleted servers remain until the servers are archived, and are not read here.
     """
     found: dict[str, str] = {}
-    # Servers with equal flavors share the text, to save memory.
+    # Equal texts are stored as one string in memory, because most servers have one of a few flavors.
     same: dict[str, str] = {}
     for uuid, spec in conn.execute(_SPECS):
         flavor = json.dumps(_flavor(spec))

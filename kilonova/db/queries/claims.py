@@ -187,17 +187,17 @@ def was_moved(conn: sa.Connection, key: str, event: str) -> bool:
 
 
 def check(conn: sa.Connection, key: str, undo: bool = False, host: str | None = None) -> None:
-    """Check that the operation row is still at this step key, before a host begins to work that doesn't know the key.
+    """Check that an operation is still at the step and attempt of this key, before the host begins to work on it.
 
-    If ``undo`` is True, the key is that of an undo. In this case the row must say that this step of this attempt is
-    being undone, or must be a pending release.
+    This is for work that checks the key only once, at its beginning. If ``undo`` is True, the host is to undo the step.
+    Then the operation row must say that this step of this attempt is being undone, or must be a pending release (a task
+    to free later what a host holds of a server).
 
     Raises:
         KeyGone: The row is deleted, cancelled, being undone, or at another step or attempt.
         HostRejected: The host did this work before and undid it, but the host's answer was lost.
-        ReleasePending: ``host`` has a pending release of the server that must be done first, or the host is forced down
-            and the operation may continue elsewhere. A delete is not refused for these reasons, because it releases
-            everything.
+        ReleasePending: ``host`` must first do its pending release of the server, or ``host`` is forced down. A delete
+            is allowed nevertheless, because it releases everything.
     """
     if undo:
         _check_undo(conn, key)
@@ -244,8 +244,7 @@ def _mark(conn: sa.Connection, key: str, mark: str, free_of: tuple[str, str] | N
         values,
     ).rowcount:
         return True
-    # A marked write stays valid even if the operation was cancelled afterwards.
-    # A host that repeats the write must learn that it holds the claim.
+    # Accept a repeated write even if the operation was cancelled since: the host must learn that the claim exists.
     written = conn.execute(_WRITTEN, _parts(key)).scalar()
     if written != mark:
         check(conn, key)
@@ -326,7 +325,7 @@ def save(db: engine.Database, request: SaveWrite) -> dict[str, Any]:
     uuid, key = request.instance_uuid, request.key
     with db.write() as conn:
         if request.end and key:
-            # Only a cancelled row can have another row that waits for it, so one DELETE is enough to end the operation.
+            # No operation can wait for this one to end, because only cancelled operations have such followers.
             if not conn.execute(_END, _parts(key)).rowcount:
                 _write_usage_again(conn, request.usage)
                 return _ended_before(conn, request, key)
@@ -447,10 +446,10 @@ def _write_usage(conn: sa.Connection, usage: dict[str, Any] | None) -> None:
 
 
 def _write_usage_again(conn: sa.Connection, usage: dict[str, Any] | None) -> None:
-    """Write the usage of a claim or save that was written before.
+    """Write the host's usage of a claim or save once more, when the claim or save itself is repeated.
 
-    If the host died after the first write, it counted the server again at its next start and reported that usage in
-    between.
+    This is needed if the host died after the first write. At its restart it reported a usage without this server, which
+    replaced the usage of the first write.
     """
     if usage and 'usage_serial' in usage:
         _write_usage(conn, usage)

@@ -28,7 +28,7 @@ instances = Instance.__table__
 
 
 class NodeExists(errors.Conflict):
-    """The host has a node of this name whose uuid is another one (HTTP 409)."""
+    """The host already has a compute node of this name with another uuid (HTTP 409)."""
 
     msg_fmt = 'Node %(node)s of host %(host)s already exists with another uuid.'
 

@@ -40,7 +40,7 @@ def claim(
             return claims.claim(cell_db, request)
         row, members = found
         members.pop(request.instance_uuid, None)
-        # Servers of other cells are on other hosts. Only the affinity policy must know these hosts.
+        # Only affinity must know hosts of other cells. Anti-affinity cares only about servers on this cell's hosts.
         elsewhere = _elsewhere(cells, cell_db, members) if row['policy'] == AFFINITY else {}
 
         def look(cell_conn: sa.Connection) -> None:

@@ -334,9 +334,10 @@ def leave_host(conn: sa.Connection, uuid: str, host: str, expect: dict[str, Any]
 
 
 def put_back(conn: sa.Connection, uuid: str, values: dict[str, Any], hosts: Iterable[str | None]) -> bool:
-    """Write host, node and columns of the flavor, if the server is on one of ``hosts``. Return False if it is not.
+    """Write the host, node and flavor columns of a server that did not stay on its new host.
 
-    ``compute_id`` is set to the id of the node.
+    Nothing is written, and False is returned, if the server is not on one of ``hosts``. ``compute_id`` is set to the id
+    of the node.
     """
     nodes = models.ComputeNode.__table__
     node = (

@@ -33,9 +33,8 @@ operations = cell_models.Operation.__table__
 migrations = cell_models.Migration.__table__
 
 RUN, WAIT = 'run', 'wait'
-# Kinds of operation rows that run concurrently with the other rows of a server.
-# A pending release undoes, later, what a host holds of the server.
-# A resume makes a host start the server again after the host was down.
+# A 'release' operation frees, later, what a server left on a host that was down.
+# A 'resume_on_host_boot' operation starts a server again after its host was down.
 RELEASE, RESUME = 'release', 'resume_on_host_boot'
 FORWARD_KINDS = ('delete', 'soft_delete', 'confirm', 'revert', 'release', 'shelve_offload')
 # Types of migrations that a user must confirm or revert.
@@ -176,7 +175,7 @@ def plan(database: engine.Database, rows: Sequence[OperationRow], delay: float) 
 def unplan(database: engine.Database, uuids: Sequence[str]) -> None:
     """Delete operation rows that ``plan`` wrote, because the request succeeded and nothing must be undone.
 
-    Raises TookTooLong if a conductor has taken one of the rows.
+    Raises TookTooLong if a conductor has taken one of the rows, and so is already undoing the request.
     """
     with database.write() as conn:
         if not end_planned(conn, uuids) and not engine.repeated():
@@ -185,7 +184,7 @@ def unplan(database: engine.Database, uuids: Sequence[str]) -> None:
 
 @engine.retried
 def hasten(database: engine.Database, uuid: str) -> None:
-    """Let conductors take an operation row at once. ``plan`` wrote the row for a later time."""
+    """Let conductors take an operation row at once, although ``plan`` has written it with a delay."""
     with database.write() as conn:
         conn.execute(
             operations.update().where(operations.c.uuid == uuid, operations.c.owner.is_(None)).values(not_before=0)
@@ -480,16 +479,14 @@ def reset_state(
             return operation.uuid if get(conn, operation.uuid) else None
         if not instance_queries.transition(conn, instance_uuid, event):
             raise instance_queries.refuse(conn, instance_uuid, event)
-        # Operations that only go forward end by themselves.
-        # If they were cancelled halfway, resources that they still had to release would remain.
+        # Do not cancel operations that only go forward: resources that they still have to release would remain.
         cancel(conn, instance_uuid, spared=FORWARD_KINDS)
-        # An evacuation that hasn't begun is deleted.
+        # Delete an operation that waits for another one: it is an evacuation that has not begun.
         forget_waiting(conn, instance_uuid, spared=FORWARD_KINDS)
         instance_queries.start_action(conn, instance_uuid, action)
         instance_queries.finish_action(conn, instance_uuid, action['request_id'])
         slots = kinds(conn, instance_uuid)
-        # If a move waits for a confirm or revert, only a delete can run on the server, and a delete ends the move
-        # itself.
+        # Confirm a waiting move unless an operation runs. This operation is a delete, which ends the move itself.
         moved = None if slots else _confirming(conn, instance_uuid)
         if moved is None:
             return None
@@ -605,7 +602,7 @@ def end(conn: sa.Connection, uuid: str, instance_uuid: str) -> str | None:
 
 
 def end_releases(conn: sa.Connection, host: str) -> int:
-    """Delete the pending releases that a host should do. The host was removed and can't do them any more.
+    """Delete all pending releases of a host: the host was removed, so it can't free what it held of servers.
 
     Return the number of deleted rows.
     """

@@ -45,7 +45,7 @@ class Parts(NamedTuple):
     own: dict[str, int]
 
 
-# --- limits ----------------------------------------------------------------------------------------------------------
+# --- limits of quotas ------------------------------------------------------------------------------------------------
 def limits(conn: Connection, project_id: str | None, user_id: str | None = None) -> Parts:
     """Return the quota limits that are stored for a project and for one of its users. Runs one SQL statement.
 
@@ -148,7 +148,7 @@ def _owner(project_id: str, user_id: str | None) -> tuple[sa.Table, dict[str, st
     return user_quotas, {'project_id': project_id, 'user_id': user_id}
 
 
-# --- usage -----------------------------------------------------------------------------------------------------------
+# --- usage that counts against quotas --------------------------------------------------------------------------------
 def usage(conn: Connection, project_id: str, user_id: str | None = None, besides: Sequence[str] = ()) -> Parts:
     """Return the usage of a project, and of one of its users, in one cell: {instances, cores, ram (MiB)}.
 
