@@ -232,8 +232,7 @@ class Database:
             callback(self.name, 'COMMIT', False)
 
     def after_fork(self) -> None:
-        """Forget the connections that this process inherited by a fork. They aren't closed: the parent still uses them.
-        """
+        """Forget the connections that this process inherited by a fork, but leave them open for the parent process."""
         # Keep the pool: a child process must never close its parent's SQLite connections (howtocorrupt.html §2.6).
         self._inherited.append(self._engine.pool)
         self._engine.dispose(close=False)
