@@ -19,7 +19,7 @@ from kilonova.api.services.server_operations import WORK
 from kilonova.api.wsgi import SERVER, Call, Reply, Route
 from kilonova.errors import Invalid
 
-# --- rules -----------------------------------------------------------------------------------------------------------
+# --- policy rules ----------------------------------------------------------------------------------------------------
 INDEX, SHOW, CREATE, UPDATE, SWAP, DELETE = (
     f'{PREFIX}os-volumes-attachments:{verb}' for verb in ('index', 'show', 'create', 'update', 'swap', 'delete')
 )
@@ -102,7 +102,7 @@ def _body(call: Call, row: Mapping[str, Any], kind: str = LISTED) -> dict[str, A
     return FIELDS.render(row, None, call.version, kind)
 
 
-# --- handlers --------------------------------------------------------------------------------------------------------
+# --- handlers of requests --------------------------------------------------------------------------------------------
 def index(call: Call) -> dict[str, Any]:
     """List the volumes of a server, oldest attachment first (``GET /servers/{server_id}/os-volume_attachments``)."""
     first = call.offset()
@@ -176,7 +176,7 @@ def delete(call: Call) -> None:
     volumes.detach(call.backend, call.ctxt, call.server, call.path['volume_id'])
 
 
-# --- routes ----------------------------------------------------------------------------------------------------------
+# --- routes of the handlers ------------------------------------------------------------------------------------------
 _ALL, _ONE = f'{SERVER}/os-volume_attachments', f'{SERVER}/os-volume_attachments/{{volume_id}}'
 ROUTES = (
     Route('GET', _ALL, index, INDEX, query=QUERY, server=WORK),
