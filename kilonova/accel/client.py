@@ -198,8 +198,7 @@ class AcceleratorClient:
             if self._adapter.get_endpoint():
                 return
         except (ks_exceptions.MissingAuthPlugin, ks_exceptions.EndpointNotFound):
-            # No account is configured with which the catalog can be read, or the catalog has no endpoint of the
-            # accelerator service.
+            # No account is configured to read the catalog, or the catalog has no endpoint of Cyborg.
             pass
         except ks_exceptions.ClientException as error:
             raise errors.Unanswered(who=WHO, reason=str(error) or type(error).__name__) from error
@@ -209,7 +208,7 @@ class AcceleratorClient:
         headers = {'OpenStack-API-Version': f'accelerator {MICROVERSION}'}
         token = getattr(ctxt, 'auth_token', None)
         if token:
-            # Only the token is the user's. The endpoint may still be read from the service's own catalog.
+            # Send the token of the user, but find the endpoint in the catalog with the account of this service.
             headers['X-Auth-Token'] = token
             kwargs['authenticated'] = False
         attempts = session.READ_ATTEMPTS if method == 'GET' else 1

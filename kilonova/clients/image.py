@@ -163,8 +163,7 @@ class ImageClient:
         if status in SENDING:
             raise errors.Unanswered(who='The image service', reason=f'image {image_id} is still {status}')
         file.seek(0)
-        # The data is sent only once, because the library can't send a file again from its start. The flow repeats the
-        # upload.
+        # Send the data only once, because the library can't reread a file. The operation repeats a failed upload.
         response = self._request(
             'PUT',
             f'/v2/images/{image_id}/file',
@@ -254,14 +253,17 @@ class ImageClient:
         token = getattr(ctxt, 'auth_token', None)
         headers = dict(headers or {})
         if token:
-            # Only the token is the user's. The endpoint may still be read from the service's own catalog.
+            # Send the token of the user, but find the endpoint in the catalog with the account of this service.
             headers['X-Auth-Token'] = token
             kwargs['authenticated'] = False
         return session.send(self._adapter, 'The image service', method, path, headers=headers, **kwargs)
 
 
 class _Watched:
-    """A file that is read from its start, with a call of ``check`` before each read. ``len`` is the file's size."""
+    """A file that is uploaded in pieces. ``check()`` is called before each piece, and may end the upload by an error.
+
+    ``len`` is the size of the file in bytes.
+    """
 
     def __init__(self, file: IO[bytes], check: Callable[[], None]) -> None:
         self._file, self._check = file, check

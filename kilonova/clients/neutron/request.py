@@ -90,8 +90,8 @@ class NeutronRequests:
         while asked is not None:
             answer = body_of(self._send('GET', f'{path}?{asked}' if asked else path, ctxt=ctxt), ctxt)
             yield from answer[name]
-            # Neutron returns these links only if it limits the size of pages. Only the query of a link is used, because
-            # its host may be an address that clients can't reach.
+            # Neutron returns links to further pages only if it limits the size of pages.
+            # Only the query of a link is used, because its host may be an address that clients can't reach.
             following = [link['href'] for link in answer.get(f'{name}_links', ()) if link['rel'] == 'next']
             asked = urlsplit(following[0]).query if following else None
 
@@ -106,7 +106,7 @@ class NeutronRequests:
     ) -> requests.Response:
         headers, token = dict(headers), getattr(ctxt, 'auth_token', None)
         if token:
-            # Only the token is the user's. The endpoint may still be read from the service's own catalog.
+            # Send the token of the user, but find the endpoint in the catalog with the account of this service.
             headers['X-Auth-Token'] = token
             kwargs['authenticated'] = False
         attempts = session.READ_ATTEMPTS if method == 'GET' else 1
