@@ -99,7 +99,7 @@ class VolumeForbidden(errors.Forbidden):
 class VolumeAccountRefused(errors.Unavailable):
     """The account of [cinder] lacks a role. The account needs the roles admin and service."""
 
-    msg_fmt = 'The volume service refuses the account of [cinder]: %(detail)s'
+    msg_fmt = 'The volume service refuses the account that is configured in [cinder]: %(detail)s'
 
 
 class VolumeBackendFailed(errors.Unavailable):

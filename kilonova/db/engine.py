@@ -99,8 +99,8 @@ class PoolOptions:
 class Database:
     """One database, with its connection pool and its transactions.
 
-    ``name`` is 'api', 'main', 'cell0' or the name of a cell, and is passed to listeners of statements. ``cell`` is the
-    cell mapping (``queries.cells.CellRecord``) if this is a cell's database, else None.
+    ``name`` is 'api', 'main', 'cell0' or the name of a cell, as functions that were given to ``listen`` receive it.
+    ``cell`` is the cell mapping (``queries.cells.CellRecord``) if this is a cell's database, else None.
     """
 
     def __init__(self, url: str, name: str, options: PoolOptions | None = None) -> None:
@@ -386,7 +386,7 @@ def configure(conf: cfg.ConfigOpts, **changed: Any) -> Databases:
 
 
 def install(databases: Databases | None) -> None:
-    """Set the databases that ``api()``, ``main()`` and ``open()`` of this module use. None removes them."""
+    """Set the databases that the functions ``api``, ``main`` and ``open`` of this module use, or remove them (None)."""
     global _installed  # noqa: PLW0603 - one set of databases a process
     _installed = databases
 

@@ -3,9 +3,9 @@
     connect_args = timeouts.arguments('mysql', 'pymysql', 10.0)       # for sa.create_engine
     timeouts.tell_postgresql(cursor, 10.0)                            # for each new session
 
-The server gets the limit first: it ends a statement that takes too long, and releases the statement's locks. A server
-that hangs (a frozen machine, a stopped process, a lost address) ends nothing, so the client waits a little longer and
-then closes the connection. ``limit`` is in seconds, and 0 means no limit.
+First the server ends a statement that takes longer than the limit, and releases the statement's locks. A server that
+hangs (a frozen machine, a stopped process, a lost address) can't do this, so the client closes the connection a little
+later. ``limit`` is in seconds, and 0 means no limit.
 
 A client that hangs inside a transaction keeps its locks, so that no conductor could take over its operations. So
 PostgreSQL and MariaDB servers also end a transaction that is idle for the time of the limit. MySQL has no such setting.

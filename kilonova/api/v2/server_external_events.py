@@ -147,7 +147,7 @@ def _hand_on(
 ) -> None:
     """Send events to a host in one message.
 
-    A lost message does no harm, because a host that waits for an event also polls from time to time.
+    If the message is lost, the host still learns the result, because a host that waits for an event also polls.
     """
     if backend.compute is None:
         return

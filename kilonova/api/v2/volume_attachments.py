@@ -135,7 +135,7 @@ def create(call: Call) -> Any:
 def swap(call: Call) -> None:
     """Replace a volume of a server by another one (``PUT …/os-volume_attachments/{volume_id}``, until 2.84).
 
-    Cinder sends this request.
+    Cinder sends this request while it moves a volume to another storage back end.
     """
     asked = call.body['volumeAttachment']['volumeId']
     volumes.swap(call.backend, call.ctxt, call.server, call.path['volume_id'], asked)

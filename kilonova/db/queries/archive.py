@@ -59,7 +59,7 @@ OF_SERVERS = (
 
 
 def of_cells(moved: Mapping[str, int]) -> int:
-    """Return how many of the moved rows were in a cell's database. ``max_rows`` limits only this number."""
+    """Return the number of the moved rows that were in a cell's database. ``max_rows`` limits only these rows."""
     return sum(count for name, count in moved.items() if not name.startswith(API))
 
 

@@ -132,7 +132,7 @@ def cell(conn: Connection) -> dict[str, list[dict[str, Any]]]:
 
 
 def marks(conn: Connection, keys: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Return {server: {key: value}} with the system metadata that have these ``keys``. Other servers are left out."""
+    """Return {server: {key: value}} with the system metadata that have one of ``keys``, for servers that have any."""
     found: dict[str, dict[str, str]] = defaultdict(dict)
     for uuid, key, value in conn.execute(_MARKS, {'keys': list(keys)}):
         found[uuid][key] = value

@@ -81,10 +81,12 @@ class SaveWrite(Written):
         event: An event of the action, {event, result, host, start_time, finish_time, details, traceback}.
         fault: A fault, {code, message, details, host}.
         message: The message of the action; 'Error' marks a failed action.
-        end: True if this save writes the server's end state, so that the operation row is deleted with it.
-        undo: True if the step is undone. Such a save is written only during the same attempt. If the server's state has
-            changed since, for example to ``deleting``, the state is left unchanged.
-        undone: The reason why the host undid its work under this key. A later call with the key is refused with it.
+        end: True if this save writes the server's end state. Then the operation row is deleted in the same transaction.
+        undo: True if the host has undone the step. Such a save is written only while the operation is at the same
+            attempt. It does not change the server's state if another request has set the state since, for example to
+            ``deleting``.
+        undone: The reason why the host undid its work under this key. Later calls with this key are refused with this
+            reason.
         mark: A number that distinguishes several saves under one key that have no event and no transition.
     """
 
@@ -110,8 +112,7 @@ def make_key(operation: str, position: int, step: str, attempt: int) -> str:
     return f'{operation}/{position}.{step}/{attempt}'
 
 
-# Conditions that are true if the operation row is at the position and attempt of a step key.
-# ``_parts`` returns the parameters for these conditions.
+# Conditions on an operation row: its position and attempt are those of a step key (parameters: see ``_parts``).
 _AT = (
     operations.c.uuid == sa.bindparam('of_operation'),
     operations.c.position == sa.bindparam('of_position'),
@@ -132,9 +133,9 @@ def _parts(key: str) -> dict[str, Any]:
 
 _HELD = ('claimed', 'allocated')
 _BESIDE_RELEASES = ('release', 'delete')
-# If a host has undone its work for a step key, the column ``written`` contains this text and then the reason.
+# After a host has undone its work on a step, the column ``written`` has this text, followed by the reason.
 _UNDONE = ':undone:'
-# Number of characters of the reason that are stored.
+# Maximum length of such a reason in the column ``written``. A longer reason is shortened.
 _REASON = 1000
 
 _RELEASES = sa.alias(operations)
@@ -325,7 +326,7 @@ def save(db: engine.Database, request: SaveWrite) -> dict[str, Any]:
     uuid, key = request.instance_uuid, request.key
     with db.write() as conn:
         if request.end and key:
-            # No operation can wait for this one to end, because only cancelled operations have such followers.
+            # Nothing waits for the end of this operation: another one can wait only for a cancelled operation.
             if not conn.execute(_END, _parts(key)).rowcount:
                 _write_usage_again(conn, request.usage)
                 return _ended_before(conn, request, key)

@@ -74,9 +74,10 @@ def prune(connection: sa.Connection, before: dt.datetime, keep: int) -> int:
 
 
 def told(body: Any) -> Any:
-    """Return the body of a scheduler decision with one dict for each host.
+    """Return the body of a scheduler decision in a form that is easy to read: one dict for each host.
 
-    Bodies are stored with hosts in columns: {name: [value for each host]} becomes [{name: value of one host}, …].
+    The database stores one list for each name, {name: [value of each host]}. The result is [{name: value of one host},
+    …].
     """
     if not body:
         return body

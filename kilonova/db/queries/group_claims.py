@@ -31,8 +31,8 @@ def claim(
 ) -> dict[str, Any]:
     """Claim a host for a server of a ``group`` {uuid, host}, if the group's policy allows the host.
 
-    This runs ``claims.claim`` while the group is locked. Raises GroupPolicyViolated if the policy doesn't allow the
-    host. A group that was deleted, or whose policy is a soft one, allows every host.
+    The group is locked in the API database until ``claims.claim`` has written the claim. Raises GroupPolicyViolated if
+    the policy doesn't allow the host. A group that was deleted, or that has a soft policy, allows every host.
     """
     with api_db.write() as conn:
         found = instance_groups.locked(conn, group['uuid'])

@@ -311,10 +311,10 @@ def drop_lease(db: engine.Database, owner: str) -> None:
 
 
 def own(conn: sa.Connection, uuid: str, owner: str) -> None:
-    """Take ownership of an operation row in a cell for the owner of the row's copy in the API database.
+    """Make ``owner`` the owner of an operation row in a cell, if the row has no owner with a valid lease.
 
-    This is needed when the transfer of an operation to a cell is repeated. A row of another owner with a valid lease is
-    left unchanged.
+    The operation of a new server is first in the API database. Its owner there copies it to the server's cell. If the
+    copy was written before and is only repeated, this call gives the existing row the same owner.
     """
     living = _living()
     conn.execute(

@@ -246,7 +246,8 @@ def accept(
 
     Everything is written in one transaction. ``migration`` is (uuid of a migration, status that it must have, status to
     give it). If two requests want to change the same migration, one of them gets InstanceBusy (HTTP 409). If ``finish``
-    is True, the action is finished at once (resetState). ``write(conn)`` writes more rows in the transaction.
+    is True, the action is written as finished, because nothing more is to be done (resetState). ``write(conn)`` may
+    write more rows in the transaction.
 
     Raises:
         InstanceInvalidState: The server's state does not allow the event.
@@ -497,8 +498,8 @@ def reset_state(
 def forget_waiting(conn: sa.Connection, instance_uuid: str, spared: Sequence[str] = ()) -> None:
     """Delete the operation that waits for a server's running one to end, unless its kind is one of ``spared``.
 
-    The caller accepts a request that replaces the waiting one. The action of a deleted evacuation is finished as
-    failed.
+    The caller accepts a new request in place of the waiting operation. If the waiting operation is an evacuation, its
+    action is finished as failed.
     """
     waiting = conn.execute(
         sa.select(operations.c.id, operations.c.kind, operations.c.request_id).where(
@@ -593,9 +594,9 @@ def get(conn: sa.Connection, uuid: str) -> OperationRow | None:
 
 
 def end(conn: sa.Connection, uuid: str, instance_uuid: str) -> str | None:
-    """Delete an operation row, whichever conductor owns it, and let the row run that waited for it.
+    """Delete an operation row, whichever conductor owns it. If another operation waited for its end, let that one run.
 
-    Return the uuid of the row that waited, so that a conductor can be woken for it, or None if no row waited.
+    Return the uuid of the operation that waited, so that a conductor can be woken for it, or None if none waited.
     """
     conn.execute(operations.delete().where(operations.c.uuid == uuid))
     return promote(conn, instance_uuid)
@@ -610,9 +611,9 @@ def end_releases(conn: sa.Connection, host: str) -> int:
 
 
 def promote(conn: sa.Connection, instance_uuid: str) -> str | None:
-    """Let the operation run that waited for a server's deleted row. The caller wakes a conductor for it.
+    """Let the operation run that has waited for a server's other operation, whose row is now deleted.
 
-    Return the uuid of this operation, or None if no operation waits.
+    Return the uuid of this operation, for which the caller wakes a conductor, or None if no operation waits.
     """
     waiting = conn.execute(
         sa.select(operations.c.uuid).where(operations.c.instance_uuid == instance_uuid, operations.c.slot == WAIT)

@@ -81,7 +81,7 @@ class Filters:
         changed: (since, before), the limits of updated_at in naive UTC.
         tags: Tags of which the server must have all.
         tags_any: Tags of which the server must have at least one.
-        not_tags: Tags of which the server must not have all.
+        not_tags: Tags of which the server must lack at least one.
         not_tags_any: Tags of which the server must have none.
         nothing: True if the list is empty in any case.
     """
@@ -256,7 +256,8 @@ def _after(order: Sequence[tuple[str, str]], marker: Mapping[str, Any]) -> Any:
 def _beyond(column: sa.ColumnElement[Any], value: Any, down: bool) -> Any:
     """Return the SQL condition that a column comes after a value. ``down`` means descending order.
 
-    NULL is less than all values, and false is less than true. Not every database can compare booleans.
+    NULL is less than all values, and false is less than true. Booleans are compared only by ``=``, because not every
+    database has an order of booleans.
     """
     if isinstance(value, bool):
         further = column == sa.literal(not down) if value == down else sa.false()

@@ -48,7 +48,7 @@ _AGES = sa.select(services.c.id, _AGE.label('age')).where(_FEW)
 _REPORT = sa.update(services).values(
     report_count=services.c.report_count + 1, last_seen_up=db_utcnow(), updated_at=services.c.updated_at
 )
-# Maximum number of rows in one statement.
+# Maximum number of services in one statement of ``report_together``.
 _TOGETHER = 1000
 _HEARD = _COMPUTES.where(services.c.host == sa.bindparam('name'))
 

@@ -212,7 +212,7 @@ def _hints(row: Row, viewer: ServerView) -> dict[str, Any]:
 
 
 def _attribute(read: Callable[[Row, ServerView], Any]) -> Callable[[Row, ServerView], Any]:
-    """Return a reader that hides a field unless the caller passes the rule EXTENDED_ATTRIBUTES."""
+    """Wrap the reader of a field, so that the field is absent unless the rule EXTENDED_ATTRIBUTES allows it."""
     return lambda row, viewer: read(row, viewer) if viewer.allows(EXTENDED_ATTRIBUTES, row) else ABSENT
 
 
