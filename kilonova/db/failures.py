@@ -217,7 +217,7 @@ def pause(number: int) -> float:
 def before_repeating(function: Callable[..., object], number: int, error: exc.DBAPIError) -> None:
     """Wait before ``function`` is called again after a retriable error.
 
-    If the error was a lost connection, ``repeated()`` returns True from this moment on.
+    If the connection was lost, also make ``repeated()`` return True while ``function`` runs again.
     """
     LOG.debug('Retrying %s after a database error: %s', getattr(function, '__name__', function), error.orig)
     if error.connection_invalidated:

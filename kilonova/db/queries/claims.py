@@ -64,7 +64,8 @@ class Written:
 class ClaimWrite(Written):
     """A request to claim resources for a server on a host.
 
-    ``group`` is a dict {uuid, host} for the server's group, or None (see ``group_claims``).
+    ``group`` is None, or a dict with the ``uuid`` of the server's group and the ``host`` that is claimed. In this case
+    the policy of the group is checked (see ``group_claims``).
     """
 
     key: str
@@ -190,9 +191,8 @@ def was_moved(conn: sa.Connection, key: str, event: str) -> bool:
 def check(conn: sa.Connection, key: str, undo: bool = False, host: str | None = None) -> None:
     """Check that an operation is still at the step and attempt of this key, before the host begins to work on it.
 
-    This is for work that checks the key only once, at its beginning. If ``undo`` is True, the host is to undo the step.
-    Then the operation row must say that this step of this attempt is being undone, or must be a pending release (a task
-    to free later what a host holds of a server).
+    If ``undo`` is True, the host is to undo the step. Then the operation row must say that this step of this attempt is
+    being undone, or must be a pending release (a task to free later what a host holds of a server).
 
     Raises:
         KeyGone: The row is deleted, cancelled, being undone, or at another step or attempt.
@@ -375,9 +375,9 @@ def _ended_before(conn: sa.Connection, request: SaveWrite, key: str) -> dict[str
 
 
 def _move(conn: sa.Connection, request: Written, lenient: bool = False) -> None:
-    """Update the server's row by a transition, or by a plain compare-and-swap on ``expect``.
+    """Change the server's row: its state by the event ``transition``, or only columns. ``expect`` must be true.
 
-    Raises Conflict if the server's state or columns do not allow the update, unless ``lenient`` is True.
+    Raises Conflict if the server's state or columns do not allow the change, unless ``lenient`` is True.
     """
     uuid, values, event = request.instance_uuid, _columns(request.values), request.transition
     if event:

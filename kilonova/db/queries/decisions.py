@@ -35,7 +35,8 @@ def add(connection: sa.Connection, rows: Sequence[Row]) -> None:
 def find(connection: sa.Connection, which: str) -> list[Row]:
     """Return the decisions about a server or of a request, oldest first. Runs one SQL statement.
 
-    ``which`` is the server's uuid or the request's id. Each row has its ``body`` in the form that ``told`` returns.
+    ``which`` is the server's uuid or the request's id. The ``body`` of each row has one dict for each host (see
+    ``told``).
     """
     found = many(
         connection.execute(

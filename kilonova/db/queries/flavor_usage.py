@@ -135,7 +135,10 @@ def image_columns() -> list[Any]:
 
 
 def image_of(row: Mapping[str, Any]) -> dict[str, str]:
-    """Return {property: value} for the IMAGE_PROPERTIES of a server's image, from a row with ``image_columns``."""
+    """Return {property: value} for a server's image properties that count for quotas.
+
+    ``row`` is a result row with the columns that ``image_columns`` returned.
+    """
     return {name: str(row[f'image_{name}']) for name in IMAGE_PROPERTIES if row[f'image_{name}'] is not None}
 
 

@@ -29,7 +29,7 @@ def claim(
     request: claims.ClaimWrite,
     group: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Claim a host for a server of a ``group`` {uuid, host}, if the group's policy allows the host.
+    """Claim ``group['host']`` for a server of the group ``group['uuid']``, if the group's policy allows the host.
 
     The group is locked in the API database until ``claims.claim`` has written the claim. Raises GroupPolicyViolated if
     the policy doesn't allow the host. A group that was deleted, or that has a soft policy, allows every host.

@@ -178,7 +178,7 @@ def of_server(conn: Connection, uuid: str) -> list[str]:
     )
 
 
-# --- hosts of members ------------------------------------------------------------------------------------------------
+# --- hosts of the members of server groups ---------------------------------------------------------------------------
 def cells_of_members(conn: Connection, uuid: str) -> tuple[Row, dict[str, int | None]] | None:
     """Return (server group without its members, {member: id of its cell}).
 

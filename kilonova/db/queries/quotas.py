@@ -31,7 +31,7 @@ operations = cell_models.Operation.__table__
 
 # The only quota class whose limits are enforced. Its limits apply to all projects.
 DEFAULT_CLASS = 'default'
-# Parameters for the project and the user. Each create uses the statements, so they are built only once.
+# Parameters of the statements below. Each create runs these statements, so they are built only once.
 _PROJECT, _USER = sa.bindparam('project_id', type_=sa.String), sa.bindparam('user_id', type_=sa.String)
 _BESIDES: sa.BindParameter[list[str]] = sa.bindparam('besides', expanding=True)
 # {resource that servers use: column with the amount}. None means that each server counts as one.

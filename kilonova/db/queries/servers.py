@@ -453,8 +453,8 @@ def _one(deleted: bool) -> Any:
 def _plain(row: sa.RowMapping) -> dict[str, Any]:
     """Return a server's row with its flavor as a dict.
 
-    A text that cannot be read is logged and counts as empty. If it is the flavor's text, the flavor has only the sizes
-    of the row.
+    A text that cannot be read is logged and counts as empty. If the flavor's text cannot be read, the flavor only has
+    the sizes (vCPUs, memory, disks) from the row's own columns.
     """
     found = dict(row)
     text = found.pop('extra_flavor')
