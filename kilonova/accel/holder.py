@@ -24,40 +24,50 @@ def for_ports(uuid: str) -> dict[str, str]:
 
 
 def has_ports(uuid: str, metadata: Mapping[str, str]) -> bool:
-    """Return whether the server was created with ports that are accelerators. Such a server never moves."""
+    """Return whether the server was created with ports that are accelerators. Such a server can't be moved."""
     return metadata.get(BOUND_TO) == uuid
 
 
 def of(uuid: str, metadata: Mapping[str, str]) -> str:
-    """Return the uuid to which the accelerator requests of the present guest are bound."""
+    """Return the uuid to which the accelerator requests that the server's guest uses now are bound."""
     return metadata.get(BOUND_TO) or uuid
 
 
 def before(uuid: str, metadata: Mapping[str, str]) -> str:
-    """Return the uuid to which the server's requests were bound before its unconfirmed move."""
+    """Return the uuid of the server's accelerator requests on the source host of an unconfirmed move."""
     return metadata.get(BEFORE) or uuid
 
 
 def moved(metadata: Mapping[str, str], migration_uuid: str) -> dict[str, str | None]:
-    """Return the metadata changes for a move that has reached its destination and must be confirmed or reverted."""
+    """Return the changes of system metadata when a move has reached its destination and waits for a confirm or revert.
+
+    The server's requests are now those that are bound to the migration's uuid. The earlier uuid is kept for a revert.
+    """
     return {BOUND_TO: migration_uuid, BEFORE: metadata.get(BOUND_TO)}
 
 
 def came(migration_uuid: str) -> dict[str, str | None]:
-    """Return the metadata changes for a move without a confirmation: a live migration or an evacuation."""
+    """Return the changes of system metadata when a live migration or evacuation is complete.
+
+    The server's requests are now those that are bound to the migration's uuid. No earlier uuid is kept, because such a
+    move is never reverted.
+    """
     return {BOUND_TO: migration_uuid, BEFORE: None}
 
 
 def its_own(metadata: Mapping[str, str]) -> dict[str, str | None]:
-    """Return the metadata changes for a server without accelerator requests that got some without a move."""
+    """Return the changes of system metadata when a server gets its first accelerator requests without a move.
+
+    These requests are bound to the server's own uuid, so an entry from an earlier move is deleted.
+    """
     return {BOUND_TO: None} if BOUND_TO in metadata else {}
 
 
 def confirmed() -> dict[str, str | None]:
-    """Return the metadata changes for a move that is confirmed."""
+    """Return the changes of system metadata when a move is confirmed: the uuid for a revert is deleted."""
     return {BEFORE: None}
 
 
 def reverted(metadata: Mapping[str, str]) -> dict[str, str | None]:
-    """Return the metadata changes for a move that is reverted."""
+    """Return the changes of system metadata when a move is reverted: the earlier uuid is used again."""
     return {BOUND_TO: metadata.get(BEFORE), BEFORE: None}

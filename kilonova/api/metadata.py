@@ -164,7 +164,7 @@ class MetadataService:
             )
             raise MetadataError(HTTPStatus.FORBIDDEN, 'Invalid proxy request signature.')
         known = self._remembered(uuid) or self._read(uuid)
-        # Refuse a request that names another project than the server's, although the proxy does not sign the project.
+        # The project is checked in addition to the signature, which covers only the server's uuid.
         if known is None or known.project_id != project:
             raise MetadataError(HTTPStatus.NOT_FOUND)
         return known

@@ -115,7 +115,7 @@ def _media_types(version_id: str) -> list[dict[str, str]]:
 
 
 def is_document(method: str, path: str) -> bool:
-    """Return whether a request asks for the document of a version. A path of a version and a project does, too."""
+    """Return whether a request asks for the document of an API version, as GET /v2.1 and GET /v2.1/<project> do."""
     return method in ('GET', 'HEAD') and _DOCUMENT_PATH.fullmatch(path) is not None
 
 

@@ -14,8 +14,7 @@ from kilonova import errors
 
 Found = dict[str, Any]
 
-# Maximum number of characters of a query that can't be divided. Apache and nginx accept request lines of some 8,190
-# characters by default.
+# Maximum length of a query that can't be divided. Apache and nginx accept request lines of some 8,190 characters.
 MOST = 7500
 
 

@@ -80,7 +80,7 @@ def _held(placement: PlacementClient, root: str) -> ProvidersHeld | None:
 
 
 def shown(consumers: dict[str, dict[str, int]]) -> str:
-    """Return a text with the consumers of a provider and the amounts of each. It names at most NAMED consumers."""
+    """Return a text that names at most NAMED consumers of a provider, with the amounts of resources that each holds."""
     named = [f'{consumer} ({amounts(held)})' for consumer, held in sorted(consumers.items())[:NAMED]]
     more = len(consumers) - len(named)
     return ', '.join(named) + (f' and {more} more' if more else '')

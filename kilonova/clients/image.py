@@ -252,7 +252,10 @@ class ImageClient(session.RestClient):
 
 
 class _Watched:
-    """A file that is read from its start, with a call of ``check`` before each read. ``len`` is the file's size."""
+    """A file that is uploaded in pieces. ``check()`` is called before each piece, and may end the upload by an error.
+
+    ``len`` is the size of the file in bytes.
+    """
 
     def __init__(self, file: IO[bytes], check: Callable[[], None]) -> None:
         self._file, self._check = file, check

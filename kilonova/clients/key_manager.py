@@ -20,8 +20,8 @@ from kilonova import concurrency, errors
 # The id of the fixed key. All services that share a fixed key with Cinder use this id.
 FIXED = '00000000-0000-0000-0000-000000000000'
 _MOST_TEXT = 300
-# Maximum number of seconds for reading a key. The library itself waits without a limit. Meanwhile the caller holds the
-# server's lock on the host, and a delete of the server has to wait for the lock.
+# Maximum number of seconds to read a key. The library itself would wait without a limit.
+# Meanwhile the host holds the lock of the server, so that even a delete of the server must wait.
 ANSWER = 30.0
 
 

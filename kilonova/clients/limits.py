@@ -51,17 +51,15 @@ class LimitsClient:
         except _SILENCE as error:
             raise errors.Unanswered(who='Keystone', reason=str(error)) from error
         except (ValueError, cfg.Error) as error:
-            # The library raises these errors if the section [oslo_limit] is wrong. Users can't correct it, so it is
-            # logged.
+            # These errors mean that [oslo_limit] is wrong. Only operators can correct this, so log the error.
             LOG.error('Unified limits cannot be read: %s', error)
             raise errors.Unanswered(who='Keystone', reason=f'[oslo_limit]: {error}') from error
         return registered, own
 
     def _made(self) -> Any:
         if self._enforcer is None:
-            # The constructor sends requests to Keystone. It is called without a lock, because all threads would wait
-            # one after the other if Keystone hangs. If several threads create an enforcer at the same time, the last
-            # one is kept.
+            # No lock is used: the constructor asks Keystone, and if Keystone hung, all threads would wait for the lock.
+            # If several threads create an enforcer at the same time, the last one is kept.
             enforcer = oslo_limit.Enforcer(_no_usage, cache=False)
             session.bound(enforcer.connection.session)
             self._enforcer = enforcer
@@ -69,5 +67,5 @@ class LimitsClient:
 
 
 def _no_usage(project_id: str | None, names: Iterable[str]) -> dict[str, int]:
-    """Return no usage. The library requires this function, but callers that read limits count the usage themselves."""
+    """Return no usage at all. oslo.limit requires such a function, but it is only used to read limits here."""
     return {}

@@ -30,8 +30,8 @@ LOG = logging.getLogger(__name__)
 
 MICROVERSION = '1.36'
 CONCURRENT_UPDATE = 'placement.concurrent_update'
-# Number of attempts after a 409 for an outdated generation; each attempt uses the new generation. Placement itself has
-# tried ten times before it answers 409.
+# Number of attempts to write, if each fails with 409 because another client has changed the generation.
+# Placement itself has then tried ten times.
 WRITE_ATTEMPTS = 4
 CONFLICT_PAUSE = 0.05
 
@@ -65,7 +65,11 @@ def is_generation_conflict(error: errors.PlacementConflict) -> bool:
 
 
 def is_consumer_conflict(error: errors.PlacementConflict) -> bool:
-    """Return whether the consumer's allocation is not the one that was read, or exists although none was expected."""
+    """Return whether another client has changed the consumer's allocations.
+
+    That is the case if they are not the allocations that the caller has read, or exist although the caller expected
+    none.
+    """
     return is_generation_conflict(error) and 'consumer generation conflict' in error.message
 
 

@@ -1,8 +1,8 @@
 """Compare a compute's provider tree in Placement with the tree that the host reports, and write the differences.
 
-``PlacementClient.sync_compute`` uses it. The tree that was read last is cached. An allocation also changes the
-generation of a provider. So without ``refresh`` a changed generation is no reason to read the inventory and traits of a
-provider again.
+``PlacementClient.sync_compute`` calls this module. The tree from the last call is cached. A changed generation of a
+provider does not make the cache invalid, because each new allocation changes the generation, too. Only with ``refresh``
+are inventories and traits of such a provider read again.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ LOG = logging.getLogger(__name__)
 STATUS_DISABLED = 'COMPUTE_STATUS_DISABLED'
 MANAGED_PCI = 'COMPUTE_MANAGED_PCI_DEVICE'
 OWNER = 'OWNER_NOVA'
-# Prefixes of standard traits that this service may remove from a compute's root provider. Traits without these prefixes
-# were added by an operator.
+# This service removes only standard traits with these prefixes from a compute's root provider.
+# Standard traits with other prefixes were added by an operator, and are kept.
 OWNED_PREFIXES = ('COMPUTE_', 'HW_CPU_', 'OWNER_')
 INVENTORY_DEFAULTS = {'reserved': 0, 'min_unit': 1, 'max_unit': 2147483647, 'step_size': 1, 'allocation_ratio': 1.0}
 SYNC_ATTEMPTS = 4
@@ -161,7 +161,7 @@ class Trees:
         managed = {name for name, provider in tree.items() if MANAGED_PCI in provider.traits}
         if not has_pci and managed:
             raise PciReportingTurnedOff(nodename=nodename, name=min(managed))
-        # Providers of cards with mediated devices are managed by this service, too.
+        # Providers of cards with mediated devices were created by this service, too, so it may change and delete them.
         managed |= {
             name for name, provider in tree.items() if OWNER in provider.traits and provider.parent == root_uuid
         }
@@ -221,8 +221,7 @@ def _ensure(
 def _set_inventory(
     client: PlacementRequests, provider: PlacementProvider, inventory: dict[str, dict[str, Any]]
 ) -> None:
-    # Fields that the host does not report keep Placement's value (for example an operator's ``reserved``), or else get
-    # Placement's default.
+    # A field that the host does not report (such as ``reserved``) keeps its value in Placement, or gets the default.
     wanted = {
         name: {**INVENTORY_DEFAULTS, **provider.inventory.get(name, {}), **given} for name, given in inventory.items()
     }

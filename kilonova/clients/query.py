@@ -77,8 +77,7 @@ def ask(pairs: Pairs, get: Callable[[str], T], merge: Callable[[T, T, bool], T])
         return get(encode(pairs))
     one, other, either = found
     if not either:
-        # If an object must be in each of the two responses, the limit is not sent: the object may be at any position of
-        # a response.
+        # Without a limit, because a limited response could lack an object that the other response contains.
         one, other = ([pair for pair in half if pair[0] != 'limit'] for half in (one, other))
     return merge(ask(one, get, merge), ask(other, get, merge), either)
 

@@ -34,8 +34,8 @@ RETRY_PAUSE = 0.15
 CONNECT_TIMEOUT = 5.0
 # Number of idle connections that are kept for each service. A daemon rarely sends more requests at the same time.
 POOL_SIZE = 64
-# Maximum number of bytes of a response after decompression. The largest normal responses have a few megabytes: 1,000
-# allocation candidates of hosts with many devices.
+# Maximum size of a response in bytes, after decompression.
+# Even 1,000 allocation candidates of hosts with many devices need only a few megabytes.
 MOST = 128 << 20
 
 
@@ -44,10 +44,9 @@ class AnswerTooLong(requests.RequestException):
 
 
 class _Pool(requests.adapters.HTTPAdapter):
-    """The connections to a service. Each response has a maximum size, unless it is a stream.
+    """The connections to a service. A response may have at most MOST bytes, unless the caller reads it as a stream.
 
-    If a connection isn't accepted within CONNECT_TIMEOUT, the request fails, because the connection would never be
-    accepted later.
+    A request fails if the service does not accept its connection within CONNECT_TIMEOUT seconds.
     """
 
     def send(
@@ -68,9 +67,9 @@ class _Pool(requests.adapters.HTTPAdapter):
 
 
 class _Bounded:
-    """The body of a response, limited to MOST bytes when the library ``requests`` reads it with ``stream``.
+    """A urllib3 response whose body may have at most MOST bytes, otherwise ``stream`` raises AnswerTooLong.
 
-    All other attributes are those of the urllib3 response.
+    The library ``requests`` reads all bodies by ``stream``. All other attributes are those of the urllib3 response.
     """
 
     def __init__(self, raw: Any) -> None:

@@ -122,8 +122,7 @@ class Vendordata:
         with answer:
             if answer.status_code not in (200, 201):
                 raise ValueError(f'it answered with HTTP status {answer.status_code}')
-            # The total time is limited, because a service could otherwise prolong its response by sending a byte now
-            # and then.
+            # Limit the total time: a service that sends a byte now and then would never exceed the timeout of one read.
             end, text = time.monotonic() + sum(times), b''
             for block in answer.iter_content(_BLOCK):
                 text += block

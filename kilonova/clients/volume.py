@@ -36,15 +36,14 @@ from kilonova.clients import session
 from kilonova.context import RequestContext
 
 WHO = 'The volume service'
-# MICROVERSION: the first in which an attachment can be completed. REIMAGE_SINCE: the first in which a volume's content
-# can be replaced by an image.
+# MICROVERSION: the first microversion in which an attachment can be completed.
+# REIMAGE_SINCE: the first microversion in which a volume's content can be replaced by an image.
 MICROVERSION, REIMAGE_SINCE = '3.44', '3.68'
 
 
 # Status of an attachment that is connected to no host.
 RESERVED = 'reserved'
-# Metadata keys: the id of the server for which a volume was created, and the id of the image for which a snapshot was
-# created.
+# Metadata key of a volume, with the id of its server, and of a snapshot, with the id of the image it was made for.
 MADE_FOR, MADE_FOR_IMAGE = 'kilonova_server', 'kilonova_image'
 
 
@@ -100,7 +99,7 @@ class VolumeForbidden(errors.Forbidden):
 class VolumeAccountRefused(errors.Unavailable):
     """The account of [cinder] lacks a role. The account needs the roles admin and service."""
 
-    msg_fmt = 'The volume service refuses the account of [cinder]: %(detail)s'
+    msg_fmt = 'The volume service refuses the account that is configured in [cinder]: %(detail)s'
 
 
 class VolumeBackendFailed(errors.Unavailable):
@@ -137,9 +136,9 @@ class Volume:
     # Properties of the image from which the volume was created.
     image_metadata: Mapping[str, str] = field(default_factory=dict)
     snapshot_id: str | None = None
-    # State of a migration to another back end, such as starting, migrating or completing. The target volume of a
-    # migration has 'target:' and the id of the migrating volume. The states success and error remain after a migration
-    # has ended. Only the service can read this field.
+    # State of the volume's migration to another back end: starting, migrating, completing, success, error and others.
+    # The target volume of a migration has 'target:' and the id of the migrating volume.
+    # Only the service can read this field. The states success and error remain after the migration.
     migration: str | None = None
     attachments: tuple[AttachedTo, ...] = ()
     description: str | None = None
@@ -232,8 +231,8 @@ class Attachment:
     volume_id: str
     server_id: str | None
     status: str
-    # driver_volume_type, and further keys that depend on the type. Empty until the host's connector is known. May
-    # contain passwords.
+    # Has driver_volume_type and further keys, which depend on this type. It may contain passwords.
+    # It is empty until Cinder knows the connector of the host.
     connection: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -277,8 +276,7 @@ class _Attachments(_Requests):
     def attachments_of_servers(self) -> list[Attachment]:
         """Return the attachments of all servers of all projects."""
         found: list[Attachment] = []
-        # Cinder limits the size of a list but does not say whether the list is complete, so pages are read until one is
-        # empty.
+        # Read pages until one is empty, because Cinder does not say whether a list is complete.
         while page := self._attachments([('marker', found[-1].id)] if found else []):
             found += page
         return [attachment for attachment in found if attachment.server_id]
@@ -503,8 +501,7 @@ class VolumeClient(_Attachments):
         wanted = {MADE_FOR: server_id}
         asked = urlencode([('all_tenants', '1'), ('metadata', repr(wanted))])
         answer = _answer(self._send('GET', f'/volumes/detail?{asked}'), None)
-        # The metadata are compared here again, because these volumes will be deleted, and Cinder may interpret the
-        # query in another way.
+        # Compare the metadata again: these volumes will be deleted, and Cinder may have read the query differently.
         return [body['id'] for body in answer['volumes'] if wanted.items() <= body['metadata'].items()]
 
     def delete_volume(self, volume_id: str) -> None:

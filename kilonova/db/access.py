@@ -2,7 +2,7 @@
 
     access.forbid('nova-compute')
 
-This module imports no other module of ``kilonova.db``, because such an import may be forbidden.
+This module imports no other module of ``kilonova.db``, so that nova-compute can use it without loading SQLAlchemy.
 """
 
 from __future__ import annotations

@@ -42,9 +42,8 @@ class db_age(expression.FunctionElement[float]):  # noqa: N801 - as above
     type = sa.Double()
 
 
-# On MySQL, "+ 0e0" converts the DECIMAL into a double.
-# On PostgreSQL, statement_timestamp() advances inside a transaction, unlike now().
-# Unlike clock_timestamp(), it also allows the use of an index.
+# MySQL: "+ 0e0" turns the DECIMAL into a double.
+# PostgreSQL: unlike now(), statement_timestamp() advances inside a transaction. It also allows the use of an index.
 NOW = {
     'sqlite': "((julianday('now') - 2440587.5) * 86400.0)",
     'mysql': '(UNIX_TIMESTAMP(NOW(6)) + 0e0)',

@@ -4,9 +4,9 @@
     with databases.api().write() as connection:
         connection.execute(insert(table).values(...))   # committed at the end, rolled back by an exception
 
-A write transaction takes SQLite's write lock at its BEGIN, so a read before a write can't make the write fail. A read
-transaction refuses to write. Connections are SQLAlchemy Core connections. There are no ORM sessions, hence no lazy
-loads.
+On SQLite, a write transaction takes the write lock when it begins, so that no other writer can change the rows that it
+reads before it writes. A read transaction refuses to write. Connections are SQLAlchemy Core connections. There are no
+ORM sessions, hence no lazy loads.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ class PoolOptions:
 class Database:
     """One database, with its connection pool and its transactions.
 
-    ``name`` is 'api', 'main', 'cell0' or the name of a cell, and is passed to listeners of statements. ``cell`` is the
-    cell mapping (``queries.cells.CellRecord``) if this is a cell's database, else None.
+    ``name`` is 'api', 'main', 'cell0' or the name of a cell, as functions that were given to ``listen`` receive it.
+    ``cell`` is the cell mapping (``queries.cells.CellRecord``) if this is a cell's database, else None.
     """
 
     def __init__(self, url: str, name: str, options: PoolOptions | None = None) -> None:
@@ -114,8 +114,7 @@ class Database:
         self.dialect = 'mysql' if backend == 'mariadb' else backend
         self._driver = parsed.get_driver_name()
         self._memory = self.dialect == 'sqlite' and parsed.database in (None, '', ':memory:')
-        # The text of an error is written to logs and faults.
-        # So it must not contain the parameters of its statement (URLs of cells, data of users).
+        # Errors are logged, so their text must not contain parameters of statements (passwords in URLs, user data).
         self._engine = sa.create_engine(parsed, hide_parameters=True, **self._engine_arguments())
         self._writer = self._engine.execution_options(**{_WRITES: True})
         self._writing: set[int] = set()
@@ -160,9 +159,7 @@ class Database:
         me = threading.get_ident()
         if me in self._writing:
             raise RuntimeError(f'a write transaction on {self!r} cannot be nested')
-        # SQLite allows one writer.
-        # This wait happens in Python, because a wait in SQLite's C code stops all green threads.
-        # So the green thread that holds the lock can finish, even if it yields.
+        # Wait in Python: a wait inside SQLite would stop all green threads, also the one that must release the lock.
         if self._lock is not None and not self._lock.acquire(timeout=SQLITE_BUSY):
             raise _locked()
         self._writing.add(me)
@@ -235,9 +232,8 @@ class Database:
             callback(self.name, 'COMMIT', False)
 
     def after_fork(self) -> None:
-        """Abandon the connections of the parent process, which continues to use their sockets and files."""
-        # The pool stays referenced, so that its connections are never closed in this process.
-        # SQLite does not even allow closing a parent's connection (howtocorrupt.html §2.6).
+        """Forget the connections that this process inherited by a fork, but leave them open for the parent process."""
+        # Keep the pool: a child process must never close its parent's SQLite connections (howtocorrupt.html §2.6).
         self._inherited.append(self._engine.pool)
         self._engine.dispose(close=False)
 
@@ -263,16 +259,14 @@ def _create_sqlite(
     """
     path = str(arguments[0])
     if path not in ('', ':memory:') and not path.startswith('file:'):
-        # Only a file that doesn't exist is opened here.
-        # Closing an existing file would release this process's locks on it (howtocorrupt.html §2.2).
-        # If the path is invalid, SQLite reports it.
+        # Create only a missing file: closing another one releases this process's locks on it (howtocorrupt.html §2.2).
+        # Ignore an invalid path here, because SQLite reports it later with a clear message.
         with contextlib.suppress(OSError):
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, record: pool.ConnectionPoolEntry) -> None:
-    # With None, ``_begin_sqlite`` begins transactions. pysqlite itself would begin deferred ones, and only before
-    # writes.
+    # None: ``_begin_sqlite`` begins each transaction. pysqlite would do so too late, only before the first write.
     connection.isolation_level = None
     connection.execute(f'PRAGMA busy_timeout = {int(SQLITE_BUSY * 1000)}')
     if connection.execute('PRAGMA journal_mode').fetchone()[0] not in ('wal', 'memory'):
@@ -285,10 +279,9 @@ def _prepare_sqlite(connection: sqlite3.Connection, record: pool.ConnectionPoolE
 
 
 def _judge_ping(context: sa.ExceptionContext) -> None:
-    """Don't treat a timeout of the ping before use as a stale connection.
+    """Raise an error if a pooled connection's ping before its use is not answered in time.
 
-    For a stale connection SQLAlchemy opens a new one. The server would not answer the new one either, after another
-    wait.
+    By default SQLAlchemy would open a new connection instead, and wait a second time for a server that does not answer.
     """
     if context.is_pre_ping and failures.timed_out(context.original_exception):
         context.is_disconnect = False
@@ -299,8 +292,7 @@ def _begin_sqlite(connection: sa.Connection) -> None:
     if _WRITES not in connection.get_execution_options():
         driver.execute('BEGIN')
         return
-    # SQLite's own waiting sleeps in C code, and would stop all green threads while another process writes.
-    # So SQLite is set not to wait, and this loop waits.
+    # Wait in the loop below: a wait inside SQLite would stop all green threads while another process writes.
     driver.execute('PRAGMA busy_timeout = 0')
     deadline, pause = time.monotonic() + SQLITE_BUSY, 0.001
     try:
@@ -394,7 +386,7 @@ def configure(conf: cfg.ConfigOpts, **changed: Any) -> Databases:
 
 
 def install(databases: Databases | None) -> None:
-    """Set the databases that ``api()``, ``main()`` and ``open()`` of this module use. None removes them."""
+    """Set the databases that the functions ``api``, ``main`` and ``open`` of this module use, or remove them (None)."""
     global _installed  # noqa: PLW0603 - one set of databases a process
     _installed = databases
 
@@ -452,7 +444,7 @@ def retried(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         options = _installed.options if _installed else PoolOptions
-        # Each repetition may wait long for locks, so the total time is limited, too.
+        # Limit the total time, not only the number of repetitions, because each may wait long for locks.
         until = time.monotonic() + options.statement_timeout if options.statement_timeout else float('inf')
         mark, number = failures.REPEATED.set(False), 0
         try:

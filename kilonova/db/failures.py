@@ -33,12 +33,9 @@ REPEATED: contextvars.ContextVar[bool] = contextvars.ContextVar('repeated', defa
 
 # The name of the attribute by which an error refers to its database.
 _DATABASE = 'kilonova_database'
-# Codes of errors to retry. 1020: MariaDB's snapshot isolation. 1205: lock wait timeout.
-# 1213: deadlock, or a failed certification of Galera.
+# Errors to retry: 1020 (MariaDB's snapshot isolation), 1205 (lock wait timeout), 1213 (deadlock, Galera conflict).
 _MYSQL_AGAIN = frozenset((1020, 1205, 1213))
-# Codes which mean that the server did not answer.
-# 1969 (MariaDB) and 3024 (MySQL): a statement took too long. 20xx: the client lost the connection.
-# The other codes: too many connections, shutdown, aborted connections, a node that is not ready, a long lock wait.
+# MySQL's errors for "no answer": statement too long (1969, 3024), connection lost (20xx), shutdown and others.
 _MYSQL_SILENT = frozenset(
     (
         1040,
@@ -72,15 +69,13 @@ _MYSQL_SILENT = frozenset(
 # PyMySQL's codes for an error of the socket while it writes (2006) and while it reads (2013).
 _MYSQL_LOST = frozenset((2006, 2013))
 _POSTGRESQL_AGAIN = frozenset(('40001', '40P01', '55P03'))
-# 57014: a statement took too long.
-# 55P03: a wait for a lock took too long.
-# 25P03: a transaction was idle for too long.
+# PostgreSQL's errors for "no answer": 57014 (statement took too long), 55P03 (lock wait), 25P03 (idle transaction).
 _POSTGRESQL_SILENT = ('08', '25P03', '53300', '55P03', '57014', '57P')
 _SQLITE_SILENT = ('database is locked', 'unable to open database file', 'disk i/o error', 'interrupted')
 
 
-# Codes for a database, account, table or column that does not exist.
-# If the server refused the connection, psycopg2 has no SQLSTATE, so only the text of the error can be tested.
+# MySQL's error codes for a database, account, table or column that does not exist.
+# psycopg2 has no error code if the server refused the connection, so PostgreSQL's errors are recognized by their text.
 _MYSQL_MISSING, _MYSQL_REFUSED, _MYSQL_LACKS = (
     frozenset((1049,)),
     frozenset((1044, 1045, 1698)),
@@ -119,8 +114,7 @@ def timed_out(original: BaseException | None) -> bool:
 
     ``original`` is the attribute ``orig`` of SQLAlchemy's error.
     """
-    # Kilonova's psycopg2 connections raise such an error from a TimeoutError.
-    # PyMySQL raises such an error while it handles the TimeoutError of its socket.
+    # The TimeoutError is the cause of Kilonova's psycopg2 errors, but only the context of PyMySQL's errors.
     if original is None:
         return False
     return isinstance(original.__cause__, TimeoutError) or (
@@ -223,7 +217,7 @@ def pause(number: int) -> float:
 def before_repeating(function: Callable[..., object], number: int, error: exc.DBAPIError) -> None:
     """Wait before ``function`` is called again after a retriable error.
 
-    If the error was a lost connection, ``repeated()`` returns True from this moment on.
+    If the connection was lost, also make ``repeated()`` return True while ``function`` runs again.
     """
     LOG.debug('Retrying %s after a database error: %s', getattr(function, '__name__', function), error.orig)
     if error.connection_invalidated:

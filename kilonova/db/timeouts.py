@@ -3,9 +3,9 @@
     connect_args = timeouts.arguments('mysql', 'pymysql', 10.0)       # for sa.create_engine
     timeouts.tell_postgresql(cursor, 10.0)                            # for each new session
 
-The server gets the limit first: it ends a statement that takes too long, and releases the statement's locks. A server
-that hangs (a frozen machine, a stopped process, a lost address) ends nothing, so the client waits a little longer and
-then closes the connection. ``limit`` is in seconds, and 0 means no limit.
+First the server ends a statement that takes longer than the limit, and releases the statement's locks. A server that
+hangs (a frozen machine, a stopped process, a lost address) can't do this, so the client closes the connection a little
+later. ``limit`` is in seconds, and 0 means no limit.
 
 A client that hangs inside a transaction keeps its locks, so that no conductor could take over its operations. So
 PostgreSQL and MariaDB servers also end a transaction that is idle for the time of the limit. MySQL has no such setting.
@@ -24,10 +24,9 @@ from sqlalchemy.engine.interfaces import DBAPICursor
 GRACE = 1.0
 # The maximum time in seconds to open a connection.
 CONNECT_TIMEOUT = 10.0
-# TCP keepalives: a probe after 30 s without data, then one each 10 s.
-# If the other machine is gone, they end a connection that has no other time limit.
+# TCP keepalives, in seconds. They close a connection if the machine of the database server is gone without a word.
 _KEEPALIVES = {'keepalives': 1, 'keepalives_idle': 30, 'keepalives_interval': 10, 'keepalives_count': 3}
-# Instructions of SQLite's virtual machine between two checks of the time. They take a few milliseconds.
+# SQLite checks the time limit of a statement after this many of its internal instructions (a few milliseconds).
 _STEPS = 100_000
 # The key in the ``info`` of a SQLite connection for the time at which its present statement is interrupted.
 UNTIL = 'kilonova_until'
@@ -68,9 +67,8 @@ def _of_mysql(limit: float) -> str:
 
 def tell_postgresql(cursor: DBAPICursor, limit: float) -> None:
     """Set the limits of a PostgreSQL session by a statement, because connection poolers refuse start-up options."""
-    # jit is turned off: without statistics of tables, the planner assumes that they are large and compiles statements.
-    # This takes 0.45 s for a list of servers whose rows take 5 ms.
-    # A server that was built without jit doesn't have the setting, so the statement selects only existing settings.
+    # jit is off: for tables without statistics, PostgreSQL compiles even short queries, which costs 0.45 s for a list.
+    # Only settings that pg_settings lists are set, because a PostgreSQL server without jit has no such setting.
     cursor.execute(
         "SELECT set_config(name, CASE name WHEN 'jit' THEN 'off' ELSE %s END, false) "
         "FROM pg_settings WHERE name IN ('jit', 'statement_timeout', 'idle_in_transaction_session_timeout')",
@@ -79,11 +77,11 @@ def tell_postgresql(cursor: DBAPICursor, limit: float) -> None:
 
 
 def _watched(connecting: float, running: float | None) -> type:
-    """Return a class of psycopg2 connections that wait only a limited time for an answer.
+    """Return a psycopg2 connection class that raises OperationalError if the server does not answer in time.
 
-    psycopg2 itself waits without a limit. ``connecting`` limits the opening of the connection and ``running`` each
-    statement, in seconds (None: no limit). psycopg2 has one wait callback for the whole process. Connections of other
-    classes still wait without a limit.
+    ``connecting`` limits the opening of a connection and ``running`` each statement, in seconds (None: no limit).
+    psycopg2 alone has no such limits. So this function also installs ``_wait`` as the wait callback of all psycopg2
+    connections of the process. Connections of other classes have no limit.
     """
     from psycopg2 import extensions
 
@@ -107,7 +105,7 @@ def _wait(connection: Any) -> None:
     while (state := connection.poll()) != extensions.POLL_OK:
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         if not _ready(connection.fileno(), state == extensions.POLL_WRITE, left):
-            # psycopg2 closes a connection that raises OperationalError. The server may still send the answer later.
+            # OperationalError makes psycopg2 close the connection, so a late answer is not taken for another one.
             raise OperationalError(f'no answer within {patience:g} s') from TimeoutError()
 
 

@@ -21,7 +21,7 @@ from kilonova.errors import NotFound
 from kilonova.pci.device import KINDS, STATUSES
 from kilonova.pci.shown import shown
 
-# --- rules -----------------------------------------------------------------------------------------------------------
+# --- policy rules ----------------------------------------------------------------------------------------------------
 INDEX, SHOW = (f'kilonova:devices:{verb}' for verb in ('index', 'show'))
 RULES = (
     rule(INDEX, ADMIN, 'List devices with their owners.'),
@@ -105,7 +105,7 @@ def _find(backend: Backend, uuid: str) -> Row:
     return first(backend.compute_cells(), lambda conn: pci_devices.find(conn, uuid=uuid), missing)
 
 
-# --- handlers --------------------------------------------------------------------------------------------------------
+# --- handlers of requests --------------------------------------------------------------------------------------------
 def index(call: Call) -> Any:
     """List devices (``GET /os-devices``).
 
@@ -145,7 +145,7 @@ def _body(call: Call, row: Row) -> dict[str, Any]:
     return FIELDS.render(shown(row), call.links, call.version)
 
 
-# --- routes ----------------------------------------------------------------------------------------------------------
+# --- routes of the handlers ------------------------------------------------------------------------------------------
 _ALL, _ONE = '/os-devices', '/os-devices/{device_id}'
 ROUTES = (
     Route('GET', _ALL, index, INDEX, query=QUERY),

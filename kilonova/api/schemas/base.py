@@ -151,7 +151,7 @@ def _additional(validator: Validator, allowed: bool, value: Json, schema: dict[s
 
 
 def _limit(compare: Callable[[float, float], bool], word: str) -> Callable[..., Errors]:
-    """Return the check of minimum or maximum. The check also applies to numbers that are written as text."""
+    """Return the check for the keyword minimum or maximum. It also applies to numbers that are written as text."""
 
     def check(validator: Validator, limit: float, value: Json, schema: dict[str, Any]) -> Errors:
         try:

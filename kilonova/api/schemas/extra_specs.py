@@ -188,10 +188,10 @@ _NAMESPACES = 'accel|hw|hw_rng|hw_video|os|pci_passthrough|quota|(resources|trai
 
 
 class _SpecTable(NamedTuple):
-    """The table of extra specs with compiled names.
+    """The rows of the table of extra specs, prepared for a search.
 
-    ``rows`` are pairs of a compiled name and its row. ``namespaces`` matches the namespaces in which unknown names are
-    errors.
+    ``rows`` are pairs of a row's name, as a compiled regular expression, and the row. ``namespaces`` matches the
+    namespaces in which unknown names are errors.
     """
 
     rows: tuple[tuple[re.Pattern[str], Spec], ...]

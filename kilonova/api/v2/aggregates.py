@@ -15,7 +15,7 @@ from kilonova.api.schemas.base import Obj, Prop
 from kilonova.api.services import aggregates as service
 from kilonova.api.wsgi import Call, Route
 
-# --- rules -----------------------------------------------------------------------------------------------------------
+# --- policy rules ----------------------------------------------------------------------------------------------------
 INDEX, SHOW, CREATE, UPDATE, DELETE, ADD_HOST, REMOVE_HOST, SET_METADATA = (
     f'{PREFIX}os-aggregates:{verb}'
     for verb in ('index', 'show', 'create', 'update', 'delete', 'add_host', 'remove_host', 'set_metadata')
@@ -84,7 +84,7 @@ def _aggregate(row: Mapping[str, Any], version: int, kind: str = WHOLE) -> dict[
     return FIELDS.render(row, None, version, kind)
 
 
-# --- handlers --------------------------------------------------------------------------------------------------------
+# --- handlers of requests --------------------------------------------------------------------------------------------
 def index(call: Call) -> Any:
     """List aggregates (``GET /os-aggregates``)."""
     rows = service.list_aggregates(call.backend)
@@ -137,7 +137,7 @@ def _body(call: Call, row: dict[str, Any]) -> dict[str, Any]:
     return {'aggregate': _aggregate(row, call.version)}
 
 
-# --- routes ----------------------------------------------------------------------------------------------------------
+# --- routes of the handlers ------------------------------------------------------------------------------------------
 _ALL, _ONE = '/os-aggregates', '/os-aggregates/{aggregate_id}'
 ROUTES = (
     Route('GET', _ALL, index, INDEX),

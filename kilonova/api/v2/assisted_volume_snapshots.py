@@ -15,7 +15,7 @@ from kilonova.api.services import volume_snapshots
 from kilonova.api.wsgi import Call, Route
 from kilonova.errors import Invalid
 
-# --- rules -----------------------------------------------------------------------------------------------------------
+# --- policy rules ----------------------------------------------------------------------------------------------------
 CREATE, DELETE = (f'{PREFIX}os-assisted-volume-snapshots:{verb}' for verb in ('create', 'delete'))
 RULES = (
     rule(CREATE, SERVICE, 'Create a snapshot of an attached volume for the volume service.'),
@@ -83,7 +83,7 @@ def _delete_info(call: Call) -> dict[str, Any]:
     return checked
 
 
-# --- handlers --------------------------------------------------------------------------------------------------------
+# --- handlers of requests --------------------------------------------------------------------------------------------
 def create(call: Call) -> dict[str, Any]:
     """Begin to create a snapshot (``POST /os-assisted-volume-snapshots``).
 
@@ -110,7 +110,7 @@ def delete(call: Call) -> None:
     )
 
 
-# --- routes ----------------------------------------------------------------------------------------------------------
+# --- routes of the handlers ------------------------------------------------------------------------------------------
 ROUTES = (
     Route('POST', '/os-assisted-volume-snapshots', create, CREATE, body=CREATE_BODY),
     Route('DELETE', '/os-assisted-volume-snapshots/{snapshot_id}', delete, DELETE, query=QUERY, status=204),

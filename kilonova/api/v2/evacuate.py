@@ -15,11 +15,10 @@ from kilonova.api.wsgi import Call, Reply, server_action
 EVACUATE = f'{PREFIX}os-evacuate'
 RULES = (rule(EVACUATE, ADMIN, 'Evacuate a server from a dead host.'),)
 
-# The following numbers N mean microversions 2.N.
-# Before ASKED_SINCE, a host in the request is always forced: the scheduler's filters are skipped.
-# After FORCED_UNTIL, a host can no longer be forced.
-# Up to PASSWORD_UNTIL, the response has the new password.
-# From OFF_SINCE on, the guest is not started on its new host.
+# ASKED_SINCE: the first microversion (2.N) in which a host is only forced, that is, skips the filters, on request.
+# FORCED_UNTIL: the last microversion (2.N) in which a host can be forced.
+# PASSWORD_UNTIL: the last microversion (2.N) whose response contains the new password.
+# OFF_SINCE: the first microversion (2.N) in which the guest is not started on its new host.
 ASKED_SINCE, FORCED_UNTIL, PASSWORD_UNTIL, OFF_SINCE = 29, 67, 13, 95
 BODY = Obj(
     Prop(

@@ -22,7 +22,7 @@ from kilonova.db.queries import owners
 from kilonova.db.queries.flavors import SORT_KEYS
 from kilonova.errors import Invalid, MarkerNotFound
 
-# --- rules -----------------------------------------------------------------------------------------------------------
+# --- policy rules ----------------------------------------------------------------------------------------------------
 CREATE, UPDATE, DELETE = (f'{PREFIX}os-flavor-manage:{verb}' for verb in ('create', 'update', 'delete'))
 SPECS_INDEX, SPECS_SHOW, SPECS_CREATE, SPECS_UPDATE, SPECS_DELETE = (
     f'{PREFIX}os-flavor-extra-specs:{verb}' for verb in ('index', 'show', 'create', 'update', 'delete')
@@ -156,7 +156,7 @@ def _brief(row: Row, viewer: FlavorView) -> dict[str, Any]:
     return {**body, 'description': row['description']} if viewer.version >= 55 else body
 
 
-# --- handlers --------------------------------------------------------------------------------------------------------
+# --- handlers of requests --------------------------------------------------------------------------------------------
 VALIDATED_SPECS_SINCE, NAME_FILTER_SINCE, STRICT_ACCESS_SINCE = 86, 102, 7
 
 
@@ -363,7 +363,7 @@ def _access(call: Call, projects: list[str]) -> Any:
     return {'flavor_access': [{'flavor_id': call.path['flavor_id'], 'tenant_id': project} for project in projects]}
 
 
-# --- routes ----------------------------------------------------------------------------------------------------------
+# --- routes of the handlers ------------------------------------------------------------------------------------------
 _ALL, _ONE = '/flavors', '/flavors/{flavor_id}'
 _ALL_SPECS, _ONE_SPEC = f'{_ONE}/os-extra_specs', f'{_ONE}/os-extra_specs/{{key}}'
 _SEEN = (SPECS_INDEX,)

@@ -97,7 +97,7 @@ def answer(call: Call) -> Any:
 
 
 def absent(call: Call) -> Any:
-    """Raise NoRoute: answer with 404 and a fault body."""
+    """Raise NoRoute (404): this microversion does not have the resource."""
     raise NoRoute
 
 

@@ -18,7 +18,7 @@ from kilonova.api.v2.servers.show import instance_name
 from kilonova.api.wsgi import Call, Route
 from kilonova.errors import Invalid, NotFound
 
-# --- rules -----------------------------------------------------------------------------------------------------------
+# --- policy rules ----------------------------------------------------------------------------------------------------
 LIST, DETAIL, SHOW, STATISTICS, UPTIME, SEARCH, SERVERS = (
     f'{PREFIX}os-hypervisors:{verb}'
     for verb in ('list', 'list-detail', 'show', 'statistics', 'uptime', 'search', 'servers')
@@ -135,7 +135,7 @@ def _body(row: Row, viewer: HypervisorView, kind: str) -> dict[str, Any]:
     return FIELDS.render(row, viewer, viewer.version, kind)
 
 
-# --- handlers --------------------------------------------------------------------------------------------------------
+# --- handlers of requests --------------------------------------------------------------------------------------------
 PAGED_SINCE, UUIDS_SINCE, UPTIME_SINCE = 33, 53, 88
 
 
@@ -232,7 +232,7 @@ def statistics(call: Call) -> Any:
     return {'hypervisor_statistics': hosts.statistics(call.backend)}
 
 
-# --- routes ----------------------------------------------------------------------------------------------------------
+# --- routes of the handlers ------------------------------------------------------------------------------------------
 _ALL, _ONE = '/os-hypervisors', '/os-hypervisors/{hypervisor_id}'
 _PATTERN = '/os-hypervisors/{hypervisor_hostname_pattern}'
 ROUTES = (

@@ -21,7 +21,7 @@ from kilonova.db.queries import actions, cells, decisions
 from kilonova.db.queries.resumes import WAITING
 from kilonova.errors import Invalid, NotFound, UnknownMarker, shortened
 
-# --- rules -----------------------------------------------------------------------------------------------------------
+# --- policy rules ----------------------------------------------------------------------------------------------------
 LIST, SHOW = f'{PREFIX}os-instance-actions:list', f'{PREFIX}os-instance-actions:show'
 EVENTS, DETAILS = f'{PREFIX}os-instance-actions:events', f'{PREFIX}os-instance-actions:events:details'
 RULES = (
@@ -134,7 +134,7 @@ def _pairs(values: Mapping[str, Any]) -> str:
     return ', '.join(f'{name} {value}' for name, value in values.items())
 
 
-# --- use cases -------------------------------------------------------------------------------------------------------
+# --- use cases and their errors --------------------------------------------------------------------------------------
 FAILED = 'Error'
 # The maximum number of characters of an action's message, which is the size of its database column.
 LONGEST = 255
@@ -175,7 +175,7 @@ def without_hosts(text: str, names: Iterable[str]) -> str:
     return re.sub(rf'(?<![\w-])(?:{known})(?![\w-])', '<host>', text) if known else text
 
 
-# --- handlers --------------------------------------------------------------------------------------------------------
+# --- handlers of requests --------------------------------------------------------------------------------------------
 PAGED_SINCE, BEFORE_SINCE, OPEN_EVENTS_SINCE, DETAILS_SINCE = 58, 66, 51, 84
 
 
@@ -235,7 +235,7 @@ def show(call: Call) -> Any:
     return {'instanceAction': body}
 
 
-# --- routes ----------------------------------------------------------------------------------------------------------
+# --- routes of the handlers ------------------------------------------------------------------------------------------
 _ALL = f'{SERVER}/os-instance-actions'
 ROUTES = (
     Route('GET', _ALL, index, LIST, query=QUERY, server=HISTORY, asks=(EVENTS,)),

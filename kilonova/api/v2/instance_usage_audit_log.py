@@ -16,7 +16,7 @@ from kilonova.db.queries.instances import utcnow
 from kilonova.errors import Invalid
 from kilonova.objects.audit_period import last_period
 
-# --- rules -----------------------------------------------------------------------------------------------------------
+# --- policy rules ----------------------------------------------------------------------------------------------------
 LIST, SHOW = f'{PREFIX}os-instance-usage-audit-log:list', f'{PREFIX}os-instance-usage-audit-log:show'
 RULES = (
     rule(LIST, ADMIN, 'See which hosts have audited the usage in the last period.'),
@@ -24,7 +24,7 @@ RULES = (
 )
 
 
-# --- use cases -------------------------------------------------------------------------------------------------------
+# --- use cases and their errors --------------------------------------------------------------------------------------
 TASK = 'instance_usage_audit'
 DONE, RUNNING = 'DONE', 'RUNNING'
 
@@ -72,7 +72,7 @@ def _read(backend: Backend, before: datetime.datetime) -> Log:
     try:
         begin, end = last_period(backend.options.usage_audit_period, before)
     except (ValueError, OverflowError):
-        # A time in the year 1 has no earlier period.
+        # The period before this time would begin before the year 1, which datetime can't represent.
         raise InvalidTimestamp(text=before) from None
     runs: list[dict[str, Any]] = []
     hosts: set[str] = set()
@@ -119,7 +119,7 @@ def _body(found: Log) -> dict[str, Any]:
     }
 
 
-# --- handlers --------------------------------------------------------------------------------------------------------
+# --- handlers of requests --------------------------------------------------------------------------------------------
 def index(call: Call) -> Any:
     """Return the log of the last complete period (``GET /os-instance_usage_audit_log``)."""
     return {'instance_usage_audit_logs': _body(_read(call.backend, utcnow()))}
@@ -131,7 +131,7 @@ def show(call: Call) -> Any:
     return {'instance_usage_audit_log': _body(_read(call.backend, before))}
 
 
-# --- routes ----------------------------------------------------------------------------------------------------------
+# --- routes of the handlers ------------------------------------------------------------------------------------------
 _PATH = '/os-instance_usage_audit_log'
 ROUTES = (
     Route('GET', _PATH, index, LIST),

@@ -15,7 +15,7 @@ from kilonova.api.services import keypairs as service
 from kilonova.api.services.key_material import SSH
 from kilonova.api.wsgi import Call, Route
 
-# --- rules -----------------------------------------------------------------------------------------------------------
+# --- policy rules ----------------------------------------------------------------------------------------------------
 INDEX, SHOW, CREATE, DELETE = (f'{PREFIX}os-keypairs:{verb}' for verb in ('index', 'show', 'create', 'delete'))
 _OWN = f'({ADMIN}) or user_id:%(user_id)s'
 RULES = (
@@ -93,7 +93,7 @@ def _body(row: Mapping[str, Any], version: int, kind: str, private_key: str | No
     return {'keypair': _FIELDS.render(row, private_key, version, kind)}
 
 
-# --- handlers --------------------------------------------------------------------------------------------------------
+# --- handlers of requests --------------------------------------------------------------------------------------------
 OTHER_USERS_SINCE, PAGES_SINCE = 10, 35
 
 
@@ -146,7 +146,7 @@ def _authorise(call: Call, policy: str, user_id: str) -> None:
     call.authorise(policy, {'user_id': user_id, 'project_id': call.ctxt.project_id})
 
 
-# --- routes ----------------------------------------------------------------------------------------------------------
+# --- routes of the handlers ------------------------------------------------------------------------------------------
 _ALL, _NAMED = '/os-keypairs', '/os-keypairs/{keypair_name}'
 ROUTES = (
     Route('GET', _ALL, index, INDEX, query=INDEX_QUERY),

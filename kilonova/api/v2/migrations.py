@@ -19,7 +19,7 @@ from kilonova.db.engine import Connection, Database
 from kilonova.db.queries import migrations
 from kilonova.errors import Invalid, UnknownMarker
 
-# --- rules -----------------------------------------------------------------------------------------------------------
+# --- policy rules ----------------------------------------------------------------------------------------------------
 INDEX = f'{PREFIX}os-migrations:index'
 ALL_PROJECTS, HOST = f'{INDEX}:all_projects', f'{INDEX}:host'
 RULES = (
@@ -97,7 +97,7 @@ FIELDS = Fields(
 )
 
 
-# --- use cases -------------------------------------------------------------------------------------------------------
+# --- use cases and their errors --------------------------------------------------------------------------------------
 def _page(
     backend: Backend,
     filters: dict[str, Any],
@@ -108,8 +108,8 @@ def _page(
 ) -> list[dict[str, Any]]:
     """Return one page of migrations, or all migrations if ``limit`` is None. Cells that do not answer are left out.
 
-    ``marker`` is the uuid of the last migration of the page before. If ``seen_by`` is not None, it is a project, and
-    the marker must belong to this project.
+    ``marker`` is the uuid of the last migration of the page before. ``seen_by`` is a project or None. If it is a
+    project, the marker must belong to this project.
 
     Raises:
         UnknownMarker: No cell has the migration ``marker``, or the caller may not see it (400).
@@ -144,7 +144,7 @@ def _rank(row: dict[str, Any]) -> tuple[Any, int]:
     return row['created_at'], row['id']
 
 
-# --- handlers --------------------------------------------------------------------------------------------------------
+# --- handlers of requests --------------------------------------------------------------------------------------------
 PAGED_SINCE, BEFORE_SINCE, OWNERS_SINCE = 59, 66, 80
 _PLAIN = ('host', 'instance_uuid', 'source_compute', 'status', 'migration_type')
 
@@ -205,5 +205,5 @@ def _owner(call: Call, everything: bool) -> dict[str, str]:
     return owner
 
 
-# --- routes ----------------------------------------------------------------------------------------------------------
+# --- routes of the handlers ------------------------------------------------------------------------------------------
 ROUTES = (Route('GET', '/os-migrations', index, INDEX, query=QUERY, asks=(ALL_PROJECTS, HOST)),)

@@ -15,7 +15,7 @@ from kilonova.api.services import quota
 from kilonova.api.services.quota import NETWORK, UserLimits
 from kilonova.api.wsgi import Call, Route
 
-# --- rules -----------------------------------------------------------------------------------------------------------
+# --- policy rules ----------------------------------------------------------------------------------------------------
 SHOW, DETAIL, DEFAULTS, UPDATE, DELETE = (
     f'{PREFIX}os-quota-sets:{verb}' for verb in ('show', 'detail', 'defaults', 'update', 'delete')
 )
@@ -98,7 +98,7 @@ def _detailed(limits: UserLimits, used: Mapping[str, int], version: int) -> dict
     return _FIELDS.render(rows, None, version)
 
 
-# --- handlers --------------------------------------------------------------------------------------------------------
+# --- handlers of requests --------------------------------------------------------------------------------------------
 def show(call: Call) -> Any:
     """Return the limits of a project or of its user (``GET /os-quota-sets/{tenant_id}``)."""
     project_id, user_id = _whose(call)
@@ -144,7 +144,7 @@ def _whose(call: Call) -> tuple[str, str | None]:
     return call.path['tenant_id'], call.one('user_id') or None
 
 
-# --- routes ----------------------------------------------------------------------------------------------------------
+# --- routes of the handlers ------------------------------------------------------------------------------------------
 _PATH = '/os-quota-sets/{tenant_id}'
 ROUTES = (
     Route('GET', _PATH, show, SHOW, query=QUERY, owner='tenant_id'),

@@ -19,7 +19,7 @@ from kilonova.db.queries import console_tokens
 from kilonova.errors import ConsoleTypeInvalid, ConsoleTypeUnavailable, InstanceInvalidState, KilonovaError, NotFound
 from kilonova.objects import ConsoleOffer
 
-# --- rules -----------------------------------------------------------------------------------------------------------
+# --- policy rules ----------------------------------------------------------------------------------------------------
 OPEN, SHOW = f'{PREFIX}os-remote-consoles', f'{PREFIX}os-console-auth-tokens'
 RULES = (
     rule(OPEN, MEMBER, 'Open a console of a server.'),
@@ -60,7 +60,7 @@ def _old_body(key: str, *kinds: str) -> Obj:
     return Obj(Prop(key, Obj(Prop('type', _one_of(*kinds), required=True)), required=True))
 
 
-# --- use cases -------------------------------------------------------------------------------------------------------
+# --- use cases and their errors --------------------------------------------------------------------------------------
 class TokenNotFound(NotFound):
     """Error 404: no cell has this console token, or it has expired."""
 
@@ -134,7 +134,7 @@ def _find(call: Call) -> dict[str, Any]:
     return first(call.backend.compute_cells(), lambda conn: console_tokens.find(conn, token), TokenNotFound())
 
 
-# --- handlers --------------------------------------------------------------------------------------------------------
+# --- handlers of requests --------------------------------------------------------------------------------------------
 def create(call: Call) -> dict[str, Any]:
     """Open a console (``POST /servers/{server_id}/remote-consoles``, from 2.6 on)."""
     wanted = call.body['remote_console']

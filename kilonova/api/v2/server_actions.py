@@ -18,7 +18,7 @@ from kilonova.db.queries.operations import OperationRow
 from kilonova.errors import GuestAgentNotEnabled
 from kilonova.objects.image_meta import SYSMETA_PREFIX
 
-# --- rules -----------------------------------------------------------------------------------------------------------
+# --- policy rules ----------------------------------------------------------------------------------------------------
 START, STOP, REBOOT = (f'{PREFIX}servers:{verb}' for verb in ('start', 'stop', 'reboot'))
 PAUSE, UNPAUSE = (f'{PREFIX}os-pause-server:{verb}' for verb in ('pause', 'unpause'))
 SUSPEND, RESUME = (f'{PREFIX}os-suspend-server:{verb}' for verb in ('suspend', 'resume'))
@@ -120,7 +120,7 @@ RESET_STATE_BODY = Obj(
 INJECT_BODY = Obj(Prop('injectNetworkInfo', t.ANYTHING, required=True))
 
 
-# --- handlers --------------------------------------------------------------------------------------------------------
+# --- handlers of requests --------------------------------------------------------------------------------------------
 def start(call: Call) -> None:
     """Accept the action os-start: start the guest with the same devices as before."""
     server_operations.run(call.backend, call.ctxt, call.server, 'start', 'start.start')
@@ -227,8 +227,8 @@ def revert(call: Call) -> None:
 def change_admin_password(call: Call) -> None:
     """Accept the action changePassword: the agent in the guest sets the administrator's password.
 
-    If the agent does not answer, the request has been accepted already. Only the event of the instance action shows the
-    failure.
+    The request is accepted before the agent is asked. If the agent does not answer, only the event of the instance
+    action shows the failure.
 
     Raises:
         InstanceInvalidState, InstanceIsLocked, InstanceNotReady: The server's state or lock forbids the change (409).
@@ -264,7 +264,7 @@ def inject_network_info(call: Call) -> None:
         server_operations.run_beside(call.backend, call.ctxt, call.server, 'network_changed', {})
 
 
-# --- routes ----------------------------------------------------------------------------------------------------------
+# --- routes of the handlers ------------------------------------------------------------------------------------------
 ROUTES = (
     server_action('os-start', start, START, START_BODY),
     server_action('os-stop', stop, STOP, STOP_BODY),

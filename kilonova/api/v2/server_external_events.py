@@ -39,7 +39,7 @@ from kilonova.objects import Instance, InstanceExternalEvent
 LOG = logging.getLogger(__name__)
 
 
-# --- rules -----------------------------------------------------------------------------------------------------------
+# --- policy rules ----------------------------------------------------------------------------------------------------
 CREATE = f'{PREFIX}os-server-external-events:create'
 RULES = (rule(CREATE, SERVICE, 'Report events of servers, as the network and volume services do.'),)
 
@@ -74,7 +74,7 @@ BODY = Obj(
 )
 
 
-# --- use cases -------------------------------------------------------------------------------------------------------
+# --- use cases and their errors --------------------------------------------------------------------------------------
 POWER_UPDATE, ACCELERATOR = 'power-update', 'accelerator-request-bound'
 GROWN, REIMAGED = 'volume-extended', 'volume-reimaged'
 # Events whose tag is the id of a port.
@@ -147,7 +147,7 @@ def _hand_on(
 ) -> None:
     """Send events to a host in one message.
 
-    A lost message does no harm, because a host that waits for an event also polls from time to time.
+    If the message is lost, the host still learns the result, because a host that waits for an event also polls.
     """
     if backend.compute is None:
         return
@@ -170,7 +170,7 @@ def _hand_on(
         )
     except Unanswered as error:
         LOG.warning(
-            'Could not send events of servers %s to host %s; if it waits for them, it also polls: %s',
+            'Could not send events of servers %s to host %s; a host that waits for an event also polls: %s',
             ', '.join(about),
             host,
             error,
@@ -216,10 +216,10 @@ def _moves(backend: Backend, uuids: set[str]) -> dict[str, str | None]:
 
 
 def _ends(backend: Backend, servers: Mapping[str, ServerRef | None], uuids: set[str]) -> dict[str, set[str]]:
-    """Return a dict from the uuid of a server to the source and destination hosts of its moves that have not ended.
+    """Return a dict from a server's uuid to the source and destination hosts of its moves that have not ended.
 
-    The guest may wait for its ports on a host that is not the server's host yet, or is no longer its host. Runs one SQL
-    statement per cell, and none without a network service.
+    During a move the guest may wait for events of its ports on either host, but the server's row names only one of
+    them. Runs one SQL statement per cell, and none without a network service.
     """
     of_cell = defaultdict(list)
     for uuid in uuids if backend.networks is not None else ():
@@ -249,7 +249,7 @@ def _code(
         return ACCEPTED if moves[uuid] else NOTHING_THERE
     server = servers[uuid]
     if name in CHANGES and backend.networks is not None and server is not None and server.row['extra_network_info']:
-        # Accept the event even if the server has no host, because its ports exist and keep their addresses.
+        # Accept the event even if the server has no host: its ports exist, and their addresses may have changed.
         return ACCEPTED
     if server is None or not server.row['host']:
         return NOTHING_THERE
@@ -291,7 +291,7 @@ def _switch(backend: Backend, ctxt: RequestContext, server: ServerRef, tag: str)
     backend.conductor.run_operation(ctxt, operation=row.uuid)
 
 
-# --- handlers --------------------------------------------------------------------------------------------------------
+# --- handlers of requests --------------------------------------------------------------------------------------------
 def create(call: Call) -> Any:
     """Accept events of servers (``POST /os-server-external-events``).
 
@@ -301,5 +301,5 @@ def create(call: Call) -> Any:
     return Reply({'events': events}, status=200 if all(event['code'] == 200 for event in events) else 207)
 
 
-# --- routes ----------------------------------------------------------------------------------------------------------
+# --- routes of the handlers ------------------------------------------------------------------------------------------
 ROUTES = (Route('POST', '/os-server-external-events', create, CREATE, body=BODY),)

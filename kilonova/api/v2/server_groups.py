@@ -13,7 +13,7 @@ from kilonova.api.services import server_groups as service
 from kilonova.api.wsgi import Call, Route
 from kilonova.db.queries import owners
 
-# --- rules -----------------------------------------------------------------------------------------------------------
+# --- policy rules ----------------------------------------------------------------------------------------------------
 INDEX, SHOW, CREATE, DELETE = (f'{PREFIX}os-server-groups:{verb}' for verb in ('index', 'show', 'create', 'delete'))
 ALL_PROJECTS = f'{INDEX}:all_projects'
 RULES = (
@@ -69,7 +69,7 @@ def _body(row: Mapping[str, Any], version: int) -> dict[str, Any]:
     return FIELDS.render(row, None, version)
 
 
-# --- handlers --------------------------------------------------------------------------------------------------------
+# --- handlers of requests --------------------------------------------------------------------------------------------
 def index(call: Call) -> Any:
     """List server groups (``GET /os-server-groups``)."""
     # A caller who asks for all projects without the right to list them gets the groups of the caller's own project.
@@ -98,7 +98,7 @@ def delete(call: Call) -> None:
     service.delete(call.backend, call.ctxt, call.path['server_group_id'])
 
 
-# --- routes ----------------------------------------------------------------------------------------------------------
+# --- routes of the handlers ------------------------------------------------------------------------------------------
 _ALL, _ONE = '/os-server-groups', '/os-server-groups/{server_group_id}'
 ROUTES = (
     Route('GET', _ALL, index, INDEX, query=QUERY, asks=(ALL_PROJECTS,)),

@@ -17,7 +17,7 @@ from kilonova.db.queries import metadata
 from kilonova.errors import Invalid, NotFound
 from kilonova.rpc import updates
 
-# --- rules -----------------------------------------------------------------------------------------------------------
+# --- policy rules ----------------------------------------------------------------------------------------------------
 _ROOT = f'{PREFIX}server-metadata:'
 INDEX, CREATE, UPDATE_ALL = f'{_ROOT}index', f'{_ROOT}create', f'{_ROOT}update_all'
 SHOW, UPDATE, DELETE = f'{_ROOT}show', f'{_ROOT}update', f'{_ROOT}delete'
@@ -37,7 +37,7 @@ UPDATE_ALL_BODY = CREATE_BODY
 UPDATE_BODY = Obj(Prop('meta', {**t.METADATA, 'minProperties': 1, 'maxProperties': 1}, required=True))
 
 
-# --- use cases -------------------------------------------------------------------------------------------------------
+# --- use cases and their errors --------------------------------------------------------------------------------------
 UPDATING, DELETING = 'update metadata', 'delete metadata'
 
 
@@ -122,7 +122,7 @@ def _forget(backend: Backend, ctxt: RequestContext, server: ServerRef, key: str)
     _notify(backend, ctxt, server)
 
 
-# --- handlers --------------------------------------------------------------------------------------------------------
+# --- handlers of requests --------------------------------------------------------------------------------------------
 def index(call: Call) -> Any:
     """List the metadata of a server (``GET /servers/{server_id}/metadata``)."""
     return {'metadata': _read(call.server)}
@@ -160,7 +160,7 @@ def delete(call: Call) -> None:
     _forget(call.backend, call.ctxt, call.server, call.path['key'])
 
 
-# --- routes ----------------------------------------------------------------------------------------------------------
+# --- routes of the handlers ------------------------------------------------------------------------------------------
 _ALL, _ONE = f'{SERVER}/metadata', f'{SERVER}/metadata/{{key}}'
 ROUTES = (
     Route('GET', _ALL, index, INDEX, server=VIEW),

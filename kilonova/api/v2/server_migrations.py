@@ -78,7 +78,7 @@ FORCE_BODY = Obj(Prop('force_complete', {'type': 'null'}, required=True))
 _EARLY = 65
 
 
-# --- use cases -------------------------------------------------------------------------------------------------------
+# --- use cases and their errors --------------------------------------------------------------------------------------
 class NotLiveMigration(NotFound):
     """Error 404: the migration is not a live migration."""
 
@@ -159,7 +159,7 @@ def _check(row: Mapping[str, Any], statuses: tuple[str, ...], method: str) -> No
         )
 
 
-# --- handlers --------------------------------------------------------------------------------------------------------
+# --- handlers of requests --------------------------------------------------------------------------------------------
 def index(call: Call) -> Any:
     """List the live migrations of a server that are in progress (``GET /servers/{server_id}/migrations``)."""
     viewer = ServerMigrationView(hosts=call.may(SEE_HOSTS))
@@ -270,7 +270,7 @@ def force_complete(call: Call) -> None:
             instances.finish_action(conn, server.uuid, ctxt.request_id, 'Error' if problem else None)
 
 
-# --- routes ----------------------------------------------------------------------------------------------------------
+# --- routes of the handlers ------------------------------------------------------------------------------------------
 _PATH = f'{SERVER}/migrations'
 ROUTES = (
     Route('GET', _PATH, index, INDEX, server=VIEW, asks=(SEE_HOSTS,), since=23),

@@ -16,7 +16,7 @@ from kilonova.errors import Invalid, NotFound
 from kilonova.rpc import updates
 from kilonova.rpc.notify import API
 
-# --- rules -----------------------------------------------------------------------------------------------------------
+# --- policy rules ----------------------------------------------------------------------------------------------------
 _ROOT = f'{PREFIX}os-server-tags:'
 INDEX, UPDATE_ALL, DELETE_ALL = f'{_ROOT}index', f'{_ROOT}update_all', f'{_ROOT}delete_all'
 SHOW, UPDATE, DELETE = f'{_ROOT}show', f'{_ROOT}update', f'{_ROOT}delete'
@@ -40,7 +40,7 @@ UPDATE_BODY = Windows(Window(t.NULL))
 _WORD = Obj(Prop('tag', t.TAG))
 
 
-# --- use cases -------------------------------------------------------------------------------------------------------
+# --- use cases and their errors --------------------------------------------------------------------------------------
 class TagNotFound(NotFound):
     """Error 404: the server does not have the tag."""
 
@@ -105,7 +105,7 @@ def _notify(backend: Backend, ctxt: RequestContext, server: ServerRef) -> None:
     updates.server_changed(backend.notify, ctxt, server.cell, server.uuid, binary=API)
 
 
-# --- handlers --------------------------------------------------------------------------------------------------------
+# --- handlers of requests --------------------------------------------------------------------------------------------
 class InvalidTag(Invalid):
     """Error 400: the tag in the path is empty, too long, or has a forbidden character."""
 
@@ -156,7 +156,7 @@ def delete(call: Call) -> None:
     _remove(call.backend, call.ctxt, call.server, call.path['tag'])
 
 
-# --- routes ----------------------------------------------------------------------------------------------------------
+# --- routes of the handlers ------------------------------------------------------------------------------------------
 _ALL, _ONE = f'{SERVER}/tags', f'{SERVER}/tags/{{tag}}'
 ROUTES = (
     Route('GET', _ALL, index, INDEX, server=VIEW, since=26),

@@ -16,7 +16,7 @@ from kilonova.api.v2 import gone
 from kilonova.api.wsgi import Call, Route
 from kilonova.errors import Invalid
 
-# --- rules -----------------------------------------------------------------------------------------------------------
+# --- policy rules ----------------------------------------------------------------------------------------------------
 LIST, UPDATE, DELETE = (f'{PREFIX}os-services:{verb}' for verb in ('list', 'update', 'delete'))
 RULES = (
     rule(LIST, ADMIN, 'List services.'),
@@ -74,7 +74,7 @@ def _unknown(host: str) -> dict[str, Any]:
     return {'binary': 'nova-compute', 'host': host, 'status': 'UNKNOWN'}
 
 
-# --- handlers --------------------------------------------------------------------------------------------------------
+# --- handlers of requests --------------------------------------------------------------------------------------------
 UUIDS_SINCE, PARTIAL_SINCE = 53, 69
 
 
@@ -175,7 +175,7 @@ def _find(call: Call) -> hosts.InCell:
     return hosts.find_service(call.backend, number=number)
 
 
-# --- routes ----------------------------------------------------------------------------------------------------------
+# --- routes of the handlers ------------------------------------------------------------------------------------------
 _ALL, _ONE = '/os-services', '/os-services/{service_id}'
 ROUTES = (
     Route('GET', _ALL, index, LIST, query=QUERY),

@@ -24,7 +24,7 @@ from kilonova.db.queries.instances import utcnow
 from kilonova.db.queries.owners import Owner
 from kilonova.errors import Invalid, UnknownMarker
 
-# --- rules -----------------------------------------------------------------------------------------------------------
+# --- policy rules ----------------------------------------------------------------------------------------------------
 LIST, SHOW = f'{PREFIX}os-simple-tenant-usage:list', f'{PREFIX}os-simple-tenant-usage:show'
 RULES = (
     rule(LIST, ADMIN, 'Show the usage of all projects.'),
@@ -40,7 +40,7 @@ INDEX_QUERY = QuerySchema.of(*_PERIOD, Prop('detailed', t.ANY_TEXT), *_PAGE)
 SHOW_QUERY = QuerySchema.of(*_PERIOD, *_PAGE)
 
 
-# --- use cases -------------------------------------------------------------------------------------------------------
+# --- use cases and their errors --------------------------------------------------------------------------------------
 _FORMS = ('%Y-%m-%dT%H:%M:%S', '%Y-%m-%dT%H:%M:%S.%f', '%Y-%m-%d %H:%M:%S.%f')
 
 
@@ -213,7 +213,7 @@ def _body(total: Total, period: Period, version: int, detailed: bool) -> dict[st
     return body
 
 
-# --- handlers --------------------------------------------------------------------------------------------------------
+# --- handlers of requests --------------------------------------------------------------------------------------------
 PAGES_SINCE = 40
 
 
@@ -248,7 +248,7 @@ def _report(call: Call, owner: owners.Owner, detailed: bool, path: str) -> tuple
     return usages, call.links.next(path, call.query, rows[-1]['uuid']) if full else None
 
 
-# --- routes ----------------------------------------------------------------------------------------------------------
+# --- routes of the handlers ------------------------------------------------------------------------------------------
 _PATH = '/os-simple-tenant-usage'
 ROUTES = (
     Route('GET', _PATH, index, LIST, query=INDEX_QUERY),

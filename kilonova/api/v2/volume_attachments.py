@@ -19,7 +19,7 @@ from kilonova.api.services.server_operations import WORK
 from kilonova.api.wsgi import SERVER, Call, Reply, Route
 from kilonova.errors import Invalid
 
-# --- rules -----------------------------------------------------------------------------------------------------------
+# --- policy rules ----------------------------------------------------------------------------------------------------
 INDEX, SHOW, CREATE, UPDATE, SWAP, DELETE = (
     f'{PREFIX}os-volumes-attachments:{verb}' for verb in ('index', 'show', 'create', 'update', 'swap', 'delete')
 )
@@ -102,7 +102,7 @@ def _body(call: Call, row: Mapping[str, Any], kind: str = LISTED) -> dict[str, A
     return FIELDS.render(row, None, call.version, kind)
 
 
-# --- handlers --------------------------------------------------------------------------------------------------------
+# --- handlers of requests --------------------------------------------------------------------------------------------
 def index(call: Call) -> dict[str, Any]:
     """List the volumes of a server, oldest attachment first (``GET /servers/{server_id}/os-volume_attachments``)."""
     first = call.offset()
@@ -135,7 +135,7 @@ def create(call: Call) -> Any:
 def swap(call: Call) -> None:
     """Replace a volume of a server by another one (``PUT …/os-volume_attachments/{volume_id}``, until 2.84).
 
-    Cinder sends this request.
+    Cinder sends this request while it moves a volume to another storage back end.
     """
     asked = call.body['volumeAttachment']['volumeId']
     volumes.swap(call.backend, call.ctxt, call.server, call.path['volume_id'], asked)
@@ -176,7 +176,7 @@ def delete(call: Call) -> None:
     volumes.detach(call.backend, call.ctxt, call.server, call.path['volume_id'])
 
 
-# --- routes ----------------------------------------------------------------------------------------------------------
+# --- routes of the handlers ------------------------------------------------------------------------------------------
 _ALL, _ONE = f'{SERVER}/os-volume_attachments', f'{SERVER}/os-volume_attachments/{{volume_id}}'
 ROUTES = (
     Route('GET', _ALL, index, INDEX, query=QUERY, server=WORK),

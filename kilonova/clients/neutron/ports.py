@@ -16,13 +16,12 @@ from kilonova.clients.neutron.request import NeutronRequests
 from kilonova.context import RequestContext
 
 _LABEL = re.compile('[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?', re.ASCII)
-# EXTENSIONS_KEPT: seconds for which the list of Neutron's extensions is cached. DNS: the extension that gives ports DNS
-# names.
+# EXTENSIONS_KEPT: seconds for which the list of Neutron's extensions is cached.
+# DNS: the name of the Neutron extension that gives ports DNS names.
 EXTENSIONS_KEPT, DNS = 600.0, 'dns-integration'
 # Maximum number of ports in one response when all ports are listed.
 PAGE = 1000
-# Keys of binding:profile that a compute service writes, and that it removes when it unbinds the port. All other keys
-# belong to the port's owner.
+# Keys of binding:profile that a compute service writes and later removes. Other keys belong to the owner of the port.
 OUR_PROFILE = frozenset(
     (
         'pci_vendor_info',
@@ -118,7 +117,7 @@ class Port:
 
     @property
     def active(self) -> bool:
-        """Whether no wait for the port is needed: it is plugged, or its owner set its administrative state to down."""
+        """Whether a guest need not wait for this port, because the port is plugged, or its owner has set it to down."""
         return self.status == 'ACTIVE' or not self.admin_state_up
 
     @property
@@ -371,5 +370,5 @@ def name_in_dns(hostname: str) -> str:
 
 
 def theirs(profile: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of a binding profile that belongs to the port's owner."""
+    """Return the keys of a binding profile that the port's owner has set, without those of compute services."""
     return {key: value for key, value in profile.items() if key not in OUR_PROFILE}

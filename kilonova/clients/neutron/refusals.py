@@ -123,7 +123,7 @@ class NetworkForbidden(errors.Forbidden):
 class NetworkAccountRefused(errors.Unavailable):
     """The account of [neutron] lacks a role. The account needs the roles admin and service."""
 
-    msg_fmt = 'The network service refuses the account of [neutron]: %(detail)s'
+    msg_fmt = 'The network service refuses the account that is configured in [neutron]: %(detail)s'
 
 
 # {type of the NeutronError: error class to raise}

@@ -18,8 +18,7 @@ MediumText = sa.Text().with_variant(mysql.MEDIUMTEXT(), *_MYSQL)
 # Without fsp, MySQL's DATETIME rounds to whole seconds, so that times from different databases would differ.
 DateTime = sa.DateTime().with_variant(mysql.DATETIME(fsp=6), *_MYSQL)
 
-# MySQL's default collation ignores case, but UUIDs, keys and host names must be compared exactly.
-# SQLite and PostgreSQL compare exactly by default.
+# MySQL's default collation ignores case. This one compares exactly, like SQLite and PostgreSQL by default.
 TABLE_OPTIONS = {
     'mysql_engine': 'InnoDB',
     'mysql_charset': 'utf8mb4',
@@ -93,11 +92,11 @@ class OperationColumns(Timestamps):
 
     Attributes:
         slot: 'run', 'wait', or the row's own uuid for a row that runs concurrently. A unique key on server and slot
-            allows one running row for each server.
+            ensures that a server has at most one row 'run' and one row 'wait'.
         args: The arguments, as JSON. ``context``, ``outputs`` and ``error`` are JSON, too.
         not_before: Time before which no conductor takes the row, in epoch seconds by the database's clock.
-        undoing: True if the host of this attempt refused, and the steps are being undone before the next attempt.
-        written: Which write a host made last for the operation (``queries.claims``).
+        undoing: True if the steps are being undone, because the host of this attempt refused. The next attempt follows.
+        written: The name of the last write that a host has made for the operation (``queries.claims``).
     """
 
     id = mapped_column(sa.Integer, primary_key=True)

@@ -87,7 +87,7 @@ class Service(Watched, Base):
 
 
 class ComputeNode(Watched, Base):
-    """A hypervisor. ``mapped`` is 0 as long as its host has no host mapping."""
+    """A hypervisor. ``mapped`` is 0 until its host is mapped to a cell, after which the scheduler may choose it."""
 
     __tablename__ = 'compute_nodes'
     __table_args__ = (
@@ -166,8 +166,7 @@ class PciDevice(SoftDelete, Base):
     instance_uuid = mapped_column(sa.String(36))
     numa_node = mapped_column(sa.Integer)
     parent_addr = mapped_column(sa.String(12))
-    # The time when the device was assigned to its server.
-    # It is NULL if no server holds the device, or if the device was assigned before this column existed.
+    # Time when the device was assigned to its server. NULL without a server, or if it was assigned before this column.
     held_since = mapped_column(DateTime)
 
 
@@ -564,9 +563,9 @@ class TaskLog(SoftDelete, Base):
 class VolumeUsage(SoftDelete, Base):
     """The amounts of data that a server's guest read from a volume and wrote to it.
 
-    ``curr_*`` counts since the last known start of the guest. ``tot_*`` counts before that start, including earlier
-    servers of the volume. Rows are not soft-deleted: a row is added to that of the next server that has the volume, or
-    is archived together with its server.
+    The ``curr_*`` columns count since the last known start of the guest. The ``tot_*`` columns count the time before
+    that start, including earlier servers of the volume. If another server gets the volume, these counters are added to
+    the new server's row. Otherwise the row is archived together with its server.
     """
 
     __tablename__ = 'volume_usage_cache'

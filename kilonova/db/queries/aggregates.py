@@ -139,8 +139,7 @@ def create(
     if key is None:
         raise LookupError(f'the insert of aggregate {name} returned no id')
     aggregate_id = key[0]
-    # updated_at stays NULL, because it would say that the aggregate was changed after its creation.
-    # Schedulers notice a new aggregate without it.
+    # Leave updated_at NULL: a new aggregate was not changed after its creation. Schedulers find it without this time.
     _insert_metadata(connection, aggregate_id, metadata or {})
     return get(connection, aggregate_id)
 

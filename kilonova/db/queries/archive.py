@@ -44,7 +44,7 @@ DEPENDANTS = tuple(
     if any(key.column.table is instances for key in table.foreign_keys)
 )
 # Tables whose deleted rows are archived even if the row that they refer to is not deleted.
-# Tables that refer to others come first.
+# A table stands before the tables that it refers to, because a row can only be deleted after the rows that refer to it.
 LOOSE = tuple(
     table
     for table in reversed(models.Base.metadata.sorted_tables)
@@ -59,7 +59,7 @@ OF_SERVERS = (
 
 
 def of_cells(moved: Mapping[str, int]) -> int:
-    """Return how many of the moved rows were in a cell's database. ``max_rows`` limits only this number."""
+    """Return the number of the moved rows that were in a cell's database. ``max_rows`` limits only these rows."""
     return sum(count for name, count in moved.items() if not name.startswith(API))
 
 
@@ -87,12 +87,12 @@ def archive(
     return moved
 
 
-# --- servers ---------------------------------------------------------------------------------------------------------
+# --- archive servers with their related rows -------------------------------------------------------------------------
 def _servers(api: engine.Database, cell: engine.Database, limit: int, before: datetime.datetime | None) -> Counter[str]:
     with cell.read() as conn:
         uuids = _next_servers(conn, limit, before)
     with api.read() as conn:
-        # While a boot is transferred to a cell, only its row in the API database is valid (operations.md rule 19).
+        # Skip servers with an operation in the API database: their boot is just being moved to the cell (rule 19).
         busy = (
             set(
                 conn.execute(
@@ -173,7 +173,7 @@ def _move_servers(cell: engine.Database, uuids: Sequence[str]) -> Counter[str]:
     return +moved
 
 
-# --- rows of other tables --------------------------------------------------------------------------------------------
+# --- archive rows of other tables ------------------------------------------------------------------------------------
 def _loose(api: engine.Database, cell: engine.Database, limit: int, before: datetime.datetime | None) -> Counter[str]:
     for table in LOOSE:
         wanted = [table.c.deleted != 0, *([table.c.deleted_at < before] if before is not None else [])]
@@ -220,7 +220,7 @@ def _chunks(ids: Sequence[int]) -> Iterator[Sequence[int]]:
     return (ids[start : start + CHUNK] for start in range(0, len(ids), CHUNK))
 
 
-# --- purge -----------------------------------------------------------------------------------------------------------
+# --- delete archived rows --------------------------------------------------------------------------------------------
 def purge(cell: engine.Database, before: datetime.datetime | None = None) -> Counter[str]:
     """Delete all archived rows, or only rows that were deleted before a time. Return the number by shadow table.
 

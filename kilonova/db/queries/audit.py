@@ -132,7 +132,7 @@ def cell(conn: Connection) -> dict[str, list[dict[str, Any]]]:
 
 
 def marks(conn: Connection, keys: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Return {server: {key: value}} with the system metadata that have these ``keys``. Other servers are left out."""
+    """Return {server: {key: value}} with the system metadata that have one of ``keys``, for servers that have any."""
     found: dict[str, dict[str, str]] = defaultdict(dict)
     for uuid, key, value in conn.execute(_MARKS, {'keys': list(keys)}):
         found[uuid][key] = value
@@ -157,7 +157,7 @@ def _specs(conn: Connection) -> dict[str, str]:
     Request specs of deleted servers remain until the servers are archived, and are not read here.
     """
     found: dict[str, str] = {}
-    # Servers with equal flavors share the text, to save memory.
+    # Equal texts are stored as one string in memory, because most servers have one of a few flavors.
     same: dict[str, str] = {}
     for uuid, spec in conn.execute(_SPECS):
         flavor = json.dumps(_flavor(spec))

@@ -131,7 +131,7 @@ def _database(databases: Databases, uuid: str, transport_url: str | None) -> Dat
 
 # --- hosts
 def delete_host(databases: Databases, uuid: str, host: str, *, transport_url: str | None = None) -> None:
-    """Delete the mapping of a host. The nodes of the host can be discovered again.
+    """Delete the mapping of a host. Afterwards the host counts as new and can be mapped again (discover_hosts).
 
     Raises:
         CellMappingNotFound: The cell does not exist.

@@ -43,9 +43,8 @@ CELL0_UUID = '00000000-0000-0000-0000-000000000000'
 CELL0_TRANSPORT = 'none:///'
 
 _TEMPLATE = re.compile(r'\{(scheme|path|query|fragment|(?:username|password|hostname|port)\d*)\}')
-# Matches 'user:' of each host, and the password up to its last '@'.
-# The password may contain '/', ':' and '@', which SQLAlchemy accepts unquoted.
-# The password may contain a ',' only if no other 'user:' follows.
+# Matches the password of each host in a URL, after 'user:' and up to the last '@' before the host.
+# A password may contain '/', ':' and '@', which SQLAlchemy accepts unquoted, and a ',' if no other 'user:' follows.
 _PASSWORD = re.compile(r'(?<=[/,])([^/:@,?]*:)(?:[^,@]|,(?![^/:@,]*:)|@(?=[^/,?]*@))*(?=@)')
 _IN_QUERY = re.compile(r'(?<=[?&])((?:password|passwd)=)[^&]*')
 

@@ -3,9 +3,10 @@
     now, nodes, services = everything(connection)
     seen = changed(connection, since=now - overlap)     # and again from seen.now
 
-A row gets its timestamp from the database's clock when the statement starts, but is visible only after its transaction
-has been committed. So each reading must begin earlier than the end of the previous one, by more time than a transaction
-takes. Heartbeats don't change these timestamps. ``down`` finds services whose heartbeats are missing.
+A row gets its timestamp when its statement starts, but is visible to others only after the commit. So each call of
+``changed`` must start from a time before the previous call: the overlap must be longer than a transaction takes. The
+database's clock sets all these times. Heartbeats don't change the timestamps. ``down`` finds services whose heartbeats
+are missing.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _SERVICE = [
     )
 ]
 
-# A server in one of these states has no host, and the scheduler has not chosen a host for it either.
+# In these vm states a server is on no host, and needs none from the scheduler.
 _ON_NO_HOST = ('error', 'shelved_offloaded')
 
 
@@ -68,10 +69,9 @@ def _changes() -> sa.CompoundSelect[Any]:
     parts = [sa.select(sa.literal(0).label('kind'), sa.literal(0).label('id'), db_utcnow().label('stamp'))]
     for kind, table, criteria in ((1, compute_nodes, ()), (2, services, (COMPUTE,))):
         columns = table.c
-        # At least one of these columns is never NULL.
-        # A literal as fallback is not used, because MySQL would return strings from the union.
+        # One of these columns is never NULL, so no literal is needed (with a literal, MySQL would return strings).
         stamp = sa.func.coalesce(columns.deleted_at, columns.updated_at, columns.created_at)
-        # Each select reads a range of an index. A single select with OR could not use the indexes in this way.
+        # Each column has its own SELECT, because a single SELECT with OR could not use the indexes of the columns.
         parts.extend(
             sa.select(sa.literal(kind), columns.id, stamp).where(columns[name] >= since, *criteria)
             for name in ('updated_at', 'created_at', 'deleted_at')

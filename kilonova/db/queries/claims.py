@@ -64,8 +64,8 @@ class Written:
 class ClaimWrite(Written):
     """A request to claim resources for a server on a host.
 
-    ``host`` is the host that claims. ``group`` is a dict {uuid, host} for the server's group, or None (see
-    ``group_claims``).
+    ``host`` is the host that claims. ``group`` is None, or a dict with the ``uuid`` of the server's group and the
+    ``host`` that is claimed. In this case the policy of the group is checked (see ``group_claims``).
     """
 
     key: str
@@ -82,10 +82,12 @@ class SaveWrite(Written):
         event: An event of the action, {event, result, host, start_time, finish_time, details, traceback}.
         fault: A fault, {code, message, details, host}.
         message: The message of the action; 'Error' marks a failed action.
-        end: True if this save writes the server's end state, so that the operation row is deleted with it.
-        undo: True if the step is undone. Such a save is written only during the same attempt. If the server's state has
-            changed since, for example to ``deleting``, the state is left unchanged.
-        undone: The reason why the host undid its work under this key. A later call with the key is refused with it.
+        end: True if this save writes the server's end state. Then the operation row is deleted in the same transaction.
+        undo: True if the host has undone the step. Such a save is written only while the operation is at the same
+            attempt. It does not change the server's state if another request has set the state since, for example to
+            ``deleting``.
+        undone: The reason why the host undid its work under this key. Later calls with this key are refused with this
+            reason.
         mark: A number that distinguishes several saves under one key that have no event and no transition.
     """
 
@@ -111,8 +113,7 @@ def make_key(operation: str, position: int, step: str, attempt: int) -> str:
     return f'{operation}/{position}.{step}/{attempt}'
 
 
-# Conditions that are true if the operation row is at the position and attempt of a step key.
-# ``_parts`` returns the parameters for these conditions.
+# Conditions on an operation row: its position and attempt are those of a step key (parameters: see ``_parts``).
 _AT = (
     operations.c.uuid == sa.bindparam('of_operation'),
     operations.c.position == sa.bindparam('of_position'),
@@ -133,9 +134,9 @@ def _parts(key: str) -> dict[str, Any]:
 
 _HELD = ('claimed', 'allocated')
 _BESIDE_RELEASES = ('release', 'delete')
-# If a host has undone its work for a step key, the column ``written`` contains this text and then the reason.
+# After a host has undone its work on a step, the column ``written`` has this text, followed by the reason.
 _UNDONE = ':undone:'
-# Number of characters of the reason that are stored.
+# Maximum length of such a reason in the column ``written``. A longer reason is shortened.
 _REASON = 1000
 
 _RELEASES = sa.alias(operations)
@@ -188,17 +189,16 @@ def was_moved(conn: sa.Connection, key: str, event: str) -> bool:
 
 
 def check(conn: sa.Connection, key: str, undo: bool = False, host: str | None = None) -> None:
-    """Check that the operation row is still at this step key, before a host begins to work that doesn't know the key.
+    """Check that an operation is still at the step and attempt of this key, before the host begins to work on it.
 
-    If ``undo`` is True, the key is that of an undo. In this case the row must say that this step of this attempt is
-    being undone, or must be a pending release.
+    If ``undo`` is True, the host is to undo the step. Then the operation row must say that this step of this attempt is
+    being undone, or must be a pending release (a task to free later what a host holds of a server).
 
     Raises:
         KeyGone: The row is deleted, cancelled, being undone, or at another step or attempt.
         HostRejected: The host did this work before and undid it, but the host's answer was lost.
-        ReleasePending: ``host`` has a pending release of the server that must be done first, or the host is forced down
-            and the operation may continue elsewhere. A delete is not refused for these reasons, because it releases
-            everything.
+        ReleasePending: ``host`` must first do its pending release of the server, or ``host`` is forced down. A delete
+            is allowed nevertheless, because it releases everything.
     """
     if undo:
         _check_undo(conn, key)
@@ -245,8 +245,7 @@ def _mark(conn: sa.Connection, key: str, mark: str, free_of: tuple[str, str] | N
         values,
     ).rowcount:
         return True
-    # A marked write stays valid even if the operation was cancelled afterwards.
-    # A host that repeats the write must learn that it holds the claim.
+    # Accept a repeated write even if the operation was cancelled since: the host must learn that the claim exists.
     written = conn.execute(_WRITTEN, _parts(key)).scalar()
     if written != mark:
         check(conn, key)
@@ -327,7 +326,7 @@ def save(db: engine.Database, request: SaveWrite) -> dict[str, Any]:
     uuid, key = request.instance_uuid, request.key
     with db.write() as conn:
         if request.end and key:
-            # Only a cancelled row can have another row that waits for it, so one DELETE is enough to end the operation.
+            # Nothing waits for the end of this operation: another one can wait only for a cancelled operation.
             if not conn.execute(_END, _parts(key)).rowcount:
                 _write_usage_again(conn, request.usage)
                 return _ended_before(conn, request, key)
@@ -376,9 +375,9 @@ def _ended_before(conn: sa.Connection, request: SaveWrite, key: str) -> dict[str
 
 
 def _move(conn: sa.Connection, request: Written, lenient: bool = False) -> None:
-    """Update the server's row by a transition, or by a plain compare-and-swap on ``expect``.
+    """Change the server's row: its state by the event ``transition``, or only columns. ``expect`` must be true.
 
-    Raises Conflict if the server's state or columns do not allow the update, unless ``lenient`` is True.
+    Raises Conflict if the server's state or columns do not allow the change, unless ``lenient`` is True.
     """
     uuid, values, event = request.instance_uuid, _columns(request.values), request.transition
     if event:
@@ -448,10 +447,10 @@ def _write_usage(conn: sa.Connection, usage: dict[str, Any] | None) -> None:
 
 
 def _write_usage_again(conn: sa.Connection, usage: dict[str, Any] | None) -> None:
-    """Write the usage of a claim or save that was written before.
+    """Write the host's usage of a claim or save once more, when the claim or save itself is repeated.
 
-    If the host died after the first write, it counted the server again at its next start and reported that usage in
-    between.
+    This is needed if the host died after the first write. At its restart it reported a usage without this server, which
+    replaced the usage of the first write.
     """
     if usage and 'usage_serial' in usage:
         _write_usage(conn, usage)

@@ -28,7 +28,7 @@ instances = Instance.__table__
 
 
 class NodeExists(errors.Conflict):
-    """The host has a node of this name whose uuid is another one (HTTP 409)."""
+    """The host already has a compute node of this name with another uuid (HTTP 409)."""
 
     msg_fmt = 'Node %(node)s of host %(host)s already exists with another uuid.'
 
@@ -232,7 +232,7 @@ def unmapped(connection: sa.Connection) -> list[Row]:
 
 
 def set_mapped(connection: sa.Connection, hosts: Iterable[str], mapped: bool) -> None:
-    """Record whether these hosts have a host mapping. Schedulers find this change when they next read changes."""
+    """Record whether these hosts have a host mapping. Schedulers learn this when they next read the changed nodes."""
     connection.execute(
         sa.update(compute_nodes)
         .where(LIVE, compute_nodes.c.host.in_(list(hosts)))

@@ -46,7 +46,7 @@ _COLUMNS = [
 
 
 def digest(token: str) -> str:
-    """Return the hash of a token. The database contains only this hash."""
+    """Return the hash of a console token. Only the hash is stored, so readers of the database can't use the token."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 

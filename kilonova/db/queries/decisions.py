@@ -35,7 +35,8 @@ def add(connection: sa.Connection, rows: Sequence[Row]) -> None:
 def find(connection: sa.Connection, which: str) -> list[Row]:
     """Return the decisions about a server or of a request, oldest first. Runs one SQL statement.
 
-    ``which`` is the server's uuid or the request's id. Each row has its ``body`` in the form that ``told`` returns.
+    ``which`` is the server's uuid or the request's id. The ``body`` of each row has one dict for each host (see
+    ``told``).
     """
     found = many(
         connection.execute(
@@ -74,9 +75,10 @@ def prune(connection: sa.Connection, before: dt.datetime, keep: int) -> int:
 
 
 def told(body: Any) -> Any:
-    """Return the body of a scheduler decision with one dict for each host.
+    """Return the body of a scheduler decision in a form that is easy to read: one dict for each host.
 
-    Bodies are stored with hosts in columns: {name: [value for each host]} becomes [{name: value of one host}, …].
+    The database stores one list for each name, {name: [value of each host]}. The result is [{name: value of one host},
+    …].
     """
     if not body:
         return body

@@ -33,10 +33,12 @@ DAY = 86400
 
 
 def add(conn: sa.Connection, device_ids: Iterable[int], instance_uuid: str) -> None:
-    """Insert a history entry for each of these devices that the server holds now. The period of the entry ends now."""
+    """Record that a server's use of these devices ends now, with one history entry for each device.
+
+    Devices that the server does not hold are skipped.
+    """
     project = sa.select(servers.c.project_id).where(servers.c.uuid == instance_uuid).scalar_subquery()
-    # No columns of compute_nodes are read, because MySQL would lock the rows of the nodes.
-    # The same transaction changes these rows soon after.
+    # Do not read compute_nodes here: MySQL would lock rows of it that the same transaction must change soon after.
     found = sa.select(
         devices.c.uuid,
         *(devices.c[name] for name in _COPIED),
@@ -67,7 +69,7 @@ def page(
 
 
 def has(conn: sa.Connection, device_uuid: str, number: int) -> bool:
-    """Return whether this database has the history entry with the id ``number`` and the entry is about this device."""
+    """Return whether the history in this database has the entry ``number``, and this entry is about this device."""
     return (
         conn.execute(
             sa.select(history.c.id).where(history.c.id == number, history.c.device_uuid == device_uuid)

@@ -59,7 +59,8 @@ def at_work(connection: sa.Connection, uuid: str) -> Row | None:
 def lost(connection: sa.Connection, busy: Collection[str]) -> list[Row]:
     """Return the devices of a cell that are held for a server that does not exist, each with the reason in ``why``.
 
-    ``busy`` are servers that have operations in the API database.
+    ``busy`` are servers that have operations in the API database. Their devices are left out, because the operations
+    will release them.
     """
     held = [
         row

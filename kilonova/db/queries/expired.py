@@ -24,7 +24,7 @@ from kilonova.db.queries.operations import MOVES, migrations, operations
 class Due(NamedTuple):
     """A server whose waiting time has expired.
 
-    ``row`` is the uuid of the migration or operation that has expired, or '' if the server itself has expired.
+    If a migration or an operation has waited too long, ``row`` is its uuid. If the server itself has, ``row`` is ''.
     """
 
     server: str

@@ -82,7 +82,7 @@ def in_cell(conn: Connection, project_id: str, besides: Sequence[str] = ()) -> l
 
 
 def waiting(conn: Connection, project_id: str) -> list[tuple[str, Alike]]:
-    """Return (server uuid, flavor) for each server of the project that has no cell yet."""
+    """Return (server uuid, the server as an ``Alike``) for each server of the project that has no cell yet."""
     stored = json_columns.of(conn.dialect.name, requests.c.instance)
     kept = [
         stored['nova_object.data', 'system_metadata', f'image_{name}'].as_string().label(f'image_{name}')
@@ -118,7 +118,10 @@ def of_silent(conn: Connection, cell_ids: Sequence[int], project_id: str, beside
 
 
 def image_columns() -> list[Any]:
-    """Return select columns with the IMAGE_PROPERTIES of servers. ``image_of`` reads them from a result row."""
+    """Return the columns of a SELECT that read a server's image properties, as far as they count for quotas.
+
+    ``image_of`` returns the properties from a row of the result.
+    """
     table = system_metadata
     # Each value is a subquery. With a join, a duplicate metadata row would count its server twice.
     return [
@@ -132,7 +135,10 @@ def image_columns() -> list[Any]:
 
 
 def image_of(row: Mapping[str, Any]) -> dict[str, str]:
-    """Return {property: value} for the IMAGE_PROPERTIES of a server's image, from a row with ``image_columns``."""
+    """Return {property: value} for a server's image properties that count for quotas.
+
+    ``row`` is a result row with the columns that ``image_columns`` returned.
+    """
     return {name: str(row[f'image_{name}']) for name in IMAGE_PROPERTIES if row[f'image_{name}'] is not None}
 
 
@@ -144,8 +150,7 @@ def _columns(stored: sa.ColumnElement[Any], path: tuple[str, ...], prefix: str) 
 
 
 def _alike(conn: Connection, query: sa.Select[Any]) -> list[Alike]:
-    # The outer select groups the rows.
-    # PostgreSQL would not recognize that two expressions with parameters are the same.
+    # Group in an outer SELECT: PostgreSQL does not recognize that two expressions with parameters are the same.
     inside = query.subquery()
     rows = conn.execute(sa.select(sa.func.count().label('number'), *inside.c).group_by(*inside.c)).mappings()
     return [Alike(row['number'], _flavor(row, 'have') or {}, _flavor(row, 'want')) for row in rows]

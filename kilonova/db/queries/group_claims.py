@@ -29,10 +29,10 @@ def claim(
     request: claims.ClaimWrite,
     group: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Claim a host for a server of a ``group`` {uuid, host}, if the group's policy allows the host.
+    """Claim ``group['host']`` for a server of the group ``group['uuid']``, if the group's policy allows the host.
 
-    This runs ``claims.claim`` while the group is locked. Raises GroupPolicyViolated if the policy doesn't allow the
-    host. A group that was deleted, or whose policy is a soft one, allows every host.
+    The group is locked in the API database until ``claims.claim`` has written the claim. Raises GroupPolicyViolated if
+    the policy doesn't allow the host. A group that was deleted, or that has a soft policy, allows every host.
     """
     with api_db.write() as conn:
         found = instance_groups.locked(conn, group['uuid'])
@@ -40,7 +40,7 @@ def claim(
             return claims.claim(cell_db, request)
         row, members = found
         members.pop(request.instance_uuid, None)
-        # Servers of other cells are on other hosts. Only the affinity policy must know these hosts.
+        # Only affinity must know hosts of other cells. Anti-affinity cares only about servers on this cell's hosts.
         elsewhere = _elsewhere(cells, cell_db, members) if row['policy'] == AFFINITY else {}
 
         def look(cell_conn: sa.Connection) -> None:

@@ -4,8 +4,8 @@
     for uuid in hurry(cell_db, 'gpu1'):                 # the service was forced down or deleted
         conductor.run_operation(ctxt, operation=uuid)
 
-The API calls these functions. A running operation ends by itself when its conductor next checks whether the host is
-down (operations.md rule 15).
+The API calls these functions. Operations that are just running are not woken: their conductors check regularly whether
+the host is down, and then stop (operations.md rule 15).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from kilonova.db.queries.operations import (
 )
 
 EVENT, KIND = 'evacuate.start', 'evacuate'
-# Maximum number of rows that one call of ``hurry`` returns. The conductors' periodic sweep finds the others.
+# Maximum number of operations that one call of ``hurry`` returns. Conductors find the others by their periodic search.
 MOST_HURRIED = 500
 _servers, _moves = models.Instance.__table__, models.Migration.__table__
 
@@ -83,11 +83,11 @@ def _end_what_runs(conn: sa.Connection, instance_uuid: str, host: str) -> int:
 
 @engine.retried
 def hurry(cell_db: engine.Database, host: str) -> list[str]:
-    """Let the operations that may wait for this host run at once, and return their uuids.
+    """Make the operations that may wait for this lost host due now, and return their uuids.
 
-    The caller wakes a conductor for each of them. These are operations of servers that are on the host, that move from
-    or to it, or that have a pending release on it, and operations whose steps chose the host. Pending releases that the
-    host itself must do are left unchanged, because the host will be away for longer.
+    The caller wakes a conductor for each uuid. Such operations belong to servers that are on the host, that move from
+    or to the host, or that left something on it, or they have chosen the host in a step. Pending releases, which only
+    the host itself can do, keep their time.
     """
     here = sa.select(_servers.c.uuid).where(_servers.c.host == host, _servers.c.deleted == 0)
     moving = sa.select(_moves.c.instance_uuid).where(

@@ -53,7 +53,7 @@ _LIVING = sa.and_(
 )
 
 
-# --- groups ----------------------------------------------------------------------------------------------------------
+# --- read and write server groups ------------------------------------------------------------------------------------
 def _groups() -> sa.Select[Any]:
     return sa.select(groups, policies.c.policy, policies.c.rules).select_from(
         groups.outerjoin(policies, policies.c.group_id == groups.c.id)
@@ -137,7 +137,7 @@ def _lock(conn: Connection, uuid: str) -> int | None:
     return conn.execute(sa.select(groups.c.id).where(groups.c.uuid == uuid).with_for_update()).scalar()
 
 
-# --- members ---------------------------------------------------------------------------------------------------------
+# --- change the members ----------------------------------------------------------------------------------------------
 def add_members(conn: Connection, group: tuple[int, str], uuids: Sequence[str]) -> None:
     """Add servers to a ``group`` (id, uuid) by one INSERT.
 
@@ -178,7 +178,7 @@ def of_server(conn: Connection, uuid: str) -> list[str]:
     )
 
 
-# --- hosts of members ------------------------------------------------------------------------------------------------
+# --- hosts of the members of server groups ---------------------------------------------------------------------------
 def cells_of_members(conn: Connection, uuid: str) -> tuple[Row, dict[str, int | None]] | None:
     """Return (server group without its members, {member: id of its cell}).
 

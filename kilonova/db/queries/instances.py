@@ -297,9 +297,9 @@ def _move(conn: sa.Connection, uuid: str, event: str, statement: sa.Insert | sa.
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the columns as a new dict.
+    """Return a copy of these columns of a server.
 
-    Raises ValueError if a state is among the columns, because only ``_move`` writes states.
+    Raises ValueError if vm_state or task_state is among them, because only ``_move`` writes these columns.
     """
     if not STATES.isdisjoint(values):
         raise ValueError(f'states are changed only by a transition, not by these values: {values}')
@@ -318,9 +318,9 @@ def _moved_by(event: str) -> Any:
 
 
 def leave_host(conn: sa.Connection, uuid: str, host: str, expect: dict[str, Any]) -> bool:
-    """Remove the server from its host, if it is on this host and its columns have the expected values.
+    """Remove the server from its host, if it is on ``host`` and its columns have the values in ``expect``.
 
-    Return False, and change nothing, if it is not.
+    Return False, and change nothing, if this is not the case.
     """
     conditions = [instances.c[name] == value for name, value in {'host': host, **expect}.items()]
     return (
@@ -334,9 +334,10 @@ def leave_host(conn: sa.Connection, uuid: str, host: str, expect: dict[str, Any]
 
 
 def put_back(conn: sa.Connection, uuid: str, values: dict[str, Any], hosts: Iterable[str | None]) -> bool:
-    """Write host, node and columns of the flavor, if the server is on one of ``hosts``. Return False if it is not.
+    """Write the host, node and flavor columns of a server that did not stay on its new host.
 
-    ``compute_id`` is set to the id of the node.
+    Nothing is written, and False is returned, if the server is not on one of ``hosts``. ``compute_id`` is set to the id
+    of the node.
     """
     nodes = models.ComputeNode.__table__
     node = (

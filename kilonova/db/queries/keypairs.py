@@ -35,8 +35,8 @@ def count(conn: Connection, user_id: str) -> int:
 def create(database: Database, values: Row) -> Row | None:
     """Insert a key pair and return its row, or None if the user already has a key pair of that name.
 
-    The transaction is not repeated if its answer is lost, because the second attempt would find the row of the first
-    one.
+    If the database's answer to the commit is lost, the transaction is not repeated: the second attempt would find the
+    row of the first attempt, and wrongly return None.
     """
     row = {**values, 'created_at': utcnow(), 'updated_at': None}
     try:

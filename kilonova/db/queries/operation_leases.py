@@ -1,11 +1,12 @@
-"""Statements by which conductor processes own operation rows. Each process is an owner and has a lease.
+"""Let conductor processes own operation rows, so that only one process works on an operation at a time.
 
     operation_leases.begin_lease(db, owner, host, seconds)
     rows = operation_leases.take(db, uuids, owner)        # free rows, and rows of owners whose lease has expired
     operation_leases.decide(conn, uuid, owner, {'position': 2}, at=(1, 1))
 
-A decision is an UPDATE of an operation row that checks the owner and its lease. If it changes no row, another process
-owns the row, or the lease has expired.
+Each conductor process is an owner with a lease, which it renews while it runs. Each UPDATE of an operation row checks
+the owner and its lease. If the UPDATE changes no row, another process owns the row or the lease has expired, so the
+process must stop its work on the operation.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ _STOPPED = (
 )
 
 # These statements run for every step, so they are built only once.
-# No parameter of an UPDATE may have the name of a column.
+# Parameter names begin with 'of_', because SQLAlchemy refuses a parameter of an UPDATE named like a column.
 _OF, _OWNER = sa.bindparam('of_uuid', type_=sa.String), sa.bindparam('of_owner', type_=sa.String)
 _UUIDS = sa.bindparam('of_uuids', type_=sa.String, expanding=True)
 _TAKE = (
@@ -142,7 +143,7 @@ def _stands() -> Any:
 
 
 def _owner(uuid: str, owner: str, at: Place | None = None) -> dict[str, Any]:
-    """Return the parameters for the conditions that ``_owned`` returns."""
+    """Return the values of the parameters in the conditions on owner, position and attempt (see ``_owned``)."""
     place = {} if at is None else {'of_position': at[0], 'of_attempt': at[1]}
     return {'of_uuid': uuid, 'of_owner': owner, **place}
 
@@ -184,12 +185,12 @@ def free(conn: sa.Connection, owner: str, limit: int, age: float = -60.0, after:
 def stopped(
     conn: sa.Connection, owner: str, limit: int, age: float = -60.0, after: int = 0
 ) -> tuple[list[str], list[str], int]:
-    """Return the operation rows for which a cancel must be sent again, oldest first.
+    """Return operations that were cancelled but may not have stopped, so that the cancel must be sent again.
 
-    The result is a tuple: uuids of deletes that wait for another row to end, uuids of this owner's rows that are
-    cancelled and aren't being undone, and the value of ``after`` for the next call, which is 0 if no rows are left.
-    Only rows with ids greater than ``after`` are read, at most ``limit``. ``age`` is the minimum age of a waiting
-    delete in seconds.
+    The result is a tuple of three: uuids of deletes that still wait for another operation to end, uuids of this owner's
+    cancelled operations whose undo has not begun, and the value of ``after`` for the next call (0 if no rows are left).
+    Each list is sorted, oldest first. At most ``limit`` rows with ids greater than ``after`` are read. Deletes that
+    have waited for less than ``age`` seconds are left out.
     """
     rows = conn.execute(_STOPPED, {'me': owner, 'age': age, 'most': limit, 'after': after}).all()
     return (
@@ -310,10 +311,10 @@ def drop_lease(db: engine.Database, owner: str) -> None:
 
 
 def own(conn: sa.Connection, uuid: str, owner: str) -> None:
-    """Take ownership of an operation row in a cell for the owner of the row's copy in the API database.
+    """Make ``owner`` the owner of an operation row in a cell, if the row has no owner with a valid lease.
 
-    This is needed when the transfer of an operation to a cell is repeated. A row of another owner with a valid lease is
-    left unchanged.
+    The operation of a new server is first in the API database. Its owner there copies it to the server's cell. If the
+    copy was written before and is only repeated, this call gives the existing row the same owner.
     """
     living = _living()
     conn.execute(

@@ -33,9 +33,8 @@ operations = cell_models.Operation.__table__
 migrations = cell_models.Migration.__table__
 
 RUN, WAIT = 'run', 'wait'
-# Kinds of operation rows that run concurrently with the other rows of a server.
-# A pending release undoes, later, what a host holds of the server.
-# A resume makes a host start the server again after the host was down.
+# A 'release' operation frees, later, what a server left on a host that was down.
+# A 'resume_on_host_boot' operation starts a server again after its host was down.
 RELEASE, RESUME = 'release', 'resume_on_host_boot'
 FORWARD_KINDS = ('delete', 'soft_delete', 'confirm', 'revert', 'release', 'shelve_offload')
 # Types of migrations that a user must confirm or revert.
@@ -176,7 +175,7 @@ def plan(database: engine.Database, rows: Sequence[OperationRow], delay: float) 
 def unplan(database: engine.Database, uuids: Sequence[str]) -> None:
     """Delete operation rows that ``plan`` wrote, because the request succeeded and nothing must be undone.
 
-    Raises TookTooLong if a conductor has taken one of the rows.
+    Raises TookTooLong if a conductor has taken one of the rows, and so is already undoing the request.
     """
     with database.write() as conn:
         if not end_planned(conn, uuids) and not engine.repeated():
@@ -185,7 +184,7 @@ def unplan(database: engine.Database, uuids: Sequence[str]) -> None:
 
 @engine.retried
 def hasten(database: engine.Database, uuid: str) -> None:
-    """Let conductors take an operation row at once. ``plan`` wrote the row for a later time."""
+    """Let conductors take an operation row at once, although ``plan`` has written it with a delay."""
     with database.write() as conn:
         conn.execute(
             operations.update().where(operations.c.uuid == uuid, operations.c.owner.is_(None)).values(not_before=0)
@@ -247,7 +246,8 @@ def accept(
 
     Everything is written in one transaction. ``migration`` is (uuid of a migration, status that it must have, status to
     give it). If two requests want to change the same migration, one of them gets InstanceBusy (HTTP 409). If ``finish``
-    is True, the action is finished at once (resetState). ``write(conn)`` writes more rows in the transaction.
+    is True, the action is written as finished, because nothing more is to be done (resetState). ``write(conn)`` may
+    write more rows in the transaction.
 
     Raises:
         InstanceInvalidState: The server's state does not allow the event.
@@ -480,16 +480,14 @@ def reset_state(
             return operation.uuid if get(conn, operation.uuid) else None
         if not instance_queries.transition(conn, instance_uuid, event):
             raise instance_queries.refuse(conn, instance_uuid, event)
-        # Operations that only go forward end by themselves.
-        # If they were cancelled halfway, resources that they still had to release would remain.
+        # Do not cancel operations that only go forward: resources that they still have to release would remain.
         cancel(conn, instance_uuid, spared=FORWARD_KINDS)
-        # An evacuation that hasn't begun is deleted.
+        # Delete an operation that waits for another one: it is an evacuation that has not begun.
         forget_waiting(conn, instance_uuid, spared=FORWARD_KINDS)
         instance_queries.start_action(conn, instance_uuid, action)
         instance_queries.finish_action(conn, instance_uuid, action['request_id'])
         slots = kinds(conn, instance_uuid)
-        # If a move waits for a confirm or revert, only a delete can run on the server, and a delete ends the move
-        # itself.
+        # Confirm a waiting move unless an operation runs. This operation is a delete, which ends the move itself.
         moved = None if slots else _confirming(conn, instance_uuid)
         if moved is None:
             return None
@@ -500,8 +498,8 @@ def reset_state(
 def forget_waiting(conn: sa.Connection, instance_uuid: str, spared: Sequence[str] = ()) -> None:
     """Delete the operation that waits for a server's running one to end, unless its kind is one of ``spared``.
 
-    The caller accepts a request that replaces the waiting one. The action of a deleted evacuation is finished as
-    failed.
+    The caller accepts a new request in place of the waiting operation. If the waiting operation is an evacuation, its
+    action is finished as failed.
     """
     waiting = conn.execute(
         sa.select(operations.c.id, operations.c.kind, operations.c.request_id).where(
@@ -596,16 +594,16 @@ def get(conn: sa.Connection, uuid: str) -> OperationRow | None:
 
 
 def end(conn: sa.Connection, uuid: str, instance_uuid: str) -> str | None:
-    """Delete an operation row, whichever conductor owns it, and let the row run that waited for it.
+    """Delete an operation row, whichever conductor owns it. If another operation waited for its end, let that one run.
 
-    Return the uuid of the row that waited, so that a conductor can be woken for it, or None if no row waited.
+    Return the uuid of the operation that waited, so that a conductor can be woken for it, or None if none waited.
     """
     conn.execute(operations.delete().where(operations.c.uuid == uuid))
     return promote(conn, instance_uuid)
 
 
 def end_releases(conn: sa.Connection, host: str) -> int:
-    """Delete the pending releases that a host should do. The host was removed and can't do them any more.
+    """Delete all pending releases of a host: the host was removed, so it can't free what it held of servers.
 
     Return the number of deleted rows.
     """
@@ -613,9 +611,9 @@ def end_releases(conn: sa.Connection, host: str) -> int:
 
 
 def promote(conn: sa.Connection, instance_uuid: str) -> str | None:
-    """Let the operation run that waited for a server's deleted row. The caller wakes a conductor for it.
+    """Let the operation run that has waited for a server's other operation, whose row is now deleted.
 
-    Return the uuid of this operation, or None if no operation waits.
+    Return the uuid of this operation, for which the caller wakes a conductor, or None if no operation waits.
     """
     waiting = conn.execute(
         sa.select(operations.c.uuid).where(operations.c.instance_uuid == instance_uuid, operations.c.slot == WAIT)

@@ -31,7 +31,7 @@ operations = cell_models.Operation.__table__
 
 # The only quota class whose limits are enforced. Its limits apply to all projects.
 DEFAULT_CLASS = 'default'
-# Parameters for the project and the user. Each create uses the statements, so they are built only once.
+# Parameters of the statements below. Each create runs these statements, so they are built only once.
 _PROJECT, _USER = sa.bindparam('project_id', type_=sa.String), sa.bindparam('user_id', type_=sa.String)
 _BESIDES: sa.BindParameter[list[str]] = sa.bindparam('besides', expanding=True)
 # {resource that servers use: column with the amount}. None means that each server counts as one.
@@ -45,7 +45,7 @@ class Parts(NamedTuple):
     own: dict[str, int]
 
 
-# --- limits ----------------------------------------------------------------------------------------------------------
+# --- limits of quotas ------------------------------------------------------------------------------------------------
 def limits(conn: Connection, project_id: str | None, user_id: str | None = None) -> Parts:
     """Return the quota limits that are stored for a project and for one of its users. Runs one SQL statement.
 
@@ -148,7 +148,7 @@ def _owner(project_id: str, user_id: str | None) -> tuple[sa.Table, dict[str, st
     return user_quotas, {'project_id': project_id, 'user_id': user_id}
 
 
-# --- usage -----------------------------------------------------------------------------------------------------------
+# --- usage that counts against quotas --------------------------------------------------------------------------------
 def usage(conn: Connection, project_id: str, user_id: str | None = None, besides: Sequence[str] = ()) -> Parts:
     """Return the usage of a project, and of one of its users, in one cell: {instances, cores, ram (MiB)}.
 

@@ -19,8 +19,8 @@ from kilonova.db.queries import instances, metadata
 class RebuildChanges(TypedDict):
     """The changes that a rebuild makes to a server's rows. The operation row stores them as JSON.
 
-    ``values`` are columns of instances, and ``extra`` columns of instance_extra. A key of ``system_metadata`` is
-    deleted if its value is None. ``metadata`` replaces all pairs, or leaves them unchanged if it is None.
+    ``values`` are columns of instances, and ``extra`` columns of instance_extra. ``system_metadata`` is {key: new
+    value, or None to delete the key}. ``metadata`` replaces all metadata of the server, or is None to keep them.
     """
 
     values: dict[str, object]

@@ -135,9 +135,9 @@ _ADD_EVENT = events.insert().values(action_id=_action(sa.bindparam('of_uuid'), s
 
 
 def age(conn: sa.Connection, uuid: str) -> float:
-    """Return the seconds since this operation row was written, or since the host was last started.
+    """Return the age of an operation row in seconds, or 0 if the row does not exist.
 
-    Return 0 if the row does not exist.
+    The age starts again from zero when the server's host is started again (see ``plan``).
     """
     found = conn.execute(sa.select(engine.db_age(operations.c.created_at)).where(operations.c.uuid == uuid)).scalar()
     return float(found or 0.0)

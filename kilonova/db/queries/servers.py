@@ -54,19 +54,17 @@ _TIMES = ('created_at', 'updated_at', 'deleted_at', 'launched_at', 'terminated_a
 # Long columns that only some users may see.
 _BULKY = frozenset(('user_data', 'key_data'))
 COLUMNS = tuple(column for column in instances.c if column.name not in _BULKY)
-# Columns that are never NULL.
-# They are compared and sorted without a rule for NULL, so that the database can use indexes.
+# Columns that are never NULL. Conditions on them need no rule for NULL, so that the database can use its indexes.
 _SOLID = frozenset(('created_at', 'uuid', 'id'))
 _ALL = (sa.false(), sa.true())
 
 
-# Servers that lists leave out unless they are requested: deleted ones, and soft-deleted ones.
-# Soft-deleted servers wait to be reclaimed.
+# Conditions of the servers that lists leave out by default: deleted ones, and soft-deleted ones (restorable).
 _GONE, _WAITING = instances.c.deleted != 0, instances.c.vm_state == 'soft-delete'
 _STAYING = sa.or_(instances.c.vm_state.is_(None), sa.not_(_WAITING))
 
 
-# --- filters ---------------------------------------------------------------------------------------------------------
+# --- filters of server lists -----------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Filters:
     """The filters of a list of servers. Each filter narrows the list.
@@ -83,7 +81,7 @@ class Filters:
         changed: (since, before), the limits of updated_at in naive UTC.
         tags: Tags of which the server must have all.
         tags_any: Tags of which the server must have at least one.
-        not_tags: Tags of which the server must not have all.
+        not_tags: Tags of which the server must lack at least one.
         not_tags_any: Tags of which the server must have none.
         nothing: True if the list is empty in any case.
     """
@@ -132,7 +130,10 @@ class Filters:
         return [*self.regex.values(), *self.addresses]
 
     def matches(self, row: Mapping[str, Any]) -> bool:
-        """Return whether a build request fits the filters. ``row`` is its row; a build request has no address yet."""
+        """Return whether a build request fits the filters. ``row`` is the build request in the form of a server's row.
+
+        A filter for addresses never fits, because a build request has no address yet.
+        """
         if self.deleted or self.addresses or not all(row.get(name) in values for name, values in self.equal.items()):
             return False
         if not all(expressions.find(pattern, row.get(name) or '') for name, pattern in self.regex.items()):
@@ -194,7 +195,7 @@ def _tag_conditions(filters: Filters) -> Iterable[Any]:
         yield sa.not_(has(filters.not_tags_any))
 
 
-# --- order -----------------------------------------------------------------------------------------------------------
+# --- sort order of server lists --------------------------------------------------------------------------------------
 def full_order(order: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return ``order`` with id and uuid added, so that no two servers have the same place in the order.
 
@@ -255,7 +256,8 @@ def _after(order: Sequence[tuple[str, str]], marker: Mapping[str, Any]) -> Any:
 def _beyond(column: sa.ColumnElement[Any], value: Any, down: bool) -> Any:
     """Return the SQL condition that a column comes after a value. ``down`` means descending order.
 
-    NULL is less than all values, and false is less than true. Not every database can compare booleans.
+    NULL is less than all values, and false is less than true. Booleans are compared only by ``=``, because not every
+    database has an order of booleans.
     """
     if isinstance(value, bool):
         further = column == sa.literal(not down) if value == down else sa.false()
@@ -264,7 +266,7 @@ def _beyond(column: sa.ColumnElement[Any], value: Any, down: bool) -> Any:
     return sa.or_(further, column.is_(None)) if down else further
 
 
-# --- the api database ------------------------------------------------------------------------------------------------
+# --- statements on the API database ----------------------------------------------------------------------------------
 _FIND = (
     sa.select(
         mappings.c.cell_id,
@@ -429,7 +431,7 @@ def known(conn: Connection, uuid: str) -> dict[str, Any] | None:
     return {**found, 'flavor': flavor, 'image_ref': image.get('id'), 'availability_zone': spec.get('availability_zone')}
 
 
-# --- a cell ----------------------------------------------------------------------------------------------------------
+# --- statements on a cell database -----------------------------------------------------------------------------------
 @functools.cache
 def _select(bulky: bool) -> Any:
     columns = [*COLUMNS, *([instances.c.user_data] if bulky else [])]
@@ -451,8 +453,8 @@ def _one(deleted: bool) -> Any:
 def _plain(row: sa.RowMapping) -> dict[str, Any]:
     """Return a server's row with its flavor as a dict.
 
-    A text that cannot be read is logged and counts as empty. If it is the flavor's text, the flavor has only the sizes
-    of the row.
+    A text that cannot be read is logged and counts as empty. If the flavor's text cannot be read, the flavor only has
+    the sizes (vCPUs, memory, disks) from the row's own columns.
     """
     found = dict(row)
     text = found.pop('extra_flavor')
@@ -666,7 +668,7 @@ def host_states(conn: Connection, hosts: Iterable[str], down_time: float) -> dic
     return found
 
 
-# --- small writes ----------------------------------------------------------------------------------------------------
+# --- changes of plain columns ----------------------------------------------------------------------------------------
 @engine.retried
 def update(
     database: Database, uuid: str, values: Mapping[str, Any], write: Callable[[Connection], object] = lambda conn: None

@@ -48,7 +48,7 @@ _AGES = sa.select(services.c.id, _AGE.label('age')).where(_FEW)
 _REPORT = sa.update(services).values(
     report_count=services.c.report_count + 1, last_seen_up=db_utcnow(), updated_at=services.c.updated_at
 )
-# Maximum number of rows in one statement.
+# Maximum number of services in one statement of ``report_together``.
 _TOGETHER = 1000
 _HEARD = _COMPUTES.where(services.c.host == sa.bindparam('name'))
 
@@ -163,9 +163,9 @@ def report(connection: sa.Connection, service_id: int) -> bool:
 def report_together(connection: sa.Connection, service_ids: Sequence[int], down_time: float) -> dict[int, bool]:
     """Write the heartbeats of many services.
 
-    Return {service id: whether the service counts as down}, without rows that don't exist. No heartbeat is written for
-    a service that counts as down, because the heartbeat may be an old one of a dead host. Runs two SQL statements for
-    each thousand services. If ``service_ids`` is empty, a statement is still sent to the database.
+    Return {service id: True if the service counts as down}. Ids of services that don't exist are left out. No heartbeat
+    is written for a service that counts as down, because the heartbeat may be an old one of a dead host. Runs two SQL
+    statements for each thousand services. Even without any service, one statement tests the database.
     """
     silent: dict[int, bool] = {}
     for few in [service_ids[at : at + _TOGETHER] for at in range(0, len(service_ids), _TOGETHER)] or [()]:

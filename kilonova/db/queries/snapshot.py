@@ -1,4 +1,4 @@
-"""Read what the scheduler needs about hosts in addition to their nodes: aggregates, zones, node names and servers.
+"""Read what the scheduler must know about hosts besides their compute nodes: aggregates, zones and servers.
 
     with api.read() as connection:
         aggregates_of(connection, ['gpu1', 'gpu2'])

@@ -52,9 +52,9 @@ def watch(callback: Callable[[Change], None] | None) -> None:
 
 
 def before(conn: sa.Connection, uuid: str, created: bool = False) -> States | None:
-    """Return the server's present states, or None if no listener is set, so that no change will be reported.
+    """Return the server's present states, to be compared after a change. Return None if there is no listener.
 
-    ``created`` is True if the server does not exist yet in this cell; the states are (None, None) in this case.
+    ``created`` is True if the server does not exist yet in this cell; its states are (None, None) in this case.
     """
     if not _watchers:
         return None
@@ -76,9 +76,10 @@ def changed(
     task_state: str | None,
     created: bool = False,
 ) -> None:
-    """Notify the listener of a change after the transaction is committed.
+    """Notify the listener of a server's change of state as soon as the transaction is committed.
 
-    ``was`` is the result of ``before``. A ``vm_state`` of None means that the vm state does not change.
+    ``was`` are the states before the change, as ``before`` returned them. A ``vm_state`` of None means that the vm
+    state does not change.
     """
     if was is None:
         return

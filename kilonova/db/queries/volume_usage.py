@@ -79,10 +79,10 @@ def _held(conn: Connection, volumes: Collection[str]) -> set[tuple[str, str]]:
 
 
 def _before(old: Row | None, now: Mapping[str, Any], ended: Sequence[Row]) -> Row:
-    """Return the ``tot_*`` columns of a row that gets new counters.
+    """Return the ``tot_*`` columns of a volume's row, when the row gets new counters of the guest.
 
-    ``old`` is the present row, and ``now`` has the new counters. ``ended`` are rows of servers that had the volume
-    before; their counters are added.
+    ``old`` is the row as it was read, and ``now`` has the new counters. ``ended`` are the rows of servers that had the
+    volume before; their counters are added.
     """
     before: Row = {'tot_last_refreshed': None, **{f'tot_{name}': 0 for name in COUNTERS}}
     if old is not None:

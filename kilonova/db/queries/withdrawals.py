@@ -1,7 +1,7 @@
-"""Withdraw accepted requests that exceed a quota, as if they had never been made.
+"""Withdraw requests that were accepted but exceed a quota. Afterwards it is as if they had never been made.
 
-After the API has accepted a request, it checks the quota again. If the quota is exceeded, the API calls these
-functions.
+The API checks the quota a second time after it has accepted a request, because other requests may have used the quota
+meanwhile. If the quota is exceeded, the API calls these functions.
 """
 
 from __future__ import annotations

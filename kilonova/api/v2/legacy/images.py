@@ -100,7 +100,7 @@ def _body(image: Image, viewer: ImageLinks) -> dict[str, Any]:
     return body
 
 
-# --- use cases -------------------------------------------------------------------------------------------------------
+# --- use cases and their errors --------------------------------------------------------------------------------------
 class ImageNotVisible(NotFound):
     """Error 404: the image does not exist, or the caller may not see it."""
 
@@ -212,7 +212,7 @@ def _change(backend: Backend, ctxt: RequestContext, image_id: str, changes: list
         raise ImageNotVisible from None
 
 
-# --- handlers --------------------------------------------------------------------------------------------------------
+# --- handlers of requests --------------------------------------------------------------------------------------------
 # The names of filters in this API, with the names of the same filters in the API of the image service.
 _FILTERS = {'name': 'name', 'type': 'image_type', 'minRam': 'min_ram', 'minDisk': 'min_disk', 'marker': 'marker'}
 _PROPERTY = 'property-'
@@ -309,7 +309,7 @@ def delete_item(call: Call) -> None:
     _delete_item(call.backend, call.ctxt, call.path['image_id'], call.path['key'])
 
 
-# --- routes ----------------------------------------------------------------------------------------------------------
+# --- routes of the handlers ------------------------------------------------------------------------------------------
 _ONE = '/images/{image_id}'
 _METADATA, _ITEM = f'{_ONE}/metadata', f'{_ONE}/metadata/{{key}}'
 ROUTES = (

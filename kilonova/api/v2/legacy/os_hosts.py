@@ -15,7 +15,7 @@ from kilonova.api.schemas.base import Obj, Prop, QuerySchema
 from kilonova.api.services import hosts
 from kilonova.api.wsgi import Call, Route
 
-# --- rules -----------------------------------------------------------------------------------------------------------
+# --- policy rules ----------------------------------------------------------------------------------------------------
 LIST, SHOW, UPDATE, START, SHUTDOWN, REBOOT = (
     f'{PREFIX}os-hosts:{verb}' for verb in ('list', 'show', 'update', 'start', 'shutdown', 'reboot')
 )
@@ -41,7 +41,7 @@ Row = Mapping[str, Any]
 
 
 def _brief(row: Row) -> dict[str, Any]:
-    """Return a list entry. The list has one entry for each service of a host."""
+    """Return the list entry of one service. A host has as many entries in the list as it has services."""
     return {'host_name': row['host'], 'service': row['topic'], 'zone': row['zone']}
 
 
@@ -68,7 +68,7 @@ def _resources(host: str, nodes: Iterable[Row], projects: Iterable[Row]) -> list
     ]
 
 
-# --- handlers --------------------------------------------------------------------------------------------------------
+# --- handlers of requests --------------------------------------------------------------------------------------------
 def index(call: Call) -> Any:
     """List the hosts, one entry for each enabled service (``GET /os-hosts``)."""
     rows = [service.row for service in hosts.list_services(call.backend, silent=[]) if not service.row['disabled']]
@@ -110,7 +110,7 @@ def _compute(call: Call) -> hosts.InCell:
     return hosts.find_binary(call.backend, call.path['host_name'], hosts.COMPUTE)
 
 
-# --- routes ----------------------------------------------------------------------------------------------------------
+# --- routes of the handlers ------------------------------------------------------------------------------------------
 _ALL, _ONE = '/os-hosts', '/os-hosts/{host_name}'
 ROUTES = (
     Route('GET', _ALL, index, LIST, query=QUERY, until=42),

@@ -7,6 +7,6 @@ from __future__ import annotations
 
 from kilonova.api.v2.servers import change, create, lists, rebuild, show
 
-# The order of the rules in the sample policy file.
+# The sample policy file has the rules in this order.
 RULES = (*lists.RULES, *show.RULES, *create.RULES, *change.RULES, *rebuild.RULES)
 ROUTES = (*show.ROUTES, *lists.ROUTES, *create.ROUTES, *change.ROUTES, *rebuild.ROUTES)

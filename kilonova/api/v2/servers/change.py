@@ -19,7 +19,7 @@ from kilonova.errors import Conflict, InstanceNotFound, InstanceNotReady
 from kilonova.objects import RequestSpec
 from kilonova.rpc import updates
 
-# --- rules -----------------------------------------------------------------------------------------------------------
+# --- policy rules ----------------------------------------------------------------------------------------------------
 UPDATE, DELETE = f'{PREFIX}servers:update', f'{PREFIX}servers:delete'
 RULES = (
     rule(UPDATE, MEMBER, 'Update a server.'),
@@ -46,7 +46,7 @@ BODY = Obj(
 )
 
 
-# --- handlers --------------------------------------------------------------------------------------------------------
+# --- handlers of requests --------------------------------------------------------------------------------------------
 def update(call: Call) -> Any:
     """Change attributes of a server (``PUT /servers/{id}``)."""
     server = call.server
@@ -76,7 +76,7 @@ def delete(call: Call) -> None:
     deletion.delete(call.backend, call.ctxt, call.server)
 
 
-# --- use cases -------------------------------------------------------------------------------------------------------
+# --- use cases and their errors --------------------------------------------------------------------------------------
 class CannotPin(Conflict):
     """Error 409: a server can only be pinned to the availability zone that it is in."""
 
@@ -151,7 +151,7 @@ def _pin(backend: Backend, ctxt: RequestContext, server: ServerRef, zone: str | 
     raise InstanceNotReady(instance_id=server.uuid)
 
 
-# --- routes ----------------------------------------------------------------------------------------------------------
+# --- routes of the handlers ------------------------------------------------------------------------------------------
 ROUTES = (
     Route('PUT', SERVER, update, UPDATE, body=BODY, server=VIEW, asks=show.SEEN),
     Route('DELETE', SERVER, delete, DELETE, status=204, server=WORK),

@@ -15,7 +15,7 @@ from kilonova.api.services import create as creation
 from kilonova.api.wsgi import Call, Reply, Route
 from kilonova.errors import Invalid
 
-# --- rules -----------------------------------------------------------------------------------------------------------
+# --- policy rules ----------------------------------------------------------------------------------------------------
 CREATE = f'{PREFIX}servers:create'
 FORCED_HOST, ZERO_DISK = f'{CREATE}:forced_host', f'{CREATE}:zero_disk_flavor'
 ATTACH_VOLUME, ATTACH_NETWORK = f'{CREATE}:attach_volume', f'{CREATE}:attach_network'
@@ -206,7 +206,7 @@ BODY = Obj(
 )
 
 
-# --- handlers --------------------------------------------------------------------------------------------------------
+# --- handlers of requests --------------------------------------------------------------------------------------------
 DESCRIPTION_SINCE, MULTIATTACH_SINCE, GUARANTEES_SINCE = 19, 60, 72
 # The prefix of scheduler hints that Kilonova's daemons set for each other.
 # Requests with such a hint are refused, because the hint could bypass filters and allocations.
@@ -316,7 +316,7 @@ def _body(call: Call, row: dict[str, Any], password: str | None, groups: list[st
     return body
 
 
-# --- routes ----------------------------------------------------------------------------------------------------------
+# --- routes of the handlers ------------------------------------------------------------------------------------------
 ROUTES = (
     Route(
         'POST',

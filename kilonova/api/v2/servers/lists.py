@@ -14,7 +14,7 @@ from kilonova.api.wsgi import Call, Route
 from kilonova.db.queries import owners
 from kilonova.errors import Forbidden, Invalid
 
-# --- rules -----------------------------------------------------------------------------------------------------------
+# --- policy rules ----------------------------------------------------------------------------------------------------
 INDEX, DETAIL = f'{PREFIX}servers:index', f'{PREFIX}servers:detail'
 INDEX_ALL, DETAIL_ALL = f'{INDEX}:get_all_tenants', f'{DETAIL}:get_all_tenants'
 ALL_FILTERS = f'{PREFIX}servers:allow_all_filters'
@@ -126,8 +126,7 @@ _TEXTS = (
     'status',
     'all_tenants',
 )
-# Filters that are names of tables, not of columns.
-# A caller who may use all filters gets an error for such a filter. For other callers the filter is ignored.
+# Filters that name a table. Callers who may use all filters get an error for them. Others have them ignored.
 FORBIDDEN_FILTERS = (
     'block_device_mapping',
     'services',
@@ -158,7 +157,7 @@ QUERY = QuerySchema.of(
 )
 
 
-# --- handlers --------------------------------------------------------------------------------------------------------
+# --- handlers of requests --------------------------------------------------------------------------------------------
 _ADMIN_SORT_KEYS = frozenset(('host', 'node'))
 
 
@@ -177,7 +176,7 @@ def _list(call: Call, detailed: bool) -> Any:
     all_filters = call.may(ALL_FILTERS)
     owner = _owner(call, query, detailed)
     if all_filters:
-        # For callers who may not use all filters, a name of a table is ignored, like other forbidden filters.
+        # Only these callers get an error for a filter that names a table. Others have this filter ignored.
         _refuse_joined(call.query)
     filters = pages.read_filters(
         call.backend,
@@ -260,7 +259,7 @@ def _order(call: Call) -> list[tuple[str, str]]:
     return ordered or [('created_at', last)]
 
 
-# --- routes ----------------------------------------------------------------------------------------------------------
+# --- routes of the handlers ------------------------------------------------------------------------------------------
 ROUTES = (
     Route('GET', '/servers', index, INDEX, query=QUERY, asks=(INDEX_ALL, ALL_FILTERS)),
     Route('GET', '/servers/detail', detail, DETAIL, query=QUERY, asks=(DETAIL_ALL, ALL_FILTERS, *show.SEEN)),

@@ -1,7 +1,7 @@
 """Lists of servers over all cells: the filters of a request, and one page of servers.
 
-Build requests are read before the cells. If a server is found as a build request and in a cell, the row of the cell
-counts (rule 18 of operations.md).
+Build requests are read before the cells. If a server is found as a build request and in a cell, the row of the cell is
+listed (rule 18 of operations.md).
 """
 
 from __future__ import annotations
@@ -329,8 +329,7 @@ def _of_cells(
     answers = ask_cells(
         backend.all_cells(), lambda cell: _of_cell(backend, cell, listing, filters, marker, found), silent
     )
-    # From 2.69 on a list may show the servers of cells that do not answer as UNKNOWN.
-    # For such a list the option list_records_by_skipping_down_cells has no effect.
+    # Fail if the list would lack servers, unless it shows them as UNKNOWN (from 2.69 on) or the option allows gaps.
     if silent and not backend.options.skip_down_cells and not listing.tells_unknown:
         raise Unavailable(f'Cell {silent[0].name} is not responding.')
     return [row for _, rows in answers for row in rows], silent

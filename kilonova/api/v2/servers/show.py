@@ -22,7 +22,7 @@ from kilonova.api.wsgi import SERVER, Call, Route
 from kilonova.db.engine import Connection
 from kilonova.db.queries import servers as queries
 
-# --- rules -----------------------------------------------------------------------------------------------------------
+# --- policy rules ----------------------------------------------------------------------------------------------------
 SHOW = f'{PREFIX}servers:show'
 HOST_STATUS, HOST_STATUS_UNKNOWN = f'{SHOW}:host_status', f'{SHOW}:host_status:unknown-only'
 FLAVOR_EXTRA_SPECS = f'{SHOW}:flavor-extra-specs'
@@ -212,11 +212,11 @@ def _hints(row: Row, viewer: ServerView) -> dict[str, Any]:
 
 
 def _attribute(read: Callable[[Row, ServerView], Any]) -> Callable[[Row, ServerView], Any]:
-    """Return a reader that hides a field unless the caller passes the rule EXTENDED_ATTRIBUTES."""
+    """Wrap the reader of a field, so that the field is absent unless the rule EXTENDED_ATTRIBUTES allows it."""
     return lambda row, viewer: read(row, viewer) if viewer.allows(EXTENDED_ATTRIBUTES, row) else ABSENT
 
 
-# The responses to PUT and rebuild have the fields of ``_extended`` from 2.75 on.
+# The kinds of bodies that have all fields of ``_extended``, and the kinds that have them only from 2.75 on.
 _LATER, _ACTED = frozenset((ONE, LISTED)), frozenset((CHANGED, REBUILT))
 
 
@@ -321,7 +321,7 @@ def _silent(row: Row, viewer: ServerView) -> dict[str, Any]:
     }
 
 
-# --- handlers --------------------------------------------------------------------------------------------------------
+# --- handlers of requests --------------------------------------------------------------------------------------------
 GROUPS_SINCE = 71
 
 
@@ -394,5 +394,5 @@ def add_facts(conn: Connection, rows: Sequence[dict[str, Any]], version: int) ->
         row.update(facts[row['uuid']], fault=faults.get(row['uuid']))
 
 
-# --- routes ----------------------------------------------------------------------------------------------------------
+# --- routes of the handlers ------------------------------------------------------------------------------------------
 ROUTES = (Route('GET', SERVER, show, SHOW, server=PARTIAL, asks=SEEN),)
