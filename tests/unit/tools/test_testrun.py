@@ -190,6 +190,30 @@ def test_few_failed_tests_run_again_alone(tmp_path, monkeypatch, failed, again):
         assert alone.paths == tuple(names) and alone.command == () and alone.name != run.name and alone.env == run.env
 
 
+@pytest.mark.parametrize(
+    'failed',
+    [
+        ['tests/flows/test_waiting.py::test_a'],
+        ['tests/integration/test_kill.py::test_a', 'tests/integration/test_broker.py::test_b'],
+    ],
+    ids=['of another run', 'beside one of the list'],
+)
+def test_a_failed_test_of_a_file_without_a_reason_does_not_run_again(tmp_path, monkeypatch, failed):
+    monkeypatch.setattr(testrun, 'RESULTS', tmp_path)
+    run = testrun.PARTS['integration'][0]
+    written = testrun.cache_of(run) / 'v' / 'cache' / 'lastfailed'
+    written.parent.mkdir(parents=True)
+    written.write_text(json.dumps(dict.fromkeys(failed, True)))
+    assert testrun.second(run) is None
+
+
+def test_each_file_with_a_second_chance_exists_and_runs_with_real_daemons():
+    waiting = [run for runs in [*testrun.PARTS.values(), *testrun.EXTRA.values()] for run in runs if run.waits]
+    for path in testrun.SECOND_CHANCE:
+        assert (testrun.ROOT / path).is_file()
+        assert any(path == own or path.startswith(f'{own}/') for run in waiting for own in run.paths), path
+
+
 def test_what_passes_alone_has_passed_and_the_rest_has_failed():
     assert testrun.with_second(Counts(10, 3, 1), Counts(2, 1)) == Counts(12, 1, 1)
     # A process that ended badly beside two failed tests has still failed when they pass alone: its run says so again.
@@ -208,6 +232,7 @@ def test_a_run_whose_tests_fail_only_beside_others_passes_and_names_them(tmp_pat
     monkeypatch.setattr(testrun, 'ROOT', tmp_path)
     monkeypatch.setattr(testrun, 'TOGETHER', ('some',))
     monkeypatch.setitem(testrun.PARTS, 'some', (testrun.Run('some', paths=(tests.name,)),))
+    monkeypatch.setitem(testrun.SECOND_CHANCE, tests.name, 'a reason')
     assert testrun.main(['some']) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[-1] == '2 passed, 0 failed' and 'passed alone' in said[-2] and 'test_busy' in said[-2]
