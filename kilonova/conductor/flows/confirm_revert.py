@@ -12,7 +12,7 @@ from collections.abc import Callable
 from kilonova.accel import holder
 from kilonova.conductor.flow import Flow
 from kilonova.conductor.flows import accelerators, releases
-from kilonova.conductor.flows.moving import migration, request_spec, second_guest, store_spec, was_active
+from kilonova.conductor.flows.moving import had_guest, migration, store_spec, will_have_guest
 from kilonova.conductor.flows.network import network_changed, port_moves
 from kilonova.conductor.flows.volume import volumes
 from kilonova.conductor.row import Outputs
@@ -21,6 +21,7 @@ from kilonova.db.engine import Connection
 from kilonova.db.queries import instances, migrations, operations
 from kilonova.errors import HostRejected
 from kilonova.rpc.compute import Compute
+from kilonova.states import PowerState
 
 
 # --- confirm ---------------------------------------------------------------------------------------------------------
@@ -71,7 +72,7 @@ def mark_confirmed(work: Work[Outputs]) -> None:
     If an administrator has reset the server's state in the meantime, the server keeps that state.
     """
     row = work.instance(fresh=True)
-    event = 'confirm.stopped' if row.power_state == 4 or not was_active(work) else 'confirm.active'
+    event = 'confirm.stopped' if row.power_state == PowerState.SHUTDOWN or not had_guest(work) else 'confirm.active'
     settle = settled(work)
     source = migration(work).source_compute if work.env.notify.enabled else None
     begun = network_changed.port_refresh_operations(work)
@@ -126,9 +127,7 @@ def revert_dest(work: Work[Outputs]) -> None:
     try:
         work.call_host(moved.dest_compute, Compute.revert_resize, instance=instance, migration=moved)
     except HostDown:
-        second = second_guest(work, instance, moved.dest_compute)
-        if second is not None:
-            raise second from None
+        releases.check_no_guest(work, moved.dest_compute, lambda: will_have_guest(work, instance))
         releases.add_pending_release(
             work, moved.dest_compute, Compute.revert_resize, instance=instance, migration=moved
         )
@@ -164,12 +163,12 @@ def finish_revert(work: Work[Outputs]) -> None:
 def save_spec(work: Work[Outputs]) -> None:
     """Store the request spec of the old flavor again."""
     if work.args.get('request_spec'):
-        store_spec(work, request_spec(work))
+        store_spec(work, work.request_spec())
 
 
 def mark_reverted(work: Work[Outputs]) -> None:
     """Set the server's state to ACTIVE or SHUTOFF, as it was before the move, and end the operation."""
-    event = 'revert.active' if was_active(work) else 'revert.stopped'
+    event = 'revert.active' if had_guest(work) else 'revert.stopped'
     kept = work.instance().system_metadata
     bound = holder.reverted(kept) if kept.keys() & {holder.BOUND_TO, holder.BEFORE} else {}
     begun = [*network_changed.port_refresh_operations(work), *network_changed.surplus_release_operations(work)]

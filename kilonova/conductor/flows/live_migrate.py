@@ -21,7 +21,7 @@ from oslo_log import log as logging
 from kilonova import objects
 from kilonova.accel import holder
 from kilonova.conductor.flows import accelerators, moving, releases
-from kilonova.conductor.flows.moving import Choosing, Rechosen, allocated_spec, chosen, migration, second_guest
+from kilonova.conductor.flows.moving import Choosing, Rechosen, allocated_spec, migration
 from kilonova.conductor.flows.network import port_moves
 from kilonova.conductor.flows.volume import volumes
 from kilonova.conductor.work import HostDown, Step, WaitingForHostSlot, Work
@@ -93,7 +93,7 @@ def undo_check_source(work: LiveWork) -> None:
 
 def check_destination(work: LiveWork) -> None:
     """Have the destination compare itself with the source, claim resources and return how the guest can be sent."""
-    host = chosen(work)
+    host = work.chosen()
     order = objects.LiveMigrationCheckOrder(
         instance=work.instance(),
         migration=migration(work),
@@ -111,10 +111,10 @@ def undo_check_destination(work: LiveWork) -> None:
     """Have the destination delete the incoming guest, its disks and the claim."""
     if work.outputs.select is not None:
         releases.ask_to_undo(
-            work, chosen(work).host, Compute.rollback_live_migration_at_destination, order=_undo(work, gone=False)
+            work, work.chosen().host, Compute.rollback_live_migration_at_destination, order=_undo(work, gone=False)
         )
-        port_moves.renounce(work, chosen(work).host)
-        volumes.renounce(work, chosen(work).host)
+        port_moves.renounce(work, work.chosen().host)
+        volumes.renounce(work, work.chosen().host)
 
 
 def _order(work: LiveWork) -> objects.LiveMigrationOrder:
@@ -168,8 +168,8 @@ def pre_live_migration(work: LiveWork) -> None:
 
     The ports stay bound and the volumes stay attached to the source as well. The destination also connects the volumes.
     """
-    host = chosen(work).host
-    port_moves.announce(work, chosen(work), allocated_spec(work).pci_requests)
+    host = work.chosen().host
+    port_moves.announce(work, work.chosen(), allocated_spec(work).pci_requests)
     volumes.announce(work, host)
     said = work.call_host(host, Compute.pre_live_migration, order=_order(work))
     _check_release(work, host, said)
@@ -229,14 +229,14 @@ def post_live_migration_at_destination(work: LiveWork) -> None:
     """
     moved = migration(work)
     work.call_host(
-        chosen(work).host, Compute.post_live_migration_at_destination, instance=work.instance(), migration=moved
+        work.chosen().host, Compute.post_live_migration_at_destination, instance=work.instance(), migration=moved
     )
-    port_moves.arrived(work, chosen(work).host, moved.source_compute)
-    volumes.arrived(work, chosen(work).host)
+    port_moves.arrived(work, work.chosen().host, moved.source_compute)
+    volumes.arrived(work, work.chosen().host)
     work.changed()
     vifs = _functions(work)
     if vifs:
-        work.call_host(chosen(work).host, Compute.plug_functions, instance=_arriving(work), vifs=vifs)
+        work.call_host(work.chosen().host, Compute.plug_functions, instance=_arriving(work), vifs=vifs)
 
 
 def clean_source(work: LiveWork) -> None:
@@ -305,8 +305,8 @@ def _migrated(
 def has_gone(work: LiveWork) -> bool:
     """Return whether the guest has left the source.
 
-    The source first ends a migration that is still running, so the result can't change afterwards. Raises the error of
-    ``second_guest`` if the host that must answer is down and may run the guest.
+    The source first ends a migration that is still running, so the result can't change afterwards. Raises
+    HostNotFenced if the host that must answer is down and may run the guest.
     """
     if work.outputs.gone is None:
         order = _undo(work)
@@ -340,13 +340,11 @@ def _at_source(work: LiveWork, order: objects.LiveMigrationUndo) -> dict[str, bo
 
 
 def _has_arrived(work: LiveWork, order: objects.LiveMigrationUndo) -> bool:
-    host = chosen(work).host
+    host = work.chosen().host
     try:
         answer = work.call_host(host, Compute.rollback_live_migration_at_destination, order=order)
     except HostDown:
-        second = second_guest(work, order.instance, host)
-        if second is not None:
-            raise second from None
+        releases.check_no_guest(work, host, lambda: moving.will_have_guest(work, order.instance))
         return False
     return bool(answer['arrived'])
 
@@ -358,7 +356,7 @@ def settle(work: LiveWork) -> None:
     migration's allocation are released. If the destination is down, pending releases (operation rows) call it when it
     is up again.
     """
-    moved, host = migration(work), chosen(work)
+    moved, host = migration(work), work.chosen()
     releases.ask_to_undo(work, host.host, Compute.rollback_live_migration_at_destination, order=_undo(work, gone=True))
     work.changed()
     port_moves.arrived(work, host.host, moved.source_compute)

@@ -20,7 +20,7 @@ from kilonova import objects, states
 from kilonova.clients.volume import Volume
 from kilonova.conductor.flow import Flow
 from kilonova.conductor.flows import boot, releases
-from kilonova.conductor.flows.moving import image, request_spec, store_spec
+from kilonova.conductor.flows.moving import image, store_spec
 from kilonova.conductor.flows.volume import volumes
 from kilonova.conductor.row import Outputs, OutputsT
 from kilonova.conductor.work import RetryLater, Step, Work
@@ -71,7 +71,7 @@ def check_host(work: Work[Any]) -> None:
     if not work.args['check_host'] or not work.args['request_spec']:
         return
     row = work.instance_row()
-    spec = request_spec(work)
+    spec = work.request_spec()
     spec.requested_destination = objects.Destination(work.ctxt, host=row['host'], node=row['node'])
     spec.scheduler_hints = {**(spec.scheduler_hints or {}), '_nova_check_type': ['rebuild']}
     work.before_sending()
@@ -89,13 +89,13 @@ def check_host(work: Work[Any]) -> None:
 def save_spec(work: Work[Any]) -> None:
     """Store the request spec of the new image."""
     if work.args['request_spec']:
-        store_spec(work, request_spec(work))
+        store_spec(work, work.request_spec())
 
 
 def undo_save_spec(work: Work[Any]) -> None:
     """Store the request spec of the old image again, if the server still has the old image."""
     if work.args['old_request_spec'] and not _is_new(work):
-        store_spec(work, request_spec(work, 'old_request_spec'))
+        store_spec(work, work.request_spec('old_request_spec'))
 
 
 def rebuild_instance(work: Work[Outputs]) -> None:
@@ -310,7 +310,7 @@ class _Rebuilding(Flow[OutputsT]):
                 work.ctxt,
                 'compute_task.rebuild_server.error',
                 instance_uuid=work.instance_uuid,
-                request_spec=request_spec(work),
+                request_spec=work.request_spec(),
                 state=row['vm_state'],
                 record=work.error,
             )

@@ -9,7 +9,6 @@ allocated devices. The flows in ``confirm_revert`` confirm or revert the move.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,17 +21,15 @@ from kilonova.conductor.flows.moving import (
     Rechosen,
     allocated_spec,
     as_before,
-    chosen,
     claim_and_move,
     create_migration,
     image,
     migration,
     new_flavor,
-    request_spec,
-    second_guest,
     select,
     store_spec,
     undo_claim_and_move,
+    will_have_guest,
 )
 from kilonova.conductor.flows.network import port_moves
 from kilonova.conductor.flows.volume import volumes
@@ -61,7 +58,7 @@ ResizeWork = Work[ResizeOutputs]
 
 def prep_resize(work: ResizeWork) -> None:
     """Have the destination claim resources for the new flavor, and return where the source must copy the disk."""
-    host = chosen(work)
+    host = work.chosen()
     work.outputs.prep_resize = work.call_host(
         host.host,
         Compute.prep_resize,
@@ -82,7 +79,7 @@ def undo_prep_resize(work: ResizeWork) -> None:
     if work.outputs.select is not None:
         releases.ask_to_undo(
             work,
-            chosen(work).host,
+            work.chosen().host,
             Compute.undo_prep_resize,
             instance=work.instance(fresh=True),
             migration=migration(work),
@@ -121,7 +118,7 @@ def finish_resize(work: ResizeWork) -> None:
     First the server's ports are bound and its volumes attached to the destination. This is possible now, because the
     source has stopped the guest.
     """
-    host, spec = chosen(work), allocated_spec(work)
+    host, spec = work.chosen(), allocated_spec(work)
     is_away = host.host != migration(work).source_compute
     if is_away or port_moves.moves_here(work):
         port_moves.to_host(work, host, spec.pci_requests)
@@ -149,13 +146,13 @@ def undo_finish_resize(work: ResizeWork) -> None:
     instance, moved = work.instance(fresh=True), migration(work)
     releases.ask_to_undo(
         work,
-        chosen(work).host,
+        work.chosen().host,
         Compute.undo_finish_resize,
         instance=instance,
         migration=moved,
-        may_run=functools.partial(second_guest, work, instance),
+        may_run=lambda: will_have_guest(work, instance),
     )
-    is_away = chosen(work).host != moved.source_compute
+    is_away = work.chosen().host != moved.source_compute
     if is_away or port_moves.moves_here(work):
         port_moves.to_source(work, moved, instance.availability_zone)
     if is_away:
@@ -164,13 +161,13 @@ def undo_finish_resize(work: ResizeWork) -> None:
 
 def save_spec(work: ResizeWork) -> None:
     """Store the request spec of the new flavor."""
-    store_spec(work, request_spec(work))
+    store_spec(work, work.request_spec())
 
 
 def undo_save_spec(work: ResizeWork) -> None:
     """Store the request spec of the old flavor again."""
     if work.args.get('old_request_spec'):
-        store_spec(work, request_spec(work, 'old_request_spec'))
+        store_spec(work, work.request_spec('old_request_spec'))
 
 
 def mark_resized(work: ResizeWork) -> None:
@@ -239,7 +236,7 @@ class Resize(Choosing[ResizeOutputs]):
                 work.ctxt,
                 'compute_task.migrate_server.error',
                 instance_uuid=work.instance_uuid,
-                request_spec=request_spec(work),
+                request_spec=work.request_spec(),
                 state=state,
                 record=work.error,
             )
