@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from kilonova import objects
 from kilonova.accel import holder
+from kilonova.conductor.ending import Ending
 from kilonova.conductor.flows import accelerators, releases
 from kilonova.conductor.flows.moving import (
     Choosing,
@@ -225,18 +226,20 @@ class Evacuate(Choosing[Rechosen]):
         put_back = as_before(work)
         row = work.instance_row()
 
-        def end(conn: engine.Connection) -> None:
-            uuid = work.instance_uuid
+        def as_it_was(conn: engine.Connection) -> None:
             put_back(conn)
-            instances.update(conn, uuid, {'power_state': work.args['power_state']})
-            if instances.transition(conn, uuid, 'rebuild.failed'):
-                instances.add_fault(conn, uuid, work.fault())
-            migrations.update(conn, work.args['migration_uuid'], {'status': 'error'})
-            for event in (EVENT, ON_HOST) if work.position >= self.index('evacuate_instance') else (EVENT,):
-                instances.add_event_once(conn, uuid, work.request_id, work.event(event, 'Error', work.env.host))
-            instances.finish_action(conn, uuid, work.request_id, 'Error')
+            instances.update(conn, work.instance_uuid, {'power_state': work.args['power_state']})
 
-        work.end(end)
+        names = (EVENT, ON_HOST) if work.position >= self.index('evacuate_instance') else (EVENT,)
+        Ending(
+            before=as_it_was,
+            event='rebuild.failed',
+            fault=True,
+            migration='error',
+            events=[work.event(name, 'Error', work.env.host) for name in names],
+            once=True,
+            failed=True,
+        ).end(work)
         if (work.error or {}).get('class') == NoValidHost.__name__:
             work.env.notify.emit(
                 work.ctxt,

@@ -18,6 +18,7 @@ from oslo_log import log as logging
 
 from kilonova import objects, states
 from kilonova.clients.volume import Volume
+from kilonova.conductor.ending import Ending
 from kilonova.conductor.flow import Flow
 from kilonova.conductor.flows import boot, releases
 from kilonova.conductor.flows.moving import image, store_spec
@@ -290,20 +291,22 @@ class _Rebuilding(Flow[OutputsT]):
             else []
         )
 
-        def end(conn: engine.Connection) -> None:
-            uuid = work.instance_uuid
-            if not is_new:
-                rebuilds.write(conn, uuid, work.args['old'])
-                if rename:
-                    operations.insert(conn, rename)
-            if instances.transition(conn, uuid, 'rebuild.lost' if is_lost else 'rebuild.failed'):
-                instances.add_fault(conn, uuid, work.fault())
-            # Write the conductor's event, and the host's event if the host was called, unless they were written before.
-            for event, host in ((EVENT, work.env.host), (ON_HOST, at))[: 1 if at is None else 2]:
-                instances.add_event_once(conn, uuid, work.request_id, work.event(event, 'Error', host))
-            instances.finish_action(conn, uuid, work.request_id, 'Error')
+        def as_it_was(conn: engine.Connection) -> None:
+            rebuilds.write(conn, work.instance_uuid, work.args['old'])
+            if rename:
+                operations.insert(conn, rename)
 
-        work.end(end)
+        # The host's event is written if the host was called.
+        events = [work.event(EVENT, 'Error', work.env.host)]
+        events += [work.event(ON_HOST, 'Error', at)] if at is not None else []
+        Ending(
+            before=None if is_new else as_it_was,
+            event='rebuild.lost' if is_lost else 'rebuild.failed',
+            fault=True,
+            events=events,
+            once=True,
+            failed=True,
+        ).end(work)
         work.env.runner.wake(work.db, [each.uuid for each in rename])
         if row is not None and (work.error or {}).get('class') == NoValidHost.__name__:
             work.env.notify.emit(

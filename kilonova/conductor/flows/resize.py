@@ -15,6 +15,7 @@ from typing import Any
 from kilonova import objects
 from kilonova.accel import holder
 from kilonova.conductor.audit.rows import flavors
+from kilonova.conductor.ending import Ending
 from kilonova.conductor.flows import accelerators, releases
 from kilonova.conductor.flows.moving import (
     Choosing,
@@ -34,10 +35,11 @@ from kilonova.conductor.flows.moving import (
 from kilonova.conductor.flows.network import port_moves
 from kilonova.conductor.flows.volume import volumes
 from kilonova.conductor.work import Step, Work
-from kilonova.db import engine
-from kilonova.db.queries import instances, migrations
 from kilonova.errors import NoValidHost
 from kilonova.rpc.compute import Compute
+
+# Names of the events that the conductor adds to the instance action.
+EVENTS = ('conductor_migrate_server', 'cold_migrate')
 
 
 @dataclass
@@ -176,21 +178,14 @@ def mark_resized(work: ResizeWork) -> None:
     if any(map(accelerators.wanted_by, flavors(work.instance_row()['extra_flavor']).values())):
         bound = holder.moved(work.instance().system_metadata, work.args['migration_uuid'])
 
-    def end(conn: engine.Connection) -> None:
-        if not instances.transition(conn, work.instance_uuid, 'resize.done'):
-            raise instances.refuse(conn, work.instance_uuid, 'resize.done')
-        instances.set_system_metadata(conn, work.instance_uuid, {'old_vm_state': vm_state, **bound})
-        migrations.update(conn, work.args['migration_uuid'], {'status': 'finished'})
-        instances.add_events(
-            conn,
-            work.instance_uuid,
-            work.request_id,
-            [work.event(name, host=work.env.host) for name in ('conductor_migrate_server', 'cold_migrate')],
-        )
-        instances.finish_action(conn, work.instance_uuid, work.request_id)
-
     row = work.instance() if work.env.notify.enabled else None
-    work.end(end)
+    Ending(
+        event='resize.done',
+        required=True,
+        system_metadata={'old_vm_state': vm_state, **bound},
+        migration='finished',
+        events=[work.event(name, host=work.env.host) for name in EVENTS],
+    ).end(work)
     if row is not None:
         work.env.notify.emit(work.ctxt, 'instance.resize_finish.end', instance=row, moved='resize.done', host=row.host)
 
@@ -214,23 +209,15 @@ class Resize(Choosing[ResizeOutputs]):
     def ended_badly(self, work: ResizeWork) -> None:
         """Write the server's row as before the move, with a fault and the events of the failure."""
         put_back = as_before(work)
-
-        def end(conn: engine.Connection) -> None:
-            uuid = work.instance_uuid
-            put_back(conn)
-            if instances.transition(conn, uuid, 'resize.failed'):
-                instances.add_fault(conn, uuid, work.fault())
-            migrations.update(conn, work.args['migration_uuid'], {'status': 'error'})
-            instances.add_events(
-                conn,
-                uuid,
-                work.request_id,
-                [work.event(name, 'Error', work.env.host) for name in ('conductor_migrate_server', 'cold_migrate')],
-            )
-            instances.finish_action(conn, uuid, work.request_id, 'Error')
-
         state = work.instance_row()['vm_state'] if work.env.notify.enabled else None
-        work.end(end)
+        Ending(
+            before=put_back,
+            event='resize.failed',
+            fault=True,
+            migration='error',
+            events=[work.event(name, 'Error', work.env.host) for name in EVENTS],
+            failed=True,
+        ).end(work)
         if state is not None and (work.error or {}).get('class') == NoValidHost.__name__:
             work.env.notify.emit(
                 work.ctxt,

@@ -17,6 +17,7 @@ from typing import Any
 from kilonova import objects, states
 from kilonova.accel import holder
 from kilonova.accel import profile as device_profile
+from kilonova.conductor.ending import Ending
 from kilonova.conductor.flows import accelerators, boot, moving, releases
 from kilonova.conductor.flows.moving import Choosing, Rechosen, store_spec
 from kilonova.conductor.flows.network import port_moves
@@ -26,7 +27,7 @@ from kilonova.conductor.flows.volume import volumes
 from kilonova.conductor.row import Outputs
 from kilonova.conductor.work import Step, Work
 from kilonova.db import engine
-from kilonova.db.queries import instances, metadata, operations
+from kilonova.db.queries import instances, metadata
 from kilonova.errors import ImageNotFound, NotFound, NoValidHost
 from kilonova.rpc.compute import Compute
 
@@ -166,21 +167,16 @@ def _end(
     """
     row = work.instance(fresh=True)
     image_id = row.system_metadata.get(IMAGE)
-    release = release_of_image(work, image_id) if image_id else None
-
-    def end(conn: engine.Connection) -> None:
-        uuid = work.instance_uuid
-        if not instances.transition(conn, uuid, event):
-            raise instances.refuse(conn, uuid, event)
-        instances.set_system_metadata(conn, uuid, {**forgotten(), **bound})
-        if release is not None:
-            operations.insert(conn, [release])
-        instances.add_events(conn, uuid, work.request_id, events)
-        instances.finish_action(conn, uuid, work.request_id)
-
-    work.end(end)
-    if release is not None:
-        work.env.runner.wake(work.db, [release.uuid])
+    release = [release_of_image(work, image_id)] if image_id else []
+    Ending(
+        event=event,
+        required=True,
+        system_metadata={**forgotten(), **bound},
+        operations=release,
+        events=events,
+    ).end(work)
+    if release:
+        work.env.runner.wake(work.db, [release[0].uuid])
     return row
 
 
@@ -223,15 +219,7 @@ class Unshelve(Choosing[UnshelveOutputs]):
         else:
             failed = work.outputs.select is None or kind == NoValidHost.__name__
             events = _conductor_events(work, 'Success', 'Error' if failed else 'Success')
-
-        def end(conn: engine.Connection) -> None:
-            uuid = work.instance_uuid
-            if instances.transition(conn, uuid, 'unshelve.failed'):
-                instances.add_fault(conn, uuid, work.fault())
-            instances.add_events(conn, uuid, work.request_id, events)
-            instances.finish_action(conn, uuid, work.request_id, 'Error')
-
-        work.end(end)
+        Ending(event='unshelve.failed', fault=True, events=events, failed=True).end(work)
 
 
 # --- a server that is still on its host ------------------------------------------------------------------------------
