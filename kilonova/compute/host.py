@@ -311,10 +311,11 @@ def image_of(instance: objects.Instance, image: dict[str, Any] | None = None) ->
     return objects.ImageMeta.from_system_metadata(metadata(instance), instance.image_ref).to_dict()
 
 
-def was_active(instance: objects.Instance) -> bool:
-    """Return whether a server in a move was ACTIVE before the move and must run after it.
+def must_run_after_move(instance: objects.Instance) -> bool:
+    """Return whether the guest of a server in a move must be started, because the server was ACTIVE before the move.
 
-    False if it is being deleted.
+    Returns False if the server is being deleted. ``conductor.flows.moving.had_guest`` is the rule that conductors use,
+    which is also true for a paused guest.
     """
     return (
         metadata(instance).get('old_vm_state') or instance.vm_state

@@ -144,6 +144,7 @@ class SelectOutputs(Outputs):
 
 
 OutputsT = TypeVar('OutputsT', bound=Outputs)
+SelectOutputsT = TypeVar('SelectOutputsT', bound=SelectOutputs)
 
 
 class LeasedOperation(Generic[OutputsT]):

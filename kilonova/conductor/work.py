@@ -19,7 +19,7 @@ from oslo_log import log as logging
 
 from kilonova import objects
 from kilonova.conductor.environment import Environment, HostsNotReporting
-from kilonova.conductor.row import LeasedOperation, OutputsT
+from kilonova.conductor.row import ChosenHost, LeasedOperation, OutputsT, SelectOutputsT
 from kilonova.context import RequestContext
 from kilonova.db import engine
 from kilonova.db.queries import claims, instances, metadata, operations
@@ -161,6 +161,15 @@ class Work(LeasedOperation[OutputsT]):
     def vifs(self, fresh: bool = False) -> list[Vif]:
         """Return the server's network interfaces, in the order in which its guest has them."""
         return [Vif.read(stored) for stored in json.loads(self.instance_row(fresh)['extra_network_info'] or '[]')]
+
+    def request_spec(self, name: str = 'request_spec') -> objects.RequestSpec:
+        """Return the request spec in the argument ``name`` of the operation row."""
+        found: objects.RequestSpec = objects.base.Serializer().deserialize_entity(self.ctxt, self.args[name])
+        return found
+
+    def chosen(self: Work[SelectOutputsT]) -> ChosenHost:
+        """Return the host that the scheduler chose and that is tried in this attempt."""
+        return self.outputs.hosts[self.attempt - 1]
 
     def changed(self) -> None:
         """Discard the cached row of the server, because a host or a step has changed the row in the database."""

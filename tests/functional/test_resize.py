@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from kilonova.conductor.work import Work
 from kilonova.db.queries import instances
 
 ONE_HOST = {'gpu1': ['0000:08:00.0', '0000:88:00.0', '0000:89:00.0']}
@@ -130,12 +131,10 @@ def test_another_alias(make_cloud):
 def test_the_old_fault_comes_back_when_the_new_flavors_requests_are_left_out(cloud, monkeypatch):
     """With the PCI requests of the old flavor a resized server gets the new vCPUs and keeps one hostdev. This is
     the fault of Nova that Kilonova was written to remove, and it shows that the new requests matter."""
-    from kilonova.conductor.flows import moving as flow
-
     server = cloud.boot(cloud.flavor(gpus=1, vcpus=8))
     with cloud.cell.read() as conn:
         old = json.loads(instances.get(conn, server)['extra_pci_requests'])
-    right = flow.request_spec
+    right = Work.request_spec
 
     def as_in_the_seed(work, name='request_spec'):
         spec = right(work, name)
@@ -144,7 +143,7 @@ def test_the_old_fault_comes_back_when_the_new_flavors_requests_are_left_out(clo
                 request.count = old[0]['count']
         return spec
 
-    monkeypatch.setattr(flow, 'request_spec', as_in_the_seed)
+    monkeypatch.setattr(Work, 'request_spec', as_in_the_seed)
     resize(cloud, server, cloud.flavor(gpus=2, vcpus=16))
     assert '>16</vcpu>' in cloud.xml(server)
     assert len(cloud.hostdevs(server)) == 1

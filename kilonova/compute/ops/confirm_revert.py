@@ -12,7 +12,7 @@ from oslo_log import log as logging
 from kilonova import errors, objects
 from kilonova.accel import holder
 from kilonova.compute.endpoint import operation_method
-from kilonova.compute.host import image_of, metadata, was_active
+from kilonova.compute.host import image_of, metadata, must_run_after_move
 from kilonova.compute.operation import Extra, HostTask, Reply, tags_found
 from kilonova.compute.ops import move
 from kilonova.compute.tracker import claim_key
@@ -74,7 +74,7 @@ def finish_revert_resize(op: HostTask, migration: objects.Migration) -> Reply:
     """
     host, instance = op.host, op.instance
     op.begin('compute_finish_revert_resize')
-    power_on, state = was_active(instance), metadata(instance).get('old_vm_state') or 'active'
+    power_on, state = must_run_after_move(instance), metadata(instance).get('old_vm_state') or 'active'
     with op.exclusive():
         move.restore_claims(host, instance, migration)
         devices, accelerators, extra = _old_devices(op, migration)

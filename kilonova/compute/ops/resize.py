@@ -14,7 +14,7 @@ from oslo_log import log as logging
 from kilonova import errors, objects
 from kilonova.compute import records
 from kilonova.compute.endpoint import operation_method
-from kilonova.compute.host import image_of, was_active
+from kilonova.compute.host import image_of, must_run_after_move
 from kilonova.compute.operation import Extra, HostTask, Reply, StepCheck, tags_found
 from kilonova.compute.ops import build, move
 from kilonova.compute.tracker import claim_key
@@ -162,7 +162,10 @@ def _put_back(
     If one of its devices has left the host or can't be used, the guest stays off.
     """
     move.restore_claims(op.host, instance, migration)
-    devices, power_on = op.host.tracker.devices_without(instance.uuid, claim_key(migration)), was_active(instance)
+    devices, power_on = (
+        op.host.tracker.devices_without(instance.uuid, claim_key(migration)),
+        must_run_after_move(instance),
+    )
     try:
         op.host.check_devices(instance, devices)
         # The move has not ended, so the server's metadata still names the accelerators of this host.
@@ -227,7 +230,7 @@ def finish_resize(op: HostTask, order: objects.FinishResizeOrder) -> Reply:
     """
     host, instance, migration = op.host, op.instance, order.migration
     op.begin('compute_finish_resize')
-    power_on, side = was_active(instance), claim_key(migration)
+    power_on, side = must_run_after_move(instance), claim_key(migration)
     with op.exclusive(), op.undoing('finish_resize'):
         extra = _become_new(op, migration, order.request_spec)
         devices = host.tracker.devices(instance.uuid, side)

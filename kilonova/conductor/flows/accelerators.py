@@ -164,7 +164,7 @@ def unbind(work: Work[Any]) -> None:
     """
     if work.outputs.accelerators is None:
         return
-    uuids, host = sorted(work.outputs.accelerators), work.outputs.hosts[work.attempt - 1].host
+    uuids, host = sorted(work.outputs.accelerators), work.chosen().host
     try:
         if host in releases.hosts_left(work):
             raise HostNotFenced(host=host)

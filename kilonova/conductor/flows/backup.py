@@ -7,12 +7,11 @@ backup does not fail.
 
 from __future__ import annotations
 
+from kilonova.conductor.ending import Ending
 from kilonova.conductor.flows import releases
 from kilonova.conductor.flows.one_step import OneStep
 from kilonova.conductor.row import Outputs
 from kilonova.conductor.work import Step, Work
-from kilonova.db.engine import Connection
-from kilonova.db.queries import instances, operations
 from kilonova.db.queries.operations import OperationRow
 from kilonova.rpc.compute import Compute
 
@@ -40,15 +39,7 @@ def mark_backed_up(work: Work[Outputs]) -> None:
         {name: work.args[name] for name in ('image_id', 'backup_type', 'rotation')},
         beside=True,
     )
-
-    def end(conn: Connection) -> None:
-        uuid = work.instance_uuid
-        if not instances.transition(conn, uuid, 'snapshot.done'):
-            raise instances.refuse(conn, uuid, 'snapshot.done')
-        operations.insert(conn, [rotation])
-        instances.finish_action(conn, uuid, work.request_id)
-
-    work.end(end)
+    Ending(event='snapshot.done', required=True, operations=[rotation]).end(work)
     work.env.notify.emit(
         work.ctxt,
         'instance.snapshot.end',

@@ -79,17 +79,6 @@ class BootOutputs(SelectOutputs, accelerators.AcceleratorOutputs, ports.PortOutp
 BootWork = Work[BootOutputs]
 
 
-def spec_of(work: BootWork) -> objects.RequestSpec:
-    """Return the request spec that the operation row contains."""
-    found: objects.RequestSpec = objects.base.Serializer().deserialize_entity(work.ctxt, work.args['request_spec'])
-    return found
-
-
-def chosen(work: BootWork) -> ChosenHost:
-    """Return the chosen host that is tried in this attempt."""
-    return work.outputs.hosts[work.attempt - 1]
-
-
 def select_and_claim(work: BootWork) -> None:
     """Have the scheduler choose hosts and claim the first one in Placement."""
     (work.outputs.select,) = _select_and_claim([work])
@@ -103,7 +92,7 @@ def _select_and_claim(works: Sequence[BootWork]) -> list[list[ChosenHost]]:
     try:
         found = first.env.select_destinations(
             first.ctxt,
-            spec_obj=spec_of(first),
+            spec_obj=first.request_spec(),
             instance_uuids=[work.instance_uuid for work in works],
             claim=True,
             time_left=SELECT_DEADLINE,
@@ -129,12 +118,12 @@ def choose_again(work: BootWork) -> None:
     work.before_sending()
     found = work.env.select_destinations(
         work.ctxt,
-        spec_obj=spec_of(work),
+        spec_obj=work.request_spec(),
         instance_uuids=[work.instance_uuid],
         claim=False,
         time_left=SELECT_DEADLINE,
     )
-    cell, tried = chosen(work).cell_uuid, work.outputs.hosts[: work.attempt]
+    cell, tried = work.chosen().cell_uuid, work.outputs.hosts[: work.attempt]
     # Leave out hosts that the server group's policy excludes; the scheduler returns a forced host each time.
     closed = {tried[attempt - 1].host for attempt in work.outputs.overtaken}
     work.outputs.select = tried + [
@@ -164,7 +153,7 @@ def create_instance(work: BootWork) -> None:
     The insertion is the transaction (b) of rule 19 of operations.md. The second transaction, (c), deletes the build
     request and sets the server's mapping as well. Raises Cancelled if the server was deleted in the meantime.
     """
-    cell = work.env.cells.by_uuid(chosen(work).cell_uuid)
+    cell = work.env.cells.by_uuid(work.chosen().cell_uuid)
     owner = work.env.leases.owner_in(cell)
     work.env.leases.check(cell, owner)
     with engine.silence():
@@ -266,7 +255,7 @@ def _requested(work: BootWork) -> objects.Instance:
     """
     instance: objects.Instance = objects.base.Serializer().deserialize_entity(work.ctxt, work.args['instance'])
     if work.outputs.select:
-        host = chosen(work)
+        host = work.chosen()
         instance.pci_requests = pci_request.on_host(
             instance.pci_requests,
             work.instance_uuid,
@@ -320,9 +309,9 @@ def prepare_resources(work: BootWork) -> None:
     if profile is not None or accelerated:
         accelerators.make(work, profile, accelerated)
     if volumes.wanted(work.args.get('bdms')):
-        volumes.attach_wanted(work, chosen(work), is_first)
+        volumes.attach_wanted(work, work.chosen(), is_first)
     if requested_ports.wishes(work.args['request_spec']):
-        bound = ports.bind_wanted(work, chosen(work), is_first)
+        bound = ports.bind_wanted(work, work.chosen(), is_first)
         vifs = work.outputs.vifs = [vif.stored() for vif in bound]
         access = _access_addresses(work, bound)
 
@@ -391,7 +380,7 @@ def claim_chosen(work: Work[Any]) -> None:
 
     Raises HostRejected if the host has no longer the resources that the scheduler saw.
     """
-    host = work.outputs.hosts[work.attempt - 1]
+    host = work.chosen()
     held = work.env.placement.get_allocations(work.instance_uuid)
     if same_allocations(held['allocations'], host.allocations):
         return
@@ -415,12 +404,12 @@ def build(work: BootWork) -> None:
 
     The transaction in which the host writes the server's state also deletes the operation row.
     """
-    host, attempt = chosen(work), work.attempt
+    host, attempt = work.chosen(), work.attempt
     profile, accelerated = profile_of(work), requested_ports.profiles(work.args['request_spec'])
     if profile is not None or accelerated:
         accelerators.bind(work, profile, host, work.instance_uuid, accelerated)
     instance = _created(work)
-    spec = spec_of(work)
+    spec = work.request_spec()
     spec.pci_requests = instance.pci_requests
     alternates = [other.host for other in work.outputs.hosts[attempt:]]
     LOG.debug(
@@ -454,26 +443,28 @@ def build(work: BootWork) -> None:
 
 
 def undo_build(work: BootWork) -> None:
-    """Have the host of this attempt destroy the guest and release the server's devices."""
+    """Have the host of this attempt destroy the guest and release the server's devices.
+
+    Raises MaxRetriesExceeded if another host would be tried while this host is down and may run the guest.
+    """
     if not work.outputs.select or work.outputs.create_instance is None:
         return
     instance = _created(work)
-    host = chosen(work).host
+    host = work.chosen().host
 
-    def may_run(host: str) -> Exception | None:
+    def may_run() -> bool:
         # If the host has not claimed the server, it can't have started the guest, and its late claim is refused by now.
-        if work.failed or work.instance_row(fresh=True)['host'] != host:
-            return None
-        if work.env.liveness.is_fenced(work.db, host):
-            return None
-        return MaxRetriesExceeded(
-            reason=f'{HostNotFenced(host=host).message}. No other host was tried for instance {work.instance_uuid}'
-        )
+        return not work.failed and work.instance_row(fresh=True)['host'] == host
 
     def leave(conn: engine.Connection) -> None:
         instances.leave_host(conn, work.instance_uuid, host, expect={'vm_state': states.VmState.BUILDING.value})
 
-    releases.ask_to_undo(work, host, Compute.undo_build, leave, may_run, instance=instance)
+    try:
+        releases.ask_to_undo(work, host, Compute.undo_build, leave, may_run, instance=instance)
+    except HostNotFenced as error:
+        raise MaxRetriesExceeded(
+            reason=f'{error.message}. No other host was tried for instance {work.instance_uuid}'
+        ) from None
 
 
 class Boot(Flow[BootOutputs]):
@@ -612,7 +603,7 @@ def _notify(work: BootWork, state: str) -> None:
             work.ctxt,
             'compute_task.build_instances.error',
             instance_uuid=work.instance_uuid,
-            request_spec=spec_of(work),
+            request_spec=work.request_spec(),
             state=state,
             record=work.error,
         )

@@ -8,11 +8,13 @@ check_source, before anything is changed. See rule 10 of operations.md.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from kilonova.accel import holder
+from kilonova.conductor.ending import Ending
 from kilonova.conductor.flow import Flow
 from kilonova.conductor.flows import accelerators, releases
-from kilonova.conductor.flows.moving import migration, request_spec, second_guest, store_spec, was_active
+from kilonova.conductor.flows.moving import had_guest, migration, store_spec, will_have_guest
 from kilonova.conductor.flows.network import network_changed, port_moves
 from kilonova.conductor.flows.volume import volumes
 from kilonova.conductor.row import Outputs
@@ -21,6 +23,7 @@ from kilonova.db.engine import Connection
 from kilonova.db.queries import instances, migrations, operations
 from kilonova.errors import HostRejected
 from kilonova.rpc.compute import Compute
+from kilonova.states import PowerState
 
 
 # --- confirm ---------------------------------------------------------------------------------------------------------
@@ -46,23 +49,25 @@ def drop_allocation(work: Work[Outputs]) -> None:
     work.env.placement.delete_allocations(work.args['migration_uuid'])
 
 
-def settled(work: Work[Outputs]) -> Callable[[Connection], None]:
-    """Return a function ``write(conn)`` that deletes the values of a move from the server's row.
+def settled(work: Work[Outputs]) -> Ending:
+    """Return the changes that delete the values of a move from the server's row.
 
-    It deletes the old and the new flavor and the migration context, and sets the migration's status to confirmed.
+    They delete the old and the new flavor and the migration context, and set the migration's status to confirmed.
     """
     row = work.instance()
     bound = holder.confirmed() if holder.BEFORE in row.system_metadata else {}
     row.old_flavor = row.new_flavor = None
     flavor = row.extra_values(['flavor'])
+    return Ending(
+        extra={'migration_context': None, **flavor},
+        system_metadata={'old_vm_state': None, **bound},
+        migration='confirmed',
+    )
 
-    def write(conn: Connection) -> None:
-        uuid = work.instance_uuid
-        instances.update_extra(conn, uuid, {'migration_context': None, **flavor})
-        instances.set_system_metadata(conn, uuid, {'old_vm_state': None, **bound})
-        migrations.update(conn, work.args['migration_uuid'], {'status': 'confirmed'})
 
-    return write
+def _insert(rows: list[operations.OperationRow]) -> Callable[[Connection], None]:
+    """Return a function ``write(conn)`` that inserts the operation rows, if there are any."""
+    return lambda conn: operations.insert(conn, rows) if rows else None
 
 
 def mark_confirmed(work: Work[Outputs]) -> None:
@@ -71,22 +76,11 @@ def mark_confirmed(work: Work[Outputs]) -> None:
     If an administrator has reset the server's state in the meantime, the server keeps that state.
     """
     row = work.instance(fresh=True)
-    event = 'confirm.stopped' if row.power_state == 4 or not was_active(work) else 'confirm.active'
-    settle = settled(work)
+    event = 'confirm.stopped' if row.power_state == PowerState.SHUTDOWN or not had_guest(work) else 'confirm.active'
+    ending = settled(work)
     source = migration(work).source_compute if work.env.notify.enabled else None
     begun = network_changed.port_refresh_operations(work)
-
-    moved = False
-
-    def end(conn: Connection) -> None:
-        nonlocal moved
-        moved = instances.transition(conn, work.instance_uuid, event)
-        settle(conn)
-        instances.finish_action(conn, work.instance_uuid, work.request_id)
-        if begun:
-            operations.insert(conn, begun)
-
-    work.end(end)
+    moved = replace(ending, event=event, after=_insert(begun)).end(work)
     work.env.runner.wake(work.db, [each.uuid for each in begun])
     work.env.notify.emit(
         work.ctxt, 'instance.resize_confirm.end', instance=row, moved=event if moved else None, host=source
@@ -126,9 +120,7 @@ def revert_dest(work: Work[Outputs]) -> None:
     try:
         work.call_host(moved.dest_compute, Compute.revert_resize, instance=instance, migration=moved)
     except HostDown:
-        second = second_guest(work, instance, moved.dest_compute)
-        if second is not None:
-            raise second from None
+        releases.check_no_guest(work, moved.dest_compute, lambda: will_have_guest(work, instance))
         releases.add_pending_release(
             work, moved.dest_compute, Compute.revert_resize, instance=instance, migration=moved
         )
@@ -164,31 +156,23 @@ def finish_revert(work: Work[Outputs]) -> None:
 def save_spec(work: Work[Outputs]) -> None:
     """Store the request spec of the old flavor again."""
     if work.args.get('request_spec'):
-        store_spec(work, request_spec(work))
+        store_spec(work, work.request_spec())
 
 
 def mark_reverted(work: Work[Outputs]) -> None:
     """Set the server's state to ACTIVE or SHUTOFF, as it was before the move, and end the operation."""
-    event = 'revert.active' if was_active(work) else 'revert.stopped'
+    event = 'revert.active' if had_guest(work) else 'revert.stopped'
     kept = work.instance().system_metadata
     bound = holder.reverted(kept) if kept.keys() & {holder.BOUND_TO, holder.BEFORE} else {}
     begun = [*network_changed.port_refresh_operations(work), *network_changed.surplus_release_operations(work)]
-
-    moved = False
-
-    def end(conn: Connection) -> None:
-        nonlocal moved
-        uuid = work.instance_uuid
-        moved = instances.transition(conn, uuid, event)
-        instances.update_extra(conn, uuid, {'migration_context': None})
-        instances.set_system_metadata(conn, uuid, {'old_vm_state': None, **bound})
-        migrations.update(conn, work.args['migration_uuid'], {'status': 'reverted'})
-        instances.finish_action(conn, uuid, work.request_id)
-        if begun:
-            operations.insert(conn, begun)
-
     row = work.instance()
-    work.end(end)
+    moved = Ending(
+        event=event,
+        extra={'migration_context': None},
+        system_metadata={'old_vm_state': None, **bound},
+        migration='reverted',
+        after=_insert(begun),
+    ).end(work)
     work.env.runner.wake(work.db, [each.uuid for each in begun])
     work.env.notify.emit(
         work.ctxt, 'instance.resize_revert.end', instance=row, moved=event if moved else None, host=row.host

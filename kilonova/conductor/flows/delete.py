@@ -12,9 +12,10 @@ it first, so that a later restore yields the resized server.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from kilonova.conductor.ending import Ending
 from kilonova.conductor.flow import Flow
 from kilonova.conductor.flows import accelerators, confirm_revert, releases, shelve
 from kilonova.conductor.flows.network import port_releases
@@ -182,9 +183,9 @@ def settle_move(work: Work[Outputs]) -> None:
 
 @engine.retried
 def _write(work: Work[Outputs]) -> None:
-    settle = confirm_revert.settled(work)
+    changes = replace(confirm_revert.settled(work), finish=False)
     with work.db.write() as conn:
-        settle(conn)
+        changes.write(conn, work)
 
 
 def soft_delete_instance(work: Work[Outputs]) -> None:
@@ -201,14 +202,7 @@ def soft_delete_instance(work: Work[Outputs]) -> None:
     except HostDown:
         row = work.instance()
         work.env.notify.emit(work.ctxt, 'instance.soft_delete.start', instance=row, host=host)
-        moved = False
-
-        def end(conn: engine.Connection) -> None:
-            nonlocal moved
-            moved = instances.transition(conn, work.instance_uuid, 'soft_delete.done')
-            instances.finish_action(conn, work.instance_uuid, work.request_id)
-
-        work.end(end)
+        moved = Ending(event='soft_delete.done').end(work)
         work.env.notify.emit(
             work.ctxt, 'instance.soft_delete.end', instance=row, host=host, moved='soft_delete.done' if moved else None
         )
@@ -230,4 +224,4 @@ class SoftDeleteServer(Flow[Outputs]):
 
     def ended_badly(self, work: Work[Outputs]) -> None:
         """End a cancelled soft delete. The action gets the result Error, and the waiting delete deletes the server."""
-        work.end(lambda conn: instances.finish_action(conn, work.instance_uuid, work.request_id, 'Error'))
+        Ending(failed=True).end(work)

@@ -10,24 +10,23 @@ from __future__ import annotations
 
 from kilonova import objects
 from kilonova.accel import holder
+from kilonova.conductor.ending import Ending
 from kilonova.conductor.flows import accelerators, releases
 from kilonova.conductor.flows.moving import (
     Choosing,
     Rechosen,
     allocated_spec,
     as_before,
-    chosen,
     claim_and_move,
     create_migration,
     image,
     migration,
-    request_spec,
     select,
     undo_claim_and_move,
 )
 from kilonova.conductor.flows.network import port_moves
 from kilonova.conductor.flows.volume import volumes
-from kilonova.conductor.work import HostNotFenced, Step, Work
+from kilonova.conductor.work import Step, Work
 from kilonova.db import engine
 from kilonova.db.queries import instances, migrations
 from kilonova.db.queries import metadata as pairs
@@ -78,7 +77,7 @@ def _follow_image(work: EvacuateWork) -> None:
     kept = objects.ImageMeta.from_system_metadata(server.system_metadata, server.image_ref or None)
     if kept.to_dict() == image(work):
         return
-    spec = request_spec(work)
+    spec = work.request_spec()
     spec.image, spec.numa_topology = kept, constraints.of(server.flavor, kept.properties)
     work.args |= {'image': kept.to_dict(), 'request_spec': spec.obj_to_primitive()}
 
@@ -88,7 +87,7 @@ def evacuate_instance(work: EvacuateWork) -> None:
 
     Raises NotFenced if the service of the source is no longer forced down.
     """
-    host, moved = chosen(work), migration(work)
+    host, moved = work.chosen(), migration(work)
     _check_fenced(work, moved.source_compute)
     _follow_image(work)
     port_moves.to_host(work, host)
@@ -138,15 +137,15 @@ def undo_evacuate_instance(work: EvacuateWork) -> None:
         return
     instance, moved = work.instance(fresh=True), migration(work)
 
-    def may_run(host: str) -> Exception | None:
+    host = work.chosen().host
+
+    def may_run() -> bool:
         # If the host has not claimed the server, it can't have started the guest, and its late claim is refused by now.
-        if moved.dest_compute != host or work.cancelled:
-            return None
-        return None if work.env.liveness.is_fenced(work.db, host) else HostNotFenced(host=host)
+        return moved.dest_compute == host and not work.cancelled
 
     releases.ask_to_undo(
         work,
-        chosen(work).host,
+        host,
         Compute.undo_evacuate_instance,
         as_before(work),
         may_run,
@@ -227,24 +226,26 @@ class Evacuate(Choosing[Rechosen]):
         put_back = as_before(work)
         row = work.instance_row()
 
-        def end(conn: engine.Connection) -> None:
-            uuid = work.instance_uuid
+        def as_it_was(conn: engine.Connection) -> None:
             put_back(conn)
-            instances.update(conn, uuid, {'power_state': work.args['power_state']})
-            if instances.transition(conn, uuid, 'rebuild.failed'):
-                instances.add_fault(conn, uuid, work.fault())
-            migrations.update(conn, work.args['migration_uuid'], {'status': 'error'})
-            for event in (EVENT, ON_HOST) if work.position >= self.index('evacuate_instance') else (EVENT,):
-                instances.add_event_once(conn, uuid, work.request_id, work.event(event, 'Error', work.env.host))
-            instances.finish_action(conn, uuid, work.request_id, 'Error')
+            instances.update(conn, work.instance_uuid, {'power_state': work.args['power_state']})
 
-        work.end(end)
+        names = (EVENT, ON_HOST) if work.position >= self.index('evacuate_instance') else (EVENT,)
+        Ending(
+            before=as_it_was,
+            event='rebuild.failed',
+            fault=True,
+            migration='error',
+            events=[work.event(name, 'Error', work.env.host) for name in names],
+            once=True,
+            failed=True,
+        ).end(work)
         if (work.error or {}).get('class') == NoValidHost.__name__:
             work.env.notify.emit(
                 work.ctxt,
                 'compute_task.rebuild_server.error',
                 instance_uuid=work.instance_uuid,
-                request_spec=request_spec(work),
+                request_spec=work.request_spec(),
                 state=row['vm_state'],
                 record=work.error,
             )

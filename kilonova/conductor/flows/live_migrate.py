@@ -13,20 +13,21 @@ operation waits, so that a server never has two guests.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from oslo_log import log as logging
 
 from kilonova import objects
 from kilonova.accel import holder
+from kilonova.conductor.ending import Ending
 from kilonova.conductor.flows import accelerators, moving, releases
-from kilonova.conductor.flows.moving import Choosing, Rechosen, allocated_spec, chosen, migration, second_guest
+from kilonova.conductor.flows.moving import Choosing, Rechosen, allocated_spec, migration
 from kilonova.conductor.flows.network import port_moves
 from kilonova.conductor.flows.volume import volumes
 from kilonova.conductor.work import HostDown, Step, WaitingForHostSlot, Work
 from kilonova.db import engine
-from kilonova.db.queries import instances, migrations
+from kilonova.db.queries import instances
 from kilonova.errors import (
     DisksUnmovable,
     HostRejected,
@@ -93,7 +94,7 @@ def undo_check_source(work: LiveWork) -> None:
 
 def check_destination(work: LiveWork) -> None:
     """Have the destination compare itself with the source, claim resources and return how the guest can be sent."""
-    host = chosen(work)
+    host = work.chosen()
     order = objects.LiveMigrationCheckOrder(
         instance=work.instance(),
         migration=migration(work),
@@ -111,10 +112,10 @@ def undo_check_destination(work: LiveWork) -> None:
     """Have the destination delete the incoming guest, its disks and the claim."""
     if work.outputs.select is not None:
         releases.ask_to_undo(
-            work, chosen(work).host, Compute.rollback_live_migration_at_destination, order=_undo(work, gone=False)
+            work, work.chosen().host, Compute.rollback_live_migration_at_destination, order=_undo(work, gone=False)
         )
-        port_moves.renounce(work, chosen(work).host)
-        volumes.renounce(work, chosen(work).host)
+        port_moves.renounce(work, work.chosen().host)
+        volumes.renounce(work, work.chosen().host)
 
 
 def _order(work: LiveWork) -> objects.LiveMigrationOrder:
@@ -140,18 +141,8 @@ def _by_user(work: LiveWork) -> bool:
     return work.error is not None and work.error['class'] == LiveMigrationAborted.__name__
 
 
-def _end_actions(work: LiveWork, conn: engine.Connection, result: str) -> None:
-    """Add an event to the action of the live migration, and end the action with ``result``.
-
-    If a user has aborted the migration, the action of the abort request is ended as well.
-    """
-    instances.add_events(
-        conn,
-        work.instance_uuid,
-        work.request_id,
-        [work.event('conductor_live_migrate_instance', result, work.env.host)],
-    )
-    instances.finish_action(conn, work.instance_uuid, work.request_id, None if result == 'Success' else result)
+def _end_abort(work: LiveWork, conn: engine.Connection) -> None:
+    """End the action of the request that aborted the migration, if a user has aborted it."""
     if work.error is not None and _by_user(work):
         request = work.error['request_id']
         event = {
@@ -168,8 +159,8 @@ def pre_live_migration(work: LiveWork) -> None:
 
     The ports stay bound and the volumes stay attached to the source as well. The destination also connects the volumes.
     """
-    host = chosen(work).host
-    port_moves.announce(work, chosen(work), allocated_spec(work).pci_requests)
+    host = work.chosen().host
+    port_moves.announce(work, work.chosen(), allocated_spec(work).pci_requests)
     volumes.announce(work, host)
     said = work.call_host(host, Compute.pre_live_migration, order=_order(work))
     _check_release(work, host, said)
@@ -229,14 +220,14 @@ def post_live_migration_at_destination(work: LiveWork) -> None:
     """
     moved = migration(work)
     work.call_host(
-        chosen(work).host, Compute.post_live_migration_at_destination, instance=work.instance(), migration=moved
+        work.chosen().host, Compute.post_live_migration_at_destination, instance=work.instance(), migration=moved
     )
-    port_moves.arrived(work, chosen(work).host, moved.source_compute)
-    volumes.arrived(work, chosen(work).host)
+    port_moves.arrived(work, work.chosen().host, moved.source_compute)
+    volumes.arrived(work, work.chosen().host)
     work.changed()
     vifs = _functions(work)
     if vifs:
-        work.call_host(chosen(work).host, Compute.plug_functions, instance=_arriving(work), vifs=vifs)
+        work.call_host(work.chosen().host, Compute.plug_functions, instance=_arriving(work), vifs=vifs)
 
 
 def clean_source(work: LiveWork) -> None:
@@ -262,20 +253,14 @@ def drop_allocation(work: LiveWork) -> None:
 
 def mark_migrated(work: LiveWork) -> None:
     """Write that the server is on the destination, in the state that it had before the migration."""
-    extra, bound = _arrived(work), _bound(work)
-
-    def end(conn: engine.Connection) -> None:
-        _migrated(work, conn, extra, bound)
-        _end_actions(work, conn, 'Success')
-
-    work.end(end)
+    replace(_arrived(work), events=[_event(work, 'Success')]).end(work)
 
 
-def _arrived(work: LiveWork) -> dict[str, str | None]:
-    """Return the columns of instance_extra that are written when the migration has ended on the destination.
+def _arrived(work: LiveWork) -> Ending:
+    """Return the changes that are written when the migration has ended on the destination.
 
-    The columns are the NUMA topology and the PCI requests on the destination. During the migration they are stored in
-    the migration context, which is deleted.
+    The NUMA topology and the PCI requests on the destination are stored in the migration context until then. It is
+    deleted. The system metadata name the accelerators on the destination.
     """
     server = work.instance()
     context = server.migration_context
@@ -284,29 +269,25 @@ def _arrived(work: LiveWork) -> dict[str, str | None]:
         extra['numa_topology'] = context.new_numa_topology.to_json()
     if context is not None and 'new_pci_requests' in context and context.new_pci_requests is not None:
         extra['pci_requests'] = context.new_pci_requests.to_column()
-    return extra
+    return Ending(
+        event='live_migrate.done',
+        extra=extra,
+        system_metadata=holder.came(work.args['migration_uuid']) if accelerators.wanted_by(server.flavor) else {},
+        migration='completed',
+        after=functools.partial(_end_abort, work),
+    )
 
 
-def _bound(work: LiveWork) -> dict[str, str | None]:
-    """Return the changes of system metadata that name the accelerators on the destination, {} without accelerators."""
-    return holder.came(work.args['migration_uuid']) if accelerators.wanted_by(work.instance().flavor) else {}
-
-
-def _migrated(
-    work: LiveWork, conn: engine.Connection, extra: dict[str, str | None], bound: dict[str, str | None]
-) -> None:
-    instances.transition(conn, work.instance_uuid, 'live_migrate.done')
-    instances.update_extra(conn, work.instance_uuid, extra)
-    instances.set_system_metadata(conn, work.instance_uuid, bound)
-    migrations.update(conn, work.args['migration_uuid'], {'status': 'completed'})
+def _event(work: LiveWork, result: str) -> dict[str, Any]:
+    return work.event('conductor_live_migrate_instance', result, work.env.host)
 
 
 # --- a migration that was ended --------------------------------------------------------------------------------------
 def has_gone(work: LiveWork) -> bool:
     """Return whether the guest has left the source.
 
-    The source first ends a migration that is still running, so the result can't change afterwards. Raises the error of
-    ``second_guest`` if the host that must answer is down and may run the guest.
+    The source first ends a migration that is still running, so the result can't change afterwards. Raises
+    HostNotFenced if the host that must answer is down and may run the guest.
     """
     if work.outputs.gone is None:
         order = _undo(work)
@@ -340,13 +321,11 @@ def _at_source(work: LiveWork, order: objects.LiveMigrationUndo) -> dict[str, bo
 
 
 def _has_arrived(work: LiveWork, order: objects.LiveMigrationUndo) -> bool:
-    host = chosen(work).host
+    host = work.chosen().host
     try:
         answer = work.call_host(host, Compute.rollback_live_migration_at_destination, order=order)
     except HostDown:
-        second = second_guest(work, order.instance, host)
-        if second is not None:
-            raise second from None
+        releases.check_no_guest(work, host, lambda: moving.will_have_guest(work, order.instance))
         return False
     return bool(answer['arrived'])
 
@@ -358,7 +337,7 @@ def settle(work: LiveWork) -> None:
     migration's allocation are released. If the destination is down, pending releases (operation rows) call it when it
     is up again.
     """
-    moved, host = migration(work), chosen(work)
+    moved, host = migration(work), work.chosen()
     releases.ask_to_undo(work, host.host, Compute.rollback_live_migration_at_destination, order=_undo(work, gone=True))
     work.changed()
     port_moves.arrived(work, host.host, moved.source_compute)
@@ -370,16 +349,14 @@ def settle(work: LiveWork) -> None:
     releases.add_pending_release(work, moved.source_compute, Compute.post_live_migration, order=_order(work))
     volumes.forget_source(work, later=True)
     drop_allocation(work)
-    extra, bound = _arrived(work), _bound(work)
+    ending = _arrived(work)
 
-    def end(conn: engine.Connection) -> None:
+    def to_destination(conn: engine.Connection) -> None:
         instances.put_back(
             conn, work.instance_uuid, {'host': host.host, 'node': moved.dest_node}, {moved.source_compute, host.host}
         )
-        _migrated(work, conn, extra, bound)
-        _end_actions(work, conn, 'Error')
 
-    work.end(end)
+    replace(ending, before=to_destination, events=[_event(work, 'Error')], failed=True).end(work)
 
 
 class LiveMigrate(Choosing[LiveOutputs]):
@@ -445,17 +422,15 @@ class LiveMigrate(Choosing[LiveOutputs]):
 
         There is no fault if a user aborted the migration.
         """
-        put_back = moving.as_before(work)
-
-        def end(conn: engine.Connection) -> None:
-            uuid = work.instance_uuid
-            put_back(conn)
-            if instances.transition(conn, uuid, 'live_migrate.failed') and not _by_user(work):
-                instances.add_fault(conn, uuid, work.fault())
-            migrations.update(conn, work.args['migration_uuid'], {'status': 'cancelled' if _by_user(work) else 'error'})
-            _end_actions(work, conn, 'Error')
-
-        work.end(end)
+        Ending(
+            before=moving.as_before(work),
+            event='live_migrate.failed',
+            fault=not _by_user(work),
+            migration='cancelled' if _by_user(work) else 'error',
+            events=[_event(work, 'Error')],
+            failed=True,
+            after=functools.partial(_end_abort, work),
+        ).end(work)
 
 
 FLOW = LiveMigrate()

@@ -17,7 +17,7 @@ from kilonova.conductor.flow import Flow, reasons
 from kilonova.conductor.flows import accelerators, boot
 from kilonova.conductor.flows.network import guarantees, port_moves
 from kilonova.conductor.row import ChosenHost, SelectOutputs
-from kilonova.conductor.work import HostNotFenced, Step, Work
+from kilonova.conductor.work import Step, Work
 from kilonova.db import engine
 from kilonova.db.queries import instances, migrations, request_specs
 from kilonova.errors import HostRejected, MigrationNotFound, NoValidHost, PlacementConflict, Unanswered
@@ -57,12 +57,6 @@ def migration(work: Work[Any]) -> objects.Migration:
     return objects.Migration.from_row(work.ctxt, row)
 
 
-def request_spec(work: Work[Any], name: str = 'request_spec') -> objects.RequestSpec:
-    """Return the request spec in the argument ``name`` of the operation row."""
-    found: objects.RequestSpec = objects.base.Serializer().deserialize_entity(work.ctxt, work.args[name])
-    return found
-
-
 def image(work: Work[Any]) -> dict[str, Any]:
     """Return the metadata of the server's image, which the API stored in the operation row, or {}."""
     return work.args.get('image') or {}
@@ -74,15 +68,9 @@ def new_flavor(work: Work[Any]) -> objects.Flavor:
     return found
 
 
-def chosen(work: Work[Any]) -> ChosenHost:
-    """Return the chosen host that is tried in this attempt, which is the destination of the move."""
-    found: ChosenHost = work.outputs.hosts[work.attempt - 1]
-    return found
-
-
 def allocated_spec(work: Work[Any]) -> objects.RequestSpec:
     """Return the request spec with PCI requests that name the resource providers of the allocated devices."""
-    spec, host = request_spec(work), chosen(work)
+    spec, host = work.request_spec(), work.chosen()
     guarantees.with_groups(spec, work.outputs.port_groups)
     spec.pci_requests = pci_request.on_host(
         spec.pci_requests, work.instance_uuid, work.uuid, host.compute_node_uuid, host.allocations, host.mappings
@@ -118,21 +106,22 @@ def _save(api: engine.Database, seen: dict[str, Any], text: str) -> bool:
         return request_specs.save(conn, seen, text)
 
 
-def was_active(work: Work[Any]) -> bool:
-    """Return whether the guest ran before the move, and so should run after it."""
-    instance = work.instance()
-    return bool(instance.system_metadata.get('old_vm_state', instance.vm_state) != 'stopped')
+def had_guest(work: Work[Any]) -> bool:
+    """Return whether the server had a guest before the move, also a paused one, and so must have one after it.
 
-
-def second_guest(work: Work[Any], instance: objects.Instance, host: str) -> Exception | None:
-    """Return an error if a second guest could be started while the host ``host``, which is down, still runs the first.
-
-    Returns HostNotFenced if ``host`` may still run the guest. Returns None if an operator has forced ``host`` down, or
-    if no other host will start the guest, because it was off before the move or the server is being deleted.
+    ``compute.host.must_run_after_move`` is stricter: it is about the host that starts the guest.
     """
-    if not was_active(work) or instance.task_state in states.ENDING:
-        return None
-    return None if work.env.liveness.is_fenced(work.db, host) else HostNotFenced(host=host)
+    instance = work.instance()
+    return bool(instance.system_metadata.get('old_vm_state', instance.vm_state) != states.VmState.STOPPED.value)
+
+
+def will_have_guest(work: Work[Any], instance: objects.Instance) -> bool:
+    """Return whether another host will start the guest if the move is undone.
+
+    Returns False if the guest was off before the move, or if the server is being deleted. This is the predicate of
+    ``releases.check_no_guest`` for moves, whose source starts the guest again.
+    """
+    return had_guest(work) and instance.task_state not in states.ENDING
 
 
 def as_before(work: Work[Any]) -> Callable[[engine.Connection], None]:
@@ -191,7 +180,7 @@ def select(work: Work[Any]) -> None:
     refused the server.
     """
     refused = work.outputs.hosts[: work.attempt - 1]
-    spec = request_spec(work)
+    spec = work.request_spec()
     port_moves.ask(work, spec)
     work.before_sending()
     found = work.env.select_destinations(
@@ -210,7 +199,7 @@ def claim_and_move(work: Work[Any]) -> None:
     Placement writes the two allocations by one POST request. Accelerators for the new flavor are bound on the chosen
     host; the server also keeps its present accelerators. Raises HostRejected if the host has no longer the resources.
     """
-    host = chosen(work)
+    host = work.chosen()
     try:
         work.env.placement.move_allocation(
             work.instance_uuid,

@@ -8,14 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 from kilonova import objects
+from kilonova.conductor.ending import Ending
 from kilonova.conductor.flow import Flow
 from kilonova.conductor.flows import releases
 from kilonova.conductor.flows.network import port_moves
 from kilonova.conductor.flows.volume import volumes
 from kilonova.conductor.row import Outputs
 from kilonova.conductor.work import HostMethod, Step, Work
-from kilonova.db.engine import Connection
-from kilonova.db.queries import instances
 from kilonova.rpc.compute import Compute
 
 
@@ -33,15 +32,7 @@ class OneStep(Flow[Outputs]):
 
     def ended_badly(self, work: Work[Outputs]) -> None:
         """Write the server's state after a failure, with a fault, and end the instance action with the error."""
-
-        def end(conn: Connection) -> None:
-            uuid = work.instance_uuid
-            if instances.transition(conn, uuid, self.failed):
-                instances.add_fault(conn, uuid, work.fault())
-            instances.add_events(conn, uuid, work.request_id, [work.event(self.action_event, 'Error')])
-            instances.finish_action(conn, uuid, work.request_id, 'Error')
-
-        work.end(end)
+        Ending(event=self.failed, fault=True, events=[work.event(self.action_event, 'Error')], failed=True).end(work)
 
 
 def _on_host(work: Work[Outputs], method: HostMethod[..., Any], **more: Any) -> None:

@@ -18,9 +18,10 @@ from oslo_log import log as logging
 
 from kilonova import objects, states
 from kilonova.clients.volume import Volume
+from kilonova.conductor.ending import Ending
 from kilonova.conductor.flow import Flow
 from kilonova.conductor.flows import boot, releases
-from kilonova.conductor.flows.moving import image, request_spec, store_spec
+from kilonova.conductor.flows.moving import image, store_spec
 from kilonova.conductor.flows.volume import volumes
 from kilonova.conductor.row import Outputs, OutputsT
 from kilonova.conductor.work import RetryLater, Step, Work
@@ -71,7 +72,7 @@ def check_host(work: Work[Any]) -> None:
     if not work.args['check_host'] or not work.args['request_spec']:
         return
     row = work.instance_row()
-    spec = request_spec(work)
+    spec = work.request_spec()
     spec.requested_destination = objects.Destination(work.ctxt, host=row['host'], node=row['node'])
     spec.scheduler_hints = {**(spec.scheduler_hints or {}), '_nova_check_type': ['rebuild']}
     work.before_sending()
@@ -88,13 +89,13 @@ def check_host(work: Work[Any]) -> None:
 def save_spec(work: Work[Any]) -> None:
     """Store the request spec of the new image."""
     if work.args['request_spec']:
-        store_spec(work, request_spec(work))
+        store_spec(work, work.request_spec())
 
 
 def undo_save_spec(work: Work[Any]) -> None:
     """Store the request spec of the old image again, if the server still has the old image."""
     if work.args['old_request_spec'] and not _is_new(work):
-        store_spec(work, request_spec(work, 'old_request_spec'))
+        store_spec(work, work.request_spec('old_request_spec'))
 
 
 def rebuild_instance(work: Work[Outputs]) -> None:
@@ -289,27 +290,29 @@ class _Rebuilding(Flow[OutputsT]):
             else []
         )
 
-        def end(conn: engine.Connection) -> None:
-            uuid = work.instance_uuid
-            if not is_new:
-                rebuilds.write(conn, uuid, work.args['old'])
-                if rename:
-                    operations.insert(conn, rename)
-            if instances.transition(conn, uuid, 'rebuild.lost' if is_lost else 'rebuild.failed'):
-                instances.add_fault(conn, uuid, work.fault())
-            # Write the conductor's event, and the host's event if the host was called, unless they were written before.
-            for event, host in ((EVENT, work.env.host), (ON_HOST, at))[: 1 if at is None else 2]:
-                instances.add_event_once(conn, uuid, work.request_id, work.event(event, 'Error', host))
-            instances.finish_action(conn, uuid, work.request_id, 'Error')
+        def as_it_was(conn: engine.Connection) -> None:
+            rebuilds.write(conn, work.instance_uuid, work.args['old'])
+            if rename:
+                operations.insert(conn, rename)
 
-        work.end(end)
+        # The host's event is written if the host was called.
+        events = [work.event(EVENT, 'Error', work.env.host)]
+        events += [work.event(ON_HOST, 'Error', at)] if at is not None else []
+        Ending(
+            before=None if is_new else as_it_was,
+            event='rebuild.lost' if is_lost else 'rebuild.failed',
+            fault=True,
+            events=events,
+            once=True,
+            failed=True,
+        ).end(work)
         work.env.runner.wake(work.db, [each.uuid for each in rename])
         if row is not None and (work.error or {}).get('class') == NoValidHost.__name__:
             work.env.notify.emit(
                 work.ctxt,
                 'compute_task.rebuild_server.error',
                 instance_uuid=work.instance_uuid,
-                request_spec=request_spec(work),
+                request_spec=work.request_spec(),
                 state=row['vm_state'],
                 record=work.error,
             )

@@ -58,7 +58,7 @@ def ask_to_undo(
     host: str,
     method: HostMethod[P, Reply],
     write: Write | None = None,
-    may_run: Callable[[str], Exception | None] = lambda host: None,
+    may_run: Callable[[], bool] = lambda: False,
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> Reply | None:
@@ -67,25 +67,21 @@ def ask_to_undo(
     Returns the host's reply, or None if the host has not undone its part yet. A pending release is added if the host is
     down, or if the host is up but the call fails: at once if another host is to be tried, otherwise after
     ``UNDO_TRIES`` failures. A host whose release is too old for the method is skipped, because it can't have begun the
-    step.
+    step. Raises HostNotFenced instead of adding a pending release if the host may still run the guest.
 
     Args:
         work: The operation.
         host: The host.
         method: Declared method of the host.
         write: Function that writes to the database with the pending release (see ``add_pending_release``).
-        may_run: Function that is called with the host if it is down. Returns None, or an error that is raised instead
-            of adding a pending release, because the host may still run a guest that the next step would start
-            elsewhere.
+        may_run: Predicate of ``check_no_guest``, which is called if the host is down.
         args: Always empty, because RPC arguments are passed by name.
         kwargs: Arguments of the method.
     """
     try:
         return work.call_host(host, method, *args, **kwargs)
     except HostDown:
-        second = may_run(host)
-        if second is not None:
-            raise second from None
+        check_no_guest(work, host, may_run)
         add_pending_release(work, host, method, write, *args, **kwargs)
     except (Unanswered, LeaseLost, KeyGone, Cancelled):
         raise
@@ -109,6 +105,16 @@ def ask_to_undo(
         )
         add_pending_release(work, host, method, write, *args, **kwargs)
     return None
+
+
+def check_no_guest(work: Work[Any], host: str, may_run: Callable[[], bool] = lambda: True) -> None:
+    """Raise HostNotFenced if the host, which is down, may still run a guest that another host would start.
+
+    ``may_run()`` returns whether the host may have started the guest and another host would start it, too. The host
+    runs no guest if an operator has forced it down.
+    """
+    if may_run() and not work.env.liveness.is_fenced(work.db, host):
+        raise HostNotFenced(host=host) from None
 
 
 def add_pending_release(
@@ -232,38 +238,11 @@ def release(work: Work[Outputs]) -> None:
     ports in Placement, volumes, snapshots of volumes, or resources on a host, which is called until it answers. Instead
     of a release, the row may name a message to the volume service about a snapshot.
     """
-    if 'consumer' in work.args:
-        work.env.placement.delete_allocations(work.args['consumer'])
-        return
-    if 'rotation' in work.args:
-        _rotate(work)
-        return
-    if 'image_id' in work.args:
-        work.env.drop_image(work.args['image_id'])
-        return
-    if ACCELERATOR_REQUESTS in work.args:
-        if work.args.get(ACCELERATORS_AT) in hosts_left(work):
-            raise HostNotFenced(host=work.args[ACCELERATORS_AT])
-        work.env.accelerators.delete(work.args[ACCELERATOR_REQUESTS])
-        return
-    if PORTS_OF in work.args:
-        _release_ports(work)
-        return
-    if RESOURCES_OF in work.args:
-        _release_resources(work)
-        return
-    if VOLUMES_OF in work.args:
-        _release_volumes(work)
-        return
-    if SNAPSHOTS_OF in work.args:
-        _release_snapshots(work, work.args[SNAPSHOTS_OF])
-        return
-    if SNAPSHOT_TOLD in work.args:
-        tell_snapshot(work, *work.args[SNAPSHOT_TOLD])
-        return
-    if ACCELERATORS_OF in work.args:
-        _release_accelerators(work, work.args[ACCELERATORS_OF])
-        return
+    next(call for argument, call in RELEASES.items() if argument in work.args)(work)
+
+
+def _call_host(work: Work[Outputs]) -> None:
+    """Call the host's method that the row names, with the stored arguments. Raises Unanswered if the host is down."""
     serializer = objects.base.Serializer()
     # Arguments that the method no longer has are left out, because an older release may have written the row.
     taken = Compute.arguments(work.args['method'])
@@ -297,12 +276,19 @@ def hosts_left(work: Work[Any]) -> list[str]:
         return [host for host in hosts if not work.env.liveness.is_fenced(work.db, host)]
 
 
-def _release_accelerators(work: Work[Outputs], holder: str) -> None:
-    """Delete the accelerator requests that are bound to ``holder``, except those on hosts that may still run the guest.
+def _release_requests(work: Work[Outputs]) -> None:
+    """Delete accelerator requests. Raises HostNotFenced if their host may still run the guest."""
+    if work.args.get(ACCELERATORS_AT) in hosts_left(work):
+        raise HostNotFenced(host=work.args[ACCELERATORS_AT])
+    work.env.accelerators.delete(work.args[ACCELERATOR_REQUESTS])
+
+
+def _release_accelerators(work: Work[Outputs]) -> None:
+    """Delete the accelerator requests that are bound to a holder, except those on hosts that may still run the guest.
 
     Raises HostNotFenced if there are such hosts.
     """
-    client, hosts = work.env.accelerators, hosts_left(work)
+    client, hosts, holder = work.env.accelerators, hosts_left(work), work.args[ACCELERATORS_OF]
     if not hosts:
         client.delete_of_instance(holder)
         return
@@ -474,8 +460,9 @@ def _release_volumes(work: Work[Outputs]) -> None:
     give_back_volumes(work, kept, [*work.args[VOLUMES_DELETED], *made])
 
 
-def _release_snapshots(work: Work[Outputs], image_id: str) -> None:
+def _release_snapshots(work: Work[Outputs]) -> None:
     """Delete the snapshots that were created for an image, and the image, unless the image became active."""
+    image_id = work.args[SNAPSHOTS_OF]
     with contextlib.suppress(ImageNotFound):
         if work.env.images.get(image_id)['status'] == 'active':
             return
@@ -534,6 +521,23 @@ def _rotate(work: Work[Outputs]) -> None:
             instance_uuid=work.instance_uuid,
         )
         work.env.drop_image(image_id)
+
+
+# Functions that release the resources, by the argument of the row that names the resource. The first argument that the
+# row has decides: a row that deletes old backups (``rotation``) has the argument ``image_id``, too.
+RELEASES: dict[str, Callable[[Work[Outputs]], object]] = {
+    'consumer': lambda work: work.env.placement.delete_allocations(work.args['consumer']),
+    'rotation': _rotate,
+    'image_id': lambda work: work.env.drop_image(work.args['image_id']),
+    ACCELERATOR_REQUESTS: _release_requests,
+    PORTS_OF: _release_ports,
+    RESOURCES_OF: _release_resources,
+    VOLUMES_OF: _release_volumes,
+    SNAPSHOTS_OF: _release_snapshots,
+    SNAPSHOT_TOLD: lambda work: tell_snapshot(work, *work.args[SNAPSHOT_TOLD]),
+    ACCELERATORS_OF: _release_accelerators,
+    'host': _call_host,
+}
 
 
 class Release(Flow[Outputs]):

@@ -9,38 +9,37 @@ allocated devices. The flows in ``confirm_revert`` confirm or revert the move.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Any
 
 from kilonova import objects
 from kilonova.accel import holder
 from kilonova.conductor.audit.rows import flavors
+from kilonova.conductor.ending import Ending
 from kilonova.conductor.flows import accelerators, releases
 from kilonova.conductor.flows.moving import (
     Choosing,
     Rechosen,
     allocated_spec,
     as_before,
-    chosen,
     claim_and_move,
     create_migration,
     image,
     migration,
     new_flavor,
-    request_spec,
-    second_guest,
     select,
     store_spec,
     undo_claim_and_move,
+    will_have_guest,
 )
 from kilonova.conductor.flows.network import port_moves
 from kilonova.conductor.flows.volume import volumes
 from kilonova.conductor.work import Step, Work
-from kilonova.db import engine
-from kilonova.db.queries import instances, migrations
 from kilonova.errors import NoValidHost
 from kilonova.rpc.compute import Compute
+
+# Names of the events that the conductor adds to the instance action.
+EVENTS = ('conductor_migrate_server', 'cold_migrate')
 
 
 @dataclass
@@ -61,7 +60,7 @@ ResizeWork = Work[ResizeOutputs]
 
 def prep_resize(work: ResizeWork) -> None:
     """Have the destination claim resources for the new flavor, and return where the source must copy the disk."""
-    host = chosen(work)
+    host = work.chosen()
     work.outputs.prep_resize = work.call_host(
         host.host,
         Compute.prep_resize,
@@ -82,7 +81,7 @@ def undo_prep_resize(work: ResizeWork) -> None:
     if work.outputs.select is not None:
         releases.ask_to_undo(
             work,
-            chosen(work).host,
+            work.chosen().host,
             Compute.undo_prep_resize,
             instance=work.instance(fresh=True),
             migration=migration(work),
@@ -121,7 +120,7 @@ def finish_resize(work: ResizeWork) -> None:
     First the server's ports are bound and its volumes attached to the destination. This is possible now, because the
     source has stopped the guest.
     """
-    host, spec = chosen(work), allocated_spec(work)
+    host, spec = work.chosen(), allocated_spec(work)
     is_away = host.host != migration(work).source_compute
     if is_away or port_moves.moves_here(work):
         port_moves.to_host(work, host, spec.pci_requests)
@@ -149,13 +148,13 @@ def undo_finish_resize(work: ResizeWork) -> None:
     instance, moved = work.instance(fresh=True), migration(work)
     releases.ask_to_undo(
         work,
-        chosen(work).host,
+        work.chosen().host,
         Compute.undo_finish_resize,
         instance=instance,
         migration=moved,
-        may_run=functools.partial(second_guest, work, instance),
+        may_run=lambda: will_have_guest(work, instance),
     )
-    is_away = chosen(work).host != moved.source_compute
+    is_away = work.chosen().host != moved.source_compute
     if is_away or port_moves.moves_here(work):
         port_moves.to_source(work, moved, instance.availability_zone)
     if is_away:
@@ -164,13 +163,13 @@ def undo_finish_resize(work: ResizeWork) -> None:
 
 def save_spec(work: ResizeWork) -> None:
     """Store the request spec of the new flavor."""
-    store_spec(work, request_spec(work))
+    store_spec(work, work.request_spec())
 
 
 def undo_save_spec(work: ResizeWork) -> None:
     """Store the request spec of the old flavor again."""
     if work.args.get('old_request_spec'):
-        store_spec(work, request_spec(work, 'old_request_spec'))
+        store_spec(work, work.request_spec('old_request_spec'))
 
 
 def mark_resized(work: ResizeWork) -> None:
@@ -179,21 +178,14 @@ def mark_resized(work: ResizeWork) -> None:
     if any(map(accelerators.wanted_by, flavors(work.instance_row()['extra_flavor']).values())):
         bound = holder.moved(work.instance().system_metadata, work.args['migration_uuid'])
 
-    def end(conn: engine.Connection) -> None:
-        if not instances.transition(conn, work.instance_uuid, 'resize.done'):
-            raise instances.refuse(conn, work.instance_uuid, 'resize.done')
-        instances.set_system_metadata(conn, work.instance_uuid, {'old_vm_state': vm_state, **bound})
-        migrations.update(conn, work.args['migration_uuid'], {'status': 'finished'})
-        instances.add_events(
-            conn,
-            work.instance_uuid,
-            work.request_id,
-            [work.event(name, host=work.env.host) for name in ('conductor_migrate_server', 'cold_migrate')],
-        )
-        instances.finish_action(conn, work.instance_uuid, work.request_id)
-
     row = work.instance() if work.env.notify.enabled else None
-    work.end(end)
+    Ending(
+        event='resize.done',
+        required=True,
+        system_metadata={'old_vm_state': vm_state, **bound},
+        migration='finished',
+        events=[work.event(name, host=work.env.host) for name in EVENTS],
+    ).end(work)
     if row is not None:
         work.env.notify.emit(work.ctxt, 'instance.resize_finish.end', instance=row, moved='resize.done', host=row.host)
 
@@ -217,29 +209,21 @@ class Resize(Choosing[ResizeOutputs]):
     def ended_badly(self, work: ResizeWork) -> None:
         """Write the server's row as before the move, with a fault and the events of the failure."""
         put_back = as_before(work)
-
-        def end(conn: engine.Connection) -> None:
-            uuid = work.instance_uuid
-            put_back(conn)
-            if instances.transition(conn, uuid, 'resize.failed'):
-                instances.add_fault(conn, uuid, work.fault())
-            migrations.update(conn, work.args['migration_uuid'], {'status': 'error'})
-            instances.add_events(
-                conn,
-                uuid,
-                work.request_id,
-                [work.event(name, 'Error', work.env.host) for name in ('conductor_migrate_server', 'cold_migrate')],
-            )
-            instances.finish_action(conn, uuid, work.request_id, 'Error')
-
         state = work.instance_row()['vm_state'] if work.env.notify.enabled else None
-        work.end(end)
+        Ending(
+            before=put_back,
+            event='resize.failed',
+            fault=True,
+            migration='error',
+            events=[work.event(name, 'Error', work.env.host) for name in EVENTS],
+            failed=True,
+        ).end(work)
         if state is not None and (work.error or {}).get('class') == NoValidHost.__name__:
             work.env.notify.emit(
                 work.ctxt,
                 'compute_task.migrate_server.error',
                 instance_uuid=work.instance_uuid,
-                request_spec=request_spec(work),
+                request_spec=work.request_spec(),
                 state=state,
                 record=work.error,
             )

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from kilonova.accel import holder
+from kilonova.conductor.ending import Ending
 from kilonova.conductor.flow import Flow
 from kilonova.conductor.flows import accelerators, releases
 from kilonova.conductor.flows.network import port_moves
@@ -21,8 +22,7 @@ from kilonova.conductor.flows.one_step import OneStep
 from kilonova.conductor.flows.volume import volumes
 from kilonova.conductor.row import Outputs
 from kilonova.conductor.work import HostDown, Step, Work
-from kilonova.db.engine import Connection
-from kilonova.db.queries import instances, operations
+from kilonova.db.queries import instances
 from kilonova.db.queries.operations import OperationRow
 from kilonova.errors import Cancelled
 from kilonova.rpc.compute import Compute
@@ -72,19 +72,13 @@ def mark_shelved(work: Work[Outputs]) -> None:
         # The image of an earlier shelve still exists, because the server was reset or restored and never unshelved.
         rows.append(release_of_image(work, stale))
 
-    def end(conn: Connection) -> None:
-        uuid = work.instance_uuid
-        if not instances.transition(conn, uuid, event):
-            raise instances.refuse(conn, uuid, event)
-        instances.set_system_metadata(
-            conn, uuid, {AT: instances.utcnow().isoformat(), IMAGE: work.args['image_id'], HOST: row.host}
-        )
-        if rows:
-            operations.insert(conn, rows)
-        if event == 'shelve.done':
-            instances.finish_action(conn, uuid, work.request_id)
-
-    work.end(end)
+    Ending(
+        event=event,
+        required=True,
+        system_metadata={AT: instances.utcnow().isoformat(), IMAGE: work.args['image_id'], HOST: row.host},
+        operations=rows,
+        finish=event == 'shelve.done',
+    ).end(work)
     work.env.notify.emit(work.ctxt, 'instance.shelve.end', instance=row, moved=event, host=row.host)
     work.env.runner.wake(work.db, [row.uuid for row in rows])
 
@@ -135,19 +129,8 @@ def mark_offloaded(work: Work[Outputs]) -> None:
     """Set the server's state to SHELVED_OFFLOADED, without a host."""
     row = work.instance()
     values = {'host': None, 'node': None, 'compute_id': None, 'power_state': int(PowerState.SHUTDOWN)}
-    moved = False
-
-    def end(conn: Connection) -> None:
-        nonlocal moved
-        uuid = work.instance_uuid
-        moved = instances.transition(conn, uuid, 'shelve_offload.done', values)
-        if not work.args.get('shelving'):
-            instances.add_events(
-                conn, uuid, work.request_id, [work.event('compute_shelve_offload_instance', host=row.host)]
-            )
-        instances.finish_action(conn, uuid, work.request_id)
-
-    work.end(end)
+    events = [] if work.args.get('shelving') else [work.event('compute_shelve_offload_instance', host=row.host)]
+    moved = Ending(event='shelve_offload.done', values=values, events=events).end(work)
     work.env.notify.emit(
         work.ctxt,
         'instance.shelve_offload.end',
@@ -186,15 +169,8 @@ class ShelveOffload(Flow[Outputs]):
         if work.cancelled:
             work.end()
             return
-
-        def end(conn: Connection) -> None:
-            uuid = work.instance_uuid
-            if instances.transition(conn, uuid, 'shelve_offload.failed'):
-                instances.add_fault(conn, uuid, work.fault())
-            instances.add_events(conn, uuid, work.request_id, [work.event('compute_shelve_offload_instance', 'Error')])
-            instances.finish_action(conn, uuid, work.request_id, 'Error')
-
-        work.end(end)
+        events = [work.event('compute_shelve_offload_instance', 'Error')]
+        Ending(event='shelve_offload.failed', fault=True, events=events, failed=True).end(work)
 
 
 FLOWS = (Shelve(), ShelveOffload())

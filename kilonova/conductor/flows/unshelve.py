@@ -17,16 +17,17 @@ from typing import Any
 from kilonova import objects, states
 from kilonova.accel import holder
 from kilonova.accel import profile as device_profile
+from kilonova.conductor.ending import Ending
 from kilonova.conductor.flows import accelerators, boot, moving, releases
-from kilonova.conductor.flows.moving import Choosing, Rechosen, chosen, request_spec, store_spec
+from kilonova.conductor.flows.moving import Choosing, Rechosen, store_spec
 from kilonova.conductor.flows.network import port_moves
 from kilonova.conductor.flows.one_step import OneStep
 from kilonova.conductor.flows.shelve import IMAGE, forgotten, release_of_image
 from kilonova.conductor.flows.volume import volumes
 from kilonova.conductor.row import Outputs
-from kilonova.conductor.work import HostNotFenced, Step, Work
+from kilonova.conductor.work import Step, Work
 from kilonova.db import engine
-from kilonova.db.queries import instances, metadata, operations
+from kilonova.db.queries import instances, metadata
 from kilonova.errors import ImageNotFound, NotFound, NoValidHost
 from kilonova.rpc.compute import Compute
 
@@ -83,7 +84,7 @@ def claim(work: UnshelveWork) -> None:
     boot.claim_chosen(work)
     if (profile := device_profile.name_of(work.instance().flavor.extra_specs)) is not None:
         accelerators.await_releases(work, work.instance_uuid)
-        accelerators.bind(work, profile, chosen(work), work.instance_uuid)
+        accelerators.bind(work, profile, work.chosen(), work.instance_uuid)
 
 
 def undo_claim(work: UnshelveWork) -> None:
@@ -95,7 +96,7 @@ def undo_claim(work: UnshelveWork) -> None:
 
 def unshelve_instance(work: UnshelveWork) -> None:
     """Bind ports and attach volumes to the host, and have the host claim resources and build the guest."""
-    host = chosen(work)
+    host = work.chosen()
     port_moves.to_host(work, host)
     volumes.to_host(work, host.host)
     instance = work.instance(fresh=True)
@@ -128,16 +129,16 @@ def undo_unshelve_instance(work: UnshelveWork) -> None:
         return
     instance = work.instance(fresh=True)
 
-    def may_run(host: str) -> Exception | None:
+    host = work.chosen().host
+
+    def may_run() -> bool:
         # If the host has not claimed the server, it can't have started the guest, and its late claim is refused by now.
-        if instance.task_state in states.ENDING or instance.host != host:
-            return None
-        return None if work.env.liveness.is_fenced(work.db, host) else HostNotFenced(host=host)
+        return instance.task_state not in states.ENDING and instance.host == host
 
     def leave(conn: engine.Connection) -> None:
-        instances.leave_host(conn, work.instance_uuid, chosen(work).host, expect={})
+        instances.leave_host(conn, work.instance_uuid, host, expect={})
 
-    releases.ask_to_undo(work, chosen(work).host, Compute.undo_unshelve_instance, leave, may_run, instance=instance)
+    releases.ask_to_undo(work, host, Compute.undo_unshelve_instance, leave, may_run, instance=instance)
     if work.failed:
         port_moves.off_host(work)
         volumes.off_host(work)
@@ -146,13 +147,13 @@ def undo_unshelve_instance(work: UnshelveWork) -> None:
 def save_spec(work: UnshelveWork) -> None:
     """Store the request spec with the new availability zone, if the user requested one with the unshelve."""
     if work.args.get('new_request_spec'):
-        store_spec(work, request_spec(work, 'new_request_spec'))
+        store_spec(work, work.request_spec('new_request_spec'))
 
 
 def undo_save_spec(work: UnshelveWork) -> None:
     """Store the request spec that the server had before the unshelve."""
     if work.args.get('old_request_spec'):
-        store_spec(work, request_spec(work, 'old_request_spec'))
+        store_spec(work, work.request_spec('old_request_spec'))
 
 
 def _end(
@@ -166,21 +167,16 @@ def _end(
     """
     row = work.instance(fresh=True)
     image_id = row.system_metadata.get(IMAGE)
-    release = release_of_image(work, image_id) if image_id else None
-
-    def end(conn: engine.Connection) -> None:
-        uuid = work.instance_uuid
-        if not instances.transition(conn, uuid, event):
-            raise instances.refuse(conn, uuid, event)
-        instances.set_system_metadata(conn, uuid, {**forgotten(), **bound})
-        if release is not None:
-            operations.insert(conn, [release])
-        instances.add_events(conn, uuid, work.request_id, events)
-        instances.finish_action(conn, uuid, work.request_id)
-
-    work.end(end)
-    if release is not None:
-        work.env.runner.wake(work.db, [release.uuid])
+    release = [release_of_image(work, image_id)] if image_id else []
+    Ending(
+        event=event,
+        required=True,
+        system_metadata={**forgotten(), **bound},
+        operations=release,
+        events=events,
+    ).end(work)
+    if release:
+        work.env.runner.wake(work.db, [release[0].uuid])
     return row
 
 
@@ -223,15 +219,7 @@ class Unshelve(Choosing[UnshelveOutputs]):
         else:
             failed = work.outputs.select is None or kind == NoValidHost.__name__
             events = _conductor_events(work, 'Success', 'Error' if failed else 'Success')
-
-        def end(conn: engine.Connection) -> None:
-            uuid = work.instance_uuid
-            if instances.transition(conn, uuid, 'unshelve.failed'):
-                instances.add_fault(conn, uuid, work.fault())
-            instances.add_events(conn, uuid, work.request_id, events)
-            instances.finish_action(conn, uuid, work.request_id, 'Error')
-
-        work.end(end)
+        Ending(event='unshelve.failed', fault=True, events=events, failed=True).end(work)
 
 
 # --- a server that is still on its host ------------------------------------------------------------------------------

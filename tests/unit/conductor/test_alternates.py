@@ -8,7 +8,7 @@ import pytest
 
 from kilonova import errors
 from kilonova.conductor.flows import boot, evacuate, moving, resize, unshelve
-from kilonova.conductor.row import ChosenHost, SelectOutputs
+from kilonova.conductor.row import ChosenHost
 from tests.unit.scheduler.builders import uuid
 
 SERVER, MIGRATION = uuid('server'), uuid('migration')
@@ -17,9 +17,8 @@ SERVER, MIGRATION = uuid('server'), uuid('migration')
 def work(placement, provider, vcpus=1):
     chosen = ChosenHost('gpu2', allocations={provider: {'resources': {'VCPU': vcpus}}}, mappings={'': [provider]})
     return SimpleNamespace(
-        attempt=2,
         instance_uuid=SERVER,
-        outputs=SelectOutputs(select=[ChosenHost('gpu1'), chosen]),
+        chosen=lambda: chosen,
         args={'migration_uuid': MIGRATION, 'flavor': {'nova_object.data': {}}},
         env=SimpleNamespace(placement=placement.client),
         ctxt=SimpleNamespace(project_id='demo', user_id='alice'),

@@ -680,11 +680,11 @@ class Cloud:
         """What the flow does for one choice: an alternate is allocated first; then the host claims."""
         host = self.hosts[choice.service_host]
         try:
+            chosen = boot.ChosenHost.all_of(server.choices)[attempt]
             boot.claim_chosen(
                 SimpleNamespace(  # type: ignore[arg-type]
-                    attempt=attempt + 1,
+                    chosen=lambda: chosen,
                     instance_uuid=server.uuid,
-                    outputs=boot.BootOutputs(select=boot.ChosenHost.all_of(server.choices)),
                     env=SimpleNamespace(placement=self.placement.client),
                     ctxt=CTXT,
                     compare_now=lambda: None,

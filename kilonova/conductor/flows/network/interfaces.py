@@ -25,6 +25,7 @@ from typing import Any
 from oslo_log import log as logging
 
 from kilonova import objects
+from kilonova.conductor.ending import Ending
 from kilonova.conductor.flow import Flow
 from kilonova.conductor.flows import releases
 from kilonova.conductor.flows.network import guarantees, port_releases, ports, requested_ports
@@ -57,15 +58,12 @@ def _end(work: Work[Any], event: str, change: Callable[[Vifs], Vifs], left: str 
     seen = row['extra_network_info']
     vifs = change(json.loads(seen or '[]'))
 
-    def end(conn: engine.Connection) -> None:
-        uuid = work.instance_uuid
-        if not info_caches.replace(conn, uuid, seen, vifs):
-            raise Unanswered(f'The ports of server {uuid} were changed meanwhile')
+    def write(conn: engine.Connection) -> None:
+        if not info_caches.replace(conn, work.instance_uuid, seen, vifs):
+            raise Unanswered(f'The ports of server {work.instance_uuid} were changed meanwhile')
         forget(conn)
-        instances.add_events(conn, uuid, work.request_id, [work.event(event, host=row['host'])])
-        instances.finish_action(conn, uuid, work.request_id, 'Error' if work.failed else None)
 
-    work.end(end)
+    Ending(before=write, events=[work.event(event, host=row['host'])], failed=work.failed).end(work)
 
 
 def _forget(work: Work[Any], port_id: str | None) -> Callable[[engine.Connection], None]:
@@ -98,13 +96,7 @@ class _Interfaces(Flow[OutputsT]):
         """End the operation with the result Error, and delete the PCI request of a port that was not attached."""
         forget = _forget(work, self.came_for(work))
         host = work.instance_row()['host']
-
-        def end(conn: engine.Connection) -> None:
-            forget(conn)
-            instances.add_events(conn, work.instance_uuid, work.request_id, [work.event(self.event, 'Error', host)])
-            instances.finish_action(conn, work.instance_uuid, work.request_id, 'Error')
-
-        work.end(end)
+        Ending(before=forget, events=[work.event(self.event, 'Error', host)], failed=True).end(work)
 
 
 # --- attach ----------------------------------------------------------------------------------------------------------

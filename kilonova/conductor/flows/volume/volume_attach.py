@@ -12,13 +12,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from kilonova.conductor.ending import Ending
 from kilonova.conductor.flow import Flow
 from kilonova.conductor.flows import releases
 from kilonova.conductor.flows.volume import volumes
 from kilonova.conductor.row import Outputs, OutputsT
 from kilonova.conductor.work import HostMethod, Step, Work
-from kilonova.db import engine
-from kilonova.db.queries import instances
 from kilonova.db.queries import volumes as rows
 from kilonova.errors import KilonovaError
 from kilonova.objects.volume import AttachedVolume
@@ -62,13 +61,11 @@ def end_with(work: Work[Any], event: str, result: str = 'Success', remove: str |
     """
     host = work.instance_row()['host']
 
-    def end(conn: engine.Connection) -> None:
-        if remove is not None:
-            rows.remove(conn, remove)
-        instances.add_events(conn, work.instance_uuid, work.request_id, [work.event(event, result, host)])
-        instances.finish_action(conn, work.instance_uuid, work.request_id, 'Error' if result == 'Error' else None)
-
-    work.end(end)
+    Ending(
+        before=(lambda conn: rows.remove(conn, remove)) if remove is not None else None,
+        events=[work.event(event, result, host)],
+        failed=result == 'Error',
+    ).end(work)
 
 
 # --- attach ----------------------------------------------------------------------------------------------------------

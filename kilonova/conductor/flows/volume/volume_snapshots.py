@@ -25,7 +25,7 @@ from kilonova.clients.volume import SnapshotNotFound
 from kilonova.conductor.flows import releases
 from kilonova.conductor.flows.volume.volume_attach import OneVolume, end_with, volume_of
 from kilonova.conductor.row import Outputs
-from kilonova.conductor.work import HostDown, HostMethod, HostNotFenced, RetryLater, Step, Work
+from kilonova.conductor.work import HostDown, HostMethod, RetryLater, Step, Work
 from kilonova.db import engine
 from kilonova.db.queries import volumes as rows
 from kilonova.errors import Cancelled, KeyGone, KilonovaError, LeaseLost, Unanswered
@@ -73,14 +73,8 @@ def _ask(work: Work[SnapshotOutputs], method: HostMethod[..., Any], what: str) -
     try:
         work.call_host(server.host, method, instance=server, **_args(work, what))
     except HostDown:
-        _check_off(work, server.host)
+        releases.check_no_guest(work, server.host)
         raise
-
-
-def _check_off(work: Work[SnapshotOutputs], host: str) -> None:
-    """Raise HostNotFenced if a host that is down may still run guests, because no operator has forced it down."""
-    if not work.env.liveness.is_fenced(work.db, host):
-        raise HostNotFenced(host=host) from None
 
 
 def _args(work: Work[SnapshotOutputs], what: str) -> dict[str, Any]:
@@ -127,7 +121,7 @@ def _plan(work: Work[SnapshotOutputs]) -> None:
     with engine.silence():
         is_down = work.env.liveness.is_down(work.db, host)
     if is_down:
-        _check_off(work, host)
+        releases.check_no_guest(work, host)
         work.outputs.kept = True
         raise HostDown(host=host)
     work.outputs.asked = True

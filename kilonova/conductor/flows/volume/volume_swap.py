@@ -21,7 +21,7 @@ from kilonova.conductor.flows import releases
 from kilonova.conductor.flows.volume import volumes
 from kilonova.conductor.flows.volume.volume_attach import OneVolume, end_with, volume_of
 from kilonova.conductor.row import Outputs
-from kilonova.conductor.work import HostDown, HostNotFenced, Step, Work
+from kilonova.conductor.work import HostDown, Step, Work
 from kilonova.db import engine
 from kilonova.db.queries import volumes as rows
 from kilonova.rpc.compute import Compute
@@ -82,8 +82,7 @@ def swap(work: Work[SwapOutputs]) -> None:
     try:
         work.call_host(host, Compute.swap_volume, **_message(work))
     except HostDown:
-        if not work.env.liveness.is_fenced(work.db, host):
-            raise HostNotFenced(host=host) from None
+        releases.check_no_guest(work, host)
         LOG.warning(
             'Replacing volume %s of the server by its copy %s: host %s is off',
             work.args['volume_id'],

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kilonova.conductor.flows import releases
+from kilonova.conductor.work import HostNotFenced
 from kilonova.db import engine
 from kilonova.db.queries import aggregates, operations
 from kilonova.db.queries import cells as cell_queries
@@ -82,17 +84,14 @@ def test_a_key_is_not_kept(site: Site, work: Any) -> None:
     assert list(site.rows()[1].args['kwargs']) == ['instance']
 
 
-def test_a_dead_host_that_may_run_the_guest(site: Site, work: Any) -> None:
-    site.silence('gpu2', forced=True)
-    asked: list[str] = []
-
-    def may_run(host: str) -> Exception:
-        asked.append(host)
-        return ZeroDivisionError()
-
-    with pytest.raises(ZeroDivisionError):
-        undo(work, 'gpu2', may_run=may_run)
-    assert asked == ['gpu2'] and site.releases() == []
+@pytest.mark.parametrize(('may_run', 'forced'), [(True, False), (True, True), (False, False)])
+def test_a_dead_host_gets_a_release_unless_it_may_run_the_guest(
+    site: Site, work: Any, may_run: bool, forced: bool
+) -> None:
+    site.silence('gpu2', forced=forced)
+    with pytest.raises(HostNotFenced) if may_run and not forced else contextlib.nullcontext():
+        undo(work, 'gpu2', may_run=lambda: may_run)
+    assert [host for host, _ in site.releases()] == ([] if may_run and not forced else ['gpu2'])
 
 
 @pytest.mark.parametrize(
