@@ -230,7 +230,7 @@ class Guests(Protocol):
         """
 
     def get_console(self, instance: objects.Instance, protocol: str) -> ConsoleAddress | None:
-        """Return the address of a running guest's console, or None if it has no console of this protocol or does not run.
+        """Return the address of a guest's console, or None if the guest is off or has no console of this protocol.
 
         ``protocol`` is 'vnc', 'spice' or 'serial' (the first serial port).
         """
