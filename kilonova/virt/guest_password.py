@@ -1,7 +1,7 @@
 """The administrator's password of a guest, encrypted with its owner's key, in system metadata password_0 … password_3.
 
-changes = in_parts(encrypted('hunter2', key_data))     # the values to save
-joined(system_metadata)                                # the encrypted password for the API, or '' if there is none
+    changes = in_parts(encrypted('hunter2', key_data))     # the values to save
+    joined(system_metadata)                                # the encrypted password for the API, or '' if there is none
 
 Either the guest sets its password itself and sends it to the metadata service, or the compute service sets the
 password through the guest's agent and stores it.

@@ -51,8 +51,9 @@ class LiveGuest(TypedDict):
         cpu: The CPU that the guest sees, as XML; None for any CPU.
         asked: A dict from disk name to the properties that the user requested.
         mdevs: Whether the guest has mediated devices.
-        accelerators: Mediated devices that belong to Cyborg. The compute service adds this value to the driver's
-        result. volumes: Ids of the guest's volumes. pool: The storage pool that has some of the guest's disks.
+        accelerators: Mediated devices that belong to Cyborg. The compute service adds them, not the driver.
+        volumes: Ids of the guest's volumes.
+        pool: The storage pool that has some of the guest's disks.
     """
 
     host: str
@@ -120,7 +121,7 @@ class LiveProgress(TypedDict):
     disk_remaining: int
 
 
-# Called periodically with the progress. An exception that it raises aborts the migration and is raised to the caller.
+# Called periodically with the progress. An exception that it raises aborts the migration, and ``migrate`` raises it.
 LiveTold = Callable[[LiveProgress], None]
 
 
