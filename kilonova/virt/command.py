@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from kilonova import errors
 
-# Directories of mkfs and mkswap are added, because the PATH of ordinary users does not contain them.
+# PATH with the directories of mkfs and mkswap, which the PATH of ordinary users may lack.
 ENVIRONMENT = {
     **os.environ,
     'LC_ALL': 'C',
@@ -62,8 +62,7 @@ def watched(check: Callable[[], None], *argv: str) -> None:
     fails or is not installed.
     """
     check()
-    # The program writes its error output to a file, because no thread reads a pipe while the program runs, and it would
-    # block.
+    # Error output goes to a file: it could fill a pipe, which no thread reads meanwhile, and block the program.
     with tempfile.TemporaryFile('w+', errors='replace') as stderr:
         try:
             process = subprocess.Popen(
@@ -95,7 +94,7 @@ def watched(check: Callable[[], None], *argv: str) -> None:
 def _works(process: subprocess.Popen[str]) -> bool:
     """Wait 0.2 seconds, and return whether the program is still running.
 
-    ``communicate`` is not used, because under eventlet it raises another class TimeoutExpired than ``wait``.
+    Under eventlet, ``communicate`` raises another exception class than ``wait`` at its time limit, so ``wait`` is used.
     """
     try:
         process.wait(_LOOK)
@@ -105,5 +104,5 @@ def _works(process: subprocess.Popen[str]) -> bool:
 
 
 def limited(*argv: str, cpu_seconds: int, address_space_gib: int) -> str:
-    """Run a program with limits of CPU time and memory. It is for programs that read files which users uploaded."""
+    """Run a program with limits of CPU time and memory, because the program reads a file that a user uploaded."""
     return run('prlimit', f'--cpu={cpu_seconds}', f'--as={address_space_gib << 30}', '--', *argv)

@@ -1,4 +1,4 @@
-"""Interface between the compute service and a hypervisor: one driver object for each host, with parts for each subject.
+"""Interface between the compute service and a hypervisor: one driver object per host, with a part for each subject.
 
     driver = load(conf, image_client)     # [DEFAULT]compute_driver = libvirt.LibvirtDriver
     driver.host.init_host()
@@ -73,22 +73,22 @@ class DriverNotLoaded(errors.Invalid):
 
 @dataclass(frozen=True)
 class Capabilities:
-    """Features of a driver. Operations read them before they call a method that needs the feature."""
+    """Features of a driver. Callers check a feature before they call a method that needs it."""
 
     supports_migrate_to_same_host: bool = False
 
 
 class ComputeDriver(Protocol):
-    """One hypervisor on one host, with a part for each subject."""
+    """The driver of the hypervisor on one host, with a part for each subject, such as ``power``."""
 
     capabilities: Capabilities
 
     def __init__(self, conf: cfg.ConfigOpts, image_client: ImageSource | None = None) -> None:
-        """Keep the settings. A connection to the hypervisor is opened only by later calls."""
+        """Create a driver. It connects to the hypervisor only in later calls."""
 
     @property
     def host(self) -> Host:
-        """The host as a whole: settings, resources, inventory and traits."""
+        """The part for the host itself: its settings, resources, inventory and traits."""
 
     @property
     def guests(self) -> Guests:
@@ -134,7 +134,8 @@ class ComputeDriver(Protocol):
 def guest_name(conf: cfg.ConfigOpts, instance: objects.Instance) -> str:
     """Return the name of the guest's domain, made from [DEFAULT]instance_name_template.
 
-    The template is filled with the instance's id, or with %(id)s, %(uuid)s and %(project_id)s.
+    The template contains either one placeholder for the instance's id, such as %08x, or the placeholders %(id)s,
+    %(uuid)s and %(project_id)s.
     """
     template: str = conf.instance_name_template
     try:

@@ -1,12 +1,11 @@
 """A hypervisor driver in memory, for tests and for clouds without libvirt.
 
-It stores domains and disks as Python objects and passes the same contract tests as the libvirt driver. Tests can make
-any call fail, before or after the call has had its effect:
+It stores domains and disks as Python objects and passes the same tests as the libvirt driver. Tests can make any call
+fail, before or after the call has had its effect:
 
     driver = FakeDriver(conf, machine=FakeMachine())
     driver.fail('spawn', errors.KilonovaError('boom'))            # the next guests.spawn does nothing and raises
-    driver.fail('finish_migration', OSError(), after=True)        # the next finish_migration has its effect, then
-    raises
+    driver.fail('finish_migration', OSError(), after=True)        # the next finish_migration does its work, then raises
     driver.calls                                                  # [('spawn', uuid), ...]
 """
 
@@ -28,7 +27,7 @@ from kilonova.virt.parts.disks import ImageSource
 
 
 class FakeDriver(FakeState):
-    """Keep guests, disks and volumes in memory, without a hypervisor."""
+    """A driver without a hypervisor, which keeps guests, disks and volumes in memory."""
 
     capabilities = driver.Capabilities(supports_migrate_to_same_host=False)
 

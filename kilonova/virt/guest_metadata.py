@@ -4,8 +4,8 @@
     openstack(about, 'latest')          # {'meta_data.json': b'{…}', 'user_data': b'#cloud-config', …}
     ec2(about)                          # {'instance-id': 'i-00000001', 'placement': {'availability-zone': 'nova'}, …}
 
-The formats have versions. Each version contains all entries of the earlier versions. Guests read the newest version
-that they know.
+The formats have versions, and each version has all entries of the earlier versions. A guest reads the newest version
+that it knows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kilonova import objects
 from kilonova.objects.vif import Vif, VifSubnet
 
 LATEST = 'latest'
-# Versions of OpenStack's format. A constant has the name of the entry that was added in the version.
+# Versions of OpenStack's metadata format. Each constant is named after the entry that its version added.
 FIRST, RANDOM_SEED, VENDOR_DATA, NETWORK_DATA, DEVICES, VENDOR_DATA2, CPUS = (
     '2012-08-10',
     '2013-04-04',
@@ -45,7 +45,7 @@ EC2_VERSIONS = (
     '2008-09-01',
     '2009-04-04',
 )
-# Types of links that guests know. All other types of interfaces are reported with type 'phy', as a network card.
+# Types of interfaces that cloud-init knows. Interfaces of all other types are reported with type 'phy'.
 LINK_TYPES = frozenset(('bridge', 'dvs', 'hw_veb', 'hyperv', 'ovs', 'tap', 'vhostuser', 'vif'))
 CARD = 'phy'
 # Number of random bytes that a guest gets as the seed of its random numbers.
@@ -58,8 +58,8 @@ EC2 = dict[str, Any]
 class GuestFacts:
     """The properties of a server that its guest may read.
 
-    ``hostname`` includes the domain. ``keys`` are dicts {name, type, data}. ``devices`` are dicts in the form in which
-    meta_data.json lists devices. ``user_data`` is decoded from base64. ``boot_roles`` are the roles of the user who
+    ``hostname`` includes the domain. ``keys`` are dicts {name, type, data}. ``devices`` are the entries for devices in
+    meta_data.json. ``user_data`` is decoded from base64. ``boot_roles`` are the roles of the user who
     created the server, as comma-separated text.
     """
 
@@ -194,7 +194,7 @@ def meta_data(about: GuestFacts, version: str, **more: Any) -> dict[str, Any]:
 
 
 def openstack(about: GuestFacts, version: str, **more: Any) -> dict[str, bytes]:
-    """Return {file name: content} of a version's files, except those of ``vendor_files``."""
+    """Return {file name: content} of the metadata files of a format version, except the vendordata files."""
     found = {'meta_data.json': _json(meta_data(about, version, **more))}
     if about.user_data:
         found['user_data'] = about.user_data
@@ -206,8 +206,7 @@ def openstack(about: GuestFacts, version: str, **more: Any) -> dict[str, bytes]:
 def network_data(vifs: Iterable[Vif]) -> dict[str, Any]:
     """Return the content of network_data.json: a link for each interface, and how the interface gets its addresses.
 
-    A link's MTU is null if a subnet of the interface has DHCP. The guest would otherwise store the MTU, and later
-    ignore another MTU that DHCP reports.
+    If a subnet of the interface has DHCP, the link's MTU is null, so that the guest uses the MTU that DHCP reports.
     """
     links: list[dict[str, Any]] = []
     networks: list[dict[str, Any]] = []
@@ -233,7 +232,10 @@ def network_data(vifs: Iterable[Vif]) -> dict[str, Any]:
 
 
 def _ways(subnet: VifSubnet) -> list[dict[str, Any]]:
-    """Return a subnet's entries: one if the guest gets its addresses by DHCP or SLAAC, else one for each address."""
+    """Return a subnet's entries for network_data.json.
+
+    There is one entry if the guest gets its addresses by DHCP or SLAAC, otherwise one entry for each address.
+    """
     if subnet.version == 6 and subnet.ipv6_mode is not None:
         return [{'type': f'ipv6_{subnet.ipv6_mode}'}]
     if subnet.dhcp:
@@ -262,7 +264,7 @@ def _dns(addresses: Iterable[str]) -> list[dict[str, str]]:
 
 
 def vendor_files(version: str) -> tuple[str, ...]:
-    """Return the names of the vendordata files that a version has."""
+    """Return the names of the vendordata files that a version of the metadata format has."""
     return (
         *(['vendor_data.json'] if _has(version, VENDOR_DATA) else []),
         *(['vendor_data2.json'] if _has(version, VENDOR_DATA2) else []),
@@ -270,7 +272,7 @@ def vendor_files(version: str) -> tuple[str, ...]:
 
 
 def _has(version: str, since: str) -> bool:
-    # Versions are compared as texts: 'latest' is greater than all versions, which begin with a digit.
+    # Versions are compared as texts, so 'latest' is greater than all dates.
     return version >= since
 
 
@@ -279,7 +281,7 @@ def _json(value: Any) -> bytes:
 
 
 def question(about: GuestFacts) -> dict[str, Any]:
-    """Return the properties of the server that are sent to a vendordata service."""
+    """Return the properties of the server that are sent to the operator's vendordata service."""
     return {
         'project-id': about.project_id,
         'instance-id': about.uuid,
@@ -305,7 +307,7 @@ def ec2(about: GuestFacts) -> EC2:
         ),
         None,
     )
-    # A server without interfaces is reported in the default security group of its project.
+    # For a server without interfaces, the project's default security group is reported.
     groups = dict.fromkeys(name for vif in about.vifs for name in vif.security_groups) if about.vifs else ['default']
     found: EC2 = {
         'ami-id': f'ami-{(about.image_id or "").replace("-", "")[:8] or "00000000"}',

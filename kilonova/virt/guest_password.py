@@ -1,10 +1,10 @@
 """The administrator's password of a guest, encrypted with its owner's key, in system metadata password_0 … password_3.
 
     changes = in_parts(encrypted('hunter2', key_data))     # the values to save
-    joined(system_metadata)                                # the value of os-server-password; '' if there is none
+    joined(system_metadata)                                # the encrypted password for the API, or '' if there is none
 
-The guest itself writes the password through the metadata service. Or the host writes it, after it has set the password
-through the guest's agent.
+Either the guest sets its password itself and sends it to the metadata service, or the compute service sets the
+password through the guest's agent and stores it.
 """
 
 from __future__ import annotations
@@ -17,19 +17,22 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
-# Maximum number of characters of one value of the system metadata.
+# Maximum number of characters of a value in the instance's system metadata.
 PART = 255
 KEYS = tuple(f'password_{part}' for part in range(4))
 LIMIT = PART * len(KEYS)
 
 
 def joined(system_metadata: Mapping[str, str | None]) -> str:
-    """Return the encrypted password, or '' if there is none."""
+    """Return the encrypted password that system metadata stores in parts, or '' if there is none."""
     return ''.join(system_metadata.get(key) or '' for key in KEYS)
 
 
 def in_parts(text: str) -> dict[str, str | None]:
-    """Return the metadata values of a password with at most ``LIMIT`` characters. Unused parts are None."""
+    """Return the values of system metadata that store an encrypted password. Unused parts are None.
+
+    ``text`` may have at most ``LIMIT`` characters.
+    """
     return {key: text[PART * number : PART * (number + 1)] or None for number, key in enumerate(KEYS)}
 
 
@@ -51,8 +54,8 @@ def encrypted(password: str, public_key: str | None) -> str | None:
 def administrator(image: Mapping[str, object], os_type: str | None) -> str:
     """Return the name of the guest's administrator: the image's os_admin_user, or the operating system's default.
 
-    ``image`` is an image with its properties. ``os_type`` is the server's operating system; the image's os_type has
-    priority.
+    ``image`` is an image with its properties. ``os_type`` is the server's operating system. If the image has an
+    os_type, the image's value is used instead.
     """
     properties = image.get('properties')
     named = properties if isinstance(properties, Mapping) else {}

@@ -1,12 +1,12 @@
-"""Identities of this host, its machine and its storage, which are stored in files and stay after a restart.
+"""Ids of this host, its machine and its storage, which are stored in files and survive a restart.
 
-Two computes move disks between them by a local copy only if three ids are equal: the machine id, the boot id, and the
-storage id that each finds under the other's path. The storage id is needed because containers of one image have the
-same machine and boot id, but not the same file systems.
+Two compute services copy disks between them as local files only if three ids are equal: the machine id, the boot id,
+and the storage id that each of them reads under the other's path. The storage id is compared because containers on one
+machine may have the same machine and boot id, but different file systems.
 
-Each start of a compute has an id, its *run*, which the compute writes to its instances_path. Two hosts share their
-storage if each finds the other's run in its own instances_path. An equal storage id alone is not sufficient for this,
-because the file may be from a cloned disk.
+Each start of a compute service has an id, its *run*, which the service writes to its instances_path. Two hosts share
+storage if each of them finds the other's run in its own instances_path. An equal storage id is not sufficient, because
+the file with the id may have been copied together with a disk.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _first_line(path: str) -> str:
 
 
 def machine_id() -> str:
-    """Return the id of the operating system, or else of the mainboard, or '' if neither can be read."""
+    """Return the id of the operating system. If it cannot be read, return the id of the mainboard, or ''."""
     return next(filter(None, map(_first_line, _MACHINE_IDS)), '')
 
 
@@ -48,7 +48,7 @@ def _lasting_uuid(path: str) -> str:
     with open(aside, 'w', encoding='utf-8') as stream:
         stream.write(f'{uuidlib.uuid4()}\n')
     try:
-        # ``link`` fails if the file exists. If two processes write at the same time, the file of the first one is used.
+        # Unlike ``rename``, ``link`` fails if the file exists, so the first of two processes that write it wins.
         os.link(aside, path)
     except FileExistsError:
         if not _first_line(path):
@@ -60,9 +60,9 @@ def _lasting_uuid(path: str) -> str:
 
 
 def node_uuid(state_path: str) -> str:
-    """Return the compute node's uuid, which is stored in ``state_path``/compute_id, and create it if it is missing.
+    """Return the compute node's uuid, which is stored in ``state_path``/compute_id. Create the file if it is missing.
 
-    Each compute needs its own state_path.
+    Each compute service on a machine needs a state_path of its own.
     """
     os.makedirs(state_path, exist_ok=True)
     return _lasting_uuid(os.path.join(state_path, 'compute_id'))
@@ -78,9 +78,9 @@ def storage_id(instances_path: str, create: bool = False) -> str:
 
 
 def show_run(instances_path: str, host: str, run: str) -> None:
-    """Write the run (the id of this start of the host's compute) to the storage.
+    """Write the id of this start of the host's compute service, its run, to the storage.
 
-    Other hosts that use the same storage read it with ``run_of``.
+    Other hosts that use the same storage read the id with ``run_of``.
     """
     path = _run_path(instances_path, host)
     with open(os.open(f'{path}.new', os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), 'w', encoding='utf-8') as stream:
@@ -89,7 +89,7 @@ def show_run(instances_path: str, host: str, run: str) -> None:
 
 
 def run_of(instances_path: str, host: str) -> str:
-    """Return the run (the id of the last start) of a host's compute that used this storage, or '' if there is none."""
+    """Return the id of the last start of a host's compute service, as this storage records it, or '' if it has none."""
     return _first_line(_run_path(instances_path, host))
 
 

@@ -13,7 +13,7 @@ from oslo_config import cfg
 
 from kilonova.virt.parts.host import Inventories
 
-# Image formats that all drivers can boot. The drivers inspect an image's content and then convert it.
+# Image formats that all drivers support. The drivers inspect an image's content and then convert the image.
 IMAGE_FORMATS = ('iso', 'qcow2', 'raw', 'vdi', 'vhd', 'vhdx', 'vmdk')
 
 COMMON_TRAITS = frozenset(
@@ -33,11 +33,11 @@ RATIOS = (('cpu_allocation_ratio', 'VCPU'), ('ram_allocation_ratio', 'MEMORY_MB'
 
 
 def ratios(conf: cfg.ConfigOpts, inventory: Inventories) -> dict[str, float]:
-    """Return {name in RATIOS: allocation ratio} for a host.
+    """Return the allocation ratios for a host's compute node record, such as {'cpu_allocation_ratio': 4.0}.
 
-    For a resource in ``inventory``, the ratio is read from the inventory. A host lacks VCPU if all its CPUs are
-    dedicated, and DISK_GB if it has no local disk. For a resource that the host lacks, the ratio is the configured one,
-    or else the configured initial one.
+    A ratio is read from ``inventory`` if the inventory has the resource. Otherwise it is the configured ratio, or the
+    configured initial ratio. An inventory may lack VCPU if all CPUs are dedicated, and DISK_GB if there is no local
+    disk.
     """
     return {
         name: inventory[resource_class]['allocation_ratio']
@@ -67,7 +67,7 @@ def root(
             conf.initial_ram_allocation_ratio,
         ),
         ('DISK_GB', local_gb, disk_reserved, conf.disk_allocation_ratio, conf.initial_disk_allocation_ratio),
-        # The ratio is always 1, because each dedicated CPU is given to only one vCPU.
+        # The allocation ratio of PCPU is always 1, because each dedicated CPU is given to only one vCPU.
         ('PCPU', pcpus, 0, 1.0, 1.0),
     )
     found = {}

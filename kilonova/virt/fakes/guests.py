@@ -180,7 +180,7 @@ class FakeGuests(FakePart):
     def get_instance_diagnostics(self, instance: objects.Instance) -> objects.Diagnostics:
         """Return fixed diagnostics for a running guest."""
         domain = self.fake.running(instance)
-        # The objects' enum of drivers has no value for a fake driver, so 'libvirt' is returned.
+        # The field ``driver`` of Diagnostics has no value for a fake driver, so 'libvirt' is returned.
         return objects.Diagnostics(
             state=POWER_WORDS[PowerState(domain.state)],
             driver='libvirt',

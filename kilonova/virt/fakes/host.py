@@ -148,12 +148,12 @@ class FakeDevices(FakePart):
 
     @scripted
     def related(self, devices: Iterable[objects.PciDevice]) -> dict[str, frozenset[str]]:
-        """Return {address: addresses of the device, of its parents, and of devices whose parent it is}."""
+        """Return a dict from each device's address to a set: the device, all its parents, and all its descendants."""
         parents = {function['address']: function.get('parent_addr') for function in self.fake.pci_devices}
         parents |= {uuid: parent for uuid, (parent, _type) in self.fake.mdevs.items()}
         found = {}
         for device in devices:
-            # A mediated device that does not exist yet is not in ``parents``, so its parent_addr is used.
+            # ``parents`` does not have mediated devices that do not exist yet, so their parent_addr is added.
             own = parents | {device.address: parents.get(device.address) or getattr(device, 'parent_addr', None)}
             found[device.address] = frozenset(
                 {*_line(own, device.address), *(one for one in own if device.address in _line(own, one))}

@@ -18,7 +18,7 @@ class FakeLiveMigrations(FakePart):
 
     def __init__(self, fake: FakeState) -> None:
         super().__init__(fake)
-        # Uuids of guests that this host is transferring at the moment.
+        # Uuids of guests that are being migrated from this host at the moment.
         self._giving: set[str] = set()
 
     @scripted
@@ -41,9 +41,9 @@ class FakeLiveMigrations(FakePart):
 
     @scripted
     def offer(self, instance: objects.Instance, guest: LiveGuest, block: bool | None, over_commit: bool) -> LiveOffer:
-        """Return the destination's offer, in which the disks are copied.
+        """Return the data of this host as the destination. The guest's disks are always copied.
 
-        Raises errors.MigrationPreCheckError if the disks do not fit on this host, or if ``block`` forbids copying them.
+        Raises errors.MigrationPreCheckError if the disks do not fit on this host, or if ``block`` is False.
         """
         if block is False and guest['disks']:
             raise errors.MigrationPreCheckError(reason='hosts of the fake driver share no storage')
@@ -54,7 +54,7 @@ class FakeLiveMigrations(FakePart):
 
     @scripted
     def place(self, instance: objects.Instance, image_meta: ImageMeta) -> LivePlace:
-        """Return that the guest may use any CPUs and memory of this host."""
+        """Return a LivePlace that lets the guest use any CPUs and memory of this host."""
         return {'cpuset': None, 'cputune': None, 'numatune': None}
 
     @scripted
@@ -132,7 +132,7 @@ class FakeLiveMigrations(FakePart):
         """Do nothing, because the fake driver never leaves a guest paused."""
 
     def has_arrived(self, instance: objects.Instance) -> bool:
-        """Return whether the guest is on this host or has been transferred to it."""
+        """Return whether the guest is on this host, or was transferred to it and waits for ``receive``."""
         return instance.uuid in self.fake.domains or instance.uuid in self.fake.machine.arrived[self.fake.name]
 
     @scripted

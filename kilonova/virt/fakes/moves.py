@@ -100,7 +100,7 @@ class FakeMoves(FakePart):
 
     @scripted
     def confirm_migration(self, instance: objects.Instance, same_host: bool) -> None:
-        """Delete the kept disk and, unless source and destination are one host, the domain."""
+        """Delete the kept disk. Also delete the domain, unless source and destination are the same host."""
         self.fake.directories.pop(instance.uuid + '_resize', None)
         if same_host:
             if instance.uuid in self.fake.directories:
@@ -112,7 +112,7 @@ class FakeMoves(FakePart):
     def cleanup_move_dest(self, instance: objects.Instance, same_host: bool) -> None:
         """Delete the domain and the copied disk.
 
-        If source and destination are one host, do this only if the source has kept its disk.
+        If source and destination are the same host, do nothing unless this host has kept the original disk.
         """
         if same_host and instance.uuid + '_resize' not in self.fake.directories:
             return

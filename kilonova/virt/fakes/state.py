@@ -37,19 +37,19 @@ class FakeDomain:
     vcpus: int
     memory_mb: int
     hostdevs: list[str] = field(default_factory=list)
-    # ``vifs``: ids of the guest's ports. ``slots``: {port id: PCI address} of ports that are PCI functions.
+    # Ids of the guest's ports.
     vifs: list[str] = field(default_factory=list)
+    # Ports that are PCI functions: {port id: PCI address}.
     slots: dict[str, str] = field(default_factory=dict)
     # {volume id: the volume's size in GiB that the guest sees}, in the order of the guest's volumes.
     volumes: dict[str, int] = field(default_factory=dict)
     # {volume id: counters of reads and writes since the guest was started}.
     used: dict[str, VolumeCounters] = field(default_factory=dict)
-    # ``copies``: {volume id: id of the volume to which it is being copied}. ``moved``: {volume id: id of the volume
-    # that has replaced it}.
+    # {volume id: id of the volume to which it is being copied}.
     copies: dict[str, str] = field(default_factory=dict)
+    # {volume id: id of the volume that has replaced it}.
     moved: dict[str, str] = field(default_factory=dict)
-    # {volume id: names of its files}. The guest writes to the first file, and each file is followed by its backing
-    # file.
+    # {volume id: names of its files, each followed by its backing file}. The guest writes to the first file.
     files: dict[str, list[str]] = field(default_factory=dict)
 
 
@@ -68,8 +68,7 @@ class FakeMachine:
 
     def __init__(self, machine_id: str = 'fake-machine') -> None:
         self.machine_id = machine_id
-        # {host: {server uuid: domain}} of guests that were transferred to a host, and that the host has not received
-        # yet.
+        # Live-migrated guests for which the destination has not called ``receive`` yet: {host: {server uuid: domain}}.
         self.arrived: dict[str, dict[str, FakeDomain]] = defaultdict(dict)
         self.disks: dict[str, dict[str, FakeDisk]] = defaultdict(dict)
 
@@ -83,7 +82,7 @@ class FakeState:
     Tests may change the following attributes:
 
     - vcpus, memory_mb, local_gb and pci_devices describe the host. In ``mdev_types`` of a PCI device, 'available' is
-      the number of mediated devices that can be created while none exists in ``mdevs``.
+    the maximum number of mediated devices.
     - ``mdevs`` is {uuid: (address of the parent, type)} of existing mediated devices.
     - ``unusable`` is {address: reason why the device cannot be given to guests}.
     - ``consoles`` is {server uuid: console output}, and ``screens`` is {(server uuid, protocol): console address}.
@@ -91,7 +90,7 @@ class FakeState:
     - ``connected`` is {volume id: uuids of the servers for which the volume is connected to this host}.
     """
 
-    # The part for moves of the same driver. The part for live migrations calls it.
+    # The driver's part for moves, which the part for live migrations calls.
     moves: Moves
 
     def __init__(self, conf: cfg.ConfigOpts, image_client: ImageSource | None, machine: FakeMachine | None) -> None:
@@ -111,13 +110,16 @@ class FakeState:
         self.screens: dict[tuple[str, str], ConsoleAddress | None] = {}
         self.calls: list[tuple[str, str | None]] = []
         self.listener: Listener | None = None
-        # (smallest, largest) number of CPU shares that a guest may have on this host.
+        # The smallest and the largest number of CPU shares that a guest may have on this host.
         self.cpu_shares = tuning.CPU_LIMITS['shares']
         self._failures: dict[str, list[tuple[BaseException, bool]]] = defaultdict(list)
         self._lock = threading.RLock()
 
     def fail(self, method: str, error: BaseException, *, times: int = 1, after: bool = False) -> None:
-        """Make the next ``times`` calls of ``method`` raise ``error``, before or ``after`` they have their effect."""
+        """Make the next ``times`` calls of ``method`` raise ``error``.
+
+        The calls have no effect, or, with ``after``, have their usual effect before they raise the error.
+        """
         self._failures[method].extend([(error, after)] * times)
 
     def write(self, uuid: str, content: str) -> None:
@@ -147,7 +149,7 @@ class FakeState:
 
     @contextlib.contextmanager
     def around(self, name: str, *args: object) -> Iterator[None]:
-        """Record a call, run the ``with`` block one call at a time, and raise the error that a test has requested."""
+        """Record a call, run the ``with`` block under a lock, and raise the error that a test has set."""
         uuid = next((arg.uuid for arg in args if hasattr(arg, 'uuid')), None)
         with self._lock:
             self.calls.append((name, uuid))
@@ -192,7 +194,7 @@ class FakeState:
         }
 
     def prepare(self, pci_devices: Iterable[objects.PciDevice]) -> list[str]:
-        """Create the mediated devices among a guest's devices, and return the addresses of all devices."""
+        """Create those of a guest's devices that are mediated devices. Return the addresses of all the devices."""
         devices = list(pci_devices)
         for device in devices:
             if device.dev_type == MDEV:
@@ -217,7 +219,7 @@ class FakeState:
             raise VolumeUnsupported(volume=volume.volume_id, host=self.name, reason=reason)
 
     def disconnect(self, instance: objects.Instance, volumes: Iterable[AttachedVolume] | None = None) -> None:
-        """Disconnect ``volumes``, or all of the server's volumes that are attached to this host if it is None."""
+        """Disconnect ``volumes``, or if it is None, all of the server's volumes that are attached to this host."""
         here = [volume for volume in instance.volumes if volume.at(self.name)] if volumes is None else volumes
         for volume in here:
             users = self.connected.get(volume.volume_id, set())
@@ -239,7 +241,7 @@ class FakeState:
         self.disk(instance)
         volumes = self.connect(instance)
         slots = {vif.id: vif.slot or '' for vif in instance.vifs if vif.is_function}
-        # Devices that were claimed for a port are left out if the server no longer has the port.
+        # PCI requests of ports that the server no longer has. Their devices are left out.
         useless = {
             request.request_id
             for request in requests_of_ports(getattr(instance, 'pci_requests', None))
@@ -247,9 +249,10 @@ class FakeState:
         }
         hostdevs = self.prepare(device for device in pci_devices if getattr(device, 'request_id', None) not in useless)
         if not set(slots.values()) <= set(hostdevs):
-            raise errors.KilonovaError(f'The ports of server {instance.uuid} are on {slots}, but it has {hostdevs}.')
-        # A port of a vnic_type in BEHIND is reached through a device of the host (macvtap or vDPA), so its PCI function
-        # is not a device of the domain.
+            raise errors.KilonovaError(
+                f'The ports of server {instance.uuid} are on {slots}, but the server has {hostdevs}.'
+            )
+        # The PCI functions of macvtap and vDPA ports stay on the host, so they are not devices of the domain.
         behind = [vif.slot for vif in instance.vifs if vif.vnic_type in BEHIND]
         hostdevs = [address for address in hostdevs if address not in behind]
         self.rescued.discard(instance.uuid)
@@ -270,7 +273,7 @@ class FakeState:
             self.release(instance, plugged)
 
     def release(self, instance: objects.Instance, plugged: Plugged) -> None:
-        """Call ``plugged()`` for a guest that was started paused, and let the guest run when it has returned.
+        """Call ``plugged()`` for a guest that was started paused, and then resume the guest.
 
         Calls for other guests are not blocked while ``plugged()`` runs.
         """
@@ -311,13 +314,13 @@ class FakeState:
         self.define(instance, pci_devices, True)
 
     def stop(self, instance: objects.Instance) -> None:
-        """Set the guest's power state to SHUTDOWN. Nothing happens if there is no domain."""
+        """Set the guest's power state to SHUTDOWN. Do nothing if there is no domain."""
         if instance.uuid in self.domains:
             self.domains[instance.uuid].state = PowerState.SHUTDOWN
 
 
 class FakePart:
-    """Base class of the parts of the fake driver."""
+    """Base class of the parts of the fake driver, such as the part for power operations."""
 
     def __init__(self, fake: FakeState) -> None:
         self.fake = fake
@@ -329,7 +332,7 @@ T = TypeVar('T')
 
 
 def scripted(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
-    """Return a wrapper of the method that records each call and raises the errors that ``FakeState.fail`` requested."""
+    """Decorate a method so that it records its calls and raises the errors that ``FakeState.fail`` has set."""
 
     @functools.wraps(method)
     def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:

@@ -43,7 +43,7 @@ class FakeVolumes(FakePart):
 
     @scripted
     def attach(self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume) -> None:
-        """Connect the volume and add it to the domain. Nothing happens if there is no domain."""
+        """Connect the volume and add it to the domain. Do nothing if there is no domain."""
         self.fake.check_volume(volume)
         domain = self.fake.domains.get(instance.uuid)
         if domain is not None:
@@ -98,7 +98,7 @@ class FakeVolumes(FakePart):
     def swap(
         self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume, new: AttachedVolume
     ) -> bool:
-        """Record that ``new`` replaces the volume, if there is a copy. Return whether ``new`` has replaced it."""
+        """Record that ``new`` replaces the volume, if it was copied to ``new``. Return whether it is replaced."""
         domain = self.fake.domains.get(instance.uuid)
         if domain is None:
             return False

@@ -1,12 +1,11 @@
 """Requirements of a flavor and an image for a guest's virtual hardware, except CPUs and memory.
 
     found = tuning.of(flavor.extra_specs, image.properties)
-        found.cpu                                   # {'shares': 512}
+    found.cpu                                   # {'shares': 512}
 
-    The requirements are CPU shares, disk limits, serial ports, watchdog, firmware, video, sound, IOMMU, USB, random
-    numbers, and the
-width of physical addresses. The API uses this module to refuse invalid requests with 400, and the hypervisor driver
-uses it to build the guest.
+The requirements are CPU shares, disk limits, serial ports, watchdog, firmware, video, sound, IOMMU, USB, random
+numbers, and the width of physical addresses. The API uses this module to refuse invalid requests with 400, and the
+hypervisor driver uses it to build the guest.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ class Guest:
         try:
             self.call('managedSave', 0)
         except libvirt.libvirtError as error:
-            # If this was a repeated call after a lost connection, the first call may have saved the memory.
+            # Ignore the error if the memory was saved: this may be the repetition of a call that lost its connection.
             if self.is_active() or not self.is_saved():
                 raise GuestFailed(act='save', uuid=self.uuid, reason=str(error)) from error
 
@@ -237,7 +237,7 @@ class Guest:
         except libvirt.libvirtError as error:
             if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
                 LOG.warning('The disk cannot be copied while the guest runs: %s', error, instance_uuid=self.uuid)
-            # If this was a repeated call after a lost connection, the first call may have started the copy.
+            # The copy may have begun: this may be the repetition of a call that lost its connection.
             return self.is_copying(target)
         return True
 

@@ -1,1 +1,1 @@
-"""Protocols of the parts of a driver, one file for each subject. ``virt.driver`` combines the protocols."""
+"""Protocols of a hypervisor driver, one file for each subject, such as power. ``virt.driver`` combines them."""

@@ -7,11 +7,10 @@ from typing import IO, Any, Protocol
 
 from kilonova import errors, objects
 
-# An image's record: a dict with id, disk_format, min_disk, size, properties {} and other attributes of the image
-# service.
+# An image's record in the image service: a dict with id, disk_format, min_disk, size, properties {} and more.
 ImageMeta = Mapping[str, Any]
 ImageFetch = Callable[[str, IO[bytes]], object]
-# A function that long operations call often. An exception that it raises ends the operation.
+# A function that a long operation calls again and again. An exception that it raises ends the operation.
 Check = Callable[[], None]
 
 
@@ -44,7 +43,7 @@ class ImageSource(Protocol):
 
 
 class Disks(Protocol):
-    """Servers' files on this host's disk, and cached images."""
+    """The part of a driver for servers' files on this host, and for cached images."""
 
     def list_directories(self) -> list[str]:
         """Return the names of the servers' directories on this host.
@@ -55,15 +54,15 @@ class Disks(Protocol):
     def clean_image_cache(self, min_age: float | None) -> list[str]:
         """Delete cached images that no disk uses and that were unused for ``min_age`` seconds, and return their names.
 
-        If ``min_age`` is None, nothing is deleted, and only the time of the last use is recorded. On shared storage, an
-        image is in use if a disk of any host that shares the storage reads from it. A deleted image is downloaded again
-        when it is needed. If a disk cannot be read (OSError) or another error is raised, nothing was deleted.
+        If ``min_age`` is None, only record the time of the last use, and delete nothing. On shared storage, an image is
+        also in use if disks of other hosts read from it. If an error is raised, for example OSError because a disk
+        cannot be read, nothing was deleted.
         """
 
     def fetch_base(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
-        """Download the image from which the root disk reads, so that the source of a move need not copy the image.
+        """Download the image that the root disk reads from, so that the source of a move need not copy it to this host.
 
-        Raises the errors of ``Guests.spawn`` about the image. No files are left after an error.
+        Raises the errors of ``Guests.spawn`` about the image. After an error no files are left.
         """
 
 
@@ -73,14 +72,14 @@ class Snapshots(Protocol):
     def snapshot(self, instance: objects.Instance, image_id: str, check: Check, copied: Check) -> None:
         """Upload the current root disk (qcow2, without backing file) to an image that has no data yet.
 
-        The disk is first copied. A running guest continues to run meanwhile. If the hypervisor does not support this,
-        the guest is paused while the file of its disk is copied. ``copied()`` is called when the copy is complete and
-        the guest runs again. A repeated call uploads the existing copy, and does nothing if the image has its data. If
-        the upload fails because the image service does not answer, the copy is kept for the next call.
+        The disk is first copied while the guest runs, or while the guest is paused if the hypervisor cannot copy the
+        disk of a running guest. When the copy is complete, ``copied()`` is called, and then the copy is uploaded. A
+        repeated call uploads an existing copy, and does nothing if the image has its data. If the image service does
+        not answer, the copy is kept for the next call.
 
         Raises errors.ImageNotFound, errors.ImageUnacceptable, errors.Unanswered, GuestFailed, and exceptions of
         ``check``.
         """
 
     def forget_snapshot(self, instance: objects.Instance, image_id: str) -> None:
-        """Continue the guest if it is paused, and delete the copy, if there is one. The image is not changed."""
+        """Resume the guest if a snapshot has paused it, and delete the copy of its disk. Do not change the image."""

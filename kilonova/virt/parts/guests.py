@@ -10,9 +10,8 @@ from kilonova import errors, objects
 from kilonova.objects.vif import Vif
 from kilonova.virt.parts.disks import Check, ImageMeta
 
-# A function that is called once when a new guest is still paused and its interfaces are plugged on this host. The guest
-# runs after the function has returned. An exception that the function raises ends the creation; ``destroy`` then
-# deletes the guest.
+# Called once while a new guest is still paused and its interfaces are plugged. The guest runs after the call.
+# An exception that it raises ends the creation of the guest.
 Plugged = Callable[[], None]
 
 
@@ -40,7 +39,7 @@ class ConsoleAddress:
 class GuestFailed(errors.KilonovaError):
     """The hypervisor could not define, start, stop or change a guest.
 
-    ``cause`` says what caused the failure (host, device or request), as far as it is known.
+    ``cause`` says whether the host, a device or the request caused the failure, as far as it is known.
     """
 
     msg_fmt = 'The hypervisor could not %(act)s guest %(uuid)s: %(reason)s'
@@ -53,9 +52,9 @@ class GuestFailed(errors.KilonovaError):
 
 
 class InterfaceUnsupported(errors.HostRejected):
-    """A port is bound to this host in a form that the driver cannot plug.
+    """A port is bound to this host with a type of binding that the driver does not support.
 
-    The port may be bound in another form on an alternate host, so the build may succeed there.
+    On another host the port may get another binding, so the server may be built there.
     """
 
     msg_fmt = (
@@ -69,15 +68,15 @@ class InterfaceUnsupported(errors.HostRejected):
 
 
 class InterfaceFailed(errors.HostRejected):
-    """This host could not connect a port before the start of its guest. An alternate host may succeed."""
+    """This host could not connect a port before the start of the guest. Another host may be able to connect it."""
 
     msg_fmt = 'Port %(port)s could not be plugged into host %(host)s: %(reason)s'
 
 
 class NotOnThisHost(errors.HostRejected):
-    """Guests of this host cannot have what the server asks for, but guests of another host may.
+    """This host does not support a value of the server's flavor or image, but another host may support it.
 
-    Nothing was created for the server. ``name`` is the extra spec, image property or flavor column with the value.
+    Nothing was created for the server. ``name`` is the extra spec, image property or flavor field with the value.
     ``reason`` says which values the host accepts.
     """
 
@@ -85,7 +84,7 @@ class NotOnThisHost(errors.HostRejected):
 
 
 class UnsupportedHardware(errors.Invalid):
-    """The request names a device model or bus that guests of this kind cannot have on any host."""
+    """The request names a device model or bus that no host supports for guests of this virtualization type."""
 
     msg_fmt = "Requested hardware '%(model)s' is not supported by the '%(virt)s' virt driver"
 
@@ -105,9 +104,8 @@ class Guests(Protocol):
     def holding(self, addresses: Collection[str]) -> list[DomainInfo]:
         """Return the domains that have any of these devices, running or not.
 
-        Domains that Kilonova did not create are included. ``hostdevs`` of each domain contains only devices of
-        ``addresses``, sorted. A domain that has a PCI function as a network interface or as an NVMe disk is included as
-        well.
+        The result includes domains that Kilonova did not create, and domains that have a device as a network interface
+        or an NVMe disk. ``hostdevs`` of each domain contains only devices of ``addresses``, sorted.
         """
 
     def get_info(self, instance: objects.Instance) -> int:
@@ -117,11 +115,11 @@ class Guests(Protocol):
         """
 
     def check(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
-        """Check that a guest of this host can have what its flavor and image ask for. Nothing is changed.
+        """Check that a guest of this host can have the hardware that its flavor and image request. Nothing is changed.
 
         ``instance`` has the flavor and NUMA topology that the server will have on this host. All methods that create a
         domain make the same check before they create disks. Raises NotOnThisHost if another host may support the
-        request, and UnsupportedHardware or another errors.Invalid if no host supports it.
+        hardware, and UnsupportedHardware or another errors.Invalid if no host supports it.
         """
 
     def spawn(
@@ -138,13 +136,11 @@ class Guests(Protocol):
     ) -> None:
         """Create the disks and the domain, and start the guest unless ``power_on`` is False.
 
-        Returns when the guest runs.
-
-        If ``plugged`` is given, the guest is started paused, and runs after ``plugged()`` has returned. Otherwise its
-        network might not be ready, and its first DHCP requests could be lost. A guest that stays off has no interfaces
-        plugged. If the call fails, disks and domain that it created remain for ``destroy``. The guest's addresses of
-        its tagged disks, volumes and interfaces are written to ``instance.device_metadata``; other methods that create
-        or change the domain write them as well.
+        If ``plugged`` is given, the guest is started paused, ``plugged()`` is called to wait for the network, and the
+        guest is resumed. Without this wait, the guest's first DHCP requests could be lost. If this method fails, the
+        caller deletes created disks and domain by ``destroy``. The addresses of tagged disks, volumes and interfaces in
+        the guest are written to ``instance.device_metadata``, here and in other methods that create or change the
+        domain.
 
         Args:
             instance: The server.
@@ -165,9 +161,9 @@ class Guests(Protocol):
     def prepare_rebuild(
         self, instance: objects.Instance, image_meta: ImageMeta, pci_devices: Iterable[objects.PciDevice]
     ) -> None:
-        """Make all checks and preparations for ``rebuild``, without changing the guest and its disks.
+        """Prepare ``rebuild`` without a change of the guest and its disks.
 
-        After this call, the image is downloaded and known to fit on the disk, and the domain is known to be possible.
+        Download the image, and check that the root disk is large enough for it and that the new domain is possible.
         Raises the errors of ``spawn``.
         """
 
@@ -191,12 +187,12 @@ class Guests(Protocol):
     def attach_interface(
         self, instance: objects.Instance, image_meta: ImageMeta, vif: Vif, pci_devices: Iterable[objects.PciDevice] = ()
     ) -> None:
-        """Plug an interface into a running guest, and add it to the guest's definition.
+        """Plug an interface into a running guest, and add the interface to the guest's definition.
 
-        Nothing is done if the interface is plugged already, or if there is no domain; the domain is built with
-        ``instance.vifs`` later. If the port is a function of a PCI device, the function is one of ``pci_devices``, the
-        devices that the server has on this host. The guest's address of the interface is written to
-        ``instance.device_metadata``, as in ``spawn``. ``detach_interface`` is the undo.
+        Do nothing if the guest has the interface already. Also do nothing if there is no domain, because the domain
+        will be made with all ``instance.vifs``. ``pci_devices`` are the devices allocated to the server on this host;
+        if the port is a PCI function, it is one of them. The address of the interface in the guest is written to
+        ``instance.device_metadata``. ``detach_interface`` undoes this call.
 
         Raises:
             InterfaceUnsupported: The driver cannot plug the port. Nothing was done.
@@ -208,9 +204,9 @@ class Guests(Protocol):
     def detach_interface(self, instance: objects.Instance, vif: Vif, check: Check) -> None:
         """Ask the guest to release an interface, and wait until the guest has released it.
 
-        Nothing is done if the guest does not have the interface. Raises GuestFailed if the guest keeps it. An exception
-        of ``check()`` ends the waiting. After an error the guest's definition is unchanged. ``attach_interface`` is the
-        undo.
+        Do nothing if the guest does not have the interface. ``check`` is called during the wait, and an exception that
+        it raises ends the wait. Raises GuestFailed if the guest does not release the interface. After an error the
+        guest's definition is unchanged. ``attach_interface`` undoes this call.
         """
 
     def destroy(self, instance: objects.Instance, destroy_disks: bool = True) -> None:
@@ -220,11 +216,11 @@ class Guests(Protocol):
         """
 
     def set_admin_password(self, instance: objects.Instance, user: str, password: str) -> None:
-        """Let an agent in the guest set the password of ``user``. A repeated call sets the password again.
+        """Set the password of ``user`` in the guest, through the guest's agent. Repeated calls are safe.
 
-        Raises errors.AdminPasswordNotSupported if this hypervisor has no such agents. Raises errors.AdminPasswordNotSet
-        if the guest does not run, or if its agent does not answer or refuses. The error's text never contains the
-        password.
+        Raises errors.AdminPasswordNotSupported if the hypervisor does not support guest agents, and
+        errors.AdminPasswordNotSet if the guest does not run or its agent fails. The text of these errors does not
+        contain the password.
         """
 
     def get_console_output(self, instance: objects.Instance) -> str:
@@ -234,9 +230,9 @@ class Guests(Protocol):
         """
 
     def get_console(self, instance: objects.Instance, protocol: str) -> ConsoleAddress | None:
-        """Return the address of a running guest's console for 'vnc', 'spice' or 'serial' (the first port).
+        """Return the address of a guest's console, or None if the guest is off or has no console of this protocol.
 
-        Return None if the guest has no console of this protocol, or does not run.
+        ``protocol`` is 'vnc', 'spice' or 'serial' (the first serial port).
         """
 
     def get_diagnostics(self, instance: objects.Instance) -> dict[str, Any]:

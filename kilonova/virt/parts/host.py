@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from kilonova import errors, objects
 
-# {resource class: {total, reserved, min_unit, max_unit, step_size, allocation_ratio}}
+# A dict from resource class to a dict with total, reserved, min_unit, max_unit, step_size and allocation_ratio.
 Inventories = dict[str, dict[str, Any]]
 
 
@@ -18,16 +18,16 @@ class HypervisorUnavailable(errors.Unavailable):
 
 
 class DriverMisconfigured(errors.Invalid):
-    """The host's settings ask for a feature that this driver does not support. The compute does not start."""
+    """The host's configuration needs a feature that this driver does not support. The service does not start."""
 
     cause = errors.Cause.HOST
     msg_fmt = 'Invalid configuration of the compute driver: %(reason)s'
 
 
 class MdevUnavailable(errors.HostRejected):
-    """A guest's mediated device cannot be created, or exists with another type or parent than planned.
+    """A guest's mediated device cannot be created, or a device with its uuid has another type or parent.
 
-    An alternate host may have a device for the guest.
+    On another host the guest may get another device.
     """
 
     cause = errors.Cause.DEVICE
@@ -37,7 +37,7 @@ class MdevUnavailable(errors.HostRejected):
 
 
 class Listener(Protocol):
-    """The receiver of a driver's events, including changes that were not made through the driver.
+    """The receiver of a driver's events, such as a guest that was stopped by the driver or by another program.
 
     Each method must return at once.
     """
@@ -49,40 +49,41 @@ class Listener(Protocol):
         """
 
     def hypervisor_lost(self, reason: str) -> None:
-        """Handle that the hypervisor has not been reachable for a moment, and is still unreachable."""
+        """Handle that the hypervisor has not been reachable for some seconds, and is still unreachable."""
 
     def hypervisor_back(self) -> None:
-        """Handle that the hypervisor is reachable again. Called even if it was unreachable only very shortly.
+        """Handle that the hypervisor is reachable again. Guests may have changed in the meantime.
 
-        Guests may have changed while the hypervisor was unreachable.
+        This method is also called after a very short loss for which ``hypervisor_lost`` was not called.
         """
 
 
 class Host(Protocol):
-    """The host as a whole: settings, resources, inventory and traits."""
+    """The part of a driver for the host itself: its settings, resources, inventory and traits."""
 
     def listen(self, listener: Listener) -> None:
         """Send events to ``listener`` from now on. Called once, before ``init_host``.
 
-        A driver whose hypervisor has no events may ignore the listener, because guests are also checked periodically.
+        A driver whose hypervisor has no events may ignore the listener, because the compute service also checks all
+        guests periodically.
         """
 
     def init_host(self) -> None:
         """Connect to the hypervisor and check the host's settings. Called before all other methods except ``listen``.
 
-        The method removes files that a crash left half deleted, and XML copies of domains that the hypervisor no longer
-        has. It starts mediated devices that are defined but not active. If it raises DriverMisconfigured, the compute
-        does not start. If it raises HypervisorUnavailable, it is called again.
+        The method removes what a crash left behind, and starts mediated devices that are defined but not active. If it
+        raises DriverMisconfigured, the compute service does not start. If it raises HypervisorUnavailable, the compute
+        service calls it again later.
         """
 
     def get_available_resource(self) -> dict[str, Any]:
-        """Return a dict that describes the current host.
+        """Return a dict that describes the resources of the host.
 
         Keys: supported_instances [[arch, hv_type, vm_mode]], vcpus, memory_mb, local_gb, vcpus_used, memory_mb_used
-        (the last two are 0, because the compute's tracker counts servers), local_gb_used, hypervisor_type,
-        hypervisor_version (int), hypervisor_hostname (= conf.host), uuid (of the node, which never changes), cpu_info
-        (JSON string), disk_available_least (GiB), numa_topology (a NUMATopology object without any usage, serialised as
-        a JSON string, or None), stats {}, and pci_passthrough_devices.
+        (the last two are always 0, because the compute service itself counts what servers use), local_gb_used,
+        hypervisor_type, hypervisor_version (int), hypervisor_hostname (= conf.host), uuid (of the node, which never
+        changes), cpu_info (JSON string), disk_available_least (GiB), numa_topology (a NUMATopology object without any
+        usage, serialised as a JSON string, or None), stats {}, and pci_passthrough_devices.
 
         pci_passthrough_devices is a list (not JSON) of *all* PCI devices of the host, sorted by address. Each is a dict
         with dev_id, address, vendor_id, product_id, numa_node (int or None), label, dev_type, capabilities, parent_addr
@@ -97,13 +98,13 @@ class Host(Protocol):
         """Return the Placement inventory of the root provider: VCPU, MEMORY_MB, DISK_GB, and PCPU for dedicated CPUs.
 
         ``existing`` is the current inventory in Placement. Its allocation ratios are kept if the configuration sets
-        none. The options (reserved_host_*, *_allocation_ratio, initial_*_allocation_ratio) are in conf/base_virt.py.
+        none.
         """
 
     def traits(self) -> set[str]:
-        """Return the traits of the root provider that the driver manages.
+        """Return the traits that this host's root provider must have in Placement, as far as the driver knows them.
 
-        CUSTOM_ traits of operators are not included.
+        Traits that operators set (CUSTOM_…) are not included.
         """
 
     def uptime(self) -> str | None:
@@ -116,8 +117,8 @@ class Devices(Protocol):
     def missing_devices(self, devices: Iterable[objects.PciDevice]) -> list[str]:
         """Return the addresses of devices that the host does not have now, in the order of ``devices``.
 
-        Called before a guest is built. A mediated device that does not exist can still be created, so it is missing
-        only if its PCI function does not exist or does not support its type.
+        Called before a guest is built. A mediated device counts as missing only if its PCI function does not exist or
+        does not support its type, because otherwise the device can be created.
         """
 
     def unusable(self, devices: Iterable[objects.PciDevice]) -> dict[str, str]:
@@ -129,13 +130,13 @@ class Devices(Protocol):
         """
 
     def related(self, devices: Iterable[objects.PciDevice]) -> dict[str, frozenset[str]]:
-        """Return {address of each device: addresses that no other guest may have while one guest has the device}.
+        """Return a dict from each device's address to the addresses that no other guest may have while a guest has it.
 
         The addresses of a device are:
 
         - its own address
-        - the functions that it is a part of: the parent of a mediated device, the physical function of a virtual
-          function
+        - the PCI functions to which the device belongs: the parent of a mediated device, the physical function of a
+        virtual function
         - its parts: the virtual functions of a physical function, and the mediated devices on any of these functions
         - the other functions of its IOMMU group, because the kernel gives a group to only one process
         """

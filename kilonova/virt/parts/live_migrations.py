@@ -14,8 +14,8 @@ class LiveDisk(TypedDict):
     """A disk of a running guest.
 
     Sizes are in bytes; ``used`` is the size on the source's storage. If ``copied`` is True, QEMU copies the disk while
-    the guest writes to it. Other disks never change during the migration: they are copied as files, or are in a storage
-    pool that both hosts use (``format`` rbd) and stay in it.
+    the guest writes to it. Other disks are not written during the migration, so they are copied as files before. Disks
+    in a storage pool (``format`` rbd) are not copied, because the two hosts use the same pool.
     """
 
     name: str
@@ -49,9 +49,9 @@ class LiveGuest(TypedDict):
         machine: Machine type.
         virt_type: Virtualization type.
         cpu: The CPU that the guest sees, as XML; None for any CPU.
-        asked: The properties of disks that the user requested, by the disk's name.
+        asked: A dict from disk name to the properties that the user requested.
         mdevs: Whether the guest has mediated devices.
-        accelerators: Mediated devices of Cyborg; the compute service adds them, because the driver does not know them.
+        accelerators: Mediated devices that belong to Cyborg. The compute service adds them, not the driver.
         volumes: Ids of the guest's volumes.
         pool: The storage pool that has some of the guest's disks.
     """
@@ -84,7 +84,7 @@ class LivePlace(TypedDict):
 
 
 class LiveOffer(MoveOffer):
-    """Conditions of a destination for a live migration.
+    """The data that the destination of a live migration returns to the source.
 
     If ``block`` is True, the disks are copied; otherwise the two hosts use them on shared storage. ``uri`` is the
     address of the destination's hypervisor, ``data_uri`` the address to which the guest's memory is sent. ``listen`` is
@@ -98,10 +98,11 @@ class LiveOffer(MoveOffer):
 
 
 class PlacedOffer(LiveOffer):
-    """Offer of a destination that has claimed the guest's resources.
+    """The data of a destination after it has claimed the guest's resources.
 
-    ``place`` has the CPUs and memory that the guest will use on the destination. ``hostdevs`` is {address of a device
-    on the source: address of the device that replaces it}. ``volumes`` is the result of ``LiveMigrations.prepare``.
+    ``place`` has the CPUs and memory that the guest will use on the destination. ``hostdevs`` is a dict from the
+    address of a device on the source to the address of its replacement. ``volumes`` is the result of
+    ``LiveMigrations.prepare``.
     """
 
     place: LivePlace
@@ -120,8 +121,7 @@ class LiveProgress(TypedDict):
     disk_remaining: int
 
 
-# A function that is called periodically with the progress. An exception that it raises aborts the migration. The
-# exception is raised again when it is certain that the guest has stayed on the source.
+# Called periodically with the progress. An exception that it raises aborts the migration, and ``migrate`` raises it.
 LiveTold = Callable[[LiveProgress], None]
 
 
@@ -129,9 +129,9 @@ class LiveMigrations(Protocol):
     """Migration of guests to another host while they run or are paused.
 
     The order of calls is: ``describe`` on the source; ``offer``, ``place`` and ``prepare`` on the destination;
-    ``migrate`` on the source; ``receive`` on the destination; ``leave`` on the source. The undo is ``abort`` on the
-    source, ``Moves.cleanup_move_dest`` on the destination, and ``go_on`` on the source. The guest never runs on both
-    hosts at the same time.
+    ``migrate`` on the source; ``receive`` on the destination; ``leave`` on the source. To undo a migration, callers
+    call ``abort`` on the source, ``Moves.cleanup_move_dest`` on the destination, and ``go_on`` on the source. The guest
+    never runs on the two hosts at the same time.
     """
 
     def describe(self, instance: objects.Instance) -> LiveGuest:
@@ -141,11 +141,11 @@ class LiveMigrations(Protocol):
         """
 
     def offer(self, instance: objects.Instance, guest: LiveGuest, block: bool | None, over_commit: bool) -> LiveOffer:
-        """Return the destination's conditions for taking the guest. Nothing is changed.
+        """Check whether the guest can be migrated to this host, and return the data for it. Nothing is changed.
 
-        If ``block`` is None, the disks are copied unless the two hosts use them on shared storage. With
-        ``over_commit``, unused parts of sparse disks need no free space. Raises errors.MigrationPreCheckError if the
-        CPU, the storage or the free space is not sufficient.
+        ``block`` says whether the disks must be copied. If it is None, they are copied unless the two hosts share
+        storage. With ``over_commit``, unused parts of sparse disks need no free space. Raises
+        errors.MigrationPreCheckError if this host's CPU, storage or free space is not suitable.
         """
 
     def place(self, instance: objects.Instance, image_meta: ImageMeta) -> LivePlace:
@@ -162,16 +162,15 @@ class LiveMigrations(Protocol):
         offer: LiveOffer,
         pci_devices: Iterable[objects.PciDevice] = (),
     ) -> dict[str, str]:
-        """Prepare the destination, and return {volume id: how the guest finds the volume on this host} for ``migrate``.
+        """Prepare the destination. Return a dict from volume id to XML that says where the volume is on this host.
 
-        The method creates empty disks, the files that are needed to start the guest, and the mediated devices among
-        ``pci_devices``. It connects the volumes that are attached to this host, and the ports that the host itself has
-        to connect. Raises MdevUnavailable, VolumeUnsupported or InterfaceFailed. ``Moves.cleanup_move_dest`` is the
-        undo.
+        The method creates empty disks, other files that the guest needs to start, and the mediated devices among
+        ``pci_devices``. It connects the volumes that are attached to this host, and plugs the guest's ports.
+        ``Moves.cleanup_move_dest`` undoes this call. Raises MdevUnavailable, VolumeUnsupported or InterfaceFailed.
         """
 
     def migrate(self, instance: objects.Instance, offer: PlacedOffer, report: LiveTold) -> None:
-        """Migrate the guest from the source. Returns when the guest runs at the destination on the CPUs of the offer.
+        """Migrate the guest to the host of ``offer``. Return when the guest runs there. Called on the source.
 
         A repeated call continues to wait for a running migration, and does nothing if the migration is complete.
         ``report`` is called periodically with the progress, and an exception that it raises aborts the migration. If
@@ -183,17 +182,17 @@ class LiveMigrations(Protocol):
         """
 
     def force_complete(self, instance: objects.Instance) -> None:
-        """Complete a running migration on the source at once.
+        """Force a running migration to complete. Called on the source while ``migrate`` runs.
 
-        Either the guest continues at the destination immediately and the rest of its memory follows (post-copy), or the
-        guest is paused until its memory is at the destination. The method is called while ``migrate`` runs. Raises
-        errors.MigrationError if no migration of the guest runs.
+        With post-copy, the guest runs at the destination at once and the rest of its memory follows. Without it, the
+        guest is paused until all its memory is at the destination. Raises errors.MigrationError if no migration of the
+        guest runs.
         """
 
     def abort(self, instance: objects.Instance) -> bool:
-        """End a running migration on the source, and wait for its end.
+        """Abort a running migration on the source, and wait for its end.
 
-        Return whether the guest is active on this host after that.
+        Return whether the guest is active on this host afterwards.
         """
 
     def has_switched(self, instance: objects.Instance) -> bool:
@@ -203,27 +202,28 @@ class LiveMigrations(Protocol):
         """
 
     def go_on(self, instance: objects.Instance) -> None:
-        """Continue a guest on the source that a failed or forced migration has left paused.
+        """Resume a guest on the source that a failed or forced migration has left paused.
 
-        If the user has paused the server, the guest stays paused. The method must only be called if no other host has
-        the guest.
+        If the user has paused the server, the guest stays paused. Callers must be sure that the guest does not run on
+        another host.
         """
 
     def has_arrived(self, instance: objects.Instance) -> bool:
-        """Return whether the guest is on the destination, and is not only being transferred.
+        """Return whether the guest already runs on this host, the destination.
 
-        After a switch to post-copy the result is True, although a part of the memory may still be on the source.
+        After a switch to post-copy the result is True, although a part of the guest's memory may still be on the
+        source.
         """
 
     def receive(self, instance: objects.Instance) -> None:
-        """Make the guest that has arrived on the destination, with its disks, a guest of this host.
+        """Complete the migration on the destination: define the guest, and make this host the owner of its disks.
 
-        If the guest is not on this host, or if a part of its memory was never transferred, it counts as off.
+        If the guest has not arrived, or if a part of its memory is lost, the guest is off afterwards.
         """
 
     def leave(self, instance: objects.Instance, offer: LiveOffer) -> None:
-        """Delete a guest that has left the source, and its disks unless the destination uses them on shared storage.
+        """Delete a migrated guest on the source. Also delete its disks unless they are on shared storage.
 
-        The guest's volumes are disconnected. If the guest was switched to post-copy, the method first waits until the
-        rest of its memory is transferred. Raises VolumeFailed if a volume cannot be disconnected.
+        The guest's volumes are disconnected from this host. After a switch to post-copy, the method first waits until
+        the rest of the guest's memory is transferred. Raises VolumeFailed if a volume cannot be disconnected.
         """

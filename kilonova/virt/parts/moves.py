@@ -9,17 +9,16 @@ from kilonova import objects
 from kilonova.virt.parts.disks import ImageMeta
 from kilonova.virt.parts.guests import Plugged
 
-# A function that is called often with (bytes copied, bytes in total) while disks are copied. An exception that the
-# function raises ends the copy.
+# Called often with (bytes copied, bytes in total) while disks are copied. An exception that it raises ends the copy.
 Progress = Callable[[int, int], None]
 
 
 class MoveOffer(TypedDict, total=False):
-    """The destination's address for the disks of a move.
+    """The destination's description of where and how it receives the disks of a move.
 
-    A flow saves the address as JSON and sends it to the source. ``run`` is the id of the last start of the
-    destination's compute (``virt.identity``). ``move`` is a new id for each move. ``pool`` is the storage pool of the
-    disks, if they are not files.
+    The conductor saves it as JSON and sends it to the source. ``run`` is the id of the last start of the destination's
+    compute service. ``move`` is a new id for each move. ``pool`` is the storage pool of the disks, if they are not
+    files.
     """
 
     host: str
@@ -35,7 +34,7 @@ class MoveOffer(TypedDict, total=False):
 
 
 class DiskInfo(TypedDict):
-    """Result of the copy that the source makes: the id of the move, and the names of the disks."""
+    """The disks that the source has copied: the id of the move, and the names of the disks."""
 
     move: str
     disks: list[str]
@@ -45,7 +44,7 @@ class Moves(Protocol):
     """Resize, cold migration and evacuation of guests with their disks."""
 
     def prepare_move(self) -> MoveOffer:
-        """Return the destination's address for the disks of a move."""
+        """Return the description of where and how this host, the destination, receives the disks of a move."""
 
     def check_move(self, instance: objects.Instance, dest: MoveOffer, flavor: objects.Flavor) -> None:
         """Check on the source that the disks can be moved. Nothing is changed.
@@ -65,16 +64,16 @@ class Moves(Protocol):
     ) -> DiskInfo:
         """Check the move, power the guest off, keep its disks as <uuid>_resize, and copy the disks to ``dest``.
 
-        Called on the source. The method deletes the domain on this host, and returns the argument for
-        ``finish_migration``. The undo is ``cleanup_move_dest`` on the destination, and then ``finish_revert_migration``
-        on the source, which creates the domain again.
+        Called on the source. The domain on this host is deleted. Return the argument for ``finish_migration``. To undo
+        this call, callers call ``cleanup_move_dest`` on the destination, and then ``finish_revert_migration`` on the
+        source.
         """
 
     def discard_copy(self, instance: objects.Instance, dest: MoveOffer) -> None:
         """Delete the copy of the disks that this move has written to ``dest``. Called on the source.
 
-        Nothing is done if ``dest`` is the same host, or if nothing was copied. The method is needed for a move that was
-        undone while its disks were being copied, because ``cleanup_move_dest`` may have run before the disks arrived.
+        Do nothing if ``dest`` is this host, or if nothing was copied. This method is needed if a move is undone while
+        its disks are being copied: ``cleanup_move_dest`` may run on the destination before the disks arrive there.
         """
 
     def finish_migration(
@@ -88,29 +87,32 @@ class Moves(Protocol):
     ) -> None:
         """Grow the disks on the destination to ``instance.flavor``, and define the domain.
 
-        The guest is started if ``power_on`` is True. ``plugged`` has the same meaning as in ``Guests.spawn``.
+        The guest is started if ``power_on`` is True. ``plugged`` is called to wait for the network.
         """
 
     def take_over(self, instance: objects.Instance, source: str) -> bool:
         """Take over the disks of a server whose host ``source`` is down, on the destination of an evacuation.
 
-        The disks must be on storage that the two hosts share; from now on they belong to this host. Return False if the
-        disks are not on this host's storage; nothing is changed in this case.
+        The disks must be on storage that the two hosts share. This host becomes their owner. Return False, without a
+        change, if the disks are not on this host's storage.
         """
 
     def hand_back(self, instance: objects.Instance, source: str) -> bool:
-        """Undo ``take_over``: make the disks those of the source again, and delete the domain.
+        """Undo ``take_over``: record the host ``source`` as the owner of the disks again, and delete the domain.
 
         Return False if the disks were never taken over.
         """
 
     def confirm_migration(self, instance: objects.Instance, same_host: bool) -> None:
-        """Delete the disks that the source kept and, unless ``same_host``, a domain that still exists on the source."""
+        """Delete the disks that this source host kept.
+
+        Unless ``same_host`` is True, also delete a domain of the server that still exists on this host.
+        """
 
     def cleanup_move_dest(self, instance: objects.Instance, same_host: bool) -> None:
         """Delete the domain and the copy of the disks on the destination of a reverted or undone move.
 
-        The original disks are never deleted. It is no error if no disk has arrived yet.
+        The original disks are never deleted. Do nothing if no disk has arrived yet.
         """
 
     def finish_revert_migration(
@@ -123,6 +125,6 @@ class Moves(Protocol):
     ) -> None:
         """Restore the kept disks on the source of a reverted or undone move, and define the domain.
 
-        The guest is started if ``power_on`` is True. ``plugged`` has the same meaning as in ``Guests.spawn``. A guest
-        that was never moved and is already on or off as requested is not changed.
+        The guest is started if ``power_on`` is True. ``plugged`` is a function that waits for the network, as in
+        ``Guests.spawn``. If the guest was never moved and is already on or off as requested, it is not changed.
         """

@@ -22,12 +22,12 @@ class Power(Protocol):
     def define(
         self, instance: objects.Instance, image_meta: ImageMeta, pci_devices: Iterable[objects.PciDevice]
     ) -> None:
-        """Replace the guest's domain by one that is built from these arguments, and leave it off."""
+        """Replace the guest's domain by one that is built from these arguments. The guest is off afterwards."""
 
     def power_on(
         self, instance: objects.Instance, image_meta: ImageMeta, pci_devices: Iterable[objects.PciDevice] = ()
     ) -> None:
-        """Replace the guest's domain by one that is built from these arguments, and start it."""
+        """Replace the guest's domain by one that is built from these arguments, and start the guest."""
 
     def reboot(
         self,
@@ -38,12 +38,12 @@ class Power(Protocol):
     ) -> None:
         """Reboot a guest and build its domain again.
 
-        With ``reboot_type`` 'SOFT' the guest is asked to shut down; if it does not, it is switched off. With 'HARD' it
-        is switched off at once.
+        With ``reboot_type`` 'SOFT' the guest is asked to shut down, and is switched off only if it does not shut down.
+        With 'HARD' it is switched off at once.
         """
 
     def pause(self, instance: objects.Instance) -> None:
-        """Stop the guest's CPUs, and keep its memory and devices. Raises GuestFailed if it does not run."""
+        """Stop the guest's CPUs, but keep its memory and devices. Raises GuestFailed if the guest does not run."""
 
     def unpause(self, instance: objects.Instance) -> None:
         """Let a paused guest continue. Raises GuestFailed if the guest is off."""
@@ -51,16 +51,17 @@ class Power(Protocol):
     def suspend(self, instance: objects.Instance, check: Check) -> None:
         """Detach the host's devices from the running guest, save its memory, and stop it.
 
-        The guest's definition is kept and includes the devices. Its power state is SUSPENDED. If the guest does not
-        release a device, or if its memory cannot be saved, GuestFailed or the exception of ``check`` is raised, and the
-        guest continues to run with all devices.
+        The guest's definition still has the devices. The power state is SUSPENDED afterwards. Raises GuestFailed if the
+        guest does not release a device or its memory cannot be saved, and whatever ``check()`` raises. After an error
+        the guest continues to run with all its devices.
         """
 
     def resume(self, instance: objects.Instance, pci_devices: Iterable[objects.PciDevice], check: Check) -> None:
         """Start a suspended guest from its saved memory, and attach its devices again.
 
-        Raises GuestFailed if no memory was saved, or if a device cannot be attached; in the second case the guest is
-        suspended again. Raises MdevUnavailable if a mediated device does not exist; the guest stays suspended.
+        Raises GuestFailed if there is no saved memory. Raises GuestFailed, too, if a device cannot be attached; the
+        guest is then suspended again. Raises MdevUnavailable if a mediated device does not exist; the guest stays
+        suspended.
         """
 
     def trigger_crash_dump(self, instance: objects.Instance) -> None:
@@ -70,8 +71,8 @@ class Power(Protocol):
 class Rescues(Protocol):
     """Guests that are started from a rescue system, so that their own system can be repaired.
 
-    ``Power.power_on`` and ``reboot`` end a rescue: they start the server's own disk and delete the rescue system's
-    files.
+    ``Power.power_on`` and ``reboot`` end a rescue: they start the guest from its own disk and delete the rescue
+    system's files.
     """
 
     def rescue(
@@ -87,10 +88,10 @@ class Rescues(Protocol):
     ) -> None:
         """Stop a guest as ``Power.power_off`` does, and start it from ``image`` with its own disks attached.
 
-        If ``image`` is None, the guest is started from the host's default rescue image, or else from its own image. If
-        the image has hw_rescue_device or hw_rescue_bus, the rescue disk is the last disk and the other disks keep their
-        names; otherwise it is the first disk. Raises the errors of ``Guests.spawn``; the guest is unchanged after an
-        error.
+        If ``image`` is None, the host's default rescue image is used, or the server's own image if the host has no
+        default. If the image has hw_rescue_device or hw_rescue_bus, the rescue disk is the last disk and the other
+        disks keep their names. Otherwise the rescue disk is the first disk. Raises the errors of ``Guests.spawn``.
+        After an error the guest is unchanged.
         """
 
     def restart(

@@ -15,10 +15,10 @@ from kilonova.virt.parts.disks import Check, ImageMeta
 class Merge:
     """Merge of two files of a volume into one, after a snapshot was deleted.
 
-    ``file`` and ``into`` are names of files on the volume's share. If ``into`` is given, ``file`` is merged into it;
-    ``into`` is the backing file of ``file``. If ``into`` is None, the file that the guest writes to receives the
-    content of the backing files between itself and ``file``, and ``file`` becomes its backing file. If ``file`` is None
-    as well, it receives the content of all its backing files.
+    ``file`` and ``into`` are names of files on the volume's share. If ``into`` is given, the data of ``file`` are
+    written into ``into``, the backing file of ``file``. If ``into`` is None, data are merged into the file that the
+    guest writes to: the data of all files between it and ``file``, or of all its backing files if ``file`` is None,
+    too.
     """
 
     file: str | None
@@ -27,14 +27,17 @@ class Merge:
     def is_done(self, names: Sequence[str]) -> bool:
         """Return whether the merge is complete.
 
-        ``names`` are the file that the guest writes to, its backing file, the backing file of that one, and so on.
+        ``names`` are the files of the backing chain in order, beginning with the file that the guest writes to.
         """
         if self.into is None:
             return names[1:2] == ([] if self.file is None else [self.file])
         return self.into in names and self.file not in names
 
     def why_not(self, names: Sequence[str]) -> str:
-        """Return the reason why files with these names cannot be merged in this way, or '' if they can be merged."""
+        """Return the reason why this merge is impossible, or '' if it is possible.
+
+        ``names`` are the files of the backing chain in order, beginning with the file that the guest writes to.
+        """
         for name in (self.file, self.into):
             if name is not None and name not in names:
                 return f'the guest does not use the file {name}, only {", ".join(names)}'
@@ -55,10 +58,11 @@ class VolumeSnapshots(Protocol):
     """
 
     def take(self, instance: objects.Instance, image_meta: ImageMeta, old: AttachedVolume, new: AttachedVolume) -> None:
-        """Make the guest write to the file of ``new``, now and after each start. Do nothing if it already writes to it.
+        """Make the guest write to the file of ``new`` from now on. Do nothing if the guest already writes to it.
 
-        If the guest has an agent, the agent first writes buffered data to the disk. ``withdraw`` is the undo. Raises
-        VolumeUnsupported, or GuestFailed if the guest still writes to the file of ``old``.
+        If the guest has an agent, the agent first writes buffered data to the disk. ``withdraw`` undoes this call.
+        Raises VolumeUnsupported if this host cannot use the volume, and GuestFailed if the guest still writes to the
+        old file.
         """
 
     def has(self, instance: objects.Instance, new: AttachedVolume) -> bool:
@@ -67,18 +71,18 @@ class VolumeSnapshots(Protocol):
     def withdraw(
         self, instance: objects.Instance, image_meta: ImageMeta, old: AttachedVolume, new: AttachedVolume, check: Check
     ) -> None:
-        """Undo ``take``: make the guest write to the file of ``old``, with all data that it has written since.
+        """Undo ``take``: merge the file of ``new`` into that of ``old``, and make the guest write to ``old`` again.
 
-        Raises GuestFailed or the exception of ``check()``. After an error the guest still writes to the file of
-        ``new``, and the call may be repeated.
+        No data of the guest are lost. Raises GuestFailed if this fails, and whatever ``check()`` raises. After an error
+        the guest still writes to the file of ``new``, and the call may be repeated.
         """
 
     def merge(self, instance: objects.Instance, volume: AttachedVolume, merge: Merge, check: Check) -> None:
-        """Merge files of the volume, while the guest runs or is off. It continues to write to the same file as before.
+        """Merge files of the volume, while the guest runs or is off. The guest continues to write to the same file.
 
-        A merge that already runs is continued, and a complete merge is no error. ``end_merge`` is the undo of an
-        incomplete merge. Raises GuestFailed, VolumeUnsupported or the exception of ``check()``; the merge may still run
-        after an error.
+        A merge that already runs is continued. Do nothing if the merge is complete already. ``end_merge`` ends an
+        incomplete merge. Raises GuestFailed, VolumeUnsupported, and whatever ``check()`` raises. After an error the
+        merge may still run.
         """
 
     def end_merge(self, instance: objects.Instance, volume: AttachedVolume, merge: Merge) -> bool:

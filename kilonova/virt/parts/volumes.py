@@ -9,13 +9,13 @@ from kilonova import errors, objects
 from kilonova.objects.volume import AttachedVolume
 from kilonova.virt.parts.disks import Check, ImageMeta
 
-# The supported encryption format of volumes, and the supported place of decryption, as values of the volume service.
+# The supported values of a volume's encryption: provider 'luks', and control_location 'front-end' (QEMU decrypts).
 LUKS, FRONT_END = 'luks', 'front-end'
 
 
 @dataclass(frozen=True)
 class VolumeCounters:
-    """Numbers of requests and bytes that a guest has read from and written to a volume since its start."""
+    """The numbers of read and write requests and bytes of a guest's volume since the guest's start."""
 
     reads: int = 0
     read_bytes: int = 0
@@ -24,16 +24,16 @@ class VolumeCounters:
 
 
 class VolumeUnsupported(errors.HostRejected):
-    """A volume is attached to this host in a form that the host cannot use.
+    """A volume is attached to this host by a kind of connection or encryption that the host does not support.
 
-    On an alternate host the form may differ.
+    Another host may support it.
     """
 
     msg_fmt = 'Volume %(volume)s cannot be attached on host %(host)s: %(reason)s'
 
 
 class VolumeFailed(errors.KilonovaError):
-    """An action with a volume failed on this host, and the volume is unchanged."""
+    """An operation on a volume failed on this host. The volume is unchanged."""
 
     msg_fmt = 'Host %(host)s could not %(act)s volume %(volume)s: %(reason)s'
 
@@ -57,7 +57,10 @@ def why_locked(volume: AttachedVolume) -> str:
 
 
 class Volumes(Protocol):
-    """Volumes of the volume service on this host and in its guests. The serial of a guest's disk is the volume's id."""
+    """The part of a driver for volumes of the volume service, on this host and in its guests.
+
+    In the guest, the serial number of a volume's disk is the volume's id.
+    """
 
     def connector(self) -> dict[str, Any]:
         """Return the properties of this host that the volume service needs to attach volumes to it.
@@ -69,26 +72,25 @@ class Volumes(Protocol):
     def names(self, instance: objects.Instance, image_meta: ImageMeta) -> list[str]:
         """Return device names such as '/dev/vdb' for the ``instance.volumes`` without a ``device``, in their order.
 
-        The names are the next free ones after the guest's own disks and its other volumes, for the bus of each volume.
-        If the guest is not on this host yet, its own disks are assumed to be those of its flavor. Nothing is changed.
-        Raises ``disk_names.TooManyDiskDevices`` if there is no free name, and UnsupportedHardware if the bus does not
-        exist.
+        Each name is the next free name on the volume's bus, after the guest's own disks and its other volumes. If the
+        guest is not on this host yet, its own disks are assumed to be those of its flavor. Nothing is changed. Raises
+        ``disk_names.TooManyDiskDevices`` if there is no free name, and UnsupportedHardware if the bus does not exist.
         """
 
     def attach(self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume) -> None:
-        """Connect a volume to this host, and plug it into the guest: at once if the guest runs, and at each start.
+        """Connect a volume to this host, and add it to the guest: now if the guest runs, and at each later start.
 
-        Nothing is done if the volume is plugged already, or if there is no domain; the domain is built with
-        ``instance.volumes`` later. ``detach`` is the undo. Raises VolumeUnsupported, UnsupportedHardware or
-        GuestFailed; after an error neither the guest nor the host has the volume.
+        Do nothing if the guest has the volume already. Also do nothing if there is no domain, because the domain will
+        be made with all ``instance.volumes``. ``detach`` undoes this call. Raises VolumeUnsupported,
+        UnsupportedHardware or GuestFailed. After an error neither the guest nor the host has the volume.
         """
 
     def detach(self, instance: objects.Instance, volume: AttachedVolume, check: Check) -> None:
         """Ask the guest to release a volume, wait until it has released it, and disconnect the volume from this host.
 
-        If the guest does not have the volume, the volume is only disconnected. ``attach`` is the undo. Raises
-        GuestFailed if the guest keeps the volume. An exception of ``check()`` ends the waiting. The guest's definition
-        is unchanged in these two cases. Raises VolumeFailed if this host cannot disconnect the volume.
+        If the guest does not have the volume, the volume is only disconnected. ``attach`` undoes this call. Raises
+        GuestFailed if the guest does not release the volume, and whatever ``check()`` raises during the wait; the
+        guest's definition is then unchanged. Raises VolumeFailed if this host cannot disconnect the volume.
         """
 
     def disconnect(self, instance: objects.Instance, volume: AttachedVolume) -> None:
@@ -108,14 +110,14 @@ class Volumes(Protocol):
     ) -> None:
         """Connect ``new`` to this host, and copy the volume to ``new`` while the guest uses the volume.
 
-        After this method has returned, data that the guest writes is written to both volumes, until ``swap`` or
-        ``end_copy``. A copy that already runs is continued. ``end_copy`` is the undo. Raises VolumeUnsupported,
-        GuestFailed (the guest does not run, or QEMU ended the copy) or the exception of ``check()``; after an error the
-        copy may exist and still run.
+        After this method has returned, the hypervisor writes the guest's data to both volumes, until ``swap`` or
+        ``end_copy`` is called. A copy that already runs is continued. ``end_copy`` undoes this call. Raises
+        VolumeUnsupported, GuestFailed if the guest does not run or QEMU ended the copy, and whatever ``check()``
+        raises. After an error the copy may still run.
         """
 
     def end_copy(self, instance: objects.Instance, volume: AttachedVolume, new: AttachedVolume) -> None:
-        """End a ``copy``, and disconnect ``new``, which the guest does not use. Do nothing if there is no copy.
+        """End a copy that ``copy`` has begun, and disconnect ``new`` from this host. Do nothing if there is no copy.
 
         Raises GuestFailed or VolumeFailed.
         """
@@ -123,10 +125,10 @@ class Volumes(Protocol):
     def swap(
         self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume, new: AttachedVolume
     ) -> bool:
-        """Replace the volume by ``new`` in the guest, at once and at each start, and disconnect the old volume.
+        """Make the guest use the volume ``new`` instead of ``volume``, now and at later starts. Disconnect ``volume``.
 
-        The guest's disk keeps the volume's id and gets the size of ``new``. It is no error if the volume is replaced
-        already. Return False if the guest still has the volume, because it was stopped or the copy failed before.
+        The guest's disk keeps the id of the old volume and gets the size of ``new``. Repeated calls are safe. Return
+        False if the guest still uses the old volume, because the guest was stopped or the copy failed.
         """
 
     def extend(self, instance: objects.Instance, volume: AttachedVolume) -> None:

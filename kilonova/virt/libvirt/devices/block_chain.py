@@ -114,7 +114,7 @@ def switch(guest: Guest, target: str, path: str, must_freeze: bool = False) -> N
             )
             guest.call('snapshotCreateXML', xml, _SWITCH)
     except libvirt.libvirtError as error:
-        # If this was a repeated call after a lost connection, the first call may have made the snapshot.
+        # Ignore the error if the snapshot was made: this may be the repetition of a call that lost its connection.
         if not _is_first(guest, target, path):
             raise GuestFailed(act=f'take a snapshot of disk {target} of', uuid=guest.uuid, reason=str(error)) from error
 
@@ -199,7 +199,7 @@ def _work(guest: Guest, target: str, begin: Callable[[], object], is_done: Calla
             try:
                 begin()
             except libvirt.libvirtError as error:
-                # If this was a repeated call after a lost connection, the first call may have begun the job.
+                # Ignore the error if the job has begun: this may be the repetition of a call that lost its connection.
                 if not works(guest, target) and not is_done():
                     raise GuestFailed(act=act, uuid=guest.uuid, reason=str(error)) from error
             begun = True

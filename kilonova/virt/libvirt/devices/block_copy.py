@@ -35,7 +35,7 @@ def begin(guest: Guest, target: str, disk: str) -> bool:
     except libvirt.libvirtError as error:
         if error.get_error_code() == libvirt.VIR_ERR_NO_SUPPORT:
             return False
-        # If this was a repeated call after a lost connection, the first call may have started the copy.
+        # Ignore the error if the copy has begun: this may be the repetition of a call that lost its connection.
         if state(guest.xml(), target) is None:
             raise GuestFailed(act=f'copy disk {target} of', uuid=guest.uuid, reason=str(error)) from error
     return True

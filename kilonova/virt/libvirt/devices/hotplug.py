@@ -65,9 +65,10 @@ class Hotplug:
         self._take(guest, check, _texts)
 
     def unplug(self, guest: Guest, kind: ElementKind, name: str, check: Check) -> None:
-        """Unplug one network card or volume, and wait until the guest has released it. Raises the errors of ``take``.
+        """Unplug one network card or volume, and wait until the guest has released it.
 
-        ``name`` identifies the device, as described in ``hotplug_xml``.
+        ``name`` identifies the device, for example 'tap1eeb6c43-4f'. Raises GuestFailed if the guest does not release it,
+        and whatever ``check()`` raises during the wait.
         """
         self._take(guest, check, functools.partial(kind.found, name=name))
 

@@ -217,7 +217,7 @@ class LibvirtMdevs:
         try:
             self._libvirt.do(lambda connection: connection.nodeDeviceLookupByName(name).create())
         except libvirt.libvirtError:
-            # If this was a repeated call after a lost connection, the first call may have started the device.
+            # Ignore the error if the device is active: this may be the repetition of a call that lost its connection.
             if not self._is_active(name):
                 raise
 
@@ -226,7 +226,7 @@ class LibvirtMdevs:
         try:
             self._libvirt.do(lambda connection: connection.nodeDeviceCreateXML(xml, 0))
         except libvirt.libvirtError:
-            # If this was a repeated call after a lost connection, the first call may have created the device.
+            # Ignore the error if the device exists: this may be the repetition of a call that lost its connection.
             name = self._name(device)
             if name is None or not self._is_active(name):
                 raise

@@ -234,7 +234,7 @@ class ControllerConfigurator:
 
 
 class HostdevConfigurator:
-    """Writes the host's devices that the guest gets: one <hostdev> per PCI function or mediated device.
+    """Writes the host's devices of a guest into the domain XML: one <hostdev> per PCI function or mediated device.
 
     libvirt adds the driver, the alias and the guest address to each element.
     """

@@ -116,7 +116,7 @@ def _plugged(guest: GuestSpec, vif: Vif) -> InterfaceElement:
         mtu=vif.mtu,
         queues=_queues(guest) if is_virtio else None,
         packed=is_virtio and guest.tuning.packed_ring,
-        # Open vSwitch in user space (netdev) computes no checksums that the guest left to the card: TCP would hang.
+        # Offloads must be off: Open vSwitch in user space (netdev) does not compute checksums that a guest left out.
         offloads=not (is_virtio and vif.details.get('datapath_type') == 'netdev'),
     )
 

@@ -255,8 +255,8 @@ class _Watch:
     def read(self, guest: Guest) -> dict[str, int] | None:
         """Return the statistics of the migration, or None if no migration is running.
 
-        Also return None if the statistics cannot be read, and store the error in ``unread``. After BLIND seconds
-        without statistics, store it in ``reason`` as well, which makes the caller abort the migration.
+        Also return None if the statistics cannot be read. Then ``unread`` is the error. If they cannot be read for
+        BLIND seconds, ``reason`` is the error, too, and the caller aborts the migration.
         """
         try:
             job = migration_job.outgoing(guest)

@@ -107,7 +107,7 @@ class ImageCache:
         now = self._now()
         for name in sorted(os.listdir(self.directory)) if now is not None else ():
             path = os.path.join(self.directory, name)
-            # The lock keeps a file of a download that is going on. Files that an interrupted download left are deleted.
+            # The lock protects the files of a running download. What an interrupted download left is deleted.
             with self._locks.hold(name.removesuffix('.part').removesuffix('.converted').removesuffix('.new')):
                 if name in used:
                     active.append(path)

@@ -21,7 +21,7 @@ from kilonova.virt.libvirt.storage.instance import ASKED, CONFIG, CONSOLE, INFO,
 _PREFIX = 'layer.'
 # If a disk has this many layers, they are merged into one file at the next move.
 MOST = 8
-# Small files that a move copies to the new directory. For all other files it makes links.
+# Small files that a move copies to the new directory. For other unchanged files it makes links.
 _COPIED = frozenset({ASKED, CONSOLE})
 
 

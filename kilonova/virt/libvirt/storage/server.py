@@ -325,9 +325,9 @@ class ServerDisks(DiskPlaces):
             make(self.directory(uuid).file(name), base, base.virtual_size)
 
     def _begin_disk(self, uuid: str, name: str) -> None:
-        """Delete the old disk of this name if the new disk does not replace it.
+        """Delete the old disk of this name if the creation of the new disk would not overwrite it.
 
-        One of the two is a file then, and the other an image in the Ceph pool.
+        This is the case if one of the two is a file and the other is an image in the Ceph pool.
         """
         was = self.directory(uuid).formats().get(name)
         if was is not None and (was == RBD) != (self.format == RBD):

@@ -329,7 +329,7 @@ def _move(source: int, target: io.FileIO, offset: int, count: int) -> None:
 
 
 def _blocks(stream: IO[bytes], size: int) -> Iterator[tuple[int, int]]:
-    """Yield (offset, length) of each BLOCK that has data. Holes between blocks are left out."""
+    """Yield (offset, length) of each block of a file that has data. Blocks that are only holes are left out."""
     position = 0
     while position < size:
         try:

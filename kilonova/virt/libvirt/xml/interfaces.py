@@ -13,7 +13,7 @@ class InterfaceElement:
 
     Attributes:
         bridge: The bridge. None if an agent on the host connects the card instead.
-            device: The name of the card's tap device on the host.
+        device: The name of the card's tap device on the host.
         ovs_port: The id of the port in Open vSwitch, if the bridge belongs to Open vSwitch.
         offloads: True if host and guest may leave checksums and the splitting of large packets to each other.
     """

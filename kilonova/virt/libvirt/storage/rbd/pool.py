@@ -3,7 +3,7 @@
     pool = RbdPool(conf)
     pool.put('UUID_disk', path, 16 << 30)            # or: pool.clone('UUID_disk', pool.parent(image_id, url), 16 << 30)
     pool.own('UUID_disk', 'gpu1', RequestedDisk())   # record that the image is complete and belongs to host gpu1
-        pool.keep('UUID_disk', move)                     # a snapshot, so that pool.go_back can undo the move
+    pool.keep('UUID_disk', move)                     # a snapshot, so that pool.go_back can undo the move
     pool.remove('UUID_disk')
 
 A host never deletes an image that belongs to another host, because the server may already run on that host. All methods
