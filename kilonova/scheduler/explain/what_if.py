@@ -149,7 +149,7 @@ def _fits_on(
     selects: list[Select] = []
     try:
         for number in range(MOST):
-            # Servers are requested one after the other: the build of a server has ended when the next one is requested.
+            # The result is for servers that are requested one after the other, each when the former one is built.
             selects.append(Select(snapshot, spec, filters, (), SelectSettings(), offers.only(place), building=False))
             plan = selects[-1].plan([uuidutils.generate_uuid()])
             if plan is None or plan.choices[0].request is None:

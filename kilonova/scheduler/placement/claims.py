@@ -188,7 +188,7 @@ class Claims:
         except errors.PlacementConflict as error:
             if is_consumer_conflict(error):
                 return False
-            # The host has less capacity than when it was claimed. The host itself will refuse the server.
+            # The host has less capacity now than when the allocation was written. The claim on the host will fail.
             LOG.debug(
                 'The existing allocation of server %(uuid)s is kept, but its host has less capacity now: %(error)s',
                 {'uuid': uuid, 'error': error},

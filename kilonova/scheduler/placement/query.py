@@ -262,7 +262,10 @@ def wanted(spec: RequestSpec, extra_spec: str, name: str) -> Any:
 
 
 def wants(spec: RequestSpec, extra_spec: str, name: str) -> bool:
-    """Return the flavor's extra spec or else the image property as a boolean. An invalid value is False."""
+    """Return whether the flavor's extra spec is true, or the image property if the flavor does not have the extra spec.
+
+    An invalid value counts as false.
+    """
     return strutils.bool_from_string(wanted(spec, extra_spec, name))
 
 
