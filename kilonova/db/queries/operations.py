@@ -482,7 +482,7 @@ def reset_state(
             raise instance_queries.refuse(conn, instance_uuid, event)
         # Do not cancel operations that only go forward: resources that they still have to release would remain.
         cancel(conn, instance_uuid, spared=FORWARD_KINDS)
-        # Delete an operation that waits for another one: it is an evacuation that has not begun.
+        # Only an evacuation that has not begun can wait here. It is deleted.
         forget_waiting(conn, instance_uuid, spared=FORWARD_KINDS)
         instance_queries.start_action(conn, instance_uuid, action)
         instance_queries.finish_action(conn, instance_uuid, action['request_id'])

@@ -291,12 +291,12 @@ FIELDS = Fields(
 
 
 def render(row: Row, viewer: ServerView, kind: str = ONE) -> dict[str, Any]:
-    """Return the whole body of a server."""
+    """Return the response body of a server with all fields that ``kind`` and the microversion have."""
     return FIELDS.render(row, viewer, viewer.version, kind)
 
 
 def brief(row: Row, viewer: ServerView) -> dict[str, Any]:
-    """Return the body of a server in the list without details."""
+    """Return the entry of a server in the list without details: id, name and links."""
     return {'id': row['uuid'], 'name': row['display_name'], 'links': viewer.links.of('servers', row['uuid'])}
 
 
