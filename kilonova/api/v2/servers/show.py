@@ -310,7 +310,7 @@ def unknown(row: Row, viewer: ServerView, detailed: bool) -> dict[str, Any]:
 
 
 def _silent(row: Row, viewer: ServerView) -> dict[str, Any]:
-    """Return the body of a single server whose cell does not answer (from 2.69 on)."""
+    """Return the response body of a single server whose cell does not answer (from 2.69 on)."""
     return {
         **unknown(row, viewer, detailed=True),
         'user_id': row['user_id'] or '',
@@ -353,7 +353,7 @@ def show(call: Call) -> Any:
 
 
 def body(call: Call, kind: str, changed: ServerRef | None = None) -> dict[str, Any]:
-    """Return the body of the request's server.
+    """Return the response body of the request's server.
 
     ``changed`` is the server as it was read after the request changed it; None if it was not read again.
     """
