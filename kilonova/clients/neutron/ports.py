@@ -68,7 +68,7 @@ class Port:
     device_profile: str | None = None
     # The NUMA affinity policy that the port requests for its device, or None.
     numa_policy: str | None = None
-    # Examples: unbound, binding_failed, ovs, hw_veb.
+    # The type of the virtual interface (VIF), for example unbound, binding_failed, ovs or hw_veb.
     vif_type: str | None = None
     vif_details: Mapping[str, Any] = field(default_factory=dict)
     profile: Mapping[str, Any] = field(default_factory=dict)

@@ -136,7 +136,7 @@ _HELD = ('claimed', 'allocated')
 _BESIDE_RELEASES = ('release', 'delete')
 # After a host has undone its work on a step, the column ``written`` has this text, followed by the reason.
 _UNDONE = ':undone:'
-# Maximum length of such a reason in the column ``written``. A longer reason is shortened.
+# Maximum length of the reason that a host gives when it has undone its work.
 _REASON = 1000
 
 _RELEASES = sa.alias(operations)
@@ -326,7 +326,7 @@ def save(db: engine.Database, request: SaveWrite) -> dict[str, Any]:
     uuid, key = request.instance_uuid, request.key
     with db.write() as conn:
         if request.end and key:
-            # Nothing waits for the end of this operation: another one can wait only for a cancelled operation.
+            # Delete the row. No other operation waits for its end, because operations wait only for cancelled ones.
             if not conn.execute(_END, _parts(key)).rowcount:
                 _write_usage_again(conn, request.usage)
                 return _ended_before(conn, request, key)

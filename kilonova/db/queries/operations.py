@@ -487,7 +487,7 @@ def reset_state(
         instance_queries.start_action(conn, instance_uuid, action)
         instance_queries.finish_action(conn, instance_uuid, action['request_id'])
         slots = kinds(conn, instance_uuid)
-        # Confirm a waiting move unless an operation runs. This operation is a delete, which ends the move itself.
+        # Confirm a move that waits. If an operation runs, it is a delete, which ends the move itself.
         moved = None if slots else _confirming(conn, instance_uuid)
         if moved is None:
             return None
