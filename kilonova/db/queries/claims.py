@@ -260,8 +260,8 @@ def _mark_undone(conn: sa.Connection, key: str, reason: str) -> None:
 def _check_attempt(conn: sa.Connection, key: str) -> None:
     """Raise KeyGone if the attempt of this step key has ended.
 
-    After its end, the work of the attempt was undone or is left to a pending release. A late undo would release
-    resources of a later operation.
+    At its end, the work of the attempt was undone or was left to a pending release. If a host undid the work again, it
+    could release resources that a later operation holds.
     """
     if not conn.execute(_CHECK_ATTEMPT, _parts(key)).first():
         raise KeyGone(key=key)
@@ -270,8 +270,8 @@ def _check_attempt(conn: sa.Connection, key: str) -> None:
 def _refuse(conn: sa.Connection, request: ClaimWrite) -> None:
     """Raise HostRejected for a claim that could not be marked, unless the same claim was written before.
 
-    A host that is forced down may not even continue with a claim that was written before: its process may not be the
-    one that wrote the claim, or the operation no longer waits for the host.
+    HostRejected is also raised for a claim that was written before, if the host is forced down. The reason: another
+    process of the host may have written the claim, or the operation may have stopped waiting for the host.
     """
     row = conn.execute(
         sa.select(operations.c.written, _FORCED_DOWN.label('forced')).where(operations.c.uuid == parse(request.key)[0]),

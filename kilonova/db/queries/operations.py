@@ -356,8 +356,8 @@ def accept_delete(
     """Accept a delete of a server, whatever operation runs on it (operations.md rule 17).
 
     Return the uuid of the delete operation, for which a conductor should be woken, or None if a delete was accepted
-    before. If another operation runs, it is cancelled, and the delete waits until it is undone. Raises InstanceNotFound
-    if the server does not exist.
+    before. If another operation runs, that operation is cancelled and undone, and only then the delete begins. Raises
+    InstanceNotFound if the server does not exist.
     """
     with cell_db.write() as conn:
         if accepted(conn, instance_uuid, action):
