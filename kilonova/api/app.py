@@ -130,8 +130,8 @@ class Healthcheck:
 
 
 # --- authentication --------------------------------------------------------------------------------------------------
-# Timeout in seconds and number of retries of Keystone's validation of tokens.
-# Without a timeout (keystonemiddleware has none by default), a Keystone that hangs would block all requests.
+# Timeout (seconds) and retries when Keystone validates a token.
+# Without a timeout (the default of keystonemiddleware), a Keystone that hangs would block all requests.
 KEYSTONE_DEFAULTS = {'http_connect_timeout': 10, 'http_request_max_retries': 1}
 _UNAUTHORIZED = 'The request you have made requires authentication.'
 

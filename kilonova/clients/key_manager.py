@@ -20,8 +20,7 @@ from kilonova import concurrency, errors
 # The id of the fixed key. All services that share a fixed key with Cinder use this id.
 FIXED = '00000000-0000-0000-0000-000000000000'
 _MOST_TEXT = 300
-# Maximum number of seconds to read a key. The library itself would wait without a limit.
-# Meanwhile the host holds the lock of the server, so that even a delete of the server must wait.
+# Time limit in seconds to read a key, because the host holds the lock of the server meanwhile.
 ANSWER = 30.0
 
 

@@ -30,8 +30,7 @@ LOG = logging.getLogger(__name__)
 
 MICROVERSION = '1.36'
 CONCURRENT_UPDATE = 'placement.concurrent_update'
-# Number of attempts to write, if each fails with 409 because another client has changed the generation.
-# Placement itself has then tried ten times.
+# Number of attempts of a write that fails with 409 because another client has changed the generation.
 WRITE_ATTEMPTS = 4
 CONFLICT_PAUSE = 0.05
 

@@ -55,7 +55,7 @@ def repeated(key: str, values: Iterable[str]) -> Iterator[list[tuple[str, str]]]
 
 
 def listed(key: str, values: Iterable[str]) -> Iterator[str]:
-    """Yield query strings ``key=a,b``. None is longer than LIMIT, unless a single value is longer.
+    """Yield query strings ``key=a,b``. Each string has at most LIMIT characters, unless it has a single, longer value.
 
     >>> list(listed('name', ['a', 'b']))
     ['name=a,b']
@@ -83,10 +83,10 @@ def ask(pairs: Pairs, get: Callable[[str], T], merge: Callable[[T, T, bool], T])
 
 
 def _halves(pairs: Pairs) -> tuple[Pairs, Pairs, bool] | None:
-    """Return two queries, each with one half of the longest list, and whether an object may match either of them.
+    """Divide the longest list of a query into halves. Return two queries, each with one half, and a bool.
 
-    The last value is False if an object has to match each of the two queries. Return None if no list of the query has
-    two values.
+    The bool is True if an object that matches only one of the two queries belongs to the result, and False if an object
+    must match both queries. Return None if no list of the query has two values.
     """
     lists = [
         number

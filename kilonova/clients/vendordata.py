@@ -59,7 +59,7 @@ class Vendordata:
             with open(path, 'rb') as stream:
                 text = stream.read(MOST + 1)
             if len(text) > MOST:
-                raise ValueError(f'it has more than {MOST} bytes')
+                raise ValueError(f'the file has more than {MOST} bytes')
             found: Json = json.loads(text)
             return found
         except (OSError, ValueError) as error:
@@ -121,15 +121,15 @@ class Vendordata:
         )
         with answer:
             if answer.status_code not in (200, 201):
-                raise ValueError(f'it answered with HTTP status {answer.status_code}')
+                raise ValueError(f'the service answered with HTTP status {answer.status_code}')
             # Limit the total time: a service that sends a byte now and then would never exceed the timeout of one read.
             end, text = time.monotonic() + sum(times), b''
             for block in answer.iter_content(_BLOCK):
                 text += block
                 if len(text) > MOST:
-                    raise ValueError(f'its answer has more than {MOST} bytes')
+                    raise ValueError(f'the answer of the service has more than {MOST} bytes')
                 if time.monotonic() > end:
-                    raise ValueError('its answer did not end in time')
+                    raise ValueError('the answer of the service did not end in time')
         found: Json = json.loads(text)
         return found
 

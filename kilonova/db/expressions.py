@@ -30,7 +30,7 @@ class BadExpression(ValueError):
 def compiled(pattern: str) -> Any:
     """Return the compiled form of an expression. Raises BadExpression if it is malformed, too long or too complex."""
     if len(pattern) > MOST:
-        raise BadExpression(f'it has more than {MOST} characters')
+        raise BadExpression(f'the expression has more than {MOST} characters')
     options = re2.Options()
     options.log_errors = False
     options.max_mem = _MEMORY
@@ -40,7 +40,7 @@ def compiled(pattern: str) -> Any:
         reason = error.args[0] if error.args else error
         raise BadExpression(reason.decode(errors='replace') if isinstance(reason, bytes) else str(reason)) from None
     except UnicodeEncodeError:
-        raise BadExpression('it is not valid Unicode text') from None
+        raise BadExpression('the expression is not valid Unicode text') from None
 
 
 def find(pattern: str, text: object) -> bool | None:

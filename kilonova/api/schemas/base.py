@@ -25,7 +25,7 @@ from kilonova.errors import Invalid
 
 # From this microversion on, lists refuse unknown query parameters.
 STRICT_SINCE = 75
-# From this microversion on, also requests without any defined query parameter refuse unknown query parameters.
+# From this microversion on, requests that have no query parameters at all refuse unknown ones, too.
 STRICT_EVERYWHERE = 102
 # An error message contains at most this many characters of the refused value, and at most as many of the reason.
 MOST_SAID = 2048
@@ -63,12 +63,12 @@ class Window(NamedTuple):
     until: int = MAX
 
 
-# --- keywords --------------------------------------------------------------------------------------------------------
-# The cost of a check is limited by the schema, not by the sent value, because lengths are checked first.
+# --- JSON schema keywords of limited cost ----------------------------------------------------------------------------
+# Lengths are checked first, so that no sent value costs more than the largest value that the schema allows.
 # A text that is longer than ``maxLength`` is not compared with a pattern or format.
 # The items of a list that is longer than ``maxItems`` are not checked.
 # Repeated items of a list are found in one pass, and only the first errors of a value are compared.
-# As in JSON Schema, ``$`` in a pattern is the end of the text. In Python, ``$`` also matches before a final line feed.
+# ``$`` in a pattern matches only the end of the text. In Python alone, it also matches before a final line feed.
 
 # The maximum number of errors of a value that are compared to find the most relevant one.
 MOST_ERRORS = 50

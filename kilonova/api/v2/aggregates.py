@@ -80,7 +80,7 @@ FIELDS = Fields(
 
 
 def _aggregate(row: Mapping[str, Any], version: int, kind: str = WHOLE) -> dict[str, Any]:
-    """Return the body of an aggregate; ``kind`` CREATED is the shorter answer to its creation."""
+    """Return the response body of an aggregate; ``kind`` CREATED is the shorter answer to its creation."""
     return FIELDS.render(row, None, version, kind)
 
 

@@ -148,7 +148,7 @@ EXTENSIONS: tuple[Extension, ...] = (
 
 
 def _body(row: Extension) -> dict[str, Any]:
-    """Return the body of one extension.
+    """Return the response body of one extension.
 
     The members 'namespace' and 'updated' have no meaning any more. The response has them with constant values, because
     clients expect them.

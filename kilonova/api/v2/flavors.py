@@ -146,12 +146,12 @@ FIELDS = Fields(
 
 
 def _body(row: Row, viewer: FlavorView) -> dict[str, Any]:
-    """Return the whole body of a flavor."""
+    """Return the response body of a flavor with all its fields."""
     return FIELDS.render(row, viewer, viewer.version)
 
 
 def _brief(row: Row, viewer: FlavorView) -> dict[str, Any]:
-    """Return the body of a flavor in the list without details."""
+    """Return the entry of a flavor in the list without details: id, name, links and (from 2.55 on) description."""
     body = {'id': row['flavorid'], 'name': row['name'], 'links': viewer.links.of('flavors', row['flavorid'])}
     return {**body, 'description': row['description']} if viewer.version >= 55 else body
 

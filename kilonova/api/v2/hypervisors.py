@@ -131,7 +131,7 @@ FIELDS = Fields(
 
 
 def _body(row: Row, viewer: HypervisorView, kind: str) -> dict[str, Any]:
-    """Return the body of a compute node; its row has the additional member ``service``."""
+    """Return the response body of a compute node; its row has the additional member ``service``."""
     return FIELDS.render(row, viewer, viewer.version, kind)
 
 

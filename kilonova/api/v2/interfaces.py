@@ -131,7 +131,7 @@ def _cached(call: Call, column: str) -> list[dict[str, Any]]:
 
 
 def _body(call: Call, port: Port, known: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the body of an interface.
+    """Return the response body of an interface.
 
     ``known`` are the interfaces from the server's info cache. The tag is read from ``known``, because the network
     service does not store tags.

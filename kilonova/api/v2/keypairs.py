@@ -89,7 +89,7 @@ _FIELDS = Fields(
 
 
 def _body(row: Mapping[str, Any], version: int, kind: str, private_key: str | None = None) -> dict[str, Any]:
-    """Return the body of a key pair; ``kind`` says whether it is listed, shown or just created."""
+    """Return the response body of a key pair; ``kind`` says whether it is listed, shown or just created."""
     return {'keypair': _FIELDS.render(row, private_key, version, kind)}
 
 

@@ -24,7 +24,7 @@ def index(call: Call) -> Any:
 
 
 def _body(text: str | None, host: bool) -> dict[str, Any]:
-    """Return the body of a topology.
+    """Return the response body of a topology.
 
     ``text`` is the column ``numa_topology`` of instance_extra. With ``host`` the caller also sees the NUMA nodes and
     CPUs of the host.

@@ -65,12 +65,12 @@ FIELDS = Fields(
 
 
 def _body(row: Row, version: int) -> dict[str, Any]:
-    """Return the body of a service. The row has the members ``zone`` and ``up`` in addition to its columns."""
+    """Return the response body of a service. The row has the members ``zone`` and ``up`` in addition to its columns."""
     return FIELDS.render(row, None, version)
 
 
 def _unknown(host: str) -> dict[str, Any]:
-    """Return the body for the compute service of a host whose cell does not answer (from 2.69 on)."""
+    """Return the response body for the compute service of a host whose cell does not answer (from 2.69 on)."""
     return {'binary': 'nova-compute', 'host': host, 'status': 'UNKNOWN'}
 
 

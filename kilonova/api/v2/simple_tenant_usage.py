@@ -198,7 +198,7 @@ _SERVER = Fields(
 
 
 def _body(total: Total, period: Period, version: int, detailed: bool) -> dict[str, Any]:
-    """Return the body for one project's usage; with ``detailed`` it also contains the project's servers."""
+    """Return the response body for one project's usage; with ``detailed`` it also contains the project's servers."""
     body: dict[str, Any] = {
         'tenant_id': total.tenant_id,
         'total_hours': total.hours,

@@ -68,7 +68,7 @@ class Port:
     device_profile: str | None = None
     # The NUMA affinity policy that the port requests for its device, or None.
     numa_policy: str | None = None
-    # Examples: unbound, binding_failed, ovs, hw_veb.
+    # The type of the virtual interface (VIF), for example unbound, binding_failed, ovs or hw_veb.
     vif_type: str | None = None
     vif_details: Mapping[str, Any] = field(default_factory=dict)
     profile: Mapping[str, Any] = field(default_factory=dict)
@@ -245,9 +245,10 @@ class PortCalls(NeutronRequests):
     ) -> Port:
         """Bind a port to a server on a host, or to a server without a host if ``host`` is None.
 
-        ``port`` must have been read as the service. ``profile`` has the keys of the binding profile that a compute
-        service writes; the keys of the port's owner are kept. ``name`` becomes the port's DNS name if this Neutron has
-        DNS names; if ``name`` is empty, the DNS name is kept. The caller must check ``binding_failed`` of the result.
+        ``port`` must have been read with the service's account. ``profile`` has the keys of the binding profile that a
+        compute service writes; the keys of the port's owner are kept. ``name`` becomes the port's DNS name if this
+        Neutron has DNS names; if ``name`` is empty, the DNS name is kept. The caller must check ``binding_failed`` of
+        the result.
 
         Raises:
             PortNotFound: No such port exists.
@@ -262,7 +263,7 @@ class PortCalls(NeutronRequests):
         )
 
     def set_name(self, port: Port, name: str) -> None:
-        """Set the DNS name of a port, which must have been read as the service.
+        """Set the DNS name of a port, which must have been read with the service's account.
 
         No request is sent if the port has that name already, or if this Neutron has no DNS names.
 
@@ -277,8 +278,8 @@ class PortCalls(NeutronRequests):
     def unbind(self, port: Port) -> None:
         """Unbind a port from its server and host. Nothing happens if the port is deleted already.
 
-        ``port`` must have been read as the service. The port then has no host, no server and no DNS name, and its
-        binding profile has only the keys of its owner.
+        ``port`` must have been read with the service's account. The port then has no host, no server and no DNS name,
+        and its binding profile has only the keys of its owner.
         """
         name = {'dns_name': ''} if port.dns_name else {}
         try:
@@ -287,7 +288,9 @@ class PortCalls(NeutronRequests):
             return
 
     def set_security_groups(self, ctxt: RequestContext, port: Port, groups: Sequence[str]) -> None:
-        """Replace all security groups of a port by ``groups`` (ids). ``port`` must have been read as this user.
+        """Replace all security groups of a port by ``groups`` (ids).
+
+        ``port`` must have been read with this user's token.
 
         Raises:
             PortNotFound: No such port exists.
@@ -298,7 +301,7 @@ class PortCalls(NeutronRequests):
         self._update(port, {'security_groups': list(groups)}, None, unchanged=True, ctxt=ctxt)
 
     def set_fixed_ips(self, ctxt: RequestContext, port: Port, wanted: Sequence[Mapping[str, str]]) -> None:
-        """Replace all addresses of a port by ``wanted``. ``port`` must have been read as this user.
+        """Replace all addresses of a port by ``wanted``. ``port`` must have been read with this user's token.
 
         Each address is a dict with subnet_id and ip_address. Without ip_address Neutron chooses a free address of the
         subnet.
@@ -313,7 +316,7 @@ class PortCalls(NeutronRequests):
     def release_host(self, port: Port) -> Port:
         """Unbind a port from its host. The port still belongs to its server.
 
-        ``port`` must have been read as the service. Raises PortNotFound if no such port exists.
+        ``port`` must have been read with the service's account. Raises PortNotFound if no such port exists.
         """
         return self._update(port, {'binding:host_id': None}, {})
 

@@ -124,7 +124,7 @@ class BuildRequest(Timestamps, Base):
 
 
 class Flavor(Timestamps, Base):
-    """A flavor."""
+    """A flavor: the vCPUs, memory and disk sizes of servers that are created with it."""
 
     __tablename__ = 'flavors'
     __table_args__ = (unique('flavors', 'flavorid'), unique('flavors', 'name'), TABLE_OPTIONS)
@@ -228,7 +228,7 @@ class QuotaClass(Timestamps, Base):
 
 
 class Aggregate(Timestamps, Base):
-    """A host aggregate."""
+    """A host aggregate: a named set of compute hosts with metadata."""
 
     __tablename__ = 'aggregates'
     __table_args__ = (
@@ -274,7 +274,7 @@ class AggregateMetadata(Timestamps, Base):
 
 
 class InstanceGroup(Timestamps, Base):
-    """A server group."""
+    """A server group, whose servers share a host or must be on different hosts."""
 
     __tablename__ = 'instance_groups'
     __table_args__ = (unique('instance_groups', 'uuid'), index('instance_groups', 'project_id'), TABLE_OPTIONS)

@@ -109,7 +109,10 @@ def _servers(api: engine.Database, cell: engine.Database, limit: int, before: da
 
 
 def _next_servers(conn: Connection, limit: int, before: datetime.datetime | None) -> list[str]:
-    """Return the next deleted servers to archive: their rows together are at most ``limit``, or one server."""
+    """Return the uuids of the deleted servers to archive next.
+
+    These servers have at most ``limit`` rows together. A server that alone has more rows is returned alone.
+    """
     busy = sa.exists().where(operations.c.instance_uuid == instances.c.uuid, operations.c.slot.in_([RUN, WAIT]))
     query = sa.select(instances.c.uuid).where(instances.c.deleted != 0, ~busy).order_by(instances.c.id)
     if before is not None:

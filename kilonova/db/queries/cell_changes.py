@@ -66,7 +66,7 @@ class HostElsewhere(errors.Conflict):
 
 
 class HostHasServers(errors.Conflict):
-    """The host has servers."""
+    """The mapping of the host can't be deleted because the host has servers."""
 
     msg_fmt = 'There are instances on the host %(host)s.'
 

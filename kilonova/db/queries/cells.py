@@ -131,7 +131,9 @@ def fill(template: str, local_url: str | None) -> str:
     def value(match: re.Match[str]) -> str:
         name = match.group(1)
         if name not in parts:
-            raise errors.Invalid(f'The cell mapping contains {{{name}}}, but the local URL has no such part.')
+            raise errors.Invalid(
+                f'The cell mapping contains {{{name}}}, but the URL in the local configuration has no such part.'
+            )
         return parts[name]
 
     return _TEMPLATE.sub(value, template)

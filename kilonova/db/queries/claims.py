@@ -136,7 +136,7 @@ _HELD = ('claimed', 'allocated')
 _BESIDE_RELEASES = ('release', 'delete')
 # After a host has undone its work on a step, the column ``written`` has this text, followed by the reason.
 _UNDONE = ':undone:'
-# Maximum length of such a reason in the column ``written``. A longer reason is shortened.
+# Maximum length of the reason that a host gives when it has undone its work.
 _REASON = 1000
 
 _RELEASES = sa.alias(operations)
@@ -260,8 +260,8 @@ def _mark_undone(conn: sa.Connection, key: str, reason: str) -> None:
 def _check_attempt(conn: sa.Connection, key: str) -> None:
     """Raise KeyGone if the attempt of this step key has ended.
 
-    After its end, the work of the attempt was undone or is left to a pending release. A late undo would release
-    resources of a later operation.
+    At its end, the work of the attempt was undone or was left to a pending release. If a host undid the work again, it
+    could release resources that a later operation holds.
     """
     if not conn.execute(_CHECK_ATTEMPT, _parts(key)).first():
         raise KeyGone(key=key)
@@ -270,8 +270,8 @@ def _check_attempt(conn: sa.Connection, key: str) -> None:
 def _refuse(conn: sa.Connection, request: ClaimWrite) -> None:
     """Raise HostRejected for a claim that could not be marked, unless the same claim was written before.
 
-    A host that is forced down may not even continue with a claim that was written before: its process may not be the
-    one that wrote the claim, or the operation no longer waits for the host.
+    HostRejected is also raised for a claim that was written before, if the host is forced down. The reason: another
+    process of the host may have written the claim, or the operation may have stopped waiting for the host.
     """
     row = conn.execute(
         sa.select(operations.c.written, _FORCED_DOWN.label('forced')).where(operations.c.uuid == parse(request.key)[0]),
@@ -326,7 +326,7 @@ def save(db: engine.Database, request: SaveWrite) -> dict[str, Any]:
     uuid, key = request.instance_uuid, request.key
     with db.write() as conn:
         if request.end and key:
-            # Nothing waits for the end of this operation: another one can wait only for a cancelled operation.
+            # Delete the row. No other operation waits for its end, because operations wait only for cancelled ones.
             if not conn.execute(_END, _parts(key)).rowcount:
                 _write_usage_again(conn, request.usage)
                 return _ended_before(conn, request, key)

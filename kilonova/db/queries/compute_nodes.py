@@ -97,7 +97,7 @@ def get(
     wanted = {'uuid': uuid, 'id': node_id, 'host': host, 'hypervisor_hostname': hypervisor_hostname}
     criteria = [compute_nodes.c[name] == value for name, value in wanted.items() if value is not None]
     if not criteria:
-        raise ValueError('uuid, id, host or hypervisor_hostname is needed')
+        raise ValueError('to find a node, its uuid, id, host or hypervisor_hostname is needed')
     query = sa.select(compute_nodes).where(LIVE, *criteria).order_by(compute_nodes.c.id)
     return one(connection.execute(query))
 

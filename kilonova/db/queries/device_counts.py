@@ -36,7 +36,7 @@ class Barred(NamedTuple):
 
 
 def counts(conn: sa.Connection) -> list[Counted]:
-    """Return the counts of all devices of a cell, sorted by host."""
+    """Return the numbers of PCI devices in a cell by host, type, status and project, sorted by host."""
     groups = (nodes.c.host, devices.c.dev_type, devices.c.status, servers.c.project_id)
     query = (
         sa.select(*groups, sa.func.count())

@@ -24,7 +24,8 @@ from kilonova.db.queries.operations import MOVES, migrations, operations
 class Due(NamedTuple):
     """A server whose waiting time has expired.
 
-    If a migration or an operation has waited too long, ``row`` is its uuid. If the server itself has, ``row`` is ''.
+    ``row`` is the uuid of the server's migration or operation that has lasted too long. It is '' if the server's own
+    state has lasted too long, for example soft-deleted.
     """
 
     server: str

@@ -46,8 +46,8 @@ class Alike(NamedTuple):
 
     Attributes:
         number: Number of the servers.
-        flavor: {vcpus, memory_mb, root_gb, ephemeral_gb, swap, extra_specs, image}. ``image`` is {property: value} for
-            the IMAGE_PROPERTIES that the image has.
+        flavor: {vcpus, memory_mb, root_gb, ephemeral_gb, swap, extra_specs, image}. ``image`` is {property: value} with
+            the image properties that count for quotas (IMAGE_PROPERTIES).
         wanted: The flavor to which the servers are being resized, else None.
     """
 

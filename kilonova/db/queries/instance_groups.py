@@ -61,7 +61,7 @@ def _groups() -> sa.Select[Any]:
 
 
 def _read(row: Row) -> Row:
-    """Return a group in the form of ``get``, but without members.
+    """Return a server group as a dict with its policy and its parsed rules, but without its members.
 
     Rules that cannot be read are logged and ignored. Without rules the group's policy has its strictest form.
     """
@@ -197,9 +197,9 @@ def cells_of_members(conn: Connection, uuid: str) -> tuple[Row, dict[str, int | 
 
 
 def locked(conn: Connection, uuid: str) -> tuple[Row, dict[str, int | None]] | None:
-    """Lock a server group until the end of the transaction, and return the group and the cells of its members.
+    """Lock a server group until the end of the transaction, and return (the group, {member: id of its cell}).
 
-    The result has the form of ``cells_of_members``, and is None if the group does not exist any more.
+    The id is None for a server that has no cell yet. The result is None if the group does not exist any more.
     """
     return cells_of_members(conn, uuid) if _lock(conn, uuid) is not None else None
 

@@ -51,7 +51,7 @@ def change(
 def replace(conn: sa.Connection, uuid: str, after: dict[str, str]) -> None:
     """Replace the metadata of a server.
 
-    The caller must have locked the server's row by writing it in this transaction.
+    The caller must have locked the server's row by an UPDATE of this row in the same transaction.
     """
     _write(conn, uuid, get(conn, uuid), after)
 

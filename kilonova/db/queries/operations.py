@@ -356,8 +356,8 @@ def accept_delete(
     """Accept a delete of a server, whatever operation runs on it (operations.md rule 17).
 
     Return the uuid of the delete operation, for which a conductor should be woken, or None if a delete was accepted
-    before. If another operation runs, it is cancelled, and the delete waits until it is undone. Raises InstanceNotFound
-    if the server does not exist.
+    before. If another operation runs, that operation is cancelled and undone, and only then the delete begins. Raises
+    InstanceNotFound if the server does not exist.
     """
     with cell_db.write() as conn:
         if accepted(conn, instance_uuid, action):
@@ -482,12 +482,12 @@ def reset_state(
             raise instance_queries.refuse(conn, instance_uuid, event)
         # Do not cancel operations that only go forward: resources that they still have to release would remain.
         cancel(conn, instance_uuid, spared=FORWARD_KINDS)
-        # Delete an operation that waits for another one: it is an evacuation that has not begun.
+        # Only an evacuation that has not begun can wait here. It is deleted.
         forget_waiting(conn, instance_uuid, spared=FORWARD_KINDS)
         instance_queries.start_action(conn, instance_uuid, action)
         instance_queries.finish_action(conn, instance_uuid, action['request_id'])
         slots = kinds(conn, instance_uuid)
-        # Confirm a waiting move unless an operation runs. This operation is a delete, which ends the move itself.
+        # Confirm a move that waits. If an operation runs, it is a delete, which ends the move itself.
         moved = None if slots else _confirming(conn, instance_uuid)
         if moved is None:
             return None

@@ -70,7 +70,10 @@ def by_instances(
 def list_devices(
     connection: sa.Connection, *, statuses: Sequence[str] | None = None, host: str | None = None
 ) -> list[Row]:
-    """Return the devices of a cell in the form of ``page``, sorted by host and address."""
+    """Return the devices of a cell, sorted by host and address.
+
+    Each row has the same keys as the rows of ``page``, such as ``host`` and ``server_name``.
+    """
     query = _shown(statuses=statuses, host=host).order_by(compute_nodes.c.host, pci_devices.c.address)
     return many(connection.execute(query))
 
@@ -87,7 +90,7 @@ def page(connection: sa.Connection, *, after: int | None, limit: int, **filters:
 
 
 def find(connection: sa.Connection, **filters: Any) -> Row | None:
-    """Return one device in the form of ``page``, or None.
+    """Return one device with the same keys as a row of ``page``, or None if the device does not exist.
 
     ``filters`` is either ``uuid``, or ``host`` and ``address``.
     """

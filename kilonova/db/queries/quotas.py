@@ -228,7 +228,7 @@ def of_silent(
     """Return the usage of a project, and of one of its users, in cells that don't answer. Runs one SQL statement.
 
     The usage is estimated from the API database: the servers are those of the instance mappings, and each counts with
-    the flavor in its request spec. The result has the form of ``usage``.
+    the flavor in its request spec. Servers in ``besides`` (uuids) are left out.
     """
     flavor = json_columns.of(conn.dialect.name, specs.c.spec)
     amounts = {

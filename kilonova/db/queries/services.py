@@ -97,7 +97,7 @@ def get(
     wanted = {'id': service_id, 'uuid': uuid, 'host': host, 'binary': binary}
     criteria = [services.c[name] == value for name, value in wanted.items() if value is not None]
     if not criteria:
-        raise ValueError('id, uuid, or host and binary are needed')
+        raise ValueError('to find a service, its id, its uuid, or its host and binary are needed')
     return one(connection.execute(_select(down_time).where(LIVE, *criteria)))
 
 

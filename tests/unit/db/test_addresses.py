@@ -57,7 +57,7 @@ def test_fixed_addresses_that_are_found(cell):
         (r'\S', r"'\\S' is not supported in address patterns"),
         ('1^', '^ and $ are supported only at the ends of alternatives'),
         ('$1', '^ and $ are supported only at the ends of alternatives'),
-        ('.' * 30, 'it has more than 255 characters'),
+        ('.' * 30, 'the expression has more than 255 characters'),
     ],
 )
 def test_expressions_that_no_address_fits(pattern, why):

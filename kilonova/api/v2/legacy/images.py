@@ -74,12 +74,12 @@ def _links(image: Image, viewer: ImageLinks) -> list[dict[str, str]]:
 
 
 def _brief(image: Image, viewer: ImageLinks) -> dict[str, Any]:
-    """Return the body of an image in the list without details."""
+    """Return the entry of an image in the list without details: id, name and links."""
     return {'id': image['id'], 'name': image['name'], 'links': _links(image, viewer)}
 
 
 def _body(image: Image, viewer: ImageLinks) -> dict[str, Any]:
-    """Return the whole body of an image."""
+    """Return the response body of an image with all its fields."""
     properties = image['properties']
     body = {
         **_brief(image, viewer),

@@ -126,7 +126,7 @@ _TEXTS = (
     'status',
     'all_tenants',
 )
-# Filters that name a table. Callers who may use all filters get an error for them. Others have them ignored.
+# Filters that name a table: an error for callers who may use all filters, and ignored for other callers.
 FORBIDDEN_FILTERS = (
     'block_device_mapping',
     'services',

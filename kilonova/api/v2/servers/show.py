@@ -291,12 +291,12 @@ FIELDS = Fields(
 
 
 def render(row: Row, viewer: ServerView, kind: str = ONE) -> dict[str, Any]:
-    """Return the whole body of a server."""
+    """Return the response body of a server with all fields that ``kind`` and the microversion have."""
     return FIELDS.render(row, viewer, viewer.version, kind)
 
 
 def brief(row: Row, viewer: ServerView) -> dict[str, Any]:
-    """Return the body of a server in the list without details."""
+    """Return the entry of a server in the list without details: id, name and links."""
     return {'id': row['uuid'], 'name': row['display_name'], 'links': viewer.links.of('servers', row['uuid'])}
 
 
@@ -310,7 +310,7 @@ def unknown(row: Row, viewer: ServerView, detailed: bool) -> dict[str, Any]:
 
 
 def _silent(row: Row, viewer: ServerView) -> dict[str, Any]:
-    """Return the body of a single server whose cell does not answer (from 2.69 on)."""
+    """Return the response body of a single server whose cell does not answer (from 2.69 on)."""
     return {
         **unknown(row, viewer, detailed=True),
         'user_id': row['user_id'] or '',
@@ -353,7 +353,7 @@ def show(call: Call) -> Any:
 
 
 def body(call: Call, kind: str, changed: ServerRef | None = None) -> dict[str, Any]:
-    """Return the body of the request's server.
+    """Return the response body of the request's server.
 
     ``changed`` is the server as it was read after the request changed it; None if it was not read again.
     """
