@@ -67,8 +67,8 @@ class Hotplug:
     def unplug(self, guest: Guest, kind: ElementKind, name: str, check: Check) -> None:
         """Unplug one network card or volume, and wait until the guest has released it.
 
-        ``name`` identifies the device, for example 'tap1eeb6c43-4f'. Raises GuestFailed if the guest does not release it,
-        and whatever ``check()`` raises during the wait.
+        ``name`` identifies the device, for example 'tap1eeb6c43-4f'. Raises GuestFailed if the guest does not release
+        it, and whatever ``check()`` raises during the wait.
         """
         self._take(guest, check, functools.partial(kind.found, name=name))
 
