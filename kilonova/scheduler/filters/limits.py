@@ -21,9 +21,9 @@ class _Limit(BaseHostFilter):
     column: ClassVar[str]
     option: ClassVar[str]
 
-    def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
+    def mask(self, arrays: HostArrays, spec_obj: RequestSpec) -> Any:
         """Return the mask of the hosts whose value is below the limit."""
-        return look.table[self.column] < self.conf.filter_scheduler[self.option]
+        return arrays.table[self.column] < self.conf.filter_scheduler[self.option]
 
 
 class _AggregateLimit(_Limit):
@@ -33,9 +33,9 @@ class _AggregateLimit(_Limit):
     used.
     """
 
-    def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
+    def mask(self, arrays: HostArrays, spec_obj: RequestSpec) -> Any:
         """Return the mask of the hosts whose value is below the limit of their aggregates or of the configuration."""
-        return look.table[self.column] < look.by_aggregates(self._limit, np.float64)
+        return arrays.table[self.column] < arrays.by_aggregates(self._limit, np.float64)
 
     def _limit(self, metadata: Metadata) -> float:
         configured: float = self.conf.filter_scheduler[self.option]

@@ -45,7 +45,7 @@ class PciPassthroughFilter(BaseHostFilter):
         host_state.allocation_candidates = good
         return True
 
-    def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
+    def mask(self, arrays: HostArrays, spec_obj: RequestSpec) -> Any:
         """Return the mask of the hosts that have enough devices for each single request, or None without PCI requests.
 
         The mask may pass too many hosts, because requests are not counted together. The chosen host is checked again
@@ -54,6 +54,6 @@ class PciPassthroughFilter(BaseHostFilter):
         requests = spec_obj.pci_requests if 'pci_requests' in spec_obj else None
         found = None
         for request in requests.requests if requests is not None else ():
-            enough = look.table.devices.free(request.spec) >= request.count
+            enough = arrays.table.devices.free(request.spec) >= request.count
             found = enough if found is None else found & enough
         return found
